@@ -1,0 +1,202 @@
+// Size classes with free lists. A block is at most an eighth larger than what was asked for. One
+// spin lock guards a pool: it is held for tens of instructions, and not while the system is asked.
+#include "core/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/check.h"
+#include "core/format.h"
+
+#ifdef __has_feature
+#define MIXTAPE_ASAN __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define MIXTAPE_ASAN 1
+#else
+#define MIXTAPE_ASAN 0
+#endif
+#if MIXTAPE_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace mixtape {
+namespace {
+
+constexpr size_t alignment = 64;
+constexpr size_t huge_page = size_t{2} << 20;
+constexpr size_t largest = size_t{1} << 47;  // the address space
+
+// The only two functions that know where a device's memory comes from.
+void* system_allocate(size_t bytes) noexcept {
+  void* block = nullptr;
+  const bool huge = bytes >= huge_page;
+  if (posix_memalign(&block, huge ? huge_page : alignment, bytes) != 0) return nullptr;
+  if (huge) madvise(block, bytes, MADV_HUGEPAGE);  // a wish: failure costs only speed
+  return block;
+}
+void system_release(void* block) noexcept { std::free(block); }
+
+// Under AddressSanitizer, a block in a free list is as forbidden to touch as a freed one.
+void forbid([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
+#if MIXTAPE_ASAN
+  __asan_poison_memory_region(block, bytes);
+#endif
+}
+void permit([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
+#if MIXTAPE_ASAN
+  __asan_unpoison_memory_region(block, bytes);
+#endif
+}
+
+class SpinLock {
+ public:
+  void lock() noexcept {
+    for (int tries = 0; taken_.exchange(true, std::memory_order_acquire); ++tries)
+      if (tries > 64) std::this_thread::yield();
+  }
+  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
+// Multiples of 64 bytes up to 512, then eight sizes for each power of two.
+struct SizeClass {
+  size_t index, bytes;
+
+  static constexpr SizeClass of(size_t bytes) {
+    const size_t last = bytes > 0 ? bytes - 1 : 0;
+    if (last < 512) return {last / 64, (last / 64 + 1) * 64};
+    const int power = std::bit_width(last) - 1;
+    const size_t eighth = last >> (power - 3);  // 8..15
+    return {size_t(power - 9) * 8 + eighth, (eighth + 1) << (power - 3)};
+  }
+};
+static_assert(SizeClass::of(512).index == 7 && SizeClass::of(513).index == 8);
+static_assert(SizeClass::of(1024).index == 15 && SizeClass::of(1025).index == 16);
+
+class Pool {
+ public:
+  void* allocate(size_t bytes, Device device) {
+    const bool possible = bytes <= largest;
+    const SizeClass size = SizeClass::of(possible ? bytes : largest);
+    {
+      const std::lock_guard lock(lock_);
+      std::vector<void*>& free = classes_[size.index].free;
+      if (!free.empty()) {
+        void* block = free.back();
+        free.pop_back();
+        count(bytes);
+        permit(block, bytes);
+        return block;
+      }
+    }
+    void* block = possible ? system_allocate(size.bytes) : nullptr;
+    if (!block) {
+      empty_cache();
+      if (possible) block = system_allocate(size.bytes);
+    }
+    if (!block) out_of_memory(bytes, device);
+    adopt(block, size, bytes);
+    return block;
+  }
+
+  void release(void* block, size_t bytes) noexcept {
+    const SizeClass size = SizeClass::of(bytes);
+    forbid(block, size.bytes);
+    const std::lock_guard lock(lock_);
+    classes_[size.index].free.push_back(block);  // never grows: adopt() made room
+    stats_.in_use -= static_cast<int64_t>(bytes);
+  }
+
+  void empty_cache() noexcept {
+    for (size_t i = 0; i < classes; ++i) {
+      for (;;) {
+        void* block = nullptr;
+        {
+          const std::lock_guard lock(lock_);
+          Class& c = classes_[i];
+          if (c.free.empty()) break;
+          block = c.free.back();
+          c.free.pop_back();
+          --c.blocks;
+          stats_.reserved -= static_cast<int64_t>(c.bytes);
+          permit(block, c.bytes);
+        }
+        system_release(block);
+      }
+    }
+  }
+
+  MemoryStats stats() {
+    const std::lock_guard lock(lock_);
+    return stats_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(lock_);
+    stats_.peak = stats_.in_use;
+  }
+
+ private:
+  static constexpr size_t classes = SizeClass::of(largest).index + 1;
+  struct Class {
+    std::vector<void*> free;
+    size_t blocks = 0;  // free or in use
+    size_t bytes = 0;
+  };
+
+  void count(size_t bytes) {
+    stats_.in_use += static_cast<int64_t>(bytes);
+    stats_.peak = std::max(stats_.peak, stats_.in_use);
+    ++stats_.allocations;
+  }
+
+  // Enters a new block in the books, with room to take it back.
+  void adopt(void* block, SizeClass size, size_t bytes) {
+    const std::lock_guard lock(lock_);
+    Class& c = classes_[size.index];
+    if (c.free.capacity() <= c.blocks) c.free.reserve(2 * c.blocks + 8);
+    ++c.blocks;
+    c.bytes = size.bytes;
+    stats_.reserved += static_cast<int64_t>(size.bytes);
+    ++stats_.system_calls;
+    count(bytes);
+    forbid(block, size.bytes);
+    permit(block, bytes);
+  }
+
+  [[noreturn]] void out_of_memory(size_t bytes, Device device) {
+    const MemoryStats now = stats();
+    fail("out of memory on {}: {} bytes requested, {} in use, {} reserved, {} at peak", device,
+         bytes, now.in_use, now.reserved, now.peak);
+  }
+
+  SpinLock lock_;
+  Class classes_[classes];
+  MemoryStats stats_;
+};
+
+Pool& pool(Device device) {
+  static Pool* const cpu = new Pool;  // never destroyed: tensors may outlive any static
+  check(device == Device::cpu(), "this program has no device {}", device);
+  return *cpu;
+}
+
+}  // namespace
+
+void* allocate(size_t bytes, Device device) { return pool(device).allocate(bytes, device); }
+void release(void* block, size_t bytes, Device device) noexcept {
+  pool(device).release(block, bytes);
+}
+MemoryStats memory_stats(Device device) { return pool(device).stats(); }
+void reset_peak(Device device) { pool(device).reset_peak(); }
+void empty_cache(Device device) { pool(device).empty_cache(); }
+
+}  // namespace mixtape

@@ -1,0 +1,37 @@
+#pragma once
+// check(): how every precondition in host code is stated.
+
+#include <fmt/core.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mixtape {
+
+// A format string, verified at compile time, that remembers where it was written.
+template <class... Args>
+struct Located {
+  fmt::format_string<Args...> text;
+  Where where;
+
+  template <class S>
+  consteval Located(const S& s, Where w = Where::here()) : text(s), where(w) {}
+};
+
+// check(a == b, "inner dimensions differ: {} and {}", a, b);
+// The message need not name the op: `raise` prefixes what is now running.
+template <class... Args>
+void check(bool ok, Located<std::type_identity_t<Args>...> message, Args&&... args) {
+  if (!ok) [[unlikely]]
+    raise(fmt::format(message.text, std::forward<Args>(args)...), message.where);
+}
+
+// Unconditional failure with a formatted message.
+template <class... Args>
+[[noreturn]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
+  raise(fmt::format(message.text, std::forward<Args>(args)...), message.where);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,31 @@
+#pragma once
+// Device: where bytes live and kernels run.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/dtype.h"
+
+namespace mixtape {
+
+enum class DeviceType : uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }
+  static Device best();  // the first CUDA device, or the CPU where there is none
+  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"
+
+  bool is_cpu() const { return type == DeviceType::cpu; }
+  // Whether arithmetic in `t` is at least as fast as in f32 on this device.
+  bool supports_fast(DType t) const;
+  std::string to_string() const;  // "cpu", "cuda:0"
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+}  // namespace mixtape

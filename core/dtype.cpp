@@ -1,0 +1,30 @@
+// Reading the names that people use for element types.
+#include "core/dtype.h"
+
+#include <string>
+
+#include "core/check.h"
+
+namespace mixtape {
+
+DType parse_dtype(std::string_view text) {
+  constexpr struct {
+    std::string_view name;
+    DType dtype;
+  } names[] = {
+      {"f64", f64},     {"fp64", f64},    {"float64", f64},  {"double", f64},      {"f32", f32},
+      {"fp32", f32},    {"float32", f32}, {"float", f32},    {"f16", f16},         {"fp16", f16},
+      {"float16", f16}, {"half", f16},    {"bf16", bf16},    {"bfloat16", bf16},   {"i64", i64},
+      {"int64", i64},   {"long", i64},    {"i32", i32},      {"int32", i32},       {"int", i32},
+      {"u8", u8},       {"uint8", u8},    {"bool", boolean}, {"boolean", boolean},
+  };
+  std::string accepted;
+  for (const auto& n : names) {
+    if (n.name == text) return n.dtype;
+    accepted += accepted.empty() ? "" : ", ";
+    accepted += n.name;
+  }
+  fail("unknown dtype '{}'; known are {}", text, accepted);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,147 @@
+#pragma once
+// DType: the element types, their facts, and the only switches over them.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "core/half.h"
+
+namespace mixtape {
+
+enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8, boolean };
+using enum DType;
+
+constexpr std::string_view name(DType t) {
+  constexpr std::string_view names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool"};
+  return names[static_cast<int>(t)];
+}
+constexpr size_t size_of(DType t) {
+  constexpr uint8_t sizes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+  return sizes[static_cast<int>(t)];
+}
+constexpr bool is_float(DType t) { return t <= bf16; }
+constexpr bool is_narrow(DType t) { return t == f16 || t == bf16; }
+constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
+
+// Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
+// ... Throws Error that lists the accepted names.
+DType parse_dtype(std::string_view text);
+
+// C++ element type <-> DType.
+namespace detail {
+template <DType>
+struct Element;
+template <>
+struct Element<f64> {
+  using type = double;
+};
+template <>
+struct Element<f32> {
+  using type = float;
+};
+template <>
+struct Element<f16> {
+  using type = Half;
+};
+template <>
+struct Element<bf16> {
+  using type = BFloat16;
+};
+template <>
+struct Element<i64> {
+  using type = int64_t;
+};
+template <>
+struct Element<i32> {
+  using type = int32_t;
+};
+template <>
+struct Element<u8> {
+  using type = uint8_t;
+};
+template <>
+struct Element<boolean> {
+  using type = bool;
+};
+}  // namespace detail
+template <DType t>
+using element_t = typename detail::Element<t>::type;
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, double>)
+    return f64;
+  else if constexpr (std::is_same_v<T, float>)
+    return f32;
+  else if constexpr (std::is_same_v<T, Half>)
+    return f16;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return bf16;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return i64;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return i32;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return u8;
+  else if constexpr (std::is_same_v<T, bool>)
+    return boolean;
+  else
+    static_assert(sizeof(T) == 0, "not an element type");
+}
+
+// Storage type -> the type arithmetic is done in: f16 and bf16 compute in float.
+template <class T>
+using math_t = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+
+// f.operator()<T>() with the C++ type of `t`. `visit_float` takes float dtypes only; the caller has
+// checked. There is no other switch over DType in the library.
+template <class F>
+decltype(auto) visit(DType t, F&& f) {
+  switch (t) {
+    case f64:
+      return f.template operator()<double>();
+    case f32:
+      return f.template operator()<float>();
+    case f16:
+      return f.template operator()<Half>();
+    case bf16:
+      return f.template operator()<BFloat16>();
+    case i64:
+      return f.template operator()<int64_t>();
+    case i32:
+      return f.template operator()<int32_t>();
+    case u8:
+      return f.template operator()<uint8_t>();
+    case boolean:
+      break;
+  }
+  return f.template operator()<bool>();
+}
+
+template <class F>
+decltype(auto) visit_float(DType t, F&& f) {
+  switch (t) {
+    case f64:
+      return f.template operator()<double>();
+    case f16:
+      return f.template operator()<Half>();
+    case bf16:
+      return f.template operator()<BFloat16>();
+    default:
+      return f.template operator()<float>();
+  }
+}
+
+// A kernel's input and output dtypes: the output is the input's dtype or f32. Two cases per input,
+// not a product.
+template <class F>
+decltype(auto) visit_float(DType in, DType out, F&& f) {
+  return visit_float(in, [&]<class In>() -> decltype(auto) {
+    if (out == in) return f.template operator()<In, In>();
+    return f.template operator()<In, float>();
+  });
+}
+
+}  // namespace mixtape

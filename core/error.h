@@ -1,0 +1,26 @@
+#pragma once
+// The one exception type. Free of fmt, so that CUDA sources may include it.
+
+#include <stdexcept>
+#include <string>
+
+namespace mixtape {
+
+class Error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Where a check was written. (Not std::source_location: clang 14 lacks it.)
+struct Where {
+  const char* file;
+  int line;
+  static constexpr Where here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+// Throws Error. The message is prefixed with the path of the module and the name of the op now
+// running on this thread, and followed by the place that raised it.
+[[noreturn]] void raise(const std::string& message, Where where = Where::here());
+
+}  // namespace mixtape

@@ -1,0 +1,81 @@
+#pragma once
+// InlineVector: a vector whose first N elements live inside it, so that the few inputs of an op
+// cost no allocation. Grows onto the heap beyond N. Only what the library needs.
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <utility>
+
+namespace mixtape {
+
+template <class T, size_t N>
+class InlineVector {
+ public:
+  InlineVector() = default;
+  InlineVector(std::initializer_list<T> values) {
+    for (const T& v : values) push_back(v);
+  }
+  InlineVector(const InlineVector& other) {
+    for (const T& v : other) push_back(v);
+  }
+  InlineVector(InlineVector&& other) noexcept { take(other); }
+  InlineVector& operator=(InlineVector other) noexcept {
+    clear();
+    take(other);
+    return *this;
+  }
+  ~InlineVector() { clear(); }
+
+  T& push_back(T value) {
+    if (size_ == capacity_) grow();
+    return *new (begin() + size_++) T(std::move(value));
+  }
+  void clear() {
+    std::destroy_n(begin(), size_);
+    size_ = 0;
+    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
+    heap_ = nullptr;
+    capacity_ = N;
+  }
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  T* data() { return begin(); }
+  const T* data() const { return begin(); }
+  T* begin() { return heap_ ? heap_ : reinterpret_cast<T*>(inline_); }
+  T* end() { return begin() + size_; }
+  const T* begin() const { return heap_ ? heap_ : reinterpret_cast<const T*>(inline_); }
+  const T* end() const { return begin() + size_; }
+  T& operator[](size_t i) { return begin()[i]; }
+  const T& operator[](size_t i) const { return begin()[i]; }
+  T& back() { return begin()[size_ - 1]; }
+
+ private:
+  void grow() {
+    T* wider =
+        static_cast<T*>(::operator new(2 * capacity_ * sizeof(T), std::align_val_t(alignof(T))));
+    std::uninitialized_move_n(begin(), size_, wider);
+    std::destroy_n(begin(), size_);
+    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
+    heap_ = wider;
+    capacity_ *= 2;
+  }
+  void take(InlineVector& other) noexcept {
+    if (other.heap_) {
+      heap_ = std::exchange(other.heap_, nullptr);
+      capacity_ = std::exchange(other.capacity_, N);
+      size_ = std::exchange(other.size_, 0);
+    } else {
+      std::uninitialized_move_n(other.begin(), other.size_, begin());
+      size_ = other.size_;
+      other.clear();
+    }
+  }
+
+  alignas(T) unsigned char inline_[N * sizeof(T)];
+  T* heap_ = nullptr;
+  size_t size_ = 0, capacity_ = N;
+};
+
+}  // namespace mixtape

@@ -1,0 +1,247 @@
+// The views: arithmetic on sizes and strides that checks its arguments and touches no data.
+#include "core/layout.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+// Throws where a size is negative or the elements can't be counted. A size of 0 counts as 1, so
+// that strides are sane also when there are no elements.
+int64_t checked_size(const Shape& shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) {
+    check(d >= 0, "sizes cannot be negative: {}", shape);
+    check(!__builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n), "{} has too many elements",
+          shape);
+  }
+  return n;
+}
+
+void erase(Shape& s, int dim) {
+  std::copy(s.dim + dim + 1, s.dim + s.rank, s.dim + dim);
+  s.dim[--s.rank] = 0;
+}
+void insert(Shape& s, int dim, int64_t value) {
+  s.push_back(0);
+  std::copy_backward(s.dim + dim, s.dim + s.rank - 1, s.dim + s.rank);
+  s.dim[dim] = value;
+}
+
+template <class T>
+std::string bracketed(std::span<const T> numbers) {
+  std::string out = "[";
+  for (const T& n : numbers) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
+  return out + "]";
+}
+
+}  // namespace
+
+Shape::Shape(std::span<const int64_t> sizes) {
+  check(sizes.size() <= max_rank, "{} dimensions, but at most {} are possible", sizes.size(),
+        max_rank);
+  std::copy(sizes.begin(), sizes.end(), dim);
+  rank = static_cast<int>(sizes.size());
+}
+
+void Shape::push_back(int64_t size) {
+  check(rank < max_rank, "{} dimensions, but at most {} are possible", rank + 1, max_rank);
+  dim[rank++] = size;
+}
+
+std::string Shape::to_string() const { return bracketed(std::span(begin(), end())); }
+
+Layout::Layout(const Shape& shape) : shape(shape), strides(shape) {
+  checked_size(shape);
+  int64_t stride = 1;
+  for (int d = rank() - 1; d >= 0; --d) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(shape[d], 1);
+  }
+}
+
+bool Layout::is_contiguous() const {
+  int64_t dense = 1;
+  bool ok = true;
+  for (int d = rank() - 1; d >= 0; --d) {
+    if (shape[d] == 0) return true;
+    if (shape[d] != 1 && strides[d] != dense) ok = false;
+    dense *= shape[d];
+  }
+  return ok;
+}
+
+int wrap_dim(int dim, int rank) {
+  check(-rank <= dim && dim < rank, "dimension {} is out of range for rank {}", dim, rank);
+  return dim < 0 ? dim + rank : dim;
+}
+
+Layout permute(const Layout& l, std::span<const int> order) {
+  check(static_cast<int>(order.size()) == l.rank(), "an order of {} dimensions for rank {}",
+        order.size(), l.rank());
+  Layout out = l;
+  unsigned seen = 0;
+  for (int d = 0; d < l.rank(); ++d) {
+    const int from = wrap_dim(order[d], l.rank());
+    check(!(seen >> from & 1), "the order {} names dimension {} twice", bracketed(order), from);
+    seen |= 1u << from;
+    out.shape[d] = l.shape[from];
+    out.strides[d] = l.strides[from];
+  }
+  return out;
+}
+
+Layout transpose(const Layout& l, int a, int b) {
+  a = wrap_dim(a, l.rank());
+  b = wrap_dim(b, l.rank());
+  Layout out = l;
+  std::swap(out.shape[a], out.shape[b]);
+  std::swap(out.strides[a], out.strides[b]);
+  return out;
+}
+
+Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step) {
+  dim = wrap_dim(dim, l.rank());
+  check(step > 0, "the step of a slice must be positive, not {}", step);
+  const int64_t size = l.shape[dim];
+  const auto clamp = [size](int64_t i) {
+    return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size);
+  };
+  start = clamp(start);
+  stop = clamp(stop);
+  step = std::min(step, std::max<int64_t>(size, 1));  // a longer step takes one element, too
+  Layout out = l;
+  out.shape[dim] = stop > start ? (stop - start + step - 1) / step : 0;
+  out.strides[dim] *= step;
+  if (stop > start) out.offset += start * l.strides[dim];
+  return out;
+}
+
+Layout select(const Layout& l, int dim, int64_t index) {
+  dim = wrap_dim(dim, l.rank());
+  const int64_t size = l.shape[dim];
+  check(-size <= index && index < size, "index {} is out of range for dimension {} of {}", index,
+        dim, l.shape);
+  Layout out = l;
+  out.offset += (index < 0 ? index + size : index) * l.strides[dim];
+  erase(out.shape, dim);
+  erase(out.strides, dim);
+  return out;
+}
+
+Layout expand(const Layout& l, const Shape& shape) {
+  checked_size(shape);
+  const int extra = shape.rank - l.rank();
+  check(extra >= 0, "{} cannot expand to {}", l.shape, shape);
+  Layout out(shape, shape, l.offset);
+  for (int d = 0; d < shape.rank; ++d) {
+    const int64_t size = d < extra ? 1 : l.shape[d - extra];
+    check(size == shape[d] || size == 1, "{} cannot expand to {}", l.shape, shape);
+    out.strides[d] = d < extra || size != shape[d] ? 0 : l.strides[d - extra];
+  }
+  return out;
+}
+
+Layout unsqueeze(const Layout& l, int dim) {
+  dim = wrap_dim(dim, l.rank() + 1);
+  Layout out = l;
+  insert(out.strides, dim, dim < l.rank() ? l.shape[dim] * l.strides[dim] : 1);
+  insert(out.shape, dim, 1);
+  return out;
+}
+
+Layout squeeze(const Layout& l, int dim) {
+  dim = wrap_dim(dim, l.rank());
+  check(l.shape[dim] == 1, "cannot squeeze dimension {} of {}: its size is not 1", dim, l.shape);
+  return select(l, dim, 0);
+}
+
+std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
+  Layout out(shape);
+  check(shape.size() == l.shape.size(), "cannot reshape {} to {}: {} and {} elements", l.shape,
+        shape, l.shape.size(), shape.size());
+  out.offset = l.offset;
+  if (l.is_contiguous()) return out;
+
+  // The collapsed dimensions are as long as uniform strides allow: each new dimension must divide
+  // what is left of one of them.
+  Layout runs = l;
+  Layout* const one[] = {&runs};
+  collapse(one);
+  int run = runs.rank() - 1;
+  int64_t left = runs.shape.dim[run], stride = runs.strides.dim[run];
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    if (shape.dim[d] == 1) continue;
+    if (left == 1) {
+      --run;
+      left = runs.shape.dim[run];
+      stride = runs.strides.dim[run];
+    }
+    if (left % shape.dim[d] != 0) return std::nullopt;
+    out.strides.dim[d] = stride;
+    stride *= shape.dim[d];
+    left /= shape.dim[d];
+  }
+  return out;
+}
+
+Shape infer(const Shape& wanted, int64_t elements) {
+  Shape out = wanted;
+  int64_t known = 1;
+  int unknown = -1;
+  for (int d = 0; d < wanted.rank; ++d) {
+    if (wanted[d] == -1) {
+      check(unknown < 0, "{} leaves more than one size open", wanted);
+      unknown = d;
+    } else {
+      check(wanted[d] >= 0, "sizes cannot be negative: {}", wanted);
+      check(!__builtin_mul_overflow(known, wanted[d], &known), "{} has too many elements", wanted);
+    }
+  }
+  const bool fits = unknown < 0 ? known == elements : known > 0 && elements % known == 0;
+  check(fits, "cannot reshape {} elements to {}", elements, wanted);
+  if (unknown >= 0) out[unknown] = elements / known;
+  return out;
+}
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  Shape out = a.rank >= b.rank ? a : b;
+  const Shape& shorter = a.rank >= b.rank ? b : a;
+  for (int d = 1; d <= shorter.rank; ++d) {
+    const int64_t other = shorter[-d];
+    if (out[-d] == 1) out[-d] = other;
+    check(other == 1 || other == out[-d], "shapes {} and {} do not broadcast", a, b);
+  }
+  return out;
+}
+
+void collapse(std::span<Layout* const> layouts) {
+  if (layouts.empty()) return;
+  const Shape shape = layouts[0]->shape;
+  for (const Layout* l : layouts)
+    check(l->shape == shape, "collapse needs layouts of one shape: {} and {}", shape, l->shape);
+
+  int rank = 0;  // of the result; its last dimension is the one that grows
+  for (int d = 0; d < shape.rank; ++d) {
+    const int64_t size = shape.dim[d];
+    if (size == 1) continue;
+    const bool merges =
+        rank > 0 && std::all_of(layouts.begin(), layouts.end(), [=](const Layout* l) {
+          return l->strides.dim[rank - 1] == size * l->strides.dim[d];
+        });
+    if (!merges) ++rank;
+    for (Layout* l : layouts) {
+      l->shape.dim[rank - 1] = merges ? l->shape.dim[rank - 1] * size : size;
+      l->strides.dim[rank - 1] = l->strides.dim[d];
+    }
+  }
+  for (Layout* l : layouts) {
+    if (rank == 0) l->shape.dim[0] = l->strides.dim[0] = 1;
+    l->shape.rank = l->strides.rank = std::max(rank, 1);
+  }
+}
+
+}  // namespace mixtape

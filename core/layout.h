@@ -1,0 +1,88 @@
+#pragma once
+// Shape and Layout: how a flat run of elements is seen as an array. Every view of a tensor is one
+// of the pure functions below; none touches data. Plain data, so it crosses a kernel launch.
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/half.h"  // MIXTAPE_HD
+
+namespace mixtape {
+
+inline constexpr int max_rank = 8;
+
+// Up to max_rank sizes (or strides, in elements). A negative index counts from the end.
+struct Shape {
+  int64_t dim[max_rank] = {};
+  int rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
+  explicit Shape(std::span<const int64_t> sizes);  // throws Error above max_rank
+
+  MIXTAPE_HD int64_t operator[](int i) const { return dim[i < 0 ? i + rank : i]; }
+  MIXTAPE_HD int64_t& operator[](int i) { return dim[i < 0 ? i + rank : i]; }
+  MIXTAPE_HD int64_t size() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dim[i];
+    return n;
+  }
+  const int64_t* begin() const { return dim; }
+  const int64_t* end() const { return dim + rank; }
+  void push_back(int64_t size);   // throws Error above max_rank
+  std::string to_string() const;  // "[2, 3]"
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    if (a.rank != b.rank) return false;
+    for (int i = 0; i < a.rank; ++i)
+      if (a.dim[i] != b.dim[i]) return false;
+    return true;
+  }
+};
+
+// Element (i, j, ...) is found at offset + i * strides[0] + j * strides[1] + ...
+struct Layout {
+  Shape shape, strides;
+  int64_t offset = 0;
+
+  Layout() = default;
+  explicit Layout(const Shape& shape);  // row-major and dense
+  Layout(const Shape& shape, const Shape& strides, int64_t offset = 0)
+      : shape(shape), strides(strides), offset(offset) {}
+
+  int rank() const { return shape.rank; }
+  bool is_contiguous() const;  // row-major and dense (sizes of 1 may have any stride)
+  // The position of the i-th element in row-major order.
+  MIXTAPE_HD int64_t at(int64_t i) const {
+    int64_t o = offset;
+    for (int d = shape.rank - 1; d >= 0; --d) {
+      o += (i % shape.dim[d]) * strides.dim[d];
+      i /= shape.dim[d];
+    }
+    return o;
+  }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// All throw Error, naming both values, when the arguments do not fit. Dimensions may be negative.
+int wrap_dim(int dim, int rank);  // -1 -> rank - 1
+Layout permute(const Layout&, std::span<const int> order);
+Layout transpose(const Layout&, int a, int b);
+Layout slice(const Layout&, int dim, int64_t start, int64_t stop,
+             int64_t step = 1);                        // as Python clamps
+Layout select(const Layout&, int dim, int64_t index);  // drops dim
+Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
+Layout unsqueeze(const Layout&, int dim);
+Layout squeeze(const Layout&, int dim);                      // the size there must be 1
+std::optional<Layout> reshape(const Layout&, const Shape&);  // none if only a copy can do it
+Shape infer(const Shape& wanted, int64_t elements);          // fills in one -1
+Shape broadcast(const Shape& a, const Shape& b);             // NumPy's rule
+// The same elements in the same order with as few dimensions as possible, for each of several
+// layouts of one shape at once: what a strided kernel loops over. Never less than one dimension.
+void collapse(std::span<Layout* const> layouts);
+
+}  // namespace mixtape

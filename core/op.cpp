@@ -1,0 +1,47 @@
+#include "core/op.h"
+
+#include <mutex>
+#include <unordered_set>
+
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+std::vector<const OpInfo*>& catalogue() {
+  static std::vector<const OpInfo*> ops;
+  return ops;
+}
+
+}  // namespace
+
+std::span<const OpInfo* const> all_ops() { return catalogue(); }
+bool list_op(const OpInfo& op) {
+  catalogue().push_back(&op);
+  return true;
+}
+
+std::string_view name(Precision p) {
+  constexpr std::string_view names[] = {"Any", "Native", "Low", "Full", "Widest"};
+  return names[static_cast<int>(p)];
+}
+
+const std::string* intern(std::string_view text) {
+  static std::mutex mutex;
+  static std::unordered_set<std::string> texts;  // nodes never move
+  const std::lock_guard lock(mutex);
+  return &*texts.emplace(text).first;
+}
+
+void raise(const std::string& message, Where where) {
+  std::string ops;
+  for (const Scope* s = thread_state.scope; s; s = s->outer)
+    if (!s->op.empty()) ops = fmt::format("{}: {}", s->op, ops);
+  const std::string* module = Scope::module_path();
+  throw Error(fmt::format("{}{}{}{}\n  at {}:{}", module ? *module : "",
+                          module && !module->empty() ? ": " : "", ops, message, where.file,
+                          where.line));
+}
+
+}  // namespace mixtape

@@ -1,0 +1,109 @@
+#pragma once
+// One call of an op as the layers above may see and steer it, and where execution is. core defines
+// the slots; amp, profilers and traces fill them.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/inline_vector.h"
+#include "core/op_info.h"
+#include "core/tensor.h"
+
+namespace mixtape {
+
+// Every op linked into this program, for tests and tools.
+std::span<const OpInfo* const> all_ops();
+bool list_op(const OpInfo&);
+
+// Where execution is: modules and ops open a Scope. For error messages, profilers and policies that
+// name a path. Costs two stores.
+class Scope {
+ public:
+  // `module` is an interned path, or null to stay in the module of the enclosing scope.
+  explicit Scope(std::string_view op, const std::string* module = nullptr);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  static const Scope* innermost();
+  static const std::string* module_path();  // of the innermost module, or null
+
+  const std::string_view op;  // empty for a module's scope
+  const std::string* const module;
+  const Scope* const outer;
+};
+// A pointer that lives as long as the process and is equal for equal text.
+const std::string* intern(std::string_view text);
+
+// One call of an op, before it runs.
+struct Call {
+  const OpInfo& op;
+  std::span<const Tensor*> inputs;  // an optional input that is absent points to an empty Tensor
+  std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
+  bool backward = false;            // whether a backward rule makes this call
+
+  // Puts `t` in place of an input and keeps it alive for the call.
+  void replace(size_t input, Tensor t) {
+    if (replaced.empty()) replaced.resize(inputs.size());
+    replaced[input] = std::move(t);
+    inputs[input] = &replaced[input];
+  }
+  std::vector<Tensor> replaced = {};
+};
+
+// Decides the dtypes in which ops run on this thread. One at a time: the innermost wins.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual void apply(Call&) = 0;
+};
+
+// Watches the calls of this thread, forward and backward; any number at once.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void before(const Call&) {}
+  virtual void after(const Call&, const Tensor& result) { (void)result; }
+  Observer* outer = nullptr;
+};
+
+struct ThreadState {
+  const Scope* scope = nullptr;
+  Policy* policy = nullptr;      // filled by amp::Autocast for its lifetime
+  Observer* observer = nullptr;  // head of the chain
+  bool recording = true;         // cleared by NoGrad
+  bool in_backward = false;
+};
+inline thread_local constinit ThreadState thread_state;
+
+// Adds an observer to this thread's chain while alive.
+class Observe {
+ public:
+  explicit Observe(Observer& o) : observer_(o) {
+    o.outer = thread_state.observer;
+    thread_state.observer = &o;
+  }
+  ~Observe() { thread_state.observer = observer_.outer; }
+  Observe(const Observe&) = delete;
+
+ private:
+  Observer& observer_;
+};
+
+inline Scope::Scope(std::string_view op, const std::string* module)
+    : op(op),
+      module(module               ? module
+             : thread_state.scope ? thread_state.scope->module
+                                  : nullptr),
+      outer(thread_state.scope) {
+  thread_state.scope = this;
+}
+inline Scope::~Scope() { thread_state.scope = outer; }
+inline const Scope* Scope::innermost() { return thread_state.scope; }
+inline const std::string* Scope::module_path() {
+  return thread_state.scope ? thread_state.scope->module : nullptr;
+}
+
+}  // namespace mixtape

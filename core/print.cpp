@@ -1,0 +1,192 @@
+// Printing as NumPy's array2string does with precision 4: first every element that will be seen
+// becomes a word of equal width, then the words are laid out between brackets.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+constexpr int precision = 4;               // digits after the point, at most
+constexpr int64_t longest_in_full = 1000;  // elements; beyond, long axes are shortened
+constexpr int64_t edge = 3;                // elements left at either end of a shortened axis
+constexpr size_t line_width = 75;
+constexpr int64_t ellipsis = -1;  // in place of an index
+
+// The indices to print along each dimension.
+std::vector<std::vector<int64_t>> shown(const Shape& shape) {
+  std::vector<std::vector<int64_t>> out(static_cast<size_t>(shape.rank));
+  for (int d = 0; d < shape.rank; ++d) {
+    const bool shorten = shape.size() > longest_in_full && shape[d] > 2 * edge;
+    for (int64_t i = 0; i < shape[d]; ++i) {
+      if (shorten && i == edge) {
+        out[d].push_back(ellipsis);
+        i = shape[d] - edge;
+      }
+      out[d].push_back(i);
+    }
+  }
+  return out;
+}
+
+// The number of digits after the point that give back x, at most `precision`; `style` is 'f' or
+// 'e'.
+template <class T>
+int digits_needed(T x, char style) {
+  const double value = static_cast<double>(x);
+  int longest = 0;  // without the zeros at the end that rounding at `precision` leaves
+  for (int digits = 0; digits <= precision; ++digits) {
+    const std::string text = style == 'f' ? fmt::format("{:#.{}f}", value, digits)
+                                          : fmt::format("{:#.{}e}", value, digits);
+    double back = 0;
+    std::from_chars(text.data(), text.data() + text.size(), back);
+    const size_t point = text.find('.');
+    if (text[point + static_cast<size_t>(digits)] != '0') longest = digits;
+    if (static_cast<double>(static_cast<T>(back)) == value) return digits;
+  }
+  return longest;
+}
+
+void align_right(std::vector<std::string>& words) {
+  size_t width = 0;
+  for (const std::string& w : words) width = std::max(width, w.size());
+  for (std::string& w : words) w.insert(0, width - w.size(), ' ');
+}
+
+// Whether magnitudes lie so far out, or so far apart, that columns of decimals would say little.
+template <class T>
+bool wants_scientific(const std::vector<T>& values) {
+  double largest = 0, smallest = INFINITY;
+  for (T v : values) {
+    const double a = std::abs(static_cast<double>(v));
+    if (a == 0 || !std::isfinite(a)) continue;
+    largest = std::max(largest, a);
+    smallest = std::min(smallest, a);
+  }
+  return largest > 0 && (largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1000);
+}
+
+template <class T>
+std::vector<std::string> float_words(const std::vector<T>& values) {
+  const auto is_finite = [](T v) { return std::isfinite(static_cast<double>(v)); };
+  const char style = wants_scientific(values) ? 'e' : 'f';
+  std::vector<int> digits;
+  int most_digits = 0;
+  for (T v : values) {
+    digits.push_back(is_finite(v) ? digits_needed(v, style) : 0);
+    most_digits = std::max(most_digits, digits.back());
+  }
+
+  std::vector<std::string> words;
+  size_t most_exponent = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double v = static_cast<double>(values[i]);
+    if (!std::isfinite(v)) {
+      words.push_back(std::isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
+    } else if (style == 'f') {
+      words.push_back(fmt::format("{:#.{}f}", v, digits[i]));
+      words.back().append(static_cast<size_t>(most_digits - digits[i]), ' ');
+    } else {
+      words.push_back(fmt::format("{:#.{}e}", v, most_digits));
+      most_exponent = std::max(most_exponent, words.back().size() - words.back().find('e'));
+    }
+  }
+  if (style == 'e')  // exponents of equal width: 1.e+100 and 1.e+005
+    for (std::string& w : words)
+      if (const size_t e = w.find('e'); e != std::string::npos)
+        w.insert(e + 2, most_exponent - (w.size() - e), '0');
+  align_right(words);
+  return words;
+}
+
+template <class T>
+std::vector<std::string> words_of(const std::vector<T>& values, bool scalar) {
+  if constexpr (is_float(dtype_of<T>())) {
+    return float_words(values);
+  } else {
+    std::vector<std::string> words;
+    for (T v : values) {
+      if constexpr (std::is_same_v<T, bool>)
+        words.push_back(v ? scalar ? "True" : " True" : "False");
+      else
+        words.push_back(fmt::format("{}", v));
+    }
+    align_right(words);
+    return words;
+  }
+}
+
+class Page {
+ public:
+  explicit Page(const Tensor& x) : x_(x), shown_(shown(x.shape())) {
+    visit(x.dtype(), [&]<class T>() {
+      std::vector<T> values;
+      gather(0, x.layout().offset, values);
+      words_ = words_of(values, x.rank() == 0);
+    });
+  }
+
+  // The part of the tensor below `dim`, whose lines are indented by `dim` + 1, as NumPy counts
+  // them.
+  std::string text(int dim = 0) {
+    if (dim == x_.rank()) return words_[next_++];
+    const bool innermost = dim == x_.rank() - 1;
+    return '[' + (innermost ? row(dim) : block(dim)) + ']';
+  }
+
+ private:
+  template <class T>
+  void gather(int dim, int64_t position, std::vector<T>& values) const {
+    if (dim == x_.rank()) {
+      values.push_back(static_cast<const T*>(x_.storage()->data())[position]);
+      return;
+    }
+    for (int64_t i : shown_[dim])
+      if (i != ellipsis) gather(dim + 1, position + i * x_.strides()[dim], values);
+  }
+
+  // Words side by side, wrapped at the line width.
+  std::string row(int dim) {
+    const size_t indent = static_cast<size_t>(dim) + 1, closing = indent;
+    std::string out, line(indent, ' ');
+    for (size_t k = 0; k < shown_[dim].size(); ++k) {
+      const std::string word = shown_[dim][k] == ellipsis ? "..." : words_[next_++];
+      if (line.size() > indent && line.size() + word.size() > line_width - closing) {
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+        line.assign(indent, ' ');
+      }
+      line += word;
+      if (k + 1 < shown_[dim].size()) line += ' ';
+    }
+    return (out + line).substr(indent);
+  }
+
+  // Parts below each other, with an empty line more between parts of higher rank.
+  std::string block(int dim) {
+    const std::string indent(static_cast<size_t>(dim) + 1, ' ');
+    const std::string newline(static_cast<size_t>(x_.rank() - dim - 1), '\n');
+    std::string out;
+    for (int64_t i : shown_[dim]) {
+      if (!out.empty()) out += newline + indent;
+      out += i == ellipsis ? "..." : text(dim + 1);
+    }
+    return out;
+  }
+
+  const Tensor& x_;
+  std::vector<std::vector<int64_t>> shown_;
+  std::vector<std::string> words_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+std::string to_string(const Tensor& x) {
+  if (!x) return "no tensor";
+  return fmt::format("{}\n{} {}", x.numel() == 0 ? "[]" : Page(x).text(), x.dtype(), x.shape());
+}
+
+}  // namespace mixtape

@@ -1,0 +1,42 @@
+// Draws for host code, each from blocks of its own.
+#include "core/random.h"
+
+#include "core/check.h"
+#include "core/philox.h"
+
+namespace mixtape {
+namespace {
+
+thread_local Generator* innermost = nullptr;
+
+uint64_t join(uint32_t high, uint32_t low) { return uint64_t(high) << 32 | low; }
+
+}  // namespace
+
+uint32_t Generator::next() { return Philox::bits(seed_, reserve(1))[0]; }
+
+double Generator::uniform() {
+  const Philox::Block b = Philox::bits(seed_, reserve(2));
+  return static_cast<double>(join(b[1], b[0]) >> 11) * 0x1p-53;
+}
+
+int64_t Generator::below(int64_t n) {
+  check(n > 0, "below() needs a positive bound, not {}", n);
+  const uint64_t bound = static_cast<uint64_t>(n);
+  const uint64_t surplus = -bound % bound;  // 2^64 mod n: as many draws are rejected
+  for (;;) {
+    const Philox::Block b = Philox::bits(seed_, reserve(2));
+    const uint64_t draw = join(b[1], b[0]);
+    if (draw >= surplus) return static_cast<int64_t>(draw % bound);
+  }
+}
+
+Generator& generator() {
+  static thread_local Generator fallback(0);
+  return innermost ? *innermost : fallback;
+}
+
+Seed::Seed(uint64_t seed) : mine_(seed), outer_(innermost) { innermost = &mine_; }
+Seed::~Seed() { innermost = outer_; }
+
+}  // namespace mixtape

@@ -1,0 +1,46 @@
+#pragma once
+// Where random numbers come from: a seed and a position in its stream. Each draw reserves the
+// blocks it needs, so the numbers depend on the order of draws and on nothing else.
+
+#include <cstdint>
+
+namespace mixtape {
+
+class Generator {
+ public:
+  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
+  uint64_t seed() const { return seed_; }
+  uint64_t offset() const { return offset_; }
+  void set_offset(uint64_t offset) { offset_ = offset; }
+  // The first of enough blocks for `count` 32-bit numbers; they will not be handed out again.
+  uint64_t reserve(int64_t count) {
+    const uint64_t first = offset_;
+    offset_ += (static_cast<uint64_t>(count) + 3) / 4;
+    return first;
+  }
+  uint32_t next();           // one 32-bit number (a whole block)
+  double uniform();          // [0, 1), 53 bits
+  int64_t below(int64_t n);  // [0, n), without bias; n > 0
+
+ private:
+  uint64_t seed_;
+  uint64_t offset_ = 0;
+};
+
+// The generator that random ops on this thread draw from: the innermost Seed's, else one of seed 0.
+Generator& generator();
+
+// While one is alive, this thread draws from a fresh stream of the given seed.
+class Seed {
+ public:
+  explicit Seed(uint64_t seed);
+  ~Seed();
+  Seed(const Seed&) = delete;
+  Generator& operator*() { return mine_; }
+
+ private:
+  Generator mine_;
+  Generator* outer_;
+};
+
+}  // namespace mixtape

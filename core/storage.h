@@ -1,0 +1,40 @@
+#pragma once
+// Storage: counted bytes on a device, with a version that every in-place write bumps, so that the
+// tape can tell whether what it saved is still what it was.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/allocator.h"
+
+namespace mixtape {
+
+class Storage {
+ public:
+  Storage(size_t bytes, Device device)
+      : data_(allocate(bytes, device)), bytes_(bytes), device_(device) {}
+  ~Storage() { release(data_, bytes_, device_); }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+
+  // Unique over the life of the process, unlike an address.
+  uint64_t id() const { return id_; }
+  uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  static inline std::atomic<uint64_t> next_id_{1};
+
+  void* data_;
+  size_t bytes_;
+  Device device_;
+  uint64_t id_ = next_id_.fetch_add(1, std::memory_order_relaxed);
+  std::atomic<uint64_t> version_{0};
+};
+
+}  // namespace mixtape

@@ -1,0 +1,155 @@
+// Handles: how elements are read and written one at a time, and the rules for gradients and data of
+// a leaf. Whatever computes is an op and lives above.
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+size_t bytes_of(const Shape& shape, DType dtype) {
+  size_t bytes = 0;
+  check(!__builtin_mul_overflow(static_cast<size_t>(shape.size()), size_of(dtype), &bytes) &&
+            bytes <= size_t(std::numeric_limits<int64_t>::max()),
+        "{} of {} has too many bytes", shape, dtype);
+  return bytes;
+}
+
+// Rounds to floats, truncates to integers. Throws Error where an integer cannot hold the value.
+template <class T>
+T convert(double value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    using Limits = std::numeric_limits<T>;
+    const double whole = std::trunc(value);  // the upper limit plus one is a power of two: exact
+    check(whole >= static_cast<double>(Limits::min()) && whole < std::ldexp(1.0, Limits::digits),
+          "{} does not fit {}", value, dtype_of<T>());
+  }
+  return static_cast<T>(value);
+}
+
+void check_index(int64_t i, const Shape& shape) {
+  check(0 <= i && i < shape.size(), "element {} of {}, which has {}", i, shape, shape.size());
+}
+
+}  // namespace
+
+Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
+  Layout layout(shape);
+  auto storage = std::make_shared<Storage>(bytes_of(shape, dtype), device);
+  impl_ = std::make_shared<Impl>();
+  impl_->storage = std::move(storage);
+  impl_->layout = layout;
+  impl_->dtype = dtype;
+}
+
+void Tensor::require_dtype(DType wanted) const {
+  check(dtype() == wanted, "the tensor is {}, not {}", dtype(), wanted);
+}
+
+double Tensor::item() const {
+  check(numel() == 1, "item() needs one element, but {} has {}", shape(), numel());
+  return at(0);
+}
+
+double Tensor::at(int64_t i) const {
+  check_index(i, shape());
+  return visit(dtype(), [&]<class T>() {
+    return static_cast<double>(static_cast<const T*>(impl_->storage->data())[layout().at(i)]);
+  });
+}
+
+void Tensor::set(int64_t i, double value) const {
+  check_index(i, shape());
+  visit(dtype(), [&]<class T>() {
+    static_cast<T*>(impl_->storage->data())[layout().at(i)] = convert<T>(value);
+  });
+  impl_->storage->bump_version();
+}
+
+Tensor Tensor::detach() const { return with_layout(layout()); }
+
+Tensor Tensor::with_layout(const Layout& layout) const {
+  int64_t first = layout.offset, last = layout.offset;
+  for (int d = 0; d < layout.rank(); ++d) {
+    const int64_t reach = (layout.shape.dim[d] - 1) * layout.strides.dim[d];
+    (reach < 0 ? first : last) += reach;
+  }
+  const int64_t stored = static_cast<int64_t>(impl_->storage->bytes() / size_of(dtype()));
+  check(layout.shape.size() == 0 || (0 <= first && last < stored),
+        "a view of elements {} to {} in a storage of {}", first, last, stored);
+  Tensor view;
+  view.impl_ = std::make_shared<Impl>();
+  view.impl_->storage = impl_->storage;
+  view.impl_->layout = layout;
+  view.impl_->dtype = dtype();
+  return view;
+}
+
+void Tensor::set_data(const Tensor& other) const {
+  check(shape() == other.shape(), "data of shape {} for a tensor of shape {}", other.shape(),
+        shape());
+  check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that wants a gradient",
+        other.dtype());
+  const Tensor g = grad();
+  if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
+  const auto source = other.impl_;
+  impl_->storage = source->storage;
+  impl_->layout = source->layout;
+  impl_->dtype = source->dtype;
+}
+
+const Tensor& Tensor::set_requires_grad(bool on) const {
+  check(!impl_->maker,
+        "a result of an op cannot change whether it wants a gradient; detach it first");
+  check(!on || is_float(dtype()), "only floats have gradients, and this tensor is {}", dtype());
+  impl_->wants_grad = on;
+  return *this;
+}
+
+Leaf& Tensor::leaf() const {
+  if (!impl_->leaf) impl_->leaf = std::make_shared<Leaf>();
+  return *impl_->leaf;
+}
+
+Tensor Tensor::grad() const { return impl_->leaf ? impl_->leaf->grad : Tensor(); }
+
+void Tensor::set_grad(const Tensor& g) const {
+  if (g) {
+    check(g.shape() == shape(), "a gradient of shape {} for a tensor of shape {}", g.shape(),
+          shape());
+    check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
+    leaf();
+  }
+  if (impl_->leaf) impl_->leaf->grad = g;
+}
+
+Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
+  Tensor out(shape, dtype);
+  check(static_cast<int64_t>(values.size()) == shape.size(),
+        "{} values for the shape {}, which needs {}", values.size(), shape, shape.size());
+  visit(dtype, [&]<class T>() {
+    std::transform(values.begin(), values.end(), out.data<T>(), convert<T>);
+  });
+  return out;
+}
+
+Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype) {
+  return from(std::span(values.begin(), values.size()), shape, dtype);
+}
+
+std::vector<double> to_vector(const Tensor& x) {
+  std::vector<double> out(static_cast<size_t>(x.numel()));
+  visit(x.dtype(), [&]<class T>() {
+    const T* data = static_cast<const T*>(x.storage()->data());
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<double>(data[x.layout().at(static_cast<int64_t>(i))]);
+  });
+  return out;
+}
+
+}  // namespace mixtape

@@ -1,0 +1,123 @@
+#pragma once
+// Tensor: a shared handle to storage seen through a layout, with a slot for its history.
+// Copying a Tensor copies the handle. core has no idea what is computed on tensors.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/storage.h"
+#include "core/view.h"
+
+namespace mixtape {
+
+class Node;              // how a tensor was made; defined in autograd, opaque here
+struct Leaf;             // what a leaf keeps between steps (its gradient); defined in tensor.cpp
+struct BackwardOptions;  // defined in autograd/tape.h
+
+class Tensor {
+ public:
+  Tensor() = default;                                           // no tensor: `if (t)` is false
+  Tensor(const Shape& shape, DType dtype, Device device = {});  // uninitialised
+
+  explicit operator bool() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl_->layout.shape; }
+  const Shape& strides() const { return impl_->layout.strides; }
+  const Layout& layout() const { return impl_->layout; }
+  int rank() const { return impl_->layout.shape.rank; }
+  int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
+  int64_t numel() const { return shape().size(); }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device(); }
+  bool is_contiguous() const { return impl_->layout.is_contiguous(); }
+
+  // The first element. Throws Error if T is not the element type of dtype().
+  template <class T>
+  T* data() const {
+    require_dtype(dtype_of<T>());
+    return static_cast<T*>(raw());
+  }
+  void* raw() const {
+    return static_cast<char*>(impl_->storage->data()) +
+           impl_->layout.offset * int64_t(size_of(dtype()));
+  }
+  operator View() const {
+    View v{raw(), dtype(), impl_->layout};
+    v.layout.offset = 0;
+    return v;
+  }
+  double item() const;  // the only element, as a double; throws Error if there are more
+  double at(
+      int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
+  void set(int64_t i, double value) const;  // likewise; bumps the version
+
+  Tensor detach() const;                    // the same data without history
+  Tensor with_layout(const Layout&) const;  // the same storage seen otherwise, without history
+  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  uint64_t version() const { return impl_->storage->version(); }
+  const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  // True if this handle is the only one, and no other tensor sees the storage: writing to it is
+  // nobody else's business.
+  bool is_unique() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+  // Replaces data and dtype in place, so that every handle sees it: how Module::to and loading
+  // work.
+  void set_data(const Tensor& other) const;
+
+  // The history slot. core stores it and never looks inside. A leaf is a tensor that no recorded op
+  // made and that wants a gradient.
+  bool requires_grad() const { return impl_ && (impl_->wants_grad || impl_->maker); }
+  const Tensor& set_requires_grad(
+      bool on = true) const;  // throws Error on integers and on results of ops
+  bool is_leaf() const { return impl_->wants_grad; }
+  const std::shared_ptr<Node>& maker() const { return impl_->maker; }
+  void set_maker(std::shared_ptr<Node> maker) const { impl_->maker = std::move(maker); }
+  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address.
+  Tensor grad() const;
+  void set_grad(
+      const Tensor& g) const;  // throws Error if shape or device differ; no tensor clears it
+  Leaf& leaf() const;          // what this leaf keeps between steps; made on first use
+
+  // Sugar for the functions of the same name; defined in autograd.
+  void backward() const;
+  void backward(const BackwardOptions& options) const;
+  Tensor to(DType dtype) const;  // itself if nothing changes
+  Tensor to(Device device) const;
+  Tensor clone() const;
+  Tensor contiguous() const;
+  Tensor reshape(const Shape& shape) const;
+  Tensor flatten(int from = 0, int to = -1) const;
+  Tensor t() const;  // the last two dimensions swapped
+
+ private:
+  struct Impl {
+    std::shared_ptr<Storage> storage;
+    Layout layout;
+    DType dtype = f32;
+    bool wants_grad = false;
+    std::shared_ptr<Node> maker;
+    std::shared_ptr<Leaf> leaf;
+  };
+  void require_dtype(DType wanted) const;
+
+  std::shared_ptr<Impl> impl_;
+};
+
+// What a leaf keeps between steps.
+struct Leaf {
+  Tensor grad;
+  std::shared_ptr<void> hooks;  // owned and read by autograd
+  std::weak_ptr<Node> node;     // the leaf's place in the graph now being recorded
+};
+
+// A tensor on the CPU from values in row-major order. Throws Error if the count does not fit.
+Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
+Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
+std::vector<double> to_vector(const Tensor& x);  // row-major
+
+// As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.
+std::string to_string(const Tensor& x);
+
+}  // namespace mixtape

@@ -1,0 +1,186 @@
+// The allocator: alignment, books that balance, reuse without the system, and blocks that change
+// threads.
+#include "core/allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/tensor.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+// What this program asks for beyond all memory must fail as in a build without sanitizers.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
+namespace mixtape {
+namespace {
+
+// Outlives everything else in this program: releasing it must still work then.
+const Tensor last_to_go({3}, f32);
+
+struct Block {
+  void* data;
+  size_t bytes;
+  unsigned char mark;
+
+  Block(size_t bytes, int seed)
+      : data(allocate(bytes, {})), bytes(bytes), mark(static_cast<unsigned char>(seed)) {
+    std::memset(data, mark, bytes);
+  }
+  bool intact() const {
+    const auto* p = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < bytes; ++i)
+      if (p[i] != mark) return false;
+    return true;
+  }
+  void free() const { release(data, bytes, {}); }
+};
+
+TEST(Allocator, BlocksAreAlignedAndApart) {
+  std::vector<Block> blocks;
+  int seed = 0;
+  for (size_t bytes = 0; bytes < 2000; bytes += 7) blocks.emplace_back(bytes, ++seed);
+  for (size_t bytes : {4096u, 4097u, 1u << 20, (1u << 21) - 1, 1u << 21, 5u << 20})
+    blocks.emplace_back(bytes, ++seed);
+  for (const Block& b : blocks) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(b.data) % 64, 0u);
+    EXPECT_TRUE(b.intact()) << b.bytes;
+  }
+  for (const Block& b : blocks) b.free();
+}
+
+TEST(Allocator, ZeroBytesGiveDistinctPointers) {
+  void *a = allocate(0, {}), *b = allocate(0, {});
+  EXPECT_TRUE(a && b && a != b);
+  release(a, 0, {});
+  release(b, 0, {});
+}
+
+TEST(Allocator, BooksBalance) {
+  const MemoryStats before = memory_stats();
+  reset_peak();
+  void* a = allocate(1000, {});
+  void* b = allocate(500, {});
+  release(b, 500, {});
+  MemoryStats now = memory_stats();
+  EXPECT_EQ(now.in_use, before.in_use + 1000);
+  EXPECT_EQ(now.peak, before.in_use + 1500);
+  EXPECT_EQ(now.allocations, before.allocations + 2);
+  EXPECT_GE(now.reserved, now.in_use);
+  reset_peak();
+  EXPECT_EQ(memory_stats().peak, before.in_use + 1000);
+  release(a, 1000, {});
+  EXPECT_EQ(memory_stats().in_use, before.in_use);
+}
+
+TEST(Allocator, ABlockIsAtMostAnEighthTooLarge) {
+  for (size_t bytes : {65u, 513u, 1025u, 5000u, 100'000u, 1'000'001u, 33'000'000u}) {
+    empty_cache();
+    const int64_t before = memory_stats().reserved;
+    void* p = allocate(bytes, {});
+    const int64_t taken = memory_stats().reserved - before;
+    EXPECT_GE(taken, int64_t(bytes));
+    EXPECT_LE(taken, int64_t(bytes + std::max<size_t>(bytes / 8, 63)));
+    release(p, bytes, {});
+  }
+}
+
+TEST(Allocator, SteadyStateAsksTheSystemForNothing) {
+  const auto step = [] {
+    std::vector<Block> blocks;
+    for (int i = 0; i < 50; ++i) blocks.emplace_back(size_t(i) * 977, i);
+    for (const Block& b : blocks) b.free();
+  };
+  step();
+  const MemoryStats before = memory_stats();
+  for (int i = 0; i < 10; ++i) step();
+  const MemoryStats after = memory_stats();
+  EXPECT_EQ(after.system_calls, before.system_calls);
+  EXPECT_EQ(after.reserved, before.reserved);
+  EXPECT_EQ(after.allocations, before.allocations + 500);
+}
+
+TEST(Allocator, EmptyCacheKeepsOnlyWhatIsInUse) {
+  const Block kept(3 << 20, 9), dropped(3 << 20, 8);
+  dropped.free();
+  const int64_t before = memory_stats().reserved;
+  empty_cache();
+  EXPECT_LE(memory_stats().reserved, before - (3 << 20));
+  EXPECT_GE(memory_stats().reserved, memory_stats().in_use);
+  EXPECT_TRUE(kept.intact());
+  kept.free();
+}
+
+TEST(Allocator, FailureEmptiesTheCacheAndSaysWhatIsHeld) {
+  const Block kept(1000, 1), cached(1 << 20, 2);
+  cached.free();
+  const int64_t reserved = memory_stats().reserved;
+  for (size_t bytes : {size_t{1} << 47, size_t{1} << 60}) {  // the whole address space, and more
+    std::string text;
+    try {
+      allocate(bytes, {});
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    const MemoryStats s = memory_stats();
+    EXPECT_EQ(text.substr(0, text.find('\n')),
+              "out of memory on cpu: " + std::to_string(bytes) + " bytes requested, " +
+                  std::to_string(s.in_use) + " in use, " + std::to_string(s.reserved) +
+                  " reserved, " + std::to_string(s.peak) + " at peak");
+    EXPECT_LE(s.reserved, reserved - (1 << 20));
+  }
+  EXPECT_TRUE(kept.intact());
+  kept.free();
+}
+
+TEST(Allocator, BlocksMayBeFreedOnAnotherThread) {
+  const MemoryStats before = memory_stats();
+  std::vector<std::vector<Block>> made(4);
+  const auto all = [](auto work) {
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 4; ++t) threads.emplace_back(work, t);
+    for (std::thread& t : threads) t.join();
+  };
+  for (int round = 0; round < 20; ++round) {
+    all([&](size_t t) {
+      for (int i = 0; i < 200; ++i) {
+        const Block brief(size_t(i) * 13, i);
+        EXPECT_TRUE(brief.intact());
+        brief.free();
+        made[t].emplace_back(size_t(i) * 13, int(t) * 50 + i);
+      }
+    });
+    all([&](size_t t) {
+      std::vector<Block>& others = made[(t + 1) % 4];
+      for (const Block& b : others) {
+        EXPECT_TRUE(b.intact());
+        b.free();
+      }
+      others.clear();
+    });
+  }
+  const MemoryStats after = memory_stats();
+  EXPECT_EQ(after.in_use, before.in_use);
+  EXPECT_EQ(after.allocations, before.allocations + 20 * 4 * 400);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+TEST(Allocator, AddressSanitizerSeesUseAfterReleaseAndOverruns) {
+  char* p = static_cast<char*>(allocate(100, {}));
+  EXPECT_FALSE(__asan_address_is_poisoned(p + 99));
+  EXPECT_TRUE(__asan_address_is_poisoned(p + 100));
+  release(p, 100, {});
+  EXPECT_TRUE(__asan_address_is_poisoned(p));
+}
+#endif
+
+}  // namespace
+}  // namespace mixtape

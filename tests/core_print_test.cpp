@@ -1,0 +1,85 @@
+// Printing: what NumPy 2 prints with precision=4, and the line with dtype and shape.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "core/tensor.h"
+
+namespace mixtape {
+namespace {
+
+Tensor iota(const Shape& shape, DType dtype) {
+  std::vector<double> values(size_t(shape.size()));
+  std::iota(values.begin(), values.end(), 0);
+  return from(values, shape, dtype);
+}
+
+TEST(Print, AlignsDecimalPoints) {
+  EXPECT_EQ(to_string(from({1, 2.5, 3, 4}, {2, 2})), "[[1.  2.5]\n [3.  4. ]]\nf32 [2, 2]");
+  EXPECT_EQ(to_string(from({-1, 22.25, 0}, {3})), "[-1.   22.25  0.  ]\nf32 [3]");
+  EXPECT_EQ(to_string(from({1.0 / 3, 100}, {2}, f64)), "[  0.3333 100.    ]\nf64 [2]");
+}
+
+TEST(Print, UsesAsFewDigitsAsTheTypeNeeds) {
+  EXPECT_EQ(to_string(from({0.1, 3.14}, {2}, bf16)), "[0.1  3.14]\nbf16 [2]");
+  EXPECT_EQ(to_string(from({0.1}, {1}, f16)), "[0.1]\nf16 [1]");
+  EXPECT_EQ(to_string(from({0.99996, 2}, {2}, f64)), "[1. 2.]\nf64 [2]");
+}
+
+TEST(Print, TurnsScientificWhereDecimalsWouldNotDo) {
+  EXPECT_EQ(to_string(from({1e8, 1}, {2}, f64)), "[1.e+08 1.e+00]\nf64 [2]");
+  EXPECT_EQ(to_string(from({0.00009, 0}, {2}, f64)), "[9.e-05 0.e+00]\nf64 [2]");
+  EXPECT_EQ(to_string(from({1001, -1}, {2}, f64)), "[ 1.001e+03 -1.000e+00]\nf64 [2]");
+  EXPECT_EQ(to_string(from({1000, 1}, {2}, f64)), "[1000.    1.]\nf64 [2]");
+  EXPECT_EQ(to_string(from({1e100, 1}, {2}, f64)), "[1.e+100 1.e+000]\nf64 [2]");
+}
+
+TEST(Print, SpecialValues) {
+  EXPECT_EQ(to_string(from({NAN, -INFINITY, 1.5}, {3})), "[ nan -inf  1.5]\nf32 [3]");
+  EXPECT_EQ(to_string(from({NAN, INFINITY}, {2})), "[nan inf]\nf32 [2]");
+  EXPECT_EQ(to_string(from({-0.0}, {1})), "[-0.]\nf32 [1]");
+}
+
+TEST(Print, IntegersAndBooleans) {
+  EXPECT_EQ(to_string(from({1, -20, 300}, {3}, i64)), "[  1 -20 300]\ni64 [3]");
+  EXPECT_EQ(to_string(from({7, 255}, {2}, u8)), "[  7 255]\nu8 [2]");
+  EXPECT_EQ(to_string(from({1, 0}, {2}, boolean)), "[ True False]\nbool [2]");
+  EXPECT_EQ(to_string(from({1}, {}, boolean)), "True\nbool []");
+}
+
+TEST(Print, ScalarsEmptiesAndNothing) {
+  EXPECT_EQ(to_string(from({2.5}, {})), "2.5\nf32 []");
+  EXPECT_EQ(to_string(from({}, {0})), "[]\nf32 [0]");
+  EXPECT_EQ(to_string(from({}, {2, 0, 3}, i32)), "[]\ni32 [2, 0, 3]");
+  EXPECT_EQ(to_string(Tensor()), "no tensor");
+}
+
+TEST(Print, HigherRanksAndViews) {
+  const Tensor x = iota({2, 2, 2}, i32);
+  EXPECT_EQ(to_string(x), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]\ni32 [2, 2, 2]");
+  EXPECT_EQ(to_string(x.with_layout(select(transpose(x.layout(), 0, 2), 1, 1))),
+            "[[2 6]\n [3 7]]\ni32 [2, 2]");
+}
+
+TEST(Print, LongRowsWrap) {
+  EXPECT_EQ(to_string(iota({30}, i64)),
+            "[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20 21 22 23\n"
+            " 24 25 26 27 28 29]\ni64 [30]");
+}
+
+TEST(Print, LongAxesAreShortened) {
+  EXPECT_EQ(to_string(iota({1001}, i64)), "[   0    1    2 ...  998  999 1000]\ni64 [1001]");
+  EXPECT_EQ(to_string(iota({1000}, f32)).find("..."), std::string::npos);
+  EXPECT_EQ(to_string(iota({7, 200}, i64)),
+            "[[   0    1    2 ...  197  198  199]\n"
+            " [ 200  201  202 ...  397  398  399]\n"
+            " [ 400  401  402 ...  597  598  599]\n"
+            " ...\n"
+            " [ 800  801  802 ...  997  998  999]\n"
+            " [1000 1001 1002 ... 1197 1198 1199]\n"
+            " [1200 1201 1202 ... 1397 1398 1399]]\ni64 [7, 200]");
+}
+
+}  // namespace
+}  // namespace mixtape
