@@ -1,0 +1,195 @@
+#pragma once
+// call<Op>(args...): the one path by which every op in the library runs.
+//
+// An op is a struct with
+//   static constexpr OpInfo info;
+//   static Tensor forward(Ctx&, tensors and attributes...);
+//   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
+// Tensors, and lists of them, are its inputs; everything else is an attribute, kept in the node.
+// Optional facts, each a static constexpr bool:
+//   moves_only        its gradient is dy's numbers moved about, so it takes them as wide as its
+//   input
+//                     wants them: a cast, a view
+//   broadcasts        its inputs are expanded to their common shape, after any policy has seen them
+//   first_order_only  its backward rule calls kernels, so it can't be differentiated again
+// An op that selects part of its input may say which, with
+//   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
+// and the engine adds its gradients straight into one buffer for the whole of x.
+// An attribute with a member `out` that holds a DType asks for that result dtype, and is no
+// business of a policy.
+
+#include <array>
+#include <tuple>
+
+#include "autograd/tape.h"
+#include "core/check.h"
+
+namespace mixtape {
+namespace detail {
+
+template <class A>
+inline constexpr bool is_tensor = std::is_same_v<A, Tensor>;
+template <class A>
+inline constexpr bool is_list = std::is_same_v<A, std::vector<Tensor>>;
+template <class A>
+inline constexpr bool is_attribute = !is_tensor<A> && !is_list<A>;
+
+// The attributes among some arguments, as a tuple of values.
+template <class... Args>
+auto attributes(const Args&... args) {
+  return std::tuple_cat([](const auto& a) {
+    using A = std::remove_cvref_t<decltype(a)>;
+    if constexpr (is_attribute<A>)
+      return std::tuple<A>(a);
+    else
+      return std::tuple<>();
+  }(args)...);
+}
+
+template <class Op>
+constexpr bool moves_only = requires {
+  requires Op::moves_only;
+};
+template <class Op>
+constexpr bool broadcasts = requires { requires Op::broadcasts; };
+template <class Op>
+constexpr bool first_order_only = requires {
+  requires Op::first_order_only;
+};
+template <class Op>
+constexpr bool differentiable = requires {
+  &Op::backward;
+};
+
+// Rules that do not need the attributes need not name them.
+template <class Op, class... A>
+Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
+  if constexpr (requires { Op::backward(ctx, dy, a...); })
+    return Op::backward(ctx, dy, a...);
+  else
+    return Op::backward(ctx, dy);
+}
+
+// Inside an op's forward, other ops are only helpers: nothing is recorded, no policy acts.
+struct Bare {
+  const bool recording = std::exchange(thread_state.recording, false);
+  Policy* const policy = std::exchange(thread_state.policy, nullptr);
+  ~Bare() {
+    thread_state.recording = recording;
+    thread_state.policy = policy;
+  }
+};
+
+const Tensor* deciding_input(const Call& call);
+void broadcast_inputs(Call& call);
+void check_inputs(const Call& call);
+bool any_requires_grad(std::span<const Tensor* const> inputs);
+Grads forbid_second_order(Grads grads, std::string_view op);
+void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
+void observe(const Call& call);
+void observe(const Call& call, const Tensor& result);
+
+}  // namespace detail
+
+template <class Op, class Attributes>
+class OpNode final : public Node {
+ public:
+  OpNode(const Call& call, Attributes a) : Node(call), attributes_(std::move(a)) {}
+
+  std::string_view name() const override { return Op::info.name; }
+  Grads backward(const Tensor& dy) override {
+    Grads g = std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
+                         attributes_);
+    if constexpr (detail::first_order_only<Op>)
+      if (grad_enabled()) return detail::forbid_second_order(std::move(g), name());
+    return g;
+  }
+  bool selects() const override {
+    return requires { &Op::part; };
+  }
+  void backward_into(const Tensor& dy, const Tensor& whole) override {
+    if constexpr (requires { &Op::part; })
+      detail::accumulate(
+          dy, std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes_));
+  }
+
+ private:
+  Attributes attributes_;
+};
+
+template <class Op>
+inline const bool listed_op = list_op(Op::info);
+
+template <class Op, class... Args>
+Tensor call(const Args&... args) {
+  (void)listed_op<Op>;
+  const Scope scope(Op::info.name);
+
+  InlineVector<const Tensor*, 6> inputs;
+  const auto collect = [&]<class A>(const A& a) {
+    if constexpr (detail::is_tensor<A>) inputs.push_back(&a);
+    if constexpr (detail::is_list<A>)
+      for (const Tensor& t : a) inputs.push_back(&t);
+  };
+  (collect(args), ...);
+
+  Call call{Op::info, {inputs.begin(), inputs.size()}};
+  call.backward = thread_state.in_backward;
+  const auto ask = [&]<class A>(const A& a) {
+    if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) call.out = a.out;
+  };
+  (ask(args), ...);
+  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
+  if constexpr (detail::broadcasts<Op>) detail::broadcast_inputs(call);
+  detail::check_inputs(call);
+  if (thread_state.observer) detail::observe(call);
+
+  // The arguments again, with the tensors that the policy may have put in place of ours.
+  const auto run = [&](Ctx& ctx) {
+    const detail::Bare bare;
+    const Tensor** next = inputs.begin();
+    const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
+      if constexpr (detail::is_tensor<A>) {
+        return static_cast<const Tensor&>(**next++);
+      } else if constexpr (detail::is_list<A>) {
+        std::vector<Tensor> list;
+        for (size_t i = 0; i < a.size(); ++i) list.push_back(**next++);
+        return list;
+      } else {
+        return static_cast<const A&>(a);
+      }
+    };
+    // Braces: evaluated from left to right.
+    return std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
+                      std::tuple<decltype(argument(args))...>{argument(args)...});
+  };
+
+  Tensor y;
+  if constexpr (detail::differentiable<Op>) {
+    if (grad_enabled() && detail::any_requires_grad(call.inputs)) {
+      auto attributes = detail::attributes(args...);
+      const auto node =
+          std::make_shared<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
+      y = run(node->ctx);
+      node->finish(y, detail::moves_only<Op>);
+      y.set_maker(node);
+    }
+  }
+  if (!y) {
+    Ctx ctx(call, false);
+    y = run(ctx);
+  }
+  if (thread_state.observer) detail::observe(call, y);
+  return y;
+}
+
+// The base of an op of your own: the three members above, then MyOp::apply(x, 2.0).
+template <class Op>
+struct Function {
+  template <class... Args>
+  static Tensor apply(const Args&... args) {
+    return call<Op>(args...);
+  }
+};
+
+}  // namespace mixtape

@@ -1,0 +1,77 @@
+#include "autograd/gradcheck.h"
+
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+
+namespace mixtape {
+namespace {
+
+using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+
+// sum(f * fixed random numbers): a scalar whose gradient shows every mistake.
+Tensor projected(const Function& f, const std::vector<Tensor>& inputs, uint64_t seed) {
+  const Tensor y = f(inputs);
+  check(y.dtype() == f64, "gradcheck needs an f64 result, not {}", name(y.dtype()));
+  const Seed fixed(seed);
+  return sum(y * uniform(y.shape(), 0.5, 1.5, f64));
+}
+
+std::string first_order(const Function& f, const std::vector<Tensor>& inputs,
+                        const GradcheckOptions& o, uint64_t seed) {
+  std::vector<Tensor> varied;
+  std::vector<size_t> position;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i] && inputs[i].is_leaf() && inputs[i].dtype() == f64) {
+      varied.push_back(inputs[i]);
+      position.push_back(i);
+    }
+  check(!varied.empty(), "gradcheck found no f64 input that requires a gradient");
+  const std::vector<Tensor> analytic = grad({projected(f, inputs, seed)}, varied);
+  for (size_t v = 0; v < varied.size(); ++v)
+    for (int64_t i = 0; i < varied[v].numel(); ++i) {
+      const double x = varied[v].at(i);
+      const auto value = [&](double at) {
+        varied[v].set(i, at);
+        return projected(f, inputs, seed).item();  // recorded: f may differentiate inside
+      };
+      const double numeric = (value(x + o.step) - value(x - o.step)) / (2 * o.step),
+                   found = analytic[v].at(i);
+      varied[v].set(i, x);
+      if (!(std::abs(found - numeric) <= o.tolerance * std::max(1.0, std::abs(numeric))))
+        return fmt::format("input {}, element {}: the gradient is {}, differences say {}",
+                           position[v], i, found, numeric);
+    }
+  return {};
+}
+
+}  // namespace
+
+std::string gradcheck(const Function& f, const std::vector<Tensor>& inputs,
+                      const GradcheckOptions& o) {
+  const EnableGrad on;
+  std::string wrong = first_order(f, inputs, o, 1);
+  if (!wrong.empty() || !o.second_order) return wrong;
+  // The gradient itself, as a function of the same inputs.
+  const Function gradient = [&](const std::vector<Tensor>& in) {
+    std::vector<Tensor> leaves;
+    for (const Tensor& t : in)
+      if (t && t.is_leaf()) leaves.push_back(t);
+    Tensor total;
+    for (const Tensor& g : grad({projected(f, in, 1)}, leaves, {.create_graph = true})) {
+      const Seed fixed(3);
+      const Tensor part = sum(g * uniform(g.shape(), 0.5, 1.5, f64));
+      total = total ? total + part : part;
+    }
+    // A gradient that is constant has no history; this gives it one, with derivative zero.
+    for (const Tensor& leaf : leaves) total = total + sum(leaf) * 0;
+    return total;
+  };
+  GradcheckOptions looser = o;
+  looser.tolerance = std::max(o.tolerance, 1e-5);
+  wrong = first_order(gradient, inputs, looser, 2);
+  return wrong.empty() ? wrong : "second order: " + wrong;
+}
+
+}  // namespace mixtape

@@ -1,0 +1,104 @@
+// Creation: new tensors from nothing but numbers. None of it is recorded.
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+template <class Kernel, class... A>
+Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device,
+            const A&... args) {
+  Tensor y(shape, dtype, device);
+  kernels::Launch launch(device);
+  kernel(launch, args..., y);
+  return y;
+}
+
+// One 32-bit number per element, whatever the dtype.
+template <class Kernel>
+Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType dtype,
+             Device device) {
+  check(is_float(dtype), "random real numbers of dtype {}", dtype);
+  Generator& g = generator();
+  return made(kernel, shape, dtype, device, g.seed(), g.reserve(shape.size()), a, b);
+}
+
+}  // namespace
+
+Tensor empty(const Shape& shape, DType dtype, Device device) {
+  return Tensor(shape, dtype, device);
+}
+Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  return made(kernels::fill, shape, dtype, device, value);
+}
+Tensor zeros(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 0, dtype, device);
+}
+Tensor ones(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 1, dtype, device);
+}
+Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
+Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
+Tensor full_like(const Tensor& x, double value) {
+  return full(x.shape(), value, x.dtype(), x.device());
+}
+
+Tensor arange(double start, double stop, double step, DType dtype, Device device) {
+  check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),
+        "arange from {} to {} by {}", start, stop, step);
+  const int64_t n = std::max<int64_t>(0, static_cast<int64_t>(std::ceil((stop - start) / step)));
+  return made(kernels::arange, Shape{n}, dtype, device, start, step);
+}
+
+Tensor eye(int64_t n, DType dtype, Device device) {
+  Tensor y = zeros({n, n}, dtype, device);
+  const Tensor diagonal = y.with_layout(Layout(Shape{n}, Shape{n + 1}));
+  kernels::Launch launch(device);
+  kernels::fill(launch, 1, diagonal);
+  return y;
+}
+
+Tensor uniform(const Shape& shape, double low, double high, DType dtype, Device device) {
+  check(low <= high, "uniform numbers from {} to {}", low, high);
+  return drawn(kernels::random_uniform, shape, low, high, dtype, device);
+}
+Tensor rand(const Shape& shape, DType dtype, Device device) {
+  return uniform(shape, 0, 1, dtype, device);
+}
+Tensor normal(const Shape& shape, double mean, double std, DType dtype, Device device) {
+  check(std >= 0, "normal numbers of standard deviation {}", std);
+  return drawn(kernels::random_normal, shape, mean, std, dtype, device);
+}
+Tensor randn(const Shape& shape, DType dtype, Device device) {
+  return normal(shape, 0, 1, dtype, device);
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
+  check(low < high, "integers from {} to below {}", low, high);
+  Generator& g = generator();
+  return made(kernels::random_integer, shape, i64, device, g.seed(), g.reserve(shape.size()), low,
+              high);
+}
+
+Tensor randperm(int64_t n, Device device) {
+  check(n >= 0, "a permutation of {} elements", n);
+  Tensor y = arange(0, static_cast<double>(n));
+  int64_t* const p = y.data<int64_t>();
+  Generator& g = generator();
+  for (int64_t i = n - 1; i > 0; --i) std::swap(p[i], p[g.below(i + 1)]);  // Fisher and Yates
+  return y.to(device);
+}
+
+Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
+  return cast(eq(unsqueeze(index, index.rank()),
+                 arange(0, static_cast<double>(classes), 1, i64, index.device())),
+              dtype);
+}
+
+}  // namespace mixtape

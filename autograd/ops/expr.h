@@ -1,0 +1,100 @@
+#pragma once
+// Expr: a tensor or a constant. Instantiating a derivative of kernels/elementwise.h with it writes
+// that derivative on the tape, which is what gives every elementwise op second and higher order.
+
+#include "autograd/ops.h"
+
+namespace mixtape {
+
+struct Expr {
+  Tensor t;
+  double constant = 0;
+
+  Expr(double c) : constant(c) {}
+  Expr(const Tensor& t) : t(t) {}
+
+  // This times a gradient.
+  Tensor times(const Tensor& dy) const {
+    if (t) return mul(dy, t);
+    return constant == 1 ? dy : constant == -1 ? neg(dy) : mul(dy, constant);
+  }
+};
+
+// f(a, b), whichever of the two are constants.
+template <class F>
+Expr combine(const Expr& a, const Expr& b, const F& f) {
+  if (a.t && b.t) return f(a.t, b.t);
+  if (a.t) return f(a.t, b.constant);
+  if (b.t) return f(a.constant, b.t);
+  return f(a.constant, b.constant);
+}
+inline Expr operator+(const Expr& a, const Expr& b) {
+  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x + y); });
+}
+inline Expr operator-(const Expr& a, const Expr& b) {
+  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x - y); });
+}
+inline Expr operator*(const Expr& a, const Expr& b) {
+  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x * y); });
+}
+inline Expr operator/(const Expr& a, const Expr& b) {
+  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x / y); });
+}
+inline Expr operator-(const Expr& a) { return a.t ? Expr(neg(a.t)) : Expr(-a.constant); }
+Expr pow(const Expr& a, const Expr& b);
+
+// A comparison, of constants too, is a bool tensor.
+inline Tensor whole(const Expr& a) { return a.t ? a.t : full({}, a.constant, f64); }
+inline Expr operator>(const Expr& a, const Expr& b) {
+  return b.t ? gt(whole(a), b.t) : gt(whole(a), b.constant);
+}
+inline Expr operator<(const Expr& a, const Expr& b) {
+  return b.t ? lt(whole(a), b.t) : lt(whole(a), b.constant);
+}
+inline Expr operator==(const Expr& a, const Expr& b) {
+  return b.t ? eq(whole(a), b.t) : eq(whole(a), b.constant);
+}
+inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
+  const DType dtype = a.t ? a.t.dtype() : b.t ? b.t.dtype() : f64;
+  const auto operand = [&](const Expr& e) {
+    return e.t ? e.t : full({}, e.constant, dtype, condition.t.device());
+  };
+  return where(condition.t, operand(a), operand(b));
+}
+inline Expr exp(const Expr& x) { return exp(x.t); }
+inline Expr log(const Expr& x) { return log(x.t); }
+inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
+inline Expr tanh(const Expr& x) { return tanh(x.t); }
+inline Expr erf(const Expr& x) { return erf(x.t); }
+inline Expr abs(const Expr& x) { return abs(x.t); }
+inline Expr sin(const Expr& x) { return sin(x.t); }
+inline Expr cos(const Expr& x) { return cos(x.t); }
+
+// Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
+struct Reads {
+  unsigned mask = 0;
+  Reads() = default;
+  Reads(double) {}
+  static Reads operand(int i) {
+    Reads r;
+    r.mask = 1u << i;
+    return r;
+  }
+  friend Reads operator|(Reads a, Reads b) {
+    a.mask |= b.mask;
+    return a;
+  }
+};
+inline Reads operator+(Reads a, Reads b) { return a | b; }
+inline Reads operator-(Reads a, Reads b) { return a | b; }
+inline Reads operator*(Reads a, Reads b) { return a | b; }
+inline Reads operator/(Reads a, Reads b) { return a | b; }
+inline Reads operator-(Reads a) { return a; }
+inline Reads operator>(Reads a, Reads b) { return a | b; }
+inline Reads operator<(Reads a, Reads b) { return a | b; }
+inline Reads operator==(Reads a, Reads b) { return a | b; }
+inline Reads select(Reads c, Reads a, Reads b) { return c | a | b; }
+inline Reads pow(Reads a, Reads b) { return a | b; }
+inline Reads log(Reads a) { return a; }
+
+}  // namespace mixtape

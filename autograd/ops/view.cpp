@@ -1,0 +1,199 @@
+// Views: the same storage seen through another layout. Four ops (reshape, permute, expand, slice)
+// and the functions made of them. Also joining, which is copying into views.
+
+#include <algorithm>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+struct Reshape {
+  static constexpr OpInfo info{"reshape"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx&, const Tensor& x, const Shape& shape) {
+    if (const auto layout = reshape(x.layout(), shape)) return x.with_layout(*layout);
+    return clone(x).with_layout(Layout(shape));
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) { return {reshape(dy, ctx.shape(0))}; }
+};
+
+struct Permute {
+  static constexpr OpInfo info{"permute"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx&, const Tensor& x, const Dims& order) {
+    return x.with_layout(permute(x.layout(), order));
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const Dims& order) {
+    Dims inverse(order.size());
+    for (size_t i = 0; i < order.size(); ++i) inverse[wrap_dim(order[i], dy.rank())] = int(i);
+    return {permute(dy, inverse)};
+  }
+};
+
+struct Expand {
+  static constexpr OpInfo info{"expand"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx&, const Tensor& x, const Shape& shape) {
+    return x.with_layout(expand(x.layout(), shape));
+  }
+  // Sums over what was repeated.
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Shape& to = ctx.shape(0);
+    const int added = dy.rank() - to.rank;
+    Dims repeated;
+    for (int d = 0; d < dy.rank(); ++d)
+      if (d < added || (to[d - added] == 1 && dy.size(d) != 1)) repeated.push_back(d);
+    return {repeated.empty() ? reshape(dy, to) : reshape(sum(dy, repeated, true), to)};
+  }
+};
+
+struct SliceRange {
+  int dim;
+  int64_t start, stop, step;
+};
+
+// Zeros with x in the place of a slice: what slicing is the transpose of.
+struct PlaceSlice {
+  static constexpr OpInfo info{"place_slice"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const SliceRange& r);
+  static Grads backward(const Ctx&, const Tensor& dy, const Shape&, const SliceRange& r) {
+    return {slice(dy, r.dim, r.start, r.stop, r.step)};
+  }
+};
+
+struct Slice {
+  static constexpr OpInfo info{"slice"};
+  static constexpr bool moves_only = true;
+  static Tensor part(const Tensor& x, const SliceRange& r) {
+    return x.with_layout(slice(x.layout(), r.dim, r.start, r.stop, r.step));
+  }
+  static Tensor forward(Ctx&, const Tensor& x, const SliceRange& r) { return part(x, r); }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const SliceRange& r) {
+    return {call<PlaceSlice>(dy, ctx.shape(0), r)};
+  }
+};
+
+Tensor PlaceSlice::forward(Ctx& ctx, const Tensor& x, const Shape& whole, const SliceRange& r) {
+  Tensor y = zeros(whole, x.dtype(), x.device());
+  ctx.run(kernels::convert, x, Slice::part(y, r));
+  return y;
+}
+
+struct Cat {
+  static constexpr OpInfo info{"cat", Precision::Widest};
+  static Tensor forward(Ctx& ctx, const std::vector<Tensor>& parts, int dim) {
+    Shape shape = parts[0].shape();
+    shape[dim] = 0;
+    for (const Tensor& p : parts) {
+      check(p.rank() == shape.rank, "parts of rank {} and {}", shape.rank, p.rank());
+      for (int d = 0; d < shape.rank; ++d)
+        check(d == dim || p.size(d) == shape[d],
+              "parts of shape {} and {} differ outside dimension {}", parts[0].shape(), p.shape(),
+              dim);
+      shape[dim] += p.size(dim);
+    }
+    Tensor y = ctx.output(shape);
+    int64_t at = 0;
+    for (const Tensor& p : parts) {
+      ctx.run(kernels::convert, p, y.with_layout(slice(y.layout(), dim, at, at + p.size(dim))));
+      at += p.size(dim);
+    }
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
+    Grads g;
+    int64_t at = 0;
+    for (size_t i = 0; i < ctx.inputs(); ++i) {
+      const int64_t n = ctx.shape(i)[dim];
+      g.push_back(ctx.wants(i) ? narrow(dy, dim, at, n) : Tensor());
+      at += n;
+    }
+    return g;
+  }
+};
+
+}  // namespace
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  const Shape to = infer(shape, x.numel());
+  return to == x.shape() ? x : call<Reshape>(x, to);
+}
+
+Tensor flatten(const Tensor& x, int from, int to) {
+  if (x.rank() == 0) return reshape(x, {1});
+  from = wrap_dim(from, x.rank());
+  to = wrap_dim(to, x.rank());
+  check(from <= to, "flatten from dimension {} to {}", from, to);
+  Shape shape;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d <= from || d > to)
+      shape.push_back(x.size(d));
+    else
+      shape[from] *= x.size(d);
+  }
+  return reshape(x, shape);
+}
+
+Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, order); }
+Tensor transpose(const Tensor& x, int a, int b) {
+  Dims order(x.rank());
+  for (int d = 0; d < x.rank(); ++d) order[d] = d;
+  std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
+  return permute(x, order);
+}
+Tensor squeeze(const Tensor& x, int dim) { return reshape(x, squeeze(x.layout(), dim).shape); }
+Tensor unsqueeze(const Tensor& x, int dim) { return reshape(x, unsqueeze(x.layout(), dim).shape); }
+Tensor expand(const Tensor& x, const Shape& shape) {
+  return shape == x.shape() ? x : call<Expand>(x, shape);
+}
+
+Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
+  return call<Slice>(x, SliceRange{wrap_dim(dim, x.rank()), start, stop, step});
+}
+Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
+  const int64_t n = x.size(dim);
+  check(start >= 0 && length >= 0 && start <= n - length,
+        "elements {} to {} of dimension {}, which has {}", start, start + length, dim, n);
+  return slice(x, dim, start, start + length);
+}
+Tensor select(const Tensor& x, int dim, int64_t index) {
+  const int64_t n = x.size(dim);
+  check(index >= -n && index < n, "index {} in dimension {}, which has {}", index, dim, n);
+  const int64_t i = index < 0 ? index + n : index;
+  return squeeze(slice(x, dim, i, i + 1), wrap_dim(dim, x.rank()));
+}
+
+std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
+  check(size > 0, "pieces of size {}", size);
+  std::vector<Tensor> pieces;
+  const int64_t n = x.size(dim);
+  for (int64_t at = 0; at < n; at += size)
+    pieces.push_back(narrow(x, dim, at, std::min(size, n - at)));
+  return pieces;
+}
+std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
+  check(chunks > 0, "{} chunks", chunks);
+  return split(x, std::max<int64_t>(1, (x.size(dim) + chunks - 1) / chunks), dim);
+}
+
+Tensor cat(const std::vector<Tensor>& parts, int dim) {
+  check(!parts.empty(), "nothing to join");
+  return call<Cat>(parts, wrap_dim(dim, parts[0].rank()));
+}
+Tensor stack(const std::vector<Tensor>& parts, int dim) {
+  check(!parts.empty(), "nothing to join");
+  const int d = wrap_dim(dim, parts[0].rank() + 1);
+  std::vector<Tensor> rows;
+  for (const Tensor& p : parts) rows.push_back(unsqueeze(p, d));
+  return cat(rows, d);
+}
+
+Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
+Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, from, to); }
+Tensor Tensor::t() const { return mixtape::transpose(*this); }
+
+}  // namespace mixtape

@@ -1,0 +1,432 @@
+#include "autograd/tape.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad().
+class LeafNode final : public Node {
+ public:
+  LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {
+    grad_dtype = leaf.dtype();
+    hooks = leaf.leaf().hooks;
+  }
+  std::string_view name() const override { return "leaf"; }
+  Grads backward(const Tensor&) override { return {}; }
+  const Tensor& leaf() const { return leaf_; }
+
+ private:
+  Tensor leaf_;
+};
+constexpr OpInfo leaf_info{"leaf"};
+
+struct Hooks {
+  std::vector<std::pair<uint64_t, Node::Hook>> list;
+  uint64_t next_id = 1;
+};
+
+// The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
+// storage with no other tensor; else copied. Later ones are added in place, at the same address.
+void deliver(const Tensor& leaf, Tensor g, bool recorded) {
+  Leaf& l = leaf.leaf();
+  if (recorded) {
+    l.grad = l.grad ? add(l.grad, g) : g;
+  } else if (l.grad) {
+    detail::accumulate(g, l.grad);
+  } else {
+    l.grad = g.is_unique() && g.is_contiguous() && !g.maker() ? std::move(g) : g.detach().clone();
+  }
+}
+
+// Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
+void add_up(Tensor& sum, Tensor g) {
+  if (!sum)
+    sum = std::move(g);
+  else if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
+    detail::accumulate(g, sum);
+  else
+    sum = add(sum, g);
+}
+
+}  // namespace
+
+namespace detail {
+
+// The input that decides the result's dtype: the first activation, or where there is none the
+// first.
+const Tensor* deciding_input(const Call& call) {
+  const Tensor* first = nullptr;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (!*call.inputs[i]) continue;
+    if (call.op.role(i) == Role::Activation) return call.inputs[i];
+    if (!first) first = call.inputs[i];
+  }
+  return first;
+}
+
+void broadcast_inputs(Call& call) {
+  Shape shape = call.inputs[0]->shape();
+  for (const Tensor* t : call.inputs)
+    if (t->shape() != shape) shape = broadcast(shape, t->shape());
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
+}
+
+void check_inputs(const Call& call) {
+  const Tensor* const first = deciding_input(call);
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || &t == first) continue;
+    if (t.device() != first->device()) [[unlikely]]
+      fail("inputs are on different devices: {} and {}", first->device(), t.device());
+    const DType want = first->dtype();
+    // A matrix product reads all its operands in one dtype.
+    const bool operand =
+        call.op.role(i) == Role::Parameter && call.op.precision == Precision::Low;
+    switch (operand ? Role::Activation : call.op.role(i)) {
+      case Role::Activation:
+        if (t.dtype() != want) [[unlikely]]
+          fail(
+              "inputs have different dtypes: {} and {} (convert one with .to(), or run under "
+              "amp::Autocast)",
+              want, t.dtype());
+        break;
+      case Role::Parameter:
+      case Role::Statistic:
+        if (t.dtype() != want && !(t.dtype() == f32 && is_narrow(want))) [[unlikely]]
+          fail("input {} is {}, beside {} activations it may be {}{}", i, t.dtype(), want, want,
+               is_narrow(want) ? " or f32" : "");
+        break;
+      case Role::Index:
+        if (t.dtype() != i64) [[unlikely]]
+          fail("indices are {}, not i64", t.dtype());
+        break;
+      case Role::Mask:
+        if (t.dtype() != boolean) [[unlikely]]
+          fail("the mask is {}, not bool", t.dtype());
+        break;
+    }
+  }
+}
+
+bool any_requires_grad(std::span<const Tensor* const> inputs) {
+  for (const Tensor* t : inputs)
+    if (t->requires_grad()) return true;
+  return false;
+}
+
+void accumulate(const Tensor& x, const Tensor& y) {
+  kernels::Launch launch(y.device());
+  kernels::accumulate(launch, x, y);
+  y.storage()->bump_version();
+}
+
+void observe(const Call& call) {
+  for (Observer* o = thread_state.observer; o; o = o->outer) o->before(call);
+}
+void observe(const Call& call, const Tensor& result) {
+  for (Observer* o = thread_state.observer; o; o = o->outer) o->after(call, result);
+}
+
+// Stands where the history of a fused gradient would be.
+class FirstOrderOnly final : public Node {
+ public:
+  FirstOrderOnly(const Call& call, std::string_view op) : Node(call, false), op_(op) {}
+  std::string_view name() const override { return op_; }
+  Grads backward(const Tensor&) override {
+    fail("the gradient of {} is a fused kernel, which can't be differentiated again", op_);
+  }
+
+ private:
+  std::string_view op_;
+};
+
+Grads forbid_second_order(Grads grads, std::string_view op) {
+  for (Tensor& g : grads) {
+    if (!g) continue;
+    g = g.detach();
+    const auto node = std::make_shared<FirstOrderOnly>(Call{leaf_info, {}}, op);
+    node->grad_dtype = g.dtype();
+    g.set_maker(node);
+  }
+  return grads;
+}
+
+}  // namespace detail
+
+Ctx::Ctx(const Call& call, bool recording) : recording_(recording) {
+  if (recording)
+    for (const Tensor* t : call.inputs)
+      edges_.push_back(*t ? Edge{node_of(*t), t->shape(), t->dtype()} : Edge{});
+  if (const Tensor* first = detail::deciding_input(call)) {
+    out_ = call.out.value_or(first->dtype());
+    device_ = first->device();
+  }
+}
+
+Tensor Ctx::saved(size_t i) const {
+  check(!freed_,
+        "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
+        "true}} then)",
+        node_->name());
+  const Saved& s = saved_[i];
+  if (!s.tensor) return {};
+  check(
+      s.tensor.storage().get() == s.storage && s.tensor.version() == s.version,
+      "a tensor that {} saved for backward was written to since: it is at version {}, {} was saved",
+      node_->name(), s.tensor.version(), s.version);
+  if (s.is_result && grad_enabled()) {
+    const Tensor y = s.tensor.detach();
+    y.set_maker(node_->shared_from_this());
+    return y;
+  }
+  return s.tensor;
+}
+
+DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtype; }
+
+uint64_t Node::next_order() {
+  static std::atomic<uint64_t> n{0};
+  return n.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Node::finish(const Tensor& y, bool moves_only) {
+  grad_dtype = y.dtype();
+  moves = moves_only;
+  if (moves_only && is_narrow(grad_dtype) && ctx.wants(0) && ctx.grad_dtype(0) == f32)
+    grad_dtype = f32;
+}
+
+Node::~Node() {
+  std::vector<std::shared_ptr<Node>> unlinked;
+  const auto unlink = [&](Ctx& c) {
+    for (auto& e : c.edges_)
+      if (e.node) unlinked.push_back(std::move(e.node));
+    c.saved_.clear();
+  };
+  // A saved input holds its maker too: only dropping all the edges first keeps this from recursing.
+  unlink(ctx);
+  while (!unlinked.empty()) {
+    const std::shared_ptr<Node> node = std::move(unlinked.back());
+    unlinked.pop_back();
+    if (node.use_count() == 1) unlink(node->ctx);
+  }
+}
+
+std::shared_ptr<Node> node_of(const Tensor& t) {
+  if (t.maker()) return t.maker();
+  if (!t.is_leaf()) return nullptr;
+  Leaf& leaf = t.leaf();
+  std::shared_ptr<Node> node = leaf.node.lock();
+  if (!node) {
+    node = std::make_shared<LeafNode>(t, Call{leaf_info, {}});
+    leaf.node = node;
+  }
+  return node;
+}
+
+Tensor leaf_of(const Tensor& t) {
+  if (t.is_leaf()) return t;
+  const Node* n = t.maker().get();
+  while (n && n->moves) n = n->ctx.edges_[0].node.get();
+  const auto* leaf = dynamic_cast<const LeafNode*>(n);
+  return leaf && leaf->leaf().storage() == t.storage() ? leaf->leaf() : Tensor();
+}
+
+// One backward pass. Newest node first: a node is newer than everything it consumed, so by the time
+// it is popped, every gradient that will ever reach it has arrived.
+struct Engine {
+  struct Arrival {
+    std::shared_ptr<Node> node;
+    Tensor grad;
+  };
+  using Capture = std::unordered_map<const Node*, Tensor>;
+
+  bool retain, record;
+  Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
+  std::unordered_set<const Node*> useful = {};  // with capture: nodes that lead to one of those
+  std::map<uint64_t, Arrival, std::greater<>> arriving =
+      {};  // the queue; the key is the node's number
+
+  void run() {
+    const bool recording = std::exchange(thread_state.recording, record);
+    const bool outer_backward = std::exchange(thread_state.in_backward, true);
+    Policy* const policy = std::exchange(thread_state.policy, nullptr);  // forward chose the dtypes
+    struct Restore {
+      bool recording, backward;
+      Policy* policy;
+      ~Restore() {
+        thread_state.recording = recording;
+        thread_state.in_backward = backward;
+        thread_state.policy = policy;
+      }
+    } restore{recording, outer_backward, policy};
+
+    while (!arriving.empty()) {
+      auto next = arriving.extract(arriving.begin());
+      visit(next.mapped().node, std::move(next.mapped().grad));
+    }
+  }
+
+  void visit(const std::shared_ptr<Node>& node, Tensor dy) {
+    const Scope scope("backward", node->module);
+    if (node->hooks)
+      for (const auto& [id, hook] : std::vector(static_cast<Hooks*>(node->hooks.get())->list))
+        if (Tensor changed = hook(dy)) {
+          check(changed.shape() == dy.shape(),
+                "a hook returned a gradient of shape {} for one of {}", changed.shape(),
+                dy.shape());
+          dy = std::move(changed);
+        }
+    if (capture) {
+      if (auto wanted = capture->find(node.get()); wanted != capture->end()) wanted->second = dy;
+    }
+    if (const auto* leaf = dynamic_cast<const LeafNode*>(node.get())) {
+      if (!capture) deliver(leaf->leaf(), std::move(dy), record);
+      return;
+    }
+    if (capture && !useful.contains(node.get())) return;
+    if (!record && node->selects()) return add_to_part(*node, dy);
+    const Scope op(node->name());
+    Grads grads = node->backward(dy);
+    dy = {};
+    release(*node);
+    check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
+          node->ctx.edges_.size());
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
+  }
+
+  // A selection's gradient goes straight into the buffer for the whole.
+  void add_to_part(Node& node, const Tensor& dy) {
+    const Ctx::Edge& e = node.ctx.edges_[0];
+    if (!e.node || (capture && !useful.contains(e.node.get()))) return;
+    Tensor& whole = slot(e.node)->grad;
+    if (!whole)
+      whole = zeros(e.shape, e.node->grad_dtype, dy.device());
+    else if (!whole.is_unique() || !whole.is_contiguous())
+      whole = whole.clone();
+    node.backward_into(dy, whole);
+  }
+
+  void send(const Ctx::Edge& e, Tensor g) {
+    if (capture && !useful.contains(e.node.get())) return;
+    check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
+    if (g.dtype() != e.node->grad_dtype) g = cast(g, e.node->grad_dtype);
+    add_up(slot(e.node)->grad, std::move(g));
+  }
+
+  Arrival* slot(const std::shared_ptr<Node>& node) {
+    const auto [entry, first] = arriving.try_emplace(node->order);
+    if (first) entry->second.node = node;
+    return &entry->second;
+  }
+
+  void release(Node& node) const {
+    if (retain) return;
+    node.ctx.freed_ = !node.ctx.saved_.empty() || node.ctx.freed_;
+    node.ctx.saved_.clear();
+  }
+
+  void start(const Tensor& y, Tensor g) {
+    check(y.requires_grad(), "backward from a tensor that no recorded op made");
+    if (!g) {
+      check(y.numel() == 1,
+            "backward from a tensor of shape {} needs a gradient (only a single element has the "
+            "default of 1)",
+            y.shape());
+      g = ones(y.shape(), y.dtype(), y.device());
+    }
+    check(g.shape() == y.shape(), "the gradient has shape {}, the output {}", g.shape(), y.shape());
+    const std::shared_ptr<Node> node = node_of(y);
+    if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
+    add_up(slot(node)->grad, std::move(g));
+  }
+
+  // Which nodes lead to a captured one: found by walking all of the graph once, oldest first.
+  void find_useful() {
+    std::map<uint64_t, const Node*> all;
+    std::vector<const Node*> open;
+    for (const auto& [order, a] : arriving) open.push_back(a.node.get());
+    while (!open.empty()) {
+      const Node* n = open.back();
+      open.pop_back();
+      if (!all.emplace(n->order, n).second) continue;
+      for (const auto& e : n->ctx.edges_)
+        if (e.node) open.push_back(e.node.get());
+    }
+    for (const auto& [order, n] : all)
+      if (capture->contains(n) || std::ranges::any_of(n->ctx.edges_, [&](const auto& e) {
+            return e.node && useful.contains(e.node.get());
+          }))
+        useful.insert(n);
+  }
+};
+
+void backward(const Tensor& y, const BackwardOptions& options) {
+  Engine engine{options.retain_graph || options.create_graph, options.create_graph};
+  {
+    const NoGrad off;
+    engine.start(y, options.gradient);
+  }
+  engine.run();
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& options) {
+  check(options.gradients.empty() || options.gradients.size() == outputs.size(),
+        "{} gradients for {} outputs", options.gradients.size(), outputs.size());
+  Engine::Capture capture;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i].requires_grad(), "input {} does not require a gradient", i);
+    capture[node_of(inputs[i]).get()];
+  }
+  Engine engine{options.retain_graph || options.create_graph, options.create_graph, &capture};
+  for (size_t i = 0; i < outputs.size(); ++i)
+    engine.start(outputs[i], options.gradients.empty() ? Tensor() : options.gradients[i]);
+  engine.find_useful();
+  engine.run();
+
+  std::vector<Tensor> result;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    result.push_back(capture[node_of(inputs[i]).get()]);
+    check(result[i] || options.allow_unused,
+          "no output depends on input {} (pass {{.allow_unused = true}} to get no gradient for it)",
+          i);
+  }
+  return result;
+}
+
+HookHandle register_hook(const Tensor& x, Node::Hook f) {
+  check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
+  std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
+  if (!slot) slot = std::make_shared<Hooks>();
+  if (x.is_leaf())
+    if (const auto node = x.leaf().node.lock()) node->hooks = slot;
+  Hooks& hooks = *static_cast<Hooks*>(slot.get());
+  hooks.list.emplace_back(hooks.next_id, std::move(f));
+  HookHandle handle;
+  handle.hooks_ = slot;
+  handle.id_ = hooks.next_id++;
+  return handle;
+}
+
+void HookHandle::remove() {
+  if (const auto hooks = hooks_.lock())
+    std::erase_if(static_cast<Hooks*>(hooks.get())->list,
+                  [&](const auto& h) { return h.first == id_; });
+}
+
+void Tensor::backward() const { mixtape::backward(*this); }
+void Tensor::backward(const BackwardOptions& options) const { mixtape::backward(*this, options); }
+
+}  // namespace mixtape

@@ -1,0 +1,195 @@
+#pragma once
+// The tape: which op made a tensor, from what, and what it kept for backward. Nodes are numbered as
+// they are made; backward pops the newest first, so it needs neither recursion nor a sort.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "core/op.h"
+#include "kernels/launch.h"
+
+namespace mixtape {
+
+// One gradient per tensor input of an op, in order; no tensor where none is wanted.
+using Grads = InlineVector<Tensor, 4>;
+
+// What an op gets besides its arguments: where to put its result, what to save, and which gradients
+// are wanted. Lives in the op's node while the graph does.
+class Ctx {
+ public:
+  Ctx(const Call& call, bool recording);
+
+  // --- in forward ---
+  DType dtype() const {
+    return out_;
+  }  // of the result: as the policy says, else of the first activation
+  Device device() const { return device_; }
+  Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
+  Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
+  bool recording() const { return recording_; }
+  // Keeps inputs, with their history, for backward. An input that is absent stays absent.
+  template <class... T>
+  void save(const T&... inputs) {
+    if (recording_) (keep(inputs), ...);
+  }
+  // Keeps the op's own result (or anything it computed on the way). Held without history, so that
+  // no cycle arises; second order sees it attached to its node again.
+  void save_result(const Tensor& y) {
+    if (recording_) keep(y.detach(), true);
+  }
+  void save_extra(const Tensor& t) {
+    if (recording_) keep(t.detach());
+  }
+
+  // --- in backward ---
+  // Throws Error if the graph was freed, or if the tensor was written to since it was saved.
+  Tensor saved(size_t i) const;
+  bool wants(size_t input) const { return input < edges_.size() && edges_[input].node != nullptr; }
+  const Shape& shape(size_t input) const { return edges_[input].shape; }
+  DType dtype(size_t input) const { return edges_[input].dtype; }
+  size_t inputs() const { return edges_.size(); }
+  // The dtype in which the gradient of an input is wanted: wider than the input if that is the
+  // narrow copy of an f32 tensor. A rule may deliver in any float dtype; the engine converts.
+  DType grad_dtype(size_t input) const;
+  // A new tensor for the gradient of an input, in the input's shape and dtype.
+  Tensor like(size_t input) const { return Tensor(shape(input), dtype(input), device_); }
+  // One function per input, each returning that input's gradient; called only where it is wanted.
+  template <class... F>
+  Grads grads(const F&... rules) const {
+    Grads result;
+    (result.push_back(wants(result.size()) ? rules() : Tensor()), ...);
+    return result;
+  }
+
+  // Runs a kernel on the op's device.
+  template <class Kernel, class... A>
+  void run(const Kernel& kernel, A&&... args) const {
+    kernels::Launch launch(device_);
+    kernel(launch, std::forward<A>(args)...);
+  }
+
+ private:
+  friend class Node;
+  friend struct Engine;
+  friend Tensor leaf_of(const Tensor& t);
+
+  struct Edge {  // one input: where its gradient goes (nowhere if no node), and what it looks like
+    std::shared_ptr<Node> node = nullptr;
+    Shape shape = {};
+    DType dtype = f32;
+  };
+  struct Saved {
+    Tensor tensor;
+    const Storage* storage;
+    uint64_t version;
+    bool is_result;
+  };
+  void keep(const Tensor& t, bool is_result = false) {
+    saved_.push_back({t, t ? t.storage().get() : nullptr, t ? t.version() : 0, is_result});
+  }
+
+  InlineVector<Edge, 3> edges_;
+  InlineVector<Saved, 3> saved_;
+  Node* node_ = nullptr;
+  DType out_ = f32;
+  Device device_;
+  bool recording_;
+  bool freed_ = false;
+};
+
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  using Hook = std::function<Tensor(const Tensor&)>;
+
+  Node(const Call& call, bool recording = true)
+      : ctx(call, recording), module(Scope::module_path()) {
+    ctx.node_ = this;
+  }
+  virtual ~Node();  // frees a long history without recursing along it
+  Node(const Node&) = delete;
+
+  virtual std::string_view name() const = 0;
+  virtual Grads backward(const Tensor& dy) = 0;
+  // An op that selects part of its one input can add dy into that part of `whole`, the buffer for
+  // the input's gradient. Saves a full-size tensor of zeros per selection.
+  virtual bool selects() const { return false; }
+  virtual void backward_into(const Tensor& dy, const Tensor& whole) { (void)dy, (void)whole; }
+
+  // Called with the output, once it is there.
+  void finish(const Tensor& y, bool moves_only);
+
+  Ctx ctx;
+  const uint64_t order = next_order();  // an op is always newer than its inputs
+  DType grad_dtype = f32;               // in which it takes the gradient of its output
+  bool moves = false;                   // its result holds its input's numbers: a cast, a view
+  const std::string* const module;      // path of the module that ran it, or null
+  std::shared_ptr<void> hooks;          // see register_hook
+
+ private:
+  static uint64_t next_order();
+};
+
+// Where the gradient of `t` goes: the node that made it, its leaf's node, or nowhere.
+std::shared_ptr<Node> node_of(const Tensor& t);
+// The leaf whose storage t sees: t itself, or what it is a recorded view of; else no tensor.
+Tensor leaf_of(const Tensor& t);
+
+struct BackwardOptions {
+  Tensor gradient = {};       // of the output; ones for a scalar
+  bool retain_graph = false;  // keep what the ops saved, for another backward
+  bool create_graph = false;  // record the backward pass, for second order; implies retain_graph
+};
+// Adds to grad() of every leaf that y was computed from. Throws Error if y has no history, or is
+// not a scalar and no gradient is given.
+void backward(const Tensor& y, const BackwardOptions& options = {});
+
+struct GradOptions {
+  std::vector<Tensor> gradients = {};  // of the outputs; ones for scalars
+  bool retain_graph = false;
+  bool create_graph = false;
+  bool allow_unused = false;  // an input that no output depends on: no tensor, not an Error
+};
+// Gradients of the sum of the outputs with respect to inputs, which may be leaves or results of
+// ops. Touches no grad().
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& options = {});
+
+// Calls f with each gradient of x, once per backward; what f returns, if it is a tensor, replaces
+// it.
+class HookHandle {
+ public:
+  void remove();
+
+ private:
+  friend HookHandle register_hook(const Tensor& x, Node::Hook f);
+  std::weak_ptr<void> hooks_;
+  uint64_t id_ = 0;
+};
+HookHandle register_hook(const Tensor& x, Node::Hook f);
+
+inline bool grad_enabled() { return thread_state.recording; }
+
+// While one is alive, this thread records nothing.
+class NoGrad {
+ public:
+  NoGrad() : outer_(std::exchange(thread_state.recording, false)) {}
+  ~NoGrad() { thread_state.recording = outer_; }
+  NoGrad(const NoGrad&) = delete;
+
+ private:
+  const bool outer_;
+};
+// While one is alive, this thread records, also inside a NoGrad.
+class EnableGrad {
+ public:
+  EnableGrad() : outer_(std::exchange(thread_state.recording, true)) {}
+  ~EnableGrad() { thread_state.recording = outer_; }
+  EnableGrad(const EnableGrad&) = delete;
+
+ private:
+  const bool outer_;
+};
+
+}  // namespace mixtape

@@ -1,0 +1,218 @@
+// Every op, by its row in op_cases: gradients, strides, dtypes, empties, autocast, recording.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "amp/autocast.h"
+#include "autograd/call.h"
+#include "autograd/gradcheck.h"
+#include "core/format.h"
+#include "tests/support/op_cases.h"
+
+namespace mixtape {
+namespace {
+
+using tests::Input;
+using tests::OpCase;
+
+struct Seen : Observer {  // the ops that ran, and the dtype of each one's last result
+  std::map<std::string, DType> ops;
+  void after(const Call& call, const Tensor& result) override {
+    ops[std::string(call.op.name)] = result.dtype();
+  }
+};
+
+const OpInfo& info(const std::string& op) {
+  for (const OpInfo* i : all_ops())
+    if (i->name == op) return *i;
+  fail("no op is called {}", op);
+}
+
+// Largest difference relative to the scale of the values; NaN where only one side has one.
+double difference(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  double scale = 1, worst = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) scale = std::max(scale, std::abs(b.at(i)));
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double x = a.at(i), y = b.at(i);
+    if (std::isnan(x) && std::isnan(y)) continue;
+    worst = std::max(worst, std::abs(x - y) / scale);
+    if (std::isnan(x) != std::isnan(y)) return NAN;
+  }
+  return worst;
+}
+
+// The same elements at strides that no fresh tensor has.
+Tensor strided(const Tensor& x, int how) {
+  if (how == 0)
+    return x.rank() < 2 ? x
+                        : clone(transpose(x, 0, -1))
+                              .detach()
+                              .with_layout(transpose(Layout([&] {
+                                                       Shape s = x.shape();
+                                                       std::swap(s[0], s[-1]);
+                                                       return s;
+                                                     }()),
+                                                     0, -1));
+  if (x.rank() == 0) return x;
+  Shape wide = x.shape();
+  wide[-1] = 2 * wide[-1] + 1;
+  const Tensor buffer = full(wide, x.dtype() == boolean ? 1 : 77, x.dtype());
+  const Tensor view = buffer.with_layout(slice(buffer.layout(), -1, 1, wide[-1], 2));
+  copy_(view, x);
+  return view;
+}
+
+std::string case_name(const testing::TestParamInfo<OpCase>& i) { return i.param.name(); }
+struct EveryOp : testing::TestWithParam<OpCase> {};
+INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(tests::op_cases()), case_name);
+
+TEST_P(EveryOp, HasGradients) {
+  const OpCase& c = GetParam();
+  const auto in = tests::make_inputs(c, f64, true);
+  if (!c.differentiable) {
+    EXPECT_FALSE(c.run(in).requires_grad());
+    return;
+  }
+  if (c.op == "cast") {  // through f32, differences see only noise
+    const Tensor y = c.run(in);
+    y.backward({.gradient = ones_like(y)});
+    EXPECT_EQ(difference(in[0].grad(), ones_like(in[0])), 0);
+    return;
+  }
+  EXPECT_EQ(gradcheck(c.run, in, {.second_order = c.second_order}), "");
+}
+
+TEST_P(EveryOp, FusedGradientsRefuseSecondOrder) {
+  const OpCase& c = GetParam();
+  if (!c.differentiable || c.second_order || c.op == "cast") return;
+  const auto in = tests::make_inputs(c, f64, true);
+  const Tensor g = grad({sum(c.run(in))}, {in[0]}, {.create_graph = true})[0];
+  try {
+    sum(square(g)).backward();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(fmt::format("the gradient of {} is a fused kernel", c.op)),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+TEST_P(EveryOp, RunsItsOpAndRecordsOnlyWhenAsked) {
+  const OpCase& c = GetParam();
+  Seen seen;
+  {
+    const Observe watch(seen);
+    const Tensor y = c.run(tests::make_inputs(c, f64, true));
+    EXPECT_EQ(y.requires_grad(), c.differentiable);
+  }
+  EXPECT_TRUE(seen.ops.contains(c.op));
+  if (c.op == "place_slice" || c.op == "scatter_rows" || c.op.starts_with("conv2d_"))
+    return;  // differentiate inside
+  const NoGrad off;
+  EXPECT_FALSE(c.run(tests::make_inputs(c, f64, true)).requires_grad());
+}
+
+TEST_P(EveryOp, TakesAnyStrides) {
+  const OpCase& c = GetParam();
+  const auto in = tests::make_inputs(c, f64, false);
+  if (c.op == "place_slice" || c.op == "scatter_rows")
+    return;  // inputs reach the op only through others
+  const Tensor want = c.run(in);
+  for (int how = 0; how < 2; ++how) {
+    std::vector<Tensor> odd;
+    for (const Tensor& t : in) odd.push_back(strided(t, how));
+    for (size_t i = 0; i < in.size(); ++i) ASSERT_EQ(difference(odd[i], in[i]), 0);
+    EXPECT_LE(difference(c.run(odd), want), 1e-13) << "way " << how;
+    if (!c.differentiable || c.op == "cast") continue;
+    std::vector<Tensor> leaves;
+    for (size_t i = 0; i < odd.size(); ++i)
+      leaves.push_back(c.inputs[i].kind == Input::Real ? odd[i].detach().set_requires_grad()
+                                                       : odd[i]);
+    EXPECT_EQ(gradcheck(c.run, leaves), "") << "way " << how;
+  }
+}
+
+TEST_P(EveryOp, AgreesAcrossDtypes) {
+  const OpCase& c = GetParam();
+  if (c.op == "place_slice" || c.op == "scatter_rows" || c.op.starts_with("conv2d_")) return;
+  for (const auto& [dtype, tolerance] : {std::pair{f32, 2e-6}, {f16, 1.5e-3}, {bf16, 1.2e-2}}) {
+    if (is_narrow(dtype) && !c.narrow) continue;
+    auto in = tests::make_inputs(c, dtype, true);
+    std::vector<Tensor> wide;
+    for (const Tensor& t : in) wide.push_back(is_float(t.dtype()) ? t.detach().to(f64) : t);
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].is_leaf()) wide[i].set_requires_grad();
+    const Tensor y = c.run(in), want = c.run(wide);
+    EXPECT_LE(difference(y, want), tolerance * c.tolerance) << name(dtype);
+    if (is_float(want.dtype())) EXPECT_EQ(y.dtype(), dtype) << "no op widens by itself";
+    if (!c.differentiable) continue;
+    y.backward({.gradient = ones_like(y)});
+    want.backward({.gradient = ones_like(want)});
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].is_leaf()) {
+        ASSERT_TRUE(in[i].grad()) << "input " << i;
+        EXPECT_EQ(in[i].grad().dtype(), dtype);
+        EXPECT_LE(difference(in[i].grad(), wide[i].grad()), 4 * tolerance * c.tolerance)
+            << name(dtype) << " input " << i;
+      }
+  }
+}
+
+TEST_P(EveryOp, TakesEmpties) {
+  const OpCase& c = GetParam();
+  if (c.empty.empty()) return;
+  const auto in = tests::make_inputs(c, f64, true, c.empty);
+  const Tensor y = c.run(in);
+  if (!c.differentiable) return;
+  y.backward({.gradient = ones_like(y)});
+  for (const Tensor& t : in)
+    if (t.is_leaf()) EXPECT_EQ(t.grad().shape(), t.shape());
+}
+
+TEST_P(EveryOp, FollowsItsPrecisionUnderAutocast) {
+  const OpCase& c = GetParam();
+  const Precision precision = info(c.op).precision;
+  if (!c.narrow || c.op == "place_slice" || c.op == "scatter_rows" || c.op.starts_with("conv2d_"))
+    return;
+  for (const DType low : {f16, bf16})
+    for (const DType given : {f32, low}) {
+      const auto in = tests::make_inputs(c, given, true);
+      Seen seen;
+      Tensor y;
+      {
+        const amp::Autocast on({.low = low});
+        const Observe watch(seen);
+        y = c.run(in);
+      }
+      if (!is_float(seen.ops.at(c.op))) continue;
+      const DType want = precision == Precision::Low    ? low
+                         : precision == Precision::Full ? f32
+                                                        : given;
+      EXPECT_EQ(seen.ops.at(c.op), want)
+          << name(precision) << " from " << name(given) << " in " << name(low);
+      if (!c.differentiable) continue;
+      y.backward({.gradient = ones_like(y)});
+      for (const Tensor& t : in)
+        if (t.is_leaf()) EXPECT_EQ(t.grad().dtype(), given) << "a gradient has its leaf's dtype";
+    }
+}
+
+TEST(Catalogue, EveryLinkedOpHasARow) {
+  std::set<std::string> rows;
+  for (const OpCase& c : tests::op_cases()) rows.insert(c.op);
+  std::string missing;
+  for (const OpInfo* op : all_ops())
+    if (!rows.contains(std::string(op->name))) missing += " " + std::string(op->name);
+  EXPECT_EQ(missing, "");
+}
+
+TEST(Catalogue, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const OpInfo* op : all_ops()) EXPECT_TRUE(names.insert(op->name).second) << op->name;
+}
+
+}  // namespace
+}  // namespace mixtape

@@ -1,0 +1,90 @@
+#pragma once
+// What the tests of CPU kernels share: inputs, comparison with values computed in double, and
+// comparison of a kernel with itself on other numbers of threads.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/philox.h"
+#include "core/tensor.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels {
+
+using Values = std::vector<double>;
+inline const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+
+// Each float input dtype with each output dtype it may have.
+inline const std::pair<DType, DType> float_pairs[] = {{f64, f64}, {f32, f32},   {f16, f16},
+                                                      {f16, f32}, {bf16, bf16}, {bf16, f32}};
+
+inline double tolerance(DType t) {
+  return t == f64 ? 1e-12 : t == f32 ? 1e-5 : t == f16 ? 1e-3 : 1e-2;
+}
+inline DType wide(DType t) { return t == f64 ? f64 : f32; }
+
+inline Tensor random(const Shape& shape, DType dtype, uint64_t seed, double low = -1,
+                     double high = 1) {
+  Tensor t(shape, dtype);
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const auto bits = Philox::bits(seed, static_cast<uint64_t>(i));
+    t.set(i, low + (high - low) * Philox::uniform(bits[0]));
+  }
+  return t;
+}
+inline Tensor filled(const Shape& shape, DType dtype, double value) {
+  Tensor t(shape, dtype);
+  for (int64_t i = 0; i < t.numel(); ++i) t.set(i, value);
+  return t;
+}
+// An output, full of NaN so that what is not written shows.
+inline Tensor output(const Shape& shape, DType dtype) {
+  return filled(shape, dtype, is_float(dtype) ? nan : -7);
+}
+inline Tensor indices(const Values& v) { return from(v, {static_cast<int64_t>(v.size())}, i64); }
+
+// Within `tol` of the largest finite magnitude that is expected; infinities and NaN must be equal.
+inline void expect_close(const Tensor& got, const Values& want, double tol,
+                         const std::string& what) {
+  const Values have = to_vector(got);
+  ASSERT_EQ(have.size(), want.size()) << what;
+  double scale = 1e-3;
+  for (const double w : want)
+    if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool same = have[i] == want[i] || (std::isnan(have[i]) && std::isnan(want[i]));
+    ASSERT_TRUE(same || std::abs(have[i] - want[i]) <= tol * scale)
+        << what << ", element " << i << ": " << have[i] << ", expected " << want[i] << ", scale "
+        << scale;
+  }
+}
+
+inline void launch(const std::function<void(Launch&)>& body) {
+  Launch l(Device::cpu());
+  body(l);
+}
+
+// `body` writes its outputs anew and returns them; the bytes must not depend on the number of
+// threads.
+inline void expect_same_for_any_threads(const std::function<std::vector<Tensor>()>& body) {
+  std::vector<Tensor> first;
+  for (const int threads : {1, 2, 3}) {
+    const cpu::ThreadLimit limit(threads);
+    const std::vector<Tensor> now = body();
+    if (first.empty()) first = now;
+    for (size_t i = 0; i < now.size(); ++i)
+      ASSERT_EQ(0, std::memcmp(now[i].raw(), first[i].raw(),
+                               static_cast<size_t>(now[i].numel()) * size_of(now[i].dtype())))
+          << "output " << i << " with " << threads << " threads";
+  }
+}
+
+}  // namespace mixtape::kernels

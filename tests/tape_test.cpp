@@ -1,0 +1,338 @@
+// The tape and its engine: what is recorded, in which order gradients flow, who owns them.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "autograd/function.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+Tensor leaf(std::initializer_list<double> v, const Shape& s, DType t = f64) {
+  return from(v, s, t).set_requires_grad();
+}
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+#define EXPECT_ERROR(statement, text)                            \
+  do {                                                           \
+    const std::string message = error_of([&] { statement; });    \
+    EXPECT_NE(message.find(text), std::string::npos) << message; \
+  } while (false)
+
+TEST(Tape, AddsUpEveryUseOfALeaf) {
+  const Tensor x = leaf({2, 3}, {2});
+  sum(x * x + x).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{5, 7}));
+  sum(x).backward();  // accumulates
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{6, 8}));
+}
+
+TEST(Tape, GradKeepsItsAddressAndSharesStorageWithNobody) {
+  const Tensor x = leaf({1, 2}, {2}), y = leaf({3, 4}, {2});
+  const Tensor seed = ones({2}, f64);
+  (x + y).backward({.gradient = seed});  // add hands the same gradient to both
+  EXPECT_NE(x.grad().raw(), y.grad().raw());
+  EXPECT_NE(x.grad().raw(), seed.raw());
+  const void* const where = x.grad().raw();
+  (x + y).backward({.gradient = seed});
+  EXPECT_EQ(x.grad().raw(), where);
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2}));
+  EXPECT_EQ(to_vector(seed), (std::vector<double>{1, 1}));
+}
+
+TEST(Tape, AMillionOpsRunAndAreFreed) {
+  const Tensor x = leaf({1}, {1});
+  {
+    Tensor y = x;
+    for (int i = 0; i < 1'000'000; ++i) y = y + 1e-6;
+    y.backward();
+  }
+  EXPECT_EQ(x.grad().item(), 1);
+  Tensor y = x;
+  for (int i = 0; i < 1'000'000; ++i) y = tanh(y);  // keeps its results
+}
+
+TEST(Tape, SavedInputsDoNotRecurseWhenFreed) {
+  Tensor y = leaf({1}, {1});
+  for (int i = 0; i < 300'000; ++i) y = sin(y);  // keeps its inputs, each of which holds its maker
+}
+
+TEST(Tape, NothingLeaks) {
+  const int64_t before = memory_stats().in_use;
+  {
+    const Tensor x = leaf({1, 2}, {2});
+    Tensor y = exp(tanh(x)) * sigmoid(x);  // ops that keep their own results
+    sum(y).backward({.create_graph = true});
+    x.set_grad({});
+  }
+  EXPECT_EQ(memory_stats().in_use, before);
+}
+
+TEST(Tape, FreesWhatWasSavedUnlessAskedToKeepIt) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor y = sum(x * x);
+  y.backward({.retain_graph = true});
+  y.backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 8}));
+  EXPECT_ERROR(y.backward(),
+               "mul: backward a second time: what mul saved was freed the first time");
+}
+
+TEST(Tape, RefusesWhatItCannotDo) {
+  const Tensor x = leaf({1, 2}, {2});
+  EXPECT_ERROR((x * 2).backward(), "shape [2] needs a gradient");
+  EXPECT_ERROR(from({1}, {1}).backward(), "no recorded op made");
+  EXPECT_ERROR((x * 2).backward({.gradient = ones({3}, f64)}),
+               "the gradient has shape [3], the output [2]");
+  EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f64)),
+               "add: inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(matmul(ones({2, 3}), ones({2, 2})), "matmul: inner dimensions differ: 3 and 2");
+  EXPECT_ERROR(ones({2}, i64).set_requires_grad(), "i64");
+}
+
+TEST(Tape, NoGradRecordsNothing) {
+  const Tensor x = leaf({1}, {1});
+  {
+    const NoGrad off;
+    EXPECT_FALSE((x * 2).requires_grad());
+    const EnableGrad on;
+    EXPECT_TRUE((x * 2).requires_grad());
+  }
+  EXPECT_TRUE((x * 2).requires_grad());
+}
+
+TEST(Tape, DetectsWritesToSavedTensors) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor w = from({3, 4}, {2}, f64);
+  const Tensor y = sum(x * w);
+  add_(w, 1.0);
+  EXPECT_ERROR(y.backward(),
+               "mul: a tensor that mul saved for backward was written to since: it is at version "
+               "1, 0 was saved");
+  const Tensor e = exp(x);
+  const Tensor s = sum(e);
+  {
+    const NoGrad off;
+    mul_(e, 2.0);
+  }
+  EXPECT_ERROR(s.backward(), "that exp saved");
+}
+
+TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
+  const Tensor x = leaf({1, 2}, {2});
+  EXPECT_ERROR(add_(x, 1.0), "add_: in place on a leaf");
+  const Tensor y = x * 2;  // mul keeps x only
+  add_(y, x);
+  mul_(y, 10.0);
+  EXPECT_EQ(to_vector(y), (std::vector<double>{30, 60}));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30}));
+  const Tensor z = exp(x);  // exp keeps its result
+  EXPECT_ERROR(zero_(z), "in place on storage that 1 other tensors share");
+  const NoGrad off;
+  fill_(x, 7);
+  EXPECT_EQ(to_vector(x), (std::vector<double>{7, 7}));
+  copy_(x, from({1}, {1}, f32));  // broadcasts and converts
+  EXPECT_EQ(to_vector(x), (std::vector<double>{1, 1}));
+}
+
+TEST(Tape, GradOfOutputsWithRespectToInputs) {
+  const Tensor a = leaf({2}, {1}), b = leaf({3}, {1}), unused = leaf({0}, {1});
+  const Tensor h = a * b;
+  const Tensor y = h * h;
+  const auto g = grad({y}, {a, h}, {.retain_graph = true});
+  EXPECT_EQ(g[0].item(), 36);
+  EXPECT_EQ(g[1].item(), 12);
+  EXPECT_FALSE(a.grad()) << "grad() touches no leaf";
+  EXPECT_ERROR(grad({y}, {unused}, {.retain_graph = true}), "no output depends on input 0");
+  EXPECT_FALSE(grad({y}, {unused}, {.retain_graph = true, .allow_unused = true})[0]);
+  EXPECT_EQ(grad({y, h}, {b}, {.gradients = {from({1}, {1}, f64), from({10}, {1}, f64)}})[0].item(),
+            24 + 20);
+}
+
+TEST(Tape, HigherOrders) {
+  const Tensor x = leaf({0.7}, {1});
+  Tensor y = sin(x);
+  for (const double want : {std::cos(0.7), -std::sin(0.7), -std::cos(0.7), std::sin(0.7)}) {
+    y = grad({y}, {x}, {.create_graph = true})[0];
+    EXPECT_NEAR(y.item(), want, 1e-12);
+  }
+}
+
+TEST(Tape, GradientPenalty) {  // through a two-layer network, against differences
+  const Tensor w1 = leaf({.3, -.2, .5, .7, .1, -.4}, {3, 2}), w2 = leaf({.2, .6, -.5}, {1, 3}),
+               x = leaf({1, -1, .5, 2}, {2, 2});
+  const auto penalty = [&](const std::vector<Tensor>& in) {
+    const Tensor out = linear(tanh(linear(in[2], in[0])), in[1]);
+    const Tensor g = grad({sum(out)}, {in[2]}, {.create_graph = true})[0];
+    return sum(square(sqrt(sum(square(g), {1})) - 1.0));
+  };
+  EXPECT_EQ(gradcheck(penalty, {w1, w2, x}), "");
+}
+
+TEST(Tape, HooksSeeAndReplaceGradients) {
+  const Tensor x = leaf({1, 2}, {2});
+  int leaf_calls = 0;
+  HookHandle on_leaf = register_hook(x, [&](const Tensor&) { return ++leaf_calls, Tensor(); });
+  const Tensor h = x * 3;
+  HookHandle doubled = register_hook(h, [](const Tensor& g) { return g * 2; });
+  const Tensor y = sum(h) + sum(x);
+  y.backward({.retain_graph = true});
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{7, 7}));
+  EXPECT_EQ(leaf_calls, 1) << "once per backward, on the sum of all uses";
+  doubled.remove();
+  on_leaf.remove();
+  x.set_grad({});
+  y.backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 4}));
+  EXPECT_EQ(leaf_calls, 1);
+  const Tensor z = x * 3;
+  register_hook(z, [](const Tensor&) { return ones({5}, f64); });
+  EXPECT_ERROR(sum(z).backward(), "a hook returned a gradient of shape [5] for one of [2]");
+}
+
+TEST(Tape, SlicesAddIntoOneBuffer) {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {6});
+  const Tensor whole = x * 1.0;
+  Tensor total = zeros({1}, f64);
+  for (int i = 0; i < 6; ++i) total = total + slice(whole, 0, i, i + 1) * double(i);
+  const int64_t before = memory_stats().allocations;
+  total.backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  EXPECT_LT(memory_stats().allocations - before, 60);
+}
+
+struct Watch : Observer {
+  std::vector<std::string> log;
+  void before(const Call& c) override {
+    log.push_back(fmt::format("{}{}", c.backward ? "b:" : "", c.op.name));
+  }
+};
+
+TEST(Tape, ObserversSeeForwardAndBackward) {
+  const Tensor x = leaf({1, 2}, {2});
+  Watch outer, inner;
+  const Observe o(outer);
+  const Tensor y = sum(x * x);
+  {
+    const Observe i(inner);
+    y.backward();
+  }
+  EXPECT_EQ(outer.log.front(), "mul");
+  EXPECT_FALSE(inner.log.empty());
+  for (const std::string& op : inner.log) EXPECT_TRUE(op.starts_with("b:")) << op;
+  EXPECT_EQ(outer.log.size(), inner.log.size() + 3)
+      << "mul, sum and the reshape that drops its dimension";
+}
+
+struct Narrow : Policy {
+  void apply(Call& c) override {
+    if (c.op.precision != Precision::Low) return;
+    for (size_t i = 0; i < c.inputs.size(); ++i)
+      if (*c.inputs[i] && c.inputs[i]->dtype() == f32 && c.op.role(i) != Role::Statistic)
+        c.replace(i, cast(*c.inputs[i], bf16));
+    c.out = bf16;
+  }
+};
+
+TEST(Tape, GradientsOfCastWeightsAreWrittenInF32) {
+  const Tensor w = leaf({1.00390625, -0.3, 0.7, 2.1}, {2, 2}, f32),
+               x = from({0.1, 0.2, 0.3, 0.4, 0.5, 0.6}, {3, 2}, f32);
+  Narrow policy;
+  Tensor y, z;
+  {
+    thread_state.policy = &policy;
+    y = linear(x, w);
+    z = matmul(x, transpose(w));  // through a view of the weight
+    thread_state.policy = nullptr;
+  }
+  EXPECT_EQ(y.dtype(), bf16);
+  const auto representable = [](const Tensor& g) {
+    for (int64_t i = 0; i < g.numel(); ++i)
+      if (double(float(BFloat16(float(g.at(i))))) != g.at(i)) return false;
+    return true;
+  };
+  for (const Tensor& out : {y, z}) {
+    w.set_grad({});
+    out.backward({.gradient = ones_like(out)});
+    EXPECT_EQ(w.grad().dtype(), f32);
+    EXPECT_FALSE(representable(w.grad())) << "rounded to bf16 on the way";
+  }
+}
+
+struct Cube : Function<Cube> {
+  static constexpr OpInfo info{"test_cube"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, double factor) {
+    ctx.save(x);
+    return x * x * x * factor;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double factor) {
+    return {dy * square(ctx.saved(0)) * (3 * factor)};
+  }
+};
+struct WrongCube : Function<WrongCube> {
+  static constexpr OpInfo info{"test_wrong_cube"};
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    ctx.save(x);
+    return x * x * x;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return {dy * square(ctx.saved(0)) * 3.01};
+  }
+};
+
+TEST(Function, UsersAddTheirOwnOps) {
+  const Tensor x = leaf({0.5, -1.5}, {2});
+  EXPECT_EQ(to_vector(Cube::apply(x, 2.0)), (std::vector<double>{0.25, -6.75}));
+  EXPECT_EQ(gradcheck([](const auto& in) { return Cube::apply(in[0], 2.0); }, {x},
+                      {.second_order = true}),
+            "");
+}
+
+TEST(Gradcheck, FindsAWrongRule) {
+  const std::string wrong =
+      gradcheck([](const auto& in) { return WrongCube::apply(in[0]); }, {leaf({0.5, -1.5}, {2})});
+  EXPECT_NE(wrong.find("input 0, element"), std::string::npos) << wrong;
+}
+
+struct Thrower {
+  static constexpr OpInfo info{"test_thrower"};
+  static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }
+  static Grads backward(const Ctx&, const Tensor&) { fail("planted {}", 42); }
+};
+
+TEST(Tape, ErrorsInBackwardNameTheOp) {
+  EXPECT_ERROR(sum(call<Thrower>(leaf({1}, {1}))).backward(), "backward: test_thrower: planted 42");
+  EXPECT_TRUE(grad_enabled()) << "state is restored";
+  EXPECT_EQ(Scope::innermost(), nullptr);
+}
+
+TEST(Tape, ThreadsRecordIndependently) {
+  std::vector<std::thread> threads;
+  std::vector<double> results(4);
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const Tensor x = leaf({double(t)}, {1});
+      for (int i = 0; i < 200; ++i) {
+        x.set_grad({});
+        (x * x).backward();
+      }
+      results[t] = x.grad().item();
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(results, (std::vector<double>{0, 2, 4, 6}));
+}
+
+}  // namespace
+}  // namespace mixtape
