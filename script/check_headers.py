@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Checks that every public header compiles alone, and twice in one file, without a warning.
+
+usage: check_headers.py ROOT COMPILER FLAG..."""
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
+INTERNAL = ("kernels/cpu/", "kernels/cuda/")  # what kernels share among themselves, for one processor
+
+
+def public_headers(root: Path) -> list[str]:
+    found = (header.relative_to(root).as_posix() for layer in LAYERS for header in (root / layer).rglob("*.h"))
+    headers = sorted(name for name in found if not name.startswith(INTERNAL))
+    return headers + (["mixtape.h"] if (root / "mixtape.h").exists() else [])
+
+
+def complaints(root: Path, compiler: list[str], header: str) -> str:
+    """What the compiler says about a file that only includes `header`; empty where it is content."""
+    command = [*compiler, f"-I{root}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
+    run = subprocess.run(command, input=f'#include "{header}"\n' * 2, text=True, capture_output=True)
+    return run.stderr if run.returncode else ""
+
+
+def main(root: Path, compiler: list[str]) -> int:
+    headers = public_headers(root)
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda header: complaints(root, compiler, header), headers))
+    bad = [(header, text) for header, text in zip(headers, results) if text]
+    for header, text in bad:
+        print(f"{header} does not compile alone:\n{text}")
+    print(f"{len(headers)} headers, {len(bad)} do not compile alone")
+    return int(bool(bad) or not headers)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))

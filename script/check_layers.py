@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Checks that includes only point down the layers, and that what nvcc or a user's compiler sees stays light.
+
+usage: check_layers.py [ROOT]    prints "file:line: what is wrong" and exits 1 where something is"""
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+# What a layer may include besides itself: whole layers, or single headers of one.
+BELOW = {
+    "core": [],
+    "kernels": ["core"],
+    "autograd": ["core", "kernels"],
+    "nn": ["core", "autograd"],
+    "optim": ["core", "kernels", "autograd/tape.h"],  # for NoGrad
+    "amp": ["core", "kernels", "autograd", "optim"],
+    "io": ["core"],
+    "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io"],
+}
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+UNPORTABLE = re.compile(r"fmt/|Eigen/|unsupported/Eigen/")  # what nvcc cannot take, or takes with pages of warnings
+HEAVY = re.compile(r"Eigen/|unsupported/Eigen/|nlohmann/|CLI/")  # seconds of compile time for every user
+OUTSIDE = re.compile(r"(?:\.\.|/work)/" + r"shared\b")
+MAY_LOOK_OUTSIDE = {"script/test"}  # real data beside the checkout, and its tests skip without
+UNREAD = re.compile(r"(build[^/]*/|runs/|subprojects/|\.git/|\.cache/|.*__pycache__/)")  # made here, or not ours
+
+
+class Tree:
+    def __init__(self, root: Path):
+        self.root = root
+        self.includes = cache(self._includes)
+
+    def _includes(self, name: str) -> list[tuple[int, str, bool]]:
+        """(line, name, quoted) of each include."""
+        try:
+            lines = (self.root / name).read_text().splitlines()
+        except OSError:
+            return []
+        found = ((number, INCLUDE.match(line)) for number, line in enumerate(lines, 1))
+        return [(number, m[1] or m[2], m[1] is not None) for number, m in found if m]
+
+    def reaches(self, start: str, what: re.Pattern[str]) -> tuple[int, str] | None:
+        """The line of `start` and the chain of includes that leads to something `what` matches."""
+        queue = deque((number, [name]) for number, name, _ in self.includes(start))
+        seen = set()
+        while queue:
+            line, chain = queue.popleft()
+            if what.match(chain[-1]):
+                return line, " -> ".join(chain)
+            if chain[-1] not in seen:
+                seen.add(chain[-1])
+                queue.extend((line, [*chain, name]) for _, name, _ in self.includes(chain[-1]))
+        return None
+
+    def files(self) -> Iterator[Path]:
+        folders = [self.root]
+        while folders:
+            for path in sorted(folders.pop().iterdir()):
+                name = path.relative_to(self.root)
+                if path.is_symlink():
+                    continue
+                elif not path.is_dir():
+                    yield name
+                elif not UNREAD.match(f"{name}/"):
+                    folders.append(path)
+
+
+def check_includes(tree: Tree, path: Path) -> Iterator[tuple[int, str]]:
+    layer, name = path.parts[0], path.as_posix()
+    inner = name.startswith(("kernels/cpu/", "kernels/cuda/"))
+    if layer in BELOW:
+        allowed = [layer, *BELOW[layer]]
+        for line, target, quoted in tree.includes(name):
+            top = target.split("/")[0]
+            if quoted and (top not in BELOW or "/" not in target):
+                yield line, f'"{target}" does not start with a layer'
+            elif (quoted or top in BELOW) and target not in allowed and top not in allowed:
+                yield line, f"{layer} must not include {target}"
+            elif target == "mixtape.h":
+                yield line, f"{layer} must not include <mixtape.h>, which includes every layer"
+        if layer == "kernels" and (hit := tree.reaches(name, re.compile(r"core/tensor\.h"))):
+            yield hit[0], f"kernels see Views, never Tensors: {hit[1]}"
+        if path.suffix == ".h" and not inner and (hit := tree.reaches(name, HEAVY)):
+            yield hit[0], f"too heavy for a public header: {hit[1]}"
+    device = path.suffix in {".cu", ".cuh"} or layer == "kernels" and path.suffix == ".h"
+    if device and not name.startswith("kernels/cpu/") and (hit := tree.reaches(name, UNPORTABLE)):
+        yield hit[0], f"nvcc must see neither fmt nor Eigen: {hit[1]}"
+
+
+def check_outside(root: Path, path: Path) -> Iterator[tuple[int, str]]:
+    if path.as_posix() in MAY_LOOK_OUTSIDE:
+        return
+    try:
+        lines = (root / path).read_text().splitlines()
+    except UnicodeDecodeError:
+        return
+    for number, line in enumerate(lines, 1):
+        if hit := OUTSIDE.search(line):
+            yield number, f"{hit[0]} lies outside the project"
+
+
+def main(root: Path) -> int:
+    tree = Tree(root)
+    bad = 0
+    for path in tree.files():
+        found = list(check_outside(root, path))
+        if path.suffix in SOURCES:
+            found += check_includes(tree, path)
+        for line, what in found:
+            print(f"{path}:{line}: {what}")
+        bad += len(found)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()))

@@ -1,0 +1,56 @@
+# What the scripts share: the root folder, help, and a build folder that is reused only while it is good.
+# Sourced, not run.
+# shellcheck shell=bash
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+# A script's help is the comment at its head.
+show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+
+usage_error() {
+  echo "$(basename "$0"): $* (--help explains)" >&2
+  exit 2
+}
+
+# usable DIR: was DIR configured for this place, without error, by the meson that would use it now?
+usable() {
+  [[ -f $1/build.ninja && -s $1/meson-private/coredata.dat ]] &&
+    python3 - "$1" "$root" "$(meson --version)" <<'PYTHON'
+import json, pathlib, sys
+folder, root, version = sys.argv[1:]
+try:
+    info = json.loads(pathlib.Path(folder, "meson-info", "meson-info.json").read_text())
+    known = info["meson_version"]["full"], info["directories"]["source"], info["directories"]["build"], info["error"]
+except (OSError, ValueError, KeyError):
+    sys.exit(1)
+sys.exit(known != (version, root, folder, False))
+PYTHON
+}
+
+# configure DIR OPTION...: quiet unless it fails; the options count only where DIR is configured anew, which a
+# folder that meson can no longer update is too. An error in meson.build is no reason to throw a build away.
+configure() {
+  local dir=$1 log
+  shift
+  log=$(mktemp)
+  if usable "$dir"; then
+    if ninja -C "$dir" build.ninja >"$log" 2>&1; then
+      rm -f "$log"
+      return
+    elif grep -q 'meson\(.build\|_options.txt\):.*ERROR' "$log"; then
+      cat "$log"
+      rm -f "$log"
+      return 1
+    fi
+  fi
+  echo "configuring ${dir#"$root"/}"
+  rm -rf "$dir"
+  if ! meson setup "$dir" "$root" "$@" >"$log" 2>&1; then
+    cat "$log"
+    rm -f "$log"
+    return 1
+  fi
+  mv "$log" "$dir/configure.log"
+}
+
+# compile DIR TARGET...: no more jobs than cores, since one Eigen file takes about a GB.
+compile() { ninja -C "$1" -j "$(nproc)" "${@:2}"; }

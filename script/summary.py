@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Counts what a run of `meson test` did: one line per failed case, the reasons for skips, and last
+"N passed, N failed, N skipped". A gtest program counts by its cases, any other as one. Exits 1 if anything failed
+or nothing ran.
+
+usage: summary.py BUILD_DIR | meson introspect --tests DIR | summary.py --select PATTERN"""
+import fnmatch
+import json
+import sys
+import xml.etree.ElementTree as xml
+from collections import Counter
+from pathlib import Path
+
+Case = tuple[str, str, str]  # outcome, name, reason
+
+OUTCOMES = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}  # meson's; all others are failures
+
+
+def skip_reason(skip: xml.Element) -> str:
+    """The last line of what GTEST_SKIP() was told; the first says where it stands."""
+    return ((skip.get("message") or skip.text or "").strip().splitlines() or [""])[-1]
+
+
+def gtest_cases(report: Path) -> list[Case]:
+    """The cases in a gtest program's report; none where it died before it could write one."""
+    try:
+        root = xml.parse(report).getroot()
+    except (OSError, xml.ParseError):
+        return []
+    cases = []
+    for case in root.iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        skip = case.find("skipped")
+        if case.find("failure") is not None:
+            cases.append(("failed", name, ""))
+        elif skip is not None:
+            cases.append(("skipped", name, skip_reason(skip)))
+        elif case.get("status") == "notrun":
+            cases.append(("skipped", name, "disabled"))
+        else:
+            cases.append(("passed", name, ""))
+    return cases
+
+
+def program_cases(test: dict, build: Path) -> list[Case]:
+    """What one entry of meson's log stands for."""
+    outcome = OUTCOMES.get(test["result"], "failed")
+    cases = gtest_cases(build / (test["name"].rpartition(" / ")[2] + ".xml"))
+    if not cases or outcome == "failed" and not any(case[0] == "failed" for case in cases):
+        said = (test.get("stdout") or "").strip().splitlines()[-1:] if outcome == "skipped" else []
+        cases.append((outcome, "the program", "".join(said) or test["result"].lower()))  # a crash, a time-out, a leak
+    return cases
+
+
+def summarize(build: Path) -> int:
+    log = build / "meson-logs" / "testlog.json"
+    counts: Counter[str] = Counter()
+    skips: Counter[str] = Counter()
+    for line in log.read_text().splitlines() if log.exists() else []:
+        test = json.loads(line)
+        for outcome, name, reason in program_cases(test, build):
+            counts[outcome] += 1
+            if outcome == "failed":
+                print(f"FAILED {test['name']}: {name} {reason}".rstrip())
+            elif outcome == "skipped":
+                skips[f"{test['name']}: {reason}"] += 1
+    for skip, count in sorted(skips.items()):
+        print(f"skipped {count} in {skip}")
+    if not counts["passed"] + counts["failed"]:
+        print("no test ran")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return int(counts["failed"] > 0 or counts["passed"] == 0)
+
+
+def select(pattern: str) -> None:
+    for test in json.load(sys.stdin):
+        if pattern in test["name"] or fnmatch.fnmatch(test["name"], pattern):
+            print(test["name"])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--select":
+        select(sys.argv[2])
+    else:
+        sys.exit(summarize(Path(sys.argv[1])))

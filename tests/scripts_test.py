@@ -1,0 +1,192 @@
+"""The scripts, without building anything: options, what bootstrap would install, how results are counted, and that
+each check finds what was planted for it.
+
+usage: scripts_test.py ROOT COMPILER FLAG..."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+root = Path(sys.argv[1]).resolve()
+compiler = sys.argv[2:]
+
+
+class ScriptTest(unittest.TestCase):
+    """A tree of its own for each test, that holds only the scripts."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.tree = Path(self.folder.name)
+        self.tree.chmod(0o755)
+        shutil.copytree(root / "script", self.tree / "script")
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> None:
+        path = self.tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def run_script(self, name: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+        command = [self.tree / "script" / name, *arguments]
+        return subprocess.run(command, text=True, capture_output=True, stdin=subprocess.DEVNULL, **options)
+
+
+class Options(ScriptTest):
+    def test_help_explains_and_builds_nothing(self) -> None:
+        for name in "bootstrap", "test", "bench", "lint":
+            run = self.run_script(name, "--help")
+            self.assertEqual(run.returncode, 0, name)
+            self.assertIn(f"usage: script/{name}", run.stdout)
+            self.assertFalse((self.tree / "build").exists())
+
+    def test_an_unknown_option_is_one_line_and_exit_2(self) -> None:
+        for name in "bootstrap", "test", "bench", "lint":
+            run = self.run_script(name, "--no-such-option")
+            self.assertEqual(run.returncode, 2, name)
+            self.assertEqual(run.stderr, f"{name}: unknown option --no-such-option (--help explains)\n")
+            self.assertEqual(run.stdout, "")
+
+    def test_an_option_without_its_value_is_refused(self) -> None:
+        for arguments in ("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("lint", "--only"):
+            self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
+
+    def test_demo_hands_its_arguments_to_the_program(self) -> None:
+        self.write("build/examples/mixtape-demo", '#!/bin/sh\necho "got $@"; exit 7\n', 0o755)
+        run = self.run_script("demo", "--help", "two words")
+        self.assertEqual((run.returncode, run.stdout), (7, "got --help two words\n"))
+
+
+class Bootstrap(ScriptTest):
+    """Stand-ins for the package tools: dpkg-query knows all packages but ABSENT, apt-get writes down its calls."""
+
+    def bootstrap(self, absent: str = "none", apt_fails: int = 0, user: int | None = None) -> tuple:
+        calls = self.tree / "calls"
+        calls.touch()
+        apt = f'echo "$@" >> {calls}\n[ "$(wc -l < {calls})" -gt {apt_fails} ]\n'
+        self.write("bin/apt-get", "#!/bin/sh\n" + apt, 0o755)
+        query = f'for package; do [ "$package" = {absent} ] || echo "installed $package"; done\n'
+        self.write("bin/dpkg-query", "#!/bin/sh\n" + query, 0o755)
+        self.write("bin/sudo", "#!/bin/sh\nexit 1\n", 0o755)
+        self.write("bin/sleep", "#!/bin/sh\n", 0o755)
+        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"}
+        run = self.run_script("bootstrap", env=environment, **({} if user is None else {"user": user}))
+        return run, calls.read_text().splitlines()
+
+    def test_does_nothing_when_all_is_there(self) -> None:
+        run, calls = self.bootstrap()
+        self.assertEqual((run.returncode, run.stdout, run.stderr, calls), (0, "", "", []))
+
+    @unittest.skipUnless(os.geteuid() == 0, "installs as root only")
+    def test_installs_what_is_missing_and_retries_once(self) -> None:
+        run, calls = self.bootstrap("libfmt-dev", apt_fails=1)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual([" update" in call for call in calls], [True, True, False])
+        self.assertTrue(calls[-1].endswith("install -y --no-install-recommends libfmt-dev"), calls[-1])
+        self.assertEqual(self.bootstrap("libfmt-dev", apt_fails=99)[0].returncode, 1)
+
+    def test_without_root_it_prints_the_command(self) -> None:
+        run, calls = self.bootstrap("libfmt-dev", user=65534 if os.geteuid() == 0 else None)
+        self.assertEqual((run.returncode, calls), (1, []))
+        self.assertIn("apt-get install -y --no-install-recommends libfmt-dev", run.stderr)
+
+
+class Layers(ScriptTest):
+    def found(self, name: str, text: str) -> str:
+        self.write(name, text)
+        run = self.run_script("check_layers.py", str(self.tree))
+        self.assertEqual(run.returncode, int(bool(run.stdout)), run.stderr)
+        (self.tree / name).unlink()
+        return run.stdout
+
+    def test_includes_that_point_down_pass(self) -> None:
+        self.write("core/tensor.h", '#include "core/check.h"\n')
+        self.write("core/check.h", "#include <fmt/core.h>\n")
+        self.assertEqual(self.found("optim/sgd.cpp", '#include "autograd/tape.h"\n#include "core/tensor.h"\n'), "")
+        self.assertEqual(self.found("kernels/cpu/gemm.h", "#include <Eigen/Core>\n"), "")
+        self.assertEqual(self.found("tests/a_test.cpp", '#include "train/learner.h"\n#include <mixtape.h>\n'), "")
+
+    def test_each_planted_violation_is_found(self) -> None:
+        self.write("core/tensor.h", "")
+        self.write("core/check.h", "#include <fmt/core.h>\n")
+        outside = "../" + "shared/data"
+        for name, text, complaint in [
+            ("core/a.h", '#include "nn/linear.h"', "core must not include nn/linear.h"),
+            ("core/a.h", "#include <amp/autocast.h>", "core must not include amp/autocast.h"),
+            ("nn/a.cpp", '#include "kernels/kernels.h"', "nn must not include kernels/kernels.h"),
+            ("optim/a.cpp", '#include "autograd/ops.h"', "optim must not include autograd/ops.h"),
+            ("io/a.cpp", "\n  #  include <mixtape.h>", "io must not include <mixtape.h>"),
+            ("nn/a.cpp", '#include "linear.h"', '"linear.h" does not start with a layer'),
+            ("kernels/cpu/a.cpp", '#include "core/tensor.h"', "never Tensors: core/tensor.h"),
+            ("kernels/a.h", '#include "core/check.h"', "neither fmt nor Eigen: core/check.h -> fmt/core.h"),
+            ("kernels/cuda/a.cu", "#include <Eigen/Core>", "neither fmt nor Eigen: Eigen/Core"),
+            ("bench/lab/a.cuh", "#include <fmt/core.h>", "neither fmt nor Eigen: fmt/core.h"),
+            ("io/a.h", "#include <nlohmann/json.hpp>", "too heavy for a public header: nlohmann/json.hpp"),
+            ("docs/a.md", f"see {outside}", "lies outside the project"),
+        ]:
+            with self.subTest(name=name, text=text):
+                found = self.found(name, text + "\n")
+                self.assertIn(complaint, found)
+                self.assertTrue(found.startswith(f"{name}:{text.count(chr(10)) + 1}: "), found)
+                self.assertEqual(found.count("\n"), 1, found)
+
+
+class Headers(ScriptTest):
+    def test_a_header_that_needs_another_or_has_no_guard_is_found(self) -> None:
+        check = ("check_headers.py", str(self.tree), *compiler)
+        self.write("core/good.h", "#pragma once\n#include <vector>\nstruct Good { std::vector<int> v; };\n")
+        self.write("kernels/cpu/internal.h", "std::vector<int> v;\n")
+        self.assertEqual(self.run_script(*check).stdout, "1 headers, 0 do not compile alone\n")
+        self.write("core/needy.h", "#pragma once\ninline std::vector<int> v;\n")
+        self.write("nn/unguarded.h", "struct Twice {};\n")
+        run = self.run_script(*check)
+        self.assertEqual(run.returncode, 1)
+        for name in "core/needy.h", "nn/unguarded.h":
+            self.assertIn(f"{name} does not compile alone", run.stdout)
+        self.assertTrue(run.stdout.endswith("3 headers, 2 do not compile alone\n"), run.stdout)
+
+
+class Summary(ScriptTest):
+    def summary(self, *tests: dict) -> list[str]:
+        lines = "".join(json.dumps({"stdout": "", **test}) + "\n" for test in tests)
+        self.write("build/meson-logs/testlog.json", lines)
+        run = self.run_script("summary.py", str(self.tree / "build"))
+        lines = run.stdout.splitlines()
+        passed, failed = (int(part.split()[0]) for part in lines[-1].split(", ")[:2])
+        self.assertEqual(run.returncode, int(failed > 0 or passed == 0), run.stderr)
+        return lines
+
+    def report(self, name: str, *cases: str) -> None:
+        text = "".join(f'<testcase classname="S" name="c{n}" status="run">{case}</testcase>' for n, case in enumerate(cases))
+        self.write(f"build/{name}.xml", f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+
+    def test_a_gtest_program_counts_by_its_cases(self) -> None:
+        self.report("core", "", "", '<failure message="1 is not 2"/>', '<skipped message="a.cpp:3&#x0A;no GPU"/>')
+        lines = self.summary({"name": "mixtape:cpu / core", "result": "FAIL"}, {"name": "lint", "result": "OK"})
+        self.assertIn("FAILED mixtape:cpu / core: S.c2", lines)
+        self.assertIn("skipped 1 in mixtape:cpu / core: no GPU", lines)
+        self.assertEqual(lines[-1], "3 passed, 1 failed, 1 skipped")
+
+    def test_a_crash_a_time_out_and_a_late_error_are_failures(self) -> None:
+        self.report("leaks", "")
+        lines = self.summary(
+            {"name": "crashed", "result": "FAIL"},
+            {"name": "hung", "result": "TIMEOUT"},
+            {"name": "leaks", "result": "FAIL"},
+        )
+        self.assertIn("FAILED hung: the program timeout", lines)
+        self.assertEqual(lines[-1], "1 passed, 3 failed, 0 skipped")
+
+    def test_nothing_run_is_a_failure(self) -> None:
+        self.assertEqual(self.summary(), ["no test ran", "0 passed, 0 failed, 0 skipped"])
+        lines = self.summary({"name": "format", "result": "SKIP", "stdout": "clang-format is absent\n"})
+        self.assertEqual(lines[0], "skipped 1 in format: clang-format is absent")
+        self.assertEqual(lines[-2:], ["no test ran", "0 passed, 0 failed, 1 skipped"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
