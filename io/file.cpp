@@ -1,0 +1,165 @@
+// Files through POSIX calls: the C++ streams report no errno and cannot sync.
+
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/check.h"
+
+#ifdef MIXTAPE_ZLIB
+#include <zlib.h>
+#endif
+
+namespace mixtape::io {
+namespace {
+
+[[noreturn]] void fail_errno(const std::string& path, const char* what) {
+  const char* reason = std::strerror(errno);
+  fail("{}: cannot {}: {}", path, what, reason);
+}
+
+// No single call moves more than this: larger counts are refused or cut on some systems.
+constexpr size_t most_at_once = size_t(1) << 30;
+
+std::string folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+#ifdef MIXTAPE_ZLIB
+struct Inflater {
+  z_stream stream = {};
+  Inflater() { check(inflateInit2(&stream, 15 + 16) == Z_OK, "zlib: cannot start"); }  // gzip only
+  ~Inflater() { inflateEnd(&stream); }
+  Inflater(const Inflater&) = delete;
+};
+
+std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit,
+                              const std::string& path) {
+  Inflater z;
+  std::vector<std::byte> out;
+  size_t used = 0, made = 0;  // bytes taken from packed, bytes put into out
+  for (;;) {
+    if (made == out.size()) {  // one byte more than the limit tells a bomb from an exact fit
+      const uint64_t wanted = std::max<uint64_t>(uint64_t(made) * 2, 1 << 16);
+      check(made <= limit, "{}: unpacks to more than the {} bytes allowed", path, limit);
+      out.resize(std::min(wanted, limit + 1));
+    }
+    const size_t in = std::min(packed.size() - used, most_at_once);
+    const size_t room = std::min(out.size() - made, most_at_once);
+    z.stream.next_in = reinterpret_cast<Bytef*>(packed.data() + used);
+    z.stream.avail_in = static_cast<uInt>(in);
+    z.stream.next_out = reinterpret_cast<Bytef*>(out.data() + made);
+    z.stream.avail_out = static_cast<uInt>(room);
+    const int status = inflate(&z.stream, Z_NO_FLUSH);
+    used += in - z.stream.avail_in;
+    made += room - z.stream.avail_out;
+    if (status == Z_STREAM_END) {
+      if (used == packed.size()) break;
+      inflateReset(&z.stream);  // gzip files may be concatenated
+      continue;
+    }
+    check(status != Z_BUF_ERROR || used < packed.size() || z.stream.avail_out == 0,
+          "{}: gzip data ends early, after {} bytes", path, used);
+    check(status == Z_OK || status == Z_BUF_ERROR, "{}: bad gzip data near byte {}: {}", path, used,
+          z.stream.msg ? z.stream.msg : zError(status));
+  }
+  check(made <= limit, "{}: unpacks to more than the {} bytes allowed", path, limit);
+  out.resize(made);
+  return out;
+}
+#else
+std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string& path) {
+  fail("{}: cannot read .gz files: this build has no zlib (unpack it with gunzip)", path);
+}
+#endif
+
+}  // namespace
+
+InputFile::InputFile(std::string path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_ < 0) fail_errno(path_, "open");
+  struct stat info;
+  const bool known = ::fstat(fd_, &info) == 0;
+  if (!known || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    fail("{}: not a regular file", path_);
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+InputFile::~InputFile() { ::close(fd_); }
+
+void InputFile::read(uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t n =
+        ::pread(fd_, into.data(), std::min(into.size(), most_at_once), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path_, "read");
+    check(n > 0, "{}: ends at byte {}, {} bytes early", path_, offset, into.size());
+    offset += static_cast<uint64_t>(n);
+    into = into.subspan(static_cast<size_t>(n));
+  }
+}
+
+std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
+  const InputFile file(path);
+  const bool packed = path.ends_with(".gz");
+  // gzip adds its frame, and a little where there is nothing to gain.
+  const uint64_t most = packed ? limit + limit / 1024 + 1024 : limit;
+  check(file.size() <= most, "{}: has {} bytes, more than the {} allowed", path, file.size(), most);
+  std::vector<std::byte> bytes(file.size());
+  file.read(0, bytes);
+  return packed ? unpack(bytes, limit, path) : bytes;
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  static std::atomic<unsigned> count{0};
+  temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_errno(path_, "create a file beside it");
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), most_at_once));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path_, "write");
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail_errno(path_, "sync");
+  const int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0) fail_errno(path_, "close");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
+  temporary_.clear();
+  // The rename itself lasts once the folder is synced. Not every file system can; the data is safe.
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+}  // namespace mixtape::io

@@ -1,0 +1,118 @@
+// One decoder finds the valid UTF-8 sequences; each format decides how to spell them.
+
+#include "io/text.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+namespace mixtape::io {
+namespace {
+
+constexpr std::string_view replacement = "\xEF\xBF\xBD";
+
+bool is_continuation(std::string_view s, size_t i) {
+  return i < s.size() && (static_cast<uint8_t>(s[i]) & 0xC0) == 0x80;
+}
+
+// Bytes of the well-formed sequence at the start of `s` (Unicode table 3-7), or 0.
+size_t sequence(std::string_view s) {
+  const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint8_t>(s[i]) : 0; };
+  const uint8_t a = byte(0), b = byte(1);
+  if (a < 0x80) return 1;
+  if (a < 0xC2 || a > 0xF4 || !is_continuation(s, 1)) return 0;
+  if (a < 0xE0) return 2;
+  if ((a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F)) return 0;  // overlong, surrogate
+  if (!is_continuation(s, 2)) return 0;
+  if (a < 0xF0) return 3;
+  if ((a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F)) return 0;  // overlong, above U+10FFFF
+  return is_continuation(s, 3) ? 4 : 0;
+}
+
+template <class Spell>
+std::string spell(std::string_view text, Spell one_byte) {
+  std::string out;
+  out.reserve(text.size() + 2);
+  while (!text.empty()) {
+    const size_t n = sequence(text);
+    if (n == 1)
+      one_byte(out, text[0]);
+    else
+      out += n == 0 ? replacement : text.substr(0, n);
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string json_string(std::string_view text) {
+  return '"' +
+         spell(text,
+               [](std::string& out, char c) {
+                 switch (c) {
+                   case '"':
+                     out += "\\\"";
+                     return;
+                   case '\\':
+                     out += "\\\\";
+                     return;
+                   case '\n':
+                     out += "\\n";
+                     return;
+                   case '\r':
+                     out += "\\r";
+                     return;
+                   case '\t':
+                     out += "\\t";
+                     return;
+                   default:
+                     break;
+                 }
+                 if (c < 0x20 || c == 0x7F)
+                   out += fmt::format("\\u{:04x}", static_cast<int>(c));
+                 else
+                   out += c;
+               }) +
+         '"';
+}
+
+std::string xml_text(std::string_view text) {
+  return spell(text, [](std::string& out, char c) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        return;
+      case '<':
+        out += "&lt;";
+        return;
+      case '>':
+        out += "&gt;";
+        return;
+      case '"':
+        out += "&quot;";
+        return;
+      case '\t':
+      case '\n':
+      case '\r':
+        out += c;
+        return;
+      default:
+        break;
+    }
+    if (c < 0x20)  // XML 1.0 has no way to write these
+      out += replacement;
+    else
+      out += c;
+  });
+}
+
+std::string quote(std::string_view text) {
+  constexpr size_t longest = 80;
+  if (text.size() <= longest) return json_string(text);
+  size_t cut = longest;
+  while (cut > 0 && is_continuation(text, cut)) --cut;
+  return json_string(text.substr(0, cut)) + "...";
+}
+
+}  // namespace mixtape::io

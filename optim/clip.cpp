@@ -1,0 +1,73 @@
+// Clipping, as three kernels: the norm, the factor that follows from it, the product.
+#include "optim/clip.h"
+
+#include <cmath>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/op.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::optim {
+namespace {
+
+Device device_of(const std::vector<Tensor>& params) {
+  return params.empty() ? Device::cpu() : params[0].device();
+}
+
+void bump_versions(const std::vector<Tensor>& params) {
+  for (const Tensor& p : params)
+    if (const Tensor g = p.grad()) g.storage()->bump_version();
+}
+
+}  // namespace
+
+Tensor dense_grad(const Tensor& param) {
+  const Tensor g = param.grad();
+  if (!g || g.is_contiguous()) return g;
+  const Tensor dense(g.shape(), g.dtype(), g.device());
+  kernels::Launch launch(g.device());
+  kernels::convert(launch, g, dense);
+  param.set_grad(dense);
+  return dense;
+}
+
+std::vector<View> dense_grads(const std::vector<Tensor>& params) {
+  std::vector<View> grads;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor g = dense_grad(params[i]);
+    if (!g) continue;
+    check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
+          g.device(), device_of(params));
+    grads.push_back(g);
+  }
+  return grads;
+}
+
+Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
+                      const ClipOptions& options) {
+  const Scope scope("clip_grad_norm");
+  check(max_norm >= 0, "max_norm is {}, not a number from 0", max_norm);
+  const std::vector<View> grads = dense_grads(params);
+  const Device device = device_of(params);
+  const Tensor norm2({}, f64, device), norm({}, f32, device), factor({}, f32, device);
+  const Tensor found({static_cast<int64_t>(grads.size())}, f32, device);
+  kernels::Launch launch(device);
+  kernels::squared_norm(launch, grads, norm2);
+  kernels::clip_factor(launch, norm2, View{}, max_norm, norm, factor);
+  if (options.error_if_nonfinite)
+    check(std::isfinite(norm.item()), "the norm of {} gradients is {}", grads.size(), norm.item());
+  kernels::unscale(launch, grads, factor, found);
+  bump_versions(params);
+  return norm;
+}
+
+void clip_grad_value(const std::vector<Tensor>& params, double limit) {
+  const Scope scope("clip_grad_value");
+  check(limit >= 0, "the limit is {}, not a number from 0", limit);
+  kernels::Launch launch(device_of(params));
+  kernels::clip_value(launch, dense_grads(params), limit);
+  bump_versions(params);
+}
+
+}  // namespace mixtape::optim

@@ -1,0 +1,27 @@
+#pragma once
+// Gradients as a whole: their norm, and limits on it. Nothing here waits for the device.
+
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mixtape::optim {
+
+// The gradient of a parameter, or no tensor. One that is strided is first replaced by a dense copy,
+// as kernels over many tensors need it.
+Tensor dense_grad(const Tensor& param);
+// Those of all parameters that have one, on one device; else throws Error.
+std::vector<View> dense_grads(const std::vector<Tensor>& params);
+
+struct ClipOptions {
+  bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
+};
+// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of the gradients
+// taken as one vector, and returns the norm from before: f32, 0-d.
+Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
+                      const ClipOptions& options = {});
+
+// Limits each element of the gradients to [-limit, limit].
+void clip_grad_value(const std::vector<Tensor>& params, double limit);
+
+}  // namespace mixtape::optim

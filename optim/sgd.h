@@ -1,0 +1,40 @@
+#pragma once
+// Stochastic gradient descent, plain or with momentum.
+
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+
+struct SGDOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false, maximize = false;
+  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision = false;
+};
+
+// buf = momentum buf + (1 - dampening) g, the first time g; p -= lr buf, where g includes
+// weight_decay p. Semantics and names are those of torch.optim.SGD.
+class SGD : public Optimizer {
+ public:
+  // Throws Error if a parameter cannot be optimized, or an option is out of range.
+  explicit SGD(std::vector<Tensor> params, const SGDOptions& options = {}) {
+    add_group(std::move(params), options);
+  }
+  void add_group(std::vector<Tensor> params, const SGDOptions& options);
+
+  std::string_view name() const override { return "sgd"; }
+  std::string_view momentum_name() const override { return "momentum"; }
+
+ protected:
+  Options options(size_t group) override;
+  void check_options(size_t group) const override;
+  std::span<const std::string_view> state_names() const override;
+  bool has_state(size_t group) const override { return rules_[group].momentum != 0; }
+  void update(size_t group, kernels::Launch& launch, std::span<const kernels::Update> updates,
+              const StepControl& control) override;
+
+ private:
+  std::vector<kernels::SgdRule> rules_;  // of each group
+};
+
+}  // namespace mixtape::optim

@@ -1,0 +1,540 @@
+// File formats: what is written reads back, and nothing that a file claims is believed.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <limits>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "io/file.h"
+#include "io/jsonl.h"
+#include "io/safetensors.h"
+#include "io/svg.h"
+#include "io/text.h"
+#include "tests/support/temp_folder.h"
+
+#ifdef MIXTAPE_ZLIB
+#include <zlib.h>
+#endif
+
+namespace mixtape::io {
+namespace {
+
+using test::slurp;
+using test::spit;
+using test::TempFolder;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// ---- files
+
+TEST(AtomicFile, AppearsOnCommitOnly) {
+  const TempFolder folder;
+  const std::string path = folder / "a.txt";
+  spit(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("new, unfinished");
+    EXPECT_EQ(slurp(path), "old");
+  }
+  EXPECT_EQ(slurp(path), "old");
+  EXPECT_EQ(folder.count(), 1u);  // the temporary file is gone
+
+  AtomicFile file(path);
+  file.write("ne");
+  file.write("w");
+  file.commit();
+  EXPECT_EQ(slurp(path), "new");
+  EXPECT_EQ(folder.count(), 1u);
+}
+
+TEST(AtomicFile, NamesFileAndReason) {
+  const TempFolder folder;
+  EXPECT_ERROR(AtomicFile(folder / "no/such/file"),
+               "no/such/file: cannot create a file beside it: No such file");
+  std::filesystem::create_directory(folder / "taken");
+  AtomicFile file(folder / "taken");
+  EXPECT_ERROR(file.commit(), "taken: cannot replace: Is a directory");
+}
+
+TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
+  const TempFolder folder;
+  const std::string path = folder / "net.safetensors";
+  save(path, {{"a", from({1, 2}, {2})}});
+  const std::string before = slurp(path);
+  EXPECT_ERROR(save(path, {{"a", from({3}, {1})}, {"a", from({4}, {1})}}),
+               "the name \"a\" is taken");
+  EXPECT_EQ(slurp(path), before);
+
+  // A disk that refuses after the first bytes, as a full one does.
+  struct rlimit old;
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {64, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = test::error_of([&] { save(path, {{"large", Tensor({4096}, f32)}}); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, ignored);
+  EXPECT_NE(message.find("net.safetensors: cannot write: File too large"), std::string::npos)
+      << message;
+  EXPECT_EQ(slurp(path), before);
+  EXPECT_EQ(folder.count(), 1u);
+}
+
+TEST(ReadFile, ChecksBeforeItAllocates) {
+  const TempFolder folder;
+  spit(folder / "ten", "0123456789");
+  EXPECT_EQ(read_file(folder / "ten", 10).size(), 10u);
+  EXPECT_ERROR(read_file(folder / "ten", 9), "ten: has 10 bytes, more than the 9 allowed");
+  EXPECT_ERROR(read_file(folder / "none", 9), "none: cannot open: No such file");
+  EXPECT_ERROR(read_file(folder.path(), 9), "not a regular file");
+  std::byte room[4];
+  EXPECT_ERROR(InputFile(folder / "ten").read(8, room), "ten: ends at byte 10, 2 bytes early");
+}
+
+#ifdef MIXTAPE_ZLIB
+std::string gzip(std::string_view text) {
+  z_stream z = {};
+  deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&z, text.size()) + 64, '\0');
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  z.avail_in = uInt(text.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = uInt(out.size());
+  deflate(&z, Z_FINISH);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::string unpacked(const std::string& path, uint64_t limit) {
+  const auto bytes = read_file(path, limit);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(ReadFile, UnpacksGzip) {
+  const TempFolder folder;
+  const std::string text(300'000, 'x'), packed = gzip(text);
+  spit(folder / "x.gz", packed);
+  EXPECT_EQ(unpacked(folder / "x.gz", 300'000), text);
+  EXPECT_ERROR(read_file(folder / "x.gz", 299'999), "unpacks to more than the 299999 bytes");
+  EXPECT_ERROR(read_file(folder / "x.gz", 65'536), "unpacks to more than the 65536 bytes");
+
+  spit(folder / "two.gz", gzip("one, ") + gzip("two"));
+  EXPECT_EQ(unpacked(folder / "two.gz", 1000), "one, two");
+  spit(folder / "empty.gz", gzip(""));
+  EXPECT_EQ(unpacked(folder / "empty.gz", 0), "");
+}
+
+TEST(ReadFile, RefusesDamagedGzip) {
+  const TempFolder folder;
+  const std::string packed = gzip("some text that is long enough to be cut");
+  for (size_t n = 0; n < packed.size(); ++n) {
+    spit(folder / "cut.gz", packed.substr(0, n));
+    EXPECT_ERROR(read_file(folder / "cut.gz", 1000), "cut.gz: gzip data ends early");
+  }
+  std::string wrong = packed;
+  wrong[wrong.size() - 6] ^= 1;  // in the checksum
+  spit(folder / "sum.gz", wrong);
+  EXPECT_ERROR(read_file(folder / "sum.gz", 1000), "bad gzip data near byte");
+  spit(folder / "plain.gz", "not packed at all");
+  EXPECT_ERROR(read_file(folder / "plain.gz", 1000), "bad gzip data near byte");
+  spit(folder / "tail.gz", packed + "garbage");
+  EXPECT_ERROR(read_file(folder / "tail.gz", 1000), "bad gzip data near byte");
+}
+#else
+TEST(ReadFile, SaysThatItHasNoZlib) {
+  const TempFolder folder;
+  spit(folder / "x.gz", "anything");
+  EXPECT_ERROR(read_file(folder / "x.gz", 1000), "this build has no zlib");
+}
+#endif
+
+// ---- safetensors
+
+constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
+
+// A file with this header and `data` bytes of zeros.
+std::string file_with(std::string header, size_t data) {
+  const uint64_t length = header.size();
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, 8);
+  return file + header + std::string(data, '\0');
+}
+
+std::string parse_error(const std::string& file) {
+  return test::error_of([&] { parse_safetensors(bytes_of(file), "f"); });
+}
+
+TEST(SafeTensors, RoundTripsEveryDtype) {
+  const TempFolder folder;
+  NamedTensors tensors;
+  for (const DType t : all_dtypes) {
+    const std::string name(mixtape::name(t));
+    tensors.emplace_back(name, from({0, 1, 1, 0, 1, 1}, {2, 3}, t));
+    tensors.emplace_back(name + ".scalar", from({1}, {}, t));
+    tensors.emplace_back(name + ".empty", Tensor({3, 0, 2}, t));
+  }
+  tensors.emplace_back("values", from({-1.5, 65504, 1e-7, INFINITY}, {4}, f16));
+  const Metadata metadata{{"format", "pt"}, {"quote \" and \u00e9", "line\nbreak"}};
+  save(folder / "all.safetensors", tensors, metadata);
+
+  const SafeTensors back = load(folder / "all.safetensors");
+  EXPECT_EQ(back.metadata, metadata);
+  ASSERT_EQ(back.tensors.size(), tensors.size());
+  for (const auto& [name, t] : tensors) {
+    const Tensor& b = back.tensors.at(name);
+    EXPECT_EQ(b.dtype(), t.dtype()) << name;
+    EXPECT_EQ(b.shape(), t.shape()) << name;
+    EXPECT_EQ(to_vector(b), to_vector(t)) << name;
+  }
+  EXPECT_TRUE(load(folder / "all.safetensors").tensors.count("f32.scalar"));
+}
+
+TEST(SafeTensors, KeepsNothingAtAll) {
+  const TempFolder folder;
+  save(folder / "none", {});
+  EXPECT_TRUE(load(folder / "none").tensors.empty());
+}
+
+TEST(SafeTensors, WritesStridedTensorsRowMajor) {
+  const TempFolder folder;
+  const Tensor x = from({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {3, 4});
+  const Tensor columns = x.with_layout(slice(transpose(x.layout(), 0, 1), 0, 1, 4, 2));
+  const Tensor repeated = x.with_layout(expand(select(x.layout(), 1, 2), {2, 3}));
+  save(folder / "s", {{"columns", columns}, {"repeated", repeated}});
+  const SafeTensors back = load(folder / "s");
+  EXPECT_EQ(back.tensors.at("columns").shape(), Shape({2, 3}));
+  EXPECT_EQ(to_vector(back.tensors.at("columns")), (std::vector<double>{1, 5, 9, 3, 7, 11}));
+  EXPECT_EQ(to_vector(back.tensors.at("repeated")), (std::vector<double>{2, 6, 10, 2, 6, 10}));
+
+  // Larger than one chunk of the copy.
+  const Tensor big({300, 301}, i32);
+  for (int64_t i = 0; i < big.numel(); ++i) big.data<int32_t>()[i] = int32_t(i);
+  const Tensor turned = big.with_layout(transpose(big.layout(), 0, 1));
+  save(folder / "big", {{"turned", turned}});
+  EXPECT_EQ(to_vector(load(folder / "big").tensors.at("turned")), to_vector(turned));
+}
+
+TEST(SafeTensors, AlignsEachTensor) {
+  const TempFolder folder;
+  save(folder / "a", {{"b", from({1, 2, 3}, {3}, u8)},
+                      {"a", from({1, 2, 3}, {3}, f16)},
+                      {"c", from({1}, {1}, f64)},
+                      {"d", from({5}, {1}, f16)}});
+  const std::string file = slurp(folder / "a");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  EXPECT_EQ(length % 8, 0u);
+  const std::string header = file.substr(8, length);
+  const auto position = [&](const char* text) { return header.find(text); };
+  EXPECT_LT(position("\"c\""), position("\"a\""));  // f64, then f16 by name, then u8
+  EXPECT_LT(position("\"a\""), position("\"d\""));
+  EXPECT_LT(position("\"d\""), position("\"b\""));
+  EXPECT_NE(position("[16,19]"), std::string::npos);
+}
+
+TEST(SafeTensors, RefusesToWriteNonsense) {
+  const TempFolder folder;
+  const Tensor x = from({1}, {1});
+  EXPECT_ERROR(save(folder / "x", {{"__metadata__", x}}), "the name \"__metadata__\" is taken");
+  EXPECT_ERROR(save(folder / "x", {{"a", Tensor()}}), "\"a\" is no tensor");
+  EXPECT_ERROR(save(folder / "x", {{"\xff", x}}), "not UTF-8");
+  EXPECT_ERROR(save(folder / "x", {{"a", x}}, {{"k", "\xff"}}), "not UTF-8");
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+TEST(SafeTensors, RefusesHostileFiles) {
+  const auto tensor = [](const char* info) { return std::string(R"({"w":{)") + info + "}}"; };
+  struct Case {
+    std::string file, message;
+  };
+  const uint64_t huge = UINT64_MAX;
+  const std::string huge_length(reinterpret_cast<const char*>(&huge), 8);
+  const Case cases[] = {
+      {"", "f: has 0 bytes, too few"},
+      {"1234567", "f: has 7 bytes, too few"},
+      {huge_length + "{}",
+       "f: a header of 18446744073709551615 bytes is above the limit of 100000000"},
+      {file_with("{}  ", 0).substr(0, 11), "f: a header of 4 bytes does not fit a file of 11"},
+      {file_with("", 0), "f: header: invalid JSON near byte"},
+      {file_with("{\"a\":}", 0), "f: header: invalid JSON near byte 14"},
+      {file_with("{} {}", 0), "f: header: invalid JSON near byte"},
+      {file_with("{\"a\xff\":1}", 0), "f: header: invalid JSON near byte"},
+      {file_with(R"({"a":1E999})", 0), "f: header: invalid JSON: a number is too large"},
+      {file_with("[]", 0), "f: header: not a JSON object"},
+      {file_with("7", 0), "f: header: not a JSON object"},
+      {file_with(std::string(100'000, '['), 0), "f: header: nested deeper than 3 levels"},
+      {file_with(R"({"a":{"b":{"c":{}}}})", 0), "f: header: nested deeper than 3 levels"},
+      {file_with(
+           tensor(
+               R"("dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1])"),
+           1),
+       "f: header: \"w\" is given twice"},
+      {file_with(tensor(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"), 1),
+       "f: header: \"dtype\" is given twice"},
+      {file_with(R"({"w":3})", 0), "f: tensor \"w\": needs dtype, shape and data_offsets"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1])"), 0), "f: tensor \"w\": needs dtype, shape"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1)"), 1),
+       "and nothing else"},
+      {file_with(tensor(R"("dtype":8,"shape":[1],"data_offsets":[0,1])"), 1),
+       "f: tensor \"w\": dtype is not a string"},
+      {file_with(tensor(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1),
+       "f: tensor \"w\": dtype \"F8_E4M3\" is not supported"},
+      {file_with(tensor(R"("dtype":"U8","shape":1,"data_offsets":[0,1])"), 1),
+       "f: tensor \"w\": shape is not a list"},
+      {file_with(tensor(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1),
+       "size \"-1\" is not an integer"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1.0],"data_offsets":[0,1])"), 1),
+       "size \"1.0\" is not an integer"},
+      {file_with(tensor(R"("dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,1])"), 1),
+       "size \"9223372036854775808\" is not an integer"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])"), 1),
+       "f: header: a list has more than 8 numbers"},
+      {file_with(tensor(R"("dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,8])"),
+                 8),
+       "f: tensor \"w\": the size of f64 [4294967296, 4294967296] overflows"},
+      {file_with(tensor(R"("dtype":"U8","shape":[4294967296,4294967296,0],"data_offsets":[0,0])"),
+                 0),
+       "overflows"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1],"data_offsets":[0])"), 1),
+       "data_offsets are not two integers"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1],"data_offsets":[-1,0])"), 1),
+       "data_offsets are not two integers"},
+      {file_with(tensor(R"("dtype":"U8","shape":[1],"data_offsets":[1,0])"), 1),
+       "f: tensor \"w\": data_offsets 1 to 0 lie outside the 1 bytes"},
+      {file_with(tensor(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])"), 1),
+       "f: tensor \"w\": data_offsets 0 to 2 lie outside the 1 bytes"},
+      {file_with(tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4),
+       "f: tensor \"w\": f32 [2] takes 8 bytes, but data_offsets span 4"},
+      {file_with(
+           tensor(
+               R"("dtype":"U8","shape":[4],"data_offsets":[0,4]},"v":{"dtype":"U8","shape":[4],"data_offsets":[2,6])"),
+           6),
+       "f: tensor \"v\": overlaps another at byte 2"},
+      {file_with(tensor(R"("dtype":"U8","shape":[4],"data_offsets":[2,6])"), 6),
+       "f: bytes 0 to 2 of the data belong to no tensor"},
+      {file_with(tensor(R"("dtype":"U8","shape":[4],"data_offsets":[0,4])"), 7),
+       "f: the last 3 bytes belong to no tensor"},
+      {file_with(tensor(R"("dtype":"BOOL","shape":[2],"data_offsets":[0,2])"), 1) + "\x02",
+       "f: tensor \"w\": byte 64 of the file is not a bool"},
+      {file_with(R"({"__metadata__":3})", 0), "f: __metadata__ is not an object"},
+      {file_with(R"({"__metadata__":{"k":3}})", 0), "f: __metadata__: \"k\" is not a string"},
+  };
+  for (const Case& c : cases) {
+    const std::string message = parse_error(c.file);
+    EXPECT_NE(message.find(c.message), std::string::npos)
+        << "message: " << message << "\nwanted: " << c.message;
+  }
+}
+
+TEST(SafeTensors, LoadNamesTheFile) {
+  const TempFolder folder;
+  EXPECT_ERROR(load(folder / "gone.safetensors"), "gone.safetensors: cannot open: No such file");
+  spit(folder / "short.safetensors", "abc");
+  EXPECT_ERROR(load(folder / "short.safetensors"), "short.safetensors: has 3 bytes, too few");
+}
+
+TEST(SafeTensors, SurvivesRandomDamage) {
+  const TempFolder folder;
+  save(folder / "ok",
+       {{"layer.weight", from({1, 2, 3, 4}, {2, 2})}, {"flags", from({1, 0}, {2}, boolean)}},
+       {{"format", "pt"}});
+  const std::string valid = slurp(folder / "ok");
+  Generator random(7);
+  int refused = 0;
+  for (int i = 0; i < 4000; ++i) {
+    std::string file = valid;
+    for (int64_t n = 1 + random.below(3); n > 0; --n) {
+      const size_t at = size_t(random.below(int64_t(file.size())));
+      switch (random.below(4)) {
+        case 0:
+          file[at] = char(random.next());
+          break;
+        case 1:
+          file.erase(at, size_t(1 + random.below(8)));
+          break;
+        case 2:
+          file.insert(at, 1, "0[{\"]}-,9"[random.below(9)]);
+          break;
+        default:
+          file[at] = char(file[at] ^ (1 << random.below(8)));
+          break;
+      }
+      if (file.empty()) break;
+    }
+    try {
+      parse_safetensors(bytes_of(file), "f");
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 2000);
+  EXPECT_LT(refused, 4000);  // damage to the data alone is not noticed
+}
+
+// Runs a Python program with `$1` as its argument; whether it ended well.
+bool python(const std::string& program, const std::string& argument = "") {
+  const char* interpreter = std::getenv("MIXTAPE_PYTHON");
+  const std::string command = fmt::format("{} -c '{}' '{}' 2>/dev/null",
+                                          interpreter ? interpreter : "python3", program, argument);
+  return std::system(command.c_str()) == 0;
+}
+
+TEST(SafeTensors, ExchangesWithPython) {
+  if (!python("import numpy, safetensors.numpy"))
+    GTEST_SKIP()
+        << "needs Python with numpy and safetensors (MIXTAPE_PYTHON names the interpreter)";
+  const TempFolder folder;
+  save(folder / "ours",
+       {{"a", from({1, 2, 3, 4, 5, 6}, {2, 3})},
+        {"h", from({0.5, -2}, {2}, f16)},
+        {"i", from({-7}, {}, i64)},
+        {"b", from({1, 0}, {2}, boolean)}},
+       {{"k", "v"}});
+  EXPECT_TRUE(python(R"(
+import sys, safetensors
+from safetensors.numpy import save_file
+with safetensors.safe_open(sys.argv[1] + "/ours", "np") as f:
+    assert f.metadata() == {"k": "v"}
+    t = {k: f.get_tensor(k) for k in f.keys()}
+assert t["a"].tolist() == [[1, 2, 3], [4, 5, 6]] and t["a"].dtype == "float32"
+assert t["h"].tolist() == [0.5, -2] and t["h"].dtype == "float16"
+assert t["i"].tolist() == -7 and t["b"].tolist() == [True, False]
+save_file(t, sys.argv[1] + "/theirs", {"from": "python"}))",
+                     folder.path()));
+  const SafeTensors back = load(folder / "theirs");
+  EXPECT_EQ(back.metadata, (Metadata{{"from", "python"}}));
+  EXPECT_EQ(to_vector(back.tensors.at("a")), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(to_vector(back.tensors.at("h")), (std::vector<double>{0.5, -2}));
+  EXPECT_EQ(back.tensors.at("i").item(), -7);
+  EXPECT_EQ(back.tensors.at("b").dtype(), boolean);
+}
+
+// ---- text, JSON lines, SVG
+
+TEST(Text, EscapesAndRepairs) {
+  EXPECT_EQ(json_string("a\"\\\n\x01\x7f/"), R"("a\"\\\n\u0001\u007f/")");
+  EXPECT_EQ(json_string("\u00e9\u20ac\U0001F600"), "\"\u00e9\u20ac\U0001F600\"");
+  EXPECT_EQ(json_string("\xff|\xc3|\xc0\xaf|\xed\xa0\x80"),
+            "\"\uFFFD|\uFFFD|\uFFFD\uFFFD|\uFFFD\uFFFD\uFFFD\"");
+  EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"\uFFFD\uFFFD\uFFFD\uFFFD\"");  // above U+10FFFF
+  EXPECT_EQ(xml_text("<a & \"b\">\x01"), "&lt;a &amp; &quot;b&quot;&gt;\uFFFD");
+  EXPECT_EQ(quote(std::string(79, 'a') + "\u00e9\u00e9"), '"' + std::string(79, 'a') + "\"...");
+}
+
+TEST(JsonLines, SpellsEveryKindOfValue) {
+  EXPECT_EQ(json_object({}), "{}");
+  EXPECT_EQ(json_object({{"step", int64_t{3}}, {"loss", 0.1}, {"tag", "a\"b"}, {"ok", true}}),
+            R"({"step":3,"loss":0.1,"tag":"a\"b","ok":true})");
+  EXPECT_EQ(json_object({{"a", NAN}, {"b", -INFINITY}, {"c", 1e-300}, {"d", INT64_MIN}}),
+            R"({"a":null,"b":null,"c":1e-300,"d":-9223372036854775808})");
+}
+
+TEST(JsonLines, AppendsLinesAtOnce) {
+  const TempFolder folder;
+  {
+    JsonLines log(folder / "log.jsonl");
+    log.write({{"a", 1.0}});
+    EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n");  // before it is closed
+  }
+  JsonLines(folder / "log.jsonl").write({{"a", 2.5}});
+  EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":2.5}\n");
+
+  spit(folder / "cut.jsonl", "{\"a\":");
+  JsonLines(folder / "cut.jsonl").write({{"a", 3.0}});
+  EXPECT_EQ(slurp(folder / "cut.jsonl"), "{\"a\":\n{\"a\":3}\n");
+  EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
+}
+
+// Whether every tag is closed in order and every quote and ampersand is as XML wants it.
+bool well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (size_t i = 0; i < xml.size(); ++i) {
+    if (xml[i] == '&' && xml.find(';', i) == std::string::npos) return false;
+    if (xml[i] != '<') continue;
+    const size_t end = xml.find('>', i);
+    if (end == std::string::npos) return false;
+    const std::string tag = xml.substr(i + 1, end - i - 1);
+    if (std::count(tag.begin(), tag.end(), '"') % 2) return false;
+    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
+    if (tag[0] == '/') {
+      if (open.empty() || "/" + open.back() != tag) return false;
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+    i = end;
+  }
+  return open.empty();
+}
+
+std::string drawn(const Chart& chart) {
+  const std::string svg = to_svg(chart);
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
+  return svg;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Svg, DrawsSeriesWithRoundTicks) {
+  const std::string svg =
+      drawn({.title = "a < b & \"c\"",
+             .x_label = "step",
+             .y_label = "loss",
+             .series = {{"one", {0, 50, 100}, {0.2, 0.71, 0.93}}, {"two", {0, 100}, {1, 0.5}}}});
+  EXPECT_TRUE(has(svg, "a &lt; b &amp; &quot;c&quot;"));
+  for (const char* label :
+       {">20<", ">100<", ">0.2<", ">0.4<", ">1<", ">one<", ">two<", ">step<", ">loss<"})
+    EXPECT_TRUE(has(svg, label)) << label;
+  EXPECT_TRUE(has(svg, "prefers-color-scheme: dark"));
+}
+
+TEST(Svg, LeavesGapsForWhatIsNotFinite) {
+  const std::string svg = drawn({.series = {{"s", {0, 1, 2, 3, 4}, {1, NAN, 2, INFINITY, 3}}}});
+  const size_t d = svg.find("d=\"M");
+  const std::string path = svg.substr(d, svg.find('"', d + 3) - d);
+  EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 3);  // three lone points
+  EXPECT_EQ(std::count(path.begin(), path.end(), 'L'), 0);
+}
+
+TEST(Svg, LogAxisHasDecades) {
+  const std::string svg =
+      drawn({.series = {{"s", {0, 1, 2, 3}, {0.002, 0, -1, 30}}}, .log_y = true});
+  for (const char* label : {">0.001<", ">0.1<", ">10<", ">100<"})
+    EXPECT_TRUE(has(svg, label)) << label;
+}
+
+TEST(Svg, StandsExtremes) {
+  const double big = std::numeric_limits<double>::max(),
+               tiny = std::numeric_limits<double>::denorm_min();
+  EXPECT_TRUE(has(drawn({}), "no data"));
+  EXPECT_TRUE(has(drawn({.series = {{"s", {1}, {NAN}}}}), "no data"));
+  for (const std::vector<double>& y : {std::vector<double>{5, 5},
+                                       {0, 0},
+                                       {-big, big},
+                                       {big, big},
+                                       {tiny, -tiny},
+                                       {1e15, 1e15 + 1},
+                                       {0, tiny}})
+    for (const bool log : {false, true}) {
+      drawn({.series = {{"s", {0, 1}, y}}, .log_y = log});
+      drawn({.series = {{"s", y, {1, 2}}}, .log_y = log});
+    }
+  EXPECT_ERROR(to_svg({.series = {{"s", {1, 2}, {1}}}}), "series \"s\" has 2 x and 1 y");
+}
+
+}  // namespace
+}  // namespace mixtape::io

@@ -1,0 +1,125 @@
+// Gradients as a whole: flags, norms, limits.
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace {
+
+TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {
+  for (const bool writes : {true, false}) {
+    const std::vector<Tensor> grads = {from({2, 4}, {2}),       from({1, inf}, {2}),
+                                       from({nan}, {1}, f16),   from({3e38}, {1}),
+                                       from({60000}, {1}, f16), Tensor({0}, f32)};
+    const std::vector<View> views(grads.begin(), grads.end());
+    const Tensor found({6}, f32);
+    kernels::Launch launch(Device::cpu());
+    (writes ? kernels::unscale : kernels::find_nonfinite)(launch, views, scalar(2), found);
+    // 120000 is finite in f32, but not as an f16 gradient.
+    EXPECT_EQ(to_vector(found), (std::vector<double>{0, 1, 1, 1, double(writes), 0}));
+    EXPECT_EQ(grads[0].at(1), writes ? 8 : 4);
+    EXPECT_EQ(grads[4].at(0), writes ? inf : 60000);
+  }
+}
+
+TEST(Kernels, UnscaleFindsTheOneBadElement) {
+  for (const int64_t bad : {0, 15, 16, 16383, 16384, 39999}) {
+    const Tensor g({40000}, f32);
+    std::fill_n(g.data<float>(), 40000, 1.0f);
+    g.set(bad, -inf);
+    const Tensor found({1}, f32);
+    kernels::Launch launch(Device::cpu());
+    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
+    EXPECT_EQ(found.item(), 1) << bad;
+    g.set(bad, 3e38);
+    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
+    EXPECT_EQ(found.item(), 0) << bad;
+  }
+}
+
+TEST(Clip, NormIsThatOfAllGradientsTogether) {
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor a = from({0, 0}, {2}).set_requires_grad(), b = from({0}, {1}).set_requires_grad();
+    const Tensor unused = from({0}, {1}).set_requires_grad();
+    a.set_grad(from({2, 3}, {2}, dtype));
+    b.set_grad(from({6}, {1}, dtype));
+    EXPECT_EQ(clip_grad_norm({a, unused, b}, 10).item(), 7);
+    EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{2, 3}));  // below the limit: the same bits
+    const uint64_t version = a.grad().version();
+    EXPECT_EQ(clip_grad_norm({a, unused, b}, 3.5).item(), 7);
+    EXPECT_GT(a.grad().version(), version);
+    EXPECT_NEAR(a.grad().at(1), 1.5, dtype == bf16 ? 8e-3 : 1e-3);
+    EXPECT_NEAR(b.grad().at(0), 3 * 7 / (7 + 1e-6), is_narrow(dtype) ? 2e-2 : 1e-6);
+  }
+}
+
+TEST(Clip, NormCountsEveryElement) {
+  for (const DType dtype : {f64, f32, f16, bf16})
+    for (const int64_t n : {1, 15, 16, 17, 16384, 40001}) {
+      const Tensor p = Tensor({n}, f32).set_requires_grad();
+      p.set_grad(Tensor({n}, dtype));
+      double sum = 0;
+      for (uint32_t i = 0; i < n; ++i) {
+        p.grad().set(i, optim_problem::value(0, i, 0));
+        sum += p.grad().at(i) * p.grad().at(i);
+      }
+      EXPECT_NEAR(clip_grad_norm({p}, 1e9).item(), std::sqrt(sum), 1e-7 * std::sqrt(sum)) << n;
+    }
+}
+
+TEST(Clip, NormOfNothingIsZero) {
+  EXPECT_EQ(clip_grad_norm({}, 1).item(), 0);
+  EXPECT_EQ(clip_grad_norm(problem(), 1).item(), 0);
+}
+
+TEST(Clip, AnInfiniteNormIsAnErrorOnRequest) {
+  const Params params = problem();
+  set_grads(params, 1, f32);
+  params[1].grad().set(4, inf);
+  EXPECT_EQ(error([&] { clip_grad_norm(params, 1, {.error_if_nonfinite = true}); }),
+            "clip_grad_norm: the norm of 3 gradients is inf");
+  EXPECT_EQ(params[1].grad().at(4), inf);
+  EXPECT_EQ(clip_grad_norm(params, 1).item(), inf);
+  EXPECT_EQ(params[0].grad().at(0), 0);  // as in PyTorch: 1 / inf
+  EXPECT_TRUE(std::isnan(params[1].grad().at(4)));
+}
+
+TEST(Clip, LargeGradientsDoNotOverflowTheNorm) {
+  const Tensor p = from({0, 0}, {2}).set_requires_grad();
+  p.set_grad(from({3e30, 4e30}, {2}));
+  EXPECT_FLOAT_EQ(static_cast<float>(clip_grad_norm({p}, 5).item()), 5e30f);
+  EXPECT_FLOAT_EQ(static_cast<float>(p.grad().at(1)), 4);
+}
+
+TEST(Clip, FactorIncludesTheScaleOfTheGradients) {
+  const Tensor norm2 = scalar(64, f64), norm = scalar(0), factor = scalar(0);
+  kernels::Launch launch(Device::cpu());
+  kernels::clip_factor(launch, norm2, scalar(0.5), 1, norm, factor);
+  EXPECT_EQ(norm.item(), 4);
+  EXPECT_FLOAT_EQ(static_cast<float>(factor.item()), 0.125f);
+  kernels::clip_factor(launch, norm2, scalar(0.5), 100, norm, factor);
+  EXPECT_EQ(factor.item(), 0.5);
+}
+
+TEST(Clip, ValueLimitsEachElement) {
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor p = from({0, 0, 0, 0, 0}, {5}).set_requires_grad();
+    p.set_grad(from({-2, -0.5, nan, 0.5, inf}, {5}, dtype));
+    clip_grad_value({p}, 1);
+    EXPECT_EQ(p.grad().at(0), -1);
+    EXPECT_EQ(p.grad().at(1), -0.5);
+    EXPECT_TRUE(std::isnan(p.grad().at(2)));
+    EXPECT_EQ(p.grad().at(3), 0.5);
+    EXPECT_EQ(p.grad().at(4), 1);
+  }
+}
+
+TEST(Clip, Errors) {
+  EXPECT_EQ(error([] { clip_grad_norm({}, -1); }),
+            "clip_grad_norm: max_norm is -1, not a number from 0");
+  EXPECT_EQ(error([] { clip_grad_norm({}, nan); }),
+            "clip_grad_norm: max_norm is nan, not a number from 0");
+  EXPECT_EQ(error([] { clip_grad_value({}, -1); }),
+            "clip_grad_value: the limit is -1, not a number from 0");
+}
+
+}  // namespace
+}  // namespace mixtape::optim

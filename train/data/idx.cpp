@@ -1,0 +1,118 @@
+// Nothing of the size a header claims is allocated before the file has proven to have it.
+
+#include "train/data/idx.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/file.h"
+
+namespace mixtape::train {
+namespace {
+
+constexpr uint64_t largest_file = uint64_t(1) << 30;  // twice EMNIST, the largest in use
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// The file itself or its .gz, whichever is there.
+std::optional<std::string> find(const std::string& folder, const std::string& name) {
+  for (const char* suffix : {"", ".gz"})
+    if (const std::string path = folder + "/" + name + suffix; exists(path)) return path;
+  return std::nullopt;
+}
+
+// Both files named by `prefix`, or nothing if neither is there.
+std::optional<Images> load_pair(const std::string& folder, const std::string& prefix) {
+  const std::string names[] = {prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte"};
+  const auto images = find(folder, names[0]), labels = find(folder, names[1]);
+  if (!images && !labels) return std::nullopt;
+  check(images && labels, "{}: has {} but neither {} nor {}.gz", folder,
+        images ? names[0] : names[1], images ? names[1] : names[0], images ? names[1] : names[0]);
+
+  const Tensor pixels = read_idx(*images), raw = read_idx(*labels);
+  check(pixels.rank() == 3, "{}: images need rank 3, these have shape {}", *images, pixels.shape());
+  check(raw.rank() == 1, "{}: labels need rank 1, these have shape {}", *labels, raw.shape());
+  check(pixels.size(0) == raw.size(0), "{}: {} images for {} labels", *images, pixels.size(0),
+        raw.size(0));
+  const Tensor classes({raw.size(0)}, i64);
+  const auto* from = raw.data<uint8_t>();
+  auto* to = classes.data<int64_t>();
+  for (int64_t i = 0; i < raw.size(0); ++i) {
+    check(from[i] <= 9, "{}: label {} is {}, not a digit", *labels, i, from[i]);
+    to[i] = from[i];
+  }
+  return Images{pixels, classes};
+}
+
+Images part(const Images& all, int64_t start, int64_t stop) {
+  const auto rows = [&](const Tensor& t) {
+    return t.with_layout(slice(t.layout(), 0, start, stop));
+  };
+  return {rows(all.pixels), rows(all.labels)};
+}
+
+}  // namespace
+
+Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
+  const auto byte = [&](size_t i) { return std::to_integer<uint32_t>(file[i]); };
+  check(file.size() >= 4, "{}: has {} bytes, too few for an IDX file", name, file.size());
+  check(byte(0) == 0 && byte(1) == 0,
+        "{}: not an IDX file: starts with bytes {:02x} {:02x}, not 00 00", name, byte(0), byte(1));
+  check(byte(2) == 8, "{}: element type {:#04x} is not supported, only 0x08 (unsigned bytes)", name,
+        byte(2));
+  const uint32_t rank = byte(3);
+  check(rank >= 1 && rank <= 4, "{}: rank {} is not within 1 to 4", name, rank);
+  const uint64_t header = 4 + 4 * uint64_t(rank);
+  check(file.size() >= header, "{}: the header takes {} bytes, the file has {}", name, header,
+        file.size());
+
+  Shape shape;
+  uint64_t elements = 1;
+  bool fits = true;
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t at = 4 + 4 * d;
+    const uint32_t size = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
+    shape.push_back(size);
+    fits = fits && !__builtin_mul_overflow(elements, std::max(size, 1u), &elements) &&
+           elements <= INT64_MAX;
+  }
+  check(fits, "{}: the size of {} overflows", name, shape);
+  const uint64_t wanted = header + static_cast<uint64_t>(shape.size());
+  check(file.size() == wanted, "{}: shape {} needs a file of {} bytes, this has {}", name, shape,
+        wanted, file.size());
+  const Tensor t(shape, u8);
+  if (wanted > header) std::memcpy(t.raw(), file.data() + header, wanted - header);
+  return t;
+}
+
+Tensor read_idx(const std::string& path) {
+  return parse_idx(io::read_file(path, largest_file), path);
+}
+
+Split load_mnist(const std::string& folder, double valid_fraction) {
+  const auto train = load_pair(folder, "train"), test = load_pair(folder, "t10k");
+  if (train && test) return {*train, *test};
+  check(train || test,
+        "{}: {}: looked for train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+        "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each plain or .gz",
+        folder, exists(folder) ? "no data in this folder" : "no such folder");
+  const Images& all = train ? *train : *test;
+  check(valid_fraction > 0 && valid_fraction < 1, "valid_fraction {} is not within 0 to 1",
+        valid_fraction);
+  const int64_t n = all.labels.size(0);
+  const int64_t valid = std::llround(static_cast<double>(n) * valid_fraction);
+  check(valid > 0 && valid < n, "{}: {} images cannot be split with {} for validation", folder, n,
+        valid_fraction);
+  return {part(all, 0, n - valid), part(all, n - valid, n)};
+}
+
+}  // namespace mixtape::train

@@ -1,0 +1,49 @@
+#pragma once
+// A progress bar for people at a terminal; one plain line at the end for files and pipes.
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+namespace mixtape::train {
+
+// What a bar shows.
+struct ProgressState {
+  std::string label;
+  int64_t done = 0, total = 0;  // total 0: not known
+  double seconds = 0;           // since the start
+  std::string suffix;
+};
+
+// "epoch 1 [=====>     ] 250/500  1.2k/s  eta 0:04  loss 0.31", at most `width` columns. The bar
+// takes what room the rest leaves; without room for it, or with width 0 (no limit), it is left out.
+std::string progress_line(const ProgressState& state, int width);
+
+class Progress {
+ public:
+  // Made when the bar is redrawn, at most ten times a second.
+  using Suffix = std::function<std::string()>;
+
+  Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr);
+  ~Progress();  // finishes, unless an exception is on its way: then the bar is left as it stood
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void step(int64_t n = 1);
+  void finish();  // draws the last state and ends the line
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw(Clock::time_point now);
+
+  ProgressState state_;
+  Suffix suffix_;
+  std::FILE* out_;
+  bool terminal_, color_, finished_ = false;
+  int exceptions_;
+  Clock::time_point start_, last_draw_;
+};
+
+}  // namespace mixtape::train

@@ -1,0 +1,38 @@
+#include "train/run_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "core/check.h"
+
+namespace mixtape::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  check(!error, "{}: cannot make this folder: {}", folder.string(), error.message());
+  check(fs::is_directory(folder, error), "{}: exists and is not a folder", folder.string());
+}
+
+}  // namespace
+
+RunFolder::RunFolder(std::string folder) : folder_(std::move(folder)) {
+  check(!folder_.empty(), "a run needs the name of a folder");
+  make_folder(folder_);
+}
+
+std::string RunFolder::path(const std::string& name) const {
+  const fs::path inside(name);
+  const bool stays = !name.empty() && inside.is_relative() &&
+                     std::find(inside.begin(), inside.end(), fs::path("..")) == inside.end();
+  check(stays, "\"{}\" is not a name inside {}", name, folder_);
+  const fs::path full = fs::path(folder_) / inside;
+  make_folder(full.parent_path());
+  return full.string();
+}
+
+}  // namespace mixtape::train
