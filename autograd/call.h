@@ -23,6 +23,7 @@
 
 #include "autograd/tape.h"
 #include "core/check.h"
+#include "core/recycle.h"
 
 namespace mixtape {
 namespace detail {
@@ -169,7 +170,7 @@ Tensor call(const Args&... args) {
     if (grad_enabled() && detail::any_requires_grad(call.inputs)) {
       auto attributes = detail::attributes(args...);
       const auto node =
-          std::make_shared<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
+          recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(node);

@@ -21,6 +21,7 @@ class LeafNode final : public Node {
     hooks = leaf.leaf().hooks;
   }
   std::string_view name() const override { return "leaf"; }
+  bool is_leaf() const override { return true; }
   Grads backward(const Tensor&) override { return {}; }
   const Tensor& leaf() const { return leaf_; }
 
@@ -228,7 +229,7 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
   Leaf& leaf = t.leaf();
   std::shared_ptr<Node> node = leaf.node.lock();
   if (!node) {
-    node = std::make_shared<LeafNode>(t, Call{leaf_info, {}});
+    node = recycle<LeafNode>(t, Call{leaf_info, {}});
     leaf.node = node;
   }
   return node;
@@ -238,7 +239,7 @@ Tensor leaf_of(const Tensor& t) {
   if (t.is_leaf()) return t;
   const Node* n = t.maker().get();
   while (n && n->moves) n = n->ctx.edges_[0].node.get();
-  const auto* leaf = dynamic_cast<const LeafNode*>(n);
+  const auto* leaf = n && n->is_leaf() ? static_cast<const LeafNode*>(n) : nullptr;
   return leaf && leaf->leaf().storage() == t.storage() ? leaf->leaf() : Tensor();
 }
 
@@ -254,7 +255,7 @@ struct Engine {
   bool retain, record;
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
   std::unordered_set<const Node*> useful = {};  // with capture: nodes that lead to one of those
-  std::map<uint64_t, Arrival, std::greater<>> arriving =
+  std::map<uint64_t, Arrival, std::greater<>, Recycled<std::pair<const uint64_t, Arrival>>> arriving =
       {};  // the queue; the key is the node's number
 
   void run() {
@@ -290,8 +291,8 @@ struct Engine {
     if (capture) {
       if (auto wanted = capture->find(node.get()); wanted != capture->end()) wanted->second = dy;
     }
-    if (const auto* leaf = dynamic_cast<const LeafNode*>(node.get())) {
-      if (!capture) deliver(leaf->leaf(), std::move(dy), record);
+    if (node->is_leaf()) {
+      if (!capture) deliver(static_cast<const LeafNode&>(*node).leaf(), std::move(dy), record);
       return;
     }
     if (capture && !useful.contains(node.get())) return;

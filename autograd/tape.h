@@ -111,6 +111,7 @@ class Node : public std::enable_shared_from_this<Node> {
   Node(const Node&) = delete;
 
   virtual std::string_view name() const = 0;
+  virtual bool is_leaf() const { return false; }
   virtual Grads backward(const Tensor& dy) = 0;
   // An op that selects part of its one input can add dy into that part of `whole`, the buffer for
   // the input's gradient. Saves a full-size tensor of zeros per selection.

@@ -37,7 +37,8 @@ const std::string* intern(std::string_view text) {
 void raise(const std::string& message, Where where) {
   std::string ops;
   for (const Scope* s = thread_state.scope; s; s = s->outer)
-    if (!s->op.empty()) ops = fmt::format("{}: {}", s->op, ops);
+    if (!s->op.empty() && !(s->outer && s->outer->op == s->op))  // a function and its op: once
+      ops = fmt::format("{}: {}", s->op, ops);
   const std::string* module = Scope::module_path();
   throw Error(fmt::format("{}{}{}{}\n  at {}:{}", module ? *module : "",
                           module && !module->empty() ? ": " : "", ops, message, where.file,

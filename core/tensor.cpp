@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/recycle.h"
 
 namespace mixtape {
 namespace {
@@ -40,8 +41,8 @@ void check_index(int64_t i, const Shape& shape) {
 
 Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
   Layout layout(shape);
-  auto storage = std::make_shared<Storage>(bytes_of(shape, dtype), device);
-  impl_ = std::make_shared<Impl>();
+  auto storage = recycle<Storage>(bytes_of(shape, dtype), device);
+  impl_ = recycle<Impl>();
   impl_->storage = std::move(storage);
   impl_->layout = layout;
   impl_->dtype = dtype;
@@ -71,7 +72,14 @@ void Tensor::set(int64_t i, double value) const {
   impl_->storage->bump_version();
 }
 
-Tensor Tensor::detach() const { return with_layout(layout()); }
+Tensor Tensor::detach() const {
+  Tensor alias;
+  alias.impl_ = recycle<Impl>();
+  alias.impl_->storage = impl_->storage;
+  alias.impl_->layout = impl_->layout;
+  alias.impl_->dtype = impl_->dtype;
+  return alias;
+}
 
 Tensor Tensor::with_layout(const Layout& layout) const {
   int64_t first = layout.offset, last = layout.offset;
@@ -83,7 +91,7 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   check(layout.shape.size() == 0 || (0 <= first && last < stored),
         "a view of elements {} to {} in a storage of {}", first, last, stored);
   Tensor view;
-  view.impl_ = std::make_shared<Impl>();
+  view.impl_ = recycle<Impl>();
   view.impl_->storage = impl_->storage;
   view.impl_->layout = layout;
   view.impl_->dtype = dtype();

@@ -68,6 +68,7 @@ unsigned reads_db() {
 template <class F>
 struct Binary {
   static constexpr OpInfo info = F::info;
+  static constexpr bool broadcasts = true;
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {

@@ -13,9 +13,9 @@ struct Expr {
   Expr(double c) : constant(c) {}
   Expr(const Tensor& t) : t(t) {}
 
-  // This times a gradient.
+  // This times a gradient. (A choice between constants has no dtype of its own.)
   Tensor times(const Tensor& dy) const {
-    if (t) return mul(dy, t);
+    if (t) return mul(dy, cast(t, dy.dtype()));
     return constant == 1 ? dy : constant == -1 ? neg(dy) : mul(dy, constant);
   }
 };

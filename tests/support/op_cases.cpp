@@ -185,7 +185,8 @@ std::vector<OpCase> views() {
              return grad({sum(slice(whole, 0, 1, 5, 2) * x[0])}, {whole},
                          {.create_graph = true})[0] *
                     2;
-           }},
+           },
+       .composite = true},
       {.op = "cat",
        .inputs = {{{2, 3}}, {{4, 3}}},
        .run =
@@ -243,12 +244,14 @@ std::vector<OpCase> reductions() {
        .inputs = {{{4, 5}}},
        .run = [](In x) { return var(x[0], {1}); },
        .label = "in_var",
-       .tolerance = 4},
+       .tolerance = 4,
+       .composite = true},
       {.op = "sqrt",
        .inputs = {{{4, 5}}},
        .run = [](In x) { return stddev(x[0], {0}, true); },
        .label = "in_stddev",
-       .tolerance = 4},
+       .tolerance = 4,
+       .composite = true},
   };
 }
 
@@ -304,11 +307,13 @@ std::vector<OpCase> products() {
       {.op = "conv2d_input",
        .inputs = {{{1, 3, 3, 3}}, {{3, 2, 2, 3}}},
        .run = conv_gradient(0),
-       .tolerance = 8},
+       .tolerance = 8,
+       .composite = true},
       {.op = "conv2d_weight",
        .inputs = {{{1, 3, 3, 3}}, {{1, 2, 4, 5}}},
        .run = conv_gradient(1),
-       .tolerance = 8},
+       .tolerance = 8,
+       .composite = true},
       {.op = "max_pool2d",
        .inputs = {{{2, 3, 6, 5}}},
        .run =
@@ -398,7 +403,8 @@ std::vector<OpCase> networks() {
              const Tensor table = ones({5, 3}, x[0].dtype()).set_requires_grad();
              return grad({sum(embedding(table, x[1]) * x[0])}, {table}, {.create_graph = true})[0] *
                     2;
-           }},
+           },
+       .composite = true},
       {.op = "cross_entropy",
        .inputs = {{{5, 4}}, {{5}, 0, 4, Input::Index}},
        .run = cross_entropy_case({.reduction = Reduction::None}),

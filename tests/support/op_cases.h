@@ -4,6 +4,7 @@
 // is linked but has no row fails the suite.
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,13 @@ struct OpCase {
   double tolerance = 1;           // multiplies the tolerance of the dtype
   std::vector<Shape> empty = {};  // input shapes with a size of zero; none: the op refuses them
   bool narrow = true;             // runs in f16 and bf16
+  bool composite = false;         // its op gets what other ops make of the inputs
 
   std::string name() const { return label.empty() ? op : op + "_" + label; }
 };
 
 const std::vector<OpCase>& op_cases();
+inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 
 // Inputs for a row, the same at every call: reals in `dtype`, leaves if `leaves`.
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves);

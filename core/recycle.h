@@ -1,0 +1,93 @@
+#pragma once
+// Recycled<T>: an allocator for the small objects that every op makes and drops (handles, storages,
+// nodes). Freed blocks wait on a list of the thread that freed them, so that making one costs a few
+// instructions. For std::allocate_shared.
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <utility>
+
+namespace mixtape {
+namespace detail {
+
+// Lists of free blocks in steps of 64 bytes; a list is never longer than `most`.
+class Recycler {
+ public:
+  static constexpr size_t step = 64, largest = 2048;
+  static constexpr int most = 4096;
+
+  static void* take(size_t bytes) {
+    List* const l = list(bytes);
+    if (!l || !l->first) return ::operator new(l ? rounded(bytes) : bytes);
+    --l->length;
+    return std::exchange(l->first, l->first->next);
+  }
+  static void give(void* block, size_t bytes) noexcept {
+    List* const l = list(bytes);
+    if (!l || l->length == most) return ::operator delete(block);
+    l->first = new (block) Block{l->first};
+    ++l->length;
+  }
+
+ private:
+  struct Block {
+    Block* next;
+  };
+  struct List {
+    Block* first = nullptr;
+    int length = 0;
+  };
+  struct Lists {
+    std::array<List, largest / step> of;
+  };
+  // Frees the lists when the thread ends; objects that die later go straight to the system.
+  struct Guard {
+    ~Guard() {
+      Lists* const mine = std::exchange(lists, nullptr);
+      ended = true;
+      for (List& l : mine->of)
+        while (l.first) ::operator delete(std::exchange(l.first, l.first->next));
+      delete mine;
+    }
+  };
+
+  static size_t rounded(size_t bytes) { return (bytes + step - 1) / step * step; }
+  static List* list(size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+    return (void)bytes, nullptr;  // reuse would hide a use after free
+#else
+    if (bytes > largest) return nullptr;
+    if (!lists) [[unlikely]] {
+      if (ended) return nullptr;
+      lists = new Lists;
+      static thread_local Guard guard;
+      (void)guard;
+    }
+    return &lists->of[rounded(bytes) / step - 1];
+#endif
+  }
+  static inline thread_local constinit Lists* lists = nullptr;
+  static inline thread_local constinit bool ended = false;
+};
+
+}  // namespace detail
+
+template <class T>
+struct Recycled {
+  using value_type = T;
+  Recycled() = default;
+  template <class U> Recycled(const Recycled<U>&) {}
+
+  T* allocate(size_t n) { return static_cast<T*>(detail::Recycler::take(n * sizeof(T))); }
+  void deallocate(T* p, size_t n) noexcept { detail::Recycler::give(p, n * sizeof(T)); }
+  friend bool operator==(Recycled, Recycled) { return true; }
+};
+
+// std::make_shared with recycled memory.
+template <class T, class... A> std::shared_ptr<T> recycle(A&&... args) {
+  return std::allocate_shared<T>(Recycled<T>(), std::forward<A>(args)...);
+}
+
+}  // namespace mixtape
