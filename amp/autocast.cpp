@@ -1,0 +1,137 @@
+#include "amp/autocast.h"
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape::amp {
+namespace {
+
+Autocast* enclosing() { return dynamic_cast<Autocast*>(thread_state.policy); }
+
+DType widest(DType a, DType b) { return a == b ? a : f32; }
+
+// The cast of a tensor whose converted data was there already.
+class SharedCast final : public Node {
+ public:
+  using Node::Node;
+  std::string_view name() const override { return "cast"; }
+  Grads backward(const Tensor& dy) override { return {dy}; }
+};
+constexpr OpInfo shared_cast{"cast"};
+
+}  // namespace
+
+Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
+  const int64_t begin = leaf.layout().offset, count = leaf.numel();
+  if (copies_.size() >= sweep_at_) {
+    std::erase_if(copies_, [](const auto& entry) { return entry.second.source.expired(); });
+    sweep_at_ = 64 + 2 * copies_.size();
+  }
+  Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
+  if (copy.data && copy.version == leaf.version()) {
+    ++stats.hits;
+  } else {
+    ++stats.casts;
+    const NoGrad off;
+    copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}, begin}), to)};
+  }
+  Layout layout = t.layout();
+  layout.offset -= begin;
+  const Tensor narrowed = copy.data.with_layout(layout);
+  if (grad_enabled()) {
+    const Tensor* input = &t;
+    const auto node = std::make_shared<SharedCast>(Call{shared_cast, {&input, 1}});
+    node->finish(narrowed, true);
+    narrowed.set_maker(node);
+  }
+  return narrowed;
+}
+
+Autocast::Snapshot Autocast::opened(const AutocastOptions& o, const Snapshot& around) {
+  const DType low = o.low ? o.low->dtype : around.low;
+  check(is_narrow(low) || low == f32, "autocast to {}: low is f16, bf16 or f32", low);
+  const Preset preset = o.preset.value_or(around.rules->preset());
+  const bool off = preset == Preset::Off || preset == Preset::O0;
+  return {o.enabled && !off, o.cache, low, Rules::make(preset, o.overrides, around.rules.get())};
+}
+
+Autocast::Autocast(Snapshot snapshot)
+    : region_(enclosing()),
+      outer_(thread_state.policy),
+      state_(std::move(snapshot)),
+      cache_(region_ ? region_->cache_ : &own_cache_) {
+  thread_state.policy = this;
+}
+
+Autocast::~Autocast() { thread_state.policy = outer_; }
+
+const Autocast* Autocast::innermost() { return enclosing(); }
+
+Autocast::Snapshot Autocast::snapshot() {
+  if (const Autocast* region = enclosing()) return region->state_;
+  return {false, true, bf16, Rules::make(Preset::Torch, {}, nullptr)};
+}
+
+Tensor Autocast::converted(const Tensor& t, DType to) {
+  if (t.dtype() == to) return t;
+  const NoPolicy explicitly;
+  if (state_.cache && t.dtype() == f32 && is_narrow(to))
+    if (const Tensor leaf = leaf_of(t); leaf && leaf.is_contiguous())
+      return cache_->narrow(t, leaf, to);
+  return cast(t, to);
+}
+
+// The whole of automatic mixed precision: what to convert, and the dtype of the result.
+void Autocast::apply(Call& call) {
+  if (!state_.enabled) return;
+  const Precision precision = state_.rules->precision(call.op);
+  if (precision == Precision::Any || precision == Precision::Native) return;
+
+  std::optional<DType> common, of_arrays;  // the widest of all activations, and of those not 0-d
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || call.op.role(i) != Role::Activation || !is_float(t.dtype())) continue;
+    if (t.dtype() == f64) return;  // f64 is never cast, so nothing may be cast to go with it
+    common = widest(common.value_or(t.dtype()), t.dtype());
+    if (t.rank() > 0) of_arrays = widest(of_arrays.value_or(t.dtype()), t.dtype());
+  }
+  if (!common) return;
+
+  // A matrix product reads all its operands in one dtype, parameters among them.
+  const bool uniform = precision == Precision::Low || call.op.precision == Precision::Low;
+  DType to = *common;
+  if (precision == Precision::Low) {
+    to = state_.low;
+    call.out = state_.rules->widens_products() ? f32 : to;
+  } else if (precision == Precision::Widest) {
+    to = of_arrays.value_or(to);
+  } else {  // Full: reads what it is given, unless that is mixed
+    call.out = f32;
+    for (size_t i = 0; uniform && i < call.inputs.size(); ++i)
+      if (*call.inputs[i] && call.op.role(i) == Role::Parameter)
+        to = widest(to, call.inputs[i]->dtype());
+  }
+
+  const auto wanted = [&](Role role, DType now) {
+    const bool beside = now == to || (now == f32 && is_narrow(to));  // readable as it is
+    switch (role) {
+      case Role::Activation:
+        return to;
+      case Role::Parameter:
+        return beside && !uniform ? now : to;
+      case Role::Statistic:
+        return beside || !uniform ? now : to;  // else it may be one to update
+      default:
+        return now;
+    }
+  };
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || !is_float(t.dtype()) || t.dtype() == f64) continue;
+    const DType dtype = wanted(call.op.role(i), t.dtype());
+    if (dtype != t.dtype()) call.replace(i, converted(t, dtype));
+  }
+}
+
+}  // namespace mixtape::amp

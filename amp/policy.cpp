@@ -1,0 +1,238 @@
+#include "amp/policy.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape::amp {
+namespace {
+
+// `*` stands for any characters, `?` for one. A mismatch lets the last `*` swallow one more.
+bool matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = pattern.npos, swallowed = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      swallowed = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p, ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++swallowed;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
+}
+
+// Whether the pattern matches the module or one that it is in.
+bool matches_path(std::string_view pattern, std::string_view path) {
+  for (size_t end = 0; end <= path.size(); ++end)
+    if ((end == path.size() || path[end] == '.') && matches(pattern, path.substr(0, end)))
+      return true;
+  return false;
+}
+
+struct Entry {
+  std::string_view pattern;
+  Precision precision;
+};
+constexpr Entry fast[] = {{"*_norm", Precision::Native},
+                          {"softmax", Precision::Native},
+                          {"log_softmax", Precision::Native}};
+constexpr Entry safe[] = {{"gelu*", Precision::Full},
+                          {"silu", Precision::Full},
+                          {"sigmoid", Precision::Full},
+                          {"tanh", Precision::Full},
+                          {"scaled_dot_product_attention", Precision::Full}};
+constexpr std::string_view losses[] = {"*_loss", "*cross_entropy", "nll",
+                                       "bce*",   "kl_div",         "huber"};
+
+Precision look_up(std::span<const Entry> table, const OpInfo& op) {
+  for (const Entry& e : table)
+    if (matches(e.pattern, op.name)) return e.precision;
+  return op.precision;
+}
+
+Precision of_preset(Preset preset, const OpInfo& op) {
+  const auto is_loss = [&](std::string_view pattern) { return matches(pattern, op.name); };
+  const bool full = op.precision == Precision::Full;
+  switch (preset) {
+    case Preset::Fast:
+      return look_up(fast, op);
+    case Preset::Safe:
+      return look_up(safe, op);
+    case Preset::TensorCoresOnly:
+      return op.precision == Precision::Low ? Precision::Low : Precision::Any;
+    case Preset::O2:
+      return full && std::ranges::none_of(losses, is_loss) ? Precision::Native : op.precision;
+    case Preset::O3:
+      return full ? Precision::Native : op.precision;
+    case Preset::O0:
+    case Preset::Off:
+      return Precision::Any;
+    case Preset::Torch:
+    case Preset::O1:
+      break;
+  }
+  return op.precision;
+}
+
+// What people vary when they write a name: case and underscores.
+std::string plain(std::string_view name) {
+  std::string text;
+  for (const char c : name)
+    if (c != '_') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Insertions, deletions and substitutions from a to b (Levenshtein).
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t change = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({change, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+bool names_op(std::string_view pattern) {
+  return std::ranges::any_of(all_ops(),
+                             [&](const OpInfo* op) { return matches(pattern, op->name); });
+}
+
+void check_plausible_path(std::string_view pattern) {
+  check(!pattern.empty(), "an override without a name");
+  if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
+  const std::string text = plain(pattern);
+  const size_t allowed = text.size() < 5 ? 1 : 2;
+  std::vector<std::pair<size_t, std::string_view>> near;
+  for (const OpInfo* op : all_ops())
+    if (const size_t d = distance(text, plain(op->name)); d <= allowed)
+      near.emplace_back(d, op->name);
+  if (near.empty()) return;
+  std::ranges::sort(near);
+  std::string names;
+  for (const auto& [d, op] : near)
+    if (!names.ends_with(op)) names += fmt::format("{}{}", names.empty() ? "" : ", ", op);
+  fail("no op is called '{}'; near it are {} (for a module of that name, write '{}*')", pattern,
+       names, pattern);
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blank = " \t\r";
+  const size_t begin = text.find_first_not_of(blank);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(blank) - begin + 1);
+}
+
+std::optional<Precision> parse_precision(std::string_view text) {
+  for (const Precision p :
+       {Precision::Any, Precision::Native, Precision::Low, Precision::Full, Precision::Widest})
+    if (plain(text) == plain(mixtape::name(p))) return p;
+  return {};
+}
+
+// `where` precedes the line in errors.
+Overrides parse(std::string_view text, std::string_view where) {
+  Overrides overrides;
+  for (int line = 1; !text.empty(); ++line) {
+    const std::string_view whole = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), whole.size() + 1));
+    const std::string_view rule = trimmed(whole.substr(0, whole.find('#')));
+    if (rule.empty()) continue;
+    const size_t equals = rule.find('=');
+    check(equals != rule.npos, "{}line {}: '{}' is not of the form 'softmax = Native'", where, line,
+          rule);
+    const std::string_view pattern = trimmed(rule.substr(0, equals));
+    const std::string_view value = trimmed(rule.substr(equals + 1));
+    check(!pattern.empty(), "{}line {}: '{}' names no op and no module", where, line, rule);
+    const auto precision = parse_precision(value);
+    check(precision.has_value(),
+          "{}line {}: '{}' is not a precision; known are Any, Native, Low, Full, Widest", where,
+          line, value);
+    overrides.push_back({std::string(pattern), *precision});
+  }
+  return overrides;
+}
+
+}  // namespace
+
+std::string_view name(Preset p) {
+  constexpr std::string_view names[] = {"Torch", "Fast", "Safe", "TensorCoresOnly", "O0", "O1",
+                                        "O2",    "O3",   "Off"};
+  return names[static_cast<int>(p)];
+}
+
+Overrides parse_overrides(std::string_view text) { return parse(text, ""); }
+
+Overrides load_overrides(const std::string& path) {
+  std::ifstream file(path);
+  check(file.good(), "cannot read '{}'", path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse(text.str(), path + ": ");
+}
+// Kept per thread, so that a region in a training loop finds what an earlier one resolved.
+std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, const Rules* outer) {
+  static const Levels none;
+  const Levels& around = outer ? outer->levels_ : none;
+  const size_t first = own.empty() ? 0 : 1;
+  const auto is_asked = [&](const std::shared_ptr<const Rules>& r) {
+    const Levels& levels = r->levels_;
+    return r->preset_ == preset && levels.size() == around.size() + first &&
+           (own.empty() || std::ranges::equal(levels[0], own)) &&
+           std::equal(around.begin(), around.end(), levels.begin() + int64_t(first));
+  };
+  constexpr size_t most = 32;
+  thread_local std::vector<std::shared_ptr<const Rules>> known;
+  if (const auto found = std::ranges::find_if(known, is_asked); found != known.end()) return *found;
+
+  auto rules = std::make_shared<Rules>();
+  rules->preset_ = preset;
+  if (!own.empty()) rules->levels_.emplace_back();
+  for (const Override& o : own) {
+    const bool op = names_op(o.pattern);
+    if (!op) check_plausible_path(o.pattern);
+    rules->levels_[0].push_back({o, op});
+  }
+  rules->levels_.insert(rules->levels_.end(), around.begin(), around.end());
+  if (known.size() == most) known.erase(known.begin());
+  return known.emplace_back(std::move(rules));
+}
+
+Precision Rules::precision(const OpInfo& op) const {
+  if (levels_.empty() && preset_ == Preset::Torch) return op.precision;
+  const Place place{&op, levels_.empty() ? nullptr : Scope::module_path()};
+  const auto [entry, first] = resolved_.try_emplace(place);
+  if (first) entry->second = resolve(place);
+  return entry->second;
+}
+
+Precision Rules::resolve(const Place& place) const {
+  const OpInfo& op = *place.op;
+  if (op.name == "cast" || op.name == "cast_to_integer") return Precision::Any;
+  for (const std::vector<Rule>& level : levels_) {
+    const Rule* by_path = nullptr;
+    for (auto r = level.rbegin(); r != level.rend(); ++r) {
+      if (r->names_op && matches(r->pattern, op.name)) return r->precision;
+      if (!r->names_op && !by_path && op.precision != Precision::Any && place.module &&
+          matches_path(r->pattern, *place.module))
+        by_path = &*r;
+    }
+    if (by_path) return by_path->precision;
+  }
+  return of_preset(preset_, op);
+}
+
+}  // namespace mixtape::amp

@@ -1,0 +1,415 @@
+#include "amp/scaler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "amp/policy.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+#include "optim/clip.h"
+
+namespace mixtape::amp {
+namespace {
+
+using kernels::ScalerCount;
+
+constexpr int64_t remembered = 16;  // scales, for the diagnosis of a collapse
+
+bool is_scale(double value) {
+  const float s = static_cast<float>(value);
+  return std::isfinite(s) && s > 0;
+}
+
+void check_options(const ScalerOptions& o) {
+  check(is_scale(o.init_scale), "init_scale is {}, not a positive number that f32 holds",
+        o.init_scale);
+  check(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor is {}, not above 1",
+        o.growth_factor);
+  check(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor is {}, not between 0 and 1",
+        o.backoff_factor);
+  check(o.growth_interval >= 1, "growth_interval is {}, not at least 1", o.growth_interval);
+  check(o.min_scale >= 0 && o.min_scale <= o.init_scale,
+        "min_scale is {}, not between 0 and the initial scale of {}", o.min_scale, o.init_scale);
+  check(o.max_scale >= o.init_scale, "max_scale is {}, below the initial scale of {}", o.max_scale,
+        o.init_scale);
+  check(o.hysteresis >= 1, "hysteresis is {}, not at least 1", o.hysteresis);
+  check(o.max_consecutive_skips >= 0, "max_consecutive_skips is {}, not at least 0",
+        o.max_consecutive_skips);
+}
+
+Tensor element(const Tensor& t, int64_t i) { return t.with_layout(Layout({}, {}, i)); }
+Tensor scale_of(const Tensor& state) { return element(state, 0); }
+Tensor inverse_of(const Tensor& state) { return element(state, 1); }
+
+void set_scale(const Tensor& state, double value) {
+  kernels::Launch launch(state.device());
+  const double rounded = static_cast<float>(value);
+  kernels::fill(launch, rounded, scale_of(state));
+  kernels::fill(launch, 1 / rounded, inverse_of(state));
+  state.storage()->bump_version();
+}
+
+std::vector<View> views(const std::vector<Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+// A place for the gradient of a parameter that has none.
+View nothing() { return {nullptr, f32, Layout(Shape{0})}; }
+
+}  // namespace
+
+StepResult::State StepResult::state() const {
+  if (!has_grads_) return State::NoGrads;
+  return cause() == Cause::None ? State::Stepped : State::Skipped;
+}
+StepResult::Cause StepResult::cause() const {
+  const double verdict = verdict_ ? verdict_.item() : 0;
+  return verdict == 0 ? Cause::None : verdict == 1 ? Cause::Gradients : Cause::Loss;
+}
+
+GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
+  const Scope scope("GradScaler");
+  if (!enabled()) return;
+  check_options(options_);
+  scales_[0].initial = options_.init_scale;
+}
+GradScaler::GradScaler(DType low, const ScalerOptions& options)
+    : GradScaler([&] {
+        ScalerOptions o = options;
+        o.enabled = o.enabled && low == f16;
+        return o;
+      }()) {}
+
+GradScaler::LossScale& GradScaler::loss_scale(int id) {
+  const auto [entry, first] = scales_.try_emplace(id);
+  if (first) entry->second.initial = options_.init_scale;
+  return entry->second;
+}
+
+GradScaler::LossScale& GradScaler::scaled(int id) {
+  const auto entry = scales_.find(id);
+  check(entry != scales_.end() && entry->second.scale,
+        "loss {} was never scaled: call scale(loss).backward() first", id);
+  return entry->second;
+}
+
+Tensor GradScaler::scale(const Tensor& loss, int id) {
+  if (!enabled()) return loss;
+  const Scope scope("scale");
+  check(is_float(loss.dtype()), "a loss of {} elements (convert it to a float dtype)",
+        loss.dtype());
+  const NoPolicy as_called;
+  const Device device = loss.device();
+  LossScale& s = loss_scale(id);
+  if (!s.scale) {
+    s.scale = Tensor({2}, f32, device);
+    set_scale(s.scale, s.initial);
+    s.counts = zeros({int64_t(ScalerCount::Total)}, i32, device);
+    s.counts.set(int64_t(ScalerCount::Growth), double(s.initial_growth));
+    s.history = zeros({remembered}, f32, device);
+  }
+  const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
+  if (wide.requires_grad()) {  // else no gradient comes of it
+    s.last_loss = contiguous(wide.detach());
+    const View value = s.last_loss;
+    kernels::Launch launch(device);
+    kernels::find_nonfinite(launch, std::span(&value, 1), View{},
+                            s.flags.emplace_back(Shape{1}, f32, device));
+  }
+  return mul(wide, cast(scale_of(s.scale), wide.dtype()));
+}
+
+std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id) {
+  std::vector<Tensor> scaled;
+  for (const Tensor& loss : losses) scaled.push_back(scale(loss, id));
+  return scaled;
+}
+
+GradScaler::Record& GradScaler::record(const optim::Optimizer& opt) {
+  const auto known = std::ranges::find(records_, &opt, &Record::optimizer);
+  return known != records_.end() ? *known : records_.emplace_back(Record{.optimizer = &opt});
+}
+
+GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t parameters,
+                                         Device device) {
+  auto known = std::ranges::find(watched_, &opt, &Watched::optimizer);
+  if (known == watched_.end())
+    known = watched_.insert(known, {&opt, std::string(opt.name()), std::vector<std::string>(), {}});
+  Watched& w = *known;
+  const int64_t n = static_cast<int64_t>(parameters);
+  if (!w.last || w.last.numel() != n) w.last = zeros({n}, f32, device);
+  return w;
+}
+
+// One view per parameter, empty where there is no gradient; none at all if there is none anywhere.
+std::vector<View> GradScaler::gradients(const optim::Optimizer& opt) const {
+  std::vector<View> grads;
+  bool any = false;
+  for (size_t group = 0; group < opt.groups(); ++group) {
+    for (const Tensor& p : opt.params(group)) {
+      const Tensor g = optim::dense_grad(p);
+      check(!g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
+            "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
+            "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
+            grads.size(), opt.name());
+      grads.push_back(g ? View(g) : nothing());
+      any = any || g;
+    }
+  }
+  if (!any) grads.clear();
+  return grads;
+}
+
+void GradScaler::unscale(optim::Optimizer& opt, int id) {
+  if (!enabled()) return;
+  const Scope scope("unscale");
+  const LossScale& s = scaled(id);
+  Record& r = record(opt);
+  check(r.stage != Stage::Unscaled,
+        "the gradients of {} were unscaled already since the last update()", opt.name());
+  check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
+  if (gradients(opt).empty()) return;
+  for (const Tensor& p : opt.params())
+    if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
+
+  const std::vector<View> grads = gradients(opt);
+  const Device device = s.scale.device();
+  r.loss = id;
+  r.found = Tensor({int64_t(grads.size())}, f32, device);
+  kernels::Launch launch(device);
+  kernels::unscale(launch, grads, inverse_of(s.scale), r.found);
+  for (const Tensor& p : opt.params())
+    if (const Tensor g = p.grad()) g.storage()->bump_version();
+  r.stage = Stage::Unscaled;
+}
+
+StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
+  const Scope scope("step");
+  check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm is {}, not a number from 0",
+        options.clip_norm.value_or(0));
+  StepResult result;
+  Record* r = nullptr;
+  LossScale* s = nullptr;
+  if (enabled()) {
+    r = &record(opt);
+    check(r->stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
+    check(r->stage == Stage::Ready || options.loss.value_or(r->loss) == r->loss,
+          "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), r->loss,
+          options.loss.value_or(0));
+    r->loss = options.loss.value_or(r->loss);
+    s = &scaled(r->loss);
+  }
+
+  const std::vector<View> grads = gradients(opt);
+  if (grads.empty()) {
+    if (r) r->stage = Stage::Stepped;
+    result.has_grads_ = false;
+    return result;
+  }
+
+  const Device device = opt.params()[0].device();
+  kernels::Launch launch(device);
+  Tensor factor;
+  if (r && r->stage == Stage::Ready) {
+    factor = inverse_of(s->scale);
+    r->found = Tensor({int64_t(grads.size())}, f32, device);
+    kernels::find_nonfinite(launch, grads, factor, r->found);
+  }
+  const auto view = [](const Tensor& t) { return t ? View(t) : View{}; };
+  if (options.clip_norm) {
+    const Tensor norm2({}, f64, device), clipped({}, f32, device);
+    result.norm_ = Tensor({}, f32, device);
+    kernels::squared_norm(launch, grads, norm2);
+    kernels::clip_factor(launch, norm2, view(factor), *options.clip_norm, result.norm_, clipped);
+    factor = clipped;
+  }
+  if (r) {
+    result.verdict_ = Tensor({}, f32, device);
+    kernels::scaler_verdict(launch, r->found, views(s->flags), result.verdict_,
+                            watched(opt, grads.size(), device).last);
+  }
+  opt.step({.skip = view(result.verdict_), .grad_scale = view(factor)});
+  if (r) r->stage = Stage::Stepped;
+  return result;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (!enabled()) return;
+  const Scope scope("update");
+  check(std::ranges::any_of(scales_, [](const auto& s) { return bool(s.second.scale); }),
+        "no loss was ever scaled: call scale(loss).backward() first");
+  check(!new_scale || is_scale(*new_scale), "new_scale is {}, not a positive number that f32 holds",
+        new_scale.value_or(0));
+  const std::vector<Record> records = std::exchange(records_, {});
+  const kernels::ScalerRule rule{options_.growth_factor,   options_.backoff_factor,
+                                 options_.min_scale,       options_.max_scale,
+                                 options_.growth_interval, options_.hysteresis};
+  for (auto& [id, s] : scales_) {
+    if (!s.scale) continue;
+    std::vector<View> found;
+    for (const Record& r : records)
+      if (r.found && r.loss == id) found.push_back(r.found);
+    const std::vector<Tensor> flags = std::exchange(s.flags, {});
+    if (new_scale) {
+      set_scale(s.scale, *new_scale);
+    } else if (!found.empty()) {
+      kernels::Launch launch(s.scale.device());
+      kernels::scaler_update(launch, found, views(flags), rule, s.scale, s.counts, s.history);
+      for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
+    }
+  }
+  for (auto& [id, s] : scales_)
+    if (s.scale && !new_scale) poll(s);
+}
+
+// In host memory the counters can be read at once.
+void GradScaler::poll(LossScale& s) {
+  const double skips = s.counts.at(int64_t(ScalerCount::Skips));
+  std::string what;
+  if (s.counts.at(int64_t(ScalerCount::AtFloor)) != 0)
+    what = fmt::format("the loss scale would fall below {}", s.scale.at(0));
+  else if (options_.max_consecutive_skips > 0 && skips >= double(options_.max_consecutive_skips))
+    what = fmt::format("{} steps in a row were skipped", skips);
+  else
+    return;
+  s.counts.set(int64_t(ScalerCount::Skips), 0);
+  s.counts.set(int64_t(ScalerCount::AtFloor), 0);
+  throw ScaleCollapse(what + diagnosis(s));
+}
+
+std::string GradScaler::diagnosis(const LossScale& s) const {
+  std::string text = "\n  last loss: ";
+  if (!s.last_loss) {
+    text += "none";
+  } else if (s.last_loss.numel() == 1) {
+    text += fmt::format("{}", s.last_loss.item());
+    if (!std::isfinite(s.last_loss.item()))
+      text += ": it is the forward pass that fails, and no scale can help";
+  } else {
+    text += fmt::format("of shape {}", s.last_loss.shape());
+  }
+  text += "\n  recent scales:";
+  const int64_t updates = int64_t(s.counts.at(int64_t(ScalerCount::Updates)));
+  for (int64_t i = std::max<int64_t>(0, updates - remembered); i < updates; ++i)
+    text += fmt::format(" {}", s.history.at(i % remembered));
+  text += "\n  gradients last not finite:";
+  const std::vector<Overflow> overflow = last_overflow();
+  for (const Overflow& o : overflow)
+    text += fmt::format("\n    {} parameter {}{}{}", o.optimizer, o.parameter,
+                        o.name.empty() ? "" : ": ", o.name);
+  return text + (overflow.empty() ? " none" : "");
+}
+
+double GradScaler::scale_value(int id) const {
+  if (!enabled()) return 1;
+  const auto s = scales_.find(id);
+  if (s == scales_.end()) return options_.init_scale;
+  return s->second.scale ? s->second.scale.at(0) : s->second.initial;
+}
+int64_t GradScaler::growth_tracker(int id) const {
+  const auto s = scales_.find(id);
+  if (s == scales_.end()) return 0;
+  const LossScale& l = s->second;
+  return l.counts ? int64_t(l.counts.at(int64_t(ScalerCount::Growth))) : l.initial_growth;
+}
+GradScaler::Counters GradScaler::counters(int id) const {
+  const auto s = scales_.find(id);
+  if (s == scales_.end() || !s->second.counts) return {};
+  const Tensor& c = s->second.counts;
+  return {int64_t(c.at(int64_t(ScalerCount::Updates))),
+          int64_t(c.at(int64_t(ScalerCount::Skipped)))};
+}
+Tensor GradScaler::inverse_scale(int id) const {
+  if (!enabled()) return ones({});
+  const Scope scope("inverse_scale");
+  return inverse_of(const_cast<GradScaler*>(this)->scaled(id).scale);
+}
+
+std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
+  std::vector<Overflow> all;
+  for (const Watched& w : watched_)
+    for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
+      if (w.last.at(i) != 0)
+        all.push_back({w.kind, size_t(i) < w.names.size() ? w.names[size_t(i)] : "", size_t(i)});
+  return all;
+}
+
+void GradScaler::name_parameters(const optim::Optimizer& opt, std::vector<std::string> names) {
+  const Scope scope("name_parameters");
+  const size_t n = opt.params().size();
+  check(names.size() == n, "{} names for {} parameters", names.size(), n);
+  watched(opt, n, opt.params()[0].device()).names = std::move(names);
+}
+
+optim::StateDict GradScaler::state_dict() const {
+  optim::StateDict dict;
+  if (!enabled()) return dict;
+  const auto add = [&](const std::string& name, double value, DType dtype) {
+    dict.emplace_back(name, from({value}, {}, dtype));
+  };
+  add("scale", scale_value(), f32);
+  add("growth_factor", options_.growth_factor, f64);
+  add("backoff_factor", options_.backoff_factor, f64);
+  add("growth_interval", double(options_.growth_interval), i64);
+  add("growth_tracker", double(growth_tracker()), i32);
+  for (const auto& [id, s] : scales_) {
+    if (id == 0) continue;
+    add(fmt::format("scale.{}", id), scale_value(id), f32);
+    add(fmt::format("growth_tracker.{}", id), double(growth_tracker(id)), i32);
+  }
+  return dict;
+}
+
+void GradScaler::load_state_dict(const optim::StateDict& dict) {
+  if (!enabled()) return;
+  const Scope scope("load_state_dict");
+  check(!dict.empty(), "the state is empty: it was saved by a disabled scaler");
+  ScalerOptions options = options_;
+  std::map<int, std::pair<double, int64_t>> loaded;  // scale and tracker by loss
+  std::map<std::string, double> values;
+  for (const auto& [name, tensor] : dict) values[name] = tensor.item();
+  const auto take = [&](const std::string& name) {
+    const auto entry = values.find(name);
+    check(entry != values.end(), "the state has no '{}'", name);
+    const double value = entry->second;
+    values.erase(entry);
+    return value;
+  };
+  options.growth_factor = take("growth_factor");
+  options.backoff_factor = take("backoff_factor");
+  const auto take_count = [&](const std::string& name) {
+    const double value = take(name);
+    check(value >= 0 && value < 0x1p53, "'{}' is {}, not a count", name, value);
+    return int64_t(value);
+  };
+  options.growth_interval = take_count("growth_interval");
+  loaded[0] = {take("scale"), take_count("growth_tracker")};
+  while (!values.empty()) {
+    const std::string name = values.begin()->first;
+    int id = 0;
+    check(std::sscanf(name.c_str(), "scale.%d", &id) == 1 ||
+              std::sscanf(name.c_str(), "growth_tracker.%d", &id) == 1,
+          "the state has an unknown '{}'", name);
+    loaded[id] = {take(fmt::format("scale.{}", id)),
+                  take_count(fmt::format("growth_tracker.{}", id))};
+  }
+  check_options(options);
+  for (const auto& [id, l] : loaded) {
+    check(is_scale(l.first), "the scale of loss {} is {}, not a positive number that f32 holds", id,
+          l.first);
+  }
+  options_ = options;
+  for (const auto& [id, l] : loaded) {
+    LossScale& s = loss_scale(id);
+    s.initial = l.first;
+    s.initial_growth = l.second;
+    if (!s.scale) continue;
+    set_scale(s.scale, l.first);
+    s.counts.set(int64_t(ScalerCount::Growth), double(l.second));
+  }
+}
+
+}  // namespace mixtape::amp

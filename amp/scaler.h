@@ -1,0 +1,159 @@
+#pragma once
+// GradScaler: keeps f16 gradients from underflowing by multiplying the loss, and finds by itself
+// how much it may. Scale, counters and flags live on the device, and the optimizer's kernel reads
+// them there: a step waits for nothing, and what it did is read from its result when somebody asks.
+
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "optim/optimizer.h"
+
+namespace mixtape::amp {
+
+struct ScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;        // > 1
+  double backoff_factor = 0.5;     // between 0 and 1
+  int64_t growth_interval = 2000;  // updates without overflow until the scale grows
+  bool enabled = true;             // false: every call passes through
+  double min_scale = 0;            // to fall below it is a ScaleCollapse
+  double max_scale = std::numeric_limits<double>::infinity();  // growth stops there
+  int64_t hysteresis = 1;             // updates with overflow, in a row, until the scale backs off
+  int64_t max_consecutive_skips = 0;  // so many in a row are a ScaleCollapse; 0: never
+};
+
+// The scale fell below its minimum, or too many steps in a row were skipped. The message has the
+// diagnosis: the last loss, recent scales, the parameters whose gradients were not finite.
+class ScaleCollapse : public Error {
+  using Error::Error;
+};
+
+struct StepOptions {
+  std::optional<double> clip_norm =
+      {};  // limits the norm of all (unscaled) gradients, as clip_grad_norm
+  std::optional<int> loss =
+      {};  // whose scale the gradients carry: by default as in unscale(), or 0
+};
+
+// What became of a step. Only asking waits for the device; update() does not change the answer.
+class StepResult {
+ public:
+  enum class State { Stepped, Skipped, NoGrads };
+  enum class Cause { None, Gradients, Loss };  // what was not finite
+
+  State state() const;
+  Cause cause() const;
+  explicit operator bool() const { return state() == State::Stepped; }
+  // Of all gradients, before clipping: f32, 0-d. No tensor without clip_norm.
+  const Tensor& norm() const { return norm_; }
+
+ private:
+  friend class GradScaler;
+  bool has_grads_ = true;
+  Tensor verdict_;  // as the kernel scaler_verdict writes it; none: nothing could be skipped
+  Tensor norm_;
+};
+
+// One loop iteration is scale(loss).backward(), then for each optimizer step(), then update(). To
+// see or clip the true gradients, unscale() before step(). Disabled, every call passes through.
+//
+// step() without unscale() leaves grad() as backward made it, times S: its kernel unscales what it
+// reads. A step whose gradients hold inf or NaN is skipped: parameters and the optimizer's state
+// stay as they are, bit by bit, and update() lowers the scale. If a loss itself was not finite the
+// step is skipped too, but a lower scale could not help, so it stays.
+//
+// Losses may have scales of their own: scale(loss, id), then step(opt, {.loss = id}).
+class GradScaler {
+ public:
+  explicit GradScaler(const ScalerOptions& options = {});  // throws Error on values out of range
+  // Enabled only if `low`, the dtype of the Autocast region, is f16: the others have f32's range.
+  explicit GradScaler(DType low, const ScalerOptions& options = {});
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
+
+  bool enabled() const { return options_.enabled; }
+  const ScalerOptions& options() const { return options_; }
+
+  // loss * S, in f32 (f64 if the loss is).
+  Tensor scale(const Tensor& loss, int id = 0);
+  std::vector<Tensor> scale(const std::vector<Tensor>& losses, int id = 0);
+  // Divides the gradients by S and notes which are not finite, before or after. f16 gradients
+  // become f32. Throws Error if no loss was scaled, if called twice or after step() before
+  // update(), or if parameters are f16 and the optimizer keeps no f32 copies.
+  void unscale(optim::Optimizer& opt, int id = 0);
+  // Throws Error as unscale() does, and if called twice before update().
+  StepResult step(optim::Optimizer& opt, const StepOptions& options = {});
+  // Ends the iteration: moves each scale as its optimizers found, or sets all to new_scale. An
+  // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled.
+  void update(std::optional<double> new_scale = {});
+
+  // These wait for the device.
+  double scale_value(int id = 0) const;      // 1 if disabled
+  int64_t growth_tracker(int id = 0) const;  // updates without overflow since the scale moved
+  struct Counters {
+    int64_t updates = 0, skipped = 0;
+  };
+  Counters counters(int id = 0) const;
+  // 1/S on the device, f32, 0-d: for gradients of scale(loss) taken with grad(), as in a gradient
+  // penalty. Throws Error if no loss was scaled.
+  Tensor inverse_scale(int id = 0) const;
+
+  // The parameters whose gradients were not finite in the last step of each optimizer where any
+  // were.
+  struct Overflow {
+    std::string optimizer, name;  // name: empty unless given
+    size_t parameter;             // index in the optimizer's params()
+  };
+  std::vector<Overflow> last_overflow() const;
+  // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
+  void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
+
+  // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker", and "scale.1",
+  // "growth_tracker.1" for the loss with id 1; empty if disabled. To be taken after update().
+  // Loading throws Error, and changes nothing, if names or values do not fit; disabled, it does
+  // nothing.
+  optim::StateDict state_dict() const;
+  void load_state_dict(const optim::StateDict& dict);
+
+ private:
+  enum class Stage { Ready, Unscaled, Stepped };
+  struct LossScale {
+    double initial = 0;
+    int64_t initial_growth = 0;
+    Tensor scale;               // f32 [S, 1/S]; made on the device of the first loss
+    Tensor counts, history;     // as the kernel scaler_update keeps them
+    std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
+    Tensor last_loss;
+  };
+  struct Record {  // of one optimizer since the last update()
+    const optim::Optimizer* optimizer;
+    Stage stage = Stage::Ready;
+    int loss = 0;
+    Tensor found = {};  // f32 [parameters]; none: no gradients
+  };
+  struct Watched {  // of one optimizer, from its first step on
+    const optim::Optimizer* optimizer;
+    std::string kind;
+    std::vector<std::string> names;
+    Tensor last;  // as Record::found, of the last step where any was set
+  };
+
+  LossScale& loss_scale(int id);
+  LossScale& scaled(int id);  // throws Error if it never was
+  Record& record(const optim::Optimizer& opt);
+  Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
+  std::vector<View> gradients(const optim::Optimizer& opt) const;
+  void poll(LossScale& s);
+  std::string diagnosis(const LossScale& s) const;
+
+  ScalerOptions options_;
+  std::map<int, LossScale> scales_;
+  std::vector<Record> records_;
+  std::vector<Watched> watched_;
+};
+
+}  // namespace mixtape::amp

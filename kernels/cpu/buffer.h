@@ -1,0 +1,26 @@
+#pragma once
+// Buffer: uninitialised working memory of one task, taken from the allocator's cache. Unlike
+// Launch::scratch it may be used from any thread and is given back when the task ends.
+
+#include "core/allocator.h"
+
+namespace mixtape::kernels::cpu {
+
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count)
+      : bytes_(static_cast<size_t>(count) * sizeof(T)),
+        data_(static_cast<T*>(allocate(bytes_, Device::cpu()))) {}
+  ~Buffer() { release(data_, bytes_, Device::cpu()); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  T* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  T* data_;
+};
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,331 @@
+#pragma once
+// Lanes<float>, Lanes<double> and Lanes<int64_t>: 64 bytes of numbers that behave as one. The width
+// is the same on every processor (the compiler splits it where registers are shorter), so an
+// element's result never depends on where it falls. Everything is forced inline: this header is
+// compiled for several instruction sets within one program.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/dtype.h"
+
+#if defined(__AVX512F__) || defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace mixtape::kernels::cpu {
+
+namespace detail {
+template <class T>
+struct Vector;
+template <>
+struct Vector<float> {
+  using type __attribute__((vector_size(64))) = float;
+  using integer __attribute__((vector_size(64))) = int32_t;
+};
+template <>
+struct Vector<double> {
+  using type __attribute__((vector_size(64))) = double;
+  using integer __attribute__((vector_size(64))) = int64_t;
+};
+template <>
+struct Vector<int64_t> {
+  using type __attribute__((vector_size(64))) = int64_t;
+  using integer = type;
+};
+using Floats8 __attribute__((vector_size(32))) = float;
+using Doubles8 = Vector<double>::type;
+using Halves16 __attribute__((vector_size(32))) = uint16_t;
+using Words16 __attribute__((vector_size(64))) = uint32_t;
+#ifdef __AVX512F__
+// g++ 12 warns about uninitialised memory inside the unmasked intrinsics.
+inline constexpr __mmask16 all_lanes = 0xffff;
+#endif
+}  // namespace detail
+
+// The result of comparing lanes: all bits of a lane, or none.
+template <class T>
+struct Mask {
+  typename detail::Vector<T>::integer v;
+
+  [[gnu::always_inline]] friend Mask operator&(Mask a, Mask b) { return {a.v & b.v}; }
+  [[gnu::always_inline]] friend Mask operator|(Mask a, Mask b) { return {a.v | b.v}; }
+  [[gnu::always_inline]] friend Mask operator!(Mask a) { return {~a.v}; }
+  [[gnu::always_inline]] bool operator[](int i) const { return v[i] != 0; }
+};
+
+template <class T>
+[[gnu::always_inline]] inline Mask<T> both(Mask<T> a, Mask<T> b) {
+  return a & b;
+}
+template <class T>
+[[gnu::always_inline]] inline Mask<T> either(Mask<T> a, Mask<T> b) {
+  return a | b;
+}
+template <class T>
+[[gnu::always_inline]] inline bool any(Mask<T> m) {
+#ifdef __AVX512F__
+  return _mm512_test_epi64_mask(reinterpret_cast<__m512i>(m.v), reinterpret_cast<__m512i>(m.v)) !=
+         0;
+#else
+  const auto words = reinterpret_cast<detail::Vector<int64_t>::type>(m.v);
+  int64_t all = 0;
+  for (int i = 0; i < 8; ++i) all |= words[i];
+  return all != 0;
+#endif
+}
+
+template <class T>
+struct Lanes {
+  using Vector = typename detail::Vector<T>::type;
+  static constexpr int width = 64 / sizeof(T);
+  Vector v;
+
+  Lanes() = default;
+  [[gnu::always_inline]] Lanes(T x) : v(x - Vector{}) {}
+  [[gnu::always_inline]] Lanes(Vector v) : v(v) {}
+  [[gnu::always_inline]] T operator[](int i) const { return v[i]; }
+
+  [[gnu::always_inline]] friend Lanes operator+(Lanes a, Lanes b) { return a.v + b.v; }
+  [[gnu::always_inline]] friend Lanes operator-(Lanes a, Lanes b) { return a.v - b.v; }
+  [[gnu::always_inline]] friend Lanes operator*(Lanes a, Lanes b) { return a.v * b.v; }
+  [[gnu::always_inline]] friend Lanes operator/(Lanes a, Lanes b) { return a.v / b.v; }
+  [[gnu::always_inline]] friend Lanes operator-(Lanes a) { return -a.v; }
+  [[gnu::always_inline]] Lanes& operator+=(Lanes b) { return *this = *this + b; }
+  [[gnu::always_inline]] Lanes& operator*=(Lanes b) { return *this = *this * b; }
+  [[gnu::always_inline]] friend Mask<T> operator==(Lanes a, Lanes b) { return {a.v == b.v}; }
+  [[gnu::always_inline]] friend Mask<T> operator!=(Lanes a, Lanes b) { return {a.v != b.v}; }
+  [[gnu::always_inline]] friend Mask<T> operator<(Lanes a, Lanes b) { return {a.v < b.v}; }
+  [[gnu::always_inline]] friend Mask<T> operator<=(Lanes a, Lanes b) { return {a.v <= b.v}; }
+  [[gnu::always_inline]] friend Mask<T> operator>(Lanes a, Lanes b) { return {a.v > b.v}; }
+  [[gnu::always_inline]] friend Mask<T> operator>=(Lanes a, Lanes b) { return {a.v >= b.v}; }
+
+  // mask ? a : b
+  [[gnu::always_inline]] friend Lanes select(Mask<T> mask, Lanes a, Lanes b) {
+    return mask.v ? a.v : b.v;
+  }
+  // a * b + c, rounded once where the processor can (kernels are compiled with -ffp-contract=fast).
+  [[gnu::always_inline]] friend Lanes fma(Lanes a, Lanes b, Lanes c) { return a.v * b.v + c.v; }
+  // NaN in either gives NaN.
+  [[gnu::always_inline]] friend Lanes max(Lanes a, Lanes b) {
+    return select(a != a, a, select(a > b, a, b));
+  }
+  [[gnu::always_inline]] friend Lanes min(Lanes a, Lanes b) {
+    return select(a != a, a, select(a < b, a, b));
+  }
+};
+
+namespace detail {
+
+template <class T>
+using Bits = typename Vector<T>::integer;
+
+template <class T>
+[[gnu::always_inline]] inline Bits<T> bits(Lanes<T> x) {
+  return reinterpret_cast<Bits<T>>(x.v);
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> from_bits(Bits<T> x) {
+  return reinterpret_cast<typename Vector<T>::type>(x);
+}
+template <class T>
+inline constexpr auto sign_bit = std::is_same_v<T, float> ? int64_t{INT32_MIN} : INT64_MIN;
+
+// f on every lane, for what is rare or has no vector form.
+template <class T, class F>
+[[gnu::always_inline]] inline Lanes<T> each(Lanes<T> x, F f) {
+  Lanes<T> y;
+  for (int i = 0; i < Lanes<T>::width; ++i) y.v[i] = f(x.v[i]);
+  return y;
+}
+
+// c[0] x^n + ... + c[n], by Horner's rule.
+template <class T, class... C>
+[[gnu::always_inline]] inline Lanes<T> polynomial(Lanes<T> x, T first, C... rest) {
+  Lanes<T> y = first;
+  ((y = fma(y, x, Lanes<T>(T(rest)))), ...);
+  return y;
+}
+
+}  // namespace detail
+
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> abs(Lanes<T> x) {
+  using Bits = detail::Bits<T>;
+  return detail::from_bits<T>(detail::bits(x) &
+                              ~(Bits{} + decltype(Bits{}[0] + 0)(detail::sign_bit<T>)));
+}
+// |x| with the sign of s.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> copysign(Lanes<T> x, Lanes<T> s) {
+  using Bits = detail::Bits<T>;
+  const Bits sign = Bits{} + decltype(Bits{}[0] + 0)(detail::sign_bit<T>);
+  return detail::from_bits<T>((detail::bits(x) & ~sign) | (detail::bits(s) & sign));
+}
+
+[[gnu::always_inline]] inline Lanes<float> sqrt(Lanes<float> x) {
+#ifdef __AVX512F__
+  return Lanes<float>(
+      static_cast<Lanes<float>::Vector>(_mm512_maskz_sqrt_ps(detail::all_lanes, x.v)));
+#else
+  return detail::each(x, [](float a) { return std::sqrt(a); });
+#endif
+}
+[[gnu::always_inline]] inline Lanes<double> sqrt(Lanes<double> x) {
+#ifdef __AVX512F__
+  return Lanes<double>(static_cast<Lanes<double>::Vector>(_mm512_maskz_sqrt_pd(0xff, x.v)));
+#else
+  return detail::each(x, [](double a) { return std::sqrt(a); });
+#endif
+}
+// To the nearest integer, ties to even.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> round(Lanes<T> x) {
+  const T magic = sizeof(T) == 4 ? T(0x1p23) : T(0x1p52);  // from here on every number is whole
+  const Lanes<T> a = abs(x);
+  return copysign(select(a < Lanes<T>(magic), (a + magic) - magic, x), x);
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> floor(Lanes<T> x) {
+  const Lanes<T> r = round(x);
+  return copysign(select(r > x, r - T(1), r), x);
+}
+
+namespace detail {
+// Combines lane i with lane i ^ distance.
+template <int distance, class T, int... i>
+[[gnu::always_inline]] inline Lanes<T> swapped(Lanes<T> x, std::integer_sequence<int, i...>) {
+  return Lanes<T>(__builtin_shufflevector(x.v, x.v, (i ^ distance)...));
+}
+template <class T, class F>
+[[gnu::always_inline]] inline T fold(Lanes<T> x, F f) {
+  constexpr std::make_integer_sequence<int, Lanes<T>::width> lanes;
+  if constexpr (lanes.size() == 16) x = f(x, swapped<8>(x, lanes));
+  x = f(x, swapped<4>(x, lanes));
+  x = f(x, swapped<2>(x, lanes));
+  x = f(x, swapped<1>(x, lanes));
+  return x.v[0];
+}
+}  // namespace detail
+
+// Over all lanes, as a tree of fixed shape: lane i with lane i + width / 2, and so on.
+template <class T>
+[[gnu::always_inline]] inline T hsum(Lanes<T> x) {
+  return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return a + b; });
+}
+template <class T>
+[[gnu::always_inline]] inline T hmax(Lanes<T> x) {
+  return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return max(a, b); });
+}
+template <class T>
+[[gnu::always_inline]] inline T hmin(Lanes<T> x) {
+  return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return min(a, b); });
+}
+
+// --- memory ---
+
+// Lanes from `width` elements of type S at p, unaligned, widened exactly (double to float rounds).
+template <class S, class T = math_t<S>>
+[[gnu::always_inline]] inline Lanes<T> load(const S* p) {
+  Lanes<T> x;
+  if constexpr (std::is_same_v<S, T>) {
+    std::memcpy(&x.v, p, sizeof x.v);
+  } else if constexpr (std::is_same_v<S, Half> && std::is_same_v<T, float>) {
+#if defined(__AVX512F__)
+    x.v = _mm512_maskz_cvtph_ps(detail::all_lanes,
+                                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__F16C__)
+    const __m256 low = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256 high = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + 1));
+    std::memcpy(&x.v, &low, 32);
+    std::memcpy(reinterpret_cast<char*>(&x.v) + 32, &high, 32);
+#else
+    for (int i = 0; i < x.width; ++i) x.v[i] = float(p[i]);
+#endif
+  } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
+    detail::Halves16 h;
+    std::memcpy(&h, p, sizeof h);
+#ifdef __AVX512F__
+    const auto words = reinterpret_cast<detail::Words16>(
+        _mm512_maskz_cvtepu16_epi32(detail::all_lanes, reinterpret_cast<__m256i>(h)));
+#else
+    const auto words = __builtin_convertvector(h, detail::Words16);
+#endif
+    x.v = reinterpret_cast<typename Lanes<T>::Vector>(words << 16);
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
+    detail::Floats8 f;
+    std::memcpy(&f, p, sizeof f);
+    x.v = __builtin_convertvector(f, typename Lanes<T>::Vector);
+  } else {
+    for (int i = 0; i < x.width; ++i) x.v[i] = static_cast<T>(p[i]);
+  }
+  return x;
+}
+
+// Rounds to nearest even; NaN stays NaN and subnormals stay themselves.
+template <class S, class T>
+[[gnu::always_inline]] inline void store(S* p, Lanes<T> x) {
+  if constexpr (std::is_same_v<S, T>) {
+    std::memcpy(p, &x.v, sizeof x.v);
+  } else if constexpr (std::is_same_v<S, Half> && std::is_same_v<T, float>) {
+#if defined(__AVX512F__)
+    const __m256i h = _mm512_maskz_cvtps_ph(detail::all_lanes, x.v,
+                                            _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+#elif defined(__F16C__)
+    __m256 part[2];
+    std::memcpy(part, &x.v, sizeof part);
+    for (int i = 0; i < 2; ++i) {
+      const __m128i h = _mm256_cvtps_ph(part[i], _MM_FROUND_TO_NEAREST_INT);
+      std::memcpy(static_cast<void*>(p + 8 * i), &h, sizeof h);
+    }
+#else
+    for (int i = 0; i < x.width; ++i) p[i] = Half(float(x.v[i]));
+#endif
+  } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
+    // In integers: vcvtneps2bf16 would flush subnormals.
+    const detail::Words16 f = reinterpret_cast<detail::Words16>(x.v);
+    const detail::Words16 rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
+    const detail::Words16 quiet = (f >> 16) | 0x40u;
+    const detail::Words16 r = (f & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+#ifdef __AVX512F__
+    const __m256i h = _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r));
+#else
+    const auto h = __builtin_convertvector(r, detail::Halves16);
+#endif
+    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
+    const detail::Floats8 f = __builtin_convertvector(x.v, detail::Floats8);
+    std::memcpy(p, &f, sizeof f);
+  } else {
+    for (int i = 0; i < x.width; ++i) p[i] = S(T(x.v[i]));
+  }
+}
+
+// One bool for each lane.
+template <class T>
+[[gnu::always_inline]] inline void store(bool* p, Mask<T> m) {
+  using Bytes __attribute__((vector_size(Lanes<T>::width))) = int8_t;
+  const Bytes b = __builtin_convertvector(m.v, Bytes) & 1;
+  std::memcpy(p, &b, sizeof b);
+}
+
+// The first n < width elements; other lanes read as `rest` and are not written.
+template <class S, class T = math_t<S>>
+[[gnu::always_inline]] inline Lanes<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
+  S buffer[Lanes<T>::width];
+  for (int i = 0; i < Lanes<T>::width; ++i) buffer[i] = rest;
+  std::memcpy(static_cast<void*>(buffer), p, static_cast<size_t>(n) * sizeof(S));
+  return load<S, T>(buffer);
+}
+template <class S, class T>
+[[gnu::always_inline]] inline void store_first(S* p, Lanes<T> x, int64_t n) {
+  S buffer[Lanes<T>::width];
+  store(buffer, x);
+  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(n) * sizeof(S));
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,122 @@
+// Moving and converting elements.
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/strips.h"
+#include "kernels/elementwise.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class From, class To>
+void convert_strip(void* const* p, int64_t n, const void*) {
+  const From* const x = static_cast<const From*>(p[0]);
+  To* const y = static_cast<To*>(p[1]);
+  if constexpr (std::is_same_v<From, To>) {
+    std::memmove(static_cast<void*>(y), x, static_cast<size_t>(n) * sizeof(To));
+  } else if constexpr (is_float(dtype_of<From>()) && is_float(dtype_of<To>())) {
+    using M = std::conditional_t<std::is_same_v<From, double> || std::is_same_v<To, double>, double,
+                                 float>;
+    for (int64_t i = 0; i < n; i += Lanes<M>::width) store(y + i, load<From, M>(x + i));
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(x[i]);
+  }
+}
+
+template <class Word>
+void where_strip(void* const* p, int64_t n, const void*) {
+  const bool* const condition = static_cast<const bool*>(p[0]);
+  const Word* const a = static_cast<const Word*>(p[1]);
+  const Word* const b = static_cast<const Word*>(p[2]);
+  Word* const c = static_cast<Word*>(p[3]);
+  for (int64_t i = 0; i < n; ++i) c[i] = condition[i] ? a[i] : b[i];
+}
+
+template <class Word>
+void fill_strip(void* const* p, int64_t n, const void* value) {
+  std::fill_n(static_cast<Word*>(p[0]), n, *static_cast<const Word*>(value));
+}
+
+template <class Tx, class Ty>
+void accumulate_strip(void* const* p, int64_t n, const void*) {
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  Ty* const y = static_cast<Ty*>(p[2]);
+  const Ty* const old = static_cast<const Ty*>(p[1]);
+  if constexpr (std::is_integral_v<Ty>) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<Ty>(Whole(old[i]) + Whole(x[i]));
+  } else {
+    using M = math_t<Ty>;
+    for (int64_t i = 0; i < n; i += Lanes<M>::width)
+      store(y + i, load<Ty, M>(old + i) + load<Tx, M>(x + i));
+  }
+}
+
+}  // namespace
+
+void convert(Launch& launch, In x, Out y) {
+  if (x.dtype == y.dtype && is_transposed(x, y)) return copy_transposed(x, y);
+  for_strips(launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
+               return visit(y.dtype, []<class To>() -> Strip { return &convert_strip<From, To>; });
+             }));
+}
+
+void where(Launch& launch, In condition, In a, In b, Out c) {
+  with_word(size_of(c.dtype), [&]<class Word>(Word) {
+    for_strips(launch, {&condition, &a, &b, &c}, &where_strip<Word>);
+  });
+}
+
+void fill(Launch& launch, double value, Out y) {
+  visit(y.dtype, [&]<class T>() {
+    const T v = convert_to<T>(value);
+    with_word(sizeof(T), [&]<class Word>(Word) {
+      Word bits;
+      std::memcpy(&bits, &v, sizeof bits);
+      for_strips(launch, {&y}, &fill_strip<Word>, &bits);
+    });
+  });
+}
+
+void arange(Launch&, double start, double step, Out y) {
+  visit(y.dtype, [&]<class T>() {
+    T* const to = y.as<T>();
+    parallel_ranges(y.size(), 16384, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = convert_to<T>(start + static_cast<double>(i) * step);
+    });
+  });
+}
+
+void accumulate(Launch& launch, In x, Out y) {
+  if (is_float(x.dtype)) {
+    for_strips(launch, {&x, &y, &y}, visit_float(x.dtype, [&]<class Tx>() {
+                 return visit_float(y.dtype,
+                                    []<class Ty>() -> Strip { return &accumulate_strip<Tx, Ty>; });
+               }));
+  } else {
+    for_strips(launch, {&x, &y, &y},
+               visit(x.dtype, []<class T>() -> Strip { return &accumulate_strip<T, T>; }));
+  }
+}
+
+void bounds(Launch&, In x, Out low_high) {
+  int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
+  const int64_t* const p = x.as<int64_t>();
+  const bool dense = x.layout.is_contiguous();
+  for (int64_t i = 0, n = x.size(); i < n; ++i) {
+    const int64_t v = p[dense ? i : x.layout.at(i)];
+    low = std::min(low, v);
+    high = std::max(high, v);
+  }
+  low_high.as<int64_t>()[low_high.layout.at(0)] = low;
+  low_high.as<int64_t>()[low_high.layout.at(1)] = high;
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,256 @@
+// Layer norm over rows and batch norm over channels. Variance is taken around the mean in a second
+// pass over data that is still in cache; parameters and their gradients are f32 (or f64) inside.
+
+#include <vector>
+
+#include "kernels/cpu/buffer.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t grain(int64_t n) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)); }
+
+// The sum of f(i, count) over a run, in pieces short enough for f32.
+template <class T, class F>
+[[gnu::always_inline]] inline double sum_over(int64_t n, F f) {
+  constexpr int64_t piece = 8192;
+  double total = 0;
+  for (int64_t start = 0; start < n; start += piece) {
+    Lanes<T> sum(T(0));
+    for_lanes<T>(std::min(piece, n - start),
+                 [&](int64_t i, int64_t count) { sum += f(start + i, count); });
+    total += static_cast<double>(hsum(sum));
+  }
+  return total;
+}
+
+struct Moments {
+  double mean, var;  // biased
+};
+
+template <class T, class S>
+Moments moments(const S* x, int64_t n) {
+  const double size = static_cast<double>(n);
+  const double mean =
+      sum_over<T>(n, [&](int64_t i, int64_t count) { return read<T>(x + i, count); }) / size;
+  const Lanes<T> center(static_cast<T>(mean));
+  const double squares = sum_over<T>(n, [&](int64_t i, int64_t count) {
+    const Lanes<T> d = keep(read<T>(x + i, count) - center, count);
+    return d * d;
+  });
+  const double off = mean - static_cast<double>(static_cast<T>(mean));
+  return {mean, squares / size - off * off};
+}
+
+// The channels of x [n, c, inner] one at a time as dense runs of T, and back.
+struct Channels {
+  int64_t n, c, inner;
+  explicit Channels(In x)
+      : n(x.shape()[0]), c(x.shape()[1]), inner(x.size() ? x.size() / (n * c) : 0) {}
+  int64_t length() const { return n * inner; }
+
+  template <class S, class T>
+  void gather(const S* x, int64_t channel, T* run) const {
+    for (int64_t i = 0; i < n; ++i) {
+      const S* const from = x + (i * c + channel) * inner;
+      if (inner < 8) {
+        for (int64_t j = 0; j < inner; ++j) run[i * inner + j] = static_cast<T>(from[j]);
+      } else {
+        convert_run(from, inner, run + i * inner);
+      }
+    }
+  }
+  template <class T, class O>
+  void scatter(const T* run, int64_t channel, O* y) const {
+    for (int64_t i = 0; i < n; ++i) {
+      O* const to = y + (i * c + channel) * inner;
+      if (inner < 8) {
+        for (int64_t j = 0; j < inner; ++j) to[j] = static_cast<O>(run[i * inner + j]);
+      } else {
+        convert_run(run + i * inner, inner, to);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, Out rstd) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const Moments m = moments<T>(in, n);
+        const T center = static_cast<T>(m.mean),
+                inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
+        mean.as<T>()[r] = center;
+        rstd.as<T>()[r] = inverse;
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          Lanes<T> v = (read<T>(in + i, count) - Lanes<T>(center)) * Lanes<T>(inverse);
+          if (scale) v = v * read<T>(scale + i, count);
+          if (shift) v = v + read<T>(shift + i, count);
+          write(y.as<O>() + r * n + i, v, count);
+        });
+      }
+    });
+  });
+}
+
+// With h = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - h mean(g h)), dw = sum over rows
+// of dy h, db = sum over rows of dy.
+void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
+  const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
+  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+    using T = math_t<S>;
+    const T* const scale = widened<T>(launch, w);
+    const auto normal = [&](int64_t r, int64_t i, int64_t count) {
+      return (read<T>(x.as<S>() + r * n + i, count) - Lanes<T>(mean.as<T>()[r])) *
+             Lanes<T>(rstd.as<T>()[r]);
+    };
+    const auto scaled = [&](int64_t r, int64_t i, int64_t count) {
+      const Lanes<T> g = read<T>(dy.as<D>() + r * n + i, count);
+      return scale ? g * read<T>(scale + i, count) : g;
+    };
+    const double size = static_cast<double>(n);
+    if (dx)
+      parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const Lanes<T> level(static_cast<T>(
+              sum_over<T>(n, [&](int64_t i, int64_t count) { return scaled(r, i, count); }) /
+              size));
+          const Lanes<T> slope(static_cast<T>(sum_over<T>(n,
+                                                          [&](int64_t i, int64_t count) {
+                                                            return scaled(r, i, count) *
+                                                                   normal(r, i, count);
+                                                          }) /
+                                              size));
+          for_lanes<T>(n, [&](int64_t i, int64_t count) {
+            const Lanes<T> v = scaled(r, i, count) - level - normal(r, i, count) * slope;
+            write(dx.as<O>() + r * n + i, v * Lanes<T>(rstd.as<T>()[r]), count);
+          });
+        }
+      });
+    if (!dw && !db) return;
+
+    // Each part sums over its own rows; the parts are added in order.
+    const int64_t parts = std::clamp<int64_t>(rows / 32, 1, 16);
+    T* const sums = launch.scratch<T>(parts * 2 * n);
+    std::fill_n(sums, parts * 2 * n, T(0));
+    parallel_for(parts, [&](int64_t part) {
+      T *const w_sum = sums + part * 2 * n, *const b_sum = w_sum + n;
+      for (int64_t r = part * rows / parts; r < (part + 1) * rows / parts; ++r)
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> g = read<T>(dy.as<D>() + r * n + i, count);
+          write(w_sum + i, read<T>(w_sum + i, count) + g * normal(r, i, count), count);
+          write(b_sum + i, read<T>(b_sum + i, count) + g, count);
+        });
+    });
+    for (int64_t part = 1; part < parts; ++part)
+      for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[part * 2 * n + i];
+    if (dw) narrow_to(dw, sums);
+    if (db) narrow_to(db, sums + n);
+  });
+}
+
+void batch_stats(Launch&, In x, double eps, Out mean, Out var, Out rstd) {
+  const Channels z(x);
+  visit_float(x.dtype, [&]<class S>() {
+    using T = math_t<S>;
+    parallel_ranges(z.c, grain(z.length()), [&](int64_t begin, int64_t end) {
+      Buffer<T> run(z.length());
+      for (int64_t c = begin; c < end; ++c) {
+        z.gather(x.as<S>(), c, run.data());
+        const Moments m = moments<T>(run.data(), z.length());
+        mean.as<T>()[c] = static_cast<T>(m.mean);
+        var.as<T>()[c] = static_cast<T>(m.var);
+        rstd.as<T>()[c] = static_cast<T>(1 / std::sqrt(m.var + eps));
+      }
+    });
+  });
+}
+
+void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
+  const Channels z(x);
+  if (x.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
+    const T *const weight = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    T* const scale = launch.scratch<T>(z.c);
+    for (int64_t c = 0; c < z.c; ++c) scale[c] = inverse[c] * (weight ? weight[c] : T(1));
+    const int64_t run = z.c * z.inner;  // of one image
+    parallel_ranges(z.n, grain(run), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * run; i < end * run; i += run) {
+        const S* const in = x.as<S>() + i;
+        O* const out = y.as<O>() + i;
+        if (z.inner == 1) {
+          for_lanes<T>(z.c, [&](int64_t c, int64_t count) {
+            const Lanes<T> v =
+                (read<T>(in + c, count) - read<T>(center + c, count)) * read<T>(scale + c, count);
+            write(out + c, shift ? v + read<T>(shift + c, count) : v, count);
+          });
+          continue;
+        }
+        for (int64_t c = 0; c < z.c; ++c) {
+          const Lanes<T> less(center[c]), times(scale[c]), plus(shift ? shift[c] : T(0));
+          for_lanes<T>(z.inner, [&](int64_t j, int64_t count) {
+            write(out + c * z.inner + j,
+                  (read<T>(in + c * z.inner + j, count) - less) * times + plus, count);
+          });
+        }
+      }
+    });
+  });
+}
+
+// With h = (x - mean) rstd: dw = sum(dy h), db = sum(dy), dx = w rstd (dy - mean(dy) - h mean(dy
+// h)); with fixed statistics dx = w rstd dy.
+void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
+                     Out dw, Out db) {
+  const Channels z(x);
+  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+    using T = math_t<S>;
+    const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
+    const T* const weight = widened<T>(launch, w);
+    T *const w_sum = launch.scratch<T>(z.c), *const b_sum = launch.scratch<T>(z.c);
+    parallel_ranges(z.c, grain(z.length()), [&](int64_t begin, int64_t end) {
+      const int64_t n = z.length();
+      Buffer<T> x_run(n), dy_run(n);
+      T *const h = x_run.data(), *const g = dy_run.data();
+      for (int64_t c = begin; c < end; ++c) {
+        z.gather(x.as<S>(), c, h);
+        z.gather(dy.as<D>(), c, g);
+        const Lanes<T> less(center[c]), times(inverse[c]);
+        const double level =
+            sum_over<T>(n, [&](int64_t i, int64_t count) { return read<T>(g + i, count); });
+        const double slope = sum_over<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> v = (read<T>(h + i, count) - less) * times;
+          write(h + i, v, count);
+          return v * read<T>(g + i, count);
+        });
+        w_sum[c] = static_cast<T>(slope);
+        b_sum[c] = static_cast<T>(level);
+        if (!dx) continue;
+        const double per = fixed_stats ? 0 : 1 / static_cast<double>(n);
+        const Lanes<T> mean_g(static_cast<T>(level * per)), mean_gh(static_cast<T>(slope * per));
+        const Lanes<T> scale(inverse[c] * (weight ? weight[c] : T(1)));
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> v = read<T>(g + i, count) - mean_g - read<T>(h + i, count) * mean_gh;
+          write(g + i, v * scale, count);
+        });
+        z.scatter(g, c, dx.as<O>());
+      }
+    });
+    if (dw) narrow_to(dw, w_sum);
+    if (db) narrow_to(db, b_sum);
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

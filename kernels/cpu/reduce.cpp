@@ -1,0 +1,313 @@
+// Reductions in a fixed order. Each result is made of chunks of fixed size; a chunk is reduced on
+// lanes in f32 (f64, i64), and the chunks are combined one after the other in f64 (i64). Where a
+// kept dimension is dense in memory, lanes hold neighbouring results; elsewhere, parts of one
+// result.
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/strips.h"
+#include "kernels/elementwise.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t chunk_elements = 4096;  // of one result, where lanes hold its parts
+constexpr int64_t chunk_rows = 256;       // of one result, where lanes hold neighbouring results
+constexpr int64_t grain = 16384;          // elements that are worth a thread's while
+
+// Type to accumulate one chunk in, and to combine chunks in.
+template <class T>
+using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t, math_t<T>>;
+template <class T>
+using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+struct Sum {
+  template <class S>
+  static constexpr S identity = S(0.0f);
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return a + b;
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
+    return hsum(x);
+  }
+};
+
+template <class S>
+constexpr S lowest() {
+  if constexpr (std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>)
+    return S(-std::numeric_limits<float>::infinity());
+  else if constexpr (std::is_floating_point_v<S>)
+    return -std::numeric_limits<S>::infinity();
+  else
+    return std::numeric_limits<S>::min();
+}
+template <class S>
+constexpr S highest() {
+  if constexpr (std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>)
+    return S(std::numeric_limits<float>::infinity());
+  else if constexpr (std::is_floating_point_v<S>)
+    return std::numeric_limits<S>::infinity();
+  else
+    return std::numeric_limits<S>::max();
+}
+
+struct Max {
+  template <class S>
+  static constexpr S identity = lowest<S>();
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return Maximum::f(a, b);
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
+    return hmax(x);
+  }
+};
+struct Min {
+  template <class S>
+  static constexpr S identity = highest<S>();
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return Minimum::f(a, b);
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
+    return hmin(x);
+  }
+};
+
+// x split into the dimensions that stay and those that go, each collapsed, in the order of memory.
+struct Plan {
+  Layout kept_x, kept_y, reduced;
+  int64_t results = 1, count = 1;  // how many results, of how many elements each
+
+  Plan(In x, In y) {
+    int order[max_rank];
+    for (int d = 0; d < x.layout.rank(); ++d) order[d] = d;
+    std::stable_sort(order, order + x.layout.rank(), [&](int a, int b) {
+      return std::abs(x.strides()[a]) > std::abs(x.strides()[b]);
+    });
+    for (int k = 0; k < x.layout.rank(); ++k) {
+      const int d = order[k];
+      const int64_t size = x.shape()[d];
+      if (size == 1) continue;
+      const auto append = [](Layout& l, int64_t n, int64_t stride) {
+        l.shape.push_back(n);
+        l.strides.push_back(stride);
+      };
+      if (y.shape()[d] == 1) {
+        append(reduced, size, x.strides()[d]);
+        count *= size;
+      } else {
+        append(kept_x, size, x.strides()[d]);
+        append(kept_y, size, y.strides()[d]);
+        results *= size;
+      }
+    }
+    Layout* const kept[] = {&kept_x, &kept_y};
+    Layout* const gone[] = {&reduced};
+    collapse(kept);
+    collapse(gone);
+  }
+};
+
+// One chunk of one result: `count` elements of `reduced` from `begin` on.
+template <class Op, class S>
+chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_t count) {
+  using T = chunk_t<S>;
+  using L = Lanes<T>;
+  constexpr int width = L::width;
+  if (count == 0) return Op::template identity<T>;
+  L acc[4] = {Op::template identity<T>, Op::template identity<T>, Op::template identity<T>,
+              Op::template identity<T>};
+  const auto add = [&](const S* p, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 * width <= n; i += 4 * width)
+      for (int k = 0; k < 4; ++k) acc[k] = Op::join(acc[k], load<S, T>(p + i + k * width));
+    for (; i + width <= n; i += width) acc[0] = Op::join(acc[0], load<S, T>(p + i));
+    if (i < n) acc[1] = Op::join(acc[1], load_first<S, T>(p + i, n - i, Op::template identity<S>));
+  };
+  Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
+  if (reduced.strides[-1] == 1 && reduced.shape[-1] >= 64) {
+    for (int64_t left = count; left > 0;) {
+      const Walk::Run run = walk.next(left);
+      add(reinterpret_cast<const S*>(run.data), run.count);
+      left -= run.count;
+    }
+  } else {
+    constexpr int64_t piece = 512;
+    alignas(64) S buffer[piece];
+    for (int64_t left = count; left > 0; left -= piece) {
+      const int64_t n = std::min(left, piece);
+      if (reduced.rank() == 1 && reduced.strides[0] == 1) {
+        add(x + begin + count - left, n);
+      } else {
+        walk.gather(buffer, n);
+        add(buffer, n);
+      }
+    }
+  }
+  return Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
+}
+
+// Results `width` apart in memory: the chunk of rows [begin, end) of `columns` neighbouring
+// results.
+template <class Op, class S, int unroll>
+[[gnu::always_inline]] inline void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
+                                                  int64_t rows, int64_t columns, chunk_t<S>* out) {
+  using T = chunk_t<S>;
+  using L = Lanes<T>;
+  L acc[unroll];
+  for (L& a : acc) a = Op::template identity<T>;
+  Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
+  for (int64_t left = rows; left > 0;) {
+    const Walk::Run run = walk.next(left);
+    const S* p = reinterpret_cast<const S*>(run.data);
+    if (columns == unroll * L::width) {
+      for (int64_t r = 0; r < run.count; ++r, p += run.stride)
+        for (int k = 0; k < unroll; ++k) acc[k] = Op::join(acc[k], load<S, T>(p + k * L::width));
+    } else {
+      for (int64_t r = 0; r < run.count; ++r, p += run.stride)
+        acc[0] = Op::join(acc[0], load_first<S, T>(p, columns, Op::template identity<S>));
+    }
+    left -= run.count;
+  }
+  T buffer[unroll * L::width];
+  for (int k = 0; k < unroll; ++k) store(buffer + k * L::width, acc[k]);
+  std::copy_n(buffer, columns, out);
+}
+
+template <class Op, class S>
+void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
+  const int64_t chunks = std::max<int64_t>(1, (plan.count + chunk_elements - 1) / chunk_elements);
+  total_t<S>* const parts =
+      chunks == 1 ? totals : launch.scratch<total_t<S>>(plan.results * chunks);
+  const int64_t cost = std::clamp<int64_t>(plan.count, 1, chunk_elements);
+  parallel_ranges(plan.results * chunks, grain / cost, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t begin = i % chunks * chunk_elements;
+      parts[i] = reduce_chunk<Op>(x + plan.kept_x.at(i / chunks), plan.reduced, begin,
+                                  std::min(chunk_elements, plan.count - begin));
+    }
+  });
+  if (chunks == 1) return;
+  for (int64_t i = 0; i < plan.results; ++i) {
+    totals[i] = parts[i * chunks];
+    for (int64_t c = 1; c < chunks; ++c) totals[i] = Op::join(totals[i], parts[i * chunks + c]);
+  }
+}
+
+template <class Op, class S>
+void reduce_neighbours(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
+  using T = chunk_t<S>;
+  constexpr int width = Lanes<T>::width, unroll = 4;
+  constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
+  const int64_t inner = plan.kept_x.shape[-1], blocks = (inner + columns - 1) / columns;
+  const int64_t chunks = (plan.count + chunk_rows - 1) / chunk_rows;
+  T* const parts = launch.scratch<T>(plan.results * chunks);  // [chunk, result]
+  const int64_t cost = std::min(plan.count, chunk_rows) * std::min(inner, columns);
+  parallel_ranges(plan.results / inner * blocks * chunks, std::max<int64_t>(1, grain / cost),
+                  [&](int64_t first, int64_t last) {
+                    for (int64_t i = first; i < last; ++i) {
+                      const int64_t c = i % chunks, row = i / chunks / blocks * inner;
+                      const int64_t begin = c * chunk_rows,
+                                    rows = std::min(chunk_rows, plan.count - begin);
+                      const S* const p = x + plan.kept_x.at(row);
+                      T* const out = parts + c * plan.results + row;
+                      int64_t j = i / chunks % blocks * columns;
+                      const int64_t end = std::min(inner, j + columns);
+                      for (; j + unroll * width <= end; j += unroll * width)
+                        reduce_columns<Op, S, unroll>(p + j, plan.reduced, begin, rows,
+                                                      unroll * width, out + j);
+                      for (; j < end; j += width)
+                        reduce_columns<Op, S, 1>(p + j, plan.reduced, begin, rows,
+                                                 std::min<int64_t>(width, end - j), out + j);
+                    }
+                  });
+  parallel_ranges(plan.results, grain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      totals[i] = parts[i];
+      for (int64_t c = 1; c < chunks; ++c)
+        totals[i] = Op::join(totals[i], total_t<S>(parts[c * plan.results + i]));
+    }
+  });
+}
+
+template <class Op>
+void reduce_with(Launch& launch, bool mean, In x, Out y) {
+  const Plan plan(x, y);
+  const bool neighbours = plan.results > 1 && plan.kept_x.strides[-1] == 1 && plan.count > 0;
+  View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
+              Layout(plan.kept_y.shape)};
+  visit(x.dtype, [&]<class S>() {
+    auto* const to = totals.as<total_t<S>>();
+    if (neighbours)
+      reduce_neighbours<Op>(launch, x.as<S>(), plan, to);
+    else
+      reduce_rows<Op>(launch, x.as<S>(), plan, to);
+  });
+  if (mean)
+    for (int64_t i = 0; i < plan.results; ++i)
+      totals.as<double>()[i] /= static_cast<double>(plan.count);
+  convert(launch, totals, View{y.data, y.dtype, plan.kept_y});
+}
+
+}  // namespace
+
+void reduce(Launch& launch, Reduce op, In x, Out y) {
+  switch (op) {
+    case Reduce::Sum:
+      return reduce_with<Sum>(launch, false, x, y);
+    case Reduce::Mean:
+      return reduce_with<Sum>(launch, true, x, y);
+    case Reduce::Max:
+      return reduce_with<Max>(launch, false, x, y);
+    case Reduce::Min:
+      return reduce_with<Min>(launch, false, x, y);
+  }
+}
+
+namespace {
+
+// The first position of the winner; the first NaN wins over all.
+template <bool largest, class T>
+int64_t winner(const T* x, int64_t n, int64_t stride) {
+  using M = std::conditional_t<std::is_same_v<T, bool>, uint8_t, math_t<T>>;
+  M best = static_cast<M>(x[0]);
+  int64_t at = 0;
+  for (int64_t i = 1; i < n && best == best; ++i) {
+    const M v = static_cast<M>(x[i * stride]);
+    if ((largest ? v > best : v < best) || v != v) {
+      best = v;
+      at = i;
+    }
+  }
+  return at;
+}
+
+}  // namespace
+
+void arg_reduce(Launch&, Reduce op, int dim, In x, Out y) {
+  const int64_t n = x.shape()[dim], stride = x.strides()[dim];
+  const Layout from(y.shape(), x.strides());
+  visit(x.dtype, [&]<class T>() {
+    parallel_ranges(y.size(), std::max<int64_t>(1, grain / std::max<int64_t>(1, n)),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i) {
+                        const T* const p = x.as<T>() + from.at(i);
+                        y.as<int64_t>()[y.layout.at(i)] = op == Reduce::Max
+                                                              ? winner<true>(p, n, stride)
+                                                              : winner<false>(p, n, stride);
+                      }
+                    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,76 @@
+#pragma once
+// Dense runs of numbers, walked in vectors: whole ones, then one that is only partly filled. What
+// the row kernels are written with.
+
+#include "kernels/cpu/simd.h"
+#include "kernels/launch.h"
+
+namespace mixtape::kernels::cpu {
+
+// f(i, count) for i = 0, width, 2 width, ...; count is the width but for the last.
+template <class T, class F>
+[[gnu::always_inline]] inline void for_lanes(int64_t n, F&& f) {
+  constexpr int64_t width = Lanes<T>::width;
+  int64_t i = 0;
+  for (; i + width <= n; i += width) f(i, width);
+  if (i < n) f(i, n - i);
+}
+
+// `count` elements of type S as lanes of T, and back; lanes beyond them read as `rest`.
+template <class T, class S>
+[[gnu::always_inline]] inline Lanes<T> read(const S* p, int64_t count, S rest = S(0.0f)) {
+  return count == Lanes<T>::width ? load<S, T>(p) : load_first<S, T>(p, count, rest);
+}
+template <class T, class S>
+[[gnu::always_inline]] inline void write(S* p, Lanes<T> x, int64_t count) {
+  if (count == Lanes<T>::width)
+    store(p, x);
+  else
+    store_first(p, x, count);
+}
+
+// Lanes from `count` on become zero.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> keep(Lanes<T> x, int64_t count) {
+  if (count == Lanes<T>::width) return x;
+  for (int64_t i = count; i < Lanes<T>::width; ++i) x.v[i] = T(0);
+  return x;
+}
+
+// y[i] = T(x[i])
+template <class S, class T>
+void convert_run(const S* x, int64_t n, T* y) {
+  using Wide = std::conditional_t<sizeof(S) < sizeof(T), math_t<T>, math_t<S>>;
+  for_lanes<Wide>(n,
+                  [&](int64_t i, int64_t count) { write(y + i, read<Wide>(x + i, count), count); });
+}
+
+// f.operator()<S, D, O>() for an input in S, a gradient in S or f32, and an output in S or f32.
+template <class F>
+void visit_gradient(DType x, DType dy, DType dx, F&& f) {
+  visit_float(x, dy, [&]<class S, class D>() {
+    visit_float(x, dx, [&]<class Same, class O>() {
+      if constexpr (std::is_same_v<S, Same>) f.template operator()<S, D, O>();
+    });
+  });
+}
+
+// A parameter or statistic (any one-dimensional view) as dense T; null if it is absent.
+template <class T>
+const T* widened(Launch& launch, const View& v) {
+  if (!v) return nullptr;
+  if (v.dtype == dtype_of<T>() && v.layout.is_contiguous()) return v.as<T>();
+  T* const out = launch.scratch<T>(v.size());
+  visit_float(v.dtype, [&]<class S>() {
+    for (int64_t i = 0; i < v.size(); ++i) out[i] = static_cast<T>(v.as<S>()[v.layout.at(i)]);
+  });
+  return out;
+}
+
+// And back: dense T into a dense view of any float dtype.
+template <class T>
+void narrow_to(const View& v, const T* x) {
+  visit_float(v.dtype, [&]<class S>() { convert_run(x, v.size(), v.as<S>()); });
+}
+
+}  // namespace mixtape::kernels::cpu

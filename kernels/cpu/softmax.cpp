@@ -1,0 +1,152 @@
+// Softmax, its logarithm and cross-entropy over rows, in vectors. A row is read for its maximum,
+// then once more for the sum of exponentials; nothing overflows, and a row of -inf gives NaN.
+
+#include <limits>
+
+#include "kernels/cpu/buffer.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t grain(int64_t n) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)); }
+
+template <class S>
+S minus_infinity() {
+  return S(-std::numeric_limits<float>::infinity());
+}
+
+template <class T, class S>
+T row_max(const S* x, int64_t n) {
+  Lanes<T> top(-std::numeric_limits<T>::infinity());
+  for_lanes<T>(n, [&](int64_t i, int64_t count) {
+    top = max(top, read<T>(x + i, count, minus_infinity<S>()));
+  });
+  return hmax(top);
+}
+
+// The sum of exp(x - top); each term also goes to `keep` unless that is null.
+template <class T, class S>
+T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
+  Lanes<T> sum(T(0));
+  for_lanes<T>(n, [&](int64_t i, int64_t count) {
+    const Lanes<T> e = exp(read<T>(x + i, count, minus_infinity<S>()) - Lanes<T>(top));
+    if (keep) write(keep + i, e, count);
+    sum += e;
+  });
+  return hsum(sum);
+}
+
+}  // namespace
+
+void softmax(Launch&, bool log, In x, Out y) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(log ? 0 : n);
+      T* const e = room.data();
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = y.as<O>() + r * n;
+        const T top = row_max<T>(in, n), sum = row_sum_exp<T>(in, n, top, log ? nullptr : e);
+        const Lanes<T> shift(top), log_sum(std::log(sum)), scale(T(1) / sum);
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          write(out + i,
+                log ? read<T>(in + i, count) - shift - log_sum : read<T>(e + i, count) * scale,
+                count);
+        });
+      }
+    });
+  });
+}
+
+// dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
+void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
+  const int64_t n = y.shape()[-1];
+  if (y.size() == 0) return;
+  visit_gradient(y.dtype, dy.dtype, dx.dtype, [&]<class S, class D, class O>() {
+    using T = math_t<S>;
+    parallel_ranges(y.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const out = y.as<S>() + r * n;
+        const D* const dout = dy.as<D>() + r * n;
+        Lanes<T> sum(T(0));
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> g = read<T>(dout + i, count);
+          sum += log ? g : g * read<T>(out + i, count);
+        });
+        const Lanes<T> total(hsum(sum));
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
+          write(dx.as<O>() + r * n + i, log ? g - exp(v) * total : v * (g - total), count);
+        });
+      }
+    });
+  });
+}
+
+// With log p = x - lse: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
+void cross_entropy(Launch&, In x, In target, int64_t ignore, double smoothing, Out loss, Out lse) {
+  const int64_t n = x.shape()[-1], rows = target.size();
+  visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T eps = static_cast<T>(smoothing);
+    parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const int64_t t = target.as<int64_t>()[r];
+        const T top = row_max<T>(in, n);
+        const T total = top + std::log(row_sum_exp<T>(in, n, top, nullptr));
+        lse.as<T>()[r] = total;
+        T value(0);
+        if (t != ignore) {
+          value = (T(1) - eps) * (total - static_cast<T>(in[t]));
+          if (eps != T(0)) {
+            Lanes<T> sum(T(0));
+            for_lanes<T>(n, [&](int64_t i, int64_t count) {
+              sum += keep(Lanes<T>(total) - read<T>(in + i, count), count);
+            });
+            value += eps * hsum(sum) / static_cast<T>(n);
+          }
+        }
+        loss.as<O>()[r] = static_cast<O>(value);
+      }
+    });
+  });
+}
+
+// dx = dloss (p - (1 - smoothing) [target] - smoothing / n)
+void cross_entropy_grad(Launch& launch, In x, In target, In lse, In dloss, int64_t ignore,
+                        double smoothing, Out dx) {
+  const int64_t n = x.shape()[-1], rows = target.size();
+  visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T* const scale = widened<T>(launch, dloss);
+    const double share = smoothing / static_cast<double>(n);
+    const T even = static_cast<T>(share), on_target = static_cast<T>(1 - smoothing + share);
+    parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = dx.as<O>() + r * n;
+        const int64_t t = target.as<int64_t>()[r];
+        if (t == ignore) {
+          std::fill_n(out, n, O(0.0f));
+          continue;
+        }
+        const T total = lse.as<T>()[r];
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> p = exp(read<T>(in + i, count) - Lanes<T>(total));
+          write(out + i, Lanes<T>(scale[r]) * (p - Lanes<T>(even)), count);
+        });
+        const T p = std::exp(static_cast<T>(in[t]) - total);
+        out[t] = static_cast<O>(scale[r] * (p - on_target));
+      }
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

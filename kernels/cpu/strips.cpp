@@ -1,0 +1,198 @@
+#include "kernels/cpu/strips.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t grain = 16384;  // elements per chunk of parallel work
+constexpr int64_t piece = 512;    // elements that pass through a buffer at a time
+constexpr int max_operands = 4;
+
+struct Operand {
+  char* data;
+  int64_t size;          // of an element
+  const Layout* layout;  // collapsed; null if the operand is dense
+};
+
+// Elements [begin, end) where all is dense. The last operand is the output.
+void run_dense(const Operand* operands, int count, int64_t begin, int64_t end, Strip strip,
+               const void* context) {
+  const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
+  void* p[max_operands];
+  for (int k = 0; k < count; ++k) p[k] = operands[k].data + begin * operands[k].size;
+  if (whole > 0) strip(p, whole, context);
+  if (rest == 0) return;
+  alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
+  const int out = count - 1;
+  for (int k = 0; k < count; ++k) {
+    const int64_t size = operands[k].size;
+    if (k < out) {
+      std::memset(buffer[k], 0, static_cast<size_t>(16 * size));
+      std::memcpy(buffer[k], static_cast<char*>(p[k]) + whole * size,
+                  static_cast<size_t>(rest * size));
+    }
+    p[k] = buffer[k];
+  }
+  strip(p, 16, context);
+  const Operand& y = operands[out];
+  std::memcpy(y.data + (begin + whole) * y.size, buffer[out], static_cast<size_t>(rest * y.size));
+}
+
+// Elements [begin, end) in row-major order of the collapsed layouts.
+void run_strided(const Operand* operands, int count, int64_t begin, int64_t end, Strip strip,
+                 const void* context) {
+  alignas(64) char buffer[max_operands][piece * sizeof(int64_t)];
+  Walk walks[max_operands];
+  for (int k = 0; k < count; ++k)
+    if (const Operand& o = operands[k]; o.layout)
+      walks[k] = Walk(o.data, static_cast<size_t>(o.size), *o.layout, begin);
+  const int out = count - 1;
+  for (int64_t at = begin; at < end; at += piece) {
+    const int64_t n = std::min(end - at, piece), padded = (n + 15) & ~int64_t{15};
+    void* p[max_operands];
+    for (int k = 0; k < count; ++k) {
+      const Operand& o = operands[k];
+      char* const direct = o.data + at * o.size;
+      p[k] = !o.layout && padded == n ? direct : buffer[k];
+      if (p[k] == direct || k == out) continue;
+      if (o.layout)
+        walks[k].gather(buffer[k], n);
+      else
+        std::memcpy(buffer[k], direct, static_cast<size_t>(n * o.size));
+      std::memset(buffer[k] + n * o.size, 0, static_cast<size_t>((padded - n) * o.size));
+    }
+    strip(p, padded, context);
+    const Operand& y = operands[out];
+    if (y.layout)
+      walks[out].scatter(buffer[out], n);
+    else if (p[out] == buffer[out])
+      std::memcpy(y.data + at * y.size, buffer[out], static_cast<size_t>(n * y.size));
+  }
+}
+
+// Elementwise work may go in any order: that of the output's memory makes most views dense.
+void order_by_output(std::initializer_list<const View*> views, Layout* layouts) {
+  const int count = static_cast<int>(views.size());
+  const View* const* const view = views.begin();
+  int order[max_rank];
+  const Layout& y = view[count - 1]->layout;
+  for (int d = 0; d < y.rank(); ++d) order[d] = d;
+  std::stable_sort(order, order + y.rank(),
+                   [&](int a, int b) { return std::abs(y.strides[a]) > std::abs(y.strides[b]); });
+  for (int k = 0; k < count; ++k) {
+    Layout& l = layouts[k];
+    l.shape.rank = l.strides.rank = y.rank();
+    for (int d = 0; d < y.rank(); ++d) {
+      l.shape.dim[d] = y.shape[order[d]];
+      l.strides.dim[d] = view[k]->layout.strides[order[d]];
+    }
+    Layout* const one[] = {&l};
+    collapse(one);
+  }
+}
+
+}  // namespace
+
+void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip strip,
+                const void* context) {
+  const int count = static_cast<int>(views.size());
+  const int64_t n = views.begin()[count - 1]->size();
+  Operand operands[max_operands];
+  bool all_dense = true;
+  for (int k = 0; k < count; ++k) {
+    const View& v = *views.begin()[k];
+    all_dense = all_dense && v.layout.is_contiguous();
+    operands[k] = {static_cast<char*>(v.data), static_cast<int64_t>(size_of(v.dtype)), nullptr};
+  }
+  if (all_dense) {
+    parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
+      run_dense(operands, count, begin, end, strip, context);
+    });
+    return;
+  }
+  Layout layouts[max_operands];
+  order_by_output(views, layouts);
+  for (int k = 0; k < count; ++k) {
+    const Layout& l = layouts[k];
+    if (l.rank() == 1 && (l.strides[0] == 1 || n <= 1)) continue;
+    operands[k].layout = &l;
+    // Reading across the rows of memory costs more than a copy.
+    const View x{views.begin()[k]->data, views.begin()[k]->dtype, l};
+    View copy{nullptr, x.dtype, Layout(l.shape)};
+    if (k == count - 1 || !is_transposed(x, copy)) continue;
+    copy.data = launch.scratch<char>(n * operands[k].size);
+    copy_transposed(x, copy);
+    operands[k] = {static_cast<char*>(copy.data), operands[k].size, nullptr};
+  }
+  parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
+    run_strided(operands, count, begin, end, strip, context);
+  });
+}
+
+Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
+    : data_(static_cast<char*>(data)), size_(element_size), layout_(&layout) {
+  const int64_t step = static_cast<int64_t>(element_size);
+  for (int d = layout.rank() - 1; d >= 0; --d) {
+    index_[d] = position % layout.shape[d];
+    position /= layout.shape[d];
+    data_ += index_[d] * layout.strides[d] * step;
+  }
+}
+
+Walk::Run Walk::next(int64_t most) {
+  const Shape& shape = layout_->shape;
+  const Shape& strides = layout_->strides;
+  int d = layout_->rank() - 1;
+  const Run run{data_, std::min(most, shape.dim[d] - index_[d]), strides.dim[d]};
+  index_[d] += run.count;
+  const int64_t step = static_cast<int64_t>(size_);
+  data_ += run.count * run.stride * step;
+  for (; index_[d] == shape.dim[d] && d > 0; --d) {
+    data_ += (strides.dim[d - 1] - shape.dim[d] * strides.dim[d]) * step;
+    index_[d] = 0;
+    ++index_[d - 1];
+  }
+  return run;
+}
+
+void Walk::gather(void* to, int64_t count) {
+  with_word(size_, [&]<class Word>(Word) {
+    Word* y = static_cast<Word*>(to);
+    for (int64_t left = count; left > 0;) {
+      const Run run = next(left);
+      const Word* x = reinterpret_cast<const Word*>(run.data);
+      if (run.stride == 1)
+        std::memcpy(y, x, static_cast<size_t>(run.count) * sizeof(Word));
+      else if (run.stride == 0)
+        std::fill_n(y, run.count, *x);
+      else
+        for (int64_t i = 0; i < run.count; ++i) y[i] = x[i * run.stride];
+      y += run.count;
+      left -= run.count;
+    }
+  });
+}
+
+void Walk::scatter(const void* from, int64_t count) {
+  with_word(size_, [&]<class Word>(Word) {
+    const Word* x = static_cast<const Word*>(from);
+    for (int64_t left = count; left > 0;) {
+      const Run run = next(left);
+      Word* y = reinterpret_cast<Word*>(run.data);
+      if (run.stride == 1)
+        std::memcpy(y, x, static_cast<size_t>(run.count) * sizeof(Word));
+      else
+        for (int64_t i = 0; i < run.count; ++i) y[i * run.stride] = x[i];
+      x += run.count;
+      left -= run.count;
+    }
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

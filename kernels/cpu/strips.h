@@ -1,0 +1,64 @@
+#pragma once
+// How elementwise kernels see strided memory: as dense strips whose length is a multiple of 16.
+// What is not dense, and the end of what is, passes through a small buffer. So a kernel is one
+// plain loop, compiled once, and an element's bits do not depend on layout, position or number of
+// threads.
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/launch.h"
+
+namespace mixtape::kernels::cpu {
+
+// p[k]: n dense elements of operand k; n is a multiple of 16. Operands may be the same memory.
+using Strip = void (*)(void* const* p, int64_t n, const void* context);
+
+// Runs `strip` over up to four views of one shape; the last is written, the others are read.
+void for_strips(Launch& launch, std::initializer_list<const View*> operands, Strip strip,
+                const void* context = nullptr);
+
+// Whether x is dense along another dimension than y, and neither is small: then such a copy goes in
+// square tiles that use whole cache lines. Both of one shape and dtype.
+bool is_transposed(const View& x, const View& y);
+void copy_transposed(const View& x, const View& y);
+
+// f(word) with an unsigned number of `size` bytes: what is only moved need not be understood.
+template <class F>
+void with_word(size_t size, F f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
+}
+
+// Visits the elements of a layout in row-major order, from any position on.
+class Walk {
+ public:
+  Walk() = default;
+  Walk(void* data, size_t element_size, const Layout& collapsed, int64_t position);
+
+  // The next elements that lie at one stride, up to `most` of them.
+  struct Run {
+    char* data;
+    int64_t count;
+    int64_t stride;
+  };
+  Run next(int64_t most);
+  void gather(void* to, int64_t count);  // copies the next elements into dense memory
+  void scatter(const void* from, int64_t count);
+
+ private:
+  char* data_ = nullptr;  // the next element
+  size_t size_ = 0;
+  const Layout* layout_ = nullptr;
+  int64_t index_[max_rank] = {};
+};
+
+}  // namespace mixtape::kernels::cpu

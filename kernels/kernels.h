@@ -1,0 +1,202 @@
+#pragma once
+// Every kernel, once: its name, its arguments, its implementations. This table is all that the
+// layers above know about devices. A missing implementation is a link error.
+//
+// Rules for a kernel. It gets Views, never Tensors. It writes only its outputs and its scratch.
+// Shapes and dtypes were checked by the op that calls it, so it has no error path. It computes in
+// f32 or wider, reads its inputs in one dtype and writes its outputs in that dtype or f32
+// (visit_float(in, out)). A parameter or statistic is read in its own dtype, f32 or the inputs'. It
+// accepts any strides unless its line says "dense". Sums run in a fixed order that does not depend
+// on the number of threads.
+
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/launch.h"
+
+namespace mixtape::kernels {
+
+using In = const View&;  // an optional input that is absent has no data
+using Out = const View&;
+
+template <class... Args>
+struct Kernel {
+  const char* name;
+  void (*cpu)(Launch&, Args...);
+  void (*cuda)(Launch&, Args...);
+
+  template <class... A>
+  void operator()(Launch& launch, A&&... args) const {
+    auto* const run = launch.device.is_cpu() ? cpu : cuda;
+    if (!run)
+      raise(std::string("kernel '") + name + "' is not in this build for " +
+            launch.device.to_string());
+    run(launch, std::forward<A>(args)...);
+  }
+};
+template <class... Args>
+Kernel(const char*, void (*)(Launch&, Args...), void (*)(Launch&, Args...)) -> Kernel<Args...>;
+
+#ifdef MIXTAPE_CUDA
+#define MIXTAPE_KERNEL(name, ...)  \
+  namespace cpu {                  \
+  void name(Launch&, __VA_ARGS__); \
+  }                                \
+  namespace cuda {                 \
+  void name(Launch&, __VA_ARGS__); \
+  }                                \
+  inline constexpr Kernel name { #name, &cpu::name, &cuda::name }
+#else
+#define MIXTAPE_KERNEL(name, ...)                                             \
+  namespace cpu {                                                             \
+  void name(Launch&, __VA_ARGS__);                                            \
+  }                                                                           \
+  inline constexpr Kernel name {                                              \
+#name, &cpu::name, static_cast < void (*)(Launch&, __VA_ARGS__)>(nullptr) \
+  }
+#endif
+
+enum class Reduce : int { Sum, Mean, Max, Min };
+
+// Stride, padding and dilation of a window over the last two dimensions (rows, columns).
+struct Window {
+  int64_t size[2] = {1, 1};
+  int64_t stride[2] = {1, 1};
+  int64_t padding[2] = {0, 0};
+  int64_t dilation[2] = {1, 1};
+  int64_t groups = 1;
+  // How many windows fit in `length` elements along direction d (0 rows, 1 columns).
+  int64_t count(int64_t length, int d) const {
+    return (length + 2 * padding[d] - dilation[d] * (size[d] - 1) - 1) / stride[d] + 1;
+  }
+};
+
+// One parameter in a multi-tensor update. Dense. `state` are the optimizer's own buffers, f32 (f64
+// for an f64 parameter), all of the parameter's size; absent ones have no data. `steps` counts the
+// steps that were not skipped: one f32, which the update itself advances; absent if the rule has no
+// state. `shadow`, optional, is a narrow copy of an f32 parameter, written along with it.
+struct Update {
+  View param, grad;
+  View state[2];
+  View steps;
+  View shadow;
+};
+// What every update reads from device memory, so that a step needs no word from the host.
+// f32 scalars, all optional: a set `skip` makes the kernel do nothing at all; gradients are
+// multiplied by `grad_scale` first (1/S times any clipping factor).
+struct StepControl {
+  View skip = {}, grad_scale = {};
+};
+// How a loss scale follows from what was found; see amp/scaler.h. Its counters are i32 [6], in this
+// order: updates since growth, bad ones in a row, skips in a row, and of all updates how many there
+// were, how many skipped, and whether the last would have taken the scale below min_scale.
+struct ScalerRule {
+  double growth, backoff, min_scale, max_scale;
+  int64_t interval, hysteresis;
+};
+enum class ScalerCount : int { Growth, Bad, Skips, Updates, Skipped, AtFloor, Total };
+struct SgdRule {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize;
+};
+struct AdamRule {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;  // AdamW: decay the weights, not the gradients
+  bool maximize;
+};
+
+// --- elementwise.h's ops, by position in its lists ---
+MIXTAPE_KERNEL(unary, int op, In x, Out y);  // y = f(x), same shape
+MIXTAPE_KERNEL(unary_grad, int op, In v, In dy,
+               Out dx);  // dx = dy * f', v is x or y as the op keeps
+MIXTAPE_KERNEL(binary, int op, In a, In b,
+               Out c);  // c = f(a, b), same shape and dtype; numbers of all dtypes
+MIXTAPE_KERNEL(binary_scalar, int op, In a, double b, bool swapped,
+               Out c);                                   // c = f(a, b), or f(b, a) if swapped
+MIXTAPE_KERNEL(where, In condition, In a, In b, Out c);  // c = condition ? a : b; condition bool
+
+// --- moving ---
+MIXTAPE_KERNEL(convert, In x, Out y);  // y = dtype(x): any dtype to any, any strides; also copies
+MIXTAPE_KERNEL(fill, double value, Out y);
+MIXTAPE_KERNEL(arange, double start, double step, Out y);  // dense; y[i] = start + i * step
+MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or a wider float
+MIXTAPE_KERNEL(gather_rows, In table, In index,
+               Out y);  // y[i, :] = table[index[i], :]; dense; index i64 [n], checked by the op
+MIXTAPE_KERNEL(
+    scatter_add_rows, In dy, In index,
+    Out dtable);  // dtable[index[i], :] += dy[i, :]; dense; dtable zeroed first; sums in f32
+MIXTAPE_KERNEL(bounds, In x, Out low_high);  // smallest and largest of an i64 tensor -> i64 [2]
+
+// --- reductions: y has x's rank, with 1 where x is reduced ---
+MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);
+MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
+               Out y);  // Max or Min; first winner, NaN wins; y i64
+
+// --- matrix products: f32 accumulation, any strides, leading dims are a batch (equal in a and b)
+// ---
+MIXTAPE_KERNEL(gemm, In a, In b, In bias,
+               Out c);  // c = a @ b + bias[n]; bias optional, added before rounding
+MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
+               Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
+MIXTAPE_KERNEL(conv2d_input, In dy, In w, const Window& window,
+               Out dx);  // dense; gradient of x; w, dy as in conv2d
+MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw);  // dense; gradient of w
+MIXTAPE_KERNEL(
+    max_pool2d, In x, const Window& window, Out y,
+    Out index);  // dense; index i32: row-major position in the plane of the first maximum
+MIXTAPE_KERNEL(max_pool2d_grad, In dy, In index, Out dx);  // dense; dx zeroed first
+
+// --- rows: dense, x [rows, n]; statistics f32 (f64 for f64) [rows] ---
+MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
+MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
+MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
+               Out rstd);  // w, b [n] optional
+MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,
+               Out db);  // absent outputs are not wanted
+MIXTAPE_KERNEL(cross_entropy, In x, In target, int64_t ignore, double smoothing, Out loss,
+               Out lse);  // target i64 [rows]; loss per row, 0 where ignored
+MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In lse, In dloss, int64_t ignore,
+               double smoothing, Out dx);
+
+// --- channels: dense, x [n, c, inner]; w, b, statistics [c] ---
+MIXTAPE_KERNEL(batch_stats, In x, double eps, Out mean, Out var,
+               Out rstd);  // biased variance; f32 (f64 for f64)
+MIXTAPE_KERNEL(batch_norm, In x, In mean, In rstd, In w, In b,
+               Out y);  // y = (x - mean) * rstd * w + b
+MIXTAPE_KERNEL(batch_norm_grad, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
+               Out dw, Out db);  // fixed: mean and rstd are constants
+
+// --- random: element i reads word i % 4 of block offset + i / 4 (row-major order); dense ---
+MIXTAPE_KERNEL(random_uniform, uint64_t seed, uint64_t offset, double low, double high, Out y);
+MIXTAPE_KERNEL(random_normal, uint64_t seed, uint64_t offset, double mean, double std,
+               Out y);  // Box-Muller on words (0,1) and (2,3)
+MIXTAPE_KERNEL(random_integer, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
+               Out y);  // [low, high) by multiply-shift; y i64
+MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
+               Out y);  // keeps where uniform >= p, times 1/(1-p)
+
+// --- optimizers and the scaler: any number of tensors in one call; scalars are f32 in device
+// memory ---
+MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
+               Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
+MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
+               Out found);  // the same without writing g
+MIXTAPE_KERNEL(squared_norm, std::span<const View> grads,
+               Out norm2);  // sum of squares over all, f64 or f32 (f64 accumulation)
+// norm = sqrt(norm2) * scale; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)
+MIXTAPE_KERNEL(clip_factor, In norm2, In scale, double max_norm, Out norm, Out factor);
+MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
+               double limit);  // g = min(max(g, -limit), limit); NaN stays
+// verdict = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip for.
+// Copies found to last if any of it is set. All f32.
+MIXTAPE_KERNEL(scaler_verdict, In found, std::span<const View> losses, Out verdict, Out last);
+// scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
+MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
+               const ScalerRule& rule, Out scale, Out counts, Out history);
+MIXTAPE_KERNEL(sgd, std::span<const Update> updates, const SgdRule& rule,
+               const StepControl& control);  // state[0]: momentum
+MIXTAPE_KERNEL(adam, std::span<const Update> updates, const AdamRule& rule,
+               const StepControl& control);  // state: exp_avg, exp_avg_sq
+
+}  // namespace mixtape::kernels

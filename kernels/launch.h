@@ -1,0 +1,38 @@
+#pragma once
+// Launch: what a kernel is given besides its Views: the device, the stream, and scratch memory that
+// lives until the call ends.
+
+#include "core/allocator.h"
+#include "core/inline_vector.h"
+#include "core/view.h"
+
+namespace mixtape::kernels {
+
+class Launch {
+ public:
+  explicit Launch(Device device) : device(device) {}
+  ~Launch() {
+    for (const Block& b : blocks_) release(b.data, b.bytes, device);
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  // Uninitialised, 64-byte aligned, valid until the launch is destroyed.
+  template <class T>
+  T* scratch(int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+    return static_cast<T*>(blocks_.push_back({allocate(bytes, device), bytes}).data);
+  }
+
+  const Device device;
+  void* stream = nullptr;  // a cudaStream_t on CUDA
+
+ private:
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  InlineVector<Block, 4> blocks_;
+};
+
+}  // namespace mixtape::kernels

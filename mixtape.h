@@ -1,0 +1,11 @@
+#pragma once
+// All of Mixtape's public interface.
+
+#include "amp/autocast.h"
+#include "amp/scaler.h"
+#include "autograd/function.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "io/safetensors.h"
+#include "nn/nn.h"
+#include "optim/optim.h"

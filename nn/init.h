@@ -1,0 +1,35 @@
+#pragma once
+// Starting values, written into tensors that are there. Drawn from generator(); never recorded. All
+// return t.
+
+#include "core/tensor.h"
+
+namespace mixtape::nn::init {
+
+const Tensor& uniform_(const Tensor& t, double low = 0, double high = 1);
+const Tensor& normal_(const Tensor& t, double mean = 0, double std = 1);
+const Tensor& constant_(const Tensor& t, double value);
+const Tensor& zeros_(const Tensor& t);
+const Tensor& ones_(const Tensor& t);
+
+// How many inputs feed one output of a weight [out, in, ...], and how many outputs one input feeds.
+// Throws Error below two dimensions.
+struct Fan {
+  int64_t in, out;
+};
+Fan fan(const Tensor& weight);
+
+// He et al. 2015 (arXiv 1502.01852): keeps the variance through leaky ReLUs of slope `a` below zero
+// (0: ReLU, 1: no activation). Standard deviation gain / sqrt(fan), gain = sqrt(2 / (1 + a^2)).
+struct KaimingOptions {
+  double a = 0;
+  bool fan_out = false;  // keep the variance of gradients instead of activations
+};
+const Tensor& kaiming_uniform_(const Tensor& t, const KaimingOptions& options = {});
+const Tensor& kaiming_normal_(const Tensor& t, const KaimingOptions& options = {});
+
+// Glorot and Bengio 2010: standard deviation gain * sqrt(2 / (fan in + fan out)).
+const Tensor& xavier_uniform_(const Tensor& t, double gain = 1);
+const Tensor& xavier_normal_(const Tensor& t, double gain = 1);
+
+}  // namespace mixtape::nn::init

@@ -1,0 +1,194 @@
+// All that walks a tree of modules.
+#include "nn/module.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape::nn {
+namespace {
+
+std::vector<Field> fields_of(ModuleBase& m) {
+  Fields fields;
+  m.list_fields(fields);
+  return std::move(fields.list());
+}
+
+// Every field below m, depth first, by its path.
+void collect(ModuleBase& m, const std::string& prefix, std::vector<Field>& into) {
+  for (Field& f : fields_of(m)) {
+    f.name = prefix + f.name;
+    into.push_back(f);
+    if (f.module) collect(*f.module, f.name + '.', into);
+  }
+}
+std::vector<Field> tree(const ModuleBase& m) {
+  std::vector<Field> all;
+  collect(const_cast<ModuleBase&>(m), "", all);  // finding fields changes none
+  return all;
+}
+
+NamedTensors named(const ModuleBase& m, bool buffers) {
+  NamedTensors result;
+  std::unordered_set<const void*> seen;
+  for (const Field& f : tree(m))
+    if (f.tensor && f.is_buffer == buffers && seen.insert(f.tensor->id()).second)
+      result.emplace_back(f.name, *f.tensor);
+  return result;
+}
+
+// Puts the tensor's data elsewhere, under all handles to it.
+void replace_data(const Tensor& t, const Tensor& data) {
+  t.set_data(data);
+  if (t.is_leaf()) t.leaf().node.reset();  // a graph that is still alive wants the old dtype
+}
+
+}  // namespace
+
+std::string type_name(const std::type_info& type) {
+  const std::unique_ptr<char, void (*)(void*)> demangled(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
+  const std::string full = demangled ? demangled.get() : type.name();
+  const size_t colons = full.substr(0, full.find('<')).rfind("::");
+  return colons == full.npos ? full : full.substr(colons + 2);
+}
+
+ModuleBase::ModuleBase(const ModuleBase& other) : training_(other.training_) {
+  check(Cloning::now(),
+        "modules are not copied, since copies would share parameters: std::move or clone() it");
+}
+
+std::vector<Tensor> ModuleBase::parameters() const {
+  std::vector<Tensor> result;
+  for (auto& [name, t] : named_parameters()) result.push_back(t);
+  return result;
+}
+NamedTensors ModuleBase::named_parameters() const { return named(*this, false); }
+NamedTensors ModuleBase::named_buffers() const { return named(*this, true); }
+
+StateDict ModuleBase::state_dict() const {
+  StateDict result;
+  for (const Field& f : tree(*this))
+    if (f.tensor) result.emplace_back(f.name, *f.tensor);
+  return result;
+}
+
+std::vector<std::pair<std::string, ModuleBase*>> ModuleBase::named_modules() {
+  std::vector<std::pair<std::string, ModuleBase*>> result{{"", this}};
+  for (const Field& f : tree(*this))
+    if (f.module) result.emplace_back(f.name, f.module);
+  return result;
+}
+
+int64_t ModuleBase::num_parameters() const {
+  int64_t n = 0;
+  for (const Tensor& t : parameters()) n += t.numel();
+  return n;
+}
+
+LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions& options) {
+  std::map<std::string, Tensor> by_name;
+  for (const auto& [name, t] : from)
+    check(by_name.emplace(name, t).second, "the state to load has '{}' twice", name);
+  return load_state_dict(by_name, options);
+}
+
+LoadReport ModuleBase::load_state_dict(const std::map<std::string, Tensor>& from,
+                                       const LoadOptions& options) {
+  LoadReport report;
+  std::vector<std::string> wrong;
+  std::vector<std::pair<Tensor, Tensor>> copies;
+  std::set<std::string> names;
+  std::unordered_set<const void*> loaded;
+  const std::vector<Field> fields = tree(*this);
+  for (const Field& f : fields) {
+    if (!f.tensor) continue;
+    names.insert(f.name);
+    const auto found = from.find(f.name);
+    if (found == from.end()) continue;
+    loaded.insert(f.tensor->id());
+    copies.emplace_back(*f.tensor, found->second);
+    if (const Tensor& t = found->second; t.shape() != f.tensor->shape())
+      wrong.push_back(
+          fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
+  }
+  for (const Field& f : fields)  // one name of a tied tensor is enough
+    if (f.tensor && !loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
+  for (const auto& [name, t] : from)
+    if (!names.contains(name)) report.unexpected.push_back(name);
+
+  if (options.strict && !report.missing.empty())
+    wrong.push_back(fmt::format("missing: {}", fmt::join(report.missing, ", ")));
+  if (options.strict && !report.unexpected.empty())
+    wrong.push_back(fmt::format("unexpected: {}", fmt::join(report.unexpected, ", ")));
+  check(wrong.empty(), "the state does not fit the module: {}", fmt::join(wrong, "; "));
+
+  const NoGrad off;
+  for (const auto& [to, values] : copies) copy_(to, values.to(to.device()));
+  return report;
+}
+
+void ModuleBase::to(DType dtype) {
+  check(is_float(dtype), "parameters cannot be {}", dtype);
+  const NoGrad off;
+  for (const auto& [name, m] : named_modules()) {
+    const DType wanted = m->keeps_f32() && is_narrow(dtype) ? f32 : dtype;
+    for (const Field& f : fields_of(*m))
+      if (f.tensor && is_float(f.tensor->dtype()) && f.tensor->dtype() != wanted)
+        replace_data(*f.tensor, cast(f.tensor->detach(), wanted));
+  }
+}
+
+void ModuleBase::to(Device device) {
+  const NoGrad off;
+  for (const Field& f : tree(*this))
+    if (f.tensor && f.tensor->device() != device)
+      replace_data(*f.tensor, f.tensor->detach().to(device));
+}
+
+void ModuleBase::train(bool on) {
+  for (const auto& [name, m] : named_modules()) m->training_ = on;
+}
+
+void ModuleBase::zero_grad() {
+  for (const Tensor& t : parameters()) t.set_grad({});
+}
+
+void ModuleBase::requires_grad_(bool on) {
+  for (const Tensor& t : parameters()) t.set_requires_grad(on);
+}
+
+void ModuleBase::own_tensors() {
+  const NoGrad off;
+  std::unordered_map<const void*, Tensor> copies;
+  for (const Field& f : tree(*this)) {
+    if (!f.tensor) continue;
+    Tensor& copy = copies[f.tensor->id()];
+    if (!copy) {
+      copy = f.tensor->detach().clone();
+      if (f.tensor->is_leaf()) copy.set_requires_grad();
+    }
+    *f.tensor = copy;
+  }
+}
+
+void ModuleBase::find_path(const ModuleBase& root) const {
+  const auto place = [&root](const ModuleBase& m, const std::string* path) {
+    m.path_.store(path, std::memory_order_relaxed);
+    m.root_.store(&root, std::memory_order_relaxed);
+  };
+  place(*this, nullptr);  // unless it turns up below
+  place(root, intern(""));
+  for (const Field& f : tree(root))
+    if (f.module) place(*f.module, intern(f.name));
+}
+
+}  // namespace mixtape::nn

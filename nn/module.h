@@ -1,0 +1,184 @@
+#pragma once
+// Module: a struct with parameters. Modules are values, made of fields that are tensors and
+// modules; a list of those fields (nn/fields.h) is all the library needs to name, save, convert and
+// clone them.
+//
+//   struct Mlp : nn::Module<Mlp> {
+//     nn::Linear up, down;
+//     Mlp(int64_t dim, int64_t hidden) : up(dim, hidden), down(hidden, dim) {}
+//     Tensor forward(const Tensor& x) const { return down(gelu(up(x))); }
+//     MIXTAPE_FIELDS(up, down)
+//   };
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <typeinfo>
+
+#include "core/op.h"
+#include "nn/fields.h"
+
+namespace mixtape::nn {
+
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using StateDict = NamedTensors;
+
+// "Linear" for mixtape::nn::Linear.
+std::string type_name(const std::type_info& type);
+
+struct LoadOptions {
+  bool strict = true;  // a missing or unexpected name is an Error; otherwise it is only reported
+};
+struct LoadReport {
+  std::vector<std::string> missing, unexpected;
+};
+
+// What does not depend on a module's type. Names are paths such as "blocks.3.attn.qkv.weight".
+class ModuleBase {
+ public:
+  virtual ~ModuleBase() = default;
+  virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
+  // Whether tensors of this module (not of modules inside) stay f32 in an f16 or bf16 model.
+  virtual bool keeps_f32() const { return false; }
+
+  // In the order of the fields, depth first. A tensor that is used twice is listed once.
+  std::vector<Tensor> parameters() const;
+  NamedTensors named_parameters() const;
+  NamedTensors named_buffers() const;
+  // Parameters and buffers, a tied tensor under each of its names; they share storage with the
+  // module.
+  StateDict state_dict() const;
+  // This module, named "", and all inside it.
+  std::vector<std::pair<std::string, ModuleBase*>> named_modules();
+  int64_t num_parameters() const;
+
+  // Copies values into the tensors that are there, converting dtypes. Throws Error, before anything
+  // is written, that lists the missing and unexpected names and the shapes that differ.
+  LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
+  LoadReport load_state_dict(const std::map<std::string, Tensor>& from,
+                             const LoadOptions& options = {});
+
+  // Converts in place: every handle to a parameter sees it. Only floats change dtype; normalisation
+  // layers go no narrower than f32. Gradients of what changed are dropped.
+  void to(DType dtype);
+  void to(Device device);
+
+  bool is_training() const { return training_; }
+  void train(bool on = true);
+  void eval() { train(false); }
+  void zero_grad();
+  void requires_grad_(bool on = true);
+
+ protected:
+  ModuleBase() = default;
+  ModuleBase(const ModuleBase& other);  // for clone(): throws Error outside one
+  ModuleBase(ModuleBase&& other) noexcept : training_(other.training_) {}
+  ModuleBase& operator=(const ModuleBase&) = delete;
+  ModuleBase& operator=(ModuleBase&& other) noexcept {
+    training_ = other.training_;
+    return *this;
+  }
+
+  void own_tensors();  // replaces each tensor by a copy, keeping ties
+
+  // Its path from a module that it may be part of, or null. Found once for all modules of that
+  // root, and remembered until the root changes; a moved module starts anew.
+  const std::string* path_from(const ModuleBase& root) const {
+    if (root_.load(std::memory_order_relaxed) != &root) [[unlikely]]
+      find_path(root);
+    return path_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  friend class Any;
+  friend class Running;
+  void find_path(const ModuleBase& root) const;
+
+  bool training_ = true;
+  // Atomic since several threads may run one module; they would all write the same.
+  mutable std::atomic<const ModuleBase*> root_ = nullptr;
+  mutable std::atomic<const std::string*> path_ = nullptr;
+};
+
+// Open while a module's operator() runs. The outermost one on a thread is the root that paths start
+// from.
+class Running {
+ public:
+  explicit Running(const ModuleBase& m)
+      : outer_(std::exchange(root_, root_ ? root_ : &m)), scope_({}, m.path_from(*root_)) {}
+  ~Running() { root_ = outer_; }
+  Running(const Running&) = delete;
+
+ private:
+  static inline thread_local constinit const ModuleBase* root_ = nullptr;
+  const ModuleBase* const outer_;
+  const Scope scope_;
+};
+
+// While one is alive, f is called on this thread with each module that returned a tensor, and the
+// tensor.
+class CallHook {
+ public:
+  using F = std::function<void(const ModuleBase&, const Tensor&)>;
+  explicit CallHook(F f) : f_(std::move(f)), outer_(std::exchange(innermost_, this)) {}
+  ~CallHook() { innermost_ = outer_; }
+  CallHook(const CallHook&) = delete;
+
+  static void call(const ModuleBase& m, const Tensor& y) {
+    for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, y);
+  }
+
+ private:
+  static inline thread_local constinit const CallHook* innermost_ = nullptr;
+  const F f_;
+  const CallHook* const outer_;
+};
+
+// While one is alive, modules may be copied on this thread.
+class Cloning {
+ public:
+  Cloning() { ++depth_; }
+  ~Cloning() { --depth_; }
+  Cloning(const Cloning&) = delete;
+  static bool now() { return depth_ > 0; }
+
+ private:
+  static inline thread_local constinit int depth_ = 0;
+};
+
+template <class Derived>
+class Module : public ModuleBase {
+ public:
+  // Runs forward. Errors from inside begin with this module's path.
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    const Running running(*this);
+    using Result = decltype(self().forward(std::forward<Args>(args)...));
+    if constexpr (std::is_same_v<Result, Tensor>) {
+      Tensor y = self().forward(std::forward<Args>(args)...);
+      CallHook::call(*this, y);
+      return y;
+    } else {
+      return self().forward(std::forward<Args>(args)...);
+    }
+  }
+
+  // The same module with tensors of its own. Tensors that were one stay one. No gradients.
+  Derived clone() const {
+    const Cloning permit;
+    Derived copy(self());
+    static_cast<Module&>(copy).own_tensors();
+    return copy;
+  }
+
+ private:
+  const Derived& self() const { return static_cast<const Derived&>(*this); }
+};
+
+// t as a parameter: a leaf that wants a gradient.
+inline Tensor parameter(Tensor t) {
+  t.set_requires_grad();
+  return t;
+}
+
+}  // namespace mixtape::nn

@@ -1,0 +1,13 @@
+#pragma once
+// All modules.
+
+#include "nn/activation.h"
+#include "nn/conv.h"
+#include "nn/dropout.h"
+#include "nn/embedding.h"
+#include "nn/init.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/norm.h"
+#include "nn/sequential.h"
+#include "nn/summary.h"

@@ -1,0 +1,89 @@
+#pragma once
+// Normalisation layers. In an f16 or bf16 model their tensors stay f32: means of many values, and
+// weights that a narrow type could not move by a small step.
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "nn/module.h"
+
+namespace mixtape::nn {
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  // false: neither weight nor bias
+  bool bias = true;
+};
+
+// Over the last dimensions, which are of the given shape.
+struct LayerNorm : Module<LayerNorm> {
+  Tensor weight, bias;  // of that shape, or none
+
+  explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {})
+      : shape_(shape), eps_(o.eps) {
+    const Scope scope("LayerNorm");
+    check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+    if (o.affine) weight = parameter(ones(shape));
+    if (o.affine && o.bias) bias = parameter(zeros(shape));
+  }
+  explicit LayerNorm(int64_t size, const LayerNormOptions& o = {}) : LayerNorm(Shape{size}, o) {}
+  Tensor forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
+  bool keeps_f32() const override { return true; }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  Shape shape_;
+  double eps_;
+};
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  double momentum = 0.1;  // weight of a new batch in the running statistics
+  bool affine = true;
+  bool track_running_stats = true;  // false: the batch's own statistics also in evaluation
+};
+
+// By the statistics of the batch in training, by the running ones otherwise.
+template <class Derived, int min_rank, int max_rank>
+struct BatchNorm : Module<Derived> {
+  Tensor weight, bias;               // [channels], or none
+  Buffer running_mean, running_var;  // [channels], or none
+  Buffer num_batches_tracked;        // i64
+
+  explicit BatchNorm(int64_t channels, const BatchNormOptions& o = {})
+      : momentum_(o.momentum), eps_(o.eps) {
+    const Scope scope("BatchNorm");
+    check(channels > 0, "{} channels", channels);
+    if (o.affine) {
+      weight = parameter(ones({channels}));
+      bias = parameter(zeros({channels}));
+    }
+    if (o.track_running_stats) {
+      running_mean = zeros({channels});
+      running_var = ones({channels});
+      num_batches_tracked = zeros({}, i64);
+    }
+  }
+  Tensor forward(const Tensor& x) const {
+    check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
+          max_rank == 4 ? "[n, c, h, w]" : "[n, c] or [n, c, length]");
+    const bool training = this->is_training();
+    if (training && num_batches_tracked) add_(num_batches_tracked, 1);
+    return batch_norm(x, running_mean, running_var, weight, bias,
+                      {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
+  }
+  bool keeps_f32() const override { return true; }
+  MIXTAPE_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked)
+
+ private:
+  double momentum_, eps_;
+};
+
+struct BatchNorm1d : BatchNorm<BatchNorm1d, 2, 3> {  // [n, c] or [n, c, length]
+  using BatchNorm::BatchNorm;
+};
+struct BatchNorm2d : BatchNorm<BatchNorm2d, 4, 4> {  // [n, c, h, w]
+  using BatchNorm::BatchNorm;
+};
+
+}  // namespace mixtape::nn

@@ -1,0 +1,115 @@
+#pragma once
+// Models put together at run time: Any holds a module of any type, by value; Sequential and
+// ModuleList are rows of them.
+
+#include <memory>
+
+#include "core/check.h"
+#include "nn/module.h"
+
+namespace mixtape::nn {
+
+template <class M>
+concept TensorModule = std::derived_from<M, ModuleBase> && requires(const M& m, const Tensor& x) {
+  { m.forward(x) } -> std::convertible_to<Tensor>;
+};
+
+// Owns a module that maps a tensor to a tensor.
+class Any {
+ public:
+  Any() = default;  // holds nothing
+  template <TensorModule M>
+  Any(M&& module) : held_(std::make_unique<Model<M>>(std::move(module))) {}
+  Any(Any&&) noexcept = default;
+  Any& operator=(Any&&) noexcept = default;
+  Any(const Any& other)
+      : held_(other.held_ ? other.held_->copy() : nullptr) {}  // for clone(), as modules
+  Any& operator=(const Any&) = delete;
+
+  explicit operator bool() const { return held_ != nullptr; }
+  ModuleBase* module() const { return held_ ? &held_->module() : nullptr; }
+  Tensor operator()(const Tensor& x) const {
+    check(held_ != nullptr, "an Any that holds no module was called");
+    return held_->call(x);
+  }
+  // The module as what it is. Throws Error that names both types.
+  template <class M>
+  M& get() const {
+    ModuleBase* const held = module();
+    M* const m = dynamic_cast<M*>(held);
+    check(m, "the module is {}, not {}", held ? type_name(typeid(*held)) : "absent",
+          type_name(typeid(M)));
+    return *m;
+  }
+  Any clone() const {
+    const Cloning permit;
+    Any copy(*this);
+    if (copy) copy.module()->own_tensors();
+    return copy;
+  }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual ModuleBase& module() = 0;
+    virtual Tensor call(const Tensor& x) const = 0;
+    virtual std::unique_ptr<Interface> copy() const = 0;
+  };
+  template <class M>
+  struct Model final : Interface {
+    explicit Model(M&& m) : value(std::move(m)) {}
+    explicit Model(const M& m) : value(m) {}
+    ModuleBase& module() override { return value; }
+    Tensor call(const Tensor& x) const override { return value(x); }
+    std::unique_ptr<Interface> copy() const override {
+      if constexpr (std::copy_constructible<M>)
+        return std::make_unique<Model>(value);
+      else
+        fail("{} has fields that cannot be copied", type_name(typeid(M)));
+    }
+    M value;
+  };
+  std::unique_ptr<Interface> held_;
+};
+
+// Modules by number: names are "0.weight", "1.weight", ... Base of the two below.
+template <class Derived>
+class ModuleRow : public Module<Derived> {
+ public:
+  ModuleRow() = default;
+  // Modules are moved in, so none may be an lvalue.
+  template <TensorModule... M>
+  explicit ModuleRow(M&&... modules) {
+    layers_.reserve(sizeof...(M));
+    (layers_.emplace_back(std::move(modules)), ...);
+  }
+  void push_back(Any module) { layers_.push_back(std::move(module)); }
+  size_t size() const { return layers_.size(); }
+  Any& operator[](size_t i) {
+    check(i < size(), "module {} of {}", i, size());
+    return layers_[i];
+  }
+  const Any& operator[](size_t i) const { return const_cast<ModuleRow&>(*this)[i]; }
+  auto begin() const { return layers_.begin(); }
+  auto end() const { return layers_.end(); }
+  void list_fields(Fields& fields) override { fields.add_each("", layers_); }
+
+ private:
+  std::vector<Any> layers_;
+};
+
+// Each module takes what the one before it returns.
+struct Sequential : ModuleRow<Sequential> {
+  using ModuleRow::ModuleRow;
+  Tensor forward(Tensor x) const {
+    for (const Any& layer : *this) x = layer(x);
+    return x;
+  }
+};
+
+// Only holds modules, for a forward of your own to call.
+struct ModuleList : ModuleRow<ModuleList> {
+  using ModuleRow::ModuleRow;
+};
+
+}  // namespace mixtape::nn

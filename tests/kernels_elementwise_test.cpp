@@ -1,0 +1,401 @@
+// Unary, binary and moving kernels on every kind of view and dtype, against the same formulas in
+// double, one element at a time.
+
+#include "kernels/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace {
+
+constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
+
+// Views of every kind; uninitialised.
+struct Kind {
+  const char* name;
+  Tensor (*make)(DType);
+};
+const Kind kinds[] = {
+    {"contiguous",
+     [](DType t) {
+       return Tensor({3, 37}, t);
+     }},
+    {"whole lanes", [](DType t) { return Tensor({64}, t); }},
+    {"one element", [](DType t) { return Tensor({1}, t); }},
+    {"scalar", [](DType t) { return Tensor(Shape{}, t); }},
+    {"empty",
+     [](DType t) {
+       return Tensor({3, 0, 2}, t);
+     }},
+    {"sliced",
+     [](DType t) {
+       const Tensor whole({20, 70}, t);
+       return whole.with_layout(slice(slice(whole.layout(), 0, 1, 18, 2), 1, 3, 60, 3));
+     }},
+    {"rows",
+     [](DType t) {
+       const Tensor whole({40, 90}, t);
+       return whole.with_layout(slice(whole.layout(), 1, 5, 77));
+     }},
+    {"transposed",
+     [](DType t) {
+       const Tensor whole({90, 70}, t);
+       return whole.with_layout(transpose(whole.layout(), 0, 1));
+     }},
+    {"channels last",
+     [](DType t) {
+       const Tensor whole({2, 5, 7, 3}, t);
+       const int order[] = {0, 3, 1, 2};
+       return whole.with_layout(permute(whole.layout(), order));
+     }},
+    {"large", [](DType t) { return Tensor({40001}, t); }},
+};
+const Kind expanded_kinds[] = {
+    {"expanded rows",
+     [](DType t) {
+       const Tensor row({1, 37}, t);
+       return row.with_layout(expand(row.layout(), {50, 37}));
+     }},
+    {"expanded columns",
+     [](DType t) {
+       const Tensor column({50, 1}, t);
+       return column.with_layout(expand(column.layout(), {50, 37}));
+     }},
+    {"expanded scalar",
+     [](DType t) {
+       const Tensor one({1, 1}, t);
+       return one.with_layout(expand(one.layout(), {50, 37}));
+     }},
+};
+
+template <class F>
+void for_inputs(F f) {
+  for (const Kind& k : kinds) f(k);
+  for (const Kind& k : expanded_kinds) f(k);
+}
+
+// Deterministic values in [low, high]; integers for integer dtypes. Fills shared elements once.
+Tensor fill_in(Tensor t, double low, double high, uint64_t seed) {
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const auto place = static_cast<uint64_t>(t.layout().at(i));
+    t.set(i, low + (high - low) * Philox::uniform(Philox::bits(seed, place)[0]));
+  }
+  return t;
+}
+Tensor numbers(const Kind& kind, DType dtype, double low, double high, uint64_t seed) {
+  return fill_in(kind.make(dtype), low, high, seed);
+}
+// An output of x's shape, dense or with gaps, full of NaN.
+Tensor result_like(const Tensor& x, DType dtype, bool gaps) {
+  Shape doubled = x.shape();
+  if (gaps && doubled.rank > 0) doubled[-1] *= 2;
+  Tensor y(doubled, dtype);
+  if (gaps && doubled.rank > 0) y = y.with_layout(slice(y.layout(), -1, 0, doubled[-1], 2));
+  for (int64_t i = 0; i < y.numel(); ++i) y.set(i, is_float(dtype) ? nan : 1);
+  return y;
+}
+
+double precision_of(DType t) { return t == f64 ? 1e-13 : t == f32 ? 1e-6 : t == f16 ? 6e-4 : 5e-3; }
+
+template <class Want>
+void expect_each(const Tensor& got, double tol, const std::string& what, Want want) {
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    const double w = want(i), g = got.at(i);
+    const bool same = g == w || (std::isnan(g) && std::isnan(w));
+    ASSERT_TRUE(same || std::abs(g - w) <= tol * std::max(1.0, std::abs(w)))
+        << what << ", element " << i << ": " << g << ", expected " << w;
+  }
+}
+
+template <class... F, class Body>
+void for_ops(OpList<F...>, Body body) {
+  (body.template operator()<F>(), ...);
+}
+
+TEST(Unary, EveryOpViewAndDtype) {
+  for_ops(UnaryOps{}, []<class F>() {
+    const Domain d = domain_of<F>();
+    for_inputs([&](const Kind& kind) {
+      for (const auto& dtypes : float_pairs) {
+        const DType in = dtypes.first, out = dtypes.second;
+        const Tensor x = numbers(kind, in, d.low, d.high, 1), y = result_like(x, out, false);
+        const std::string what =
+            std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
+        launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, y); });
+        expect_each(y, precision_of(out), what, [&](int64_t i) { return F::f(x.at(i)); });
+
+        const Tensor v = NeedsX<F> ? x : y;
+        const Tensor dy = numbers(kind, out, -2, 2, 2), dx = result_like(x, in, true);
+        launch([&](Launch& l) { unary_grad(l, index_in<F>(UnaryOps{}), v, dy, dx); });
+        expect_each(dx, 4 * precision_of(in), what + " backward",
+                    [&](int64_t i) { return dy.at(i) * derivative<F>(v.at(i)); });
+      }
+    });
+  });
+}
+
+TEST(Unary, ElementsDoNotDependOnPosition) {
+  const Tensor x = fill_in(Tensor({100}, f32), -4, 4, 3), whole({100}, f32);
+  launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), x, whole); });
+  for (int64_t i = 0; i < 100; ++i) {
+    const Tensor part = x.with_layout(slice(x.layout(), 0, i, 100)), y({100 - i}, f32);
+    launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), part, y); });
+    for (int64_t k = i; k < 100; ++k) ASSERT_EQ(y.at(k - i), whole.at(k)) << i;
+  }
+}
+
+TEST(Unary, SpecialValues) {
+  const Tensor x = from({nan, inf, -inf, 0, -1}, {5}), y({5}, f32);
+  const auto run = [&]<class F>() {
+    launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, y); });
+    return to_vector(y);
+  };
+  const Values relu = run.operator()<Relu>();
+  EXPECT_TRUE(std::isnan(relu[0]));
+  EXPECT_EQ(relu[1], inf);
+  EXPECT_EQ(relu[2], 0);
+  EXPECT_EQ(Relu::d_from_y(0.0f), 0);
+  const Values softplus = run.operator()<Softplus>();
+  EXPECT_TRUE(std::isnan(softplus[0]));
+  EXPECT_EQ(softplus[1], inf);
+  EXPECT_EQ(softplus[2], 0);
+  const Values sigmoid = run.operator()<Sigmoid>();
+  EXPECT_EQ(sigmoid[1], 1);
+  EXPECT_EQ(sigmoid[2], 0);
+}
+
+TEST(Unary, InPlace) {
+  const Tensor x = fill_in(Tensor({1003}, f32), -2, 2, 4), y = from(to_vector(x), {1003});
+  launch([&](Launch& l) { unary(l, index_in<Tanh>(UnaryOps{}), y, y); });
+  expect_each(y, 1e-6, "tanh in place", [&](int64_t i) { return std::tanh(x.at(i)); });
+}
+
+TEST(Binary, EveryOpViewAndDtype) {
+  for_ops(BinaryOps{}, []<class F>() {
+    const Domain d = domain_of<F>();
+    for_inputs([&](const Kind& kind) {
+      for (const auto& dtypes : float_pairs) {
+        const DType in = dtypes.first, out = dtypes.second;
+        const DType to = is_predicate<F> ? boolean : out;
+        const Tensor a = numbers(kind, in, d.low, d.high, 5), c = result_like(a, to, true);
+        const Tensor b = fill_in(Tensor(a.shape(), in), d.low, d.high, 6);
+        const std::string what =
+            std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
+        const double tol = is_predicate<F> ? 0 : precision_of(to);
+        launch([&](Launch& l) { binary(l, index_in<F>(BinaryOps{}), a, b, c); });
+        expect_each(c, tol, what, [&](int64_t i) -> double { return F::f(a.at(i), b.at(i)); });
+        for (const double s : {2.0, 1.3, 0.7}) {
+          const double scalar = in == f64 ? s : static_cast<float>(s);
+          launch([&](Launch& l) { binary_scalar(l, index_in<F>(BinaryOps{}), a, s, false, c); });
+          expect_each(c, tol, what + " scalar",
+                      [&](int64_t i) -> double { return F::f(a.at(i), scalar); });
+          launch([&](Launch& l) { binary_scalar(l, index_in<F>(BinaryOps{}), a, s, true, c); });
+          expect_each(c, tol, what + " swapped",
+                      [&](int64_t i) -> double { return F::f(scalar, a.at(i)); });
+        }
+      }
+    });
+  });
+}
+
+TEST(Binary, Integers) {
+  for_ops(BinaryOps{}, []<class F>() {
+    for (const DType t : {i64, i32, u8, boolean}) {
+      if (t == boolean && !is_predicate<F>) continue;
+      for (const Kind& kind : kinds) {
+        const DType to = is_predicate<F> ? boolean : t;
+        const double low = t == u8 || t == boolean ? 0 : -6;
+        const Tensor a = numbers(kind, t, low, 7, 7), b = fill_in(Tensor(a.shape(), t), low, 7, 8);
+        const Tensor c = result_like(a, to, false);
+        const std::string what =
+            std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
+        const auto want = [&](int64_t x, int64_t y) -> double {
+          const auto r = F::f(Whole(x), Whole(y));
+          if constexpr (is_predicate<F>)
+            return r;
+          else
+            return t == u8    ? static_cast<uint8_t>(r.v)
+                   : t == i32 ? static_cast<int32_t>(r.v)
+                              : static_cast<double>(r.v);
+        };
+        const auto at = [](const Tensor& x, int64_t i) { return static_cast<int64_t>(x.at(i)); };
+        launch([&](Launch& l) { binary(l, index_in<F>(BinaryOps{}), a, b, c); });
+        expect_each(c, 0, what, [&](int64_t i) { return want(at(a, i), at(b, i)); });
+        launch([&](Launch& l) { binary_scalar(l, index_in<F>(BinaryOps{}), a, 3, false, c); });
+        expect_each(c, 0, what + " scalar", [&](int64_t i) { return want(at(a, i), 3); });
+      }
+    }
+  });
+}
+
+TEST(Binary, IntegersWrapAndNeverTrap) {
+  const auto low = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ((Whole(low) / Whole(-1)).v, low);
+  EXPECT_EQ((Whole(7) / Whole(0)).v, 0);
+  EXPECT_EQ((Whole(-7) / Whole(2)).v, -3);
+  EXPECT_EQ((Whole(low) - Whole(1)).v, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(pow(Whole(-3), Whole(3)).v, -27);
+  EXPECT_EQ(pow(Whole(2), Whole(-1)).v, 0);
+  EXPECT_EQ(pow(Whole(-1), Whole(-3)).v, -1);
+}
+
+TEST(Binary, IntegersCompareWithFractions) {
+  const Tensor a = from({2, 3}, {2}, i64), c({2}, boolean);
+  launch([&](Launch& l) { binary_scalar(l, index_in<Less>(BinaryOps{}), a, 2.5, false, c); });
+  EXPECT_EQ(to_vector(c), (Values{1, 0}));
+  launch([&](Launch& l) { binary_scalar(l, index_in<Equal>(BinaryOps{}), a, 2.5, false, c); });
+  EXPECT_EQ(to_vector(c), (Values{0, 0}));
+}
+
+TEST(Binary, NanWinsAndTiesSplit) {
+  const Tensor a = from({nan, 1, 2}, {3}), b = from({1, nan, 2}, {3}), c({3}, f32);
+  for (const int op : {index_in<Maximum>(BinaryOps{}), index_in<Minimum>(BinaryOps{})}) {
+    launch([&](Launch& l) { binary(l, op, a, b, c); });
+    EXPECT_TRUE(std::isnan(c.at(0)) && std::isnan(c.at(1)));
+    EXPECT_EQ(c.at(2), 2);
+  }
+  EXPECT_EQ(Maximum::da(2.0, 2.0, 2.0), 0.5);
+  EXPECT_EQ(Minimum::db(2.0, 3.0, 2.0), 0);
+  EXPECT_EQ(Pow::da(0.0, 0.0, 1.0), 0);
+  EXPECT_EQ(Pow::db(0.0, 2.0, 0.0), 0);
+}
+
+TEST(Where, EveryDtype) {
+  for (const DType t : all_dtypes) {
+    for_inputs([&](const Kind& kind) {
+      const Tensor a = numbers(kind, t, 0, 9, 9), b = fill_in(Tensor(a.shape(), t), 0, 9, 10);
+      const Tensor condition = fill_in(Tensor(a.shape(), f32), -1, 1, 11),
+                   c = result_like(a, t, true);
+      const Tensor chosen(a.shape(), boolean);
+      for (int64_t i = 0; i < chosen.numel(); ++i) chosen.set(i, condition.at(i) > 0);
+      launch([&](Launch& l) { where(l, chosen, a, b, c); });
+      expect_each(c, 0, kind.name,
+                  [&](int64_t i) { return chosen.at(i) != 0 ? a.at(i) : b.at(i); });
+    });
+  }
+}
+
+TEST(Convert, EveryPairAndView) {
+  for (const DType in : all_dtypes) {
+    for (const DType out : all_dtypes) {
+      for_inputs([&](const Kind& kind) {
+        const Tensor x = numbers(kind, in, in == u8 ? 0 : -20, 20, 12);
+        for (const bool gaps : {false, true}) {
+          const Tensor y = result_like(x, out, gaps);
+          launch([&](Launch& l) { convert(l, x, y); });
+          const std::string what =
+              std::string(name(in)) + " to " + std::string(name(out)) + " " + kind.name;
+          expect_each(y, 0, what, [&](int64_t i) {
+            return visit(out, [&]<class T>() {
+              return static_cast<double>(is_float(in)
+                                             ? convert_to<T>(x.at(i))
+                                             : convert_to<T>(static_cast<int64_t>(x.at(i))));
+            });
+          });
+        }
+      });
+    }
+  }
+}
+
+TEST(Convert, EdgesOfEachType) {
+  const auto converted = [](const Values& v, DType in, DType out) {
+    const Tensor x = from(v, {static_cast<int64_t>(v.size())}, in), y(x.shape(), out);
+    launch([&](Launch& l) { convert(l, x, y); });
+    return to_vector(y);
+  };
+  EXPECT_EQ(converted({nan, inf, -inf, 300, -1, 2.9, -2.9}, f32, u8),
+            (Values{0, 255, 0, 255, 0, 2, 0}));
+  EXPECT_EQ(converted({nan, 1e30, -1e30, -2.9}, f32, i32),
+            (Values{0, 2147483647.0, -2147483648.0, -2}));
+  EXPECT_EQ(converted({inf, -inf}, f64, i64), (Values{0x1p63, -0x1p63}));
+  EXPECT_EQ(converted({nan, 0, -0.0, 0.1}, f32, boolean), (Values{1, 0, 0, 1}));
+  EXPECT_EQ(converted({1 + 0x1p-11 + 0x1p-40, 1e6, 0x1p-25}, f64, f16),
+            (Values{1 + 0x1p-10, inf, 0}));
+  EXPECT_EQ(converted({(1 << 24) + 1, 65520}, i64, f16), (Values{inf, inf}));
+  EXPECT_TRUE(std::isnan(converted({nan}, f32, bf16)[0]));
+}
+
+TEST(Convert, TransposedCopies) {
+  for (const DType t : {f64, f32, f16, u8}) {
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{70, 90}, {64, 128}, {8, 1000}, {1001, 9}}) {
+      const Tensor x = fill_in(Tensor({3, rows, columns}, t), 0, 200, 13);
+      const Tensor xt = x.with_layout(transpose(x.layout(), 1, 2));
+      const Tensor y(xt.shape(), t);
+      launch([&](Launch& l) { convert(l, xt, y); });
+      expect_each(y, 0, "batch of transposes", [&](int64_t i) { return xt.at(i); });
+    }
+  }
+}
+
+TEST(Fill, EveryDtypeAndView) {
+  for (const DType t : all_dtypes) {
+    for (const Kind& kind : kinds) {
+      const Tensor y = kind.make(t);
+      launch([&](Launch& l) { fill(l, 2.6, y); });
+      const double want = t == boolean ? 1
+                          : t == f64   ? 2.6
+                          : t == f32   ? double(2.6f)
+                          : t == f16   ? 2.599609375
+                          : t == bf16  ? 2.59375
+                                       : 2;
+      expect_each(y, 0, kind.name, [&](int64_t) { return want; });
+    }
+  }
+}
+
+TEST(Arange, CountsInDouble) {
+  const Tensor y({20000}, f32), n({5}, i64);
+  launch([&](Launch& l) { arange(l, 1, 0.1, y); });
+  expect_each(y, 0, "f32",
+              [](int64_t i) { return static_cast<float>(1 + static_cast<double>(i) * 0.1); });
+  launch([&](Launch& l) { arange(l, 3, -2, n); });
+  EXPECT_EQ(to_vector(n), (Values{3, 1, -1, -3, -5}));
+}
+
+TEST(Accumulate, NarrowIntoWideAndIntegers) {
+  const std::pair<DType, DType> pairs[] = {{f32, f32},   {f16, f32}, {bf16, f32}, {f32, f64},
+                                           {bf16, bf16}, {f16, f16}, {i64, i64},  {i32, i32}};
+  for (const auto& dtypes : pairs) {
+    const DType in = dtypes.first, out = dtypes.second;
+    for_inputs([&](const Kind& kind) {
+      const Tensor x = numbers(kind, in, -3, 3, 14), y = result_like(x, out, true);
+      fill_in(y, -3, 3, 15);
+      const Values before = to_vector(y);
+      launch([&](Launch& l) { accumulate(l, x, y); });
+      expect_each(y, precision_of(out), kind.name,
+                  [&](int64_t i) { return before[static_cast<size_t>(i)] + x.at(i); });
+    });
+  }
+}
+
+TEST(Bounds, SmallestAndLargest) {
+  const Tensor x = from({4, -7, 9, 0, 3, 2}, {2, 3}, i64), y({2}, i64);
+  launch([&](Launch& l) { bounds(l, x, y); });
+  EXPECT_EQ(to_vector(y), (Values{-7, 9}));
+  launch([&](Launch& l) { bounds(l, x.with_layout(slice(x.layout(), 1, 0, 3, 2)), y); });
+  EXPECT_EQ(to_vector(y), (Values{0, 9}));
+}
+
+TEST(Elementwise, SameBitsForAnyThreads) {
+  const Tensor x = fill_in(Tensor({300, 301}, f32), -3, 3, 16);
+  const Tensor xt = x.with_layout(transpose(x.layout(), 0, 1));
+  expect_same_for_any_threads([&] {
+    const Tensor y({300, 301}, f32), z({301, 300}, f32), h({300, 301}, bf16);
+    launch([&](Launch& l) {
+      unary(l, index_in<Gelu>(UnaryOps{}), x, y);
+      binary(l, index_in<Mul>(BinaryOps{}), xt, xt, z);
+      convert(l, x, h);
+    });
+    return std::vector{y, z, h};
+  });
+}
+
+}  // namespace
+}  // namespace mixtape::kernels

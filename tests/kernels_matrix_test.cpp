@@ -1,0 +1,336 @@
+// The CPU kernels for matrices, convolutions and pooling against plain loops in double over the
+// same rounded inputs, and against themselves on other numbers of threads.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace {
+
+// --- gemm ---
+
+Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1),
+                batch = m * k > 0 ? a.numel() / (m * k) : 1;
+  const Values av = to_vector(a), bv = to_vector(b);
+  Values c(static_cast<size_t>(batch * m * n));
+  for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
+    const int64_t p = i / (m * n), r = i / n % m, q = i % n;
+    double s = bias ? bias.at(q) : 0;
+    for (int64_t j = 0; j < k; ++j) s += av[(p * m + r) * k + j] * bv[(p * k + j) * n + q];
+    c[i] = s;
+  }
+  return c;
+}
+
+void check_gemm(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                const std::string& what) {
+  launch([&](Launch& l) { gemm(l, a, b, bias ? View(bias) : View{}, c); });
+  expect_close(c, matmul(a, b, bias), tolerance(c.dtype()), what);
+}
+
+TEST(Gemm, ShapesAndDtypes) {
+  const int64_t sizes[][3] = {{1, 1, 1},    {3, 4, 2},      {1, 7, 5},     {7, 1, 5},
+                              {5, 6, 1},    {17, 33, 65},   {64, 64, 64},  {1, 300, 70},
+                              {129, 1, 33}, {40, 100, 300}, {300, 130, 90}};
+  for (const auto& [in, out] : float_pairs)
+    for (const auto& [m, n, k] : sizes)
+      for (const int with_bias : {0, 1, 2}) {
+        const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2);
+        const Tensor bias = with_bias ? random({n}, with_bias == 1 ? in : wide(in), 3) : Tensor();
+        check_gemm(a, b, bias, output({m, n}, out),
+                   std::string(name(in)) + " " + Shape{m, n, k}.to_string() + " bias " +
+                       std::to_string(with_bias));
+      }
+}
+
+TEST(Gemm, AnyStrides) {
+  const int64_t m = 9, n = 21, k = 13;
+  const auto variants = [](int64_t rows, int64_t columns, DType dtype, uint64_t seed) {
+    const Tensor wider = random({rows, columns + 5}, dtype, seed),
+                 steps = random({2 * rows, 3 * columns}, dtype, seed);
+    const Tensor flipped = random({columns, rows}, dtype, seed),
+                 row = random({1, columns}, dtype, seed);
+    const Tensor column = random({rows, 1}, dtype, seed), one = random({1, 1}, dtype, seed);
+    const Shape full{rows, columns};
+    return std::vector<Tensor>{
+        random(full, dtype, seed),
+        flipped.with_layout(transpose(flipped.layout(), 0, 1)),
+        wider.with_layout(slice(wider.layout(), 1, 2, 2 + columns)),
+        steps.with_layout(slice(slice(steps.layout(), 0, 0, 2 * rows, 2), 1, 1, 3 * columns, 3)),
+        row.with_layout(expand(row.layout(), full)),
+        column.with_layout(expand(column.layout(), full)),
+        one.with_layout(expand(one.layout(), full)),
+    };
+  };
+  for (const auto& [in, out] : float_pairs)
+    for (const Tensor& a : variants(m, k, in, 1))
+      for (const Tensor& b : variants(k, n, in, 2))
+        for (const Tensor& c : variants(m, n, out, 3)) {
+          if (c.strides()[0] == 0 || c.strides()[1] == 0) continue;
+          check_gemm(a, b, random({n}, wide(in), 4), c,
+                     a.strides().to_string() + b.strides().to_string() + c.strides().to_string());
+        }
+}
+
+TEST(Gemm, SizesOfOneMayHaveAnyStride) {
+  const Tensor column = random({7, 4}, f32, 1), row = random({5, 9}, f32, 2);
+  const Tensor a = column.with_layout(slice(column.layout(), 1, 2, 3)),
+               b = row.with_layout(slice(row.layout(), 0, 3, 4));
+  check_gemm(a, b, {}, output({7, 9}, f32), "outer product of slices");
+  check_gemm(row.with_layout(transpose(b.layout(), 0, 1)), row.with_layout(b.layout()), {},
+             output({9, 9}, f32), "same");
+}
+
+TEST(Gemm, Batches) {
+  for (const auto& [in, out] : float_pairs) {
+    const Tensor a = random({2, 3, 5, 7}, in, 1), b = random({2, 3, 7, 4}, in, 2),
+                 w = random({7, 4}, in, 3);
+    check_gemm(a, b, random({4}, in, 5), output({2, 3, 5, 4}, out), "plain");
+    check_gemm(a, w.with_layout(expand(w.layout(), {2, 3, 7, 4})), {}, output({2, 3, 5, 4}, out),
+               "shared b");
+    const Tensor swapped = random({3, 2, 5, 7}, in, 1), one = random({2, 1, 7, 4}, in, 2);
+    check_gemm(swapped.with_layout(transpose(swapped.layout(), 0, 1)),
+               w.with_layout(expand(w.layout(), {2, 3, 7, 4})), {}, output({2, 3, 5, 4}, out),
+               "permuted a, shared b");
+    check_gemm(a, one.with_layout(expand(one.layout(), {2, 3, 7, 4})), {},
+               output({2, 3, 5, 4}, out), "partly shared b");
+    const Tensor rows = random({6, 1, 7}, in, 6);
+    check_gemm(rows, w.with_layout(expand(w.layout(), {6, 7, 4})), {}, output({6, 1, 4}, out),
+               "one row each");
+    check_gemm(w.with_layout(expand(transpose(w.layout(), 0, 1), {2, 3, 4, 7})), b, {},
+               output({2, 3, 4, 4}, out), "shared a");
+  }
+}
+
+TEST(Gemm, Empty) {
+  const Tensor bias = from({1, 2, 3}, {3});
+  check_gemm(Tensor({2, 0}, f32), Tensor({0, 3}, f32), {}, output({2, 3}, f32), "k = 0");
+  check_gemm(Tensor({2, 0}, bf16), Tensor({0, 3}, bf16), bias, output({2, 3}, bf16),
+             "k = 0 with bias");
+  check_gemm(Tensor({0, 4}, f32), random({4, 3}, f32, 1), {}, output({0, 3}, f32), "m = 0");
+  check_gemm(random({3, 4}, f16, 1), Tensor({4, 0}, f16), {}, output({3, 0}, f16), "n = 0");
+}
+
+TEST(Gemm, AccumulatesWideAndRoundsOnce) {
+  // 1 + 4096 terms of 2^-12 is 2 exactly; an f16 accumulator would stay at 1.
+  const Tensor a = filled({2, 4097}, f16, 0x1p-6), b = filled({4097, 3}, f16, 0x1p-6),
+               c({2, 3}, f16);
+  for (int64_t i = 0; i < 3; ++i) b.set(i, 0x1p6);
+  launch([&](Launch& l) { gemm(l, a, b, View{}, c); });
+  EXPECT_EQ(c.at(0), 2);
+  EXPECT_EQ(c.at(5), 2);
+}
+
+TEST(Gemm, PassesNanAndInfinity) {
+  const Tensor a = filled({40, 40}, f32, 1), b = filled({40, 40}, f32, 1),
+               c = output({40, 40}, f32);
+  a.set(0, nan);
+  a.set(40, inf);
+  launch([&](Launch& l) { gemm(l, a, b, View{}, c); });
+  EXPECT_TRUE(std::isnan(c.at(3)));
+  EXPECT_EQ(c.at(43), inf);
+  EXPECT_EQ(c.at(83), 40);
+}
+
+TEST(Gemm, SameForAnyThreads) {
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor a = random({400, 150}, dtype, 1), b = random({150, 310}, dtype, 2);
+    const Tensor x = random({7, 20, 30}, dtype, 3), y = random({7, 30, 20}, dtype, 4);
+    expect_same_for_any_threads([&] {
+      const Tensor c = output({400, 310}, dtype), z = output({7, 20, 20}, dtype);
+      launch([&](Launch& l) {
+        gemm(l, a, b, View{}, c);
+        gemm(l, x, y, View{}, z);
+      });
+      return std::vector<Tensor>{c, z};
+    });
+  }
+}
+
+// --- convolution ---
+
+struct ConvCase {
+  int64_t n, c, h, w, o;
+  Window window;
+};
+Window window(std::pair<int64_t, int64_t> size, std::pair<int64_t, int64_t> stride = {1, 1},
+              std::pair<int64_t, int64_t> padding = {0, 0},
+              std::pair<int64_t, int64_t> dilation = {1, 1}, int64_t groups = 1) {
+  return {{size.first, size.second},
+          {stride.first, stride.second},
+          {padding.first, padding.second},
+          {dilation.first, dilation.second},
+          groups};
+}
+const ConvCase conv_cases[] = {
+    {1, 1, 1, 1, 1, window({1, 1})},
+    {2, 3, 7, 9, 4, window({3, 3})},
+    {2, 3, 7, 9, 4, window({3, 3}, {1, 1}, {1, 1})},
+    {3, 2, 8, 8, 5, window({2, 3}, {2, 1}, {1, 2})},
+    {1, 2, 11, 10, 3, window({3, 2}, {3, 2}, {0, 1}, {2, 3})},
+    {2, 4, 6, 6, 6, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2)},
+    {2, 4, 9, 5, 4, window({3, 3}, {2, 2}, {1, 1}, {1, 1}, 4)},  // depthwise
+    {1, 3, 5, 5, 17, window({1, 1}, {3, 3})},                    // stride beyond the window
+    {2, 2, 6, 7, 3, window({2, 2}, {2, 2}, {3, 3})},             // padding beyond the window
+    {1, 2, 9, 9, 2, window({3, 3}, {2, 2}, {2, 2}, {2, 2})},  // dilation and stride share a factor
+    {1, 1, 40, 33, 20, window({5, 5}, {1, 1}, {2, 2})},       // more pixels than one chunk
+    {3, 16, 6, 6, 70, window({3, 3}, {1, 1}, {1, 1})},        // several vectors of channels
+    {2, 1, 4, 4, 40, window({4, 4})},                         // one pixel
+    {0, 2, 5, 5, 3, window({3, 3})},
+};
+
+// Calls f(input position, weight position, output position) for every product of the convolution.
+void each_product(const ConvCase& k, const std::function<void(size_t, size_t, size_t)>& f) {
+  const Window& v = k.window;
+  const int64_t oh = v.count(k.h, 0), ow = v.count(k.w, 1), cg = k.c / v.groups,
+                og = k.o / v.groups;
+  for (int64_t n = 0; n < k.n; ++n)
+    for (int64_t o = 0; o < k.o; ++o)
+      for (int64_t r = 0; r < oh; ++r)
+        for (int64_t q = 0; q < ow; ++q)
+          for (int64_t c = 0; c < cg; ++c)
+            for (int64_t i = 0; i < v.size[0]; ++i)
+              for (int64_t j = 0; j < v.size[1]; ++j) {
+                const int64_t y = r * v.stride[0] - v.padding[0] + i * v.dilation[0];
+                const int64_t x = q * v.stride[1] - v.padding[1] + j * v.dilation[1];
+                if (y < 0 || y >= k.h || x < 0 || x >= k.w) continue;
+                f(((n * k.c + o / og * cg + c) * k.h + y) * k.w + x,
+                  ((o * cg + c) * v.size[0] + i) * v.size[1] + j,
+                  ((n * k.o + o) * oh + r) * ow + q);
+              }
+}
+
+TEST(Conv2d, ForwardAndGradients) {
+  for (const auto& [in, out] : float_pairs)
+    for (const ConvCase& k : conv_cases) {
+      const int64_t oh = k.window.count(k.h, 0), ow = k.window.count(k.w, 1);
+      const Shape y_shape{k.n, k.o, oh, ow},
+          w_shape{k.o, k.c / k.window.groups, k.window.size[0], k.window.size[1]};
+      const Tensor x = random({k.n, k.c, k.h, k.w}, in, 1), w = random(w_shape, in, 2),
+                   dy = random(y_shape, in, 3);
+      const Tensor bias = random({k.o}, wide(in), 4);
+      const Tensor y = output(y_shape, out), plain = output(y_shape, out),
+                   dx = output(x.shape(), out), dw = output(w_shape, out);
+      launch([&](Launch& l) {
+        conv2d(l, x, w, bias, k.window, y);
+        conv2d(l, x, w, View{}, k.window, plain);
+        conv2d_input(l, dy, w, k.window, dx);
+        conv2d_weight(l, x, dy, k.window, dw);
+      });
+      const Values xv = to_vector(x), wv = to_vector(w), dv = to_vector(dy);
+      Values y_want(y.numel()), dx_want(x.numel()), dw_want(w.numel());
+      each_product(k, [&](size_t i, size_t j, size_t p) {
+        y_want[p] += xv[i] * wv[j];
+        dx_want[i] += dv[p] * wv[j];
+        dw_want[j] += dv[p] * xv[i];
+      });
+      const std::string what = std::string(name(in)) + "->" + std::string(name(out)) + " x " +
+                               x.shape().to_string() + " w " + w_shape.to_string();
+      expect_close(plain, y_want, tolerance(out), "y " + what);
+      for (int64_t i = 0; i < y.numel(); ++i) y_want[i] += bias.at(i / (oh * ow) % k.o);
+      expect_close(y, y_want, tolerance(out), "y with bias " + what);
+      expect_close(dx, dx_want, tolerance(out), "dx " + what);
+      expect_close(dw, dw_want, tolerance(out), "dw " + what);
+    }
+}
+
+TEST(Conv2d, WeightGradientMayBeWider) {
+  const Tensor x = random({2, 3, 6, 6}, bf16, 1), dy = random({2, 4, 4, 4}, bf16, 2),
+               narrow({4, 3, 3, 3}, bf16), full({4, 3, 3, 3}, f32);
+  launch([&](Launch& l) {
+    conv2d_weight(l, x, dy, window({3, 3}), narrow);
+    conv2d_weight(l, x, dy, window({3, 3}), full);
+  });
+  for (int64_t i = 0; i < full.numel(); ++i)
+    EXPECT_EQ(narrow.at(i), float(BFloat16(full.at(i)))) << i;
+}
+
+TEST(Conv2d, SameForAnyThreads) {
+  const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2);
+  for (const DType dtype : {f32, f16}) {
+    const Tensor x = random({9, 4, 12, 12}, dtype, 1), w = random({6, 2, 3, 3}, dtype, 2),
+                 dy = random({9, 6, 12, 12}, dtype, 3);
+    expect_same_for_any_threads([&] {
+      const Tensor y = output(dy.shape(), dtype), dx = output(x.shape(), dtype),
+                   dw = output(w.shape(), f32);
+      launch([&](Launch& l) {
+        conv2d(l, x, w, View{}, v, y);
+        conv2d_input(l, dy, w, v, dx);
+        conv2d_weight(l, x, dy, v, dw);
+      });
+      return std::vector<Tensor>{y, dx, dw};
+    });
+  }
+}
+
+// --- pooling ---
+
+TEST(MaxPool2d, ForwardAndGradient) {
+  const ConvCase cases[] = {
+      {2, 3, 26, 26, 0, window({2, 2}, {2, 2})},
+      {1, 1, 2, 2, 0, window({2, 2}, {2, 2})},
+      {1, 2, 5, 37, 0, window({2, 2}, {2, 2})},
+      {3, 1, 66, 67, 0, window({2, 2}, {2, 2})},
+      {2, 2, 7, 9, 0, window({3, 3}, {2, 2}, {1, 1})},
+      {1, 2, 9, 9, 0, window({2, 3}, {1, 2}, {1, 0}, {2, 1})},
+      {0, 2, 4, 4, 0, window({2, 2}, {2, 2})},
+  };
+  for (const auto& [in, out] : float_pairs)
+    for (const ConvCase& k : cases)
+      for (const bool ties : {false, true}) {
+        const Window& v = k.window;
+        const int64_t oh = v.count(k.h, 0), ow = v.count(k.w, 1);
+        const Shape y_shape{k.n, k.c, oh, ow};
+        const Tensor x = random({k.n, k.c, k.h, k.w}, in, 5, -3, 3), dy = random(y_shape, in, 6);
+        for (int64_t i = 0; i < x.numel(); ++i) {
+          if (ties) x.set(i, std::round(x.at(i)));
+          if (ties && i % 17 == 3) x.set(i, nan);
+          if (ties && i % 5 == 0) x.set(i, -inf);
+        }
+        const Tensor y = output(y_shape, in), index = output(y_shape, i32),
+                     dx = output(x.shape(), out);
+        launch([&](Launch& l) {
+          max_pool2d(l, x, v, y, index);
+          max_pool2d_grad(l, dy, index, dx);
+        });
+        const Values xv = to_vector(x);
+        Values best(y.numel()), at(y.numel(), -1), grad(x.numel());
+        for (int64_t i = 0; i < y.numel(); ++i) {
+          const int64_t p = i / (oh * ow), r = i / ow % oh, q = i % ow;
+          for (int64_t a = 0; a < v.size[0] * v.size[1]; ++a) {
+            const int64_t row = r * v.stride[0] - v.padding[0] + a / v.size[1] * v.dilation[0];
+            const int64_t column = q * v.stride[1] - v.padding[1] + a % v.size[1] * v.dilation[1];
+            if (row < 0 || row >= k.h || column < 0 || column >= k.w) continue;
+            const double value = xv[(p * k.h + row) * k.w + column];
+            if (at[i] < 0 || value > best[i] || (std::isnan(value) && !std::isnan(best[i]))) {
+              best[i] = value;
+              at[i] = static_cast<double>(row * k.w + column);
+            }
+          }
+          grad[p * k.h * k.w + static_cast<int64_t>(at[i])] += dy.at(i);
+        }
+        const std::string what =
+            std::string(name(in)) + " " + x.shape().to_string() + (ties ? " ties" : "");
+        expect_close(y, best, 0, what);
+        expect_close(index, at, 0, "index " + what);
+        expect_close(dx, grad, tolerance(out), "dx " + what);
+      }
+}
+
+TEST(MaxPool2d, SameForAnyThreads) {
+  const Tensor x = random({8, 16, 26, 26}, f32, 1), dy = random({8, 16, 13, 13}, f32, 2);
+  expect_same_for_any_threads([&] {
+    const Tensor y = output(dy.shape(), f32), index = output(dy.shape(), i32),
+                 dx = output(x.shape(), f32);
+    launch([&](Launch& l) {
+      max_pool2d(l, x, window({2, 2}, {2, 2}), y, index);
+      max_pool2d_grad(l, dy, index, dx);
+    });
+    return std::vector<Tensor>{y, index, dx};
+  });
+}
+
+}  // namespace
+}  // namespace mixtape::kernels

@@ -1,0 +1,337 @@
+// The lanes of simd.h against the standard library in double, lane by lane, and the thread pool.
+
+#include "kernels/cpu/simd.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/elementwise.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// The distance of y from the exact value, in units of the last place of a float there.
+double ulps(float y, double exact) {
+  const float nearest = static_cast<float>(exact);
+  if (std::isnan(exact) || std::isinf(nearest) || std::isinf(y) || std::isnan(y)) {
+    const bool overflows =
+        std::isinf(nearest) && std::abs(y) >= 0x1.fffffep127f && (y > 0) == (nearest > 0);
+    return y == nearest || overflows || (std::isnan(y) && std::isnan(exact)) ? 0 : 1e9;
+  }
+  int exponent;
+  std::frexp(nearest, &exponent);
+  return std::abs(y - exact) / std::ldexp(1.0, std::max(exponent - 24, -149));
+}
+
+// Bit patterns from end to end, so infinities, NaN, subnormals and huge numbers among them.
+template <class F, class G>
+void expect_accurate(const char* name, double bound, F lanes, G exact) {
+  double worst = 0;
+  float at = 0;
+  const auto see = [&](const float(&x)[16]) {
+    float y[16];
+    store(y, lanes(load(x)));
+    for (int i = 0; i < 16; ++i) {
+      const double d = ulps(y[i], exact(static_cast<double>(x[i])));
+      if (d > worst) worst = d, at = x[i];
+    }
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  see({0, -0.0f, inf, -inf, std::nanf(""), 1, -1, 0x1p-149f, -0x1p-149f, 0x1p-126f, 0x1.fffffep127f,
+       -0x1.fffffep127f, 88.72f, 88.73f, -87.4f, -103.9f});
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16 * 1021) {
+    float x[16];
+    for (uint64_t i = 0; i < 16; ++i)
+      x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits + i * 1021));
+    see(x);
+  }
+  for (int i = 0; i < 400000; i += 16) {  // and densely where models live
+    float x[16];
+    for (int k = 0; k < 16; ++k) x[k] = static_cast<float>(i + k - 200000) * 1.1e-4f;
+    see(x);
+  }
+  EXPECT_LE(worst, bound) << name << " at " << at;
+}
+
+TEST(Simd, FunctionsAreAccurate) {
+#define MATCHES(f, bound) \
+  expect_accurate(        \
+      #f, bound, [](Lanes<float> x) { return f(x); }, [](double x) { return std::f(x); })
+  MATCHES(exp, 1.5);
+  MATCHES(expm1, 2.5);
+  MATCHES(log, 1.5);
+  MATCHES(log1p, 2.5);
+  MATCHES(tanh, 3.5);
+  MATCHES(erf, 3.5);
+  MATCHES(sin, 2.5);
+  MATCHES(cos, 2.5);
+  MATCHES(sqrt, 0.5);
+  MATCHES(abs, 0);
+  MATCHES(floor, 0);
+#undef MATCHES
+  expect_accurate(
+      "round", 0, [](Lanes<float> x) { return round(x); },
+      [](double x) { return std::nearbyint(x); });
+}
+
+TEST(Simd, CirclesAreExactlyReduced) {
+  for (int i = 0; i < 1 << 20; i += 16) {
+    float v[16], c[16], s[16];
+    for (int k = 0; k < 16; ++k) v[k] = static_cast<float>(i + k) * 0x1p-20f;
+    const Circle circle{load(v)};
+    store(c, circle.cosine);
+    store(s, circle.sine);
+    for (int k = 0; k < 16; ++k) {
+      ASSERT_NEAR(c[k], std::cos(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
+      ASSERT_NEAR(s[k], std::sin(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
+    }
+  }
+}
+
+TEST(Simd, DoubleFunctionsAreTheLibrarys) {
+  for (double x = -3; x < 3; x += 0.37) {
+    const Lanes<double> v = x, positive = std::abs(x);
+    EXPECT_EQ(exp(v)[3], std::exp(x));
+    EXPECT_EQ(expm1(v)[0], std::expm1(x));
+    EXPECT_EQ(log(positive)[7], std::log(std::abs(x)));
+    EXPECT_EQ(log1p(positive)[1], std::log1p(std::abs(x)));
+    EXPECT_EQ(tanh(v)[1], std::tanh(x));
+    EXPECT_EQ(erf(v)[2], std::erf(x));
+    EXPECT_EQ(sin(v)[4], std::sin(x));
+    EXPECT_EQ(cos(v)[5], std::cos(x));
+    EXPECT_EQ(sqrt(positive)[6], std::sqrt(std::abs(x)));
+    EXPECT_EQ(floor(v)[0], std::floor(x));
+    EXPECT_EQ(round(v)[0], std::nearbyint(x));
+    EXPECT_EQ(pow(positive, Lanes<double>(1.7))[0], std::pow(std::abs(x), 1.7));
+  }
+}
+
+template <class F>
+[[gnu::noinline]] float first_lane(F f, float x) {
+  float y[16];
+  store(y, f(Lanes<float>(x)));
+  return y[0];
+}
+
+TEST(Simd, SignsOfZeroAreKept) {
+#define KEEPS(f)                                                                             \
+  EXPECT_EQ(std::bit_cast<uint32_t>(first_lane([](Lanes<float> x) { return f(x); }, -0.0f)), \
+            0x80000000u)                                                                     \
+      << #f
+  KEEPS(Lanes<float>);
+  KEEPS(expm1);
+  KEEPS(log1p);
+  KEEPS(tanh);
+  KEEPS(erf);
+  KEEPS(sin);
+  KEEPS(sqrt);
+  KEEPS(floor);
+  KEEPS(round);
+#undef KEEPS
+  EXPECT_TRUE(std::signbit(first_lane([](Lanes<float> x) { return round(x); }, -0.3f)));
+}
+
+template <class S>
+void expect_all_patterns_load() {
+  for (uint32_t bits = 0; bits < 65536; bits += 16) {
+    S x[16], back[16];
+    for (uint32_t i = 0; i < 16; ++i) x[i] = S::from_bits(static_cast<uint16_t>(bits + i));
+    const Lanes<float> v = load(x);
+    const Lanes<double> d = load<S, double>(x);
+    store(back, v);
+    for (int i = 0; i < 16; ++i) {
+      const float want = x[i];
+      if (std::isnan(want)) {  // the processor may quiet it
+        EXPECT_TRUE(std::isnan(v[i]) && std::isnan(float(back[i]))) << x[i].bits;
+      } else {
+        EXPECT_EQ(std::bit_cast<uint32_t>(v[i]), std::bit_cast<uint32_t>(want)) << x[i].bits;
+        EXPECT_EQ(back[i].bits, x[i].bits);
+        if (i < 8) {
+          EXPECT_EQ(d[i], static_cast<double>(want));
+        }
+      }
+    }
+  }
+}
+template <class S>
+void expect_stores_round_as_scalars() {
+  const auto see = [](const float(&x)[16]) {
+    S y[16];
+    store(y, load(x));
+    for (int i = 0; i < 16; ++i) {
+      const bool same = std::isnan(x[i]) ? std::isnan(float(y[i])) : y[i].bits == S(x[i]).bits;
+      EXPECT_TRUE(same) << x[i];
+    }
+  };
+  float x[16];
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16 * 1021) {
+    for (uint64_t i = 0; i < 16; ++i)
+      x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits + i * 1021));
+    see(x);
+  }
+  for (uint32_t bits = 0; bits < 65535; ++bits) {  // ties between neighbours, and just beside them
+    const float a = S::from_bits(static_cast<uint16_t>(bits)),
+                b = S::from_bits(static_cast<uint16_t>(bits + 1));
+    const float tie = static_cast<float>((static_cast<double>(a) + static_cast<double>(b)) / 2);
+    for (int i = 0; i < 16; ++i) x[i] = i % 3 == 0 ? tie : std::nextafter(tie, i % 3 == 1 ? a : b);
+    see(x);
+  }
+}
+
+TEST(Simd, NarrowTypesConvertAsScalarsDo) {
+  expect_all_patterns_load<Half>();
+  expect_all_patterns_load<BFloat16>();
+  expect_stores_round_as_scalars<Half>();
+  expect_stores_round_as_scalars<BFloat16>();
+}
+
+TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
+  const double above_tie =
+      1 + 0x1p-11 + 0x1p-40;  // through float it would become a tie, and round down
+  Half y[8];
+  store(y, Lanes<double>(above_tie));
+  EXPECT_EQ(float(y[0]), 1 + 0x1p-10f);
+}
+
+TEST(Simd, PartsOfAVector) {
+  const float x[4] = {1, 2, 3, 4};
+  const Lanes<float> v = load_first(x, 3, -1.0f);
+  EXPECT_EQ(v[2], 3);
+  EXPECT_EQ(v[3], -1);
+  EXPECT_EQ(v[15], -1);
+  float y[4] = {9, 9, 9, 9};
+  store_first(y, v, 2);
+  EXPECT_EQ(y[1], 2);
+  EXPECT_EQ(y[2], 9);
+}
+
+TEST(Simd, FoldsOverLanes) {
+  float x[16];
+  for (int i = 0; i < 16; ++i) x[i] = static_cast<float>((i * 7) % 16) - 3;
+  EXPECT_EQ(hsum(load(x)), 120 - 48);
+  EXPECT_EQ(hmax(load(x)), 12);
+  EXPECT_EQ(hmin(load(x)), -3);
+  x[11] = std::nanf("");
+  EXPECT_TRUE(std::isnan(hmax(load(x))) && std::isnan(hmin(load(x))));
+  EXPECT_EQ(hsum(Lanes<double>(0.5)), 4);
+  const int64_t n[8] = {5, -9, 3, 1, 2, 8, 0, 4};
+  EXPECT_EQ(hmax(load(n)), 8);
+  EXPECT_EQ(hmin(load(n)), -9);
+}
+
+TEST(Simd, MasksSelect) {
+  float x[16], y[16];
+  bool m[16];
+  for (int i = 0; i < 16; ++i) x[i] = static_cast<float>(i - 8);
+  const Mask<float> negative = load(x) < 0.0f;
+  store(y, select(negative, Lanes<float>(-1.0f), load(x)));
+  store(m, negative);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(y[i], i < 8 ? -1.0f : x[i]);
+    EXPECT_EQ(m[i], i < 8);
+    EXPECT_EQ(negative[i], i < 8);
+  }
+  EXPECT_TRUE(any(negative));
+  EXPECT_FALSE(any(negative & !negative));
+  EXPECT_TRUE(any(negative | !negative));
+}
+
+TEST(Parallel, EveryChunkOnce) {
+  for (const int threads : {1, 2, 3, 5}) {
+    const ThreadLimit limit(threads);
+    EXPECT_EQ(num_threads(), threads);
+    for (const int64_t count : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      parallel_for(count, [&](int64_t i) { ++seen[static_cast<size_t>(i)]; });
+      for (const auto& n : seen) EXPECT_EQ(n, 1);
+    }
+  }
+}
+
+TEST(Parallel, RangesHaveFixedGrains) {
+  const ThreadLimit limit(3);
+  std::vector<std::atomic<int64_t>> end_of(100);
+  parallel_ranges(100, 30,
+                  [&](int64_t begin, int64_t end) { end_of[static_cast<size_t>(begin)] = end; });
+  EXPECT_EQ(end_of[0], 30);
+  EXPECT_EQ(end_of[30], 60);
+  EXPECT_EQ(end_of[60], 90);
+  EXPECT_EQ(end_of[90], 100);
+}
+
+TEST(Parallel, ExceptionsReachTheCaller) {
+  const ThreadLimit limit(3);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(parallel_for(100,
+                              [](int64_t i) {
+                                if (i == 37) throw std::runtime_error("37");
+                              }),
+                 std::runtime_error);
+    std::atomic<int> n = 0;  // and the pool still works
+    parallel_for(100, [&](int64_t) { ++n; });
+    EXPECT_EQ(n, 100);
+  }
+}
+
+TEST(Parallel, NestedRegionsRun) {
+  const ThreadLimit limit(3);
+  std::atomic<int> n = 0;
+  parallel_for(8, [&](int64_t) { parallel_for(8, [&](int64_t) { ++n; }); });
+  EXPECT_EQ(n, 64);
+}
+
+TEST(Parallel, SeveralCallersAtOnce) {
+  std::atomic<int64_t> sum = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      const ThreadLimit limit(2);
+      for (int round = 0; round < 300; ++round) parallel_for(7, [&](int64_t i) { sum += i; });
+    });
+  }
+  for (std::thread& t : callers) t.join();
+  EXPECT_EQ(sum, 4 * 300 * 21);
+}
+
+TEST(Parallel, LimitsNestAndAreChecked) {
+  const int before = num_threads();
+  {
+    const ThreadLimit two(2);
+    {
+      const ThreadLimit one(1);
+      EXPECT_EQ(num_threads(), 1);
+    }
+    EXPECT_EQ(num_threads(), 2);
+  }
+  EXPECT_EQ(num_threads(), before);
+  EXPECT_THROW(ThreadLimit(0), Error);
+}
+
+TEST(ParallelDeathTest, BadNumberInTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto report = [](const char* value) {
+    ::setenv("MIXTAPE_NUM_THREADS", value, 1);
+    try {
+      std::fprintf(stderr, "%d threads", num_threads());
+    } catch (const Error& e) {
+      std::fprintf(stderr, "%s", e.what());
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(report("many"), testing::ExitedWithCode(0),
+              "MIXTAPE_NUM_THREADS is 'many', not a number from 1 to 1024");
+  EXPECT_EXIT(report("0"), testing::ExitedWithCode(0), "is '0', not");
+  EXPECT_EXIT(report("3x"), testing::ExitedWithCode(0), "is '3x', not");
+  EXPECT_EXIT(report("3"), testing::ExitedWithCode(0), "3 threads");
+}
+
+}  // namespace
+}  // namespace mixtape::kernels::cpu
