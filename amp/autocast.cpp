@@ -23,7 +23,7 @@ constexpr OpInfo shared_cast{"cast"};
 }  // namespace
 
 Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
-  const int64_t begin = leaf.layout().offset, count = leaf.numel();
+  const int64_t begin = leaf.offset(), count = leaf.numel();
   if (copies_.size() >= sweep_at_) {
     std::erase_if(copies_, [](const auto& entry) { return entry.second.source.expired(); });
     sweep_at_ = 64 + 2 * copies_.size();
@@ -34,10 +34,10 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   } else {
     ++stats.casts;
     const NoGrad off;
-    copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}, begin}), to)};
+    copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
   }
   Layout layout = t.layout();
-  layout.offset -= begin;
+  layout.offset = t.offset() - begin;
   const Tensor narrowed = copy.data.with_layout(layout);
   if (grad_enabled()) {
     const Tensor* input = &t;

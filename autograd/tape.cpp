@@ -195,10 +195,6 @@ Tensor Ctx::saved(size_t i) const {
 
 DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtype; }
 
-uint64_t Node::next_order() {
-  static std::atomic<uint64_t> n{0};
-  return n.fetch_add(1, std::memory_order_relaxed);
-}
 
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();
@@ -208,7 +204,7 @@ void Node::finish(const Tensor& y, bool moves_only) {
 }
 
 Node::~Node() {
-  std::vector<std::shared_ptr<Node>> unlinked;
+  InlineVector<std::shared_ptr<Node>, 8> unlinked;
   const auto unlink = [&](Ctx& c) {
     for (auto& e : c.edges_)
       if (e.node) unlinked.push_back(std::move(e.node));

@@ -2,6 +2,7 @@
 // The tape: which op made a tensor, from what, and what it kept for backward. Nodes are numbered as
 // they are made; backward pops the newest first, so it needs neither recursion nor a sort.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -129,7 +130,8 @@ class Node : public std::enable_shared_from_this<Node> {
   std::shared_ptr<void> hooks;          // see register_hook
 
  private:
-  static uint64_t next_order();
+  static inline std::atomic<uint64_t> count_{0};
+  static uint64_t next_order() { return count_.fetch_add(1, std::memory_order_relaxed); }
 };
 
 // Where the gradient of `t` goes: the node that made it, its leaf's node, or nowhere.

@@ -31,6 +31,7 @@ class InlineVector {
     if (size_ == capacity_) grow();
     return *new (begin() + size_++) T(std::move(value));
   }
+  void pop_back() { std::destroy_at(begin() + --size_); }
   void clear() {
     std::destroy_n(begin(), size_);
     size_ = 0;

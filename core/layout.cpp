@@ -54,22 +54,25 @@ void Shape::push_back(int64_t size) {
 
 std::string Shape::to_string() const { return bracketed(std::span(begin(), end())); }
 
-Layout::Layout(const Shape& shape) : shape(shape), strides(shape) {
-  checked_size(shape);
+Layout::Layout(const Shape& shape) : shape(shape) {
+  strides.rank = shape.rank;
   int64_t stride = 1;
-  for (int d = rank() - 1; d >= 0; --d) {
-    strides[d] = stride;
-    stride *= std::max<int64_t>(shape[d], 1);
+  bool sane = true;
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    const int64_t n = shape.dim[d];
+    strides.dim[d] = stride;
+    sane &= n >= 0 && !__builtin_mul_overflow(stride, n > 0 ? n : 1, &stride);
   }
+  if (!sane) [[unlikely]] checked_size(shape);  // says what is wrong
 }
 
 bool Layout::is_contiguous() const {
   int64_t dense = 1;
   bool ok = true;
   for (int d = rank() - 1; d >= 0; --d) {
-    if (shape[d] == 0) return true;
-    if (shape[d] != 1 && strides[d] != dense) ok = false;
-    dense *= shape[d];
+    if (shape.dim[d] == 0) return true;
+    if (shape.dim[d] != 1 && strides.dim[d] != dense) ok = false;
+    dense *= shape.dim[d];
   }
   return ok;
 }

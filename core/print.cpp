@@ -124,7 +124,7 @@ class Page {
   explicit Page(const Tensor& x) : x_(x), shown_(shown(x.shape())) {
     visit(x.dtype(), [&]<class T>() {
       std::vector<T> values;
-      gather(0, x.layout().offset, values);
+      gather(0, 0, values);
       words_ = words_of(values, x.rank() == 0);
     });
   }
@@ -141,7 +141,7 @@ class Page {
   template <class T>
   void gather(int dim, int64_t position, std::vector<T>& values) const {
     if (dim == x_.rank()) {
-      values.push_back(static_cast<const T*>(x_.storage()->data())[position]);
+      values.push_back(static_cast<const T*>(x_.raw())[position]);
       return;
     }
     for (int64_t i : shown_[dim])

@@ -39,13 +39,19 @@ void check_index(int64_t i, const Shape& shape) {
 
 }  // namespace
 
+Tensor Tensor::made(std::shared_ptr<Storage> storage, const View& view) {
+  Tensor t;
+  t.impl_ = recycle<Impl>();
+  t.impl_->storage = std::move(storage);
+  t.impl_->view = view;
+  return t;
+}
+
 Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
-  Layout layout(shape);
+  View view{nullptr, dtype, Layout(shape)};
   auto storage = recycle<Storage>(bytes_of(shape, dtype), device);
-  impl_ = recycle<Impl>();
-  impl_->storage = std::move(storage);
-  impl_->layout = layout;
-  impl_->dtype = dtype;
+  view.data = storage->data();
+  *this = made(std::move(storage), view);
 }
 
 void Tensor::require_dtype(DType wanted) const {
@@ -60,26 +66,19 @@ double Tensor::item() const {
 double Tensor::at(int64_t i) const {
   check_index(i, shape());
   return visit(dtype(), [&]<class T>() {
-    return static_cast<double>(static_cast<const T*>(impl_->storage->data())[layout().at(i)]);
+    return static_cast<double>(static_cast<const T*>(raw())[layout().at(i)]);
   });
 }
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
   visit(dtype(), [&]<class T>() {
-    static_cast<T*>(impl_->storage->data())[layout().at(i)] = convert<T>(value);
+    static_cast<T*>(raw())[layout().at(i)] = convert<T>(value);
   });
   impl_->storage->bump_version();
 }
 
-Tensor Tensor::detach() const {
-  Tensor alias;
-  alias.impl_ = recycle<Impl>();
-  alias.impl_->storage = impl_->storage;
-  alias.impl_->layout = impl_->layout;
-  alias.impl_->dtype = impl_->dtype;
-  return alias;
-}
+Tensor Tensor::detach() const { return made(impl_->storage, impl_->view); }
 
 Tensor Tensor::with_layout(const Layout& layout) const {
   int64_t first = layout.offset, last = layout.offset;
@@ -87,15 +86,13 @@ Tensor Tensor::with_layout(const Layout& layout) const {
     const int64_t reach = (layout.shape.dim[d] - 1) * layout.strides.dim[d];
     (reach < 0 ? first : last) += reach;
   }
+  const int64_t before = offset();
   const int64_t stored = static_cast<int64_t>(impl_->storage->bytes() / size_of(dtype()));
-  check(layout.shape.size() == 0 || (0 <= first && last < stored),
-        "a view of elements {} to {} in a storage of {}", first, last, stored);
-  Tensor view;
-  view.impl_ = recycle<Impl>();
-  view.impl_->storage = impl_->storage;
-  view.impl_->layout = layout;
-  view.impl_->dtype = dtype();
-  return view;
+  check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
+        "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
+  View view{static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())), dtype(), layout};
+  view.layout.offset = 0;
+  return made(impl_->storage, view);
 }
 
 void Tensor::set_data(const Tensor& other) const {
@@ -107,8 +104,7 @@ void Tensor::set_data(const Tensor& other) const {
   if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
   const auto source = other.impl_;
   impl_->storage = source->storage;
-  impl_->layout = source->layout;
-  impl_->dtype = source->dtype;
+  impl_->view = source->view;
 }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
@@ -153,7 +149,7 @@ Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtyp
 std::vector<double> to_vector(const Tensor& x) {
   std::vector<double> out(static_cast<size_t>(x.numel()));
   visit(x.dtype(), [&]<class T>() {
-    const T* data = static_cast<const T*>(x.storage()->data());
+    const T* data = static_cast<const T*>(x.raw());
     for (size_t i = 0; i < out.size(); ++i)
       out[i] = static_cast<double>(data[x.layout().at(static_cast<int64_t>(i))]);
   });

@@ -23,15 +23,15 @@ class Tensor {
   Tensor(const Shape& shape, DType dtype, Device device = {});  // uninitialised
 
   explicit operator bool() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl_->layout.shape; }
-  const Shape& strides() const { return impl_->layout.strides; }
-  const Layout& layout() const { return impl_->layout; }
-  int rank() const { return impl_->layout.shape.rank; }
+  const Shape& shape() const { return impl_->view.layout.shape; }
+  const Shape& strides() const { return impl_->view.layout.strides; }
+  const Layout& layout() const { return impl_->view.layout; }  // from the first element on
+  int rank() const { return shape().rank; }
   int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }
-  DType dtype() const { return impl_->dtype; }
+  DType dtype() const { return impl_->view.dtype; }
   Device device() const { return impl_->storage->device(); }
-  bool is_contiguous() const { return impl_->layout.is_contiguous(); }
+  bool is_contiguous() const { return layout().is_contiguous(); }
 
   // The first element. Throws Error if T is not the element type of dtype().
   template <class T>
@@ -39,22 +39,20 @@ class Tensor {
     require_dtype(dtype_of<T>());
     return static_cast<T*>(raw());
   }
-  void* raw() const {
-    return static_cast<char*>(impl_->storage->data()) +
-           impl_->layout.offset * int64_t(size_of(dtype()));
+  void* raw() const { return impl_->view.data; }
+  // Elements of the storage before the first.
+  int64_t offset() const {
+    return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) / int64_t(size_of(dtype()));
   }
-  operator View() const {
-    View v{raw(), dtype(), impl_->layout};
-    v.layout.offset = 0;
-    return v;
-  }
+  operator const View&() const { return impl_->view; }
   double item() const;  // the only element, as a double; throws Error if there are more
   double at(
       int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
   void set(int64_t i, double value) const;  // likewise; bumps the version
 
   Tensor detach() const;                    // the same data without history
-  Tensor with_layout(const Layout&) const;  // the same storage seen otherwise, without history
+  // The same storage seen otherwise, from this tensor's first element on, without history.
+  Tensor with_layout(const Layout&) const;
   const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
   uint64_t version() const { return impl_->storage->version(); }
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
@@ -94,12 +92,12 @@ class Tensor {
  private:
   struct Impl {
     std::shared_ptr<Storage> storage;
-    Layout layout;
-    DType dtype = f32;
+    View view;
     bool wants_grad = false;
     std::shared_ptr<Node> maker;
     std::shared_ptr<Leaf> leaf;
   };
+  static Tensor made(std::shared_ptr<Storage> storage, const View& view);
   void require_dtype(DType wanted) const;
 
   std::shared_ptr<Impl> impl_;

@@ -225,8 +225,7 @@ void write_elements(AtomicFile& file, const Tensor& t) {
 
   constexpr int64_t chunk = 1 << 16;  // elements copied at a time
   std::vector<std::byte> buffer(chunk * width);
-  Layout layout = t.layout();
-  layout.offset = 0;  // raw() has added it
+  const Layout& layout = t.layout();
   for (int64_t first = 0; first < n; first += chunk) {
     const int64_t count = std::min(chunk, n - first);
     for (int64_t i = 0; i < count; ++i)

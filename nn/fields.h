@@ -72,20 +72,15 @@ class Fields {
 
   // The names are the macro's arguments as one text: "up, down".
   template <class... T>
-  void add_all(std::string_view names, T&... fields) {
-    [[maybe_unused]] const auto next = [&names] {
-      const size_t comma = names.find(',');
-      const std::string_view name = names.substr(0, comma);
-      names.remove_prefix(comma == names.npos ? names.size()
-                                              : names.find_first_not_of(' ', comma + 1));
-      return std::string(name.substr(0, name.find_last_not_of(' ') + 1));
-    };
-    (add(next(), fields), ...);
+  void add_all([[maybe_unused]] std::string_view names, T&... fields) {
+    (add(take_name(names), fields), ...);
   }
 
   std::vector<Field>& list() { return list_; }
 
  private:
+  static std::string take_name(std::string_view& names);  // off the front
+
   std::vector<Field> list_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <set>
@@ -52,6 +53,13 @@ void replace_data(const Tensor& t, const Tensor& data) {
 }
 
 }  // namespace
+
+std::string Fields::take_name(std::string_view& names) {
+  const size_t comma = std::min(names.find(','), names.size());
+  std::string name(names.substr(0, comma));
+  names.remove_prefix(std::min(names.find_first_not_of(", ", comma), names.size()));
+  return name;
+}
 
 std::string type_name(const std::type_info& type) {
   const std::unique_ptr<char, void (*)(void*)> demangled(

@@ -68,7 +68,7 @@ void softmax(Launch&, bool log, In x, Out y) {
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
-  visit_gradient(y.dtype, dy.dtype, dx.dtype, [&]<class S, class D, class O>() {
+  const auto run = [&]<class S, class D, class O>() {
     using T = math_t<S>;
     parallel_ranges(y.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -86,7 +86,12 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
         });
       }
     });
-  });
+  };
+  // Of a narrow input, y and dy are f32 where the result was.
+  if (is_narrow(dx.dtype) && y.dtype == f32)
+    visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
+  else
+    visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
 }
 
 // With log p = x - lse: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
