@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -13,20 +14,24 @@
 namespace mixtape {
 namespace {
 
-// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad().
+// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad(). The leaf
+// owns it and lends it to one graph after another.
 class LeafNode final : public Node {
  public:
-  LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {
-    grad_dtype = leaf.dtype();
-    hooks = leaf.leaf().hooks;
-  }
+  LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {}
   std::string_view name() const override { return "leaf"; }
   bool is_leaf() const override { return true; }
   Grads backward(const Tensor&) override { return {}; }
-  const Tensor& leaf() const { return leaf_; }
+  Tensor leaf() const { return leaf_.lock(); }
+
+  void join(const Tensor& leaf) {
+    order = count_.load(std::memory_order_relaxed);
+    grad_dtype = leaf.dtype();
+    hooks = leaf.leaf().hooks;
+  }
 
  private:
-  Tensor leaf_;
+  WeakTensor leaf_;
 };
 constexpr OpInfo leaf_info{"leaf"};
 
@@ -223,20 +228,18 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
   if (t.maker()) return t.maker();
   if (!t.is_leaf()) return nullptr;
   Leaf& leaf = t.leaf();
-  std::shared_ptr<Node> node = leaf.node.lock();
-  if (!node) {
-    node = recycle<LeafNode>(t, Call{leaf_info, {}});
-    leaf.node = node;
-  }
-  return node;
+  if (!leaf.node) leaf.node = recycle<LeafNode>(t, Call{leaf_info, {}});
+  if (leaf.node.use_count() == 1) static_cast<LeafNode&>(*leaf.node).join(t);
+  return leaf.node;
 }
 
 Tensor leaf_of(const Tensor& t) {
   if (t.is_leaf()) return t;
   const Node* n = t.maker().get();
   while (n && n->moves) n = n->ctx.edges_[0].node.get();
-  const auto* leaf = n && n->is_leaf() ? static_cast<const LeafNode*>(n) : nullptr;
-  return leaf && leaf->leaf().storage() == t.storage() ? leaf->leaf() : Tensor();
+  if (!n || !n->is_leaf()) return {};
+  const Tensor leaf = static_cast<const LeafNode*>(n)->leaf();
+  return leaf && leaf.storage() == t.storage() ? leaf : Tensor();
 }
 
 // One backward pass. Newest node first: a node is newer than everything it consumed, so by the time
@@ -251,8 +254,9 @@ struct Engine {
   bool retain, record;
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
   std::unordered_set<const Node*> useful = {};  // with capture: nodes that lead to one of those
-  std::map<uint64_t, Arrival, std::greater<>, Recycled<std::pair<const uint64_t, Arrival>>> arriving =
-      {};  // the queue; the key is the node's number
+  // The queue, newest first. Leaves may be of one age; the address tells them apart.
+  using Key = std::pair<uint64_t, const Node*>;
+  std::map<Key, Arrival, std::greater<>, Recycled<std::pair<const Key, Arrival>>> arriving = {};
 
   void run() {
     const bool recording = std::exchange(thread_state.recording, record);
@@ -288,7 +292,8 @@ struct Engine {
       if (auto wanted = capture->find(node.get()); wanted != capture->end()) wanted->second = dy;
     }
     if (node->is_leaf()) {
-      if (!capture) deliver(static_cast<const LeafNode&>(*node).leaf(), std::move(dy), record);
+      const Tensor leaf = static_cast<const LeafNode&>(*node).leaf();
+      if (!capture && leaf) deliver(leaf, std::move(dy), record);
       return;
     }
     if (capture && !useful.contains(node.get())) return;
@@ -323,7 +328,7 @@ struct Engine {
   }
 
   Arrival* slot(const std::shared_ptr<Node>& node) {
-    const auto [entry, first] = arriving.try_emplace(node->order);
+    const auto [entry, first] = arriving.try_emplace({node->order, node.get()});
     if (first) entry->second.node = node;
     return &entry->second;
   }
@@ -351,9 +356,9 @@ struct Engine {
 
   // Which nodes lead to a captured one: found by walking all of the graph once, oldest first.
   void find_useful() {
-    std::map<uint64_t, const Node*> all;
+    std::set<Key> all;
     std::vector<const Node*> open;
-    for (const auto& [order, a] : arriving) open.push_back(a.node.get());
+    for (const auto& [key, a] : arriving) open.push_back(a.node.get());
     while (!open.empty()) {
       const Node* n = open.back();
       open.pop_back();
@@ -407,8 +412,7 @@ HookHandle register_hook(const Tensor& x, Node::Hook f) {
   check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
   std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
   if (!slot) slot = std::make_shared<Hooks>();
-  if (x.is_leaf())
-    if (const auto node = x.leaf().node.lock()) node->hooks = slot;
+  if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
   Hooks& hooks = *static_cast<Hooks*>(slot.get());
   hooks.list.emplace_back(hooks.next_id, std::move(f));
   HookHandle handle;

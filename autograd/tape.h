@@ -105,7 +105,10 @@ class Node : public std::enable_shared_from_this<Node> {
   using Hook = std::function<Tensor(const Tensor&)>;
 
   Node(const Call& call, bool recording = true)
-      : ctx(call, recording), module(Scope::module_path()) {
+      : ctx(call, recording),
+        order(recording ? count_.fetch_add(1, std::memory_order_relaxed) + 1
+                        : count_.load(std::memory_order_relaxed)),
+        module(Scope::module_path()) {
     ctx.node_ = this;
   }
   virtual ~Node();  // frees a long history without recursing along it
@@ -123,15 +126,16 @@ class Node : public std::enable_shared_from_this<Node> {
   void finish(const Tensor& y, bool moves_only);
 
   Ctx ctx;
-  const uint64_t order = next_order();  // an op is always newer than its inputs
+  // An op is newer than its inputs. What is no op (a leaf) takes no number of its own: it is as old
+  // as the newest op when its graph first used it.
+  uint64_t order;
   DType grad_dtype = f32;               // in which it takes the gradient of its output
   bool moves = false;                   // its result holds its input's numbers: a cast, a view
   const std::string* const module;      // path of the module that ran it, or null
   std::shared_ptr<void> hooks;          // see register_hook
 
- private:
+ protected:
   static inline std::atomic<uint64_t> count_{0};
-  static uint64_t next_order() { return count_.fetch_add(1, std::memory_order_relaxed); }
 };
 
 // Where the gradient of `t` goes: the node that made it, its leaf's node, or nowhere.

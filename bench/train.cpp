@@ -51,7 +51,7 @@ void torch_step(benchmark::State& state, const bench::CnnSize& size, bool bf16) 
 }
 #endif
 
-void add(const std::string& name, const bench::CnnSize& size) {
+void compare(const std::string& name, const bench::CnnSize& size) {
   const auto milliseconds = [](auto* b) { b->Unit(benchmark::kMillisecond)->UseRealTime(); };
   for (const DType low : {f32, f16, bf16})
     milliseconds(
@@ -75,8 +75,8 @@ int main(int argc, char** argv) {
   const char* threads = std::getenv("MIXTAPE_NUM_THREADS");
   mixtape::peers::set_threads(threads ? std::atoi(threads) : 0);
 #endif
-  mixtape::add("demo_cnn", mixtape::bench::demo_cnn);
-  mixtape::add("wide_cnn", mixtape::bench::wide_cnn);
+  mixtape::compare("demo_cnn", mixtape::bench::demo_cnn);
+  mixtape::compare("wide_cnn", mixtape::bench::wide_cnn);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

@@ -183,10 +183,21 @@ class Pool {
   MemoryStats stats_;
 };
 
+// Never destroyed, since tensors may outlive any static.
+constinit std::atomic<Pool*> cpu_pool{nullptr};
+
+Pool& first_use() {
+  Pool* none = nullptr;
+  Pool* const mine = new Pool;
+  if (cpu_pool.compare_exchange_strong(none, mine)) return *mine;
+  delete mine;
+  return *none;
+}
+
 Pool& pool(Device device) {
-  static Pool* const cpu = new Pool;  // never destroyed: tensors may outlive any static
-  check(device == Device::cpu(), "this program has no device {}", device);
-  return *cpu;
+  if (!device.is_cpu()) [[unlikely]] fail("this program has no device {}", device);
+  Pool* const cpu = cpu_pool.load(std::memory_order_acquire);
+  return cpu ? *cpu : first_use();
 }
 
 }  // namespace

@@ -22,10 +22,18 @@ class Storage {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  // Unique over the life of the process, unlike an address.
-  uint64_t id() const { return id_; }
+  // Unique over the life of the process, unlike an address. Given on first use.
+  uint64_t id() const {
+    uint64_t mine = id_.load(std::memory_order_relaxed);
+    if (mine == 0) {
+      const uint64_t fresh = next_id_.fetch_add(1, std::memory_order_relaxed);
+      mine = id_.compare_exchange_strong(mine, fresh, std::memory_order_relaxed) ? fresh : mine;
+    }
+    return mine;
+  }
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
-  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  // (Not an atomic addition: threads that write to one tensor at once race for its bytes anyway.)
+  void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
 
  private:
   static inline std::atomic<uint64_t> next_id_{1};
@@ -33,7 +41,7 @@ class Storage {
   void* data_;
   size_t bytes_;
   Device device_;
-  uint64_t id_ = next_id_.fetch_add(1, std::memory_order_relaxed);
+  mutable std::atomic<uint64_t> id_{0};
   std::atomic<uint64_t> version_{0};
 };
 

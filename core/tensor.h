@@ -97,6 +97,7 @@ class Tensor {
     std::shared_ptr<Node> maker;
     std::shared_ptr<Leaf> leaf;
   };
+  friend class WeakTensor;
   static Tensor made(std::shared_ptr<Storage> storage, const View& view);
   void require_dtype(DType wanted) const;
 
@@ -107,7 +108,21 @@ class Tensor {
 struct Leaf {
   Tensor grad;
   std::shared_ptr<void> hooks;  // owned and read by autograd
-  std::weak_ptr<Node> node;     // the leaf's place in the graph now being recorded
+  std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
+};
+
+// Refers to a tensor without keeping it alive.
+class WeakTensor {
+ public:
+  explicit WeakTensor(const Tensor& t) : impl_(t.impl_) {}
+  Tensor lock() const {  // no tensor once the last handle is gone
+    Tensor t;
+    t.impl_ = impl_.lock();
+    return t;
+  }
+
+ private:
+  std::weak_ptr<Tensor::Impl> impl_;
 };
 
 // A tensor on the CPU from values in row-major order. Throws Error if the count does not fit.
