@@ -1,8 +1,7 @@
 #pragma once
 // All of Mixtape's public interface.
 
-#include "amp/autocast.h"
-#include "amp/scaler.h"
+#include "amp/amp.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "core/format.h"

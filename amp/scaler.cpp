@@ -151,7 +151,7 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt) const {
   for (size_t group = 0; group < opt.groups(); ++group) {
     for (const Tensor& p : opt.params(group)) {
       const Tensor g = optim::dense_grad(p);
-      check(!g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
+      check(!enabled() || !g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
             "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
             "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
             grads.size(), opt.name());

@@ -188,8 +188,8 @@ MIXTAPE_KERNEL(squared_norm, std::span<const View> grads,
 MIXTAPE_KERNEL(clip_factor, In norm2, In scale, double max_norm, Out norm, Out factor);
 MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
                double limit);  // g = min(max(g, -limit), limit); NaN stays
-// verdict = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip for.
-// Copies found to last if any of it is set. All f32.
+// verdict = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip
+// for. Copies found to last if any of it is set. All f32.
 MIXTAPE_KERNEL(scaler_verdict, In found, std::span<const View> losses, Out verdict, Out last);
 // scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,

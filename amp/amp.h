@@ -1,0 +1,6 @@
+#pragma once
+// All of amp.
+
+#include "amp/autocast.h"
+#include "amp/policy.h"
+#include "amp/scaler.h"

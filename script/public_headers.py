@@ -1,0 +1,13 @@
+#!/usr/bin/env python3
+"""Prints the headers that a program may include: all but those of kernels' insides."""
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
+PRIVATE = {"kernels/cpu", "kernels/cuda", "autograd/ops"}
+
+for layer in LAYERS:
+    for path in sorted((ROOT / layer).rglob("*.h")):
+        name = path.relative_to(ROOT)
+        if str(name.parent) not in PRIVATE:
+            print(name)

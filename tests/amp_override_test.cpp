@@ -1,0 +1,177 @@
+// Presets and overrides: who decides in which precision an op runs.
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/amp.h"
+#include "tests/support/amp_table.h"
+
+namespace mixtape::amp {
+namespace {
+
+TEST(Presets, DoWhatTheirNamesSay) {
+  using enum Precision;
+  const auto dtype = [&](Preset p, const std::string& op, DType given = f16) {
+    const Autocast on({.low = f16, .preset = p});
+    for (const Row& row : table())
+      if (row.op == op) return row.run(values({4, 4}, given)).dtype();
+    return boolean;
+  };
+  EXPECT_EQ(dtype(Preset::Torch, "softmax"), f32);
+  for (const char* op : {"softmax", "log_softmax", "layer_norm"})
+    EXPECT_EQ(dtype(Preset::Fast, op), f16) << op;
+  EXPECT_EQ(dtype(Preset::Fast, "exp"), f32);
+  for (const char* op : {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}) {
+    EXPECT_EQ(dtype(Preset::Safe, op), f32) << op;
+    EXPECT_EQ(dtype(Preset::Torch, op), f16) << op;
+  }
+  EXPECT_EQ(dtype(Preset::Safe, "sqrt"), f16);
+  EXPECT_EQ(dtype(Preset::TensorCoresOnly, "matmul", f32), f32) << "from narrow operands";
+  EXPECT_EQ(dtype(Preset::TensorCoresOnly, "softmax"), f16) << "no other op is touched";
+  EXPECT_EQ(dtype(Preset::O1, "softmax"), f32);
+  EXPECT_EQ(dtype(Preset::O2, "softmax"), f16);
+  EXPECT_EQ(dtype(Preset::O2, "cross_entropy"), f32);
+  EXPECT_EQ(dtype(Preset::O2, "mse_loss"), f32);
+  EXPECT_EQ(dtype(Preset::O3, "mse_loss"), f16);
+  EXPECT_EQ(dtype(Preset::O3, "matmul", f32), f16);
+  for (const Preset off : {Preset::O0, Preset::Off}) {
+    EXPECT_EQ(dtype(off, "matmul", f32), f32) << name(off);
+    EXPECT_EQ(dtype(off, "softmax"), f16) << name(off);
+  }
+  const Tensor x = values({4, 4});
+  const Autocast on({.low = bf16, .preset = Preset::TensorCoresOnly});
+  EXPECT_EQ(to_vector(matmul(x, x)), to_vector(matmul(cast(x, bf16), cast(x, bf16), {.out = f32})));
+}
+
+TEST(Presets, AreInheritedByInnerRegions) {
+  const Tensor x = values({4, 4}, f16);
+  const Autocast outer({.low = f16, .preset = Preset::Fast});
+  const Autocast inner({.overrides = {{"gelu", Precision::Full}}});
+  EXPECT_EQ(softmax(x).dtype(), f16);
+  EXPECT_EQ(gelu(x).dtype(), f32);
+  const Autocast torch({.preset = Preset::Torch});
+  EXPECT_EQ(softmax(x).dtype(), f32);
+  EXPECT_EQ(gelu(x).dtype(), f32);
+}
+
+TEST(Overrides, OfOpsByNameAndGlob) {
+  const Tensor x = values({4, 4}, f16), s = values({4, 4});
+  const Autocast on({.low = f16,
+                     .overrides = {{"*softmax", Precision::Native},
+                                   {"relu", Precision::Full},
+                                   {"matmul", Precision::Full},
+                                   {"linear", Precision::Full},
+                                   {"tan?", Precision::Low}}});
+  EXPECT_EQ(softmax(x).dtype(), f16);
+  EXPECT_EQ(log_softmax(x).dtype(), f16);
+  EXPECT_EQ(relu(x).dtype(), f32);
+  EXPECT_EQ(tanh(s).dtype(), f16);
+  EXPECT_EQ(matmul(s, s).dtype(), f32);
+  EXPECT_EQ(matmul(x, x).dtype(), f32);
+  EXPECT_EQ(to_vector(linear(x, s)), to_vector(linear(cast(x, f32), s))) << "operands of one dtype";
+}
+
+TEST(Overrides, EveryOpRunsUnderEveryPrecision) {
+  using enum Precision;
+  for (const Row& row : table())
+    for (const Precision p : {Any, Native, Low, Full, Widest})
+      for (const DType given : {f32, f16}) {
+        if ((p == Native || p == Any) && row.op == "layer_norm" && given == f32) continue;
+        const Autocast on({.low = f16, .overrides = {{"*", p}}});
+        const Tensor x = leaf({4, 4}, given);
+        const Tensor y = row.run(x);
+        if (is_float(y.dtype())) y.backward({.gradient = ones_like(y)});
+        EXPECT_EQ(x.grad().dtype(), given) << row.op << " as " << name(p);
+      }
+}
+
+TEST(Overrides, OfModulesByPath) {
+  const Tensor x = values({4, 4}), h = values({4, 4}, f16);
+  const Autocast on({.low = f16,
+                     .overrides = {{"decoder.*.mlp", Precision::Full},
+                                   {"encoder", Precision::Native},
+                                   {"gelu", Precision::Native}}});
+  const auto in = [&](const char* path, const auto& f) {
+    const Scope module("", intern(path));
+    return f().dtype();
+  };
+  const auto product = [&] { return matmul(h, h); };
+  EXPECT_EQ(in("decoder.3.mlp", product), f32);
+  EXPECT_EQ(in("decoder.3.mlp.up", product), f32) << "modules inside";
+  EXPECT_EQ(in("decoder.3.mlpx", product), f16);
+  EXPECT_EQ(in("decoder.3.attn", product), f16);
+  EXPECT_EQ(in("encoder.0", [&] { return softmax(h); }), f16);
+  EXPECT_EQ(in("decoder.0", [&] { return softmax(h); }), f32);
+  EXPECT_EQ(in("decoder.3.mlp", [&] { return gelu(h); }), f16) << "a name beats a path";
+  EXPECT_EQ(in("decoder.3.mlp", [&] { return relu(h); }), f16) << "what moves values follows them";
+  EXPECT_EQ(product().dtype(), f16);
+  EXPECT_EQ(matmul(x, x).dtype(), f16);
+}
+
+TEST(Overrides, InnerRegionsWinAndOuterOnesHold) {
+  const Tensor h = values({4, 4}, f16);
+  const Autocast outer(
+      {.low = f16, .overrides = {{"softmax", Precision::Native}, {"exp", Precision::Native}}});
+  {
+    const Autocast inner({.overrides = {{"softmax", Precision::Full}}});
+    EXPECT_EQ(softmax(h).dtype(), f32);
+    EXPECT_EQ(exp(h).dtype(), f16);
+  }
+  EXPECT_EQ(softmax(h).dtype(), f16);
+  const Autocast last({.overrides = {{"exp", Precision::Native}, {"exp", Precision::Full}}});
+  EXPECT_EQ(exp(h).dtype(), f32) << "the last listed";
+  const Scope module("", intern("head"));
+  const Autocast by_path({.overrides = {{"head*", Precision::Native}}});
+  EXPECT_EQ(exp(h).dtype(), f16) << "an inner path beats an outer name";
+}
+
+TEST(Overrides, RejectMisspeltOps) {
+  using P = Precision;
+  EXPECT_ERROR(Autocast({.overrides = {{"sofmax", P::Native}}}),
+               "no op is called 'sofmax'; near it are softmax");
+  EXPECT_ERROR(Autocast({.overrides = {{"LayerNorm", P::Native}}}), "near it are layer_norm");
+  EXPECT_ERROR(Autocast({.overrides = {{"matmull", P::Full}}}),
+               "for a module of that name, write 'matmull*'");
+  EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override without a name");
+  for (const char* path :
+       {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn"})
+    EXPECT_EQ(error_of([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
+}
+
+TEST(Overrides, AreReadFromText) {
+  const Overrides o =
+      parse_overrides("# a comment\n\n softmax = Native\r\ndecoder.*.mlp=full # here\n*norm = LOW");
+  EXPECT_EQ(o, (Overrides{{"softmax", Precision::Native},
+                          {"decoder.*.mlp", Precision::Full},
+                          {"*norm", Precision::Low}}));
+  EXPECT_TRUE(parse_overrides("").empty());
+  EXPECT_ERROR(parse_overrides("softmax = Native\nexp"),
+               "line 2: 'exp' is not of the form 'softmax = Native'");
+  EXPECT_ERROR(parse_overrides("\n\nexp = f16"),
+               "line 3: 'f16' is not a precision; known are Any, Native, Low");
+  EXPECT_ERROR(parse_overrides("= Low"), "line 1: '= Low' names no op and no module");
+
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "mixtape_overrides.txt").string();
+  std::ofstream(path) << "exp = Any\nbad\n";
+  EXPECT_ERROR(load_overrides(path), path + ": line 2: 'bad'");
+  std::ofstream(path) << "exp = Any\n";
+  EXPECT_EQ(load_overrides(path), (Overrides{{"exp", Precision::Any}}));
+  std::filesystem::remove(path);
+  EXPECT_ERROR(load_overrides(path), "cannot read '" + path);
+}
+
+// A string match per call would show here: 32 modules, one resolution each.
+TEST(Overrides, AreResolvedOncePerOpAndModule) {
+  const Overrides overrides = {{"a.*", Precision::Full}, {"b.*", Precision::Full}};
+  const Autocast::Snapshot first = [&] {
+    const Autocast on({.low = f16, .overrides = overrides});
+    return Autocast::snapshot();
+  }();
+  const Autocast on({.low = f16, .overrides = overrides});
+  EXPECT_EQ(Autocast::snapshot().rules, first.rules)
+      << "the next step's region has what this one learnt";
+}
+
+}  // namespace
+}  // namespace mixtape::amp

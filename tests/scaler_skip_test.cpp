@@ -1,0 +1,172 @@
+// GradScaler: a skipped step touches nothing and says why, and a scale that collapses is explained.
+
+#include "tests/support/scaler.h"
+
+namespace mixtape::amp {
+namespace {
+
+std::vector<std::vector<double>> state(const optim::Optimizer& o) {
+  std::vector<std::vector<double>> all;
+  for (const auto& [name, t] : o.state_dict()) all.push_back(to_vector(t));
+  return all;
+}
+
+TEST(Skip, LeavesEveryBitAsItIs) {  // R1
+  for (const Made& m : optimizers())
+    for (const double bad : {inf, -inf, std::nan("")})
+      for (const bool unscaled : {false, true})
+        for (const bool clipped : {false, true}) {
+          const Tensor p = parameter({1, -2, 3}), q = parameter({4});
+          const auto opt = m.make({p, q});
+          GradScaler scaler;
+          const auto step = [&](double g) {
+            (void)scaler.scale(ones({}));
+            p.set_grad(from({65536, g, 0}, {3}));
+            q.set_grad(full({1}, 65536));
+            if (unscaled) scaler.unscale(*opt);
+            const StepResult r =
+                scaler.step(*opt, clipped ? StepOptions{.clip_norm = 1} : StepOptions{});
+            scaler.update(65536);
+            return r;
+          };
+          EXPECT_TRUE(step(1));
+          const auto before_p = bits(p), before_q = bits(q);
+          const auto before = state(*opt);
+          const StepResult r = step(bad);
+          EXPECT_EQ(r.state(), State::Skipped);
+          EXPECT_EQ(r.cause(), Cause::Gradients);
+          EXPECT_EQ(bits(p), before_p) << m.name;
+          EXPECT_EQ(bits(q), before_q) << m.name;
+          EXPECT_EQ(state(*opt), before) << m.name;
+          EXPECT_TRUE(step(1));
+          EXPECT_NE(bits(p), before_p);
+        }
+}
+
+TEST(Skip, DoesNotCountAsAStepOfAdam) {
+  const Tensor p = parameter({1});
+  optim::Adam adam({p}, {.lr = 0.1});
+  GradScaler scaler;
+  for (const double g : {inf, 1.0, 1.0}) {
+    (void)scaler.scale(ones({}));
+    p.set_grad(full({1}, g));
+    (void)scaler.step(adam);
+    scaler.update();
+  }
+  double steps = 0;
+  for (const auto& [name, t] : adam.state_dict())
+    if (name.ends_with("step") || name.ends_with("steps")) steps = t.item();
+  EXPECT_EQ(steps, 2);
+}
+
+TEST(Skip, ResultOutlivesTheUpdate) {
+  Loop loop({});
+  const StepResult bad = loop.run(inf), good = loop.run(1);
+  EXPECT_EQ(bad.state(), State::Skipped);
+  EXPECT_EQ(good.state(), State::Stepped);
+  EXPECT_EQ(good.cause(), Cause::None);
+  if (bad) FAIL();
+}
+
+TEST(Skip, KeepsASchedule) {
+  Loop loop({});
+  optim::Cosine schedule(loop.sgd, {.total_steps = 10});
+  for (const double g : {1.0, inf, 1.0}) schedule.step(loop.run(g));
+  EXPECT_EQ(schedule.steps(), 2);
+}
+
+TEST(Skip, ForALossThatIsNotFiniteKeepsTheScale) {
+  Loop loop({.init_scale = 64, .growth_interval = 2});
+  loop.run(1);
+  for (const double loss : {inf, std::nan("")}) {
+    const StepResult r = loop.run(loss, loss);
+    EXPECT_EQ(r.state(), State::Skipped);
+    EXPECT_EQ(r.cause(), Cause::Loss);
+  }
+  EXPECT_EQ(loop.run(1, inf).cause(), Cause::Loss) << "whatever the gradients are";
+  EXPECT_EQ(loop.scaler.scale_value(), 64);
+  EXPECT_EQ(loop.scaler.growth_tracker(), 1);
+  EXPECT_EQ(to_vector(loop.p)[0], 1 - 0.125 / 64);
+  EXPECT_TRUE(loop.run(1)) << "and is over with the iteration";
+}
+
+TEST(Skip, ALossThatOnlyOverflowsWhenScaledBacksOff) {
+  Loop loop({});
+  EXPECT_EQ(loop.run(inf, 1e36).cause(), Cause::Gradients);
+  EXPECT_EQ(loop.scaler.scale_value(), 32768);
+}
+
+TEST(Skip, ALossWithoutHistoryIsNobodysBusiness) {
+  Loop loop({});
+  (void)loop.scaler.scale(full({}, NAN));
+  EXPECT_TRUE(loop.run(1));
+}
+
+TEST(Collapse, AfterTooManySkips) {  // R10: never steps with what is not finite
+  Loop loop({.init_scale = 64, .max_consecutive_skips = 3});
+  loop.scaler.name_parameters(loop.sgd, {"fc.weight"});
+  loop.run(inf);
+  loop.run(1);
+  loop.run(inf);
+  loop.run(inf, 7);
+  std::string text;
+  try {
+    loop.run(inf, 7);
+  } catch (const ScaleCollapse& e) {
+    text = e.what();
+  }
+  EXPECT_NE(text.find("3 steps in a row were skipped"), std::string::npos) << text;
+  EXPECT_NE(text.find("last loss: 41.9"), std::string::npos) << text;
+  EXPECT_NE(text.find("recent scales: 32 32 16 8 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("sgd parameter 0: fc.weight"), std::string::npos) << text;
+  EXPECT_TRUE(loop.run(1)) << "whoever catches it may go on";
+}
+
+TEST(Collapse, SaysWhenTheLossIsToBlame) {
+  Loop loop({.max_consecutive_skips = 1});
+  EXPECT_ERROR(loop.run(1, NAN),
+               "last loss: nan: it is the forward pass that fails, and no scale can help");
+}
+
+TEST(Collapse, BelowTheMinimum) {
+  Loop loop({.init_scale = 4, .min_scale = 2});
+  loop.run(inf);
+  EXPECT_THROW(loop.run(inf), ScaleCollapse);
+  EXPECT_ERROR(loop.run(inf), "the loss scale would fall below 2");
+  EXPECT_EQ(loop.scaler.scale_value(), 2);
+  Loop tiny({.init_scale = std::numeric_limits<float>::min()});
+  EXPECT_THROW(tiny.run(inf), ScaleCollapse);
+  EXPECT_EQ(tiny.scaler.scale_value(), std::numeric_limits<float>::min()) << "never zero";  // R5
+}
+
+TEST(Overflow, IsAttributedToParameters) {
+  const Tensor p = parameter({1}), q = parameter({2, 3}), none = parameter({4});
+  optim::SGD sgd({p, none, q}, {.lr = 0.1});
+  GradScaler scaler;
+  const auto step = [&](double gp, double gq) {
+    (void)scaler.scale(ones({}));
+    p.set_grad(full({1}, gp));
+    q.set_grad(from({1, gq}, {2}));
+    (void)scaler.step(sgd);
+    scaler.update();
+  };
+  step(1, 1);
+  EXPECT_TRUE(scaler.last_overflow().empty());
+  step(1, NAN);
+  step(1, 1);
+  auto o = scaler.last_overflow();
+  ASSERT_EQ(o.size(), 1u);
+  EXPECT_EQ(o[0].parameter, 2u);
+  EXPECT_EQ(o[0].optimizer, "sgd");
+  EXPECT_EQ(o[0].name, "");
+  scaler.name_parameters(sgd, {"a", "b", "c"});
+  step(inf, inf);
+  o = scaler.last_overflow();
+  ASSERT_EQ(o.size(), 2u);
+  EXPECT_EQ(o[0].name, "a");
+  EXPECT_EQ(o[1].name, "c");
+  EXPECT_ERROR(scaler.name_parameters(sgd, {"a"}), "1 names for 3 parameters");
+}
+
+}  // namespace
+}  // namespace mixtape::amp
