@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -31,7 +35,7 @@ namespace {
 struct Options {
   std::string data, out = "runs/demo";
   double valid_fraction = 0.2, lr = 3e-3;
-  int64_t epochs = 5, batch_size = 64;
+  int64_t train_size = 8000, valid_size = 2000, epochs = 5, batch_size = 64;
   uint64_t seed = 1;
   std::vector<std::string> modes = {"fp32", "fp16", "bf16"};
 };
@@ -49,9 +53,64 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
+volatile std::sig_atomic_t interrupted = 0;
+struct Interrupted {};
+
+// What a run reads and writes. All that can be wrong with what the user asked for is found while it
+// is made, before any file is touched.
+struct Job {
+  explicit Job(const Options& o)
+      : options(o), data(load(o)), folder(o.out), log(emptied(folder) + "/metrics.jsonl") {}
+
+  const Options options;
+  const train::Split data;
+  const train::RunFolder folder;
+  io::JsonLines log;
+
+ private:
+  static train::Split load(const Options& o) {
+    if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
+    const train::Split data = train::load_mnist(o.data, o.valid_fraction);
+    const Tensor &train = data.train.pixels, &valid = data.valid.pixels;
+    check(train.size(0) > 0 && valid.size(0) > 0, "{}: {} training and {} validation images",
+          o.data, train.size(0), valid.size(0));
+    check(train.size(1) >= 4 && train.size(2) >= 4,
+          "{}: images of {} x {} are too small for the network, which needs 4 x 4", o.data,
+          train.size(1), train.size(2));
+    check(train.size(1) == valid.size(1) && train.size(2) == valid.size(2),
+          "{}: training images of {} x {}, validation images of {} x {}", o.data, train.size(1),
+          train.size(2), valid.size(1), valid.size(2));
+    return data;
+  }
+  // What cannot be removed cannot be opened or replaced either, and that is an error.
+  static const std::string& emptied(const train::RunFolder& folder) {
+    std::error_code ignored;
+    for (const char* earlier :
+         {"metrics.jsonl", "loss.svg", "fp32.safetensors", "fp16.safetensors", "bf16.safetensors"})
+      std::filesystem::remove(folder.path(earlier), ignored);
+    return folder.path();
+  }
+};
+
 struct Evaluation {
   double loss, accuracy;
 };
+
+class Average {
+ public:
+  void add(double x) { sum_ += x, ++n_; }
+  double take() {  // and start anew
+    const double mean = sum_ / double(n_);
+    sum_ = 0, n_ = 0;
+    return mean;
+  }
+
+ private:
+  double sum_ = 0;
+  int64_t n_ = 0;
+};
+
+constexpr int64_t curve_points = 100;  // more would show the noise of single batches
 
 struct Result {
   std::string mode;
@@ -72,34 +131,38 @@ Evaluation evaluate(const Net& net, train::Loader& loader, DType low) {
     right += sum(eq(argmax(logits, 1), y)).item();
   }
   const double n = double(loader.examples());
-  return {loss / n, right / n};
+  return {std::abs(loss) / n, right / n};
 }
 
-Result train_in(const std::string& mode, const train::Split& data, const Options& o,
-                const train::RunFolder& folder, io::JsonLines& log, train::Plot& plot) {
+Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
+  const Options& o = job.options;
+  const train::Images& images = job.data.train;
   const DType low = parse_dtype(mode);
   const Seed seed(o.seed);  // the same start, order and numbers for every mode
-  const train::PixelStats stats = pixel_stats(data.train);
-  train::Loader batches(data.train, {.batch_size = o.batch_size,
-                                     .shuffle = true,
-                                     .drop_last = data.train.labels.numel() >= o.batch_size,
-                                     .seed = o.seed,
-                                     .mean = stats.mean,
-                                     .std = stats.std});
-  train::Loader valid(data.valid, {.batch_size = 256, .mean = stats.mean, .std = stats.std});
+  const train::PixelStats stats = pixel_stats(images);
+  train::Loader batches(images, {.batch_size = o.batch_size,
+                                 .shuffle = true,
+                                 .drop_last = images.labels.numel() >= o.batch_size,
+                                 .seed = o.seed,
+                                 .mean = stats.mean,
+                                 .std = stats.std});
+  train::Loader valid(job.data.valid, {.batch_size = 256, .mean = stats.mean, .std = stats.std});
+  const int64_t steps = o.epochs * batches.batches();
 
-  Net net(data.train.pixels.size(1), data.train.pixels.size(2));
+  const int64_t others = memory_stats().in_use;  // the data set
+  Net net(images.pixels.size(1), images.pixels.size(2));
   optim::AdamW opt(net.parameters(), {.lr = o.lr});
-  optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = o.epochs * batches.batches()});
+  optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = steps});
   amp::GradScaler scaler(low);  // does nothing unless low is f16
 
   Result r{.mode = mode};
-  reset_peak();
-  const int64_t before = memory_stats().in_use;
   std::vector<double> step_ms;
   int64_t step = 0;
+  Average plotted;
   for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
-    double epoch_loss = 0, last_loss = 0;
+    Average epoch_loss;
+    double last_loss = 0;
+    reset_peak();
     {
       train::Progress bar(fmt::format("{} epoch {}/{}", mode, epoch, o.epochs), batches.batches(),
                           [&] { return fmt::format("loss {:.4f}", last_loss); });
@@ -119,114 +182,168 @@ Result train_in(const std::string& mode, const train::Split& data, const Options
         step_ms.push_back(
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                 .count());
-        last_loss = loss.item();
-        epoch_loss += last_loss;
-        plot.add(mode, double(++step), last_loss);
+        last_loss = std::abs(loss.item());  // it is never negative, but a NaN has a sign
+        epoch_loss.add(last_loss);
+        plotted.add(last_loss);
+        if (++step % std::max<int64_t>(1, steps / curve_points) == 0)
+          plot.add(mode, double(step), plotted.take());
         bar.step();
+        if (interrupted) throw Interrupted();
       }
     }
-    r.train_loss = epoch_loss / double(batches.batches());
-    r.peak_bytes = std::max(r.peak_bytes, memory_stats().peak - before);
+    r.train_loss = epoch_loss.take();
+    r.peak_bytes = std::max(r.peak_bytes, memory_stats().peak - others);
     r.valid = evaluate(net, valid, low);
-    log.write({{"mode", mode},
-               {"epoch", epoch},
-               {"step", step},
-               {"train_loss", r.train_loss},
-               {"valid_loss", r.valid.loss},
-               {"accuracy", r.valid.accuracy},
-               {"skipped", r.skipped},
-               {"scale", scaler.scale_value()}});
+    job.log.write({{"mode", mode},
+                   {"epoch", epoch},
+                   {"step", step},
+                   {"train_loss", r.train_loss},
+                   {"valid_loss", r.valid.loss},
+                   {"accuracy", r.valid.accuracy},
+                   {"skipped", r.skipped},
+                   {"scale", scaler.scale_value()}});
   }
   std::ranges::nth_element(step_ms, step_ms.begin() + step_ms.size() / 2);
   r.ms_per_step = step_ms[step_ms.size() / 2];
   if (scaler.enabled()) r.scale = fmt::format("{:g}", scaler.scale_value());
-  io::save(folder.path(mode + ".safetensors"), net.state_dict(),
+  io::save(job.folder.path(mode + ".safetensors"), net.state_dict(),
            {{"mode", mode}, {"seed", std::to_string(o.seed)}});
   return r;
 }
 
+// 79 columns, if nothing is out of the ordinary.
 void print_table(const std::vector<Result>& results) {
-  fmt::print("\n{:<5} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>8} {:>7}\n", "mode", "train loss",
+  fmt::print("\n{:<4}{:>12}{:>12}{:>10}{:>8}{:>9}{:>9}{:>8}{:>7}\n", "mode", "train loss",
              "valid loss", "accuracy", "ms/step", "speed-up", "peak MiB", "skipped", "scale");
   const auto fp32 = std::ranges::find(results, "fp32", &Result::mode);
   for (const Result& r : results)
     fmt::print(
-        "{:<5} {:>10.4f} {:>10.4f} {:>8.2f} % {:>9.2f} {:>9} {:>9.1f} {:>8} {:>7}\n", r.mode,
-        r.train_loss, r.valid.loss, 100 * r.valid.accuracy, r.ms_per_step,
+        "{:<4}{:>12.4f}{:>12.4f}{:>8.2f} %{:>8.2f}{:>9}{:>9.1f}{:>8}{:>7}\n", r.mode, r.train_loss,
+        r.valid.loss, 100 * r.valid.accuracy, r.ms_per_step,
         fp32 == results.end() ? "-" : fmt::format("{:.2f}x", fp32->ms_per_step / r.ms_per_step),
         double(r.peak_bytes) / (1 << 20), r.skipped, r.scale);
 }
 
-void run(const Options& o) {
-  const train::Split data = o.data.empty() ? train::make_digits(o.seed, 8000, 2000)
-                                           : train::load_mnist(o.data, o.valid_fraction);
-  check(data.train.pixels.size(1) >= 4 && data.train.pixels.size(2) >= 4,
-        "images of {} by {} are too small for the network", data.train.pixels.size(1),
-        data.train.pixels.size(2));
-  check(data.train.labels.numel() > 0 && data.valid.labels.numel() > 0,
-        "{} training and {} validation images", data.train.labels.numel(),
-        data.valid.labels.numel());
-  const train::RunFolder folder(o.out);
-  std::filesystem::remove(folder.path("metrics.jsonl"));
-  io::JsonLines log(folder.path("metrics.jsonl"));
-  train::Plot plot("Training loss", "step", "loss", true);
-  fmt::print("{} training and {} validation images ({}), seed {}, {} epochs of batches of {}\n",
-             data.train.labels.numel(), data.valid.labels.numel(),
-             o.data.empty() ? "generated digits" : o.data, o.seed, o.epochs, o.batch_size);
+void run(Job& job) {
+  const Options& o = job.options;
+  const int64_t n = job.data.train.labels.numel();
+  fmt::print("{} training and {} validation images ({}), {} epoch{}, batches of {}, seed {}\n", n,
+             job.data.valid.labels.numel(), o.data.empty() ? "generated digits" : o.data, o.epochs,
+             o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed);
   std::fflush(stdout);
+  train::Plot plot("Training loss", "step", "loss", true);
   std::vector<Result> results;
-  for (const std::string& mode : o.modes)
-    results.push_back(train_in(mode, data, o, folder, log, plot));
-  plot.save(folder.path("loss.svg"));
-  fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n", folder.path());
+  for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, plot));
+  plot.save(job.folder.path("loss.svg"));
+  fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
+             job.folder.path());
   print_table(results);
+  check(std::fflush(stdout) == 0, "cannot write the table");
+}
+
+// The command line. CLI11 finds the values; what is wrong with one is said in our words.
+template <class T>
+CLI::Validator number(T low, T high) {
+  const auto wrong = [=](const std::string& text) -> std::string {
+    T value{};
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end && low <= value && value <= high) return {};
+    return fmt::format("\"{}\" is not a {}number from {} to {}", text,
+                       std::is_integral_v<T> ? "whole " : "", low, high);
+  };
+  return {wrong, ""};
+}
+
+const CLI::Validator folder_name(
+    [](const std::string& text) {
+      return std::string(text.empty() ? "the name of the folder is empty" : "");
+    },
+    "");
+
+const CLI::Validator known_mode(
+    [](const std::string& text) {
+      const bool known = text == "fp32" || text == "fp16" || text == "bf16";
+      return known ? "" : fmt::format("\"{}\" is not fp32, fp16 or bf16", text);
+    },
+    "");
+
+void define(CLI::App& app, Options& o) {
+  const auto add = [&](const char* name, auto& value, const char* kind, const char* help) {
+    return app.add_option(name, value, help)->type_name(kind)->capture_default_str();
+  };
+  auto* const data = add("--data", o.data, "DIR",
+                         "folder with MNIST files in IDX format, plain or .gz\n"
+                         "(default: digits are drawn)");
+  data->check(folder_name);
+  add("--valid-fraction", o.valid_fraction, "X",
+      "of a single pair of files, the part at the end that\nvalidates")
+      ->check(number(0.01, 0.9));
+  add("--train-size", o.train_size, "N", "digits to draw for training")
+      ->check(number<int64_t>(1, 1'000'000))
+      ->excludes(data);
+  add("--valid-size", o.valid_size, "N", "digits to draw for validation")
+      ->check(number<int64_t>(1, 1'000'000))
+      ->excludes(data);
+  add("--epochs", o.epochs, "N", "passes over the training images")
+      ->check(number<int64_t>(1, 1'000'000));
+  add("--batch-size", o.batch_size, "N", "images per step")->check(number<int64_t>(1, 1'000'000));
+  add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
+      ->check(number(1e-12, 1e6));
+  add("--seed", o.seed, "N", "of digits, weights and order")
+      ->check(number<uint64_t>(0, UINT64_MAX));
+  add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
+      ->delimiter(',')
+      ->check(known_mode);
+  add("--out", o.out, "DIR",
+      "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are replaced")
+      ->check(folder_name);
+}
+
+// One line for people: the lines after the first say where in the source it was raised.
+int complain(std::string text, int code) {
+  fmt::print(stderr, "demo: {}\n", text.substr(0, text.find('\n')));
+  return code;
 }
 
 }  // namespace
 
+// Exits with 2 if the input is at fault, with 1 if anything else is.
 int main(int argc, char** argv) {
   Options o;
   CLI::App app(
       "Trains a small convolutional network on digits in fp32, fp16 and bf16, and compares them.",
       "demo");
-  app.add_option("--data", o.data,
-                 "folder with MNIST files in IDX format, plain or .gz (default: generated digits)");
-  app.add_option("--valid-fraction", o.valid_fraction,
-                 "part of a single pair of files that is kept for validation")
-      ->check(CLI::Range(0.01, 0.9))
-      ->capture_default_str();
-  app.add_option("--epochs", o.epochs, "passes over the training images")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch-size", o.batch_size, "images per step")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--lr", o.lr, "highest learning rate of the one-cycle schedule")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "of data, weights and order")->capture_default_str();
-  app.add_option("--modes", o.modes, "which precisions to train in, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--out", o.out, "folder for weights, metrics.jsonl and loss.svg")
-      ->capture_default_str();
+  define(app, o);
   try {
     app.parse(argc, argv);
+    for (const std::string& mode : o.modes)
+      if (std::ranges::count(o.modes, mode) > 1)
+        throw CLI::ValidationError("--modes", mode + " is there twice");
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& e) {
-    fmt::print(stderr, "demo: {} (--help lists the options)\n", e.what());
-    return 2;
+    return complain(fmt::format("{} (--help lists the options)", e.what()), 2);
   }
+
+  std::optional<Job> job;
   try {
-    run(o);
+    job.emplace(o);
   } catch (const std::exception& e) {
-    const std::string text =
-        e.what();  // the first line is for people; the rest says where it was raised
-    fmt::print(stderr, "demo: {}\n", text.substr(0, text.find('\n')));
-    return 2;
+    return complain(e.what(), 2);
+  }
+
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C does not wait for the step to end
+  sigaction(SIGINT, &action, nullptr);
+  try {
+    run(*job);
+  } catch (const Interrupted&) {
+    return complain("interrupted: " + o.out + " holds what was finished", 128 + SIGINT);
+  } catch (const std::exception& e) {
+    return complain(e.what(), 1);
   }
   return 0;
 }

@@ -135,7 +135,7 @@ TEST(Overrides, RejectMisspeltOps) {
   EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override without a name");
   for (const char* path :
        {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn"})
-    EXPECT_EQ(error_of([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
+    EXPECT_EQ(test::error([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
 }
 
 TEST(Overrides, AreReadFromText) {

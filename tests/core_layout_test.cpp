@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 namespace {
+
+using test::error;
 
 using Index = std::vector<int64_t>;
 
@@ -241,17 +244,6 @@ RC_GTEST_PROP(LayoutProperty, BroadcastIsWhatBothExpandTo, ()) {
   RC_ASSERT(both.rank == std::max(a.rank, b.rank));
   RC_ASSERT(expand(Layout(a), both).shape == both);
   RC_ASSERT(expand(Layout(b), both).shape == both);
-}
-
-// The message of the Error that f throws.
-template <class F>
-std::string error(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return std::string(e.what()).substr(0, std::string_view(e.what()).find('\n'));
-  }
-  return "no error";
 }
 
 TEST(Layout, CollapsesDenseArraysToOneDimension) {

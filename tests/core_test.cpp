@@ -12,6 +12,7 @@
 #include "core/op.h"
 #include "core/philox.h"
 #include "core/random.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 
@@ -19,22 +20,7 @@ class Node {};
 
 namespace {
 
-// The whole message of the Error that f throws.
-template <class F>
-std::string full_error(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-// Its first line: what happened, without where.
-template <class F>
-std::string error(F f) {
-  const std::string text = full_error(f);
-  return text.substr(0, text.find('\n'));
-}
+using test::error, test::full_error;
 
 TEST(Error, NamesModuleOpValuesAndPlace) {
   const Scope module("", intern("decoder.3.mlp"));

@@ -80,7 +80,7 @@ TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
   const struct rlimit small = {64, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = test::error_of([&] { save(path, {{"large", Tensor({4096}, f32)}}); });
+  const std::string message = test::full_error([&] { save(path, {{"large", Tensor({4096}, f32)}}); });
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, ignored);
   EXPECT_NE(message.find("net.safetensors: cannot write: File too large"), std::string::npos)
@@ -171,7 +171,7 @@ std::string file_with(std::string header, size_t data) {
 }
 
 std::string parse_error(const std::string& file) {
-  return test::error_of([&] { parse_safetensors(bytes_of(file), "f"); });
+  return test::full_error([&] { parse_safetensors(bytes_of(file), "f"); });
 }
 
 TEST(SafeTensors, RoundTripsEveryDtype) {

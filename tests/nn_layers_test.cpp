@@ -7,20 +7,12 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "nn/nn.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 namespace {
 
-template <class F>
-std::string error(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find("\n  at "));
-  }
-  return "no error";
-}
+using test::error;
 
 bool equal(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);

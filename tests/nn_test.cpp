@@ -7,9 +7,12 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "nn/nn.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 namespace {
+
+using test::error;
 
 using Names = std::vector<std::string>;
 
@@ -17,18 +20,6 @@ Names names(const nn::NamedTensors& tensors) {
   Names result;
   for (const auto& [name, t] : tensors) result.push_back(name);
   return result;
-}
-
-// What is thrown, without where.
-template <class F>
-std::string error(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find("\n  at "));
-  }
-  return "no error";
 }
 
 bool equal(const Tensor& a, const Tensor& b) {

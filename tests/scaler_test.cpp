@@ -24,7 +24,7 @@ TEST(Options, AreChecked) {
   EXPECT_ERROR(made({.max_scale = 1024})(), "max_scale is 1024, below the initial scale of 65536");
   EXPECT_ERROR(made({.hysteresis = 0})(), "hysteresis is 0, not at least 1");
   EXPECT_ERROR(made({.max_consecutive_skips = -1})(), "max_consecutive_skips is -1");
-  EXPECT_EQ(error_of(made({.growth_factor = 1, .enabled = false})), "no error") << "no effect";
+  EXPECT_EQ(test::error(made({.growth_factor = 1, .enabled = false})), "no error") << "no effect";
 }
 
 TEST(Options, OnlyF16IsScaled) {

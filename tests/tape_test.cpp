@@ -7,6 +7,7 @@
 
 #include "autograd/function.h"
 #include "core/format.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 namespace {
@@ -14,21 +15,6 @@ namespace {
 Tensor leaf(std::initializer_list<double> v, const Shape& s, DType t = f64) {
   return from(v, s, t).set_requires_grad();
 }
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-#define EXPECT_ERROR(statement, text)                            \
-  do {                                                           \
-    const std::string message = error_of([&] { statement; });    \
-    EXPECT_NE(message.find(text), std::string::npos) << message; \
-  } while (false)
 
 TEST(Tape, AddsUpEveryUseOfALeaf) {
   const Tensor x = leaf({2, 3}, {2});

@@ -10,23 +10,9 @@
 #include "amp/amp.h"
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "tests/support/errors.h"
 
 namespace mixtape::amp {
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-#define EXPECT_ERROR(statement, text)                            \
-  do {                                                           \
-    const std::string message = error_of([&] { statement; });    \
-    EXPECT_NE(message.find(text), std::string::npos) << message; \
-  } while (false)
 
 // How often each op ran, and the dtype of its last result.
 struct Seen : Observer {

@@ -12,23 +12,14 @@
 
 #include "optim/optim.h"
 #include "tests/data/optim_problem.h"
+#include "tests/support/errors.h"
 
 namespace mixtape::optim {
 
+using test::error;
+
 inline constexpr double inf = std::numeric_limits<double>::infinity();
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-
-// The first line of the Error that f throws: what happened, without where.
-template <class F>
-std::string error(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find('\n'));
-  }
-  return "no error";
-}
 
 inline Tensor scalar(double value, DType dtype = f32) { return from({value}, {}, dtype); }
 

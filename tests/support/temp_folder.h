@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "tests/support/errors.h"
 
 namespace mixtape::test {
 
@@ -47,23 +48,4 @@ inline void spit(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
 }
 
-// The message of the Error that `f` throws, or "no error".
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 }  // namespace mixtape::test
-
-// The Error's message must contain the text.
-#define EXPECT_ERROR(expression, text)                                                  \
-  do {                                                                                  \
-    const std::string message = ::mixtape::test::error_of([&] { (void)(expression); }); \
-    EXPECT_NE(message.find(text), std::string::npos)                                    \
-        << "message: " << message << "\nwanted: " << (text);                            \
-  } while (false)

@@ -18,14 +18,15 @@ Loader::Loader(Images images, const LoaderOptions& options)
         "{} labels of shape {} for images of shape {}", images_.labels.numel(),
         images_.labels.shape(), images_.pixels.shape());
   check(options.batch_size > 0, "batches of {}", options.batch_size);
-  check(options.std > 0, "a standard deviation of {}", options.std);
+  check(std::isfinite(options.mean), "a mean of {}", options.mean);
+  check(std::isfinite(options.std) && options.std > 0, "a standard deviation of {}", options.std);
   order_.resize(size_t(examples()));
   std::iota(order_.begin(), order_.end(), 0);
 }
 
 int64_t Loader::batches() const {
   const int64_t n = examples(), b = options_.batch_size;
-  return options_.drop_last ? n / b : (n + b - 1) / b;
+  return n / b + (!options_.drop_last && n % b > 0);
 }
 
 Loader::Iterator Loader::begin() {
@@ -39,6 +40,7 @@ Loader::Iterator Loader::begin() {
 }
 
 Batch Loader::batch(int64_t i) const {
+  check(i >= 0 && i < batches(), "batch {} of {}", i, batches());
   const int64_t first = i * options_.batch_size,
                 n = std::min(options_.batch_size, examples() - first);
   const int64_t h = images_.pixels.size(1), w = images_.pixels.size(2);

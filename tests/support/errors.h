@@ -1,0 +1,37 @@
+#pragma once
+// What tests say of errors. Includes core/error.h alone, so that tests of core may use it.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace mixtape::test {
+
+// The whole message of the Error that f throws, or "no error".
+template <class F>
+std::string full_error(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+// Its first lines: what happened, without where.
+template <class F>
+std::string error(const F& f) {
+  const std::string text = full_error(f);
+  return text.substr(0, text.find("\n  at "));
+}
+
+}  // namespace mixtape::test
+
+// The Error's message must contain the text.
+#define EXPECT_ERROR(expression, text)                                                    \
+  do {                                                                                    \
+    const std::string message = ::mixtape::test::full_error([&] { (void)(expression); }); \
+    EXPECT_NE(message.find(text), std::string::npos)                                      \
+        << "message: " << message << "\nwanted: " << (text);                              \
+  } while (false)
