@@ -1,0 +1,55 @@
+"""Every C++ block of a document, as one program; every `text` block, as what that program prints.
+
+A block that opens with a declaration (struct, template, namespace, #include, using) stands at file scope. All others are
+the body of main, in their order, so a block sees what those before it made. A document whose blocks bring a main of
+their own is taken as it is.
+
+usage: snippets.py write DOCUMENT PROGRAM.cpp    extracts
+       snippets.py check DOCUMENT PROGRAM        runs the program and compares what it prints"""
+import difflib
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+AT_FILE_SCOPE = ("struct ", "template", "namespace ", "#include", "using ")
+
+
+def blocks(document: pathlib.Path, language: str) -> list[tuple[int, str]]:
+    """The line where each block of a language begins, and its text."""
+    text = document.read_text()
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+
+
+def program(document: pathlib.Path) -> str:
+    outside, inside = "", ""
+    has_main = False
+    for line, code in blocks(document, "cpp"):
+        placed = f'#line {line} "{document.name}"\n{code}\n'  # so that the compiler names the document
+        has_main = has_main or "int main(" in code
+        if code.startswith(AT_FILE_SCOPE):
+            outside += placed
+        else:
+            inside += placed
+    if has_main:
+        return outside
+    return f"#include <mixtape.h>\n\nusing namespace mixtape;\n\n{outside}int main() {{\n{inside}}}\n"
+
+
+def check(document: pathlib.Path, executable: pathlib.Path) -> int:
+    with tempfile.TemporaryDirectory() as folder:  # the program may write files
+        run = subprocess.run([executable.resolve()], cwd=folder, text=True, capture_output=True)
+    expected = "".join(text for _, text in blocks(document, "text"))
+    print(run.stderr, end="")
+    sys.stdout.writelines(difflib.unified_diff(expected.splitlines(True), run.stdout.splitlines(True), document.name, "printed"))
+    return int(run.returncode != 0 or run.stdout != expected)
+
+
+if __name__ == "__main__":
+    action, document, target = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
+    if action == "write":
+        target.write_text(program(document))
+    else:
+        sys.exit(check(document, target))
