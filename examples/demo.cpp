@@ -18,6 +18,7 @@
 #include "core/check.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
+#include "kernels/cpu/parallel.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
 #include "optim/schedule.h"
@@ -69,6 +70,7 @@ struct Job {
 
  private:
   static train::Split load(const Options& o) {
+    kernels::cpu::num_threads();  // throws where MIXTAPE_NUM_THREADS is no number
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
     const train::Split data = train::load_mnist(o.data, o.valid_fraction);
     const Tensor &train = data.train.pixels, &valid = data.valid.pixels;

@@ -173,9 +173,9 @@ class Quick(DemoTest):
 class Mistakes(DemoTest):
     """One line that says what is wrong, exit code 2, and not a file written."""
 
-    def refused(self, message: str, *arguments) -> None:
+    def refused(self, message: str, *arguments, threads: int | None = None) -> None:
         before = self.files()
-        run = self.demo(*arguments)
+        run = self.demo(*arguments, threads=threads)
         self.assertEqual((run.returncode, run.stdout), (2, ""), run.stderr)
         self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
         self.assertTrue(run.stderr.startswith("demo: " + message), run.stderr)
@@ -200,6 +200,7 @@ class Mistakes(DemoTest):
         self.refused("--epochs: 1 required N missing", "--epochs")
         self.refused("--out: the name of the folder is empty", "--out", "")
         self.refused("--data: the name of the folder is empty", "--data", "")
+        self.refused("MIXTAPE_NUM_THREADS is '0', not a number from 1 to 1024", threads=0)
         self.refused("--data excludes --train-size", "--data", ".", "--train-size", "5")
 
     def test_a_place_that_cannot_be_written(self) -> None:

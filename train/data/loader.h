@@ -24,12 +24,13 @@ struct LoaderOptions {
 //   for (const auto& [x, y] : loader) ...      // one epoch; the next loop is the next epoch
 class Loader {
  public:
-  // Throws Error if images and labels do not fit each other or the batch size is not positive.
+  // Throws Error if images and labels do not fit each other, the batch size or std is not positive,
+  // or mean or std is not finite.
   Loader(Images images, const LoaderOptions& options = {});
 
   int64_t examples() const { return images_.labels.numel(); }
   int64_t batches() const;
-  Batch batch(int64_t i) const;  // of the current epoch
+  Batch batch(int64_t i) const;  // of the current epoch; throws Error if there is no such batch
 
   class Iterator {
    public:
