@@ -52,7 +52,9 @@ constexpr bool moves_only = requires {
   requires Op::moves_only;
 };
 template <class Op>
-constexpr bool broadcasts = requires { requires Op::broadcasts; };
+constexpr bool broadcasts = requires {
+  requires Op::broadcasts;
+};
 template <class Op>
 constexpr bool first_order_only = requires {
   requires Op::first_order_only;
@@ -169,8 +171,7 @@ Tensor call(const Args&... args) {
   if constexpr (detail::differentiable<Op>) {
     if (grad_enabled() && detail::any_requires_grad(call.inputs)) {
       auto attributes = detail::attributes(args...);
-      const auto node =
-          recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
+      const auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(node);

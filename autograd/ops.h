@@ -63,7 +63,7 @@ Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
-Tensor div(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);  // integers as in C++, but x / 0 is 0
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // gradient shared at ties; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);

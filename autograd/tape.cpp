@@ -14,8 +14,8 @@
 namespace mixtape {
 namespace {
 
-// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad(). The leaf
-// owns it and lends it to one graph after another.
+// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad(). The
+// leaf owns it and lends it to one graph after another.
 class LeafNode final : public Node {
  public:
   LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {}
@@ -96,8 +96,7 @@ void check_inputs(const Call& call) {
       fail("inputs are on different devices: {} and {}", first->device(), t.device());
     const DType want = first->dtype();
     // A matrix product reads all its operands in one dtype.
-    const bool operand =
-        call.op.role(i) == Role::Parameter && call.op.precision == Precision::Low;
+    const bool operand = call.op.role(i) == Role::Parameter && call.op.precision == Precision::Low;
     switch (operand ? Role::Activation : call.op.role(i)) {
       case Role::Activation:
         if (t.dtype() != want) [[unlikely]]
@@ -199,7 +198,6 @@ Tensor Ctx::saved(size_t i) const {
 }
 
 DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtype; }
-
 
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();

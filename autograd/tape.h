@@ -129,10 +129,10 @@ class Node : public std::enable_shared_from_this<Node> {
   // An op is newer than its inputs. What is no op (a leaf) takes no number of its own: it is as old
   // as the newest op when its graph first used it.
   uint64_t order;
-  DType grad_dtype = f32;               // in which it takes the gradient of its output
-  bool moves = false;                   // its result holds its input's numbers: a cast, a view
-  const std::string* const module;      // path of the module that ran it, or null
-  std::shared_ptr<void> hooks;          // see register_hook
+  DType grad_dtype = f32;           // in which it takes the gradient of its output
+  bool moves = false;               // its result holds its input's numbers: a cast, a view
+  const std::string* const module;  // path of the module that ran it, or null
+  std::shared_ptr<void> hooks;      // see register_hook
 
  protected:
   static inline std::atomic<uint64_t> count_{0};

@@ -195,7 +195,8 @@ Pool& first_use() {
 }
 
 Pool& pool(Device device) {
-  if (!device.is_cpu()) [[unlikely]] fail("this program has no device {}", device);
+  if (!device.is_cpu()) [[unlikely]]
+    fail("this program has no device {}", device);
   Pool* const cpu = cpu_pool.load(std::memory_order_acquire);
   return cpu ? *cpu : first_use();
 }

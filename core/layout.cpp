@@ -63,7 +63,8 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     strides.dim[d] = stride;
     sane &= n >= 0 && !__builtin_mul_overflow(stride, n > 0 ? n : 1, &stride);
   }
-  if (!sane) [[unlikely]] checked_size(shape);  // says what is wrong
+  if (!sane) [[unlikely]]
+    checked_size(shape);  // says what is wrong
 }
 
 bool Layout::is_contiguous() const {

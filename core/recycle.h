@@ -78,7 +78,8 @@ template <class T>
 struct Recycled {
   using value_type = T;
   Recycled() = default;
-  template <class U> Recycled(const Recycled<U>&) {}
+  template <class U>
+  Recycled(const Recycled<U>&) {}
 
   T* allocate(size_t n) { return static_cast<T*>(detail::Recycler::take(n * sizeof(T))); }
   void deallocate(T* p, size_t n) noexcept { detail::Recycler::give(p, n * sizeof(T)); }
@@ -86,7 +87,8 @@ struct Recycled {
 };
 
 // std::make_shared with recycled memory.
-template <class T, class... A> std::shared_ptr<T> recycle(A&&... args) {
+template <class T, class... A>
+std::shared_ptr<T> recycle(A&&... args) {
   return std::allocate_shared<T>(Recycled<T>(), std::forward<A>(args)...);
 }
 

@@ -72,9 +72,7 @@ double Tensor::at(int64_t i) const {
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
-  visit(dtype(), [&]<class T>() {
-    static_cast<T*>(raw())[layout().at(i)] = convert<T>(value);
-  });
+  visit(dtype(), [&]<class T>() { static_cast<T*>(raw())[layout().at(i)] = convert<T>(value); });
   impl_->storage->bump_version();
 }
 

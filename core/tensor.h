@@ -42,7 +42,8 @@ class Tensor {
   void* raw() const { return impl_->view.data; }
   // Elements of the storage before the first.
   int64_t offset() const {
-    return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) / int64_t(size_of(dtype()));
+    return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) /
+           int64_t(size_of(dtype()));
   }
   operator const View&() const { return impl_->view; }
   double item() const;  // the only element, as a double; throws Error if there are more
@@ -50,7 +51,7 @@ class Tensor {
       int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
   void set(int64_t i, double value) const;  // likewise; bumps the version
 
-  Tensor detach() const;                    // the same data without history
+  Tensor detach() const;  // the same data without history
   // The same storage seen otherwise, from this tensor's first element on, without history.
   Tensor with_layout(const Layout&) const;
   const std::shared_ptr<Storage>& storage() const { return impl_->storage; }

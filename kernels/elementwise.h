@@ -373,8 +373,8 @@ struct Pow {
     return select(b == T(0), T(0), b * pow(a, b - T(1)));
   }
   template <class T>
-  MIXTAPE_HD static T db(T a, T, T c) {
-    return c * log(select(a == T(0), T(1), a));  // 0^b is 0 for every b > 0
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return c * log(select(a == T(0), select(b < T(0), a, T(1)), a));  // 0^b stays 0 while b >= 0
   }
 };
 

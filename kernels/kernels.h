@@ -148,6 +148,7 @@ MIXTAPE_KERNEL(
 MIXTAPE_KERNEL(max_pool2d_grad, In dy, In index, Out dx);  // dense; dx zeroed first
 
 // --- rows: dense, x [rows, n]; statistics f32 (f64 for f64) [rows] ---
+// lse [rows, 2]: the maximum, and log(sum(exp(x - maximum))); their sum would lose digits.
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,

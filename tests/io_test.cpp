@@ -80,7 +80,9 @@ TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
   const struct rlimit small = {64, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = test::full_error([&] { save(path, {{"large", Tensor({4096}, f32)}}); });
+  const std::string message = test::full_error([&] {
+    save(path, {{"large", Tensor({4096}, f32)}});
+  });
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, ignored);
   EXPECT_NE(message.find("net.safetensors: cannot write: File too large"), std::string::npos)

@@ -132,6 +132,8 @@ struct WithScalar {
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
     check(x.dtype() != boolean || kernels::is_predicate<F>,
           "of bool elements (convert them to a number dtype)");
+    check(is_float(x.dtype()) || kernels::is_predicate<F> || s == std::trunc(s),
+          "of {} elements and {} (convert them to a float dtype)", x.dtype(), s);
     Tensor y = ctx.output(x.shape(), kernels::is_predicate<F> ? boolean : ctx.dtype());
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
     if constexpr (!kernels::is_predicate<F>) {
@@ -158,7 +160,8 @@ struct WhereOp {
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
     Tensor y = ctx.output(a.shape());
-    ctx.run(kernels::where, condition, a, b, y);
+    // (A policy may ask for a result wider than the operands, which the kernel only moves.)
+    ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
     ctx.save(condition);
     return y;
   }

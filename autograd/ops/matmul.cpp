@@ -72,7 +72,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   const Scope scope(Matmul::info.name);
   check(a.rank() > 0 && b.rank() > 0, "of shapes {} and {}: both need at least one dimension",
         a.shape(), b.shape());
-  if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), -2);
+  if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   const auto batch = [](const Tensor& x) {
     return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2)));

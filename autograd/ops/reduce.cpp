@@ -136,7 +136,9 @@ Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   return total / std::max(0.0, n - correction);
 }
 Tensor stddev(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
-  return sqrt(var(x, dims, keepdim, correction));
+  // Of equal elements there is no derivative: PyTorch gives zero, not 0 / 0.
+  const Tensor v = var(x, dims, keepdim, correction), flat = eq(v, 0);
+  return masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
 }
 
 }  // namespace mixtape

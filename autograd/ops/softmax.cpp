@@ -47,7 +47,7 @@ struct CrossEntropy {  // the loss of each row
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target,
                         const CrossEntropyOptions& o) {
     Tensor loss = ctx.output({x.size(0)}),
-           lse = ctx.output({x.size(0)}, x.dtype() == f64 ? f64 : f32);
+           lse = ctx.output({x.size(0), 2}, x.dtype() == f64 ? f64 : f32);
     const Tensor xc = x.contiguous(), tc = target.contiguous();
     ctx.run(kernels::cross_entropy, xc, tc, o.ignore_index, o.label_smoothing, loss, lse);
     ctx.save(x, target);

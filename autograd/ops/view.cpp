@@ -171,12 +171,13 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
   check(size > 0, "pieces of size {}", size);
   std::vector<Tensor> pieces;
   const int64_t n = x.size(dim);
-  for (int64_t at = 0; at < n; at += size)
+  for (int64_t at = 0; at < n || at == 0; at += size)  // of nothing, one empty piece
     pieces.push_back(narrow(x, dim, at, std::min(size, n - at)));
   return pieces;
 }
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   check(chunks > 0, "{} chunks", chunks);
+  if (x.size(dim) == 0) return std::vector<Tensor>(size_t(chunks), x);
   return split(x, std::max<int64_t>(1, (x.size(dim) + chunks - 1) / chunks), dim);
 }
 

@@ -94,7 +94,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
     visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
 }
 
-// With log p = x - lse: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
+// With log p = x - top - log_sum: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
 void cross_entropy(Launch&, In x, In target, int64_t ignore, double smoothing, Out loss, Out lse) {
   const int64_t n = x.shape()[-1], rows = target.size();
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
@@ -105,15 +105,16 @@ void cross_entropy(Launch&, In x, In target, int64_t ignore, double smoothing, O
         const S* const in = x.as<S>() + r * n;
         const int64_t t = target.as<int64_t>()[r];
         const T top = row_max<T>(in, n);
-        const T total = top + std::log(row_sum_exp<T>(in, n, top, nullptr));
-        lse.as<T>()[r] = total;
+        const T log_sum = std::log(row_sum_exp<T>(in, n, top, nullptr));
+        lse.as<T>()[2 * r] = top;
+        lse.as<T>()[2 * r + 1] = log_sum;
         T value(0);
         if (t != ignore) {
-          value = (T(1) - eps) * (total - static_cast<T>(in[t]));
+          value = (T(1) - eps) * (top - static_cast<T>(in[t]) + log_sum);
           if (eps != T(0)) {
             Lanes<T> sum(T(0));
             for_lanes<T>(n, [&](int64_t i, int64_t count) {
-              sum += keep(Lanes<T>(total) - read<T>(in + i, count), count);
+              sum += keep(Lanes<T>(top) - read<T>(in + i, count) + Lanes<T>(log_sum), count);
             });
             value += eps * hsum(sum) / static_cast<T>(n);
           }
@@ -142,12 +143,12 @@ void cross_entropy_grad(Launch& launch, In x, In target, In lse, In dloss, int64
           std::fill_n(out, n, O(0.0f));
           continue;
         }
-        const T total = lse.as<T>()[r];
+        const T top = lse.as<T>()[2 * r], log_sum = lse.as<T>()[2 * r + 1];
         for_lanes<T>(n, [&](int64_t i, int64_t count) {
-          const Lanes<T> p = exp(read<T>(in + i, count) - Lanes<T>(total));
+          const Lanes<T> p = exp(read<T>(in + i, count) - Lanes<T>(top) - Lanes<T>(log_sum));
           write(out + i, Lanes<T>(scale[r]) * (p - Lanes<T>(even)), count);
         });
-        const T p = std::exp(static_cast<T>(in[t]) - total);
+        const T p = std::exp(static_cast<T>(in[t]) - top - log_sum);
         out[t] = static_cast<O>(scale[r] * (p - on_target));
       }
     });
