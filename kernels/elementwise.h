@@ -42,8 +42,8 @@ struct Relu {
   }  // keeps NaN
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
-    return select(y > T(0), T(1), T(0));
-  }
+    return select(y <= T(0), T(0), T(1));
+  }  // 1 for NaN, as in PyTorch: what is broken stays visible
 };
 
 struct Neg {

@@ -156,6 +156,15 @@ TEST(Tape, HigherOrders) {
   }
 }
 
+TEST(Tape, ReluHidesNoNaN) {
+  const Tensor x = leaf({NAN, -1, 0, 2}, {4});
+  EXPECT_EQ(to_vector(grad({relu(x)}, {x}, {.gradients = {ones({4}, f64)}})[0]),
+            (std::vector<double>{1, 0, 0, 1}));
+  EXPECT_EQ(
+      to_vector(grad({relu(x)}, {x}, {.gradients = {ones({4}, f64)}, .create_graph = true})[0]),
+      (std::vector<double>{1, 0, 0, 1}));
+}
+
 TEST(Tape, GradientPenalty) {  // through a two-layer network, against differences
   const Tensor w1 = leaf({.3, -.2, .5, .7, .1, -.4}, {3, 2}), w2 = leaf({.2, .6, -.5}, {1, 3}),
                x = leaf({1, -1, .5, 2}, {2, 2});

@@ -51,6 +51,9 @@ inline Expr operator>(const Expr& a, const Expr& b) {
 inline Expr operator<(const Expr& a, const Expr& b) {
   return b.t ? lt(whole(a), b.t) : lt(whole(a), b.constant);
 }
+inline Expr operator<=(const Expr& a, const Expr& b) {
+  return b.t ? le(whole(a), b.t) : le(whole(a), b.constant);
+}
 inline Expr operator==(const Expr& a, const Expr& b) {
   return b.t ? eq(whole(a), b.t) : eq(whole(a), b.constant);
 }
