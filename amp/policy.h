@@ -45,12 +45,8 @@ Overrides parse_overrides(std::string_view text);
 Overrides load_overrides(const std::string& path);  // of a text file
 
 // While one is alive, ops of this thread run as they are called.
-struct NoPolicy {
-  NoPolicy() = default;
-  ~NoPolicy() { thread_state.policy = policy; }
-  NoPolicy(const NoPolicy&) = delete;
-
-  Policy* const policy = std::exchange(thread_state.policy, nullptr);
+struct NoPolicy : During<&ThreadState::policy> {
+  NoPolicy() : During(nullptr) {}
 };
 
 // The rules of a region and of those around it.

@@ -75,12 +75,8 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
 
 // Inside an op's forward, other ops are only helpers: nothing is recorded, no policy acts.
 struct Bare {
-  const bool recording = std::exchange(thread_state.recording, false);
-  Policy* const policy = std::exchange(thread_state.policy, nullptr);
-  ~Bare() {
-    thread_state.recording = recording;
-    thread_state.policy = policy;
-  }
+  const During<&ThreadState::recording> recording{false};
+  const During<&ThreadState::policy> policy{nullptr};
 };
 
 const Tensor* deciding_input(const Call& call);

@@ -257,19 +257,9 @@ struct Engine {
   std::map<Key, Arrival, std::greater<>, Recycled<std::pair<const Key, Arrival>>> arriving = {};
 
   void run() {
-    const bool recording = std::exchange(thread_state.recording, record);
-    const bool outer_backward = std::exchange(thread_state.in_backward, true);
-    Policy* const policy = std::exchange(thread_state.policy, nullptr);  // forward chose the dtypes
-    struct Restore {
-      bool recording, backward;
-      Policy* policy;
-      ~Restore() {
-        thread_state.recording = recording;
-        thread_state.in_backward = backward;
-        thread_state.policy = policy;
-      }
-    } restore{recording, outer_backward, policy};
-
+    const During<&ThreadState::recording> recording(record);
+    const During<&ThreadState::in_backward> backward(true);
+    const During<&ThreadState::policy> none(nullptr);  // forward chose the dtypes
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
       visit(next.mapped().node, std::move(next.mapped().grad));
@@ -321,8 +311,12 @@ struct Engine {
   void send(const Ctx::Edge& e, Tensor g) {
     if (capture && !useful.contains(e.node.get())) return;
     check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
-    if (g.dtype() != e.node->grad_dtype) g = cast(g, e.node->grad_dtype);
-    add_up(slot(e.node)->grad, std::move(g));
+    arrive(e.node, std::move(g));
+  }
+
+  void arrive(const std::shared_ptr<Node>& node, Tensor g) {
+    if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
+    add_up(slot(node)->grad, std::move(g));
   }
 
   Arrival* slot(const std::shared_ptr<Node>& node) {
@@ -347,9 +341,7 @@ struct Engine {
       g = ones(y.shape(), y.dtype(), y.device());
     }
     check(g.shape() == y.shape(), "the gradient has shape {}, the output {}", g.shape(), y.shape());
-    const std::shared_ptr<Node> node = node_of(y);
-    if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
-    add_up(slot(node)->grad, std::move(g));
+    arrive(node_of(y), std::move(g));
   }
 
   // Which nodes lead to a captured one: found by walking all of the graph once, oldest first.

@@ -179,24 +179,12 @@ HookHandle register_hook(const Tensor& x, Node::Hook f);
 inline bool grad_enabled() { return thread_state.recording; }
 
 // While one is alive, this thread records nothing.
-class NoGrad {
- public:
-  NoGrad() : outer_(std::exchange(thread_state.recording, false)) {}
-  ~NoGrad() { thread_state.recording = outer_; }
-  NoGrad(const NoGrad&) = delete;
-
- private:
-  const bool outer_;
+struct NoGrad : During<&ThreadState::recording> {
+  NoGrad() : During(false) {}
 };
 // While one is alive, this thread records, also inside a NoGrad.
-class EnableGrad {
- public:
-  EnableGrad() : outer_(std::exchange(thread_state.recording, true)) {}
-  ~EnableGrad() { thread_state.recording = outer_; }
-  EnableGrad(const EnableGrad&) = delete;
-
- private:
-  const bool outer_;
+struct EnableGrad : During<&ThreadState::recording> {
+  EnableGrad() : During(true) {}
 };
 
 }  // namespace mixtape

@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/inline_vector.h"
@@ -77,6 +79,21 @@ struct ThreadState {
   bool in_backward = false;
 };
 inline thread_local constinit ThreadState thread_state;
+
+// While one is alive, a member of this thread's state has another value:
+//   const During<&ThreadState::recording> off(false);
+template <auto member>
+class During {
+ public:
+  using Value = std::remove_reference_t<decltype(thread_state.*member)>;
+  explicit During(Value value) : outer_(std::exchange(thread_state.*member, value)) {}
+  ~During() { thread_state.*member = outer_; }
+  During(const During&) = delete;
+  During& operator=(const During&) = delete;
+
+ private:
+  const Value outer_;
+};
 
 // Adds an observer to this thread's chain while alive.
 class Observe {
