@@ -218,12 +218,11 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     r->found = Tensor({int64_t(grads.size())}, f32, device);
     kernels::find_nonfinite(launch, grads, factor, r->found);
   }
-  const auto view = [](const Tensor& t) { return t ? View(t) : View{}; };
   if (options.clip_norm) {
     const Tensor norm2({}, f64, device), clipped({}, f32, device);
     result.norm_ = Tensor({}, f32, device);
     kernels::squared_norm(launch, grads, norm2);
-    kernels::clip_factor(launch, norm2, view(factor), *options.clip_norm, result.norm_, clipped);
+    kernels::clip_factor(launch, norm2, factor, *options.clip_norm, result.norm_, clipped);
     factor = clipped;
   }
   if (r) {
@@ -231,7 +230,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     kernels::scaler_verdict(launch, r->found, views(s->flags), result.verdict_,
                             watched(opt, grads.size(), device).last);
   }
-  opt.step({.skip = view(result.verdict_), .grad_scale = view(factor)});
+  opt.step({.skip = result.verdict_, .grad_scale = factor});
   if (r) r->stage = Stage::Stepped;
   return result;
 }

@@ -45,7 +45,8 @@ class Tensor {
     return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) /
            int64_t(size_of(dtype()));
   }
-  operator const View&() const { return impl_->view; }
+  // No tensor is the View of an absent input.
+  operator const View&() const { return impl_ ? impl_->view : absent; }
   double item() const;  // the only element, as a double; throws Error if there are more
   double at(
       int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
@@ -98,6 +99,7 @@ class Tensor {
     std::shared_ptr<Node> maker;
     std::shared_ptr<Leaf> leaf;
   };
+  static constexpr View absent = {};
   friend class WeakTensor;
   static Tensor made(std::shared_ptr<Storage> storage, const View& view);
   void require_dtype(DType wanted) const;

@@ -4,6 +4,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
@@ -30,20 +31,11 @@ struct Geometry {
   }
 };
 
-// Both dense and in the wider of their dtypes.
-struct Pair {
-  Tensor a, b;
-  Pair(const Tensor& x, const Tensor& y) {
-    const DType wider = is_narrow(x.dtype()) ? y.dtype() : x.dtype();
-    a = cast(x, wider).contiguous();
-    b = cast(y, wider).contiguous();
-  }
-};
-
-template <class Op>
-Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want) {
-  const Pair p(x, y);
-  return call<Op>(p.a, p.b, g.with(is_narrow(p.a.dtype()) ? want : p.a.dtype()));
+// One of the three with the result in the wanted dtype; Conv2d takes an absent bias besides.
+template <class Op, class... Bias>
+Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, const Bias&... none) {
+  const Factors f(x, y);
+  return call<Op>(f.a, f.b, none..., g.with(f.product(want)));
 }
 
 struct Conv2dInput;   // (dy, w) -> dx
@@ -56,7 +48,7 @@ struct Conv2d {
                         const Geometry& g) {
     Tensor y = ctx.output(g.output());
     const Tensor xc = x.contiguous(), wc = w.contiguous();
-    ctx.run(kernels::conv2d, xc, wc, bias ? View(bias) : View{}, g.window, y);
+    ctx.run(kernels::conv2d, xc, wc, bias, g.window, y);
     ctx.save(x, w);
     return y;
   }
@@ -87,11 +79,6 @@ struct Conv2dWeight {
   static Grads backward(const Ctx& ctx, const Tensor& dw, const Geometry& g);
 };
 
-Tensor convolve(const Tensor& x, const Tensor& w, const Geometry& g, DType want) {
-  const Pair p(x, w);
-  return call<Conv2d>(p.a, p.b, Tensor(), g.with(is_narrow(p.a.dtype()) ? want : p.a.dtype()));
-}
-
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2dInput>(dy, ctx.saved(1), g, ctx.grad_dtype(0)); },
                    [&] { return apply<Conv2dWeight>(ctx.saved(0), dy, g, ctx.grad_dtype(1)); },
@@ -101,12 +88,12 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
                    });
 }
 Grads Conv2dInput::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
-  return ctx.grads([&] { return convolve(dx, ctx.saved(1), g, ctx.grad_dtype(0)); },
+  return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
                    [&] { return apply<Conv2dWeight>(dx, ctx.saved(0), g, ctx.grad_dtype(1)); });
 }
 Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2dInput>(ctx.saved(1), dw, g, ctx.grad_dtype(0)); },
-                   [&] { return convolve(ctx.saved(0), dw, g, ctx.grad_dtype(1)); });
+                   [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
 }
 
 struct MaxPool2d {

@@ -2,6 +2,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -57,18 +58,22 @@ struct Dropout {
 
 }  // namespace
 
+IndexRange index_range(const Tensor& index) {
+  if (index.numel() == 0) return {};
+  const Tensor bounds({2}, i64, index.device());
+  kernels::Launch launch(index.device());
+  kernels::bounds(launch, index, bounds);
+  return {bounds.data<int64_t>()[0], bounds.data<int64_t>()[1]};
+}
+
 Tensor embedding(const Tensor& table, const Tensor& index) {
   const Scope scope(Embedding::info.name);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
   const Tensor flat = reshape(index, {index.numel()});
-  if (flat.numel() > 0) {
-    Tensor range = zeros({2}, i64, index.device());
-    kernels::Launch launch(index.device());
-    kernels::bounds(launch, flat, range);
-    check(range.at(0) >= 0 && range.at(1) < double(table.size(0)),
-          "indices from {} to {} into {} rows", range.at(0), range.at(1), table.size(0));
-  }
+  const IndexRange range = index_range(flat);
+  check(range.low >= 0 && range.high < table.size(0), "indices from {} to {} into {} rows",
+        range.low, range.high, table.size(0));
   Shape shape = index.shape();
   shape.push_back(table.size(1));
   return reshape(call<Embedding>(table, flat), shape);

@@ -3,6 +3,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
@@ -10,15 +11,9 @@
 namespace mixtape {
 namespace {
 
-// Both in the wider of their dtypes: in a second backward a gradient may be wider than what was
-// saved.
-Tensor product(Tensor a, Tensor b, DType out) {
-  if (a.dtype() != b.dtype()) {
-    const DType wider = is_narrow(a.dtype()) ? b.dtype() : a.dtype();
-    a = cast(a, wider);
-    b = cast(b, wider);
-  }
-  return matmul(a, b, {.out = is_narrow(a.dtype()) ? out : a.dtype()});
+Tensor product(const Tensor& a, const Tensor& b, DType want) {
+  const Factors f(a, b);
+  return matmul(f.a, f.b, {.out = f.product(want)});
 }
 
 struct Matmul {  // leading dimensions are equal
@@ -54,7 +49,7 @@ struct Linear {  // x [rows, in]
     check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
           bias ? bias.shape() : Shape{}, weight.size(0));
     Tensor y = ctx.output({x.size(0), weight.size(0)});
-    ctx.run(kernels::gemm, x, weight.t(), bias ? View(bias) : View{}, y);
+    ctx.run(kernels::gemm, x, weight.t(), bias, y);
     ctx.save(x, weight);
     return y;
   }

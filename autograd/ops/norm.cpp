@@ -8,7 +8,6 @@
 namespace mixtape {
 namespace {
 
-View view(const Tensor& t) { return t ? View(t) : View{}; }
 DType statistics(DType x) { return x == f64 ? f64 : f32; }
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
 Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
@@ -24,7 +23,7 @@ struct LayerNorm {  // x [rows, n]; weight and bias [n] or none
     Tensor mean = ctx.output({x.size(0)}, statistics(x.dtype())),
            rstd = ctx.output({x.size(0)}, mean.dtype());
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
-    ctx.run(kernels::layer_norm, xc, view(w), view(b), eps, y, mean, rstd);
+    ctx.run(kernels::layer_norm, xc, w, b, eps, y, mean, rstd);
     ctx.save(x, weight);
     ctx.save_extra(mean);
     ctx.save_extra(rstd);
@@ -33,8 +32,7 @@ struct LayerNorm {  // x [rows, n]; weight and bias [n] or none
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
-    ctx.run(kernels::layer_norm_grad, x, view(w), ctx.saved(2), ctx.saved(3), dyc, view(dx),
-            view(dw), view(db));
+    ctx.run(kernels::layer_norm_grad, x, w, ctx.saved(2), ctx.saved(3), dyc, dx, dw, db);
     return {dx, dw, db};
   }
 };
@@ -72,7 +70,7 @@ struct BatchNorm {  // x [n, c, inner]
       mean = cast(running_mean, stats);
       rstd = rsqrt(cast(running_var, stats) + rule.eps);
     }
-    ctx.run(kernels::batch_norm, xc, mean, rstd, view(w), view(b), y);
+    ctx.run(kernels::batch_norm, xc, mean, rstd, w, b, y);
     ctx.save(x, weight);
     ctx.save_extra(mean);
     ctx.save_extra(rstd);
@@ -81,8 +79,8 @@ struct BatchNorm {  // x [n, c, inner]
   static Grads backward(const Ctx& ctx, const Tensor& dy, const BatchNormRule& rule) {
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
-    ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), view(w), dyc, !rule.training,
-            view(dx), view(dw), view(db));
+    ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), w, dyc, !rule.training, dx, dw,
+            db);
     return {dx, dw, db};
   }
 

@@ -2,6 +2,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -99,14 +100,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}",
         o.label_smoothing);
   const Tensor valid = ne(target, double(o.ignore_index));
-  if (target.numel() > 0) {
-    Tensor range = zeros({2}, i64, target.device());
-    kernels::Launch launch(target.device());
-    kernels::bounds(launch, where(valid, target, zeros({}, i64, target.device())).contiguous(),
-                    range);
-    check(range.at(0) >= 0 && range.at(1) < double(logits.size(1)),
-          "targets from {} to {} for {} classes", range.at(0), range.at(1), logits.size(1));
-  }
+  const IndexRange range = index_range(where(valid, target, zeros({}, i64, target.device())));
+  check(range.low >= 0 && range.high < logits.size(1), "targets from {} to {} for {} classes",
+        range.low, range.high, logits.size(1));
   Tensor loss = call<CrossEntropy>(logits, target, o);
   if (o.reduction != Reduction::None) loss = sum(loss);
   if (o.reduction == Reduction::Mean) loss = div(loss, cast(sum(valid), loss.dtype()));

@@ -1,0 +1,29 @@
+#pragma once
+// What rules and checks of several topics need to know of their operands.
+
+#include "autograd/ops.h"
+
+namespace mixtape {
+
+// Two factors in the wider of their dtypes: in a second backward a gradient may be wider than what
+// was saved.
+struct Factors {
+  Tensor a, b;
+
+  Factors(const Tensor& x, const Tensor& y) : a(cast(x, wider(x, y))), b(cast(y, wider(x, y))) {}
+  // The dtype of their product: the wanted one, where the factors leave a choice.
+  DType product(DType wanted) const { return is_narrow(a.dtype()) ? wanted : a.dtype(); }
+
+ private:
+  static DType wider(const Tensor& x, const Tensor& y) {
+    return is_narrow(x.dtype()) ? y.dtype() : x.dtype();
+  }
+};
+
+// The smallest and the largest of an i64 tensor; {0, -1} of none. Waits for the device.
+struct IndexRange {
+  int64_t low = 0, high = -1;
+};
+IndexRange index_range(const Tensor& index);
+
+}  // namespace mixtape
