@@ -3,7 +3,9 @@
 // Operands of two-operand ops are broadcast; dimensions may be negative; all throw Error on a
 // misfit.
 
+#include <array>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -19,10 +21,18 @@ Tensor full(const Shape& shape, double value, DType dtype = f32, Device device =
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64, Device device = {});
+Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
+                Device device = {});  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = {});
+Tensor empty_like(const Tensor& x);
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
+Tensor rand_like(const Tensor& x);
+Tensor randn_like(const Tensor& x);
+// A copy of shape.size() elements in row-major order, on the CPU, of T's dtype.
+template <class T>
+Tensor from_data(const T* data, const Shape& shape);
 Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});  // [0, 1)
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32,
@@ -41,10 +51,12 @@ Tensor detach(const Tensor& x);
 
 // --- views: share storage with x wherever its strides allow ---
 Tensor reshape(const Tensor& x, const Shape& shape);  // one size may be -1
+Tensor view(const Tensor& x, const Shape& shape);     // reshape; throws Error if it would copy
 Tensor flatten(const Tensor& x, int from = 0, int to = -1);
 Tensor transpose(const Tensor& x, int a = -2, int b = -1);
 Tensor permute(const Tensor& x, const Dims& order);
-Tensor squeeze(const Tensor& x, int dim);
+Tensor squeeze(const Tensor& x);           // every dimension of size 1
+Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
 Tensor expand(const Tensor& x, const Shape& shape);  // the only broadcasting there is
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop,
@@ -53,11 +65,55 @@ Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length);
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
 std::vector<Tensor> split(const Tensor& x, int64_t size,
                           int dim = 0);  // pieces of `size`; the last may be smaller
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
+std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+// Windows of `size` elements, `step` apart: [..., n, ...] -> [..., windows, ..., size].
+Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
+// Dimensions a and b give way to a last one: x[..., i, i + offset].
+Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
+
+// --- rearranging: copies ---
+Tensor flip(const Tensor& x, const Dims& dims);
+Tensor roll(const Tensor& x, int64_t shift, int dim);  // what leaves at one end enters at the other
+Tensor repeat(const Tensor& x, const Shape& times);    // tiles: [2] of [3] -> [6]
+Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each element `times` times
+Tensor tril(const Tensor& x, int64_t diagonal = 0);                 // zeros above the diagonal
+Tensor triu(const Tensor& x, int64_t diagonal = 0);                 // zeros below it
+enum class PadMode { Constant, Reflect, Replicate, Circular };
+// {left, right} of the last dimension, then of the one before, ...; negative sizes crop.
+Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = PadMode::Constant,
+           double value = 0);
 
 // --- joining ---
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
+
+// --- indexing: indices are i64; negative ones count from the end where said ---
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);  // index [k]; dim becomes k
+// y[i][j][k] = x[index[i][j][k]][j][k] for dim 0; index as large as x or smaller elsewhere.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+// x with x[index[i][j][k]][j][k] (for dim 0) replaced by, or increased by, source[i][j][k].
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+// x[i, j, ...]: index tensors for the first dimensions, broadcast with one another, or a bool mask
+// of x's first dimensions. Negative indices count from the end.
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
+// x with those elements replaced by values (broadcast), or increased by them.
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
+                 bool accumulate = false);
+Tensor masked_select(const Tensor& x, const Tensor& mask);  // 1-d; waits for the device
+Tensor nonzero(const Tensor& x);  // i64 [count, rank]; waits for the device
+
+// --- order ---
+struct Sorted {
+  Tensor values, indices;
+};
+// Stable; NaN counts as largest.
+Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
+Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
+Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);  // sorted
 
 // --- arithmetic ---
 Tensor add(const Tensor& a, const Tensor& b);
@@ -67,13 +123,24 @@ Tensor div(const Tensor& a, const Tensor& b);  // integers as in C++, but x / 0 
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // gradient shared at ties; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, const Tensor& b);  // of the sign of b, as Python's %
+Tensor atan2(const Tensor& a, const Tensor& b);      // the angle of (b, a)
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor div(const Tensor& a, double b);
 Tensor pow(const Tensor& a, double b);
+Tensor remainder(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
+Tensor pow(double a, const Tensor& b);
+// Gradient 1 from low to high, both included; NaN stays.
+Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
+Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
+               double value = 1);  // x + value a b
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b,
+               double value = 1);  // x + value a / b
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);
 Tensor square(const Tensor& x);
@@ -84,9 +151,23 @@ Tensor exp(const Tensor& x);
 Tensor expm1(const Tensor& x);
 Tensor log(const Tensor& x);
 Tensor log1p(const Tensor& x);
+Tensor log2(const Tensor& x);
+Tensor log10(const Tensor& x);
+Tensor exp2(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
+Tensor tan(const Tensor& x);
+Tensor asin(const Tensor& x);
+Tensor acos(const Tensor& x);
+Tensor atan(const Tensor& x);
+Tensor sinh(const Tensor& x);
+Tensor cosh(const Tensor& x);
 Tensor erf(const Tensor& x);
+Tensor sign(const Tensor& x);  // gradient 0, as of the next four
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);  // halves to even
+Tensor trunc(const Tensor& x);  // toward zero
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
@@ -117,6 +198,11 @@ Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, double b);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& x);
+Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
+Tensor isfinite(const Tensor& x);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Where mask is true, value; one outside x's range saturates, unless it is infinite.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
@@ -129,6 +215,16 @@ Tensor silu(const Tensor& x);       // x * sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor softplus(const Tensor& x);  // log(1 + exp(x))
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+Tensor elu(const Tensor& x, double alpha = 1);  // alpha (exp(x) - 1) below zero
+Tensor selu(const Tensor& x);
+Tensor relu6(const Tensor& x);        // clamp(x, 0, 6)
+Tensor hardsigmoid(const Tensor& x);  // clamp(x / 6 + 1 / 2, 0, 1)
+Tensor hardswish(const Tensor& x);    // x * hardsigmoid(x)
+Tensor mish(const Tensor& x);         // x * tanh(softplus(x))
+Tensor softsign(const Tensor& x);     // x / (1 + |x|)
+Tensor log_sigmoid(const Tensor& x);
+Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
@@ -142,6 +238,14 @@ Tensor max(const Tensor& x, const Dims& dims = {},
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; the first of equals
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
+Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // integers give i64
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
+Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0).
+Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+Tensor cumsum(const Tensor& x, int dim);  // integers give i64
+Tensor cumprod(const Tensor& x, int dim);
 
 // --- matrix products ---
 struct MatmulOptions {
@@ -149,27 +253,99 @@ struct MatmulOptions {
 };
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
+Tensor bmm(const Tensor& a, const Tensor& b);  // [b, m, k] @ [b, k, n] -> [b, m, n]
+struct AddmmOptions {
+  double beta = 1, alpha = 1;
+};
+// beta c + alpha a @ b; c broadcasts to [m, n].
+Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
+Tensor outer(const Tensor& a, const Tensor& b);  // [m], [n] -> [m, n]
+Tensor dot(const Tensor& a, const Tensor& b);    // [n], [n] -> []
+// Einstein's sums: einsum("bik,bkj->bij", {a, b}); "..." stands for broadcast dimensions, a letter
+// twice in one operand for its diagonal; without "->" letters that occur once, in order.
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
-// --- networks ---
+// --- networks: convolutions are cross-correlations ---
+struct Conv1dOptions {
+  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+// x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Conv1dOptions& options = {});
 struct Conv2dOptions {
   std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
   int64_t groups = 1;
 };
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
-// (cross-correlation)
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
+struct ConvTranspose2dOptions {
+  std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, output_padding = {0, 0},
+                         dilation = {1, 1};
+  int64_t groups = 1;
+};
+// The gradient of conv2d as a function: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
+// none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
+
 struct PoolOptions {
   std::array<int64_t, 2> stride = {0, 0}, padding = {0, 0};  // stride 0 means the window's size
+  bool ceil_mode = false;                                    // windows may hang over the end
+  bool count_include_pad = true;  // of avg_pool2d: padding counts as zeros
 };
-// The gradient goes to the first maximum of a window in row-major order.
+struct Pool1dOptions {
+  int64_t stride = 0, padding = 0;
+  bool ceil_mode = false, count_include_pad = true;
+};
+// x [n, c, h, w] -> [n, c, h', w']. The gradient goes to the first maximum of a window in row-major
+// order.
 Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
+Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
+// x [n, c, l] -> [n, c, l']
+Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
+Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
+// To a wanted size: window i runs from floor(i h / size) to ceil((i + 1) h / size).
+Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size);
+Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size);
+Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
+Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
+
+enum class Interpolation { Nearest, Bilinear };
+struct InterpolateOptions {
+  Interpolation mode = Interpolation::Nearest;
+  bool align_corners = false;  // of Bilinear: corner centres meet, instead of edges
+};
+// x [n, c, h, w] -> [n, c, size]
+Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size,
+                   const InterpolateOptions& options = {});
+Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
+Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // and back
+
+struct AttentionOptions {
+  Tensor mask = {};     // [..., queries, keys]: bool (true: attend) or a float that is added
+  bool causal = false;  // query i sees keys 0..i; not together with a mask
+  double dropout = 0;
+  std::optional<double> scale = {};  // 1 / sqrt(d) by default
+};
+// softmax(q kT scale + mask) v: q [..., queries, d], k [..., keys, d], v [..., keys, e]
+// -> [..., queries, e]; a query that may attend to nothing gives zeros.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options = {});
 
 // x [..., shape]; weight and bias of that shape or none; statistics in f32.
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
+// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of that shape.
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);
+// x [n, c, ...] over each of `groups` groups of channels; weight and bias [c] or none.
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
+                  const Tensor& bias = {}, double eps = 1e-5);
+// x [n, c, ...] over each image's channel by itself; weight and bias [c] or none.
+Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
+                     double eps = 1e-5);
 struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1, eps = 1e-5;
@@ -190,12 +366,47 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::Mean;
   double label_smoothing = 0;
   int64_t ignore_index = -100;
-  double weight = 1;  // multiplies the loss: static loss scaling
+  double weight = 1;          // multiplies the loss: static loss scaling
+  Tensor class_weights = {};  // f32 [classes]; Mean divides by the targets' weights
 };
-// logits [rows, classes], target i64 [rows]
+// logits [n, classes, ...], target i64 [n, ...]; or, of the shape of the logits, probabilities.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
+struct NllOptions {
+  Reduction reduction = Reduction::Mean;
+  int64_t ignore_index = -100;
+  Tensor class_weights = {};
+};
+// cross_entropy of what log_softmax gave.
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
+                const NllOptions& options = {});
+// Of an input and a target of one shape. Gradients go to both.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
+// d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1,
+                      Reduction reduction = Reduction::Mean);
+// d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)
+Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1,
+                  Reduction reduction = Reduction::Mean);
+struct BceOptions {
+  Reduction reduction = Reduction::Mean;
+  Tensor weight = {};      // of each element; broadcasts
+  Tensor pos_weight = {};  // of the positive class, with logits only; broadcasts
+};
+// x in [0, 1]; logarithms are at least -100. An f16 or bf16 x is an Error: use the one with logits.
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
+                                        const BceOptions& options = {});
+struct KlDivOptions {
+  Reduction reduction = Reduction::Mean;
+  bool batch_mean = false;  // divide the sum by the batch size, which is what the name promises
+  bool log_target = false;
+};
+// target (log(target) - x), x log-probabilities
+Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& options = {});
+// x y / (|x| |y|) over dim, each norm at least eps
+Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double eps = 1e-8);
 
 // --- in place ---
 // Under NoGrad always allowed. While recording: only on a tensor that is not a leaf and whose
@@ -205,8 +416,22 @@ const Tensor& fill_(const Tensor& x, double value);
 const Tensor& zero_(const Tensor& x);
 const Tensor& copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts
 const Tensor& add_(const Tensor& x, const Tensor& y);
+const Tensor& sub_(const Tensor& x, const Tensor& y);
 const Tensor& mul_(const Tensor& x, const Tensor& y);
+const Tensor& div_(const Tensor& x, const Tensor& y);
 const Tensor& add_(const Tensor& x, double y);
+const Tensor& sub_(const Tensor& x, double y);
 const Tensor& mul_(const Tensor& x, double y);
+const Tensor& div_(const Tensor& x, double y);
+const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high);
+
+inline const Tensor& operator+=(const Tensor& x, const Tensor& y) { return add_(x, y); }
+inline const Tensor& operator-=(const Tensor& x, const Tensor& y) { return sub_(x, y); }
+inline const Tensor& operator*=(const Tensor& x, const Tensor& y) { return mul_(x, y); }
+inline const Tensor& operator/=(const Tensor& x, const Tensor& y) { return div_(x, y); }
+inline const Tensor& operator+=(const Tensor& x, double y) { return add_(x, y); }
+inline const Tensor& operator-=(const Tensor& x, double y) { return sub_(x, y); }
+inline const Tensor& operator*=(const Tensor& x, double y) { return mul_(x, y); }
+inline const Tensor& operator/=(const Tensor& x, double y) { return div_(x, y); }
 
 }  // namespace mixtape

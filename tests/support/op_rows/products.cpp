@@ -1,0 +1,84 @@
+// Matrix products, convolutions, pools.
+#include "tests/support/op_rows/rows.h"
+
+namespace mixtape::tests {
+
+std::vector<OpCase> products() {
+  const auto conv = [](Conv2dOptions o) {
+    return [o](In x) { return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
+  };
+  // The gradient of a convolution with respect to operand i, recorded.
+  const auto conv_gradient = [](size_t i) {
+    return [i](In x) {
+      const Tensor a = i == 0 ? ones({1, 2, 4, 5}, x[0].dtype()).set_requires_grad() : x[1];
+      const Tensor w = i == 1 ? ones({3, 2, 2, 3}, x[0].dtype()).set_requires_grad() : x[1];
+      return grad({sum(conv2d(a, w) * x[0])}, {i == 0 ? a : w}, {.create_graph = true})[0];
+    };
+  };
+  return {
+      {.op = "matmul",
+       .inputs = {{{3, 4}}, {{4, 2}}},
+       .run = [](In x) { return matmul(x[0], x[1]); },
+       .tolerance = 4,
+       .empty = {{0, 4}, {4, 2}}},
+      {.op = "matmul",
+       .inputs = {{{2, 1, 3, 4}}, {{5, 4, 2}}},
+       .run = [](In x) { return matmul(x[0], x[1]); },
+       .label = "batched",
+       .tolerance = 4,
+       .empty = {{2, 1, 3, 0}, {5, 0, 2}}},
+      {.op = "matmul",
+       .inputs = {{{4}}, {{4, 3}}},
+       .run = [](In x) { return matmul(x[0], x[1]); },
+       .label = "vector",
+       .tolerance = 4},
+      {.op = "linear",
+       .inputs = {{{2, 3, 4}}, {{5, 4}}, {{5}}},
+       .run = [](In x) { return linear(x[0], x[1], x[2]); },
+       .tolerance = 4,
+       .empty = {{0, 4}, {5, 4}, {5}}},
+      {.op = "linear",
+       .inputs = {{{3, 4}}, {{5, 4}}},
+       .run = [](In x) { return linear(x[0], x[1]); },
+       .label = "no_bias",
+       .tolerance = 4},
+      {.op = "conv2d",
+       .inputs = {{{2, 3, 5, 6}}, {{4, 3, 3, 2}}, {{4}}},
+       .run = conv({}),
+       .tolerance = 8,
+       .empty = {{0, 3, 5, 6}, {4, 3, 3, 2}, {4}}},
+      {.op = "conv2d",
+       .inputs = {{{2, 4, 7, 6}}, {{6, 2, 3, 3}}, {{6}}},
+       .run = conv({.stride = {2, 1}, .padding = {1, 2}, .dilation = {2, 1}, .groups = 2}),
+       .label = "general",
+       .tolerance = 8},
+      {.op = "conv2d_input",
+       .inputs = {{{1, 3, 3, 3}}, {{3, 2, 2, 3}}},
+       .run = conv_gradient(0),
+       .tolerance = 8,
+       .composite = true},
+      {.op = "conv2d_weight",
+       .inputs = {{{1, 3, 3, 3}}, {{1, 2, 4, 5}}},
+       .run = conv_gradient(1),
+       .tolerance = 8,
+       .composite = true},
+      {.op = "max_pool2d",
+       .inputs = {{{2, 3, 6, 5}}},
+       .run =
+           [](In x) {
+             return max_pool2d(x[0], {2, 2});
+           },
+       .second_order = false,
+       .empty = {{0, 3, 6, 5}}},
+      {.op = "max_pool2d",
+       .inputs = {{{1, 2, 5, 5}}},
+       .run =
+           [](In x) {
+             return max_pool2d(x[0], {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
+           },
+       .label = "padded",
+       .second_order = false},
+  };
+}
+
+}  // namespace mixtape::tests
