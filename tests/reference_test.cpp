@@ -92,7 +92,7 @@ constexpr Mode modes[] = {
     {"bf16_autocast", f32, true, 2e-3, 1e-3, 1e-3, 1e-2, 1e-1, 1e-2, 5},
 };
 
-double norm(const Tensor& t) { return std::sqrt(sum(square(t.detach().to(f64))).item()); }
+double l2(const Tensor& t) { return std::sqrt(sum(square(t.detach().to(f64))).item()); }
 
 const json& reference() {
   static const json file = [] {
@@ -148,7 +148,7 @@ void Reference::start(Net& net, double factor) const {
     EXPECT_EQ(t.shape(), Shape(listed[i].at("shape").get<std::vector<int64_t>>()));
     if (t.rank() > 1) scale = 1.0f / std::sqrt(static_cast<float>(nn::init::fan(t).in));
     copy_(t, filled(static_cast<uint32_t>(i + 1), t.shape(), scale));
-    EXPECT_NEAR(norm(t), listed[i].at("init_l2").get<double>(), 1e-8 * norm(t));
+    EXPECT_NEAR(l2(t), listed[i].at("init_l2").get<double>(), 1e-8 * l2(t));
     mul_(t, factor);
   }
 }
@@ -182,7 +182,7 @@ void Reference::train(double factor, std::vector<std::vector<double>>& losses) {
     double total = 0;
     for (const auto& [name, p] : net.named_parameters()) {
       ASSERT_EQ(p.grad().dtype(), mode.parameters);
-      const double g = norm(p.grad());
+      const double g = l2(p.grad());
       if (first) compare(g, "/grad_l2_step1/" + name, mode.first_gradient);
       total += g * g;
     }
@@ -192,14 +192,14 @@ void Reference::train(double factor, std::vector<std::vector<double>>& losses) {
     if (first) {
       for (int i = 0; i < 10; ++i)
         compare(logits.at(i), fmt::format("/logits_first10_step1/{}", i), mode.logit, true);
-      compare(norm(logits), "/logits_l2_step1", mode.logit);
+      compare(l2(logits), "/logits_l2_step1", mode.logit);
     }
     optimizer.step();
   }
   losses[size_t(steps)].push_back(cross_entropy(forward().to(mode.parameters), y).item());
   if (!exact_start) return;
   for (const auto& [name, p] : net.named_parameters())
-    compare(norm(p), "/param_l2_after_20_steps/" + name, mode.parameter);
+    compare(l2(p), "/param_l2_after_20_steps/" + name, mode.parameter);
 }
 
 template <class Net>
