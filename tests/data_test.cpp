@@ -326,9 +326,13 @@ std::pair<std::string, int> shown_on_terminal() {
         "train", 1000, [&] { return ++calls, std::string(); }, out);
     for (int i = 0; i < 1000; ++i) bar.step();
   }
-  std::string text(4096, '\0');
-  const ssize_t n = ::read(master, text.data(), text.size());
-  text.resize(size_t(std::max<ssize_t>(n, 0)));
+  std::string text;  // the terminal hands it over bit by bit; the bar ends its line
+  char part[4096];
+  while (!text.ends_with('\n')) {
+    const ssize_t n = ::read(master, part, sizeof part);
+    if (n <= 0) break;
+    text.append(part, size_t(n));
+  }
   std::fclose(out);
   ::close(master);
   return {text, calls};
