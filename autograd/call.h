@@ -167,10 +167,10 @@ Tensor call(const Args&... args) {
   if constexpr (detail::differentiable<Op>) {
     if (grad_enabled() && detail::any_requires_grad(call.inputs)) {
       auto attributes = detail::attributes(args...);
-      const auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
+      auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
       node->finish(y, detail::moves_only<Op>);
-      y.set_maker(node);
+      y.set_maker(std::move(node));
     }
   }
   if (!y) {

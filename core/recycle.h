@@ -17,16 +17,17 @@ class Recycler {
  public:
   static constexpr size_t step = 64, largest = 2048;
   static constexpr int most = 4096;
+  static constexpr std::align_val_t alignment{step};
 
   static void* take(size_t bytes) {
     List* const l = list(bytes);
-    if (!l || !l->first) return ::operator new(l ? rounded(bytes) : bytes);
+    if (!l || !l->first) return ::operator new(l ? rounded(bytes) : bytes, alignment);
     --l->length;
     return std::exchange(l->first, l->first->next);
   }
   static void give(void* block, size_t bytes) noexcept {
     List* const l = list(bytes);
-    if (!l || l->length == most) return ::operator delete(block);
+    if (!l || l->length == most) return ::operator delete(block, alignment);
     l->first = new (block) Block{l->first};
     ++l->length;
   }
@@ -48,7 +49,7 @@ class Recycler {
       Lists* const mine = std::exchange(lists, nullptr);
       ended = true;
       for (List& l : mine->of)
-        while (l.first) ::operator delete(std::exchange(l.first, l.first->next));
+        while (l.first) ::operator delete(std::exchange(l.first, l.first->next), alignment);
       delete mine;
     }
   };
@@ -81,6 +82,7 @@ struct Recycled {
   template <class U>
   Recycled(const Recycled<U>&) {}
 
+  static_assert(alignof(T) <= detail::Recycler::step);
   T* allocate(size_t n) { return static_cast<T*>(detail::Recycler::take(n * sizeof(T))); }
   void deallocate(T* p, size_t n) noexcept { detail::Recycler::give(p, n * sizeof(T)); }
   friend bool operator==(Recycled, Recycled) { return true; }

@@ -1,6 +1,7 @@
 #pragma once
 // Storage: counted bytes on a device, with a version that every in-place write bumps, so that the
-// tape can tell whether what it saved is still what it was.
+// tape can tell whether what it saved is still what it was. A few bytes on the CPU live in the
+// object itself: a scalar costs no allocation, and is not counted as tensor memory.
 
 #include <atomic>
 #include <cstdint>
@@ -13,8 +14,12 @@ namespace mixtape {
 class Storage {
  public:
   Storage(size_t bytes, Device device)
-      : data_(allocate(bytes, device)), bytes_(bytes), device_(device) {}
-  ~Storage() { release(data_, bytes_, device_); }
+      : data_(bytes <= sizeof few_ && device.is_cpu() ? few_ : allocate(bytes, device)),
+        bytes_(bytes),
+        device_(device) {}
+  ~Storage() {
+    if (data_ != few_) release(data_, bytes_, device_);
+  }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
@@ -38,6 +43,7 @@ class Storage {
  private:
   static inline std::atomic<uint64_t> next_id_{1};
 
+  alignas(64) unsigned char few_[64];
   void* data_;
   size_t bytes_;
   Device device_;

@@ -41,9 +41,7 @@ void check_index(int64_t i, const Shape& shape) {
 
 Tensor Tensor::made(std::shared_ptr<Storage> storage, const View& view) {
   Tensor t;
-  t.impl_ = recycle<Impl>();
-  t.impl_->storage = std::move(storage);
-  t.impl_->view = view;
+  t.impl_ = recycle<Impl>(std::move(storage), view);
   return t;
 }
 

@@ -93,6 +93,7 @@ class Tensor {
 
  private:
   struct Impl {
+    Impl(std::shared_ptr<Storage> s, const View& v) : storage(std::move(s)), view(v) {}
     std::shared_ptr<Storage> storage;
     View view;
     bool wants_grad = false;
