@@ -1,5 +1,8 @@
 #include "tests/support/op_cases.h"
 
+#include <fmt/core.h>
+
+#include <bit>
 #include <cmath>
 
 #include "tests/support/op_rows/rows.h"
@@ -17,6 +20,28 @@ const std::vector<OpCase>& op_cases() {
   return all;
 }
 
+const std::vector<OpCase>& edge_cases() {
+  static const std::vector<OpCase> all = edges();
+  return all;
+}
+
+Tensor output_gradient(const Tensor& y) {
+  const Seed seed(99);
+  return uniform(y.shape(), -1, 1, f32).to(y.dtype());
+}
+
+std::string checksum(const std::vector<Tensor>& inputs) {
+  uint64_t sum = 0;
+  const auto add = [&](uint64_t v) { sum = (std::rotl(sum, 5) ^ v) * 0x9E3779B97F4A7C15u; };
+  for (const Tensor& t : inputs) {
+    add(static_cast<uint64_t>(t.dtype()));
+    add(static_cast<uint64_t>(t.rank()));
+    for (int d = 0; d < t.rank(); ++d) add(static_cast<uint64_t>(t.size(d)));
+    for (int64_t i = 0; i < t.numel(); ++i) add(std::bit_cast<uint64_t>(t.at(i)));
+  }
+  return fmt::format("{:016x}", sum);
+}
+
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves) {
   std::vector<Shape> shapes;
   for (const Input& in : c.inputs) shapes.push_back(in.shape);
@@ -29,17 +54,16 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const Input& in = c.inputs[i];
     const Seed seed(100 + i);
-    const bool real = in.kind == Input::Real || in.kind == Input::Constant;
-    Tensor t(shapes[i], real ? f64 : in.kind == Input::Index ? i64 : boolean);
+    Tensor t(shapes[i], in.real() ? f64 : in.kind == Input::Index ? i64 : boolean);
     for (int64_t k = 0; k < t.numel(); ++k) {
       double v = in.low + (in.high - in.low) * generator().uniform();
       if (std::abs(v) < in.away) v = v < 0 ? v - in.away : v + in.away;
-      if (in.kind == Input::Index) v = std::floor(v);
+      if (in.kind == Input::Index || in.kind == Input::Tied) v = std::floor(v);
       if (in.kind == Input::Mask) v = v > 0.5;
-      t.set(k, v);
+      t.set(k, static_cast<float>(v));
     }
-    if (real) t = t.to(dtype);
-    if (leaves && in.kind == Input::Real) t.set_requires_grad();
+    if (in.real()) t = t.to(dtype);
+    if (leaves && in.differentiated()) t.set_requires_grad();
     made.push_back(t);
   }
   return made;

@@ -13,11 +13,16 @@
 namespace mixtape::tests {
 
 struct Input {
-  enum Kind { Real, Constant, Index, Mask };
+  // Constant: real, but not differentiated. Index: i64 in [low, high). Tied: whole reals, so that
+  // some are equal.
+  enum Kind { Real, Constant, Index, Mask, Tied };
   Shape shape;
   double low = -2, high = 2;
-  Kind kind = Real;  // Constant: real, but not differentiated. Index: i64 in [low, high)
-  double away = 0;   // keeps this far from zero, where the op has a kink
+  Kind kind = Real;
+  double away = 0;  // keeps this far from zero, where the op has a kink
+
+  bool real() const { return kind != Index && kind != Mask; }
+  bool differentiated() const { return kind == Real || kind == Tied; }
 };
 
 struct OpCase {
@@ -36,11 +41,20 @@ struct OpCase {
 };
 
 const std::vector<OpCase>& op_cases();
+// Where gradients do not exist or numbers are extreme, and options beyond those of the rows: only
+// compared with PyTorch.
+const std::vector<OpCase>& edge_cases();
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 
-// Inputs for a row, the same at every call: reals in `dtype`, leaves if `leaves`.
+// Inputs for a row, the same at every call: reals in `dtype`, of values that f32 holds exactly;
+// leaves if `leaves`.
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves);
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
                                 const std::vector<Shape>& shapes);
+
+// A gradient for a result of this shape: fixed numbers in [-1, 1).
+Tensor output_gradient(const Tensor& y);
+// Of dtypes, shapes and values: tells whether inputs are those that a reference was made of.
+std::string checksum(const std::vector<Tensor>& inputs);
 
 }  // namespace mixtape::tests

@@ -13,6 +13,7 @@ std::vector<OpCase> reductions();
 std::vector<OpCase> products();
 std::vector<OpCase> networks();
 std::vector<OpCase> losses();
+std::vector<OpCase> edges();
 
 using Op1 = Tensor (*)(const Tensor&);
 using Op2 = Tensor (*)(const Tensor&, const Tensor&);

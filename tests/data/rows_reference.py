@@ -1,0 +1,180 @@
+"""Writes rows_reference.json: what PyTorch makes, in f64, of the inputs of the rows in tests/support/op_rows; values,
+and gradients for a fixed gradient of the result. Not part of the build. Written with torch 1.13:
+    ninja -C build tests/dump_rows && build/tests/dump_rows | python3 tests/data/rows_reference.py
+
+A new row needs a line in ROWS, by the row's name: a function of its inputs. One that PyTorch cannot express is named in
+WITHOUT, with the reason."""
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+WITHOUT = {
+    "dropout": "draws random numbers",
+}
+
+
+def conv_gradient_of_input(dy, weight):  # of an input [1, 2, 4, 5]
+    return F.conv_transpose2d(dy, weight)
+
+
+def conv_gradient_of_weight(dy, x):  # of a weight [3, 2, 2, 3]: images and channels change places
+    return F.conv2d(x.transpose(0, 1), dy.transpose(0, 1)).transpose(0, 1)
+
+
+def normed(training, mean=0.1, var=1.3, momentum=0.1, eps=1e-5):
+    """batch_norm, and the running statistics after it."""
+    def run(x, weight, bias):
+        running = [torch.full((x.shape[1],), v, dtype=x.dtype) for v in (mean, var)]
+        return F.batch_norm(x, *running, weight, bias, training, momentum, eps), *running
+    return run
+
+
+def joined(parts):
+    return torch.cat([part.flatten() for part in parts])
+
+
+ROWS = {
+    # elementwise
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "add_broadcast": torch.add,
+    "mul_broadcast": torch.mul,
+    "mul_with_0d": torch.mul,
+    "add_scalar": lambda x: x + 0.75,
+    "sub_scalar": lambda x: x - 0.75,
+    "mul_scalar": lambda x: x * -1.5,
+    "div_scalar": lambda x: x / 0.8,
+    "pow_scalar": lambda x: x**2.5,
+    "sub_from_scalar": lambda x: 0.75 - x,
+    "div_from_scalar": lambda x: 1.25 / x,
+    "masked_fill": lambda x, mask: x.masked_fill(mask, -7),
+    "cast": lambda x: x.float().double(),
+    "cast_to_integer": lambda x: x.int(),
+    # views
+    "reshape": lambda x: x.reshape(2, -1),
+    "reshape_of_transposed": lambda x: x.transpose(0, 1).flatten(1),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "expand": lambda x: x.expand(2, 3, 4),
+    "slice": lambda x: x[1:6:2],
+    "slice_chunks": lambda x: x[0:2] * x[4:6] + x[2:4],
+    "slice_select": lambda x: x[:, -1] * x[:, 0],
+    "place_slice": lambda x: 2 * x.new_zeros(5, 3).index_put((torch.tensor([1, 3]),), x),
+    "cat": lambda a, b: torch.cat([a, b]),
+    "cat_stack": lambda a, b: torch.stack([a, b], 1),
+    # reductions
+    "sum": lambda x: x.sum([0, -1]),
+    "sum_all": lambda x: x.sum(),
+    "mean": lambda x: x.mean(1, keepdim=True),
+    "max": lambda x: x.amax(1),
+    "max_of_ties": lambda x: x.amax(0),
+    "min": lambda x: x.amin(0),
+    "min_of_ties": lambda x: x.amin(),
+    "argmax": lambda x: x.argmax(1),
+    "argmax_of_ties": lambda x: x.argmax(0),
+    "argmin": lambda x: x.argmin(0, keepdim=True),
+    "argmin_of_ties": lambda x: x.argmin(1, keepdim=True),
+    "sum_in_var": lambda x: x.var(1),
+    "sum_var_0": lambda x: x.var([0, 2], unbiased=False),
+    "sum_var_2": lambda x: x.var([0, 2], correction=2),
+    "sqrt_in_stddev": lambda x: x.std(0, keepdim=True),
+    "sqrt_stddev_0": lambda x: x.std([0, 2], unbiased=False, keepdim=True),
+    "sqrt_stddev_of_equals": lambda x: x[:, None].expand(3, 4).std(1),
+    # products
+    "linear_no_bias": F.linear,
+    "conv2d_general": lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=(1, 2), dilation=(2, 1), groups=2),
+    "conv2d_dilation": lambda x, w, b: F.conv2d(x, w, b, stride=(1, 2), padding=(0, 1), dilation=(3, 2)),
+    "conv2d_depthwise": lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=3),
+    "conv2d_pointwise": F.conv2d,
+    "conv2d_input": conv_gradient_of_input,
+    "conv2d_weight": conv_gradient_of_weight,
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "max_pool2d_padded": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+    "max_pool2d_of_ties": lambda x: F.max_pool2d(x, 3, stride=1),
+    # networks
+    "softmax": lambda x: x.softmax(-1),
+    "softmax_middle": lambda x: x.softmax(1),
+    "softmax_of_large": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "log_softmax_of_large": lambda x: x.log_softmax(-1),
+    "layer_norm": lambda x, w, b: F.layer_norm(x, [6], w, b),
+    "layer_norm_plain": lambda x: F.layer_norm(x, [3, 4]),
+    "layer_norm_eps": lambda x, w, b: F.layer_norm(x, [5], w, b, 1e-3),
+    "batch_norm": lambda x, w, b: normed(True)(x, w, b)[0],
+    "batch_norm_eval": lambda x, w, b: normed(False)(x, w, b)[0],
+    "batch_norm_running": lambda x, w, b: joined(normed(True, 0.3, 1.5, 0.3, 1e-3)(x, w, b)),
+    "batch_norm_plain": lambda x: F.batch_norm(x, None, None, training=True),
+    "embedding": lambda table, index: table[index],
+    "scatter_rows": lambda x, index: 2 * x.new_zeros(5, 3).index_add(0, index, x),
+    # losses
+    "cross_entropy": lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    "cross_entropy_smoothed": lambda x, t: 3 * F.cross_entropy(x, t, label_smoothing=0.2, ignore_index=2),
+    "cross_entropy_smooth_ignore": lambda x, t: F.cross_entropy(x, t, label_smoothing=0.3, ignore_index=1),
+    "cross_entropy_wholly_smooth": lambda x, t: F.cross_entropy(x, t, label_smoothing=1, reduction="none"),
+    "cross_entropy_of_large": lambda x, t: F.cross_entropy(x + 8192, t, reduction="none"),
+    "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
+}
+# Functions of PyTorch by their own name.
+for name in """abs add clone cos div eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
+        minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh where""".split():
+    ROWS[name] = getattr(torch, name)
+for name in "conv2d gelu linear silu softplus".split():
+    ROWS[name] = getattr(F, name)
+# The same of other inputs: rows such as matmul_batched.
+for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_far matmul_1d_1d matmul_1d_3d matmul_3d_1d
+        matmul_batched matmul_vector maximum_of_ties minimum_of_ties pow_of_ties rsqrt_far sigmoid_far silu_far
+        softplus_far tanh_far""".split():
+    ROWS[name] = ROWS[max((known for known in ROWS if name.startswith(known + "_")), key=len)]
+for name in "eq ne lt le gt ge".split():
+    ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], s=1 if name in ("eq", "ne") else 0.3: compare(x, torch.tensor(s))
+for how in "mean sum none".split():
+    ROWS["mse_loss_" + how] = lambda x, y, how=how: F.mse_loss(x, y, reduction=how)
+    ROWS["cross_entropy_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how)
+    ROWS["cross_entropy_smooth_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how, label_smoothing=0.3)
+    ROWS["cross_entropy_ignore_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how, ignore_index=1)
+for how in "mean sum".split():
+    ROWS["cross_entropy_ignore_all_" + how] = lambda x, how=how: F.cross_entropy(
+        x, torch.full((6,), 7), reduction=how, ignore_index=7)
+
+
+def tensor(t: dict) -> torch.Tensor:
+    dtype = {"f64": torch.float64, "i64": torch.int64, "bool": torch.bool}[t["dtype"]]
+    return torch.tensor(t["data"], dtype=dtype).reshape(t["shape"])
+
+
+def numbers(t: torch.Tensor) -> str:
+    """13 digits; what JSON has no numbers for as text."""
+    values = t.detach().double().flatten().tolist()
+    return "[" + ",".join(f"{v:.13g}" if math.isfinite(v) else f'"{v}"' for v in values) + "]"
+
+
+def reference(name: str, row: dict) -> str:
+    if name in WITHOUT:
+        return f'{{"without": {json.dumps(WITHOUT[name])}}}'
+    x = [tensor(t).requires_grad_(wanted) for t, wanted in zip(row["inputs"], row["wanted"])]
+    y = ROWS[name](*x)
+    dx = []
+    if "dy" in row:
+        leaves = [t for t in x if t.requires_grad]
+        dy = tensor(row["dy"])
+        assert y.shape == dy.shape, f"{name}: PyTorch's result has shape {list(y.shape)}, ours {list(dy.shape)}"
+        dx = torch.autograd.grad(y, leaves, dy)
+    return (f'{{"checksum": "{row["checksum"]}", "shape": {list(y.shape)}, "y": {numbers(y)}, '
+            f'"dx": [{", ".join(map(numbers, dx))}]}}')
+
+
+def main() -> None:
+    rows = json.load(sys.stdin)
+    unknown = [name for name in rows if name not in ROWS and name not in WITHOUT]
+    stale = [name for name in [*ROWS, *WITHOUT] if name not in rows]
+    if unknown or stale:
+        sys.exit(f"rows that are not in ROWS or WITHOUT: {unknown}; names of no row: {stale}")
+    lines = [f'"{name}": {reference(name, row)}' for name, row in rows.items()]
+    made = f'"made": "by rows_reference.py with torch {torch.__version__}, f64"'
+    Path(__file__).with_suffix(".json").write_text("{" + ",\n".join([made, *lines]) + "}\n")
+
+
+if __name__ == "__main__":
+    main()
