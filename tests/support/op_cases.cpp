@@ -25,6 +25,21 @@ const std::vector<OpCase>& edge_cases() {
   return all;
 }
 
+std::vector<Shape> shapes(const OpCase& c) {
+  std::vector<Shape> all;
+  for (const Input& in : c.inputs) all.push_back(in.shape);
+  return all;
+}
+
+std::vector<Shape> narrowed_shapes(const OpCase& c) {
+  std::vector<Shape> narrow = shapes(c);
+  for (size_t i = 0; i < narrow.size(); ++i) {
+    const int dim = i < c.repeat.size() ? c.repeat[i] : c.inputs[i].kind == Input::Index ? -1 : 0;
+    if (0 <= dim && dim < narrow[i].rank) narrow[i][dim] = 1;
+  }
+  return narrow;
+}
+
 Tensor output_gradient(const Tensor& y) {
   const Seed seed(99);
   return uniform(y.shape(), -1, 1, f32).to(y.dtype());
@@ -43,9 +58,7 @@ std::string checksum(const std::vector<Tensor>& inputs) {
 }
 
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves) {
-  std::vector<Shape> shapes;
-  for (const Input& in : c.inputs) shapes.push_back(in.shape);
-  return make_inputs(c, dtype, leaves, shapes);
+  return make_inputs(c, dtype, leaves, shapes(c));
 }
 
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,

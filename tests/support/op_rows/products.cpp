@@ -61,7 +61,8 @@ std::vector<OpCase> products() {
        .inputs = {{{1, 3, 3, 3}}, {{1, 2, 4, 5}}},
        .run = conv_gradient(1),
        .tolerance = 8,
-       .composite = true},
+       .composite = true,
+       .repeat = {1, 1}},
       {.op = "max_pool2d",
        .inputs = {{{2, 3, 6, 5}}},
        .run =

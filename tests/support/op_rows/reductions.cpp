@@ -50,7 +50,8 @@ std::vector<OpCase> reductions() {
        .run = [](In x) { return stddev(x[0], {0}, true); },
        .label = "in_stddev",
        .tolerance = 4,
-       .composite = true},
+       .composite = true,
+       .repeat = {1}},
   };
 }
 
