@@ -83,6 +83,8 @@ void broadcast_inputs(Call& call) {
   Shape shape = call.inputs[0]->shape();
   for (const Tensor* t : call.inputs)
     if (t->shape() != shape) shape = broadcast(shape, t->shape());
+  // The op's own policy has made the dtypes agree; one of expand's must not part them again.
+  const During<&ThreadState::policy> policy(nullptr);
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
 }

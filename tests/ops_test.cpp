@@ -217,6 +217,35 @@ TEST_P(EveryOp, FollowsItsPrecisionUnderAutocast) {
     }
 }
 
+TEST_P(EveryOp, IsUntouchedByAutocastInF64) {
+  const OpCase& c = GetParam();
+  const auto in = tests::make_inputs(c, f64, true);
+  const Tensor want = c.run(in);
+  const amp::Autocast on({.low = f16});
+  const Tensor y = c.run(in);
+  EXPECT_EQ(y.dtype(), want.dtype());
+  EXPECT_EQ(difference(y, want), 0);
+}
+
+TEST_P(EveryOp, RunsUnderEveryPrecision) {
+  const OpCase& c = GetParam();
+  if (!c.narrow) return;
+  using enum Precision;
+  for (const Precision p : {Any, Native, Low, Full, Widest})
+    for (const DType given : {f32, f16}) {
+      const amp::Autocast on({.low = f16, .overrides = {{"*", p}}});
+      const auto in = tests::make_inputs(c, given, true);
+      const Tensor y = c.run(in);
+      if (!c.differentiable) continue;
+      y.backward({.gradient = ones_like(y)});
+      for (const Tensor& t : in) {
+        if (t.is_leaf()) {
+          EXPECT_EQ(t.grad().dtype(), given) << "as " << name(p);
+        }
+      }
+    }
+}
+
 using Ops = std::set<std::string_view>;
 
 // The linked ops without such a row.
