@@ -38,14 +38,14 @@ class ScriptTest(unittest.TestCase):
 
 class Options(ScriptTest):
     def test_help_explains_and_builds_nothing(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint":
+        for name in "bootstrap", "test", "bench", "lint", "docs":
             run = self.run_script(name, "--help")
             self.assertEqual(run.returncode, 0, name)
             self.assertIn(f"usage: script/{name}", run.stdout)
             self.assertFalse((self.tree / "build").exists())
 
     def test_an_unknown_option_is_one_line_and_exit_2(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint":
+        for name in "bootstrap", "test", "bench", "lint", "docs":
             run = self.run_script(name, "--no-such-option")
             self.assertEqual(run.returncode, 2, name)
             self.assertEqual(run.stderr, f"{name}: unknown option --no-such-option (--help explains)\n")
@@ -148,6 +148,139 @@ class Headers(ScriptTest):
         for name in "core/needy.h", "nn/unguarded.h":
             self.assertIn(f"{name} does not compile alone", run.stdout)
         self.assertTrue(run.stdout.endswith("3 headers, 2 do not compile alone\n"), run.stdout)
+
+
+class Docs(ScriptTest):
+    """Two small headers, and what the documents make of each thing in them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.write("ops", "#!/bin/sh\nprintf 'add Widest\\nadd_scalar Any\\nsum Full\\nhidden Low\\n'\n", 0o755)
+        self.write("docs/mixed-precision.md", "before\n<!-- policies: made -->\nold\n<!-- end of policies -->\n")
+        self.write("autograd/ops.h", """#pragma once
+// All of it.
+
+namespace mixtape {
+
+// --- arithmetic: broadcasts ---
+Tensor add(const Tensor& a, const Tensor& b);  // a|b
+Tensor add(const Tensor& a,
+           double b = {});  // with a number
+enum class How { Fast, Slow };
+struct SumOptions {
+  std::vector<int> dims = {};  // none: all
+};
+// The sum, and
+// its mean.
+Tensor sum(const Tensor& x, const SumOptions& options = {});
+Tensor mean(const Tensor& x);
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+
+// --- in place ---
+// Of x.
+
+const Tensor& add_(const Tensor& x, double y);
+
+}  // namespace mixtape
+""")
+        self.write("autograd/ops/sum.cpp", """namespace {
+Tensor helped(const Tensor& x) { return std::max(1, 2) + sum(x); }
+}
+Tensor mean(const Tensor& x) {
+  return helped(x);  // not hidden(x)
+}
+""")
+        self.write("nn/layer.h", """#pragma once
+// Layers.
+
+template <class Derived>
+struct Base : Module<Derived> {  // maps
+  Tensor weight, bias;  // [out]
+  Buffer count;
+  std::vector<Layer> layers;
+
+  explicit Base(int64_t size) : weight(ones({size})) {
+    check(size > 0, "a size of {}", size);
+  }
+  MIXTAPE_FIELDS(weight, bias, count, layers)
+};
+struct Layer : Base<Layer> {  // [in] -> [out]
+  using Base::Base;
+};
+struct Exp : Module<Exp> {
+  Tensor forward(const Tensor& x) const { return exp(x, low_); }
+  MIXTAPE_FIELDS()
+};
+struct NoModule {
+  int x;
+};
+""")
+
+    def docs(self, *arguments: str) -> subprocess.CompletedProcess:
+        return self.run_script("docs", "--ops", str(self.tree / "ops"), *arguments)
+
+    def document(self, name: str) -> str:
+        run = self.docs()
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return (self.tree / "docs" / name).read_text()
+
+    def test_functions_have_signature_comment_policy_and_name(self) -> None:
+        text = self.document("ops.md")
+        for line in [
+            "## Arithmetic\n\nBroadcasts.",
+            "| `add(a, b)` | a\\|b | Widest | `torch.add` |",
+            "| `add(a, double b = {})` | with a number | Any | `torch.add` |",
+            "| `sum(x, SumOptions options = {})` | The sum, and its mean. | Full | `torch.sum` |",
+            "| `mean(x)` | The sum, and its mean. | as `sum` | `torch.mean` |",
+            "Operators: `+` is `add`.",
+            "- `How`: `Fast`, `Slow`\n- `SumOptions`: `vector<int> dims = {}` (none: all)\n",
+            "## In place\n\nOf x.",
+            "| `add_(x, double y)` |  | `Tensor.add_` |",
+            "`hidden` (Low)",
+        ]:
+            self.assertIn(line, text)
+
+    def test_modules_have_those_of_their_base(self) -> None:
+        text = self.document("nn.md")
+        fields = "`weight` [out]<br>`bias` [out]<br>`count` buffer<br>`layers` `std::vector<Layer>`"
+        self.assertIn(f"| `Layer(int64_t size)` | [in] -> [out]. maps. | {fields} | `nn.Layer` |", text)
+        self.assertIn("| `Exp()` | `exp(x, low)` |  | `nn.Exp` |", text)
+        self.assertIn("- `NoModule`: `int x`\n", text)
+        self.assertNotIn("`Base", text)
+
+    def test_policies_stand_in_their_block(self) -> None:
+        text = self.document("mixed-precision.md")
+        head = "before\n<!-- policies: made -->\n\n| policy | ops |\n|---|---|\n| Low | `hidden` |\n"
+        self.assertTrue(text.startswith(head), text)
+        self.assertTrue(text.endswith("| Any | `add_scalar` |\n\n<!-- end of policies -->\n"), text)
+
+    def test_a_stale_document_is_told_with_the_command(self) -> None:
+        run = self.docs("--check")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("docs/nn.md is stale: run script/docs\n", run.stdout)
+        self.assertFalse((self.tree / "docs/ops.md").exists())
+        self.assertEqual(self.docs().returncode, 0)
+        self.assertEqual(self.docs("--check").returncode, 0)
+        header = self.tree / "autograd/ops.h"
+        header.write_text(header.read_text().replace("with a number", "and a number"))
+        run = self.docs("--check")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("+| `add(a, double b = {})` | and a number |", run.stdout)
+        self.assertTrue(run.stdout.endswith("docs/ops.md is stale: run script/docs\n"), run.stdout)
+
+    def test_what_cannot_be_documented_is_an_error(self) -> None:
+        for text, complaint in [
+            ("struct Mute : Module<Mute> {\n  MIXTAPE_FIELDS()\n};\n", "Mute needs a comment"),
+            ("struct Odd : Module<Odd> {  // x\n  MIXTAPE_FIELDS(w)\n};\n", "names w, which no line declares"),
+            ("struct Open {\n", "no end of: struct Open {"),
+        ]:
+            with self.subTest(text=text):
+                self.write("nn/bad.h", text + "\nusing X = int;\n" if "Open" not in text else text)
+                run = self.docs()
+                self.assertEqual((run.returncode, run.stdout), (1, ""))
+                self.assertIn(complaint, run.stderr)
+                self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
 
 
 class Summary(ScriptTest):

@@ -127,13 +127,13 @@ for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_fa
         matmul_batched matmul_vector maximum_of_ties minimum_of_ties pow_of_ties rsqrt_far sigmoid_far silu_far
         softplus_far tanh_far""".split():
     ROWS[name] = ROWS[max((known for known in ROWS if name.startswith(known + "_")), key=len)]
-for name in "eq ne lt le gt ge".split():
-    ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], s=1 if name in ("eq", "ne") else 0.3: compare(x, torch.tensor(s))
+for name, number in {"eq": 1, "ne": 1, "lt": 0.3, "le": 0.3, "gt": 0.3, "ge": 0.3}.items():
+    ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], number=number: compare(x, torch.tensor(number))
 for how in "mean sum none".split():
     ROWS["mse_loss_" + how] = lambda x, y, how=how: F.mse_loss(x, y, reduction=how)
-    ROWS["cross_entropy_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how)
-    ROWS["cross_entropy_smooth_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how, label_smoothing=0.3)
-    ROWS["cross_entropy_ignore_" + how] = lambda x, t, how=how: F.cross_entropy(x, t, reduction=how, ignore_index=1)
+    for label, options in {"": {}, "smooth_": {"label_smoothing": 0.3}, "ignore_": {"ignore_index": 1}}.items():
+        ROWS["cross_entropy_" + label + how] = lambda x, t, how=how, options=options: F.cross_entropy(
+            x, t, reduction=how, **options)
 for how in "mean sum".split():
     ROWS["cross_entropy_ignore_all_" + how] = lambda x, how=how: F.cross_entropy(
         x, torch.full((6,), 7), reduction=how, ignore_index=7)
