@@ -3,8 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/check.h"
 #include "tests/support/amp.h"
-#include "tests/support/amp_table.h"
+#include "tests/support/op_cases.h"
 
 namespace mixtape::amp {
 namespace {
@@ -13,9 +14,9 @@ TEST(Presets, DoWhatTheirNamesSay) {
   using enum Precision;
   const auto dtype = [&](Preset p, const std::string& op, DType given = f16) {
     const Autocast on({.low = f16, .preset = p});
-    for (const Row& row : table())
-      if (row.op == op) return row.run(values({4, 4}, given)).dtype();
-    return boolean;
+    for (const tests::OpCase& c : tests::op_cases())
+      if (c.op == op) return c.run(make_inputs(c, given, false)).dtype();
+    fail("{} has no row", op);
   };
   EXPECT_EQ(dtype(Preset::Torch, "softmax"), f32);
   for (const char* op : {"softmax", "log_softmax", "layer_norm"})
@@ -69,20 +70,6 @@ TEST(Overrides, OfOpsByNameAndGlob) {
   EXPECT_EQ(matmul(s, s).dtype(), f32);
   EXPECT_EQ(matmul(x, x).dtype(), f32);
   EXPECT_EQ(to_vector(linear(x, s)), to_vector(linear(cast(x, f32), s))) << "operands of one dtype";
-}
-
-TEST(Overrides, EveryOpRunsUnderEveryPrecision) {
-  using enum Precision;
-  for (const Row& row : table())
-    for (const Precision p : {Any, Native, Low, Full, Widest})
-      for (const DType given : {f32, f16}) {
-        if ((p == Native || p == Any) && row.op == "layer_norm" && given == f32) continue;
-        const Autocast on({.low = f16, .overrides = {{"*", p}}});
-        const Tensor x = leaf({4, 4}, given);
-        const Tensor y = row.run(x);
-        if (is_float(y.dtype())) y.backward({.gradient = ones_like(y)});
-        EXPECT_EQ(x.grad().dtype(), given) << row.op << " as " << name(p);
-      }
 }
 
 TEST(Overrides, OfModulesByPath) {

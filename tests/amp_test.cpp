@@ -1,30 +1,14 @@
 // Autocast's policies: which dtype every op runs in, what the tape keeps, which gradients come
 // back.
 
-#include <set>
-
-#include "autograd/function.h"
 #include "tests/support/amp.h"
-#include "tests/support/amp_table.h"
+#include "autograd/function.h"
 
 namespace mixtape::amp {
 namespace {
 
 bool representable(const Tensor& x, DType narrow) {
   return to_vector(cast(cast(x.detach(), narrow), x.dtype())) == to_vector(x);
-}
-DType result(Precision p, DType given, DType low) {
-  return p == Precision::Low ? low : p == Precision::Full ? f32 : given;
-}
-
-TEST(Policies, EveryRowOfTheTable) {
-  for (const DType low : {f16, bf16})
-    for (const DType given : {f32, low})
-      for (const Row& row : table()) {
-        const Autocast on({.low = low});
-        EXPECT_EQ(row.run(values({4, 4}, given)).dtype(), result(row.precision, given, low))
-            << row.op << " of " << name(given) << " in " << name(low);
-      }
 }
 
 TEST(Policies, ComparisonsGiveBoolOfMixedInputs) {
@@ -49,6 +33,12 @@ TEST(Policies, LowSavesNarrowOperandsAndFullSavesWhatItRead) {
   EXPECT_EQ(seen.dtype["layer_norm"], f32);
   EXPECT_EQ(seen.dtype["cross_entropy"], f32);
   EXPECT_EQ(seen.count["cast"], 1) << "of the number of valid targets alone";
+}
+
+TEST(Policies, WhatIsMadeOfFullOpsIsWideAsWell) {
+  const Autocast on({.low = f16});
+  EXPECT_EQ(var(values({4, 4}, f16)).dtype(), f32);
+  EXPECT_EQ(stddev(values({4, 4}, f16)).dtype(), f32);
 }
 
 TEST(Policies, FullOfMixedActivationsRunsInF32) {
@@ -109,14 +99,9 @@ TEST(Policies, ABroadcastOperandIsCastBeforeItIsExpanded) {
   EXPECT_EQ(seen.sizes, std::vector<int64_t>{8});
 }
 
-TEST(Policies, DoublesIntegersAndBoolsAreUntouched) {
+TEST(Policies, IntegersAndBoolsAreUntouched) {
   const Autocast on({.low = f16});
   const Tensor d = values({4, 4}, f64), i = from({1, 2, 3}, {3}, i64);
-  const std::set<std::string> with_others = {"layer_norm", "batch_norm"};  // f32 parameters
-  for (const Row& row : table()) {
-    if (with_others.contains(row.op)) continue;
-    EXPECT_EQ(row.run(d).dtype(), f64) << row.op;
-  }
   EXPECT_EQ((i + i).dtype(), i64);
   EXPECT_EQ(sum(i).dtype(), i64);
   EXPECT_EQ(sum(gt(i, 1)).dtype(), i64);
