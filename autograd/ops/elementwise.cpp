@@ -89,8 +89,9 @@ struct Binary {
     const auto rule = [&](unsigned reads, auto partial) {
       return partial(operand(reads, 0), operand(reads, 1), operand(reads, 2)).times(dy);
     };
-    return ctx.grads([&] { return rule(reads_da<F>(), F::template da<Expr>); },
-                     [&] { return rule(reads_db<F>(), F::template db<Expr>); });
+    return ctx.grads(
+        [&] { return rule(reads_da<F>(), [](Expr a, Expr b, Expr c) { return F::da(a, b, c); }); },
+        [&] { return rule(reads_db<F>(), [](Expr a, Expr b, Expr c) { return F::db(a, b, c); }); });
   }
 };
 

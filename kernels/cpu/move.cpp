@@ -9,7 +9,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strips.h"
-#include "kernels/elementwise.h"
+#include "kernels/scalar.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {

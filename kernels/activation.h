@@ -1,0 +1,104 @@
+#pragma once
+// Activations: y = f(x), and the derivative from whichever of x and y the backward pass should
+// keep. elementwise.h says how these are written.
+
+#include "kernels/scalar.h"
+
+namespace mixtape::kernels {
+
+struct Relu {
+  static constexpr OpInfo info{"relu", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x < T(0), T(0), x);
+  }  // keeps NaN
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return select(y <= T(0), T(0), T(1));
+  }  // 1 for NaN, as in PyTorch: what is broken stays visible
+};
+
+struct Gelu {  // x times the normal distribution's cumulative function
+  static constexpr OpInfo info{"gelu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return T(0.5) * x * (T(1) + erf(x * T(sqrt_half)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T cumulative = T(0.5) * (T(1) + erf(x * T(sqrt_half)));
+    return cumulative + x * exp(T(-0.5) * x * x) * T(0.3989422804014327);  // 1 / sqrt(2 pi)
+  }
+
+ private:
+  static constexpr double sqrt_half = 0.7071067811865476;
+};
+
+struct GeluTanh {  // GPT-2's approximation of gelu
+  static constexpr OpInfo info{"gelu_tanh", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return T(0.5) * x * (T(1) + tanh(inner(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T t = tanh(inner(x));
+    const T d_inner = T(k) + T(3 * k * c) * x * x;
+    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * d_inner;
+  }
+
+ private:
+  static constexpr double k = 0.7978845608028654, c = 0.044715;  // k = sqrt(2 / pi)
+  template <class T>
+  MIXTAPE_HD static T inner(T x) {
+    return T(k) * x * (T(1) + T(c) * x * x);
+  }
+};
+
+struct Silu {
+  static constexpr OpInfo info{"silu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x / (T(1) + exp(-x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T s = T(1) / (T(1) + exp(-x));
+    return s * (T(1) + x * (T(1) - s));
+  }
+};
+
+struct Sigmoid {
+  static constexpr OpInfo info{"sigmoid", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return T(1) / (T(1) + exp(-x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return y * (T(1) - y);
+  }
+};
+
+struct Tanh {
+  static constexpr OpInfo info{"tanh", Precision::Native};
+  MIXTAPE_HD static auto f(auto x) { return tanh(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(1) - y * y;
+  }
+};
+
+struct Softplus {  // log(1 + exp(x)), written so that exp cannot overflow
+  static constexpr OpInfo info{"softplus", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x > T(0), x, T(0)) + log1p(exp(-abs(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (T(1) + exp(-x));
+  }
+};
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,131 @@
+#pragma once
+// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db. elementwise.h says
+// how these are written.
+
+#include "kernels/scalar.h"
+
+namespace mixtape::kernels {
+
+struct Add {
+  static constexpr OpInfo info{"add", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a + b; }
+  template <class T>
+  MIXTAPE_HD static T da(T, T, T) {
+    return T(1);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T, T, T) {
+    return T(1);
+  }
+};
+
+struct Sub {
+  static constexpr OpInfo info{"sub", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a - b; }
+  template <class T>
+  MIXTAPE_HD static T da(T, T, T) {
+    return T(1);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T, T, T) {
+    return T(-1);
+  }
+};
+
+struct Mul {
+  static constexpr OpInfo info{"mul", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a * b; }
+  MIXTAPE_HD static auto da(auto, auto b, auto) { return b; }
+  MIXTAPE_HD static auto db(auto a, auto, auto) { return a; }
+};
+
+struct Div {
+  static constexpr OpInfo info{"div", Precision::Widest};
+  static constexpr Domain domain{.low = 0.3};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
+  template <class T>
+  MIXTAPE_HD static T da(T, T b, T) {
+    return T(1) / b;
+  }
+  MIXTAPE_HD static auto db(auto, auto b, auto c) { return -(c / b); }
+};
+
+struct Pow {
+  static constexpr OpInfo info{"pow", Precision::Full};
+  static constexpr Domain domain{.low = 0.3, .high = 2};
+  MIXTAPE_HD static auto f(auto a, auto b) { return pow(a, b); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(b == T(0), T(0), b * pow(a, b - T(1)));
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return c * log(select(a == T(0), select(b < T(0), a, T(1)), a));  // 0^b stays 0 while b >= 0
+  }
+};
+
+struct Maximum {  // NaN wins; at a tie the gradient is split
+  static constexpr OpInfo info{"maximum", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a > b, T(1), select(a == b, T(0.5), T(0)));
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+struct Minimum {
+  static constexpr OpInfo info{"minimum", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a < b, T(1), select(a == b, T(0.5), T(0)));
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+// Predicates: the result is bool and there is no derivative.
+
+struct Equal {
+  static constexpr OpInfo info{"eq", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a == b; }
+};
+struct NotEqual {
+  static constexpr OpInfo info{"ne", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a != b; }
+};
+struct Less {
+  static constexpr OpInfo info{"lt", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a < b; }
+};
+struct LessEqual {
+  static constexpr OpInfo info{"le", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a <= b; }
+};
+struct Greater {
+  static constexpr OpInfo info{"gt", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a > b; }
+};
+struct GreaterEqual {
+  static constexpr OpInfo info{"ge", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a >= b; }
+};
+struct And {
+  static constexpr OpInfo info{"logical_and", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return both(a != T(0), b != T(0));
+  }
+};
+struct Or {
+  static constexpr OpInfo info{"logical_or", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return either(a != T(0), b != T(0));
+  }
+};
+
+using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Equal, NotEqual, Less,
+                         LessEqual, Greater, GreaterEqual, And, Or>;
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,103 @@
+#pragma once
+// What the formulas of elementwise ops are written with, for single numbers: functions, integers
+// that never trap, conversions. Lanes and tapes bring their own versions.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "core/dtype.h"
+#include "core/op_info.h"
+
+namespace mixtape::kernels {
+
+// What an unqualified exp(x) means for scalars; other types bring their own by argument lookup.
+namespace math {
+using std::abs, std::cos, std::erf, std::exp, std::expm1, std::log, std::log1p, std::pow, std::sin,
+    std::sqrt, std::tanh;
+template <class T>
+MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
+  return condition ? a : b;
+}
+MIXTAPE_HD constexpr bool both(bool a, bool b) { return a && b; }
+MIXTAPE_HD constexpr bool either(bool a, bool b) { return a || b; }
+}  // namespace math
+using namespace math;
+
+// Where the op is smooth, for generated tests.
+struct Domain {
+  double low = -3, high = 3;
+};
+
+// Ops that one kernel runs; their position is their number.
+template <class... Ops>
+struct OpList {
+  static constexpr int size = sizeof...(Ops);
+};
+
+// What integers of every width compute in: 64 bits that wrap around, with x / 0 = 0.
+struct Whole {
+  int64_t v = 0;
+
+  Whole() = default;
+  template <class I>
+  MIXTAPE_HD constexpr explicit Whole(I x) : v(static_cast<int64_t>(x)) {}
+  template <class I>
+  MIXTAPE_HD constexpr explicit operator I() const {
+    return static_cast<I>(v);
+  }
+
+  MIXTAPE_HD friend constexpr Whole operator+(Whole a, Whole b) {
+    return Whole(uint64_t(a.v) + uint64_t(b.v));
+  }
+  MIXTAPE_HD friend constexpr Whole operator-(Whole a, Whole b) {
+    return Whole(uint64_t(a.v) - uint64_t(b.v));
+  }
+  MIXTAPE_HD friend constexpr Whole operator*(Whole a, Whole b) {
+    return Whole(uint64_t(a.v) * uint64_t(b.v));
+  }
+  MIXTAPE_HD friend constexpr Whole operator/(Whole a, Whole b) {
+    if (b.v == 0) return Whole(0);
+    return b.v == -1 ? Whole(0) - a : Whole(a.v / b.v);  // the smallest / -1 would trap
+  }
+  MIXTAPE_HD friend constexpr bool operator==(Whole a, Whole b) { return a.v == b.v; }
+  MIXTAPE_HD friend constexpr bool operator!=(Whole a, Whole b) { return a.v != b.v; }
+  MIXTAPE_HD friend constexpr bool operator<(Whole a, Whole b) { return a.v < b.v; }
+  MIXTAPE_HD friend constexpr bool operator<=(Whole a, Whole b) { return a.v <= b.v; }
+  MIXTAPE_HD friend constexpr bool operator>(Whole a, Whole b) { return a.v > b.v; }
+  MIXTAPE_HD friend constexpr bool operator>=(Whole a, Whole b) { return a.v >= b.v; }
+  MIXTAPE_HD friend constexpr Whole pow(Whole a, Whole b) {  // by squaring; 1 / a^|b| truncates
+    if (b.v < 0)
+      return a.v == 1 || (a.v == -1 && b.v % 2 == 0) ? Whole(1) : Whole(a.v == -1 ? -1 : 0);
+    Whole result(1);
+    for (int64_t n = b.v; n > 0; n >>= 1, a = a * a)
+      if (n & 1) result = result * a;
+    return result;
+  }
+};
+
+// One value to another element type. Floats to integers truncate and saturate, NaN gives 0;
+// anything but 0 is true; every conversion rounds at most once.
+template <class To, class From>
+MIXTAPE_HD constexpr To convert_to(From x) {
+  if constexpr (std::is_same_v<To, From>)
+    return x;
+  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+    return convert_to<To>(static_cast<float>(x));
+  else if constexpr (std::is_same_v<To, bool>)
+    return x != From(0);
+  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    if constexpr (std::is_same_v<From, float>)
+      return To(x);
+    else
+      return To(static_cast<double>(x));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
+    if (!(x == x)) return To(0);
+    return x <= From(low) ? low : x >= From(high) ? high : static_cast<To>(x);
+  } else
+    return static_cast<To>(x);
+}
+
+}  // namespace mixtape::kernels
