@@ -66,20 +66,66 @@ TEST(Simd, FunctionsAreAccurate) {
   expect_accurate(        \
       #f, bound, [](Lanes<float> x) { return f(x); }, [](double x) { return std::f(x); })
   MATCHES(exp, 1.5);
+  MATCHES(exp2, 1.5);
   MATCHES(expm1, 2.5);
   MATCHES(log, 1.5);
+  MATCHES(log2, 1.5);
+  MATCHES(log10, 1.5);
   MATCHES(log1p, 2.5);
+  MATCHES(sinh, 2.5);
+  MATCHES(cosh, 2);
   MATCHES(tanh, 3.5);
   MATCHES(erf, 3.5);
   MATCHES(sin, 2.5);
   MATCHES(cos, 2.5);
+  MATCHES(tan, 3.5);
+  MATCHES(asin, 2.5);
+  MATCHES(acos, 2.5);
+  MATCHES(atan, 2);
   MATCHES(sqrt, 0.5);
   MATCHES(abs, 0);
   MATCHES(floor, 0);
+  MATCHES(ceil, 0);
+  MATCHES(trunc, 0);
 #undef MATCHES
   expect_accurate(
       "round", 0, [](Lanes<float> x) { return round(x); },
       [](double x) { return std::nearbyint(x); });
+}
+
+TEST(Simd, WholePowersHaveWholeLogarithms) {
+  for (int k = -149; k < 128; ++k)
+    EXPECT_EQ(log2(Lanes<float>(std::ldexp(1.0f, k)))[0], static_cast<float>(k));
+  float ten = 1;  // the powers of ten that float holds exactly
+  for (int k = 0; k <= 10; ++k, ten *= 10)
+    EXPECT_EQ(log10(Lanes<float>(ten))[0], static_cast<float>(k));
+  for (int k = -149; k < 128; ++k)
+    EXPECT_EQ(exp2(Lanes<float>(static_cast<float>(k)))[0], std::ldexp(1.0f, k));
+}
+
+// The angle of every pair of special values, and of pairs of bit patterns.
+TEST(Simd, AnglesAreAccurate) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float special[] = {0,  -0.0f,     inf,        -inf,     std::nanf(""), 1,
+                           -1, 0x1p-149f, -0x1p-149f, 0x1p127f, 3e-20f};
+  double worst = 0;
+  const auto see = [&](float y, float x) {
+    const float got = atan2(Lanes<float>(y), Lanes<float>(x))[3];
+    const double want = std::atan2(static_cast<double>(y), static_cast<double>(x));
+    worst = std::max(worst, ulps(got, want));
+    EXPECT_TRUE(std::isnan(want) || std::signbit(got) == std::signbit(want)) << y << ' ' << x;
+  };
+  for (const float y : special)
+    for (const float x : special) see(y, x);
+  uint32_t bits = 1;
+  const auto next = [&] { return std::bit_cast<float>(bits = bits * 1664525u + 1013904223u); };
+  for (int i = 0; i < 200000; ++i) {
+    const float y = next();
+    see(y, next());
+  }
+  for (int i = 0; i < 4000; ++i)
+    see(std::sin(static_cast<float>(i)), std::cos(static_cast<float>(3 * i)));
+  EXPECT_LE(worst, 2.5);
 }
 
 TEST(Simd, CirclesAreExactlyReduced) {
@@ -98,19 +144,32 @@ TEST(Simd, CirclesAreExactlyReduced) {
 
 TEST(Simd, DoubleFunctionsAreTheLibrarys) {
   for (double x = -3; x < 3; x += 0.37) {
-    const Lanes<double> v = x, positive = std::abs(x);
+    const Lanes<double> v = x, positive = std::abs(x), fraction = x / 3;
     EXPECT_EQ(exp(v)[3], std::exp(x));
+    EXPECT_EQ(exp2(v)[2], std::exp2(x));
     EXPECT_EQ(expm1(v)[0], std::expm1(x));
     EXPECT_EQ(log(positive)[7], std::log(std::abs(x)));
+    EXPECT_EQ(log2(positive)[6], std::log2(std::abs(x)));
+    EXPECT_EQ(log10(positive)[5], std::log10(std::abs(x)));
     EXPECT_EQ(log1p(positive)[1], std::log1p(std::abs(x)));
+    EXPECT_EQ(sinh(v)[0], std::sinh(x));
+    EXPECT_EQ(cosh(v)[1], std::cosh(x));
     EXPECT_EQ(tanh(v)[1], std::tanh(x));
     EXPECT_EQ(erf(v)[2], std::erf(x));
     EXPECT_EQ(sin(v)[4], std::sin(x));
     EXPECT_EQ(cos(v)[5], std::cos(x));
+    EXPECT_EQ(tan(v)[6], std::tan(x));
+    EXPECT_EQ(asin(fraction)[7], std::asin(x / 3));
+    EXPECT_EQ(acos(fraction)[0], std::acos(x / 3));
+    EXPECT_EQ(atan(v)[1], std::atan(x));
+    EXPECT_EQ(atan2(v, fraction)[2], std::atan2(x, x / 3));
     EXPECT_EQ(sqrt(positive)[6], std::sqrt(std::abs(x)));
     EXPECT_EQ(floor(v)[0], std::floor(x));
+    EXPECT_EQ(ceil(v)[1], std::ceil(x));
+    EXPECT_EQ(trunc(v)[2], std::trunc(x));
     EXPECT_EQ(round(v)[0], std::nearbyint(x));
     EXPECT_EQ(pow(positive, Lanes<double>(1.7))[0], std::pow(std::abs(x), 1.7));
+    EXPECT_EQ(fmod(v, Lanes<double>(0.7))[0], std::fmod(x, 0.7));
   }
 }
 
@@ -129,14 +188,22 @@ TEST(Simd, SignsOfZeroAreKept) {
   KEEPS(Lanes<float>);
   KEEPS(expm1);
   KEEPS(log1p);
+  KEEPS(sinh);
   KEEPS(tanh);
   KEEPS(erf);
   KEEPS(sin);
+  KEEPS(tan);
+  KEEPS(asin);
+  KEEPS(atan);
   KEEPS(sqrt);
   KEEPS(floor);
+  KEEPS(ceil);
+  KEEPS(trunc);
   KEEPS(round);
 #undef KEEPS
   EXPECT_TRUE(std::signbit(first_lane([](Lanes<float> x) { return round(x); }, -0.3f)));
+  EXPECT_TRUE(std::signbit(first_lane([](Lanes<float> x) { return ceil(x); }, -0.3f)));
+  EXPECT_TRUE(std::signbit(first_lane([](Lanes<float> x) { return trunc(x); }, -0.3f)));
 }
 
 template <class S>

@@ -53,6 +53,7 @@ struct Mask {
 
   [[gnu::always_inline]] friend Mask operator&(Mask a, Mask b) { return {a.v & b.v}; }
   [[gnu::always_inline]] friend Mask operator|(Mask a, Mask b) { return {a.v | b.v}; }
+  [[gnu::always_inline]] friend Mask operator^(Mask a, Mask b) { return {a.v ^ b.v}; }
   [[gnu::always_inline]] friend Mask operator!(Mask a) { return {~a.v}; }
   [[gnu::always_inline]] bool operator[](int i) const { return v[i] != 0; }
 };
@@ -64,6 +65,10 @@ template <class T>
 template <class T>
 [[gnu::always_inline]] inline Mask<T> either(Mask<T> a, Mask<T> b) {
   return a | b;
+}
+template <class T>
+[[gnu::always_inline]] inline Mask<T> differ(Mask<T> a, Mask<T> b) {
+  return a ^ b;
 }
 template <class T>
 [[gnu::always_inline]] inline bool any(Mask<T> m) {
@@ -141,6 +146,12 @@ template <class T, class F>
   for (int i = 0; i < Lanes<T>::width; ++i) y.v[i] = f(x.v[i]);
   return y;
 }
+template <class T, class F>
+[[gnu::always_inline]] inline Lanes<T> each(Lanes<T> a, Lanes<T> b, F f) {
+  Lanes<T> c;
+  for (int i = 0; i < Lanes<T>::width; ++i) c.v[i] = f(a.v[i], b.v[i]);
+  return c;
+}
 
 // c[0] x^n + ... + c[n], by Horner's rule.
 template <class T, class... C>
@@ -192,6 +203,14 @@ template <class T>
 [[gnu::always_inline]] inline Lanes<T> floor(Lanes<T> x) {
   const Lanes<T> r = round(x);
   return copysign(select(r > x, r - T(1), r), x);
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> ceil(Lanes<T> x) {
+  return -floor(-x);
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> trunc(Lanes<T> x) {
+  return copysign(floor(abs(x)), x);
 }
 
 namespace detail {

@@ -9,21 +9,22 @@ namespace mixtape::kernels::cpu {
 
 namespace detail {
 
-// x = n ln 2 + r with |r| <= ln 2 / 2; q(r) = (e^r - 1 - r) / r^2; scale() multiplies by 2^n in two
-// steps, so that results fade into subnormals and overflow to infinity.
+// x = n ln 2 + r with |r| <= ln 2 / 2, p = e^r - 1; scale() multiplies by 2^n in two steps, so that
+// results fade into subnormals and overflow to infinity.
 struct Exponent {
-  Lanes<float> r, q;
+  Lanes<float> p;
   Words16 n;
 
   [[gnu::always_inline]] explicit Exponent(Lanes<float> x) {
-    const float magic = 0x1.8p23f;  // adding it leaves the rounded integer in the low bits
-    const Lanes<float> shifted = fma(x, Lanes<float>(1.44269504f), Lanes<float>(magic));
-    const Lanes<float> whole = shifted - magic;
-    n = reinterpret_cast<Words16>(shifted.v) - 0x4b400000u;
-    r = fma(whole, Lanes<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the first of 15 bits
-    r = fma(whole, Lanes<float>(-0x1.7f7d1cp-20f), r);
-    q = polynomial(r, 1.9891080e-4f, 1.3933731e-3f, 8.3333108e-3f, 4.1666464e-2f, 1.6666667e-1f,
-                   0.5f);
+    const Lanes<float> whole = take(fma(x, Lanes<float>(1.44269504f), Lanes<float>(magic)));
+    const Lanes<float> r = fma(whole, Lanes<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the
+    set(fma(whole, Lanes<float>(-0x1.7f7d1cp-20f), r));                 // first of 15 bits
+  }
+  [[gnu::always_inline]] static Exponent of_two(Lanes<float> x) {  // of 2^x
+    Exponent e;
+    const Lanes<float> whole = e.take(x + magic);
+    e.set((x - whole) * 0.693147181f);
+    return e;
   }
   [[gnu::always_inline]] static Lanes<float> power(Words16 n) {  // 2^n
     return reinterpret_cast<Lanes<float>::Vector>((n + 127u) << 23);
@@ -32,49 +33,116 @@ struct Exponent {
     const Words16 half = reinterpret_cast<Words16>(reinterpret_cast<Bits<float>>(n) >> 1);
     return x * power(half) * power(n - half);
   }
+  [[gnu::always_inline]] Lanes<float> minus_one() const {  // e^x - 1, while 2^n is finite
+    return fma(power(n), p, power(n) - 1.0f);
+  }
+
+ private:
+  static constexpr float magic = 0x1.8p23f;  // adding it leaves the rounded integer in the low bits
+
+  Exponent() = default;
+  [[gnu::always_inline]] Lanes<float> take(Lanes<float> shifted) {
+    n = reinterpret_cast<Words16>(shifted.v) - 0x4b400000u;
+    return shifted - magic;
+  }
+  [[gnu::always_inline]] void set(Lanes<float> r) {
+    p = fma(r * r,
+            polynomial(r, 1.9891080e-4f, 1.3933731e-3f, 8.3333108e-3f, 4.1666464e-2f, 1.6666667e-1f,
+                       0.5f),
+            r);
+  }
 };
 
-// log(x) for x > 0 and not subnormal: x = 2^n (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
-[[gnu::always_inline]] inline Lanes<float> log_normal(Lanes<float> x, Lanes<float> extra_n) {
-  const Words16 offset = reinterpret_cast<Words16>(x.v) - 0x3f3504f3u;  // bits of sqrt(1/2)
-  const Bits<float> n = reinterpret_cast<Bits<float>>(offset) >> 23;
-  const Lanes<float> mantissa =
-      reinterpret_cast<Lanes<float>::Vector>((offset & 0x7fffffu) + 0x3f3504f3u);
-  const Lanes<float> f = mantissa - 1.0f;
-  const Lanes<float> e = Lanes<float>(__builtin_convertvector(n, Lanes<float>::Vector)) + extra_n;
-  const Lanes<float> p =
-      polynomial(f, 6.9716115e-2f, -1.1479734e-1f, 1.1685420e-1f, -1.2425687e-1f, 1.4249058e-1f,
-                 -1.6667802e-1f, 2.0000716e-1f, -2.4999997e-1f, 3.3333331e-1f);
-  const Lanes<float> f2 = f * f;
-  const Lanes<float> tail = fma(f2 * f, p, fma(e, Lanes<float>(0x1.7f7d1cp-20f), f2 * -0.5f));
-  return fma(e, Lanes<float>(0x1.62e4p-1f), f + tail);
+// x = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), for x > 0 and not subnormal;
+// log(1 + f) = f - f^2 / 2 + cube.
+struct Logarithm {
+  Lanes<float> n, f, f2, cube;
+
+  [[gnu::always_inline]] explicit Logarithm(Lanes<float> x, Lanes<float> extra_n = 0.0f) {
+    const Words16 offset = reinterpret_cast<Words16>(x.v) - 0x3f3504f3u;  // bits of sqrt(1/2)
+    const Bits<float> whole = reinterpret_cast<Bits<float>>(offset) >> 23;
+    const Lanes<float> mantissa =
+        reinterpret_cast<Lanes<float>::Vector>((offset & 0x7fffffu) + 0x3f3504f3u);
+    n = Lanes<float>(__builtin_convertvector(whole, Lanes<float>::Vector)) + extra_n;
+    f = mantissa - 1.0f;
+    f2 = f * f;
+    cube = f2 * f *
+           polynomial(f, 6.9716115e-2f, -1.1479734e-1f, 1.1685420e-1f, -1.2425687e-1f,
+                      1.4249058e-1f, -1.6667802e-1f, 2.0000716e-1f, -2.4999997e-1f, 3.3333331e-1f);
+  }
+  [[gnu::always_inline]] Lanes<float> natural() const {
+    const Lanes<float> tail = cube + fma(n, Lanes<float>(0x1.7f7d1cp-20f), f2 * -0.5f);
+    return fma(n, Lanes<float>(0x1.62e4p-1f), f + tail);
+  }
+  // n u + c log(1 + f), each constant in two parts, so that whole powers of the base give whole
+  // numbers.
+  [[gnu::always_inline]] Lanes<float> in_base(float u, float u_low, float c, float c_low) const {
+    const Lanes<float> tail = fma(f2, Lanes<float>(-0.5f), cube);
+    const Lanes<float> y = f + tail, y_low = tail - (y - f);
+    const Lanes<float> z = y * c,
+                       z_low = fma(y, Lanes<float>(c), -z) + fma(y, Lanes<float>(c_low), y_low * c);
+    const Lanes<float> whole = n * u, sum = whole + z;
+    return sum + ((z - (sum - whole)) + fma(n, Lanes<float>(u_low), z_low));
+  }
+};
+
+// finish(Logarithm of x), and the edges of every logarithm.
+template <class F>
+[[gnu::always_inline]] inline Lanes<float> log_with(Lanes<float> x, F finish) {
+  const Mask<float> small = x < 0x1p-126f;
+  const Lanes<float> y =
+      finish(Logarithm(select(small, x * 0x1p23f, x), select(small, Lanes<float>(-23.0f), 0.0f)));
+  const Lanes<float> infinity = __builtin_inff();
+  const Lanes<float> edge = select(x == 0.0f, -infinity, select(x < 0.0f, __builtin_nanf(""), x));
+  return select((x > 0.0f) & (x < infinity), y, edge);
 }
 
 }  // namespace detail
 
 [[gnu::always_inline]] inline Lanes<float> exp(Lanes<float> x) {
-  const Lanes<float> clamped = select(x > 89.0f, 89.0f, select(x < -104.0f, -104.0f, x));
-  const detail::Exponent e(clamped);
-  return e.scale(fma(e.r * e.r, e.q, e.r) + 1.0f);
+  const detail::Exponent e(select(x > 89.0f, 89.0f, select(x < -104.0f, -104.0f, x)));
+  return e.scale(e.p + 1.0f);
+}
+[[gnu::always_inline]] inline Lanes<float> exp2(Lanes<float> x) {
+  const auto e =
+      detail::Exponent::of_two(select(x > 129.0f, 129.0f, select(x < -152.0f, -152.0f, x)));
+  return e.scale(e.p + 1.0f);
 }
 
 [[gnu::always_inline]] inline Lanes<float> expm1(Lanes<float> x) {
   const Lanes<float> clamped = select(x > 89.0f, 89.0f, select(x < -30.0f, -30.0f, x));
   const detail::Exponent e(clamped);
-  const Lanes<float> p = fma(e.r * e.r, e.q, e.r);
-  // 2^n p + (2^n - 1), but 2^128 would overflow: beyond 2^25 the 1 does not matter.
-  const Lanes<float> large = e.scale(p + 1.0f);
-  const Lanes<float> power = detail::Exponent::power(e.n);
-  return select(x == 0.0f, x, select(clamped > 25.0f, large, fma(power, p, power - 1.0f)));
+  // 2^128 would overflow: beyond 2^25 the 1 does not matter.
+  return select(x == 0.0f, x, select(clamped > 25.0f, e.scale(e.p + 1.0f), e.minus_one()));
+}
+
+// (e^a - e^-a) / 2 from t = e^a - 1, so that nothing cancels near zero.
+[[gnu::always_inline]] inline Lanes<float> sinh(Lanes<float> x) {
+  const Lanes<float> a = abs(x);
+  detail::Exponent e(select(a > 91.0f, 91.0f, a));
+  const Lanes<float> t = e.minus_one();
+  e.n -= 1u;  // e^a itself may overflow where half of it does not
+  return copysign(select(a > 9.0f, e.scale(e.p + 1.0f), 0.5f * (t + t / (t + 1.0f))), x);
+}
+[[gnu::always_inline]] inline Lanes<float> cosh(Lanes<float> x) {
+  const Lanes<float> a = abs(x);
+  detail::Exponent e(select(a > 91.0f, 91.0f, a));
+  e.n -= 1u;
+  const Lanes<float> half = e.scale(e.p + 1.0f);
+  return half + 0.25f / half;
 }
 
 [[gnu::always_inline]] inline Lanes<float> log(Lanes<float> x) {
-  const Mask<float> small = x < 0x1p-126f;
-  const Lanes<float> y =
-      detail::log_normal(select(small, x * 0x1p23f, x), select(small, Lanes<float>(-23.0f), 0.0f));
-  const Lanes<float> infinity = __builtin_inff();
-  const Lanes<float> edge = select(x == 0.0f, -infinity, select(x < 0.0f, __builtin_nanf(""), x));
-  return select((x > 0.0f) & (x < infinity), y, edge);
+  return detail::log_with(x, [](const detail::Logarithm& l) { return l.natural(); });
+}
+[[gnu::always_inline]] inline Lanes<float> log2(Lanes<float> x) {
+  return detail::log_with(
+      x, [](const detail::Logarithm& l) { return l.in_base(1, 0, 0x1.715476p0f, 0x1.4ae0cp-26f); });
+}
+[[gnu::always_inline]] inline Lanes<float> log10(Lanes<float> x) {
+  return detail::log_with(x, [](const detail::Logarithm& l) {
+    return l.in_base(0x1.344p-2f, 0x1.3509f8p-18f, 0x1.bcb7b2p-2f, -0x1.5b235ep-27f);
+  });
 }
 
 [[gnu::always_inline]] inline Lanes<float> log1p(Lanes<float> x) {
@@ -82,7 +150,7 @@ struct Exponent {
   // log(u) is off by what rounding u lost, relative to u.
   const Lanes<float> lost = select(u > x, x - (u - 1.0f), 1.0f - (u - x));
   const Mask<float> regular = (u > 0.0f) & (u < __builtin_inff());
-  const Lanes<float> y = detail::log_normal(u, 0.0f) + lost / u;
+  const Lanes<float> y = detail::Logarithm(u).natural() + lost / u;
   const Lanes<float> edge = select(u == 0.0f, Lanes<float>(-__builtin_inff()),
                                    select(u < 0.0f, Lanes<float>(__builtin_nanf("")), u));
   return select(regular, select(x == 0.0f, x, y), edge);
@@ -90,9 +158,7 @@ struct Exponent {
 
 [[gnu::always_inline]] inline Lanes<float> tanh(Lanes<float> x) {
   const Lanes<float> a = abs(x);
-  const detail::Exponent e(2.0f * select(a > 10.0f, 10.0f, a));
-  const Lanes<float> power = detail::Exponent::power(e.n);
-  const Lanes<float> t = fma(power, fma(e.r * e.r, e.q, e.r), power - 1.0f);  // e^2a - 1
+  const Lanes<float> t = detail::Exponent(2.0f * select(a > 10.0f, 10.0f, a)).minus_one();
   return copysign(t / (t + 2.0f), x);
 }
 
@@ -128,40 +194,64 @@ struct Reduced {
       __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-// sin(r + q pi / 2) for |r| <= pi / 4.
-[[gnu::always_inline]] inline Lanes<float> sine_in_quadrant(Lanes<float> r, Words16 q) {
-  const Lanes<float> s = r * r;
-  const Lanes<float> odd =
-      fma(r * s, polynomial(s, 2.7249314e-6f, -1.9840082e-4f, 8.3333319e-3f, -1.6666667e-1f), r);
-  const Lanes<float> even = fma(s * s, polynomial(s, 2.4547437e-5f, -1.3888301e-3f, 4.1666665e-2f),
-                                fma(s, Lanes<float>(-0.5f), 1.0f));
-  const Lanes<float> value = select(Mask<float>{(q & 1u) != 0u}, even, odd);
-  return from_bits<float>(bits(value) ^ reinterpret_cast<Bits<float>>((q & 2u) << 30));
-}
+// The sine and cosine of |r| <= pi / 4.
+struct Sines {
+  Lanes<float> odd, even;
+
+  [[gnu::always_inline]] explicit Sines(Lanes<float> r) {
+    const Lanes<float> s = r * r;
+    odd =
+        fma(r * s, polynomial(s, 2.7249314e-6f, -1.9840082e-4f, 8.3333319e-3f, -1.6666667e-1f), r);
+    even = fma(s * s, polynomial(s, 2.4547437e-5f, -1.3888301e-3f, 4.1666665e-2f),
+               fma(s, Lanes<float>(-0.5f), 1.0f));
+  }
+  [[gnu::always_inline]] Lanes<float> sine(Words16 q) const {  // of r + q pi / 2
+    const Lanes<float> value = select(Mask<float>{(q & 1u) != 0u}, even, odd);
+    return from_bits<float>(bits(value) ^ reinterpret_cast<Bits<float>>((q & 2u) << 30));
+  }
+};
 [[gnu::always_inline]] inline Words16 to_words(Lanes<float> whole) {
   return reinterpret_cast<Words16>(__builtin_convertvector(whole.v, Bits<float>));
 }
 
-// sin(x + quarter_turns * pi / 2). Lanes beyond 2^20 are rare and go one by one.
-[[gnu::always_inline]] inline Lanes<float> sine(Lanes<float> x, uint32_t quarter_turns) {
+// f(sines of r, q) where x = r + q pi / 2. Lanes beyond 2^20 are rare and go one by one, to
+// `exact`.
+template <class F, class G>
+[[gnu::always_inline]] inline Lanes<float> at_angle(Lanes<float> x, F f, G exact) {
   const Mask<float> far = !(abs(x) < 0x1p20f);  // NaN, too
   const auto v = select(far, Lanes<float>(0.0f), x).v;
   const Reduced low(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
   const Reduced high(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  Lanes<float> y =
-      sine_in_quadrant(joined(low.r, high.r), to_words(joined(low.n, high.n)) + quarter_turns);
+  Lanes<float> y = f(Sines(joined(low.r, high.r)), to_words(joined(low.n, high.n)));
   if (any(far)) [[unlikely]]
     for (int i = 0; i < 16; ++i)
-      if (far[i]) y.v[i] = quarter_turns ? std::cos(float(x.v[i])) : std::sin(float(x.v[i]));
+      if (far[i]) y.v[i] = exact(float(x.v[i]));
   return y;
 }
 
 }  // namespace detail
 
 [[gnu::always_inline]] inline Lanes<float> sin(Lanes<float> x) {
-  return select(x == 0.0f, x, detail::sine(x, 0));  // keeps -0
+  const Lanes<float> y = detail::at_angle(
+      x, [](const detail::Sines& s, auto q) { return s.sine(q); },
+      [](float far) { return std::sin(far); });
+  return select(x == 0.0f, x, y);  // keeps -0
 }
-[[gnu::always_inline]] inline Lanes<float> cos(Lanes<float> x) { return detail::sine(x, 1); }
+[[gnu::always_inline]] inline Lanes<float> cos(Lanes<float> x) {
+  return detail::at_angle(
+      x, [](const detail::Sines& s, auto q) { return s.sine(q + 1u); },
+      [](float far) { return std::cos(far); });
+}
+[[gnu::always_inline]] inline Lanes<float> tan(Lanes<float> x) {
+  const Lanes<float> y = detail::at_angle(
+      x,
+      [](const detail::Sines& s, auto q) {
+        const Mask<float> odd{(q & 1u) != 0u};
+        return select(odd, -s.even, s.odd) / select(odd, s.odd, s.even);
+      },
+      [](float far) { return std::tan(far); });
+  return select(x == 0.0f, x, y);
+}
 
 // The cosine and sine of v whole turns, |v| <= 2^20: here the reduction is exact.
 struct Circle {
@@ -171,21 +261,90 @@ struct Circle {
     const Lanes<float> quarters = round(v * 4.0f);
     const Lanes<float> r = (v - quarters * 0.25f) * 6.28318531f;
     const auto q = detail::to_words(quarters);
-    cosine = detail::sine_in_quadrant(r, q + 1u);
-    sine = detail::sine_in_quadrant(r, q);
+    const detail::Sines s(r);
+    cosine = s.sine(q + 1u);
+    sine = s.sine(q);
   }
 };
 
-template <class T>
-[[gnu::always_inline]] inline Lanes<T> pow(Lanes<T> x, Lanes<T> y) {
-  Lanes<T> z;
-  for (int i = 0; i < z.width; ++i) z.v[i] = std::pow(T(x.v[i]), T(y.v[i]));
-  return z;
+namespace detail {
+
+constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to 48 bits
+
+// asin(r) for 0 <= r <= 1/2, s = r^2.
+[[gnu::always_inline]] inline Lanes<float> small_asin(Lanes<float> r, Lanes<float> s) {
+  return fma(
+      r * s,
+      polynomial(s, 4.21663076e-2f, 2.41795145e-2f, 4.54703756e-2f, 7.49529749e-2f, 1.66667521e-1f),
+      r);
+}
+// atan(t) for 0 <= t <= 1.
+[[gnu::always_inline]] inline Lanes<float> small_atan(Lanes<float> t) {
+  const Lanes<float> s = t * t;
+  return fma(
+      t * s,
+      polynomial(s, -1.79362262e-3f, 1.09146098e-2f, -3.11778542e-2f, 5.79576008e-2f,
+                 -8.40345100e-2f, 1.09521858e-1f, -1.42642424e-1f, 1.99985489e-1f, -3.33332986e-1f),
+      t);
 }
 
-// double goes to the standard library, one lane at a time.
+}  // namespace detail
+
+// Beyond 1/2, asin(a) = pi / 2 - 2 asin(sqrt((1 - a) / 2)).
+[[gnu::always_inline]] inline Lanes<float> asin(Lanes<float> x) {
+  const Lanes<float> a = abs(x);
+  const Mask<float> large = a > 0.5f;
+  const Lanes<float> s = select(large, 0.5f - 0.5f * a, a * a);
+  const Lanes<float> p = detail::small_asin(select(large, sqrt(s), a), s);
+  const Lanes<float> rest = (0.5f * detail::pi - 2.0f * p) + 0.5f * detail::pi_low;
+  return copysign(select(large, rest, p), x);
+}
+[[gnu::always_inline]] inline Lanes<float> acos(Lanes<float> x) {
+  const Lanes<float> a = abs(x);
+  const Mask<float> large = a > 0.5f;
+  const Lanes<float> s = select(large, 0.5f - 0.5f * a, a * a);
+  const Lanes<float> p = detail::small_asin(select(large, sqrt(s), a), s);
+  const Lanes<float> at_end = select(x < 0.0f, (detail::pi - 2.0f * p) + detail::pi_low, 2.0f * p);
+  return select(large, at_end, (0.5f * detail::pi - copysign(p, x)) + 0.5f * detail::pi_low);
+}
+
+[[gnu::always_inline]] inline Lanes<float> atan(Lanes<float> x) {
+  const Lanes<float> a = abs(x);
+  const Mask<float> large = a > 1.0f;
+  const Lanes<float> p = detail::small_atan(select(large, 1.0f / a, a));
+  const Lanes<float> rest = (0.5f * detail::pi - p) + 0.5f * detail::pi_low;
+  return copysign(select(large, rest, p), x);
+}
+// The angle of the point (x, y).
+[[gnu::always_inline]] inline Lanes<float> atan2(Lanes<float> y, Lanes<float> x) {
+  const Lanes<float> ax = abs(x), ay = abs(y), infinity = __builtin_inff();
+  const Mask<float> steep = ay > ax, left{detail::bits(x) < 0};  // -0 is on the left
+  const Lanes<float> small = select(steep, ax, ay), large = select(steep, ay, ax);
+  const Lanes<float> ratio =
+      select(large == 0.0f, 0.0f, select(small == infinity, 1.0f, small / large));
+  const Lanes<float> p = detail::small_atan(ratio);
+  const Lanes<float> first = select(steep, (0.5f * detail::pi - p) + 0.5f * detail::pi_low, p);
+  const Lanes<float> angle = select(left, (detail::pi - first) + detail::pi_low, first);
+  return select((x != x) | (y != y), x + y, copysign(angle, y));
+}
+
+// What has no vector form, and all of double, goes to the standard library, one lane at a time.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> pow(Lanes<T> x, Lanes<T> y) {
+  return detail::each(x, y, [](T a, T b) { return std::pow(a, b); });
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> fmod(Lanes<T> x, Lanes<T> y) {
+  return detail::each(x, y, [](T a, T b) { return std::fmod(a, b); });
+}
+[[gnu::always_inline]] inline Lanes<double> atan2(Lanes<double> y, Lanes<double> x) {
+  return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
+}
 [[gnu::always_inline]] inline Lanes<double> exp(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::exp(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> exp2(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::exp2(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> expm1(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::expm1(a); });
@@ -193,8 +352,20 @@ template <class T>
 [[gnu::always_inline]] inline Lanes<double> log(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::log(a); });
 }
+[[gnu::always_inline]] inline Lanes<double> log2(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::log2(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> log10(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::log10(a); });
+}
 [[gnu::always_inline]] inline Lanes<double> log1p(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::log1p(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> sinh(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::sinh(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> cosh(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::cosh(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> tanh(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::tanh(a); });
@@ -207,6 +378,18 @@ template <class T>
 }
 [[gnu::always_inline]] inline Lanes<double> cos(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::cos(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> tan(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::tan(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> asin(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::asin(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> acos(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::acos(a); });
+}
+[[gnu::always_inline]] inline Lanes<double> atan(Lanes<double> x) {
+  return detail::each(x, [](double a) { return std::atan(a); });
 }
 
 }  // namespace mixtape::kernels::cpu
