@@ -1,6 +1,7 @@
 #pragma once
-// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db. elementwise.h says
-// how these are written.
+// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db, which are functions
+// of a, b and c or, where they are the same everywhere, numbers. elementwise.h says how these are
+// written.
 
 #include "kernels/scalar.h"
 
@@ -8,28 +9,14 @@ namespace mixtape::kernels {
 
 struct Add {
   static constexpr OpInfo info{"add", Precision::Widest};
+  static constexpr double da = 1, db = 1;
   MIXTAPE_HD static auto f(auto a, auto b) { return a + b; }
-  template <class T>
-  MIXTAPE_HD static T da(T, T, T) {
-    return T(1);
-  }
-  template <class T>
-  MIXTAPE_HD static T db(T, T, T) {
-    return T(1);
-  }
 };
 
 struct Sub {
   static constexpr OpInfo info{"sub", Precision::Widest};
+  static constexpr double da = 1, db = -1;
   MIXTAPE_HD static auto f(auto a, auto b) { return a - b; }
-  template <class T>
-  MIXTAPE_HD static T da(T, T, T) {
-    return T(1);
-  }
-  template <class T>
-  MIXTAPE_HD static T db(T, T, T) {
-    return T(-1);
-  }
 };
 
 struct Mul {
@@ -64,12 +51,12 @@ struct Pow {
   }
 };
 
-struct Maximum {  // NaN wins; at a tie the gradient is split
+struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are split
   static constexpr OpInfo info{"maximum", Precision::Widest};
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
-    return select(a > b, T(1), select(a == b, T(0.5), T(0)));
+    return select(a < b, T(0), select(a == b, T(0.5), T(1)));
   }
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
@@ -79,7 +66,7 @@ struct Minimum {
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
-    return select(a < b, T(1), select(a == b, T(0.5), T(0)));
+    return select(a > b, T(0), select(a == b, T(0.5), T(1)));
   }
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };

@@ -33,11 +33,45 @@ MIXTAPE_HD T derivative(T v) {
     return F::d_from_y(v);
 }
 
+// Whether a derivative is the same everywhere: a number, not a function.
+template <class F>
+concept ConstantA = requires {
+  double(F::da);
+};
+template <class F>
+concept ConstantB = requires {
+  double(F::db);
+};
+
+template <class F, class T>
+MIXTAPE_HD T derivative_a(T a, T b, T c) {
+  if constexpr (ConstantA<F>)
+    return T(F::da);
+  else
+    return F::da(a, b, c);
+}
+template <class F, class T>
+MIXTAPE_HD T derivative_b(T a, T b, T c) {
+  if constexpr (ConstantB<F>)
+    return T(F::db);
+  else
+    return F::db(a, b, c);
+}
+
 // Whether the result of a binary op is bool.
 template <class F>
-inline constexpr bool is_predicate = !requires(float x) {
+concept Predicate = !ConstantA<F> && !requires(float x) {
   F::da(x, x, x);
 };
+
+// A constant in the type that an op is computed in.
+template <class T>
+MIXTAPE_HD T number(double x) {
+  if constexpr (std::is_same_v<T, Whole>)
+    return Whole(convert_to<int64_t>(x));
+  else
+    return T(x);
+}
 
 template <class F>
 constexpr Domain domain_of() {

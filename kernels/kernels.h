@@ -113,7 +113,12 @@ MIXTAPE_KERNEL(unary_grad, int op, In v, In dy,
 MIXTAPE_KERNEL(binary, int op, In a, In b,
                Out c);  // c = f(a, b), same shape and dtype; numbers of all dtypes
 MIXTAPE_KERNEL(binary_scalar, int op, In a, double b, bool swapped,
-               Out c);                                   // c = f(a, b), or f(b, a) if swapped
+               Out c);  // c = f(a, b), or f(b, a) if swapped
+// da = dy df/da, db = dy df/db. What a derivative does not read is absent, as is an output that is
+// not wanted. dy has c's dtype; da and db have one dtype.
+MIXTAPE_KERNEL(binary_grad, int op, In a, In b, In c, In dy, Out da, Out db);
+MIXTAPE_KERNEL(binary_scalar_grad, int op, In a, double b, bool swapped, In c, In dy,
+               Out da);                                  // the same of binary_scalar
 MIXTAPE_KERNEL(where, In condition, In a, In b, Out c);  // c = condition ? a : b; condition bool
 
 // --- moving ---

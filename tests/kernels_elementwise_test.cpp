@@ -181,12 +181,12 @@ TEST(Binary, EveryOpViewAndDtype) {
     for_inputs([&](const Kind& kind) {
       for (const auto& dtypes : float_pairs) {
         const DType in = dtypes.first, out = dtypes.second;
-        const DType to = is_predicate<F> ? boolean : out;
+        const DType to = Predicate<F> ? boolean : out;
         const Tensor a = numbers(kind, in, d.low, d.high, 5), c = result_like(a, to, true);
         const Tensor b = fill_in(Tensor(a.shape(), in), d.low, d.high, 6);
         const std::string what =
             std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
-        const double tol = is_predicate<F> ? 0 : precision_of(to);
+        const double tol = Predicate<F> ? 0 : precision_of(to);
         launch([&](Launch& l) { binary(l, index_in<F>(BinaryOps{}), a, b, c); });
         expect_each(c, tol, what, [&](int64_t i) -> double { return F::f(a.at(i), b.at(i)); });
         for (const double s : {2.0, 1.3, 0.7}) {
@@ -203,12 +203,93 @@ TEST(Binary, EveryOpViewAndDtype) {
   });
 }
 
+// Each dtype of operands, of c and dy, and of the gradients.
+struct GradientDtypes {
+  DType operands, result, gradients;
+};
+const GradientDtypes gradient_dtypes[] = {{f64, f64, f64},  {f32, f32, f32},    {f16, f16, f16},
+                                          {f16, f32, f32},  {bf16, bf16, bf16}, {bf16, bf16, f32},
+                                          {bf16, f32, bf16}};
+
+TEST(Binary, GradientsOfEveryOpViewAndDtype) {
+  for_ops(BinaryOps{}, []<class F>() {
+    if constexpr (!Predicate<F>) {
+      const Domain d = domain_of<F>();
+      for_inputs([&](const Kind& kind) {
+        for (const auto& [in, out, to] : gradient_dtypes) {
+          const Tensor a = numbers(kind, in, d.low, d.high, 5), dy = numbers(kind, out, -2, 2, 17);
+          const Tensor b = fill_in(Tensor(a.shape(), in), d.low, d.high, 6),
+                       c = fill_in(Tensor(a.shape(), out), 0.2, 2, 18);
+          const std::string what =
+              std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
+          const double tol = 4 * precision_of(to);
+          const auto run = [&](bool with_da, bool with_db) {
+            const Tensor da = result_like(a, to, true), db = result_like(a, to, false);
+            launch([&](Launch& l) {
+              binary_grad(l, index_in<F>(BinaryOps{}), a, b, c, dy, with_da ? View(da) : View(),
+                          with_db ? View(db) : View());
+            });
+            if (with_da)
+              expect_each(da, tol, what + " da", [&](int64_t i) {
+                return dy.at(i) * derivative_a<F>(a.at(i), b.at(i), c.at(i));
+              });
+            if (with_db)
+              expect_each(db, tol, what + " db", [&](int64_t i) {
+                return dy.at(i) * derivative_b<F>(a.at(i), b.at(i), c.at(i));
+              });
+          };
+          run(true, true);
+          run(true, false);
+          run(false, true);
+          for (const double s : {2.0, 3.0, 1.3}) {
+            const double scalar = in == f64 ? s : static_cast<float>(s);
+            const Tensor dx = result_like(a, to, true);
+            const auto run_scalar = [&](bool swapped) {
+              launch([&](Launch& l) {
+                binary_scalar_grad(l, index_in<F>(BinaryOps{}), a, s, swapped, c, dy, dx);
+              });
+            };
+            run_scalar(false);
+            expect_each(dx, tol, what + " scalar", [&](int64_t i) {
+              return dy.at(i) * derivative_a<F>(a.at(i), scalar, c.at(i));
+            });
+            run_scalar(true);
+            expect_each(dx, tol, what + " swapped", [&](int64_t i) {
+              return dy.at(i) * derivative_b<F>(scalar, a.at(i), c.at(i));
+            });
+          }
+        }
+      });
+    }
+  });
+}
+
+TEST(Binary, GradientsDoNotReadWhatIsAbsent) {
+  for (const GradientDtypes& t : gradient_dtypes) {
+    const Tensor b = fill_in(Tensor({37}, t.operands), -2, 2, 5),
+                 dy = fill_in(Tensor({37}, t.result), -2, 2, 6), da({37}, t.gradients);
+    launch([&](Launch& l) {
+      binary_grad(l, index_in<Mul>(BinaryOps{}), View(), b, View(), dy, da, View());
+    });
+    expect_each(da, precision_of(t.gradients), "mul",
+                [&](int64_t i) { return dy.at(i) * b.at(i); });
+    launch([&](Launch& l) {
+      binary_grad(l, index_in<Sub>(BinaryOps{}), View(), View(), View(), dy, View(), da);
+    });
+    expect_each(da, precision_of(t.gradients), "sub", [&](int64_t i) { return -dy.at(i); });
+    launch([&](Launch& l) {
+      binary_scalar_grad(l, index_in<Mul>(BinaryOps{}), View(), 1.5, false, View(), dy, da);
+    });
+    expect_each(da, precision_of(t.gradients), "number", [&](int64_t i) { return dy.at(i) * 1.5; });
+  }
+}
+
 TEST(Binary, Integers) {
   for_ops(BinaryOps{}, []<class F>() {
     for (const DType t : {i64, i32, u8, boolean}) {
-      if (t == boolean && !is_predicate<F>) continue;
+      if (t == boolean && !Predicate<F>) continue;
       for (const Kind& kind : kinds) {
-        const DType to = is_predicate<F> ? boolean : t;
+        const DType to = Predicate<F> ? boolean : t;
         const double low = t == u8 || t == boolean ? 0 : -6;
         const Tensor a = numbers(kind, t, low, 7, 7), b = fill_in(Tensor(a.shape(), t), low, 7, 8);
         const Tensor c = result_like(a, to, false);
@@ -216,7 +297,7 @@ TEST(Binary, Integers) {
             std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
         const auto want = [&](int64_t x, int64_t y) -> double {
           const auto r = F::f(Whole(x), Whole(y));
-          if constexpr (is_predicate<F>)
+          if constexpr (Predicate<F>)
             return r;
           else
             return t == u8    ? static_cast<uint8_t>(r.v)
@@ -261,6 +342,12 @@ TEST(Binary, NanWinsAndTiesSplit) {
   }
   EXPECT_EQ(Maximum::da(2.0, 2.0, 2.0), 0.5);
   EXPECT_EQ(Minimum::db(2.0, 3.0, 2.0), 0);
+  for (const auto& [x, y] : {std::pair{nan, 1.0}, {1.0, nan}}) {  // as in PyTorch, to both
+    EXPECT_EQ(Maximum::da(x, y, nan), 1);
+    EXPECT_EQ(Maximum::db(x, y, nan), 1);
+    EXPECT_EQ(Minimum::da(x, y, nan), 1);
+    EXPECT_EQ(Minimum::db(x, y, nan), 1);
+  }
   EXPECT_EQ(Pow::da(0.0, 0.0, 1.0), 0);
   EXPECT_EQ(Pow::db(0.0, 2.0, 0.0), 0);
 }
@@ -388,12 +475,14 @@ TEST(Elementwise, SameBitsForAnyThreads) {
   const Tensor xt = x.with_layout(transpose(x.layout(), 0, 1));
   expect_same_for_any_threads([&] {
     const Tensor y({300, 301}, f32), z({301, 300}, f32), h({300, 301}, bf16);
+    const Tensor da({301, 300}, f32), db({301, 300}, f32);
     launch([&](Launch& l) {
+      binary_grad(l, index_in<Div>(BinaryOps{}), xt, xt, xt, xt, da, db);
       unary(l, index_in<Gelu>(UnaryOps{}), x, y);
       binary(l, index_in<Mul>(BinaryOps{}), xt, xt, z);
       convert(l, x, h);
     });
-    return std::vector{y, z, h};
+    return std::vector{y, z, h, da, db};
   });
 }
 

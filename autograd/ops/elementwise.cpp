@@ -55,13 +55,38 @@ struct Unary {
 // Which of a, b and c (bits 0, 1, 2) the derivatives with respect to a and to b read.
 template <class F>
 unsigned reads_da() {
-  static const unsigned mask = F::da(Reads::operand(0), Reads::operand(1), Reads::operand(2)).mask;
+  static const unsigned mask =
+      kernels::derivative_a<F>(Reads::operand(0), Reads::operand(1), Reads::operand(2)).mask;
   return mask;
 }
 template <class F>
 unsigned reads_db() {
-  static const unsigned mask = F::db(Reads::operand(0), Reads::operand(1), Reads::operand(2)).mask;
+  static const unsigned mask =
+      kernels::derivative_b<F>(Reads::operand(0), Reads::operand(1), Reads::operand(2)).mask;
   return mask;
+}
+// Whether the gradient is that of the result, as it is.
+template <class F>
+constexpr bool passes_a() {
+  if constexpr (kernels::ConstantA<F>) return F::da == 1;
+  return false;
+}
+template <class F>
+constexpr bool passes_b() {
+  if constexpr (kernels::ConstantB<F>) return F::db == 1;
+  return false;
+}
+
+// What a rule reads: saved tensors as operands of an expression, nothing elsewhere.
+Expr operand(const Ctx& ctx, unsigned reads, size_t i, DType dtype) {
+  return reads >> i & 1 ? Expr(cast(ctx.saved(i), dtype)) : Expr(0);
+}
+Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
+  return reads >> i & 1 ? ctx.saved(i) : Tensor();
+}
+// Whether the gradient of a narrow input is wanted in f32.
+bool wants_wide(const Ctx& ctx, size_t i) {
+  return is_narrow(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
 }
 
 // Keeps of a, b and c what the derivatives read.
@@ -82,16 +107,35 @@ struct Binary {
     }
     return c;
   }
+  // da = dy df/da, db = dy df/db
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const auto operand = [&](unsigned reads, size_t i) {
-      return reads >> i & 1 ? Expr(cast(ctx.saved(i), dy.dtype())) : Expr(0);
-    };
-    const auto rule = [&](unsigned reads, auto partial) {
-      return partial(operand(reads, 0), operand(reads, 1), operand(reads, 2)).times(dy);
-    };
+    return grad_enabled() ? recorded(ctx, dy) : fused(ctx, dy);
+  }
+
+ private:
+  static Grads recorded(const Ctx& ctx, const Tensor& dy) {
+    const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i, dy.dtype()); };
+    const unsigned a = reads_da<F>(), b = reads_db<F>();
     return ctx.grads(
-        [&] { return rule(reads_da<F>(), [](Expr a, Expr b, Expr c) { return F::da(a, b, c); }); },
-        [&] { return rule(reads_db<F>(), [](Expr a, Expr b, Expr c) { return F::db(a, b, c); }); });
+        [&] { return kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2)).times(dy); },
+        [&] { return kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2)).times(dy); });
+  }
+  static Grads fused(const Ctx& ctx, const Tensor& dy) {
+    const bool a = ctx.wants(0) && !passes_a<F>(), b = ctx.wants(1) && !passes_b<F>();
+    Tensor da = dy, db = dy;
+    if (a || b) {
+      const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
+      const auto made = [&](size_t i) {
+        return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i));
+      };
+      const unsigned reads = (a ? reads_da<F>() : 0) | (b ? reads_db<F>() : 0);
+      if (a) da = made(0);
+      if (b) db = made(1);
+      const Tensor none;
+      ctx.run(kernels::binary_grad, id, saved(ctx, reads, 0), saved(ctx, reads, 1),
+              saved(ctx, reads, 2), dy, a ? da : none, b ? db : none);
+    }
+    return {da, db};
   }
 };
 
@@ -122,36 +166,49 @@ struct WithScalar {
   static constexpr std::string_view base = F::info.name,
                                     suffix = Swapped ? "_from_scalar" : "_scalar";
   static constexpr OpInfo info{{joined<base, suffix>.data(), joined<base, suffix>.size()},
-                               kernels::is_predicate<F>                    ? Precision::Any
+                               kernels::Predicate<F>                       ? Precision::Any
                                : Swapped&& std::is_same_v<F, kernels::Div> ? Precision::Full
                                                                            : F::info.precision};
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
-  static constexpr unsigned x_bit = Swapped ? 2 : 1;  // x in the masks of reads_da and reads_db
-  static unsigned reads() { return Swapped ? reads_db<F>() : reads_da<F>(); }
-
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
-    check(x.dtype() != boolean || kernels::is_predicate<F>,
+    check(x.dtype() != boolean || kernels::Predicate<F>,
           "of bool elements (convert them to a number dtype)");
-    check(is_float(x.dtype()) || kernels::is_predicate<F> || s == std::trunc(s),
+    check(is_float(x.dtype()) || kernels::Predicate<F> || s == std::trunc(s),
           "of {} elements and {} (convert them to a float dtype)", x.dtype(), s);
-    Tensor y = ctx.output(x.shape(), kernels::is_predicate<F> ? boolean : ctx.dtype());
+    Tensor y = ctx.output(x.shape(), kernels::Predicate<F> ? boolean : ctx.dtype());
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
-    if constexpr (!kernels::is_predicate<F>) {
+    if constexpr (!kernels::Predicate<F>) {
       const Tensor none;
-      ctx.save(reads() & x_bit ? x : none);
-      if (reads() & 4) ctx.save_result(y);
+      ctx.save(reads() & 1 ? x : none);
+      if (reads() & 2) ctx.save_result(y);
     }
     return y;
+  }
+
+ protected:
+  static unsigned reads() {  // bit 0: x, bit 1: y
+    const unsigned abc = Swapped ? reads_db<F>() : reads_da<F>();
+    return (abc >> (Swapped ? 1 : 0) & 1) | (abc >> 1 & 2);
   }
 };
 template <class F, bool Swapped>
 struct WithScalarGrad : WithScalar<F, Swapped> {
+  using Base = WithScalar<F, Swapped>;
+  // dx = dy df/dx
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
-    using Base = WithScalar<F, Swapped>;
-    const Expr x = Base::reads() & Base::x_bit ? Expr(cast(ctx.saved(0), dy.dtype())) : Expr(0);
-    const Expr y = Base::reads() & 4 ? Expr(cast(ctx.saved(1), dy.dtype())) : Expr(0);
-    return {(Swapped ? F::db(Expr(s), x, y) : F::da(x, Expr(s), y)).times(dy)};
+    if constexpr (Swapped ? passes_b<F>() : passes_a<F>()) return {dy};
+    const unsigned reads = Base::reads();
+    if (grad_enabled()) {
+      const Expr x = operand(ctx, reads, 0, dy.dtype()), y = operand(ctx, reads, 1, dy.dtype());
+      return {(Swapped ? kernels::derivative_b<F>(Expr(s), x, y)
+                       : kernels::derivative_a<F>(x, Expr(s), y))
+                  .times(dy)};
+    }
+    Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
+    ctx.run(kernels::binary_scalar_grad, Base::id, saved(ctx, reads, 0), s, Swapped,
+            saved(ctx, reads, 1), dy, dx);
+    return {dx};
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Expr: a tensor or a constant. Instantiating a derivative of kernels/elementwise.h with it writes
-// that derivative on the tape, which is what gives every elementwise op second and higher order.
+// Expr: a tensor or a constant. Instantiating a derivative of an elementwise op (kernels/) with it
+// writes that derivative on the tape, which is what gives every such op second and higher order.
 
 #include "autograd/ops.h"
 
@@ -13,17 +13,21 @@ struct Expr {
   Expr(double c) : constant(c) {}
   Expr(const Tensor& t) : t(t) {}
 
-  // This times a gradient. (A choice between constants has no dtype of its own.)
+  // This times a gradient.
   Tensor times(const Tensor& dy) const {
     if (t) return mul(dy, cast(t, dy.dtype()));
     return constant == 1 ? dy : constant == -1 ? neg(dy) : mul(dy, constant);
   }
 };
 
-// f(a, b), whichever of the two are constants.
+// f(a, b), whichever of the two are constants. (A choice between constants is f64 until it meets a
+// tensor of another dtype.)
 template <class F>
 Expr combine(const Expr& a, const Expr& b, const F& f) {
-  if (a.t && b.t) return f(a.t, b.t);
+  if (a.t && b.t) {
+    const DType dtype = a.t.dtype() == f64 ? b.t.dtype() : a.t.dtype();
+    return f(cast(a.t, dtype), cast(b.t, dtype));
+  }
   if (a.t) return f(a.t, b.constant);
   if (b.t) return f(a.constant, b.t);
   return f(a.constant, b.constant);

@@ -1,40 +1,45 @@
-// c = f(a, b) and c = f(a, scalar): floats on SIMD lanes, integers as Whole.
+// c = f(a, b) and c = f(a, scalar), and their gradients.
 
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/strips.h"
-#include "kernels/elementwise.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
-
-// f over n elements, where a(i) and b(i) give element i, or lanes from i on.
-template <class F, class Tc, class A, class B>
-[[gnu::always_inline]] inline void apply(Tc* c, int64_t n, int width, A a, B b) {
-  for (int64_t i = 0; i < n; i += width) {
-    if constexpr (std::is_class_v<decltype(a(i))> && !std::is_same_v<decltype(a(i)), Whole>) {
-      store(c + i, F::f(a(i), b(i)));
-    } else {
-      c[i] = static_cast<Tc>(F::f(a(i), b(i)));
-    }
-  }
-}
 
 template <class F, class T, class Tc>
 void pairwise(void* const* p, int64_t n, const void*) {
   const T* const a = static_cast<const T*>(p[0]);
   const T* const b = static_cast<const T*>(p[1]);
   Tc* const c = static_cast<Tc*>(p[2]);
-  if constexpr (std::is_integral_v<T>) {
-    apply<F>(
-        c, n, 1, [=](int64_t i) { return Whole(a[i]); }, [=](int64_t i) { return Whole(b[i]); });
-  } else {
-    using L = Lanes<math_t<T>>;
-    apply<F>(
-        c, n, L::width, [=](int64_t i) -> L { return load(a + i); },
-        [=](int64_t i) -> L { return load(b + i); });
+  for (int64_t i = 0; i < n; i += Elements<T>::width)
+    put(c + i, F::f(get<T>(a + i), get<T>(b + i)));
+}
+
+// dy df/da and dy df/db. S: of the operands, D: of c and dy, O: of the gradients.
+template <class F, class S, class D, class O>
+void both_gradients(void* const* p, int64_t n, const void*) {
+  using L = Lanes<math_t<S>>;
+  const S* const a = static_cast<const S*>(p[0]);
+  const S* const b = static_cast<const S*>(p[1]);
+  const D* const c = static_cast<const D*>(p[2]);
+  const D* const dy = static_cast<const D*>(p[3]);
+  O* const da = static_cast<O*>(p[4]);
+  O* const db = static_cast<O*>(p[5]);
+  for (int64_t i = 0; i < n; i += L::width) {
+    const L x = a ? get<S>(a + i) : L(0), y = b ? get<S>(b + i) : L(0),
+            z = c ? get<S>(c + i) : L(0), g = get<S>(dy + i);
+    if (da) store(da + i, g * derivative_a<F>(x, y, z));
+    if (db) store(db + i, g * derivative_b<F>(x, y, z));
   }
 }
+
+// The two powers that matter, without the library's pow.
+template <int n>
+struct Power : Pow {
+  MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
+  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
+};
 
 struct Scalar {
   double value;
@@ -46,64 +51,90 @@ void with_scalar(void* const* p, int64_t n, const void* context) {
   const T* const a = static_cast<const T*>(p[0]);
   Tc* const c = static_cast<Tc*>(p[1]);
   const Scalar s = *static_cast<const Scalar*>(context);
-  const auto run = [&](int width, auto x, auto y) {
-    if (s.swapped)
-      apply<F>(c, n, width, y, x);
-    else
-      apply<F>(c, n, width, x, y);
-  };
-  if constexpr (std::is_integral_v<T>) {
-    // Comparing 2 with 2.5 must not compare 2 with 2.
-    if (is_predicate<F> && s.value != std::trunc(s.value))
-      return run(
-          1, [=](int64_t i) { return static_cast<double>(a[i]); },
-          [=](int64_t) { return s.value; });
-    const Whole b(convert_to<int64_t>(s.value));
-    run(
-        1, [=](int64_t i) { return Whole(a[i]); }, [=](int64_t) { return b; });
-  } else {
-    using L = Lanes<math_t<T>>;
-    const auto x = [=](int64_t i) -> L { return load(a + i); };
-    if constexpr (std::is_same_v<F,
-                                 Pow>) {  // the two powers that matter, without the library's pow
-      if (!s.swapped && s.value == 2) return apply<Mul>(c, n, L::width, x, x);
-      if (!s.swapped && s.value == 3)
-        return apply<Mul>(c, n, L::width, x, [=](int64_t i) -> L { return x(i) * x(i); });
+  if constexpr (std::is_integral_v<T> && Predicate<F>)
+    if (s.value != std::trunc(s.value)) {  // comparing 2 with 2.5 must not compare 2 with 2
+      for (int64_t i = 0; i < n; ++i) {
+        const double x = static_cast<double>(a[i]);
+        c[i] = s.swapped ? F::f(s.value, x) : F::f(x, s.value);
+      }
+      return;
     }
-    const L b = static_cast<math_t<T>>(s.value);
-    run(L::width, x, [=](int64_t) -> L { return b; });
-  }
+  const auto b = number<typename Elements<T>::type>(s.value);
+  const auto run = [&](auto f) {
+    for (int64_t i = 0; i < n; i += Elements<T>::width) put(c + i, f(get<T>(a + i)));
+  };
+  if (s.swapped)
+    run([=](auto x) { return F::f(b, x); });
+  else
+    run([=](auto x) { return F::f(x, b); });
 }
 
-// The instance of Make for element type `a` and, where the result is not bool, output type `c`.
-template <class F, template <class, class, class> class Make>
-Strip pick(DType a, DType c) {
-  if constexpr (is_predicate<F>) {
-    return visit(a, []<class T>() -> Strip { return Make<F, T, bool>::strip; });
-  } else {
-    if (is_float(a))
-      return visit_float(a, c, []<class T, class Tc>() -> Strip { return Make<F, T, Tc>::strip; });
-    return visit(a, []<class T>() -> Strip {
-      if constexpr (std::is_integral_v<T>)
-        return Make<F, T, T>::strip;
-      else
-        return nullptr;
-    });
-  }
+template <class F, class S, class D, class O>
+void scalar_gradient(void* const* p, int64_t n, const void* context) {
+  using L = Lanes<math_t<S>>;
+  const S* const a = static_cast<const S*>(p[0]);
+  const D* const c = static_cast<const D*>(p[1]);
+  const D* const dy = static_cast<const D*>(p[2]);
+  O* const da = static_cast<O*>(p[3]);
+  const Scalar s = *static_cast<const Scalar*>(context);
+  const auto b = number<L>(s.value);
+  const auto run = [&](auto derivative) {
+    for (int64_t i = 0; i < n; i += L::width) {
+      const L x = a ? get<S>(a + i) : L(0), z = c ? get<S>(c + i) : L(0);
+      store(da + i, get<S>(dy + i) * derivative(x, z));
+    }
+  };
+  if (s.swapped)
+    run([=](L x, L z) { return derivative_b<F>(b, x, z); });
+  else
+    run([=](L x, L z) { return derivative_a<F>(x, b, z); });
 }
-template <class F, class T, class Tc>
+
 struct Pairwise {
-  static constexpr Strip strip = &pairwise<F, T, Tc>;
+  template <class F>
+  static Strip of(DType a, DType c) {
+    return pick<F>(a, c, []<class T, class Tc>() -> Strip { return &pairwise<F, T, Tc>; });
+  }
 };
-template <class F, class T, class Tc>
 struct WithScalar {
-  static constexpr Strip strip = &with_scalar<F, T, Tc>;
+  template <class F>
+  static Strip of(DType a, DType c) {
+    return pick<F>(a, c, []<class T, class Tc>() -> Strip { return &with_scalar<F, T, Tc>; });
+  }
+};
+struct BothGradients {
+  template <class F>
+  static Strip of(DType a, DType dy, DType da) {
+    Strip strip = nullptr;
+    if constexpr (!Predicate<F>)
+      visit_gradient(a, dy, da,
+                     [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
+    return strip;
+  }
+};
+struct ScalarGradient {
+  template <class F>
+  static Strip of(DType a, DType dy, DType da) {
+    Strip strip = nullptr;
+    if constexpr (!Predicate<F>)
+      visit_gradient(a, dy, da,
+                     [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
+    return strip;
+  }
 };
 
-template <template <class, class, class> class Make, class... F>
-Strip strip_of(OpList<F...>, int op, DType a, DType c) {
-  static constexpr Strip (*table[])(DType, DType) = {&pick<F, Make>...};
-  return table[op](a, c);
+template <class Pick, class... DTypes>
+Strip scalar_strip(int op, const Scalar& s, DTypes... dtypes) {
+  if (op == index_in<Pow>(BinaryOps{}) && !s.swapped) {
+    if (s.value == 2) return Pick::template of<Power<2>>(dtypes...);
+    if (s.value == 3) return Pick::template of<Power<3>>(dtypes...);
+  }
+  return strip_of<Pick>(BinaryOps{}, op, dtypes...);
+}
+
+// The dtype of the operands, which may be absent: beside them, gradients are as narrow or f32.
+DType operand_dtype(In a, In b, In dy, DType gradient) {
+  return a ? a.dtype : b ? b.dtype : is_narrow(dy.dtype) ? dy.dtype : gradient;
 }
 
 }  // namespace
@@ -112,9 +143,23 @@ void binary(Launch& launch, int op, In a, In b, Out c) {
   for_strips(launch, {&a, &b, &c}, strip_of<Pairwise>(BinaryOps{}, op, a.dtype, c.dtype));
 }
 
+void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db) {
+  const DType gradient = da ? da.dtype : db.dtype;
+  const Strip strip = strip_of<BothGradients>(BinaryOps{}, op, operand_dtype(a, b, dy, gradient),
+                                              dy.dtype, gradient);
+  for_strips(launch, {&a, &b, &c, &dy, &da, &db}, strip, nullptr, 2);
+}
+
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
   const Scalar scalar{b, swapped};
-  for_strips(launch, {&a, &c}, strip_of<WithScalar>(BinaryOps{}, op, a.dtype, c.dtype), &scalar);
+  for_strips(launch, {&a, &c}, scalar_strip<WithScalar>(op, scalar, a.dtype, c.dtype), &scalar);
+}
+
+void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In c, In dy, Out da) {
+  const Scalar scalar{b, swapped};
+  const Strip strip = scalar_strip<ScalarGradient>(op, scalar, operand_dtype(a, a, dy, da.dtype),
+                                                   dy.dtype, da.dtype);
+  for_strips(launch, {&a, &c, &dy, &da}, strip, &scalar);
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -12,55 +12,61 @@ namespace {
 
 constexpr int64_t grain = 16384;  // elements per chunk of parallel work
 constexpr int64_t piece = 512;    // elements that pass through a buffer at a time
-constexpr int max_operands = 4;
+constexpr int max_operands = 6;
 
 struct Operand {
-  char* data;
+  char* data;            // null if it is absent
   int64_t size;          // of an element
   const Layout* layout;  // collapsed; null if the operand is dense
 };
+struct Operands {
+  Operand operand[max_operands];
+  int count, first_output;
+};
 
-// Elements [begin, end) where all is dense. The last operand is the output.
-void run_dense(const Operand* operands, int count, int64_t begin, int64_t end, Strip strip,
-               const void* context) {
+// Elements [begin, end) where all is dense.
+void run_dense(const Operands& all, int64_t begin, int64_t end, Strip strip, const void* context) {
   const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
   void* p[max_operands];
-  for (int k = 0; k < count; ++k) p[k] = operands[k].data + begin * operands[k].size;
+  for (int k = 0; k < all.count; ++k) {
+    const Operand& o = all.operand[k];
+    p[k] = o.data ? o.data + begin * o.size : nullptr;
+  }
   if (whole > 0) strip(p, whole, context);
   if (rest == 0) return;
   alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
-  const int out = count - 1;
-  for (int k = 0; k < count; ++k) {
-    const int64_t size = operands[k].size;
-    if (k < out) {
-      std::memset(buffer[k], 0, static_cast<size_t>(16 * size));
-      std::memcpy(buffer[k], static_cast<char*>(p[k]) + whole * size,
-                  static_cast<size_t>(rest * size));
-    }
+  char* direct[max_operands];
+  for (int k = 0; k < all.count; ++k) {
+    if (!p[k]) continue;
+    const int64_t size = all.operand[k].size;
+    direct[k] = static_cast<char*>(p[k]) + whole * size;
     p[k] = buffer[k];
+    if (k >= all.first_output) continue;
+    std::memset(buffer[k], 0, sizeof buffer[k]);
+    std::memcpy(buffer[k], direct[k], static_cast<size_t>(rest * size));
   }
   strip(p, 16, context);
-  const Operand& y = operands[out];
-  std::memcpy(y.data + (begin + whole) * y.size, buffer[out], static_cast<size_t>(rest * y.size));
+  for (int k = all.first_output; k < all.count; ++k)
+    if (p[k]) std::memcpy(direct[k], buffer[k], static_cast<size_t>(rest * all.operand[k].size));
 }
 
 // Elements [begin, end) in row-major order of the collapsed layouts.
-void run_strided(const Operand* operands, int count, int64_t begin, int64_t end, Strip strip,
+void run_strided(const Operands& all, int64_t begin, int64_t end, Strip strip,
                  const void* context) {
   alignas(64) char buffer[max_operands][piece * sizeof(int64_t)];
   Walk walks[max_operands];
-  for (int k = 0; k < count; ++k)
-    if (const Operand& o = operands[k]; o.layout)
+  for (int k = 0; k < all.count; ++k)
+    if (const Operand& o = all.operand[k]; o.layout)
       walks[k] = Walk(o.data, static_cast<size_t>(o.size), *o.layout, begin);
-  const int out = count - 1;
   for (int64_t at = begin; at < end; at += piece) {
     const int64_t n = std::min(end - at, piece), padded = (n + 15) & ~int64_t{15};
-    void* p[max_operands];
-    for (int k = 0; k < count; ++k) {
-      const Operand& o = operands[k];
+    void* p[max_operands] = {};
+    for (int k = 0; k < all.count; ++k) {
+      const Operand& o = all.operand[k];
+      if (!o.data) continue;
       char* const direct = o.data + at * o.size;
       p[k] = !o.layout && padded == n ? direct : buffer[k];
-      if (p[k] == direct || k == out) continue;
+      if (p[k] == direct || k >= all.first_output) continue;
       if (o.layout)
         walks[k].gather(buffer[k], n);
       else
@@ -68,24 +74,25 @@ void run_strided(const Operand* operands, int count, int64_t begin, int64_t end,
       std::memset(buffer[k] + n * o.size, 0, static_cast<size_t>((padded - n) * o.size));
     }
     strip(p, padded, context);
-    const Operand& y = operands[out];
-    if (y.layout)
-      walks[out].scatter(buffer[out], n);
-    else if (p[out] == buffer[out])
-      std::memcpy(y.data + at * y.size, buffer[out], static_cast<size_t>(n * y.size));
+    for (int k = all.first_output; k < all.count; ++k) {
+      const Operand& y = all.operand[k];
+      if (!y.data) continue;
+      if (y.layout)
+        walks[k].scatter(buffer[k], n);
+      else if (p[k] == buffer[k])
+        std::memcpy(y.data + at * y.size, buffer[k], static_cast<size_t>(n * y.size));
+    }
   }
 }
 
 // Elementwise work may go in any order: that of the output's memory makes most views dense.
-void order_by_output(std::initializer_list<const View*> views, Layout* layouts) {
-  const int count = static_cast<int>(views.size());
-  const View* const* const view = views.begin();
+void order_by_output(const View* const* view, int count, const Layout& y, Layout* layouts) {
   int order[max_rank];
-  const Layout& y = view[count - 1]->layout;
   for (int d = 0; d < y.rank(); ++d) order[d] = d;
   std::stable_sort(order, order + y.rank(),
                    [&](int a, int b) { return std::abs(y.strides[a]) > std::abs(y.strides[b]); });
   for (int k = 0; k < count; ++k) {
+    if (!*view[k]) continue;
     Layout& l = layouts[k];
     l.shape.rank = l.strides.rank = y.rank();
     for (int d = 0; d < y.rank(); ++d) {
@@ -100,39 +107,44 @@ void order_by_output(std::initializer_list<const View*> views, Layout* layouts) 
 }  // namespace
 
 void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip strip,
-                const void* context) {
-  const int count = static_cast<int>(views.size());
-  const int64_t n = views.begin()[count - 1]->size();
-  Operand operands[max_operands];
+                const void* context, int outputs) {
+  const View* const* const view = views.begin();
+  Operands all;
+  all.count = static_cast<int>(views.size());
+  all.first_output = all.count - outputs;
   bool all_dense = true;
-  for (int k = 0; k < count; ++k) {
-    const View& v = *views.begin()[k];
-    all_dense = all_dense && v.layout.is_contiguous();
-    operands[k] = {static_cast<char*>(v.data), static_cast<int64_t>(size_of(v.dtype)), nullptr};
+  for (int k = 0; k < all.count; ++k) {
+    const View& v = *view[k];
+    all_dense = all_dense && (!v || v.layout.is_contiguous());
+    all.operand[k] = {static_cast<char*>(v.data), static_cast<int64_t>(size_of(v.dtype)), nullptr};
   }
+  int first = all.first_output;
+  while (first < all.count && !*view[first]) ++first;
+  if (first == all.count) return;  // nothing to write
+  const Layout& y = view[first]->layout;
+  const int64_t n = y.shape.size();
   if (all_dense) {
-    parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-      run_dense(operands, count, begin, end, strip, context);
-    });
+    parallel_ranges(
+        n, grain, [&](int64_t begin, int64_t end) { run_dense(all, begin, end, strip, context); });
     return;
   }
   Layout layouts[max_operands];
-  order_by_output(views, layouts);
-  for (int k = 0; k < count; ++k) {
+  order_by_output(view, all.count, y, layouts);
+  for (int k = 0; k < all.count; ++k) {
+    Operand& o = all.operand[k];
     const Layout& l = layouts[k];
-    if (l.rank() == 1 && (l.strides[0] == 1 || n <= 1)) continue;
-    operands[k].layout = &l;
+    if (!o.data || (l.rank() == 1 && (l.strides[0] == 1 || n <= 1))) continue;
+    o.layout = &l;
     // Reading across the rows of memory costs more than a copy.
-    const View x{views.begin()[k]->data, views.begin()[k]->dtype, l};
+    const View x{o.data, view[k]->dtype, l};
     View copy{nullptr, x.dtype, Layout(l.shape)};
-    if (k == count - 1 || !is_transposed(x, copy)) continue;
-    copy.data = launch.scratch<char>(n * operands[k].size);
+    if (k >= all.first_output || !is_transposed(x, copy)) continue;
+    copy.data = launch.scratch<char>(n * o.size);
     copy_transposed(x, copy);
-    operands[k] = {static_cast<char*>(copy.data), operands[k].size, nullptr};
+    o = {static_cast<char*>(copy.data), o.size, nullptr};
   }
-  parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-    run_strided(operands, count, begin, end, strip, context);
-  });
+  parallel_ranges(
+      n, grain, [&](int64_t begin, int64_t end) { run_strided(all, begin, end, strip, context); });
 }
 
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)

@@ -11,12 +11,14 @@
 
 namespace mixtape::kernels::cpu {
 
-// p[k]: n dense elements of operand k; n is a multiple of 16. Operands may be the same memory.
+// p[k]: n dense elements of operand k, or null if that is absent; n is a multiple of 16. Operands
+// may be the same memory.
 using Strip = void (*)(void* const* p, int64_t n, const void* context);
 
-// Runs `strip` over up to four views of one shape; the last is written, the others are read.
+// Runs `strip` over up to six views of one shape, some of which may be absent; the last `outputs`
+// are written, the others are read.
 void for_strips(Launch& launch, std::initializer_list<const View*> operands, Strip strip,
-                const void* context = nullptr);
+                const void* context = nullptr, int outputs = 1);
 
 // Whether x is dense along another dimension than y, and neither is small: then such a copy goes in
 // square tiles that use whole cache lines. Both of one shape and dtype.

@@ -1,0 +1,63 @@
+#pragma once
+// What elementwise kernels compute on: floats as lanes, integers one at a time as Whole.
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/strips.h"
+#include "kernels/elementwise.h"
+
+namespace mixtape::kernels::cpu {
+
+// Elements of type T as they are computed on, and how many go at once.
+template <class T>
+struct Elements {
+  using type = Lanes<math_t<T>>;
+  static constexpr int64_t width = type::width;
+};
+template <std::integral T>
+struct Elements<T> {
+  using type = Whole;
+  static constexpr int64_t width = 1;
+};
+
+// The elements from p on; a narrower type than T is widened.
+template <class T, class S>
+[[gnu::always_inline]] inline typename Elements<T>::type get(const S* p) {
+  if constexpr (std::is_integral_v<T>)
+    return Whole(*p);
+  else
+    return load<S, math_t<T>>(p);
+}
+template <class S, class V>
+[[gnu::always_inline]] inline void put(S* p, V v) {
+  if constexpr (requires { store(p, v); })
+    store(p, v);
+  else
+    *p = static_cast<S>(v);
+}
+
+// make.operator()<T, To>() for an op's input and output types.
+template <class F, class Make>
+Strip pick(DType in, DType out, Make make) {
+  if constexpr (Predicate<F>) {
+    return visit(in, [&]<class T>() -> Strip { return make.template operator()<T, bool>(); });
+  } else {
+    if (is_float(in))
+      return visit_float(
+          in, out, [&]<class T, class To>() -> Strip { return make.template operator()<T, To>(); });
+    return visit(in, [&]<class T>() -> Strip {
+      if constexpr (is_integer(dtype_of<T>()))
+        return make.template operator()<T, T>();
+      else
+        return nullptr;
+    });
+  }
+}
+
+// Pick::of<F>(dtypes...) for the op at this position of a list.
+template <class Pick, class... F, class... DTypes>
+Strip strip_of(OpList<F...>, int op, DTypes... dtypes) {
+  static constexpr Strip (*table[])(DTypes...) = {&Pick::template of<F>...};
+  return table[op](dtypes...);
+}
+
+}  // namespace mixtape::kernels::cpu
