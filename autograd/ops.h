@@ -123,7 +123,7 @@ Tensor div(const Tensor& a, const Tensor& b);  // integers as in C++, but x / 0 
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // gradient shared at ties; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
-Tensor remainder(const Tensor& a, const Tensor& b);  // of the sign of b, as Python's %
+Tensor remainder(const Tensor& a, const Tensor& b);  // of b's sign, as Python's %; integers % 0: 0
 Tensor atan2(const Tensor& a, const Tensor& b);      // the angle of (b, a)
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
@@ -134,7 +134,7 @@ Tensor remainder(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
-// Gradient 1 from low to high, both included; NaN stays.
+// At least low, then at most high. Gradient 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
@@ -163,7 +163,7 @@ Tensor atan(const Tensor& x);
 Tensor sinh(const Tensor& x);
 Tensor cosh(const Tensor& x);
 Tensor erf(const Tensor& x);
-Tensor sign(const Tensor& x);  // gradient 0, as of the next four
+Tensor sign(const Tensor& x);  // of NaN 0; gradient 0, as of the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
 Tensor round(const Tensor& x);  // halves to even
@@ -196,6 +196,25 @@ Tensor lt(const Tensor& a, double b);
 Tensor le(const Tensor& a, double b);
 Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, double b);
+
+// What a < b gives: that tensor. It is not one answer, so `if (a < b)` does not compile.
+struct Comparison : Tensor {
+  explicit Comparison(const Tensor& t) : Tensor(t) {}
+  explicit operator bool() const = delete;
+};
+inline Comparison operator<(const Tensor& a, const Tensor& b) { return Comparison(lt(a, b)); }
+inline Comparison operator<=(const Tensor& a, const Tensor& b) { return Comparison(le(a, b)); }
+inline Comparison operator>(const Tensor& a, const Tensor& b) { return Comparison(gt(a, b)); }
+inline Comparison operator>=(const Tensor& a, const Tensor& b) { return Comparison(ge(a, b)); }
+inline Comparison operator<(const Tensor& a, double b) { return Comparison(lt(a, b)); }
+inline Comparison operator<=(const Tensor& a, double b) { return Comparison(le(a, b)); }
+inline Comparison operator>(const Tensor& a, double b) { return Comparison(gt(a, b)); }
+inline Comparison operator>=(const Tensor& a, double b) { return Comparison(ge(a, b)); }
+inline Comparison operator<(double a, const Tensor& b) { return b > a; }
+inline Comparison operator<=(double a, const Tensor& b) { return b >= a; }
+inline Comparison operator>(double a, const Tensor& b) { return b < a; }
+inline Comparison operator>=(double a, const Tensor& b) { return b <= a; }
+
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);

@@ -1,6 +1,6 @@
 #pragma once
-// Activations: y = f(x), and the derivative from whichever of x and y the backward pass should
-// keep. elementwise.h says how these are written.
+// Activations: y = f(x, numbers...), and the derivative from whichever of x and y the backward pass
+// should keep. elementwise.h says how these are written.
 
 #include "kernels/scalar.h"
 
@@ -8,6 +8,7 @@ namespace mixtape::kernels {
 
 struct Relu {
   static constexpr OpInfo info{"relu", Precision::Any};
+  static constexpr bool integers = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x < T(0), T(0), x);
@@ -16,6 +17,57 @@ struct Relu {
   MIXTAPE_HD static T d_from_y(T y) {
     return select(y <= T(0), T(0), T(1));
   }  // 1 for NaN, as in PyTorch: what is broken stays visible
+};
+
+struct Relu6 {
+  static constexpr OpInfo info{"relu6", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x < T(0), T(0), select(x > T(6), T(6), x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return select(y > T(0), select(y < T(6), T(1), T(0)), T(0));
+  }
+};
+
+struct LeakyRelu {
+  static constexpr OpInfo info{"leaky_relu", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T slope) {
+    return select(x > T(0), x, x * slope);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T slope) {
+    return select(x > T(0), T(1), slope);
+  }
+};
+
+struct Elu {
+  static constexpr OpInfo info{"elu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T alpha) {
+    return select(x > T(0), x, alpha * expm1(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T alpha) {
+    return select(x > T(0), T(1), alpha * exp(x));
+  }
+};
+
+struct Selu {  // elu with the alpha and the scale that keep mean 0 and variance 1
+  static constexpr OpInfo info{"selu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x > T(0), T(scale) * x, T(scale * alpha) * expm1(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x > T(0), T(scale), T(scale * alpha) * exp(x));
+  }
+
+ private:
+  static constexpr double alpha = 1.6732632423543772, scale = 1.0507009873554805;
 };
 
 struct Gelu {  // x times the normal distribution's cumulative function
@@ -80,12 +132,65 @@ struct Sigmoid {
   }
 };
 
+struct Hardsigmoid {
+  static constexpr OpInfo info{"hardsigmoid", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return Relu6::f(x + T(3)) / T(6);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x > T(-3), select(x < T(3), T(1.0 / 6), T(0)), T(0));
+  }
+};
+
+struct Hardswish {  // x hardsigmoid(x)
+  static constexpr OpInfo info{"hardswish", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x * Relu6::f(x + T(3)) / T(6);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x < T(-3), T(0), select(x > T(3), T(1), x / T(3) + T(0.5)));
+  }
+};
+
+// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2), which is 1 in any dtype beyond 20.
+struct Mish {
+  static constexpr OpInfo info{"mish", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
+    return x * n / (n + T(2));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
+    const T t = n / (n + T(2));
+    return t + x * (T(1) - t * t) * e / (e + T(1));
+  }
+};
+
 struct Tanh {
   static constexpr OpInfo info{"tanh", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return tanh(x); }
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return T(1) - y * y;
+  }
+};
+
+struct Softsign {  // x / (1 + |x|)
+  static constexpr OpInfo info{"softsign", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x / (T(1) + abs(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T d = T(1) + abs(x);
+    return T(1) / (d * d);
   }
 };
 
@@ -98,6 +203,18 @@ struct Softplus {  // log(1 + exp(x)), written so that exp cannot overflow
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
     return T(1) / (T(1) + exp(-x));
+  }
+};
+
+struct LogSigmoid {  // -softplus(-x)
+  static constexpr OpInfo info{"log_sigmoid", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x < T(0), x, T(0)) - log1p(exp(-abs(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (T(1) + exp(x));
   }
 };
 

@@ -9,18 +9,21 @@ namespace mixtape::kernels {
 
 struct Add {
   static constexpr OpInfo info{"add", Precision::Widest};
+  static constexpr bool integers = true;
   static constexpr double da = 1, db = 1;
   MIXTAPE_HD static auto f(auto a, auto b) { return a + b; }
 };
 
 struct Sub {
   static constexpr OpInfo info{"sub", Precision::Widest};
+  static constexpr bool integers = true;
   static constexpr double da = 1, db = -1;
   MIXTAPE_HD static auto f(auto a, auto b) { return a - b; }
 };
 
 struct Mul {
   static constexpr OpInfo info{"mul", Precision::Widest};
+  static constexpr bool integers = true;
   MIXTAPE_HD static auto f(auto a, auto b) { return a * b; }
   MIXTAPE_HD static auto da(auto, auto b, auto) { return b; }
   MIXTAPE_HD static auto db(auto a, auto, auto) { return a; }
@@ -28,6 +31,7 @@ struct Mul {
 
 struct Div {
   static constexpr OpInfo info{"div", Precision::Widest};
+  static constexpr bool integers = true;
   static constexpr Domain domain{.low = 0.3};
   MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
   template <class T>
@@ -39,6 +43,7 @@ struct Div {
 
 struct Pow {
   static constexpr OpInfo info{"pow", Precision::Full};
+  static constexpr bool integers = true;
   static constexpr Domain domain{.low = 0.3, .high = 2};
   MIXTAPE_HD static auto f(auto a, auto b) { return pow(a, b); }
   template <class T>
@@ -53,6 +58,7 @@ struct Pow {
 
 struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are split
   static constexpr OpInfo info{"maximum", Precision::Widest};
+  static constexpr bool integers = true;
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
@@ -63,12 +69,50 @@ struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are 
 
 struct Minimum {
   static constexpr OpInfo info{"minimum", Precision::Widest};
+  static constexpr bool integers = true;
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
     return select(a > b, T(0), select(a == b, T(0.5), T(1)));
   }
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+struct Remainder {  // of a / b rounded down: of the sign of b
+  static constexpr OpInfo info{"remainder", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr Domain domain{.low = 0.3};
+  static constexpr double da = 1;
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const T r = fmod(a, b);
+    return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -floor(a / b); }
+};
+
+struct Atan2 {
+  static constexpr OpInfo info{"atan2", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
+  MIXTAPE_HD static auto da(auto a, auto b, auto) { return b / (a * a + b * b); }
+  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -a / (a * a + b * b); }
+};
+
+struct Glu {  // a sigmoid(b)
+  static constexpr OpInfo info{"glu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    return a / (T(1) + exp(-b));
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T, T b, T) {
+    return T(1) / (T(1) + exp(-b));
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T) {
+    const T s = T(1) / (T(1) + exp(-b));
+    return a * s * (T(1) - s);
+  }
 };
 
 // Predicates: the result is bool and there is no derivative.
@@ -111,8 +155,15 @@ struct Or {
     return either(a != T(0), b != T(0));
   }
 };
+struct Xor {
+  static constexpr OpInfo info{"logical_xor", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return differ(a != T(0), b != T(0));
+  }
+};
 
-using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Equal, NotEqual, Less,
-                         LessEqual, Greater, GreaterEqual, And, Or>;
+using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Equal,
+                         NotEqual, Less, LessEqual, Greater, GreaterEqual, And, Or, Xor>;
 
 }  // namespace mixtape::kernels

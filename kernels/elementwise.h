@@ -2,8 +2,8 @@
 // Every elementwise op: its name, its numerics, its formula and derivatives as static functions of
 // a type T that is float, double, a SIMD lane, Whole for integers or, in derivatives, an expression
 // on the tape. So write with + - * /, T(constant), comparisons, select and the functions of
-// scalar.h only. The ops are in activation.h, unary.h and binary.h; here is what may be asked of
-// them.
+// scalar.h only. `integers` says that an op takes them, too; predicates take every dtype. The ops
+// are in activation.h, unary.h and binary.h; here is what may be asked of them.
 
 #include "kernels/binary.h"
 #include "kernels/unary.h"
@@ -19,21 +19,37 @@ constexpr int index_in(OpList<Ops...>) {
   return i;
 }
 
-// Whether the backward pass of F keeps x; otherwise it keeps y.
+// What the backward pass of a unary op keeps: x, or y, or nothing.
 template <class F>
-concept NeedsX = requires(float x) {
-  F::d_from_x(x);
+concept NeedsX = requires {
+  &F::template d_from_x<float>;
+};
+template <class F>
+concept NeedsY = requires {
+  &F::template d_from_y<float>;
+};
+template <class F>
+concept Constant = requires {
+  double(F::d);
 };
 
-template <class F, class T>
-MIXTAPE_HD T derivative(T v) {
-  if constexpr (NeedsX<F>)
-    return F::d_from_x(v);
+// How many numbers a unary op takes after x.
+template <class F>
+inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
+  return int{sizeof...(S)};
+}(&F::template f<float>);
+
+template <class F, class T, class... S>
+MIXTAPE_HD T derivative(T v, S... numbers) {
+  if constexpr (Constant<F>)
+    return T(F::d);
+  else if constexpr (NeedsX<F>)
+    return F::d_from_x(v, numbers...);
   else
-    return F::d_from_y(v);
+    return F::d_from_y(v, numbers...);
 }
 
-// Whether a derivative is the same everywhere: a number, not a function.
+// Whether a derivative of a binary op is a number.
 template <class F>
 concept ConstantA = requires {
   double(F::da);
@@ -58,10 +74,16 @@ MIXTAPE_HD T derivative_b(T a, T b, T c) {
     return F::db(a, b, c);
 }
 
-// Whether the result of a binary op is bool.
+// Whether the result is bool: what has no derivative at all.
 template <class F>
-concept Predicate = !ConstantA<F> && !requires(float x) {
+concept Predicate =
+    !NeedsX<F> && !NeedsY<F> && !Constant<F> && !ConstantA<F> && !requires(float x) {
   F::da(x, x, x);
+};
+
+template <class F>
+concept TakesIntegers = Predicate<F> || requires {
+  requires F::integers;
 };
 
 // A constant in the type that an op is computed in.

@@ -57,6 +57,11 @@ Kernel(const char*, void (*)(Launch&, Args...), void (*)(Launch&, Args...)) -> K
   }
 #endif
 
+// The numbers that a unary op takes besides x: a slope, two bounds.
+struct Numbers {
+  double value[2] = {};
+};
+
 enum class Reduce : int { Sum, Mean, Max, Min };
 
 // Stride, padding and dilation of a window over the last two dimensions (rows, columns).
@@ -107,8 +112,8 @@ struct AdamRule {
 };
 
 // --- elementwise.h's ops, by position in its lists ---
-MIXTAPE_KERNEL(unary, int op, In x, Out y);  // y = f(x), same shape
-MIXTAPE_KERNEL(unary_grad, int op, In v, In dy,
+MIXTAPE_KERNEL(unary, int op, In x, const Numbers& numbers, Out y);  // y = f(x, numbers...)
+MIXTAPE_KERNEL(unary_grad, int op, In v, In dy, const Numbers& numbers,
                Out dx);  // dx = dy * f', v is x or y as the op keeps
 MIXTAPE_KERNEL(binary, int op, In a, In b,
                Out c);  // c = f(a, b), same shape and dtype; numbers of all dtypes
@@ -118,13 +123,16 @@ MIXTAPE_KERNEL(binary_scalar, int op, In a, double b, bool swapped,
 // not wanted. dy has c's dtype; da and db have one dtype.
 MIXTAPE_KERNEL(binary_grad, int op, In a, In b, In c, In dy, Out da, Out db);
 MIXTAPE_KERNEL(binary_scalar_grad, int op, In a, double b, bool swapped, In c, In dy,
-               Out da);                                  // the same of binary_scalar
+               Out da);  // the same of binary_scalar
+MIXTAPE_KERNEL(plus_scaled, int op, In x, In a, In b, double s,
+               Out y);                                   // y = x + s f(a, b): Sub, Mul and Div
 MIXTAPE_KERNEL(where, In condition, In a, In b, Out c);  // c = condition ? a : b; condition bool
 
 // --- moving ---
 MIXTAPE_KERNEL(convert, In x, Out y);  // y = dtype(x): any dtype to any, any strides; also copies
 MIXTAPE_KERNEL(fill, double value, Out y);
-MIXTAPE_KERNEL(arange, double start, double step, Out y);  // dense; y[i] = start + i * step
+MIXTAPE_KERNEL(arange, double start, double step, Out y);    // dense; y[i] = start + i * step
+MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends exact
 MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or a wider float
 MIXTAPE_KERNEL(gather_rows, In table, In index,
                Out y);  // y[i, :] = table[index[i], :]; dense; index i64 [n], checked by the op

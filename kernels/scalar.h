@@ -14,14 +14,21 @@ namespace mixtape::kernels {
 
 // What an unqualified exp(x) means for scalars; other types bring their own by argument lookup.
 namespace math {
-using std::abs, std::cos, std::erf, std::exp, std::expm1, std::log, std::log1p, std::pow, std::sin,
-    std::sqrt, std::tanh;
+using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
+    std::erf, std::exp, std::exp2, std::expm1, std::floor, std::fmod, std::log, std::log10,
+    std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan, std::tanh,
+    std::trunc;
+template <class T>
+MIXTAPE_HD T round(T x) {  // to the nearest integer, ties to even
+  return std::nearbyint(x);
+}
 template <class T>
 MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
   return condition ? a : b;
 }
 MIXTAPE_HD constexpr bool both(bool a, bool b) { return a && b; }
 MIXTAPE_HD constexpr bool either(bool a, bool b) { return a || b; }
+MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
 }  // namespace math
 using namespace math;
 
@@ -36,7 +43,7 @@ struct OpList {
   static constexpr int size = sizeof...(Ops);
 };
 
-// What integers of every width compute in: 64 bits that wrap around, with x / 0 = 0.
+// What integers of every width compute in: 64 bits that wrap around, with x / 0 = x % 0 = 0.
 struct Whole {
   int64_t v = 0;
 
@@ -61,12 +68,21 @@ struct Whole {
     if (b.v == 0) return Whole(0);
     return b.v == -1 ? Whole(0) - a : Whole(a.v / b.v);  // the smallest / -1 would trap
   }
+  MIXTAPE_HD friend constexpr Whole operator-(Whole a) { return Whole(0) - a; }
   MIXTAPE_HD friend constexpr bool operator==(Whole a, Whole b) { return a.v == b.v; }
   MIXTAPE_HD friend constexpr bool operator!=(Whole a, Whole b) { return a.v != b.v; }
   MIXTAPE_HD friend constexpr bool operator<(Whole a, Whole b) { return a.v < b.v; }
   MIXTAPE_HD friend constexpr bool operator<=(Whole a, Whole b) { return a.v <= b.v; }
   MIXTAPE_HD friend constexpr bool operator>(Whole a, Whole b) { return a.v > b.v; }
   MIXTAPE_HD friend constexpr bool operator>=(Whole a, Whole b) { return a.v >= b.v; }
+  MIXTAPE_HD friend constexpr Whole abs(Whole a) { return a.v < 0 ? -a : a; }
+  MIXTAPE_HD friend constexpr Whole floor(Whole a) { return a; }
+  MIXTAPE_HD friend constexpr Whole ceil(Whole a) { return a; }
+  MIXTAPE_HD friend constexpr Whole round(Whole a) { return a; }
+  MIXTAPE_HD friend constexpr Whole trunc(Whole a) { return a; }
+  MIXTAPE_HD friend constexpr Whole fmod(Whole a, Whole b) {
+    return b.v == 0 || b.v == -1 ? Whole(0) : Whole(a.v % b.v);
+  }
   MIXTAPE_HD friend constexpr Whole pow(Whole a, Whole b) {  // by squaring; 1 / a^|b| truncates
     if (b.v < 0)
       return a.v == 1 || (a.v == -1 && b.v % 2 == 0) ? Whole(1) : Whole(a.v == -1 ? -1 : 0);

@@ -117,34 +117,78 @@ void for_ops(OpList<F...>, Body body) {
   (body.template operator()<F>(), ...);
 }
 
+// The numbers for ops that take some.
+const Numbers some_numbers{{-0.5, 0.75}};
+template <class F, class T, class Use>
+auto with_numbers(Use use) {
+  if constexpr (numbers_of<F> == 0)
+    return use();
+  else if constexpr (numbers_of<F> == 1)
+    return use(T(some_numbers.value[0]));
+  else
+    return use(T(some_numbers.value[0]), T(some_numbers.value[1]));
+}
+
 TEST(Unary, EveryOpViewAndDtype) {
   for_ops(UnaryOps{}, []<class F>() {
     const Domain d = domain_of<F>();
+    const auto f = [](double x) -> double {
+      return with_numbers<F, double>([&](auto... s) { return F::f(x, s...); });
+    };
     for_inputs([&](const Kind& kind) {
       for (const auto& dtypes : float_pairs) {
-        const DType in = dtypes.first, out = dtypes.second;
+        const DType in = dtypes.first, out = Predicate<F> ? boolean : dtypes.second;
         const Tensor x = numbers(kind, in, d.low, d.high, 1), y = result_like(x, out, false);
         const std::string what =
             std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
-        launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, y); });
-        expect_each(y, precision_of(out), what, [&](int64_t i) { return F::f(x.at(i)); });
+        launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, some_numbers, y); });
+        expect_each(y, precision_of(out), what, [&](int64_t i) { return f(x.at(i)); });
 
-        const Tensor v = NeedsX<F> ? x : y;
-        const Tensor dy = numbers(kind, out, -2, 2, 2), dx = result_like(x, in, true);
-        launch([&](Launch& l) { unary_grad(l, index_in<F>(UnaryOps{}), v, dy, dx); });
-        expect_each(dx, 4 * precision_of(in), what + " backward",
-                    [&](int64_t i) { return dy.at(i) * derivative<F>(v.at(i)); });
+        if constexpr (NeedsX<F> || NeedsY<F>) {
+          const Tensor v = NeedsX<F> ? x : y;
+          const Tensor dy = numbers(kind, out, -2, 2, 2), dx = result_like(x, in, true);
+          launch(
+              [&](Launch& l) { unary_grad(l, index_in<F>(UnaryOps{}), v, dy, some_numbers, dx); });
+          expect_each(dx, 4 * precision_of(in), what + " backward", [&](int64_t i) {
+            return dy.at(i) *
+                   with_numbers<F, double>([&](auto... s) { return derivative<F>(v.at(i), s...); });
+          });
+        }
       }
     });
   });
 }
 
+TEST(Unary, Integers) {
+  for_ops(UnaryOps{}, []<class F>() {
+    if constexpr (TakesIntegers<F>)
+      for (const DType t : {i64, i32, u8, boolean}) {
+        if (t == boolean && !Predicate<F>) continue;
+        for (const Kind& kind : kinds) {
+          const Tensor x = numbers(kind, t, t == u8 || t == boolean ? 0 : -6, 7, 3);
+          const Tensor y = result_like(x, Predicate<F> ? boolean : t, true);
+          launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, some_numbers, y); });
+          const std::string what =
+              std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
+          expect_each(y, 0, what, [&](int64_t i) -> double {
+            const Whole v(static_cast<int64_t>(x.at(i)));
+            const auto r = with_numbers<F, Whole>([&](auto... s) { return F::f(v, s...); });
+            if constexpr (Predicate<F>)
+              return r;
+            else
+              return t == u8 ? static_cast<uint8_t>(r.v) : static_cast<double>(r.v);
+          });
+        }
+      }
+  });
+}
+
 TEST(Unary, ElementsDoNotDependOnPosition) {
   const Tensor x = fill_in(Tensor({100}, f32), -4, 4, 3), whole({100}, f32);
-  launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), x, whole); });
+  launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), x, Numbers{}, whole); });
   for (int64_t i = 0; i < 100; ++i) {
     const Tensor part = x.with_layout(slice(x.layout(), 0, i, 100)), y({100 - i}, f32);
-    launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), part, y); });
+    launch([&](Launch& l) { unary(l, index_in<Gelu>(UnaryOps{}), part, Numbers{}, y); });
     for (int64_t k = i; k < 100; ++k) ASSERT_EQ(y.at(k - i), whole.at(k)) << i;
   }
 }
@@ -152,7 +196,7 @@ TEST(Unary, ElementsDoNotDependOnPosition) {
 TEST(Unary, SpecialValues) {
   const Tensor x = from({nan, inf, -inf, 0, -1}, {5}), y({5}, f32);
   const auto run = [&]<class F>() {
-    launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, y); });
+    launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, Numbers{}, y); });
     return to_vector(y);
   };
   const Values relu = run.operator()<Relu>();
@@ -171,7 +215,7 @@ TEST(Unary, SpecialValues) {
 
 TEST(Unary, InPlace) {
   const Tensor x = fill_in(Tensor({1003}, f32), -2, 2, 4), y = from(to_vector(x), {1003});
-  launch([&](Launch& l) { unary(l, index_in<Tanh>(UnaryOps{}), y, y); });
+  launch([&](Launch& l) { unary(l, index_in<Tanh>(UnaryOps{}), y, Numbers{}, y); });
   expect_each(y, 1e-6, "tanh in place", [&](int64_t i) { return std::tanh(x.at(i)); });
 }
 
@@ -286,31 +330,33 @@ TEST(Binary, GradientsDoNotReadWhatIsAbsent) {
 
 TEST(Binary, Integers) {
   for_ops(BinaryOps{}, []<class F>() {
-    for (const DType t : {i64, i32, u8, boolean}) {
-      if (t == boolean && !Predicate<F>) continue;
-      for (const Kind& kind : kinds) {
-        const DType to = Predicate<F> ? boolean : t;
-        const double low = t == u8 || t == boolean ? 0 : -6;
-        const Tensor a = numbers(kind, t, low, 7, 7), b = fill_in(Tensor(a.shape(), t), low, 7, 8);
-        const Tensor c = result_like(a, to, false);
-        const std::string what =
-            std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
-        const auto want = [&](int64_t x, int64_t y) -> double {
-          const auto r = F::f(Whole(x), Whole(y));
-          if constexpr (Predicate<F>)
-            return r;
-          else
-            return t == u8    ? static_cast<uint8_t>(r.v)
-                   : t == i32 ? static_cast<int32_t>(r.v)
-                              : static_cast<double>(r.v);
-        };
-        const auto at = [](const Tensor& x, int64_t i) { return static_cast<int64_t>(x.at(i)); };
-        launch([&](Launch& l) { binary(l, index_in<F>(BinaryOps{}), a, b, c); });
-        expect_each(c, 0, what, [&](int64_t i) { return want(at(a, i), at(b, i)); });
-        launch([&](Launch& l) { binary_scalar(l, index_in<F>(BinaryOps{}), a, 3, false, c); });
-        expect_each(c, 0, what + " scalar", [&](int64_t i) { return want(at(a, i), 3); });
+    if constexpr (TakesIntegers<F>)
+      for (const DType t : {i64, i32, u8, boolean}) {
+        if (t == boolean && !Predicate<F>) continue;
+        for (const Kind& kind : kinds) {
+          const DType to = Predicate<F> ? boolean : t;
+          const double low = t == u8 || t == boolean ? 0 : -6;
+          const Tensor a = numbers(kind, t, low, 7, 7),
+                       b = fill_in(Tensor(a.shape(), t), low, 7, 8);
+          const Tensor c = result_like(a, to, false);
+          const std::string what =
+              std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
+          const auto want = [&](int64_t x, int64_t y) -> double {
+            const auto r = F::f(Whole(x), Whole(y));
+            if constexpr (Predicate<F>)
+              return r;
+            else
+              return t == u8    ? static_cast<uint8_t>(r.v)
+                     : t == i32 ? static_cast<int32_t>(r.v)
+                                : static_cast<double>(r.v);
+          };
+          const auto at = [](const Tensor& x, int64_t i) { return static_cast<int64_t>(x.at(i)); };
+          launch([&](Launch& l) { binary(l, index_in<F>(BinaryOps{}), a, b, c); });
+          expect_each(c, 0, what, [&](int64_t i) { return want(at(a, i), at(b, i)); });
+          launch([&](Launch& l) { binary_scalar(l, index_in<F>(BinaryOps{}), a, 3, false, c); });
+          expect_each(c, 0, what + " scalar", [&](int64_t i) { return want(at(a, i), 3); });
+        }
       }
-    }
   });
 }
 
@@ -319,6 +365,11 @@ TEST(Binary, IntegersWrapAndNeverTrap) {
   EXPECT_EQ((Whole(low) / Whole(-1)).v, low);
   EXPECT_EQ((Whole(7) / Whole(0)).v, 0);
   EXPECT_EQ((Whole(-7) / Whole(2)).v, -3);
+  EXPECT_EQ(fmod(Whole(low), Whole(-1)).v, 0);
+  EXPECT_EQ(fmod(Whole(7), Whole(0)).v, 0);
+  EXPECT_EQ(Remainder::f(Whole(-7), Whole(3)).v, 2);
+  EXPECT_EQ(Remainder::f(Whole(7), Whole(-3)).v, -2);
+  EXPECT_EQ(abs(Whole(low)).v, low);
   EXPECT_EQ((Whole(low) - Whole(1)).v, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(pow(Whole(-3), Whole(3)).v, -27);
   EXPECT_EQ(pow(Whole(2), Whole(-1)).v, 0);
@@ -350,6 +401,27 @@ TEST(Binary, NanWinsAndTiesSplit) {
   }
   EXPECT_EQ(Pow::da(0.0, 0.0, 1.0), 0);
   EXPECT_EQ(Pow::db(0.0, 2.0, 0.0), 0);
+}
+
+TEST(PlusScaled, EveryOpViewAndDtype) {
+  for_ops(OpList<Sub, Mul, Div>{}, []<class F>() {
+    for_inputs([&](const Kind& kind) {
+      for (const auto& [in, out] : float_pairs) {
+        const Tensor x = numbers(kind, in, -2, 2, 20), y = result_like(x, out, true);
+        const Tensor a = fill_in(Tensor(x.shape(), in), -2, 2, 21),
+                     b = fill_in(Tensor(x.shape(), in), 0.3, 2, 22);
+        launch([&](Launch& l) { plus_scaled(l, index_in<F>(BinaryOps{}), x, a, b, -1.5, y); });
+        expect_each(y, 2 * precision_of(out), kind.name,
+                    [&](int64_t i) { return x.at(i) - 1.5 * F::f(a.at(i), b.at(i)); });
+      }
+      const Tensor x = numbers(kind, i64, -9, 9, 23), y = result_like(x, i64, true);
+      launch([&](Launch& l) { plus_scaled(l, index_in<F>(BinaryOps{}), x, x, x, 3, y); });
+      expect_each(y, 0, kind.name, [&](int64_t i) {
+        const Whole v(static_cast<int64_t>(x.at(i)));
+        return static_cast<double>((v + Whole(3) * F::f(v, v)).v);
+      });
+    });
+  });
 }
 
 TEST(Where, EveryDtype) {
@@ -446,6 +518,21 @@ TEST(Arange, CountsInDouble) {
   EXPECT_EQ(to_vector(n), (Values{3, 1, -1, -3, -5}));
 }
 
+TEST(Linspace, MeetsBothEnds) {
+  const Tensor y({20001}, f64), one({1}, f32), n({4}, i32);
+  launch([&](Launch& l) { linspace(l, 0.1, 0.7, y); });
+  expect_each(y, 1e-15, "f64",
+              [](int64_t i) { return 0.1 + static_cast<double>(i) * 0.6 / 20000; });
+  EXPECT_EQ(y.at(0), 0.1);
+  EXPECT_EQ(y.at(20000), 0.7);
+  launch([&](Launch& l) {
+    linspace(l, 5, 9, one);
+    linspace(l, 6, -3, n);
+  });
+  EXPECT_EQ(one.at(0), 5);
+  EXPECT_EQ(to_vector(n), (Values{6, 3, 0, -3}));
+}
+
 TEST(Accumulate, NarrowIntoWideAndIntegers) {
   const std::pair<DType, DType> pairs[] = {{f32, f32},   {f16, f32}, {bf16, f32}, {f32, f64},
                                            {bf16, bf16}, {f16, f16}, {i64, i64},  {i32, i32}};
@@ -478,7 +565,7 @@ TEST(Elementwise, SameBitsForAnyThreads) {
     const Tensor da({301, 300}, f32), db({301, 300}, f32);
     launch([&](Launch& l) {
       binary_grad(l, index_in<Div>(BinaryOps{}), xt, xt, xt, xt, da, db);
-      unary(l, index_in<Gelu>(UnaryOps{}), x, y);
+      unary(l, index_in<Gelu>(UnaryOps{}), x, Numbers{}, y);
       binary(l, index_in<Mul>(BinaryOps{}), xt, xt, z);
       convert(l, x, h);
     });

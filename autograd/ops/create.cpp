@@ -43,17 +43,40 @@ Tensor zeros(const Shape& shape, DType dtype, Device device) {
 Tensor ones(const Shape& shape, DType dtype, Device device) {
   return full(shape, 1, dtype, device);
 }
+Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 Tensor full_like(const Tensor& x, double value) {
   return full(x.shape(), value, x.dtype(), x.device());
 }
 
+template <class T>
+Tensor from_data(const T* data, const Shape& shape) {
+  Tensor y(shape, dtype_of<T>());
+  check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
+  std::copy_n(data, y.numel(), y.data<T>());
+  return y;
+}
+template Tensor from_data(const double*, const Shape&);
+template Tensor from_data(const float*, const Shape&);
+template Tensor from_data(const Half*, const Shape&);
+template Tensor from_data(const BFloat16*, const Shape&);
+template Tensor from_data(const int64_t*, const Shape&);
+template Tensor from_data(const int32_t*, const Shape&);
+template Tensor from_data(const uint8_t*, const Shape&);
+template Tensor from_data(const bool*, const Shape&);
+
 Tensor arange(double start, double stop, double step, DType dtype, Device device) {
   check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),
         "arange from {} to {} by {}", start, stop, step);
-  const int64_t n = std::max<int64_t>(0, static_cast<int64_t>(std::ceil((stop - start) / step)));
-  return made(kernels::arange, Shape{n}, dtype, device, start, step);
+  const double n = std::max(0.0, std::ceil((stop - start) / step));
+  check(n <= 0x1p53, "arange from {} to {} by {} has {} elements", start, stop, step, n);
+  return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
+}
+
+Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device) {
+  check(n >= 0 && std::isfinite(stop - start), "{} numbers from {} to {}", n, start, stop);
+  return made(kernels::linspace, Shape{n}, dtype, device, start, stop);
 }
 
 Tensor eye(int64_t n, DType dtype, Device device) {
@@ -78,6 +101,9 @@ Tensor normal(const Shape& shape, double mean, double std, DType dtype, Device d
 Tensor randn(const Shape& shape, DType dtype, Device device) {
   return normal(shape, 0, 1, dtype, device);
 }
+
+Tensor rand_like(const Tensor& x) { return rand(x.shape(), x.dtype(), x.device()); }
+Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device()); }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "integers from {} to below {}", low, high);

@@ -1,5 +1,4 @@
-// Elementwise ops: one op for every struct in kernels/elementwise.h, and the few that are not maths
-// (where, masked_fill, cast, clone).
+// Elementwise maths: one op for every struct of kernels/unary.h and kernels/binary.h.
 
 #include "kernels/elementwise.h"
 
@@ -28,27 +27,60 @@ Expr pow(const Expr& a, const Expr& b) {
 namespace {
 
 template <class F>
+void check_elements(DType t) {
+  if constexpr (kernels::Predicate<F>)
+    return;
+  else if constexpr (kernels::TakesIntegers<F>)
+    check(t != boolean, "of bool elements (convert them to a number dtype)");
+  else
+    check(is_float(t), "of {} elements (convert them to a float dtype)", t);
+}
+void check_number(DType t, double s) {
+  check(is_float(t) || s == std::trunc(s), "of {} elements and {} (convert them to a float dtype)",
+        t, s);
+}
+
+// y = f(x, numbers...)
+template <class F, class... Number>
 struct Unary {
+  static constexpr OpInfo info = F::info;
+  static constexpr int id = kernels::index_in<F>(kernels::UnaryOps{});
+  static_assert(sizeof...(Number) == kernels::numbers_of<F>);
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
+    check_elements<F>(x.dtype());
+    (check_number(x.dtype(), s), ...);
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::unary, id, x, kernels::Numbers{{s...}}, y);
+    if constexpr (kernels::NeedsX<F>) ctx.save(x);
+    if constexpr (kernels::NeedsY<F>) ctx.save_result(y);
+    return y;
+  }
+  // dx = dy f'
+  static Grads backward(const Ctx& ctx, const Tensor& dy, Number... s) {
+    if constexpr (kernels::Constant<F>) {
+      return {Expr(F::d).times(dy)};
+    } else {
+      const Tensor v = ctx.saved(0);
+      if (grad_enabled())
+        return {kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...).times(dy)};
+      Tensor dx = ctx.like(0);
+      ctx.run(kernels::unary_grad, id, v, dy, kernels::Numbers{{s...}}, dx);
+      return {dx};
+    }
+  }
+};
+
+// Whether something is true of x.
+template <class F>
+struct Property {
   static constexpr OpInfo info = F::info;
   static constexpr int id = kernels::index_in<F>(kernels::UnaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& x) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
-    Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::unary, id, x, y);
-    if constexpr (kernels::NeedsX<F>)
-      ctx.save(x);
-    else
-      ctx.save_result(y);
+    Tensor y = ctx.output(x.shape(), boolean);
+    ctx.run(kernels::unary, id, x, kernels::Numbers{}, y);
     return y;
-  }
-  // dx = dy f'
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor v = ctx.saved(0);
-    if (grad_enabled()) return {kernels::derivative<F>(Expr(cast(v, dy.dtype()))).times(dy)};
-    Tensor dx = ctx.like(0);
-    ctx.run(kernels::unary_grad, id, v, dy, dx);
-    return {dx};
   }
 };
 
@@ -97,7 +129,7 @@ struct Binary {
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
-    check(a.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+    check_elements<F>(a.dtype());
     Tensor c = ctx.output(a.shape());
     ctx.run(kernels::binary, id, a, b, c);
     if (const unsigned reads = reads_da<F>() | reads_db<F>(); ctx.recording() && reads) {
@@ -172,10 +204,8 @@ struct WithScalar {
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
-    check(x.dtype() != boolean || kernels::Predicate<F>,
-          "of bool elements (convert them to a number dtype)");
-    check(is_float(x.dtype()) || kernels::Predicate<F> || s == std::trunc(s),
-          "of {} elements and {} (convert them to a float dtype)", x.dtype(), s);
+    check_elements<F>(x.dtype());
+    if constexpr (!kernels::Predicate<F>) check_number(x.dtype(), s);
     Tensor y = ctx.output(x.shape(), kernels::Predicate<F> ? boolean : ctx.dtype());
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
     if constexpr (!kernels::Predicate<F>) {
@@ -212,66 +242,53 @@ struct WithScalarGrad : WithScalar<F, Swapped> {
   }
 };
 
-struct WhereOp {
-  static constexpr OpInfo info{
-      "where", Precision::Widest, {Role::Mask, Role::Activation, Role::Activation}};
+// y = x + value f(a, b), rounded once.
+template <class F>
+struct PlusScaled {
+  static constexpr std::string_view prefix = "addc", base = F::info.name;
+  static constexpr OpInfo info{{joined<prefix, base>.data(), joined<prefix, base>.size()},
+                               Precision::Widest};
   static constexpr bool broadcasts = true;
-  static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& a, const Tensor& b, double value) {
+    check_elements<F>(x.dtype());
+    check_number(x.dtype(), value);
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::plus_scaled, Binary<F>::id, x, a, b, value, y);
+    ctx.save(a, b);
+    return y;
+  }
+  // dx = dy, da = value dy df/da, db = value dy df/db
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
+    const auto rule = [&](unsigned reads, auto partial) {
+      const Expr a = operand(ctx, reads & 5 ? 1 : 0, 0, dy.dtype()),
+                 b = operand(ctx, reads, 1, dy.dtype());
+      return (partial(a, b, reads & 4 ? F::f(a, b) : Expr(0)) * value).times(dy);
+    };
+    return ctx.grads([&] { return dy; },
+                     [&] { return rule(reads_da<F>(), kernels::derivative_a<F, Expr>); },
+                     [&] { return rule(reads_db<F>(), kernels::derivative_b<F, Expr>); });
+  }
+};
+
+struct Lerp {
+  static constexpr OpInfo info{"lerp", Precision::Widest};
+  static constexpr bool broadcasts = true;
+  // From the nearer end, so that a weight of 1 gives b.
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, double weight) {
+    check(is_float(a.dtype()), "of {} elements (convert them to a float dtype)", a.dtype());
     Tensor y = ctx.output(a.shape());
-    // (A policy may ask for a result wider than the operands, which the kernel only moves.)
-    ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
-    ctx.save(condition);
+    constexpr int sub = kernels::index_in<kernels::Sub>(kernels::BinaryOps{});
+    if (weight < 0.5)
+      ctx.run(kernels::plus_scaled, sub, a, b, a, weight, y);
+    else
+      ctx.run(kernels::plus_scaled, sub, b, a, b, 1 - weight, y);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor condition = ctx.saved(0),
-                 none = expand(zeros({}, dy.dtype(), dy.device()), dy.shape());
-    return ctx.grads([] { return Tensor(); }, [&] { return call<WhereOp>(condition, dy, none); },
-                     [&] { return call<WhereOp>(condition, none, dy); });
+  // da = (1 - weight) dy, db = weight dy
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double weight) {
+    return ctx.grads([&] { return mul(dy, 1 - weight); }, [&] { return mul(dy, weight); });
   }
-};
-
-struct MaskedFill {
-  static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
-    if (x.dtype() == f16 && std::isfinite(value)) value = std::clamp(value, -65504.0, 65504.0);
-    if (x.dtype() == bf16 && std::isfinite(value))
-      value = std::clamp(value, -0x1.fep127, 0x1.fep127);
-    Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::where, mask, expand(full({}, value, x.dtype(), x.device()), x.shape()), x, y);
-    ctx.save(mask);
-    return y;
-  }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return {call<MaskedFill>(dy, ctx.saved(0), 0.0)};
-  }
-};
-
-struct Cast {
-  static constexpr OpInfo info{"cast"};
-  static constexpr bool moves_only = true;
-  static Tensor forward(Ctx& ctx, const Tensor& x, DType to) {
-    Tensor y = ctx.output(x.shape(), to);
-    ctx.run(kernels::convert, x, y);
-    return y;
-  }
-  // The engine converts a gradient to the dtype its receiver wants; there is nothing else to do.
-  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
-};
-struct CastToInteger {  // piecewise constant: no gradient
-  static constexpr OpInfo info{"cast_to_integer"};
-  static Tensor forward(Ctx& ctx, const Tensor& x, DType to) { return Cast::forward(ctx, x, to); }
-};
-
-struct Clone {
-  static constexpr OpInfo info{"clone"};
-  static constexpr bool moves_only = true;
-  static Tensor forward(Ctx& ctx, const Tensor& x) {
-    Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::convert, x, y);
-    return y;
-  }
-  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
 };
 
 }  // namespace
@@ -283,36 +300,89 @@ Tensor div(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Div>>
 Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Maximum>>(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Minimum>>(a, b); }
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  return call<Binary<kernels::Remainder>>(a, b);
+}
+Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
 Tensor add(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Add, false>>(a, b); }
 Tensor sub(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Sub, false>>(a, b); }
 Tensor mul(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Mul, false>>(a, b); }
 Tensor div(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Div, false>>(a, b); }
 Tensor pow(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Pow, false>>(a, b); }
+Tensor remainder(const Tensor& a, double b) {
+  return call<WithScalarGrad<kernels::Remainder, false>>(a, b);
+}
 Tensor sub(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Sub, true>>(b, a); }
 Tensor div(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Div, true>>(b, a); }
-
-Tensor neg(const Tensor& x) {
-  return is_float(x.dtype()) ? call<Unary<kernels::Neg>>(x) : sub(0, x);
+Tensor pow(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Pow, true>>(b, a); }
+Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
+  const Scope scope(kernels::Clamp::info.name);
+  check(low || high, "no bound is given");
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  return call<Unary<kernels::Clamp, double, double>>(x, low.value_or(-infinity),
+                                                     high.value_or(infinity));
 }
+Tensor lerp(const Tensor& a, const Tensor& b, double weight) { return call<Lerp>(a, b, weight); }
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
+  return call<PlusScaled<kernels::Mul>>(x, a, b, value);
+}
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
+  return call<PlusScaled<kernels::Div>>(x, a, b, value);
+}
+
+Tensor neg(const Tensor& x) { return call<Unary<kernels::Neg>>(x); }
 Tensor abs(const Tensor& x) { return call<Unary<kernels::Abs>>(x); }
+Tensor sign(const Tensor& x) { return call<Unary<kernels::Sign>>(x); }
+Tensor floor(const Tensor& x) { return call<Unary<kernels::Floor>>(x); }
+Tensor ceil(const Tensor& x) { return call<Unary<kernels::Ceil>>(x); }
+Tensor round(const Tensor& x) { return call<Unary<kernels::Round>>(x); }
+Tensor trunc(const Tensor& x) { return call<Unary<kernels::Trunc>>(x); }
 Tensor square(const Tensor& x) { return call<Unary<kernels::Square>>(x); }
 Tensor sqrt(const Tensor& x) { return call<Unary<kernels::Sqrt>>(x); }
 Tensor rsqrt(const Tensor& x) { return call<Unary<kernels::Rsqrt>>(x); }
 Tensor reciprocal(const Tensor& x) { return call<Unary<kernels::Reciprocal>>(x); }
 Tensor exp(const Tensor& x) { return call<Unary<kernels::Exp>>(x); }
+Tensor exp2(const Tensor& x) { return call<Unary<kernels::Exp2>>(x); }
 Tensor expm1(const Tensor& x) { return call<Unary<kernels::Expm1>>(x); }
 Tensor log(const Tensor& x) { return call<Unary<kernels::Log>>(x); }
+Tensor log2(const Tensor& x) { return call<Unary<kernels::Log2>>(x); }
+Tensor log10(const Tensor& x) { return call<Unary<kernels::Log10>>(x); }
 Tensor log1p(const Tensor& x) { return call<Unary<kernels::Log1p>>(x); }
 Tensor sin(const Tensor& x) { return call<Unary<kernels::Sin>>(x); }
 Tensor cos(const Tensor& x) { return call<Unary<kernels::Cos>>(x); }
+Tensor tan(const Tensor& x) { return call<Unary<kernels::Tan>>(x); }
+Tensor asin(const Tensor& x) { return call<Unary<kernels::Asin>>(x); }
+Tensor acos(const Tensor& x) { return call<Unary<kernels::Acos>>(x); }
+Tensor atan(const Tensor& x) { return call<Unary<kernels::Atan>>(x); }
+Tensor sinh(const Tensor& x) { return call<Unary<kernels::Sinh>>(x); }
+Tensor cosh(const Tensor& x) { return call<Unary<kernels::Cosh>>(x); }
 Tensor erf(const Tensor& x) { return call<Unary<kernels::Erf>>(x); }
+
 Tensor relu(const Tensor& x) { return call<Unary<kernels::Relu>>(x); }
+Tensor relu6(const Tensor& x) { return call<Unary<kernels::Relu6>>(x); }
+Tensor selu(const Tensor& x) { return call<Unary<kernels::Selu>>(x); }
 Tensor gelu(const Tensor& x) { return call<Unary<kernels::Gelu>>(x); }
 Tensor gelu_tanh(const Tensor& x) { return call<Unary<kernels::GeluTanh>>(x); }
 Tensor silu(const Tensor& x) { return call<Unary<kernels::Silu>>(x); }
 Tensor sigmoid(const Tensor& x) { return call<Unary<kernels::Sigmoid>>(x); }
+Tensor hardsigmoid(const Tensor& x) { return call<Unary<kernels::Hardsigmoid>>(x); }
+Tensor hardswish(const Tensor& x) { return call<Unary<kernels::Hardswish>>(x); }
+Tensor mish(const Tensor& x) { return call<Unary<kernels::Mish>>(x); }
 Tensor tanh(const Tensor& x) { return call<Unary<kernels::Tanh>>(x); }
+Tensor softsign(const Tensor& x) { return call<Unary<kernels::Softsign>>(x); }
 Tensor softplus(const Tensor& x) { return call<Unary<kernels::Softplus>>(x); }
+Tensor log_sigmoid(const Tensor& x) { return call<Unary<kernels::LogSigmoid>>(x); }
+Tensor leaky_relu(const Tensor& x, double slope) {
+  return call<Unary<kernels::LeakyRelu, double>>(x, slope);
+}
+Tensor elu(const Tensor& x, double alpha) { return call<Unary<kernels::Elu, double>>(x, alpha); }
+Tensor glu(const Tensor& x, int dim) {
+  const Scope scope(kernels::Glu::info.name);
+  const int64_t half = x.size(dim) / 2;
+  check(x.size(dim) % 2 == 0, "dimension {} has {} elements, which cannot be halved", dim,
+        x.size(dim));
+  return call<Binary<kernels::Glu>>(narrow(x, dim, 0, half), narrow(x, dim, half, half));
+}
 
 Tensor eq(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Equal>>(a, b); }
 Tensor ne(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::NotEqual>>(a, b); }
@@ -328,32 +398,12 @@ Tensor gt(const Tensor& a, double b) { return call<WithScalar<kernels::Greater, 
 Tensor ge(const Tensor& a, double b) {
   return call<WithScalar<kernels::GreaterEqual, false>>(a, b);
 }
-
 Tensor logical_and(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::And>>(a, b); }
 Tensor logical_or(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Or>>(a, b); }
-
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  return call<WhereOp>(condition, a, b);
-}
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  const Scope scope(MaskedFill::info.name);
-  return call<MaskedFill>(x, expand(mask, x.shape()), value);
-}
-
-Tensor cast(const Tensor& x, DType to) {
-  if (x.dtype() == to) return x;
-  return is_float(to) ? call<Cast>(x, to) : call<CastToInteger>(x, to);
-}
-Tensor clone(const Tensor& x) { return call<Clone>(x); }
-Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
-Tensor detach(const Tensor& x) { return x.detach(); }
-
-Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
-Tensor Tensor::clone() const { return mixtape::clone(*this); }
-Tensor Tensor::contiguous() const { return mixtape::contiguous(*this); }
-Tensor Tensor::to(Device where) const {
-  if (where == device()) return *this;
-  fail("moving a tensor from {} to {}: this build has no CUDA device", device(), where);
-}
+Tensor logical_xor(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Xor>>(a, b); }
+Tensor logical_not(const Tensor& x) { return call<Property<kernels::Not>>(x); }
+Tensor isnan(const Tensor& x) { return call<Property<kernels::IsNan>>(x); }
+Tensor isinf(const Tensor& x) { return call<Property<kernels::IsInf>>(x); }
+Tensor isfinite(const Tensor& x) { return call<Property<kernels::IsFinite>>(x); }
 
 }  // namespace mixtape

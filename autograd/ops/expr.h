@@ -2,6 +2,8 @@
 // Expr: a tensor or a constant. Instantiating a derivative of an elementwise op (kernels/) with it
 // writes that derivative on the tape, which is what gives every such op second and higher order.
 
+#include <cmath>
+
 #include "autograd/ops.h"
 
 namespace mixtape {
@@ -16,7 +18,10 @@ struct Expr {
   // This times a gradient.
   Tensor times(const Tensor& dy) const {
     if (t) return mul(dy, cast(t, dy.dtype()));
-    return constant == 1 ? dy : constant == -1 ? neg(dy) : mul(dy, constant);
+    return constant == 1    ? dy
+           : constant == -1 ? neg(dy)
+           : constant == 0  ? zeros_like(dy)
+                            : mul(dy, constant);
   }
 };
 
@@ -58,6 +63,9 @@ inline Expr operator<(const Expr& a, const Expr& b) {
 inline Expr operator<=(const Expr& a, const Expr& b) {
   return b.t ? le(whole(a), b.t) : le(whole(a), b.constant);
 }
+inline Expr operator>=(const Expr& a, const Expr& b) {
+  return b.t ? ge(whole(a), b.t) : ge(whole(a), b.constant);
+}
 inline Expr operator==(const Expr& a, const Expr& b) {
   return b.t ? eq(whole(a), b.t) : eq(whole(a), b.constant);
 }
@@ -69,13 +77,16 @@ inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
   return where(condition.t, operand(a), operand(b));
 }
 inline Expr exp(const Expr& x) { return exp(x.t); }
-inline Expr log(const Expr& x) { return log(x.t); }
+inline Expr log(const Expr& x) { return x.t ? Expr(log(x.t)) : Expr(std::log(x.constant)); }
 inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
 inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr erf(const Expr& x) { return erf(x.t); }
 inline Expr abs(const Expr& x) { return abs(x.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }
+inline Expr sinh(const Expr& x) { return sinh(x.t); }
+inline Expr cosh(const Expr& x) { return cosh(x.t); }
+inline Expr floor(const Expr& x) { return floor(x.t); }
 
 // Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
 struct Reads {
@@ -102,6 +113,8 @@ inline Reads operator<(Reads a, Reads b) { return a | b; }
 inline Reads operator==(Reads a, Reads b) { return a | b; }
 inline Reads select(Reads c, Reads a, Reads b) { return c | a | b; }
 inline Reads pow(Reads a, Reads b) { return a | b; }
+inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }
+inline Reads floor(Reads a) { return a; }
 
 }  // namespace mixtape

@@ -36,6 +36,18 @@ const Tensor& rewrite(std::string_view op, const Tensor& x, bool history, const 
 
 Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape()), x.dtype()); }
 
+// x = f(x, y), with y converted to x's dtype, but not from a float to an integer: of 0.5 nothing
+// would be left.
+template <class F>
+const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y, const F& f) {
+  return rewrite(op, x, y.requires_grad(), [&](const Tensor& t) {
+    check(is_float(t.dtype()) || !is_float(y.dtype()),
+          "of {} elements and {} ones, which would be truncated (convert one with .to())",
+          t.dtype(), y.dtype());
+    return f(t, fitting(t, y));
+  });
+}
+
 }  // namespace
 
 const Tensor& fill_(const Tensor& x, double value) {
@@ -48,18 +60,31 @@ const Tensor& copy_(const Tensor& x, const Tensor& from) {
                  [&](const Tensor& t) { return fitting(t, from); });
 }
 const Tensor& add_(const Tensor& x, const Tensor& y) {
-  return rewrite("add_", x, y.requires_grad(),
-                 [&](const Tensor& t) { return add(t, fitting(t, y)); });
+  return combine("add_", x, y, [](const Tensor& a, const Tensor& b) { return add(a, b); });
+}
+const Tensor& sub_(const Tensor& x, const Tensor& y) {
+  return combine("sub_", x, y, [](const Tensor& a, const Tensor& b) { return sub(a, b); });
 }
 const Tensor& mul_(const Tensor& x, const Tensor& y) {
-  return rewrite("mul_", x, y.requires_grad(),
-                 [&](const Tensor& t) { return mul(t, fitting(t, y)); });
+  return combine("mul_", x, y, [](const Tensor& a, const Tensor& b) { return mul(a, b); });
+}
+const Tensor& div_(const Tensor& x, const Tensor& y) {
+  return combine("div_", x, y, [](const Tensor& a, const Tensor& b) { return div(a, b); });
 }
 const Tensor& add_(const Tensor& x, double y) {
   return rewrite("add_", x, false, [&](const Tensor& t) { return add(t, y); });
 }
+const Tensor& sub_(const Tensor& x, double y) {
+  return rewrite("sub_", x, false, [&](const Tensor& t) { return sub(t, y); });
+}
 const Tensor& mul_(const Tensor& x, double y) {
   return rewrite("mul_", x, false, [&](const Tensor& t) { return mul(t, y); });
+}
+const Tensor& div_(const Tensor& x, double y) {
+  return rewrite("div_", x, false, [&](const Tensor& t) { return div(t, y); });
+}
+const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
+  return rewrite("clamp_", x, false, [&](const Tensor& t) { return clamp(t, low, high); });
 }
 
 }  // namespace mixtape

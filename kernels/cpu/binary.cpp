@@ -90,6 +90,17 @@ void scalar_gradient(void* const* p, int64_t n, const void* context) {
     run([=](L x, L z) { return derivative_a<F>(x, b, z); });
 }
 
+template <class F, class T, class Ty>
+void add_scaled(void* const* p, int64_t n, const void* context) {
+  const T* const x = static_cast<const T*>(p[0]);
+  const T* const a = static_cast<const T*>(p[1]);
+  const T* const b = static_cast<const T*>(p[2]);
+  Ty* const y = static_cast<Ty*>(p[3]);
+  const auto s = number<typename Elements<T>::type>(*static_cast<const double*>(context));
+  for (int64_t i = 0; i < n; i += Elements<T>::width)
+    put(y + i, get<T>(x + i) + s * F::f(get<T>(a + i), get<T>(b + i)));
+}
+
 struct Pairwise {
   template <class F>
   static Strip of(DType a, DType c) {
@@ -100,6 +111,15 @@ struct WithScalar {
   template <class F>
   static Strip of(DType a, DType c) {
     return pick<F>(a, c, []<class T, class Tc>() -> Strip { return &with_scalar<F, T, Tc>; });
+  }
+};
+struct PlusScaled {
+  template <class F>
+  static Strip of(DType x, DType y) {
+    if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
+      return pick<F>(x, y, []<class T, class Ty>() -> Strip { return &add_scaled<F, T, Ty>; });
+    else
+      return nullptr;
   }
 };
 struct BothGradients {
@@ -160,6 +180,10 @@ void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In
   const Strip strip = scalar_strip<ScalarGradient>(op, scalar, operand_dtype(a, a, dy, da.dtype),
                                                    dy.dtype, da.dtype);
   for_strips(launch, {&a, &c, &dy, &da}, strip, &scalar);
+}
+
+void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
+  for_strips(launch, {&x, &a, &b, &y}, strip_of<PlusScaled>(BinaryOps{}, op, x.dtype, y.dtype), &s);
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -45,7 +45,7 @@ Strip pick(DType in, DType out, Make make) {
       return visit_float(
           in, out, [&]<class T, class To>() -> Strip { return make.template operator()<T, To>(); });
     return visit(in, [&]<class T>() -> Strip {
-      if constexpr (is_integer(dtype_of<T>()))
+      if constexpr (TakesIntegers<F> && is_integer(dtype_of<T>()))
         return make.template operator()<T, T>();
       else
         return nullptr;

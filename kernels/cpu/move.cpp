@@ -9,8 +9,8 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strips.h"
-#include "kernels/scalar.h"
 #include "kernels/kernels.h"
+#include "kernels/scalar.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -90,6 +90,20 @@ void arange(Launch&, double start, double step, Out y) {
     parallel_ranges(y.size(), 16384, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         to[i] = convert_to<T>(start + static_cast<double>(i) * step);
+    });
+  });
+}
+
+// Counted from the nearer end, so that both come out exact.
+void linspace(Launch&, double start, double stop, Out y) {
+  const int64_t last = y.size() - 1;
+  const double step = last > 0 ? (stop - start) / static_cast<double>(last) : 0;
+  visit(y.dtype, [&]<class T>() {
+    T* const to = y.as<T>();
+    parallel_ranges(y.size(), 16384, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = convert_to<T>(2 * i <= last ? start + static_cast<double>(i) * step
+                                            : stop - static_cast<double>(last - i) * step);
     });
   });
 }

@@ -1,60 +1,72 @@
-// y = f(x) and dx = dy * f' for every op of elementwise.h, on SIMD lanes.
+// y = f(x) and dx = dy * f' for every unary op.
 
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/strips.h"
-#include "kernels/elementwise.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
 
-template <class F, class Tx, class Ty>
-void forward(void* const* p, int64_t n, const void*) {
-  const Tx* const x = static_cast<const Tx*>(p[0]);
-  Ty* const y = static_cast<Ty*>(p[1]);
-  for (int64_t i = 0; i < n; i += Lanes<math_t<Tx>>::width) store(y + i, F::f(load(x + i)));
+// body(numbers...) with as many as F takes, in the type that it is computed in.
+template <class F, class V, class Body>
+void with_numbers(const void* context, Body body) {
+  const double* const s = static_cast<const Numbers*>(context)->value;
+  if constexpr (numbers_of<F> == 0)
+    body();
+  else if constexpr (numbers_of<F> == 1)
+    body(number<V>(s[0]));
+  else
+    body(number<V>(s[0]), number<V>(s[1]));
 }
 
 template <class F, class Tx, class Ty>
-void backward(void* const* p, int64_t n, const void*) {
-  using M = math_t<Tx>;
+void forward(void* const* p, int64_t n, const void* context) {
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  Ty* const y = static_cast<Ty*>(p[1]);
+  with_numbers<F, typename Elements<Tx>::type>(context, [=](auto... s) {
+    for (int64_t i = 0; i < n; i += Elements<Tx>::width) put(y + i, F::f(get<Tx>(x + i), s...));
+  });
+}
+
+template <class F, class Tx, class Ty>
+void backward(void* const* p, int64_t n, const void* context) {
+  using L = Lanes<math_t<Tx>>;
   using Tv = std::conditional_t<NeedsX<F>, Tx, Ty>;
   const Tv* const v = static_cast<const Tv*>(p[0]);
   const Ty* const dy = static_cast<const Ty*>(p[1]);
   Tx* const dx = static_cast<Tx*>(p[2]);
-  for (int64_t i = 0; i < n; i += Lanes<M>::width)
-    store(dx + i, load<Ty, M>(dy + i) * derivative<F>(load<Tv, M>(v + i)));
+  with_numbers<F, L>(context, [=](auto... s) {
+    for (int64_t i = 0; i < n; i += L::width)
+      store(dx + i, get<Tx>(dy + i) * derivative<F>(get<Tx>(v + i), s...));
+  });
 }
 
-template <class F>
-Strip pick_forward(DType x, DType y) {
-  return visit_float(x, y, []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
-}
-template <class F>
-Strip pick_backward(DType x, DType y) {
-  return visit_float(x, y, []<class Tx, class Ty>() -> Strip { return &backward<F, Tx, Ty>; });
-}
-
-using Pick = Strip (*)(DType, DType);
-template <class... F>
-Pick forward_of(OpList<F...>, int op) {
-  static constexpr Pick table[] = {&pick_forward<F>...};
-  return table[op];
-}
-template <class... F>
-Pick backward_of(OpList<F...>, int op) {
-  static constexpr Pick table[] = {&pick_backward<F>...};
-  return table[op];
-}
+struct Forward {
+  template <class F>
+  static Strip of(DType x, DType y) {
+    return pick<F>(x, y, []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
+  }
+};
+struct Backward {
+  template <class F>
+  static Strip of(DType x, DType y) {
+    return visit_float(x, y, []<class Tx, class Ty>() -> Strip {
+      if constexpr (NeedsX<F> || NeedsY<F>)
+        return &backward<F, Tx, Ty>;
+      else
+        return nullptr;
+    });
+  }
+};
 
 }  // namespace
 
-void unary(Launch& launch, int op, In x, Out y) {
-  for_strips(launch, {&x, &y}, forward_of(UnaryOps{}, op)(x.dtype, y.dtype));
+void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
+  for_strips(launch, {&x, &y}, strip_of<Forward>(UnaryOps{}, op, x.dtype, y.dtype), &numbers);
 }
 
-void unary_grad(Launch& launch, int op, In v, In dy, Out dx) {
-  for_strips(launch, {&v, &dy, &dx}, backward_of(UnaryOps{}, op)(dx.dtype, dy.dtype));
+void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
+  for_strips(launch, {&v, &dy, &dx}, strip_of<Backward>(UnaryOps{}, op, dx.dtype, dy.dtype),
+             &numbers);
 }
 
 }  // namespace mixtape::kernels::cpu

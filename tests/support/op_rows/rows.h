@@ -31,9 +31,10 @@ inline OpCase binary(std::string name, Op2 f, double low = -2, double high = 2) 
           .run = [f](In x) { return f(x[0], x[1]); },
           .empty = {{0, 4}, {0, 4}}};
 }
-inline OpCase with_scalar(std::string name, OpS f, double s, double low = -2, double high = 2) {
+inline OpCase with_scalar(std::string name, OpS f, double s, double low = -2, double high = 2,
+                          double away = 0) {
   return {.op = std::move(name),
-          .inputs = {{{3, 5}, low, high}},
+          .inputs = {{{3, 5}, low, high, Input::Real, away}},
           .run = [f, s](In x) { return f(x[0], s); },
           .empty = {{0, 4}}};
 }

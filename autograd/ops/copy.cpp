@@ -1,0 +1,101 @@
+// What chooses, converts or copies elements and computes nothing: where, masked_fill, cast, clone.
+
+#include <cmath>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+struct WhereOp {
+  static constexpr OpInfo info{
+      "where", Precision::Widest, {Role::Mask, Role::Activation, Role::Activation}};
+  static constexpr bool broadcasts = true;
+  static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
+    Tensor y = ctx.output(a.shape());
+    // (A policy may ask for a result wider than the operands, which the kernel only moves.)
+    ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
+    ctx.save(condition);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor condition = ctx.saved(0),
+                 none = expand(zeros({}, dy.dtype(), dy.device()), dy.shape());
+    return ctx.grads([] { return Tensor(); }, [&] { return call<WhereOp>(condition, dy, none); },
+                     [&] { return call<WhereOp>(condition, none, dy); });
+  }
+};
+
+struct MaskedFill {
+  static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
+    if (x.dtype() == f16 && std::isfinite(value)) value = std::clamp(value, -65504.0, 65504.0);
+    if (x.dtype() == bf16 && std::isfinite(value))
+      value = std::clamp(value, -0x1.fep127, 0x1.fep127);
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::where, mask, expand(full({}, value, x.dtype(), x.device()), x.shape()), x, y);
+    ctx.save(mask);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return {call<MaskedFill>(dy, ctx.saved(0), 0.0)};
+  }
+};
+
+struct Cast {
+  static constexpr OpInfo info{"cast"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x, DType to) {
+    Tensor y = ctx.output(x.shape(), to);
+    ctx.run(kernels::convert, x, y);
+    return y;
+  }
+  // The engine converts a gradient to the dtype its receiver wants; there is nothing else to do.
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
+};
+struct CastToInteger {  // piecewise constant: no gradient
+  static constexpr OpInfo info{"cast_to_integer"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, DType to) { return Cast::forward(ctx, x, to); }
+};
+
+struct Clone {
+  static constexpr OpInfo info{"clone"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::convert, x, y);
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
+};
+
+}  // namespace
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  return call<WhereOp>(condition, a, b);
+}
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  const Scope scope(MaskedFill::info.name);
+  return call<MaskedFill>(x, expand(mask, x.shape()), value);
+}
+
+Tensor cast(const Tensor& x, DType to) {
+  if (x.dtype() == to) return x;
+  return is_float(to) ? call<Cast>(x, to) : call<CastToInteger>(x, to);
+}
+Tensor clone(const Tensor& x) { return call<Clone>(x); }
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+Tensor detach(const Tensor& x) { return x.detach(); }
+
+Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
+Tensor Tensor::clone() const { return mixtape::clone(*this); }
+Tensor Tensor::contiguous() const { return mixtape::contiguous(*this); }
+Tensor Tensor::to(Device where) const {
+  if (where == device()) return *this;
+  fail("moving a tensor from {} to {}: this build has no CUDA device", device(), where);
+}
+
+}  // namespace mixtape
