@@ -162,7 +162,7 @@ struct Mish {
   template <class T>
   MIXTAPE_HD static T f(T x) {
     const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
-    return x * n / (n + T(2));
+    return x * (n / (n + T(2)));
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {

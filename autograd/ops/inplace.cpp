@@ -27,10 +27,11 @@ const Tensor& rewrite(std::string_view op, const Tensor& x, bool history, const 
       x.storage().use_count() == 1,
       "in place on storage that {} other tensors share: use the form without underscore, or NoGrad",
       x.storage().use_count() - 1);
-  const Tensor y = cast(expand(f(x), x.shape()), x.dtype());
-  x.set_data(y.is_contiguous() ? y : contiguous(y));
+  const Tensor old = x.detach();  // stays what it is if the op saves it
+  old.set_maker(x.maker());
+  const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
+  x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
   x.set_maker(y.maker());
-  x.storage()->bump_version();
   return x;
 }
 

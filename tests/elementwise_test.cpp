@@ -1,0 +1,550 @@
+// Elementwise ops as a user meets them: edges as in PyTorch, integers, errors, comparison
+// operators, creation, writing in place.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace {
+
+using Values = std::vector<double>;
+const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+
+Tensor row(const Values& v, DType dtype) { return from(v, {int64_t(v.size())}, dtype); }
+
+void expect_close(const Tensor& got, const Values& want, double tolerance,
+                  const std::string& what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double x = got.at(int64_t(i)), w = want[i];
+    const bool same = x == w || (std::isnan(x) && std::isnan(w));
+    EXPECT_TRUE(same || std::abs(x - w) <= tolerance * std::max(1.0, std::abs(w)))
+        << what << ", element " << i << ": " << x << ", PyTorch has " << w;
+  }
+}
+
+// f and its gradients by the fused kernels and by rules on the tape, in f64 and f32.
+void expect_edges(const std::string& name,
+                  const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                  const std::vector<Values>& x, const Values& y, const std::vector<Values>& dx) {
+  for (const DType dtype : {f64, f32})
+    for (const bool recorded : {false, true}) {
+      std::vector<Tensor> in;
+      for (const Values& v : x) in.push_back(row(v, dtype).set_requires_grad());
+      const Tensor out = f(in);
+      const std::string what = fmt::format("{} in {}", name, dtype);
+      expect_close(out, y, 1e-6, what);
+      const auto g = grad({out}, in, {.gradients = {ones_like(out)}, .create_graph = recorded});
+      for (size_t k = 0; k < in.size(); ++k)
+        expect_close(g[k], dx[k], 1e-6, what + (recorded ? ", recorded gradient" : ", gradient"));
+    }
+}
+
+// PyTorch 1.13, in f64. (Ours are limits where PyTorch has NaN: the slope of
+// softsign at infinity, and that of remainder by b at -inf.)
+const Values edges = {nan, inf, -inf, 0, 1, -2.5, 0.5, -3, 3, 6};
+const struct {
+  const char* name;
+  Tensor (*f)(const Tensor&);
+  Values y, dx;
+} unary_edges[] = {
+    {"log2",
+     log2,
+     {nan, inf, nan, -inf, 0, nan, -1, nan, 1.584962501, 2.584962501},
+     {nan, 0, 0, inf, 1.442695041, -0.5770780164, 2.885390082, -0.480898347, 0.480898347,
+      0.2404491735}},
+    {"log10",
+     log10,
+     {nan, inf, nan, -inf, 0, nan, -0.3010299957, nan, 0.4771212547, 0.7781512504},
+     {nan, 0, 0, inf, 0.4342944819, -0.1737177928, 0.8685889638, -0.1447648273, 0.1447648273,
+      0.07238241365}},
+    {"exp2",
+     exp2,
+     {nan, inf, 0, 1, 2, 0.1767766953, 1.414213562, 0.125, 8, 64},
+     {nan, inf, 0, 0.6931471806, 1.386294361, 0.1225322679, 0.9802581435, 0.08664339757,
+      5.545177444, 44.36141956}},
+    {"tan",
+     tan,
+     {nan, nan, nan, 0, 1.557407725, 0.7470222972, 0.5463024898, 0.1425465431, -0.1425465431,
+      -0.2910061914},
+     {nan, nan, nan, 1, 3.425518821, 1.558042313, 1.29844641, 1.020319517, 1.020319517,
+      1.084684603}},
+    {"asin",
+     asin,
+     {nan, nan, nan, 0, 1.570796327, nan, 0.5235987756, nan, nan, nan},
+     {nan, nan, nan, 1, inf, nan, 1.154700538, nan, nan, nan}},
+    {"acos",
+     acos,
+     {nan, nan, nan, 1.570796327, 0, nan, 1.047197551, nan, nan, nan},
+     {nan, nan, nan, -1, -inf, nan, -1.154700538, nan, nan, nan}},
+    {"atan",
+     atan,
+     {nan, 1.570796327, -1.570796327, 0, 0.7853981634, -1.19028995, 0.463647609, -1.249045772,
+      1.249045772, 1.405647649},
+     {nan, 0, 0, 1, 0.5, 0.1379310345, 0.8, 0.1, 0.1, 0.02702702703}},
+    {"sinh",
+     sinh,
+     {nan, inf, -inf, 0, 1.175201194, -6.050204481, 0.5210953055, -10.01787493, 10.01787493,
+      201.7131574},
+     {nan, inf, inf, 1, 1.543080635, 6.13228948, 1.127625965, 10.067662, 10.067662, 201.7156361}},
+    {"cosh",
+     cosh,
+     {nan, inf, inf, 1, 1.543080635, 6.13228948, 1.127625965, 10.067662, 10.067662, 201.7156361},
+     {nan, inf, -inf, 0, 1.175201194, -6.050204481, 0.5210953055, -10.01787493, 10.01787493,
+      201.7131574}},
+    {"sign", sign, {0, 1, -1, 0, 1, -1, 1, -1, 1, 1}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"floor", floor, {nan, inf, -inf, 0, 1, -3, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"ceil", ceil, {nan, inf, -inf, 0, 1, -2, 1, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"round", round, {nan, inf, -inf, 0, 1, -2, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"trunc", trunc, {nan, inf, -inf, 0, 1, -2, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"relu6", relu6, {nan, 6, 0, 0, 1, 0, 0.5, 0, 3, 6}, {0, 0, 0, 0, 1, 0, 1, 0, 1, 0}},
+    {"hardsigmoid",
+     hardsigmoid,
+     {nan, 1, 0, 0.5, 0.6666666667, 0.08333333333, 0.5833333333, 0, 1, 1},
+     {0, 0, 0, 0.1666666716, 0.1666666716, 0.1666666716, 0.1666666716, 0, 0, 0}},
+    {"hardswish",
+     hardswish,
+     {nan, inf, nan, 0, 0.6666666667, -0.2083333333, 0.2916666667, 0, 3, 6},
+     {nan, 1, 0, 0.5, 0.8333333333, -0.3333333333, 0.6666666667, -0.5, 1.5, 1}},
+    {"selu",
+     selu,
+     {nan, inf, -1.758099341, 0, 1.050700987, -1.613785759, 0.5253504937, -1.670568729, 3.152102962,
+      6.304205924},
+     {nan, 1.050700987, 0, 1.758099341, 1.050700987, 0.144313582, 1.050700987, 0.08753061208,
+      1.050700987, 1.050700987}},
+    {"mish",
+     mish,
+     {nan, inf, nan, 0, 0.8650983883, -0.1968162039, 0.3752452113, -0.1456474613, 2.986535005,
+      5.999926634},
+     {nan, nan, nan, 0.6, 1.04903622, -0.1097435728, 0.8864243754, -0.09339311453, 1.021106911,
+      1.000134141}},
+    {"softsign",
+     softsign,
+     {nan, nan, nan, 0, 0.5, -0.7142857143, 0.3333333333, -0.75, 0.75, 0.8571428571},
+     {nan, 0, 0, 1, 0.25, 0.08163265306, 0.4444444444, 0.0625, 0.0625, 0.02040816327}},
+    {"log_sigmoid",
+     log_sigmoid,
+     {nan, 0, -inf, -0.6931471806, -0.3132616875, -2.578889734, -0.4740769842, -3.048587352,
+      -0.04858735157, -0.002475685138},
+     {nan, 0, 1, 0.5, 0.2689414214, 0.92414182, 0.3775406688, 0.9525741268, 0.04742587318,
+      0.002472623157}},
+    {"leaky_relu",
+     [](const Tensor& x) { return leaky_relu(x, 0.1); },
+     {nan, inf, -inf, 0, 1, -0.25, 0.5, -0.3, 3, 6},
+     {0.1, 1, 0.1, 0.1, 1, 0.1, 1, 0.1, 1, 1}},
+    {"elu",
+     [](const Tensor& x) { return elu(x, 1.5); },
+     {nan, inf, -1.5, 0, 1, -1.376872502, 0.5, -1.425319397, 3, 6},
+     {nan, 1, 0, 1.5, 1, 0.1231274979, 1, 0.07468060255, 1, 1}},
+    {"clamp",
+     [](const Tensor& x) { return clamp(x, -2.5, 3); },
+     {nan, 3, -2.5, 0, 1, -2.5, 0.5, -2.5, 3, 3},
+     {0, 0, 0, 1, 1, 1, 1, 0, 1, 0}},
+    {"clamp above",
+     [](const Tensor& x) { return clamp(x, {}, 1); },
+     {nan, 1, -inf, 0, 1, -2.5, 0.5, -3, 1, 1},
+     {0, 0, 1, 1, 1, 1, 1, 1, 0, 0}},
+    {"clamp crossed",
+     [](const Tensor& x) { return clamp(x, 2, -2); },
+     {nan, -2, -2, -2, -2, -2, -2, -2, -2, -2},
+     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"remainder",
+     [](const Tensor& x) { return remainder(x, -2); },
+     {nan, nan, nan, 0, -1, -0.5, -1.5, -1, -1, 0},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"remainder by inf",
+     [](const Tensor& x) { return remainder(x, inf); },
+     {nan, nan, nan, 0, 1, inf, 0.5, inf, 3, 6},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"2^x",
+     [](const Tensor& x) { return pow(2, x); },
+     {nan, inf, 0, 1, 2, 0.1767766953, 1.414213562, 0.125, 8, 64},
+     {nan, inf, 0, 0.6931471806, 1.386294361, 0.1225322679, 0.9802581435, 0.08664339757,
+      5.545177444, 44.36141956}},
+    {"0^x",
+     [](const Tensor& x) { return pow(0, x); },
+     {nan, 0, inf, 1, 0, inf, 0, inf, 0, 0},
+     {nan, 0, -inf, 0, 0, -inf, 0, -inf, 0, 0}},
+    {"(-2)^x",
+     [](const Tensor& x) { return pow(-2, x); },
+     {nan, inf, 0, 1, -2, nan, nan, -0.125, -8, 64},
+     {nan, nan, nan, nan, nan, nan, nan, nan, nan, nan}},
+    {"x^2",
+     [](const Tensor& x) { return pow(x, 2); },
+     {nan, inf, inf, 0, 1, 6.25, 0.25, 9, 9, 36},
+     {nan, inf, -inf, 0, 2, -5, 1, -6, 6, 12}},
+    {"x^3",
+     [](const Tensor& x) { return pow(x, 3); },
+     {nan, inf, -inf, 0, 1, -15.625, 0.125, -27, 27, 216},
+     {nan, inf, inf, 0, 3, 18.75, 0.75, 27, 27, 108}},
+    {"x^0",
+     [](const Tensor& x) { return pow(x, 0); },
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+};
+const Values left = {nan, 1, 2, 0, 0, inf, -inf, 5, -5, 5},
+             right = {1, nan, 2, 0, -1, inf, 3, -3, 3, 3};
+const struct {
+  const char* name;
+  Tensor (*f)(const Tensor&, const Tensor&);
+  Values y, da, db;
+} binary_edges[] = {
+    {"maximum",
+     maximum,
+     {nan, nan, 2, 0, 0, inf, 3, 5, 3, 5},
+     {1, 1, 0.5, 0.5, 1, 0.5, 0, 1, 0, 1},
+     {1, 1, 0.5, 0.5, 0, 0.5, 1, 0, 1, 0}},
+    {"minimum",
+     minimum,
+     {nan, nan, 2, 0, -1, inf, -inf, -3, -5, 3},
+     {1, 1, 0.5, 0.5, 0, 0.5, 1, 0, 1, 0},
+     {1, 1, 0.5, 0.5, 1, 0.5, 0, 1, 0, 1}},
+    {"remainder",
+     remainder,
+     {nan, nan, 0, nan, 0, nan, nan, -1, 1, 2},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+     {nan, nan, -1, nan, 0, nan, inf, 2, 2, -1}},
+    {"atan2",
+     atan2,
+     {nan, nan, 0.7853981634, 0, 3.141592654, 0.7853981634, -1.570796327, 2.111215827, -1.030376827,
+      1.030376827},
+     {nan, nan, 0.25, nan, -1, nan, 0, -0.08823529412, 0.08823529412, 0.08823529412},
+     {nan, nan, -0.25, nan, 0, nan, nan, -0.1470588235, 0.1470588235, -0.1470588235}},
+    {"div",
+     div,
+     {nan, nan, 1, nan, 0, nan, -inf, -1.666666667, -1.666666667, 1.666666667},
+     {1, nan, 0.5, inf, -1, 0, 0.3333333333, -0.3333333333, 0.3333333333, 0.3333333333},
+     {nan, nan, -0.5, nan, 0, nan, inf, -0.5555555556, 0.5555555556, -0.5555555556}},
+    {"mul",
+     mul,
+     {nan, nan, 4, 0, 0, inf, -inf, -15, -15, 15},
+     {1, nan, 2, 0, -1, inf, 3, -3, 3, 3},
+     {nan, 1, 2, 0, 0, inf, -inf, 5, -5, 5}},
+    {"pow",
+     pow,
+     {nan, 1, 4, 1, inf, inf, -inf, 0.008, -125, 125},
+     {1, nan, 4, 0, -inf, inf, inf, -0.0048, 75, 75},
+     {nan, 0, 2.772588722, 0, -inf, inf, nan, 0.0128755033, nan, 201.1797391}},
+};
+
+TEST(Elementwise, UnaryEdgesAreAsInPyTorch) {
+  for (const auto& c : unary_edges)
+    expect_edges(c.name, [&](const auto& x) { return c.f(x[0]); }, {edges}, c.y, {c.dx});
+}
+TEST(Elementwise, BinaryEdgesAreAsInPyTorch) {
+  for (const auto& c : binary_edges)
+    expect_edges(c.name, [&](const auto& x) { return c.f(x[0], x[1]); }, {left, right}, c.y,
+                 {c.da, c.db});
+}
+
+TEST(Elementwise, ZerosKeepTheirSign) {
+  const Tensor zero = row({-0.0, -0.25}, f32);
+  for (const auto f : {sin, tan, asin, atan, sinh, tanh, round, trunc, ceil, relu6, softsign})
+    EXPECT_TRUE(std::signbit(f(zero).at(0)));
+  for (const auto f : {round, trunc, ceil}) EXPECT_TRUE(std::signbit(f(zero).at(1)));
+  EXPECT_TRUE(std::signbit(remainder(zero, 3).at(0)));
+  EXPECT_EQ(atan2(zero, zero).at(0), -static_cast<double>(std::acos(-1.0f)));
+}
+
+TEST(Elementwise, HalvesGoToEven) {
+  EXPECT_EQ(to_vector(round(row({-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e30}, f64))),
+            (Values{-2, -2, 0, 0, 2, 2, 1e30}));
+}
+
+TEST(Elementwise, SmallResultsKeepTheirDigits) {
+  EXPECT_NEAR(mish(row({-80}, f64)).item() / (-80 * std::exp(-80)), 1, 1e-12);
+  EXPECT_NEAR(log_sigmoid(row({80}, f64)).item() / -std::exp(-80), 1, 1e-12);
+  EXPECT_NEAR(sinh(row({1e-6}, f32)).item(), 1e-6, 1e-12);
+  EXPECT_EQ(mish(row({1000}, f32)).item(), 1000);
+}
+
+TEST(Elementwise, IntegersWherePyTorchTakesThem) {
+  const Tensor x = row({-7, 0, 7, 2}, i64);
+  const auto give = [&](const Tensor& y, const Values& want) {
+    EXPECT_EQ(y.dtype(), i64);
+    EXPECT_EQ(to_vector(y), want);
+  };
+  give(abs(x), {7, 0, 7, 2});
+  give(-x, {7, 0, -7, -2});
+  give(square(x), {49, 0, 49, 4});
+  give(sign(x), {-1, 0, 1, 1});
+  for (const auto f : {floor, ceil, round, trunc}) give(f(x), {-7, 0, 7, 2});
+  give(relu(x), {0, 0, 7, 2});
+  give(clamp(x, -1, 1), {-1, 0, 1, 1});
+  give(clamp(x, {}, 1), {-7, 0, 1, 1});
+  give(remainder(x, 3), {2, 0, 1, 2});
+  give(remainder(x, -3), {-1, 0, -2, -1});
+  give(remainder(x, 0), {0, 0, 0, 0});
+  give(pow(2, x), {0, 1, 128, 4});
+  give(addcmul(x, x, x, 2), {91, 0, 105, 10});
+  EXPECT_EQ(to_vector(abs(row({200}, u8))), Values{200});
+  EXPECT_EQ(to_vector(-row({3}, u8)), Values{253});
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor n = row({0, 3}, t);
+    EXPECT_EQ(to_vector(isnan(n)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(isinf(n)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(isfinite(n)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(logical_not(n)), (Values{1, 0}));
+    EXPECT_EQ(to_vector(logical_xor(n, row({3, 0}, t))), (Values{1, 1}));
+  }
+  EXPECT_EQ(to_vector(logical_not(row({0, 1}, boolean))), (Values{1, 0}));
+}
+
+TEST(Elementwise, RefusesWhatHasNoAnswer) {
+  const Tensor n = arange(0, 3), truth = ones({3}, boolean);
+  EXPECT_ERROR(exp2(n), "exp2: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(leaky_relu(n), "leaky_relu: of i64 elements");
+  EXPECT_ERROR(lerp(n, n, 1), "lerp: of i64 elements");
+  EXPECT_ERROR(atan2(n, n), "atan2: of i64 elements");
+  EXPECT_ERROR(abs(truth), "abs: of bool elements (convert them to a number dtype)");
+  EXPECT_ERROR(remainder(truth, 2), "remainder_scalar: of bool elements");
+  EXPECT_ERROR(addcdiv(truth, truth, truth), "addcdiv: of bool elements");
+  EXPECT_ERROR(clamp(n, 0.5, {}), "clamp: of i64 elements and 0.5 (convert them to a float dtype)");
+  EXPECT_ERROR(clamp(n, nan, {}), "clamp: of i64 elements and nan");
+  EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: of i64 elements and 1.5");
+  EXPECT_ERROR(clamp(ones({2}), {}, {}), "clamp: no bound is given");
+  EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
+  EXPECT_ERROR(glu(ones({2, 3}), 2), "glu: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),
+               "lerp: inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(addcmul(ones({2}), ones({3}), ones({2})), "addcmul");
+}
+
+TEST(Elementwise, LerpMeetsBothEnds) {
+  const Tensor a = row({0.1, -7}, f32), b = row({0.3, 1e8}, f32);
+  EXPECT_EQ(to_vector(lerp(a, b, 0)), to_vector(a));
+  EXPECT_EQ(to_vector(lerp(a, b, 1)), to_vector(b));
+}
+
+TEST(Elementwise, NarrowCompositesRoundOnce) {
+  const Tensor x = row({256}, bf16), a = row({1.0078125}, bf16), b = row({127}, bf16);
+  EXPECT_EQ(addcmul(x, a, b).item(), full({}, 256 + 1.0078125 * 127, bf16).item());
+}
+
+TEST(Elementwise, ZeroGradientsAreRecorded) {
+  const Tensor x = row({0.3, nan, inf}, f32).set_requires_grad();
+  const Tensor y = floor(x);
+  EXPECT_TRUE(y.requires_grad());
+  y.backward({.gradient = row({1, nan, inf}, f32)});
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 0}));
+}
+
+// What neg and floor need not keep, may be written to.
+TEST(Elementwise, ConstantDerivativesKeepNothing) {
+  const Tensor x = row({1.5, -2}, f64).set_requires_grad();
+  const Tensor y = -x;
+  mul_(y, 3);
+  const Tensor z = y + floor(x);
+  sum(z).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{-3, -3}));
+}
+
+// The gradients of an op on narrow copies arrive in f32 where that is what they were copied from.
+TEST(Elementwise, WideGradientsOfNarrowOperands) {
+  const Values v = {1.00390625, -0.3, 0.7, 2.1};
+  const Tensor a = row(v, f32).set_requires_grad(), b = row({0.1, 0.2, 0.3, 0.4}, f32);
+  const auto expect_wide = [&](const Tensor& y, const auto& derivative) {
+    a.set_grad({});
+    y.backward({.gradient = full({4}, 1.7265625, y.dtype())});
+    EXPECT_EQ(a.grad().dtype(), f32);
+    for (int64_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(a.grad().at(i), 1.7265625 * derivative(i), 2e-7 * std::abs(derivative(i)) * 1.8);
+  };
+  const Tensor narrow = a.to(bf16), other = b.to(bf16);
+  expect_wide(narrow * other, [&](int64_t i) { return other.at(i); });
+  expect_wide(narrow / other, [&](int64_t i) { return 1 / other.at(i); });
+  expect_wide(narrow * 0.3, [](int64_t) { return 0.3; });
+}
+
+TEST(Comparison, OperatorsGiveTensors) {
+  const Tensor a = row({1, 2, 3}, f32), b = row({3, 2, 1}, f32);
+  EXPECT_EQ(to_vector(a < b), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(a <= b), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(a > b), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(a >= b), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(a < 2), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(a <= 2), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(a > 2), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(a >= 2), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(2 < a), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(2 <= a), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(2 > a), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(2 >= a), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(where(a < b, a, b)), (Values{1, 2, 1}));
+  const Tensor mask = a < b;
+  EXPECT_EQ(mask.dtype(), boolean);
+  static_assert(!std::is_constructible_v<bool, decltype(a < b)>, "if (a < b) must not compile");
+  static_assert(std::is_constructible_v<bool, Tensor>);
+}
+
+TEST(Create, Linspace) {
+  EXPECT_EQ(to_vector(linspace(0, 1, 5)), (Values{0, 0.25, 0.5, 0.75, 1}));
+  EXPECT_EQ(to_vector(linspace(3, -3, 7, i64)), (Values{3, 2, 1, 0, -1, -2, -3}));
+  EXPECT_EQ(to_vector(linspace(0, 1, 5, i64)), (Values{0, 0, 0, 0, 1}));
+  EXPECT_EQ(to_vector(linspace(7, 9, 1)), Values{7});
+  EXPECT_EQ(linspace(7, 9, 0).shape(), Shape{0});
+  EXPECT_EQ(linspace(0.1, 0.7, 1001, f64).at(1000), 0.7);
+  EXPECT_ERROR(linspace(0, 1, -1), "-1 numbers from 0 to 1");
+  EXPECT_ERROR(linspace(0, inf, 3), "3 numbers from 0 to inf");
+  EXPECT_ERROR(linspace(nan, 1, 3), "3 numbers from nan to 1");
+}
+
+TEST(Create, ArangeAndEyeCheckTheirSizes) {
+  EXPECT_EQ(to_vector(arange(2, -3, -2)), (Values{2, 0, -2}));
+  EXPECT_EQ(arange(2, 1).shape(), Shape{0});
+  EXPECT_ERROR(arange(0, 1, 0), "arange from 0 to 1 by 0");
+  EXPECT_ERROR(arange(0, inf), "arange from 0 to inf by 1");
+  EXPECT_ERROR(arange(0, 1e300), "arange from 0 to 1e+300 by 1 has 1e+300 elements");
+  EXPECT_ERROR(arange(0, 1e300, 1e-300), "has inf elements");
+  EXPECT_EQ(to_vector(eye(2, i32)), (Values{1, 0, 0, 1}));
+  EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
+  EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
+}
+
+TEST(Create, LikeAnother) {
+  const Tensor x = zeros({2, 3}, bf16);
+  for (const auto f : {empty_like, zeros_like, ones_like, rand_like, randn_like}) {
+    EXPECT_EQ(f(x).shape(), x.shape());
+    EXPECT_EQ(f(x).dtype(), bf16);
+  }
+  const Seed seed(3);
+  const Tensor u = rand_like(zeros({1000}));
+  EXPECT_TRUE(min(u).item() >= 0 && max(u).item() < 1);
+  EXPECT_NEAR(stddev(randn_like(zeros({1000}))).item(), 1, 0.1);
+  EXPECT_EQ(empty_like(arange(0, 3)).dtype(), i64);
+  EXPECT_ERROR(rand_like(arange(0, 3)), "random real numbers of dtype i64");
+}
+
+template <class T>
+void expect_copied() {
+  const T data[] = {T(0.0f), T(1.0f), T(1.0f), T(0.0f), T(1.0f), T(1.0f)};
+  const Tensor x = from_data(data, {2, 3});
+  EXPECT_EQ(x.dtype(), dtype_of<T>());
+  EXPECT_EQ(to_vector(x), (Values{0, 1, 1, 0, 1, 1}));
+  EXPECT_NE(static_cast<const void*>(x.raw()), static_cast<const void*>(data));
+}
+TEST(Create, FromDataOfEveryType) {
+  expect_copied<double>();
+  expect_copied<float>();
+  expect_copied<Half>();
+  expect_copied<BFloat16>();
+  expect_copied<int64_t>();
+  expect_copied<int32_t>();
+  expect_copied<uint8_t>();
+  expect_copied<bool>();
+  const float* const none = nullptr;
+  EXPECT_EQ(from_data(none, {0, 2}).shape(), (Shape{0, 2}));
+  EXPECT_ERROR(from_data(none, {2}), "2 elements from a null pointer");
+}
+
+TEST(Create, RandintChecksItsRange) {
+  const Seed seed(1);
+  const Tensor x = randint(-2, 3, {1000});
+  EXPECT_EQ(x.dtype(), i64);
+  EXPECT_EQ(min(x).item(), -2);
+  EXPECT_EQ(max(x).item(), 2);
+  EXPECT_ERROR(randint(3, 3, {2}), "integers from 3 to below 3");
+}
+
+TEST(InPlace, ArithmeticAndItsOperators) {
+  const Tensor x = row({8, 6}, f32), y = row({2, 3}, f32);
+  x += y;
+  x -= 1.0;
+  x *= y;
+  x /= 3.0;
+  EXPECT_EQ(to_vector(x), (Values{6, 8}));
+  x -= y;
+  x /= y;
+  x *= 6.0;
+  x += 1.0;
+  EXPECT_EQ(to_vector(x), (Values{13, 11}));
+  EXPECT_EQ(x.version(), 8u);
+  EXPECT_EQ(sub_(x, y).id(), x.id());
+  EXPECT_EQ(to_vector(clamp_(x, {}, 9)), (Values{9, 8}));
+  const Tensor part = slice(x, 0, 1, 2);  // a view: the whole changes with it
+  div_(part, 4);
+  EXPECT_EQ(to_vector(x), (Values{9, 2}));
+}
+
+TEST(InPlace, TheResultKeepsItsDtype) {
+  const Tensor narrow = row({1, 2}, f16);
+  narrow += row({0.5, 0.25}, f32);
+  EXPECT_EQ(narrow.dtype(), f16);
+  EXPECT_EQ(to_vector(narrow), (Values{1.5, 2.25}));
+  const Tensor n = row({7, -7}, i64);
+  n -= row({1, 1}, i32);
+  n /= 4.0;
+  EXPECT_EQ(to_vector(n), (Values{1, -2}));
+  n *= row({3}, u8);
+  EXPECT_EQ(to_vector(clamp_(n, -5, {})), (Values{3, -5}));
+  EXPECT_EQ(n.dtype(), i64);
+  const Tensor half = row({0.5, 0.5}, f32);
+  EXPECT_ERROR(n += half, "add_: of i64 elements and f32 ones, which would be truncated");
+  EXPECT_ERROR(div_(n, half), "div_: of i64 elements and f32 ones");
+  EXPECT_ERROR(n -= 0.5, "sub_: sub_scalar: of i64 elements and 0.5");
+  EXPECT_ERROR(clamp_(n, 0.5, {}), "clamp_: clamp: of i64 elements and 0.5");
+  EXPECT_ERROR(clamp_(n, {}, {}), "clamp_: clamp: no bound is given");
+  EXPECT_ERROR(sub_(n, ones({3}, i64)), "sub_");
+  EXPECT_EQ(to_vector(n), (Values{3, -5}));
+}
+
+TEST(InPlace, RecordsWhereNobodySees) {
+  const Tensor x = row({1, 2}, f64).set_requires_grad(), w = row({2, 5}, f64).set_requires_grad();
+  EXPECT_ERROR(x -= 1.0, "sub_: in place on a leaf");
+  EXPECT_ERROR(div_(x, w), "div_: in place on a leaf");
+  EXPECT_ERROR(clamp_(x, 0, {}), "clamp_: in place on a leaf");
+  const Tensor y = x * 2;
+  y -= w;
+  clamp_(y, -10, 0);
+  EXPECT_EQ(to_vector(y), (Values{0, -1}));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{2, 2}));
+  EXPECT_EQ(to_vector(w.grad()), (Values{-1, -1}));
+  const Tensor z = x + 1;
+  z *= 3.0;  // add and mul by a number keep nothing of z
+  z -= w;
+  sum(z).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{5, 5}));
+  const Tensor product = x * 1.0;
+  product *= w;  // keeps what product was
+  product /= w;
+  sum(product * product).backward();  // x^2
+  EXPECT_NEAR(x.grad().at(1), 5 + 4, 1e-12);
+  EXPECT_NEAR(w.grad().at(1), -2, 1e-12);
+  const Tensor q = exp(x);
+  EXPECT_ERROR(q /= w, "div_: in place on storage that 1 other tensors share");
+}
+
+TEST(InPlace, WritesToWhatWasSavedAreFound) {
+  const Tensor x = row({1, 2}, f64).set_requires_grad(), w = row({3, 4}, f64);
+  const Tensor y = sum(x / w);
+  w -= 1.0;
+  EXPECT_ERROR(y.backward(),
+               "div: a tensor that div saved for backward was written to since: it is at version "
+               "1, 0 was saved");
+  const Tensor z = sum(clamp(x, 0, 5));
+  {
+    const NoGrad off;
+    clamp_(x, 0, 1);
+  }
+  EXPECT_ERROR(z.backward(), "that clamp saved");
+  const Tensor h = x * 2, t = sum(sin(h));  // sin keeps h
+  h += 1.0;
+  EXPECT_ERROR(t.backward(), "a tensor that sin saved for backward was written to since");
+  const Tensor a = row({1, 2}, f64).set_requires_grad();
+  const Tensor sum_of = sum(a * w);  // the gradient of a reads w alone
+  {
+    const NoGrad off;
+    a += 1.0;
+  }
+  sum_of.backward();
+  EXPECT_EQ(to_vector(a.grad()), to_vector(w));
+}
+
+}  // namespace
+}  // namespace mixtape
