@@ -163,6 +163,47 @@ Layout squeeze(const Layout& l, int dim) {
   return select(l, dim, 0);
 }
 
+Layout flip(const Layout& l, int dim) {
+  dim = wrap_dim(dim, l.rank());
+  Layout out = l;
+  if (l.shape[dim] > 0) out.offset += (l.shape[dim] - 1) * l.strides[dim];
+  out.strides[dim] = -l.strides[dim];
+  return out;
+}
+
+Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
+  dim = wrap_dim(dim, l.rank());
+  const int64_t n = l.shape[dim];
+  check(size > 0 && size <= n && step > 0,
+        "windows of {} elements, {} apart, in dimension {} of {}", size, step, dim, l.shape);
+  step = std::min(step, n);  // a longer step makes one window, too
+  Layout out = l;
+  out.shape[dim] = (n - size) / step + 1;
+  out.strides[dim] *= step;
+  out.shape.push_back(size);
+  out.strides.push_back(l.strides[dim]);
+  return out;
+}
+
+Layout diagonal(const Layout& l, int64_t offset, int a, int b) {
+  a = wrap_dim(a, l.rank());
+  b = wrap_dim(b, l.rank());
+  check(a != b, "a diagonal of dimension {} with itself", a);
+  const int64_t rows = l.shape[a], columns = l.shape[b];
+  offset = std::clamp(offset, -rows, columns);
+  const int64_t size =
+      offset < 0 ? std::min(rows + offset, columns) : std::min(rows, columns - offset);
+  Layout out = l;
+  if (size > 0) out.offset += offset < 0 ? -offset * l.strides[a] : offset * l.strides[b];
+  for (const int d : {std::max(a, b), std::min(a, b)}) {
+    erase(out.shape, d);
+    erase(out.strides, d);
+  }
+  out.shape.push_back(size);
+  out.strides.push_back(l.strides[a] + l.strides[b]);
+  return out;
+}
+
 std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   Layout out(shape);
   check(shape.size() == l.shape.size(), "cannot reshape {} to {}: {} and {} elements", l.shape,

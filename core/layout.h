@@ -77,7 +77,12 @@ Layout slice(const Layout&, int dim, int64_t start, int64_t stop,
 Layout select(const Layout&, int dim, int64_t index);  // drops dim
 Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
 Layout unsqueeze(const Layout&, int dim);
-Layout squeeze(const Layout&, int dim);                      // the size there must be 1
+Layout squeeze(const Layout&, int dim);  // the size there must be 1
+Layout flip(const Layout&, int dim);     // from the last to the first
+// Windows of `size` elements, `step` apart, which become a last dimension.
+Layout unfold(const Layout&, int dim, int64_t size, int64_t step);
+// x[..., i, i + offset]: dimensions a and b give way to a last one.
+Layout diagonal(const Layout&, int64_t offset, int a, int b);
 std::optional<Layout> reshape(const Layout&, const Shape&);  // none if only a copy can do it
 Shape infer(const Shape& wanted, int64_t elements);          // fills in one -1
 Shape broadcast(const Shape& a, const Shape& b);             // NumPy's rule

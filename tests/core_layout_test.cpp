@@ -125,6 +125,36 @@ Pair expanded(const Pair& p) {
           })};
 }
 
+Pair diagonal_of(const Pair& p, int a, int b) {
+  const int64_t offset = draw(-5, 5), row = std::max<int64_t>(-offset, 0), column = row + offset;
+  Index shape = p.model.shape;
+  const int64_t size = std::min(shape[size_t(a)] - row, shape[size_t(b)] - column);
+  shape.erase(shape.begin() + std::max(a, b));
+  shape.erase(shape.begin() + std::min(a, b));
+  shape.push_back(std::max<int64_t>(size, 0));
+  return {diagonal(p.layout, offset, a - p.layout.rank(), b), p.model.view(shape, [&](Index i) {
+            const int64_t at = i.back();
+            i.pop_back();
+            i.insert(i.begin() + std::min(a, b), at + (a < b ? row : column));
+            i.insert(i.begin() + std::max(a, b), at + (a < b ? column : row));
+            return i;
+          })};
+}
+
+Pair unfolded(const Pair& p, int dim) {
+  Index shape = p.model.shape;
+  const int64_t n = shape[size_t(dim)], size = draw(1, int(n)), step = draw(1, 3);
+  shape[size_t(dim)] = 0;
+  for (int64_t first = 0; first + size <= n; first += step) ++shape[size_t(dim)];
+  shape.push_back(size);
+  return {unfold(p.layout, dim, size, step), p.model.view(shape, [&](Index i) {
+            const int64_t at = i.back();
+            i.pop_back();
+            i[size_t(dim)] = i[size_t(dim)] * step + at;
+            return i;
+          })};
+}
+
 // One view that fits, drawn at random.
 Pair viewed(const Pair& p) {
   const int rank = p.layout.rank();
@@ -132,7 +162,7 @@ Pair viewed(const Pair& p) {
     return {unsqueeze(p.layout, 0), p.model.view({1}, [](const Index&) { return Index(); })};
   const int dim = draw(0, rank - 1), other = draw(0, rank - 1);
   Index shape = p.model.shape;
-  switch (draw(0, 5)) {
+  switch (draw(0, 8)) {
     case 0:
       return sliced(p, dim);
     case 1:
@@ -154,6 +184,15 @@ Pair viewed(const Pair& p) {
                 return i;
               })};
     }
+    case 5:
+      return {flip(p.layout, dim), p.model.view(shape, [&](Index i) {
+                i[size_t(dim)] = shape[size_t(dim)] - 1 - i[size_t(dim)];
+                return i;
+              })};
+    case 6:
+      return dim == other ? p : diagonal_of(p, dim, other);
+    case 7:
+      return rank >= 6 || shape[size_t(dim)] == 0 ? p : unfolded(p, dim);
     default:
       if (rank >= 6) return p;
       shape.insert(shape.begin() + dim, 1);
@@ -282,6 +321,14 @@ TEST(Layout, ErrorsNameBothValues) {
   EXPECT_EQ(error([&] { expand(l, {3}); }), "[2, 3] cannot expand to [3]");
   EXPECT_EQ(error([&] { squeeze(l, 1); }),
             "cannot squeeze dimension 1 of [2, 3]: its size is not 1");
+  EXPECT_EQ(error([&] { flip(l, 2); }), "dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { unfold(l, 1, 4, 1); }),
+            "windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
+  EXPECT_EQ(error([&] { unfold(l, 1, 0, 1); }),
+            "windows of 0 elements, 1 apart, in dimension 1 of [2, 3]");
+  EXPECT_EQ(error([&] { unfold(l, 0, 1, 0); }),
+            "windows of 1 elements, 0 apart, in dimension 0 of [2, 3]");
+  EXPECT_EQ(error([&] { diagonal(l, 0, 1, -1); }), "a diagonal of dimension 1 with itself");
   EXPECT_EQ(error([&] { reshape(l, {4}); }), "cannot reshape [2, 3] to [4]: 6 and 4 elements");
   EXPECT_EQ(error([&] { broadcast({2, 3}, {2}); }), "shapes [2, 3] and [2] do not broadcast");
   EXPECT_EQ(error([&] { Layout(Shape{2, -3}); }), "sizes cannot be negative: [2, -3]");
@@ -303,13 +350,16 @@ TEST(Layout, ErrorsNameBothValues) {
             "collapse needs layouts of one shape: [2, 3] and [3, 2]");
 }
 
-TEST(Layout, SliceSurvivesExtremeArguments) {
+TEST(Layout, SurvivesExtremeArguments) {
   constexpr int64_t lowest = std::numeric_limits<int64_t>::min(),
                     highest = std::numeric_limits<int64_t>::max();
   const Layout all = slice(Layout(Shape{5}), 0, lowest, highest);
   EXPECT_EQ(all, Layout(Shape{5}));
   EXPECT_EQ(positions(slice(Layout(Shape{5}), 0, 1, highest, highest)), std::vector<int64_t>{1});
   EXPECT_EQ(slice(Layout(Shape{5}), 0, highest, highest).shape, Shape{0});
+  EXPECT_EQ(unfold(Layout(Shape{5}), 0, 2, highest).shape, (Shape{1, 2}));
+  EXPECT_EQ(diagonal(Layout(Shape{2, 3}), lowest, 0, 1).shape, Shape{0});
+  EXPECT_EQ(diagonal(Layout(Shape{2, 3}), highest, 0, 1).shape, Shape{0});
 }
 
 }  // namespace
