@@ -1,5 +1,5 @@
-// Views: the same storage seen through another layout. Four ops (reshape, permute, expand, slice)
-// and the functions made of them. Also joining, which is copying into views.
+// Views: the same storage seen through another layout. Six ops (reshape, permute, expand, slice,
+// diagonal, unfold) and the functions made of them. Also joining, which is copying into views.
 
 #include <algorithm>
 
@@ -51,37 +51,83 @@ struct Expand {
   }
 };
 
-struct SliceRange {
+// What a view selects of a tensor, each element at most once.
+struct SliceOf {
+  static constexpr OpInfo view{"slice"}, place{"place_slice"};
   int dim;
   int64_t start, stop, step;
+  Layout of(const Layout& l) const { return slice(l, dim, start, stop, step); }
+};
+struct DiagonalOf {
+  static constexpr OpInfo view{"diagonal"}, place{"place_diagonal"};
+  int64_t offset;
+  int a, b;
+  Layout of(const Layout& l) const { return diagonal(l, offset, a, b); }
 };
 
-// Zeros with x in the place of a slice: what slicing is the transpose of.
-struct PlaceSlice {
-  static constexpr OpInfo info{"place_slice"};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const SliceRange& r);
-  static Grads backward(const Ctx&, const Tensor& dy, const Shape&, const SliceRange& r) {
-    return {slice(dy, r.dim, r.start, r.stop, r.step)};
+// Zeros with x in the place of a part: what selecting that part is the transpose of.
+template <class Part>
+struct Place {
+  static constexpr OpInfo info = Part::place;
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Part& part) {
+    Tensor y = zeros(whole, x.dtype(), x.device());
+    ctx.run(kernels::convert, x, y.with_layout(part.of(y.layout())));
+    return y;
   }
+  static Grads backward(const Ctx&, const Tensor& dy, const Shape&, const Part& part);
 };
 
-struct Slice {
-  static constexpr OpInfo info{"slice"};
+template <class Part>
+struct Select {
+  static constexpr OpInfo info = Part::view;
   static constexpr bool moves_only = true;
-  static Tensor part(const Tensor& x, const SliceRange& r) {
-    return x.with_layout(slice(x.layout(), r.dim, r.start, r.stop, r.step));
+  static Tensor part(const Tensor& x, const Part& part) {
+    return x.with_layout(part.of(x.layout()));
   }
-  static Tensor forward(Ctx&, const Tensor& x, const SliceRange& r) { return part(x, r); }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const SliceRange& r) {
-    return {call<PlaceSlice>(dy, ctx.shape(0), r)};
+  static Tensor forward(Ctx&, const Tensor& x, const Part& p) { return part(x, p); }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Part& part) {
+    return {call<Place<Part>>(dy, ctx.shape(0), part)};
   }
 };
 
-Tensor PlaceSlice::forward(Ctx& ctx, const Tensor& x, const Shape& whole, const SliceRange& r) {
-  Tensor y = zeros(whole, x.dtype(), x.device());
-  ctx.run(kernels::convert, x, Slice::part(y, r));
-  return y;
+template <class Part>
+Grads Place<Part>::backward(const Ctx&, const Tensor& dy, const Shape&, const Part& part) {
+  return {call<Select<Part>>(dy, part)};
 }
+
+struct Windows {
+  int dim;
+  int64_t size, step;
+};
+
+// The sum of windows over their places in the whole: what unfolding is the transpose of.
+struct Fold {
+  static constexpr OpInfo info{"fold"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Windows& w) {
+    Tensor y = zeros(whole, is_narrow(x.dtype()) ? f32 : x.dtype(), x.device());
+    const Layout places = unfold(y.layout(), w.dim, w.size, w.step);
+    // Every so many windows there is one that overlaps none of those before: they go together.
+    const int64_t n = x.size(w.dim), apart = (w.size - 1) / w.step + 1;
+    for (int64_t first = 0; first < std::min(apart, n); ++first)
+      ctx.run(kernels::accumulate, x.with_layout(slice(x.layout(), w.dim, first, n, apart)),
+              y.with_layout(slice(places, w.dim, first, n, apart)));
+    return cast(y, x.dtype());
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const Shape&, const Windows& w) {
+    return {unfold(dy, w.dim, w.size, w.step)};
+  }
+};
+
+struct Unfold {
+  static constexpr OpInfo info{"unfold"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx&, const Tensor& x, const Windows& w) {
+    return x.with_layout(unfold(x.layout(), w.dim, w.size, w.step));
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Windows& w) {
+    return {call<Fold>(dy, ctx.shape(0), w)};
+  }
+};
 
 struct Cat {
   static constexpr OpInfo info{"cat", Precision::Widest};
@@ -123,6 +169,15 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   return to == x.shape() ? x : call<Reshape>(x, to);
 }
 
+Tensor view(const Tensor& x, const Shape& shape) {
+  const Scope scope("view");
+  const Shape to = infer(shape, x.numel());
+  check(reshape(x.layout(), to).has_value(),
+        "only a copy of {} with strides {} has the shape {} (reshape makes one)", x.shape(),
+        x.strides(), to);
+  return reshape(x, to);
+}
+
 Tensor flatten(const Tensor& x, int from, int to) {
   if (x.rank() == 0) return reshape(x, {1});
   from = wrap_dim(from, x.rank());
@@ -145,14 +200,22 @@ Tensor transpose(const Tensor& x, int a, int b) {
   std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
   return permute(x, order);
 }
-Tensor squeeze(const Tensor& x, int dim) { return reshape(x, squeeze(x.layout(), dim).shape); }
+Tensor squeeze(const Tensor& x) {
+  Shape shape;
+  for (const int64_t n : x.shape())
+    if (n != 1) shape.push_back(n);
+  return reshape(x, shape);
+}
+Tensor squeeze(const Tensor& x, int dim) {
+  return x.size(dim) == 1 ? reshape(x, squeeze(x.layout(), dim).shape) : x;
+}
 Tensor unsqueeze(const Tensor& x, int dim) { return reshape(x, unsqueeze(x.layout(), dim).shape); }
 Tensor expand(const Tensor& x, const Shape& shape) {
   return shape == x.shape() ? x : call<Expand>(x, shape);
 }
 
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
-  return call<Slice>(x, SliceRange{wrap_dim(dim, x.rank()), start, stop, step});
+  return call<Select<SliceOf>>(x, SliceOf{wrap_dim(dim, x.rank()), start, stop, step});
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const int64_t n = x.size(dim);
@@ -175,10 +238,36 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
     pieces.push_back(narrow(x, dim, at, std::min(size, n - at)));
   return pieces;
 }
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim) {
+  const Scope scope("split");
+  std::vector<Tensor> pieces;
+  int64_t at = 0;
+  for (const int64_t size : sizes) {
+    pieces.push_back(narrow(x, dim, at, size));
+    at += size;
+  }
+  check(at == x.size(dim), "pieces of {} elements together in dimension {}, which has {}", at, dim,
+        x.size(dim));
+  return pieces;
+}
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   check(chunks > 0, "{} chunks", chunks);
   if (x.size(dim) == 0) return std::vector<Tensor>(size_t(chunks), x);
   return split(x, std::max<int64_t>(1, (x.size(dim) + chunks - 1) / chunks), dim);
+}
+
+std::vector<Tensor> unbind(const Tensor& x, int dim) {
+  std::vector<Tensor> pieces;
+  for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
+  return pieces;
+}
+
+Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
+  return call<Unfold>(x, Windows{wrap_dim(dim, x.rank()), size, step});
+}
+Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
+  return call<Select<DiagonalOf>>(x,
+                                  DiagonalOf{offset, wrap_dim(a, x.rank()), wrap_dim(b, x.rank())});
 }
 
 Tensor cat(const std::vector<Tensor>& parts, int dim) {

@@ -56,6 +56,76 @@ std::vector<OpCase> views() {
                     2;
            },
        .composite = true},
+      {.op = "reshape",
+       .inputs = {{{2, 1, 3, 1}}},
+       .run = [](In x) { return squeeze(squeeze(squeeze(x[0]), 0), -1); },
+       .label = "squeezed",
+       .empty = {{2, 1, 0, 1}}},
+      {.op = "slice",
+       .inputs = {{{3, 6}}},
+       .run =
+           [](In x) {
+             const auto parts = split(x[0], {2, 0, 3, 1}, -1);
+             return parts[2] * 2 + narrow(parts[0], 1, 1, 1) * parts[3];
+           },
+       .label = "split"},
+      {.op = "slice",
+       .inputs = {{{3, 4, 2}}},
+       .run =
+           [](In x) {
+             const auto rows = unbind(x[0], 1);
+             return rows[3] * rows[1] + rows[0];
+           },
+       .label = "unbound",
+       .empty = {{0, 4, 2}}},
+      {.op = "diagonal",
+       .inputs = {{{4, 3}}},
+       .run = [](In x) { return diagonal(x[0], -1); },
+       .empty = {{0, 3}}},
+      {.op = "diagonal",
+       .inputs = {{{3, 2, 4}}},
+       .run = [](In x) { return diagonal(x[0], 1, -1, 0); },
+       .label = "of_planes",
+       .empty = {{3, 0, 4}}},
+      {.op = "diagonal",
+       .inputs = {{{3, 1}}},
+       .run =
+           [](In x) {
+             return diagonal(expand(x[0], {2, 3, 4}), 7) + diagonal(expand(x[0], {2, 3, 4}), 4);
+           },
+       .label = "beside_the_matrix"},
+      {.op = "place_diagonal",
+       .inputs = {{{2, 3}}},
+       .run =
+           [](In x) {
+             const Tensor whole = ones({3, 2, 4}, x[0].dtype()).set_requires_grad();
+             return grad({sum(diagonal(whole, 1, 0, 2) * x[0])}, {whole},
+                         {.create_graph = true})[0] *
+                    2;
+           },
+       .composite = true},
+      {.op = "unfold",
+       .inputs = {{{3, 7}}},
+       .run = [](In x) { return unfold(x[0], 1, 3, 1); },
+       .empty = {{0, 7}}},
+      {.op = "unfold",
+       .inputs = {{{8, 2}}},
+       .run = [](In x) { return unfold(x[0], -2, 4, 3); },
+       .label = "overlapping",
+       .empty = {{8, 0}}},
+      {.op = "unfold",
+       .inputs = {{{2, 9}}},
+       .run = [](In x) { return unfold(unfold(x[0], 1, 2, 4), 2, 2, 1); },
+       .label = "with_gaps"},
+      {.op = "fold",
+       .inputs = {{{3, 2, 4}}},
+       .run =
+           [](In x) {
+             const Tensor whole = ones({8, 2}, x[0].dtype()).set_requires_grad();
+             return grad({sum(unfold(whole, 0, 4, 2) * x[0])}, {whole}, {.create_graph = true})[0] *
+                    2;
+           },
+       .composite = true},
       {.op = "cat",
        .inputs = {{{2, 3}}, {{4, 3}}},
        .run =
