@@ -557,6 +557,23 @@ TEST(Bounds, SmallestAndLargest) {
   EXPECT_EQ(to_vector(y), (Values{0, 9}));
 }
 
+TEST(Convert, CopiesBetweenAnyLayouts) {
+  const Layout l(Shape{7, 900, 5});
+  const Layout layouts[] = {l, flip(flip(l, 0), 2), slice(l, 1, 100, 800, 7),
+                            permute(l, std::array{2, 0, 1}),
+                            slice(permute(l, std::array{1, 2, 0}), 0, 0, 100)};
+  for (const DType t : {f64, f16, boolean})
+    for (const Layout& layout : layouts)
+      for (const bool backwards : {false, true}) {
+        const Tensor x = filled(l.shape, t, 0).with_layout(layout);
+        for (int64_t i = 0; i < x.numel(); ++i) x.set(i, t == boolean ? i % 3 == 0 : i % 50);
+        const Tensor whole = filled(x.shape(), t, 0);
+        const Tensor y = backwards ? whole.with_layout(flip(whole.layout(), 0)) : whole;
+        launch([&](Launch& launched) { convert(launched, x, y); });
+        ASSERT_EQ(to_vector(y), to_vector(x)) << name(t);
+      }
+}
+
 TEST(Elementwise, SameBitsForAnyThreads) {
   const Tensor x = fill_in(Tensor({300, 301}, f32), -3, 3, 16);
   const Tensor xt = x.with_layout(transpose(x.layout(), 0, 1));

@@ -19,9 +19,7 @@ template <class From, class To>
 void convert_strip(void* const* p, int64_t n, const void*) {
   const From* const x = static_cast<const From*>(p[0]);
   To* const y = static_cast<To*>(p[1]);
-  if constexpr (std::is_same_v<From, To>) {
-    std::memmove(static_cast<void*>(y), x, static_cast<size_t>(n) * sizeof(To));
-  } else if constexpr (is_float(dtype_of<From>()) && is_float(dtype_of<To>())) {
+  if constexpr (is_float(dtype_of<From>()) && is_float(dtype_of<To>())) {
     using M = std::conditional_t<std::is_same_v<From, double> || std::is_same_v<To, double>, double,
                                  float>;
     for (int64_t i = 0; i < n; i += Lanes<M>::width) store(y + i, load<From, M>(x + i));
@@ -61,7 +59,7 @@ void accumulate_strip(void* const* p, int64_t n, const void*) {
 }  // namespace
 
 void convert(Launch& launch, In x, Out y) {
-  if (x.dtype == y.dtype && is_transposed(x, y)) return copy_transposed(x, y);
+  if (x.dtype == y.dtype) return copy(x, y);
   for_strips(launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
                return visit(y.dtype, []<class To>() -> Strip { return &convert_strip<From, To>; });
              }));

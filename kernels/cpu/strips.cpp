@@ -147,6 +147,24 @@ void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip 
       n, grain, [&](int64_t begin, int64_t end) { run_strided(all, begin, end, strip, context); });
 }
 
+void copy(const View& x, const View& y) {
+  if (is_transposed(x, y)) return copy_transposed(x, y);
+  Layout layouts[2];
+  order_by_output({&x, &y}, layouts);
+  const auto dense = [](const Layout& l) { return l.rank() == 1 && l.strides[0] == 1; };
+  const size_t size = size_of(y.dtype);
+  parallel_ranges(y.size(), grain, [&](int64_t begin, int64_t end) {
+    Walk from(x.data, size, layouts[0], begin), to(y.data, size, layouts[1], begin);
+    if (dense(layouts[1])) return from.gather(y.as<char>() + begin * int64_t(size), end - begin);
+    if (dense(layouts[0])) return to.scatter(x.as<char>() + begin * int64_t(size), end - begin);
+    alignas(64) char buffer[piece * sizeof(int64_t)];
+    for (int64_t left = end - begin; left > 0; left -= piece) {
+      from.gather(buffer, std::min(left, piece));
+      to.scatter(buffer, std::min(left, piece));
+    }
+  });
+}
+
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
     : data_(static_cast<char*>(data)), size_(element_size), layout_(&layout) {
   const int64_t step = static_cast<int64_t>(element_size);

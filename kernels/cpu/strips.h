@@ -20,6 +20,8 @@ using Strip = void (*)(void* const* p, int64_t n, const void* context);
 void for_strips(Launch& launch, std::initializer_list<const View*> operands, Strip strip,
                 const void* context = nullptr, int outputs = 1);
 
+// y = x, both of one shape and dtype.
+void copy(const View& x, const View& y);
 // Whether x is dense along another dimension than y, and neither is small: then such a copy goes in
 // square tiles that use whole cache lines. Both of one shape and dtype.
 bool is_transposed(const View& x, const View& y);
