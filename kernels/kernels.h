@@ -134,12 +134,20 @@ MIXTAPE_KERNEL(fill, double value, Out y);
 MIXTAPE_KERNEL(arange, double start, double step, Out y);    // dense; y[i] = start + i * step
 MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends exact
 MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or a wider float
-MIXTAPE_KERNEL(gather_rows, In table, In index,
-               Out y);  // y[i, :] = table[index[i], :]; dense; index i64 [n], checked by the op
-MIXTAPE_KERNEL(
-    scatter_add_rows, In dy, In index,
-    Out dtable);  // dtable[index[i], :] += dy[i, :]; dense; dtable zeroed first; sums in f32
+// --- by index: i64, along dim, checked by the op; what has the same place meets in its order ---
+// y[.., i, ..] = x[.., index[.., i, ..], ..]; other dims of x are as long as the index or longer.
+MIXTAPE_KERNEL(gather, int dim, In x, In index, Out y);
+// y[.., index[.., i, ..], ..] = x[.., i, ..]; the same of those of y.
+MIXTAPE_KERNEL(scatter, int dim, In index, In x, Out y);
+// The same with +=; y of x's dtype, f32 for a narrow one.
+MIXTAPE_KERNEL(scatter_add, int dim, In index, In x, Out y);
 MIXTAPE_KERNEL(bounds, In x, Out low_high);  // smallest and largest of an i64 tensor -> i64 [2]
+// The places where a bool mask is true, in row-major order: i64 [count, rank]; dense.
+MIXTAPE_KERNEL(nonzero, In mask, Out index);
+
+// --- order: dense, x [rows, n]; positions i64 of the first to the last; stable, NaN is largest ---
+MIXTAPE_KERNEL(argsort, bool descending, In x, Out index);  // [rows, n]
+MIXTAPE_KERNEL(topk, bool largest, In x, Out index);        // [rows, k]
 
 // --- reductions: y has x's rank, with 1 where x is reduced ---
 MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);

@@ -549,14 +549,6 @@ TEST(Accumulate, NarrowIntoWideAndIntegers) {
   }
 }
 
-TEST(Bounds, SmallestAndLargest) {
-  const Tensor x = from({4, -7, 9, 0, 3, 2}, {2, 3}, i64), y({2}, i64);
-  launch([&](Launch& l) { bounds(l, x, y); });
-  EXPECT_EQ(to_vector(y), (Values{-7, 9}));
-  launch([&](Launch& l) { bounds(l, x.with_layout(slice(x.layout(), 1, 0, 3, 2)), y); });
-  EXPECT_EQ(to_vector(y), (Values{0, 9}));
-}
-
 TEST(Convert, CopiesBetweenAnyLayouts) {
   const Layout l(Shape{7, 900, 5});
   const Layout layouts[] = {l, flip(flip(l, 0), 2), slice(l, 1, 100, 800, 7),

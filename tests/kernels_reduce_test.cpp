@@ -210,6 +210,43 @@ TEST(ArgReduce, FirstWinnerAndNan) {
   EXPECT_EQ(y.item(), 1);
 }
 
+TEST(ArgReduce, LongLinesAndExtremes) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean})
+    for (const int64_t at : {0, 1, 127, 128, 129, 500, 998}) {
+      // Of two equal winners, in different pieces of a line, the first.
+      Tensor x = filled({1000}, t, 1), high({1}, i64), low({1}, i64);
+      x.set(at, 0);
+      x.set(999, 0);
+      launch([&](Launch& l) { arg_reduce(l, Reduce::Min, 0, x, low); });
+      EXPECT_EQ(low.item(), static_cast<double>(at)) << name(t);
+      if (is_float(t)) {
+        x.set(at, nan);
+        x.set(999, nan);
+        launch([&](Launch& l) {
+          arg_reduce(l, Reduce::Min, 0, x, low);
+          arg_reduce(l, Reduce::Max, 0, x, high);
+        });
+        EXPECT_EQ(low.item(), static_cast<double>(at)) << name(t);
+        EXPECT_EQ(high.item(), static_cast<double>(at)) << name(t);
+      }
+    }
+  const auto winners = [](const Tensor& x) {
+    const Tensor high({1}, i64), low({1}, i64);
+    launch([&](Launch& l) {
+      arg_reduce(l, Reduce::Max, 0, x, high);
+      arg_reduce(l, Reduce::Min, 0, x, low);
+    });
+    return std::pair(high.item(), low.item());
+  };
+  EXPECT_EQ(winners(from({0.0, -0.0, 0.0}, {3})), std::pair(0.0, 0.0)) << "zeros are equal";
+  EXPECT_EQ(winners(from({-inf, inf}, {2}, f16)), std::pair(1.0, 0.0));
+  const Tensor extremes({3}, i64);
+  extremes.data<int64_t>()[0] = 0;
+  extremes.data<int64_t>()[1] = std::numeric_limits<int64_t>::max();
+  extremes.data<int64_t>()[2] = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(winners(extremes), std::pair(1.0, 2.0)) << "the largest is no NaN";
+}
+
 // --- random ---
 
 constexpr uint64_t seed = 0x123456789abcdef, offset = 0xfffffffe;  // the block number carries

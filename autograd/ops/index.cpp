@@ -1,7 +1,10 @@
-// Rows by index, and dropout: ops that pick elements, whose rules are their own transposes.
+// Indexing: three ops, each along one dimension, and what is made of them. gather and scatter_add
+// are each other's gradient; an index that is the same for many elements is expanded, not copied.
+// Also dropout, which picks elements at random.
+
+#include "autograd/ops/index.h"
 
 #include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
@@ -9,38 +12,94 @@
 namespace mixtape {
 namespace {
 
-struct ScatterRows;
+struct Gather {  // index of x's rank, other dimensions at most x's
+  static constexpr OpInfo info{"gather", Precision::Any, {Role::Activation, Role::Index}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, int dim) {
+    const Tensor y = ctx.output(index.shape(), x.dtype());
+    ctx.run(kernels::gather, dim, x, index, y);
+    ctx.save(index);
+    return cast(y, ctx.dtype());
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim);
+};
 
-struct Embedding {  // table [rows, n], index [k] -> [k, n]
+struct Embedding : Gather {  // the same of a parameter
   static constexpr OpInfo info{"embedding", Precision::Any, {Role::Parameter, Role::Index}};
-  static Tensor forward(Ctx& ctx, const Tensor& table, const Tensor& index) {
-    Tensor y = ctx.output({index.size(0), table.size(1)});
-    const Tensor tc = table.contiguous(), ic = index.contiguous();
-    ctx.run(kernels::gather_rows, tc, ic, y);
+};
+
+struct Target {
+  int dim;
+  Shape shape;
+  std::optional<DType> out = {};
+};
+
+struct ScatterAdd {  // x, or zeros if it is absent, with source added; source of the index's shape
+  static constexpr OpInfo info{
+      "scatter_add", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
+                        const Target& to) {
+    check(source.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+    const Tensor y = ctx.output(to.shape, is_narrow(source.dtype()) ? f32 : source.dtype());
+    if (x)
+      ctx.run(kernels::convert, x, y);
+    else
+      ctx.run(kernels::fill, 0, y);
+    ctx.run(kernels::scatter_add, to.dim, index, source, y);
+    ctx.save(index);
+    return cast(y, ctx.dtype());
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Target& to) {
+    return ctx.grads([&] { return dy; }, [] { return Tensor(); },
+                     [&] { return call<Gather>(dy, ctx.saved(0), to.dim); });
+  }
+};
+
+Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
+  return ctx.grads([&] {
+    return call<ScatterAdd>(Tensor(), ctx.saved(0), dy,
+                            Target{dim, ctx.shape(0), ctx.grad_dtype(0)});
+  });
+}
+
+// The index [k], seen as one of a whole shape that has k elements in dimension dim.
+Tensor for_all_lines(const Tensor& index, int dim, const Shape& shape) {
+  Shape strides = shape;
+  for (int d = 0; d < shape.rank; ++d) strides[d] = d == dim ? index.strides()[0] : 0;
+  return index.with_layout(Layout(shape, strides));
+}
+
+struct Scatter {
+  static constexpr OpInfo info{
+      "scatter", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
+                        int dim) {
+    const Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::convert, x, y);
+    ctx.run(kernels::scatter, dim, index, cast(source, y.dtype()), y);
     ctx.save(index);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy);
-};
-
-struct ScatterRows {  // dy [k, n], index [k] -> [rows, n]
-  static constexpr OpInfo info{"scatter_rows", Precision::Any, {Role::Activation, Role::Index}};
-  static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& index, int64_t rows) {
-    Tensor dtable = ctx.output({rows, dy.size(1)});
-    const Tensor dc = dy.contiguous(), ic = index.contiguous();
-    ctx.run(kernels::scatter_add_rows, dc, ic, dtable);
-    ctx.save(index);
-    return dtable;
-  }
-  static Grads backward(const Ctx& ctx, const Tensor& g) {
+  // What was replaced has no part in the result; nor has, where indices repeat, all but the last.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
     const Tensor index = ctx.saved(0);
-    return ctx.grads([&] { return call<Embedding>(g, index); });
+    const auto lost = [&] {
+      const Tensor place = for_all_lines(arange(0, double(index.size(dim)), 1, i64, index.device()),
+                                         dim, index.shape());
+      const Tensor last(ctx.shape(0), i64, index.device()),
+          winner(index.shape(), i64, index.device());
+      ctx.run(kernels::scatter, dim, index, place, last);
+      ctx.run(kernels::gather, dim, last, index, winner);
+      return ne(winner, place);
+    };
+    return ctx.grads(
+        [&] {
+          return call<Scatter>(dy, index, expand(zeros({}, dy.dtype(), dy.device()), index.shape()),
+                               dim);
+        },
+        [] { return Tensor(); },
+        [&] { return masked_fill(call<Gather>(dy, index, dim), lost(), 0); });
   }
 };
-
-Grads Embedding::backward(const Ctx& ctx, const Tensor& dy) {
-  return ctx.grads([&] { return call<ScatterRows>(dy, ctx.saved(0), ctx.shape(0)[0]); });
-}
 
 // The mask is not kept: the same position of the random stream gives it again.
 struct Dropout {
@@ -56,6 +115,100 @@ struct Dropout {
   }
 };
 
+IndexRange check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
+  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
+  const IndexRange range = index_range(index);
+  check(index.numel() == 0 || (range.low >= low && range.high < size),
+        "indices from {} to {} in dimension {}, which has {}", range.low, range.high, dim, size);
+  return range;
+}
+
+// An index for each element: as many dimensions as x, none but `dim` longer.
+void check_elements(const Tensor& x, int dim, const Tensor& index) {
+  bool fits = index.rank() == x.rank();
+  for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
+  check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
+        x.shape());
+  check_index_range(index, dim, 0, x.size(dim));
+}
+
+// An index for each slice.
+void check_slices(const Tensor& x, int dim, const Tensor& index) {
+  check(index.rank() == 1, "the index has shape {}, not [k]", index.shape());
+  check_index_range(index, dim, 0, x.size(dim));
+}
+
+// The first elements of x in each dimension, as many as the shape says.
+Tensor corner(Tensor x, const Shape& shape) {
+  bool fits = x.rank() == shape.rank;
+  for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
+  check(fits, "a source of shape {} for an index of shape {}", x.shape(), shape);
+  for (int d = 0; d < shape.rank; ++d)
+    if (x.size(d) != shape[d]) x = narrow(x, d, 0, shape[d]);
+  return x;
+}
+
+// Where the mask is true: i64 [count, rank].
+Tensor places(const Tensor& mask) {
+  const Tensor y({int64_t(sum(mask).item()), mask.rank()}, i64, mask.device()),
+      dense = mask.contiguous();
+  kernels::Launch launch(mask.device());
+  kernels::nonzero(launch, dense, y);
+  return y;
+}
+Tensor flat_places(const Tensor& mask) {
+  return reshape(places(reshape(mask, {mask.numel()})), {-1});
+}
+
+// What a list of indices names: rows of x as it is seen with its first dimensions in one.
+struct Rows {
+  Shape seen;    // [rows, ...]
+  Tensor index;  // [k]
+  Shape shape;   // of what they name: k in the shape of the indices, then what else x has
+};
+
+Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
+  check(!indices.empty(), "no indices");
+  int dims = 0;
+  int64_t count = 1;
+  Tensor row;
+  for (const Tensor& i : indices) {
+    check(bool(i), "index {} is no tensor", &i - indices.data());
+    const int first = dims;
+    dims += i.dtype() == boolean ? i.rank() : 1;
+    check(first < dims, "a mask without dimensions");
+    check(dims <= x.rank(), "indices for {} dimensions of a tensor of shape {}", dims, x.shape());
+    int64_t n = 1;
+    Tensor here;
+    if (i.dtype() == boolean) {
+      for (int d = first; d < dims; ++d)
+        check(i.size(d - first) == x.size(d), "a mask of shape {} for dimensions {} to {} of {}",
+              i.shape(), first, dims - 1, x.shape());
+      n = i.numel();
+      here = flat_places(i);
+    } else {
+      n = x.size(first);
+      const IndexRange range = check_index_range(i, first, -n, n);
+      here = range.low < 0 ? where(lt(i, 0), i + double(n), i) : i;
+    }
+    row = row ? row * double(n) + here : here;
+    count *= n;
+  }
+  Rows rows{{count}, reshape(row, {row.numel()}), row.shape()};
+  for (int d = dims; d < x.rank(); ++d) {
+    rows.seen.push_back(x.size(d));
+    rows.shape.push_back(x.size(d));
+  }
+  return rows;
+}
+
+// The shape of k rows.
+Shape of_rows(const Rows& rows) {
+  Shape shape = rows.seen;
+  shape[0] = rows.index.numel();
+  return shape;
+}
+
 }  // namespace
 
 IndexRange index_range(const Tensor& index) {
@@ -65,6 +218,82 @@ IndexRange index_range(const Tensor& index) {
   kernels::bounds(launch, index, bounds);
   return {bounds.data<int64_t>()[0], bounds.data<int64_t>()[1]};
 }
+
+Tensor pick(const Tensor& x, int dim, const Tensor& index) {
+  return call<Gather>(x, index, wrap_dim(dim, x.rank()));
+}
+Tensor pick_slices(const Tensor& x, int dim, const Tensor& index) {
+  const int d = wrap_dim(dim, x.rank());
+  Shape shape = x.shape();
+  shape[d] = index.numel();
+  return call<Gather>(x, for_all_lines(index, d, shape), d);
+}
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  const Scope scope(Gather::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  check_elements(x, d, index);
+  return call<Gather>(x, index, d);
+}
+
+Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
+  const Scope scope("index_select");
+  const int d = wrap_dim(dim, x.rank());
+  check_slices(x, d, index);
+  return pick_slices(x, d, index);
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  const Scope scope(Scatter::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  check_elements(x, d, index);
+  return call<Scatter>(x, index, corner(source, index.shape()), d);
+}
+
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  const Scope scope(ScatterAdd::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  check_elements(x, d, index);
+  return call<ScatterAdd>(x, index, corner(source, index.shape()), Target{d, x.shape()});
+}
+
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  const Scope scope("index_add");
+  const int d = wrap_dim(dim, x.rank());
+  check_slices(x, d, index);
+  Shape shape = x.shape();
+  shape[d] = index.numel();
+  check(source.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
+  return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
+}
+
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
+  const Scope scope("index");
+  const Rows rows = rows_of(x, indices);
+  return reshape(pick_slices(reshape(x, rows.seen), 0, rows.index), rows.shape);
+}
+
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
+                 bool accumulate) {
+  const Scope scope("index_put");
+  const Rows rows = rows_of(x, indices);
+  const Tensor whole = reshape(x, rows.seen),
+               source = reshape(expand(values, rows.shape), of_rows(rows)),
+               index = for_all_lines(rows.index, 0, source.shape());
+  const Tensor y = accumulate ? call<ScatterAdd>(whole, index, source, Target{0, rows.seen})
+                              : call<Scatter>(whole, index, source, 0);
+  return reshape(y, x.shape());
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  const Scope scope("masked_select");
+  check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
+  const Shape shape = broadcast(x.shape(), mask.shape());
+  return pick_slices(reshape(expand(x, shape), {shape.size()}), 0,
+                     flat_places(expand(mask, shape)));
+}
+
+Tensor nonzero(const Tensor& x) { return places(x.dtype() == boolean ? x : ne(x, 0)); }
 
 Tensor embedding(const Tensor& table, const Tensor& index) {
   const Scope scope(Embedding::info.name);
@@ -76,7 +305,8 @@ Tensor embedding(const Tensor& table, const Tensor& index) {
         range.low, range.high, table.size(0));
   Shape shape = index.shape();
   shape.push_back(table.size(1));
-  return reshape(call<Embedding>(table, flat), shape);
+  return reshape(call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0),
+                 shape);
 }
 
 Tensor dropout(const Tensor& x, double p) {

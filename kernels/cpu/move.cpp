@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -116,19 +115,6 @@ void accumulate(Launch& launch, In x, Out y) {
     for_strips(launch, {&x, &y, &y},
                visit(x.dtype, []<class T>() -> Strip { return &accumulate_strip<T, T>; }));
   }
-}
-
-void bounds(Launch&, In x, Out low_high) {
-  int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
-  const int64_t* const p = x.as<int64_t>();
-  const bool dense = x.layout.is_contiguous();
-  for (int64_t i = 0, n = x.size(); i < n; ++i) {
-    const int64_t v = p[dense ? i : x.layout.at(i)];
-    low = std::min(low, v);
-    high = std::max(high, v);
-  }
-  low_high.as<int64_t>()[low_high.layout.at(0)] = low;
-  low_high.as<int64_t>()[low_high.layout.at(1)] = high;
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -274,40 +274,4 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
   }
 }
 
-namespace {
-
-// The first position of the winner; the first NaN wins over all.
-template <bool largest, class T>
-int64_t winner(const T* x, int64_t n, int64_t stride) {
-  using M = std::conditional_t<std::is_same_v<T, bool>, uint8_t, math_t<T>>;
-  M best = static_cast<M>(x[0]);
-  int64_t at = 0;
-  for (int64_t i = 1; i < n && best == best; ++i) {
-    const M v = static_cast<M>(x[i * stride]);
-    if ((largest ? v > best : v < best) || v != v) {
-      best = v;
-      at = i;
-    }
-  }
-  return at;
-}
-
-}  // namespace
-
-void arg_reduce(Launch&, Reduce op, int dim, In x, Out y) {
-  const int64_t n = x.shape()[dim], stride = x.strides()[dim];
-  const Layout from(y.shape(), x.strides());
-  visit(x.dtype, [&]<class T>() {
-    parallel_ranges(y.size(), std::max<int64_t>(1, grain / std::max<int64_t>(1, n)),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) {
-                        const T* const p = x.as<T>() + from.at(i);
-                        y.as<int64_t>()[y.layout.at(i)] = op == Reduce::Max
-                                                              ? winner<true>(p, n, stride)
-                                                              : winner<false>(p, n, stride);
-                      }
-                    });
-  });
-}
-
 }  // namespace mixtape::kernels::cpu

@@ -45,9 +45,9 @@ inline Tensor filled(const Shape& shape, DType dtype, double value) {
   for (int64_t i = 0; i < t.numel(); ++i) t.set(i, value);
   return t;
 }
-// An output, full of NaN so that what is not written shows.
+// An output, full of NaN (of integers: 77) so that what is not written shows.
 inline Tensor output(const Shape& shape, DType dtype) {
-  return filled(shape, dtype, is_float(dtype) ? nan : -7);
+  return filled(shape, dtype, is_float(dtype) ? nan : dtype == boolean ? 1 : 77);
 }
 inline Tensor indices(const Values& v) { return from(v, {static_cast<int64_t>(v.size())}, i64); }
 

@@ -63,15 +63,6 @@ std::vector<OpCase> networks() {
        .inputs = {{{5, 3}}, {{2, 4}, 0, 5, Input::Index}},
        .run = [](In x) { return embedding(x[0], x[1]); },
        .empty = {{5, 3}, {0, 4}}},
-      {.op = "scatter_rows",
-       .inputs = {{{4, 3}}, {{4}, 0, 5, Input::Index}},
-       .run =
-           [](In x) {  // the gradient of an embedding, recorded
-             const Tensor table = ones({5, 3}, x[0].dtype()).set_requires_grad();
-             return grad({sum(embedding(table, x[1]) * x[0])}, {table}, {.create_graph = true})[0] *
-                    2;
-           },
-       .composite = true},
   };
 }
 

@@ -1,0 +1,63 @@
+// Order: sorting and selecting are about positions, which have no gradient; the values are gathered
+// from there, so that the gradient follows them.
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "autograd/ops/index.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+struct Argsort {  // along the last dimension
+  static constexpr OpInfo info{"argsort"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, bool descending) {
+    const Tensor y = ctx.output(x.shape(), i64), xc = x.contiguous();
+    ctx.run(kernels::argsort, descending, xc, y);
+    return y;
+  }
+};
+
+struct TopK {  // along the last dimension
+  static constexpr OpInfo info{"topk"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int64_t k, bool largest) {
+    Shape shape = x.shape();
+    shape[-1] = k;
+    const Tensor y = ctx.output(shape, i64), xc = x.contiguous();
+    ctx.run(kernels::topk, largest, xc, y);
+    return y;
+  }
+};
+
+// What op makes of x with dimension dim as the last one.
+template <class Op, class... A>
+Tensor along(int dim, const Tensor& x, const A&... args) {
+  check(x.size(dim) <= UINT32_MAX, "{} elements in a row",
+        x.size(dim));  // kernels count in 32 bits
+  if (dim == x.rank() - 1) return call<Op>(x, args...);
+  return transpose(call<Op>(transpose(x, dim, -1), args...), dim, -1);
+}
+
+}  // namespace
+
+Tensor argsort(const Tensor& x, int dim, bool descending) {
+  const Scope scope(Argsort::info.name);
+  return along<Argsort>(wrap_dim(dim, x.rank()), x, descending);
+}
+
+Sorted sort(const Tensor& x, int dim, bool descending) {
+  const Scope scope("sort");
+  const Tensor indices = argsort(x, dim, descending);
+  return {pick(x, dim, indices), indices};
+}
+
+Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
+  const Scope scope(TopK::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  check(k >= 0 && k <= x.size(d), "the first {} of {} elements", k, x.size(d));
+  const Tensor indices = along<TopK>(d, x, k, largest);
+  return {pick(x, d, indices), indices};
+}
+
+}  // namespace mixtape

@@ -1,0 +1,64 @@
+#pragma once
+// Lines: work that goes in order along one dimension and freely along all others: indexing and
+// scans. What is in one line is done by one thread, so its order never changes.
+
+#include <array>
+
+#include "core/layout.h"
+#include "kernels/cpu/parallel.h"
+
+namespace mixtape::kernels::cpu {
+
+// Several operands that are walked over one shape, each with strides of its own.
+template <int n>
+class Lines {
+ public:
+  Lines(int dim, const Shape& shape, const std::array<Shape, n>& strides) : length(shape[dim]) {
+    Layout* all[n];
+    for (int k = 0; k < n; ++k) {
+      along[k] = strides[k][dim];
+      for (int d = 0; d < shape.rank; ++d) {
+        if (d == dim) continue;
+        across_[k].shape.push_back(shape[d]);
+        across_[k].strides.push_back(strides[k][d]);
+      }
+      all[k] = &across_[k];
+    }
+    collapse(all);
+    for (int k = 0; k < n; ++k) next[k] = across_[k].strides[-1];
+    width = across_[0].shape[-1];
+  }
+
+  // So many whole lines are worth a thread's while.
+  int64_t enough() const { return 16384 / std::clamp<int64_t>(length, 1, 16384); }
+
+  // f(at, columns, steps) for blocks of at most so many neighbouring lines (`next` apart) and steps
+  // along them (`along` apart); at[k] is where operand k begins. Blocks run in any order: what must
+  // be in order takes all steps at once.
+  template <class F>
+  void for_blocks(int64_t most_columns, int64_t most_steps, F&& f) const {
+    const int64_t lines = across_[0].shape.size();
+    if (lines == 0 || length == 0) return;
+    const int64_t columns = std::min(width, most_columns), steps = std::min(length, most_steps);
+    const int64_t blocks = (width + columns - 1) / columns, pieces = (length + steps - 1) / steps;
+    const int64_t grain = std::max<int64_t>(1, 16384 / (columns * steps));
+    parallel_ranges(lines / width * blocks * pieces, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t step = i % pieces * steps, column = i / pieces % blocks * columns;
+        const int64_t line = i / pieces / blocks * width;
+        int64_t at[n];
+        for (int k = 0; k < n; ++k)
+          at[k] = across_[k].at(line) + column * next[k] + step * along[k];
+        f(at, std::min(columns, width - column), std::min(steps, length - step));
+      }
+    });
+  }
+
+  int64_t length, width;      // of a line; how many lines are neighbours
+  int64_t along[n], next[n];  // from element to element of a line, and from line to line
+
+ private:
+  Layout across_[n];
+};
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,207 @@
+// Order. Numbers become unsigned keys of the same order, so that sorting, selecting and finding the
+// extreme are about integers: short rows by comparison, long ones digit by digit.
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/cpu/buffer.h"
+#include "kernels/cpu/lines.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class T>
+using key_t =
+    std::conditional_t<sizeof(T) == 8, uint64_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t,
+                                          std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
+
+// Keys are ordered as the numbers are; both zeros have the same, and NaN has the largest. Written
+// without choices, which would keep loops over it from being vectorised.
+template <class T>
+[[gnu::always_inline]] inline key_t<T> key(T x) {
+  using K = key_t<T>;
+  constexpr K sign = K(K(1) << (8 * sizeof(K) - 1));
+  const K bits = std::bit_cast<K>(x);
+  if constexpr (is_float(dtype_of<T>())) {
+    constexpr K infinity = std::is_same_v<T, double>     ? K(0x7ff0000000000000)
+                           : std::is_same_v<T, float>    ? K(0x7f800000)
+                           : std::is_same_v<T, BFloat16> ? K(0x7f80)
+                                                         : K(0x7c00);
+    // Bits of positive numbers are in order, above those of negative ones, which are negated.
+    const K magnitude = K(bits & K(~sign)), negative = K(0 - (bits >> (8 * sizeof(K) - 1)));
+    const K ordered = K(K((bits ^ negative) - negative) + K(sign & ~negative));
+    return K(ordered | K(0 - K(magnitude > infinity)));
+  } else {
+    return std::is_signed_v<T> ? K(bits ^ sign) : bits;
+  }
+}
+
+template <class K>
+struct Pair {
+  K key;
+  uint32_t at;
+};
+template <class K>
+bool operator<(const Pair<K>& a, const Pair<K>& b) {
+  return a.key != b.key ? a.key < b.key : a.at < b.at;
+}
+
+// The keys of a row by rank: descending reverses the keys, and what is equal keeps its order.
+template <class T>
+key_t<T> ranked(T x, bool descending) {
+  return descending ? key_t<T>(~key(x)) : key(x);
+}
+
+// By one digit of 8 bits after the other, from the lowest. What is equal keeps its order. Returns
+// the sorted one of the two arrays.
+template <class K>
+Pair<K>* sort_by_digits(Pair<K>* from, Pair<K>* to, int64_t n) {
+  uint32_t counts[sizeof(K)][256] = {};
+  for (int64_t i = 0; i < n; ++i)
+    for (size_t d = 0; d < sizeof(K); ++d) ++counts[d][from[i].key >> (8 * d) & 0xff];
+  for (size_t d = 0; d < sizeof(K); ++d) {
+    if (counts[d][from[0].key >> (8 * d) & 0xff] == static_cast<uint32_t>(n))
+      continue;  // the same in all
+    uint32_t total = 0;
+    for (uint32_t& count : counts[d]) total += std::exchange(count, total);
+    for (int64_t i = 0; i < n; ++i) to[counts[d][from[i].key >> (8 * d) & 0xff]++] = from[i];
+    std::swap(from, to);
+  }
+  return from;
+}
+
+// What the winner of a line has most of; NaN wins either way.
+template <bool largest, class T>
+[[gnu::always_inline]] inline key_t<T> merit(T x) {
+  using K = key_t<T>;
+  const K k = key(x);
+  if constexpr (largest)
+    return k;
+  else if constexpr (is_float(dtype_of<T>()))
+    return K(K(~k) | K(0 - K(k == std::numeric_limits<K>::max())));
+  else
+    return K(~k);
+}
+
+// The first position of the winner in a dense line: the best piece is found first.
+template <bool largest, class T>
+int64_t winner(const T* x, int64_t n) {
+  constexpr int64_t piece = 128;
+  key_t<T> best = 0;
+  int64_t at = 0;
+  for (int64_t begin = 0; begin < n; begin += piece) {
+    key_t<T> top = 0;
+    for (int64_t i = begin; i < std::min(n, begin + piece); ++i)
+      top = std::max(top, merit<largest>(x[i]));
+    if (top <= best) continue;
+    best = top;
+    at = begin;
+  }
+  while (merit<largest>(x[at]) != best) ++at;
+  return at;
+}
+
+constexpr int64_t most_columns = 64;
+
+// The same of neighbouring lines, side by side.
+template <bool largest, class T>
+void winners(const T* x, int64_t n, int64_t along, int64_t next, int64_t columns, int64_t* at) {
+  key_t<T> best[most_columns];
+  for (int64_t c = 0; c < columns; ++c) {
+    best[c] = merit<largest>(x[c * next]);
+    at[c] = 0;
+  }
+  for (int64_t i = 1; i < n; ++i)
+    for (int64_t c = 0; c < columns; ++c) {
+      const key_t<T> v = merit<largest>(x[i * along + c * next]);
+      at[c] = v > best[c] ? i : at[c];
+      best[c] = std::max(best[c], v);
+    }
+}
+
+template <bool largest>
+void arg_reduce_with(int dim, In x, Out y) {
+  const Lines<2> lines(dim, x.shape(), {x.strides(), y.strides()});
+  visit(x.dtype, [&]<class T>() {
+    const bool dense = lines.along[0] == 1;
+    const int64_t most = dense ? std::min(lines.enough(), most_columns) : most_columns;
+    lines.for_blocks(most, lines.length, [&](const int64_t(&at)[2], int64_t columns, int64_t n) {
+      const T* const from = x.as<T>() + at[0];
+      int64_t* const to = y.as<int64_t>() + at[1];
+      int64_t places[most_columns];
+      if (dense)
+        for (int64_t c = 0; c < columns; ++c)
+          places[c] = winner<largest>(from + c * lines.next[0], n);
+      else
+        winners<largest>(from, n, lines.along[0], lines.next[0], columns, places);
+      for (int64_t c = 0; c < columns; ++c) to[c * lines.next[1]] = places[c];
+    });
+  });
+}
+
+}  // namespace
+
+void argsort(Launch&, bool descending, In x, Out index) {
+  if (x.size() == 0) return;
+  const int64_t n = x.shape()[-1];
+  visit(x.dtype, [&]<class T>() {
+    using P = Pair<key_t<T>>;
+    constexpr int64_t few = 16 * sizeof(T);  // below, comparing is faster
+    parallel_ranges(x.size() / n, std::max<int64_t>(1, 1024 / n), [&](int64_t begin, int64_t end) {
+      const Buffer<P> room(n < few ? n : 2 * n);
+      for (int64_t r = begin; r < end; ++r) {
+        P* row = room.data();
+        for (int64_t i = 0; i < n; ++i)
+          row[i] = {ranked(x.as<T>()[r * n + i], descending), static_cast<uint32_t>(i)};
+        if (n < few)
+          std::sort(row, row + n);
+        else
+          row = sort_by_digits(row, row + n, n);
+        for (int64_t i = 0; i < n; ++i) index.as<int64_t>()[r * n + i] = row[i].at;
+      }
+    });
+  });
+}
+
+// Keeps twice as many candidates as are wanted. When there is no more room the better half stays,
+// and from then on only what beats the worst of it comes in.
+void topk(Launch&, bool largest, In x, Out index) {
+  const int64_t n = x.shape()[-1], k = index.shape()[-1];
+  if (index.size() == 0) return;
+  visit(x.dtype, [&]<class T>() {
+    using P = Pair<key_t<T>>;
+    parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
+      const int64_t most = std::min(n, std::max<int64_t>(2 * k, 64));
+      const Buffer<P> room(most);
+      for (int64_t r = begin; r < end; ++r) {
+        const T* const row = x.as<T>() + r * n;
+        P* const kept = room.data();
+        int64_t count = 0, i = 0;
+        for (; i < most; ++i) kept[count++] = {ranked(row[i], largest), static_cast<uint32_t>(i)};
+        const auto halve = [&] {
+          if (count > k) std::nth_element(kept, kept + k - 1, kept + count);
+          count = k;
+          return kept[k - 1].key;
+        };
+        for (auto worst = halve(); i < n; ++i) {
+          const auto v = ranked(row[i], largest);
+          if (v >= worst) continue;  // of equals, the first wins
+          kept[count++] = {v, static_cast<uint32_t>(i)};
+          if (count == most) worst = halve();
+        }
+        std::partial_sort(kept, kept + k, kept + count);
+        for (int64_t j = 0; j < k; ++j) index.as<int64_t>()[r * k + j] = kept[j].at;
+      }
+    });
+  });
+}
+
+void arg_reduce(Launch&, Reduce op, int dim, In x, Out y) {
+  op == Reduce::Max ? arg_reduce_with<true>(dim, x, y) : arg_reduce_with<false>(dim, x, y);
+}
+
+}  // namespace mixtape::kernels::cpu
