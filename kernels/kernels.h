@@ -62,7 +62,7 @@ struct Numbers {
   double value[2] = {};
 };
 
-enum class Reduce : int { Sum, Mean, Max, Min };
+enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, SumSquares, MaxAbs };
 
 // Stride, padding and dilation of a window over the last two dimensions (rows, columns).
 struct Window {
@@ -149,7 +149,13 @@ MIXTAPE_KERNEL(nonzero, In mask, Out index);
 MIXTAPE_KERNEL(argsort, bool descending, In x, Out index);  // [rows, n]
 MIXTAPE_KERNEL(topk, bool largest, In x, Out index);        // [rows, k]
 
+// --- scans: a, b and y of one shape ---
+// y_i = a_i y_(i-1) + b_i along dim; transposed, y_i = a_(i+1) y_(i+1) + b_i. Without a, a is 1;
+// without b, b is 0 and what comes before the first is 1. Integers to i64; floats sum in f64.
+MIXTAPE_KERNEL(scan, bool transposed, int dim, In a, In b, Out y);
+
 // --- reductions: y has x's rank, with 1 where x is reduced ---
+// Of floats only: the sum or largest of absolute values, the sum of squares.
 MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);
 MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
                Out y);  // Max or Min; first winner, NaN wins; y i64
@@ -172,6 +178,7 @@ MIXTAPE_KERNEL(max_pool2d_grad, In dy, In index, Out dx);  // dense; dx zeroed f
 // lse [rows, 2]: the maximum, and log(sum(exp(x - maximum))); their sum would lose digits.
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
+MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
 MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
                Out rstd);  // w, b [n] optional
 MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,

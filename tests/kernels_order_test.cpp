@@ -1,4 +1,4 @@
-// Sorting and selecting, against the standard library's sort.
+// Sorting, selecting and scans, against the standard library's sort and loops in double.
 
 #include <gtest/gtest.h>
 
@@ -101,15 +101,101 @@ TEST(TopK, IsTheBeginningOfTheSortedRow) {
       }
 }
 
+// y_i = a_i y_(i-1) + b_i from its definition, along the middle of [outer, n, inner].
+Values recurrence(const Tensor* a, const Tensor* b, bool transposed, int dim, const Shape& shape) {
+  Values y(static_cast<size_t>(shape.size()));
+  int64_t step = 1;
+  for (int d = shape.rank - 1; d > dim; --d) step *= shape[d];
+  const int64_t n = shape[dim];
+  for (int64_t line = 0; line < shape.size() / n; ++line) {
+    const int64_t first = line / step * step * n + line % step;
+    double state = b ? 0 : 1;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t r = transposed ? n - 1 - i : i, at = first + r * step;
+      if (a && transposed && i > 0) state *= a->at(at + step);
+      if (a && !transposed && (i > 0 || !b)) state *= a->at(at);
+      if (b) state += b->at(at);
+      y[static_cast<size_t>(at)] = state;
+    }
+  }
+  return y;
+}
+
+TEST(Scan, EveryKindDimensionAndDtype) {
+  for (const auto& [in, out] : float_pairs)
+    for (const Shape& shape : {Shape{5, 9, 70}, Shape{1000}, Shape{9, 40}, Shape{3, 1, 2}})
+      for (int dim = 0; dim < shape.rank; ++dim)
+        for (const bool odd : {false, true})
+          for (const bool transposed : {false, true}) {
+            Tensor a = random(shape, in, 1, 0.8, 1.1), b = random(shape, in, 2);
+            if (odd && shape.rank > 1) {
+              Shape turned = shape;
+              std::swap(turned[0], turned[-1]);
+              for (Tensor* t : {&a, &b}) {
+                const Tensor whole(turned, in);
+                const Tensor view = whole.with_layout(transpose(whole.layout(), 0, -1));
+                launch([&](Launch& l) { convert(l, *t, view); });
+                *t = view;
+              }
+            }
+            for (const int which : {1, 2, 3}) {
+              const Tensor y = output(shape, out);
+              const bool has_a = which & 1, has_b = which & 2;
+              launch([&](Launch& l) {
+                scan(l, transposed, dim, has_a ? a : Tensor(), has_b ? b : Tensor(), y);
+              });
+              expect_close(
+                  y, recurrence(has_a ? &a : nullptr, has_b ? &b : nullptr, transposed, dim, shape),
+                  out == f64   ? 1e-13
+                  : out == f32 ? 2e-7
+                  : out == f16 ? 1e-3
+                               : 8e-3,
+                  std::string(name(in)) + " " + shape.to_string() + " " + std::to_string(which));
+            }
+          }
+}
+
+TEST(Scan, IgnoresWhatMultipliesNothing) {
+  // What comes before the first is 0 or 1; a NaN in its factor must not spread.
+  const Tensor a = from({nan, 2, 3}, {3}), b = from({1, 1, 1}, {3}), y({3}, f32);
+  launch([&](Launch& l) { scan(l, false, 0, a, b, y); });
+  EXPECT_EQ(to_vector(y), (Values{1, 3, 10}));
+  launch([&](Launch& l) { scan(l, true, 0, a, b, y); });
+  EXPECT_EQ(to_vector(y), (Values{9, 4, 1}));
+  launch([&](Launch& l) { scan(l, true, 0, a, Tensor(), y); });
+  EXPECT_EQ(to_vector(y), (Values{6, 3, 1}));
+}
+
+TEST(Scan, IntegersIn64Bits) {
+  for (const DType t : {i64, i32, u8, boolean}) {
+    const Tensor x = filled({2, 70}, t, t == boolean ? 1 : 3), sums({2, 70}, i64),
+                 products({2, 70}, i64);
+    launch([&](Launch& l) {
+      scan(l, false, 1, Tensor(), x, sums);
+      scan(l, false, 1, x, Tensor(), products);
+    });
+    uint64_t sum = 0, product = 1;
+    for (int i = 0; i < 70; ++i) {
+      sum += t == boolean ? 1 : 3;
+      product *= t == boolean ? 1 : 3;
+      ASSERT_EQ(sums.data<int64_t>()[70 + i], static_cast<int64_t>(sum));
+      ASSERT_EQ(products.data<int64_t>()[70 + i], static_cast<int64_t>(product));
+    }
+  }
+}
+
 TEST(Order, SameForAnyThreads) {
   const Tensor x = random({300, 200}, f32, 1);
   expect_same_for_any_threads([&] {
-    const Tensor order({300, 200}, i64), best({300, 7}, i64);
+    const Tensor order({300, 200}, i64), best({300, 7}, i64), sums({300, 200}, f32),
+        down({300, 200}, f32);
     launch([&](Launch& l) {
       argsort(l, false, x, order);
       topk(l, true, x, best);
+      scan(l, false, 1, x, x, sums);
+      scan(l, true, 0, Tensor(), x, down);
     });
-    return std::vector<Tensor>{order, best};
+    return std::vector<Tensor>{order, best, sums, down};
   });
 }
 

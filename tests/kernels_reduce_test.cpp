@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "tests/support/kernel_compare.h"
 
@@ -122,6 +123,55 @@ TEST(Reduce, IntegersSumIn64Bits) {
   }
 }
 
+TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
+  const auto all = [](const std::vector<Values>& groups, double start, auto join) {
+    Values out;
+    for (const Values& g : groups) {
+      double v = start;
+      for (const double x : g) v = join(v, x);
+      out.push_back(v);
+    }
+    return out;
+  };
+  for (const auto& [in, out] : float_pairs)
+    for (const Shape& shape : {Shape{3, 50, 7}, Shape{1, 9001}, Shape{700, 33}}) {
+      const Tensor x = random(shape, in, 5, -2, 2), near_one = random(shape, in, 6, 0.99, 1.01);
+      for (int dims = 0; dims < 1 << x.rank(); ++dims) {
+        const Shape to = reduced_shape(shape, dims);
+        const Tensor sum = output(to, out), squares = output(to, out), top = output(to, out),
+                     product = output(to, out);
+        launch([&](Launch& l) {
+          reduce(l, Reduce::SumAbs, x, sum);
+          reduce(l, Reduce::SumSquares, x, squares);
+          reduce(l, Reduce::MaxAbs, x, top);
+          reduce(l, Reduce::Prod, near_one, product);
+        });
+        const auto g = groups(x, to);
+        const auto what = std::string(name(in)) + " " + std::to_string(dims);
+        expect_close(sum, all(g, 0, [](double a, double b) { return a + std::abs(b); }),
+                     tolerance(out), what);
+        expect_close(squares, all(g, 0, [](double a, double b) { return a + b * b; }),
+                     tolerance(out), what);
+        expect_close(top, all(g, 0, [](double a, double b) { return std::max(a, std::abs(b)); }), 0,
+                     what);
+        expect_close(product, all(groups(near_one, to), 1, std::multiplies<>()),
+                     10 * tolerance(out), what);
+      }
+    }
+}
+
+TEST(Reduce, ProductsOfIntegersWrapAroundIn64Bits) {
+  const Tensor x = filled({41}, i32, 3), y({1}, i64), none({1}, i64);
+  launch([&](Launch& l) {
+    reduce(l, Reduce::Prod, x, y);
+    reduce(l, Reduce::Prod, Tensor({0}, i32), none);
+  });
+  uint64_t want = 1;
+  for (int i = 0; i < 41; ++i) want *= 3;
+  EXPECT_EQ(y.data<int64_t>()[0], static_cast<int64_t>(want));
+  EXPECT_EQ(none.item(), 1);
+}
+
 TEST(Reduce, OutputsMayHaveGaps) {
   const Tensor x = numbered({20, 30}, f32, 100), whole = output({20, 3}, f32);
   const Tensor y = whole.with_layout(slice(whole.layout(), 1, 1, 2));
@@ -158,12 +208,17 @@ TEST(Reduce, NanWins) {
 
 TEST(Reduce, Empty) {
   const Tensor x({0, 3}, f32), y = output({1, 3}, f32), none({0, 1}, f32),
-                               whole = output({1, 1}, f32);
+                               whole = output({1, 1}, f32), some({1, 3}, boolean),
+                               every({1, 3}, boolean);
   launch([&](Launch& l) {
     reduce(l, Reduce::Sum, x, y);
     reduce(l, Reduce::Sum, x, none);
     reduce(l, Reduce::Mean, x, whole);
+    reduce(l, Reduce::Max, Tensor({0, 3}, boolean), some);
+    reduce(l, Reduce::Min, Tensor({0, 3}, boolean), every);
   });
+  EXPECT_EQ(to_vector(some), (Values{0, 0, 0}));
+  EXPECT_EQ(to_vector(every), (Values{1, 1, 1}));
   EXPECT_EQ(to_vector(y), (Values{0, 0, 0}));
   EXPECT_TRUE(std::isnan(whole.item()));
 }

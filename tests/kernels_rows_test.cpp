@@ -279,6 +279,29 @@ TEST(BatchNorm, AbsentOutputsAndEmpties) {
   expect_close(db, {0, 0}, 0, "db");
 }
 
+TEST(Rows, LogSumExp) {
+  for (const auto& [in, out] : float_pairs)
+    for (const int64_t n : {1, 5, 16, 67}) {
+      const Tensor x = random({7, n}, in, 1, -30, 30), y = output({7}, out);
+      launch([&](Launch& l) { logsumexp(l, x, y); });
+      Values want;
+      for (int64_t r = 0; r < 7; ++r) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += std::exp(x.at(r * n + i));
+        want.push_back(std::log(sum));
+      }
+      expect_close(y, want, tolerance(out), std::string(name(in)));
+    }
+  const Tensor x = from({-inf, -inf, -inf, inf, 1, inf, nan, 1, 2, 3e38, -inf, 3e38}, {4, 3}),
+               y = output({4}, f32), none = output({2}, f32);
+  launch([&](Launch& l) {
+    logsumexp(l, x, y);
+    logsumexp(l, Tensor({2, 0}, f32), none);
+  });
+  expect_close(y, {-inf, inf, nan, 3e38}, 1e-6, "edges");
+  expect_close(none, {-inf, -inf}, 0, "of nothing");
+}
+
 TEST(Rows, SameForAnyThreads) {
   for (const DType dtype : {f32, bf16}) {
     const Tensor x = random({500, 130}, dtype, 1), dy = random({500, 130}, dtype, 2),

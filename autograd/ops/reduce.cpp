@@ -2,10 +2,12 @@
 // rules are plain broadcasting; the functions drop them where asked.
 
 #include <cmath>
+#include <limits>
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "autograd/ops/reduce.h"
+#include "autograd/ops/scan.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -13,6 +15,8 @@ namespace mixtape {
 namespace {
 
 using kernels::Reduce;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 bool reduces(const ReduceOptions& o, int dim) { return (o.dims >> dim) & 1u; }
 
@@ -84,15 +88,128 @@ struct ArgExtremum {
   }
 };
 
-template <class Op>
-Tensor over(const Tensor& x, const Dims& dims, bool keepdim) {
-  const ReduceOptions o = reduce_options(dims, x.rank());
+// The dimensions that stay, then those that go.
+Dims kept_first(int rank, const ReduceOptions& o) {
+  Dims order;
+  for (const bool goes : {false, true})
+    for (int d = 0; d < rank; ++d)
+      if (reduces(o, d) == goes) order.push_back(d);
+  return order;
+}
+// x as [results, elements that make one].
+Tensor as_rows(const Tensor& x, const ReduceOptions& o) {
+  const int64_t rows = reduced(x.shape(), o).size();
+  return reshape(permute(x, kept_first(x.rank(), o)),
+                 {rows, x.numel() / std::max<int64_t>(1, rows)});
+}
+// And back.
+Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o) {
+  const Dims order = kept_first(shape.rank, o);
+  Shape moved = shape;
+  Dims inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    moved[int(i)] = shape[order[i]];
+    inverse[size_t(order[i])] = int(i);
+  }
+  return permute(reshape(rows, moved), inverse);
+}
+
+struct Prod {
+  static constexpr OpInfo info{"prod", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
+    const Tensor y = ctx.output(reduced(x.shape(), o), is_float(x.dtype()) ? ctx.dtype() : i64);
+    ctx.run(kernels::reduce, Reduce::Prod, x, y);
+    ctx.save(x);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
+    const Tensor rows = as_rows(cast(ctx.saved(0), dy.dtype()), o);
+    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * dy};
+  }
+};
+
+// Whether any element, or all, differ from zero.
+template <Reduce op>
+struct Logical {
+  static constexpr OpInfo info{op == Reduce::Max ? "any" : "all"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
+    const Tensor y = ctx.output(reduced(x.shape(), o), boolean);
+    ctx.run(kernels::reduce, op, x.dtype() == boolean ? x : ne(x, 0), y);
+    return y;
+  }
+};
+
+struct LogSumExp {
+  static constexpr OpInfo info{"logsumexp", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
+    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    const Tensor y = ctx.output(reduced(x.shape(), o)), rows = as_rows(x, o).contiguous();
+    ctx.run(kernels::logsumexp, rows, y);
+    ctx.save(x);
+    ctx.save_result(y);
+    return y;
+  }
+  // dx = exp(x - y) dy, and 0 where all x are -inf
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor x = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype());
+    return {exp(x - masked_fill(y, eq(y, -infinity), 0)) * dy};
+  }
+};
+
+struct NormOptions : ReduceOptions {
+  double p;
+};
+
+// At a kink, and where all x are zero, the gradient is 0.
+struct Norm {
+  static constexpr OpInfo info{"norm", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
+    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    // Sums of narrow numbers to a power leave the narrow range before the root is taken.
+    const DType wide = is_narrow(ctx.dtype()) ? f32 : ctx.dtype();
+    const auto total = [&](Reduce op) {
+      const Tensor y = ctx.output(reduced(x.shape(), o), wide);
+      ctx.run(kernels::reduce, op, x, y);
+      return y;
+    };
+    const Tensor y = cast(o.p == 2          ? sqrt(total(Reduce::SumSquares))
+                          : o.p == 1        ? total(Reduce::SumAbs)
+                          : o.p == infinity ? total(Reduce::MaxAbs)
+                          : o.p == 0        ? sum_to(ne(x, 0), o)
+                                            : pow(sum_to(pow(abs(cast(x, wide)), o.p), o), 1 / o.p),
+                          ctx.dtype());
+    ctx.save(x);
+    ctx.save_result(y);
+    return y;
+  }
+  // p = 2: x / y dy; else sign(x) (|x| / y)^(p - 1) dy; the largest |x| share sign(x) dy.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
+    const Tensor x = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype());
+    if (o.p == 0) return {zeros_like(x)};
+    const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
+    if (o.p == 2) return {x * (dz / divisor)};
+    const Tensor sign = cast(gt(x, 0), dy.dtype()) - cast(lt(x, 0), dy.dtype());
+    if (o.p == 1) return {sign * dy};
+    if (o.p == infinity) {
+      const Tensor winner = cast(eq(abs(x), y), dy.dtype());
+      return {sign * winner * (dy / sum_to(winner, o))};
+    }
+    return {sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz};
+  }
+};
+
+template <class Op, class Options>
+Tensor over(const Tensor& x, const Options& o, bool keepdim) {
   const Tensor y = call<Op>(x, o);
   if (keepdim) return y;
   Shape kept;
   for (int d = 0; d < x.rank(); ++d)
     if (!reduces(o, d)) kept.push_back(x.size(d));
   return reshape(y, kept);
+}
+template <class Op>
+Tensor over(const Tensor& x, const Dims& dims, bool keepdim) {
+  return over<Op>(x, reduce_options(dims, x.rank()), keepdim);
 }
 
 template <Reduce op>
@@ -128,6 +245,24 @@ Tensor min(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 Tensor argmax(const Tensor& x, int dim, bool keepdim) { return arg<Reduce::Max>(x, dim, keepdim); }
 Tensor argmin(const Tensor& x, int dim, bool keepdim) { return arg<Reduce::Min>(x, dim, keepdim); }
+
+Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {
+  return over<Prod>(x, dims, keepdim);
+}
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  return over<Logical<Reduce::Max>>(x, dims, keepdim);
+}
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  return over<Logical<Reduce::Min>>(x, dims, keepdim);
+}
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
+  return over<LogSumExp>(x, dims, keepdim);
+}
+Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
+  const Scope scope(Norm::info.name);
+  check(p > -infinity, "of order {}", p);
+  return over<Norm>(x, NormOptions{reduce_options(dims, x.rank()), p}, keepdim);
+}
 
 // Two passes, so that a large mean costs no precision.
 Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {

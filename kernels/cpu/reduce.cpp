@@ -26,7 +26,16 @@ using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t, math_t<T>>;
 template <class T>
 using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-struct Sum {
+// How elements are combined: map() of each, joined. The identity is what map() leaves as it is and
+// join() ignores.
+struct Elements {
+  template <class T>
+  [[gnu::always_inline]] static T map(T x) {
+    return x;
+  }
+};
+
+struct Sum : Elements {
   template <class S>
   static constexpr S identity = S(0.0f);
   template <class T>
@@ -36,6 +45,35 @@ struct Sum {
   template <class T>
   [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
     return hsum(x);
+  }
+};
+
+struct SumAbs : Sum {
+  template <class T>
+  [[gnu::always_inline]] static Lanes<T> map(Lanes<T> x) {
+    return abs(x);
+  }
+};
+struct SumSquares : Sum {
+  template <class T>
+  [[gnu::always_inline]] static Lanes<T> map(Lanes<T> x) {
+    return x * x;
+  }
+};
+
+struct Prod : Elements {
+  template <class S>
+  static constexpr S identity = S(1.0f);
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    if constexpr (std::is_integral_v<T>)
+      return T(Whole(a) * Whole(b));
+    else
+      return a * b;
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
+    return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return a * b; });
   }
 };
 
@@ -58,7 +96,7 @@ constexpr S highest() {
     return std::numeric_limits<S>::max();
 }
 
-struct Max {
+struct Max : Elements {
   template <class S>
   static constexpr S identity = lowest<S>();
   template <class T>
@@ -70,7 +108,7 @@ struct Max {
     return hmax(x);
   }
 };
-struct Min {
+struct Min : Elements {
   template <class S>
   static constexpr S identity = highest<S>();
   template <class T>
@@ -82,6 +120,19 @@ struct Min {
     return hmin(x);
   }
 };
+
+struct MaxAbs : Max {
+  template <class S>
+  static constexpr S identity = S(0.0f);
+  template <class T>
+  [[gnu::always_inline]] static Lanes<T> map(Lanes<T> x) {
+    return abs(x);
+  }
+};
+
+template <class Op>
+constexpr bool of_floats =
+    std::is_same_v<Op, SumAbs> || std::is_same_v<Op, SumSquares> || std::is_same_v<Op, MaxAbs>;
 
 // x split into the dimensions that stay and those that go, each collapsed, in the order of memory.
 struct Plan {
@@ -124,15 +175,16 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
   using T = chunk_t<S>;
   using L = Lanes<T>;
   constexpr int width = L::width;
-  if (count == 0) return Op::template identity<T>;
+  if (count == 0) return T(Op::template identity<S>);
   L acc[4] = {Op::template identity<T>, Op::template identity<T>, Op::template identity<T>,
               Op::template identity<T>};
   const auto add = [&](const S* p, int64_t n) {
     int64_t i = 0;
     for (; i + 4 * width <= n; i += 4 * width)
-      for (int k = 0; k < 4; ++k) acc[k] = Op::join(acc[k], load<S, T>(p + i + k * width));
-    for (; i + width <= n; i += width) acc[0] = Op::join(acc[0], load<S, T>(p + i));
-    if (i < n) acc[1] = Op::join(acc[1], load_first<S, T>(p + i, n - i, Op::template identity<S>));
+      for (int k = 0; k < 4; ++k) acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + i + k * width)));
+    for (; i + width <= n; i += width) acc[0] = Op::join(acc[0], Op::map(load<S, T>(p + i)));
+    if (i < n)
+      acc[1] = Op::join(acc[1], Op::map(load_first<S, T>(p + i, n - i, Op::template identity<S>)));
   };
   Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
   if (reduced.strides[-1] == 1 && reduced.shape[-1] >= 64) {
@@ -172,10 +224,11 @@ template <class Op, class S, int unroll>
     const S* p = reinterpret_cast<const S*>(run.data);
     if (columns == unroll * L::width) {
       for (int64_t r = 0; r < run.count; ++r, p += run.stride)
-        for (int k = 0; k < unroll; ++k) acc[k] = Op::join(acc[k], load<S, T>(p + k * L::width));
+        for (int k = 0; k < unroll; ++k)
+          acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + k * L::width)));
     } else {
       for (int64_t r = 0; r < run.count; ++r, p += run.stride)
-        acc[0] = Op::join(acc[0], load_first<S, T>(p, columns, Op::template identity<S>));
+        acc[0] = Op::join(acc[0], Op::map(load_first<S, T>(p, columns, Op::template identity<S>)));
     }
     left -= run.count;
   }
@@ -246,13 +299,17 @@ void reduce_with(Launch& launch, bool mean, In x, Out y) {
   const bool neighbours = plan.results > 1 && plan.kept_x.strides[-1] == 1 && plan.count > 0;
   View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
               Layout(plan.kept_y.shape)};
-  visit(x.dtype, [&]<class S>() {
+  const auto run = [&]<class S>() {
     auto* const to = totals.as<total_t<S>>();
     if (neighbours)
       reduce_neighbours<Op>(launch, x.as<S>(), plan, to);
     else
       reduce_rows<Op>(launch, x.as<S>(), plan, to);
-  });
+  };
+  if constexpr (of_floats<Op>)
+    visit_float(x.dtype, run);
+  else
+    visit(x.dtype, run);
   if (mean)
     for (int64_t i = 0; i < plan.results; ++i)
       totals.as<double>()[i] /= static_cast<double>(plan.count);
@@ -271,6 +328,14 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
       return reduce_with<Max>(launch, false, x, y);
     case Reduce::Min:
       return reduce_with<Min>(launch, false, x, y);
+    case Reduce::Prod:
+      return reduce_with<Prod>(launch, false, x, y);
+    case Reduce::SumAbs:
+      return reduce_with<SumAbs>(launch, false, x, y);
+    case Reduce::SumSquares:
+      return reduce_with<SumSquares>(launch, false, x, y);
+    case Reduce::MaxAbs:
+      return reduce_with<MaxAbs>(launch, false, x, y);
   }
 }
 

@@ -94,6 +94,21 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
     visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
 }
 
+void logsumexp(Launch&, In x, Out y) {
+  const int64_t n = x.shape()[-1];
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    parallel_ranges(y.size(), grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const T top = row_max<T>(in, n);  // where not finite, the result
+        y.as<O>()[r] = static_cast<O>(
+            std::isfinite(top) ? top + std::log(row_sum_exp<T>(in, n, top, nullptr)) : top);
+      }
+    });
+  });
+}
+
 // With log p = x - top - log_sum: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
 void cross_entropy(Launch&, In x, In target, int64_t ignore, double smoothing, Out loss, Out lse) {
   const int64_t n = x.shape()[-1], rows = target.size();
