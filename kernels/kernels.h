@@ -134,6 +134,9 @@ MIXTAPE_KERNEL(fill, double value, Out y);
 MIXTAPE_KERNEL(arange, double start, double step, Out y);    // dense; y[i] = start + i * step
 MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends exact
 MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or a wider float
+// x on one side of that diagonal of its last two dims (and on it), zeros on the other; dense.
+MIXTAPE_KERNEL(triangle, bool upper, int64_t diagonal, In x, Out y);
+
 // --- by index: i64, along dim, checked by the op; what has the same place meets in its order ---
 // y[.., i, ..] = x[.., index[.., i, ..], ..]; other dims of x are as long as the index or longer.
 MIXTAPE_KERNEL(gather, int dim, In x, In index, Out y);

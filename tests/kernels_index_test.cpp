@@ -248,5 +248,24 @@ TEST(Nonzero, PlacesInRowMajorOrder) {
     }
 }
 
+TEST(Triangle, KeepsOneSideOfADiagonal) {
+  for (const DType t : all_dtypes)
+    for (const Shape& shape : {Shape{3, 4, 6}, {6, 4}, {1, 1}, {0, 3}, {3, 0}, {200, 100}})
+      for (const int64_t diagonal :
+           {int64_t{0}, int64_t{2}, int64_t{-2}, int64_t{50}, int64_t{-50},
+            std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+        const Tensor x = filled(shape, t, 1), upper = output(shape, t), lower = output(shape, t);
+        launch([&](Launch& l) {
+          triangle(l, true, diagonal, x, upper);
+          triangle(l, false, diagonal, x, lower);
+        });
+        for (int64_t i = 0; i < x.numel(); ++i) {
+          const int64_t c = i % shape[-1], r = i / shape[-1] % shape[-2];
+          ASSERT_EQ(upper.at(i), c - r >= diagonal) << name(t) << " " << i << " " << diagonal;
+          ASSERT_EQ(lower.at(i), c - r <= diagonal) << name(t) << " " << i << " " << diagonal;
+        }
+      }
+}
+
 }  // namespace
 }  // namespace mixtape::kernels

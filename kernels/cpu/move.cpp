@@ -117,4 +117,26 @@ void accumulate(Launch& launch, In x, Out y) {
   }
 }
 
+void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y) {
+  if (y.size() == 0) return;
+  const int64_t rows = y.shape()[-2], columns = y.shape()[-1];
+  const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
+  const size_t size = size_of(y.dtype);
+  parallel_ranges(
+      y.size() / columns, std::max<int64_t>(1, 16384 / columns), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const char* const from = x.as<char>() + r * columns * int64_t(size);
+          char* const to = y.as<char>() + r * columns * int64_t(size);
+          // Columns before `split` are below the diagonal (tril: or on it).
+          const size_t split = size_t(std::clamp<int64_t>(r % rows + shift, 0, columns)) * size;
+          const size_t rest = size_t(columns) * size - split;
+          std::memset(upper ? to : to + split, 0, upper ? split : rest);
+          if (upper)
+            std::memcpy(to + split, from + split, rest);
+          else
+            std::memcpy(to, from, split);
+        }
+      });
+}
+
 }  // namespace mixtape::kernels::cpu

@@ -126,6 +126,88 @@ std::vector<OpCase> views() {
                     2;
            },
        .composite = true},
+      {.op = "flip",
+       .inputs = {{{2, 3, 4}}},
+       .run =
+           [](In x) {
+             return flip(x[0], {0, -1});
+           },
+       .empty = {{2, 0, 4}}},
+      {.op = "flip",
+       .inputs = {{{3, 1}}},
+       .run =
+           [](In x) {
+             return flip(expand(x[0], {3, 4}), {});
+           },
+       .label = "all"},
+      {.op = "cat",
+       .inputs = {{{3, 5}}},
+       .run = [](In x) { return roll(x[0], -8, -1); },
+       .label = "roll",
+       .empty = {{0, 5}}},
+      {.op = "expand",
+       .inputs = {{{2, 3}}},
+       .run =
+           [](In x) {
+             return repeat(x[0], {2, 3, 1});
+           },
+       .label = "repeat",
+       .empty = {{0, 3}}},
+      {.op = "gather",
+       .inputs = {{{2, 3, 2}}},
+       .run = [](In x) { return repeat_interleave(x[0], 3, -2); },
+       .label = "repeat_interleave",
+       .empty = {{2, 0, 2}}},
+      {.op = "tril",
+       .inputs = {{{3, 5}}},
+       .run = [](In x) { return tril(x[0]); },
+       .empty = {{3, 0}}},
+      {.op = "tril",
+       .inputs = {{{2, 5, 3}}},
+       .run = [](In x) { return tril(x[0], -1); },
+       .label = "below",
+       .empty = {{0, 5, 3}}},
+      {.op = "triu",
+       .inputs = {{{2, 4, 3}}},
+       .run = [](In x) { return triu(x[0], 1); },
+       .empty = {{2, 0, 3}}},
+      {.op = "pad",
+       .inputs = {{{2, 3}}},
+       .run =
+           [](In x) {
+             return pad(x[0], {1, 2, 0, 3});
+           },
+       .empty = {{0, 3}}},
+      {.op = "pad",
+       .inputs = {{{2, 4, 5}}},
+       .run =
+           [](In x) {
+             return pad(x[0], {-2, 3, 1, -2}, PadMode::Constant, 0.5);
+           },
+       .label = "and_crop",
+       .empty = {{0, 4, 5}}},
+      {.op = "gather",
+       .inputs = {{{2, 3, 4}}},
+       .run =
+           [](In x) {
+             return pad(x[0], {3, 2, 2, -1}, PadMode::Reflect);
+           },
+       .label = "pad_reflect",
+       .empty = {{0, 3, 4}}},
+      {.op = "gather",
+       .inputs = {{{2, 3}}},
+       .run =
+           [](In x) {
+             return pad(x[0], {0, 4, 3, 1}, PadMode::Replicate);
+           },
+       .label = "pad_replicate"},
+      {.op = "gather",
+       .inputs = {{{2, 3}}},
+       .run =
+           [](In x) {
+             return pad(x[0], {3, 2, 1, 2}, PadMode::Circular);
+           },
+       .label = "pad_circular"},
       {.op = "cat",
        .inputs = {{{2, 3}}, {{4, 3}}},
        .run =

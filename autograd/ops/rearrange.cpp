@@ -1,0 +1,175 @@
+// Rearranging: copies of elements in other places. Three ops (flip, tril and triu, pad) and what
+// views and indexing make.
+
+#include <algorithm>
+#include <numeric>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "autograd/ops/index.h"
+#include "autograd/ops/reduce.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+struct Flip {
+  static constexpr OpInfo info{"flip"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x, uint32_t dims) {
+    const Tensor y = ctx.output(x.shape());
+    Layout backwards = x.layout();
+    for (int d = 0; d < x.rank(); ++d)
+      if (dims >> d & 1) backwards = flip(backwards, d);
+    ctx.run(kernels::convert, x.with_layout(backwards), y);
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, uint32_t dims) {
+    return {call<Flip>(dy, dims)};
+  }
+};
+
+template <bool upper>
+struct Triangle {
+  static constexpr OpInfo info{upper ? "triu" : "tril"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x, int64_t diagonal) {
+    check(x.rank() >= 2, "of a tensor of shape {}, which has no rows and columns", x.shape());
+    const Tensor y = ctx.output(x.shape(), x.dtype()), xc = x.contiguous();
+    ctx.run(kernels::triangle, upper, diagonal, xc, y);
+    return cast(y, ctx.dtype());
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, int64_t diagonal) {
+    return {call<Triangle>(dy, diagonal)};
+  }
+};
+
+// {left, right} of the last dimension, then of the one before, ...
+using Margins = std::vector<int64_t>;
+
+struct Pad {  // by a constant; no margin is negative
+  static constexpr OpInfo info{"pad"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Margins& margins, double value) {
+    Shape shape = x.shape();
+    for (size_t i = 0; i < margins.size(); ++i) shape[-1 - int(i / 2)] += margins[i];
+    const Tensor y = ctx.output(shape);
+    Layout inside = y.layout();
+    for (int d = shape.rank - 1; size_t(shape.rank - 1 - d) < margins.size() / 2; --d) {
+      const size_t i = 2 * size_t(shape.rank - 1 - d);
+      const auto fill = [&](int64_t begin, int64_t end) {
+        if (begin < end) ctx.run(kernels::fill, value, y.with_layout(slice(inside, d, begin, end)));
+      };
+      fill(0, margins[i]);
+      fill(shape[d] - margins[i + 1], shape[d]);
+      inside = slice(inside, d, margins[i], shape[d] - margins[i + 1]);
+    }
+    ctx.run(kernels::convert, x, y.with_layout(inside));
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const Margins& margins, double) {
+    Margins crop;
+    for (const int64_t m : margins) crop.push_back(-m);
+    return {pad(dy, crop)};
+  }
+};
+
+// Where the elements of a dimension of n come from, if its margins come from within it.
+Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
+  const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
+  check(mode == PadMode::Replicate ? n > 0 : left <= most && right <= most,
+        "margins of {} and {} elements from within {}", left, right, n);
+  const Tensor index({left + n + right}, i64);
+  int64_t* to = index.data<int64_t>();
+  for (int64_t i = -left; i < n + right; ++i)
+    *to++ = i >= 0 && i < n              ? i
+            : mode == PadMode::Circular  ? (i < 0 ? i + n : i - n)
+            : mode == PadMode::Replicate ? (i < 0 ? 0 : n - 1)
+                                         : (i < 0 ? -i : 2 * (n - 1) - i);
+  return index;
+}
+
+// The shape in which dimension dim is there so many times.
+Shape repeated(const Shape& shape, int dim, int64_t times) {
+  Shape longer = shape;
+  int64_t& n = longer[wrap_dim(dim, shape.rank)];
+  check(times >= 0 && !__builtin_mul_overflow(n, times, &n), "{} times dimension {} of {}", times,
+        dim, shape);
+  return longer;
+}
+
+}  // namespace
+
+Tensor flip(const Tensor& x, const Dims& dims) {
+  const Scope scope(Flip::info.name);
+  return call<Flip>(x, reduce_options(dims, x.rank()).dims);
+}
+
+Tensor roll(const Tensor& x, int64_t shift, int dim) {
+  const Scope scope("roll");
+  const int64_t n = x.size(dim), by = n == 0 ? 0 : (shift % n + n) % n;
+  if (by == 0) return x;
+  return cat({narrow(x, dim, n - by, by), narrow(x, dim, 0, n - by)}, dim);
+}
+
+Tensor repeat(const Tensor& x, const Shape& times) {
+  const Scope scope("repeat");
+  check(times.rank >= x.rank(), "{} times a tensor of rank {}", times, x.rank());
+  Shape shape;
+  for (int d = x.rank(); d < times.rank; ++d) shape.push_back(1);
+  for (const int64_t n : x.shape()) shape.push_back(n);
+  Tensor y = reshape(x, shape);
+  for (int d = times.rank - 1; d >= 0; --d) {
+    if (times[d] == 1) continue;
+    // All before d stays apart, and all from d on is one piece that is there several times.
+    const int64_t rows =
+        std::accumulate(shape.begin(), shape.begin() + d, int64_t{1}, std::multiplies<>());
+    const int64_t n = rows == 0 ? 0 : y.numel() / rows;
+    shape = repeated(shape, d, times[d]);
+    y = reshape(expand(reshape(y, {rows, 1, n}), {rows, times[d], n}), shape);
+  }
+  return y;
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
+  const Scope scope("repeat_interleave");
+  const int64_t n = repeated(x.shape(), dim, times)[dim];
+  return times == 0 ? narrow(x, dim, 0, 0)
+                    : pick_slices(x, dim, arange(0, double(n), 1, i64, x.device()) / double(times));
+}
+
+Tensor tril(const Tensor& x, int64_t diagonal) { return call<Triangle<false>>(x, diagonal); }
+Tensor triu(const Tensor& x, int64_t diagonal) { return call<Triangle<true>>(x, diagonal); }
+
+Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, double value) {
+  const Scope scope(Pad::info.name);
+  check(sizes.size() % 2 == 0 && sizes.size() <= size_t(2 * x.rank()),
+        "{} sizes for a tensor of rank {}", sizes.size(), x.rank());
+  Tensor y = x;
+  Margins margins = sizes;  // what is left when the crops are made
+  for (size_t i = 0; i < sizes.size(); i += 2) {
+    const int64_t left = sizes[i], right = sizes[i + 1];
+    const int d = x.rank() - 1 - int(i / 2);
+    const int64_t n = x.size(d);
+    int64_t total;
+    check(left >= -n && right >= -n &&
+              std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0) >= -n &&
+              !__builtin_add_overflow(n, left, &total) &&
+              !__builtin_add_overflow(total, right, &total),
+          "margins of {} and {} elements beside {}", left, right, n);
+    const int64_t kept = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
+    if (mode != PadMode::Constant) {
+      if (left != 0 || right != 0)
+        y = pick_slices(y, d, source_of(mode, n, left, right).to(x.device()));
+    } else if (kept < n) {
+      y = narrow(y, d, std::max<int64_t>(0, -left), kept);
+      for (const size_t k : {i, i + 1}) margins[k] = std::max<int64_t>(0, sizes[k]);
+    }
+  }
+  const bool done =
+      mode != PadMode::Constant || std::ranges::all_of(margins, [](int64_t m) { return m == 0; });
+  return done ? y : call<Pad>(y, margins, value);
+}
+
+}  // namespace mixtape
