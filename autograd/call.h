@@ -83,7 +83,7 @@ const Tensor* deciding_input(const Call& call);
 void broadcast_inputs(Call& call);
 void check_inputs(const Call& call);
 bool any_requires_grad(std::span<const Tensor* const> inputs);
-Grads forbid_second_order(Grads grads, std::string_view op);
+Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
 void observe(const Call& call);
 void observe(const Call& call, const Tensor& result);
@@ -100,7 +100,7 @@ class OpNode final : public Node {
     Grads g = std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
                          attributes_);
     if constexpr (detail::first_order_only<Op>)
-      if (grad_enabled()) return detail::forbid_second_order(std::move(g), name());
+      if (grad_enabled()) return detail::forbid_second_order(std::move(g), dy, *this);
     return g;
   }
   bool selects() const override {

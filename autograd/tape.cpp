@@ -144,10 +144,10 @@ void observe(const Call& call, const Tensor& result) {
   for (Observer* o = thread_state.observer; o; o = o->outer) o->after(call, result);
 }
 
-// Stands where the history of a fused gradient would be.
+// Stands where the history of a fused gradient would be, and leads where that would.
 class FirstOrderOnly final : public Node {
  public:
-  FirstOrderOnly(const Call& call, std::string_view op) : Node(call, false), op_(op) {}
+  FirstOrderOnly(const Call& call, const Node& of) : Node(call), op_(of.name()) { lead_as(of); }
   std::string_view name() const override { return op_; }
   Grads backward(const Tensor&) override {
     fail("the gradient of {} is a fused kernel, which can't be differentiated again", op_);
@@ -157,11 +157,12 @@ class FirstOrderOnly final : public Node {
   std::string_view op_;
 };
 
-Grads forbid_second_order(Grads grads, std::string_view op) {
+Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
   for (Tensor& g : grads) {
     if (!g) continue;
     g = g.detach();
-    const auto node = std::make_shared<FirstOrderOnly>(Call{leaf_info, {}}, op);
+    const Tensor* input = &dy;
+    const auto node = std::make_shared<FirstOrderOnly>(Call{leaf_info, {&input, 1}}, of);
     node->grad_dtype = g.dtype();
     g.set_maker(node);
   }
@@ -206,6 +207,10 @@ void Node::finish(const Tensor& y, bool moves_only) {
   moves = moves_only;
   if (moves_only && is_narrow(grad_dtype) && ctx.wants(0) && ctx.grad_dtype(0) == f32)
     grad_dtype = f32;
+}
+
+void Node::lead_as(const Node& other) {
+  for (const Ctx::Edge& e : other.ctx.edges_) ctx.edges_.push_back(e);
 }
 
 Node::~Node() {

@@ -135,6 +135,9 @@ class Node : public std::enable_shared_from_this<Node> {
   std::shared_ptr<void> hooks;      // see register_hook
 
  protected:
+  // Adds the inputs of another op to its own.
+  void lead_as(const Node& other);
+
   static inline std::atomic<uint64_t> count_{0};
 };
 

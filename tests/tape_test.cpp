@@ -301,6 +301,23 @@ TEST(Gradcheck, FindsAWrongRule) {
   EXPECT_NE(wrong.find("input 0, element"), std::string::npos) << wrong;
 }
 
+struct Fused {
+  static constexpr OpInfo info{"test_fused"};
+  static constexpr bool first_order_only = true;
+  static Tensor forward(Ctx&, const Tensor& x) { return x * x; }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 1.0}; }
+};
+
+TEST(Tape, AFusedGradientIsNoConstant) {
+  const Tensor x = leaf({1, 2}, {2}), w = leaf({3, 4}, {2});
+  const Tensor dx = grad({sum(call<Fused>(x) * w)}, {x}, {.create_graph = true})[0];
+  const GradOptions options{.gradients = {ones({2}, f64)}, .allow_unused = true};
+  const char* const refused =
+      "the gradient of test_fused is a fused kernel, which can't be differentiated again";
+  EXPECT_ERROR(grad({dx}, {x}, options), refused);
+  EXPECT_ERROR(grad({dx}, {w}, options), refused);  // through dy
+}
+
 struct Thrower {
   static constexpr OpInfo info{"test_thrower"};
   static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }
