@@ -3,6 +3,7 @@
 
 #include "amp/amp.h"
 #include "autograd/function.h"
+#include "autograd/functional.h"
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "io/safetensors.h"

@@ -1,0 +1,180 @@
+#include "autograd/functional.h"
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using One = std::function<Tensor(const Tensor&)>;
+using Several = std::function<Tensors(const Tensors&)>;
+using Scalar = std::function<Tensor(const Tensors&)>;
+
+// What f sees in place of the inputs: were they the inputs themselves, one that is computed from
+// another would be a way to it.
+Tensors independent(const Tensors& inputs, bool create_graph) {
+  Tensors x;
+  for (const Tensor& t : inputs) {
+    check(bool(t), "input {} is no tensor", x.size());
+    x.push_back(create_graph && t.requires_grad() ? clone(t) : t.detach().set_requires_grad());
+  }
+  return x;
+}
+
+void check_shapes(const Tensors& v, const Tensors& like, const char* what) {
+  check(v.size() == like.size(), "{} vectors for {} {}s", v.size(), like.size(), what);
+  for (size_t i = 0; i < v.size(); ++i)
+    check(v[i] && v[i].shape() == like[i].shape(), "vector {} has shape {}, the {} has {}", i,
+          v[i] ? v[i].shape().to_string() : "none", what, like[i].shape());
+}
+
+// grad(), but zeros where nothing depends on an input. The options' gradients are of all outputs.
+Tensors gradients(const Tensors& y, const Tensors& x, const GradOptions& options) {
+  Tensors outputs;
+  GradOptions o = options;
+  o.allow_unused = true;
+  o.gradients.clear();
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (!y[i].requires_grad()) continue;
+    outputs.push_back(y[i]);
+    if (!options.gradients.empty()) o.gradients.push_back(options.gradients[i]);
+  }
+  Tensors dx = outputs.empty() ? Tensors(x.size()) : grad(outputs, x, o);
+  for (size_t i = 0; i < x.size(); ++i)
+    if (!dx[i]) dx[i] = zeros_like(x[i]);
+  return dx;
+}
+
+Tensors delivered(Tensors y, bool create_graph) {
+  for (Tensor& t : y)
+    if (!create_graph) t = t.detach();
+  return y;
+}
+
+// dy/dx[j] for each j, a row for each element of y.
+Tensors jacobian_of(const Tensor& y, const Tensors& x, bool create_graph) {
+  const Tensor flat = reshape(y, {y.numel()});
+  std::vector<Tensors> rows(x.size());
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    const Tensors dx =
+        gradients({select(flat, 0, i)}, x, {.retain_graph = true, .create_graph = create_graph});
+    for (size_t j = 0; j < x.size(); ++j) rows[j].push_back(reshape(dx[j], {x[j].numel()}));
+  }
+  Tensors result;
+  for (size_t j = 0; j < x.size(); ++j) {
+    check(y.rank() + x[j].rank() <= max_rank, "{} by {} are more than {} dimensions", y.shape(),
+          x[j].shape(), max_rank);
+    Shape shape = y.shape();
+    for (const int64_t size : x[j].shape()) shape.push_back(size);
+    result.push_back(rows[j].empty() ? zeros(shape, x[j].dtype(), x[j].device())
+                                     : reshape(stack(rows[j]), shape));
+  }
+  return result;
+}
+
+std::vector<Tensors> jacobian_at(const Several& f, const Tensors& inputs, bool create_graph) {
+  const EnableGrad on;
+  const Tensors x = independent(inputs, create_graph);
+  std::vector<Tensors> result;
+  for (const Tensor& y : f(x)) result.push_back(jacobian_of(y, x, create_graph));
+  return result;
+}
+
+Tensors gradient(const Tensor& y, const Tensors& x) {
+  check(y.numel() == 1, "the function gives shape {}, not a single element", y.shape());
+  return gradients({y}, x, {.create_graph = true});
+}
+
+Several several(const One& f) {
+  return [&f](const Tensors& x) { return Tensors{f(x[0])}; };
+}
+Scalar scalar(const One& f) {
+  return [&f](const Tensors& x) { return f(x[0]); };
+}
+
+}  // namespace
+
+WithProduct<Tensors, Tensors> vjp(const Several& f, const Tensors& inputs, const Tensors& v,
+                                  const DerivativeOptions& options) {
+  const Scope scope("vjp");
+  const EnableGrad on;
+  const Tensors x = independent(inputs, options.create_graph);
+  const Tensors y = f(x);
+  if (!v.empty()) check_shapes(v, y, "result");
+  const Tensors dx = gradients(y, x, {.gradients = v, .create_graph = options.create_graph});
+  return {delivered(y, options.create_graph), delivered(dx, options.create_graph)};
+}
+
+WithProduct<Tensors, Tensors> jvp(const Several& f, const Tensors& inputs, const Tensors& v,
+                                  const DerivativeOptions& options) {
+  const Scope scope("jvp");
+  check_shapes(v, inputs, "input");
+  const EnableGrad on;
+  const Tensors x = independent(inputs, options.create_graph);
+  const Tensors y = f(x);
+  Tensors u;
+  for (const Tensor& t : y) {
+    u.push_back(zeros_like(t));
+    if (t.requires_grad()) u.back().set_requires_grad();
+  }
+  const Tensors uJ = gradients(y, x, {.gradients = u, .create_graph = true});
+  Tensors wanted;
+  for (const Tensor& t : u)
+    if (t.requires_grad()) wanted.push_back(t);
+  const Tensors found =
+      gradients(uJ, wanted, {.gradients = v, .create_graph = options.create_graph});
+  for (size_t i = 0, next = 0; i < u.size(); ++i)
+    if (u[i].requires_grad()) u[i] = found[next++];
+  return {delivered(y, options.create_graph), delivered(u, options.create_graph)};
+}
+
+std::vector<Tensors> jacobian(const Several& f, const Tensors& inputs,
+                              const DerivativeOptions& options) {
+  const Scope scope("jacobian");
+  return jacobian_at(f, inputs, options.create_graph);
+}
+
+std::vector<Tensors> hessian(const Scalar& f, const Tensors& inputs,
+                             const DerivativeOptions& options) {
+  const Scope scope("hessian");
+  return jacobian_at([&](const Tensors& x) { return gradient(f(x), x); }, inputs,
+                     options.create_graph);
+}
+
+WithProduct<Tensor, Tensors> hvp(const Scalar& f, const Tensors& inputs, const Tensors& v,
+                                 const DerivativeOptions& options) {
+  const Scope scope("hvp");
+  check_shapes(v, inputs, "input");
+  const EnableGrad on;
+  const Tensors x = independent(inputs, options.create_graph);
+  const Tensor y = f(x);
+  const Tensors product =
+      gradients(gradient(y, x), x, {.gradients = v, .create_graph = options.create_graph});
+  return {delivered({y}, options.create_graph)[0], delivered(product, options.create_graph)};
+}
+
+WithProduct<Tensor, Tensor> vjp(const One& f, const Tensor& x, const Tensor& v,
+                                const DerivativeOptions& options) {
+  const auto [y, dx] = vjp(several(f), {x}, v ? Tensors{v} : Tensors{}, options);
+  return {y[0], dx[0]};
+}
+WithProduct<Tensor, Tensor> jvp(const One& f, const Tensor& x, const Tensor& v,
+                                const DerivativeOptions& options) {
+  const auto [y, dy] = jvp(several(f), {x}, {v}, options);
+  return {y[0], dy[0]};
+}
+Tensor jacobian(const One& f, const Tensor& x, const DerivativeOptions& options) {
+  return jacobian(several(f), {x}, options)[0][0];
+}
+Tensor hessian(const One& f, const Tensor& x, const DerivativeOptions& options) {
+  return hessian(scalar(f), {x}, options)[0][0];
+}
+WithProduct<Tensor, Tensor> hvp(const One& f, const Tensor& x, const Tensor& v,
+                                const DerivativeOptions& options) {
+  const auto [y, product] = hvp(scalar(f), {x}, {v}, options);
+  return {y, product[0]};
+}
+
+}  // namespace mixtape
