@@ -48,29 +48,24 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   return narrowed;
 }
 
-Autocast::Snapshot Autocast::opened(const AutocastOptions& o, const Snapshot& around) {
-  const DType low = o.low ? o.low->dtype : around.low;
+Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
+  const DType low = o.low ? o.low->dtype : around ? around->low() : bf16;
   check(is_narrow(low) || low == f32, "autocast to {}: low is f16, bf16 or f32", low);
-  const Preset preset = o.preset.value_or(around.rules->preset());
+  const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
-  return {o.enabled && !off, o.cache, low, Rules::make(preset, o.overrides, around.rules.get())};
+  return {o.enabled && !off, o.cache, low,
+          Rules::make(preset, o.overrides, around ? around->rules().get() : nullptr)};
 }
 
-Autocast::Autocast(Snapshot snapshot)
-    : region_(enclosing()),
-      outer_(thread_state.policy),
-      state_(std::move(snapshot)),
-      cache_(region_ ? region_->cache_ : &own_cache_) {
-  thread_state.policy = this;
-}
-
-Autocast::~Autocast() { thread_state.policy = outer_; }
+Autocast::Autocast(const AutocastOptions& options)
+    : state_(opened(options, enclosing())),
+      cache_(enclosing() ? enclosing()->cache_ : &own_cache_),
+      open_(this) {}
 
 const Autocast* Autocast::innermost() { return enclosing(); }
 
-Autocast::Snapshot Autocast::snapshot() {
-  if (const Autocast* region = enclosing()) return region->state_;
-  return {false, true, bf16, Rules::make(Preset::Torch, {}, nullptr)};
+std::shared_ptr<Policy> Autocast::snapshot() const {
+  return std::shared_ptr<Policy>(new Autocast(*this));
 }
 
 Tensor Autocast::converted(const Tensor& t, DType to) {

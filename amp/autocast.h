@@ -64,42 +64,34 @@ class CastCache {
 class Autocast final : public Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, or as Rules::make does.
-  explicit Autocast(const AutocastOptions& options = {}) : Autocast(opened(options, snapshot())) {}
-
-  // What a region decides, to open it again later on this thread: recomputation in backward needs
-  // the dtypes of the first time. The copies of leaves are not part of it.
-  struct Snapshot {
-    Snapshot(bool enabled, bool cache, DType low, std::shared_ptr<const Rules> rules)
-        : enabled(enabled), cache(cache), low(low), rules(std::move(rules)) {}
-    bool enabled, cache;
-    DType low;
-    std::shared_ptr<const Rules> rules;
-  };
-  static Snapshot snapshot();  // of the innermost region; disabled if there is none
-  explicit Autocast(Snapshot snapshot);
-
-  ~Autocast() override;
-  Autocast(const Autocast&) = delete;
+  explicit Autocast(const AutocastOptions& options = {});
   Autocast& operator=(const Autocast&) = delete;
 
   static const Autocast* innermost();  // of this thread, or null
   bool enabled() const { return state_.enabled; }
   DType low() const { return state_.low; }
   Preset preset() const { return state_.rules->preset(); }
+  const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
   // Of the outermost region, whose cache the regions in it share.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
   void apply(Call& call) override;
+  std::shared_ptr<Policy> snapshot() const override;  // with copies of leaves of its own
 
  private:
-  static Snapshot opened(const AutocastOptions& options, const Snapshot& around);
+  struct State {
+    bool enabled, cache;
+    DType low;
+    std::shared_ptr<const Rules> rules;
+  };
+  Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {}  // opens nothing
+  static State opened(const AutocastOptions& options, const Autocast* around);
   Tensor converted(const Tensor& t, DType to);
 
-  Autocast* const region_;  // the enclosing one, or null
-  Policy* const outer_;
-  Snapshot state_;
+  State state_;
   CastCache own_cache_;
   CastCache* const cache_;
+  std::optional<During<&ThreadState::policy>> open_;
 };
 
 }  // namespace mixtape::amp

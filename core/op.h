@@ -2,6 +2,7 @@
 // One call of an op as the layers above may see and steer it, and where execution is. core defines
 // the slots; amp, profilers and traces fill them.
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,6 +61,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual void apply(Call&) = 0;
+  // Decides as this one does, and may be put in the slot when this one's scope has ended: for what
+  // is computed again in backward.
+  virtual std::shared_ptr<Policy> snapshot() const = 0;
 };
 
 // Watches the calls of this thread, forward and backward; any number at once.
@@ -77,6 +81,7 @@ struct ThreadState {
   Observer* observer = nullptr;  // head of the chain
   bool recording = true;         // cleared by NoGrad
   bool in_backward = false;
+  const void* root = nullptr;  // the module that paths start from; nn's own
 };
 inline thread_local constinit ThreadState thread_state;
 

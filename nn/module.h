@@ -105,13 +105,11 @@ class ModuleBase {
 class Running {
  public:
   explicit Running(const ModuleBase& m)
-      : outer_(std::exchange(root_, root_ ? root_ : &m)), scope_({}, m.path_from(*root_)) {}
-  ~Running() { root_ = outer_; }
-  Running(const Running&) = delete;
+      : root_(thread_state.root ? thread_state.root : &m),
+        scope_({}, m.path_from(*static_cast<const ModuleBase*>(thread_state.root))) {}
 
  private:
-  static inline thread_local constinit const ModuleBase* root_ = nullptr;
-  const ModuleBase* const outer_;
+  const During<&ThreadState::root> root_;
   const Scope scope_;
 };
 

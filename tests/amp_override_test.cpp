@@ -151,13 +151,9 @@ TEST(Overrides, AreReadFromText) {
 // A string match per call would show here: 32 modules, one resolution each.
 TEST(Overrides, AreResolvedOncePerOpAndModule) {
   const Overrides overrides = {{"a.*", Precision::Full}, {"b.*", Precision::Full}};
-  const Autocast::Snapshot first = [&] {
-    const Autocast on({.low = f16, .overrides = overrides});
-    return Autocast::snapshot();
-  }();
+  const auto first = [&] { return Autocast({.low = f16, .overrides = overrides}).rules(); }();
   const Autocast on({.low = f16, .overrides = overrides});
-  EXPECT_EQ(Autocast::snapshot().rules, first.rules)
-      << "the next step's region has what this one learnt";
+  EXPECT_EQ(on.rules(), first) << "the next step's region has what this one learnt";
 }
 
 }  // namespace

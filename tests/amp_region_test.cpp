@@ -87,19 +87,21 @@ TEST(Region, OfF32ChangesNothing) {
   EXPECT_EQ(to_vector(w.grad()), to_vector(v.grad()));
 }
 
-TEST(Region, OpensAgainFromASnapshot) {
-  Autocast::Snapshot saved = Autocast::snapshot();
-  EXPECT_FALSE(saved.enabled);
+TEST(Region, DecidesAgainFromASnapshot) {
+  std::shared_ptr<Policy> saved;
   {
     const Autocast on(
         {.low = f16, .preset = Preset::Fast, .overrides = {{"gelu", Precision::Full}}});
-    saved = Autocast::snapshot();
+    saved = on.snapshot();
   }
+  EXPECT_EQ(thread_state.policy, nullptr);
   const Tensor x = values({4, 4});
-  const Autocast again(saved);
+  const During<&ThreadState::policy> again(saved.get());
   EXPECT_EQ(matmul(x, x).dtype(), f16);
   EXPECT_EQ(softmax(matmul(x, x)).dtype(), f16);
   EXPECT_EQ(gelu(matmul(x, x)).dtype(), f32);
+  const Autocast inner({.low = bf16});
+  EXPECT_EQ(softmax(matmul(x, x)).dtype(), bf16) << "a region within has its rules";
 }
 
 // --- the cache ---

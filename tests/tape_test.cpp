@@ -239,6 +239,7 @@ struct Narrow : Policy {
         c.replace(i, cast(*c.inputs[i], bf16));
     c.out = bf16;
   }
+  std::shared_ptr<Policy> snapshot() const override { return std::make_shared<Narrow>(); }
 };
 
 TEST(Tape, GradientsOfCastWeightsAreWrittenInF32) {
