@@ -22,10 +22,10 @@ class LeafNode final : public Node {
   std::string_view name() const override { return "leaf"; }
   bool is_leaf() const override { return true; }
   Grads backward(const Tensor&) override { return {}; }
-  Tensor leaf() const { return leaf_.lock(); }
+  Tensor leaf() const override { return leaf_.lock(); }
 
   void join(const Tensor& leaf) {
-    order = count_.load(std::memory_order_relaxed);
+    order = newest();
     grad_dtype = leaf.dtype();
     hooks = leaf.leaf().hooks;
   }
@@ -147,7 +147,9 @@ void observe(const Call& call, const Tensor& result) {
 // Stands where the history of a fused gradient would be, and leads where that would.
 class FirstOrderOnly final : public Node {
  public:
-  FirstOrderOnly(const Call& call, const Node& of) : Node(call), op_(of.name()) { lead_as(of); }
+  FirstOrderOnly(const Call& call, const Node& of) : Node(call), op_(of.name()) {
+    lead_as(of, of.order - 1);
+  }
   std::string_view name() const override { return op_; }
   Grads backward(const Tensor&) override {
     fail("the gradient of {} is a fused kernel, which can't be differentiated again", op_);
@@ -171,7 +173,8 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
 
 }  // namespace detail
 
-Ctx::Ctx(const Call& call, bool recording) : recording_(recording) {
+Ctx::Ctx(const Call& call, bool recording)
+    : recording_(recording && !thread_state.forgetting), freed_(recording && !recording_) {
   if (recording)
     for (const Tensor* t : call.inputs)
       edges_.push_back(*t ? Edge{node_of(*t), t->shape(), t->dtype()} : Edge{});
@@ -181,11 +184,24 @@ Ctx::Ctx(const Call& call, bool recording) : recording_(recording) {
   }
 }
 
-Tensor Ctx::saved(size_t i) const {
+void Ctx::check_kept() const {
+  check(!freed_ || recording_,
+        "a gradient is taken within checkpoint(), where {} saved nothing for it", node_->name());
   check(!freed_,
         "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
         "true}} then)",
         node_->name());
+}
+
+std::vector<Tensor> Ctx::saved() const {
+  check_kept();
+  std::vector<Tensor> all;
+  for (size_t i = 0; i < saved_.size(); ++i) all.push_back(saved(i));
+  return all;
+}
+
+Tensor Ctx::saved(size_t i) const {
+  check_kept();
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
   check(
@@ -209,8 +225,28 @@ void Node::finish(const Tensor& y, bool moves_only) {
     grad_dtype = f32;
 }
 
-void Node::lead_as(const Node& other) {
-  for (const Ctx::Edge& e : other.ctx.edges_) ctx.edges_.push_back(e);
+void Node::lead_as(const Node& other, uint64_t since) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> open{&other};
+  while (!open.empty()) {
+    const Node* n = open.back();
+    open.pop_back();
+    for (const Ctx::Edge& e : n->ctx.edges_) {
+      if (!e.node || !seen.insert(e.node.get()).second) continue;
+      if (e.node->order > since && !e.node->is_leaf())
+        open.push_back(e.node.get());
+      else
+        ctx.edges_.push_back(e);
+    }
+  }
+}
+
+std::vector<Tensor> Node::leaves() const {
+  std::vector<Tensor> found;
+  for (const Ctx::Edge& e : ctx.edges_)
+    if (e.node)
+      if (const Tensor leaf = e.node->leaf()) found.push_back(leaf);
+  return found;
 }
 
 Node::~Node() {
@@ -243,7 +279,7 @@ Tensor leaf_of(const Tensor& t) {
   const Node* n = t.maker().get();
   while (n && n->moves) n = n->ctx.edges_[0].node.get();
   if (!n || !n->is_leaf()) return {};
-  const Tensor leaf = static_cast<const LeafNode*>(n)->leaf();
+  const Tensor leaf = n->leaf();
   return leaf && leaf.storage() == t.storage() ? leaf : Tensor();
 }
 
@@ -275,25 +311,15 @@ struct Engine {
 
   void visit(const std::shared_ptr<Node>& node, Tensor dy) {
     const Scope scope("backward", node->module);
-    if (node->hooks)
-      for (const auto& [id, hook] : std::vector(static_cast<Hooks*>(node->hooks.get())->list))
-        if (Tensor changed = hook(dy)) {
-          check(changed.shape() == dy.shape(),
-                "a hook returned a gradient of shape {} for one of {}", changed.shape(),
-                dy.shape());
-          dy = std::move(changed);
-        }
-    if (capture) {
-      if (auto wanted = capture->find(node.get()); wanted != capture->end()) wanted->second = dy;
-    }
+    dy = seen(*node, std::move(dy));
     if (node->is_leaf()) {
-      const Tensor leaf = static_cast<const LeafNode&>(*node).leaf();
-      if (!capture && leaf) deliver(leaf, std::move(dy), record);
+      if (const Tensor leaf = node->leaf(); leaf && !capture) deliver(leaf, std::move(dy), record);
       return;
     }
-    if (capture && !useful.contains(node.get())) return;
+    if (!leads_on(*node)) return;
     if (!record && node->selects()) return add_to_part(*node, dy);
     const Scope op(node->name());
+    if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
     Grads grads = node->backward(dy);
     dy = {};
     release(*node);
@@ -301,6 +327,51 @@ struct Engine {
           node->ctx.edges_.size());
     for (size_t i = 0; i < grads.size(); ++i)
       if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
+  }
+
+  // What hooks make of a gradient.
+  Tensor seen(const Node& node, Tensor dy) {
+    if (node.hooks)
+      for (const auto& [id, hook] : std::vector(static_cast<Hooks*>(node.hooks.get())->list))
+        if (Tensor changed = hook(dy)) {
+          check(changed.shape() == dy.shape(),
+                "a hook returned a gradient of shape {} for one of {}", changed.shape(),
+                dy.shape());
+          dy = std::move(changed);
+        }
+    if (capture) {
+      if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
+    }
+    return dy;
+  }
+
+  bool leads_on(const Node& node) const {
+    return !capture || std::ranges::any_of(node.ctx.edges_, [&](const Ctx::Edge& e) {
+      return e.node && useful.contains(e.node.get());
+    });
+  }
+
+  // Makes the graph. Its nodes are newer than all that wait, so gradients simply go on into it.
+  // Those of its results are all here: whatever used one is newer than any node that stands for
+  // one.
+  void go_on_in(Deferred& graph, Node& node, Tensor dy) {
+    std::vector<std::pair<size_t, Tensor>> grads;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      const std::shared_ptr<Node> other = graph.nodes[i].lock();
+      if (other.get() == &node) {
+        grads.emplace_back(i, std::move(dy));
+      } else if (other) {
+        auto waiting = arriving.extract(Key{other->order, other.get()});
+        if (waiting) grads.emplace_back(i, seen(*other, std::move(waiting.mapped().grad)));
+      }
+    }
+    const uint64_t known = Node::newest();
+    const std::vector<Tensor> results = graph.make(node);
+    for (auto& [i, g] : grads) {
+      if (capture) find_useful({results[i].maker().get()}, known);
+      arrive(results[i].maker(), std::move(g));
+      if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
+    }
   }
 
   // A selection's gradient goes straight into the buffer for the whole.
@@ -351,23 +422,19 @@ struct Engine {
     arrive(node_of(y), std::move(g));
   }
 
-  // Which nodes lead to a captured one: found by walking all of the graph once, oldest first.
-  void find_useful() {
+  // Which nodes lead to a captured one: found by walking all of the graph once, oldest first, as
+  // far as it is newer than `known`.
+  void find_useful(std::vector<const Node*> open, uint64_t known = 0) {
     std::set<Key> all;
-    std::vector<const Node*> open;
-    for (const auto& [key, a] : arriving) open.push_back(a.node.get());
     while (!open.empty()) {
       const Node* n = open.back();
       open.pop_back();
-      if (!all.emplace(n->order, n).second) continue;
+      if ((known && n->order <= known) || !all.emplace(n->order, n).second) continue;
       for (const auto& e : n->ctx.edges_)
         if (e.node) open.push_back(e.node.get());
     }
     for (const auto& [order, n] : all)
-      if (capture->contains(n) || std::ranges::any_of(n->ctx.edges_, [&](const auto& e) {
-            return e.node && useful.contains(e.node.get());
-          }))
-        useful.insert(n);
+      if (capture->contains(n) || leads_on(*n)) useful.insert(n);
   }
 };
 
@@ -392,7 +459,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   Engine engine{options.retain_graph || options.create_graph, options.create_graph, &capture};
   for (size_t i = 0; i < outputs.size(); ++i)
     engine.start(outputs[i], options.gradients.empty() ? Tensor() : options.gradients[i]);
-  engine.find_useful();
+  std::vector<const Node*> starts;
+  for (const auto& [key, a] : engine.arriving) starts.push_back(a.node.get());
+  engine.find_useful(std::move(starts));
   engine.run();
 
   std::vector<Tensor> result;

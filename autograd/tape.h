@@ -47,6 +47,7 @@ class Ctx {
   // --- in backward ---
   // Throws Error if the graph was freed, or if the tensor was written to since it was saved.
   Tensor saved(size_t i) const;
+  std::vector<Tensor> saved() const;  // all, in the order they were saved
   bool wants(size_t input) const { return input < edges_.size() && edges_[input].node != nullptr; }
   const Shape& shape(size_t input) const { return edges_[input].shape; }
   DType dtype(size_t input) const { return edges_[input].dtype; }
@@ -87,6 +88,7 @@ class Ctx {
     uint64_t version;
     bool is_result;
   };
+  void check_kept() const;
   void keep(const Tensor& t, bool is_result = false) {
     saved_.push_back({t, t ? t.storage().get() : nullptr, t ? t.version() : 0, is_result});
   }
@@ -100,14 +102,24 @@ class Ctx {
   bool freed_ = false;
 };
 
+// A graph that is made only in backward, when the gradients of its results are there: see
+// autograd/checkpoint.h. Until then, nodes without gap in their order stand for the results.
+class Deferred {
+ public:
+  virtual ~Deferred() = default;
+  // The results with their history, by position as the nodes. `node` is one of the nodes.
+  virtual std::vector<Tensor> make(const Node& node) = 0;
+
+  std::vector<std::weak_ptr<Node>> nodes;
+};
+
 class Node : public std::enable_shared_from_this<Node> {
  public:
   using Hook = std::function<Tensor(const Tensor&)>;
 
   Node(const Call& call, bool recording = true)
       : ctx(call, recording),
-        order(recording ? count_.fetch_add(1, std::memory_order_relaxed) + 1
-                        : count_.load(std::memory_order_relaxed)),
+        order(recording ? count_.fetch_add(1, std::memory_order_relaxed) + 1 : newest()),
         module(Scope::module_path()) {
     ctx.node_ = this;
   }
@@ -116,12 +128,16 @@ class Node : public std::enable_shared_from_this<Node> {
 
   virtual std::string_view name() const = 0;
   virtual bool is_leaf() const { return false; }
+  virtual Tensor leaf() const { return {}; }  // whose node this is, while that is alive
   virtual Grads backward(const Tensor& dy) = 0;
   // An op that selects part of its one input can add dy into that part of `whole`, the buffer for
   // the input's gradient. Saves a full-size tensor of zeros per selection.
   virtual bool selects() const { return false; }
   virtual void backward_into(const Tensor& dy, const Tensor& whole) { (void)dy, (void)whole; }
+  // In place of backward().
+  virtual Deferred* deferred() { return nullptr; }
 
+  static uint64_t newest() { return count_.load(std::memory_order_relaxed); }  // order so far
   // Called with the output, once it is there.
   void finish(const Tensor& y, bool moves_only);
 
@@ -135,8 +151,9 @@ class Node : public std::enable_shared_from_this<Node> {
   std::shared_ptr<void> hooks;      // see register_hook
 
  protected:
-  // Adds the inputs of another op to its own.
-  void lead_as(const Node& other);
+  // Adds as its own inputs those of the graph that ends in `other` and was made after `since`.
+  void lead_as(const Node& other, uint64_t since);
+  std::vector<Tensor> leaves() const;  // among its inputs
 
   static inline std::atomic<uint64_t> count_{0};
 };

@@ -81,6 +81,7 @@ struct ThreadState {
   Observer* observer = nullptr;  // head of the chain
   bool recording = true;         // cleared by NoGrad
   bool in_backward = false;
+  bool forgetting = false;     // ops record, but save nothing: see autograd/checkpoint.h
   const void* root = nullptr;  // the module that paths start from; nn's own
 };
 inline thread_local constinit ThreadState thread_state;

@@ -1,0 +1,123 @@
+#include "autograd/checkpoint.h"
+
+#include "autograd/tape.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/random.h"
+
+namespace mixtape {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using Function = std::function<Tensors(const Tensors&)>;
+
+constexpr OpInfo checkpoint_info{"checkpoint"};
+
+// A call of f, and the circumstances to make it in again.
+class Replay final : public Deferred {
+ public:
+  Replay(Function f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
+
+  Tensors first(const Tensors& inputs) {
+    const During<&ThreadState::forgetting> forget(true);
+    Tensors results = f_(inputs);
+    end_ = generator().offset();
+    return results;
+  }
+
+  // Node by node: which results they stand for.
+  void stand_for(const std::shared_ptr<Node>& node, size_t result, const Tensor& y) {
+    nodes.push_back(node);
+    results_.push_back({result, y.shape(), y.dtype()});
+  }
+
+  Tensors make(const Node& node) override {
+    Tensors inputs = node.ctx.saved();
+    inputs.resize(inputs_);  // the others, parameters, were only to be checked
+    const Tensors made = second(inputs);
+    Tensors results;
+    for (const Result& r : results_) {
+      check(r.index < made.size(), "{} results the second time, at least {} the first", made.size(),
+            r.index + 1);
+      const Tensor& y = made[r.index];
+      check(y && y.maker(), "result {} has no gradient the second time", r.index);
+      check(y.shape() == r.shape && y.dtype() == r.dtype,
+            "result {} is {} {} the second time, {} {} the first", r.index, y.dtype(), y.shape(),
+            r.dtype, r.shape);
+      results.push_back(y);
+    }
+    return results;
+  }
+
+ private:
+  struct Result {
+    size_t index;
+    Shape shape;
+    DType dtype;
+  };
+
+  Tensors second(const Tensors& inputs) const {
+    const During<&ThreadState::recording> record(true);
+    const During<&ThreadState::in_backward> forward(false);
+    const During<&ThreadState::forgetting> keep(false);
+    const During<&ThreadState::root> root(root_);
+    const std::shared_ptr<Policy> region = policy_ ? policy_->snapshot() : nullptr;
+    const During<&ThreadState::policy> policy(region.get());
+    Seed draws(seed_);
+    (*draws).set_offset(begin_);
+    Tensors results = f_(inputs);
+    check((*draws).offset() == end_,
+          "{} blocks of random numbers drawn the second time, {} the first",
+          (*draws).offset() - begin_, end_ - begin_);
+    return results;
+  }
+
+  const Function f_;
+  const size_t inputs_;
+  const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
+  uint64_t end_ = 0;
+  const void* const root_ = thread_state.root;
+  const std::shared_ptr<Policy> policy_ =
+      thread_state.policy ? thread_state.policy->snapshot() : nullptr;
+  std::vector<Result> results_;
+};
+
+// Stands for one result. `made` is how the first call made it, after `since`.
+class CheckpointNode final : public Node {
+ public:
+  CheckpointNode(std::shared_ptr<Replay> replay, const Tensors& inputs, const Node& made,
+                 uint64_t since)
+      : Node(Call{checkpoint_info, {}}), replay_(std::move(replay)) {
+    lead_as(made, since);
+    grad_dtype = made.grad_dtype;
+    for (const Tensor& x : inputs) ctx.save(x);
+    for (const Tensor& leaf : leaves()) ctx.save(leaf);
+  }
+  std::string_view name() const override { return checkpoint_info.name; }
+  Grads backward(const Tensor&) override { return {}; }
+  Deferred* deferred() override { return replay_.get(); }
+
+ private:
+  const std::shared_ptr<Replay> replay_;
+};
+
+}  // namespace
+
+std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
+  if (!grad_enabled()) return f(inputs);
+  const Scope scope(checkpoint_info.name);
+  const auto replay = std::make_shared<Replay>(std::move(f), inputs.size());
+  const uint64_t since = Node::newest();
+  Tensors results = replay->first(inputs);
+  for (size_t i = 0; i < results.size(); ++i) {
+    Tensor& y = results[i];
+    if (!y || !y.maker() || y.maker()->order <= since) continue;  // not made by f
+    const auto node = std::make_shared<CheckpointNode>(replay, inputs, *y.maker(), since);
+    replay->stand_for(node, i, y);
+    y = y.detach();
+    y.set_maker(node);
+  }
+  return results;
+}
+
+}  // namespace mixtape

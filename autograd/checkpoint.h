@@ -1,0 +1,50 @@
+#pragma once
+// Activation checkpointing: memory for time. A checkpoint keeps its inputs and nothing that its
+// function computed on the way; backward calls the function again and goes on in the graph which
+// that makes. So gradients, to whatever the function uses, are those without it, bit for bit.
+
+#include <concepts>
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mixtape {
+namespace detail {
+
+std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vector<Tensor>&)> f,
+                               const std::vector<Tensor>& inputs);
+
+}  // namespace detail
+
+// f(inputs...), where f gives a tensor or a vector of them. f is kept until backward and called
+// there once more, so what it refers to must live as long and give the same results:
+//   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
+// The second call draws the random numbers of the first, in the same module, under the policy (such
+// as an autocast region) of the first, and leaves the generator's position alone. Other traces are
+// left twice, as by running statistics. What f captures gets its gradient like an input. May be
+// nested and differentiated twice; f itself may take no gradients. Throws Error in backward if the
+// second call is seen to differ, or if an input or parameter was written to in between.
+template <class F, std::same_as<Tensor>... T>
+auto checkpoint(F f, const T&... inputs) {
+  using Result = std::remove_cvref_t<std::invoke_result_t<const F&, const T&...>>;
+  constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
+  static_assert(several || std::is_same_v<Result, Tensor>);
+  auto call = [f = std::move(f)](const std::vector<Tensor>& in) {
+    return [&]<size_t... i>(std::index_sequence<i...>)->std::vector<Tensor> {
+      if constexpr (several)
+        return f(in[i]...);
+      else
+        return {f(in[i]...)};
+    }
+    (std::index_sequence_for<T...>());
+  };
+  if constexpr (several)
+    return detail::checkpoint(std::move(call), {inputs...});
+  else
+    return detail::checkpoint(std::move(call), {inputs...})[0];
+}
+
+}  // namespace mixtape
