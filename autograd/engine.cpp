@@ -1,0 +1,259 @@
+// The engine: one backward pass, and the hooks that it calls.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+struct Hooks {
+  std::vector<std::pair<uint64_t, Node::Hook>> list;
+  uint64_t next_id = 1;
+};
+
+// The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
+// storage with no other tensor; else copied. Later ones are added in place, at the same address.
+void deliver(const Tensor& leaf, Tensor g, bool recorded) {
+  Leaf& l = leaf.leaf();
+  if (recorded) {
+    l.grad = l.grad ? add(l.grad, g) : g;
+  } else if (l.grad) {
+    detail::accumulate(g, l.grad);
+  } else {
+    l.grad = g.is_unique() && g.is_contiguous() && !g.maker() ? std::move(g) : g.detach().clone();
+  }
+}
+
+// Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
+void add_up(Tensor& sum, Tensor g) {
+  if (!sum)
+    sum = std::move(g);
+  else if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
+    detail::accumulate(g, sum);
+  else
+    sum = add(sum, g);
+}
+
+}  // namespace
+
+// One backward pass. Newest node first: a node is newer than everything it consumed, so by the time
+// it is popped, every gradient that will ever reach it has arrived.
+struct Engine {
+  struct Arrival {
+    std::shared_ptr<Node> node;
+    Tensor grad;
+  };
+  using Capture = std::unordered_map<const Node*, Tensor>;
+
+  bool retain, record;
+  Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
+  std::unordered_set<const Node*> useful = {};  // with capture: nodes that lead to one of those
+  // The queue, newest first. Leaves may be of one age; the address tells them apart.
+  using Key = std::pair<uint64_t, const Node*>;
+  std::map<Key, Arrival, std::greater<>, Recycled<std::pair<const Key, Arrival>>> arriving = {};
+
+  void run() {
+    const During<&ThreadState::recording> recording(record);
+    const During<&ThreadState::in_backward> backward(true);
+    const During<&ThreadState::policy> none(nullptr);  // forward chose the dtypes
+    while (!arriving.empty()) {
+      auto next = arriving.extract(arriving.begin());
+      visit(next.mapped().node, std::move(next.mapped().grad));
+    }
+  }
+
+  void visit(const std::shared_ptr<Node>& node, Tensor dy) {
+    const Scope scope("backward", node->module);
+    dy = seen(*node, std::move(dy));
+    if (node->is_leaf()) {
+      if (const Tensor leaf = node->leaf(); leaf && !capture) deliver(leaf, std::move(dy), record);
+      return;
+    }
+    if (!leads_on(*node)) return;
+    if (!record && node->selects()) return add_to_part(*node, dy);
+    const Scope op(node->name());
+    if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
+    Grads grads = node->backward(dy);
+    dy = {};
+    release(*node);
+    check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
+          node->ctx.edges_.size());
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
+  }
+
+  // What hooks make of a gradient.
+  Tensor seen(const Node& node, Tensor dy) {
+    if (node.hooks)
+      for (const auto& [id, hook] : std::vector(static_cast<Hooks*>(node.hooks.get())->list))
+        if (Tensor changed = hook(dy)) {
+          check(changed.shape() == dy.shape(),
+                "a hook returned a gradient of shape {} for one of {}", changed.shape(),
+                dy.shape());
+          dy = std::move(changed);
+        }
+    if (capture) {
+      if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
+    }
+    return dy;
+  }
+
+  bool leads_on(const Node& node) const {
+    return !capture || std::ranges::any_of(node.ctx.edges_, [&](const Ctx::Edge& e) {
+      return e.node && useful.contains(e.node.get());
+    });
+  }
+
+  // Makes the graph. Its nodes are newer than all that wait, so gradients simply go on into it.
+  // Those of its results are all here: whatever used one is newer than any node that stands for
+  // one.
+  void go_on_in(Deferred& graph, Node& node, Tensor dy) {
+    std::vector<std::pair<size_t, Tensor>> grads;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      const std::shared_ptr<Node> other = graph.nodes[i].lock();
+      if (other.get() == &node) {
+        grads.emplace_back(i, std::move(dy));
+      } else if (other) {
+        auto waiting = arriving.extract(Key{other->order, other.get()});
+        if (waiting) grads.emplace_back(i, seen(*other, std::move(waiting.mapped().grad)));
+      }
+    }
+    const uint64_t known = Node::newest();
+    const std::vector<Tensor> results = graph.make(node);
+    for (auto& [i, g] : grads) {
+      if (capture) find_useful({results[i].maker().get()}, known);
+      arrive(results[i].maker(), std::move(g));
+      if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
+    }
+  }
+
+  // A selection's gradient goes straight into the buffer for the whole.
+  void add_to_part(Node& node, const Tensor& dy) {
+    const Ctx::Edge& e = node.ctx.edges_[0];
+    if (!e.node || (capture && !useful.contains(e.node.get()))) return;
+    Tensor& whole = slot(e.node)->grad;
+    if (!whole)
+      whole = zeros(e.shape, e.node->grad_dtype, dy.device());
+    else if (!whole.is_unique() || !whole.is_contiguous())
+      whole = whole.clone();
+    node.backward_into(dy, whole);
+  }
+
+  void send(const Ctx::Edge& e, Tensor g) {
+    if (capture && !useful.contains(e.node.get())) return;
+    check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
+    arrive(e.node, std::move(g));
+  }
+
+  void arrive(const std::shared_ptr<Node>& node, Tensor g) {
+    if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
+    add_up(slot(node)->grad, std::move(g));
+  }
+
+  Arrival* slot(const std::shared_ptr<Node>& node) {
+    const auto [entry, first] = arriving.try_emplace({node->order, node.get()});
+    if (first) entry->second.node = node;
+    return &entry->second;
+  }
+
+  void release(Node& node) const {
+    if (retain) return;
+    node.ctx.freed_ = !node.ctx.saved_.empty() || node.ctx.freed_;
+    node.ctx.saved_.clear();
+  }
+
+  void start(const Tensor& y, Tensor g) {
+    check(y.requires_grad(), "backward from a tensor that no recorded op made");
+    if (!g) {
+      check(y.numel() == 1,
+            "backward from a tensor of shape {} needs a gradient (only a single element has the "
+            "default of 1)",
+            y.shape());
+      g = ones(y.shape(), y.dtype(), y.device());
+    }
+    check(g.shape() == y.shape(), "the gradient has shape {}, the output {}", g.shape(), y.shape());
+    arrive(node_of(y), std::move(g));
+  }
+
+  // Which nodes lead to a captured one: found by walking all of the graph once, oldest first, as
+  // far as it is newer than `known`.
+  void find_useful(std::vector<const Node*> open, uint64_t known = 0) {
+    std::set<Key> all;
+    while (!open.empty()) {
+      const Node* n = open.back();
+      open.pop_back();
+      if ((known && n->order <= known) || !all.emplace(n->order, n).second) continue;
+      for (const auto& e : n->ctx.edges_)
+        if (e.node) open.push_back(e.node.get());
+    }
+    for (const auto& [order, n] : all)
+      if (capture->contains(n) || leads_on(*n)) useful.insert(n);
+  }
+};
+
+void backward(const Tensor& y, const BackwardOptions& options) {
+  Engine engine{options.retain_graph || options.create_graph, options.create_graph};
+  {
+    const NoGrad off;
+    engine.start(y, options.gradient);
+  }
+  engine.run();
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& options) {
+  check(options.gradients.empty() || options.gradients.size() == outputs.size(),
+        "{} gradients for {} outputs", options.gradients.size(), outputs.size());
+  Engine::Capture capture;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i].requires_grad(), "input {} does not require a gradient", i);
+    capture[node_of(inputs[i]).get()];
+  }
+  Engine engine{options.retain_graph || options.create_graph, options.create_graph, &capture};
+  for (size_t i = 0; i < outputs.size(); ++i)
+    engine.start(outputs[i], options.gradients.empty() ? Tensor() : options.gradients[i]);
+  std::vector<const Node*> starts;
+  for (const auto& [key, a] : engine.arriving) starts.push_back(a.node.get());
+  engine.find_useful(std::move(starts));
+  engine.run();
+
+  std::vector<Tensor> result;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    result.push_back(capture[node_of(inputs[i]).get()]);
+    check(result[i] || options.allow_unused,
+          "no output depends on input {} (pass {{.allow_unused = true}} to get no gradient for it)",
+          i);
+  }
+  return result;
+}
+
+HookHandle register_hook(const Tensor& x, Node::Hook f) {
+  check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
+  std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
+  if (!slot) slot = std::make_shared<Hooks>();
+  if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
+  Hooks& hooks = *static_cast<Hooks*>(slot.get());
+  hooks.list.emplace_back(hooks.next_id, std::move(f));
+  HookHandle handle;
+  handle.hooks_ = slot;
+  handle.id_ = hooks.next_id++;
+  return handle;
+}
+
+void HookHandle::remove() {
+  if (const auto hooks = hooks_.lock())
+    std::erase_if(static_cast<Hooks*>(hooks.get())->list,
+                  [&](const auto& h) { return h.first == id_; });
+}
+
+void Tensor::backward() const { mixtape::backward(*this); }
+void Tensor::backward(const BackwardOptions& options) const { mixtape::backward(*this, options); }
+
+}  // namespace mixtape
