@@ -2,6 +2,7 @@
 // All of Mixtape's public interface.
 
 #include "amp/amp.h"
+#include "autograd/anomaly.h"
 #include "autograd/checkpoint.h"
 #include "autograd/function.h"
 #include "autograd/functional.h"

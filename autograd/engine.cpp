@@ -81,6 +81,7 @@ struct Engine {
     const Scope op(node->name());
     if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
     Grads grads = node->backward(dy);
+    if (thread_state.observer) detail::observe(*node, dy, {grads.begin(), grads.size()});
     dy = {};
     release(*node);
     check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),

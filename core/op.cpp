@@ -34,15 +34,23 @@ const std::string* intern(std::string_view text) {
   return &*texts.emplace(text).first;
 }
 
-void raise(const std::string& message, Where where) {
+std::string Scope::trail() {
   std::string ops;
   for (const Scope* s = thread_state.scope; s; s = s->outer)
     if (!s->op.empty() && !(s->outer && s->outer->op == s->op))  // a function and its op: once
       ops = fmt::format("{}: {}", s->op, ops);
-  const std::string* module = Scope::module_path();
-  throw Error(fmt::format("{}{}{}{}\n  at {}:{}", module ? *module : "",
-                          module && !module->empty() ? ": " : "", ops, message, where.file,
-                          where.line));
+  const std::string* module = module_path();
+  return module && !module->empty() ? fmt::format("{}: {}", *module, ops) : ops;
+}
+
+At::At(Where where)
+    : text_(fmt::format(
+          "{}:{}",
+          std::string_view(where.file).substr(std::string_view(where.file).find_last_of('/') + 1),
+          where.line)) {}
+
+void raise(const std::string& message, Where where) {
+  throw Error(fmt::format("{}{}\n  at {}:{}", Scope::trail(), message, where.file, where.line));
 }
 
 }  // namespace mixtape

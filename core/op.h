@@ -32,6 +32,7 @@ class Scope {
 
   static const Scope* innermost();
   static const std::string* module_path();  // of the innermost module, or null
+  static std::string trail();               // "decoder.2: linear: matmul: ", as errors begin
 
   const std::string_view op;  // empty for a module's scope
   const std::string* const module;
@@ -39,6 +40,16 @@ class Scope {
 };
 // A pointer that lives as long as the process and is equal for equal text.
 const std::string* intern(std::string_view text);
+
+// A scope for people to open: errors from within name the place where it was, "model.cpp:42".
+class At {
+ public:
+  explicit At(Where where = Where::here());
+
+ private:
+  const std::string text_;
+  const Scope scope_{text_};
+};
 
 // One call of an op, before it runs.
 struct Call {
@@ -72,6 +83,11 @@ class Observer {
   virtual ~Observer() = default;
   virtual void before(const Call&) {}
   virtual void after(const Call&, const Tensor& result) { (void)result; }
+  // A backward rule made these gradients of the op's inputs (no tensor: not wanted) from dy. What
+  // the rule calls as ops is seen by the two above as well.
+  virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> gradients) {
+    (void)dy, (void)gradients;
+  }
   Observer* outer = nullptr;
 };
 

@@ -35,6 +35,14 @@ TEST(Error, NamesModuleOpValuesAndPlace) {
                       std::to_string(line));
 }
 
+TEST(Error, NamesWherePeopleSaidTheyAre) {
+  const Scope module("", intern("head"));
+  const At here;
+  const Scope op("exp");
+  EXPECT_EQ(error([] { fail("too large"); }),
+            "head: core_test.cpp:" + std::to_string(__LINE__ - 3) + ": exp: too large");
+}
+
 TEST(Error, NeedsNoScope) {
   EXPECT_EQ(error([] { fail("no {}", "way"); }), "no way");
   EXPECT_EQ(error([] { check(true, "never formatted"); }), "no error");

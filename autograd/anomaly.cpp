@@ -1,0 +1,78 @@
+#include "autograd/anomaly.h"
+
+#include <cmath>
+#include <optional>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+struct Anomaly {
+  int64_t element;
+  const char* what;
+};
+
+// The first element that should not be. Made of ops, so that it works wherever the tensor is.
+std::optional<Anomaly> find(const Tensor& t, bool inf) {
+  if (!t || !is_float(t.dtype()) || t.numel() == 0) return {};
+  const During<&ThreadState::observer> unseen(nullptr);
+  const During<&ThreadState::policy> as_called(nullptr);
+  const NoGrad off;
+  const Tensor x = reshape(t.detach(), {t.numel()});
+  const Tensor probe = inf ? x - x : x;  // of an infinity NaN, the only number that is not itself
+  const Tensor found = ne(probe, probe).to(i32);
+  if (sum(found).item() == 0) return {};
+  const int64_t at = static_cast<int64_t>(argmax(found, 0).item());
+  const double value = x.at(at);
+  return Anomaly{at, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"};
+}
+
+std::string describe(const Tensor& t) {
+  return t ? fmt::format("{} {}", t.dtype(), t.shape()) : "none";
+}
+
+std::string describe(std::span<const Tensor* const> inputs) {
+  std::string text;
+  for (const Tensor* t : inputs) text += (text.empty() ? "" : ", ") + describe(*t);
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace
+
+void DetectAnomaly::after(const Call& call, const Tensor& result) {
+  if (call.backward) return;  // a rule's own steps may be anything: its gradients are looked at
+  ++count_;
+  if (result.maker() && grad_enabled())
+    made_[result.maker().get()] = {count_, Scope::trail(), describe(call.inputs)};
+  if (!options_.forward) return;
+  const auto bad = find(result, options_.inf);
+  if (!bad) return;
+  std::string cause;
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    if (const auto already = find(*call.inputs[i], options_.inf); already && cause.empty())
+      cause = fmt::format("; input {} held {} before", i, already->what);
+  fail("{} in element {} of its result {}, from {}, as op {} under DetectAnomaly{}", bad->what,
+       bad->element, describe(result), describe(call.inputs), count_, cause);
+}
+
+void DetectAnomaly::after_rule(const Node& node, const Tensor& dy,
+                               std::span<const Tensor> gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto bad = find(gradients[i], options_.inf);
+    if (!bad) continue;
+    const auto before = find(dy, options_.inf);
+    const auto made = made_.find(&node);
+    fail("{} in element {} of the gradient {} of input {}{}; its forward call was {}", bad->what,
+         bad->element, describe(gradients[i]), i,
+         before ? fmt::format(", the gradient it was given held {} before", before->what) : "",
+         made == made_.end()
+             ? "not under DetectAnomaly"
+             : fmt::format("op {} under DetectAnomaly, {}from {}", made->second.number,
+                           made->second.trail, made->second.inputs));
+  }
+}
+
+}  // namespace mixtape
