@@ -310,6 +310,26 @@ struct ConvTranspose2dOptions {
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
 
+// One direction of a recurrent layer over t steps of a batch b, of n hidden units. x is what the
+// inputs give to the gates: linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. The
+// weight and the bias (or none) are those of the hidden state, [gates n, n] and [gates n]; h0 and
+// c0 are [b, n], or none: zeros. Formulas and the order of the gates are PyTorch's. The result has
+// the hidden state after each step, in the order of x.
+struct RecurrentOptions {
+  bool reverse = false;  // from the last step to the first
+};
+// Gates i, f, g, o -> [t + 1, b, n]: at the end the last cell state.
+Tensor lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+            const Tensor& c0, const RecurrentOptions& options = {});
+// Gates r, z, n -> [t, b, n]
+Tensor gru(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+           const RecurrentOptions& options = {});
+// h = tanh(x + weight h + bias), or relu -> [t, b, n]
+Tensor rnn_tanh(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+                const RecurrentOptions& options = {});
+Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+                const RecurrentOptions& options = {});
+
 struct PoolOptions {
   std::array<int64_t, 2> stride = {0, 0}, padding = {0, 0};  // stride 0 means the window's size
   bool ceil_mode = false;                                    // windows may hang over the end

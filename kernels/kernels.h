@@ -63,6 +63,7 @@ struct Numbers {
 };
 
 enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, SumSquares, MaxAbs };
+enum class Cell : int;  // kernels/cells.h
 
 // Stride, padding and dilation of a window over the last two dimensions (rows, columns).
 struct Window {
@@ -198,6 +199,15 @@ MIXTAPE_KERNEL(batch_norm, In x, In mean, In rstd, In w, In b,
                Out y);  // y = (x - mean) * rstd * w + b
 MIXTAPE_KERNEL(batch_norm_grad, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
                Out dw, Out db);  // fixed: mean and rstd are constants
+
+// --- one step of a recurrent layer (kernels/cells.h): rows of k runs of n dense numbers ---
+// x, h [b, gates n], h in f32 (f64 for f64), as state [b, n], which is replaced; kept [b, kept n]
+// and y [b, n] of one dtype. state and kept may be absent.
+MIXTAPE_KERNEL(cell, Cell kind, In x, In h, Out state, Out kept, Out y);
+// before [b, n]: the state before the step. dnext [b, n] is added to dy; it and carry [b, n], which
+// is replaced, are f32 (f64 for f64), all others of one dtype. All but y, dy and dx may be absent.
+MIXTAPE_KERNEL(cell_grad, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry, Out dx,
+               Out dh);
 
 // --- random: element i reads word i % 4 of block offset + i / 4 (row-major order); dense ---
 MIXTAPE_KERNEL(random_uniform, uint64_t seed, uint64_t offset, double low, double high, Out y);

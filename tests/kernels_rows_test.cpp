@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cells.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
@@ -332,6 +333,46 @@ TEST(Rows, SameForAnyThreads) {
                                  loss, lse, m, v,    s,    dimage, dscale, dshift};
     });
   }
+}
+
+TEST(Cell, IsTheFormulaInEveryDtype) {
+  const int64_t rows = 3, n = 21;
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  for (const auto& [in, out] : float_pairs) {
+    const Tensor x = random({rows, 4 * n}, in, 1, -2, 2),
+                 h = random({rows, 4 * n}, wide(in), 2, -2, 2);
+    const Tensor c = random({rows, n}, wide(in), 3), y = output({rows, n}, out);
+    Values y_want, c_want;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < n; ++j) {
+        const auto gate = [&](int64_t k) {
+          return x.at((r * 4 + k) * n + j) + h.at((r * 4 + k) * n + j);
+        };
+        c_want.push_back(sigmoid(gate(1)) * c.at(r * n + j) +
+                         sigmoid(gate(0)) * std::tanh(gate(2)));
+        y_want.push_back(sigmoid(gate(3)) * std::tanh(c_want.back()));
+      }
+    launch([&](Launch& l) { cell(l, Cell::Lstm, x, h, c, View{}, y); });
+    expect_close(y, y_want, tolerance(out), std::string(name(in)));
+    expect_close(c, c_want, tolerance(wide(in)), std::string(name(in)));
+  }
+}
+
+TEST(Cell, SameForAnyThreads) {
+  const int64_t rows = 90, n = 70;
+  for (const DType dtype : {f32, f16})
+    expect_same_for_any_threads([&] {
+      const Tensor x = random({rows, 3 * n}, dtype, 1), h = random({rows, 3 * n}, f32, 2);
+      const Tensor state = random({rows, n}, f32, 3), carry = random({rows, n}, f32, 4),
+                   dnext = random({rows, n}, f32, 5), before = random({rows, n}, dtype, 3);
+      const Tensor kept = output({rows, 4 * n}, dtype), y = output({rows, n}, dtype),
+                   dx = output(x.shape(), dtype), dh = output(x.shape(), dtype);
+      launch([&](Launch& l) {
+        cell(l, Cell::Gru, x, h, state, kept, y);
+        cell_grad(l, Cell::Gru, kept, before, y, y, dnext, carry, dx, dh);
+      });
+      return std::vector<Tensor>{state, kept, y, carry, dx, dh};
+    });
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ struct Expr {
   Tensor t;
   double constant = 0;
 
-  Expr(double c) : constant(c) {}
+  Expr(double c = 0) : constant(c) {}
   Expr(const Tensor& t) : t(t) {}
 
   // This times a gradient.

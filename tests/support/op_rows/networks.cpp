@@ -1,4 +1,4 @@
-// Softmax, normalisation, dropout, embedding, attention, interpolation.
+// Softmax, normalisation, dropout, embedding, attention, interpolation, recurrence.
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape::tests {
@@ -11,7 +11,37 @@ std::vector<OpCase> networks() {
       return batch_norm(x[0], mean, var, x[1], x[2], {.training = training});
     };
   };
+  const auto recurrent = [](auto op, int64_t gates, std::string name) {
+    return OpCase{.op = std::move(name),
+                  .inputs = {{{3, 2, gates * 3}}, {{gates * 3, 3}, -1, 1}, {{gates * 3}}, {{2, 3}}},
+                  .run = [op](In x) { return op(x[0], x[1], x[2], x[3], RecurrentOptions{}); },
+                  .tolerance = 8,
+                  .empty = {{3, 0, gates * 3}, {gates * 3, 3}, {gates * 3}, {0, 3}}};
+  };
   return {
+      {.op = "lstm",
+       .inputs = {{{3, 2, 12}}, {{12, 3}, -1, 1}, {{12}}, {{2, 3}}, {{2, 3}}},
+       .run = [](In x) { return lstm(x[0], x[1], x[2], x[3], x[4]); },
+       .tolerance = 8,
+       .empty = {{3, 0, 12}, {12, 3}, {12}, {0, 3}, {0, 3}}},
+      {.op = "lstm",
+       .inputs = {{{4, 2, 8}}, {{8, 2}, -1, 1}},
+       .run = [](In x) { return lstm(x[0], x[1], {}, {}, {}, {.reverse = true}); },
+       .label = "reverse",
+       .tolerance = 8},
+      {.op = "gru",
+       .inputs = {{{4, 1, 6}}, {{6, 2}, -1, 1}, {{1, 2}}},
+       .run = [](In x) { return gru(x[0], x[1], {}, x[2], {.reverse = true}); },
+       .label = "reverse",
+       .tolerance = 8},
+      {.op = "rnn_tanh",
+       .inputs = {{{1, 2, 20}}, {{20, 20}, -1, 1}},
+       .run = [](In x) { return rnn_tanh(x[0], x[1], {}, {}, {.reverse = true}); },
+       .label = "one_step",
+       .tolerance = 8},
+      recurrent(gru, 3, "gru"),
+      recurrent(rnn_tanh, 1, "rnn_tanh"),
+      recurrent(rnn_relu, 1, "rnn_relu"),
       {.op = "softmax",
        .inputs = {{{3, 5}}},
        .run = [](In x) { return softmax(x[0]); },

@@ -1,0 +1,195 @@
+// Recurrent layers: all time steps are one op, so that the weight's gradient is one product over
+// all of them and a step costs a product and a kernel, not a dozen nodes. What goes from step to
+// step beside the hidden state stays f32.
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "autograd/ops/expr.h"
+#include "autograd/ops/operands.h"
+#include "autograd/ops/reduce.h"
+#include "core/format.h"
+#include "kernels/cells.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+using kernels::Cell;
+
+constexpr std::string_view name_of(Cell cell) {
+  constexpr std::string_view names[] = {"rnn_tanh", "rnn_relu", "lstm", "gru"};
+  return names[static_cast<int>(cell)];
+}
+
+// Row k of a dense [steps, ...], for a kernel.
+View at(const Tensor& t, int64_t k) {
+  View v = t;
+  const Layout row = select(v.layout, 0, k);
+  v.data = static_cast<char*>(v.data) + row.offset * int64_t(size_of(v.dtype));
+  v.layout = Layout(row.shape, row.strides);
+  return v;
+}
+
+Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device) {
+  return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
+}
+
+template <class C>
+struct Recurrent {
+  static constexpr OpInfo info{
+      name_of(C::id),
+      Precision::Low,
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Activation, Role::Statistic}};
+  static constexpr bool has_c = C::id == Cell::Lstm, has_state = has_c || C::id == Cell::Gru;
+  static constexpr bool splits = C::id == Cell::Gru;  // dx and dh differ
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const Tensor& h0, const Tensor& c0, bool reverse) {
+    const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
+    const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
+    const DType wide = y.dtype() == f64 ? f64 : f32;
+    const Tensor xc = x.contiguous(), w = cast(weight, y.dtype()).t();
+    const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()), from_h({b, C::gates * n}, wide);
+    Tensor state, kept;
+    if (has_state) state = or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()).clone();
+    if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n});
+    View before = h;
+    for (int64_t i = 0; i < steps; ++i) {
+      const int64_t k = reverse ? steps - 1 - i : i;
+      const View now = at(y, k);
+      ctx.run(kernels::gemm, before, w, bias, from_h);
+      ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
+      before = now;
+    }
+    if (has_c) ctx.run(kernels::convert, state, at(y, steps));
+    ctx.save(x, weight, bias, h0, c0);
+    ctx.save_result(y);
+    if (kept) ctx.save_extra(kept);
+    return y;
+  }
+
+  // Back through the steps: the gates' gradients dx and dh (which differ where a gate acts on h's
+  // part alone), and with dh the hidden state's, dh w. Then dw = sum over steps of dhT h.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, bool reverse) {
+    if (grad_enabled()) return by_ops(ctx, dy, reverse);
+    const Tensor y = ctx.saved(5), dyc = dy.contiguous(), w = cast(ctx.saved(1), y.dtype());
+    const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
+    const DType wide = y.dtype() == f64 ? f64 : f32;
+    const Tensor h0 = or_zeros(ctx.saved(3), {b, n}, y.dtype(), y.device());
+    Tensor kept, states, first, carry;  // states: after each step; first: before them all
+    if (C::kept) kept = ctx.saved(6);
+    if (has_c) {
+      states = narrow(kept, 2, C::gates * n, n);
+      first = or_zeros(ctx.saved(4), {b, n}, y.dtype(), y.device());
+      carry = cast(select(dyc, 0, steps), wide).clone();
+    } else if (has_state) {
+      states = y;
+      first = h0;
+      carry = zeros({b, n}, wide, y.device());
+    }
+    const Tensor dx(ctx.shape(0), y.dtype(), y.device());
+    const Tensor dh = splits ? Tensor(dx.shape(), dx.dtype(), dx.device()) : dx,
+                 dnext = zeros({b, n}, wide, y.device());
+    for (int64_t i = steps - 1; i >= 0; --i) {
+      const int64_t k = reverse ? steps - 1 - i : i;
+      const View before = i > 0 && states ? at(states, reverse ? k + 1 : k - 1) : View(first);
+      ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, before, at(y, k), at(dyc, k),
+              dnext, carry, at(dx, k), splits ? at(dh, k) : View{});
+      ctx.run(kernels::gemm, at(dh, k), w, View{}, dnext);
+    }
+    const Tensor rows = reshape(dh, {steps * b, C::gates * n});
+    return ctx.grads([&] { return dx; },
+                     [&] {
+                       const Tensor start = unsqueeze(h0, 0);
+                       const Tensor h = reverse ? cat({narrow(y, 0, 1, steps - 1), start})
+                                                : cat({start, narrow(y, 0, 0, steps - 1)});
+                       const Factors f(rows.t(), reshape(h, {steps * b, n}));
+                       return matmul(f.a, f.b, {.out = f.product(ctx.grad_dtype(1))});
+                     },
+                     [&] {
+                       return reshape(sum_to(rows, {.dims = 1, .out = ctx.grad_dtype(2)}),
+                                      {C::gates * n});
+                     },
+                     [&] { return splits ? dnext + carry : dnext; }, [&] { return carry; });
+  }
+
+ private:
+  // The same from ops, step by step.
+  static Tensor unrolled(const std::vector<Tensor>& in, bool reverse) {
+    const Tensor &x = in[0], &weight = in[1], &bias = in[2];
+    const int64_t steps = x.size(0), n = weight.size(1);
+    const auto start = [&](const Tensor& t) {
+      return t ? t : zeros({x.size(1), n}, x.dtype(), x.device());
+    };
+    Tensor h = start(in[3]);
+    Expr state = has_c ? start(in[4]) : h;
+    std::vector<Tensor> y(static_cast<size_t>(steps));
+    for (int64_t i = 0; i < steps; ++i) {
+      const int64_t k = reverse ? steps - 1 - i : i;
+      const Tensor from_h = linear(h, weight, bias);
+      Expr x_parts[C::gates], h_parts[C::gates], keep[C::kept + 1];
+      for (int g = 0; g < C::gates; ++g) {
+        x_parts[g] = narrow(select(x, 0, k), 1, g * n, n);
+        h_parts[g] = narrow(from_h, 1, g * n, n);
+      }
+      h = C::f(x_parts, h_parts, state, keep).t;
+      y[static_cast<size_t>(k)] = h;
+    }
+    if (has_c) y.push_back(state.t);
+    return stack(y);
+  }
+  // Differentiates that, from views of the inputs on, so that it stops there.
+  static Grads by_ops(const Ctx& ctx, const Tensor& dy, bool reverse) {
+    std::vector<Tensor> in, wanted;
+    for (size_t i = 0; i < 5; ++i) {
+      const Tensor t = ctx.saved(i);
+      in.push_back(ctx.wants(i) ? mul(cast(t, dy.dtype()), 1) : t ? cast(t, dy.dtype()) : t);
+      if (ctx.wants(i)) wanted.push_back(in[i]);
+    }
+    const std::vector<Tensor> found =
+        grad({unrolled(in, reverse)}, wanted, {.gradients = {dy}, .create_graph = true});
+    Grads result;
+    for (size_t i = 0, k = 0; i < 5; ++i) result.push_back(ctx.wants(i) ? found[k++] : Tensor());
+    return result;
+  }
+};
+
+template <class C>
+Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+                 const Tensor& c0, const RecurrentOptions& options) {
+  using Op = Recurrent<C>;
+  const Scope scope(Op::info.name);
+  check(weight.rank() == 2 && weight.size(0) == C::gates * weight.size(1),
+        "the weight has shape {}, not [{}n, n]", weight.shape(), C::gates);
+  const int64_t n = weight.size(1);
+  check(x.rank() == 3 && x.size(2) == C::gates * n, "the gates have shape {}, not [t, b, {}]",
+        x.shape(), C::gates * n);
+  check(x.size(0) > 0, "a sequence of no steps");
+  check(!bias || bias.shape() == Shape{C::gates * n}, "the bias has shape {}, not [{}]",
+        bias ? bias.shape() : Shape{}, C::gates * n);
+  const Shape state{x.size(1), n};
+  check(!h0 || h0.shape() == state, "h0 has shape {}, not {}", h0 ? h0.shape() : state, state);
+  check(!c0 || c0.shape() == state, "c0 has shape {}, not {}", c0 ? c0.shape() : state, state);
+  return call<Op>(x, weight, bias, h0, c0, options.reverse);
+}
+
+}  // namespace
+
+Tensor lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+            const Tensor& c0, const RecurrentOptions& options) {
+  return recurrent<kernels::LstmCell>(x, weight, bias, h0, c0, options);
+}
+Tensor gru(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+           const RecurrentOptions& options) {
+  return recurrent<kernels::GruCell>(x, weight, bias, h0, {}, options);
+}
+Tensor rnn_tanh(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+                const RecurrentOptions& options) {
+  return recurrent<kernels::TanhCell>(x, weight, bias, h0, {}, options);
+}
+Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
+                const RecurrentOptions& options) {
+  return recurrent<kernels::ReluCell>(x, weight, bias, h0, {}, options);
+}
+
+}  // namespace mixtape
