@@ -396,8 +396,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                   const BatchNormOptions& options = {});
 // Zero with probability p, else x / (1 - p). Draws from generator().
 Tensor dropout(const Tensor& x, double p);
+struct EmbeddingOptions {
+  std::optional<int64_t> padding = {};  // a row that gets no gradient
+};
 // table [rows, n], index i64 [...] -> [..., n]
-Tensor embedding(const Tensor& table, const Tensor& index);
+Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
 
 // --- losses ---
 enum class Reduction { Mean, Sum, None };

@@ -25,6 +25,11 @@ struct Gather {  // index of x's rank, other dimensions at most x's
 
 struct Embedding : Gather {  // the same of a parameter
   static constexpr OpInfo info{"embedding", Precision::Any, {Role::Parameter, Role::Index}};
+  static Tensor forward(Ctx& ctx, const Tensor& table, const Tensor& index, int dim,
+                        const EmbeddingOptions&) {
+    return Gather::forward(ctx, table, index, dim);
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o);
 };
 
 struct Target {
@@ -59,6 +64,12 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
     return call<ScatterAdd>(Tensor(), ctx.saved(0), dy,
                             Target{dim, ctx.shape(0), ctx.grad_dtype(0)});
   });
+}
+
+Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o) {
+  return o.padding
+             ? Gather::backward(ctx, masked_fill(dy, eq(ctx.saved(0), double(*o.padding)), 0), dim)
+             : Gather::backward(ctx, dy, dim);
 }
 
 // The index [k], seen as one of a whole shape that has k elements in dimension dim.
@@ -295,7 +306,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 
 Tensor nonzero(const Tensor& x) { return places(x.dtype() == boolean ? x : ne(x, 0)); }
 
-Tensor embedding(const Tensor& table, const Tensor& index) {
+Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
   const Scope scope(Embedding::info.name);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
@@ -303,10 +314,13 @@ Tensor embedding(const Tensor& table, const Tensor& index) {
   const IndexRange range = index_range(flat);
   check(range.low >= 0 && range.high < table.size(0), "indices from {} to {} into {} rows",
         range.low, range.high, table.size(0));
+  check(!options.padding || (*options.padding >= 0 && *options.padding < table.size(0)),
+        "padding row {} of {} rows", options.padding.value_or(0), table.size(0));
   Shape shape = index.shape();
   shape.push_back(table.size(1));
-  return reshape(call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0),
-                 shape);
+  return reshape(
+      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, options),
+      shape);
 }
 
 Tensor dropout(const Tensor& x, double p) {

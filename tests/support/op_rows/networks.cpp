@@ -93,6 +93,13 @@ std::vector<OpCase> networks() {
        .inputs = {{{5, 3}}, {{2, 4}, 0, 5, Input::Index}},
        .run = [](In x) { return embedding(x[0], x[1]); },
        .empty = {{5, 3}, {0, 4}}},
+      {.op = "embedding",
+       .inputs = {{{5, 3}}, {{7}, 0, 4, Input::Index}},
+       .run =
+           [](In x) {  // never looked up: its gradient is not that of its values
+             return embedding(x[0], x[1], {.padding = 4});
+           },
+       .label = "padding"},
   };
 }
 
