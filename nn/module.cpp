@@ -171,7 +171,27 @@ void ModuleBase::zero_grad() {
 }
 
 void ModuleBase::requires_grad_(bool on) {
-  for (const Tensor& t : parameters()) t.set_requires_grad(on);
+  for (const Tensor& t : parameters()) {
+    t.set_requires_grad(on);
+    if (!on) t.set_grad({});
+  }
+}
+
+ModuleHooks& ModuleBase::hooks() {
+  if (!hooks_) hooks_ = std::make_shared<ModuleHooks>();
+  return *hooks_;
+}
+HookHandle ModuleBase::register_forward_pre_hook(ForwardPreHook f) {
+  hooks().before_forward.emplace_back(hooks_->next_id, std::move(f));
+  return {hooks_, hooks_->next_id++};
+}
+HookHandle ModuleBase::register_forward_hook(ForwardHook f) {
+  hooks().after_forward.emplace_back(hooks_->next_id, std::move(f));
+  return {hooks_, hooks_->next_id++};
+}
+HookHandle ModuleBase::register_full_backward_hook(BackwardHook f) {
+  hooks().backward.emplace_back(hooks_->next_id, std::move(f));
+  return {hooks_, hooks_->next_id++};
 }
 
 void ModuleBase::own_tensors() {

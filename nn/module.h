@@ -13,10 +13,12 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <tuple>
 #include <typeinfo>
 
 #include "core/op.h"
 #include "nn/fields.h"
+#include "nn/hooks.h"
 
 namespace mixtape::nn {
 
@@ -67,14 +69,25 @@ class ModuleBase {
   void train(bool on = true);
   void eval() { train(false); }
   void zero_grad();
+  // Freezes all parameters, or thaws them. Freezing drops their gradients, so that optimizers leave
+  // them as they are.
   void requires_grad_(bool on = true);
+
+  // Hooks (nn/hooks.h) run in the order in which they were registered, whenever this module is
+  // called; while there are none, a call only tests a pointer. They move with the module; clone()
+  // leaves them behind, since they may refer to what they were registered for.
+  HookHandle register_forward_pre_hook(ForwardPreHook f);
+  HookHandle register_forward_hook(ForwardHook f);
+  HookHandle register_full_backward_hook(BackwardHook f);
 
  protected:
   ModuleBase() = default;
   ModuleBase(const ModuleBase& other);  // for clone(): throws Error outside one
-  ModuleBase(ModuleBase&& other) noexcept : training_(other.training_) {}
+  ModuleBase(ModuleBase&& other) noexcept
+      : hooks_(std::move(other.hooks_)), training_(other.training_) {}
   ModuleBase& operator=(const ModuleBase&) = delete;
   ModuleBase& operator=(ModuleBase&& other) noexcept {
+    hooks_ = std::move(other.hooks_);
     training_ = other.training_;
     return *this;
   }
@@ -89,10 +102,13 @@ class ModuleBase {
     return path_.load(std::memory_order_relaxed);
   }
 
+  std::shared_ptr<ModuleHooks> hooks_;
+
  private:
   friend class Any;
   friend class Running;
   void find_path(const ModuleBase& root) const;
+  ModuleHooks& hooks();  // made on first use
 
   bool training_ = true;
   // Atomic since several threads may run one module; they would all write the same.
@@ -113,8 +129,8 @@ class Running {
   const Scope scope_;
 };
 
-// While one is alive, f is called on this thread with each module that returned a tensor, and the
-// tensor.
+// While one is alive, f is called on this thread with each module that returned a tensor, or a
+// struct of them, and the (first) tensor.
 class CallHook {
  public:
   using F = std::function<void(const ModuleBase&, const Tensor&)>;
@@ -122,8 +138,13 @@ class CallHook {
   ~CallHook() { innermost_ = outer_; }
   CallHook(const CallHook&) = delete;
 
-  static void call(const ModuleBase& m, const Tensor& y) {
-    for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, y);
+  template <class Result>
+  static void call(const ModuleBase& m, Result& y) {
+    if (!innermost_) return;
+    std::vector<Tensor*> tensors;
+    list_tensors(y, tensors);
+    if (tensors.empty()) return;
+    for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, *tensors[0]);
   }
 
  private:
@@ -152,11 +173,12 @@ class Module : public ModuleBase {
   decltype(auto) operator()(Args&&... args) const {
     const Running running(*this);
     using Result = decltype(self().forward(std::forward<Args>(args)...));
-    if constexpr (std::is_same_v<Result, Tensor>) {
-      Tensor y = self().forward(std::forward<Args>(args)...);
-      CallHook::call(*this, y);
+    if constexpr (std::is_object_v<Result>) {
+      Result y = hooks_ ? hooked(std::forward<Args>(args)...)
+                        : self().forward(std::forward<Args>(args)...);
+      if constexpr (HoldsTensors<Result>) CallHook::call(*this, y);
       return y;
-    } else {
+    } else {  // a reference, or nothing: there is nothing to hook
       return self().forward(std::forward<Args>(args)...);
     }
   }
@@ -171,6 +193,24 @@ class Module : public ModuleBase {
 
  private:
   const Derived& self() const { return static_cast<const Derived&>(*this); }
+
+  // An argument as hooks need it: tensors in a copy of their own, anything else as it came.
+  template <class A>
+  using Argument = std::conditional_t<HoldsTensors<std::decay_t<A>>, std::decay_t<A>, A&&>;
+
+  template <class... Args>
+  auto hooked(Args&&... args) const {
+    std::tuple<Argument<Args>...> held(std::forward<Args>(args)...);
+    std::vector<Tensor*> inputs, outputs;
+    std::apply([&](auto&... a) { (list_tensors(a, inputs), ...); }, held);
+    HookedCall call(*this, hooks_, inputs);
+    auto y =
+        std::apply([&](auto&&... a) { return self().forward(std::forward<decltype(a)>(a)...); },
+                   std::move(held));
+    list_tensors(y, outputs);
+    call.finish(outputs);
+    return y;
+  }
 };
 
 // t as a parameter: a leaf that wants a gradient.
