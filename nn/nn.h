@@ -9,5 +9,6 @@
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "nn/norm.h"
+#include "nn/rnn.h"
 #include "nn/sequential.h"
 #include "nn/summary.h"

@@ -1,0 +1,119 @@
+#pragma once
+// Recurrent layers over sequences (RNN, LSTM, GRU) and single steps (RNNCell, LSTMCell, GRUCell).
+// All weights and biases start uniform within 1 / sqrt(hidden).
+
+#include <array>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "nn/module.h"
+
+namespace mixtape::nn {
+
+// Of one direction of one layer, or of a cell. The gates are in the order i, f, g, o (LSTM) or
+// r, z, n (GRU); an RNN has one.
+struct RecurrentWeights {
+  Tensor weight_ih, weight_hh;  // [gates hidden, in], [gates hidden, hidden]
+  Tensor bias_ih, bias_hh;      // [gates hidden], or none
+
+  RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bool bias);
+};
+
+struct RecurrentLayerOptions {
+  int64_t num_layers = 1;
+  bool bias = true;
+  bool batch_first = false;  // [b, t, ...] instead of [t, b, ...]; states stay [layers, b, hidden]
+  double dropout = 0;        // in training, between layers
+  bool bidirectional = false;
+};
+struct RecurrentCellOptions {
+  bool bias = true;
+};
+enum class Nonlinearity { Tanh, Relu };
+
+// What a layer returns. output [t, b, hidden], of both directions [t, b, 2 hidden]; the last states
+// [layers, b, hidden], of both directions [2 layers, b, hidden]. Without b if the input has none.
+struct RnnOutput {
+  Tensor output, h_n;
+  std::array<Tensor*, 2> tensors() { return {&output, &h_n}; }
+};
+struct LstmOutput {
+  Tensor output, h_n, c_n;
+  std::array<Tensor*, 3> tensors() { return {&output, &h_n, &c_n}; }
+};
+// An LSTM's state: hidden and cell. None: zeros.
+struct LstmState {
+  Tensor h, c;
+  std::array<Tensor*, 2> tensors() { return {&h, &c}; }
+};
+
+// What the three layers have in common: weights by layer and direction, and the way through them.
+class RecurrentLayers {
+ public:
+  // Layer 0, its reverse direction if there is one, layer 1, ...
+  std::vector<RecurrentWeights> weights;
+
+ protected:
+  // One direction of one layer, as in autograd/ops.h.
+  using Op = Tensor (*)(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
+                        bool reverse);
+  RecurrentLayers(int64_t in, int64_t hidden, int64_t gates, const RecurrentLayerOptions& o);
+  // weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
+  void list_weights(Fields& fields);
+  // c_n is filled if the op's result ends with it.
+  LstmOutput run(const Tensor& x, const LstmState& start, Op op, bool training) const;
+
+ private:
+  int64_t in_, hidden_;
+  RecurrentLayerOptions options_;
+};
+
+// x [t, b, in], or [t, in] of one sequence; h_0 [layers, b, hidden] or none: zeros.
+struct RNN : Module<RNN>, RecurrentLayers {
+  RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
+      Nonlinearity f = Nonlinearity::Tanh)
+      : RecurrentLayers(in, hidden, 1, o), f_(f) {}
+  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}) const;
+  void list_fields(Fields& fields) override { list_weights(fields); }
+
+ private:
+  Nonlinearity f_;
+};
+struct LSTM : Module<LSTM>, RecurrentLayers {
+  LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
+      : RecurrentLayers(in, hidden, 4, o) {}
+  LstmOutput forward(const Tensor& x, const LstmState& start = {}) const;
+  void list_fields(Fields& fields) override { list_weights(fields); }
+};
+struct GRU : Module<GRU>, RecurrentLayers {
+  GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
+      : RecurrentLayers(in, hidden, 3, o) {}
+  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}) const;
+  void list_fields(Fields& fields) override { list_weights(fields); }
+};
+
+// One step: x [b, in] or [in]; the state [b, hidden] or [hidden], or none: zeros. Returns the next.
+struct RNNCell : Module<RNNCell>, RecurrentWeights {
+  RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
+          Nonlinearity f = Nonlinearity::Tanh)
+      : RecurrentWeights(in, hidden, 1, o.bias), f_(f) {}
+  Tensor forward(const Tensor& x, const Tensor& h = {}) const;
+  MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
+
+ private:
+  Nonlinearity f_;
+};
+struct LSTMCell : Module<LSTMCell>, RecurrentWeights {
+  LSTMCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
+      : RecurrentWeights(in, hidden, 4, o.bias) {}
+  LstmState forward(const Tensor& x, const LstmState& state = {}) const;
+  MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
+};
+struct GRUCell : Module<GRUCell>, RecurrentWeights {
+  GRUCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
+      : RecurrentWeights(in, hidden, 3, o.bias) {}
+  Tensor forward(const Tensor& x, const Tensor& h = {}) const;
+  MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
+};
+
+}  // namespace mixtape::nn
