@@ -8,9 +8,18 @@ namespace mixtape::nn::init {
 
 const Tensor& uniform_(const Tensor& t, double low = 0, double high = 1);
 const Tensor& normal_(const Tensor& t, double mean = 0, double std = 1);
+// Normal, but only values from low to high.
+struct TruncNormalOptions {
+  double mean = 0, std = 1, low = -2, high = 2;
+};
+const Tensor& trunc_normal_(const Tensor& t, const TruncNormalOptions& options = {});
 const Tensor& constant_(const Tensor& t, double value);
 const Tensor& zeros_(const Tensor& t);
 const Tensor& ones_(const Tensor& t);
+// [n, m]: ones on the diagonal, zeros elsewhere.
+const Tensor& eye_(const Tensor& t);
+// A convolution's weight [out, in / groups, ...] that passes its input on, channel by channel.
+const Tensor& dirac_(const Tensor& t, int64_t groups = 1);
 
 // How many inputs feed one output of a weight [out, in, ...], and how many outputs one input feeds.
 // Throws Error below two dimensions.
@@ -18,6 +27,11 @@ struct Fan {
   int64_t in, out;
 };
 Fan fan(const Tensor& weight);
+
+// By how much the weights before a function are to be larger, so that it keeps the variance of what
+// goes through; `slope` is leaky ReLU's below zero.
+enum class Function { Linear, Sigmoid, Tanh, Relu, LeakyRelu, Selu };
+double calculate_gain(Function f, double slope = 0.01);
 
 // He et al. 2015 (arXiv 1502.01852): keeps the variance through leaky ReLUs of slope `a` below zero
 // (0: ReLU, 1: no activation). Standard deviation gain / sqrt(fan), gain = sqrt(2 / (1 + a^2)).
@@ -31,5 +45,9 @@ const Tensor& kaiming_normal_(const Tensor& t, const KaimingOptions& options = {
 // Glorot and Bengio 2010: standard deviation gain * sqrt(2 / (fan in + fan out)).
 const Tensor& xavier_uniform_(const Tensor& t, double gain = 1);
 const Tensor& xavier_normal_(const Tensor& t, double gain = 1);
+
+// Saxe et al. 2013 (arXiv 1312.6120): as a matrix [out, the rest], its rows, or its columns if
+// there are fewer, are orthogonal and of length `gain`. Every such matrix is as likely as another.
+const Tensor& orthogonal_(const Tensor& t, double gain = 1);
 
 }  // namespace mixtape::nn::init
