@@ -1,11 +1,9 @@
 #pragma once
-// Convolution and pooling over images [n, c, h, w].
-
-#include <cmath>
+// Convolution over sequences [n, c, l] and images [n, c, h, w], and pooling. The weights and biases
+// of convolutions start uniform within 1 / sqrt(fan in).
 
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "nn/init.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -18,41 +16,62 @@ struct Size2 {
   operator std::array<int64_t, 2>() const { return {h, w}; }
 };
 
+struct Conv1dOptions {
+  int64_t stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+
+// [n, in, l] -> [n, out, l']
+struct Conv1d : Module<Conv1d> {
+  Tensor weight;  // [out, in / groups, kernel]
+  Tensor bias;    // [out], or none
+
+  Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o = {});
+  Tensor forward(const Tensor& x) const { return conv1d(x, weight, bias, options_); }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  mixtape::Conv1dOptions options_;
+};
+
 struct ConvOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
 
-// [n, in, h, w] -> [n, out, h', w']. Weight and bias start uniform within 1 / sqrt(in / groups *
-// kernel).
+// [n, in, h, w] -> [n, out, h', w']
 struct Conv2d : Module<Conv2d> {
   Tensor weight;  // [out, in / groups, kh, kw]
   Tensor bias;    // [out], or none
 
-  Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o = {})
-      : options_{o.stride, o.padding, o.dilation, o.groups} {
-    const Scope scope("Conv2d");
-    check(in > 0 && out > 0, "channels must be positive: in {}, out {}", in, out);
-    check(kernel.h > 0 && kernel.w > 0, "a kernel of {} x {}", kernel.h, kernel.w);
-    check(o.stride.h > 0 && o.stride.w > 0, "a stride of {} x {}", o.stride.h, o.stride.w);
-    check(o.dilation.h > 0 && o.dilation.w > 0, "a dilation of {} x {}", o.dilation.h,
-          o.dilation.w);
-    check(o.padding.h >= 0 && o.padding.w >= 0, "a padding of {} x {}", o.padding.h, o.padding.w);
-    check(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0,
-          "{} and {} channels do not divide into {} groups", in, out, o.groups);
-    weight = parameter(empty({out, in / o.groups, kernel.h, kernel.w}));
-    init::kaiming_uniform_(weight, {.a = std::sqrt(5.0)});
-    if (!o.bias) return;
-    const double bound = 1 / std::sqrt(static_cast<double>(init::fan(weight).in));
-    bias = parameter(empty({out}));
-    init::uniform_(bias, -bound, bound);
-  }
+  Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o = {});
   Tensor forward(const Tensor& x) const { return conv2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
   Conv2dOptions options_;
+};
+
+struct ConvTransposeOptions {
+  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+
+// The gradient of a Conv2d as a layer: [n, in, h, w] -> [n, out, h', w'], where h' = (h - 1) stride
+// - 2 padding + dilation (kh - 1) + output_padding + 1.
+struct ConvTranspose2d : Module<ConvTranspose2d> {
+  Tensor weight;  // [in, out / groups, kh, kw]: as PyTorch has it, its fan in is out / groups kh kw
+  Tensor bias;    // [out], or none
+
+  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const ConvTransposeOptions& o = {});
+  Tensor forward(const Tensor& x) const { return conv_transpose2d(x, weight, bias, options_); }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  ConvTranspose2dOptions options_;
 };
 
 struct MaxPoolOptions {

@@ -2,6 +2,8 @@
 // Normalisation layers. In an f16 or bf16 model their tensors stay f32: means of many values, and
 // weights that a narrow type could not move by a small step.
 
+#include <optional>
+
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -33,6 +35,89 @@ struct LayerNorm : Module<LayerNorm> {
 
  private:
   Shape shape_;
+  double eps_;
+};
+
+struct RMSNormOptions {
+  std::optional<double> eps = {};  // none: the spacing of f32 (of f64 for f64) numbers at 1
+  bool affine = true;              // false: no weight
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of the given shape.
+struct RMSNorm : Module<RMSNorm> {
+  Tensor weight;  // of that shape, or none
+
+  explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {}) : shape_(shape), eps_(o.eps) {
+    const Scope scope("RMSNorm");
+    check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+    if (o.affine) weight = parameter(ones(shape));
+  }
+  explicit RMSNorm(int64_t size, const RMSNormOptions& o = {}) : RMSNorm(Shape{size}, o) {}
+  Tensor forward(const Tensor& x) const {
+    return rms_norm(x, shape_, weight, eps_.value_or(x.dtype() == f64 ? 0x1p-52 : 0x1p-23));
+  }
+  bool keeps_f32() const override { return true; }
+  MIXTAPE_FIELDS(weight)
+
+ private:
+  Shape shape_;
+  std::optional<double> eps_;
+};
+
+struct GroupNormOptions {
+  double eps = 1e-5;
+  bool affine = true;
+};
+
+// x [n, c, ...] over each of `groups` groups of channels.
+struct GroupNorm : Module<GroupNorm> {
+  Tensor weight, bias;  // [channels], or none
+
+  GroupNorm(int64_t groups, int64_t channels, const GroupNormOptions& o = {})
+      : groups_(groups), eps_(o.eps) {
+    const Scope scope("GroupNorm");
+    check(channels > 0 && groups > 0 && channels % groups == 0,
+          "{} channels do not divide into {} groups", channels, groups);
+    if (!o.affine) return;
+    weight = parameter(ones({channels}));
+    bias = parameter(zeros({channels}));
+  }
+  Tensor forward(const Tensor& x) const { return group_norm(x, groups_, weight, bias, eps_); }
+  bool keeps_f32() const override { return true; }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  int64_t groups_;
+  double eps_;
+};
+
+struct InstanceNormOptions {
+  double eps = 1e-5;
+  bool affine = false;
+};
+
+// x [n, c, h, w] over each image's channel by itself, in evaluation too.
+struct InstanceNorm2d : Module<InstanceNorm2d> {
+  Tensor weight, bias;  // [channels], or none
+
+  explicit InstanceNorm2d(int64_t channels, const InstanceNormOptions& o = {})
+      : channels_(channels), eps_(o.eps) {
+    const Scope scope("InstanceNorm2d");
+    check(channels > 0, "{} channels", channels);
+    if (!o.affine) return;
+    weight = parameter(ones({channels}));
+    bias = parameter(zeros({channels}));
+  }
+  Tensor forward(const Tensor& x) const {
+    check(x.rank() == 4 && x.size(1) == channels_, "the input has shape {}, not [n, {}, h, w]",
+          x.shape(), channels_);
+    return instance_norm(x, weight, bias, eps_);
+  }
+  bool keeps_f32() const override { return true; }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  int64_t channels_;
   double eps_;
 };
 
