@@ -12,3 +12,4 @@
 #include "nn/rnn.h"
 #include "nn/sequential.h"
 #include "nn/summary.h"
+#include "nn/transformer.h"

@@ -1,0 +1,229 @@
+#include "nn/transformer.h"
+
+#include <cmath>
+
+#include "core/format.h"
+
+namespace mixtape::nn {
+namespace {
+
+// What scaled_dot_product_attention takes: true in a bool mask where a query may look.
+struct Mask {
+  Tensor blocked;  // bool, true where it must not, or none
+  Tensor added;    // float, or none
+
+  void add(const Tensor& t) {
+    Tensor& part = t.dtype() == boolean ? blocked : added;
+    part = !part ? t : t.dtype() == boolean ? logical_or(part, t) : part + t;
+  }
+  // Both as one.
+  Tensor joined() const {
+    if (!blocked) return added;
+    if (!added) return logical_not(blocked);
+    return where(blocked, full({}, -INFINITY, added.dtype(), added.device()), added);
+  }
+};
+
+Tensor above_diagonal(int64_t rows, int64_t columns, Device device) {  // true above it
+  const auto count = [&](int64_t n, const Shape& shape) {
+    return reshape(arange(0, double(n), 1, i64, device), shape);
+  };
+  return lt(count(rows, {rows, 1}), count(columns, {1, columns}));
+}
+
+Mask gathered(const AttentionMasks& masks, int64_t b, int64_t heads, int64_t queries,
+              int64_t keys) {
+  Mask mask;
+  if (const Tensor& t = masks.attn_mask) {
+    const Shape all{b * heads, queries, keys}, one{queries, keys};
+    check(t.shape() == all || t.shape() == one, "attn_mask has shape {}, not {} or {}", t.shape(),
+          one, all);
+    mask.add(t.rank() == 3 ? reshape(t, {b, heads, queries, keys}) : t);
+  }
+  if (const Tensor& t = masks.key_padding_mask) {
+    check(t.numel() == b * keys && t.size(-1) == keys && t.rank() <= 2,
+          "key_padding_mask has shape {}, not {}", t.shape(), Shape{b, keys});
+    mask.add(reshape(t, {b, 1, 1, keys}));
+  }
+  return mask;
+}
+
+// The only place from which the modules here attend.
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask, bool causal,
+              double dropout) {
+  Mask all = mask;
+  const bool masked = mask.blocked || mask.added;
+  if (causal && masked) all.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
+  return scaled_dot_product_attention(
+      q, k, v, {.mask = all.joined(), .causal = causal && !masked, .dropout = dropout});
+}
+
+// What the values are weighted with; zeros for a query that may look nowhere.
+Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
+  if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
+  Tensor scores = matmul(q, k.t()) / std::sqrt(static_cast<double>(q.size(-1)));
+  if (mask.added) scores = scores + mask.added;
+  if (mask.blocked) scores = masked_fill(scores, mask.blocked, -INFINITY);
+  const Tensor nowhere = eq(max(scores, {-1}, true), -INFINITY);
+  return masked_fill(softmax(masked_fill(scores, nowhere, 0)), nowhere, 0);
+}
+
+void check_heads(int64_t size, int64_t heads) {
+  check(size > 0 && heads > 0 && size % heads == 0, "a size of {} does not divide into {} heads",
+        size, heads);
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
+                                       const MultiheadAttentionOptions& o)
+    : out_proj(size, size, {.bias = o.bias}), size_(size), heads_(heads), options_(o) {
+  const Scope scope("MultiheadAttention");
+  check_heads(size, heads);
+  check(0 <= o.dropout && o.dropout <= 1, "a dropout probability of {}", o.dropout);
+  in_proj_weight = parameter(init::xavier_uniform_(empty({3 * size, size})));
+  if (!o.bias) return;
+  in_proj_bias = parameter(zeros({3 * size}));
+  init::zeros_(out_proj.bias);
+}
+
+// As few products as the inputs allow: one if they are one tensor.
+std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const Tensor& key,
+                                                    const Tensor& value) const {
+  const auto parts = [&](const Tensor& x, int64_t first, int64_t count) {
+    const auto rows = [&](const Tensor& t) {
+      return t && count < 3 ? narrow(t, 0, first * size_, count * size_) : t;
+    };
+    return split(linear(x, rows(in_proj_weight), rows(in_proj_bias)), size_, -1);
+  };
+  if (key.is_same(value)) {
+    if (query.is_same(key)) {
+      const std::vector<Tensor> all = parts(query, 0, 3);
+      return {all[0], all[1], all[2]};
+    }
+    const std::vector<Tensor> both = parts(key, 1, 2);
+    return {parts(query, 0, 1)[0], both[0], both[1]};
+  }
+  return {parts(query, 0, 1)[0], parts(key, 1, 1)[0], parts(value, 2, 1)[0]};
+}
+
+Tensor MultiheadAttention::to_heads(const Tensor& x) const {
+  const Tensor parts = reshape(x, {x.size(0), x.size(1), heads_, size_ / heads_});
+  return permute(parts, options_.batch_first ? Dims{0, 2, 1, 3} : Dims{1, 2, 0, 3});
+}
+Tensor MultiheadAttention::from_heads(const Tensor& x) const {
+  const Tensor y = permute(x, options_.batch_first ? Dims{0, 2, 1, 3} : Dims{2, 0, 1, 3});
+  return reshape(y, {y.size(0), y.size(1), size_});
+}
+
+AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const AttentionMasks& masks,
+                                            AttentionWeights weights) const {
+  for (const Tensor* t : {&query, &key, &value})
+    check((t->rank() == 2 || t->rank() == 3) && t->rank() == query.rank() && t->size(-1) == size_,
+          "an input has shape {}, not {} or [t, {}] as all others", t->shape(),
+          options_.batch_first ? "[b, t, size]" : "[t, b, size]", size_);
+  check(key.shape() == value.shape(), "keys of shape {} and values of {}", key.shape(),
+        value.shape());
+  const bool batched = query.rank() == 3;
+  const int batch_dim = options_.batch_first ? 0 : 1;
+  const auto as_batch = [&](const Tensor& t) { return batched ? t : unsqueeze(t, batch_dim); };
+  check(!batched || query.size(batch_dim) == key.size(batch_dim), "queries of shape {}, keys of {}",
+        query.shape(), key.shape());
+
+  const auto [pq, pk, pv] = projected(query, key, value);
+  const Tensor q = to_heads(as_batch(pq)), k = to_heads(as_batch(pk)), v = to_heads(as_batch(pv));
+  const Mask mask = gathered(masks, q.size(0), heads_, q.size(2), k.size(2));
+  const Tensor y =
+      from_heads(attend(q, k, v, mask, masks.causal, is_training() ? options_.dropout : 0));
+  AttentionOutput result{out_proj(batched ? y : squeeze(y, batch_dim)), {}};
+  if (weights == AttentionWeights::None) return result;
+  Tensor w = weights_of(q, k, mask, masks.causal);
+  if (weights == AttentionWeights::Averaged) w = mean(w, {1});
+  result.weights = batched ? w : squeeze(w, 0);
+  return result;
+}
+
+TransformerEncoderLayer::TransformerEncoderLayer(int64_t size, int64_t heads,
+                                                 const TransformerEncoderLayerOptions& o)
+    : self_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
+      linear1(size, o.dim_feedforward),
+      linear2(o.dim_feedforward, size),
+      norm1(size, {.eps = o.layer_norm_eps}),
+      norm2(size, {.eps = o.layer_norm_eps}),
+      options_(o) {}
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
+  if (options_.norm_first) {
+    const Tensor h = x + attend(norm1(x), masks);
+    return h + feed_forward(norm2(h));
+  }
+  const Tensor h = norm1(x + attend(x, masks));
+  return norm2(h + feed_forward(h));
+}
+Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionMasks& masks) const {
+  return drop(self_attn(x, x, x, masks).output);
+}
+Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) const {
+  return drop(linear2(drop(options_.activation(linear1(x)))));
+}
+Tensor TransformerEncoderLayer::drop(const Tensor& x) const {
+  return is_training() ? dropout(x, options_.dropout) : x;
+}
+
+TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
+                                       std::optional<LayerNorm> norm)
+    : norm(std::move(norm)) {
+  const Scope scope("TransformerEncoder");
+  check(num_layers > 0, "{} layers", num_layers);
+  for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
+}
+Tensor TransformerEncoder::forward(Tensor x, const AttentionMasks& masks) const {
+  for (const TransformerEncoderLayer& layer : layers) x = layer(x, masks);
+  return norm ? (*norm)(x) : x;
+}
+
+namespace {
+
+Linear gpt_linear(int64_t in, int64_t out, bool bias, double std) {
+  Linear layer(in, out, {.bias = bias});
+  init::normal_(layer.weight, 0, std);
+  if (bias) init::zeros_(layer.bias);
+  return layer;
+}
+double residual_std(const GptBlockOptions& o) {
+  check(o.depth > 0, "a model of {} blocks", o.depth);
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(o.depth));
+}
+
+}  // namespace
+
+GptBlock::Attention::Attention(int64_t size, int64_t heads, const GptBlockOptions& o)
+    : c_attn(gpt_linear(size, 3 * size, o.bias, 0.02)),
+      c_proj(gpt_linear(size, size, o.bias, residual_std(o))),
+      heads_(heads),
+      dropout_(o.dropout) {
+  check_heads(size, heads);
+}
+Tensor GptBlock::Attention::forward(const Tensor& x) const {
+  check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
+  const int64_t b = x.size(0), t = x.size(1), size = x.size(2);
+  // [b, t, 3 size] -> three times [b, heads, t, size / heads]
+  const Tensor qkv = permute(reshape(c_attn(x), {b, t, 3, heads_, size / heads_}), {2, 0, 3, 1, 4});
+  const Tensor y = attend(select(qkv, 0, 0), select(qkv, 0, 1), select(qkv, 0, 2), {}, true,
+                          is_training() ? dropout_ : 0);
+  return c_proj(reshape(transpose(y, 1, 2), {b, t, size}));
+}
+
+GptBlock::Mlp::Mlp(int64_t size, const GptBlockOptions& o)
+    : c_fc(gpt_linear(size, 4 * size, o.bias, 0.02)),
+      c_proj(gpt_linear(4 * size, size, o.bias, residual_std(o))) {}
+
+GptBlock::GptBlock(int64_t size, int64_t heads, const GptBlockOptions& o)
+    : ln_1(size), attn(size, heads, o), ln_2(size), mlp(size, o), dropout(o.dropout) {}
+Tensor GptBlock::forward(const Tensor& x) const {
+  const Tensor h = x + dropout(attn(ln_1(x)));
+  return h + dropout(mlp(ln_2(h)));
+}
+
+}  // namespace mixtape::nn

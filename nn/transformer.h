@@ -1,0 +1,135 @@
+#pragma once
+// Attention and the blocks made of it: PyTorch's encoder, and GPT-2's decoder block.
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "nn/dropout.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+
+namespace mixtape::nn {
+
+// Where queries must not look. As in PyTorch's modules, and unlike scaled_dot_product_attention,
+// true in a bool mask means that it must not; a float mask is added to the scores.
+struct AttentionMasks {
+  Tensor attn_mask = {};         // [queries, keys], or [b heads, queries, keys]
+  Tensor key_padding_mask = {};  // [b, keys], or [keys] of one sequence
+  bool causal = false;           // query i sees keys 0..i
+};
+enum class AttentionWeights { None, Averaged, PerHead };  // over the heads
+
+struct AttentionOutput {
+  Tensor output;
+  Tensor weights;  // if asked for: [b, queries, keys], or [b, heads, queries, keys]; no dropout
+  std::array<Tensor*, 2> tensors() { return {&output, &weights}; }
+};
+
+struct MultiheadAttentionOptions {
+  double dropout = 0;  // of the attention weights, in training
+  bool bias = true;
+  bool batch_first = false;  // [b, t, size] instead of [t, b, size]
+};
+
+// softmax(q kT / sqrt(size / heads)) v in each of `heads` parts of the projected inputs, projected
+// again. in_proj_weight starts Xavier uniform, biases start as zeros.
+struct MultiheadAttention : Module<MultiheadAttention> {
+  Tensor in_proj_weight;  // [3 size, size]: of queries, keys and values
+  Tensor in_proj_bias;    // [3 size], or none
+  Linear out_proj;
+
+  MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
+  // [t, b, size] each, or [t, size] of one sequence; keys and values of one length.
+  AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                          const AttentionMasks& masks = {},
+                          AttentionWeights weights = AttentionWeights::None) const;
+  MIXTAPE_FIELDS(in_proj_weight, in_proj_bias, out_proj)
+
+ private:
+  std::array<Tensor, 3> projected(const Tensor& query, const Tensor& key,
+                                  const Tensor& value) const;
+  Tensor to_heads(const Tensor& x) const;    // [t, b, size] -> [b, heads, t, size / heads]
+  Tensor from_heads(const Tensor& x) const;  // and back
+
+  int64_t size_, heads_;
+  MultiheadAttentionOptions options_;
+};
+
+struct TransformerEncoderLayerOptions {
+  int64_t dim_feedforward = 2048;
+  double dropout = 0.1;
+  Tensor (*activation)(const Tensor&) = relu;
+  double layer_norm_eps = 1e-5;
+  bool batch_first = false;
+  bool norm_first = false;  // normalise what goes into attention and network, not the sums
+};
+
+struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
+  MultiheadAttention self_attn;
+  Linear linear1, linear2;
+  LayerNorm norm1, norm2;
+
+  TransformerEncoderLayer(int64_t size, int64_t heads,
+                          const TransformerEncoderLayerOptions& o = {});
+  Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const;
+  MIXTAPE_FIELDS(self_attn, linear1, linear2, norm1, norm2)
+
+ private:
+  Tensor attend(const Tensor& x, const AttentionMasks& masks) const;
+  Tensor feed_forward(const Tensor& x) const;
+  Tensor drop(const Tensor& x) const;
+
+  TransformerEncoderLayerOptions options_;
+};
+
+// Copies of a layer, which therefore start equal (as PyTorch's do), and perhaps a norm at the end.
+struct TransformerEncoder : Module<TransformerEncoder> {
+  std::vector<TransformerEncoderLayer> layers;
+  std::optional<LayerNorm> norm;
+
+  TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
+                     std::optional<LayerNorm> norm = {});
+  Tensor forward(Tensor x, const AttentionMasks& masks = {}) const;
+  MIXTAPE_FIELDS(layers, norm)
+};
+
+struct GptBlockOptions {
+  double dropout = 0;
+  bool bias = true;   // of the linear layers
+  int64_t depth = 1;  // how many blocks the model has: the more, the less each adds at first
+};
+
+// GPT-2's block under GPT-2's names: x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, size].
+// Its linear weights are [out, in] as everywhere here; GPT-2's files have them transposed. Weights
+// start normal with standard deviation 0.02, of both c_proj 0.02 / sqrt(2 depth), biases as zeros.
+struct GptBlock : Module<GptBlock> {
+  struct Attention : Module<Attention> {  // each position sees those before it and itself
+    Linear c_attn, c_proj;
+    Attention(int64_t size, int64_t heads, const GptBlockOptions& o);
+    Tensor forward(const Tensor& x) const;
+    MIXTAPE_FIELDS(c_attn, c_proj)
+
+   private:
+    int64_t heads_;
+    double dropout_;
+  };
+  struct Mlp : Module<Mlp> {
+    Linear c_fc, c_proj;
+    Mlp(int64_t size, const GptBlockOptions& o);
+    Tensor forward(const Tensor& x) const { return c_proj(gelu_tanh(c_fc(x))); }
+    MIXTAPE_FIELDS(c_fc, c_proj)
+  };
+
+  LayerNorm ln_1;
+  Attention attn;
+  LayerNorm ln_2;
+  Mlp mlp;
+  Dropout dropout;
+
+  GptBlock(int64_t size, int64_t heads, const GptBlockOptions& o = {});
+  Tensor forward(const Tensor& x) const;
+  MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
+};
+
+}  // namespace mixtape::nn
