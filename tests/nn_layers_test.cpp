@@ -8,71 +8,18 @@
 #include "core/check.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
+#include "tests/support/moments.h"
 
 namespace mixtape {
 namespace {
 
 using test::error;
+using test::expect_normal;
+using test::expect_uniform;
+using test::moments;
 
 bool equal(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
-struct Moments {
-  double low, high, mean, std;
-};
-Moments moments(const Tensor& t) {
-  return {min(t).item(), max(t).item(), mean(t).item(), stddev(t).item()};
-}
-
-// Uniform within `bound`: 4 standard errors of mean and deviation, and values near both ends.
-void expect_uniform(const Tensor& t, double bound) {
-  const Moments m = moments(t);
-  const double n = static_cast<double>(t.numel()), std = bound / std::sqrt(3.0);
-  EXPECT_GE(m.low, -bound);
-  EXPECT_LE(m.high, bound);
-  EXPECT_LT(m.low, -0.97 * bound);
-  EXPECT_GT(m.high, 0.97 * bound);
-  EXPECT_NEAR(m.mean, 0, 4 * std / std::sqrt(n));
-  EXPECT_NEAR(m.std, std, 4 * std / std::sqrt(n));
-}
-void expect_normal(const Tensor& t, double std) {
-  const Moments m = moments(t);
-  const double n = static_cast<double>(t.numel());
-  EXPECT_NEAR(m.mean, 0, 4 * std / std::sqrt(n));
-  EXPECT_NEAR(m.std, std, 4 * std / std::sqrt(2 * n));
-  EXPECT_GT(m.high, 3 * std);
-  EXPECT_LT(m.high, 6 * std);
-}
-
-TEST(Init, Distributions) {
-  const Seed seed(1);
-  const Tensor t = nn::parameter(zeros({64, 32, 3, 3}));
-  EXPECT_EQ(nn::init::fan(t).in, 288);
-  EXPECT_EQ(nn::init::fan(t).out, 576);
-  expect_uniform(nn::init::uniform_(t, -2, 2), 2);
-  expect_normal(nn::init::normal_(t, 0, 3), 3);
-  expect_uniform(nn::init::kaiming_uniform_(t), std::sqrt(6.0 / 288));
-  expect_uniform(nn::init::kaiming_uniform_(t, {.a = 2, .fan_out = true}),
-                 std::sqrt(6.0 / 5 / 576));
-  expect_normal(nn::init::kaiming_normal_(t), std::sqrt(2.0 / 288));
-  expect_uniform(nn::init::xavier_uniform_(t, 2), 2 * std::sqrt(6.0 / 864));
-  expect_normal(nn::init::xavier_normal_(t), std::sqrt(2.0 / 864));
-  EXPECT_EQ(moments(nn::init::constant_(t, 3)).low, 3);
-  EXPECT_EQ(moments(nn::init::ones_(t)).high, 1);
-  EXPECT_EQ(moments(nn::init::zeros_(t)).high, 0);
-  EXPECT_TRUE(t.is_leaf() && !t.maker()) << "nothing was recorded";
-  EXPECT_EQ(error([] { nn::init::kaiming_normal_(zeros({3})); }),
-            "a weight of shape [3] has no fan: it needs [out, in, ...]");
-}
-
-TEST(Init, DrawsFromTheGenerator) {
-  const auto weight = [](uint64_t s) {
-    const Seed seed(s);
-    return nn::Linear(4, 4).weight;
-  };
-  EXPECT_TRUE(equal(weight(5), weight(5)));
-  EXPECT_FALSE(equal(weight(5), weight(6)));
 }
 
 TEST(Linear, IsPyTorchs) {
@@ -199,6 +146,24 @@ TEST(Embedding, IsATableOfNormalRows) {
   EXPECT_TRUE(equal(table(index), embedding(table.weight, index)));
   EXPECT_EQ(error([] { nn::Embedding(3, 0); }),
             "Embedding: sizes must be positive: rows 3, size 0");
+}
+
+TEST(Embedding, PaddingIsZeroAndStaysSo) {
+  nn::Embedding table(4, 3, {.padding_idx = -2});
+  EXPECT_TRUE(equal(select(table.weight, 0, 2), zeros({3})));
+  EXPECT_NE(table.weight.at(9), 0);
+  EXPECT_TRUE(table.weight.is_leaf());
+  const Tensor index = from({2, 1, 2, 3}, {2, 2}, i64);
+  sum(table(index)).backward();
+  EXPECT_EQ(to_vector(sum(table.weight.grad(), {1})), (std::vector<double>{0, 3, 0, 3}));
+  nn::init::constant_(table.weight, 5);
+  EXPECT_EQ(table(index).at(0), 5) << "only the start and the gradient are special";
+  EXPECT_EQ(error([] { nn::Embedding(4, 3, {.padding_idx = 4}); }),
+            "Embedding: padding_idx 4 of 4 rows");
+  EXPECT_EQ(error([] { nn::Embedding(4, 3, {.padding_idx = -5}); }),
+            "Embedding: padding_idx -5 of 4 rows");
+  EXPECT_EQ(error([&] { embedding(table.weight, index, {.padding = 4}); }),
+            "embedding: padding row 4 of 4 rows");
 }
 
 TEST(Activations, AreTheOps) {
