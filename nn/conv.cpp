@@ -63,7 +63,7 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel,
   const Scope scope("ConvTranspose2d");
   check_channels(in, out, o.groups);
   check_window(kernel, o);
-  check_sizes("output_padding", {o.output_padding.h, o.output_padding.w}, 0);
+  check_sizes("padding at the output", {o.output_padding.h, o.output_padding.w}, 0);
   weight = starting_weight({in, out / o.groups, kernel.h, kernel.w});
   bias = starting_bias(weight, out, o.bias);
 }

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Writes modules_reference.json: what PyTorch's modules are called inside, and what they compute in f64.
+
+Of every module: its state_dict in order (names, shapes, values), inputs, outputs, a gradient for each output, and the
+gradients of inputs and parameters. Inputs and weights have two digits, so that the file stays small. What torch 1.13
+lacks (RMSNorm, GPT-2's block) is written here from its functions.
+
+usage: modules_reference.py > modules_reference.json    (with torch 1.13)"""
+import json
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(1)
+
+
+def tensor(*shape):
+    return torch.randint(-100, 101, shape).double() / 100
+
+
+def dump(t):
+    values = (float(f"{v:.11g}") for v in t.detach().flatten().tolist())
+    return {"shape": list(t.shape), "values": [int(v) if v == int(v) else v for v in values]}
+
+
+def tensors(y):
+    """The tensors in a module's result, in order: (output, (h_n, c_n)) is three."""
+    if y is None:
+        return []
+    return [y] if isinstance(y, torch.Tensor) else [t for part in y for t in tensors(part)]
+
+
+def case(module, inputs, run=None, training=True):
+    """What `run` (by default, calling the module) makes of inputs, of which floats are differentiated."""
+    module.double().train(training)
+    with torch.no_grad():
+        for name, t in module.state_dict().items():
+            if t.is_floating_point():
+                t.copy_(tensor(*t.shape).abs() + 0.1 if name.endswith("running_var") else tensor(*t.shape))
+    state = [{"name": name, **dump(t)} for name, t in module.state_dict().items()]
+    leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
+    outputs = tensors((run or (lambda m, *x: m(*x)))(module, *inputs))
+    dy = [tensor(*y.shape) for y in outputs]
+    torch.autograd.backward(outputs, dy)
+    return {
+        "state": state,
+        "inputs": [dump(x) for x in inputs],
+        "outputs": [dump(y) for y in outputs],
+        "dy": [dump(d) for d in dy],
+        "d_inputs": [dump(x.grad) for x in leaves],
+        "d_parameters": {name: dump(p.grad) for name, p in module.named_parameters()},
+        "after": {name: dump(b) for name, b in module.named_buffers()},
+    }
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class GptAttention(nn.Module):
+    def __init__(self, size, heads):
+        super().__init__()
+        self.c_attn, self.c_proj, self.heads = nn.Linear(size, 3 * size), nn.Linear(size, size), heads
+
+    def forward(self, x):
+        b, t, size = x.shape
+        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in self.c_attn(x).split(size, -1))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, size))
+
+
+class GptMlp(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.c_fc, self.c_proj = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+    def forward(self, x):
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, size, heads):
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(size), GptAttention(size, heads)
+        self.ln_2, self.mlp = nn.LayerNorm(size), GptMlp(size)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+def indices(*values):
+    return torch.tensor(values)
+
+
+def layers():
+    yield "Linear", case(nn.Linear(3, 2), [tensor(2, 2, 3)])
+    yield "Linear plain", case(nn.Linear(3, 2, bias=False), [tensor(2, 3)])
+    yield "Conv2d", case(nn.Conv2d(4, 2, (3, 2), stride=(1, 2), padding=(1, 0), dilation=(1, 2), groups=2), [tensor(1, 4, 4, 5)])
+    yield "BatchNorm1d", case(nn.BatchNorm1d(2, eps=1e-3, momentum=0.3), [tensor(3, 2, 2)])
+    yield "BatchNorm2d", case(nn.BatchNorm2d(2), [tensor(2, 2, 2, 2)])
+    yield "BatchNorm2d eval", case(nn.BatchNorm2d(2), [tensor(2, 2, 1, 2)], training=False)
+    yield "LayerNorm", case(nn.LayerNorm((2, 3)), [tensor(2, 2, 3)])
+    yield "LayerNorm plain", case(nn.LayerNorm(3, elementwise_affine=False), [tensor(2, 3)])
+    yield "Embedding", case(nn.Embedding(4, 2), [indices(3, 0, 3)])
+    yield "Embedding padding", case(nn.Embedding(4, 2, padding_idx=-1), [indices(3, 0, 3)])
+    yield "Sequential", case(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Sequential(nn.Linear(4, 2), nn.Tanh())), [tensor(2, 3)])
+    yield "RNN", case(nn.RNN(2, 3, num_layers=2), [tensor(3, 2, 2)])
+    yield "RNN relu", case(nn.RNN(2, 3, nonlinearity="relu", bidirectional=True, batch_first=True), [tensor(2, 3, 2), tensor(2, 2, 3)])
+    yield "LSTM", case(nn.LSTM(2, 2, num_layers=2, bidirectional=True), [tensor(3, 2, 2)])
+    yield "LSTM state", case(nn.LSTM(2, 3, bias=False), [tensor(3, 2, 2), tensor(1, 2, 3), tensor(1, 2, 3)],
+                             lambda m, x, h, c: m(x, (h, c)))
+    yield "LSTM unbatched", case(nn.LSTM(2, 2), [tensor(3, 2), tensor(1, 2), tensor(1, 2)], lambda m, x, h, c: m(x, (h, c)))
+    yield "GRU", case(nn.GRU(2, 2, num_layers=2, bidirectional=True, batch_first=True), [tensor(2, 3, 2), tensor(4, 2, 2)])
+    yield "RNNCell", case(nn.RNNCell(2, 3, nonlinearity="relu"), [tensor(2, 2), tensor(2, 3)])
+    yield "LSTMCell", case(nn.LSTMCell(2, 3), [tensor(2, 2), tensor(2, 3), tensor(2, 3)], lambda m, x, h, c: m(x, (h, c)))
+    yield "GRUCell", case(nn.GRUCell(2, 3, bias=False), [tensor(2, 2)])
+
+
+def blocks():
+    yield "Conv1d", case(nn.Conv1d(4, 2, 3, stride=2, padding=2, dilation=2, groups=2), [tensor(1, 4, 6)])
+    yield "ConvTranspose2d", case(
+        nn.ConvTranspose2d(4, 2, (2, 3), stride=2, padding=(1, 0), output_padding=(1, 0), dilation=(2, 1), groups=2),
+        [tensor(1, 4, 2, 3)])
+    yield "ConvTranspose2d plain", case(nn.ConvTranspose2d(2, 3, 2, bias=False), [tensor(1, 2, 2, 2)])
+    yield "RMSNorm", case(RMSNorm(4, torch.finfo(torch.float64).eps), [tensor(2, 4)])
+    yield "RMSNorm eps", case(RMSNorm(4, 0.5), [tensor(2, 4)])
+    yield "GroupNorm", case(nn.GroupNorm(2, 4, eps=1e-2), [tensor(2, 4, 2)])
+    yield "InstanceNorm2d", case(nn.InstanceNorm2d(2), [tensor(2, 2, 2, 2)])
+    yield "InstanceNorm2d affine", case(nn.InstanceNorm2d(2, affine=True), [tensor(2, 2, 2, 2)])
+
+    def attention(**masks):
+        return lambda m, x: m(x, x, x, need_weights=False, **masks)
+
+    later = torch.ones(3, 3).triu(1).bool()
+    padding = torch.tensor([[False, False, True], [False, False, False]])
+    per_head = torch.zeros(4, 3, 3).bool()
+    per_head[1, 0, 2] = per_head[2, 1, 0] = True
+    yield "MultiheadAttention", case(nn.MultiheadAttention(4, 2), [tensor(3, 2, 4)], attention())
+    yield "MultiheadAttention causal", case(nn.MultiheadAttention(4, 2, bias=False, batch_first=True), [tensor(2, 3, 4)],
+                                            attention(attn_mask=later))
+    yield "MultiheadAttention masks", case(nn.MultiheadAttention(4, 2), [tensor(3, 2, 4)],
+                                           attention(attn_mask=per_head, key_padding_mask=padding))
+    yield "MultiheadAttention float mask", case(
+        nn.MultiheadAttention(4, 2), [tensor(3, 2, 4)],
+        attention(attn_mask=torch.arange(9).view(3, 3) / 8.0, key_padding_mask=padding))
+    yield "MultiheadAttention cross", case(nn.MultiheadAttention(4, 2), [tensor(2, 2, 4), tensor(3, 2, 4)],
+                                           lambda m, q, k: m(q, k, k))
+    yield "MultiheadAttention weights", case(
+        nn.MultiheadAttention(4, 2, batch_first=True), [tensor(2, 2, 4), tensor(2, 3, 4), tensor(2, 3, 4)],
+        lambda m, q, k, v: m(q, k, v, average_attn_weights=False, key_padding_mask=padding))
+    yield "MultiheadAttention unbatched", case(nn.MultiheadAttention(4, 1), [tensor(3, 4)], lambda m, x: m(x, x, x))
+    yield "TransformerEncoderLayer", case(nn.TransformerEncoderLayer(4, 2, 3, dropout=0), [tensor(3, 2, 4)])
+    yield "TransformerEncoderLayer first", case(
+        nn.TransformerEncoderLayer(4, 2, 3, dropout=0, activation="gelu", layer_norm_eps=1e-2, batch_first=True, norm_first=True),
+        [tensor(2, 3, 4)], lambda m, x: m(x, src_mask=later, src_key_padding_mask=padding))
+    yield "TransformerEncoder", case(
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 3, dropout=0, batch_first=True), 2, nn.LayerNorm(4)),
+        [tensor(2, 3, 4)])
+    yield "GptBlock", case(GptBlock(4, 2), [tensor(2, 3, 4)])
+
+
+def written(value, depth=0):
+    """JSON with one line for each leaf of the tree."""
+    if depth < 4 and isinstance(value, dict) and "values" not in value:
+        inside = ",\n".join(f"{' ' * depth}{json.dumps(k)}: {written(v, depth + 1)}" for k, v in value.items())
+        return f"{{\n{inside}}}" if inside else "{}"
+    if depth < 4 and isinstance(value, list):
+        inside = ",\n".join(f"{' ' * depth}{written(v, depth + 1)}" for v in value)
+        return f"[\n{inside}]" if inside else "[]"
+    return json.dumps(value, separators=(",", ":"))
+
+
+made = f"by tests/data/modules_reference.py with torch {torch.__version__}"
+sys.stdout.write(written({"made": made, "layers": dict(layers()), "blocks": dict(blocks())}) + "\n")
