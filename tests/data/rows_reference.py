@@ -37,6 +37,23 @@ def joined(parts):
     return torch.cat([part.flatten() for part in parts])
 
 
+def recurrent(kind, reverse=False):
+    """One direction of torch's RNN, LSTM or GRU, whose input weight is the identity: x holds the gates."""
+    def run(x, weight, bias=None, h=None, c=None):
+        n = weight.shape[1]
+        zeros = x.new_zeros(x.shape[1], n)
+        state = [zeros if t is None else t for t in ((h, c) if kind == "lstm" else (h,))]
+        weights = [torch.eye(x.shape[2], dtype=x.dtype), weight]
+        if bias is not None:
+            weights += [torch.zeros_like(bias), bias]
+        steps = x.flip(0) if reverse else x
+        hx = tuple(t[None] for t in state) if kind == "lstm" else state[0][None]
+        y, *last = getattr(torch, kind)(steps, hx, weights, bias is not None, 1, 0.0, False, False, False)
+        y = y.flip(0) if reverse else y
+        return torch.cat([y, last[1]]) if kind == "lstm" else y
+    return run
+
+
 ROWS = {
     # elementwise
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -106,7 +123,15 @@ ROWS = {
     "batch_norm_eval": lambda x, w, b: normed(False)(x, w, b)[0],
     "batch_norm_running": lambda x, w, b: joined(normed(True, 0.3, 1.5, 0.3, 1e-3)(x, w, b)),
     "batch_norm_plain": lambda x: F.batch_norm(x, None, None, training=True),
+    "lstm": recurrent("lstm"),
+    "lstm_reverse": recurrent("lstm", reverse=True),
+    "gru": recurrent("gru"),
+    "gru_reverse": lambda x, weight, h: recurrent("gru", reverse=True)(x, weight, None, h),
+    "rnn_tanh": recurrent("rnn_tanh"),
+    "rnn_tanh_one_step": recurrent("rnn_tanh", reverse=True),
+    "rnn_relu": recurrent("rnn_relu"),
     "embedding": lambda table, index: table[index],
+    "embedding_padding": lambda table, index: table[index],
     "scatter_rows": lambda x, index: 2 * x.new_zeros(5, 3).index_add(0, index, x),
     # losses
     "cross_entropy": lambda x, t: F.cross_entropy(x, t, reduction="none"),
