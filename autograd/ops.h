@@ -318,15 +318,16 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
 struct RecurrentOptions {
   bool reverse = false;  // from the last step to the first
 };
-// Gates i, f, g, o -> [t + 1, b, n]: at the end the last cell state.
+// An LSTM's, with gates i, f, g, o -> [t + 1, b, n]: at the end the last cell state.
 Tensor lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
             const Tensor& c0, const RecurrentOptions& options = {});
-// Gates r, z, n -> [t, b, n]
+// A GRU's, with gates r, z, n -> [t, b, n]
 Tensor gru(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
            const RecurrentOptions& options = {});
-// h = tanh(x + weight h + bias), or relu -> [t, b, n]
+// h = tanh(x + weight h + bias) -> [t, b, n]
 Tensor rnn_tanh(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
                 const RecurrentOptions& options = {});
+// h = relu(x + weight h + bias) -> [t, b, n]
 Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
                 const RecurrentOptions& options = {});
 

@@ -10,11 +10,12 @@
 
 namespace mixtape::nn {
 
-// Of one direction of one layer, or of a cell. The gates are in the order i, f, g, o (LSTM) or
-// r, z, n (GRU); an RNN has one.
+// Of one direction of one layer, or of a cell. The gates are i, f, g, o (LSTM) or r, z, n (GRU); an
+// RNN has one.
 struct RecurrentWeights {
-  Tensor weight_ih, weight_hh;  // [gates hidden, in], [gates hidden, hidden]
-  Tensor bias_ih, bias_hh;      // [gates hidden], or none
+  Tensor weight_ih;         // [gates hidden, in]
+  Tensor weight_hh;         // [gates hidden, hidden]
+  Tensor bias_ih, bias_hh;  // [gates hidden], or none
 
   RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bool bias);
 };
@@ -68,7 +69,9 @@ class RecurrentLayers {
   RecurrentLayerOptions options_;
 };
 
-// x [t, b, in], or [t, in] of one sequence; h_0 [layers, b, hidden] or none: zeros.
+// h = tanh(W x + b + V h + c), or relu. x [t, b, in], or [t, in] of one sequence; h_0 [layers, b,
+// hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
+// weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
@@ -79,12 +82,17 @@ struct RNN : Module<RNN>, RecurrentLayers {
  private:
   Nonlinearity f_;
 };
+
+// As RNN, with gates i, f, g, o: weights of 4 hidden rows. Takes {h_0, c_0}, returns {output, h_n,
+// c_n}.
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers(in, hidden, 4, o) {}
   LstmOutput forward(const Tensor& x, const LstmState& start = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
+
+// As RNN, with gates r, z, n: weights of 3 hidden rows.
 struct GRU : Module<GRU>, RecurrentLayers {
   GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers(in, hidden, 3, o) {}
@@ -92,7 +100,8 @@ struct GRU : Module<GRU>, RecurrentLayers {
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
-// One step: x [b, in] or [in]; the state [b, hidden] or [hidden], or none: zeros. Returns the next.
+// One step of an RNN: x [b, in] or [in]; h [b, hidden] or [hidden], or none: zeros. Returns the
+// next h.
 struct RNNCell : Module<RNNCell>, RecurrentWeights {
   RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
           Nonlinearity f = Nonlinearity::Tanh)
@@ -103,12 +112,16 @@ struct RNNCell : Module<RNNCell>, RecurrentWeights {
  private:
   Nonlinearity f_;
 };
+
+// One step of an LSTM: takes a state {h, c}, or none, and returns the next.
 struct LSTMCell : Module<LSTMCell>, RecurrentWeights {
   LSTMCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
       : RecurrentWeights(in, hidden, 4, o.bias) {}
   LstmState forward(const Tensor& x, const LstmState& state = {}) const;
   MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
 };
+
+// One step of a GRU.
 struct GRUCell : Module<GRUCell>, RecurrentWeights {
   GRUCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
       : RecurrentWeights(in, hidden, 3, o.bias) {}

@@ -65,6 +65,8 @@ struct TransformerEncoderLayerOptions {
   bool norm_first = false;  // normalise what goes into attention and network, not the sums
 };
 
+// x [t, b, size], or [t, size] of one sequence, and what attention to itself and then a network of
+// two linear layers add to it.
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   MultiheadAttention self_attn;
   Linear linear1, linear2;
