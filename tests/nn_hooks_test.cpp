@@ -234,6 +234,18 @@ TEST(Hooks, SeeStructsOfTensors) {
   EXPECT_EQ(sizes, (std::vector<size_t>{3, 3}));
 }
 
+struct Reader : nn::Module<Reader> {
+  nn::LSTM lstm{2, 3};
+  Tensor forward(const Tensor& x) const { return lstm(x).h_n; }
+  MIXTAPE_FIELDS(lstm)
+};
+
+TEST(Hooks, SummariesShowTheFirstOfSeveralResults) {
+  Reader net;
+  const std::string text = nn::summary(net, zeros({4, 1, 2}));
+  EXPECT_NE(text.find("lstm    LSTM    [4, 1, 3]"), std::string::npos) << text;
+}
+
 TEST(Hooks, MayNotChangeHowManyThereAre) {
   Scale net(1);
   const Tensor x = leaf({1});
