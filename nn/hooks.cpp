@@ -4,8 +4,27 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "nn/module.h"
 
 namespace mixtape::nn {
+
+struct ModuleHooks {
+  template <class F>
+  using List = std::vector<std::pair<uint64_t, F>>;
+  List<ForwardPreHook> before_forward;
+  List<ForwardHook> after_forward;
+  List<BackwardHook> backward;
+  uint64_t next_id = 1;
+
+  // Adds a hook to one of the lists, of a module's hooks that may not be there yet.
+  template <class F>
+  static HookHandle add(std::shared_ptr<ModuleHooks>& hooks, List<F> ModuleHooks::*list, F f) {
+    if (!hooks) hooks = std::make_shared<ModuleHooks>();
+    ((*hooks).*list).emplace_back(hooks->next_id, std::move(f));
+    return {hooks, hooks->next_id++};
+  }
+};
+
 namespace {
 
 constexpr OpInfo info{"module hook"};
@@ -74,6 +93,9 @@ Tensors values(const std::vector<Tensor*>& tensors) {
   for (const Tensor* t : tensors) result.push_back(*t);
   return result;
 }
+void put(const Tensors& from, const std::vector<Tensor*>& to) {
+  for (size_t i = 0; i < to.size(); ++i) *to[i] = from[i];
+}
 // Calls each hook, which may change the list, but not its length. (From a copy: a hook may remove
 // itself.)
 template <class F, class Call>
@@ -100,6 +122,16 @@ struct HookedCall::Gradients {
   }
 };
 
+HookHandle ModuleBase::register_forward_pre_hook(ForwardPreHook f) {
+  return ModuleHooks::add(hooks_, &ModuleHooks::before_forward, std::move(f));
+}
+HookHandle ModuleBase::register_forward_hook(ForwardHook f) {
+  return ModuleHooks::add(hooks_, &ModuleHooks::after_forward, std::move(f));
+}
+HookHandle ModuleBase::register_full_backward_hook(BackwardHook f) {
+  return ModuleHooks::add(hooks_, &ModuleHooks::backward, std::move(f));
+}
+
 void HookHandle::remove() {
   const auto hooks = hooks_.lock();
   if (!hooks) return;
@@ -109,24 +141,30 @@ void HookHandle::remove() {
   std::erase_if(hooks->backward, is_this);
 }
 
-HookedCall::HookedCall(const ModuleBase& m, std::shared_ptr<ModuleHooks> hooks,
-                       const std::vector<Tensor*>& inputs)
-    : module_(m), hooks_(std::move(hooks)), inputs_(values(inputs)) {
+HookedCall::HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks)
+    : module_(m), hooks_(hooks) {}
+HookedCall::~HookedCall() = default;
+void HookedCall::add_one(Tensor& t) { places_.push_back(&t); }
+
+void HookedCall::before_forward() {
+  inputs_ = values(places_);
   run_all(hooks_->before_forward, inputs_, "inputs",
           [&](const ForwardPreHook& hook) { hook(module_, inputs_); });
-  for (size_t i = 0; i < inputs.size(); ++i) *inputs[i] = inputs_[i];
-  if (hooks_->backward.empty() || !grad_enabled()) return;
-  gradients_ = std::make_shared<Gradients>(Gradients{hooks_, inputs.size()});
-  gradients_->from_inputs = meet(inputs, [g = gradients_](Tensors& grads) { g->run(grads); });
+  put(inputs_, places_);
+  if (!hooks_->backward.empty() && grad_enabled()) {
+    gradients_ = std::make_shared<Gradients>(Gradients{hooks_, inputs_.size()});
+    gradients_->from_inputs = meet(places_, [g = gradients_](Tensors& grads) { g->run(grads); });
+  }
+  places_.clear();
 }
 
-void HookedCall::finish(const std::vector<Tensor*>& outputs) {
-  Tensors y = values(outputs);
-  run_all(hooks_->after_forward, y, "outputs",
-          [&](const ForwardHook& hook) { hook(module_, inputs_, y); });
-  for (size_t i = 0; i < outputs.size(); ++i) *outputs[i] = y[i];
+void HookedCall::after_forward() {
+  Tensors outputs = values(places_);
+  run_all(hooks_->after_forward, outputs, "outputs",
+          [&](const ForwardHook& hook) { hook(module_, inputs_, outputs); });
+  put(outputs, places_);
   if (!gradients_) return;
-  meet(outputs, [g = gradients_](Tensors& grads) {
+  meet(places_, [g = gradients_](Tensors& grads) {
     g->of_outputs = grads;
     if (g->from_inputs) return;
     Tensors none(g->inputs);

@@ -24,15 +24,7 @@ using ForwardHook = std::function<void(const ModuleBase&, const Tensors& inputs,
 // gradients of the outputs are there. (The module may be gone by then, so it is not passed.)
 using BackwardHook = std::function<void(Tensors& grad_inputs, const Tensors& grad_outputs)>;
 
-// The hooks of one module.
-struct ModuleHooks {
-  template <class F>
-  using List = std::vector<std::pair<uint64_t, F>>;
-  List<ForwardPreHook> before_forward;
-  List<ForwardHook> after_forward;
-  List<BackwardHook> backward;
-  uint64_t next_id = 1;
-};
+struct ModuleHooks;  // those of one module
 
 // Takes a hook away again. Follows the module when that is moved; harmless when it is gone.
 class HookHandle {
@@ -52,29 +44,46 @@ template <class T>
 concept HoldsTensors = std::same_as<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) {
   t.tensors();
 };
-template <class T>
-void list_tensors([[maybe_unused]] T& value, [[maybe_unused]] std::vector<Tensor*>& into) {
-  if constexpr (std::same_as<T, Tensor>) {
-    into.push_back(&value);
-  } else if constexpr (std::same_as<T, Tensors>) {
-    for (Tensor& t : value) into.push_back(&t);
-  } else if constexpr (HoldsTensors<T>) {
-    for (Tensor* t : value.tensors()) into.push_back(t);
-  }
+// The first of them, or null.
+template <HoldsTensors T>
+Tensor* first_tensor(T& value) {
+  if constexpr (std::same_as<T, Tensor>)
+    return &value;
+  else if constexpr (std::same_as<T, Tensors>)
+    return value.empty() ? nullptr : value.data();
+  else
+    return value.tensors()[0];
 }
 
-// One call of a module that has hooks: made before forward, finished after it.
+// One call of a module that has hooks: told the arguments before forward, and the result after it.
+// (Its functions are not inline, since every module instantiates what calls them.)
 class HookedCall {
  public:
-  HookedCall(const ModuleBase& m, std::shared_ptr<ModuleHooks> hooks,
-             const std::vector<Tensor*>& inputs);
-  void finish(const std::vector<Tensor*>& outputs);
+  HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks);
+  ~HookedCall();
+  HookedCall(const HookedCall&) = delete;
+
+  // Adds the tensors in an argument, or in the result.
+  template <class T>
+  void add([[maybe_unused]] T& value) {
+    if constexpr (std::same_as<T, Tensor>) {
+      add_one(value);
+    } else if constexpr (std::same_as<T, Tensors>) {
+      for (Tensor& t : value) add_one(t);
+    } else if constexpr (HoldsTensors<T>) {
+      for (Tensor* t : value.tensors()) add_one(*t);
+    }
+  }
+  void before_forward();  // of the arguments that were added
+  void after_forward();   // of the result that was added since
 
  private:
   struct Gradients;
+  void add_one(Tensor& t);
 
   const ModuleBase& module_;
   const std::shared_ptr<ModuleHooks> hooks_;
+  std::vector<Tensor*> places_;  // of arguments, then of results
   Tensors inputs_;
   std::shared_ptr<Gradients> gradients_;  // if there are backward hooks and history is recorded
 };

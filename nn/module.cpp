@@ -177,23 +177,6 @@ void ModuleBase::requires_grad_(bool on) {
   }
 }
 
-ModuleHooks& ModuleBase::hooks() {
-  if (!hooks_) hooks_ = std::make_shared<ModuleHooks>();
-  return *hooks_;
-}
-HookHandle ModuleBase::register_forward_pre_hook(ForwardPreHook f) {
-  hooks().before_forward.emplace_back(hooks_->next_id, std::move(f));
-  return {hooks_, hooks_->next_id++};
-}
-HookHandle ModuleBase::register_forward_hook(ForwardHook f) {
-  hooks().after_forward.emplace_back(hooks_->next_id, std::move(f));
-  return {hooks_, hooks_->next_id++};
-}
-HookHandle ModuleBase::register_full_backward_hook(BackwardHook f) {
-  hooks().backward.emplace_back(hooks_->next_id, std::move(f));
-  return {hooks_, hooks_->next_id++};
-}
-
 void ModuleBase::own_tensors() {
   const NoGrad off;
   std::unordered_map<const void*, Tensor> copies;
@@ -206,6 +189,10 @@ void ModuleBase::own_tensors() {
     }
     *f.tensor = copy;
   }
+}
+
+void CallHook::call_all(const ModuleBase& m, const Tensor& y) {
+  for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, y);
 }
 
 void ModuleBase::find_path(const ModuleBase& root) const {

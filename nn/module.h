@@ -13,7 +13,6 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <tuple>
 #include <typeinfo>
 
 #include "core/op.h"
@@ -108,7 +107,6 @@ class ModuleBase {
   friend class Any;
   friend class Running;
   void find_path(const ModuleBase& root) const;
-  ModuleHooks& hooks();  // made on first use
 
   bool training_ = true;
   // Atomic since several threads may run one module; they would all write the same.
@@ -138,16 +136,13 @@ class CallHook {
   ~CallHook() { innermost_ = outer_; }
   CallHook(const CallHook&) = delete;
 
-  template <class Result>
-  static void call(const ModuleBase& m, Result& y) {
-    if (!innermost_) return;
-    std::vector<Tensor*> tensors;
-    list_tensors(y, tensors);
-    if (tensors.empty()) return;
-    for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, *tensors[0]);
+  static void call(const ModuleBase& m, const Tensor* y) {
+    if (innermost_ && y && *y) [[unlikely]]
+      call_all(m, *y);
   }
 
  private:
+  static void call_all(const ModuleBase& m, const Tensor& y);
   static inline thread_local constinit const CallHook* innermost_ = nullptr;
   const F f_;
   const CallHook* const outer_;
@@ -174,9 +169,9 @@ class Module : public ModuleBase {
     const Running running(*this);
     using Result = decltype(self().forward(std::forward<Args>(args)...));
     if constexpr (std::is_object_v<Result>) {
-      Result y = hooks_ ? hooked(std::forward<Args>(args)...)
+      Result y = hooks_ ? hooked<Args...>(std::forward<Args>(args)...)
                         : self().forward(std::forward<Args>(args)...);
-      if constexpr (HoldsTensors<Result>) CallHook::call(*this, y);
+      if constexpr (HoldsTensors<Result>) CallHook::call(*this, first_tensor(y));
       return y;
     } else {  // a reference, or nothing: there is nothing to hook
       return self().forward(std::forward<Args>(args)...);
@@ -199,16 +194,13 @@ class Module : public ModuleBase {
   using Argument = std::conditional_t<HoldsTensors<std::decay_t<A>>, std::decay_t<A>, A&&>;
 
   template <class... Args>
-  auto hooked(Args&&... args) const {
-    std::tuple<Argument<Args>...> held(std::forward<Args>(args)...);
-    std::vector<Tensor*> inputs, outputs;
-    std::apply([&](auto&... a) { (list_tensors(a, inputs), ...); }, held);
-    HookedCall call(*this, hooks_, inputs);
-    auto y =
-        std::apply([&](auto&&... a) { return self().forward(std::forward<decltype(a)>(a)...); },
-                   std::move(held));
-    list_tensors(y, outputs);
-    call.finish(outputs);
+  auto hooked(Argument<Args>... args) const {
+    HookedCall call(*this, hooks_);
+    (call.add(args), ...);
+    call.before_forward();
+    auto y = self().forward(std::forward<Argument<Args>>(args)...);
+    call.add(y);
+    call.after_forward();
     return y;
   }
 };
