@@ -150,7 +150,8 @@ void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip 
 void copy(const View& x, const View& y) {
   if (is_transposed(x, y)) return copy_transposed(x, y);
   Layout layouts[2];
-  order_by_output({&x, &y}, layouts);
+  const View* const views[] = {&x, &y};
+  order_by_output(views, 2, y.layout, layouts);
   const auto dense = [](const Layout& l) { return l.rank() == 1 && l.strides[0] == 1; };
   const size_t size = size_of(y.dtype);
   parallel_ranges(y.size(), grain, [&](int64_t begin, int64_t end) {

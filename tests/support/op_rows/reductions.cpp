@@ -141,7 +141,7 @@ std::vector<OpCase> reductions() {
        .inputs = {{{2, 4}}, {{2, 4}}},
        .run =
            [](In x) {  // the gradient of running products, recorded
-             const Tensor leaf = x[1].is_leaf() ? x[1] : clone(x[1]).set_requires_grad();
+             const Tensor leaf = x[1].requires_grad() ? x[1] : clone(x[1]).set_requires_grad();
              return grad({sum(cumprod(leaf, 1) * x[0])}, {leaf}, {.create_graph = true})[0];
            },
        .tolerance = 4,
