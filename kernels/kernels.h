@@ -166,8 +166,9 @@ MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
 
 // --- matrix products: f32 accumulation, any strides, leading dims are a batch (equal in a and b)
 // ---
-MIXTAPE_KERNEL(gemm, In a, In b, In bias,
-               Out c);  // c = a @ b + bias[n]; bias optional, added before rounding
+// c = a @ b + bias; bias optional, [n] or, beside a c of two dimensions, of its shape; added before
+// rounding
+MIXTAPE_KERNEL(gemm, In a, In b, In bias, Out c);
 MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
                Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, const Window& window,

@@ -17,7 +17,7 @@ Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
   Values c(static_cast<size_t>(batch * m * n));
   for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
     const int64_t p = i / (m * n), r = i / n % m, q = i % n;
-    double s = bias ? bias.at(q) : 0;
+    double s = bias ? bias.at(bias.rank() == 1 ? q : i) : 0;
     for (int64_t j = 0; j < k; ++j) s += av[(p * m + r) * k + j] * bv[(p * k + j) * n + q];
     c[i] = s;
   }
@@ -36,9 +36,11 @@ TEST(Gemm, ShapesAndDtypes) {
                               {129, 1, 33}, {40, 100, 300}, {300, 130, 90}};
   for (const auto& [in, out] : float_pairs)
     for (const auto& [m, n, k] : sizes)
-      for (const int with_bias : {0, 1, 2}) {
+      for (const int with_bias : {0, 1, 2, 3}) {
         const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2);
-        const Tensor bias = with_bias ? random({n}, with_bias == 1 ? in : wide(in), 3) : Tensor();
+        const Tensor bias = with_bias == 0   ? Tensor()
+                            : with_bias == 3 ? random({m, n}, in, 3)
+                                             : random({n}, with_bias == 1 ? in : wide(in), 3);
         check_gemm(a, b, bias, output({m, n}, out),
                    std::string(name(in)) + " " + Shape{m, n, k}.to_string() + " bias " +
                        std::to_string(with_bias));
@@ -72,6 +74,14 @@ TEST(Gemm, AnyStrides) {
           check_gemm(a, b, random({n}, wide(in), 4), c,
                      a.strides().to_string() + b.strides().to_string() + c.strides().to_string());
         }
+}
+
+TEST(Gemm, ABiasMayHaveAnyStrides) {
+  const Tensor a = random({5, 3}, f32, 1), b = random({3, 20}, f32, 2), t = random({20, 5}, f32, 3),
+               column = random({5, 1}, f32, 4);
+  check_gemm(a, b, t.with_layout(transpose(t.layout(), 0, 1)), output({5, 20}, f32), "transposed");
+  check_gemm(a, b, column.with_layout(expand(column.layout(), {5, 20})), output({5, 20}, f32),
+             "a column for all");
 }
 
 TEST(Gemm, SizesOfOneMayHaveAnyStride) {

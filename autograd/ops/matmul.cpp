@@ -9,18 +9,23 @@
 #include "kernels/kernels.h"
 
 namespace mixtape {
+
+Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
+  const Factors f(a, b);
+  return matmul(f.a, f.b, {.out = f.product(wanted)});
+}
+
 namespace {
 
-Tensor product(const Tensor& a, const Tensor& b, DType want) {
-  const Factors f(a, b);
-  return matmul(f.a, f.b, {.out = f.product(want)});
+void check_real(const Tensor& t) {
+  check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
 
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low};
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
-    check(is_float(a.dtype()), "of {} elements (convert them to a float dtype)", a.dtype());
+    check_real(a);
     check(a.size(-1) == b.size(-2), "inner dimensions differ: {} and {} (of {} and {})", a.size(-1),
           b.size(-2), a.shape(), b.shape());
     check(!options.out || *options.out == a.dtype() || *options.out == f32,
@@ -61,6 +66,42 @@ struct Linear {  // x [rows, in]
   }
 };
 
+struct Addmm {  // c [n] or [m, n]
+  static constexpr OpInfo info{
+      "addmm", Precision::Low, {Role::Statistic, Role::Activation, Role::Activation}};
+
+  static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b) {
+    Tensor y = ctx.output({a.size(0), b.size(1)});
+    ctx.run(kernels::gemm, a, b, c, y);
+    ctx.save(a, b);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return ctx.grads(
+        [&] {
+          if (ctx.shape(0).rank == 2) return dy;
+          return reshape(sum_to(dy, {.dims = 1, .out = ctx.grad_dtype(0)}), ctx.shape(0));
+        },
+        [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1)); },   // dy bT
+        [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2)); });  // aT dy
+  }
+};
+
+struct Dot {
+  static constexpr OpInfo info{"dot", Precision::Widest};
+
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
+    Tensor c = ctx.output({1, 1});
+    ctx.run(kernels::gemm, unsqueeze(a, 0), unsqueeze(b, 1), View{}, c);
+    ctx.save(a, b);
+    return reshape(c, {});
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dc) {
+    return ctx.grads([&] { return dc * cast(ctx.saved(1), dc.dtype()); },
+                     [&] { return dc * cast(ctx.saved(0), dc.dtype()); });
+  }
+};
+
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
@@ -81,6 +122,44 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
     return expand(x, shape);
   };
   return call<Matmul>(expanded(a), expanded(b), options);
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  const Scope scope("bmm");
+  check(a.rank() == 3 && b.rank() == 3, "of shapes {} and {}, not [b, m, k] and [b, k, n]",
+        a.shape(), b.shape());
+  check(a.size(0) == b.size(0), "batches of {} and {}", a.size(0), b.size(0));
+  return call<Matmul>(a, b, MatmulOptions{});
+}
+
+Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
+  const Scope scope(Addmm::info.name);
+  check(a.rank() == 2 && b.rank() == 2, "of shapes {} and {}, not [m, k] and [k, n]", a.shape(),
+        b.shape());
+  check_real(a);
+  check(a.size(1) == b.size(0), "inner dimensions differ: {} and {} (of {} and {})", a.size(1),
+        b.size(0), a.shape(), b.shape());
+  const Tensor scaled = o.alpha == 1 ? a : a * o.alpha;
+  if (o.beta == 0) return matmul(scaled, b);  // c may hold anything, NaN too
+  const Tensor added = o.beta == 1 ? c : c * o.beta;
+  const bool one_row = c.rank() < 2 || (c.rank() == 2 && c.size(0) == 1);
+  if (one_row && c.numel() == b.size(1)) return call<Addmm>(reshape(added, {b.size(1)}), scaled, b);
+  return call<Addmm>(expand(added, {a.size(0), b.size(1)}), scaled, b);
+}
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  const Scope scope("outer");
+  check(a.rank() == 1 && b.rank() == 1, "of shapes {} and {}, not [m] and [n]", a.shape(),
+        b.shape());
+  return mul(unsqueeze(a, 1), b);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  const Scope scope(Dot::info.name);
+  check(a.rank() == 1 && b.rank() == 1 && a.size(0) == b.size(0),
+        "of shapes {} and {}, not [n] and [n]", a.shape(), b.shape());
+  check_real(a);
+  return call<Dot>(a, b);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {

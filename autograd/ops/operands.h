@@ -20,6 +20,9 @@ struct Factors {
   }
 };
 
+// The product of two factors, in the wanted dtype where they leave a choice.
+Tensor product(const Tensor& a, const Tensor& b, DType wanted);
+
 // The smallest and the largest of an i64 tensor; {0, -1} of none. Waits for the device.
 struct IndexRange {
   int64_t low = 0, high = -1;

@@ -94,9 +94,16 @@ struct Tiles {
   }
 };
 
+// What is added to a product: rows that are `stride` elements apart; 0 repeats one row.
+template <class T>
+struct Bias {
+  const T* data;
+  int64_t stride;
+};
+
 // One product of the batch.
 template <class T, class S, class O>
-void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout, const T* bias,
+void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout, Bias<T> bias,
              O* c, const Layout& c_layout) {
   std::optional<Buffer<T>> a_room, b_room;
   const Operand<T> left = operand<T>(a, a_layout, a_room), right = operand<T>(b, b_layout, b_room);
@@ -112,9 +119,14 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
                   width = std::min(tiles.width, n - column);
     const Operand<T> over = left.block(row, 0, height, k), under = right.block(0, column, k, width);
     const auto add_bias = [&](T* sums, int64_t stride) {
-      if (bias)
-        Map<T, Eigen::RowMajor>(sums, height, width, Eigen::OuterStride<>(stride)).rowwise() +=
-            Eigen::Map<const Eigen::RowVector<T, Eigen::Dynamic>>(bias + column, width);
+      if (!bias.data) return;
+      for (int64_t r = 0; r < height; ++r) {
+        const T* const from = bias.data + (row + r) * bias.stride + column;
+        T* const to = sums + r * stride;
+        for_lanes<T>(width, [&](int64_t i, int64_t count) {
+          write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
+        });
+      }
     };
     if constexpr (std::is_same_v<T, O>) {
       if (direct) {
@@ -177,11 +189,14 @@ void gemm(Launch& launch, In a, In b, In bias, Out c) {
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
-    const T* const added = widened<T>(launch, bias);
-    parallel_for(cb.shape.size(), [&](int64_t i) {
-      product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl, added, c.as<O>() + cb.at(i),
-                 cl);
-    });
+    const Bias<T> added{widened<T>(launch, bias), bias.layout.rank() == 2 ? cl.shape[-1] : 0};
+    const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
+    parallel_ranges(cb.shape.size(), std::max<int64_t>(1, 32768 / work),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl, added,
+                                   c.as<O>() + cb.at(i), cl);
+                    });
   });
 }
 

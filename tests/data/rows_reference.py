@@ -107,6 +107,11 @@ ROWS = {
     "conv2d_pointwise": F.conv2d,
     "conv2d_input": conv_gradient_of_input,
     "conv2d_weight": conv_gradient_of_weight,
+    "matmul_bmm": torch.bmm,
+    "mul_outer": torch.outer,
+    "addmm": torch.addmm,
+    "addmm_row": lambda c, a, b: torch.addmm(c, a, b, beta=-0.5, alpha=2),
+    "addmm_column": lambda c, a, b: torch.addmm(c, a, b, alpha=3),
     "max_pool2d": lambda x: F.max_pool2d(x, 2),
     "max_pool2d_padded": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
     "max_pool2d_of_ties": lambda x: F.max_pool2d(x, 3, stride=1),
@@ -142,7 +147,7 @@ ROWS = {
     "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
 }
 # Functions of PyTorch by their own name.
-for name in """abs add clone cos div eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
+for name in """abs add clone cos div dot eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
         minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh where""".split():
     ROWS[name] = getattr(torch, name)
 for name in "conv2d gelu linear silu softplus".split():
