@@ -171,8 +171,8 @@ MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
 MIXTAPE_KERNEL(gemm, In a, In b, In bias, Out c);
 MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
                Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
-MIXTAPE_KERNEL(conv2d_input, In dy, In w, const Window& window,
-               Out dx);  // dense; gradient of x; w, dy as in conv2d
+MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,
+               Out dx);  // dense; gradient of x, plus bias [c] if any; w, dy as in conv2d
 MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw);  // dense; gradient of w
 MIXTAPE_KERNEL(
     max_pool2d, In x, const Window& window, Out y,

@@ -222,11 +222,13 @@ TEST(Conv2d, ForwardAndGradients) {
                    dy = random(y_shape, in, 3);
       const Tensor bias = random({k.o}, wide(in), 4);
       const Tensor y = output(y_shape, out), plain = output(y_shape, out),
-                   dx = output(x.shape(), out), dw = output(w_shape, out);
+                   dx = output(x.shape(), out), shifted = output(x.shape(), out),
+                   dw = output(w_shape, out), shift = random({k.c}, wide(in), 5);
       launch([&](Launch& l) {
         conv2d(l, x, w, bias, k.window, y);
         conv2d(l, x, w, View{}, k.window, plain);
-        conv2d_input(l, dy, w, k.window, dx);
+        conv2d_input(l, dy, w, View{}, k.window, dx);
+        conv2d_input(l, dy, w, shift, k.window, shifted);
         conv2d_weight(l, x, dy, k.window, dw);
       });
       const Values xv = to_vector(x), wv = to_vector(w), dv = to_vector(dy);
@@ -242,6 +244,8 @@ TEST(Conv2d, ForwardAndGradients) {
       for (int64_t i = 0; i < y.numel(); ++i) y_want[i] += bias.at(i / (oh * ow) % k.o);
       expect_close(y, y_want, tolerance(out), "y with bias " + what);
       expect_close(dx, dx_want, tolerance(out), "dx " + what);
+      for (int64_t i = 0; i < x.numel(); ++i) dx_want[i] += shift.at(i / (k.h * k.w) % k.c);
+      expect_close(shifted, dx_want, tolerance(out), "dx with bias " + what);
       expect_close(dw, dw_want, tolerance(out), "dw " + what);
     }
 }
@@ -267,7 +271,7 @@ TEST(Conv2d, SameForAnyThreads) {
                    dw = output(w.shape(), f32);
       launch([&](Launch& l) {
         conv2d(l, x, w, View{}, v, y);
-        conv2d_input(l, dy, w, v, dx);
+        conv2d_input(l, dy, w, View{}, v, dx);
         conv2d_weight(l, x, dy, v, dw);
       });
       return std::vector<Tensor>{y, dx, dw};

@@ -17,6 +17,8 @@ namespace {
 using Values = std::vector<double>;
 const double nan = std::nan("");
 
+Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
+
 // --- products ---
 
 TEST(Products, RefuseWhatDoesNotFit) {
@@ -50,6 +52,52 @@ TEST(Dot, SumsNarrowNumbersInF32) {
   EXPECT_EQ(dot(ones({4096}, f16), ones({4096}, f16)).item(), 4096);
   const amp::Autocast on({.low = f16});
   EXPECT_EQ(dot(ones({4}, f16), ones({4})).dtype(), f32) << "the widest of its inputs";
+}
+
+// --- convolutions ---
+
+TEST(Convolutions, RefuseWhatDoesNotFit) {
+  const Tensor x = image(), line = ones({1, 4, 5});
+  EXPECT_ERROR(conv1d(x, line), "conv1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
+  EXPECT_ERROR(conv1d(line, x), "conv1d: the weight has shape [1, 2, 4, 5], not [o, c/groups, k]");
+  EXPECT_ERROR(conv1d(line, ones({2, 3, 2})),
+               "conv1d: the input has 4 channels, the weight takes 3 in 1 groups");
+  EXPECT_ERROR(conv1d(line, ones({3, 2, 2}), {}, {.groups = 2}), "3 outputs in 2 groups");
+  EXPECT_ERROR(conv1d(line, ones({2, 4, 3}), {}, {.dilation = 3}),
+               "a window of 3 (dilation 3) does not fit into 5 + 2 * 0");
+  EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.stride = 0}), "stride 0, dilation 1, padding 0");
+  EXPECT_ERROR(conv1d(line, ones({2, 4, 0})), "a weight of shape [2, 4, 1, 0] has no window");
+  EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), ones({3})), "the bias has shape [3] for 2 outputs");
+
+  EXPECT_ERROR(conv_transpose2d(line, x), "the input has shape [1, 4, 5], not [n, c, h, w]");
+  EXPECT_ERROR(conv_transpose2d(x, line),
+               "the weight has shape [1, 4, 5], not [c, o/groups, kh, kw]");
+  const Tensor w = ones({2, 3, 3, 3});
+  EXPECT_ERROR(conv_transpose2d(image({1, 3, 4, 4}), w),
+               "conv_transpose2d: the input has 3 channels, the weight takes 2");
+  EXPECT_ERROR(conv_transpose2d(x, w, {}, {.groups = 4}), "2 channels in 4 groups");
+  EXPECT_ERROR(conv_transpose2d(x, w, ones({3}), {.groups = 2}),
+               "the bias has shape [3] for 6 outputs");
+  EXPECT_ERROR(conv_transpose2d(x, w, {}, {.padding = {-1, 0}}), "padding -1");
+  EXPECT_ERROR(
+      conv_transpose2d(x, w, {}, {.stride = {1, 2}, .output_padding = {0, 2}}),
+      "an output padding of 2 with stride 2 and dilation 1 (it must be below one of them)");
+  EXPECT_ERROR(conv_transpose2d(x, w, {}, {.padding = {3, 1}}), "padding 3 leaves nothing of 6");
+}
+
+TEST(ConvTranspose2d, IsLowAndAddsItsBiasInF32) {
+  const Tensor x = full({1, 1, 1, 1}, 2049), w = ones({1, 1, 2, 2}), bias = ones({1});
+  const amp::Autocast on({.low = bf16});
+  const Tensor y = conv_transpose2d(x, w, bias);
+  EXPECT_EQ(y.dtype(), bf16);
+  const Tensor narrow =
+      conv_transpose2d(from({2048, 1}, {1, 2, 1, 1}, f16), ones({2, 1, 1, 1}, f16), ones({1}));
+  EXPECT_EQ(narrow.dtype(), bf16);
+  const amp::Autocast half({.low = f16});
+  EXPECT_EQ(
+      conv_transpose2d(from({2048, 1}, {1, 2, 1, 1}, f16), ones({2, 1, 1, 1}, f16), bias).item(),
+      2050)
+      << "2049 alone would round to 2048";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Convolution and pooling. A convolution and its two gradients are three ops, each of which is
-// linear in both operands and whose rules are the other two: so they can be differentiated for
-// ever.
+// Convolutions and pooling. A convolution, its gradient for the input (which is the transposed
+// convolution) and its gradient for the weight are three ops, each of which is linear in both
+// operands and whose rules are the other two: so they can be differentiated for ever.
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
@@ -14,16 +14,13 @@ namespace {
 
 using kernels::Window;
 
-// What all three ops share: the window, the shapes that cannot be told from the operands, and the
+// What all three ops share: the window, the shapes of the three operands, seen from Conv2d, and the
 // dtype of the result.
 struct Geometry {
   Window window;
-  Shape input, weight;
+  Shape input, weight, output;
   std::optional<DType> out = {};
 
-  Shape output() const {
-    return {input[0], weight[0], window.count(input[2], 0), window.count(input[3], 1)};
-  }
   Geometry with(DType dtype) const {
     Geometry g = *this;
     g.out = dtype;
@@ -31,22 +28,22 @@ struct Geometry {
   }
 };
 
-// One of the three with the result in the wanted dtype; Conv2d takes an absent bias besides.
+// One of the three with the result in the wanted dtype; the two that take a bias get an absent one.
 template <class Op, class... Bias>
 Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, const Bias&... none) {
   const Factors f(x, y);
   return call<Op>(f.a, f.b, none..., g.with(f.product(want)));
 }
-
-struct Conv2dInput;   // (dy, w) -> dx
-struct Conv2dWeight;  // (x, dy) -> dw
+Tensor bias_gradient(const Ctx& ctx, const Tensor& dy) {
+  return reshape(sum_to(dy, {.dims = 0b1101, .out = ctx.grad_dtype(2)}), ctx.shape(2));
+}
 
 struct Conv2d {
   static constexpr OpInfo info{
       "conv2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
-    Tensor y = ctx.output(g.output());
+    Tensor y = ctx.output(g.output);
     const Tensor xc = x.contiguous(), wc = w.contiguous();
     ctx.run(kernels::conv2d, xc, wc, bias, g.window, y);
     ctx.save(x, w);
@@ -55,19 +52,21 @@ struct Conv2d {
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
 };
 
-struct Conv2dInput {
-  static constexpr OpInfo info{"conv2d_input", Precision::Low, {Role::Activation, Role::Parameter}};
-  static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Geometry& g) {
+struct ConvTranspose2d {  // (dy, w) -> dx
+  static constexpr OpInfo info{
+      "conv_transpose2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
+  static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Tensor& bias,
+                        const Geometry& g) {
     Tensor dx = ctx.output(g.input);
     const Tensor dyc = dy.contiguous(), wc = w.contiguous();
-    ctx.run(kernels::conv2d_input, dyc, wc, g.window, dx);
+    ctx.run(kernels::conv2d_input, dyc, wc, bias, g.window, dx);
     ctx.save(dy, w);
     return dx;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dx, const Geometry& g);
 };
 
-struct Conv2dWeight {
+struct Conv2dWeight {  // (x, dy) -> dw
   static constexpr OpInfo info{"conv2d_weight", Precision::Low};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const Geometry& g) {
     Tensor dw = ctx.output(g.weight);
@@ -80,20 +79,20 @@ struct Conv2dWeight {
 };
 
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
-  return ctx.grads([&] { return apply<Conv2dInput>(dy, ctx.saved(1), g, ctx.grad_dtype(0)); },
-                   [&] { return apply<Conv2dWeight>(ctx.saved(0), dy, g, ctx.grad_dtype(1)); },
-                   [&] {
-                     return reshape(sum_to(dy, {.dims = 0b1101, .out = ctx.grad_dtype(2)}),
-                                    ctx.shape(2));
-                   });
+  return ctx.grads(
+      [&] { return apply<ConvTranspose2d>(dy, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+      [&] { return apply<Conv2dWeight>(ctx.saved(0), dy, g, ctx.grad_dtype(1)); },
+      [&] { return bias_gradient(ctx, dy); });
 }
-Grads Conv2dInput::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
+Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-                   [&] { return apply<Conv2dWeight>(dx, ctx.saved(0), g, ctx.grad_dtype(1)); });
+                   [&] { return apply<Conv2dWeight>(dx, ctx.saved(0), g, ctx.grad_dtype(1)); },
+                   [&] { return bias_gradient(ctx, dx); });
 }
 Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g) {
-  return ctx.grads([&] { return apply<Conv2dInput>(ctx.saved(1), dw, g, ctx.grad_dtype(0)); },
-                   [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
+  return ctx.grads(
+      [&] { return apply<ConvTranspose2d>(ctx.saved(1), dw, g, ctx.grad_dtype(0), Tensor()); },
+      [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
 }
 
 struct MaxPool2d {
@@ -115,32 +114,86 @@ struct MaxPool2d {
   }
 };
 
+void check_bias(const Tensor& bias, int64_t outputs) {
+  check(!bias || bias.shape() == Shape{outputs}, "the bias has shape {} for {} outputs",
+        bias ? bias.shape() : Shape{}, outputs);
+}
+
+// Options: Conv2dOptions or ConvTranspose2dOptions.
+template <class Options>
+Window make_window(const Shape& weight, const Options& o) {
+  Window w;
+  w.groups = o.groups;
+  for (int d = 0; d < 2; ++d) {
+    w.size[d] = weight[2 + d];
+    w.stride[d] = o.stride[d];
+    w.padding[d] = o.padding[d];
+    w.dilation[d] = o.dilation[d];
+    check(w.size[d] > 0, "a weight of shape {} has no window", weight);
+    check(w.stride[d] > 0 && w.dilation[d] > 0 && w.padding[d] >= 0,
+          "stride {}, dilation {}, padding {}", w.stride[d], w.dilation[d], w.padding[d]);
+  }
+  return w;
+}
+
+Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+  const int64_t outputs = weight.size(0), taken = weight.size(1) * o.groups;
+  check(o.groups > 0 && x.size(1) == taken,
+        "the input has {} channels, the weight takes {} in {} groups", x.size(1), taken, o.groups);
+  check(outputs % o.groups == 0, "{} outputs in {} groups", outputs, o.groups);
+  check_bias(bias, outputs);
+  const Window w = make_window(weight.shape(), o);
+  for (int d = 0; d < 2; ++d)
+    check(x.size(2 + d) + 2 * w.padding[d] > w.dilation[d] * (w.size[d] - 1),
+          "a window of {} (dilation {}) does not fit into {} + 2 * {}", w.size[d], w.dilation[d],
+          x.size(2 + d), w.padding[d]);
+  const Shape y{x.size(0), outputs, w.count(x.size(2), 0), w.count(x.size(3), 1)};
+  return call<Conv2d>(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y});
+}
+
 }  // namespace
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+  const Scope scope("conv1d");
+  check(x.rank() == 3, "the input has shape {}, not [n, c, l]", x.shape());
+  check(weight.rank() == 3, "the weight has shape {}, not [o, c/groups, k]", weight.shape());
+  const Conv2dOptions rows{.stride = {1, o.stride},
+                           .padding = {0, o.padding},
+                           .dilation = {1, o.dilation},
+                           .groups = o.groups};
+  return squeeze(convolve(unsqueeze(x, 2), unsqueeze(weight, 2), bias, rows), 2);
+}
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
   const Scope scope(Conv2d::info.name);
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
   check(weight.rank() == 4, "the weight has shape {}, not [o, c/groups, kh, kw]", weight.shape());
-  check(o.groups > 0 && x.size(1) == weight.size(1) * o.groups,
-        "the input has {} channels, the weight {} takes {} in {} groups", x.size(1), weight.shape(),
-        weight.size(1) * o.groups, o.groups);
-  check(weight.size(0) % o.groups == 0, "{} outputs in {} groups", weight.size(0), o.groups);
-  check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
-        bias ? bias.shape() : Shape{}, weight.size(0));
-  Geometry g{.window = {}, .input = x.shape(), .weight = weight.shape()};
-  g.window.groups = o.groups;
+  return convolve(x, weight, bias, o);
+}
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& o) {
+  const Scope scope(ConvTranspose2d::info.name);
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(weight.rank() == 4, "the weight has shape {}, not [c, o/groups, kh, kw]", weight.shape());
+  check(x.size(1) == weight.size(0), "the input has {} channels, the weight takes {}", x.size(1),
+        weight.size(0));
+  check(o.groups > 0 && x.size(1) % o.groups == 0, "{} channels in {} groups", x.size(1), o.groups);
+  const int64_t outputs = weight.size(1) * o.groups;
+  check_bias(bias, outputs);
+  const Window w = make_window(weight.shape(), o);
+  Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {
-    check(o.stride[d] > 0 && o.dilation[d] > 0 && o.padding[d] >= 0,
-          "stride {}, dilation {}, padding {}", o.stride[d], o.dilation[d], o.padding[d]);
-    g.window.size[d] = weight.size(2 + d);
-    g.window.stride[d] = o.stride[d];
-    g.window.padding[d] = o.padding[d];
-    g.window.dilation[d] = o.dilation[d];
-    check(x.size(2 + d) + 2 * o.padding[d] > o.dilation[d] * (weight.size(2 + d) - 1),
-          "a window of {} (dilation {}) does not fit into {} + 2 * {}", weight.size(2 + d),
-          o.dilation[d], x.size(2 + d), o.padding[d]);
+    const int64_t more = o.output_padding[d];
+    // More than that could not be the remainder of a division by the stride.
+    check(more >= 0 && more < std::max(w.stride[d], w.dilation[d]),
+          "an output padding of {} with stride {} and dilation {} (it must be below one of them)",
+          more, w.stride[d], w.dilation[d]);
+    const int64_t whole = (x.size(2 + d) - 1) * w.stride[d] + w.dilation[d] * (w.size[d] - 1) + 1;
+    y[2 + d] = whole - 2 * w.padding[d] + more;
+    check(y[2 + d] > 0, "padding {} leaves nothing of {}", w.padding[d], whole);
   }
-  return call<Conv2d>(x, weight, bias, g);
+  return call<ConvTranspose2d>(x, weight, bias, Geometry{w, y, weight.shape(), x.shape()});
 }
 
 Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {

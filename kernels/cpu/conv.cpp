@@ -195,7 +195,7 @@ std::vector<Phase> phases(const Sizes& z, const Window& window, const int64_t (&
 }
 
 template <class T, class S, class O>
-void input_gradient(Launch& launch, In dy, In w, const Window& window, Out dx) {
+void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   const Sizes z(dx, w, dy, window);
   int64_t low[2], size[2];
   for (int d = 0; d < 2; ++d) {
@@ -220,7 +220,9 @@ void input_gradient(Launch& launch, In dy, In w, const Window& window, Out dx) {
     }
   }
 
+  const T* const added = widened<T>(launch, bias);
   parallel_for(z.images * z.groups, [&](int64_t i) {
+    const int64_t g = i % z.groups;
     Buffer<T> room(z.out * size[0] * size[1]), sum(chunk * width);
     const T* const image =
         padded(dy.as<S>() + i * z.out * z.y_plane(), z.out, z.y, low, size, room.data());
@@ -228,11 +230,11 @@ void input_gradient(Launch& launch, In dy, In w, const Window& window, Out dx) {
       for (size_t p = 0; p < phase.base.size(); p += chunk) {
         const auto here =
             std::span(phase.base).subspan(p, std::min<size_t>(chunk, phase.base.size() - p));
-        correlate<T>(image, here, phase.step,
-                     weights + (i % z.groups) * group_weights + phase.weights, width, sum.data(),
-                     false);
-        store_transposed<T, O>(sum.data(), std::span(phase.place).subspan(p, here.size()), z.in,
-                               width, nullptr, z.x_plane(), dx.as<O>() + i * z.in * z.x_plane());
+        correlate<T>(image, here, phase.step, weights + g * group_weights + phase.weights, width,
+                     sum.data(), false);
+        store_transposed(sum.data(), std::span(phase.place).subspan(p, here.size()), z.in, width,
+                         added ? added + g * z.in : nullptr, z.x_plane(),
+                         dx.as<O>() + i * z.in * z.x_plane());
       }
   });
 }
@@ -285,10 +287,10 @@ void conv2d(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
               [&]<class S, class O>() { forward<math_t<S>, S, O>(launch, x, w, bias, window, y); });
 }
 
-void conv2d_input(Launch& launch, In dy, In w, const Window& window, Out dx) {
+void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   if (dx.size() == 0) return;
   visit_float(dy.dtype, dx.dtype, [&]<class S, class O>() {
-    input_gradient<math_t<S>, S, O>(launch, dy, w, window, dx);
+    input_gradient<math_t<S>, S, O>(launch, dy, w, bias, window, dx);
   });
 }
 

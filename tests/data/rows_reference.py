@@ -17,10 +17,6 @@ WITHOUT = {
 }
 
 
-def conv_gradient_of_input(dy, weight):  # of an input [1, 2, 4, 5]
-    return F.conv_transpose2d(dy, weight)
-
-
 def conv_gradient_of_weight(dy, x):  # of a weight [3, 2, 2, 3]: images and channels change places
     return F.conv2d(x.transpose(0, 1), dy.transpose(0, 1)).transpose(0, 1)
 
@@ -105,8 +101,13 @@ ROWS = {
     "conv2d_dilation": lambda x, w, b: F.conv2d(x, w, b, stride=(1, 2), padding=(0, 1), dilation=(3, 2)),
     "conv2d_depthwise": lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=3),
     "conv2d_pointwise": F.conv2d,
-    "conv2d_input": conv_gradient_of_input,
+    "conv2d_of_lines": lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1, dilation=2, groups=2),
     "conv2d_weight": conv_gradient_of_weight,
+    "conv_transpose2d": F.conv_transpose2d,
+    "conv_transpose2d_general": lambda x, w, b: F.conv_transpose2d(
+        x, w, b, stride=(2, 3), padding=(1, 2), output_padding=(1, 0), dilation=(1, 2), groups=2),
+    "conv_transpose2d_padded_beyond_the_stride": lambda x, w: F.conv_transpose2d(
+        x, w, output_padding=(2, 1), dilation=(3, 2)),
     "matmul_bmm": torch.bmm,
     "mul_outer": torch.outer,
     "addmm": torch.addmm,

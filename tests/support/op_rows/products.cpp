@@ -7,13 +7,8 @@ std::vector<OpCase> products() {
   const auto conv = [](Conv2dOptions o) {
     return [o](In x) { return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
-  // The gradient of a convolution with respect to operand i, recorded.
-  const auto conv_gradient = [](size_t i) {
-    return [i](In x) {
-      const Tensor a = i == 0 ? ones({1, 2, 4, 5}, x[0].dtype()).set_requires_grad() : x[1];
-      const Tensor w = i == 1 ? ones({3, 2, 2, 3}, x[0].dtype()).set_requires_grad() : x[1];
-      return grad({sum(conv2d(a, w) * x[0])}, {i == 0 ? a : w}, {.create_graph = true})[0];
-    };
+  const auto conv_transpose = [](ConvTranspose2dOptions o) {
+    return [o](In x) { return conv_transpose2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
   return {
       {.op = "matmul",
@@ -84,14 +79,42 @@ std::vector<OpCase> products() {
        .run = conv({.stride = {2, 1}, .padding = {1, 2}, .dilation = {2, 1}, .groups = 2}),
        .label = "general",
        .tolerance = 8},
-      {.op = "conv2d_input",
-       .inputs = {{{1, 3, 3, 3}}, {{3, 2, 2, 3}}},
-       .run = conv_gradient(0),
+      {.op = "conv2d",
+       .inputs = {{{2, 4, 9}}, {{6, 2, 3}}, {{6}}},
+       .run =
+           [](In x) {
+             return conv1d(x[0], x[1], x[2],
+                           {.stride = 2, .padding = 1, .dilation = 2, .groups = 2});
+           },
+       .label = "of_lines",
        .tolerance = 8,
-       .composite = true},
+       .empty = {{0, 4, 9}, {6, 2, 3}, {6}}},
+      {.op = "conv_transpose2d",
+       .inputs = {{{2, 3, 3, 4}}, {{3, 2, 3, 2}}, {{2}}},
+       .run = conv_transpose({}),
+       .tolerance = 8,
+       .empty = {{0, 3, 3, 4}, {3, 2, 3, 2}, {2}}},
+      {.op = "conv_transpose2d",
+       .inputs = {{{2, 4, 3, 4}}, {{4, 3, 3, 2}}, {{6}}},
+       .run = conv_transpose({.stride = {2, 3},
+                              .padding = {1, 2},
+                              .output_padding = {1, 0},
+                              .dilation = {1, 2},
+                              .groups = 2}),
+       .label = "general",
+       .tolerance = 8},
+      {.op = "conv_transpose2d",
+       .inputs = {{{1, 2, 3, 3}}, {{2, 3, 2, 2}}},
+       .run = conv_transpose({.output_padding = {2, 1}, .dilation = {3, 2}}),
+       .label = "padded_beyond_the_stride",
+       .tolerance = 8},
       {.op = "conv2d_weight",
        .inputs = {{{1, 3, 3, 3}}, {{1, 2, 4, 5}}},
-       .run = conv_gradient(1),
+       .run =
+           [](In x) {  // the gradient of a convolution with respect to its weight, recorded
+             const Tensor w = ones({3, 2, 2, 3}, x[0].dtype()).set_requires_grad();
+             return grad({sum(conv2d(x[1], w) * x[0])}, {w}, {.create_graph = true})[0];
+           },
        .tolerance = 8,
        .composite = true,
        .repeat = {1, 1}},
