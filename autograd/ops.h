@@ -340,9 +340,10 @@ struct Pool1dOptions {
   int64_t stride = 0, padding = 0;
   bool ceil_mode = false, count_include_pad = true;
 };
-// x [n, c, h, w] -> [n, c, h', w']. The gradient goes to the first maximum of a window in row-major
-// order.
+// x [n, c, h, w] -> [n, c, h', w'], the largest of each window: NaN if there is one, else the first
+// in row-major order, which gets the gradient.
 Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
+// x [n, c, h, w] -> [n, c, h', w'], the mean of each window.
 Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
@@ -358,11 +359,11 @@ struct InterpolateOptions {
   Interpolation mode = Interpolation::Nearest;
   bool align_corners = false;  // of Bilinear: corner centres meet, instead of edges
 };
-// x [n, c, h, w] -> [n, c, size]
+// x [n, c, h, w] -> [n, c, size]; pixels lie where PyTorch puts them
 Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size,
                    const InterpolateOptions& options = {});
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
-Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // and back
+Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 
 struct AttentionOptions {
   Tensor mask = {};     // [..., queries, keys]: bool (true: attend) or a float that is added

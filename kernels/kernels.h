@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "kernels/launch.h"
+#include "kernels/sampling.h"
 
 namespace mixtape::kernels {
 
@@ -65,7 +66,7 @@ struct Numbers {
 enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, SumSquares, MaxAbs };
 enum class Cell : int;  // kernels/cells.h
 
-// Stride, padding and dilation of a window over the last two dimensions (rows, columns).
+// Stride, padding and dilation of a convolution over the last two dimensions (rows, columns).
 struct Window {
   int64_t size[2] = {1, 1};
   int64_t stride[2] = {1, 1};
@@ -174,10 +175,15 @@ MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,
                Out dx);  // dense; gradient of x, plus bias [c] if any; w, dy as in conv2d
 MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw);  // dense; gradient of w
-MIXTAPE_KERNEL(
-    max_pool2d, In x, const Window& window, Out y,
-    Out index);  // dense; index i32: row-major position in the plane of the first maximum
-MIXTAPE_KERNEL(max_pool2d_grad, In dy, In index, Out dx);  // dense; dx zeroed first
+
+// --- planes: dense, x [..., rows, columns] ---
+MIXTAPE_KERNEL(max_pool2d, In x, const Sampling& rows, const Sampling& columns, Out y,
+               Out index);  // of windows; index i32: row-major position in the plane of the first
+                            // maximum; NaN wins
+MIXTAPE_KERNEL(put_at, In y, In index, Out x);  // in each plane x[index[i]] += y[i]; x zeroed first
+MIXTAPE_KERNEL(take_at, In x, In index, Out y);  // in each plane y[i] = x[index[i]]
+MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bool transposed,
+               Out y);  // y = R x CT, of the weights R of rows and C of columns; or y = RT x C
 
 // --- rows: dense, x [rows, n]; statistics f32 (f64 for f64) [rows] ---
 // lse [rows, 2]: the maximum, and log(sum(exp(x - maximum))); their sum would lose digits.

@@ -1,4 +1,4 @@
-// The CPU kernels for matrices, convolutions and pooling against plain loops in double over the
+// The CPU kernels for matrices and convolutions against plain loops in double over the
 // same rounded inputs, and against themselves on other numbers of threads.
 
 #include <gtest/gtest.h>
@@ -277,73 +277,6 @@ TEST(Conv2d, SameForAnyThreads) {
       return std::vector<Tensor>{y, dx, dw};
     });
   }
-}
-
-// --- pooling ---
-
-TEST(MaxPool2d, ForwardAndGradient) {
-  const ConvCase cases[] = {
-      {2, 3, 26, 26, 0, window({2, 2}, {2, 2})},
-      {1, 1, 2, 2, 0, window({2, 2}, {2, 2})},
-      {1, 2, 5, 37, 0, window({2, 2}, {2, 2})},
-      {3, 1, 66, 67, 0, window({2, 2}, {2, 2})},
-      {2, 2, 7, 9, 0, window({3, 3}, {2, 2}, {1, 1})},
-      {1, 2, 9, 9, 0, window({2, 3}, {1, 2}, {1, 0}, {2, 1})},
-      {0, 2, 4, 4, 0, window({2, 2}, {2, 2})},
-  };
-  for (const auto& [in, out] : float_pairs)
-    for (const ConvCase& k : cases)
-      for (const bool ties : {false, true}) {
-        const Window& v = k.window;
-        const int64_t oh = v.count(k.h, 0), ow = v.count(k.w, 1);
-        const Shape y_shape{k.n, k.c, oh, ow};
-        const Tensor x = random({k.n, k.c, k.h, k.w}, in, 5, -3, 3), dy = random(y_shape, in, 6);
-        for (int64_t i = 0; i < x.numel(); ++i) {
-          if (ties) x.set(i, std::round(x.at(i)));
-          if (ties && i % 17 == 3) x.set(i, nan);
-          if (ties && i % 5 == 0) x.set(i, -inf);
-        }
-        const Tensor y = output(y_shape, in), index = output(y_shape, i32),
-                     dx = output(x.shape(), out);
-        launch([&](Launch& l) {
-          max_pool2d(l, x, v, y, index);
-          max_pool2d_grad(l, dy, index, dx);
-        });
-        const Values xv = to_vector(x);
-        Values best(y.numel()), at(y.numel(), -1), grad(x.numel());
-        for (int64_t i = 0; i < y.numel(); ++i) {
-          const int64_t p = i / (oh * ow), r = i / ow % oh, q = i % ow;
-          for (int64_t a = 0; a < v.size[0] * v.size[1]; ++a) {
-            const int64_t row = r * v.stride[0] - v.padding[0] + a / v.size[1] * v.dilation[0];
-            const int64_t column = q * v.stride[1] - v.padding[1] + a % v.size[1] * v.dilation[1];
-            if (row < 0 || row >= k.h || column < 0 || column >= k.w) continue;
-            const double value = xv[(p * k.h + row) * k.w + column];
-            if (at[i] < 0 || value > best[i] || (std::isnan(value) && !std::isnan(best[i]))) {
-              best[i] = value;
-              at[i] = static_cast<double>(row * k.w + column);
-            }
-          }
-          grad[p * k.h * k.w + static_cast<int64_t>(at[i])] += dy.at(i);
-        }
-        const std::string what =
-            std::string(name(in)) + " " + x.shape().to_string() + (ties ? " ties" : "");
-        expect_close(y, best, 0, what);
-        expect_close(index, at, 0, "index " + what);
-        expect_close(dx, grad, tolerance(out), "dx " + what);
-      }
-}
-
-TEST(MaxPool2d, SameForAnyThreads) {
-  const Tensor x = random({8, 16, 26, 26}, f32, 1), dy = random({8, 16, 13, 13}, f32, 2);
-  expect_same_for_any_threads([&] {
-    const Tensor y = output(dy.shape(), f32), index = output(dy.shape(), i32),
-                 dx = output(x.shape(), f32);
-    launch([&](Launch& l) {
-      max_pool2d(l, x, window({2, 2}, {2, 2}), y, index);
-      max_pool2d_grad(l, dy, index, dx);
-    });
-    return std::vector<Tensor>{y, index, dx};
-  });
 }
 
 }  // namespace

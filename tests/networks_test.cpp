@@ -18,6 +18,13 @@ using Values = std::vector<double>;
 const double nan = std::nan("");
 
 Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
+Tensor count(const Shape& shape, DType dtype = f32) {
+  return reshape(arange(0, double(shape.size()), 1, dtype), shape);
+}
+void expect_near(const Tensor& got, const Values& want, double tolerance = 1e-6) {
+  ASSERT_EQ(got.numel(), int64_t(want.size()));
+  for (int64_t i = 0; i < got.numel(); ++i) EXPECT_NEAR(got.at(i), want[size_t(i)], tolerance) << i;
+}
 
 // --- products ---
 
@@ -98,6 +105,93 @@ TEST(ConvTranspose2d, IsLowAndAddsItsBiasInF32) {
       conv_transpose2d(from({2048, 1}, {1, 2, 1, 1}, f16), ones({2, 1, 1, 1}, f16), bias).item(),
       2050)
       << "2049 alone would round to 2048";
+}
+
+// --- pools ---
+
+TEST(Pools, RefuseWhatDoesNotFit) {
+  const Tensor x = image(), line = ones({1, 4, 5});
+  EXPECT_ERROR(max_pool2d(line, {2, 2}), "max_pool2d: the input has shape [1, 4, 5]");
+  EXPECT_ERROR(avg_pool2d(line, {2, 2}), "avg_pool2d: the input has shape [1, 4, 5]");
+  EXPECT_ERROR(max_pool1d(x, 2), "max_pool1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
+  EXPECT_ERROR(avg_pool1d(line, 2, {.stride = -1}), "avg_pool1d: a window of 2 with stride -1");
+  EXPECT_ERROR(avg_pool2d(x, {0, 2}), "a window of 0 with stride 0");
+  EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}), "padding 2 of a window of 3 (at most");
+  EXPECT_ERROR(avg_pool1d(line, 6), "a window of 6 does not fit into 5 + 2 * 0");
+  EXPECT_ERROR(max_pool2d(ones({1, 2, 0, 4}), {2, 2}, {.padding = {1, 1}}),
+               "a window of 2 does not fit into 0 + 2 * 1");
+  EXPECT_ERROR(adaptive_avg_pool2d(line, {2, 2}), "adaptive_avg_pool2d: the input has shape");
+  EXPECT_ERROR(adaptive_max_pool2d(x, {2, 0}), "adaptive_max_pool2d: 0 windows over 5 elements");
+  EXPECT_ERROR(adaptive_avg_pool1d(ones({1, 2, 0}), 3), "3 windows over 0 elements");
+  EXPECT_ERROR(max_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "of i64 elements");
+  EXPECT_ERROR(avg_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "of i64 elements");
+}
+
+TEST(Pools, HangOverTheEndInCeilMode) {
+  const Tensor x = count({1, 1, 5});
+  EXPECT_EQ(to_vector(max_pool1d(x, 2)), (Values{1, 3}));
+  EXPECT_EQ(to_vector(max_pool1d(x, 2, {.ceil_mode = true})), (Values{1, 3, 4}));
+  expect_near(avg_pool1d(x, 2, {.ceil_mode = true}), {0.5, 2.5, 4});
+  // The last window may not begin in the padding.
+  EXPECT_EQ(max_pool1d(x, 2, {.padding = 1, .ceil_mode = true}).size(2), 3);
+  // Padding counts, what hangs over beyond it does not.
+  expect_near(avg_pool1d(x, 4, {.padding = 1, .ceil_mode = true}), {0.75, 7.0 / 3});
+  expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .ceil_mode = true}), {0.25, 2.25});
+  expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .count_include_pad = false}), {0.5, 3});
+}
+
+TEST(Pools, NanWins) {
+  const Tensor x = count({1, 1, 3, 3});
+  x.set(4, nan);
+  const Tensor y = max_pool2d(x, {2, 2}, {.stride = {1, 1}});
+  for (int64_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(y.at(i)));
+  EXPECT_TRUE(std::isnan(adaptive_max_pool2d(x, {1, 1}).item()));
+}
+
+TEST(Pools, OfNarrowNumbersSumInF32) {
+  const Tensor x = full({1, 1, 64, 64}, 40000, f16);
+  EXPECT_EQ(avg_pool2d(x, {64, 64}).item(), 40000);
+  EXPECT_EQ(adaptive_avg_pool2d(x, {1, 1}).item(), 40000);
+  // Overlapping windows: 9 gradients of 1000.25 are rounded once.
+  const Tensor leaf = zeros({1, 1, 5, 5}, f16).set_requires_grad();
+  leaf.set(12, 1);
+  const Tensor y = max_pool2d(leaf, {3, 3}, {.stride = {1, 1}});
+  y.backward({.gradient = full({1, 1, 3, 3}, 1000.5, f16)});
+  EXPECT_EQ(leaf.grad().at(12), 9008) << "9004.5 between 9000 and 9008";
+}
+
+// --- images ---
+
+TEST(Interpolate, RefusesWhatDoesNotFit) {
+  const Tensor x = image();
+  EXPECT_ERROR(interpolate(ones({2, 3}), {2, 2}),
+               "interpolate: the input has shape [2, 3], not [n, c, h, w]");
+  EXPECT_ERROR(interpolate(x, {2, 0}), "from 5 elements to 0");
+  EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}), "from 0 elements to 2");
+  EXPECT_ERROR(interpolate(x, {2, 2}, {.align_corners = true}),
+               "nearest neighbours with aligned corners");
+  EXPECT_ERROR(pixel_shuffle(x, 2),
+               "pixel_shuffle: 2 channels do not divide into squares of 2 x 2");
+  EXPECT_ERROR(pixel_shuffle(x, 0), "squares of 0 x 0");
+  EXPECT_ERROR(pixel_shuffle(ones({4, 2, 2}), 2), "pixel_shuffle: the input has shape [4, 2, 2]");
+  EXPECT_ERROR(pixel_unshuffle(x, 2), "4 x 5 pixels do not divide into squares of 2 x 2");
+}
+
+TEST(Interpolate, ToTheSameSizeIsTheImage) {
+  const Tensor x = randn({2, 3, 7, 9});
+  for (const bool corners : {false, true})
+    EXPECT_EQ(to_vector(interpolate(x, {7, 9},
+                                    {.mode = Interpolation::Bilinear, .align_corners = corners})),
+              to_vector(x));
+  EXPECT_EQ(to_vector(interpolate(x, {7, 9})), to_vector(x));
+}
+
+TEST(PixelShuffle, IsUndoneByItsInverse) {
+  const Tensor x = count({2, 12, 3, 2});
+  const Tensor y = pixel_shuffle(x, 2);
+  EXPECT_EQ(y.shape(), Shape({2, 3, 6, 4}));
+  EXPECT_EQ(to_vector(select(select(select(y, 0, 0), 0, 0), 0, 0)), (Values{0, 6, 1, 7}));
+  EXPECT_EQ(to_vector(pixel_unshuffle(y, 2)), to_vector(x));
 }
 
 }  // namespace

@@ -264,7 +264,16 @@ TEST(Catalogue, EveryLinkedOpHasARow) {
 
 TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
   // Only backward rules call these; the empties of what they belong to lead there.
-  const Ops of_gradients = {"conv2d_weight", "fold", "place_diagonal", "place_slice", "recurrence"};
+  const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
+                            "avg_pool2d_gradient",
+                            "conv2d_weight",
+                            "fold",
+                            "interpolate_gradient",
+                            "place_diagonal",
+                            "place_slice",
+                            "put_at",
+                            "recurrence",
+                            "take_at"};
   EXPECT_EQ(ops_without([](const OpCase& c) { return !c.empty.empty(); }), of_gradients)
       << "a row with .empty is wanted for each other op";
   EXPECT_EQ(ops_without([](const OpCase& c) { return narrowed_shapes(c) != shapes(c); }), Ops{})
@@ -278,7 +287,6 @@ TEST(Catalogue, FusedGradientsAreListed) {  // no second order: an op joins thes
   EXPECT_EQ(fused, (Ops{
                        "batch_norm",  // three gradients in one pass over x
                        "layer_norm",
-                       "max_pool2d",  // goes back by indices that only its kernel knows
                    }));
 }
 

@@ -1,6 +1,6 @@
-// Convolutions and pooling. A convolution, its gradient for the input (which is the transposed
-// convolution) and its gradient for the weight are three ops, each of which is linear in both
-// operands and whose rules are the other two: so they can be differentiated for ever.
+// Convolutions. A convolution, its gradient for the input (which is the transposed convolution) and
+// its gradient for the weight are three ops, each of which is linear in both operands and whose
+// rules are the other two: so they can be differentiated for ever.
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
@@ -95,25 +95,6 @@ Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g
       [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
 }
 
-struct MaxPool2d {
-  static constexpr OpInfo info{"max_pool2d", Precision::Any};
-  static constexpr bool first_order_only = true;
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Window& w) {
-    Tensor y = ctx.output({x.size(0), x.size(1), w.count(x.size(2), 0), w.count(x.size(3), 1)});
-    Tensor index = ctx.output(y.shape(), i32);
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::max_pool2d, xc, w, y, index);
-    ctx.save_extra(index);
-    return y;
-  }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    Tensor dx = ctx.like(0);
-    const Tensor dyc = cast(dy, dx.dtype()).contiguous();
-    ctx.run(kernels::max_pool2d_grad, dyc, ctx.saved(0), dx);
-    return {dx};
-  }
-};
-
 void check_bias(const Tensor& bias, int64_t outputs) {
   check(!bias || bias.shape() == Shape{outputs}, "the bias has shape {} for {} outputs",
         bias ? bias.shape() : Shape{}, outputs);
@@ -194,23 +175,6 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     check(y[2 + d] > 0, "padding {} leaves nothing of {}", w.padding[d], whole);
   }
   return call<ConvTranspose2d>(x, weight, bias, Geometry{w, y, weight.shape(), x.shape()});
-}
-
-Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
-  const Scope scope(MaxPool2d::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
-  Window w;
-  for (int d = 0; d < 2; ++d) {
-    w.size[d] = size[d];
-    w.stride[d] = o.stride[d] ? o.stride[d] : size[d];
-    w.padding[d] = o.padding[d];
-    check(size[d] > 0 && w.stride[d] > 0, "a window of {} with stride {}", size[d], w.stride[d]);
-    check(o.padding[d] >= 0 && 2 * o.padding[d] <= size[d],
-          "padding {} of a window of {} (at most half)", o.padding[d], size[d]);
-    check(x.size(2 + d) + 2 * o.padding[d] >= size[d],
-          "a window of {} does not fit into {} + 2 * {}", size[d], x.size(2 + d), o.padding[d]);
-  }
-  return call<MaxPool2d>(x, w);
 }
 
 }  // namespace mixtape

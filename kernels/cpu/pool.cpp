@@ -1,5 +1,5 @@
-// Max pooling and its gradient. The first maximum of a window in row-major order wins, and NaN
-// beats everything.
+// Max pooling, and reading and writing planes where the maxima stood. The first maximum of a window
+// in row-major order wins, and NaN beats everything.
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
@@ -13,28 +13,48 @@ constexpr int64_t grain(int64_t plane) {
   return std::max<int64_t>(1, 32768 / std::max<int64_t>(plane, 1));
 }
 
+// One line of windows after another: the largest of each column, in vectors, with the row where it
+// first stands; then the largest of the window's columns.
 template <class S>
-void pool_plane(const S* x, int64_t rows, int64_t columns, const Window& window, int64_t y_rows,
-                int64_t y_columns, S* y, int32_t* index) {
-  for (int64_t r = 0; r < y_rows; ++r)
-    for (int64_t q = 0; q < y_columns; ++q) {
-      math_t<S> best(0);
-      int64_t at = -1;
-      for (int64_t i = 0; i < window.size[0]; ++i) {
-        const int64_t row = r * window.stride[0] - window.padding[0] + i * window.dilation[0];
-        if (row < 0 || row >= rows) continue;
-        for (int64_t j = 0; j < window.size[1]; ++j) {
-          const int64_t column = q * window.stride[1] - window.padding[1] + j * window.dilation[1];
-          if (column < 0 || column >= columns) continue;
-          const math_t<S> v = x[row * columns + column];
-          if (at >= 0 && !(v > best || (v != v && best == best))) continue;
-          best = v;
-          at = row * columns + column;
-        }
+void pool_plane(const S* x, const Sampling& rows, const Sampling& columns, S* y, int32_t* index) {
+  using T = math_t<S>;
+  using Rows = typename detail::Vector<T>::integer;
+  using Row = std::decay_t<decltype(Rows{}[0])>;
+  Buffer<T> top(columns.from);
+  Buffer<Row> place(columns.from);
+  Buffer<int64_t> edges(2 * columns.to);
+  for (int64_t q = 0; q < columns.to; ++q) {
+    edges.data()[2 * q] = columns.begin(q);
+    edges.data()[2 * q + 1] = columns.end(q);
+  }
+  for (int64_t r = 0; r < rows.to; ++r) {
+    const int64_t begin = rows.begin(r), end = rows.end(r);
+    for_lanes<T>(columns.from, [&](int64_t c, int64_t count) {
+      auto best = read<T>(x + begin * columns.from + c, count).v;
+      Rows at = Rows{} + static_cast<Row>(begin);
+      for (int64_t row = begin + 1; row < end; ++row) {
+        const auto v = read<T>(x + row * columns.from + c, count).v;
+        const Rows wins = (v > best) | ((v != v) & (best == best));
+        best = wins ? v : best;
+        at = wins ? Rows{} + static_cast<Row>(row) : at;
+      }
+      write(top.data() + c, Lanes<T>(best), count);
+      std::memcpy(place.data() + c, &at, static_cast<size_t>(count) * sizeof(Row));
+    });
+    for (int64_t q = 0; q < columns.to; ++q) {
+      int64_t at = edges.data()[2 * q];
+      T best = top.data()[at];
+      for (int64_t c = at + 1; c < edges.data()[2 * q + 1]; ++c) {
+        const T v = top.data()[c];
+        const bool equal = v == best || (v != v && best != best);
+        if (equal ? place.data()[c] >= place.data()[at] : !(v > best || v != v)) continue;
+        best = v;
+        at = c;
       }
       *y++ = S(best);
-      *index++ = static_cast<int32_t>(at);
+      *index++ = static_cast<int32_t>(place.data()[at] * columns.from + at);
     }
+  }
 }
 
 using Floats = Lanes<float>::Vector;
@@ -98,45 +118,56 @@ void pool_halves(const S* x, int64_t rows, int64_t columns, int64_t begin, int64
 
 }  // namespace
 
-void max_pool2d(Launch&, In x, const Window& window, Out y, Out index) {
+void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Out y, Out index) {
   if (y.size() == 0) return;
-  const int64_t rows = x.shape()[-2], columns = x.shape()[-1], y_rows = y.shape()[-2],
-                y_columns = y.shape()[-1];
-  const int64_t planes = x.size() / (rows * columns), y_plane = y_rows * y_columns;
-  bool halves = true;
-  for (int d = 0; d < 2; ++d)
-    halves = halves && window.size[d] == 2 && window.stride[d] == 2 && window.padding[d] == 0 &&
-             window.dilation[d] == 1;
+  const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
+  const int64_t planes = x.size() / x_plane;
+  const auto halves = [](const Sampling& s) {
+    return s.kind == Sampling::Kind::Windows && s.size == 2 && s.stride == 2 && s.padding == 0 &&
+           s.to == s.from / 2;
+  };
   visit_float(x.dtype, [&]<class S>() {
-    parallel_ranges(planes, grain(rows * columns), [&](int64_t begin, int64_t end) {
+    parallel_ranges(planes, grain(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
-        if (halves)
-          return pool_halves(x.as<S>(), rows, columns, begin, end, planes, y.as<S>(),
+        if (halves(rows) && halves(columns))
+          return pool_halves(x.as<S>(), rows.from, columns.from, begin, end, planes, y.as<S>(),
                              index.as<int32_t>());
       for (int64_t p = begin; p < end; ++p)
-        pool_plane(x.as<S>() + p * rows * columns, rows, columns, window, y_rows, y_columns,
-                   y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
+        pool_plane(x.as<S>() + p * x_plane, rows, columns, y.as<S>() + p * y_plane,
+                   index.as<int32_t>() + p * y_plane);
     });
   });
 }
 
-void max_pool2d_grad(Launch&, In dy, In index, Out dx) {
-  if (dx.size() == 0) return;
-  const int64_t x_plane = dx.shape()[-2] * dx.shape()[-1],
-                y_plane = dy.shape()[-2] * dy.shape()[-1];
-  visit_float(dy.dtype, dx.dtype, [&]<class S, class O>() {
+void put_at(Launch&, In y, In index, Out x) {
+  if (x.size() == 0) return;
+  const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
+  visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    parallel_ranges(dx.size() / x_plane, grain(x_plane), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / x_plane, grain(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool direct = std::is_same_v<T, O>;
       Buffer<T> room(direct ? 0 : x_plane);  // windows may overlap: narrow sums are rounded once
       for (int64_t p = begin; p < end; ++p) {
-        const S* const from = dy.as<S>() + p * y_plane;
+        const S* const from = y.as<S>() + p * y_plane;
         const int32_t* const at = index.as<int32_t>() + p * y_plane;
         T* sum = room.data();
-        if constexpr (direct) sum = dx.as<O>() + p * x_plane;
+        if constexpr (direct) sum = x.as<O>() + p * x_plane;
         std::fill_n(sum, x_plane, T(0));
         for (int64_t i = 0; i < y_plane; ++i) sum[at[i]] += static_cast<T>(from[i]);
-        if constexpr (!direct) convert_run(sum, x_plane, dx.as<O>() + p * x_plane);
+        if constexpr (!direct) convert_run(sum, x_plane, x.as<O>() + p * x_plane);
+      }
+    });
+  });
+}
+
+void take_at(Launch&, In x, In index, Out y) {
+  if (y.size() == 0) return;
+  const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    parallel_ranges(y.size() / y_plane, grain(y_plane), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * y_plane; i < end * y_plane; ++i) {
+        const int64_t from = i / y_plane * x_plane + index.as<int32_t>()[i];
+        y.as<O>()[i] = static_cast<O>(static_cast<math_t<S>>(x.as<S>()[from]));
       }
     });
   });

@@ -50,6 +50,20 @@ def recurrent(kind, reverse=False):
     return run
 
 
+def gradient_of(f, *shape):
+    """Of f at an image of 0, 1, 2, ..., as a function of the gradient of its result."""
+    def run(dy):
+        image = torch.arange(math.prod(shape)).double().reshape(shape).requires_grad_()
+        return torch.autograd.grad(f(image), image, dy, create_graph=True)[0]
+    return run
+
+
+def at_maxima(x):  # of windows of 2 x 2 in an image of 0, 1, 2, ... of the shape of x
+    image = torch.arange(x.numel()).double().reshape(x.shape)
+    index = F.max_pool2d(image, 2, return_indices=True)[1]
+    return x.flatten(2).gather(2, index.flatten(2)).reshape(index.shape)
+
+
 ROWS = {
     # elementwise
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -114,7 +128,19 @@ ROWS = {
     "addmm_row": lambda c, a, b: torch.addmm(c, a, b, beta=-0.5, alpha=2),
     "addmm_column": lambda c, a, b: torch.addmm(c, a, b, alpha=3),
     "max_pool2d": lambda x: F.max_pool2d(x, 2),
-    "max_pool2d_padded": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+    "max_pool2d_padded": lambda x: F.max_pool2d(x, (3, 2), stride=2, padding=1, ceil_mode=True),
+    "max_pool2d_of_lines": lambda x: F.max_pool1d(x, 3, stride=2, padding=1),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+    "adaptive_max_pool2d_of_lines": lambda x: F.adaptive_max_pool1d(x, 3),
+    "put_at": gradient_of(lambda x: F.adaptive_max_pool2d(x, 3), 2, 1, 5, 4),
+    "take_at": at_maxima,
+    "avg_pool2d": lambda x: F.avg_pool2d(x, (2, 3)),
+    "avg_pool2d_padded": lambda x: F.avg_pool2d(x, (3, 4), stride=(2, 3), padding=(1, 2), ceil_mode=True),
+    "avg_pool2d_of_lines": lambda x: F.avg_pool1d(x, 4, stride=2, padding=2, count_include_pad=False),
+    "avg_pool2d_gradient": gradient_of(lambda x: F.avg_pool2d(x, (2, 3), stride=2), 2, 1, 6, 5),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 9)),
+    "adaptive_avg_pool2d_of_lines": lambda x: F.adaptive_avg_pool1d(x, 1),
+    "adaptive_avg_pool2d_gradient": gradient_of(lambda x: F.adaptive_avg_pool2d(x, (3, 2)), 2, 1, 5, 5),
     "max_pool2d_of_ties": lambda x: F.max_pool2d(x, 3, stride=1),
     # networks
     "softmax": lambda x: x.softmax(-1),
@@ -125,6 +151,12 @@ ROWS = {
     "layer_norm": lambda x, w, b: F.layer_norm(x, [6], w, b),
     "layer_norm_plain": lambda x: F.layer_norm(x, [3, 4]),
     "layer_norm_eps": lambda x, w, b: F.layer_norm(x, [5], w, b, 1e-3),
+    "interpolate": lambda x: F.interpolate(x, (5, 3)),
+    "interpolate_bilinear": lambda x: F.interpolate(x, (7, 2), mode="bilinear"),
+    "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),
+    "interpolate_gradient": gradient_of(lambda x: F.interpolate(x, (5, 3), mode="bilinear"), 2, 1, 3, 4),
+    "permute_in_pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "permute_in_pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
     "batch_norm": lambda x, w, b: normed(True)(x, w, b)[0],
     "batch_norm_eval": lambda x, w, b: normed(False)(x, w, b)[0],
     "batch_norm_running": lambda x, w, b: joined(normed(True, 0.3, 1.5, 0.3, 1e-3)(x, w, b)),

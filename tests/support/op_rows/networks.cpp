@@ -18,6 +18,9 @@ std::vector<OpCase> networks() {
                   .tolerance = 8,
                   .empty = {{3, 0, gates * 3}, {gates * 3, 3}, {gates * 3}, {0, 3}}};
   };
+  const auto resized = [](std::array<int64_t, 2> size, InterpolateOptions o) {
+    return [=](In x) { return interpolate(x[0], size, o); };
+  };
   return {
       {.op = "lstm",
        .inputs = {{{3, 2, 12}}, {{12, 3}, -1, 1}, {{12}}, {{2, 3}}, {{2, 3}}},
@@ -81,6 +84,40 @@ std::vector<OpCase> networks() {
        .second_order = false,
        .tolerance = 8,
        .empty = {{0, 3}, {3}, {3}}},
+      {.op = "interpolate",
+       .inputs = {{{2, 2, 3, 4}}},
+       .run = resized({5, 3}, {}),
+       .tolerance = 2,
+       .empty = {{0, 2, 3, 4}}},
+      {.op = "interpolate",
+       .inputs = {{{2, 2, 3, 4}}},
+       .run = resized({7, 2}, {.mode = Interpolation::Bilinear}),
+       .label = "bilinear",
+       .tolerance = 2},
+      {.op = "interpolate",
+       .inputs = {{{2, 2, 3, 4}}},
+       .run = resized({5, 9}, {.mode = Interpolation::Bilinear, .align_corners = true}),
+       .label = "corners",
+       .tolerance = 2},
+      {.op = "interpolate_gradient",
+       .inputs = {{{2, 1, 5, 3}}},
+       .run =
+           [](In x) {
+             const Tensor image = ones({2, 1, 3, 4}, x[0].dtype()).set_requires_grad();
+             const Tensor y = interpolate(image, {5, 3}, {.mode = Interpolation::Bilinear});
+             return grad({sum(y * x[0])}, {image}, {.create_graph = true})[0];
+           },
+       .composite = true},
+      {.op = "permute",
+       .inputs = {{{2, 8, 2, 3}}},
+       .run = [](In x) { return pixel_shuffle(x[0], 2); },
+       .label = "in_pixel_shuffle",
+       .empty = {{0, 8, 2, 3}}},
+      {.op = "permute",
+       .inputs = {{{2, 2, 4, 6}}},
+       .run = [](In x) { return pixel_unshuffle(x[0], 2); },
+       .label = "in_pixel_unshuffle",
+       .empty = {{2, 2, 0, 6}}},
       {.op = "dropout",
        .inputs = {{{6, 7}}},
        .run =

@@ -3,6 +3,19 @@
 
 namespace mixtape::tests {
 
+namespace {
+
+// The gradient of f with respect to an image of this shape, recorded: what is linear in x[0].
+auto gradient_of(std::function<Tensor(const Tensor&)> f, Shape shape) {
+  return [f, shape](In x) {
+    const Tensor image =
+        reshape(arange(0, double(shape.size()), 1, x[0].dtype()), shape).set_requires_grad();
+    return grad({sum(f(image) * x[0])}, {image}, {.create_graph = true})[0];
+  };
+}
+
+}  // namespace
+
 std::vector<OpCase> products() {
   const auto conv = [](Conv2dOptions o) {
     return [o](In x) { return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
@@ -124,16 +137,104 @@ std::vector<OpCase> products() {
            [](In x) {
              return max_pool2d(x[0], {2, 2});
            },
-       .second_order = false,
        .empty = {{0, 3, 6, 5}}},
       {.op = "max_pool2d",
-       .inputs = {{{1, 2, 5, 5}}},
+       .inputs = {{{1, 2, 6, 5}}},
        .run =
            [](In x) {
-             return max_pool2d(x[0], {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
+             return max_pool2d(x[0], {3, 2},
+                               {.stride = {2, 2}, .padding = {1, 1}, .ceil_mode = true});
+           },
+       .label = "padded"},
+      {.op = "max_pool2d",
+       .inputs = {{{2, 3, 7}}},
+       .run = [](In x) { return max_pool1d(x[0], 3, {.stride = 2, .padding = 1}); },
+       .label = "of_lines",
+       .empty = {{0, 3, 7}}},
+      {.op = "adaptive_max_pool2d",
+       .inputs = {{{2, 2, 5, 7}}},
+       .run =
+           [](In x) {
+             return adaptive_max_pool2d(x[0], {3, 2});
+           },
+       .empty = {{0, 2, 5, 7}}},
+      {.op = "adaptive_max_pool2d",
+       .inputs = {{{2, 2, 7}}},
+       .run = [](In x) { return adaptive_max_pool1d(x[0], 3); },
+       .label = "of_lines"},
+      {.op = "put_at",
+       .inputs = {{{2, 1, 3, 3}}},
+       .run = gradient_of(
+           [](const Tensor& x) {
+             return adaptive_max_pool2d(x, {3, 3});
+           },
+           {2, 1, 5, 4}),
+       .composite = true},
+      {.op = "take_at",
+       .inputs = {{{2, 1, 4, 5}}},
+       .run =
+           [](In x) {  // the gradient of put_at, recorded
+             const Tensor w = ones({2, 1, 2, 2}, x[0].dtype()).set_requires_grad();
+             const auto pool = [](const Tensor& t) { return max_pool2d(t, {2, 2}); };
+             const Tensor g = gradient_of(pool, {2, 1, 4, 5})({w});
+             return grad({sum(g * x[0])}, {w}, {.create_graph = true})[0];
+           },
+       .composite = true},
+      {.op = "avg_pool2d",
+       .inputs = {{{2, 3, 6, 5}}},
+       .run =
+           [](In x) {
+             return avg_pool2d(x[0], {2, 3});
+           },
+       .tolerance = 2,
+       .empty = {{0, 3, 6, 5}}},
+      {.op = "avg_pool2d",
+       .inputs = {{{1, 2, 6, 7}}},
+       .run =
+           [](In x) {
+             return avg_pool2d(x[0], {3, 4},
+                               {.stride = {2, 3}, .padding = {1, 2}, .ceil_mode = true});
            },
        .label = "padded",
-       .second_order = false},
+       .tolerance = 2},
+      {.op = "avg_pool2d",
+       .inputs = {{{2, 3, 7}}},
+       .run =
+           [](In x) {
+             return avg_pool1d(x[0], 4, {.stride = 2, .padding = 2, .count_include_pad = false});
+           },
+       .label = "of_lines",
+       .tolerance = 2,
+       .empty = {{0, 3, 7}}},
+      {.op = "avg_pool2d_gradient",
+       .inputs = {{{2, 1, 3, 2}}},
+       .run = gradient_of(
+           [](const Tensor& x) {
+             return avg_pool2d(x, {2, 3}, {.stride = {2, 2}});
+           },
+           {2, 1, 6, 5}),
+       .composite = true},
+      {.op = "adaptive_avg_pool2d",
+       .inputs = {{{2, 2, 5, 7}}},
+       .run =
+           [](In x) {
+             return adaptive_avg_pool2d(x[0], {3, 9});
+           },
+       .tolerance = 2,
+       .empty = {{0, 2, 5, 7}}},
+      {.op = "adaptive_avg_pool2d",
+       .inputs = {{{2, 2, 7}}},
+       .run = [](In x) { return adaptive_avg_pool1d(x[0], 1); },
+       .label = "of_lines",
+       .tolerance = 2},
+      {.op = "adaptive_avg_pool2d_gradient",
+       .inputs = {{{2, 1, 3, 2}}},
+       .run = gradient_of(
+           [](const Tensor& x) {
+             return adaptive_avg_pool2d(x, {3, 2});
+           },
+           {2, 1, 5, 5}),
+       .composite = true},
   };
 }
 

@@ -1,0 +1,156 @@
+// Pools: the largest or the mean of each window of an image. Those over a line are pools over an
+// image of one row.
+
+#include "autograd/ops.h"
+#include "autograd/ops/resample.h"
+
+namespace mixtape {
+namespace {
+
+using kernels::Sampling;
+
+// Positions of maxima, which are no input: they have no gradient and no dtype to choose.
+struct Positions {
+  Tensor index;
+};
+struct TakeAt;
+
+struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
+  static constexpr OpInfo info{"put_at"};
+  static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
+    Tensor x = ctx.output(shape);
+    const Tensor yc = y.contiguous();
+    ctx.run(kernels::put_at, yc, at.index, x);
+    return x;
+  }
+  static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
+    return {call<TakeAt>(dx, at)};
+  }
+};
+
+struct TakeAt {
+  static constexpr OpInfo info{"take_at"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Positions& at) {
+    Tensor y = ctx.output(at.index.shape());
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::take_at, xc, at.index, y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Positions& at) {
+    return {call<PutAt>(dy, at, ctx.shape(0))};
+  }
+};
+
+template <bool adaptive>
+struct MaxPool {
+  static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
+    Tensor index = ctx.output(y.shape(), i32);
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::max_pool2d, xc, s[0], s[1], y, index);
+    ctx.save_extra(index);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return {call<PutAt>(dy, Positions{ctx.saved(0)}, ctx.shape(0))};
+  }
+};
+
+struct AvgPoolName {
+  static constexpr std::string_view forward = "avg_pool2d", gradient = "avg_pool2d_gradient";
+};
+struct AdaptiveAvgPoolName {
+  static constexpr std::string_view forward = "adaptive_avg_pool2d",
+                                    gradient = "adaptive_avg_pool2d_gradient";
+};
+using MaxPool2d = MaxPool<false>;
+using AdaptiveMaxPool2d = MaxPool<true>;
+using AvgPool2d = Resample<AvgPoolName>;
+using AdaptiveAvgPool2d = Resample<AdaptiveAvgPoolName>;
+
+// Windows over `length` elements.
+Sampling windows(int64_t length, int64_t size, const Pool1dOptions& o) {
+  Sampling s{.from = length,
+             .size = size,
+             .stride = o.stride ? o.stride : size,
+             .padding = o.padding,
+             .count_padding = o.count_include_pad};
+  check(size > 0 && s.stride > 0, "a window of {} with stride {}", size, s.stride);
+  check(o.padding >= 0 && 2 * o.padding <= size, "padding {} of a window of {} (at most half)",
+        o.padding, size);
+  check(length > 0 && length + 2 * o.padding >= size,
+        "a window of {} does not fit into {} + 2 * {}", size, length, o.padding);
+  const int64_t room = length + 2 * o.padding - size;
+  s.to = (room + (o.ceil_mode ? s.stride - 1 : 0)) / s.stride + 1;
+  if ((s.to - 1) * s.stride >= length + o.padding) --s.to;  // a window of padding alone
+  return s;
+}
+
+Samplings windows(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  const auto along = [&](int d) {
+    return windows(x.size(2 + d), size[d],
+                   {.stride = o.stride[d],
+                    .padding = o.padding[d],
+                    .ceil_mode = o.ceil_mode,
+                    .count_include_pad = o.count_include_pad});
+  };
+  return {along(0), along(1)};
+}
+
+Sampling adaptive(int64_t length, int64_t size) {
+  check(size > 0 && length > 0, "{} windows over {} elements", size, length);
+  return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
+}
+
+Samplings adaptive(const Tensor& x, std::array<int64_t, 2> size) {
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
+}
+
+// The pool of x [n, c, l] as one over an image of one row.
+template <class Op, class MakeSampling>
+Tensor over_line(const Tensor& x, const MakeSampling& make) {
+  check(x.rank() == 3, "the input has shape {}, not [n, c, l]", x.shape());
+  return squeeze(call<Op>(unsqueeze(x, 2), Samplings{Sampling{}, make(x.size(2))}), 2);
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+  const Scope scope(MaxPool2d::info.name);
+  return call<MaxPool2d>(x, windows(x, size, o));
+}
+Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+  const Scope scope(AvgPool2d::info.name);
+  return call<AvgPool2d>(x, windows(x, size, o));
+}
+Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("max_pool1d");
+  return over_line<MaxPool2d>(x, [&](int64_t length) { return windows(length, size, o); });
+}
+Tensor avg_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("avg_pool1d");
+  return over_line<AvgPool2d>(x, [&](int64_t length) { return windows(length, size, o); });
+}
+
+Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+  const Scope scope(AdaptiveMaxPool2d::info.name);
+  return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
+}
+Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+  const Scope scope(AdaptiveAvgPool2d::info.name);
+  return call<AdaptiveAvgPool2d>(x, adaptive(x, size));
+}
+Tensor adaptive_max_pool1d(const Tensor& x, int64_t size) {
+  const Scope scope("adaptive_max_pool1d");
+  return over_line<AdaptiveMaxPool2d>(x, [&](int64_t length) { return adaptive(length, size); });
+}
+Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
+  const Scope scope("adaptive_avg_pool1d");
+  return over_line<AdaptiveAvgPool2d>(x, [&](int64_t length) { return adaptive(length, size); });
+}
+
+}  // namespace mixtape

@@ -1,0 +1,33 @@
+#pragma once
+// Resample: images of another size whose elements are weighted sums over rectangles: mean pools and
+// interpolation. It is linear, and its gradient is its transpose, the same op the other way round.
+
+#include <array>
+
+#include "autograd/call.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+
+using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
+
+// Name: a struct with the names of the op and of its transpose.
+template <class Name, bool transposed = false>
+struct Resample {  // x [n, c, h, w]
+  static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
+    Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::resample, xc, s[0], s[1], transposed, y);
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
+    return {call<Resample<Name, !transposed>>(dy, s)};
+  }
+};
+
+}  // namespace mixtape

@@ -1,0 +1,82 @@
+#pragma once
+// Sampling: which elements of one line an element of another is made of, and with what weights.
+// Pools and interpolation are this, along rows and along columns. Plain data, so it crosses a
+// kernel launch.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/half.h"  // MIXTAPE_HD
+
+namespace mixtape::kernels {
+
+struct Sampling {
+  enum class Kind : int {
+    Windows,   // of `size` elements, `stride` apart; padding is left out
+    Adaptive,  // window i runs from floor(i from / to) to ceil((i + 1) from / to)
+    Nearest,   // element floor(i from / to), in f32 as in PyTorch, where it may fall one short
+    Linear,    // between the two neighbours of (i + 1/2) from / to - 1/2
+    Corners,   // likewise of i (from - 1) / (to - 1)
+  };
+  Kind kind = Kind::Windows;
+  int64_t from = 1, to = 1;  // lengths of the lines
+  int64_t size = 1, stride = 1, padding = 0;
+  bool count_padding = false;  // in the divisor of a mean
+
+  // Element i is made of the elements from begin(i) to before end(i).
+  MIXTAPE_HD int64_t begin(int64_t i) const {
+    switch (kind) {
+      case Kind::Windows:
+        return std::max<int64_t>(0, start(i));
+      case Kind::Adaptive:
+        return i * from / to;
+      default:
+        return std::min(from - 1, static_cast<int64_t>(position(i)));
+    }
+  }
+  MIXTAPE_HD int64_t end(int64_t i) const {
+    switch (kind) {
+      case Kind::Windows:
+        return std::min(from, start(i) + size);
+      case Kind::Adaptive:
+        return ((i + 1) * from + to - 1) / to;
+      default:
+        return begin(i) + (begin(i) + 1 < from && fraction(i) > 0 ? 2 : 1);
+    }
+  }
+  // How much of element j is in element i.
+  MIXTAPE_HD double weight(int64_t i, int64_t j) const {
+    switch (kind) {
+      case Kind::Windows:
+      case Kind::Adaptive:
+        return 1 / static_cast<double>(divisor(i));
+      default:
+        if (end(i) - begin(i) == 1) return 1;
+        return j == begin(i) ? 1 - fraction(i) : fraction(i);
+    }
+  }
+
+ private:
+  MIXTAPE_HD int64_t start(int64_t i) const { return i * stride - padding; }
+  MIXTAPE_HD int64_t divisor(int64_t i) const {
+    if (!count_padding) return end(i) - begin(i);
+    return std::min(from + padding, start(i) + size) - start(i);
+  }
+  MIXTAPE_HD double position(int64_t i) const {
+    const double n = static_cast<double>(from), m = static_cast<double>(to);
+    const double at = static_cast<double>(i);
+    switch (kind) {
+      case Kind::Nearest:
+        return std::floor(static_cast<float>(i) *
+                          (static_cast<float>(from) / static_cast<float>(to)));
+      case Kind::Corners:
+        return to > 1 ? at * (n - 1) / (m - 1) : 0;
+      default:
+        return std::max(0.0, (at + 0.5) * n / m - 0.5);
+    }
+  }
+  MIXTAPE_HD double fraction(int64_t i) const { return position(i) - std::floor(position(i)); }
+};
+
+}  // namespace mixtape::kernels
