@@ -191,7 +191,7 @@ MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
 MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
-               Out rstd);  // w, b [n] optional
+               Out rstd);  // w, b [n] optional; without a mean it is RMS norm, around zero
 MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,
                Out db);  // absent outputs are not wanted
 MIXTAPE_KERNEL(cross_entropy, In x, In target, int64_t ignore, double smoothing, Out loss,
@@ -199,7 +199,10 @@ MIXTAPE_KERNEL(cross_entropy, In x, In target, int64_t ignore, double smoothing,
 MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In lse, In dloss, int64_t ignore,
                double smoothing, Out dx);
 
-// --- channels: dense, x [n, c, inner]; w, b, statistics [c] ---
+// --- channels: dense, x [n, c, inner]; w, b optional, statistics [c], of groups [n * groups] ---
+MIXTAPE_KERNEL(group_norm, In x, int64_t groups, In w, In b, double eps, Out y, Out mean, Out rstd);
+MIXTAPE_KERNEL(group_norm_grad, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx, Out dw,
+               Out db);  // absent outputs are not wanted
 MIXTAPE_KERNEL(batch_stats, In x, double eps, Out mean, Out var,
                Out rstd);  // biased variance; f32 (f64 for f64)
 MIXTAPE_KERNEL(batch_norm, In x, In mean, In rstd, In w, In b,

@@ -194,5 +194,38 @@ TEST(PixelShuffle, IsUndoneByItsInverse) {
   EXPECT_EQ(to_vector(pixel_unshuffle(y, 2)), to_vector(x));
 }
 
+// --- norms ---
+
+TEST(Norms, RefuseWhatDoesNotFit) {
+  const Tensor x = image({2, 6, 3, 3});
+  EXPECT_ERROR(rms_norm(x, {4}),
+               "rms_norm: normalising over [4] of an input of shape [2, 6, 3, 3]");
+  EXPECT_ERROR(rms_norm(x, {3}, ones({2})), "rms_norm: the weight has shape [2], not [3]");
+  EXPECT_ERROR(group_norm(ones({3}), 1), "group_norm: the input has shape [3], not [n, c, ...]");
+  EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels in 4 groups");
+  EXPECT_ERROR(group_norm(x, 3, ones({3})), "the weight has shape [3] for 6 channels");
+  EXPECT_ERROR(group_norm(x, 3, {}, ones({5})), "the bias has shape [5] for 6 channels");
+  EXPECT_ERROR(instance_norm(ones({2, 3})), "needs more than one value per channel: shape [2, 3]");
+  EXPECT_ERROR(instance_norm(ones({2, 3, 1})), "needs more than one value per channel");
+}
+
+TEST(Norms, OfGroupsLieBetweenThoseOfLayersAndInstances) {
+  const Tensor x = randn({2, 4, 3, 5});
+  const Tensor layers = layer_norm(x, {4, 3, 5}), one = group_norm(x, 1);
+  const Tensor instances = instance_norm(x), each = group_norm(x, 4);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    EXPECT_NEAR(one.at(i), layers.at(i), 1e-6);
+    EXPECT_EQ(each.at(i), instances.at(i));
+  }
+}
+
+TEST(RmsNorm, KeepsNarrowActivationsBesideAWideWeight) {
+  const amp::Autocast on({.low = bf16});
+  const Tensor x = full({2, 8}, 3, bf16), w = full({8}, 1.001);
+  EXPECT_EQ(rms_norm(x, {8}, w).dtype(), bf16);
+  // Squares of 300 are beyond f16, their mean is not.
+  expect_near(rms_norm(full({1, 8}, 300, f16), {8}, ones({8})), Values(8, 1), 1e-3);
+}
+
 }  // namespace
 }  // namespace mixtape

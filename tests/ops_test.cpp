@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(tests::op_cases()), cas
 void expect_gradients(const OpCase& c, const std::vector<Tensor>& in,
                       const std::function<Tensor(const std::vector<Tensor>&)>& f) {
   if (c.differentiable)
-    EXPECT_EQ(gradcheck(f, in, {.step = c.step, .second_order = c.second_order}), "");
+    EXPECT_EQ(gradcheck(f, in, {.step = c.step, .second_order = true}), "");
   else
     EXPECT_FALSE(f(in).requires_grad());
 }
@@ -110,21 +110,6 @@ TEST_P(EveryOp, HasGradientsOfBroadcasts) {
   for (const Tensor& t : repeated(small)) copies.push_back(clone(t));
   EXPECT_LE(difference(c.run(repeated(small)), c.run(copies)), 1e-13);
   expect_gradients(c, small, [&](const std::vector<Tensor>& in) { return c.run(repeated(in)); });
-}
-
-TEST_P(EveryOp, FusedGradientsRefuseSecondOrder) {
-  const OpCase& c = GetParam();
-  if (!c.differentiable || c.second_order) return;
-  const auto in = tests::make_inputs(c, f64, true);
-  const Tensor g = grad({sum(c.run(in))}, {in[0]}, {.create_graph = true})[0];
-  try {
-    sum(square(g)).backward();
-    ADD_FAILURE() << "no error";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(fmt::format("the gradient of {} is a fused kernel", c.op)),
-              std::string::npos)
-        << e.what();
-  }
 }
 
 TEST_P(EveryOp, RunsItsOpAndRecordsOnlyWhenAsked) {
@@ -278,16 +263,6 @@ TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
       << "a row with .empty is wanted for each other op";
   EXPECT_EQ(ops_without([](const OpCase& c) { return narrowed_shapes(c) != shapes(c); }), Ops{})
       << "a row with an input that repeats is wanted for each other op";
-}
-
-TEST(Catalogue, FusedGradientsAreListed) {  // no second order: an op joins these with a reason
-  Ops fused;
-  for (const OpCase& c : tests::op_cases())
-    if (!c.second_order) fused.insert(c.op);
-  EXPECT_EQ(fused, (Ops{
-                       "batch_norm",  // three gradients in one pass over x
-                       "layer_norm",
-                   }));
 }
 
 TEST(Catalogue, NamesAreUnique) {

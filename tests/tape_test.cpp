@@ -296,6 +296,22 @@ TEST(Function, UsersAddTheirOwnOps) {
             "");
 }
 
+struct FusedCube : Function<FusedCube> {  // a rule that its author declares unfit for another round
+  static constexpr OpInfo info{"test_fused_cube"};
+  static constexpr bool first_order_only = true;
+  static Tensor forward(Ctx& ctx, const Tensor& x) { return Cube::forward(ctx, x, 1); }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) { return Cube::backward(ctx, dy, 1); }
+};
+
+TEST(Function, OfFirstOrderOnlyRefusesTheSecond) {
+  const Tensor x = leaf({0.5, -1.5}, {2});
+  const Tensor dx = grad({sum(FusedCube::apply(x))}, {x}, {.create_graph = true})[0];
+  EXPECT_EQ(to_vector(dx), (std::vector<double>{0.75, 6.75}));
+  EXPECT_ERROR(sum(square(dx)).backward(),
+               "the gradient of test_fused_cube is a fused kernel, which can't be differentiated "
+               "again");
+}
+
 TEST(Gradcheck, FindsAWrongRule) {
   const std::string wrong =
       gradcheck([](const auto& in) { return WrongCube::apply(in[0]); }, {leaf({0.5, -1.5}, {2})});

@@ -12,27 +12,97 @@ DType statistics(DType x) { return x == f64 ? f64 : f32; }
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
 Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
-struct LayerNorm {  // x [rows, n]; weight and bias [n] or none
-  static constexpr OpInfo info{
-      "layer_norm", Precision::Full, {Role::Activation, Role::Parameter, Role::Parameter}};
-  static constexpr bool first_order_only = true;
+Tensor wide(const Tensor& t) { return t ? cast(t, statistics(t.dtype())) : t; }
+
+// For the gradient of a gradient: the normalised x and how it came about, written with ops.
+struct Normal {
+  Tensor h, rstd;
+  Dims dims = {};  // over which x was normalised; none: by constants
+  bool centered = true;
+
+  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment for the variance.
+  static Normal of(const Tensor& x, const Dims& dims, double eps, bool centered = true) {
+    const Tensor off = centered ? x - mean(x, dims, true) : x;
+    const Tensor rstd = rsqrt(mean(square(off), dims, true) + eps);
+    return {off * rstd, rstd, dims, centered};
+  }
+  // dx = rstd (g - mean(g) - h mean(g h)) for a gradient g of h; each mean only where it was taken.
+  Tensor gradient(const Tensor& g) const {
+    if (dims.empty()) return rstd * g;
+    const Tensor slope = h * mean(g * h, dims, true);
+    return rstd * ((centered ? g - mean(g, dims, true) : g) - slope);
+  }
+};
+
+// The gradients of x, weight and bias in y = h w + b. In `shape`, dimension 1 is that of w and b.
+Grads recorded(const Ctx& ctx, const Tensor& dy, const Shape& shape, const Normal& x) {
+  const Tensor w = wide(ctx.saved(1)), g = reshape(wide(dy), shape);
+  const auto dx = [&] {
+    const Tensor dh = w ? g * unsqueeze(w, 1) : g;
+    return reshape(x.gradient(reshape(dh, x.h.shape())), ctx.shape(0));
+  };
+  const auto total = [](const Tensor& t) { return sum(t, {0, 2}); };
+  return ctx.grads(
+      dx, [&] { return total(g * reshape(x.h, shape)); }, [&] { return total(g); });
+}
+
+template <bool centered>
+struct RowNorm {  // x [rows, n]; weight and bias [n] or none
+  static constexpr OpInfo info{centered ? "layer_norm" : "rms_norm",
+                               centered ? Precision::Full : Precision::Native,
+                               {Role::Activation, Role::Parameter, Role::Parameter}};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         double eps) {
-    Tensor y = ctx.output(x.shape());
-    Tensor mean = ctx.output({x.size(0)}, statistics(x.dtype())),
-           rstd = ctx.output({x.size(0)}, mean.dtype());
+    const DType stats = statistics(x.dtype());
+    Tensor y = ctx.output(x.shape()), rstd = ctx.output({x.size(0)}, stats);
+    const Tensor mean = centered ? ctx.output({x.size(0)}, stats) : Tensor();
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
     ctx.run(kernels::layer_norm, xc, w, b, eps, y, mean, rstd);
+    ctx.save(x, weight);
+    ctx.save_extra(rstd);
+    if (centered) ctx.save_extra(mean);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double eps) {
+    if (grad_enabled())
+      return recorded(ctx, dy, {dy.size(0), dy.size(1), 1},
+                      Normal::of(wide(ctx.saved(0)), {1}, eps, centered));
+    const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
+    const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
+    const Tensor mean = centered ? ctx.saved(3) : Tensor();
+    ctx.run(kernels::layer_norm_grad, x, w, mean, ctx.saved(2), dyc, dx, dw, db);
+    return {dx, dw, db};
+  }
+};
+
+template <bool instance>
+struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
+  static constexpr OpInfo info{instance ? "instance_norm" : "group_norm",
+                               Precision::Full,
+                               {Role::Activation, Role::Parameter, Role::Parameter}};
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        int64_t groups, double eps) {
+    const Shape rows{x.size(0) * groups};
+    Tensor y = ctx.output(x.shape()), mean = ctx.output(rows, statistics(x.dtype())),
+           rstd = ctx.output(rows, mean.dtype());
+    const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
+    ctx.run(kernels::group_norm, xc, groups, w, b, eps, y, mean, rstd);
     ctx.save(x, weight);
     ctx.save_extra(mean);
     ctx.save_extra(rstd);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int64_t groups, double eps) {
+    if (grad_enabled()) {
+      const Shape by_group{dy.size(0), groups, dy.size(1) / groups * dy.size(2)};
+      return recorded(ctx, dy, dy.shape(),
+                      Normal::of(reshape(wide(ctx.saved(0)), by_group), {2}, eps));
+    }
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
-    ctx.run(kernels::layer_norm_grad, x, w, ctx.saved(2), ctx.saved(3), dyc, dx, dw, db);
+    ctx.run(kernels::group_norm_grad, x, groups, w, ctx.saved(2), ctx.saved(3), dyc, dx, dw, db);
     return {dx, dw, db};
   }
 };
@@ -47,7 +117,6 @@ struct BatchNorm {  // x [n, c, inner]
       "batch_norm",
       Precision::Native,
       {Role::Activation, Role::Parameter, Role::Parameter, Role::Statistic, Role::Statistic}};
-  static constexpr bool first_order_only = true;
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& running_mean, const Tensor& running_var,
@@ -77,6 +146,13 @@ struct BatchNorm {  // x [n, c, inner]
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const BatchNormRule& rule) {
+    if (grad_enabled()) {
+      const Tensor x = wide(ctx.saved(0)), mean = unsqueeze(ctx.saved(2), 1),
+                   rstd = unsqueeze(ctx.saved(3), 1);
+      return recorded(
+          ctx, dy, dy.shape(),
+          rule.training ? Normal::of(x, {0, 2}, rule.eps) : Normal{(x - mean) * rstd, rstd});
+    }
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
     ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), w, dyc, !rule.training, dx, dw,
@@ -97,11 +173,11 @@ void check_channels(const Tensor& t, std::string_view what, int64_t channels) {
           channels);
 }
 
-}  // namespace
-
-Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
-                  double eps) {
-  const Scope scope(LayerNorm::info.name);
+template <bool centered>
+Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
+                double eps) {
+  using Op = RowNorm<centered>;
+  const Scope scope(Op::info.name);
   const int outer = x.rank() - shape.rank;
   check(shape.rank > 0 && outer >= 0, "normalising over {} of an input of shape {}", shape,
         x.shape());
@@ -114,7 +190,46 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, con
         bias ? bias.shape() : shape, shape);
   const int64_t n = shape.size(), rows = x.numel() / std::max<int64_t>(1, n);
   const auto flat = [&](const Tensor& t) { return t ? reshape(t, {n}) : t; };
-  return reshape(call<LayerNorm>(reshape(x, {rows, n}), flat(weight), flat(bias), eps), x.shape());
+  return reshape(call<Op>(reshape(x, {rows, n}), flat(weight), flat(bias), eps), x.shape());
+}
+
+// x [n, c, ...] as [n, c, inner]
+Tensor by_channel(const Tensor& x) {
+  const int64_t planes = std::max<int64_t>(1, x.size(0) * x.size(1));
+  return reshape(x, {x.size(0), x.size(1), x.numel() / planes});
+}
+
+template <class Op>
+Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
+                    double eps) {
+  const Scope scope(Op::info.name);
+  check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
+  const int64_t c = x.size(1);
+  check(groups > 0 && c % groups == 0, "{} channels in {} groups", c, groups);
+  check_channels(weight, "the weight", c);
+  check_channels(bias, "the bias", c);
+  return reshape(call<Op>(by_channel(x), weight, bias, groups, eps), x.shape());
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
+                  double eps) {
+  return row_norm<true>(x, shape, weight, bias, eps);
+}
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, double eps) {
+  return row_norm<false>(x, shape, weight, {}, eps);
+}
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
+                  double eps) {
+  return channel_norm<GroupNorm<false>>(x, groups, weight, bias, eps);
+}
+Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const Scope scope(GroupNorm<true>::info.name);
+  int64_t values = 1;
+  for (int d = 2; d < x.rank(); ++d) values *= x.size(d);
+  check(x.rank() >= 3 && values != 1, "needs more than one value per channel: shape {}", x.shape());
+  return channel_norm<GroupNorm<true>>(x, x.size(1), weight, bias, eps);
 }
 
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
@@ -131,8 +246,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   const int64_t per_channel = x.numel() / std::max<int64_t>(1, c);
   check(!o.training || per_channel > 1, "training needs more than one value per channel: shape {}",
         x.shape());
-  const Tensor x3 = reshape(x, {x.size(0), c, per_channel / std::max<int64_t>(1, x.size(0))});
-  return reshape(call<BatchNorm>(x3, weight, bias, running_mean, running_var,
+  return reshape(call<BatchNorm>(by_channel(x), weight, bias, running_mean, running_var,
                                  BatchNormRule{o.training, o.momentum, o.eps}),
                  x.shape());
 }

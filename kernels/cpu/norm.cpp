@@ -1,5 +1,6 @@
-// Layer norm over rows and batch norm over channels. Variance is taken around the mean in a second
-// pass over data that is still in cache; parameters and their gradients are f32 (or f64) inside.
+// Layer, RMS and group norm over rows, batch norm over channels. Variance is taken around the mean
+// in a second pass over data that is still in cache; parameters and their gradients are f32 (or
+// f64) inside.
 
 #include <vector>
 
@@ -31,11 +32,12 @@ struct Moments {
   double mean, var;  // biased
 };
 
+// Not centered: around zero.
 template <class T, class S>
-Moments moments(const S* x, int64_t n) {
+Moments moments(const S* x, int64_t n, bool centered = true) {
   const double size = static_cast<double>(n);
-  const double mean =
-      sum_over<T>(n, [&](int64_t i, int64_t count) { return read<T>(x + i, count); }) / size;
+  const auto element = [&](int64_t i, int64_t count) { return read<T>(x + i, count); };
+  const double mean = centered ? sum_over<T>(n, element) / size : 0;
   const Lanes<T> center(static_cast<T>(mean));
   const double squares = sum_over<T>(n, [&](int64_t i, int64_t count) {
     const Lanes<T> d = keep(read<T>(x + i, count) - center, count);
@@ -87,10 +89,10 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
-        const Moments m = moments<T>(in, n);
+        const Moments m = moments<T>(in, n, bool(mean));
         const T center = static_cast<T>(m.mean),
                 inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
-        mean.as<T>()[r] = center;
+        if (mean) mean.as<T>()[r] = center;
         rstd.as<T>()[r] = inverse;
         for_lanes<T>(n, [&](int64_t i, int64_t count) {
           Lanes<T> v = (read<T>(in + i, count) - Lanes<T>(center)) * Lanes<T>(inverse);
@@ -104,15 +106,15 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
 }
 
 // With h = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - h mean(g h)), dw = sum over rows
-// of dy h, db = sum over rows of dy.
+// of dy h, db = sum over rows of dy. Without a mean there is no mean(g) either.
 void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
   visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, w);
     const auto normal = [&](int64_t r, int64_t i, int64_t count) {
-      return (read<T>(x.as<S>() + r * n + i, count) - Lanes<T>(mean.as<T>()[r])) *
-             Lanes<T>(rstd.as<T>()[r]);
+      const Lanes<T> v = read<T>(x.as<S>() + r * n + i, count);
+      return (mean ? v - Lanes<T>(mean.as<T>()[r]) : v) * Lanes<T>(rstd.as<T>()[r]);
     };
     const auto scaled = [&](int64_t r, int64_t i, int64_t count) {
       const Lanes<T> g = read<T>(dy.as<D>() + r * n + i, count);
@@ -122,15 +124,12 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
     if (dx)
       parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
-          const Lanes<T> level(static_cast<T>(
-              sum_over<T>(n, [&](int64_t i, int64_t count) { return scaled(r, i, count); }) /
-              size));
-          const Lanes<T> slope(static_cast<T>(sum_over<T>(n,
-                                                          [&](int64_t i, int64_t count) {
-                                                            return scaled(r, i, count) *
-                                                                   normal(r, i, count);
-                                                          }) /
-                                              size));
+          const auto g = [&](int64_t i, int64_t count) { return scaled(r, i, count); };
+          const auto gh = [&](int64_t i, int64_t count) {
+            return scaled(r, i, count) * normal(r, i, count);
+          };
+          const Lanes<T> level(mean ? static_cast<T>(sum_over<T>(n, g) / size) : T(0));
+          const Lanes<T> slope(static_cast<T>(sum_over<T>(n, gh) / size));
           for_lanes<T>(n, [&](int64_t i, int64_t count) {
             const Lanes<T> v = scaled(r, i, count) - level - normal(r, i, count) * slope;
             write(dx.as<O>() + r * n + i, v * Lanes<T>(rstd.as<T>()[r]), count);
@@ -156,6 +155,92 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
       for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[part * 2 * n + i];
     if (dw) narrow_to(dw, sums);
     if (db) narrow_to(db, sums + n);
+  });
+}
+
+// A group is a run of x in which each channel has its own weight and bias.
+void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Out y, Out mean,
+                Out rstd) {
+  if (x.size() == 0) return;
+  const int64_t inner = x.shape()[2], channels = x.shape()[1] / groups, n = channels * inner;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const Moments m = moments<T>(x.as<S>() + r * n, n);
+        const T inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
+        mean.as<T>()[r] = static_cast<T>(m.mean);
+        rstd.as<T>()[r] = inverse;
+        for (int64_t k = 0; k < channels; ++k) {
+          const int64_t c = r % groups * channels + k, at = r * n + k * inner;
+          const Lanes<T> less(static_cast<T>(m.mean)), times(scale ? inverse * scale[c] : inverse),
+              plus(shift ? shift[c] : T(0));
+          for_lanes<T>(inner, [&](int64_t i, int64_t count) {
+            write(y.as<O>() + at + i, (read<T>(x.as<S>() + at + i, count) - less) * times + plus,
+                  count);
+          });
+        }
+      }
+    });
+  });
+}
+
+// As layer_norm_grad, the sums over a row taken by channel: those of dy h and of dy make dw and db,
+// and times w the means.
+void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx,
+                     Out dw, Out db) {
+  const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],
+                channels = all / groups, n = channels * inner;
+  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+    using T = math_t<S>;
+    const T* const scale = widened<T>(launch, w);
+    T *const w_sum = launch.scratch<T>(images * all), *const b_sum =
+                                                          launch.scratch<T>(images * all);
+    parallel_ranges(images * groups, grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const Lanes<T> center(mean.as<T>()[r]), inverse(rstd.as<T>()[r]);
+        const auto normal = [&](int64_t i, int64_t count) {
+          return (read<T>(x.as<S>() + i, count) - center) * inverse;
+        };
+        const auto weight = [&](int64_t k) {
+          return scale ? scale[r % groups * channels + k] : T(1);
+        };
+        double level = 0, slope = 0;
+        for (int64_t k = 0; k < channels; ++k) {
+          const int64_t at = r * n + k * inner, sum = r * channels + k;
+          const auto g = [&](int64_t i, int64_t count) {
+            return read<T>(dy.as<D>() + at + i, count);
+          };
+          const double b = sum_over<T>(inner, g);
+          const double h = sum_over<T>(
+              inner, [&](int64_t i, int64_t count) { return g(i, count) * normal(at + i, count); });
+          b_sum[sum] = static_cast<T>(b);
+          w_sum[sum] = static_cast<T>(h);
+          level += b * static_cast<double>(weight(k));
+          slope += h * static_cast<double>(weight(k));
+        }
+        if (!dx) continue;
+        const double size = static_cast<double>(n);
+        const Lanes<T> mean_g(static_cast<T>(level / size)), mean_gh(static_cast<T>(slope / size));
+        for (int64_t k = 0; k < channels; ++k) {
+          const Lanes<T> times(weight(k));
+          const int64_t at = r * n + k * inner;
+          for_lanes<T>(inner, [&](int64_t i, int64_t count) {
+            const Lanes<T> g = read<T>(dy.as<D>() + at + i, count) * times;
+            write(dx.as<O>() + at + i, (g - mean_g - normal(at + i, count) * mean_gh) * inverse,
+                  count);
+          });
+        }
+      }
+    });
+    for (const auto& [out, sums] : {std::pair<const View*, T*>{&dw, w_sum}, {&db, b_sum}}) {
+      if (!*out) continue;
+      for (int64_t i = 1; i < images; ++i)
+        for (int64_t c = 0; c < all; ++c) sums[c] += sums[i * all + c];
+      if (images == 0) std::fill_n(sums, all, T(0));
+      narrow_to(*out, sums);
+    }
   });
 }
 

@@ -50,6 +50,10 @@ def recurrent(kind, reverse=False):
     return run
 
 
+def rms_norm(x, dims, weight=1, eps=1e-6):  # not in torch 1.13
+    return x * (x.square().mean(dims, keepdim=True) + eps).rsqrt() * weight
+
+
 def gradient_of(f, *shape):
     """Of f at an image of 0, 1, 2, ..., as a function of the gradient of its result."""
     def run(dy):
@@ -151,6 +155,11 @@ ROWS = {
     "layer_norm": lambda x, w, b: F.layer_norm(x, [6], w, b),
     "layer_norm_plain": lambda x: F.layer_norm(x, [3, 4]),
     "layer_norm_eps": lambda x, w, b: F.layer_norm(x, [5], w, b, 1e-3),
+    "rms_norm": lambda x, w: rms_norm(x, -1, w),
+    "rms_norm_plain": lambda x: rms_norm(x, (-2, -1)),
+    "group_norm": lambda x, w, b: F.group_norm(x, 3, w, b),
+    "group_norm_plain": lambda x: F.group_norm(x, 1),
+    "instance_norm": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
     "interpolate": lambda x: F.interpolate(x, (5, 3)),
     "interpolate_bilinear": lambda x: F.interpolate(x, (7, 2), mode="bilinear"),
     "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),

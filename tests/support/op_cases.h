@@ -31,7 +31,6 @@ struct OpCase {
   std::function<Tensor(const std::vector<Tensor>&)> run;
   std::string label = {};  // tells rows of one op apart
   bool differentiable = true;
-  bool second_order = true;
   double tolerance = 1;           // multiplies the tolerance of the dtype
   std::vector<Shape> empty = {};  // input shapes with a size of zero; none: the op refuses them
   bool narrow = true;             // runs in f16 and bf16
