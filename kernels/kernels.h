@@ -190,6 +190,10 @@ MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bo
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
+// y = softmax(scale x + bias), x [..., queries, keys], only over keys that a bool mask allows, and
+// if causal those up to the query's position; none allowed: zeros. x of y's dtype or f32; mask and
+// bias optional, of x's shape, any strides. y may be x.
+MIXTAPE_KERNEL(masked_softmax, In x, In mask, In bias, bool causal, double scale, Out y);
 MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
                Out rstd);  // w, b [n] optional; without a mean it is RMS norm, around zero
 MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,

@@ -91,6 +91,56 @@ TEST(Softmax, InfinitiesAndNan) {
   }
 }
 
+// Attention's softmax: scaled, biased, masked, causal, each with and without.
+TEST(MaskedSoftmax, ShapesAndDtypes) {
+  const Shape shape{2, 3, 5, 37};  // batch, heads, queries, keys
+  const auto seen_as = [&](const Tensor& t) { return t.with_layout(expand(t.layout(), shape)); };
+  for (const auto& [out, in] : float_pairs)
+    for (const bool causal : {false, true})
+      for (const int masks : {0, 1, 2})
+        for (const int biases : {0, 1, 2}) {
+          const Tensor x = random(shape, in, 1, -4, 4), y = output(shape, out);
+          const Tensor m = random({2, 1, masks == 1 ? 5 : 1, 37}, f32, 2),
+                       mask({2, 1, masks == 1 ? 5 : 1, 37}, boolean);
+          for (int64_t i = 0; i < m.numel(); ++i) mask.set(i, m.at(i) > 0);
+          Tensor bias = random({3, biases == 1 ? 37 : 1, 5}, biases == 1 ? out : wide(out), 3);
+          bias = bias.with_layout(transpose(bias.layout(), 1, 2));  // keys are not the dense ones
+          const Tensor mask_seen = seen_as(mask), bias_seen = seen_as(bias);
+          launch([&](Launch& l) {
+            masked_softmax(l, x, masks ? View(mask_seen) : View{},
+                           biases ? View(bias_seen) : View{}, causal, 0.7, y);
+          });
+          Values want;
+          for (int64_t r = 0; r < 30; ++r) {
+            Values v = row(x, r);
+            double total = 0;
+            for (int64_t i = 0; i < 37; ++i) {
+              const int64_t at = r * 37 + i;
+              const bool hidden = (causal && i > r % 5) || (masks && !mask_seen.at(at));
+              v[i] = hidden ? 0 : std::exp(0.7 * v[i] + (biases ? bias_seen.at(at) : 0));
+              total += v[i];
+            }
+            for (const double e : v) want.push_back(total > 0 ? e / total : 0);
+          }
+          expect_close(y, want, tolerance(out),
+                       std::string(name(out)) + " from " + std::string(name(in)) + " causal " +
+                           std::to_string(causal) + " mask " + std::to_string(masks) + " bias " +
+                           std::to_string(biases));
+        }
+}
+
+TEST(MaskedSoftmax, RowsWithNothingAreZeroAndNanStays) {
+  const Tensor x = from({1, 2, 3, 4, 5, nan, 1, inf, 2}, {3, 3}),
+               mask = from({0, 0, 0, 1, 1, 1, 1, 0, 1}, {3, 3}, boolean), y = output({3, 3}, f32);
+  launch([&](Launch& l) { masked_softmax(l, x, mask, View{}, false, 1, y); });
+  const double e = std::exp(1);
+  expect_close(y, {0, 0, 0, nan, nan, nan, 1 / (1 + e), 0, e / (1 + e)}, 1e-6, "y");
+  const Tensor bias = filled({3, 3}, f32, -inf);
+  launch([&](Launch& l) { masked_softmax(l, y, View{}, bias, true, 1, y); });
+  EXPECT_EQ(y.at(0), 0);
+  EXPECT_TRUE(std::isnan(y.at(3)));
+}
+
 // --- cross-entropy ---
 
 TEST(CrossEntropy, ForwardAndGradient) {
@@ -170,17 +220,20 @@ TEST(Rows, LogSumExp) {
 TEST(Rows, SameForAnyThreads) {
   for (const DType dtype : {f32, bf16}) {
     const Tensor x = random({500, 130}, dtype, 1), dy = random({500, 130}, dtype, 2);
+    const Tensor bias = random({500, 130}, f32, 3), mask = filled({500, 130}, boolean, 1);
     const Tensor target({500}, i64);
     for (int64_t i = 0; i < 500; ++i) target.set(i, static_cast<double>(i * 37 % 11));
     expect_same_for_any_threads([&] {
-      const Tensor p = output(x.shape(), dtype), dp = output(x.shape(), dtype);
+      const Tensor p = output(x.shape(), dtype), dp = output(x.shape(), dtype),
+                   q = output(x.shape(), dtype);
       const Tensor loss = output({500}, f32), lse = output({500, 2}, f32);
       launch([&](Launch& l) {
         softmax(l, false, x, p);
         softmax_grad(l, false, x, dy, dp);
+        masked_softmax(l, x, mask, bias, true, 0.3, q);
         cross_entropy(l, x, target, -1, 0.1, loss, lse);
       });
-      return std::vector<Tensor>{p, dp, loss, lse};
+      return std::vector<Tensor>{p, dp, q, loss, lse};
     });
   }
 }

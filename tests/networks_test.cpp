@@ -15,7 +15,7 @@ namespace mixtape {
 namespace {
 
 using Values = std::vector<double>;
-const double nan = std::nan("");
+const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
 Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
 Tensor count(const Shape& shape, DType dtype = f32) {
@@ -225,6 +225,89 @@ TEST(RmsNorm, KeepsNarrowActivationsBesideAWideWeight) {
   EXPECT_EQ(rms_norm(x, {8}, w).dtype(), bf16);
   // Squares of 300 are beyond f16, their mean is not.
   expect_near(rms_norm(full({1, 8}, 300, f16), {8}, ones({8})), Values(8, 1), 1e-3);
+}
+
+// --- attention ---
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o = {}) {
+  return scaled_dot_product_attention(q, k, v, o);
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  const Tensor q = ones({2, 3, 4}), k = ones({2, 5, 4}), v = ones({2, 5, 6});
+  EXPECT_ERROR(attend(ones({4}), k, v),
+               "scaled_dot_product_attention: queries [4], keys [2, 5, 4] and values [2, 5, 6] "
+               "need at least two dimensions");
+  EXPECT_ERROR(attend(q, v, v), "queries have 4 features, keys 6");
+  EXPECT_ERROR(attend(q, k, ones({2, 4, 6})), "5 keys and 4 values");
+  EXPECT_ERROR(attend(q, ones({3, 5, 4}), v), "shapes [2] and [3] do not broadcast");
+  EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}), .causal = true}), "a mask and causal");
+  EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, i64)}),
+               "the mask is i64, not bool or a float");
+  EXPECT_ERROR(attend(q, k, v, {.mask = ones({5, 3})}), "[5, 3] cannot expand to [2, 3, 5]");
+  EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, f64)}), "beside f32 activations");
+  EXPECT_ERROR(attend(q, k, v, {.dropout = 1.5}), "a probability of 1.5");
+  const Tensor n = ones({2, 3}, i64);
+  EXPECT_ERROR(attend(n, n, n), "of i64 elements");
+}
+
+// Whichever way a query may attend to nothing.
+TEST(Attention, OfNothingIsZeroAndHasNoGradient) {
+  const Tensor allowed = from({0, 0, 1, 1}, {2, 2}, boolean),
+               bias = from({-inf, -inf, 0, 1}, {2, 2});
+  for (const Tensor& mask : {allowed, bias})
+    for (const bool again : {false, true}) {
+      const Tensor q = randn({2, 3}).set_requires_grad(), k = randn({2, 3}).set_requires_grad(),
+                   v = randn({2, 3}).set_requires_grad();
+      const Tensor y = attend(q, k, v, {.mask = mask});
+      for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(y.at(i), 0);
+      Tensor dq = grad({sum(y * y)}, {q}, {.retain_graph = true, .create_graph = again})[0];
+      if (again) dq = grad({sum(dq * dq)}, {q}, {.retain_graph = true})[0];
+      for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(dq.at(i), 0);
+      for (int64_t i = 3; i < 6; ++i) EXPECT_TRUE(std::isfinite(dq.at(i)) && dq.at(i) != 0);
+      for (const Tensor& g : grad({sum(y * y)}, {k, v}))
+        for (int64_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isfinite(g.at(i)));
+    }
+}
+
+TEST(Attention, CausalQueriesSeeTheKeysUpToTheirOwnPosition) {
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{3, 5}, {5, 3}}) {
+    const Tensor y = attend(zeros({queries, 2}), zeros({keys, 2}), eye(keys), {.causal = true});
+    for (int64_t i = 0; i < queries; ++i)
+      for (int64_t j = 0; j < keys; ++j)
+        EXPECT_NEAR(y.at(i * keys + j), j <= i ? 1.0 / double(std::min(i + 1, keys)) : 0, 1e-6);
+  }
+}
+
+TEST(Attention, ScoresOfNarrowNumbersAreF32) {
+  // 256 * 256 * 64 / 8 is far beyond f16; a difference of 1 in 2^19 beyond what bf16 resolves.
+  for (const DType dtype : {f16, bf16}) {
+    const Tensor q = full({1, 64}, 256, dtype), v = from({0, 1}, {2, 1}, dtype);
+    const Tensor k = full({2, 64}, 256, dtype);
+    for (int64_t i = 64; i < 68; ++i) k.set(i, 258);
+    const Tensor y = attend(q, k, v, {.scale = 1.0 / 1024});
+    EXPECT_NEAR(y.item(), 1 / (1 + std::exp(-2)), 4e-3);
+  }
+}
+
+TEST(Attention, IsLowBesideAWideMask) {
+  const Tensor x = randn({2, 3, 4}), mask = randn({3, 3}).set_requires_grad();
+  for (const amp::Preset preset : {amp::Preset::Torch, amp::Preset::Safe}) {
+    const amp::Autocast on({.low = bf16, .preset = preset});
+    const Tensor y = attend(x, x, x, {.mask = mask});
+    EXPECT_EQ(y.dtype(), preset == amp::Preset::Safe ? f32 : bf16);
+    sum(y * y).backward();
+    EXPECT_EQ(mask.grad().dtype(), f32);
+  }
+}
+
+TEST(Attention, DropsProbabilities) {
+  const Tensor q = zeros({200, 4}), v = ones({200, 4});
+  EXPECT_EQ(sum(attend(q, q, v, {.dropout = 1})).item(), 0);
+  const Seed seed(3);
+  const Tensor y = attend(q, q, v, {.dropout = 0.25});
+  EXPECT_NE(y.at(0), 1);
+  EXPECT_NEAR(mean(y).item(), 1, 0.02);
 }
 
 }  // namespace

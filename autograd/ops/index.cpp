@@ -115,14 +115,14 @@ struct Scatter {
 // The mask is not kept: the same position of the random stream gives it again.
 struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
-  static Tensor forward(Ctx& ctx, const Tensor& x, uint64_t seed, uint64_t offset, double p) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutAt& at) {
     Tensor y = ctx.output(x.shape());
     const Tensor xc = x.contiguous();
-    ctx.run(kernels::dropout, seed, offset, p, xc, y);
+    ctx.run(kernels::dropout, at.seed, at.offset, at.p, xc, y);
     return y;
   }
-  static Grads backward(const Ctx&, const Tensor& dy, uint64_t seed, uint64_t offset, double p) {
-    return {call<Dropout>(dy, seed, offset, p)};
+  static Grads backward(const Ctx&, const Tensor& dy, const DropoutAt& at) {
+    return {dropout(dy, at)};
   }
 };
 
@@ -323,13 +323,20 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
       shape);
 }
 
+DropoutAt draw_dropout(double p, int64_t elements) {
+  check(p >= 0 && p <= 1, "a probability of {}", p);
+  if (p == 0) return {};
+  Generator& g = generator();
+  return {g.seed(), g.reserve(elements), p};
+}
+Tensor dropout(const Tensor& x, const DropoutAt& at) {
+  return at.p == 0 ? x : call<Dropout>(x, at);
+}
+
 Tensor dropout(const Tensor& x, double p) {
   const Scope scope(Dropout::info.name);
-  check(p >= 0 && p <= 1, "a probability of {}", p);
   check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
-  if (p == 0) return x;
-  Generator& g = generator();
-  return call<Dropout>(x, g.seed(), g.reserve(x.numel()), p);
+  return dropout(x, draw_dropout(p, x.numel()));
 }
 
 }  // namespace mixtape

@@ -23,6 +23,14 @@ struct Factors {
 // The product of two factors, in the wanted dtype where they leave a choice.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);
 
+// Dropout by the numbers at one place of the random stream: the same elements at every call.
+struct DropoutAt {
+  uint64_t seed = 0, offset = 0;
+  double p = 0;
+};
+DropoutAt draw_dropout(double p, int64_t elements);  // checks p, reserves the numbers
+Tensor dropout(const Tensor& x, const DropoutAt& at);
+
 // The smallest and the largest of an i64 tensor; {0, -1} of none. Waits for the device.
 struct IndexRange {
   int64_t low = 0, high = -1;

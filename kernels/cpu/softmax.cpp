@@ -1,5 +1,6 @@
-// Softmax, its logarithm and cross-entropy over rows, in vectors. A row is read for its maximum,
-// then once more for the sum of exponentials; nothing overflows, and a row of -inf gives NaN.
+// Softmax, with masks too, its logarithm and cross-entropy over rows, in vectors. A row is read for
+// its maximum, then once more for the sum of exponentials; nothing overflows, and a row of -inf
+// gives NaN.
 
 #include <limits>
 
@@ -59,6 +60,64 @@ void softmax(Launch&, bool log, In x, Out y) {
                 log ? read<T>(in + i, count) - shift - log_sum : read<T>(e + i, count) * scale,
                 count);
         });
+      }
+    });
+  });
+}
+
+namespace {
+
+// Row r of a view as dense T: itself where possible, else a copy in `room`.
+template <class T, class S>
+const T* dense_row(const View& v, int64_t r, int64_t n, T* room) {
+  const int64_t step = v.strides()[-1];
+  Layout rows = v.layout;
+  --rows.shape.rank;
+  const S* const from = v.as<S>() + rows.at(r);
+  if constexpr (std::is_same_v<S, T>)
+    if (step == 1) return from;
+  for (int64_t i = 0; i < n; ++i) room[i] = static_cast<T>(from[i * step]);
+  return room;
+}
+
+}  // namespace
+
+void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, Out y) {
+  const int64_t n = x.shape()[-1], queries = x.shape()[-2];
+  if (x.size() == 0) return;
+  visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
+    using T = math_t<S>;
+    const Lanes<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
+    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> scores(n), bias_room(n);
+      Buffer<bool> mask_room(n);
+      T* const e = scores.data();
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = y.as<O>() + r * n;
+        const int64_t seen = causal ? std::min(n, r % queries + 1) : n;
+        const bool* const allowed =
+            mask ? dense_row<bool, bool>(mask, r, n, mask_room.data()) : nullptr;
+        const T* added = nullptr;
+        if (bias)
+          visit_float(bias.dtype,
+                      [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_room.data()); });
+        for_lanes<T>(seen, [&](int64_t i, int64_t count) {
+          Lanes<T> v = read<T>(in + i, count) * factor;
+          if (added) v = v + read<T>(added + i, count);
+          if (allowed) v = select(read<T>(allowed + i, count) != Lanes<T>(T(0)), v, nothing);
+          write(e + i, v, count);
+        });
+        const T top = row_max<T>(e, seen);
+        if (top == minus_infinity<T>()) {
+          std::fill_n(out, n, O(0.0f));
+          continue;
+        }
+        const Lanes<T> share(T(1) / row_sum_exp<T>(e, seen, top, e));
+        for_lanes<T>(seen, [&](int64_t i, int64_t count) {
+          write(out + i, read<T>(e + i, count) * share, count);
+        });
+        std::fill(out + seen, out + n, O(0.0f));
       }
     });
   });

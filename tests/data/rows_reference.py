@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 WITHOUT = {
     "dropout": "draws random numbers",
+    "scaled_dot_product_attention_biased": "draws random numbers",
 }
 
 
@@ -48,6 +49,15 @@ def recurrent(kind, reverse=False):
         y = y.flip(0) if reverse else y
         return torch.cat([y, last[1]]) if kind == "lstm" else y
     return run
+
+
+def attention(q, k, v, allowed=None, causal=False, scale=None):
+    """In torch 1.13 a query that may attend to nothing gets NaN, not zeros."""
+    scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5)
+    if causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    hidden = torch.zeros(()).bool() if allowed is None else ~allowed
+    return scores.masked_fill(hidden, -1e30).softmax(-1).masked_fill(hidden, 0) @ v
 
 
 def rms_norm(x, dims, weight=1, eps=1e-6):  # not in torch 1.13
@@ -160,6 +170,9 @@ ROWS = {
     "group_norm": lambda x, w, b: F.group_norm(x, 3, w, b),
     "group_norm_plain": lambda x: F.group_norm(x, 1),
     "instance_norm": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
+    "scaled_dot_product_attention": attention,
+    "scaled_dot_product_attention_causal": lambda q, k, v: attention(q, k, v, causal=True, scale=1.5),
+    "scaled_dot_product_attention_masked": attention,
     "interpolate": lambda x: F.interpolate(x, (5, 3)),
     "interpolate_bilinear": lambda x: F.interpolate(x, (7, 2), mode="bilinear"),
     "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),

@@ -18,6 +18,14 @@ std::vector<OpCase> networks() {
                   .tolerance = 8,
                   .empty = {{3, 0, gates * 3}, {gates * 3, 3}, {gates * 3}, {0, 3}}};
   };
+  const auto attention = [](AttentionOptions o) {
+    return [o](In x) {
+      const Seed seed(7);
+      AttentionOptions with_mask = o;
+      if (x.size() > 3) with_mask.mask = x[3];
+      return scaled_dot_product_attention(x[0], x[1], x[2], with_mask);
+    };
+  };
   const auto resized = [](std::array<int64_t, 2> size, InterpolateOptions o) {
     return [=](In x) { return interpolate(x[0], size, o); };
   };
@@ -108,6 +116,27 @@ std::vector<OpCase> networks() {
        .label = "eval",
        .tolerance = 8,
        .empty = {{0, 3}, {3}, {3}}},
+      {.op = "scaled_dot_product_attention",
+       .inputs = {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 3}}},
+       .run = attention({}),
+       .tolerance = 8,
+       .empty = {{2, 3, 4}, {2, 0, 4}, {2, 0, 3}}},
+      {.op = "scaled_dot_product_attention",  // one head of keys for two, of values for all
+       .inputs = {{{2, 2, 4, 3}}, {{2, 1, 5, 3}}, {{5, 2}}},
+       .run = attention({.causal = true, .scale = 1.5}),
+       .label = "causal",
+       .tolerance = 8,
+       .empty = {{2, 0, 4, 3}, {2, 1, 5, 3}, {5, 2}}},
+      {.op = "scaled_dot_product_attention",
+       .inputs = {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 3}}, {{3, 5}}},
+       .run = attention({.dropout = 0.3}),
+       .label = "biased",
+       .tolerance = 8},
+      {.op = "scaled_dot_product_attention",
+       .inputs = {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 3}}, {{2, 1, 5}, 0, 1, Input::Mask}},
+       .run = attention({}),
+       .label = "masked",
+       .tolerance = 8},
       {.op = "interpolate",
        .inputs = {{{2, 2, 3, 4}}},
        .run = resized({5, 3}, {}),

@@ -1,0 +1,117 @@
+// Scaled dot-product attention as one op: two products, and between them one kernel for scale, mask
+// and softmax. Scores stay f32 on the way into it. The probabilities are kept for backward.
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "autograd/ops/operands.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace {
+
+DType statistics(DType x) { return x == f64 ? f64 : f32; }
+
+struct AttentionRule {
+  bool causal;
+  double scale;
+  DropoutAt drop;
+};
+
+struct Attention {  // leading dimensions are equal; the mask is bool, or added to the scores
+  static constexpr OpInfo info{
+      "scaled_dot_product_attention",
+      Precision::Low,
+      {Role::Activation, Role::Activation, Role::Activation, Role::Mask, Role::Statistic}};
+
+  static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& mask, const Tensor& bias, const AttentionRule& rule) {
+    const Tensor scores = matmul(q, k.t(), {.out = statistics(q.dtype())});
+    const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
+    ctx.run(kernels::masked_softmax, scores, mask, bias, rule.causal, rule.scale, p);
+    ctx.save(q, k, v, mask, bias);
+    ctx.save_extra(p);
+    return product(dropout(p, rule.drop), v, ctx.dtype());
+  }
+
+  // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
+  // dq = scale ds k, dk = scale dsT q, dbias = ds. Dropout stands between p and the product.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const AttentionRule& rule) {
+    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
+    const Tensor p = grad_enabled() ? recorded(ctx, rule) : ctx.saved(5);
+    Tensor ds;
+    if (ctx.wants(0) || ctx.wants(1) || ctx.wants(4)) {
+      const Tensor dp = dropout(product(dy, v.t(), statistics(dy.dtype())), rule.drop);
+      ds = softmax_gradient(p, dp);
+    }
+    return ctx.grads([&] { return product(ds, k, ctx.grad_dtype(0)) * rule.scale; },
+                     [&] { return product(ds.t(), q, ctx.grad_dtype(1)) * rule.scale; },
+                     [&] { return product(dropout(p, rule.drop).t(), dy, ctx.grad_dtype(2)); },
+                     [] { return Tensor(); }, [&] { return ds; });
+  }
+
+ private:
+  // The probabilities again, written with ops. Hidden keys get scores far below all others instead
+  // of -inf, for a row that has no others; what that row then holds is wiped out.
+  static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {
+    const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
+    Tensor s = matmul(q, k.t(), {.out = statistics(q.dtype())}) * rule.scale;
+    if (bias) s = s + cast(bias, s.dtype());
+    Tensor hidden = eq(s, -std::numeric_limits<double>::infinity());
+    if (mask) hidden = logical_or(hidden, eq(mask, 0));
+    if (rule.causal) {
+      const auto positions = [&](int dim) { return arange(0, double(s.size(dim))); };
+      hidden = logical_or(hidden, gt(positions(-1), unsqueeze(positions(-2), 1)));
+    }
+    return masked_fill(softmax(masked_fill(s, hidden, -1e30)), hidden, 0);
+  }
+
+  static Tensor softmax_gradient(const Tensor& p, const Tensor& dp) {
+    if (grad_enabled()) return p * (dp - sum(dp * p, {-1}, true));
+    const Tensor ds(p.shape(), p.dtype(), p.device());
+    kernels::Launch launch(p.device());
+    kernels::softmax_grad(launch, false, p, dp, ds);
+    return ds;
+  }
+};
+
+Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
+Tensor expand_leading(const Tensor& x, Shape to) {
+  to.push_back(x.size(-2));
+  to.push_back(x.size(-1));
+  return expand(x, to);
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& o) {
+  const Scope scope(Attention::info.name);
+  check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2,
+        "queries {}, keys {} and values {} need at least two dimensions", q.shape(), k.shape(),
+        v.shape());
+  check(q.size(-1) == k.size(-1), "queries have {} features, keys {}", q.size(-1), k.size(-1));
+  check(k.size(-2) == v.size(-2), "{} keys and {} values", k.size(-2), v.size(-2));
+  check(is_float(q.dtype()), "of {} elements (convert them to a float dtype)", q.dtype());
+  check(!o.mask || !o.causal, "a mask and causal (a mask can say both)");
+  const Shape batch = broadcast(broadcast(leading(q), leading(k)), leading(v));
+  Tensor mask, bias;
+  if (o.mask) {
+    check(o.mask.dtype() == boolean || is_float(o.mask.dtype()),
+          "the mask is {}, not bool or a float", o.mask.dtype());
+    Shape scores = batch;
+    scores.push_back(q.size(-2));
+    scores.push_back(k.size(-2));
+    (o.mask.dtype() == boolean ? mask : bias) = expand(o.mask, scores);
+  }
+  const double features = double(std::max<int64_t>(1, q.size(-1)));
+  const AttentionRule rule{o.causal, o.scale.value_or(1 / std::sqrt(features)),
+                           draw_dropout(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
+  return call<Attention>(expand_leading(q, batch), expand_leading(k, batch),
+                         expand_leading(v, batch), mask, bias, rule);
+}
+
+}  // namespace mixtape
