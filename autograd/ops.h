@@ -281,7 +281,8 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
 Tensor outer(const Tensor& a, const Tensor& b);  // [m], [n] -> [m, n]
 Tensor dot(const Tensor& a, const Tensor& b);    // [n], [n] -> []
 // Einstein's sums: einsum("bik,bkj->bij", {a, b}); "..." stands for broadcast dimensions, a letter
-// twice in one operand for its diagonal; without "->" letters that occur once, in order.
+// twice in one operand for its diagonal; without "->" the result has the letters that occur once,
+// sorted.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

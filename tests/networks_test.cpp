@@ -61,6 +61,65 @@ TEST(Dot, SumsNarrowNumbersInF32) {
   EXPECT_EQ(dot(ones({4}, f16), ones({4})).dtype(), f32) << "the widest of its inputs";
 }
 
+// --- einsum ---
+
+TEST(Einsum, RefusesWhatDoesNotFit) {
+  const Tensor a = ones({2, 3}), b = ones({4, 5});
+  EXPECT_ERROR(einsum("ij,jk->ik", {a, b}), "einsum: sizes of 'j' differ: 3 and 4");
+  EXPECT_ERROR(einsum("ii->i", {a}), "sizes of 'i' differ: 2 and 3");
+  EXPECT_ERROR(einsum("ii", {ones({1, 3})}), "sizes of 'i' differ: 1 and 3");
+  EXPECT_ERROR(einsum("...i,...", {a, ones({4})}),
+               "sizes of dimension -1 of '...' differ: 2 and 4");
+  EXPECT_ERROR(einsum("ij,jk", {a}), "2 terms for 1 operands");
+  EXPECT_ERROR(einsum("", {}), "1 terms for 0 operands");
+  EXPECT_ERROR(einsum("ijk", {a}), "'ijk' names 3 dimensions of an operand of shape [2, 3]");
+  EXPECT_ERROR(einsum("i", {a}), "'i' names 1 dimensions of an operand of shape [2, 3]");
+  EXPECT_ERROR(einsum("...ijk", {a}), "'...ijk' names 3 dimensions");
+  EXPECT_ERROR(einsum("...i...", {a}), "'...i...' has '...' twice");
+  EXPECT_ERROR(einsum("i1", {a}), "'1' in 'i1' is no letter");
+  EXPECT_ERROR(einsum("..", {a}), "'.' in '..' is no letter");
+  EXPECT_ERROR(einsum("ij->k", {a}), "the result names 'k', which no operand has");
+  EXPECT_ERROR(einsum("ij->jj", {a}), "the result names 'j' twice");
+  EXPECT_ERROR(einsum("ij->......", {ones({2, 3, 4})}), "'ij' names 2 dimensions");
+  EXPECT_ERROR(einsum("ij->i->j", {a}), "'-' in 'i->j' is no letter");
+  EXPECT_ERROR(einsum("ij,kl", {a, ones({2, 2}, f64)}), "different dtypes: f32 and f64");
+}
+
+TEST(Einsum, WithoutAnArrowSortsWhatOccursOnce) {
+  const Tensor a = count({2, 3}), b = count({3, 4});
+  EXPECT_EQ(to_vector(einsum("ba", {a})), to_vector(a.t()));
+  EXPECT_EQ(einsum("zj,jB", {a, b}).shape(), Shape({4, 2})) << "capitals first";
+  EXPECT_EQ(einsum("b...", {ones({2, 3, 4})}).shape(), Shape({3, 4, 2}));
+  EXPECT_EQ(einsum("...", {ones({})}).shape(), Shape());
+}
+
+TEST(Einsum, SumsAnEllipsisThatTheResultLeavesOut) {
+  const Tensor a = count({2, 3});
+  EXPECT_EQ(to_vector(einsum("i...->i", {a})), (Values{3, 12}));
+  EXPECT_EQ(einsum("i->i...", {ones({2})}).shape(), Shape({2}));
+}
+
+struct Largest : Observer {
+  int64_t elements = 0;
+  void after(const Call&, const Tensor& result) override {
+    elements = std::max(elements, result.numel());
+  }
+};
+
+TEST(Einsum, MultipliesTheCheapestPairFirst) {
+  const Tensor a = ones({20, 20}), v = ones({20});
+  Largest seen;
+  const Observe watch(seen);
+  EXPECT_EQ(einsum("ij,jk,kl,l->i", {a, a, a, v}).at(0), 8000);
+  EXPECT_LE(seen.elements, 400) << "matrices times vectors";
+  EXPECT_EQ(einsum("i,ij,j->", {v, a, v}).item(), 400);
+}
+
+TEST(Einsum, IsLowUnderAutocast) {
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(einsum("ij,jk->ik", {ones({2, 3}), ones({3, 4})}).dtype(), bf16);
+}
+
 // --- convolutions ---
 
 TEST(Convolutions, RefuseWhatDoesNotFit) {

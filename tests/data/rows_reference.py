@@ -201,6 +201,14 @@ ROWS = {
     "cross_entropy_of_large": lambda x, t: F.cross_entropy(x + 8192, t, reduction="none"),
     "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
 }
+for name, equation in {
+    "matmul_einsum_product": "ik,kj->ji", "matmul_einsum_implicit": "b...k,kb",
+    "matmul_einsum_heads": "bqhd,bkhd->bhqk", "matmul_einsum_ellipsis": "...ij,...jk->...ik",
+    "sum_einsum_ones": "ij,jk->k", "matmul_einsum_diagonals": "iijk,kli->jl",
+    "matmul_einsum_three": "ab,bcd,de->ace", "sum_einsum_trace": "ii", "sum_einsum_lone": "ij,kl->jl",
+    "mul_einsum_elements": "...,i...->...i",
+}.items():
+    ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
 for name in """abs add clone cos div dot eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
         minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh where""".split():

@@ -5,6 +5,15 @@ namespace mixtape::tests {
 
 namespace {
 
+OpCase einsum_case(std::string label, const char* equation, std::vector<Input> inputs,
+                   std::string op = "matmul") {
+  return {.op = std::move(op),
+          .inputs = std::move(inputs),
+          .run = [equation](In x) { return einsum(equation, x); },
+          .label = "einsum_" + label,
+          .tolerance = 8};
+}
+
 // The gradient of f with respect to an image of this shape, recorded: what is linear in x[0].
 auto gradient_of(std::function<Tensor(const Tensor&)> f, Shape shape) {
   return [f, shape](In x) {
@@ -72,6 +81,16 @@ std::vector<OpCase> products() {
        .run = [](In x) { return addmm(x[0], x[1], x[2], {.alpha = 3}); },
        .label = "column",
        .tolerance = 8},
+      einsum_case("product", "ik,kj->ji", {{{3, 4}}, {{4, 2}}}),
+      einsum_case("implicit", "b...k,kb", {{{2, 3, 1, 4}}, {{4, 2}}}),
+      einsum_case("heads", "bqhd, bkhd -> bhqk", {{{2, 3, 2, 4}}, {{2, 5, 2, 4}}}),
+      einsum_case("ellipsis", "...ij,...jk->...ik", {{{2, 1, 3, 4}}, {{5, 4, 2}}}),
+      einsum_case("ones", "ij,jk->k", {{{3, 1}}, {{4, 2}}}, "sum"),
+      einsum_case("diagonals", "iijk,kli->jl", {{{3, 3, 2, 4}}, {{4, 2, 3}}}),
+      einsum_case("three", "ab,bcd,de->ace", {{{2, 3}}, {{3, 2, 4}}, {{4, 2}}}),
+      einsum_case("trace", "ii", {{{4, 4}}}, "sum"),
+      einsum_case("lone", "ij,kl->jl", {{{2, 3}}, {{4, 2}}}, "sum"),
+      einsum_case("elements", "...,i...->...i", {{{2, 3}}, {{4, 2, 3}}}, "mul"),
       {.op = "linear",
        .inputs = {{{2, 3, 4}}, {{5, 4}}, {{5}}},
        .run = [](In x) { return linear(x[0], x[1], x[2]); },

@@ -1,0 +1,255 @@
+// Einstein's sums. Every dimension of every operand gets the name of an axis; then operands are
+// multiplied two at a time, the cheapest pair first, each time as one batched matrix product of
+// operands whose axes were permuted into those of the batch, its own, and the summed ones.
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace {
+
+using Axis = int;  // a letter, or a dimension of "...": -1 for its last, -2 for the one before, ...
+using Axes = std::vector<Axis>;
+
+bool contains(const Axes& axes, Axis a) { return std::ranges::find(axes, a) != axes.end(); }
+Axes only(const Axes& axes, const auto& wanted) {
+  Axes result;
+  std::ranges::copy_if(axes, std::back_inserter(result), wanted);
+  return result;
+}
+
+// "i...j" of an operand or the result; `dots` is how many dimensions "..." stands for.
+Axes parse_term(std::string_view term, int dots) {
+  Axes axes;
+  for (size_t i = 0; i < term.size(); ++i) {
+    if (term.substr(i, 3) == "...") {
+      for (Axis a = -dots; a < 0; ++a) axes.push_back(a);
+      i += 2;
+    } else {
+      check((term[i] >= 'a' && term[i] <= 'z') || (term[i] >= 'A' && term[i] <= 'Z'),
+            "'{}' in '{}' is no letter", term[i], term);
+      axes.push_back(term[i]);
+    }
+  }
+  return axes;
+}
+
+std::vector<std::string_view> split_terms(std::string_view text) {
+  std::vector<std::string_view> terms;
+  for (;;) {
+    const size_t comma = text.find(',');
+    terms.push_back(text.substr(0, comma));
+    if (comma == text.npos) return terms;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// How many dimensions of x the "..." of its term stands for.
+int dotted(std::string_view term, const Tensor& x) {
+  const size_t dots = term.find("...");
+  const int letters = int(term.size()) - (dots == term.npos ? 0 : 3);
+  check(dots == term.npos || term.find("...", dots + 1) == term.npos, "'{}' has '...' twice", term);
+  check(dots == term.npos ? letters == x.rank() : letters <= x.rank(),
+        "'{}' names {} dimensions of an operand of shape {}", term, letters, x.shape());
+  return x.rank() - letters;
+}
+
+struct Operand {
+  Tensor x;
+  Axes axes;
+
+  // The diagonal of dimensions a < b, as the last.
+  void take_diagonal(int a, int b) {
+    const int64_t n = x.size(a);
+    Dims order;
+    Shape shape;
+    for (int d = 0; d < x.rank(); ++d)
+      if (d != a && d != b) {
+        order.push_back(d);
+        shape.push_back(x.size(d));
+      }
+    order.insert(order.end(), {a, b});
+    shape.push_back(n * n);
+    x = slice(reshape(permute(x, order), shape), -1, 0, n * n, n + 1);
+    axes.push_back(axes[size_t(a)]);
+    axes.erase(axes.begin() + b);
+    axes.erase(axes.begin() + a);
+  }
+  void sum_all_but(const auto& wanted) {
+    Dims summed;
+    for (int d = 0; d < x.rank(); ++d)
+      if (!wanted(axes[size_t(d)])) summed.push_back(d);
+    if (!summed.empty()) x = sum(x, summed);
+    axes = only(axes, wanted);
+  }
+  Tensor permuted(const Axes& to) const {
+    Dims order;
+    for (const Axis a : to) order.push_back(int(std::ranges::find(axes, a) - axes.begin()));
+    return permute(x, order);
+  }
+};
+
+class Einsum {
+ public:
+  Einsum(std::string_view equation, const std::vector<Tensor>& operands) {
+    const size_t arrow = equation.find("->");
+    const auto terms = split_terms(equation.substr(0, arrow));
+    check(terms.size() == operands.size(), "{} terms for {} operands", terms.size(),
+          operands.size());
+    int dots = 0;  // the most dimensions that a "..." stands for
+    for (size_t i = 0; i < terms.size(); ++i) {
+      const int here = dotted(terms[i], operands[i]);
+      operands_.push_back({operands[i], parse_term(terms[i], here)});
+      dots = std::max(dots, here);
+    }
+    for (const Operand& o : operands_) measure(o);
+    result_ = arrow == equation.npos ? implied_result(dots)
+                                     : parse_term(equation.substr(arrow + 2), dots);
+    for (const Axis a : result_) {
+      check(std::ranges::count(result_, a) == 1, "the result names {} twice", name(a));
+      check(size(a) >= 0, "the result names {}, which no operand has", name(a));
+    }
+    for (Operand& o : operands_) simplify(o);
+  }
+
+  Tensor run() {
+    while (operands_.size() > 1) {
+      const auto [i, j] = cheapest_pair();
+      const Operand b = take(j), a = take(i);
+      operands_.push_back(multiply(a, b));
+    }
+    operands_[0].sum_all_but([&](Axis a) { return contains(result_, a); });
+    return operands_[0].permuted(result_);
+  }
+
+ private:
+  static std::string name(Axis a) {
+    return a < 0 ? fmt::format("dimension {} of '...'", a) : fmt::format("'{}'", char(a));
+  }
+  int64_t& size(Axis a) { return sizes_[size_t(a + max_rank)]; }
+  int64_t size(const Axes& axes) {
+    int64_t product = 1;
+    for (const Axis a : axes) product *= size(a);
+    return product;
+  }
+
+  // A size of 1 gives way to any other.
+  void measure(const Operand& o) {
+    for (int d = 0; d < o.x.rank(); ++d) {
+      int64_t& known = size(o.axes[size_t(d)]);
+      const int64_t here = o.x.size(d);
+      check(known < 0 || known == here || known == 1 || here == 1, "sizes of {} differ: {} and {}",
+            name(o.axes[size_t(d)]), known, here);
+      if (known < 0 || known == 1) known = here;
+    }
+  }
+  Axes implied_result(int dots) const {
+    Axes all;
+    for (const Operand& o : operands_) all.insert(all.end(), o.axes.begin(), o.axes.end());
+    Axes once = only(all, [&](Axis a) { return a > 0 && std::ranges::count(all, a) == 1; });
+    std::ranges::sort(once);
+    for (Axis a = -1; a >= -dots; --a) once.insert(once.begin(), a);
+    return once;
+  }
+
+  // Takes diagonals, and drops dimensions of size 1 that stand beside larger ones.
+  void simplify(Operand& o) {
+    for (int b = 1; b < int(o.axes.size()); ++b) {
+      const int a = int(std::ranges::find(o.axes, o.axes[size_t(b)]) - o.axes.begin());
+      if (a == b) continue;
+      check(o.x.size(a) == o.x.size(b), "sizes of {} differ: {} and {}", name(o.axes[size_t(a)]),
+            o.x.size(a), o.x.size(b));
+      o.take_diagonal(a, b);
+      b = 0;
+    }
+    for (int d = int(o.axes.size()) - 1; d >= 0; --d)
+      if (o.x.size(d) == 1 && size(o.axes[size_t(d)]) != 1) {
+        o.x = squeeze(o.x, d);
+        o.axes.erase(o.axes.begin() + d);
+      }
+  }
+
+  Operand take(size_t i) {
+    Operand o = std::move(operands_[i]);
+    operands_.erase(operands_.begin() + int64_t(i));
+    return o;
+  }
+
+  // By the number of multiplications.
+  std::pair<size_t, size_t> cheapest_pair() {
+    std::pair<size_t, size_t> best;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < operands_.size(); ++i)
+      for (size_t j = i + 1; j < operands_.size(); ++j) {
+        double cost = 1;
+        for (const Axis a : operands_[i].axes) cost *= double(size(a));
+        for (const Axis a : operands_[j].axes)
+          if (!contains(operands_[i].axes, a)) cost *= double(size(a));
+        if (cost >= least) continue;
+        least = cost;
+        best = {i, j};
+      }
+    return best;
+  }
+
+  // a and b are no longer among the operands.
+  Operand multiply(Operand a, Operand b) {
+    const auto needed = [&](Axis axis) {
+      return contains(result_, axis) || std::ranges::any_of(operands_, [&](const Operand& o) {
+               return contains(o.axes, axis);
+             });
+    };
+    a.sum_all_but([&](Axis axis) { return needed(axis) || contains(b.axes, axis); });
+    b.sum_all_but([&](Axis axis) { return needed(axis) || contains(a.axes, axis); });
+    const auto in_both = [&](Axis axis) { return contains(b.axes, axis); };
+    const Axes batch = only(a.axes, [&](Axis x) { return in_both(x) && needed(x); });
+    const Axes summed = only(a.axes, [&](Axis x) { return in_both(x) && !needed(x); });
+    const Axes of_a = only(a.axes, [&](Axis x) { return !in_both(x); });
+    const Axes of_b = only(b.axes, [&](Axis x) { return !contains(a.axes, x); });
+
+    Axes axes = batch;
+    axes.insert(axes.end(), of_a.begin(), of_a.end());
+    axes.insert(axes.end(), of_b.begin(), of_b.end());
+    const Tensor left = matrices(a, batch, of_a, summed), right = matrices(b, batch, summed, of_b);
+    Shape shape;
+    for (const Axis axis : axes) shape.push_back(size(axis));
+    return {reshape(summed.empty() ? mul(left, right) : matmul(left, right), shape), axes};
+  }
+
+  // Matrices [batch..., rows, columns].
+  Tensor matrices(const Operand& o, const Axes& batch, const Axes& rows, const Axes& columns) {
+    Axes order = batch;
+    order.insert(order.end(), rows.begin(), rows.end());
+    order.insert(order.end(), columns.begin(), columns.end());
+    Shape shape;
+    for (const Axis axis : batch) shape.push_back(size(axis));
+    shape.push_back(size(rows));
+    shape.push_back(size(columns));
+    return reshape(o.permuted(order), shape);
+  }
+
+  std::vector<Operand> operands_;
+  Axes result_;
+  std::array<int64_t, 128 + max_rank> sizes_ = [] {
+    std::array<int64_t, 128 + max_rank> unknown;
+    unknown.fill(-1);
+    return unknown;
+  }();
+};
+
+}  // namespace
+
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands) {
+  const Scope scope("einsum");
+  std::string text(equation);
+  std::erase(text, ' ');
+  return Einsum(text, operands).run();
+}
+
+}  // namespace mixtape
