@@ -61,7 +61,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     Tensor s = matmul(q, k.t(), {.out = statistics(q.dtype())}) * rule.scale;
     if (bias) s = s + cast(bias, s.dtype());
     Tensor hidden = eq(s, -std::numeric_limits<double>::infinity());
-    if (mask) hidden = logical_or(hidden, eq(mask, 0));
+    if (mask) hidden = logical_or(hidden, logical_not(mask));
     if (rule.causal) {
       const auto positions = [&](int dim) { return arange(0, double(s.size(dim))); };
       hidden = logical_or(hidden, gt(positions(-1), unsqueeze(positions(-2), 1)));
