@@ -64,19 +64,9 @@ struct Operand {
   Tensor x;
   Axes axes;
 
-  // The diagonal of dimensions a < b, as the last.
+  // Dimensions a < b give way to a last one, their diagonal.
   void take_diagonal(int a, int b) {
-    const int64_t n = x.size(a);
-    Dims order;
-    Shape shape;
-    for (int d = 0; d < x.rank(); ++d)
-      if (d != a && d != b) {
-        order.push_back(d);
-        shape.push_back(x.size(d));
-      }
-    order.insert(order.end(), {a, b});
-    shape.push_back(n * n);
-    x = slice(reshape(permute(x, order), shape), -1, 0, n * n, n + 1);
+    x = diagonal(x, 0, a, b);
     axes.push_back(axes[size_t(a)]);
     axes.erase(axes.begin() + b);
     axes.erase(axes.begin() + a);
