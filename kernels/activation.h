@@ -218,4 +218,7 @@ struct LogSigmoid {  // -softplus(-x)
   }
 };
 
+using Activations = OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid,
+                           Hardsigmoid, Hardswish, Mish, Tanh, Softsign, Softplus, LogSigmoid>;
+
 }  // namespace mixtape::kernels

@@ -42,6 +42,8 @@ template <class... Ops>
 struct OpList {
   static constexpr int size = sizeof...(Ops);
 };
+template <class... A, class... B>
+OpList<A..., B...> joined(OpList<A...>, OpList<B...>);
 
 // What integers of every width compute in: 64 bits that wrap around, with x / 0 = x % 0 = 0.
 struct Whole {

@@ -283,10 +283,9 @@ struct Not {
   }
 };
 
-using UnaryOps =
-    OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid, Hardsigmoid, Hardswish,
-           Mish, Tanh, Softsign, Softplus, LogSigmoid, Neg, Abs, Sign, Floor, Ceil, Round, Trunc,
-           Clamp, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin,
-           Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not>;
+using UnaryOps = decltype(joined(
+    Activations{}, OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt,
+                          Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan,
+                          Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not>{}));
 
 }  // namespace mixtape::kernels

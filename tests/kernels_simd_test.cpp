@@ -1,6 +1,6 @@
-// The lanes of simd.h against the standard library in double, lane by lane, and the thread pool.
+// The functions of lanes against the standard library in double, lane by lane, and the thread pool.
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_binary.h"
 
 #include <gtest/gtest.h>
 
@@ -103,29 +103,46 @@ TEST(Simd, WholePowersHaveWholeLogarithms) {
     EXPECT_EQ(exp2(Lanes<float>(static_cast<float>(k)))[0], std::ldexp(1.0f, k));
 }
 
-// The angle of every pair of special values, and of pairs of bit patterns.
-TEST(Simd, AnglesAreAccurate) {
+// see(a, b) for every pair of special values, for pairs of bit patterns, and where models live.
+template <class F>
+void for_pairs(F see) {
   const float inf = std::numeric_limits<float>::infinity();
-  const float special[] = {0,  -0.0f,     inf,        -inf,     std::nanf(""), 1,
-                           -1, 0x1p-149f, -0x1p-149f, 0x1p127f, 3e-20f};
-  double worst = 0;
-  const auto see = [&](float y, float x) {
-    const float got = atan2(Lanes<float>(y), Lanes<float>(x))[3];
-    const double want = std::atan2(static_cast<double>(y), static_cast<double>(x));
-    worst = std::max(worst, ulps(got, want));
-    EXPECT_TRUE(std::isnan(want) || std::signbit(got) == std::signbit(want)) << y << ' ' << x;
-  };
-  for (const float y : special)
-    for (const float x : special) see(y, x);
+  const float special[] = {0,          -0.0f,     inf,      -inf,   std::nanf(""), 1,
+                           -1,         2,         3,        -3,     0.5f,          0x1p-149f,
+                           -0x1p-149f, 0x1p-126f, 0x1p127f, 3e-20f, 1.000001f,     -1234.5f};
+  for (const float a : special)
+    for (const float b : special) see(a, b);
   uint32_t bits = 1;
-  const auto next = [&] { return std::bit_cast<float>(bits = bits * 1664525u + 1013904223u); };
+  const auto next = [&] { return bits = bits * 1664525u + 1013904223u; };
   for (int i = 0; i < 200000; ++i) {
-    const float y = next();
-    see(y, next());
+    const float a = std::bit_cast<float>(next());
+    see(a, std::bit_cast<float>(next()));
   }
-  for (int i = 0; i < 4000; ++i)
-    see(std::sin(static_cast<float>(i)), std::cos(static_cast<float>(3 * i)));
-  EXPECT_LE(worst, 2.5);
+  const auto moderate = [&] { return static_cast<float>(next()) * 0x1p-29f - 4.0f; };
+  for (int i = 0; i < 200000; ++i) {
+    const float a = moderate();
+    see(a, moderate());
+    see(std::abs(a) * 1000, a);
+  }
+}
+
+TEST(Simd, FunctionsOfTwoAreAccurate) {
+  double worst_angle = 0, worst_power = 0;
+  for_pairs([&](float a, float b) {
+    const Lanes<float> x = a, y = b;
+    const double da = a, db = b;
+    const float angle = atan2(x, y)[3];
+    worst_angle = std::max(worst_angle, ulps(angle, std::atan2(da, db)));
+    EXPECT_TRUE(std::isnan(angle) || std::signbit(angle) == std::signbit(std::atan2(da, db)))
+        << a << ' ' << b;
+    worst_power = std::max(worst_power, ulps(pow(x, y)[5], std::pow(da, db)));
+    const float rest = fmod(x, y)[9], want = std::fmod(a, b);
+    EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
+                                 : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
+        << a << " % " << b << ": " << rest;
+  });
+  EXPECT_LE(worst_angle, 2.5);
+  EXPECT_LE(worst_power, 0.501);
 }
 
 TEST(Simd, CirclesAreExactlyReduced) {

@@ -1,7 +1,7 @@
 #pragma once
 // What elementwise kernels compute on: floats as lanes, integers one at a time as Whole.
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_binary.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/elementwise.h"
 
@@ -22,7 +22,9 @@ struct Elements<T> {
 // The elements from p on; a narrower type than T is widened.
 template <class T, class S>
 [[gnu::always_inline]] inline typename Elements<T>::type get(const S* p) {
-  if constexpr (std::is_integral_v<T>)
+  if constexpr (std::is_same_v<T, bool>)
+    return Whole(*reinterpret_cast<const uint8_t*>(p));  // g++ 12 makes no vectors of !bool
+  else if constexpr (std::is_integral_v<T>)
     return Whole(*p);
   else
     return load<S, math_t<T>>(p);

@@ -29,11 +29,14 @@ void convert_strip(void* const* p, int64_t n, const void*) {
 
 template <class Word>
 void where_strip(void* const* p, int64_t n, const void*) {
-  const bool* const condition = static_cast<const bool*>(p[0]);
+  const uint8_t* const condition = static_cast<const uint8_t*>(p[0]);
   const Word* const a = static_cast<const Word*>(p[1]);
   const Word* const b = static_cast<const Word*>(p[2]);
   Word* const c = static_cast<Word*>(p[3]);
-  for (int64_t i = 0; i < n; ++i) c[i] = condition[i] ? a[i] : b[i];
+  for (int64_t i = 0; i < n; ++i) {  // a choice by masks becomes vectors, one by ?: does not
+    const Word from_a = static_cast<Word>(-int64_t{condition[i] != 0});
+    c[i] = static_cast<Word>((a[i] & from_a) | (b[i] & ~from_a));
+  }
 }
 
 template <class Word>

@@ -315,31 +315,7 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   const Lanes<float> rest = (0.5f * detail::pi - p) + 0.5f * detail::pi_low;
   return copysign(select(large, rest, p), x);
 }
-// The angle of the point (x, y).
-[[gnu::always_inline]] inline Lanes<float> atan2(Lanes<float> y, Lanes<float> x) {
-  const Lanes<float> ax = abs(x), ay = abs(y), infinity = __builtin_inff();
-  const Mask<float> steep = ay > ax, left{detail::bits(x) < 0};  // -0 is on the left
-  const Lanes<float> small = select(steep, ax, ay), large = select(steep, ay, ax);
-  const Lanes<float> ratio =
-      select(large == 0.0f, 0.0f, select(small == infinity, 1.0f, small / large));
-  const Lanes<float> p = detail::small_atan(ratio);
-  const Lanes<float> first = select(steep, (0.5f * detail::pi - p) + 0.5f * detail::pi_low, p);
-  const Lanes<float> angle = select(left, (detail::pi - first) + detail::pi_low, first);
-  return select((x != x) | (y != y), x + y, copysign(angle, y));
-}
-
-// What has no vector form, and all of double, goes to the standard library, one lane at a time.
-template <class T>
-[[gnu::always_inline]] inline Lanes<T> pow(Lanes<T> x, Lanes<T> y) {
-  return detail::each(x, y, [](T a, T b) { return std::pow(a, b); });
-}
-template <class T>
-[[gnu::always_inline]] inline Lanes<T> fmod(Lanes<T> x, Lanes<T> y) {
-  return detail::each(x, y, [](T a, T b) { return std::fmod(a, b); });
-}
-[[gnu::always_inline]] inline Lanes<double> atan2(Lanes<double> y, Lanes<double> x) {
-  return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
-}
+// double goes to the standard library, one lane at a time.
 [[gnu::always_inline]] inline Lanes<double> exp(Lanes<double> x) {
   return detail::each(x, [](double a) { return std::exp(a); });
 }

@@ -1,0 +1,103 @@
+#pragma once
+// Functions of two lanes. For float: atan2 as simd.h's functions are made; pow and fmod in double,
+// where they are right to half an ulp and exact. Lanes that are out of the ordinary (infinities,
+// NaN, powers of negative numbers) go one by one, as all of double does.
+
+#include "kernels/cpu/simd.h"
+
+namespace mixtape::kernels::cpu {
+
+// The angle of the point (x, y).
+[[gnu::always_inline]] inline Lanes<float> atan2(Lanes<float> y, Lanes<float> x) {
+  const Lanes<float> ax = abs(x), ay = abs(y), infinity = __builtin_inff();
+  const Mask<float> steep = ay > ax, left{detail::bits(x) < 0};  // -0 is on the left
+  const Lanes<float> small = select(steep, ax, ay), large = select(steep, ay, ax);
+  const Lanes<float> ratio =
+      select(large == 0.0f, 0.0f, select(small == infinity, 1.0f, small / large));
+  const Lanes<float> p = detail::small_atan(ratio);
+  const Lanes<float> first = select(steep, (0.5f * detail::pi - p) + 0.5f * detail::pi_low, p);
+  const Lanes<float> angle = select(left, (detail::pi - first) + detail::pi_low, first);
+  return select((x != x) | (y != y), x + y, copysign(angle, y));
+}
+
+namespace detail {
+
+// f on the lanes of a and b as double, in two halves, where they are `regular`, else exact(a, b).
+template <class F, class G>
+[[gnu::always_inline]] inline Lanes<float> in_double(Lanes<float> a, Lanes<float> b,
+                                                     Mask<float> regular, F f, G exact) {
+  const auto x = select(regular, a, 1.0f).v, y = select(regular, b, 1.0f).v;
+  const auto half = [&](Floats8 from_x, Floats8 from_y) {
+    const Lanes<double> z = f(Lanes<double>(__builtin_convertvector(from_x, Doubles8)),
+                              Lanes<double>(__builtin_convertvector(from_y, Doubles8)));
+    return __builtin_convertvector(z.v, Floats8);
+  };
+  Lanes<float> c = joined(half(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
+                               __builtin_shufflevector(y, y, 0, 1, 2, 3, 4, 5, 6, 7)),
+                          half(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15),
+                               __builtin_shufflevector(y, y, 8, 9, 10, 11, 12, 13, 14, 15)));
+  if (any(!regular)) [[unlikely]]
+    for (int i = 0; i < 16; ++i)
+      if (!regular[i]) c.v[i] = exact(float(a.v[i]), float(b.v[i]));
+  return c;
+}
+
+// Adding it leaves the rounded integer in the low bits.
+inline constexpr double whole_magic = 0x1.8p52;
+[[gnu::always_inline]] inline Lanes<double> magic_lanes() { return whole_magic; }
+
+// log2(x) for x > 0: x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) by its series
+// in s = (m - 1) / (m + 1).
+[[gnu::always_inline]] inline Lanes<double> log2_series(Lanes<double> x) {
+  const Bits<double> base = Bits<double>{} + 0x3fe6a09e667f3bcd;  // sqrt(1/2)
+  const Bits<double> offset = bits(x) - base;
+  const Lanes<double> n = from_bits<double>((offset >> 52) + bits(magic_lanes())) - whole_magic;
+  const Lanes<double> m = from_bits<double>((offset & 0xfffffffffffff) + base);
+  const Lanes<double> s = (m - 1.0) / (m + 1.0);
+  const Lanes<double> series =
+      polynomial(s * s, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0);
+  return fma(s * 2.8853900817779268, series, n);  // 2 / ln 2
+}
+// 2^t for |t| <= 300, by the series of e^(r ln 2) with |r| <= 1/2.
+[[gnu::always_inline]] inline Lanes<double> exp2_series(Lanes<double> t) {
+  const Lanes<double> shifted = t + whole_magic,
+                      z = (t - (shifted - whole_magic)) * 0.6931471805599453;
+  const Bits<double> n = bits(shifted) - bits(magic_lanes());
+  return from_bits<double>((n + 1023) << 52) * polynomial(z, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                                                          1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6,
+                                                          0.5, 1.0, 1.0);
+}
+
+}  // namespace detail
+
+[[gnu::always_inline]] inline Lanes<float> pow(Lanes<float> x, Lanes<float> y) {
+  const Lanes<float> infinity = __builtin_inff();
+  const Mask<float> regular = (x > 0.0f) & (x < infinity) & (abs(y) < infinity);
+  return detail::in_double(
+      x, y, regular,
+      [](Lanes<double> a, Lanes<double> b) {
+        const Lanes<double> t = b * detail::log2_series(a);
+        return detail::exp2_series(select(t > 300.0, 300.0, select(t < -300.0, -300.0, t)));
+      },
+      [](float a, float b) { return std::pow(a, b); });
+}
+// The rest of x / y toward zero. While the quotient is below 2^28, double holds all of it exactly.
+[[gnu::always_inline]] inline Lanes<float> fmod(Lanes<float> x, Lanes<float> y) {
+  const Mask<float> regular = (abs(x) < 0x1p28f * abs(y)) & (abs(y) < __builtin_inff());
+  const Lanes<float> r = detail::in_double(
+      x, y, regular, [](Lanes<double> a, Lanes<double> b) { return a - trunc(a / b) * b; },
+      [](float a, float b) { return std::fmod(a, b); });
+  return copysign(r, x);
+}
+
+[[gnu::always_inline]] inline Lanes<double> atan2(Lanes<double> y, Lanes<double> x) {
+  return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
+}
+[[gnu::always_inline]] inline Lanes<double> pow(Lanes<double> x, Lanes<double> y) {
+  return detail::each(x, y, [](double a, double b) { return std::pow(a, b); });
+}
+[[gnu::always_inline]] inline Lanes<double> fmod(Lanes<double> x, Lanes<double> y) {
+  return detail::each(x, y, [](double a, double b) { return std::fmod(a, b); });
+}
+
+}  // namespace mixtape::kernels::cpu
