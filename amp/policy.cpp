@@ -116,8 +116,8 @@ void check_plausible_path(std::string_view pattern) {
   check(!pattern.empty(), "an override without a name");
   if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
   const std::string text = plain(pattern);
-  if (text.size() < 5) return;  // too many short words are near: a module called attn, and atan
-  const size_t allowed = 2;
+  // Short names are near some op by chance: attn to atan, ln to le.
+  const size_t allowed = text.size() < 5 ? 0 : text.size() < 7 ? 1 : 2;
   std::vector<std::pair<size_t, std::string_view>> near;
   for (const OpInfo* op : all_ops())
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)

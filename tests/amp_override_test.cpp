@@ -121,7 +121,7 @@ TEST(Overrides, RejectMisspeltOps) {
                "for a module of that name, write 'matmull*'");
   EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override without a name");
   for (const char* path :
-       {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn"})
+       {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn", "ln", "scale"})
     EXPECT_EQ(test::error([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
 }
 
