@@ -149,10 +149,11 @@ struct LogSumExp {
     ctx.save_result(y);
     return y;
   }
-  // dx = exp(x - y) dy, and 0 where all x are -inf
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor x = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype());
-    return {exp(x - masked_fill(y, eq(y, -infinity), 0)) * dy};
+  // dx = softmax(x) dy, and 0 where all x are -inf. (exp(x - y) would lose the digits that y has.)
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
+    const Tensor none = eq(ctx.saved(1), -infinity),
+                 x = masked_fill(cast(ctx.saved(0), dy.dtype()), none, 0);
+    return {from_rows(softmax(as_rows(x, o)), x.shape(), o) * masked_fill(dy, none, 0)};
   }
 };
 

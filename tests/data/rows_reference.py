@@ -22,6 +22,22 @@ def conv_gradient_of_weight(dy, x):  # of a weight [3, 2, 2, 3]: images and chan
     return F.conv2d(x.transpose(0, 1), dy.transpose(0, 1)).transpose(0, 1)
 
 
+def scatter(x, dim, index, source):
+    """Where indices repeat the last counts, also for the gradient, which PyTorch gives to all of them."""
+    source = source[tuple(slice(n) for n in index.shape)]
+    place = torch.arange(index.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
+    last = x.new_zeros(x.shape, dtype=torch.int64).scatter(dim, index, place.expand(index.shape))
+    return x.scatter(dim, index, torch.where(last.gather(dim, index) == place, source, source.detach()))
+
+
+def place_windows(x):  # [3, 2, 4] to windows of 4, 2 apart, in [8, 2]
+    return sum(F.pad(window.t(), (0, 0, 2 * i, 4 - 2 * i)) for i, window in enumerate(x))
+
+
+def gradient_of_cumprod(dy, x):
+    return torch.autograd.grad((x.cumprod(1) * dy).sum(), x, create_graph=True)[0]
+
+
 def normed(training, mean=0.1, var=1.3, momentum=0.1, eps=1e-5):
     """batch_norm, and the running statistics after it."""
     def run(x, weight, bias):
@@ -103,9 +119,89 @@ ROWS = {
     "slice_chunks": lambda x: x[0:2] * x[4:6] + x[2:4],
     "slice_select": lambda x: x[:, -1] * x[:, 0],
     "place_slice": lambda x: 2 * x.new_zeros(5, 3).index_put((torch.tensor([1, 3]),), x),
+    "reshape_squeezed": lambda x: x.squeeze().squeeze(0).squeeze(-1),
+    "slice_split": lambda x: 2 * x[:, 2:5] + x[:, 1:2] * x[:, 5:6],
+    "slice_unbound": lambda x: x[:, 3] * x[:, 1] + x[:, 0],
+    "diagonal": lambda x: x.diagonal(-1),
+    "diagonal_of_planes": lambda x: x.diagonal(1, -1, 0),
+    "diagonal_beside_the_matrix": lambda x: x.expand(2, 3, 4).diagonal(7, -2, -1),
+    "place_diagonal": lambda x: 2 * torch.diagonal_scatter(x.new_zeros(3, 2, 4), x, 1, 0, 2),
+    "unfold": lambda x: x.unfold(1, 3, 1),
+    "unfold_overlapping": lambda x: x.unfold(-2, 4, 3),
+    "unfold_with_gaps": lambda x: x.unfold(1, 2, 4).unfold(2, 2, 1),
+    "fold": lambda x: 2 * place_windows(x),
+    "flip": lambda x: x.flip(0, -1),
+    "flip_all": lambda x: x.expand(3, 4).flip(0, 1),
+    "cat_roll": lambda x: x.roll(-8, -1),
+    "expand_repeat": lambda x: x.repeat(2, 3, 1),
+    "gather_repeat_interleave": lambda x: x.repeat_interleave(3, -2),
+    "tril_below": lambda x: x.tril(-1),
+    "triu": lambda x: x.triu(1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
+    "pad_and_crop": lambda x: F.pad(x, (-2, 3, 1, -2), value=0.5),
+    "gather_pad_reflect": lambda x: F.pad(x, (3, 2, 2, -1), mode="reflect"),
+    "gather_pad_replicate": lambda x: F.pad(x[None, None], (0, 4, 3, 1), mode="replicate")[0, 0],
+    "gather_pad_circular": lambda x: F.pad(x[None, None], (3, 2, 1, 2), mode="circular")[0, 0],
     "cat": lambda a, b: torch.cat([a, b]),
     "cat_stack": lambda a, b: torch.stack([a, b], 1),
+    # indexing and order
+    "gather": lambda x, i: x.gather(1, i),
+    "gather_of_a_corner": lambda x, i: x.gather(-3, i),
+    "gather_expanded": lambda x, i: x.expand(4, 4, 2).gather(1, i.expand(4, 3, 2)),
+    "gather_index_select": lambda x, i: x.index_select(0, i),
+    "gather_index_select_middle": lambda x, i: x.index_select(-2, i),
+    "gather_index": lambda x, i, j: x[i - 4, j],
+    "gather_index_mask": lambda x, mask: x[mask],
+    "gather_masked_select": torch.masked_select,
+    "gather_masked_select_broadcast": torch.masked_select,
+    "scatter": lambda x, i, source: scatter(x, 1, i, source),
+    "scatter_into_a_corner": lambda x, i, source: scatter(x, 0, i, source),
+    "scatter_index_put": lambda x, i, j, v: scatter(x.flatten(), 0, 3 * i + j, v.expand(6)).reshape(4, 3),
+    "scatter_index_put_mask": lambda x, mask, v: x.index_put((mask,), v),
+    "scatter_add": lambda x, i, source: x.scatter_add(1, i, source),
+    "scatter_add_into_a_corner": lambda x, i, source: x.scatter_add(0, i, source[:, :, :1]),
+    "scatter_add_index_add": lambda x, i, source: x.index_add(1, i, source),
+    "scatter_add_index_put": lambda x, i, j, v: x.index_put((i, j), v, accumulate=True),
+    "scatter_add_of_gather": lambda x, i: 2 * x.new_zeros(5, 2, 4).scatter_add(0, i, x),
+    "argsort": lambda x: x.argsort(1, descending=True),
+    "argsort_of_ties": lambda x: x.sort(dim=1, stable=True)[1],
+    "argsort_of_ties_descending": lambda x: x.sort(dim=0, descending=True, stable=True)[1],
+    "gather_sort": lambda x: x.sort()[0],
+    "gather_sort_first": lambda x: x.sort(0, descending=True)[0],
+    "gather_sort_of_ties": lambda x: x.sort(dim=0, descending=True, stable=True)[0],
+    "topk": lambda x: x.topk(2, 0)[1],
+    "gather_topk": lambda x: x.topk(4, 1, largest=False)[0],
     # reductions
+    "prod": lambda x: x.prod(1),
+    "prod_of_ties": lambda x: x.prod(1),
+    "prod_all": lambda x: (x + 0.5).prod(),
+    "prod_first_and_last": lambda x: x.prod(2, True).prod(0, True),
+    "prod_with_zeros": lambda x, mask: x.masked_fill(mask, 0).prod(0),
+    "any": lambda x: (x > 1).any(1),
+    "any_of_ties": lambda x: x.any(0),
+    "all": lambda x: x.all().reshape(1, 1),
+    "all_of_ties": lambda x: x.all(1, True),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "logsumexp_of_large": lambda x: x.logsumexp(-1),
+    "logsumexp_first_and_last": lambda x: x.logsumexp((0, 2), True),
+    "norm": lambda x: x.norm(2, 1),
+    "norm_1": lambda x: x.norm(1, (0, -1), True),
+    "norm_of_ties": lambda x: x.norm(1, 0),
+    "norm_infinity": lambda x: x.norm(math.inf, 0),
+    "norm_infinity_of_ties": lambda x: x.norm(math.inf, 1),
+    "norm_of_order": lambda x: x.norm(2.5),
+    "norm_3_of_ties": lambda x: x.norm(3),
+    "norm_of_negative_order": lambda x: x.norm(-1.5, 1),
+    "norm_0": lambda x: x.norm(0, 1) + 0 * x.sum(),  # a gradient of zeros
+    "norm_of_zeros": lambda x: (x * 0).norm(2, 1),
+    "norm_of_order_of_zeros": lambda x: (x * 0).norm(2.5, 1),
+    "norm_infinity_of_zeros": lambda x: (x * 0).norm(math.inf, 1),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumsum_middle": lambda x: x.cumsum(-2),
+    "cumprod": lambda x: x.cumprod(-1),
+    "cumprod_of_ties": lambda x: x.cumprod(-1),
+    "cumprod_with_zeros": lambda x, mask: x.masked_fill(mask, 0).cumprod(0),
+    "recurrence": gradient_of_cumprod,
     "sum": lambda x: x.sum([0, -1]),
     "sum_all": lambda x: x.sum(),
     "mean": lambda x: x.mean(1, keepdim=True),
@@ -192,7 +288,6 @@ ROWS = {
     "rnn_relu": recurrent("rnn_relu"),
     "embedding": lambda table, index: table[index],
     "embedding_padding": lambda table, index: table[index],
-    "scatter_rows": lambda x, index: 2 * x.new_zeros(5, 3).index_add(0, index, x),
     # losses
     "cross_entropy": lambda x, t: F.cross_entropy(x, t, reduction="none"),
     "cross_entropy_smoothed": lambda x, t: 3 * F.cross_entropy(x, t, label_smoothing=0.2, ignore_index=2),
@@ -211,7 +306,7 @@ for name, equation in {
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
 for name in """abs add clone cos div dot eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
-        minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh where""".split():
+        minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh tril where""".split():
     ROWS[name] = getattr(torch, name)
 for name in "conv2d gelu linear silu softplus".split():
     ROWS[name] = getattr(F, name)

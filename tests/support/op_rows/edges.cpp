@@ -61,6 +61,46 @@ std::vector<OpCase> reduction_edges() {
   };
 }
 
+// Zeros and ties where order, products and norms have a kink.
+std::vector<OpCase> order_edges() {
+  const auto of_ties = [](std::string op, std::function<Tensor(const Tensor&)> f,
+                          std::string label = "of_ties") {
+    return OpCase{.op = std::move(op),
+                  .inputs = {tied({4, 6}, -2, 2)},
+                  .run = [f = std::move(f)](In x) { return f(x[0]); },
+                  .label = std::move(label)};
+  };
+  using X = const Tensor&;
+  return {
+      predicate(of_ties("argsort", [](X x) { return argsort(x); })),
+      predicate(of_ties(
+          "argsort", [](X x) { return argsort(x, 0, true); }, "of_ties_descending")),
+      of_ties(
+          "gather", [](X x) { return sort(x, 0, true).values; }, "sort_of_ties"),
+      predicate(of_ties("any", [](X x) { return any(x, {0}); })),
+      predicate(of_ties("all", [](X x) { return all(x, {1}, true); })),
+      of_ties("prod", [](X x) { return prod(x, {1}); }),
+      of_ties(
+          "prod", [](X x) { return prod(x + 0.5); }, "all"),
+      of_ties("cumprod", [](X x) { return cumprod(x, 1); }),
+      of_ties("norm", [](X x) { return norm(x, 1, {0}); }),
+      of_ties(
+          "norm", [](X x) { return norm(x, 3); }, "3_of_ties"),
+      of_ties(
+          "norm", [](X x) { return norm(x, 1.0 / 0.0, {1}); }, "infinity_of_ties"),
+      of_ties(
+          "norm", [](X x) { return norm(x * 0, 2, {1}); }, "of_zeros"),
+      of_ties(
+          "norm", [](X x) { return norm(x * 0, 2.5, {1}); }, "of_order_of_zeros"),
+      of_ties(
+          "norm", [](X x) { return norm(x * 0, 1.0 / 0.0, {1}); }, "infinity_of_zeros"),
+      {.op = "logsumexp",
+       .inputs = {{{2, 3}, 999, 1001}},
+       .run = [](In x) { return logsumexp(x[0], {1}); },
+       .label = "of_large"},
+  };
+}
+
 std::vector<OpCase> product_edges() {
   const auto product = [](std::string label, const Shape& a, const Shape& b) {
     return OpCase{.op = "matmul",
@@ -190,8 +230,8 @@ std::vector<OpCase> elementwise_edges() {
 
 std::vector<OpCase> edges() {
   std::vector<OpCase> all;
-  for (auto* topic :
-       {&elementwise_edges, &reduction_edges, &product_edges, &norm_edges, &loss_edges})
+  for (auto* topic : {&elementwise_edges, &reduction_edges, &order_edges, &product_edges,
+                      &norm_edges, &loss_edges})
     for (OpCase& c : topic()) all.push_back(std::move(c));
   return all;
 }
