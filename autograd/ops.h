@@ -81,7 +81,8 @@ Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each elem
 Tensor tril(const Tensor& x, int64_t diagonal = 0);                 // zeros above the diagonal
 Tensor triu(const Tensor& x, int64_t diagonal = 0);                 // zeros below it
 enum class PadMode { Constant, Reflect, Replicate, Circular };
-// {left, right} of the last dimension, then of the one before, ...; negative sizes crop.
+// {left, right} of the last dimension, then of the one before, ...; negative sizes crop. Reflect
+// takes up to n - 1 elements, without the edge itself, Circular up to n from the other end.
 Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = PadMode::Constant,
            double value = 0);
 
@@ -93,7 +94,8 @@ Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);  // index [k]; dim becomes k
 // y[i][j][k] = x[index[i][j][k]][j][k] for dim 0; index as large as x or smaller elsewhere.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
-// x with x[index[i][j][k]][j][k] (for dim 0) replaced by, or increased by, source[i][j][k].
+// x with x[index[i][j][k]][j][k] (for dim 0) replaced by, or increased by, source[i][j][k]; of
+// several for one place the last in row-major order replaces it.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
@@ -113,7 +115,8 @@ struct Sorted {
 // Stable; NaN counts as largest.
 Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
-Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);  // sorted
+// The k largest, or smallest, best first; of equals the first in x.
+Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 
 // --- arithmetic ---
 Tensor add(const Tensor& a, const Tensor& b);
@@ -261,10 +264,11 @@ Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // i
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0).
+// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0). Gradient 0
+// where it has a kink.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
-Tensor cumsum(const Tensor& x, int dim);  // integers give i64
-Tensor cumprod(const Tensor& x, int dim);
+Tensor cumsum(const Tensor& x, int dim);   // integers give i64
+Tensor cumprod(const Tensor& x, int dim);  // integers give i64
 
 // --- matrix products ---
 struct MatmulOptions {

@@ -174,6 +174,7 @@ struct SumOptions {
 // its mean.
 Tensor sum(const Tensor& x, const SumOptions& options = {});
 Tensor mean(const Tensor& x);
+Tensor total(const Tensor& x);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 
@@ -185,8 +186,12 @@ const Tensor& add_(const Tensor& x, double y);
 }  // namespace mixtape
 """)
         self.write("autograd/ops/sum.cpp", """namespace {
+struct Hidden : Op {
+  static constexpr OpInfo info{"hidden", Precision::Low};
+};
 Tensor helped(const Tensor& x) { return std::max(1, 2) + sum(x); }
 }
+Tensor total(const Tensor& x) { return call<Hidden>(sum(x), 1); }
 Tensor mean(const Tensor& x) {
   return helped(x);  // not hidden(x)
 }
@@ -233,6 +238,7 @@ struct NoModule {
             "| `add(a, double b = {})` | with a number | Any | `torch.add` |",
             "| `sum(x, SumOptions options = {})` | The sum, and its mean. | Full | `torch.sum` |",
             "| `mean(x)` | The sum, and its mean. | as `sum` | `torch.mean` |",
+            "| `total(x)` | The sum, and its mean. | as `hidden` | `torch.total` |",
             "Operators: `+` is `add`.",
             "- `How`: `Fast`, `Slow`\n- `SumOptions`: `vector<int> dims = {}` (none: all)\n",
             "## In place\n\nOf x.",
