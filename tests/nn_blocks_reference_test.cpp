@@ -1,0 +1,130 @@
+// Convolutions, norms, attention and blocks against PyTorch's: names, shapes, and with the same
+// weights the same numbers.
+
+#include "tests/support/modules_reference.h"
+
+namespace mixtape {
+namespace {
+
+using nn::Tensors;
+using test::model;
+using X = const Tensors&;
+
+// The masks of modules_reference.py: true where a query must not look.
+Tensor later() { return from({0, 1, 1, 0, 0, 1, 0, 0, 0}, {3, 3}, boolean); }
+Tensor padding() { return from({0, 0, 1, 0, 0, 0}, {2, 3}, boolean); }
+Tensor per_head() {  // of two sequences and two heads
+  const Tensor mask = full({4, 3, 3}, 0, boolean);
+  mask.set(1 * 9 + 2, 1);
+  mask.set(2 * 9 + 3, 1);
+  return mask;
+}
+Tensor added() { return reshape(arange(0, 9, 1, f64), {3, 3}) / 8; }
+
+// Attention of x to itself.
+test::Model attention(nn::MultiheadAttention made, const nn::AttentionMasks& masks = {}) {
+  return model(std::move(made), [masks](const nn::MultiheadAttention& m, X x) {
+    return Tensors{m(x.at(0), x.at(0), x.at(0), masks).output};
+  });
+}
+
+const test::Models& models() {
+  using namespace nn;
+  using enum AttentionWeights;
+  static const test::Models all = {
+      {"Conv1d",
+       [] {
+         return model(Conv1d(4, 2, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 2}));
+       }},
+      {"ConvTranspose2d",
+       [] {
+         return model(ConvTranspose2d(4, 2, {2, 3},
+                                      {.stride = 2,
+                                       .padding = {1, 0},
+                                       .output_padding = {1, 0},
+                                       .dilation = {2, 1},
+                                       .groups = 2}));
+       }},
+      {"ConvTranspose2d plain", [] { return model(ConvTranspose2d(2, 3, 2, {.bias = false})); }},
+      {"RMSNorm", [] { return model(RMSNorm(4)); }},
+      {"RMSNorm eps", [] { return model(RMSNorm(4, {.eps = 0.5})); }},
+      {"GroupNorm", [] { return model(GroupNorm(2, 4, {.eps = 1e-2})); }},
+      {"InstanceNorm2d", [] { return model(InstanceNorm2d(2)); }},
+      {"InstanceNorm2d affine", [] { return model(InstanceNorm2d(2, {.affine = true})); }},
+      {"MultiheadAttention", [] { return attention(MultiheadAttention(4, 2)); }},
+      {"MultiheadAttention causal",
+       [] {
+         return attention(MultiheadAttention(4, 2, {.bias = false, .batch_first = true}),
+                          {.causal = true});
+       }},
+      {"MultiheadAttention masks",
+       [] {
+         return attention(MultiheadAttention(4, 2),
+                          {.attn_mask = per_head(), .key_padding_mask = padding()});
+       }},
+      {"MultiheadAttention float mask",
+       [] {
+         return attention(MultiheadAttention(4, 2),
+                          {.attn_mask = added(), .key_padding_mask = padding()});
+       }},
+      {"MultiheadAttention cross",
+       [] {
+         return model(MultiheadAttention(4, 2), [](const MultiheadAttention& m, X x) {
+           const auto [y, weights] = m(x.at(0), x.at(1), x.at(1), AttentionMasks{}, Averaged);
+           return Tensors{y, weights};
+         });
+       }},
+      {"MultiheadAttention weights",
+       [] {
+         return model(
+             MultiheadAttention(4, 2, {.batch_first = true}), [](const MultiheadAttention& m, X x) {
+               const auto [y, weights] = m(x.at(0), x.at(1), x.at(2),
+                                           AttentionMasks{.key_padding_mask = padding()}, PerHead);
+               return Tensors{y, weights};
+             });
+       }},
+      {"MultiheadAttention unbatched",
+       [] {
+         return model(MultiheadAttention(4, 1), [](const MultiheadAttention& m, X x) {
+           const auto [y, weights] = m(x.at(0), x.at(0), x.at(0), AttentionMasks{}, Averaged);
+           return Tensors{y, weights};
+         });
+       }},
+      {"TransformerEncoderLayer",
+       [] { return model(TransformerEncoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0})); }},
+      {"TransformerEncoderLayer first",
+       [] {
+         return model(TransformerEncoderLayer(4, 2,
+                                              {.dim_feedforward = 3,
+                                               .dropout = 0,
+                                               .activation = gelu,
+                                               .layer_norm_eps = 1e-2,
+                                               .batch_first = true,
+                                               .norm_first = true}),
+                      [](const TransformerEncoderLayer& m, X x) {
+                        return Tensors{m(x.at(0), AttentionMasks{.attn_mask = later(),
+                                                                 .key_padding_mask = padding()})};
+                      });
+       }},
+      {"TransformerEncoder",
+       [] {
+         return model(TransformerEncoder(
+             TransformerEncoderLayer(4, 2,
+                                     {.dim_feedforward = 3, .dropout = 0, .batch_first = true}),
+             2, LayerNorm(4)));
+       }},
+      {"GptBlock", [] { return model(GptBlock(4, 2)); }},
+  };
+  return all;
+}
+
+struct BlocksReference : testing::TestWithParam<std::string> {};
+TEST_P(BlocksReference, IsPyTorchs) {
+  test::compare(models().at(GetParam())(), test::reference("blocks").at(GetParam()));
+}
+INSTANTIATE_TEST_SUITE_P(Blocks, BlocksReference, testing::ValuesIn(test::names(models())),
+                         test::test_name);
+TEST(BlocksReference, HasEveryCase) { test::expect_complete(models(), "blocks"); }
+
+}  // namespace
+}  // namespace mixtape
