@@ -1,6 +1,6 @@
 // Recurrent layers: all time steps are one op, so that the weight's gradient is one product over
 // all of them and a step costs a product and a kernel, not a dozen nodes. What goes from step to
-// step beside the hidden state stays f32. Figures: bench/worklog/020.
+// step beside the hidden state stays f32. Figures: bench/worklog/006.
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
