@@ -11,12 +11,36 @@
 #include "core/format.h"
 
 namespace mixtape {
-namespace {
 
+// What was registered on a tensor: what the slots in Node and Leaf point to.
 struct Hooks {
-  std::vector<std::pair<uint64_t, Node::Hook>> list;
+  template <class F>
+  using List = std::vector<std::pair<uint64_t, F>>;
+
+  List<Node::Hook> gradient;                             // of register_hook
+  List<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
   uint64_t next_id = 1;
+
+  template <class F>
+  static HookHandle add(const Tensor& x, List<F> Hooks::*list, F f) {
+    std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
+    if (!slot) slot = std::make_shared<Hooks>();
+    if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
+    Hooks& hooks = *static_cast<Hooks*>(slot.get());
+    (hooks.*list).emplace_back(hooks.next_id, std::move(f));
+    HookHandle handle;
+    handle.hooks_ = slot;
+    handle.id_ = hooks.next_id++;
+    return handle;
+  }
+  // A copy, since a hook may register and remove others.
+  template <class F>
+  static List<F> now(const Node& node, List<F> Hooks::*list) {
+    return node.hooks ? static_cast<Hooks*>(node.hooks.get())->*list : List<F>();
+  }
 };
+
+namespace {
 
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
@@ -73,7 +97,10 @@ struct Engine {
     const Scope scope("backward", node->module);
     dy = seen(*node, std::move(dy));
     if (node->is_leaf()) {
-      if (const Tensor leaf = node->leaf(); leaf && !capture) deliver(leaf, std::move(dy), record);
+      const Tensor leaf = node->leaf();
+      if (!leaf || capture) return;
+      deliver(leaf, std::move(dy), record);
+      for (const auto& [id, hook] : Hooks::now(*node, &Hooks::accumulated)) hook(leaf);
       return;
     }
     if (!leads_on(*node)) return;
@@ -92,14 +119,15 @@ struct Engine {
 
   // What hooks make of a gradient.
   Tensor seen(const Node& node, Tensor dy) {
-    if (node.hooks)
-      for (const auto& [id, hook] : std::vector(static_cast<Hooks*>(node.hooks.get())->list))
-        if (Tensor changed = hook(dy)) {
-          check(changed.shape() == dy.shape(),
-                "a hook returned a gradient of shape {} for one of {}", changed.shape(),
-                dy.shape());
-          dy = std::move(changed);
-        }
+    for (const auto& [id, hook] : Hooks::now(node, &Hooks::gradient))
+      if (Tensor changed = hook(dy)) {
+        check(changed.shape() == dy.shape(), "a hook returned a gradient of shape {} for one of {}",
+              changed.shape(), dy.shape());
+        check(changed.dtype() == dy.dtype() && changed.device() == dy.device(),
+              "a hook returned a gradient of {} on {} for one of {} on {}", changed.dtype(),
+              changed.device(), dy.dtype(), dy.device());
+        dy = std::move(changed);
+      }
     if (capture) {
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
     }
@@ -237,21 +265,21 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {
   check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
-  std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
-  if (!slot) slot = std::make_shared<Hooks>();
-  if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
-  Hooks& hooks = *static_cast<Hooks*>(slot.get());
-  hooks.list.emplace_back(hooks.next_id, std::move(f));
-  HookHandle handle;
-  handle.hooks_ = slot;
-  handle.id_ = hooks.next_id++;
-  return handle;
+  return Hooks::add(x, &Hooks::gradient, std::move(f));
+}
+
+HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f) {
+  check(leaf && leaf.is_leaf(),
+        "a hook on the accumulated gradient of a tensor that is no leaf, so has none");
+  return Hooks::add(leaf, &Hooks::accumulated, std::move(f));
 }
 
 void HookHandle::remove() {
-  if (const auto hooks = hooks_.lock())
-    std::erase_if(static_cast<Hooks*>(hooks.get())->list,
-                  [&](const auto& h) { return h.first == id_; });
+  const auto mine = [this](const auto& hook) { return hook.first == id_; };
+  if (const auto hooks = std::static_pointer_cast<Hooks>(hooks_.lock())) {
+    std::erase_if(hooks->gradient, mine);
+    std::erase_if(hooks->accumulated, mine);
+  }
 }
 
 void Tensor::backward() const { mixtape::backward(*this); }

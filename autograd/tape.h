@@ -183,18 +183,27 @@ struct GradOptions {
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
-// Calls f with each gradient of x, once per backward; what f returns, if it is a tensor, replaces
-// it.
+// Removes a hook. It may outlive the tensor, and need not be kept.
 class HookHandle {
  public:
   void remove();
 
  private:
-  friend HookHandle register_hook(const Tensor& x, Node::Hook f);
+  friend struct Hooks;
   std::weak_ptr<void> hooks_;
   uint64_t id_ = 0;
 };
+// Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
+// reaches x; what f returns, if it is a tensor, takes its place, for grad() as well. Hooks run in
+// the order in which they were registered; one that is registered or removed meanwhile counts from
+// the next time on. Those of a result belong to the op that made it. Throws Error if x wants no
+// gradient, and in backward if shape, dtype or device differ.
 HookHandle register_hook(const Tensor& x, Node::Hook f);
+// Calls f with a leaf each time that backward() has added to its grad(). No op that is still to
+// come needs the leaf's data (unless the graph is retained), so f may update it and clear its
+// grad(): an optimizer that does so keeps one gradient at a time alive. Nothing is recorded
+// meanwhile, unless by create_graph.
+HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
 inline bool grad_enabled() { return thread_state.recording; }
 

@@ -197,6 +197,82 @@ TEST(Tape, HooksSeeAndReplaceGradients) {
   EXPECT_ERROR(sum(z).backward(), "a hook returned a gradient of shape [5] for one of [2]");
 }
 
+TEST(Tape, HooksRunInOrderAndMayChangeTheirList) {
+  const Tensor x = leaf({1, 2}, {2});
+  std::string log;
+  HookHandle second;
+  register_hook(x, [&](const Tensor& g) {
+    log += 'a';
+    second.remove();
+    register_hook(x, [&](const Tensor&) { return log += 'd', Tensor(); });
+    return g * 2;
+  });
+  second = register_hook(x, [&](const Tensor& g) {
+    log += 'b';
+    EXPECT_EQ(to_vector(g), (std::vector<double>{2, 2})) << "what the one before returned";
+    return g + 1;
+  });
+  register_hook(x, [&](const Tensor&) { return log += 'c', Tensor(); });
+  sum(x).backward();
+  EXPECT_EQ(log, "abc") << "as the list was when they began";
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 3}));
+  sum(x).backward();
+  EXPECT_EQ(log, "abcacd");
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{5, 5}));
+}
+
+TEST(Tape, HooksOnResults) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor h = x * 3;
+  HookHandle handle = register_hook(h, [](const Tensor& g) { return g * 10; });
+  EXPECT_EQ(to_vector(grad({sum(h * h)}, {h}, {.retain_graph = true})[0]),
+            (std::vector<double>{60, 120}))
+      << "grad() gives what the hook made";
+  EXPECT_EQ(to_vector(grad({sum(h * h)}, {x}, {.retain_graph = true})[0]),
+            (std::vector<double>{180, 360}));
+  add_(h, 1.0);  // another op's result now
+  sum(h).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30})) << "the old result is still hooked";
+  handle.remove();
+  handle.remove();
+  HookHandle orphan = register_hook(leaf({1}, {1}), [](const Tensor&) { return Tensor(); });
+  orphan.remove();
+}
+
+TEST(Tape, HooksRefuseWhatDoesNotFit) {
+  EXPECT_ERROR(register_hook(ones({1}), [](const Tensor&) { return Tensor(); }),
+               "a hook on a tensor that does not require a gradient");
+  EXPECT_ERROR(register_post_accumulate_hook(leaf({1}, {1}) * 2, [](const Tensor&) {}),
+               "of a tensor that is no leaf");
+  const Tensor x = leaf({1}, {1});
+  register_hook(x, [](const Tensor& g) { return g.to(f32); });
+  EXPECT_ERROR(sum(x).backward(), "a hook returned a gradient of f32 on cpu for one of f64 on cpu");
+}
+
+TEST(Tape, UpdatesWithinBackward) {  // each leaf as soon as its gradient is complete
+  const Tensor x = leaf({1, 2}, {2}), w = leaf({3, 4}, {2});
+  int updates = 0;
+  const auto update = [&](const Tensor& t) {
+    add_(t, t.grad() * -0.5);
+    t.set_grad({});
+    ++updates;
+  };
+  HookHandle on_x = register_post_accumulate_hook(x, update);
+  register_post_accumulate_hook(w, update);
+  register_hook(w, [](const Tensor& g) { return g * 2; });
+  sum(x * w + w).backward();
+  EXPECT_EQ(updates, 2);
+  EXPECT_EQ(to_vector(x), (std::vector<double>{-0.5, 0}));
+  EXPECT_EQ(to_vector(w), (std::vector<double>{1, 1}));
+  EXPECT_FALSE(x.grad() || w.grad());
+  grad({sum(x * w)}, {x, w});
+  EXPECT_EQ(updates, 2) << "grad() accumulates nothing";
+  on_x.remove();
+  sum(x * w).backward();
+  EXPECT_EQ(updates, 3);
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{1, 1}));
+}
+
 TEST(Tape, SlicesAddIntoOneBuffer) {
   const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {6});
   const Tensor whole = x * 1.0;
