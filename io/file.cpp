@@ -85,13 +85,13 @@ std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string&
 }  // namespace
 
 InputFile::InputFile(std::string path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (fd_ < 0) fail_errno(path_, "open");
+    : Source(std::move(path)), fd_(::open(name().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_ < 0) fail_errno(name(), "open");
   struct stat info;
   const bool known = ::fstat(fd_, &info) == 0;
   if (!known || !S_ISREG(info.st_mode)) {
     ::close(fd_);
-    fail("{}: not a regular file", path_);
+    fail("{}: not a regular file", name());
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -103,11 +103,23 @@ void InputFile::read(uint64_t offset, std::span<std::byte> into) const {
     const ssize_t n =
         ::pread(fd_, into.data(), std::min(into.size(), most_at_once), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path_, "read");
-    check(n > 0, "{}: ends at byte {}, {} bytes early", path_, offset, into.size());
+    if (n < 0) fail_errno(name(), "read");
+    check(n > 0, "{}: ends at byte {}, {} bytes early", name(), offset, into.size());
     offset += static_cast<uint64_t>(n);
     into = into.subspan(static_cast<size_t>(n));
   }
+}
+
+InputBytes::InputBytes(std::span<const std::byte> bytes, std::string name)
+    : Source(std::move(name)), bytes_(bytes) {
+  size_ = bytes.size();
+}
+
+void InputBytes::read(uint64_t offset, std::span<std::byte> into) const {
+  const uint64_t rest = size() - std::min(offset, size());
+  check(into.size() <= rest, "{}: ends at byte {}, {} bytes early", name(), size(),
+        into.size() - rest);
+  if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
 }
 
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {

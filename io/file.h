@@ -7,27 +7,51 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mixtape::io {
 
-// An open regular file.
-class InputFile {
+// What readers of formats read: a file, or memory that stands for one.
+class Source {
  public:
-  explicit InputFile(std::string path);  // throws Error if it cannot be opened
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  virtual ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& name() const { return name_; }  // for errors
   uint64_t size() const { return size_; }
-  // Fills `into` from byte `offset` on. Throws Error if the file ends before.
-  void read(uint64_t offset, std::span<std::byte> into) const;
+  // Fills `into` from byte `offset` on. Throws Error if the source ends before.
+  virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
+
+ protected:
+  explicit Source(std::string name) : name_(std::move(name)) {}
+
+  uint64_t size_ = 0;
 
  private:
-  std::string path_;
+  const std::string name_;
+};
+
+// An open regular file.
+class InputFile final : public Source {
+ public:
+  explicit InputFile(std::string path);  // throws Error if it cannot be opened
+  ~InputFile() override;
+  void read(uint64_t offset, std::span<std::byte> into) const override;
+
+ private:
   int fd_;
-  uint64_t size_ = 0;
+};
+
+// Bytes that others own.
+class InputBytes final : public Source {
+ public:
+  InputBytes(std::span<const std::byte> bytes, std::string name);
+  void read(uint64_t offset, std::span<std::byte> into) const override;
+
+ private:
+  const std::span<const std::byte> bytes_;
 };
 
 // All bytes of a file; one whose name ends in .gz is unpacked. Throws Error beyond `limit` bytes,

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/elements.h"
 #include "io/file.h"
 #include "io/text.h"
 
@@ -100,17 +99,6 @@ json parse_json(std::string_view text, const std::string& file) {
   }
 }
 
-// The bytes of a tensor, or nothing if they do not fit 64 bits.
-std::optional<uint64_t> bytes_of(const Shape& shape, DType dtype) {
-  uint64_t bytes = size_of(dtype);
-  // A size of 0 makes the product 0 whatever the others are, but they must not overflow elsewhere.
-  for (const int64_t size : shape)
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(size, 1)), &bytes) ||
-        bytes > INT64_MAX)
-      return std::nullopt;
-  return std::count(shape.begin(), shape.end(), 0) > 0 ? 0 : bytes;
-}
-
 Entry read_entry(const std::string& name, const json& info, uint64_t data_bytes,
                  const std::string& file) {
   const std::string at = fmt::format("{}: tensor {}", file, quote(name));
@@ -145,7 +133,7 @@ Entry read_entry(const std::string& name, const json& info, uint64_t data_bytes,
         "{}: data_offsets {} to {} lie outside the {} bytes of data", at, entry.begin, entry.end,
         data_bytes);
 
-  const auto bytes = bytes_of(entry.shape, entry.dtype);
+  const auto bytes = bytes_needed(entry.shape, entry.dtype);
   check(bytes.has_value(), "{}: the size of {} {} overflows", at, entry.dtype, entry.shape);
   check(*bytes == entry.end - entry.begin, "{}: {} {} takes {} bytes, but data_offsets span {}", at,
         entry.dtype, entry.shape, *bytes, entry.end - entry.begin);
@@ -186,53 +174,31 @@ Header read_header(std::string_view text, uint64_t data_bytes, const std::string
   return header;
 }
 
-// Reads a file of `size` bytes through `read(offset, into)`.
-template <class Read>
-SafeTensors read_all(uint64_t size, const std::string& file, Read read) {
+SafeTensors read_all(const Source& source) {
+  const uint64_t size = source.size();
+  const std::string& file = source.name();
   check(size >= length_bytes, "{}: has {} bytes, too few for a safetensors file", file, size);
   uint64_t length = 0;
-  read(0, std::as_writable_bytes(std::span(&length, 1)));
+  source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   check(length <= longest_header, "{}: a header of {} bytes is above the limit of {}", file, length,
         longest_header);
   check(length <= size - length_bytes, "{}: a header of {} bytes does not fit a file of {}", file,
         length, size);
   std::string text(length, ' ');
-  read(length_bytes, std::as_writable_bytes(std::span(text)));
+  source.read(length_bytes, std::as_writable_bytes(std::span(text)));
 
   const uint64_t data = length_bytes + length;
   Header header = read_header(text, size - data, file);
   SafeTensors result{{}, std::move(header.metadata)};
   for (const Entry& e : header.entries) {
     const Tensor t(e.shape, e.dtype);
-    const std::span bytes(static_cast<std::byte*>(t.raw()), e.end - e.begin);
-    read(data + e.begin, bytes);
-    if (e.dtype == boolean) {
-      const auto bad =
-          std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
-      check(bad == bytes.end(), "{}: tensor {}: byte {} of the file is not a bool", file,
-            quote(e.name), data + e.begin + static_cast<uint64_t>(bad - bytes.begin()));
-    }
+    source.read(data + e.begin, bytes_in(t));
+    if (const auto bad = first_bad_bool(t))
+      fail("{}: tensor {}: byte {} of the file is not a bool", file, quote(e.name),
+           data + e.begin + *bad);
     result.tensors.emplace(e.name, t);
   }
   return result;
-}
-
-void write_elements(AtomicFile& file, const Tensor& t) {
-  const size_t width = size_of(t.dtype());
-  const auto* base = static_cast<const std::byte*>(t.raw());
-  const int64_t n = t.numel();
-  if (t.is_contiguous()) return file.write(std::span(base, static_cast<size_t>(n) * width));
-
-  constexpr int64_t chunk = 1 << 16;  // elements copied at a time
-  std::vector<std::byte> buffer(chunk * width);
-  const Layout& layout = t.layout();
-  for (int64_t first = 0; first < n; first += chunk) {
-    const int64_t count = std::min(chunk, n - first);
-    for (int64_t i = 0; i < count; ++i)
-      std::memcpy(&buffer[static_cast<size_t>(i) * width],
-                  base + layout.at(first + i) * int64_t(width), width);
-    file.write(std::span(buffer).first(static_cast<size_t>(count) * width));
-  }
 }
 
 std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
@@ -240,7 +206,7 @@ std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
   if (!metadata.empty()) root[metadata_key] = metadata;
   uint64_t offset = 0;
   for (const auto& [name, t] : tensors) {
-    const uint64_t end = offset + static_cast<uint64_t>(t.numel()) * size_of(t.dtype());
+    const uint64_t end = offset + bytes_of(t);
     root[name] = {{"dtype", spelling(t.dtype())},
                   {"shape", std::vector<int64_t>(t.shape().begin(), t.shape().end())},
                   {"data_offsets", {offset, end}}};
@@ -279,20 +245,15 @@ void save(const std::string& path, const NamedTensors& tensors, const Metadata& 
   const uint64_t length = header.size();
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
-  for (const auto& [name, t] : sorted) write_elements(file, t);
+  for (const auto& [name, t] : sorted)
+    each_run(t, [&](std::span<const std::byte> run) { file.write(run); });
   file.commit();
 }
 
-SafeTensors load(const std::string& path) {
-  const InputFile file(path);
-  return read_all(file.size(), path,
-                  [&](uint64_t offset, std::span<std::byte> into) { file.read(offset, into); });
-}
+SafeTensors load(const std::string& path) { return read_all(InputFile(path)); }
 
 SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name) {
-  return read_all(file.size(), name, [&](uint64_t offset, std::span<std::byte> into) {
-    if (!into.empty()) std::memcpy(into.data(), file.data() + offset, into.size());
-  });
+  return read_all(InputBytes(file, name));
 }
 
 }  // namespace mixtape::io

@@ -1,0 +1,54 @@
+#include "io/elements.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+namespace mixtape::io {
+
+static_assert(std::endian::native == std::endian::little, "the formats are little-endian");
+
+std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype) {
+  uint64_t bytes = size_of(dtype);
+  // A size of 0 makes the product 0 whatever the others are, but they must not overflow elsewhere.
+  for (const int64_t size : shape)
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(size, 1)), &bytes) ||
+        bytes > INT64_MAX)
+      return std::nullopt;
+  return std::count(shape.begin(), shape.end(), 0) > 0 ? 0 : bytes;
+}
+
+uint64_t bytes_of(const Tensor& t) { return static_cast<uint64_t>(t.numel()) * size_of(t.dtype()); }
+
+std::span<std::byte> bytes_in(const Tensor& t) {
+  return {static_cast<std::byte*>(t.raw()), bytes_of(t)};
+}
+
+void each_run(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f) {
+  if (t.is_contiguous()) return f(bytes_in(t));
+  const size_t width = size_of(t.dtype());
+  const auto* base = static_cast<const std::byte*>(t.raw());
+  const int64_t n = t.numel();
+  constexpr int64_t chunk = 1 << 16;  // elements copied at a time
+  std::vector<std::byte> buffer(chunk * width);
+  const Layout& layout = t.layout();
+  for (int64_t first = 0; first < n; first += chunk) {
+    const int64_t count = std::min(chunk, n - first);
+    for (int64_t i = 0; i < count; ++i)
+      std::memcpy(&buffer[static_cast<size_t>(i) * width],
+                  base + layout.at(first + i) * int64_t(width), width);
+    f(std::span(buffer).first(static_cast<size_t>(count) * width));
+  }
+}
+
+std::optional<uint64_t> first_bad_bool(const Tensor& t) {
+  if (t.dtype() != boolean) return {};
+  const std::span bytes = bytes_in(t);
+  const auto bad =
+      std::find_if(bytes.begin(), bytes.end(), [](auto b) { return b > std::byte{1}; });
+  if (bad == bytes.end()) return {};
+  return static_cast<uint64_t>(bad - bytes.begin());
+}
+
+}  // namespace mixtape::io

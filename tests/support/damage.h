@@ -1,0 +1,60 @@
+#pragma once
+// Readers of hostile files meet thousands of files that were valid once.
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/random.h"
+#include "tests/support/errors.h"
+
+namespace mixtape::test {
+
+// Calls parse(bytes) with copies of a valid file in which up to three bytes were changed, left out
+// or put in (of `insert`, or any if that is empty): it returns or throws Error. Damage to the data
+// alone is not noticed, so not all are refused, but more than half must be.
+template <class Parse>
+void survive_damage(const std::string& valid, std::string_view insert, const Parse& parse) {
+  constexpr int files = 4000;
+  Generator random(7);
+  int refused = 0;
+  for (int i = 0; i < files; ++i) {
+    std::string file = valid;
+    for (int64_t n = 1 + random.below(3); n > 0 && !file.empty(); --n) {
+      const size_t at = size_t(random.below(int64_t(file.size())));
+      const char any = char(random.next());
+      switch (random.below(4)) {
+        case 0:
+          file[at] = any;
+          break;
+        case 1:
+          file.erase(at, size_t(1 + random.below(8)));
+          break;
+        case 2:
+          file.insert(at, 1, insert.empty() ? any : insert[size_t(uint8_t(any)) % insert.size()]);
+          break;
+        default:
+          file[at] = char(file[at] ^ (1 << random.below(8)));
+          break;
+      }
+    }
+    try {
+      parse(std::as_bytes(std::span(file)));
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, files / 2);
+  EXPECT_LT(refused, files);
+}
+
+// Calls parse(bytes) with every beginning of a valid file: each is an Error.
+template <class Parse>
+void refuse_truncation(const std::string& valid, const Parse& parse) {
+  for (size_t n = 0; n < valid.size(); ++n)
+    EXPECT_NE(error([&] { parse(std::as_bytes(std::span(valid.data(), n))); }), "no error") << n;
+}
+
+}  // namespace mixtape::test
