@@ -1,0 +1,216 @@
+#pragma once
+// What a kernel may use of the device, under names of our own: nvcc maps them to CUDA, and g++ to
+// the emulator, so that one text of each kernel runs on both. A kernel is a __global__ function
+// that is started by launch() alone and reaches shared memory through Shared<T> alone.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/half.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <mma.h>
+#else
+#include "tests/simt/simt.h"
+#include "tests/simt/wmma.h"
+#endif
+
+namespace mixtape::gpu {
+
+constexpr int warp_size = 32;
+
+#ifdef __CUDACC__
+
+using Index3 = dim3;
+template <class T>
+using Shared = T*;
+
+__device__ inline uint3 thread() { return threadIdx; }
+__device__ inline uint3 block() { return blockIdx; }
+__device__ inline dim3 block_size() { return blockDim; }
+__device__ inline dim3 grid_size() { return gridDim; }
+__device__ inline int lane() { return int(threadIdx.x & 31); }
+
+__device__ inline void sync_block() { __syncthreads(); }
+__device__ inline void sync_warp() { __syncwarp(); }
+
+// The value of another lane: of lane `from`, of lane ^ mask, of lane + by (or one's own beyond the
+// warp).
+template <class T>
+__device__ inline T shuffle(T v, int from) {
+  return __shfl_sync(~0u, v, from);
+}
+template <class T>
+__device__ inline T shuffle_xor(T v, int mask) {
+  return __shfl_xor_sync(~0u, v, mask);
+}
+template <class T>
+__device__ inline T shuffle_down(T v, int by) {
+  return __shfl_down_sync(~0u, v, by);
+}
+
+// The block's shared memory (as much as launch() was told), from a byte offset on: a multiple
+// of 16.
+template <class T>
+__device__ inline Shared<T> shared_memory(size_t offset = 0) {
+  extern __shared__ __align__(128) unsigned char bytes_of_block[];
+  return reinterpret_cast<T*>(bytes_of_block + offset);
+}
+
+// Copies 16 bytes from global to shared memory in the background; of those beyond `valid`, zeros.
+// Aligned to 16.
+template <class T>
+__device__ inline void copy_async(Shared<T> to, const T* from, int valid = 16) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+               "r"(valid));
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;"); }
+// Until at most `pending` of the groups committed by this thread are under way.
+template <int pending>
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+}
+
+template <class T>
+__device__ inline T load_shared(Shared<T> p) {
+  return *p;
+}
+template <class T>
+__device__ inline T* unchecked(Shared<T> p) {
+  return p;
+}
+template <class V, class T>
+__device__ inline V load_as(const T* p) {  // sizeof(V) bytes at once, so aligned
+  return *reinterpret_cast<const V*>(p);
+}
+template <class V, class T>
+__device__ inline void store_as(T* p, const V& v) {
+  *reinterpret_cast<V*>(p) = v;
+}
+
+__device__ inline int atomic_add(int* p, int v) { return atomicAdd(p, v); }
+__device__ inline void atomic_max(int* p, int v) { atomicMax(p, v); }
+
+#else
+
+using simt::Index3;
+using simt::Shared;
+
+inline const Index3& thread() { return simt::thread_index(); }
+inline const Index3& block() { return simt::block_index(); }
+inline const Index3& block_size() { return simt::block_size(); }
+inline const Index3& grid_size() { return simt::grid_size(); }
+inline int lane() { return simt::lane(); }
+
+inline void sync_block(Where where = Where::here()) { simt::sync_block(where); }
+inline void sync_warp(Where where = Where::here()) { simt::sync_warp(where); }
+
+template <class T>
+T shuffle(T v, int from, Where where = Where::here()) {
+  simt::exchange(&v, sizeof v, from & 31, where);
+  return v;
+}
+template <class T>
+T shuffle_xor(T v, int mask, Where where = Where::here()) {
+  simt::exchange(&v, sizeof v, lane() ^ mask, where);
+  return v;
+}
+template <class T>
+T shuffle_down(T v, int by, Where where = Where::here()) {
+  simt::exchange(&v, sizeof v, lane() + by < warp_size ? lane() + by : lane(), where);
+  return v;
+}
+
+template <class T>
+Shared<T> shared_memory(size_t offset = 0) {
+  return Shared<T>(static_cast<T*>(simt::shared_memory(offset, sizeof(T))));
+}
+
+template <class T>
+void copy_async(Shared<T> to, const T* from, int valid = 16) {
+  simt::cp_async(to.unchecked(), from, 16, size_t(valid));
+}
+inline void copy_commit() { simt::cp_async_commit(); }
+template <int pending>
+void copy_wait() {
+  simt::cp_async_wait(pending);
+}
+
+template <class V, class T>
+V load_as(const T* p) {
+  simt::check_aligned(p, sizeof(V));
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V, class T>
+void store_as(T* p, const V& v) {
+  simt::check_aligned(p, sizeof(V));
+  std::memcpy(p, &v, sizeof v);
+}
+template <class V, class T>
+V load_as(Shared<T> p) {
+  simt::touch(p.unchecked(), sizeof(V), simt::Access::Read);
+  V v;
+  std::memcpy(&v, p.unchecked(), sizeof v);
+  return v;
+}
+template <class V, class T>
+void store_as(Shared<T> p, const V& v) {
+  simt::touch(p.unchecked(), sizeof(V), simt::Access::Write);
+  std::memcpy(p.unchecked(), &v, sizeof v);
+}
+
+inline int atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+inline void atomic_max(int* p, int v) {
+  int old = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (old < v &&
+         !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+#endif
+
+// How a kernel starts. The name is for errors, profilers and the list of what ran.
+struct Grid {
+  const char* name;
+  Index3 blocks, threads;
+  size_t shared_bytes = 0;
+};
+
+#ifdef __CUDACC__
+[[noreturn]] void launch_failed(const Grid& grid,
+                                int code);  // throws Error that names the kernel and its grid
+
+template <class... P, class... A>
+void launch(const Grid& grid, void* stream, void (*kernel)(P...), A&&... args) {
+  std::tuple<P...> values(std::forward<A>(args)...);
+  void* pointers[sizeof...(P) + 1];
+  size_t n = 0;
+  std::apply([&](auto&... v) { ((pointers[n++] = &v), ...); }, values);
+  if (grid.shared_bytes > 48 * 1024)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         int(grid.shared_bytes));
+  const auto code =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid.blocks, grid.threads, pointers,
+                       grid.shared_bytes, static_cast<cudaStream_t>(stream));
+  if (code != cudaSuccess) launch_failed(grid, int(code));
+}
+#else
+template <class... P, class... A>
+void launch(const Grid& grid, void*, void (*kernel)(P...), A&&... args) {
+  auto body = [&] { kernel(args...); };
+  simt::run(
+      {grid.name, grid.blocks, grid.threads, grid.shared_bytes},
+      [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
+}
+#endif
+
+}  // namespace mixtape::gpu

@@ -1,0 +1,309 @@
+// The emulator: kernels that are right give the right numbers, and each planted bug is found and
+// named.
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/cuda/gpu.cuh"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace {
+
+using namespace gpu;
+
+template <class... P, class... A>
+void run(unsigned blocks, unsigned threads, size_t shared, void (*kernel)(P...), A... args) {
+  launch({"k", {blocks, 1, 1}, {threads, 1, 1}, shared}, nullptr, kernel, args...);
+}
+
+// --- what works ---
+
+__global__ void identify(int* out) {
+  const unsigned i = block().x * block_size().x + thread().x;
+  out[i] = int(i * 10 + unsigned(lane()));
+}
+TEST(Simt, EveryThreadOfEveryBlockRunsOnce) {
+  std::vector<int> out(5 * 70, -1);
+  run(5, 70, 0, identify, out.data());
+  for (unsigned i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], int(i * 10 + i % 70 % 32));
+}
+
+__global__ void block_sum(const float* x, float* y, int n) {
+  const Shared<float> part = shared_memory<float>();
+  float sum = 0;
+  for (int i = int(thread().x); i < n; i += int(block_size().x)) sum += x[i];
+  for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (lane() == 0) part[thread().x / 32] = sum;
+  sync_block();
+  if (thread().x < 32) {
+    sum = unsigned(lane()) < block_size().x / 32 ? float(part[lane()]) : 0.0f;
+    for (int by = 16; by > 0; by /= 2) sum += shuffle_down(sum, by);
+    if (lane() == 0) y[block().x] = sum;
+  }
+}
+TEST(Simt, ShufflesAndBarriersGiveASum) {
+  std::vector<float> x(1000), y(7);
+  std::iota(x.begin(), x.end(), 0.0f);
+  run(7, 256, 8 * sizeof(float), block_sum, x.data(), y.data(), 1000);
+  for (float s : y) EXPECT_EQ(s, 499500);
+}
+
+template <class T, class LA, class LB>
+__global__ void tile_product(const T* a, const T* b, float* c, unsigned lda, unsigned ldb) {
+  using namespace nvcuda::wmma;
+  fragment<matrix_a, 16, 16, 16, T, LA> fa;
+  fragment<matrix_b, 16, 16, 16, T, LB> fb;
+  fragment<accumulator, 16, 16, 16, float> sum;
+  fill_fragment(sum, 1.0f);
+  load_matrix_sync(fa, a, lda);
+  load_matrix_sync(fb, b, ldb);
+  mma_sync(sum, fa, fb, sum);
+  store_matrix_sync(c, sum, 16, mem_row_major);
+}
+TEST(Simt, TensorCoresMultiplyInAllLayouts) {
+  using nvcuda::wmma::col_major, nvcuda::wmma::row_major;
+  std::vector<Half> a(256), b(256);
+  for (int i = 0; i < 256; ++i) {
+    a[size_t(i)] = Half(float(i * 7 % 19 - 9));
+    b[size_t(i)] = Half(float(i * 5 % 23 - 11));
+  }
+  const auto expect = [&](bool ta, bool tb, const std::vector<float>& c) {
+    for (int r = 0; r < 16; ++r)
+      for (int n = 0; n < 16; ++n) {
+        float want = 1;
+        for (int k = 0; k < 16; ++k)
+          want += float(a[size_t(ta ? k * 16 + r : r * 16 + k)]) *
+                  float(b[size_t(tb ? n * 16 + k : k * 16 + n)]);
+        ASSERT_EQ(c[size_t(r * 16 + n)], want) << r << " " << n;
+      }
+  };
+  std::vector<float> c(256);
+  run(1, 32, 0, tile_product<Half, row_major, row_major>, a.data(), b.data(), c.data(), 16u, 16u);
+  expect(false, false, c);
+  run(1, 32, 0, tile_product<Half, col_major, row_major>, a.data(), b.data(), c.data(), 16u, 16u);
+  expect(true, false, c);
+  run(1, 32, 0, tile_product<Half, row_major, col_major>, a.data(), b.data(), c.data(), 16u, 16u);
+  expect(false, true, c);
+  run(1, 32, 0, tile_product<Half, col_major, col_major>, a.data(), b.data(), c.data(), 16u, 16u);
+  expect(true, true, c);
+}
+
+// --- asynchronous copies; the bugs that may be planted in them ---
+
+enum Bug : int { None, NoWait, NoBarrier };
+
+__global__ void through_shared(const float* x, float* y, int bug) {
+  const Shared<float> room = shared_memory<float>();
+  const int t = int(thread().x);
+  copy_async(room + 4 * t, x + 4 * t);
+  copy_commit();
+  if (bug != NoWait) copy_wait<0>();
+  if (bug != NoBarrier) sync_block();
+  const int from = (4 * t + 37) % int(4 * block_size().x);
+  for (int i = 0; i < 4; ++i) y[4 * t + i] = room[(from + i) % int(4 * block_size().x)];
+}
+TEST(Simt, CopiesArriveWhenTheyAreWaitedFor) {
+  alignas(16) float x[256];
+  std::vector<float> y(256);
+  std::iota(x, x + 256, 0.0f);
+  run(1, 64, sizeof x, through_shared, x, y.data(), int(None));
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(y[size_t(i)], float((i + 37) % 256));
+}
+TEST(Simt, FindsAMissingWait) {
+  alignas(16) float x[256] = {};
+  std::vector<float> y(256);
+  EXPECT_ERROR(run(1, 64, sizeof x, through_shared, x, y.data(), int(NoWait)),
+               "is touched before its cp.async was waited for");
+}
+TEST(Simt, FindsAMissingBarrierAfterACopy) {
+  alignas(16) float x[256] = {};
+  std::vector<float> y(256);
+  EXPECT_ERROR(run(1, 64, sizeof x, through_shared, x, y.data(), int(NoBarrier)),
+               "shared memory at ");
+}
+
+__global__ void zero_filled(const float* x, float* y) {
+  const Shared<float> room = shared_memory<float>();
+  copy_async(room, x, 8);
+  copy_commit();
+  copy_wait<0>();
+  for (int i = 0; i < 4; ++i) y[i] = room[i];
+}
+TEST(Simt, CopiesFillWhatIsNotValidWithZeros) {
+  alignas(16) float x[4] = {1, 2, 3, 4};
+  float y[4] = {9, 9, 9, 9};
+  run(1, 1, 16, zero_filled, x, y);
+  EXPECT_EQ((std::vector<float>(y, y + 4)), (std::vector<float>{1, 2, 0, 0}));
+}
+
+__global__ void two_groups(const float* x, float* y) {
+  const Shared<float> room = shared_memory<float>();
+  copy_async(room, x);
+  copy_commit();
+  copy_async(room + 4, x + 4);
+  copy_commit();
+  copy_wait<1>();
+  y[0] = room[0];
+  y[1] = room[4];
+}
+TEST(Simt, WaitingLeavesTheNewestGroupsPending) {
+  alignas(16) float x[8] = {};
+  float y[2];
+  EXPECT_ERROR(run(1, 1, 32, two_groups, x, y), "shared memory at 16 is touched before");
+}
+
+// --- barriers ---
+
+__global__ void half_at_the_barrier(float* y) {
+  if (thread().x < 40)
+    sync_block();
+  else
+    sync_warp();
+  y[thread().x] = 1;
+}
+TEST(Simt, FindsADivergentBarrier) {
+  std::vector<float> y(64);
+  const std::string what = test::full_error([&] { run(1, 64, 0, half_at_the_barrier, y.data()); });
+  EXPECT_NE(what.find("kernel k, block (0, 0, 0), thread (63, 0, 0): divergent barrier: 40 threads "
+                      "wait at sync_block in "
+                      "simt_test.cpp:"),
+            std::string::npos)
+      << what;
+  EXPECT_NE(what.find("24 threads wait at sync_warp in simt_test.cpp:"), std::string::npos) << what;
+}
+__global__ void early_exit(float* y) {
+  if (thread().x == 5) return;
+  sync_block();
+  y[thread().x] = 1;
+}
+TEST(Simt, FindsABarrierThatSomeHaveLeft) {
+  std::vector<float> y(64);
+  EXPECT_ERROR(run(1, 64, 0, early_exit, y.data()), "63 threads wait at sync_block");
+  EXPECT_ERROR(run(1, 64, 0, early_exit, y.data()), "1 threads have ended");
+}
+__global__ void two_barriers(float* y) {
+  if (thread().x % 2)
+    sync_block();
+  else
+    sync_block();
+  y[thread().x] = 1;
+}
+TEST(Simt, FindsBarriersAtDifferentPlaces) {
+  std::vector<float> y(32);
+  EXPECT_ERROR(run(1, 32, 0, two_barriers, y.data()), "divergent barrier: 16 threads wait");
+}
+
+// --- races ---
+
+__global__ void neighbour(float* y, int barrier) {
+  const Shared<float> room = shared_memory<float>();
+  const unsigned t = thread().x, n = block_size().x;
+  room[t] = float(t);
+  if (barrier == 1) sync_warp();
+  if (barrier == 2) sync_block();
+  y[t] = room[(t + 1) % n];
+}
+TEST(Simt, FindsAReadThatRacesAWrite) {
+  std::vector<float> y(64);
+  EXPECT_ERROR(run(1, 64, 256, neighbour, y.data(), 0), "race: shared memory at ");
+  EXPECT_ERROR(run(1, 64, 256, neighbour, y.data(), 1), "race: shared memory at ");  // across warps
+  run(1, 64, 256, neighbour, y.data(), 2);
+  EXPECT_EQ(y[63], 0);
+  run(1, 32, 256, neighbour, y.data(), 1);  // within one warp its barrier is enough
+  EXPECT_EQ(y[0], 1);
+}
+__global__ void overwrite(float* y, int barrier) {
+  const Shared<float> room = shared_memory<float>();
+  const unsigned t = thread().x;
+  room[t] = float(t);
+  sync_block();
+  y[t] = room[(t + 5) % block_size().x];
+  if (barrier) sync_block();
+  room[t] = -1;
+}
+TEST(Simt, FindsAWriteThatRacesARead) {
+  std::vector<float> y(64);
+  EXPECT_ERROR(run(1, 64, 256, overwrite, y.data(), 0), "race: shared memory at ");
+  run(1, 64, 256, overwrite, y.data(), 1);
+}
+__global__ void all_write_one(float*) {
+  const Shared<float> room = shared_memory<float>();
+  room[0] = float(thread().x);
+}
+TEST(Simt, FindsWritesThatRace) {
+  EXPECT_ERROR(run(1, 2, 64, all_write_one, static_cast<float*>(nullptr)),
+               "was written by thread 0 with no barrier");
+}
+
+// --- bounds and alignment ---
+
+__global__ void write_at(int i) {
+  const Shared<float> room = shared_memory<float>();
+  room[i] = 1;
+}
+TEST(Simt, FindsSharedMemoryOutOfBounds) {
+  run(1, 1, 64, write_at, 15);
+  EXPECT_ERROR(run(1, 1, 64, write_at, 16), "shared memory out of bounds: bytes 64 to 68 of 64");
+  EXPECT_ERROR(run(1, 1, 64, write_at, -1), "shared memory out of bounds: bytes -4 to 0 of 64");
+}
+struct alignas(16) Four {
+  float v[4];
+};
+__global__ void wide_load(const float* x, float* y, int shared_offset) {
+  const Shared<float> room = shared_memory<float>();
+  if (shared_offset >= 0) {
+    y[0] = load_as<Four>(room + shared_offset).v[0];
+  } else {
+    y[0] = load_as<Four>(x).v[1];
+  }
+}
+TEST(Simt, FindsMisalignedVectorAccess) {
+  alignas(16) float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  float y = 0;
+  run(1, 1, 64, wide_load, x, &y, -1);
+  EXPECT_EQ(y, 2);
+  EXPECT_ERROR(run(1, 1, 64, wide_load, x + 1, &y, -1),
+               "misaligned: 16 bytes at an address that ends in");
+  run(1, 1, 64, wide_load, x, &y, 4);
+  EXPECT_TRUE(std::isnan(y)) << "shared memory starts as NaN";
+  EXPECT_ERROR(run(1, 1, 64, wide_load, x, &y, 3), "misaligned: 16 bytes of shared memory at 12");
+}
+
+// --- bank conflicts ---
+
+__global__ void strided_reads(float* y, int stride) {
+  const Shared<float> room = shared_memory<float>();
+  y[thread().x] = room[int(thread().x) * stride];
+}
+TEST(Simt, CountsBankConflicts) {
+  std::vector<float> y(32);
+  const auto conflicts = [&](int stride) {
+    const simt::BankConflicts counted;
+    run(1, 32, 32 * 32 * sizeof(float), strided_reads, y.data(), stride);
+    return counted.count();
+  };
+  EXPECT_EQ(conflicts(1), 0);
+  EXPECT_EQ(conflicts(0), 0) << "one word for all is a broadcast";
+  EXPECT_EQ(conflicts(2), 1);
+  EXPECT_EQ(conflicts(32), 31);
+  EXPECT_EQ(conflicts(31), 0);
+}
+
+// --- launches ---
+
+TEST(Simt, RefusesImpossibleLaunches) {
+  EXPECT_ERROR(run(1, 1025, 0, write_at, 0), "kernel k: 1025 threads in a block, not 1 to 1024");
+  EXPECT_ERROR(run(1, 0, 0, write_at, 0), "kernel k: 0 threads in a block");
+  EXPECT_ERROR(run(1, 1, 228 * 1024, write_at, 0),
+               "kernel k: 233472 bytes of shared memory, of at most 232448");
+}
+TEST(Simt, RemembersWhatRan) {
+  launch({"a_name_of_its_own", {}, {}, 64}, nullptr, write_at, 0);
+  EXPECT_NE(simt::launched_kernels().find("a_name_of_its_own\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mixtape
