@@ -283,7 +283,7 @@ TEST(Simt, CountsBankConflicts) {
   const auto conflicts = [&](int stride) {
     const simt::BankConflicts counted;
     run(1, 32, 32 * 32 * sizeof(float), strided_reads, y.data(), stride);
-    return counted.count();
+    return counted.count(simt::Access::Read);
   };
   EXPECT_EQ(conflicts(1), 0);
   EXPECT_EQ(conflicts(0), 0) << "one word for all is a broadcast";

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -78,13 +79,13 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
-template <class T>
-__device__ inline T load_shared(Shared<T> p) {
-  return *p;
+// What load_matrix_sync takes: our f16 and bf16 under CUDA's names.
+__device__ inline const float* fragment_pointer(const float* p) { return p; }
+__device__ inline const __half* fragment_pointer(const Half* p) {
+  return reinterpret_cast<const __half*>(p);
 }
-template <class T>
-__device__ inline T* unchecked(Shared<T> p) {
-  return p;
+__device__ inline const __nv_bfloat16* fragment_pointer(const BFloat16* p) {
+  return reinterpret_cast<const __nv_bfloat16*>(p);
 }
 template <class V, class T>
 __device__ inline V load_as(const T* p) {  // sizeof(V) bytes at once, so aligned
@@ -143,6 +144,10 @@ void copy_wait() {
   simt::cp_async_wait(pending);
 }
 
+template <class T>
+Shared<T> fragment_pointer(Shared<T> p) {
+  return p;
+}
 template <class V, class T>
 V load_as(const T* p) {
   simt::check_aligned(p, sizeof(V));

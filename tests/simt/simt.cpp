@@ -80,6 +80,7 @@ struct Warp {
   // For bank conflicts: since the last barrier, what each lane touched, in order.
   struct Touched {
     uint32_t offset, bytes;
+    Access access;
   };
   std::array<std::vector<Touched>, warp_size> touched = {};
 };
@@ -95,7 +96,7 @@ struct Shadow {
 };
 
 std::atomic<int> counting_banks{0};
-std::atomic<int64_t> bank_conflicts{0};
+std::atomic<int64_t> bank_conflicts[2];  // by Access
 
 std::mutex launched_lock;
 std::set<std::string>& launched() {
@@ -399,7 +400,7 @@ void Machine::touch(const void* at, size_t bytes, Access access) {
   }
   if (counting_banks.load(std::memory_order_relaxed) > 0)
     warps_[size_t(w)].touched[size_t(current_ % warp_size)].push_back(
-        {uint32_t(begin), uint32_t(bytes)});
+        {uint32_t(begin), uint32_t(bytes), access});
 }
 
 void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
@@ -415,15 +416,17 @@ void Machine::flush_banks(Warp& w) {
   for (size_t k = 0; k < most; ++k) {
     std::array<std::vector<uint32_t>, 32> words;  // distinct ones, by bank
     size_t lanes_in_pass = 0;
+    Access access = Access::Read;
     const auto end_pass = [&] {
       size_t deepest = 1;
       for (auto& bank : words) deepest = std::max(deepest, std::exchange(bank, {}).size());
-      bank_conflicts += int64_t(deepest) - 1;
+      bank_conflicts[int(access)] += int64_t(deepest) - 1;
       lanes_in_pass = 0;
     };
     for (const auto& list : w.touched) {
       if (k >= list.size()) continue;
-      const auto [offset, bytes] = list[k];
+      const auto [offset, bytes, kind] = list[k];
+      access = kind;
       for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; ++word) {
         auto& bank = words[word % 32];
         if (std::ranges::find(bank, word) == bank.end()) bank.push_back(word);
@@ -520,10 +523,10 @@ void cp_async_wait(int still_pending) {
 }
 
 BankConflicts::BankConflicts() {
-  if (counting_banks++ == 0) bank_conflicts = 0;
+  if (counting_banks++ == 0) bank_conflicts[0] = bank_conflicts[1] = 0;
 }
 BankConflicts::~BankConflicts() { --counting_banks; }
-int64_t BankConflicts::count() const { return bank_conflicts; }
+int64_t BankConflicts::count(Access access) const { return bank_conflicts[int(access)]; }
 
 std::string launched_kernels() {
   const std::lock_guard lock(launched_lock);

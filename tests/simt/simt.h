@@ -72,7 +72,7 @@ class BankConflicts {
   BankConflicts();
   ~BankConflicts();
   BankConflicts(const BankConflicts&) = delete;
-  int64_t count() const;
+  int64_t count(Access access) const;
 };
 // Names of the kernels that were launched so far in this process, each once, sorted, one per line.
 std::string launched_kernels();

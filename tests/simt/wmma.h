@@ -49,13 +49,24 @@ template <class T>
 T read(mixtape::simt::Shared<T> p) {
   return *p;
 }
+// 16 x 16 elements of two bytes come by ldmatrix: each lane reads 16 bytes of a line, aligned.
 template <class F, class P>
 void load(F& f, P p, int64_t ld, bool rows, mixtape::Where where) {
+  using namespace mixtape;
+  constexpr bool by_lines = requires { p.unchecked(); }
+  &&sizeof(f.x[0]) == 2 && F::rows == 16 && F::columns == 16;
+  if constexpr (by_lines)
+    simt::touch((p + (simt::lane() % 16 * ld + simt::lane() / 16 * 8)).unchecked(), 16,
+                simt::Access::Read);
   for (int i = 0; i < F::num_elements; ++i) {
-    const int e = i * 32 + mixtape::simt::lane(), r = e / F::columns, c = e % F::columns;
-    f.x[i] = read(p + (rows ? r * ld + c : c * ld + r));
+    const int e = i * 32 + simt::lane(), r = e / F::columns, c = e % F::columns;
+    const int64_t at = rows ? r * ld + c : c * ld + r;
+    if constexpr (by_lines)
+      f.x[i] = p.unchecked()[at];
+    else
+      f.x[i] = read(p + at);
   }
-  mixtape::simt::sync_warp(where);
+  simt::sync_warp(where);
 }
 }  // namespace simt_detail
 
