@@ -152,25 +152,25 @@ template <class V, class T>
 V load_as(const T* p) {
   simt::check_aligned(p, sizeof(V));
   V v;
-  std::memcpy(&v, p, sizeof v);
+  std::memcpy(static_cast<void*>(&v), p, sizeof v);
   return v;
 }
 template <class V, class T>
 void store_as(T* p, const V& v) {
   simt::check_aligned(p, sizeof(V));
-  std::memcpy(p, &v, sizeof v);
+  std::memcpy(static_cast<void*>(p), &v, sizeof v);
 }
 template <class V, class T>
 V load_as(Shared<T> p) {
   simt::touch(p.unchecked(), sizeof(V), simt::Access::Read);
   V v;
-  std::memcpy(&v, p.unchecked(), sizeof v);
+  std::memcpy(static_cast<void*>(&v), p.unchecked(), sizeof v);
   return v;
 }
 template <class V, class T>
 void store_as(Shared<T> p, const V& v) {
   simt::touch(p.unchecked(), sizeof(V), simt::Access::Write);
-  std::memcpy(p.unchecked(), &v, sizeof v);
+  std::memcpy(static_cast<void*>(p.unchecked()), &v, sizeof v);
 }
 
 inline int atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
@@ -182,6 +182,58 @@ inline void atomic_max(int* p, int v) {
 }
 
 #endif
+
+// --- numbers: f16 and bf16 are storage, arithmetic is f32 or f64 ---
+template <class T>
+struct MathType {
+  using type = T;
+};
+template <>
+struct MathType<Half> {
+  using type = float;
+};
+template <>
+struct MathType<BFloat16> {
+  using type = float;
+};
+template <class T>
+using math_t = typename MathType<T>::type;
+
+// To the type in which T is computed, and from one type to another, rounding once.
+template <class T>
+MIXTAPE_HD inline math_t<T> widen(T x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, Half>) return __half2float(__ushort_as_half(x.bits));
+#endif
+  return math_t<T>(x);
+}
+template <class To, class From>
+MIXTAPE_HD inline To narrow(From x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<To, Half> && std::is_same_v<From, float>) {
+    Half h;
+    h.bits = __half_as_ushort(__float2half_rn(x));
+    return h;
+  } else if constexpr (std::is_same_v<To, BFloat16> && std::is_same_v<From, float>) {
+    BFloat16 b;
+    b.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    return b;
+  }
+#endif
+  return static_cast<To>(x);
+}
+
+// n elements that are loaded and stored at once; n * sizeof(T) is at most 16 and a power of two.
+template <class T, int n>
+struct alignas(sizeof(T) * n) Pack {
+  T v[n];
+};
+
+// This thread's number in a grid of one dimension, and how many threads that has.
+__device__ inline int64_t global_thread() {
+  return int64_t(block().x) * block_size().x + thread().x;
+}
+__device__ inline int64_t all_threads() { return int64_t(grid_size().x) * block_size().x; }
 
 // How a kernel starts. The name is for errors, profilers and the list of what ran.
 struct Grid {
@@ -217,5 +269,18 @@ void launch(const Grid& grid, void*, void (*kernel)(P...), A&&... args) {
       [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
 }
 #endif
+
+#ifdef __CUDACC__
+int multiprocessors(int device);  // of a CUDA device
+#else
+inline int multiprocessors(int) { return 2; }
+#endif
+// Blocks of `threads` for `count` pieces of work in a grid-stride loop: no more than the device
+// runs at once.
+inline Index3 blocks_for(int64_t count, int threads, int device) {
+  const int64_t most = int64_t(multiprocessors(device)) * (2048 / threads),
+                wanted = (count + threads - 1) / threads;
+  return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
+}
 
 }  // namespace mixtape::gpu

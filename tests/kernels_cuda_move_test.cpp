@@ -1,0 +1,98 @@
+// The CUDA kernels that move and map elements, under the emulator, beside those of the CPU.
+
+#include "core/format.h"
+#include "kernels/launch.h"
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace cuda {
+void convert(Launch&, In x, Out y);
+void fill(Launch&, double value, Out y);
+void arange(Launch&, double start, double step, Out y);
+void accumulate(Launch&, In x, Out y);
+}  // namespace cuda
+namespace {
+
+constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
+
+void on_device(const std::function<void(Launch&)>& body) {
+  Launch l(Device::cuda(0));
+  body(l);
+}
+void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
+  expect_close(got, to_vector(want), 0, what);
+}
+// The same elements in the order of their transpose, at an odd offset, and every other one.
+std::vector<Tensor> ways(const Tensor& x) {
+  const auto strided = [&](const Shape& room, const Layout& layout) {
+    const Tensor t = filled(room, x.dtype(), 1);
+    const Tensor view = t.with_layout(layout);
+    for (int64_t i = 0; i < x.numel(); ++i) view.set(i, x.at(i));
+    return view;
+  };
+  const int64_t m = x.size(0), n = x.size(1);
+  return {x, strided({n, m}, Layout({m, n}, {1, m})),
+          strided({m * n + 1}, Layout({m, n}, {n, 1}, 1)),
+          strided({m, 2 * n}, Layout({m, n}, {2 * n, 2}))};
+}
+
+TEST(CudaMove, ConvertsAsTheCpuDoes) {
+  for (const DType from_type : all_dtypes)
+    for (const DType to : all_dtypes)
+      for (const Tensor& x : ways(random({7, 37}, from_type, 3, from_type == u8 ? 0 : -9, 9))) {
+        const Tensor got = filled({7, 37}, to, 1), want = filled({7, 37}, to, 1);
+        on_device([&](Launch& l) { cuda::convert(l, x, got); });
+        launch([&](Launch& l) { cpu::convert(l, x, want); });
+        expect_equal(got, want, fmt::format("{} to {}", name(from_type), name(to)));
+      }
+}
+TEST(CudaMove, ConvertsOddValues) {
+  const Tensor x =
+      from({nan, inf, -inf, 65504, 65519.99, 65520, 1e-8, 5.96e-8, -0.0, 3e38, 1e300}, {11}, f64);
+  for (const DType to : {f32, f16, bf16}) {
+    const Tensor got = output({11}, to), want = output({11}, to);
+    on_device([&](Launch& l) { cuda::convert(l, x, got); });
+    launch([&](Launch& l) { cpu::convert(l, x, want); });
+    expect_equal(got, want, std::string(name(to)));
+  }
+}
+TEST(CudaMove, FillsAnyStrides) {
+  for (const DType t : all_dtypes)
+    for (const Tensor& y : ways(random({5, 9}, t, 1, 0, 1))) {
+      on_device([&](Launch& l) { cuda::fill(l, 1, y); });
+      expect_equal(y, filled({5, 9}, t, 1), std::string(name(t)));
+    }
+}
+TEST(CudaMove, Counts) {
+  for (const DType t : all_dtypes) {
+    const Tensor got = filled({1000}, t, 1), want = filled({1000}, t, 1);
+    on_device([&](Launch& l) { cuda::arange(l, -3, 0.75, got); });
+    launch([&](Launch& l) { cpu::arange(l, -3, 0.75, want); });
+    expect_equal(got, want, std::string(name(t)));
+  }
+}
+TEST(CudaMove, AddsUp) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32})
+    for (const Tensor& x : ways(random({8, 33}, t, 5, -9, 9))) {
+      const Tensor got = random({8, 33}, t, 6, -9, 9), want = random({8, 33}, t, 6, -9, 9);
+      on_device([&](Launch& l) { cuda::accumulate(l, x, got); });
+      launch([&](Launch& l) { cpu::accumulate(l, x, want); });
+      expect_equal(got, want, std::string(name(t)));
+    }
+  const Tensor x = random({8, 33}, bf16, 7), got = random({8, 33}, f32, 8),
+               want = random({8, 33}, f32, 8);
+  on_device([&](Launch& l) { cuda::accumulate(l, x, got); });
+  launch([&](Launch& l) { cpu::accumulate(l, x, want); });
+  expect_equal(got, want, "bf16 to f32");
+}
+TEST(CudaMove, TakesEmpties) {
+  const Tensor x({0, 4}, f32), y({0, 4}, f16);
+  on_device([&](Launch& l) {
+    cuda::convert(l, x, y);
+    cuda::fill(l, 1, y);
+    cuda::accumulate(l, y, y);
+  });
+}
+
+}  // namespace
+}  // namespace mixtape::kernels
