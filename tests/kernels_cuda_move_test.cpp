@@ -3,22 +3,13 @@
 #include "core/format.h"
 #include "kernels/launch.h"
 #include "tests/support/kernel_compare.h"
+#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
-namespace cuda {
-void convert(Launch&, In x, Out y);
-void fill(Launch&, double value, Out y);
-void arange(Launch&, double start, double step, Out y);
-void accumulate(Launch&, In x, Out y);
-}  // namespace cuda
 namespace {
 
 constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
 
-void on_device(const std::function<void(Launch&)>& body) {
-  Launch l(Device::cuda(0));
-  body(l);
-}
 void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
   expect_close(got, to_vector(want), 0, what);
 }

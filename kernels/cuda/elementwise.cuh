@@ -38,6 +38,10 @@ struct Walk {
   int64_t stride[operands][max_rank] = {};
 
   __device__ void find(int64_t i, int64_t (&at)[operands]) const {
+    if (rank == 1) {
+      for (int k = 0; k < operands; ++k) at[k] = i * stride[k][0];
+      return;
+    }
     for (int k = 0; k < operands; ++k) at[k] = 0;
     for (int d = rank - 1; d >= 0; --d) {
       const int64_t index = i % size[d];
@@ -46,6 +50,18 @@ struct Walk {
     }
   }
 };
+
+// Layouts of one shape, as a Walk.
+template <int operands>
+Walk<operands> walk_of(const Layout* const (&layouts)[operands]) {
+  Walk<operands> walk;
+  walk.rank = layouts[0]->rank();
+  for (int d = 0; d < walk.rank; ++d) {
+    walk.size[d] = layouts[0]->shape[d];
+    for (int k = 0; k < operands; ++k) walk.stride[k][d] = layouts[k]->strides[d];
+  }
+  return walk;
+}
 
 template <class F, class Out, class... In, size_t... k>
 __device__ Out value_at(F& f, const int64_t* at, std::index_sequence<k...>, const In*... x) {
@@ -82,12 +98,7 @@ void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
     gpu::launch({name, blocks, {threads, 1, 1}}, launch.stream, map_dense<F, Out, In...>, f, count,
                 y.as<Out>(), x.template as<const In>()...);
   } else {
-    Walk<operands> walk;
-    walk.rank = layouts[0].rank();
-    for (int d = 0; d < walk.rank; ++d) {
-      walk.size[d] = layouts[0].shape[d];
-      for (int k = 0; k < operands; ++k) walk.stride[k][d] = layouts[k].strides[d];
-    }
+    const Walk<operands> walk = walk_of<operands>(pointers);
     gpu::launch({name, blocks, {threads, 1, 1}}, launch.stream, map_strided<F, Out, In...>, f,
                 count, walk, y.as<Out>(), x.template as<const In>()...);
   }

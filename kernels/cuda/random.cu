@@ -1,0 +1,105 @@
+// Random numbers: one thread computes one block of Philox and the four elements that read it, so
+// the bits are those of the CPU. Elements are stored one by one: neighbouring threads write
+// neighbouring fours.
+
+#include <cmath>
+
+#include "core/philox.h"
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// y[4 i + k] = f(words of block i, k, 4 i + k)
+template <class F, class T>
+__global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, T* y) {
+  const int64_t all = gpu::all_threads();
+  for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
+    const Philox::Block words = Philox::bits(seed, offset + uint64_t(i));
+    for (int k = 0; k < 4 && i * 4 + k < n; ++k) y[i * 4 + k] = f(words, k, i * 4 + k);
+  }
+}
+template <class T, class F>
+void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f) {
+  const int64_t n = y.size();
+  if (n == 0) return;
+  gpu::launch({name, gpu::blocks_for((n + 3) / 4, 256, launch.device.index), {256, 1, 1}},
+              launch.stream, generate<F, T>, f, seed, offset, n, y.as<T>());
+}
+
+template <class T>
+struct Uniform {
+  double low, high;
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t) const {
+    return T(low + (high - low) * double(Philox::uniform(words[size_t(k)])));
+  }
+};
+
+// Box and Muller: words (0, 1) give elements 0 and 1, words (2, 3) the others.
+template <class T>
+struct Normal {
+  gpu::math_t<T> mean, deviation;
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t) const {
+    using M = gpu::math_t<T>;
+    using std::cos, std::log, std::sin, std::sqrt;
+    const M u = M(1.0f - Philox::uniform(words[size_t(k / 2 * 2)])),
+            v = M(Philox::uniform(words[size_t(k / 2 * 2 + 1)]));
+    const M radius = sqrt(log(u) * M(-2)), angle = v * M(6.283185307179586);
+    return gpu::narrow<T>(mean + deviation * radius * (k % 2 == 0 ? cos(angle) : sin(angle)));
+  }
+};
+
+struct Integer {
+  uint64_t low, range;
+  // word * range / 2^32, in two halves so that any range fits
+  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t) const {
+    const uint64_t b = words[size_t(k)];
+    return int64_t(low + b * (range >> 32) + ((b * (range & 0xffffffffu)) >> 32));
+  }
+};
+
+template <class Tx, class Ty>
+struct Dropout {
+  const Tx* x;
+  uint32_t threshold;
+  gpu::math_t<Tx> scale;
+  MIXTAPE_HD Ty operator()(const Philox::Block& words, int k, int64_t i) const {
+    using M = gpu::math_t<Tx>;
+    return gpu::narrow<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x[i]) * scale)
+                                                                : M(0));
+  }
+};
+
+}  // namespace
+
+void random_uniform(Launch& launch, uint64_t seed, uint64_t offset, double low, double high,
+                    Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    run<T>(launch, "random_uniform", seed, offset, y, Uniform<T>{low, high});
+  });
+}
+
+void random_normal(Launch& launch, uint64_t seed, uint64_t offset, double mean, double std, Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    using M = gpu::math_t<T>;
+    run<T>(launch, "random_normal", seed, offset, y, Normal<T>{M(mean), M(std)});
+  });
+}
+
+void random_integer(Launch& launch, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
+                    Out y) {
+  run<int64_t>(launch, "random_integer", seed, offset, y,
+               Integer{uint64_t(low), uint64_t(high) - uint64_t(low)});
+}
+
+void dropout(Launch& launch, uint64_t seed, uint64_t offset, double p, In x, Out y) {
+  // u >= p in integers: u is a multiple of 2^-24.
+  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
+  visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
+    run<Ty>(launch, "dropout", seed, offset, y,
+            Dropout<Tx, Ty>{x.as<Tx>(), threshold, gpu::math_t<Tx>(1 / (1 - p))});
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

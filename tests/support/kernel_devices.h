@@ -1,0 +1,28 @@
+#pragma once
+// The CUDA kernels by name, for tests of a build whose table of kernels does not have them yet.
+
+#include <functional>
+
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels {
+
+// (The emulator's memory is the CPU's.)
+inline void on_device(const std::function<void(Launch&)>& body) {
+  Launch l(Device::cpu());
+  body(l);
+}
+
+namespace cuda {
+void convert(Launch&, In x, Out y);
+void fill(Launch&, double value, Out y);
+void arange(Launch&, double start, double step, Out y);
+void accumulate(Launch&, In x, Out y);
+void reduce(Launch&, Reduce op, In x, Out y);
+void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y);
+void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y);
+void random_integer(Launch&, uint64_t seed, uint64_t offset, int64_t low, int64_t high, Out y);
+void dropout(Launch&, uint64_t seed, uint64_t offset, double p, In x, Out y);
+}  // namespace cuda
+
+}  // namespace mixtape::kernels
