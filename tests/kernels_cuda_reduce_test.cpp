@@ -19,12 +19,13 @@ void expect_same_reduction(Reduce op, const Tensor& x, const Shape& to, DType ou
 TEST(CudaReduce, AnyDimensions) {
   const Shape shape{5, 6, 70};
   for (const auto& [in, out] : float_pairs)
-    for (const Reduce op : {Reduce::Sum, Reduce::Mean, Reduce::Max, Reduce::Min})
+    for (const Reduce op : {Reduce::Sum, Reduce::Mean, Reduce::Max, Reduce::Min, Reduce::Prod,
+                            Reduce::SumAbs, Reduce::SumSquares, Reduce::MaxAbs})
       for (int which = 0; which < 8; ++which) {
         Shape to = shape;
         for (int d = 0; d < 3; ++d)
           if (which >> d & 1) to[d] = 1;
-        const bool exact = op == Reduce::Max || op == Reduce::Min;
+        const bool exact = op == Reduce::Max || op == Reduce::Min || op == Reduce::MaxAbs;
         expect_same_reduction(op, random(shape, in, 3), to, out, exact ? 0 : tolerance(out));
       }
 }
@@ -48,6 +49,7 @@ TEST(CudaReduce, Integers) {
     expect_same_reduction(Reduce::Sum, random({7, 300}, t, 9, 0, 200), {7, 1}, i64, 0);
     expect_same_reduction(Reduce::Max, random({7, 300}, t, 9, 0, 200), {1, 300}, t, 0);
     expect_same_reduction(Reduce::Min, random({7, 300}, t, 9, 0, 200), {7, 1}, t, 0);
+    expect_same_reduction(Reduce::Prod, random({7, 30}, t, 9, 0, 200), {7, 1}, i64, 0);
   }
 }
 TEST(CudaReduce, NanWinsAndEmptySumsAreZero) {

@@ -17,6 +17,25 @@ namespace {
 template <class T>
 using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, gpu::math_t<T>>;
 
+// What an element counts, how two counts join, and the count of nothing.
+struct Elements {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x;
+  }
+};
+struct Magnitudes {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x < A(0) ? A(-x) : x;
+  }
+};
+struct Squares {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x * x;
+  }
+};
 struct Add {
   template <class A>
   MIXTAPE_HD static A identity() {
@@ -24,7 +43,23 @@ struct Add {
   }
   template <class A>
   MIXTAPE_HD static A join(A a, A b) {
-    return a + b;
+    if constexpr (std::is_integral_v<A>)
+      return A(uint64_t(a) + uint64_t(b));  // wraps around
+    else
+      return a + b;
+  }
+};
+struct Multiply {
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return A(1);
+  }
+  template <class A>
+  MIXTAPE_HD static A join(A a, A b) {
+    if constexpr (std::is_integral_v<A>)
+      return A(uint64_t(a) * uint64_t(b));
+    else
+      return a * b;
   }
 };
 template <class A>
@@ -42,6 +77,12 @@ struct Largest {  // NaN wins
   template <class A>
   MIXTAPE_HD static A join(A a, A b) {
     return a != a ? a : b != b ? b : a > b ? a : b;
+  }
+};
+struct LargestOfNone : Largest {  // of magnitudes: the largest of none is 0
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return A(0);
   }
 };
 struct Smallest {
@@ -62,6 +103,9 @@ MIXTAPE_HD Out finished(A sum, double scale) {
   else
     return gpu::narrow<Out>(scale == 1 ? sum : A(sum * A(scale)));
 }
+
+template <class Count, class Join>
+struct Rule : Count, Join {};
 
 // What all ways of reducing are told. Operand 0 of `kept` is y, 1 is x.
 template <class T, class A, class Out>
@@ -100,7 +144,7 @@ __global__ void reduce_dense(Problem<T, A, Out> p) {
     for (int64_t i = begin + t; i < end; i += lanes) {
       int64_t from[1];
       p.reduced.find(i, from);
-      sum = Op::join(sum, A(gpu::widen(p.x[at[1] + from[0]])));
+      sum = Op::join(sum, Op::of(A(gpu::widen(p.x[at[1] + from[0]]))));
     }
   }
   for (int mask = 16; mask > 0; mask /= 2) sum = Op::join(sum, gpu::shuffle_xor(sum, mask));
@@ -129,7 +173,7 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
     for (int64_t i = begin + t; i < end; i += down) {
       int64_t from[1];
       p.reduced.find(i, from);
-      sum = Op::join(sum, A(gpu::widen(p.x[at[1] + from[0]])));
+      sum = Op::join(sum, Op::of(A(gpu::widen(p.x[at[1] + from[0]]))));
     }
   }
   const gpu::Shared<A> sums = gpu::shared_memory<A>();
@@ -225,15 +269,24 @@ void run(Launch& launch, In x, const View& y, double scale) {
 
 void reduce(Launch& launch, Reduce op, In x, Out y) {
   if (y.size() == 0) return;
-  const double scale = op == Reduce::Mean ? double(y.size()) / double(x.size()) : 1;
   const auto with = [&]<class T, class O>() {
     switch (op) {
+      case Reduce::Sum:
+        return run<Rule<Elements, Add>, T, O>(launch, x, y, 1);
+      case Reduce::Mean:
+        return run<Rule<Elements, Add>, T, O>(launch, x, y, double(y.size()) / double(x.size()));
       case Reduce::Max:
-        return run<Largest, T, O>(launch, x, y, 1);
+        return run<Rule<Elements, Largest>, T, O>(launch, x, y, 1);
       case Reduce::Min:
-        return run<Smallest, T, O>(launch, x, y, 1);
-      default:
-        return run<Add, T, O>(launch, x, y, scale);
+        return run<Rule<Elements, Smallest>, T, O>(launch, x, y, 1);
+      case Reduce::Prod:
+        return run<Rule<Elements, Multiply>, T, O>(launch, x, y, 1);
+      case Reduce::SumAbs:
+        return run<Rule<Magnitudes, Add>, T, O>(launch, x, y, 1);
+      case Reduce::SumSquares:
+        return run<Rule<Squares, Add>, T, O>(launch, x, y, 1);
+      case Reduce::MaxAbs:
+        return run<Rule<Magnitudes, LargestOfNone>, T, O>(launch, x, y, 1);
     }
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);
