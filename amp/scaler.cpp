@@ -219,10 +219,10 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     kernels::find_nonfinite(launch, grads, factor, r->found);
   }
   if (options.clip_norm) {
-    const Tensor norm2({}, f64, device), clipped({}, f32, device);
+    const Tensor total({}, f64, device), clipped({}, f32, device);
     result.norm_ = Tensor({}, f32, device);
-    kernels::squared_norm(launch, grads, norm2);
-    kernels::clip_factor(launch, norm2, factor, *options.clip_norm, result.norm_, clipped);
+    kernels::grad_norm(launch, grads, 2, total);
+    kernels::clip_factor(launch, total, factor, *options.clip_norm, result.norm_, clipped);
     factor = clipped;
   }
   if (r) {

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "kernels/launch.h"
+#include "kernels/rules.h"
 #include "kernels/sampling.h"
 
 namespace mixtape::kernels {
@@ -79,22 +80,6 @@ struct Window {
   }
 };
 
-// One parameter in a multi-tensor update. Dense. `state` are the optimizer's own buffers, f32 (f64
-// for an f64 parameter), all of the parameter's size; absent ones have no data. `steps` counts the
-// steps that were not skipped: one f32, which the update itself advances; absent if the rule has no
-// state. `shadow`, optional, is a narrow copy of an f32 parameter, written along with it.
-struct Update {
-  View param, grad;
-  View state[2];
-  View steps;
-  View shadow;
-};
-// What every update reads from device memory, so that a step needs no word from the host.
-// f32 scalars, all optional: a set `skip` makes the kernel do nothing at all; gradients are
-// multiplied by `grad_scale` first (1/S times any clipping factor).
-struct StepControl {
-  View skip = {}, grad_scale = {};
-};
 // How a loss scale follows from what was found; see amp/scaler.h. Its counters are i32 [6], in this
 // order: updates since growth, bad ones in a row, skips in a row, and of all updates how many there
 // were, how many skipped, and whether the last would have taken the scale below min_scale.
@@ -103,15 +88,6 @@ struct ScalerRule {
   int64_t interval, hysteresis;
 };
 enum class ScalerCount : int { Growth, Bad, Skips, Updates, Skipped, AtFloor, Total };
-struct SgdRule {
-  double lr, momentum, dampening, weight_decay;
-  bool nesterov, maximize;
-};
-struct AdamRule {
-  double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled;  // AdamW: decay the weights, not the gradients
-  bool maximize;
-};
 
 // --- elementwise.h's ops, by position in its lists ---
 MIXTAPE_KERNEL(unary, int op, In x, const Numbers& numbers, Out y);  // y = f(x, numbers...)
@@ -238,10 +214,10 @@ MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
                Out found);  // the same without writing g
-MIXTAPE_KERNEL(squared_norm, std::span<const View> grads,
-               Out norm2);  // sum of squares over all, f64 or f32 (f64 accumulation)
-// norm = sqrt(norm2) * scale; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)
-MIXTAPE_KERNEL(clip_factor, In norm2, In scale, double max_norm, Out norm, Out factor);
+MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
+               Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
+// norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)
+MIXTAPE_KERNEL(clip_factor, In grad_norm, In scale, double max_norm, Out norm, Out factor);
 MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
                double limit);  // g = min(max(g, -limit), limit); NaN stays
 // verdict = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip
@@ -250,9 +226,23 @@ MIXTAPE_KERNEL(scaler_verdict, In found, std::span<const View> losses, Out verdi
 // scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
                const ScalerRule& rule, Out scale, Out counts, Out history);
+// One step of all parameters by a rule; the comments name the states in their order.
 MIXTAPE_KERNEL(sgd, std::span<const Update> updates, const SgdRule& rule,
-               const StepControl& control);  // state[0]: momentum
+               const StepControl& control);  // momentum_buffer
 MIXTAPE_KERNEL(adam, std::span<const Update> updates, const AdamRule& rule,
-               const StepControl& control);  // state: exp_avg, exp_avg_sq
+               const StepControl& control);  // exp_avg, exp_avg_sq, max_exp_avg_sq
+MIXTAPE_KERNEL(rmsprop, std::span<const Update> updates, const RmspropRule& rule,
+               const StepControl& control);  // square_avg, momentum_buffer, grad_avg
+MIXTAPE_KERNEL(adagrad, std::span<const Update> updates, const AdagradRule& rule,
+               const StepControl& control);  // sum
+MIXTAPE_KERNEL(adadelta, std::span<const Update> updates, const AdadeltaRule& rule,
+               const StepControl& control);  // square_avg, acc_delta
+MIXTAPE_KERNEL(lion, std::span<const Update> updates, const LionRule& rule,
+               const StepControl& control);  // exp_avg
+MIXTAPE_KERNEL(lamb, std::span<const Update> updates, const LambRule& rule,
+               const StepControl& control);  // exp_avg, exp_avg_sq
+MIXTAPE_KERNEL(
+    muon, std::span<const Update> updates, const MuonRule& rule,
+    const StepControl& control);  // momentum_buffer; parameters of two dimensions or more
 
 }  // namespace mixtape::kernels

@@ -48,13 +48,14 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options) {
   const Scope scope("clip_grad_norm");
   check(max_norm >= 0, "max_norm is {}, not a number from 0", max_norm);
+  check(options.norm_type > 0, "norm_type is {}, not a positive number", options.norm_type);
   const std::vector<View> grads = dense_grads(params);
   const Device device = device_of(params);
-  const Tensor norm2({}, f64, device), norm({}, f32, device), factor({}, f32, device);
+  const Tensor total({}, f64, device), norm({}, f32, device), factor({}, f32, device);
   const Tensor found({static_cast<int64_t>(grads.size())}, f32, device);
   kernels::Launch launch(device);
-  kernels::squared_norm(launch, grads, norm2);
-  kernels::clip_factor(launch, norm2, View{}, max_norm, norm, factor);
+  kernels::grad_norm(launch, grads, options.norm_type, total);
+  kernels::clip_factor(launch, total, View{}, max_norm, norm, factor);
   if (options.error_if_nonfinite)
     check(std::isfinite(norm.item()), "the norm of {} gradients is {}", grads.size(), norm.item());
   kernels::unscale(launch, grads, factor, found);

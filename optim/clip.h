@@ -14,14 +14,16 @@ Tensor dense_grad(const Tensor& param);
 std::vector<View> dense_grads(const std::vector<Tensor>& params);
 
 struct ClipOptions {
+  double norm_type = 2;             // p of the norm: any positive number, or infinity
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
 };
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of the gradients
-// taken as one vector, and returns the norm from before: f32, 0-d.
+// taken as one vector, and returns the norm from before: f32, 0-d, on the device. Semantics and
+// names are those of torch.nn.utils.clip_grad_norm_.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options = {});
 
-// Limits each element of the gradients to [-limit, limit].
+// Limits each element of the gradients to [-limit, limit], as torch.nn.utils.clip_grad_value_.
 void clip_grad_value(const std::vector<Tensor>& params, double limit);
 
 }  // namespace mixtape::optim

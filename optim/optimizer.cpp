@@ -2,7 +2,7 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -12,57 +12,13 @@
 namespace mixtape::optim {
 namespace {
 
-DType wide(DType t) { return t == f64 ? f64 : f32; }
-
-Tensor zeros(const Shape& shape, DType dtype, Device device) {
-  Tensor t(shape, dtype, device);
-  kernels::Launch launch(device);
-  kernels::fill(launch, 0, t);
-  return t;
-}
-
-// A dense copy in another dtype or place.
-Tensor copy(const Tensor& x, DType dtype, Device device) {
-  const Tensor here = x.device() == device ? x : x.to(device);
-  Tensor t(x.shape(), dtype, device);
-  kernels::Launch launch(device);
-  kernels::convert(launch, here, t);
-  return t;
-}
-
-// Hands out the tensors of a dict by name, and knows which nobody asked for.
-class Reader {
- public:
-  explicit Reader(const StateDict& dict) : dict_(dict), read_(dict.size()) {}
-
-  const Tensor* find(std::string_view name) {
-    const auto entry = std::ranges::find(dict_, name, &StateDict::value_type::first);
-    if (entry == dict_.end()) return nullptr;
-    read_[static_cast<size_t>(entry - dict_.begin())] = true;
-    check(static_cast<bool>(entry->second), "{} is no tensor", name);
-    return &entry->second;
-  }
-  // A copy of a float tensor of this shape, or no tensor.
-  Tensor copy_of(const std::string& name, const Shape& shape, DType dtype, Device device) {
-    const Tensor* const t = find(name);
-    if (!t) return {};
-    check(is_float(t->dtype()), "{} is {}, not a float", name, t->dtype());
-    check(t->shape() == shape, "{} has shape {}, not {}", name, t->shape(), shape);
-    return copy(*t, dtype, device);
-  }
-  void check_all_read() const {
-    for (size_t i = 0; i < dict_.size(); ++i)
-      check(read_[i], "'{}' belongs to no parameter or option here", dict_[i].first);
-  }
-
- private:
-  const StateDict& dict_;
-  std::vector<bool> read_;
-};
-
 std::string state_prefix(size_t index) { return fmt::format("state.{}.", index); }
 std::string option_name(size_t group, std::string_view option) {
   return fmt::format("group.{}.{}", group, option);
+}
+
+bool uses_any(const States& states) {
+  return std::any_of(states.begin(), states.end(), [](const State& s) { return s.used; });
 }
 
 void check_control(const View& v, std::string_view what) {
@@ -70,7 +26,27 @@ void check_control(const View& v, std::string_view what) {
         v.shape());
 }
 
+void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
+  check(grad.shape() == p.shape(), "the gradient of parameter {} has shape {}, not {}", index,
+        grad.shape(), p.shape());
+  check(is_float(grad.dtype()), "the gradient of parameter {} is {}, not a float", index,
+        grad.dtype());
+  check(grad.device() == p.device(), "the gradient of parameter {} is on {}, not {}", index,
+        grad.device(), p.device());
+}
+
 }  // namespace
+
+void Option::check_value(double value) const {
+  if (flag_)
+    check(value == 0 || value == 1, "{} is {}, not 0 or 1", name_, value);
+  else if (range_ == Range::FromZero)
+    check(value >= 0, "{} is {}, not a number from 0", name_, value);
+  else if (range_ == Range::Fraction)
+    check(0 <= value && value < 1, "{} is {}, not in [0, 1)", name_, value);
+  else
+    check(!std::isnan(value), "{} is {}, not a number", name_, value);
+}
 
 template <class F>
 void Optimizer::each_slot(F f) const {
@@ -79,10 +55,14 @@ void Optimizer::each_slot(F f) const {
     for (const Slot& slot : group.slots) f(index++, slot, group);
 }
 
-void Optimizer::append_group(std::vector<Tensor> params, bool multi_precision) {
+void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
+                             bool multi_precision) {
+  const Scope scope(name());
+  for (const Option& option : rule->options()) option.check_value(option.get());
+  rule->check_options();
   check(!params.empty(), "no parameters to optimize");
   std::vector<Tensor> known = this->params();
-  Group group{{}, multi_precision};
+  Group group{std::move(rule), {}, multi_precision};
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is no tensor", index);
@@ -97,6 +77,7 @@ void Optimizer::append_group(std::vector<Tensor> params, bool multi_precision) {
     for (size_t i = 0; i < known.size(); ++i)
       check(!p.is_same(known[i]), "parameter {} of shape {} is also parameter {}", index, p.shape(),
             i);
+    group.rule->check_param(p, index);
     known.push_back(p);
     group.slots.push_back({p});
   }
@@ -116,37 +97,32 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
-// Makes state that is missing. A master copy is read again after anyone else wrote the parameter.
-void Optimizer::prepare(Slot& slot, size_t index, size_t group) {
+// Makes state that is missing, and drops what the options no longer need. A master copy is read
+// again after anyone else wrote the parameter.
+void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const DType dtype = wide(p.dtype());
-  if (has_state(group) && !slot.steps) {
-    for (size_t k = 0; k < state_names().size(); ++k)
-      slot.state[k] = zeros(p.shape(), dtype, p.device());
-    slot.steps = zeros({}, f32, p.device());
-  }
-  if (slot.steps) {
-    const Tensor& s = slot.state[0];
-    check(s.dtype() == dtype && s.device() == p.device(),
+  const States states = group.rule->states();
+  for (size_t k = 0; k < states.size(); ++k) {
+    const State& s = states[k];
+    Tensor& buffer = slot.state[k];
+    if (!s.used) {
+      buffer = {};
+      continue;
+    }
+    if (!buffer) buffer = filled(p.shape(), s.initial, dtype, p.device());
+    check(buffer.dtype() == dtype && buffer.device() == p.device(),
           "parameter {} is now {} on {}, but its state is {} on {}: make a new optimizer after "
           "moving a model",
-          index, p.dtype(), p.device(), s.dtype(), s.device());
+          index, p.dtype(), p.device(), buffer.dtype(), buffer.device());
   }
-  if (groups_[group].multi_precision && is_narrow(p.dtype()) &&
+  if (!uses_any(states))
+    slot.steps = {};
+  else if (!slot.steps)
+    slot.steps = filled({}, 0, f32, p.device());
+  if (group.multi_precision && is_narrow(p.dtype()) &&
       (!slot.master || slot.version != p.version()))
-    slot.master = copy(p, f32, p.device());
-}
-
-kernels::Update Optimizer::update_of(const Slot& slot, const Tensor& grad) const {
-  kernels::Update u;
-  const bool uses_master = slot.master && is_narrow(slot.param.dtype());
-  u.param = uses_master ? slot.master : slot.param;
-  if (uses_master) u.shadow = slot.param;
-  u.grad = grad;
-  if (!slot.steps) return u;
-  for (size_t k = 0; k < state_names().size(); ++k) u.state[k] = slot.state[k];
-  u.steps = slot.steps;
-  return u;
+    slot.master = dense_copy(p, f32, p.device());
 }
 
 void Optimizer::step(const StepControl& control) {
@@ -154,31 +130,32 @@ void Optimizer::step(const StepControl& control) {
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
   size_t index = 0;
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  for (Group& group : groups_) {
     updates_.clear();
-    const Device device = groups_[g].slots[0].param.device();
-    for (Slot& slot : groups_[g].slots) {
+    const Device device = group.slots[0].param.device();
+    for (Slot& slot : group.slots) {
       const Tensor& p = slot.param;
       const size_t i = index++;
       const Tensor grad = dense_grad(p);
       if (!grad) continue;
-      check(grad.shape() == p.shape(), "the gradient of parameter {} has shape {}, not {}", i,
-            grad.shape(), p.shape());
-      check(is_float(grad.dtype()), "the gradient of parameter {} is {}, not a float", i,
-            grad.dtype());
+      check_gradient(grad, p, i);
       check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
             p.shape());
       check(p.device() == device, "parameter {} is on {}, others of its group on {}", i, p.device(),
             device);
-      check(grad.device() == p.device(), "the gradient of parameter {} is on {}, not {}", i,
-            grad.device(), p.device());
-      prepare(slot, i, g);
-      updates_.push_back(update_of(slot, grad));
+      prepare(slot, i, group);
+      kernels::Update& u = updates_.emplace_back();
+      const bool uses_master = slot.master && is_narrow(p.dtype());
+      u.param = uses_master ? slot.master : p;
+      if (uses_master) u.shadow = p;
+      u.grad = grad;
+      for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
+      u.steps = slot.steps;
     }
     if (updates_.empty()) continue;
     kernels::Launch launch(device);
-    update(g, launch, updates_, control);
-    for (const Slot& slot : groups_[g].slots)
+    group.rule->update(launch, updates_, control);
+    for (const Slot& slot : group.slots)
       if (slot.param.grad()) slot.param.storage()->bump_version();
   }
   for (Group& group : groups_)
@@ -196,83 +173,108 @@ void Optimizer::zero_grad(bool set_to_none) {
   });
 }
 
+// --- options ---
+
+Rule& Optimizer::rule(size_t group) const {
+  check(group < groups(), "group {} of {}", group, groups());
+  return *groups_[group].rule;
+}
+
 void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups(); ++g) set_lr(lr, g);
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {
-  check(group < groups(), "group {} of {}", group, groups());
   std::string known;
-  for (const auto& [key, value] : const_cast<Optimizer*>(this)->options(group)) {  // only read
-    if (key == name) return *value;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", key);
+  for (const Option& option : rule(group).options()) {
+    if (option.name() == name) return option.get();
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name());
   }
   fail("no option '{}' in {}, which has {}", name, this->name(), known);
 }
 
+bool Optimizer::has_option(std::string_view name, size_t group) const {
+  for (const Option& option : rule(group).options())
+    if (option.name() == name) return true;
+  return false;
+}
+
 void Optimizer::set_option(std::string_view name, double value, size_t group) {
   const double before = option(name, group);
-  for (const auto& [key, slot] : options(group)) {
-    if (key != name) continue;
-    *slot = value;
+  Rule& rule = this->rule(group);
+  for (const Option& option : rule.options()) {
+    if (option.name() != name) continue;
+    option.check_value(value);
+    option.set(value);
     try {
-      check_options(group);
+      rule.check_options();
     } catch (...) {
-      *slot = before;
+      option.set(before);
       throw;
     }
   }
 }
 
+std::string_view Optimizer::momentum_name(size_t group) const {
+  return rule(group).momentum_name();
+}
+
+// --- saving and loading ---
+
 StateDict Optimizer::state_dict() const {
   StateDict dict;
-  each_slot([&](size_t index, const Slot& slot, const Group&) {
+  each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
-    if (slot.steps) {
-      dict.emplace_back(prefix + "step", slot.steps);
-      for (size_t k = 0; k < state_names().size(); ++k)
-        dict.emplace_back(prefix + std::string(state_names()[k]), slot.state[k]);
-    }
+    const States states = group.rule->states();
+    if (slot.steps && uses_any(states)) dict.emplace_back(prefix + "step", slot.steps);
+    for (size_t k = 0; k < states.size(); ++k)
+      if (states[k].used && slot.state[k])
+        dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
     if (slot.master) dict.emplace_back(prefix + "master", slot.master);
   });
   for (size_t g = 0; g < groups(); ++g)
-    for (const auto& [key, value] : const_cast<Optimizer*>(this)->options(g))  // only read
-      dict.emplace_back(option_name(g, key), from({*value}, {}, f64));
+    for (const Option& option : rule(g).options())
+      dict.emplace_back(option_name(g, option.name()), from({option.get()}, {}, f64));
   return dict;
+}
+
+Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Slot& slot,
+                                     const Group& group) const {
+  const Tensor& p = slot.param;
+  const std::string prefix = state_prefix(index), step = prefix + "step";
+  const States states = group.rule->states();
+  Slot loaded{p};
+  if (uses_any(states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
+  for (size_t k = 0; k < states.size(); ++k) {
+    if (!states[k].used) continue;
+    const std::string key = prefix + std::string(states[k].name);
+    loaded.state[k] = reader.copy_of(key, p.shape(), wide(p.dtype()), p.device());
+    check(!loaded.steps || loaded.state[k], "{} is there, but {} is missing", step, key);
+    check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
+  }
+  loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
+  loaded.version = p.version();
+  return loaded;
 }
 
 void Optimizer::load_state_dict(const StateDict& dict) {
   const Scope scope(name());
-  Reader reader(dict);
-  std::vector<Slot> slots;
-  each_slot([&](size_t index, const Slot& slot, const Group&) {
-    const Tensor& p = slot.param;
-    const std::string step = state_prefix(index) + "step";
-    Slot loaded{p};
-    loaded.steps = reader.copy_of(step, {}, f32, p.device());
-    for (size_t k = 0; k < state_names().size(); ++k) {
-      const std::string key = state_prefix(index) + std::string(state_names()[k]);
-      loaded.state[k] = reader.copy_of(key, p.shape(), wide(p.dtype()), p.device());
-      check(!loaded.steps || loaded.state[k], "{} is there, but {} is missing", step, key);
-      check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
-    }
-    loaded.master = reader.copy_of(state_prefix(index) + "master", p.shape(), f32, p.device());
-    loaded.version = p.version();
-    slots.push_back(std::move(loaded));
-  });
+  StateReader reader(dict);
   std::vector<double> numbers;
   for (size_t g = 0; g < groups(); ++g) {
-    for (const auto& [key, value] : options(g)) {
-      const Tensor* const t = reader.find(option_name(g, key));
-      check(t != nullptr, "{} is missing", option_name(g, key));
-      numbers.push_back(t->item());
+    for (const Option& option : rule(g).options()) {
+      numbers.push_back(reader.number(option_name(g, option.name())));
+      option.check_value(numbers.back());
     }
   }
-  reader.check_all_read();
-
-  exchange_options(numbers);
+  std::vector<Slot> slots;
+  exchange_options(numbers);  // which state a rule has depends on them
   try {
-    for (size_t g = 0; g < groups(); ++g) check_options(g);
+    for (size_t g = 0; g < groups(); ++g) rule(g).check_options();
+    each_slot([&](size_t index, const Slot& slot, const Group& group) {
+      slots.push_back(load_slot(reader, index, slot, group));
+    });
+    reader.check_all_read();
   } catch (...) {
     exchange_options(numbers);
     throw;
@@ -284,8 +286,13 @@ void Optimizer::load_state_dict(const StateDict& dict) {
 
 void Optimizer::exchange_options(std::vector<double>& numbers) {
   auto number = numbers.begin();
-  for (size_t g = 0; g < groups(); ++g)
-    for (const auto& [key, value] : options(g)) std::swap(*value, *number++);
+  for (size_t g = 0; g < groups(); ++g) {
+    for (const Option& option : rule(g).options()) {
+      const double before = option.get();
+      option.set(*number);
+      *number++ = before;
+    }
+  }
 }
 
 }  // namespace mixtape::optim

@@ -3,21 +3,17 @@
 // moves along their gradients. Whether a step happens, and what multiplies the gradients, is read
 // by the kernel from device memory, so a step never waits for the device.
 
-#include <span>
+#include <array>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "core/inline_vector.h"
 #include "core/tensor.h"
-#include "kernels/kernels.h"
+#include "optim/rule.h"
+#include "optim/state.h"
 
 namespace mixtape::optim {
-
-// {.skip, .grad_scale}: f32 tensors of one element on the parameters' device, or none.
-using kernels::StepControl;
-using StateDict = std::vector<std::pair<std::string, Tensor>>;
 
 class Optimizer {
  public:
@@ -42,49 +38,46 @@ class Optimizer {
   double lr(size_t group = 0) const { return option("lr", group); }
   void set_lr(double lr);  // of all groups
   void set_lr(double lr, size_t group) { set_option("lr", lr, group); }
-  // Any number among the options by name. Throws Error if there is none, or if the value is not
-  // allowed.
+  // Any number or flag (0 or 1) among the options by name. Throws Error if there is none, or if the
+  // value is not allowed.
   double option(std::string_view name, size_t group = 0) const;
   void set_option(std::string_view name, double value, size_t group = 0);
-  // What is to a heavy ball its momentum: "momentum" or "beta1".
-  virtual std::string_view momentum_name() const = 0;
+  bool has_option(std::string_view name, size_t group = 0) const;
+  // What is to a heavy ball its momentum: "momentum", "beta1", or "" if there is nothing like it.
+  std::string_view momentum_name(size_t group = 0) const;
 
   // "state.3.exp_avg" and so on for the parameters that have state, then "group.0.lr" and the other
-  // numbers among the options (f64). State tensors are the live ones; loading copies. Loading
-  // throws Error, and changes nothing, if names or shapes do not fit.
+  // options (f64). State tensors are the live ones; loading copies. Loading throws Error, and
+  // changes nothing, if names or shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  protected:
-  using Options = InlineVector<std::pair<std::string_view, double*>, 6>;
-
   Optimizer() = default;
-  // Throws Error unless all are float tensors that want a gradient, dense, new here, on one device.
-  void append_group(std::vector<Tensor> params, bool multi_precision);
-
-  virtual Options options(size_t group) = 0;
-  virtual void check_options(size_t group) const = 0;
-  virtual std::span<const std::string_view> state_names() const = 0;  // at most two
-  virtual bool has_state(size_t group) const = 0;
-  virtual void update(size_t group, kernels::Launch& launch,
-                      std::span<const kernels::Update> updates, const StepControl& control) = 0;
+  // Throws Error unless all are float tensors that want a gradient, dense, new here, on one device,
+  // and the rule's options are in range.
+  void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule, bool multi_precision);
 
  private:
   struct Slot {
     Tensor param;
-    Tensor state[2] = {}, steps = {};  // made at the first gradient
-    Tensor master = {};                // f32, where a narrow parameter has one
-    uint64_t version = 0;              // of param when master was last written to it
+    // The rule's buffers and the count of steps, made at the first gradient.
+    std::array<Tensor, kernels::Update::max_states> state = {};
+    Tensor steps = {};
+    Tensor master = {};    // f32, where a narrow parameter has one
+    uint64_t version = 0;  // of param when master was last written to it
   };
   struct Group {
+    std::unique_ptr<Rule> rule;
     std::vector<Slot> slots;
     bool multi_precision;
   };
   // f(index over all groups, slot, group)
   template <class F>
   void each_slot(F f) const;
-  void prepare(Slot& slot, size_t index, size_t group);
-  kernels::Update update_of(const Slot& slot, const Tensor& grad) const;
+  Rule& rule(size_t group) const;
+  void prepare(Slot& slot, size_t index, const Group& group);
+  Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
 
   std::vector<Group> groups_;

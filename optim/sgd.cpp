@@ -2,48 +2,37 @@
 #include "optim/sgd.h"
 
 #include "core/check.h"
-#include "core/op.h"
 
 namespace mixtape::optim {
 namespace {
 
-void check_rule(const kernels::SgdRule& rule) {
-  check(rule.lr >= 0, "lr is {}, not a number from 0", rule.lr);
-  check(rule.momentum >= 0, "momentum is {}, not a number from 0", rule.momentum);
-  check(rule.weight_decay >= 0, "weight_decay is {}, not a number from 0", rule.weight_decay);
-  check(!rule.nesterov || (rule.momentum > 0 && rule.dampening == 0),
-        "nesterov needs momentum and no dampening, not {} and {}", rule.momentum, rule.dampening);
-}
+class SgdRule : public KernelRule<kernels::SgdRule, kernels::sgd> {
+ public:
+  using KernelRule::KernelRule;
+  Options options() override {
+    return {{"lr", numbers_.lr},
+            {"momentum", numbers_.momentum},
+            {"dampening", numbers_.dampening, Option::Range::Any},
+            {"weight_decay", numbers_.weight_decay},
+            {"nesterov", numbers_.nesterov},
+            {"maximize", numbers_.maximize}};
+  }
+  void check_options() const override {
+    check(!numbers_.nesterov || (numbers_.momentum > 0 && numbers_.dampening == 0),
+          "nesterov needs momentum and no dampening, not {} and {}", numbers_.momentum,
+          numbers_.dampening);
+  }
+  States states() const override { return {{"momentum_buffer", numbers_.momentum != 0}}; }
+  std::string_view momentum_name() const override { return "momentum"; }
+};
 
 }  // namespace
 
 void SGD::add_group(std::vector<Tensor> params, const SGDOptions& o) {
-  const Scope scope(name());
-  const kernels::SgdRule rule{o.lr,           o.momentum, o.dampening,
-                              o.weight_decay, o.nesterov, o.maximize};
-  check_rule(rule);
-  append_group(std::move(params), o.multi_precision);
-  rules_.push_back(rule);
-}
-
-SGD::Options SGD::options(size_t group) {
-  kernels::SgdRule& r = rules_[group];
-  return {{"lr", &r.lr},
-          {"momentum", &r.momentum},
-          {"dampening", &r.dampening},
-          {"weight_decay", &r.weight_decay}};
-}
-
-void SGD::check_options(size_t group) const { check_rule(rules_[group]); }
-
-std::span<const std::string_view> SGD::state_names() const {
-  static constexpr std::string_view names[] = {"momentum_buffer"};
-  return names;
-}
-
-void SGD::update(size_t group, kernels::Launch& launch, std::span<const kernels::Update> updates,
-                 const StepControl& control) {
-  kernels::sgd(launch, updates, rules_[group], control);
+  append_group(std::move(params),
+               std::make_unique<SgdRule>(kernels::SgdRule{o.lr, o.momentum, o.dampening,
+                                                          o.weight_decay, o.nesterov, o.maximize}),
+               o.multi_precision);
 }
 
 }  // namespace mixtape::optim

@@ -21,20 +21,7 @@ class SGD : public Optimizer {
     add_group(std::move(params), options);
   }
   void add_group(std::vector<Tensor> params, const SGDOptions& options);
-
   std::string_view name() const override { return "sgd"; }
-  std::string_view momentum_name() const override { return "momentum"; }
-
- protected:
-  Options options(size_t group) override;
-  void check_options(size_t group) const override;
-  std::span<const std::string_view> state_names() const override;
-  bool has_state(size_t group) const override { return rules_[group].momentum != 0; }
-  void update(size_t group, kernels::Launch& launch, std::span<const kernels::Update> updates,
-              const StepControl& control) override;
-
- private:
-  std::vector<kernels::SgdRule> rules_;  // of each group
 };
 
 }  // namespace mixtape::optim

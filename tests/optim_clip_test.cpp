@@ -65,6 +65,37 @@ TEST(Clip, NormCountsEveryElement) {
     }
 }
 
+// 16385 elements: the last is a chunk of its own.
+TEST(Clip, NormsOfOtherOrders) {
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor p = Tensor({16385}, f32).set_requires_grad(), q = from({0, 0}, {2});
+    q.set_requires_grad();
+    const auto norm = [&](double order, double max_norm = 1e9) {
+      return clip_grad_norm({p, q}, max_norm, {.norm_type = order}).item();
+    };
+    p.set_grad(Tensor({16385}, dtype));
+    kernels::Launch launch(Device::cpu());
+    kernels::fill(launch, 0, p.grad());
+    p.grad().set(16384, -4);
+    p.grad().set(5, 2);
+    q.set_grad(from({-3, 0.5}, {2}, dtype));
+    EXPECT_EQ(norm(1), 9.5);
+    EXPECT_EQ(norm(inf), 4);
+    EXPECT_NEAR(norm(3), std::cbrt(64 + 8 + 27 + 0.125), 1e-6);
+    EXPECT_NEAR(norm(0.5), std::pow(2 + std::sqrt(2) + std::sqrt(3) + std::sqrt(0.5), 2), 1e-5);
+    EXPECT_EQ(norm(1, 19), 9.5);
+    EXPECT_EQ(q.grad().at(0), -3);
+    EXPECT_EQ(norm(inf, 1), 4);
+    EXPECT_NEAR(q.grad().at(0), -0.75, 4e-3);
+    q.grad().set(1, nan);
+    EXPECT_TRUE(std::isnan(norm(inf)));
+    EXPECT_TRUE(std::isnan(norm(1)));
+    p.set_grad({});
+    q.set_grad(from({-3, -inf}, {2}, dtype));
+    EXPECT_EQ(norm(inf), inf);
+  }
+}
+
 TEST(Clip, NormOfNothingIsZero) {
   EXPECT_EQ(clip_grad_norm({}, 1).item(), 0);
   EXPECT_EQ(clip_grad_norm(problem(), 1).item(), 0);
@@ -75,7 +106,7 @@ TEST(Clip, AnInfiniteNormIsAnErrorOnRequest) {
   set_grads(params, 1, f32);
   params[1].grad().set(4, inf);
   EXPECT_EQ(error([&] { clip_grad_norm(params, 1, {.error_if_nonfinite = true}); }),
-            "clip_grad_norm: the norm of 3 gradients is inf");
+            "clip_grad_norm: the norm of 4 gradients is inf");
   EXPECT_EQ(params[1].grad().at(4), inf);
   EXPECT_EQ(clip_grad_norm(params, 1).item(), inf);
   EXPECT_EQ(params[0].grad().at(0), 0);  // as in PyTorch: 1 / inf
@@ -90,12 +121,12 @@ TEST(Clip, LargeGradientsDoNotOverflowTheNorm) {
 }
 
 TEST(Clip, FactorIncludesTheScaleOfTheGradients) {
-  const Tensor norm2 = scalar(64, f64), norm = scalar(0), factor = scalar(0);
+  const Tensor total = scalar(8, f64), norm = scalar(0), factor = scalar(0);
   kernels::Launch launch(Device::cpu());
-  kernels::clip_factor(launch, norm2, scalar(0.5), 1, norm, factor);
+  kernels::clip_factor(launch, total, scalar(0.5), 1, norm, factor);
   EXPECT_EQ(norm.item(), 4);
   EXPECT_FLOAT_EQ(static_cast<float>(factor.item()), 0.125f);
-  kernels::clip_factor(launch, norm2, scalar(0.5), 100, norm, factor);
+  kernels::clip_factor(launch, total, scalar(0.5), 100, norm, factor);
   EXPECT_EQ(factor.item(), 0.5);
 }
 
@@ -117,6 +148,10 @@ TEST(Clip, Errors) {
             "clip_grad_norm: max_norm is -1, not a number from 0");
   EXPECT_EQ(error([] { clip_grad_norm({}, nan); }),
             "clip_grad_norm: max_norm is nan, not a number from 0");
+  EXPECT_EQ(error([] { clip_grad_norm({}, 1, {.norm_type = 0}); }),
+            "clip_grad_norm: norm_type is 0, not a positive number");
+  EXPECT_EQ(error([] { clip_grad_norm({}, 1, {.norm_type = nan}); }),
+            "clip_grad_norm: norm_type is nan, not a positive number");
   EXPECT_EQ(error([] { clip_grad_value({}, -1); }),
             "clip_grad_value: the limit is -1, not a number from 0");
 }

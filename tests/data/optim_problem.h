@@ -16,8 +16,8 @@ inline double value(uint32_t k, uint32_t i, uint32_t t) {
   return static_cast<double>(x >> 8) / (1 << 23) - 1;
 }
 
-inline constexpr std::array<std::array<int64_t, 2>, 3> shapes = {{{1, 3}, {2, 9}, {1, 1}}};
-inline constexpr uint32_t steps = 20, early = 2;  // values are compared after both
+inline constexpr std::array<std::array<int64_t, 2>, 4> shapes = {{{1, 3}, {2, 9}, {1, 1}, {5, 3}}};
+inline constexpr uint32_t steps = 20;  // after which values are compared
 
 // Parameter 1 gets its first gradient at this step in the problems named ".../late".
 inline constexpr uint32_t late = 6;

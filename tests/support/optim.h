@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 
+#include "core/format.h"
 #include "optim/optim.h"
 #include "tests/data/optim_problem.h"
 #include "tests/support/errors.h"
@@ -72,6 +74,12 @@ inline double state(const Optimizer& opt, const std::string& name) {
   return nan;
 }
 
+inline std::vector<double> all_state(const Optimizer& opt, const std::string& name) {
+  for (const auto& [key, t] : opt.state_dict())
+    if (key == name) return to_vector(t);
+  return {};
+}
+
 // The tensors in their own memory.
 inline StateDict snapshot(const StateDict& live) {
   StateDict dict;
@@ -81,60 +89,98 @@ inline StateDict snapshot(const StateDict& live) {
 }
 
 using Params = std::vector<Tensor>;
-using Make = std::unique_ptr<Optimizer> (*)(const Params&);
+
+// An optimizer with its options, for any parameters.
+class Problem {
+ public:
+  using Make = std::function<std::unique_ptr<Optimizer>(const Params&, bool)>;
+  Problem(Make make) : make_(std::move(make)) {}
+  std::unique_ptr<Optimizer> operator()(const Params& p, bool multi_precision = false) const {
+    return make_(p, multi_precision);
+  }
+
+ private:
+  Make make_;
+};
 template <class O, class Options>
-std::unique_ptr<Optimizer> make(const Params& p, const Options& o) {
-  return std::make_unique<O>(p, o);
+Problem solve(Options options) {
+  return Problem([options](const Params& p, bool multi_precision) -> std::unique_ptr<Optimizer> {
+    Options o = options;
+    o.multi_precision = multi_precision;
+    return std::make_unique<O>(p, o);
+  });
 }
-inline std::unique_ptr<Optimizer> sgd(const Params& p, const SGDOptions& o = {}) {
-  return make<SGD>(p, o);
-}
-inline std::unique_ptr<Optimizer> adam(const Params& p, const AdamOptions& o = {}) {
-  return make<Adam>(p, o);
-}
-inline std::unique_ptr<Optimizer> adamw(const Params& p, const AdamWOptions& o = {}) {
-  return make<AdamW>(p, o);
+inline Problem sgd(const SGDOptions& o = {}) { return solve<SGD>(o); }
+inline Problem adam(const AdamOptions& o = {}) { return solve<Adam>(o); }
+inline Problem adamw(const AdamWOptions& o = {}) { return solve<AdamW>(o); }
+inline Problem rmsprop(const RMSpropOptions& o = {}) { return solve<RMSprop>(o); }
+inline Problem adagrad(const AdagradOptions& o = {}) { return solve<Adagrad>(o); }
+inline Problem adadelta(const AdadeltaOptions& o = {}) { return solve<Adadelta>(o); }
+inline Problem lion(const LionOptions& o = {}) { return solve<Lion>(o); }
+inline Problem lamb(const LambOptions& o = {}) { return solve<Lamb>(o); }
+inline Problem muon(const MuonOptions& o = {}) { return solve<Muon>(o); }
+inline std::unique_ptr<Optimizer> adamw_groups(const Params& p, bool multi_precision) {
+  auto opt = std::make_unique<AdamW>(
+      Params{p[0]},
+      AdamWOptions{.lr = 0.05, .weight_decay = 0.2, .multi_precision = multi_precision});
+  opt->add_group(Params(p.begin() + 1, p.end()),
+                 {.lr = 0.01, .weight_decay = 0, .multi_precision = multi_precision});
+  return opt;
 }
 
-inline const std::map<std::string, Make> problems = {
-    {"sgd/plain", [](const Params& p) { return sgd(p, {.lr = 0.1}); }},
-    {"sgd/decay", [](const Params& p) { return sgd(p, {.lr = 0.1, .weight_decay = 0.05}); }},
-    {"sgd/momentum", [](const Params& p) { return sgd(p, {.lr = 0.1, .momentum = 0.9}); }},
-    {"sgd/dampening",
-     [](const Params& p) { return sgd(p, {.lr = 0.1, .momentum = 0.9, .dampening = 0.3}); }},
-    {"sgd/nesterov",
-     [](const Params& p) {
-       return sgd(p, {.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true});
-     }},
+// Those of make_optim_reference.py.
+inline const std::map<std::string, Problem> problems = {
+    {"sgd/plain", sgd({.lr = 0.1})},
+    {"sgd/decay", sgd({.lr = 0.1, .weight_decay = 0.05})},
+    {"sgd/momentum", sgd({.lr = 0.1, .momentum = 0.9})},
+    {"sgd/dampening", sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.3})},
+    {"sgd/nesterov", sgd({.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true})},
     {"sgd/maximize",
-     [](const Params& p) {
-       return sgd(
-           p,
-           {.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05, .maximize = true});
-     }},
-    {"sgd/late",
-     [](const Params& p) { return sgd(p, {.lr = 0.1, .momentum = 0.9, .dampening = 0.5}); }},
-    {"adam/default", [](const Params& p) { return adam(p); }},
-    {"adam/betas",
-     [](const Params& p) {
-       return adam(p, {.lr = 0.05, .beta1 = 0.7, .beta2 = 0.95, .eps = 1e-3});
-     }},
-    {"adam/decay", [](const Params& p) { return adam(p, {.lr = 0.02, .weight_decay = 0.1}); }},
-    {"adam/maximize",
-     [](const Params& p) { return adam(p, {.lr = 0.02, .weight_decay = 0.1, .maximize = true}); }},
-    {"adam/late", [](const Params& p) { return adam(p, {.lr = 0.02}); }},
-    {"adamw/default", [](const Params& p) { return adamw(p); }},
-    {"adamw/decay",
-     [](const Params& p) { return adamw(p, {.lr = 0.05, .eps = 1e-4, .weight_decay = 0.2}); }},
-    {"adamw/maximize",
-     [](const Params& p) { return adamw(p, {.lr = 0.05, .weight_decay = 0.2, .maximize = true}); }},
-    {"adamw/groups",
-     [](const Params& p) -> std::unique_ptr<Optimizer> {
-       auto opt =
-           std::make_unique<AdamW>(Params{p[0]}, AdamWOptions{.lr = 0.05, .weight_decay = 0.2});
-       opt->add_group({p[1], p[2]}, {.lr = 0.01, .weight_decay = 0});
-       return opt;
-     }},
+     sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05, .maximize = true})},
+    {"sgd/late", sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.5})},
+    {"adam/default", adam()},
+    {"adam/betas", adam({.lr = 0.05, .beta1 = 0.7, .beta2 = 0.95, .eps = 1e-3})},
+    {"adam/decay", adam({.lr = 0.02, .weight_decay = 0.1})},
+    {"adam/amsgrad", adam({.lr = 0.02, .beta2 = 0.8, .amsgrad = true})},
+    {"adam/maximize", adam({.lr = 0.02, .weight_decay = 0.1, .maximize = true})},
+    {"adam/late", adam({.lr = 0.02})},
+    {"adamw/default", adamw()},
+    {"adamw/decay", adamw({.lr = 0.05, .eps = 1e-4, .weight_decay = 0.2})},
+    {"adamw/amsgrad", adamw({.lr = 0.05, .beta2 = 0.8, .weight_decay = 0.2, .amsgrad = true})},
+    {"adamw/maximize", adamw({.lr = 0.05, .weight_decay = 0.2, .maximize = true})},
+    {"adamw/groups", Problem(adamw_groups)},
+    {"rmsprop/default", rmsprop()},
+    {"rmsprop/decay", rmsprop({.lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
+    {"rmsprop/momentum", rmsprop({.lr = 0.02, .alpha = 0.8, .momentum = 0.7})},
+    {"rmsprop/centered", rmsprop({.lr = 0.02, .centered = true})},
+    {"rmsprop/all", rmsprop({.lr = 0.02,
+                             .alpha = 0.9,
+                             .momentum = 0.5,
+                             .weight_decay = 0.1,
+                             .centered = true,
+                             .maximize = true})},
+    {"rmsprop/late", rmsprop({.lr = 0.02, .momentum = 0.5})},
+    {"adagrad/default", adagrad()},
+    {"adagrad/decay", adagrad({.lr = 0.1, .lr_decay = 0.05, .weight_decay = 0.1})},
+    {"adagrad/initial", adagrad({.lr = 0.1, .initial_accumulator_value = 0.5, .eps = 1e-4})},
+    {"adagrad/maximize", adagrad({.lr = 0.1, .maximize = true})},
+    {"adadelta/default", adadelta()},
+    {"adadelta/decay", adadelta({.lr = 0.5, .rho = 0.7, .eps = 1e-3, .weight_decay = 0.1})},
+    {"adadelta/maximize", adadelta({.lr = 2, .maximize = true})},
+    {"lion/default", lion()},
+    {"lion/decay", lion({.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.3})},
+    {"lion/maximize", lion({.lr = 0.01, .maximize = true})},
+    {"lamb/default", lamb()},
+    {"lamb/decay",
+     lamb({.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
+    {"lamb/norms", lamb({.lr = 0.05, .min_norm = 1.5, .max_norm = 2})},
+    {"lamb/trust",
+     lamb({.lr = 0.05, .weight_decay = 0.1, .min_trust = 0.3, .max_trust = 0.6, .maximize = true})},
+    {"lamb/late", lamb({.lr = 0.05})},
+    {"muon/default", muon()},
+    {"muon/decay", muon({.lr = 0.05, .momentum = 0.8, .weight_decay = 0.1})},
+    {"muon/plain", muon({.momentum = 0.8, .nesterov = false, .maximize = true})},
+    {"muon/match", muon({.lr = 0.05, .match_adam = true})},
 };
 
 }  // namespace mixtape::optim

@@ -1,0 +1,110 @@
+// Gradients as a whole: unscaling, norms, clipping.
+
+#include <atomic>
+#include <cmath>
+
+#include "kernels/cpu/chunks.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
+// What counts is the product as the gradient's dtype holds it.
+template <bool writes>
+void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
+  float* const flags = found.as<float>();
+  std::fill_n(flags, grads.size(), 0.0f);
+  Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
+    visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
+      using T = math_t<S>;
+      const Lanes<T> by(T(read_scalar(factor, 1)));
+      Lanes<T> sum(T(0));  // of products with zero: NaN if one of them is not finite
+      for_lanes<T>(n, [&](int64_t i, int64_t count) {
+        Lanes<T> x = read<T>(g + i, count) * by;
+        if constexpr (writes) {
+          write(g + i, x, count);
+          if constexpr (!std::is_same_v<S, T>) x = read<T>(g + i, count);
+        }
+        sum += x * Lanes<T>(T(0));
+      });
+      if (hsum(sum) != T(0)) std::atomic_ref(flags[tensor]).store(1.0f, std::memory_order_relaxed);
+    });
+  });
+}
+
+// sum |x|^p, or max |x| if p is infinite.
+template <class S>
+double norm_part(const S* x, int64_t n, double p) {
+  using T = math_t<S>;
+  WideSum sum;
+  Lanes<T> largest(T(0));
+  const auto each = [&](auto f) {
+    for_lanes<T>(n, [&](int64_t i, int64_t count) { f(read<T>(x + i, count)); });
+  };
+  if (p == 2) {
+    each([&](Lanes<T> a) { sum.add_square(a); });
+  } else if (p == 1) {
+    each([&](Lanes<T> a) { sum.add(abs(a)); });
+  } else if (std::isinf(p)) {
+    each([&](Lanes<T> a) { largest = max(largest, abs(a)); });
+    return hmax(largest);
+  } else {
+    double total = 0;  // one by one: a rare choice
+    for (int64_t i = 0; i < n; ++i) total += std::pow(std::abs(static_cast<double>(x[i])), p);
+    return total;
+  }
+  return sum.total();
+}
+
+}  // namespace
+
+void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  scale_and_find<true>(launch, grads, inv_scale, found);
+}
+void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  scale_and_find<false>(launch, grads, inv_scale, found);
+}
+
+void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
+  const Chunks chunks(launch, grads);
+  double* const parts = launch.scratch<double>(chunks.count());
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+    visit_chunk(grads[tensor], begin,
+                [&](auto* g, int64_t n) { parts[chunk] = norm_part(g, n, p); });
+  });
+  double total = 0;
+  for (int64_t i = 0; i < chunks.count(); ++i) {
+    if (std::isinf(p))
+      total = total >= parts[i] || std::isnan(total) ? total : parts[i];
+    else
+      total += parts[i];
+  }
+  if (p == 2) total = std::sqrt(total);
+  if (p != 1 && p != 2 && !std::isinf(p)) total = std::pow(total, 1 / p);
+  visit_float(norm.dtype, [&]<class S>() { *norm.as<S>() = static_cast<S>(total); });
+}
+
+void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
+  const double by = read_scalar(scale, 1);
+  visit_float(grad_norm.dtype, [&]<class S>() {
+    const double total = static_cast<double>(*grad_norm.as<S>()) * by;
+    const double clip = max_norm / (total + 1e-6);
+    *norm.as<float>() = static_cast<float>(total);
+    *factor.as<float>() = static_cast<float>(clip > 1 ? by : by * clip);  // NaN stays NaN
+  });
+}
+
+void clip_value(Launch& launch, std::span<const View> grads, double limit) {
+  Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
+    visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
+      using T = math_t<S>;
+      const T bound = static_cast<T>(limit);
+      const Lanes<T> high(bound), low(-bound);
+      for_lanes<T>(n, [&](int64_t i, int64_t count) {
+        write(g + i, min(max(read<T>(g + i, count), low), high), count);
+      });
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,84 @@
+#pragma once
+// What optimizer steps are written with: a rule sees one run of elements at a time, of whatever
+// types.
+
+#include "kernels/cpu/chunks.h"
+
+namespace mixtape::kernels::cpu {
+
+template <class P>
+void round_into(const View& shadow, int64_t begin, const P* param, int64_t n) {
+  visit_float(shadow.dtype, [&]<class S>() { convert_run(param, n, shadow.as<S>() + begin); });
+}
+
+// One chunk of one parameter, and what multiplies its gradient. P, G: element types of the two.
+template <class P, class G>
+struct Run {
+  using T = math_t<P>;
+  P* param;
+  const G* grad;
+  T* state[Update::max_states];
+  const View& shadow;  // of the whole parameter
+  int64_t begin, n;
+  T grad_scale;
+  double steps;  // before this one
+
+  // f(i, count, p, g) returns the new p.
+  template <class F>
+  void each(F f) const {
+    for_lanes<T>(n, [&](int64_t i, int64_t count) {
+      const Lanes<T> p = read<T>(param + i, count);
+      write(param + i, f(i, count, p, scaled_grad(i, count)), count);
+    });
+    if (shadow) round_into(shadow, begin, param, n);
+  }
+  [[gnu::always_inline]] Lanes<T> scaled_grad(int64_t i, int64_t count) const {
+    return read<T>(grad + i, count) * Lanes<T>(grad_scale);
+  }
+};
+
+inline bool is_skipped(const StepControl& control) { return read_scalar(control.skip, 0) != 0; }
+
+// f(run, tensor, chunk) for all chunks of all parameters.
+template <class Rule, class F>
+void for_each_run(std::span<const Update> updates, const Chunks& chunks, const Rule& rule,
+                  const StepControl& control, F f) {
+  const double scale = read_scalar(control.grad_scale, 1) * (rule.maximize ? -1 : 1);
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+    const Update& u = updates[tensor];
+    visit_chunk(u.param, begin, [&]<class P>(P* p, int64_t n) {
+      visit_float(u.grad.dtype, [&]<class G>() {
+        using T = math_t<P>;
+        const auto state = [&](size_t k) {
+          return u.state[k] ? u.state[k].as<T>() + begin : nullptr;
+        };
+        f(Run<P, G>{p,
+                    u.grad.as<G>() + begin,
+                    {state(0), state(1), state(2)},
+                    u.shadow,
+                    begin,
+                    n,
+                    T(scale),
+                    read_scalar(u.steps, 0)},
+          tensor, chunk);
+      });
+    });
+  });
+}
+
+inline void count_step(std::span<const Update> updates) {
+  for (const Update& u : updates)
+    if (u.steps) *u.steps.as<float>() += 1;
+}
+
+// A step in one pass, of which apply(run) is the arithmetic.
+template <class Rule, class F>
+void step(Launch& launch, std::span<const Update> updates, const Rule& rule,
+          const StepControl& control, F apply) {
+  if (is_skipped(control)) return;
+  for_each_run(updates, Chunks(launch, updates), rule, control,
+               [&](const auto& run, size_t, int64_t) { apply(run); });
+  count_step(updates);
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,44 @@
+// LAMB's options and state; its arithmetic is the kernel's.
+#include "optim/lamb.h"
+
+#include "core/check.h"
+
+namespace mixtape::optim {
+namespace {
+
+class LambRule : public KernelRule<kernels::LambRule, kernels::lamb> {
+ public:
+  using KernelRule::KernelRule;
+  Options options() override {
+    return {{"lr", numbers_.lr},
+            {"beta1", numbers_.beta1, Option::Range::Fraction},
+            {"beta2", numbers_.beta2, Option::Range::Fraction},
+            {"eps", numbers_.eps},
+            {"weight_decay", numbers_.weight_decay},
+            {"min_norm", numbers_.min_norm},
+            {"max_norm", numbers_.max_norm},
+            {"min_trust", numbers_.min_trust},
+            {"max_trust", numbers_.max_trust},
+            {"maximize", numbers_.maximize}};
+  }
+  void check_options() const override {
+    check(numbers_.min_norm <= numbers_.max_norm, "norms from {} to {} are no range",
+          numbers_.min_norm, numbers_.max_norm);
+    check(numbers_.min_trust <= numbers_.max_trust, "trust ratios from {} to {} are no range",
+          numbers_.min_trust, numbers_.max_trust);
+  }
+  States states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::string_view momentum_name() const override { return "beta1"; }
+};
+
+}  // namespace
+
+void Lamb::add_group(std::vector<Tensor> params, const LambOptions& o) {
+  append_group(std::move(params),
+               std::make_unique<LambRule>(kernels::LambRule{o.lr, o.beta1, o.beta2, o.eps,
+                                                            o.weight_decay, o.min_norm, o.max_norm,
+                                                            o.min_trust, o.max_trust, o.maximize}),
+               o.multi_precision);
+}
+
+}  // namespace mixtape::optim

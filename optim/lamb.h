@@ -1,0 +1,34 @@
+#pragma once
+// LAMB: Adam's direction, with steps in proportion to the norm of each parameter. For large
+// batches.
+
+#include <limits>
+
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+
+struct LambOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0;
+  // Limits of |p| (phi in the paper), and of the trust ratio. Both trust limits at 1: AdamW, for
+  // groups of biases and norms.
+  double min_norm = 0, max_norm = std::numeric_limits<double>::infinity();
+  double min_trust = 0, max_trust = std::numeric_limits<double>::infinity();
+  bool maximize = false;
+  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision = false;
+};
+
+// p -= lr trust (r + weight_decay p), trust = |p| / |r + weight_decay p|, where r is Adam's step
+// with both corrections for bias (You et al. 2020, algorithm 2). Where a norm is 0, trust is 1.
+class Lamb : public Optimizer {
+ public:
+  // Throws Error if a parameter cannot be optimized, or an option is out of range.
+  explicit Lamb(std::vector<Tensor> params, const LambOptions& options = {}) {
+    add_group(std::move(params), options);
+  }
+  void add_group(std::vector<Tensor> params, const LambOptions& options);
+  std::string_view name() const override { return "lamb"; }
+};
+
+}  // namespace mixtape::optim

@@ -1,0 +1,30 @@
+// Lion's options and state; its arithmetic is the kernel's.
+#include "optim/lion.h"
+
+namespace mixtape::optim {
+namespace {
+
+class LionRule : public KernelRule<kernels::LionRule, kernels::lion> {
+ public:
+  using KernelRule::KernelRule;
+  Options options() override {
+    return {{"lr", numbers_.lr},
+            {"beta1", numbers_.beta1, Option::Range::Fraction},
+            {"beta2", numbers_.beta2, Option::Range::Fraction},
+            {"weight_decay", numbers_.weight_decay},
+            {"maximize", numbers_.maximize}};
+  }
+  States states() const override { return {{"exp_avg"}}; }
+  std::string_view momentum_name() const override { return "beta1"; }
+};
+
+}  // namespace
+
+void Lion::add_group(std::vector<Tensor> params, const LionOptions& o) {
+  append_group(std::move(params),
+               std::make_unique<LionRule>(
+                   kernels::LionRule{o.lr, o.beta1, o.beta2, o.weight_decay, o.maximize}),
+               o.multi_precision);
+}
+
+}  // namespace mixtape::optim

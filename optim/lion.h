@@ -1,0 +1,27 @@
+#pragma once
+// Lion: the sign of the momentum, so that all steps have one size.
+
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+
+struct LionOptions {
+  double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  bool maximize = false;
+  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision = false;
+};
+
+// p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p), then m = beta2 m + (1 - beta2) g (Chen
+// et al. 2023, algorithm 2). Wants a rate 3 to 10 times smaller than AdamW's, and more decay.
+class Lion : public Optimizer {
+ public:
+  // Throws Error if a parameter cannot be optimized, or an option is out of range.
+  explicit Lion(std::vector<Tensor> params, const LionOptions& options = {}) {
+    add_group(std::move(params), options);
+  }
+  void add_group(std::vector<Tensor> params, const LionOptions& options);
+  std::string_view name() const override { return "lion"; }
+};
+
+}  // namespace mixtape::optim

@@ -1,0 +1,35 @@
+#pragma once
+// Muon: the momentum of a matrix, made orthogonal. The parameters that are no matrices, in the same
+// optimizer, go by AdamW.
+
+#include "optim/adam.h"
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+
+struct MuonOptions {
+  double lr = 0.02, momentum = 0.95, eps = 1e-7, weight_decay = 0;
+  bool nesterov = true;
+  // Makes steps as large as Adam's, so that its rate and decay fit (Liu et al. 2025).
+  bool match_adam = false;
+  bool maximize = false;
+  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision = false;
+};
+
+// p -= lr (sqrt(max(1, rows / columns)) U V^T + weight_decay p), where U S V^T is the running mean
+// of the gradient and U V^T is found by five Newton-Schulz steps (Jordan 2024). A parameter of more
+// than two dimensions is a matrix of size(0) rows. Meant for hidden layers: give biases, norms,
+// embeddings and the last layer to a group of AdamWOptions.
+class Muon : public Optimizer {
+ public:
+  // Throws Error as all optimizers do, and if a parameter has fewer than two dimensions.
+  explicit Muon(std::vector<Tensor> params, const MuonOptions& options = {}) {
+    add_group(std::move(params), options);
+  }
+  void add_group(std::vector<Tensor> params, const MuonOptions& options);
+  void add_group(std::vector<Tensor> params, const AdamWOptions& options);
+  std::string_view name() const override { return "muon"; }
+};
+
+}  // namespace mixtape::optim

@@ -1,0 +1,55 @@
+// Reading a dict of named tensors.
+#include "optim/state.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::optim {
+
+const Tensor* StateReader::find(std::string_view name) {
+  const auto entry = std::ranges::find(dict_, name, &StateDict::value_type::first);
+  if (entry == dict_.end()) return nullptr;
+  read_[static_cast<size_t>(entry - dict_.begin())] = true;
+  check(static_cast<bool>(entry->second), "{} is no tensor", name);
+  return &entry->second;
+}
+
+double StateReader::number(std::string_view name) {
+  const Tensor* const t = find(name);
+  check(t != nullptr, "{} is missing", name);
+  check(t->numel() == 1, "{} has shape {}, not one number", name, t->shape());
+  return t->item();
+}
+
+Tensor StateReader::copy_of(std::string_view name, const Shape& shape, DType dtype, Device device) {
+  const Tensor* const t = find(name);
+  if (!t) return {};
+  check(is_float(t->dtype()), "{} is {}, not a float", name, t->dtype());
+  check(t->shape() == shape, "{} has shape {}, not {}", name, t->shape(), shape);
+  return dense_copy(*t, dtype, device);
+}
+
+void StateReader::check_all_read() const {
+  for (size_t i = 0; i < dict_.size(); ++i)
+    check(read_[i], "'{}' belongs to nothing here", dict_[i].first);
+}
+
+Tensor dense_copy(const Tensor& x, DType dtype, Device device) {
+  const Tensor here = x.device() == device ? x : x.to(device);
+  Tensor t(x.shape(), dtype, device);
+  kernels::Launch launch(device);
+  kernels::convert(launch, here, t);
+  return t;
+}
+
+Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
+  Tensor t(shape, dtype, device);
+  kernels::Launch launch(device);
+  kernels::fill(launch, value, t);
+  return t;
+}
+
+}  // namespace mixtape::optim

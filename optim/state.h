@@ -1,0 +1,40 @@
+#pragma once
+// State: named tensors, as optimizers, schedules and averages save and load them.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mixtape::optim {
+
+using StateDict = std::vector<std::pair<std::string, Tensor>>;
+
+// Hands out the tensors of a dict by name, and knows which nobody asked for.
+class StateReader {
+ public:
+  explicit StateReader(const StateDict& dict) : dict_(dict), read_(dict.size()) {}
+
+  // Null if there is none. Throws Error if the name stands for no tensor.
+  const Tensor* find(std::string_view name);
+  // Throws Error if it is missing, or not one number.
+  double number(std::string_view name);
+  // A copy of a float tensor of this shape, or no tensor. Throws Error if shape or type differ.
+  Tensor copy_of(std::string_view name, const Shape& shape, DType dtype, Device device);
+  // Throws Error if a name is left that nobody asked for.
+  void check_all_read() const;
+
+ private:
+  const StateDict& dict_;
+  std::vector<bool> read_;
+};
+
+// A dense copy in another dtype or place.
+Tensor dense_copy(const Tensor& x, DType dtype, Device device);
+Tensor filled(const Shape& shape, double value, DType dtype, Device device);
+// The dtype of what is kept about a tensor: f32, or f64 for f64.
+inline DType wide(DType t) { return t == f64 ? f64 : f32; }
+
+}  // namespace mixtape::optim
