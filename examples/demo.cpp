@@ -21,7 +21,7 @@
 #include "kernels/cpu/parallel.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
-#include "optim/schedule.h"
+#include "optim/cosine.h"
 #include "train/data/digits.h"
 #include "train/data/idx.h"
 #include "train/data/loader.h"

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <vector>
 
 #include "optim/optimizer.h"
 
@@ -45,50 +46,22 @@ class Schedule {
   int64_t steps_ = 0;
 };
 
-enum class Anneal { Cosine, Linear };
-
-struct OneCycleOptions {
-  double max_lr = 0;
-  int64_t total_steps = 0;
-  double pct_start = 0.3;         // part of the steps in which the rate rises
-  double div_factor = 25;         // begins at max_lr / div_factor
-  double final_div_factor = 1e4;  // ends at max_lr / div_factor / final_div_factor
-  Anneal anneal = Anneal::Cosine;
-  bool cycle_momentum = true;  // momentum (or beta1) falls while the rate rises, and back
-  double base_momentum = 0.85, max_momentum = 0.95;
-};
-
-// Up to max_lr and down to almost nothing (Smith & Topin 2018), as torch's OneCycleLR does it. The
-// last rate is that of step total_steps - 1; to step beyond total_steps throws Error.
-class OneCycle : public Schedule {
+// The schedule that follows from its options alone: they have `double rate(int64_t step, double
+// base_lr) const`, and `void validate() const`, which throws Error if they are out of range.
+template <class Options>
+class ClosedForm : public Schedule {
  public:
-  OneCycle(Optimizer& optimizer, const OneCycleOptions& options);
-  double at(int64_t step, size_t group = 0) const override;
-  double momentum_at(int64_t step) const;
-
- protected:
-  void apply(int64_t step) override;
+  ClosedForm(Optimizer& optimizer, const Options& options)
+      : Schedule(optimizer), options_(options) {
+    options_.validate();
+    Schedule::apply(0);
+  }
+  double at(int64_t step, size_t group = 0) const override {
+    return options_.rate(step, base_lr(group));
+  }
 
  private:
-  double between(int64_t step, double start, double peak, double end) const;
-
-  const OneCycleOptions options_;
-};
-
-struct CosineOptions {
-  int64_t total_steps = 0;
-  double min_lr = 0;
-};
-
-// min_lr + (base_lr - min_lr) (1 + cos(pi step / total_steps)) / 2 (Loshchilov & Hutter 2017), the
-// closed form of torch's CosineAnnealingLR. Beyond total_steps the rate rises again.
-class Cosine : public Schedule {
- public:
-  Cosine(Optimizer& optimizer, const CosineOptions& options);
-  double at(int64_t step, size_t group = 0) const override;
-
- private:
-  const CosineOptions options_;
+  const Options options_;
 };
 
 }  // namespace mixtape::optim

@@ -1,0 +1,94 @@
+// The closed forms along a cosine.
+#include "optim/cosine.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/check.h"
+#include "core/op.h"
+
+namespace mixtape::optim {
+namespace {
+
+// From a at part = 0 to b at part = 1 along half a cosine.
+double cosine(double a, double b, double part) {
+  return b + (a - b) * (1 + std::cos(std::numbers::pi * part)) / 2;
+}
+
+}  // namespace
+
+void CosineOptions::validate() const {
+  const Scope scope("cosine");
+  check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
+  check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
+}
+double CosineOptions::rate(int64_t step, double base_lr) const {
+  return cosine(base_lr, min_lr, static_cast<double>(step) / static_cast<double>(total_steps));
+}
+
+void CosineRestartsOptions::validate() const {
+  const Scope scope("cosine_restarts");
+  check(first_steps > 0, "first_steps is {}, not a positive number", first_steps);
+  check(factor > 0, "factor is {}, not a positive number", factor);
+  check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
+}
+double CosineRestartsOptions::rate(int64_t step, double base_lr) const {
+  int64_t length = first_steps;
+  if (factor == 1) step %= length;
+  while (step >= length) {
+    step -= length;
+    length *= factor;
+  }
+  return cosine(base_lr, min_lr, static_cast<double>(step) / static_cast<double>(length));
+}
+
+OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
+    : Schedule(optimizer), options_(options) {
+  const Scope scope("one_cycle");
+  check(options.max_lr > 0, "max_lr is {}, not a positive number", options.max_lr);
+  check(options.total_steps > 0, "total_steps is {}, not a positive number", options.total_steps);
+  check(0 <= options.pct_start && options.pct_start <= 1, "pct_start is {}, not in [0, 1]",
+        options.pct_start);
+  check(options.div_factor > 0, "div_factor is {}, not a positive number", options.div_factor);
+  check(options.final_div_factor > 0, "final_div_factor is {}, not a positive number",
+        options.final_div_factor);
+  check(0 <= options.base_momentum && options.base_momentum <= options.max_momentum &&
+            options.max_momentum < 1,
+        "momentum from {} to {} is not a range in [0, 1)", options.base_momentum,
+        options.max_momentum);
+  for (size_t g = 0; g < optimizer.groups(); ++g)
+    check(!options.cycle_momentum || !optimizer.momentum_name(g).empty(),
+          "{} has no momentum to cycle", optimizer.name());
+  OneCycle::apply(0);
+}
+
+// The value of what goes from start over peak to end.
+double OneCycle::between(int64_t step, double start, double peak, double end) const {
+  const double last = static_cast<double>(options_.total_steps) - 1;
+  const double top = options_.pct_start * static_cast<double>(options_.total_steps) - 1;
+  const double now = std::min(static_cast<double>(step), last);
+  const bool rises = now <= top;
+  const double a = rises ? start : peak, b = rises ? peak : end;
+  const double length = rises ? top : last - top;
+  const double part = length > 0 ? (rises ? now : now - top) / length : 1;
+  return options_.anneal == Anneal::Cosine ? cosine(a, b, part) : a + (b - a) * part;
+}
+
+double OneCycle::at(int64_t step, size_t) const {
+  const double start = options_.max_lr / options_.div_factor;
+  return between(step, start, options_.max_lr, start / options_.final_div_factor);
+}
+
+double OneCycle::momentum_at(int64_t step) const {
+  return between(step, options_.max_momentum, options_.base_momentum, options_.max_momentum);
+}
+
+void OneCycle::apply(int64_t step) {
+  check(step <= options_.total_steps, "step {} of a schedule of {}", step, options_.total_steps);
+  Schedule::apply(step);
+  if (!options_.cycle_momentum) return;
+  for (size_t g = 0; g < optimizer().groups(); ++g)
+    optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
+}
+
+}  // namespace mixtape::optim

@@ -1,0 +1,72 @@
+// The closed forms of what multiplies the rate.
+#include "optim/decay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "core/op.h"
+
+namespace mixtape::optim {
+namespace {
+
+// How much of a way of `total` steps is behind, at most all.
+double part_of(int64_t step, int64_t total) {
+  return static_cast<double>(std::min(step, total)) / static_cast<double>(total);
+}
+
+}  // namespace
+
+void StepLrOptions::validate() const {
+  const Scope scope("step_lr");
+  check(step_size > 0, "step_size is {}, not a positive number", step_size);
+  check(gamma >= 0, "gamma is {}, not a number from 0", gamma);
+}
+double StepLrOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(gamma, static_cast<double>(step / step_size));
+}
+
+void MultiStepOptions::validate() const {
+  const Scope scope("multi_step");
+  for (const int64_t m : milestones) check(m > 0, "a milestone is {}, not a positive number", m);
+  check(gamma >= 0, "gamma is {}, not a number from 0", gamma);
+}
+double MultiStepOptions::rate(int64_t step, double base_lr) const {
+  const auto reached = std::ranges::count_if(milestones, [&](int64_t m) { return m <= step; });
+  return base_lr * std::pow(gamma, static_cast<double>(reached));
+}
+
+void ExponentialOptions::validate() const {
+  const Scope scope("exponential");
+  check(gamma > 0, "gamma is {}, not a positive number", gamma);
+}
+double ExponentialOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(gamma, static_cast<double>(step));
+}
+
+void LinearWarmupOptions::validate() const {
+  const Scope scope("linear_warmup");
+  check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
+  check(start_factor >= 0, "start_factor is {}, not a number from 0", start_factor);
+  check(end_factor >= 0, "end_factor is {}, not a number from 0", end_factor);
+}
+double LinearWarmupOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::lerp(start_factor, end_factor, part_of(step, total_steps));
+}
+
+void PolynomialOptions::validate() const {
+  const Scope scope("polynomial");
+  check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
+  check(power >= 0, "power is {}, not a number from 0", power);
+}
+double PolynomialOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(1 - part_of(step, total_steps), power);
+}
+
+void LambdaOptions::validate() const {
+  const Scope scope("lambda");
+  check(static_cast<bool>(factor), "there is no factor");
+}
+double LambdaOptions::rate(int64_t step, double base_lr) const { return base_lr * factor(step); }
+
+}  // namespace mixtape::optim

@@ -1,0 +1,71 @@
+#pragma once
+// Schedules that multiply the rate by a factor. Names and values are those of
+// torch.optim.lr_scheduler.
+
+#include <functional>
+#include <vector>
+
+#include "optim/schedule.h"
+
+namespace mixtape::optim {
+
+// base_lr gamma^floor(step / step_size)
+struct StepLrOptions {
+  int64_t step_size = 0;
+  double gamma = 0.1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using StepLr = ClosedForm<StepLrOptions>;
+
+// base_lr gamma^n, where n milestones are reached
+struct MultiStepOptions {
+  std::vector<int64_t> milestones = {};
+  double gamma = 0.1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using MultiStep = ClosedForm<MultiStepOptions>;
+
+// base_lr gamma^step
+struct ExponentialOptions {
+  double gamma = 0;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Exponential = ClosedForm<ExponentialOptions>;
+
+// base_lr times what goes evenly from start_factor to end_factor in total_steps, and stays there:
+// torch's LinearLR
+struct LinearWarmupOptions {
+  int64_t total_steps = 5;
+  double start_factor = 1.0 / 3, end_factor = 1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using LinearWarmup = ClosedForm<LinearWarmupOptions>;
+
+// base_lr (1 - step / total_steps)^power, and then 0
+struct PolynomialOptions {
+  int64_t total_steps = 5;
+  double power = 1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Polynomial = ClosedForm<PolynomialOptions>;
+
+// base_lr factor(step)
+struct LambdaOptions {
+  std::function<double(int64_t step)> factor = {};
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Lambda = ClosedForm<LambdaOptions>;
+
+}  // namespace mixtape::optim

@@ -1,0 +1,95 @@
+// What counts as better, and when patience ends.
+#include "optim/plateau.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/check.h"
+#include "core/op.h"
+
+namespace mixtape::optim {
+namespace {
+
+std::string rate_name(size_t group) { return fmt::format("group.{}.lr", group); }
+
+}  // namespace
+
+Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
+    : optimizer_(&optimizer), options_(options) {
+  const Scope scope("plateau");
+  check(0 <= options.factor && options.factor < 1, "factor is {}, not in [0, 1)", options.factor);
+  check(options.patience >= 0, "patience is {}, not a number from 0", options.patience);
+  check(options.threshold >= 0, "threshold is {}, not a number from 0", options.threshold);
+  check(options.cooldown >= 0, "cooldown is {}, not a number from 0", options.cooldown);
+  check(options.min_lr >= 0, "min_lr is {}, not a number from 0", options.min_lr);
+  check(options.eps >= 0, "eps is {}, not a number from 0", options.eps);
+  best_ = std::numeric_limits<double>::infinity();
+  if (options.better == Better::Higher) best_ = -best_;
+}
+
+bool Plateau::is_better(double metric) const {
+  const bool lower = options_.better == Better::Lower;
+  const double by = lower ? -options_.threshold : options_.threshold;
+  const double bar = options_.threshold_mode == Threshold::Relative ? best_ * (1 + by) : best_ + by;
+  return lower ? metric < bar : metric > bar;
+}
+
+void Plateau::step(double metric) {
+  ++steps_;
+  if (is_better(metric)) {
+    best_ = metric;
+    bad_steps_ = 0;
+  } else {
+    ++bad_steps_;
+  }
+  if (cooldown_ > 0) {
+    --cooldown_;
+    bad_steps_ = 0;
+  }
+  if (bad_steps_ <= options_.patience) return;
+  lower();
+  cooldown_ = options_.cooldown;
+  bad_steps_ = 0;
+}
+
+void Plateau::lower() {
+  for (size_t g = 0; g < optimizer_->groups(); ++g) {
+    const double now = optimizer_->lr(g), next = std::max(now * options_.factor, options_.min_lr);
+    if (now - next > options_.eps) optimizer_->set_lr(next, g);
+  }
+}
+
+StateDict Plateau::state_dict() const {
+  const auto count = [](int64_t n) { return from({static_cast<double>(n)}, {}, i64); };
+  StateDict dict{{"step", count(steps_)},
+                 {"best", from({best_}, {}, f64)},
+                 {"bad_steps", count(bad_steps_)},
+                 {"cooldown", count(cooldown_)}};
+  for (size_t g = 0; g < optimizer_->groups(); ++g)
+    dict.emplace_back(rate_name(g), from({lr(g)}, {}, f64));
+  return dict;
+}
+
+void Plateau::load_state_dict(const StateDict& dict) {
+  const Scope scope("plateau");
+  StateReader reader(dict);
+  const auto from_zero = [&](const std::string& name) {
+    const double value = reader.number(name);
+    check(value >= 0, "{} is {}, not a number from 0", name, value);
+    return value;
+  };
+  const double best = reader.number("best");
+  const auto steps = static_cast<int64_t>(from_zero("step"));
+  const auto bad_steps = static_cast<int64_t>(from_zero("bad_steps"));
+  const auto cooldown = static_cast<int64_t>(from_zero("cooldown"));
+  std::vector<double> rates;
+  for (size_t g = 0; g < optimizer_->groups(); ++g) rates.push_back(from_zero(rate_name(g)));
+  reader.check_all_read();
+  best_ = best;
+  steps_ = steps;
+  bad_steps_ = bad_steps;
+  cooldown_ = cooldown;
+  for (size_t g = 0; g < rates.size(); ++g) optimizer_->set_lr(rates[g], g);
+}
+
+}  // namespace mixtape::optim
