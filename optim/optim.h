@@ -7,6 +7,7 @@
 #include "optim/clip.h"
 #include "optim/cosine.h"
 #include "optim/decay.h"
+#include "optim/ema.h"
 #include "optim/lamb.h"
 #include "optim/lion.h"
 #include "optim/muon.h"

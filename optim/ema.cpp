@@ -1,0 +1,113 @@
+// Averages of weights, by the kernel of SGD.
+#include "optim/ema.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/op.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::optim {
+namespace {
+
+std::string average_name(size_t index) { return fmt::format("average.{}", index); }
+
+}  // namespace
+
+Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : options_(options) {
+  const Scope scope("ema");
+  check(0 <= options.decay && options.decay <= 1, "decay is {}, not in [0, 1]", options.decay);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& t = tensors[i];
+    check(static_cast<bool>(t), "tensor {} is no tensor", i);
+    if (!is_float(t.dtype())) continue;
+    tensors_.push_back(t);
+    check(t.device() == tensors_[0].device(), "tensor {} is on {}, others on {}", i, t.device(),
+          tensors_[0].device());
+    averages_.push_back(dense_copy(t, wide(t.dtype()), t.device()));
+  }
+  check(!tensors_.empty(), "no tensors to average");
+}
+
+double Ema::decay() const {
+  if (!options_.warmup) return options_.decay;
+  const double t = static_cast<double>(updates_);
+  return std::min(options_.decay, (1 + t) / (10 + t));
+}
+
+// A step of SGD, at rate 1 - decay, toward the value: down the gradient average - value.
+void Ema::update() {
+  const Scope scope("ema");
+  check(applied_ == 0, "an update while the averages are applied");
+  std::vector<kernels::Update> updates(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor &t = tensors_[i], &average = averages_[i];
+    check(wide(t.dtype()) == average.dtype() && t.device() == average.device(),
+          "tensor {} is now {} on {}, but its average is {} on {}: make a new Ema after moving a "
+          "model",
+          i, t.dtype(), t.device(), average.dtype(), average.device());
+    check(t.is_contiguous(), "tensor {} has become strided: {} of {}", i, t.strides(), t.shape());
+    updates[i].param = average;
+    updates[i].grad = t;
+  }
+  kernels::Launch launch(averages_[0].device());
+  const kernels::SgdRule toward{.lr = 1 - decay(),
+                                .momentum = 0,
+                                .dampening = 0,
+                                .weight_decay = 1,
+                                .nesterov = false,
+                                .maximize = true};
+  kernels::sgd(launch, updates, toward, kernels::StepControl{});
+  for (const Tensor& average : averages_) average.storage()->bump_version();
+  ++updates_;
+}
+
+Ema::Applied::Applied(Ema& ema) : ema_(ema) {
+  values_.reserve(ema.tensors_.size());
+  try {
+    for (size_t i = 0; i < ema.tensors_.size(); ++i) {
+      const Tensor& t = ema.tensors_[i];
+      const Tensor average = dense_copy(ema.averages_[i], t.dtype(), t.device());
+      values_.push_back(t.detach());
+      t.set_data(average);
+    }
+  } catch (...) {
+    restore();
+    throw;
+  }
+  ++ema_.applied_;
+}
+
+Ema::Applied::~Applied() {
+  --ema_.applied_;
+  restore();
+}
+
+void Ema::Applied::restore() {
+  for (size_t i = 0; i < values_.size(); ++i) ema_.tensors_[i].set_data(values_[i]);
+}
+
+StateDict Ema::state_dict() const {
+  StateDict dict{{"updates", from({static_cast<double>(updates_)}, {}, i64)}};
+  for (size_t i = 0; i < averages_.size(); ++i) dict.emplace_back(average_name(i), averages_[i]);
+  return dict;
+}
+
+void Ema::load_state_dict(const StateDict& dict) {
+  const Scope scope("ema");
+  StateReader reader(dict);
+  const double updates = reader.number("updates");
+  check(updates >= 0, "updates is {}, not a number from 0", updates);
+  std::vector<Tensor> averages;
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    const Tensor& a = averages_[i];
+    averages.push_back(reader.copy_of(average_name(i), a.shape(), a.dtype(), a.device()));
+    check(static_cast<bool>(averages.back()), "{} is missing", average_name(i));
+  }
+  reader.check_all_read();
+  averages_ = std::move(averages);
+  updates_ = static_cast<int64_t>(updates);
+}
+
+}  // namespace mixtape::optim
