@@ -15,3 +15,4 @@
 #include "optim/rmsprop.h"
 #include "optim/sequence.h"
 #include "optim/sgd.h"
+#include "optim/torch_state.h"

@@ -1,0 +1,114 @@
+// PyTorch's names, as ours.
+#include "optim/torch_state.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/op.h"
+
+namespace mixtape::optim {
+namespace {
+
+class Translation {
+ public:
+  Translation(const Optimizer& optimizer, const std::vector<std::string>& names)
+      : optimizer_(optimizer), names_(names) {
+    for (size_t g = 0; g < optimizer.groups(); ++g)
+      groups_.insert(groups_.end(), optimizer.params(g).size(), g);
+    has_buffer_.resize(groups_.size());
+    has_step_.resize(groups_.size());
+    check(names.empty() || names.size() == groups_.size(), "{} names of {} parameters",
+          names.size(), groups_.size());
+    for (const auto& [key, value] : optimizer.state_dict())
+      if (key.starts_with("group.")) ours_[key] = value;
+  }
+
+  // name: "ID.field", of a parameter
+  void add_state(std::string_view name, const Tensor& value) {
+    const auto [index, field, named] = split(name, groups_.size(), "parameter");
+    if (field == "momentum_buffer") has_buffer_[index] = true;
+    const std::string key = fmt::format("state.{}.{}", index, field);
+    if (field != "step") return static_cast<void>(ours_[key] = value);
+    has_step_[index] = true;
+    ours_[key] = from({number(key, value)}, {}, f32);  // PyTorch counts in other dtypes, too
+  }
+  // name: "ID.option", of a group, or of a parameter by name
+  void add_option(std::string_view name, const Tensor& value) {
+    const auto [index, option, named] = split(name, optimizer_.groups(), "group");
+    const size_t group = named ? groups_[index] : index;
+    if (option == "betas") {
+      check(value.numel() == 2, "betas have shape {}, not [2]", value.shape());
+      set(group, "beta1", value.at(0));
+      set(group, "beta2", value.at(1));
+    } else if (option == "betas.0" || option == "betas.1") {
+      set(group, option == "betas.0" ? "beta1" : "beta2", number(option, value));
+    } else if (optimizer_.has_option(option, group)) {
+      set(group, option, number(option, value));
+    }
+  }
+  StateDict result() {
+    // SGD and Muon count no steps in PyTorch: their buffer is there, or not yet.
+    for (size_t i = 0; i < has_buffer_.size(); ++i)
+      if (has_buffer_[i] && !has_step_[i]) ours_[fmt::format("state.{}.step", i)] = from({1}, {});
+    return {ours_.begin(), ours_.end()};
+  }
+
+ private:
+  struct Split {
+    size_t index;
+    std::string_view field;
+    bool named;
+  };
+  // By the longest name of a parameter that it begins with, or by its number out of `count`.
+  Split split(std::string_view text, size_t count, const char* what) const {
+    const std::string* longest = nullptr;
+    for (const std::string& n : names_)
+      if (text.starts_with(n) && text.substr(n.size()).starts_with('.'))
+        if (!longest || n.size() > longest->size()) longest = &n;
+    if (longest)
+      return {static_cast<size_t>(longest - names_.data()), text.substr(longest->size() + 1), true};
+    const size_t dot = std::min(text.find('.'), text.size());
+    size_t index = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + dot, index);
+    check(error == std::errc() && end == text.data() + dot && dot < text.size() && index < count,
+          "'{}' begins with none of {} {}s", text, count, what);
+    return {index, text.substr(dot + 1), false};
+  }
+  static double number(std::string_view name, const Tensor& value) {
+    check(value.numel() == 1, "{} has shape {}, not one number", name, value.shape());
+    return value.item();
+  }
+  void set(size_t group, std::string_view option, double value) {
+    ours_[fmt::format("group.{}.{}", group, option)] = from({value}, {}, f64);
+  }
+
+  const Optimizer& optimizer_;
+  const std::vector<std::string>& names_;
+  std::vector<size_t> groups_;  // of each parameter
+  std::vector<bool> has_buffer_, has_step_;
+  std::map<std::string, Tensor> ours_;
+};
+
+}  // namespace
+
+void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,
+                           const std::vector<std::string>& names) {
+  const Scope scope("load_torch_state_dict");
+  Translation translation(optimizer, names);
+  for (const auto& [key, value] : dict) {
+    check(static_cast<bool>(value), "{} is no tensor", key);
+    const std::string_view state = "state.", groups = "param_groups.";
+    if (key.starts_with(state))
+      translation.add_state(std::string_view(key).substr(state.size()), value);
+    else if (key.starts_with(groups))
+      translation.add_option(std::string_view(key).substr(groups.size()), value);
+    else
+      fail("'{}' begins with neither 'state.' nor 'param_groups.'", key);
+  }
+  optimizer.load_state_dict(translation.result());
+}
+
+}  // namespace mixtape::optim
