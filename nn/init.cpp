@@ -45,7 +45,7 @@ double normal_quantile(double p) {
 // Takes from rows what they share with the orthonormal `others`; once would leave rounding errors.
 void project_out(const Tensor& rows, const Tensor& others) {
   if (others.size(0) == 0) return;
-  for (int i = 0; i < 2; ++i) copy_(rows, rows - matmul(matmul(rows, others.t()), others));
+  for (int i = 0; i < 2; ++i) sub_(rows, matmul(matmul(rows, others.t()), others));
 }
 // Gram and Schmidt's method on the rows of q, in blocks so that most of it is products of matrices.
 void orthonormalise(const Tensor& q) {

@@ -88,8 +88,7 @@ struct Recurrent {
       carry = zeros({b, n}, wide, y.device());
     }
     const Tensor dx(ctx.shape(0), y.dtype(), y.device());
-    const Tensor dh = splits ? Tensor(dx.shape(), dx.dtype(), dx.device()) : dx,
-                 dnext = zeros({b, n}, wide, y.device());
+    const Tensor dh = splits ? empty_like(dx) : dx, dnext = zeros({b, n}, wide, y.device());
     for (int64_t i = steps - 1; i >= 0; --i) {
       const int64_t k = reverse ? steps - 1 - i : i;
       const View before = i > 0 && states ? at(states, reverse ? k + 1 : k - 1) : View(first);
