@@ -110,6 +110,20 @@ ROWS = {
     "masked_fill": lambda x, mask: x.masked_fill(mask, -7),
     "cast": lambda x: x.float().double(),
     "cast_to_integer": lambda x: x.int(),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "elu": lambda x: F.elu(x, 1.5),
+    "log_sigmoid": F.logsigmoid,
+    "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient rounds 1 / 6 to f32
+    "glu": F.glu,
+    "glu_inner": lambda x: F.glu(x, 1),
+    "clamp": lambda x: x.clamp(-1.25, 1.25),
+    "clamp_from_below": lambda x: x.clamp(min=0.5),
+    "addcmul": lambda x, a, b: torch.addcmul(x, a, b, value=-1.5),
+    "addcdiv": lambda x, a, b: torch.addcdiv(x, a, b, value=-1.5),
+    "lerp": lambda a, b: torch.lerp(a, b, 0.3),
+    "lerp_near_b": lambda a, b: torch.lerp(a, b, 0.8),
+    "remainder_scalar": lambda x: torch.remainder(x, 0.8),
+    "pow_from_scalar": lambda x: torch.pow(1.25, x),
     # views
     "reshape": lambda x: x.reshape(2, -1),
     "reshape_of_transposed": lambda x: x.transpose(0, 1).flatten(1),
@@ -305,10 +319,12 @@ for name, equation in {
 }.items():
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
-for name in """abs add clone cos div dot eq erf exp expm1 ge gt le log log1p logical_and logical_or lt matmul maximum
-        minimum mul ne neg pow reciprocal relu rsqrt sigmoid sin sqrt square sub tanh tril where""".split():
+for name in """abs acos add asin atan atan2 ceil clone cos cosh div dot eq erf exp exp2 expm1 floor ge gt isfinite
+        isinf isnan le log log10 log1p log2 logical_and logical_not logical_or logical_xor lt matmul maximum
+        minimum mul ne neg pow reciprocal relu remainder round rsqrt sigmoid sign sin sinh sqrt square sub tan tanh
+        tril trunc where""".split():
     ROWS[name] = getattr(torch, name)
-for name in "conv2d gelu linear silu softplus".split():
+for name in "conv2d gelu hardswish linear mish relu6 selu silu softplus softsign".split():
     ROWS[name] = getattr(F, name)
 # The same of other inputs: rows such as matmul_batched.
 for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_far matmul_1d_1d matmul_1d_3d matmul_3d_1d
