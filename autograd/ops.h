@@ -416,15 +416,17 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
   double weight = 1;          // multiplies the loss: static loss scaling
-  Tensor class_weights = {};  // f32 [classes]; Mean divides by the targets' weights
+  Tensor class_weights = {};  // [classes], of the logits' dtype or f32, without a gradient
 };
-// logits [n, classes, ...], target i64 [n, ...]; or, of the shape of the logits, probabilities.
+// logits [n, classes, ...], target i64 [n, ...]; or, of the shape of the logits, probabilities. The
+// mean is over the weights of the classes that the targets name (NaN if none counts), or over all
+// rows of probabilities.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct NllOptions {
   Reduction reduction = Reduction::Mean;
   int64_t ignore_index = -100;
-  Tensor class_weights = {};
+  Tensor class_weights = {};  // as in cross_entropy
 };
 // cross_entropy of what log_softmax gave.
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
@@ -432,7 +434,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
 // Of an input and a target of one shape. Gradients go to both.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
-// d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2
+// d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; l1_loss if beta is 0
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1,
                       Reduction reduction = Reduction::Mean);
 // d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)
@@ -445,16 +447,17 @@ struct BceOptions {
 };
 // x in [0, 1]; logarithms are at least -100. An f16 or bf16 x is an Error: use the one with logits.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});
+// Of sigmoid(x), for any x, without its rounding.
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& options = {});
 struct KlDivOptions {
   Reduction reduction = Reduction::Mean;
-  bool batch_mean = false;  // divide the sum by the batch size, which is what the name promises
+  bool batch_mean = false;  // the mean divides by the batch size, as the divergence is defined
   bool log_target = false;
 };
-// target (log(target) - x), x log-probabilities
+// target (log(target) - x), x log-probabilities; 0 where the target is.
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& options = {});
-// x y / (|x| |y|) over dim, each norm at least eps
+// x y / (|x| |y|) over dim, each norm at least eps; x and y broadcast.
 Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double eps = 1e-8);
 
 // --- in place ---

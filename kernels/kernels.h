@@ -162,7 +162,6 @@ MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bo
                Out y);  // y = R x CT, of the weights R of rows and C of columns; or y = RT x C
 
 // --- rows: dense, x [rows, n]; statistics f32 (f64 for f64) [rows] ---
-// lse [rows, 2]: the maximum, and log(sum(exp(x - maximum))); their sum would lose digits.
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
@@ -174,10 +173,25 @@ MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
                Out rstd);  // w, b [n] optional; without a mean it is RMS norm, around zero
 MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,
                Out db);  // absent outputs are not wanted
-MIXTAPE_KERNEL(cross_entropy, In x, In target, int64_t ignore, double smoothing, Out loss,
-               Out lse);  // target i64 [rows]; loss per row, 0 where ignored
-MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In lse, In dloss, int64_t ignore,
+// Of the loss -sum(q log(softmax(x))) of each row, where q = w ((1 - smoothing) p + smoothing / n):
+// p is 1 at the target, i64 [rows], or is the target [rows, n], of x's dtype or f32. w [n]
+// optional. 0 where a target is `ignore`. lse [rows, 3]: the maximum and log(sum(exp(x -
+// maximum))), whose sum would lose digits, and sum(q).
+MIXTAPE_KERNEL(cross_entropy, In x, In target, In w, int64_t ignore, double smoothing, Out loss,
+               Out lse);
+MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In w, In lse, In dloss, int64_t ignore,
                double smoothing, Out dx);
+MIXTAPE_KERNEL(row_products, In x, In y, Out products);  // [rows, 3]: x y, x x, y y; f32 or f64
+
+// --- losses ---
+MIXTAPE_KERNEL(elementwise_loss, int op, In x, In target, double s,
+               Out y);  // losses.h's, by position in its list; x and target of one dtype
+MIXTAPE_KERNEL(elementwise_loss_grad, int op, In x, In target, double s, In dy, Out dx,
+               Out dtarget);  // of x's dtype; absent outputs are not wanted
+// y = -w[target] x[target], 0 where that is `ignore`. x [n, classes, inner], w [classes] optional;
+// target i64, y and dy [n, inner], dense, as is dx.
+MIXTAPE_KERNEL(nll_loss, In x, In target, In w, int64_t ignore, Out y);
+MIXTAPE_KERNEL(nll_loss_grad, In target, In w, int64_t ignore, In dy, Out dx);
 
 // --- channels: dense, x [n, c, inner]; w, b optional, statistics [c], of groups [n * groups] ---
 MIXTAPE_KERNEL(group_norm, In x, int64_t groups, In w, In b, double eps, Out y, Out mean, Out rstd);

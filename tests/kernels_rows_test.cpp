@@ -143,53 +143,77 @@ TEST(MaskedSoftmax, RowsWithNothingAreZeroAndNanStays) {
 
 // --- cross-entropy ---
 
+// Against -sum(q log(softmax(x))) written out, q the smoothed and weighted target of each class.
+void compare_cross_entropy(DType in, DType out, const Shape& shape, double eps, bool weighted,
+                           bool probabilities) {
+  const int64_t rows = shape[0], n = shape[1], ignore = -100;
+  const Tensor x = random(shape, in, 1, -5, 5), dloss = random({rows}, wide(in), 2),
+               w = random({n}, wide(in), 3, 0.5, 2);
+  const Tensor target = probabilities ? random(shape, wide(in), 4, 0, 2 / static_cast<double>(n))
+                                      : Tensor({rows}, i64);
+  if (!probabilities)
+    for (int64_t r = 0; r < rows; ++r)
+      target.set(r, static_cast<double>(r % 3 == 2 ? ignore : r * 7 % n));
+  const Tensor loss = output({rows}, out), lse = output({rows, 3}, wide(in)),
+               dx = output(shape, out);
+  launch([&](Launch& l) {
+    const View weights = weighted ? View(w) : View{};
+    cross_entropy(l, x, target, weights, ignore, eps, loss, lse);
+    cross_entropy_grad(l, x, target, weights, lse, dloss, ignore, eps, dx);
+  });
+  Values loss_want, lse_want, dx_want;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Values a = row(x, r);
+    const int64_t t = probabilities ? -1 : static_cast<int64_t>(target.at(r));
+    const double total = log_sum_exp(a), size = static_cast<double>(n);
+    Values q(a.size()), loss_part;
+    for (int64_t i = 0; i < n && t != ignore; ++i) {
+      const double p = probabilities ? target.at(r * n + i) : i == t;
+      q[i] = ((1 - eps) * p + eps / size) * (weighted ? w.at(i) : 1);
+    }
+    const double top = *std::ranges::max_element(a), mass = sum(q);
+    for (int64_t i = 0; i < n; ++i) {
+      loss_part.push_back(q[i] * (total - a[i]));
+      dx_want.push_back(dloss.at(r) * (std::exp(a[i] - total) * mass - q[i]));
+    }
+    for (const double v : {top, total - top, mass}) lse_want.push_back(v);
+    loss_want.push_back(sum(loss_part));
+  }
+  const std::string what = std::string(name(in)) + shape.to_string() + " smoothing " +
+                           std::to_string(eps) + (weighted ? " weighted" : "") +
+                           (probabilities ? " probabilities" : "");
+  expect_close(loss, loss_want, tolerance(out), "loss " + what);
+  expect_close(lse, lse_want, tolerance(wide(in)), "lse " + what);
+  expect_close(dx, dx_want, tolerance(out), "dx " + what);
+}
+
 TEST(CrossEntropy, ForwardAndGradient) {
   for (const auto& [in, out] : float_pairs)
     for (const Shape& shape : row_shapes)
-      for (const double eps : {0.0, 0.1}) {
-        const int64_t rows = shape[0], n = shape[1], ignore = -100;
-        const Tensor x = random(shape, in, 1, -5, 5), dloss = random({rows}, wide(in), 2),
-                     target({rows}, i64);
-        for (int64_t r = 0; r < rows; ++r)
-          target.set(r, static_cast<double>(r % 3 == 2 ? ignore : r * 7 % n));
-        const Tensor loss = output({rows}, out), lse = output({rows, 2}, wide(in)),
-                     dx = output(shape, out);
-        launch([&](Launch& l) {
-          cross_entropy(l, x, target, ignore, eps, loss, lse);
-          cross_entropy_grad(l, x, target, lse, dloss, ignore, eps, dx);
-        });
-        Values loss_want, lse_want, dx_want;
-        for (int64_t r = 0; r < rows; ++r) {
-          const Values a = row(x, r);
-          const int64_t t = static_cast<int64_t>(target.at(r));
-          const double total = log_sum_exp(a), size = static_cast<double>(n);
-          lse_want.push_back(*std::ranges::max_element(a));
-          lse_want.push_back(total - lse_want.back());
-          loss_want.push_back(
-              t == ignore ? 0 : (1 - eps) * (total - a[t]) + eps * (total - sum(a) / size));
-          for (int64_t i = 0; i < n; ++i)
-            dx_want.push_back(t == ignore ? 0
-                                          : dloss.at(r) * (std::exp(a[i] - total) -
-                                                           (i == t) * (1 - eps) - eps / size));
-        }
-        const std::string what =
-            std::string(name(in)) + shape.to_string() + " smoothing " + std::to_string(eps);
-        expect_close(loss, loss_want, tolerance(out), "loss " + what);
-        expect_close(lse, lse_want, tolerance(wide(in)), "lse " + what);
-        expect_close(dx, dx_want, tolerance(out), "dx " + what);
-      }
+      for (const double eps : {0.0, 0.1})
+        for (const bool weighted : {false, true})
+          for (const bool probabilities : {false, true})
+            compare_cross_entropy(in, out, shape, eps, weighted, probabilities);
 }
 
 TEST(CrossEntropy, ForbiddenClasses) {
-  const Tensor x = from({0, -inf, 0}, {1, 3}), loss({1}, f32), lse({1, 2}, f32), dx({1, 3}, f32);
+  const View none;
+  const Tensor x = from({0, -inf, 0}, {1, 3}), loss({1}, f32), lse({1, 3}, f32), dx({1, 3}, f32);
   launch([&](Launch& l) {
-    cross_entropy(l, x, indices({2}), -100, 0, loss, lse);
-    cross_entropy_grad(l, x, indices({2}), lse, filled({1}, f32, 1), -100, 0, dx);
+    cross_entropy(l, x, indices({2}), none, -100, 0, loss, lse);
+    cross_entropy_grad(l, x, indices({2}), none, lse, filled({1}, f32, 1), -100, 0, dx);
   });
   EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
   expect_close(dx, {0.5, 0, -0.5}, 1e-6, "dx");
-  launch([&](Launch& l) { cross_entropy(l, x, indices({1}), -100, 0, loss, lse); });
+  launch([&](Launch& l) { cross_entropy(l, x, indices({1}), none, -100, 0, loss, lse); });
   EXPECT_EQ(loss.at(0), inf);
+  const Tensor p = from({0.5, 0, 0.5}, {1, 3});  // nothing is wanted of what cannot be
+  launch([&](Launch& l) {
+    cross_entropy(l, x, p, none, -100, 0, loss, lse);
+    cross_entropy_grad(l, x, p, none, lse, filled({1}, f32, 1), -100, 0, dx);
+  });
+  EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
+  expect_close(dx, {0, 0, 0}, 1e-6, "dx");
 }
 
 // --- logsumexp ---
@@ -220,18 +244,19 @@ TEST(Rows, LogSumExp) {
 TEST(Rows, SameForAnyThreads) {
   for (const DType dtype : {f32, bf16}) {
     const Tensor x = random({500, 130}, dtype, 1), dy = random({500, 130}, dtype, 2);
-    const Tensor bias = random({500, 130}, f32, 3), mask = filled({500, 130}, boolean, 1);
+    const Tensor bias = random({500, 130}, f32, 3), mask = filled({500, 130}, boolean, 1),
+                 w = random({130}, f32, 4);
     const Tensor target({500}, i64);
     for (int64_t i = 0; i < 500; ++i) target.set(i, static_cast<double>(i * 37 % 11));
     expect_same_for_any_threads([&] {
       const Tensor p = output(x.shape(), dtype), dp = output(x.shape(), dtype),
                    q = output(x.shape(), dtype);
-      const Tensor loss = output({500}, f32), lse = output({500, 2}, f32);
+      const Tensor loss = output({500}, f32), lse = output({500, 3}, f32);
       launch([&](Launch& l) {
         softmax(l, false, x, p);
         softmax_grad(l, false, x, dy, dp);
         masked_softmax(l, x, mask, bias, true, 0.3, q);
-        cross_entropy(l, x, target, -1, 0.1, loss, lse);
+        cross_entropy(l, x, target, w, -1, 0.1, loss, lse);
       });
       return std::vector<Tensor>{p, dp, q, loss, lse};
     });

@@ -13,8 +13,6 @@
 namespace mixtape {
 namespace {
 
-DType statistics(DType x) { return x == f64 ? f64 : f32; }
-
 struct AttentionRule {
   bool causal;
   double scale;

@@ -2,16 +2,14 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
 
-DType statistics(DType x) { return x == f64 ? f64 : f32; }
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
-Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
-
 Tensor wide(const Tensor& t) { return t ? cast(t, statistics(t.dtype())) : t; }
 
 // For the gradient of a gradient: the normalised x and how it came about, written with ops.

@@ -5,6 +5,11 @@
 
 namespace mixtape {
 
+// What sums and statistics are kept in, beside elements of a dtype.
+inline DType statistics(DType x) { return x == f64 ? f64 : f32; }
+// Row-major; no tensor stays none.
+inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
+
 // Two factors in the wider of their dtypes: in a second backward a gradient may be wider than what
 // was saved.
 struct Factors {

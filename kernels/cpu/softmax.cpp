@@ -168,62 +168,129 @@ void logsumexp(Launch&, In x, Out y) {
   });
 }
 
-// With log p = x - top - log_sum: loss = -(1 - smoothing) log p[target] - smoothing * mean(log p).
-void cross_entropy(Launch&, In x, In target, int64_t ignore, double smoothing, Out loss, Out lse) {
-  const int64_t n = x.shape()[-1], rows = target.size();
+namespace {
+
+// What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
+// is the target, most of it is there.
+template <class T>
+class Targets {
+ public:
+  Targets(Launch& launch, In target, In w, int64_t ignore, double smoothing, int64_t n)
+      : target_(target),
+        w_(widened<T>(launch, w)),
+        ignore_(ignore),
+        n_(n),
+        keep_(static_cast<T>(1 - smoothing)),
+        even_(static_cast<T>(smoothing / static_cast<double>(n))) {
+    if (are_probabilities() || smoothing == 0) return;
+    T* const q = launch.scratch<T>(n);
+    for (int64_t i = 0; i < n; ++i) q[i] = w_ ? w_[i] * even_ : even_;
+    even_q_ = q;
+  }
+
+  bool are_probabilities() const { return is_float(target_.dtype); }
+
+  struct Row {
+    int64_t at = -1;       // the target class, if there is one
+    T mass = 0;            // q there, beside
+    const T* q = nullptr;  // what all classes have; null: nothing
+    bool ignored() const { return at < 0 && !q; }
+  };
+  Row row(int64_t r, T* room) const {
+    if (are_probabilities()) {
+      visit_float(target_.dtype, [&]<class P>() { spread(target_.as<P>() + r * n_, room); });
+      return {.q = room};
+    }
+    const int64_t at = target_.as<int64_t>()[r];
+    if (at == ignore_) return {};
+    return {at, w_ ? w_[at] * keep_ : keep_, even_q_};
+  }
+
+ private:
+  template <class P>
+  void spread(const P* p, T* q) const {
+    for_lanes<T>(n_, [&](int64_t i, int64_t count) {
+      const Lanes<T> smoothed = read<T>(p + i, count) * Lanes<T>(keep_) + Lanes<T>(even_);
+      write(q + i, w_ ? smoothed * read<T>(w_ + i, count) : smoothed, count);
+    });
+  }
+
+  const View& target_;
+  const T* const w_;
+  const int64_t ignore_, n_;
+  const T keep_, even_;
+  const T* even_q_ = nullptr;
+};
+
+}  // namespace
+
+// With log p = x - top - log_sum: loss = -sum(q log p).
+void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double smoothing,
+                   Out loss, Out lse) {
+  const int64_t n = x.shape()[-1], rows = loss.size();
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T eps = static_cast<T>(smoothing);
+    const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
-        const int64_t t = target.as<int64_t>()[r];
+        const auto row = targets.row(r, room.data());
         const T top = row_max<T>(in, n);
         const T log_sum = std::log(row_sum_exp<T>(in, n, top, nullptr));
-        lse.as<T>()[2 * r] = top;
-        lse.as<T>()[2 * r + 1] = log_sum;
-        T value(0);
-        if (t != ignore) {
-          value = (T(1) - eps) * (top - static_cast<T>(in[t]) + log_sum);
-          if (eps != T(0)) {
-            Lanes<T> sum(T(0));
-            for_lanes<T>(n, [&](int64_t i, int64_t count) {
-              sum += keep(Lanes<T>(top) - read<T>(in + i, count) + Lanes<T>(log_sum), count);
-            });
-            value += eps * hsum(sum) / static_cast<T>(n);
-          }
+        T value(0), total(row.mass);
+        if (row.mass != T(0)) value = row.mass * (top - static_cast<T>(in[row.at]) + log_sum);
+        if (row.q) {
+          Lanes<T> sum(T(0)), sum_q(T(0));
+          for_lanes<T>(n, [&](int64_t i, int64_t count) {
+            const Lanes<T> part = read<T>(row.q + i, count);
+            const Lanes<T> lost = Lanes<T>(top) - read<T>(in + i, count) + Lanes<T>(log_sum);
+            sum += select(part == T(0), Lanes<T>(T(0)), part * lost);  // also if p is 0
+            sum_q += part;
+          });
+          value += hsum(sum);
+          total += hsum(sum_q);
         }
+        T* const kept = lse.as<T>() + 3 * r;
+        kept[0] = top;
+        kept[1] = log_sum;
+        kept[2] = total;
         loss.as<O>()[r] = static_cast<O>(value);
       }
     });
   });
 }
 
-// dx = dloss (p - (1 - smoothing) [target] - smoothing / n)
-void cross_entropy_grad(Launch& launch, In x, In target, In lse, In dloss, int64_t ignore,
+// dx = dloss (p sum(q) - q)
+void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss, int64_t ignore,
                         double smoothing, Out dx) {
-  const int64_t n = x.shape()[-1], rows = target.size();
+  const int64_t n = x.shape()[-1], rows = dloss.size();
   visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, dloss);
-    const double share = smoothing / static_cast<double>(n);
-    const T even = static_cast<T>(share), on_target = static_cast<T>(1 - smoothing + share);
+    const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = dx.as<O>() + r * n;
-        const int64_t t = target.as<int64_t>()[r];
-        if (t == ignore) {
+        const auto row = targets.row(r, room.data());
+        if (row.ignored()) {
           std::fill_n(out, n, O(0.0f));
           continue;
         }
-        const T top = lse.as<T>()[2 * r], log_sum = lse.as<T>()[2 * r + 1];
+        const T* const kept = lse.as<T>() + 3 * r;
+        const T top = kept[0], log_sum = kept[1], total = kept[2];
         for_lanes<T>(n, [&](int64_t i, int64_t count) {
-          const Lanes<T> p = exp(read<T>(in + i, count) - Lanes<T>(top) - Lanes<T>(log_sum));
-          write(out + i, Lanes<T>(scale[r]) * (p - Lanes<T>(even)), count);
+          Lanes<T> d =
+              exp(read<T>(in + i, count) - Lanes<T>(top) - Lanes<T>(log_sum)) * Lanes<T>(total);
+          if (row.q) d = d - read<T>(row.q + i, count);
+          write(out + i, Lanes<T>(scale[r]) * d, count);
         });
-        const T p = std::exp(static_cast<T>(in[t]) - top - log_sum);
-        out[t] = static_cast<O>(scale[r] * (p - on_target));
+        if (row.at < 0) continue;
+        const T p = std::exp(static_cast<T>(in[row.at]) - top - log_sum);
+        const T wanted = row.mass + (row.q ? row.q[row.at] : T(0));
+        out[row.at] = static_cast<O>(scale[r] * (p * total - wanted));
       }
     });
   });

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 WITHOUT = {
     "dropout": "draws random numbers",
     "scaled_dot_product_attention_biased": "draws random numbers",
+    "binary_cross_entropy_with_pos_weight_learned": "has no gradient for pos_weight",
 }
 
 
@@ -308,7 +309,33 @@ ROWS = {
     "cross_entropy_smooth_ignore": lambda x, t: F.cross_entropy(x, t, label_smoothing=0.3, ignore_index=1),
     "cross_entropy_wholly_smooth": lambda x, t: F.cross_entropy(x, t, label_smoothing=1, reduction="none"),
     "cross_entropy_of_large": lambda x, t: F.cross_entropy(x + 8192, t, reduction="none"),
+    "cross_entropy_weighted": lambda x, t, w: F.cross_entropy(x, t, w, ignore_index=1),
+    "cross_entropy_weighted_smoothed": lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.3, ignore_index=1),
+    "cross_entropy_pixels": lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.1, reduction="none"),
+    "cross_entropy_probabilities": lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    "cross_entropy_probabilities_weighted": lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.2),
+    "cross_entropy_probabilities_pixels": lambda x, t, w: F.cross_entropy(x, t, w, reduction="none"),
+    "nll_loss": lambda x, t: F.nll_loss(x, t, reduction="none"),
+    "nll_loss_weighted": lambda x, t, w: F.nll_loss(x, t, w, ignore_index=1),
+    "nll_loss_pixels": lambda x, t, w: F.nll_loss(x, t, w, reduction="none"),
     "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
+    "l1_loss": lambda x, y: F.l1_loss(x, y, reduction="none"),
+    "l1_loss_of_ties": F.l1_loss,
+    "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(x, y, beta=0.8, reduction="none"),
+    "smooth_l1_loss_of_ties": F.smooth_l1_loss,
+    "huber_loss": lambda x, y: F.huber_loss(x, y, delta=0.8, reduction="none"),
+    "huber_loss_of_ties": F.huber_loss,
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(x, y, reduction="none"),
+    "binary_cross_entropy_weighted": F.binary_cross_entropy,
+    "binary_cross_entropy_with_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    "binary_cross_entropy_with_logits_weighted": F.binary_cross_entropy_with_logits,
+    "binary_cross_entropy_with_pos_weight": lambda x, y, w: F.binary_cross_entropy_with_logits(
+        x, y, pos_weight=w, reduction="none"),
+    "kl_div": lambda x, y: F.kl_div(x, y, reduction="none"),
+    "kl_div_log_target": lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True),
+    "cosine_similarity": F.cosine_similarity,
+    "cosine_similarity_broadcast": lambda x, y: F.cosine_similarity(x, y, 0),
+    "cosine_similarity_of_tiny": F.cosine_similarity,
 }
 for name, equation in {
     "matmul_einsum_product": "ik,kj->ji", "matmul_einsum_implicit": "b...k,kb",
@@ -334,7 +361,10 @@ for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_fa
 for name, number in {"eq": 1, "ne": 1, "lt": 0.3, "le": 0.3, "gt": 0.3, "ge": 0.3}.items():
     ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], number=number: compare(x, torch.tensor(number))
 for how in "mean sum none".split():
-    ROWS["mse_loss_" + how] = lambda x, y, how=how: F.mse_loss(x, y, reduction=how)
+    for name, function in {"mse_loss": F.mse_loss, "cross_entropy_probabilities": F.cross_entropy, "kl_div": F.kl_div,
+                           "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits}.items():
+        ROWS[f"{name}_{how}"] = lambda x, y, function=function, how=how: function(x, y, reduction=how)
+    ROWS["nll_loss_" + how] = lambda x, t, how=how: F.nll_loss(x, t, reduction=how, ignore_index=1)
     for label, options in {"": {}, "smooth_": {"label_smoothing": 0.3}, "ignore_": {"ignore_index": 1}}.items():
         ROWS["cross_entropy_" + label + how] = lambda x, t, how=how, options=options: F.cross_entropy(
             x, t, reduction=how, **options)

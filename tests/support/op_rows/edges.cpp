@@ -174,7 +174,43 @@ std::vector<OpCase> loss_edges() {
                      .inputs = {{{2, 3}}, {{2, 3}}},
                      .run = [r = r](In x) { return mse_loss(x[0], x[1], r); },
                      .label = name});
+    cases.push_back(
+        {.op = "nll_loss",
+         .inputs = {{{6, 3}, -4, 0}, {{6}, 0, 3, Input::Index}},
+         .run = [r = r](In x) { return nll_loss(x[0], x[1], {.reduction = r, .ignore_index = 1}); },
+         .label = name});
+    cases.push_back({.op = "cross_entropy_probabilities",
+                     .inputs = {{{2, 3, 2}}, {{2, 3, 2}, 0, 1}},
+                     .run = [r = r](In x) { return cross_entropy(x[0], x[1], {.reduction = r}); },
+                     .label = name});
+    cases.push_back({.op = "binary_cross_entropy_with_logits",
+                     .inputs = {{{2, 3}, -40, 40}, {{2, 3}, 0, 1}},
+                     .run =
+                         [r = r](In x) {
+                           return binary_cross_entropy_with_logits(x[0], x[1], {.reduction = r});
+                         },
+                     .label = name});
+    cases.push_back({.op = "kl_div",
+                     .inputs = {{{2, 3}, -3, 0}, {{2, 3}, 0.1, 1}},
+                     .run = [r = r](In x) { return kl_div(x[0], x[1], {.reduction = r}); },
+                     .label = name});
   }
+  const auto ties = [&](std::string name, Op2 f) {
+    cases.push_back({.op = std::move(name),
+                     .inputs = {tied({3, 4}, -2, 3), tied({3, 4}, -2, 3)},
+                     .run = [f](In x) { return f(x[0], x[1]); },
+                     .label = "of_ties"});
+  };
+  ties("l1_loss", [](const Tensor& x, const Tensor& t) { return l1_loss(x, t); });
+  ties("smooth_l1_loss", [](const Tensor& x, const Tensor& t) { return smooth_l1_loss(x, t); });
+  ties("huber_loss", [](const Tensor& x, const Tensor& t) { return huber_loss(x, t); });
+  // (PyTorch's gradient is not that of its value where a norm is less than eps.)
+  cases.push_back(
+      {.op = "cosine_similarity",
+       .inputs = {{{6, 3}, -1e-8, 1e-8, Input::Constant}, {{6, 3}, -2, 2, Input::Constant}},
+       .run = [](In x) { return cosine_similarity(x[0], x[1]); },
+       .label = "of_tiny",
+       .differentiable = false});
   add("smooth_ignore", {.label_smoothing = 0.3, .ignore_index = 1});
   add("wholly_smooth", {.reduction = None, .label_smoothing = 1});
   for (const auto& [name, r] : {std::pair{"mean", Mean}, {"sum", Sum}})

@@ -2,26 +2,136 @@
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape::tests {
+namespace {
+
+using enum Reduction;
+
+OpCase cross_entropy_case(std::string label, std::vector<Input> inputs, CrossEntropyOptions o) {
+  const bool probabilities = inputs[1].real();
+  return {.op = probabilities ? "cross_entropy_probabilities" : "cross_entropy",
+          .inputs = std::move(inputs),
+          .run =
+              [o](In x) {
+                CrossEntropyOptions with_weights = o;
+                if (x.size() > 2) with_weights.class_weights = x[2];
+                return cross_entropy(x[0], x[1], with_weights);
+              },
+          .label = std::move(label)};
+}
+OpCase nll_case(std::string label, std::vector<Input> inputs, NllOptions o) {
+  return {.op = "nll_loss",
+          .inputs = std::move(inputs),
+          .run =
+              [o](In x) {
+                NllOptions with_weights = o;
+                if (x.size() > 2) with_weights.class_weights = x[2];
+                return nll_loss(x[0], x[1], with_weights);
+              },
+          .label = std::move(label)};
+}
+OpCase nothing_of(OpCase c, std::vector<Shape> shapes) {
+  c.empty = std::move(shapes);
+  return c;
+}
+
+// Of each element of an input and a target.
+template <class F>
+OpCase each(std::string op, F f, double low = -2, double high = 2, double target_low = -2,
+            double target_high = 2) {
+  return {.op = std::move(op),
+          .inputs = {{{3, 4}, low, high}, {{3, 4}, target_low, target_high}},
+          .run = [f](In x) { return f(x[0], x[1]); },
+          .tolerance = 4,
+          .empty = {{0, 4}, {0, 4}}};
+}
+// The same with more inputs, and a label.
+OpCase with(OpCase c, std::string label, std::vector<Input> more, std::function<Tensor(In)> run) {
+  c.inputs.insert(c.inputs.end(), more.begin(), more.end());
+  c.run = std::move(run);
+  c.label = std::move(label);
+  c.empty = {};
+  return c;
+}
+
+}  // namespace
 
 std::vector<OpCase> losses() {
-  const auto cross_entropy_case = [](CrossEntropyOptions o) {
-    return [o](In x) { return cross_entropy(x[0], x[1], o); };
+  const Input index{{5}, 0, 4, Input::Index}, weights{{4}, 0.5, 2, Input::Constant};
+  const Input pixels{{2, 2, 2}, 0, 3, Input::Index}, of_three{{3}, 0.5, 2, Input::Constant};
+  std::vector<OpCase> cases = {
+      nothing_of(cross_entropy_case("", {{{5, 4}}, index}, {.reduction = None}), {{0, 4}, {0}}),
+      cross_entropy_case("smoothed", {{{5, 4}}, index},
+                         {.label_smoothing = 0.2, .ignore_index = 2, .weight = 3}),
+      cross_entropy_case("weighted", {{{5, 4}}, index, weights}, {.ignore_index = 1}),
+      cross_entropy_case("weighted_smoothed", {{{5, 4}}, index, weights},
+                         {.label_smoothing = 0.3, .ignore_index = 1}),
+      cross_entropy_case("pixels", {{{2, 3, 2, 2}}, pixels, of_three},
+                         {.reduction = None, .label_smoothing = 0.1}),
+      nothing_of(cross_entropy_case("", {{{5, 4}}, {{5, 4}, 0, 1}}, {.reduction = None}),
+                 {{0, 4}, {0, 4}}),
+      cross_entropy_case("weighted", {{{5, 4}}, {{5, 4}, 0, 1}, weights}, {.label_smoothing = 0.2}),
+      cross_entropy_case("pixels", {{{2, 3, 2, 2}}, {{2, 3, 2, 2}, 0, 1}, of_three},
+                         {.reduction = None}),
+      nothing_of(nll_case("", {{{5, 4}, -4, 0}, index}, {.reduction = None}), {{0, 4}, {0}}),
+      nll_case("weighted", {{{5, 4}, -4, 0}, index, weights}, {.ignore_index = 1}),
+      nll_case("pixels", {{{2, 3, 2, 2}, -4, 0}, pixels, of_three}, {.reduction = None}),
   };
-  return {
-      {.op = "cross_entropy",
-       .inputs = {{{5, 4}}, {{5}, 0, 4, Input::Index}},
-       .run = cross_entropy_case({.reduction = Reduction::None}),
-       .empty = {{0, 4}, {0}}},
-      {.op = "cross_entropy",
-       .inputs = {{{5, 4}}, {{5}, 0, 4, Input::Index}},
-       .run = cross_entropy_case({.label_smoothing = 0.2, .ignore_index = 2, .weight = 3}),
-       .label = "smoothed"},
-      {.op = "mse_loss",
-       .inputs = {{{3, 4}}, {{3, 4}}},
-       .run = [](In x) { return mse_loss(x[0], x[1], Reduction::None); },
-       .tolerance = 4,
-       .empty = {{0, 4}, {0, 4}}},
+  for (OpCase& c : cases) c.tolerance = 4;
+
+  const auto logits = [](const BceOptions& o) {
+    return
+        [o](const Tensor& x, const Tensor& t) { return binary_cross_entropy_with_logits(x, t, o); };
   };
+  OpCase probabilities = each(
+      "binary_cross_entropy",
+      [](const Tensor& x, const Tensor& t) {
+        return binary_cross_entropy(x, t, {.reduction = None});
+      },
+      0.1, 0.9, 0, 1);
+  probabilities.narrow = false;
+  const OpCase of_logits =
+      each("binary_cross_entropy_with_logits", logits({.reduction = None}), -4, 4, 0, 1);
+  const OpCase positives = each("binary_cross_entropy_with_pos_weight", logits({}), -4, 4, 0, 1);
+  const auto with_pos_weight = [](In x) {
+    return binary_cross_entropy_with_logits(x[0], x[1], {.reduction = None, .pos_weight = x[2]});
+  };
+  const Input row{{4}, 0.5, 2}, fixed_row{{4}, 0.5, 2, Input::Constant};
+  for (OpCase c : {
+           each("mse_loss", [](const Tensor&x, const Tensor&t) { return mse_loss(x, t, None); }),
+           each("l1_loss", [](const Tensor&x, const Tensor&t) { return l1_loss(x, t, None); }),
+           each("smooth_l1_loss",
+                [](const Tensor&x, const Tensor&t) { return smooth_l1_loss(x, t, 0.8, None); }),
+           each("huber_loss",
+                [](const Tensor&x, const Tensor&t) { return huber_loss(x, t, 0.8, None); }),
+           probabilities,
+           with(probabilities, "weighted", {fixed_row},
+                [](In x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2]}); }),
+           of_logits,
+           with(
+               of_logits, "weighted", {fixed_row},
+               [](In x) { return binary_cross_entropy_with_logits(x[0], x[1], {.weight = x[2]}); }),
+           nothing_of(with(positives, "", {fixed_row}, with_pos_weight), {{0, 4}, {0, 4}, {4}}),
+           with(positives, "learned", {row}, with_pos_weight),
+           each(
+               "kl_div",
+               [](const Tensor&x, const Tensor&t) { return kl_div(x, t, {.reduction = None}); }, -3,
+               0, 0.05, 1),
+           each(
+               "kl_div_log_target",
+               [](const Tensor&x, const Tensor&t) {
+                 return kl_div(x, t, {.batch_mean = true, .log_target = true});
+               },
+               -3, 0, -3, 0),
+           each("cosine_similarity",
+                [](const Tensor&x, const Tensor&y) { return cosine_similarity(x, y); }),
+       })
+    cases.push_back(std::move(c));
+  cases.push_back({.op = "cosine_similarity",
+                   .inputs = {{{2, 3, 4}}, {{2, 3, 1}}},
+                   .run = [](In x) { return cosine_similarity(x[0], x[1], 0); },
+                   .label = "broadcast",
+                   .tolerance = 4});
+  return cases;
 }
 
 }  // namespace mixtape::tests

@@ -1,0 +1,376 @@
+// Losses. Their kernels read narrow predictions and write f32 losses; a reduction is an op of its
+// own, whose gradient is one number repeated.
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "autograd/ops/expr.h"
+#include "autograd/ops/operands.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+#include "kernels/losses.h"
+
+namespace mixtape {
+namespace {
+
+Tensor reduced(const Tensor& each, Reduction reduction) {
+  return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
+}
+
+// --- classes ---
+
+struct ClassRule {
+  int64_t ignore;
+  double smoothing = 0;
+};
+
+// The loss of each row of x [rows, n]. The target is a class of each row, or probabilities of all.
+template <bool probabilities>
+struct CrossEntropy {
+  static constexpr OpInfo info{
+      probabilities ? "cross_entropy_probabilities" : "cross_entropy",
+      Precision::Full,
+      {Role::Activation, probabilities ? Role::Parameter : Role::Index, Role::Parameter}};
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
+                        const ClassRule& rule) {
+    Tensor loss = ctx.output({x.size(0)}), lse = ctx.output({x.size(0), 3}, statistics(x.dtype()));
+    const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
+    ctx.run(kernels::cross_entropy, xc, tc, wc, rule.ignore, rule.smoothing, loss, lse);
+    ctx.save(x, target, weights);
+    ctx.save_extra(lse);
+    return loss;
+  }
+  // dx = (softmax(x) sum(q) - q) dloss, q the smoothed and weighted target; nothing where ignored.
+  // dtarget = -log_softmax(x) dq/dtarget dloss
+  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassRule& rule) {
+    const Tensor x = ctx.saved(0), target = ctx.saved(1), weights = ctx.saved(2);
+    const DType dtype = statistics(dloss.dtype());
+    const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
+    const auto of_logits = [&] {
+      if (grad_enabled()) {
+        const Tensor q = wanted(x.size(1), target, weights, rule, dtype);
+        return (softmax(cast(x, dtype)) * sum(q, {1}, true) - q) * each();
+      }
+      Tensor dx = ctx.like(0);
+      const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
+                   dc = dloss.contiguous();
+      ctx.run(kernels::cross_entropy_grad, xc, tc, wc, ctx.saved(3), dc, rule.ignore,
+              rule.smoothing, dx);
+      return dx;
+    };
+    const auto of_target = [&] {
+      const Tensor d = log_softmax(cast(x, dtype)) * each() * (rule.smoothing - 1);
+      return weights ? d * cast(weights, dtype) : d;
+    };
+    return ctx.grads(of_logits, of_target);
+  }
+
+ private:
+  static Tensor wanted(int64_t n, const Tensor& target, const Tensor& weights,
+                       const ClassRule& rule, DType dtype) {
+    Tensor q = probabilities ? cast(target, dtype) : one_hot(target, n, dtype);
+    if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(n);
+    if (weights) q = q * cast(weights, dtype);
+    if constexpr (!probabilities)
+      q = q * unsqueeze(cast(ne(target, double(rule.ignore)), dtype), 1);
+    return q;
+  }
+};
+
+struct Nll {  // x [n, classes, inner], target [n, inner]
+  static constexpr OpInfo info{
+      "nll_loss", Precision::Full, {Role::Activation, Role::Index, Role::Parameter}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
+                        const ClassRule& rule) {
+    Tensor loss = ctx.output(target.shape());
+    const Tensor tc = target.contiguous(), wc = dense(weights);
+    ctx.run(kernels::nll_loss, x, tc, wc, rule.ignore, loss);
+    ctx.save(target, weights);
+    return loss;
+  }
+  // dx = -w dloss at the target
+  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassRule& rule) {
+    const Tensor target = ctx.saved(0), weights = ctx.saved(1);
+    if (grad_enabled()) {
+      const DType dtype = dloss.dtype();
+      Tensor q = one_hot(target, ctx.shape(0)[1], dtype);
+      if (weights) q = q * cast(weights, dtype);
+      q = q * unsqueeze(cast(ne(target, double(rule.ignore)), dtype), -1);
+      return {-transpose(q) * unsqueeze(dloss, 1)};
+    }
+    Tensor dx = ctx.like(0);
+    const Tensor tc = target.contiguous(), wc = dense(weights), dc = dloss.contiguous();
+    ctx.run(kernels::nll_loss_grad, tc, wc, rule.ignore, dc, dx);
+    return {dx};
+  }
+};
+
+// Which class each target names (0 where it does not count), and which of them count.
+struct ClassTargets {
+  Tensor named, counts;
+
+  // Throws Error for targets beside the classes; waits for the device.
+  ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
+      : counts(ne(target, double(ignore))) {
+    named = where(counts, target, zeros({}, i64, target.device()));
+    const IndexRange range = index_range(named);
+    check(range.low >= 0 && range.high < classes, "targets from {} to {} for {} classes", range.low,
+          range.high, classes);
+  }
+  // A mean is over what the targets weigh: NaN if that is nothing.
+  Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
+    if (reduction != Reduction::Mean) return mixtape::reduced(each, reduction);
+    const Tensor total = sum(each);
+    const DType dtype = total.dtype();
+    if (!weights) return total / cast(sum(counts), dtype);
+    const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
+    return total / sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
+  }
+};
+
+// What remains of a shape without one dimension.
+Shape without(const Shape& shape, int dim) {
+  Shape rest;
+  for (int d = 0; d < shape.rank; ++d)
+    if (d != dim) rest.push_back(shape[d]);
+  return rest;
+}
+
+// [a, n, b] -> [a * b, n], n the size of that dimension.
+Tensor rows_along(const Tensor& x, int dim) {
+  Dims order;
+  for (int d = 0; d < x.rank(); ++d)
+    if (d != dim) order.push_back(d);
+  order.push_back(dim);
+  const Tensor last = dim == x.rank() - 1 ? x : permute(x, order);
+  return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
+}
+
+void check_classes(const Tensor& x, std::string_view what, const Tensor& weights) {
+  check(x.rank() >= 2, "the {} have shape {}, not [n, classes, ...]", what, x.shape());
+  if (!weights) return;
+  check(weights.shape() == Shape{x.size(1)}, "class weights of shape {} for {} classes",
+        weights.shape(), x.size(1));
+  check(!weights.requires_grad(), "class weights that require a gradient: they get none");
+}
+void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
+  check(target.shape() == without(x.shape(), 1), "{} targets of shape {} for {} of shape {}",
+        target.numel(), target.shape(), what, x.shape());
+  check(target.dtype() == i64, "the targets are {}, not i64", target.dtype());
+}
+
+// --- of each element ---
+
+template <class F>
+struct Elementwise {
+  static constexpr OpInfo info = F::info;
+  static constexpr int id = kernels::index_in<F>(kernels::Losses{});
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s) {
+    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::elementwise_loss, id, x, target, s, y);
+    ctx.save(x, target);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
+    const Tensor x = ctx.saved(0), target = ctx.saved(1);
+    if (grad_enabled()) {
+      const Expr a(cast(x, dy.dtype())), b(cast(target, dy.dtype()));
+      return ctx.grads([&] { return F::dx(a, b, Expr(s)).times(dy); },
+                       [&] { return F::dt(a, b, Expr(s)).times(dy); });
+    }
+    Grads d = ctx.grads([&] { return ctx.like(0); }, [&] { return ctx.like(1); });
+    ctx.run(kernels::elementwise_loss_grad, id, x, target, s, dy, d[0], d[1]);
+    return d;
+  }
+};
+
+template <class F>
+Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
+  check(x.shape() == target.shape(), "an input of shape {} and a target of shape {}", x.shape(),
+        target.shape());
+  return call<Elementwise<F>>(x, target, s);
+}
+Tensor weighted(const Tensor& each, const Tensor& weight) {
+  return weight ? each * expand(weight, each.shape()) : each;
+}
+
+// p t softplus(-x) + (1 - t) softplus(x)
+struct PositivesWeighted {
+  static constexpr OpInfo info{"binary_cross_entropy_with_pos_weight",
+                               Precision::Full,
+                               {Role::Activation, Role::Activation, Role::Parameter}};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weight) {
+    ctx.save(x, target, weight);
+    const DType dtype = statistics(ctx.dtype());
+    const Tensor a = cast(x, dtype), t = cast(target, dtype), p = cast(weight, dtype);
+    return cast(p * t * softplus(-a) + (1 - t) * softplus(a), ctx.dtype());
+  }
+  // dx = ((1 - t) s(x) - p t s(-x)) dy, s the sigmoid; dt = (p softplus(-x) - softplus(x)) dy;
+  // dp = t softplus(-x) dy
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const DType dtype = statistics(dy.dtype());
+    const Tensor x = cast(ctx.saved(0), dtype), t = cast(ctx.saved(1), dtype),
+                 p = cast(ctx.saved(2), dtype), d = cast(dy, dtype);
+    return ctx.grads([&] { return ((1 - t) * sigmoid(x) - p * t * sigmoid(-x)) * d; },
+                     [&] { return (p * softplus(-x) - softplus(x)) * d; },
+                     [&] { return t * softplus(-x) * d; });
+  }
+};
+
+// --- of rows ---
+
+struct CosineSimilarity {  // of the rows of x and y [rows, n]
+  static constexpr OpInfo info{"cosine_similarity", Precision::Full};
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, double eps) {
+    const Tensor products = ctx.output({x.size(0), 3}, statistics(x.dtype())), xc = x.contiguous(),
+                 yc = y.contiguous();
+    ctx.run(kernels::row_products, xc, yc, products);
+    ctx.save(x, y);
+    ctx.save_extra(products);
+    return cast(squeeze(Parts(products, eps).cosine, 1), ctx.dtype());
+  }
+  // dx = (y / (|x| |y|) - cos x / |x|^2) dcos, without the second term where |x| < eps
+  static Grads backward(const Ctx& ctx, const Tensor& dcos, double eps) {
+    const DType dtype = statistics(dcos.dtype());
+    const Tensor x = cast(ctx.saved(0), dtype), y = cast(ctx.saved(1), dtype),
+                 d = unsqueeze(cast(dcos, dtype), 1);
+    const Parts p = grad_enabled() ? Parts(sum(x * y, {1}, true), sum(x * x, {1}, true),
+                                           sum(y * y, {1}, true), eps)
+                                   : Parts(ctx.saved(2), eps);
+    const Tensor across = d / sqrt(p.x2) / sqrt(p.y2), along = d * p.cosine;
+    const auto rule = [&](const Tensor& a, const Tensor& b, const Tensor& a2, const Tensor& free) {
+      return b * across - a * (along / a2 * cast(free, dtype));
+    };
+    return ctx.grads([&] { return rule(x, y, p.x2, p.x_free); },
+                     [&] { return rule(y, x, p.y2, p.y_free); });
+  }
+
+ private:
+  struct Parts {            // [rows, 1]
+    Tensor x2, y2;          // squared norms, at least eps^2
+    Tensor x_free, y_free;  // whether they are more
+    Tensor cosine;
+
+    Parts(const Tensor& xy, const Tensor& xx, const Tensor& yy, double eps)
+        : x_free(gt(xx, eps * eps)), y_free(gt(yy, eps * eps)) {
+      const Tensor least = full({}, eps * eps, xx.dtype(), xx.device());
+      x2 = where(x_free, xx, least);
+      y2 = where(y_free, yy, least);
+      cosine = xy / sqrt(x2) / sqrt(y2);
+    }
+    Parts(const Tensor& products, double eps)
+        : Parts(narrow(products, 1, 0, 1), narrow(products, 1, 1, 1), narrow(products, 1, 2, 1),
+                eps) {}
+  };
+};
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
+  const Scope scope(CrossEntropy<false>::info.name);
+  check_classes(logits, "logits", o.class_weights);
+  check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}",
+        o.label_smoothing);
+  const ClassRule rule{o.ignore_index, o.label_smoothing};
+  const Tensor x = rows_along(logits, 1);
+  Tensor loss;
+  if (target.shape() == logits.shape()) {
+    check(is_float(target.dtype()), "targets of the shape of the logits are probabilities, not {}",
+          target.dtype());
+    check(o.ignore_index < 0, "ignore_index {} beside targets that are probabilities",
+          o.ignore_index);
+    loss = reduced(call<CrossEntropy<true>>(x, rows_along(target, 1), o.class_weights, rule),
+                   o.reduction);
+  } else {
+    check_named(logits, "logits", target);
+    const Tensor t = reshape(target, {x.size(0)});
+    const ClassTargets targets(t, o.ignore_index, x.size(1));
+    loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, rule), o.class_weights,
+                           o.reduction);
+  }
+  if (o.reduction == Reduction::None) loss = reshape(loss, without(logits.shape(), 1));
+  return o.weight == 1 ? loss : loss * o.weight;
+}
+
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const NllOptions& o) {
+  const Scope scope(Nll::info.name);
+  const Tensor& x = log_probabilities;
+  check_classes(x, "log-probabilities", o.class_weights);
+  check_named(x, "log-probabilities", target);
+  int64_t inner = 1;
+  for (int d = 2; d < x.rank(); ++d) inner *= x.size(d);
+  const Tensor t = reshape(target, {x.size(0), inner});
+  const ClassTargets targets(t, o.ignore_index, x.size(1));
+  const Tensor each = call<Nll>(reshape(x, {x.size(0), x.size(1), inner}), t, o.class_weights,
+                                ClassRule{o.ignore_index});
+  return targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
+}
+
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  const Scope scope(kernels::SquaredError::info.name);
+  return reduced(elementwise<kernels::SquaredError>(x, target), reduction);
+}
+
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  const Scope scope(kernels::AbsoluteError::info.name);
+  return reduced(elementwise<kernels::AbsoluteError>(x, target), reduction);
+}
+
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
+  const Scope scope(kernels::SmoothL1::info.name);
+  check(beta >= 0, "beta is {}, not at least 0", beta);
+  if (beta == 0) return l1_loss(x, target, reduction);
+  return reduced(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
+  const Scope scope(kernels::Huber::info.name);
+  check(delta > 0, "delta is {}, not positive", delta);
+  return reduced(elementwise<kernels::Huber>(x, target, delta), reduction);
+}
+
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
+  const Scope scope(kernels::BinaryCrossEntropy::info.name);
+  check(!is_narrow(x.dtype()),
+        "of {} probabilities, whose logarithms are off by too much: leave out the sigmoid and use "
+        "binary_cross_entropy_with_logits",
+        x.dtype());
+  check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
+  return reduced(weighted(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight),
+                 o.reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
+                                        const BceOptions& o) {
+  using Loss = kernels::BinaryCrossEntropyWithLogits;
+  const Scope scope(Loss::info.name);
+  if (!o.pos_weight) return reduced(weighted(elementwise<Loss>(x, target), o.weight), o.reduction);
+  check(x.shape() == target.shape(), "an input of shape {} and a target of shape {}", x.shape(),
+        target.shape());
+  const Tensor each = call<PositivesWeighted>(x, target, expand(o.pos_weight, x.shape()));
+  return reduced(weighted(each, o.weight), o.reduction);
+}
+
+Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
+  const Scope scope(kernels::KlDiv::info.name);
+  check(!o.batch_mean || o.reduction == Reduction::Mean,
+        "batch_mean and a reduction that is no mean");
+  const Tensor each = o.log_target ? elementwise<kernels::KlDivOfLogarithms>(x, target)
+                                   : elementwise<kernels::KlDiv>(x, target);
+  if (!o.batch_mean) return reduced(each, o.reduction);
+  return x.rank() == 0 ? each : sum(each) / double(x.size(0));
+}
+
+Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim, double eps) {
+  const Scope scope(CosineSimilarity::info.name);
+  const Shape shape = broadcast(x.shape(), y.shape());
+  const int d = wrap_dim(dim, shape.rank);
+  const Tensor cosine =
+      call<CosineSimilarity>(rows_along(expand(x, shape), d), rows_along(expand(y, shape), d), eps);
+  return reshape(cosine, without(shape, d));
+}
+
+}  // namespace mixtape
