@@ -26,6 +26,74 @@ struct Tanh : Module<Tanh> {
   Tensor forward(const Tensor& x) const { return tanh(x); }
   MIXTAPE_FIELDS()
 };
+struct SELU : Module<SELU> {
+  Tensor forward(const Tensor& x) const { return selu(x); }
+  MIXTAPE_FIELDS()
+};
+struct ReLU6 : Module<ReLU6> {
+  Tensor forward(const Tensor& x) const { return relu6(x); }
+  MIXTAPE_FIELDS()
+};
+struct Mish : Module<Mish> {
+  Tensor forward(const Tensor& x) const { return mish(x); }
+  MIXTAPE_FIELDS()
+};
+struct Softplus : Module<Softplus> {
+  Tensor forward(const Tensor& x) const { return softplus(x); }
+  MIXTAPE_FIELDS()
+};
+struct Softsign : Module<Softsign> {
+  Tensor forward(const Tensor& x) const { return softsign(x); }
+  MIXTAPE_FIELDS()
+};
+struct LogSigmoid : Module<LogSigmoid> {
+  Tensor forward(const Tensor& x) const { return log_sigmoid(x); }
+  MIXTAPE_FIELDS()
+};
+struct Hardsigmoid : Module<Hardsigmoid> {
+  Tensor forward(const Tensor& x) const { return hardsigmoid(x); }
+  MIXTAPE_FIELDS()
+};
+struct Hardswish : Module<Hardswish> {
+  Tensor forward(const Tensor& x) const { return hardswish(x); }
+  MIXTAPE_FIELDS()
+};
+struct LeakyReLU : Module<LeakyReLU> {
+  explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
+  Tensor forward(const Tensor& x) const { return leaky_relu(x, slope_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  double slope_;
+};
+struct ELU : Module<ELU> {
+  explicit ELU(double alpha = 1) : alpha_(alpha) {}
+  Tensor forward(const Tensor& x) const { return elu(x, alpha_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  double alpha_;
+};
+struct GLU : Module<GLU> {
+  explicit GLU(int dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) const { return glu(x, dim_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int dim_;
+};
+struct LogSoftmax : Module<LogSoftmax> {
+  explicit LogSoftmax(int dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) const { return log_softmax(x, dim_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int dim_;
+};
+struct GELUTanh : Module<GELUTanh> {  // GPT-2's approximation
+  Tensor forward(const Tensor& x) const { return gelu_tanh(x); }
+  MIXTAPE_FIELDS()
+};
 struct Softmax : Module<Softmax> {
   explicit Softmax(int dim = -1) : dim_(dim) {}
   Tensor forward(const Tensor& x) const { return softmax(x, dim_); }
@@ -33,18 +101,6 @@ struct Softmax : Module<Softmax> {
 
  private:
   int dim_;
-};
-struct Flatten : Module<Flatten> {  // all dimensions but the batch's
-  explicit Flatten(int from = 1, int to = -1) : from_(from), to_(to) {}
-  Tensor forward(const Tensor& x) const { return flatten(x, from_, to_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int from_, to_;
-};
-struct Identity : Module<Identity> {
-  Tensor forward(const Tensor& x) const { return x; }
-  MIXTAPE_FIELDS()
 };
 
 }  // namespace mixtape::nn

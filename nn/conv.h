@@ -1,20 +1,13 @@
 #pragma once
-// Convolution over sequences [n, c, l] and images [n, c, h, w], and pooling. The weights and biases
+// Convolution over sequences [n, c, l] and images [n, c, h, w]. The weights and biases
 // of convolutions start uniform within 1 / sqrt(fan in).
 
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "nn/module.h"
+#include "nn/size.h"
 
 namespace mixtape::nn {
-
-// Rows and columns: {3, 5}, or 3 for both.
-struct Size2 {
-  int64_t h, w;
-  Size2(int64_t both) : h(both), w(both) {}
-  Size2(int64_t h, int64_t w) : h(h), w(w) {}
-  operator std::array<int64_t, 2>() const { return {h, w}; }
-};
 
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1;
@@ -72,25 +65,6 @@ struct ConvTranspose2d : Module<ConvTranspose2d> {
 
  private:
   ConvTranspose2dOptions options_;
-};
-
-struct MaxPoolOptions {
-  Size2 stride = 0;  // 0: the window's size
-  Size2 padding = 0;
-};
-
-struct MaxPool2d : Module<MaxPool2d> {
-  explicit MaxPool2d(Size2 window, const MaxPoolOptions& o = {})
-      : window_(window), options_{o.stride, o.padding} {
-    const Scope scope("MaxPool2d");
-    check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
-  }
-  Tensor forward(const Tensor& x) const { return max_pool2d(x, window_, options_); }
-  MIXTAPE_FIELDS()
-
- private:
-  Size2 window_;
-  PoolOptions options_;
 };
 
 }  // namespace mixtape::nn

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/format.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -13,6 +14,25 @@ struct Dropout : Module<Dropout> {
     check(0 <= p && p <= 1, "a probability of {}", p);
   }
   Tensor forward(const Tensor& x) const { return is_training() ? dropout(x, p_) : x; }
+  MIXTAPE_FIELDS()
+
+ private:
+  double p_;
+};
+
+// Of whole channels of [n, c, ...].
+struct Dropout2d : Module<Dropout2d> {
+  explicit Dropout2d(double p = 0.5) : p_(p) {
+    const Scope scope("Dropout2d");
+    check(0 <= p && p <= 1, "a probability of {}", p);
+  }
+  Tensor forward(const Tensor& x) const {
+    check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
+    if (!is_training()) return x;
+    Shape channels = x.shape();
+    for (int d = 2; d < x.rank(); ++d) channels[d] = 1;
+    return x * dropout(ones(channels, x.dtype(), x.device()), p_);
+  }
   MIXTAPE_FIELDS()
 
  private:

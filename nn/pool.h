@@ -1,0 +1,118 @@
+#pragma once
+// Pooling over sequences [n, c, l] and images [n, c, h, w].
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "nn/module.h"
+#include "nn/size.h"
+
+namespace mixtape::nn {
+
+struct MaxPoolOptions {
+  Size2 stride = 0;  // 0: the window's size
+  Size2 padding = 0;
+  bool ceil_mode = false;  // windows may hang over the end
+};
+struct AvgPoolOptions {
+  Size2 stride = 0;
+  Size2 padding = 0;
+  bool ceil_mode = false, count_include_pad = true;  // padding counts as zeros
+};
+
+// [n, c, h, w] -> [n, c, h', w']
+struct MaxPool2d : Module<MaxPool2d> {
+  explicit MaxPool2d(Size2 window, const MaxPoolOptions& o = {})
+      : window_(window),
+        options_{.stride = o.stride, .padding = o.padding, .ceil_mode = o.ceil_mode} {
+    const Scope scope("MaxPool2d");
+    check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
+  }
+  Tensor forward(const Tensor& x) const { return max_pool2d(x, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 window_;
+  PoolOptions options_;
+};
+// [n, c, h, w] -> [n, c, h', w']
+struct AvgPool2d : Module<AvgPool2d> {
+  explicit AvgPool2d(Size2 window, const AvgPoolOptions& o = {})
+      : window_(window),
+        options_{.stride = o.stride,
+                 .padding = o.padding,
+                 .ceil_mode = o.ceil_mode,
+                 .count_include_pad = o.count_include_pad} {
+    const Scope scope("AvgPool2d");
+    check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
+  }
+  Tensor forward(const Tensor& x) const { return avg_pool2d(x, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 window_;
+  PoolOptions options_;
+};
+// [n, c, l] -> [n, c, l']
+struct MaxPool1d : Module<MaxPool1d> {
+  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_{o} {
+    const Scope scope("MaxPool1d");
+    check(window > 0, "a window of {}", window);
+  }
+  Tensor forward(const Tensor& x) const { return max_pool1d(x, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int64_t window_;
+  mixtape::Pool1dOptions options_;
+};
+// [n, c, l] -> [n, c, l']
+struct AvgPool1d : Module<AvgPool1d> {
+  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_{o} {
+    const Scope scope("AvgPool1d");
+    check(window > 0, "a window of {}", window);
+  }
+  Tensor forward(const Tensor& x) const { return avg_pool1d(x, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int64_t window_;
+  mixtape::Pool1dOptions options_;
+};
+// [n, c, h, w] -> [n, c, size]
+struct AdaptiveAvgPool2d : Module<AdaptiveAvgPool2d> {
+  explicit AdaptiveAvgPool2d(Size2 size) : size_(size) {}
+  Tensor forward(const Tensor& x) const { return adaptive_avg_pool2d(x, size_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 size_;
+};
+// [n, c, h, w] -> [n, c, size]
+struct AdaptiveMaxPool2d : Module<AdaptiveMaxPool2d> {
+  explicit AdaptiveMaxPool2d(Size2 size) : size_(size) {}
+  Tensor forward(const Tensor& x) const { return adaptive_max_pool2d(x, size_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 size_;
+};
+// [n, c, l] -> [n, c, size]
+struct AdaptiveAvgPool1d : Module<AdaptiveAvgPool1d> {
+  explicit AdaptiveAvgPool1d(int64_t size) : size_(size) {}
+  Tensor forward(const Tensor& x) const { return adaptive_avg_pool1d(x, size_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int64_t size_;
+};
+// [n, c, l] -> [n, c, size]
+struct AdaptiveMaxPool1d : Module<AdaptiveMaxPool1d> {
+  explicit AdaptiveMaxPool1d(int64_t size) : size_(size) {}
+  Tensor forward(const Tensor& x) const { return adaptive_max_pool1d(x, size_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int64_t size_;
+};
+
+}  // namespace mixtape::nn

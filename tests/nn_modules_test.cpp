@@ -1,0 +1,147 @@
+// Modules without parameters: each is its function, with the options it was made with.
+
+#include <gtest/gtest.h>
+
+#include "nn/nn.h"
+#include "tests/support/errors.h"
+
+namespace mixtape::nn {
+namespace {
+
+const Tensor& sample() {
+  static const Tensor x = [] {
+    const Seed seed(3);
+    return randn({2, 4, 6, 6});
+  }();
+  return x;
+}
+template <class M>
+void expect_is(const M& module, const Tensor& want, const Tensor& x = sample()) {
+  const Tensor y = module(x);
+  EXPECT_EQ(y.shape(), want.shape());
+  EXPECT_EQ(to_vector(y), to_vector(want));
+}
+
+TEST(Activations, AreTheirFunctions) {
+  const Tensor& x = sample();
+  expect_is(ReLU(), relu(x));
+  expect_is(GELU(), gelu(x));
+  expect_is(GELUTanh(), gelu_tanh(x));
+  expect_is(SiLU(), silu(x));
+  expect_is(SELU(), selu(x));
+  expect_is(ReLU6(), relu6(x));
+  expect_is(Mish(), mish(x));
+  expect_is(Softplus(), softplus(x));
+  expect_is(Softsign(), softsign(x));
+  expect_is(LogSigmoid(), log_sigmoid(x));
+  expect_is(Hardsigmoid(), hardsigmoid(x));
+  expect_is(Hardswish(), hardswish(x));
+  expect_is(LeakyReLU(), leaky_relu(x, 0.01));
+  expect_is(LeakyReLU(0.3), leaky_relu(x, 0.3));
+  expect_is(ELU(2), elu(x, 2));
+  expect_is(GLU(1), glu(x, 1));
+  expect_is(LogSoftmax(1), log_softmax(x, 1));
+  expect_is(Softmax(), softmax(x, -1));
+}
+
+TEST(Pools, AreTheirFunctions) {
+  const Tensor& x = sample();
+  const Tensor line = reshape(x, {2, 4, 36});
+  expect_is(MaxPool2d(2), max_pool2d(x, {2, 2}));
+  expect_is(MaxPool2d({3, 2}, {.stride = 2, .padding = 1, .ceil_mode = true}),
+            max_pool2d(x, {3, 2}, {.stride = {2, 2}, .padding = {1, 1}, .ceil_mode = true}));
+  expect_is(AvgPool2d(3, {.padding = 1, .count_include_pad = false}),
+            avg_pool2d(x, {3, 3}, {.padding = {1, 1}, .count_include_pad = false}));
+  expect_is(MaxPool1d(3, {.stride = 2}), max_pool1d(line, 3, {.stride = 2}), line);
+  expect_is(AvgPool1d(4), avg_pool1d(line, 4), line);
+  expect_is(AdaptiveAvgPool2d(1), mean(x, {2, 3}, true));
+  expect_is(AdaptiveMaxPool2d({2, 3}), adaptive_max_pool2d(x, {2, 3}));
+  expect_is(AdaptiveAvgPool1d(5), adaptive_avg_pool1d(line, 5), line);
+  expect_is(AdaptiveMaxPool1d(5), adaptive_max_pool1d(line, 5), line);
+  EXPECT_ERROR(MaxPool2d(0), "MaxPool2d: a window of 0 x 0");
+  EXPECT_ERROR(AvgPool2d({2, 0}), "AvgPool2d: a window of 2 x 0");
+  EXPECT_ERROR(MaxPool1d(0), "MaxPool1d: a window of 0");
+  EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: a window of -1");
+}
+
+TEST(Shapes, AreTheirFunctions) {
+  const Tensor& x = sample();
+  expect_is(Flatten(), reshape(x, {2, 144}));
+  expect_is(Unflatten(1, {2, 2}), reshape(x, {2, 2, 2, 6, 6}));
+  expect_is(Unflatten(-1, {3, -1}), reshape(x, {2, 4, 6, 3, 2}));
+  expect_is(PixelShuffle(2), pixel_shuffle(x, 2));
+  expect_is(Upsample(2), interpolate(x, {12, 12}));
+  expect_is(Upsample({1, 3}, {.mode = Interpolation::Bilinear}),
+            interpolate(x, {6, 18}, {.mode = Interpolation::Bilinear}));
+  EXPECT_ERROR(Upsample({0, 2}), "Upsample: a factor of 0 x 2");
+}
+
+TEST(Modules, StandInSequential) {
+  Sequential net(Unflatten(1, {4, 9}), MaxPool1d(3), LeakyReLU(0.1), Flatten(), Softsign());
+  EXPECT_TRUE(net.parameters().empty());
+  const Seed seed(4);
+  const Tensor x = randn({3, 36});
+  expect_is(net, softsign(flatten(leaky_relu(max_pool1d(reshape(x, {3, 4, 9}), 3), 0.1), 1)), x);
+}
+
+TEST(Dropout2d, DropsWholeChannels) {
+  Dropout2d drop(0.5);
+  const Tensor x = ones({64, 8, 3, 3});
+  const Seed seed(5);
+  const Tensor y = drop(x), channels = mean(y, {2, 3});
+  for (int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(y.at(i), channels.at(i / 9));
+  EXPECT_NEAR(mean(y).item(), 1, 0.15);
+  EXPECT_EQ(max(y).item(), 2);
+  EXPECT_EQ(min(y).item(), 0);
+  drop.eval();
+  EXPECT_EQ(to_vector(drop(x)), to_vector(x));
+  EXPECT_ERROR(Dropout2d(1.5), "Dropout2d: a probability of 1.5");
+  drop.train();
+  EXPECT_ERROR(drop(ones({3})), "the input has shape [3], not [n, c, ...]");
+}
+
+TEST(Losses, AreTheirFunctions) {
+  const Seed seed(6);
+  const Tensor x = randn({5, 3}), y = rand({5, 3}), target = randint(0, 3, {5});
+  const Tensor weight = from({1, 2, 0.5}, {3}), p = sigmoid(x), logs = log_softmax(x);
+  const auto expect_same = [](const Tensor& got, const Tensor& want) {
+    EXPECT_EQ(to_vector(got), to_vector(want));
+  };
+  using enum Reduction;
+  expect_same(CrossEntropyLoss({.label_smoothing = 0.1, .class_weights = weight})(x, target),
+              cross_entropy(x, target, {.label_smoothing = 0.1, .class_weights = weight}));
+  expect_same(NLLLoss({.class_weights = weight})(logs, target),
+              nll_loss(logs, target, {.class_weights = weight}));
+  expect_same(MSELoss(Sum)(x, y), mse_loss(x, y, Sum));
+  expect_same(L1Loss()(x, y), l1_loss(x, y));
+  expect_same(SmoothL1Loss(0.5, None)(x, y), smooth_l1_loss(x, y, 0.5, None));
+  expect_same(HuberLoss(0.3)(x, y), huber_loss(x, y, 0.3));
+  expect_same(BCELoss({.weight = weight})(p, y), binary_cross_entropy(p, y, {.weight = weight}));
+  expect_same(BCEWithLogitsLoss({.pos_weight = weight})(x, y),
+              binary_cross_entropy_with_logits(x, y, {.pos_weight = weight}));
+  expect_same(KLDivLoss({.batch_mean = true})(logs, y), kl_div(logs, y, {.batch_mean = true}));
+  expect_same(CosineSimilarity()(x, y), cosine_similarity(x, y));
+}
+
+TEST(Losses, KeepTheirWeightsAsBuffers) {
+  const BCEWithLogitsLoss loss({.weight = ones({3}), .pos_weight = from({1, 2, 3}, {3})});
+  std::vector<std::string> names;
+  for (const auto& [name, t] : loss.named_buffers()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"weight", "pos_weight"}));
+  EXPECT_TRUE(CrossEntropyLoss().named_buffers().empty());
+
+  CrossEntropyLoss original({.class_weights = ones({2})});
+  CrossEntropyLoss copy = original.clone();
+  const NoGrad off;
+  fill_(copy.weight, 0);
+  copy_(copy.weight, from({0, 1}, {2}));
+  const Tensor x = from({1, 0, 0, 1}, {2, 2}), target = from({0, 1}, {2}, i64);
+  EXPECT_EQ(copy(x, target).item(),
+            cross_entropy(x, target, {.class_weights = copy.weight}).item());
+  EXPECT_EQ(original(x, target).item(), cross_entropy(x, target).item());
+  copy.to(f64);
+  EXPECT_EQ(copy.weight.dtype(), f64);
+}
+
+}  // namespace
+}  // namespace mixtape::nn
