@@ -8,6 +8,7 @@
 #include "autograd/functional.h"
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "io/npy.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
 #include "optim/optim.h"

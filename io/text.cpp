@@ -107,6 +107,15 @@ std::string xml_text(std::string_view text) {
   });
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t n = sequence(text);
+    if (n == 0) return false;
+    text.remove_prefix(n);
+  }
+  return true;
+}
+
 std::string quote(std::string_view text) {
   constexpr size_t longest = 80;
   if (text.size() <= longest) return json_string(text);

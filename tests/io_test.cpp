@@ -17,6 +17,7 @@
 #include "io/svg.h"
 #include "io/text.h"
 #include "tests/support/damage.h"
+#include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
 #ifdef MIXTAPE_ZLIB
@@ -359,16 +360,8 @@ TEST(SafeTensors, SurvivesDamage) {
   test::refuse_truncation(slurp(folder / "ok"), parse);
 }
 
-// Runs a Python program with `$1` as its argument; whether it ended well.
-bool python(const std::string& program, const std::string& argument = "") {
-  const char* interpreter = std::getenv("MIXTAPE_PYTHON");
-  const std::string command = fmt::format("{} -c '{}' '{}' 2>/dev/null",
-                                          interpreter ? interpreter : "python3", program, argument);
-  return std::system(command.c_str()) == 0;
-}
-
 TEST(SafeTensors, ExchangesWithPython) {
-  if (!python("import numpy, safetensors.numpy"))
+  if (!test::python("import numpy, safetensors.numpy"))
     GTEST_SKIP()
         << "needs Python with numpy and safetensors (MIXTAPE_PYTHON names the interpreter)";
   const TempFolder folder;
@@ -378,7 +371,7 @@ TEST(SafeTensors, ExchangesWithPython) {
         {"i", from({-7}, {}, i64)},
         {"b", from({1, 0}, {2}, boolean)}},
        {{"k", "v"}});
-  EXPECT_TRUE(python(R"(
+  EXPECT_TRUE(test::python(R"(
 import sys, safetensors
 from safetensors.numpy import save_file
 with safetensors.safe_open(sys.argv[1] + "/ours", "np") as f:
@@ -388,7 +381,7 @@ assert t["a"].tolist() == [[1, 2, 3], [4, 5, 6]] and t["a"].dtype == "float32"
 assert t["h"].tolist() == [0.5, -2] and t["h"].dtype == "float16"
 assert t["i"].tolist() == -7 and t["b"].tolist() == [True, False]
 save_file(t, sys.argv[1] + "/theirs", {"from": "python"}))",
-                     folder.path()));
+                           folder.path()));
   const SafeTensors back = load(folder / "theirs");
   EXPECT_EQ(back.metadata, (Metadata{{"from", "python"}}));
   EXPECT_EQ(to_vector(back.tensors.at("a")), (std::vector<double>{1, 2, 3, 4, 5, 6}));

@@ -1,0 +1,358 @@
+// Records are read by position: a field is so many bytes, little-endian, at so many from the start.
+
+#include "io/zip.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/check.h"
+#include "io/text.h"
+
+#ifdef MIXTAPE_ZLIB
+#include <zlib.h>
+#endif
+
+namespace mixtape::io {
+namespace {
+
+constexpr uint32_t local_sign = 0x04034b50, entry_sign = 0x02014b50, end_sign = 0x06054b50,
+                   end64_sign = 0x06064b50, locator_sign = 0x07064b50;
+constexpr uint64_t local_bytes = 30, entry_bytes = 46, end_bytes = 22, end64_bytes = 56,
+                   locator_bytes = 20;
+constexpr uint64_t none16 = 0xffff, none32 = 0xffffffff;  // the value is in a zip64 record
+constexpr uint64_t largest_directory = 100'000'000;
+// A deflated byte gives at most this many: two bits for a copy of 258.
+constexpr uint64_t most_per_byte = 1032;
+
+// Part of an archive in memory.
+class Record {
+ public:
+  Record(const Source& archive, uint64_t offset, uint64_t size) : offset_(offset), bytes_(size) {
+    archive.read(offset, bytes_);
+  }
+  uint64_t offset() const { return offset_; }
+  uint64_t size() const { return bytes_.size(); }
+  uint64_t number(uint64_t at, int width) const {
+    uint64_t value = 0;
+    std::memcpy(&value, &bytes_[at], size_t(width));
+    return value;
+  }
+  std::string text(uint64_t at, uint64_t size) const {
+    return {reinterpret_cast<const char*>(&bytes_[at]), size};
+  }
+
+ private:
+  uint64_t offset_;
+  std::vector<std::byte> bytes_;
+};
+
+// The end record, which is all that has a known place, sort of: before a comment of any length.
+uint64_t find_end(const Record& tail, const std::string& file) {
+  for (uint64_t at = tail.size() - end_bytes + 1; at-- > 0;)
+    if (tail.number(at, 4) == end_sign && tail.number(at + 20, 2) == tail.size() - at - end_bytes)
+      return at;
+  fail("{}: not a zip archive, or cut short: no directory at its end", file);
+}
+
+struct Directory {
+  uint64_t entries, offset, size;
+};
+
+Directory find_directory(const Source& archive) {
+  const std::string& file = archive.name();
+  check(archive.size() >= end_bytes, "{}: has {} bytes, too few for a zip archive", file,
+        archive.size());
+  const uint64_t reach = std::min(archive.size(), end_bytes + none16);
+  const Record tail(archive, archive.size() - reach, reach);
+  const uint64_t at = find_end(tail, file);
+  check(tail.number(at + 4, 2) == tail.number(at + 6, 2) && tail.number(at + 6, 2) == 0 &&
+            tail.number(at + 8, 2) == tail.number(at + 10, 2),
+        "{}: one of several parts of an archive", file);
+  Directory d{tail.number(at + 10, 2), tail.number(at + 16, 4), tail.number(at + 12, 4)};
+  uint64_t end = tail.offset() + at;
+  if (d.entries == none16 || d.offset == none32 || d.size == none32) {
+    check(end >= locator_bytes + end64_bytes, "{}: no room for its zip64 records", file);
+    const Record locator(archive, end - locator_bytes, locator_bytes);
+    check(locator.number(0, 4) == locator_sign, "{}: no zip64 locator at byte {}", file,
+          end - locator_bytes);
+    const uint64_t place = locator.number(8, 8);
+    check(place <= end - locator_bytes - end64_bytes,
+          "{}: the zip64 end record at byte {} lies outside", file, place);
+    const Record end64(archive, place, end64_bytes);
+    check(end64.number(0, 4) == end64_sign, "{}: no zip64 end record at byte {}", file, place);
+    d = {end64.number(32, 8), end64.number(48, 8), end64.number(40, 8)};
+    end = place;
+  }
+  check(d.offset <= end && d.size == end - d.offset,
+        "{}: a directory of {} bytes at byte {} does not end at byte {}", file, d.size, d.offset,
+        end);
+  check(d.size <= largest_directory, "{}: a directory of {} bytes is above the limit of {}", file,
+        d.size, largest_directory);
+  return d;
+}
+
+// Sizes and place that did not fit 32 bits, from the extra field that has them in this order.
+void widen(const Record& directory, uint64_t at, uint64_t end, std::span<uint64_t* const> values,
+           const std::string& where) {
+  while (at + 4 <= end) {
+    const uint64_t kind = directory.number(at, 2), stop = at + 4 + directory.number(at + 2, 2);
+    check(stop <= end, "{}: an extra field runs beyond the others", where);
+    at += 4;
+    for (uint64_t* v : values)
+      if (kind == 1 && *v == none32) {
+        check(at + 8 <= stop, "{}: its zip64 field is too short", where);
+        *v = directory.number(at, 8);
+        at += 8;
+      }
+    at = stop;
+  }
+}
+
+// `begin` receives the place of the entry's local header.
+ZipEntry read_entry(const Source& archive, const Record& directory, uint64_t at, uint64_t names,
+                    uint64_t extra, uint64_t data_end, uint64_t& begin) {
+  const uint64_t flags = directory.number(at + 8, 2), method = directory.number(at + 10, 2);
+  ZipEntry e{.name = directory.text(at + entry_bytes, names),
+             .packed = directory.number(at + 20, 4),
+             .size = directory.number(at + 24, 4),
+             .crc = static_cast<uint32_t>(directory.number(at + 16, 4)),
+             .deflated = method == 8};
+  const std::string where = fmt::format("{}: {}", archive.name(), quote(e.name));
+  begin = directory.number(at + 42, 4);
+  uint64_t* const wide[] = {&e.size, &e.packed, &begin};
+  const uint64_t extras = at + entry_bytes + names;
+  widen(directory, extras, extras + extra, wide, where);
+  check((flags & 1) == 0, "{}: is encrypted", where);
+  check(method == 0 || method == 8, "{}: compression method {} is not supported", where, method);
+  check(method == 8 || e.packed == e.size, "{}: stores {} bytes as {}", where, e.size, e.packed);
+  check(e.size / most_per_byte <= e.packed, "{}: {} bytes cannot unpack to {}", where, e.packed,
+        e.size);
+
+  check(begin <= data_end && data_end - begin >= local_bytes, "{}: byte {} lies outside the data",
+        where, begin);
+  const Record local(archive, begin, local_bytes);
+  check(local.number(0, 4) == local_sign, "{}: no entry at byte {}", where, begin);
+  const uint64_t local_names = local.number(26, 2);
+  e.offset = begin + local_bytes + local_names + local.number(28, 2);
+  check(e.offset <= data_end && e.packed <= data_end - e.offset,
+        "{}: bytes {} to {} lie outside the data", where, e.offset, e.offset + e.packed);
+  check(local.number(8, 2) == method && local_names == names &&
+            Record(archive, begin + local_bytes, names).text(0, names) == e.name,
+        "{}: the entry at byte {} is another", where, begin);
+  return e;
+}
+
+// Eight tables, so that eight bytes take one step (Kounavis and Berry 2005, "slicing by 8").
+constexpr auto crc_tables = [] {
+  std::array<std::array<uint32_t, 256>, 8> t{};
+  for (uint32_t n = 0; n < 256; ++n) {
+    uint32_t c = n;
+    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? c >> 1 ^ 0xedb88320 : c >> 1;
+    t[0][n] = c;
+  }
+  for (size_t k = 1; k < 8; ++k)
+    for (size_t n = 0; n < 256; ++n) t[k][n] = t[k - 1][n] >> 8 ^ t[0][t[k - 1][n] & 255];
+  return t;
+}();
+
+uint32_t crc32_of(std::span<const std::byte> bytes, uint32_t crc) {
+  const auto& t = crc_tables;
+  crc = ~crc;
+  const std::byte* p = bytes.data();
+  size_t n = bytes.size();
+  for (; n >= 8; p += 8, n -= 8) {
+    uint64_t v;
+    std::memcpy(&v, p, 8);
+    v ^= crc;
+    crc = 0;
+    for (size_t k = 0; k < 8; ++k) crc ^= t[7 - k][v >> 8 * k & 255];
+  }
+  for (; n > 0; ++p, --n) crc = crc >> 8 ^ t[0][(crc ^ std::to_integer<uint32_t>(*p)) & 255];
+  return ~crc;
+}
+
+std::string little_endian(std::initializer_list<std::pair<uint64_t, size_t>> fields) {
+  std::string bytes;
+  for (const auto& [value, width] : fields)
+    bytes.append(reinterpret_cast<const char*>(&value), width);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<ZipEntry> read_zip_directory(const Source& archive) {
+  const std::string& file = archive.name();
+  const Directory d = find_directory(archive);
+  const Record directory(archive, d.offset, d.size);
+  std::vector<std::pair<uint64_t, ZipEntry>> found;  // by the place of the local header
+  for (uint64_t at = 0; at < directory.size();) {
+    check(directory.size() - at >= entry_bytes && directory.number(at, 4) == entry_sign,
+          "{}: no directory entry at byte {}", file, d.offset + at);
+    const uint64_t names = directory.number(at + 28, 2), extra = directory.number(at + 30, 2),
+                   comment = directory.number(at + 32, 2);
+    const uint64_t size = entry_bytes + names + extra + comment;
+    check(size <= directory.size() - at, "{}: the directory entry at byte {} is cut short", file,
+          d.offset + at);
+    uint64_t begin = 0;
+    const ZipEntry e = read_entry(archive, directory, at, names, extra, d.offset, begin);
+    found.emplace_back(begin, e);
+    at += size;
+  }
+  check(found.size() == d.entries, "{}: the directory has {} entries, not {}", file, found.size(),
+        d.entries);
+
+  std::vector<ZipEntry> entries;
+  for (const auto& [begin, e] : found) entries.push_back(e);
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 1; i < found.size(); ++i) {
+    const ZipEntry& before = found[i - 1].second;
+    check(before.offset + before.packed <= found[i].first, "{}: {} overlaps another at byte {}",
+          file, quote(found[i].second.name), found[i].first);
+  }
+  return entries;
+}
+
+#ifdef MIXTAPE_ZLIB
+struct ZipReader::Inflater {
+  z_stream stream = {};
+  std::vector<std::byte> packed;  // a piece of the entry
+  uint64_t taken = 0;             // bytes of the entry
+  bool ended = false;
+
+  Inflater() : packed(1 << 16) {
+    check(inflateInit2(&stream, -15) == Z_OK, "zlib: cannot start");  // no frame of its own
+  }
+  ~Inflater() { inflateEnd(&stream); }
+  Inflater(const Inflater&) = delete;
+
+  // Makes at most as many bytes as there is room for; fewer at the end.
+  size_t make(const Source& archive, const ZipEntry& e, std::span<std::byte> into) {
+    stream.next_out = reinterpret_cast<Bytef*>(into.data());
+    stream.avail_out = static_cast<uInt>(into.size());
+    int status = Z_OK;
+    while (stream.avail_out > 0 && status == Z_OK) {
+      if (stream.avail_in == 0) {
+        const size_t n = std::min<uint64_t>(packed.size(), e.packed - taken);
+        archive.read(e.offset + taken, std::span(packed).first(n));
+        taken += n;
+        stream.next_in = reinterpret_cast<Bytef*>(packed.data());
+        stream.avail_in = static_cast<uInt>(n);
+      }
+      status = inflate(&stream, Z_NO_FLUSH);
+    }
+    ended = status == Z_STREAM_END;
+    check(status == Z_OK || ended || status == Z_BUF_ERROR, "{}: {}: bad data near byte {}: {}",
+          archive.name(), quote(e.name), e.offset + taken - stream.avail_in,
+          stream.msg ? stream.msg : zError(status));
+    return into.size() - stream.avail_out;
+  }
+  // Whether it all was a stream of the bytes made so far.
+  bool complete(const Source& archive, const ZipEntry& e) {
+    std::byte more;
+    return make(archive, e, {&more, 1}) == 0 && ended && taken == e.packed && stream.avail_in == 0;
+  }
+};
+#else
+struct ZipReader::Inflater {
+  size_t make(const Source&, const ZipEntry&, std::span<std::byte>) { return 0; }
+  bool complete(const Source&, const ZipEntry&) { return true; }
+};
+#endif
+
+ZipReader::ZipReader(const Source& archive, const ZipEntry& entry)
+    : archive_(archive), entry_(entry) {
+#ifndef MIXTAPE_ZLIB
+  check(!entry.deflated, "{}: {} is compressed, and this build has no zlib", archive.name(),
+        quote(entry.name));
+#endif
+  if (entry.deflated) inflater_ = std::make_unique<Inflater>();
+}
+ZipReader::~ZipReader() = default;
+
+void ZipReader::read(std::span<std::byte> into) {
+  check(into.size() <= entry_.size - made_, "{}: {} ends at byte {}, {} bytes early",
+        archive_.name(), quote(entry_.name), entry_.size, into.size() - (entry_.size - made_));
+  constexpr size_t most_at_once = size_t(1) << 20;  // summed while it is in the cache
+  while (!into.empty()) {
+    const std::span<std::byte> piece = into.first(std::min(into.size(), most_at_once));
+    if (!inflater_) {
+      archive_.read(entry_.offset + made_, piece);
+    } else if (const size_t n = inflater_->make(archive_, entry_, piece); n < piece.size()) {
+      fail("{}: {} unpacks to {} bytes, not {}", archive_.name(), quote(entry_.name), made_ + n,
+           entry_.size);
+    }
+    crc_ = crc32_of(piece, crc_);
+    made_ += piece.size();
+    into = into.subspan(piece.size());
+  }
+}
+
+void ZipReader::finish() const {
+  const auto name = [&] { return quote(entry_.name); };
+  check(made_ == entry_.size, "{}: {}: the last {} bytes belong to nothing", archive_.name(),
+        name(), entry_.size - made_);
+  check(!inflater_ || inflater_->complete(archive_, entry_),
+        "{}: {}: its {} packed bytes do not end with the {} unpacked ones", archive_.name(), name(),
+        entry_.packed, entry_.size);
+  check(crc_ == entry_.crc, "{}: {}: its checksum is {:08x}, not {:08x}", archive_.name(), name(),
+        crc_, entry_.crc);
+}
+
+// From the version needed to the length of the extra field: nothing packed, made at no time.
+std::string ZipWriter::Written::common() const {
+  const bool ascii = std::all_of(name.begin(), name.end(), [](char c) { return c >= 0; });
+  constexpr uint64_t version = 20, utf8 = 0x800, first_day = 0x21;  // of 1980
+  return little_endian({{version, 2},
+                        {ascii ? 0 : utf8, 2},
+                        {0, 2},
+                        {0, 2},
+                        {first_day, 2},
+                        {crc, 4},
+                        {size, 4},
+                        {size, 4},
+                        {name.size(), 2},
+                        {0, 2}});
+}
+
+void ZipWriter::write(const std::string& bytes) {
+  file_.write(bytes);
+  at_ += bytes.size();
+}
+
+void ZipWriter::add(const std::string& name, const std::function<void(const Sink&)>& content) {
+  uint64_t size = 0;
+  uint32_t crc = 0;
+  content([&](std::span<const std::byte> run) {
+    size += run.size();
+    crc = crc32_of(run, crc);
+  });
+  check(name.size() < none16, "a name of {} bytes", name.size());
+  check(size < none32 && at_ < none32 && entries_.size() + 1 < none16,
+        "{}: zip files end at 4 GiB and 65534 entries (safetensors do not)", quote(name));
+  entries_.push_back({name, crc, static_cast<uint32_t>(size), static_cast<uint32_t>(at_)});
+  const Written& e = entries_.back();
+  write(little_endian({{local_sign, 4}}) + e.common() + name);
+  content([&](std::span<const std::byte> run) { file_.write(run); });
+  at_ += size;
+}
+
+void ZipWriter::finish() {
+  const uint64_t begin = at_;
+  check(begin < none32, "zip files end at 4 GiB (safetensors do not)");
+  constexpr uint64_t made_on_unix = 3 << 8 | 20, mode = uint64_t{0100644} << 16;
+  for (const Written& e : entries_)
+    write(little_endian({{entry_sign, 4}, {made_on_unix, 2}}) + e.common() +
+          little_endian({{0, 2}, {0, 2}, {0, 2}, {mode, 4}, {e.offset, 4}}) + e.name);
+  write(little_endian({{end_sign, 4},
+                       {0, 2},
+                       {0, 2},
+                       {entries_.size(), 2},
+                       {entries_.size(), 2},
+                       {at_ - begin, 4},
+                       {begin, 4},
+                       {0, 2}}));
+}
+
+}  // namespace mixtape::io
