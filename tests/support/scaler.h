@@ -68,6 +68,16 @@ inline const std::vector<Made>& optimizers() {
          return std::make_unique<optim::AdamW>(p,
                                                optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.1});
        }},
+      {"rmsprop",
+       [](P p) {
+         return std::make_unique<optim::RMSprop>(
+             p, optim::RMSpropOptions{.lr = 0.1, .momentum = 0.9, .centered = true});
+       }},
+      {"adagrad",
+       [](P p) { return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions{.lr = 0.1}); }},
+      {"adadelta", [](P p) { return std::make_unique<optim::Adadelta>(p); }},
+      {"lion", [](P p) { return std::make_unique<optim::Lion>(p, optim::LionOptions{.lr = 0.1}); }},
+      {"lamb", [](P p) { return std::make_unique<optim::Lamb>(p, optim::LambOptions{.lr = 0.1}); }},
   };
   return all;
 }
