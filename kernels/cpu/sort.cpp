@@ -14,7 +14,7 @@ namespace mixtape::kernels::cpu {
 namespace {
 
 template <class T>
-using key_t =
+using Key =
     std::conditional_t<sizeof(T) == 8, uint64_t,
                        std::conditional_t<sizeof(T) == 4, uint32_t,
                                           std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
@@ -22,8 +22,8 @@ using key_t =
 // Keys are ordered as the numbers are; both zeros have the same, and NaN has the largest. Written
 // without choices, which would keep loops over it from being vectorised.
 template <class T>
-[[gnu::always_inline]] inline key_t<T> key(T x) {
-  using K = key_t<T>;
+[[gnu::always_inline]] inline Key<T> key(T x) {
+  using K = Key<T>;
   constexpr K sign = K(K(1) << (8 * sizeof(K) - 1));
   const K bits = std::bit_cast<K>(x);
   if constexpr (is_float(dtype_of<T>())) {
@@ -52,8 +52,8 @@ bool operator<(const Pair<K>& a, const Pair<K>& b) {
 
 // The keys of a row by rank: descending reverses the keys, and what is equal keeps its order.
 template <class T>
-key_t<T> ranked(T x, bool descending) {
-  return descending ? key_t<T>(~key(x)) : key(x);
+Key<T> ranked(T x, bool descending) {
+  return descending ? Key<T>(~key(x)) : key(x);
 }
 
 // By one digit of 8 bits after the other, from the lowest. What is equal keeps its order. Returns
@@ -76,8 +76,8 @@ Pair<K>* sort_by_digits(Pair<K>* from, Pair<K>* to, int64_t n) {
 
 // What the winner of a line has most of; NaN wins either way.
 template <bool largest, class T>
-[[gnu::always_inline]] inline key_t<T> merit(T x) {
-  using K = key_t<T>;
+[[gnu::always_inline]] inline Key<T> merit(T x) {
+  using K = Key<T>;
   const K k = key(x);
   if constexpr (largest)
     return k;
@@ -91,10 +91,10 @@ template <bool largest, class T>
 template <bool largest, class T>
 int64_t winner(const T* x, int64_t n) {
   constexpr int64_t piece = 128;
-  key_t<T> best = 0;
+  Key<T> best = 0;
   int64_t at = 0;
   for (int64_t begin = 0; begin < n; begin += piece) {
-    key_t<T> top = 0;
+    Key<T> top = 0;
     for (int64_t i = begin; i < std::min(n, begin + piece); ++i)
       top = std::max(top, merit<largest>(x[i]));
     if (top <= best) continue;
@@ -110,14 +110,14 @@ constexpr int64_t most_columns = 64;
 // The same of neighbouring lines, side by side.
 template <bool largest, class T>
 void winners(const T* x, int64_t n, int64_t along, int64_t next, int64_t columns, int64_t* at) {
-  key_t<T> best[most_columns];
+  Key<T> best[most_columns];
   for (int64_t c = 0; c < columns; ++c) {
     best[c] = merit<largest>(x[c * next]);
     at[c] = 0;
   }
   for (int64_t i = 1; i < n; ++i)
     for (int64_t c = 0; c < columns; ++c) {
-      const key_t<T> v = merit<largest>(x[i * along + c * next]);
+      const Key<T> v = merit<largest>(x[i * along + c * next]);
       at[c] = v > best[c] ? i : at[c];
       best[c] = std::max(best[c], v);
     }
@@ -149,7 +149,7 @@ void argsort(Launch&, bool descending, In x, Out index) {
   if (x.size() == 0) return;
   const int64_t n = x.shape()[-1];
   visit(x.dtype, [&]<class T>() {
-    using P = Pair<key_t<T>>;
+    using P = Pair<Key<T>>;
     constexpr int64_t few = 16 * sizeof(T);  // below, comparing is faster
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 1024 / n), [&](int64_t begin, int64_t end) {
       const Buffer<P> room(n < few ? n : 2 * n);
@@ -173,7 +173,7 @@ void topk(Launch&, bool largest, In x, Out index) {
   const int64_t n = x.shape()[-1], k = index.shape()[-1];
   if (index.size() == 0) return;
   visit(x.dtype, [&]<class T>() {
-    using P = Pair<key_t<T>>;
+    using P = Pair<Key<T>>;
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
       const int64_t most = std::min(n, std::max<int64_t>(2 * k, 64));
       const Buffer<P> room(most);
