@@ -54,7 +54,7 @@ TEST(Pools, AreTheirFunctions) {
             avg_pool2d(x, {3, 3}, {.padding = {1, 1}, .count_include_pad = false}));
   expect_is(MaxPool1d(3, {.stride = 2}), max_pool1d(line, 3, {.stride = 2}), line);
   expect_is(AvgPool1d(4), avg_pool1d(line, 4), line);
-  expect_is(AdaptiveAvgPool2d(1), mean(x, {2, 3}, true));
+  expect_is(AdaptiveAvgPool2d(1), adaptive_avg_pool2d(x, {1, 1}));
   expect_is(AdaptiveMaxPool2d({2, 3}), adaptive_max_pool2d(x, {2, 3}));
   expect_is(AdaptiveAvgPool1d(5), adaptive_avg_pool1d(line, 5), line);
   expect_is(AdaptiveMaxPool1d(5), adaptive_max_pool1d(line, 5), line);
