@@ -143,7 +143,7 @@ class Einsum {
     Axes all;
     for (const Operand& o : operands_) all.insert(all.end(), o.axes.begin(), o.axes.end());
     Axes once = only(all, [&](Axis a) { return a > 0 && std::ranges::count(all, a) == 1; });
-    std::ranges::sort(once);
+    std::sort(once.begin(), once.end());
     for (Axis a = -1; a >= -dots; --a) once.insert(once.begin(), a);
     return once;
   }
