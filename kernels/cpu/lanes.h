@@ -332,19 +332,55 @@ template <class T>
   std::memcpy(p, &b, sizeof b);
 }
 
+namespace detail {
+
+// The first n elements of a dense vector over those of `rest`, and back to memory. By a mask where
+// the processor has one: bytes copied one run after another would have to be waited for.
+template <class S, int width>
+[[gnu::always_inline]] inline void read_first(S* rest, const S* p, int64_t n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  const uint32_t first = (1u << n) - 1;
+  if constexpr (width * sizeof(S) == 64 && sizeof(S) == 4)
+    _mm512_storeu_si512(
+        rest, _mm512_mask_loadu_epi32(_mm512_loadu_si512(rest), static_cast<__mmask16>(first), p));
+  else if constexpr (width * sizeof(S) == 32 && sizeof(S) == 2)
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(rest),
+        _mm256_mask_loadu_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rest)),
+                                static_cast<__mmask16>(first), p));
+  else
+#endif
+    std::memcpy(static_cast<void*>(rest), p, static_cast<size_t>(n) * sizeof(S));
+}
+template <class S, int width>
+[[gnu::always_inline]] inline void write_first(S* p, const S* x, int64_t n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  const uint32_t first = (1u << n) - 1;
+  if constexpr (width * sizeof(S) == 64 && sizeof(S) == 4)
+    _mm512_mask_storeu_epi32(p, static_cast<__mmask16>(first), _mm512_loadu_si512(x));
+  else if constexpr (width * sizeof(S) == 32 && sizeof(S) == 2)
+    _mm256_mask_storeu_epi16(p, static_cast<__mmask16>(first),
+                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  else
+#endif
+    std::memcpy(static_cast<void*>(p), x, static_cast<size_t>(n) * sizeof(S));
+}
+
+}  // namespace detail
+
 // The first n < width elements; other lanes read as `rest` and are not written.
 template <class S, class T = math_t<S>>
 [[gnu::always_inline]] inline Lanes<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
   S buffer[Lanes<T>::width];
   for (int i = 0; i < Lanes<T>::width; ++i) buffer[i] = rest;
-  std::memcpy(static_cast<void*>(buffer), p, static_cast<size_t>(n) * sizeof(S));
+  detail::read_first<S, Lanes<T>::width>(buffer, p, n);
   return load<S, T>(buffer);
 }
 template <class S, class T>
 [[gnu::always_inline]] inline void store_first(S* p, Lanes<T> x, int64_t n) {
   S buffer[Lanes<T>::width];
   store(buffer, x);
-  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(n) * sizeof(S));
+  detail::write_first<S, Lanes<T>::width>(p, buffer, n);
 }
 
 }  // namespace mixtape::kernels::cpu
