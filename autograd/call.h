@@ -29,7 +29,7 @@ namespace mixtape {
 namespace detail {
 
 template <class A>
-inline constexpr bool is_tensor = std::is_same_v<A, Tensor>;
+inline constexpr bool is_tensor = std::is_base_of_v<Tensor, A>;  // what a < b gives, too
 template <class A>
 inline constexpr bool is_list = std::is_same_v<A, std::vector<Tensor>>;
 template <class A>

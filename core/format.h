@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <concepts>
 
 #include "core/op_info.h"
 #include "core/tensor.h"
@@ -40,8 +41,8 @@ struct fmt::formatter<mixtape::Device> : mixtape::detail::PlainFormatter {
     return write(d.to_string(), ctx);
   }
 };
-template <>
-struct fmt::formatter<mixtape::Tensor> : mixtape::detail::PlainFormatter {
+template <std::derived_from<mixtape::Tensor> T>  // what a < b gives, too
+struct fmt::formatter<T> : mixtape::detail::PlainFormatter {
   auto format(const mixtape::Tensor& x, format_context& ctx) const {
     return write(mixtape::to_string(x), ctx);
   }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/ops.h"
+#include "autograd/function.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
 
@@ -361,6 +361,11 @@ TEST(Elementwise, WideGradientsOfNarrowOperands) {
   expect_wide(narrow * 0.3, [](int64_t) { return 0.3; });
 }
 
+struct Copied : Function<Copied> {
+  static constexpr OpInfo info{"test_copied"};
+  static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }
+};
+
 TEST(Comparison, OperatorsGiveTensors) {
   const Tensor a = row({1, 2, 3}, f32), b = row({3, 2, 1}, f32);
   EXPECT_EQ(to_vector(a < b), (Values{1, 0, 0}));
@@ -378,6 +383,8 @@ TEST(Comparison, OperatorsGiveTensors) {
   EXPECT_EQ(to_vector(where(a < b, a, b)), (Values{1, 2, 1}));
   const Tensor mask = a < b;
   EXPECT_EQ(mask.dtype(), boolean);
+  EXPECT_EQ(fmt::format("{}", a < b), fmt::format("{}", mask));
+  EXPECT_EQ(Copied::apply(a < b).dtype(), boolean) << "an input, not an attribute";
   static_assert(!std::is_constructible_v<bool, decltype(a < b)>, "if (a < b) must not compile");
   static_assert(std::is_constructible_v<bool, Tensor>);
 }
