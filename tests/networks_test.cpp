@@ -173,7 +173,8 @@ TEST(Pools, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(max_pool2d(line, {2, 2}), "max_pool2d: the input has shape [1, 4, 5]");
   EXPECT_ERROR(avg_pool2d(line, {2, 2}), "avg_pool2d: the input has shape [1, 4, 5]");
   EXPECT_ERROR(max_pool1d(x, 2), "max_pool1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
-  EXPECT_ERROR(avg_pool1d(line, 2, {.stride = -1}), "avg_pool1d: a window of 2 with stride -1");
+  EXPECT_ERROR(avg_pool1d(line, 2, {.stride = -1}),
+               "avg_pool1d: avg_pool2d: a window of 2 with stride -1");
   EXPECT_ERROR(avg_pool2d(x, {0, 2}), "a window of 0 with stride 0");
   EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}), "padding 2 of a window of 3 (at most");
   EXPECT_ERROR(avg_pool1d(line, 6), "a window of 6 does not fit into 5 + 2 * 0");

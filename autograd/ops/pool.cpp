@@ -70,34 +70,28 @@ using AdaptiveMaxPool2d = MaxPool<true>;
 using AvgPool2d = Resample<AvgPoolName>;
 using AdaptiveAvgPool2d = Resample<AdaptiveAvgPoolName>;
 
-// Windows over `length` elements.
-Sampling windows(int64_t length, int64_t size, const Pool1dOptions& o) {
+// Along direction d: 0 rows, 1 columns.
+Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
+  const int64_t padding = o.padding[d];
   Sampling s{.from = length,
              .size = size,
-             .stride = o.stride ? o.stride : size,
-             .padding = o.padding,
+             .stride = o.stride[d] ? o.stride[d] : size,
+             .padding = padding,
              .count_padding = o.count_include_pad};
   check(size > 0 && s.stride > 0, "a window of {} with stride {}", size, s.stride);
-  check(o.padding >= 0 && 2 * o.padding <= size, "padding {} of a window of {} (at most half)",
-        o.padding, size);
-  check(length > 0 && length + 2 * o.padding >= size,
-        "a window of {} does not fit into {} + 2 * {}", size, length, o.padding);
-  const int64_t room = length + 2 * o.padding - size;
+  check(padding >= 0 && 2 * padding <= size, "padding {} of a window of {} (at most half)", padding,
+        size);
+  check(length > 0 && length + 2 * padding >= size, "a window of {} does not fit into {} + 2 * {}",
+        size, length, padding);
+  const int64_t room = length + 2 * padding - size;
   s.to = (room + (o.ceil_mode ? s.stride - 1 : 0)) / s.stride + 1;
-  if ((s.to - 1) * s.stride >= length + o.padding) --s.to;  // a window of padding alone
+  if ((s.to - 1) * s.stride >= length + padding) --s.to;  // a window of padding alone
   return s;
 }
 
 Samplings windows(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
-  const auto along = [&](int d) {
-    return windows(x.size(2 + d), size[d],
-                   {.stride = o.stride[d],
-                    .padding = o.padding[d],
-                    .ceil_mode = o.ceil_mode,
-                    .count_include_pad = o.count_include_pad});
-  };
-  return {along(0), along(1)};
+  return {windows(x.size(2), size[0], o, 0), windows(x.size(3), size[1], o, 1)};
 }
 
 Sampling adaptive(int64_t length, int64_t size) {
@@ -110,11 +104,16 @@ Samplings adaptive(const Tensor& x, std::array<int64_t, 2> size) {
   return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
 }
 
-// The pool of x [n, c, l] as one over an image of one row.
-template <class Op, class MakeSampling>
-Tensor over_line(const Tensor& x, const MakeSampling& make) {
+// A line as an image of one row, and windows over it.
+Tensor image_of_line(const Tensor& x) {
   check(x.rank() == 3, "the input has shape {}, not [n, c, l]", x.shape());
-  return squeeze(call<Op>(unsqueeze(x, 2), Samplings{Sampling{}, make(x.size(2))}), 2);
+  return unsqueeze(x, 2);
+}
+PoolOptions in_one_row(const Pool1dOptions& o) {
+  return {.stride = {1, o.stride},
+          .padding = {0, o.padding},
+          .ceil_mode = o.ceil_mode,
+          .count_include_pad = o.count_include_pad};
 }
 
 }  // namespace
@@ -127,15 +126,6 @@ Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOption
   const Scope scope(AvgPool2d::info.name);
   return call<AvgPool2d>(x, windows(x, size, o));
 }
-Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
-  const Scope scope("max_pool1d");
-  return over_line<MaxPool2d>(x, [&](int64_t length) { return windows(length, size, o); });
-}
-Tensor avg_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
-  const Scope scope("avg_pool1d");
-  return over_line<AvgPool2d>(x, [&](int64_t length) { return windows(length, size, o); });
-}
-
 Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
   const Scope scope(AdaptiveMaxPool2d::info.name);
   return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
@@ -144,13 +134,22 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
   const Scope scope(AdaptiveAvgPool2d::info.name);
   return call<AdaptiveAvgPool2d>(x, adaptive(x, size));
 }
+
+Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("max_pool1d");
+  return squeeze(max_pool2d(image_of_line(x), {1, size}, in_one_row(o)), 2);
+}
+Tensor avg_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("avg_pool1d");
+  return squeeze(avg_pool2d(image_of_line(x), {1, size}, in_one_row(o)), 2);
+}
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size) {
   const Scope scope("adaptive_max_pool1d");
-  return over_line<AdaptiveMaxPool2d>(x, [&](int64_t length) { return adaptive(length, size); });
+  return squeeze(adaptive_max_pool2d(image_of_line(x), {1, size}), 2);
 }
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
   const Scope scope("adaptive_avg_pool1d");
-  return over_line<AdaptiveAvgPool2d>(x, [&](int64_t length) { return adaptive(length, size); });
+  return squeeze(adaptive_avg_pool2d(image_of_line(x), {1, size}), 2);
 }
 
 }  // namespace mixtape
