@@ -154,11 +154,15 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   if (::fsync(fd_) != 0) fail_errno(path_, "sync");
   const int closed = ::close(fd_);
   fd_ = -1;
   if (closed != 0) fail_errno(path_, "close");
+}
+
+void AtomicFile::commit() {
+  if (fd_ >= 0) sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
   // The rename itself lasts once the folder is synced. Not every file system can; the data is safe.

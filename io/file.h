@@ -70,11 +70,14 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  // Puts what was written on the disk. commit() then only renames: of several files that belong
+  // together, all should be synced before one is renamed.
+  void sync();
   void commit();
 
  private:
   std::string path_, temporary_;
-  int fd_;
+  int fd_;  // until synced
 };
 
 // The whole of a small file at once, atomically.

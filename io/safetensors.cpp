@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -24,6 +25,7 @@ using nlohmann::json;
 constexpr uint64_t length_bytes = 8;
 constexpr uint64_t longest_header = 100'000'000;  // the reference implementation's limit
 constexpr const char* metadata_key = "__metadata__";
+constexpr std::string_view extension = ".safetensors", index_extension = ".index.json";
 
 constexpr std::pair<const char*, DType> spellings[] = {
     {"F64", f64}, {"F32", f32}, {"F16", f16}, {"BF16", bf16},
@@ -51,7 +53,7 @@ struct Header {
 // object would forget: keys given twice.
 class Guard {
  public:
-  explicit Guard(const std::string& file) : file_(file) {}
+  explicit Guard(const std::string& where) : where_(where) {}  // "file: header"
 
   bool operator()(int depth, json::parse_event_t event, json& parsed) {
     constexpr int deepest = 3;  // {"name": {"shape": [2]}}
@@ -60,7 +62,7 @@ class Guard {
         keys_.emplace_back();
         [[fallthrough]];
       case json::parse_event_t::array_start:
-        check(depth < deepest, "{}: header: nested deeper than {} levels", file_, deepest);
+        check(depth < deepest, "{}: nested deeper than {} levels", where_, deepest);
         items_ = 0;
         break;
       case json::parse_event_t::object_end:
@@ -68,14 +70,12 @@ class Guard {
         break;
       case json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second)
-          fail("{}: header: {} is given twice", file_, quote(key));
+        if (!keys_.back().insert(key).second) fail("{}: {} is given twice", where_, quote(key));
         break;
       }
       case json::parse_event_t::value:
         if (depth == deepest)
-          check(++items_ <= max_rank, "{}: header: a list has more than {} numbers", file_,
-                max_rank);
+          check(++items_ <= max_rank, "{}: a list has more than {} numbers", where_, max_rank);
         break;
       case json::parse_event_t::array_end:
         break;
@@ -84,18 +84,19 @@ class Guard {
   }
 
  private:
-  const std::string& file_;
+  const std::string& where_;
   std::vector<std::set<std::string>> keys_;  // of the objects now open
   int items_ = 0;
 };
 
-json parse_json(std::string_view text, const std::string& file) {
+// `begin` is where the text begins in its file.
+json parse_json(std::string_view text, const std::string& where, uint64_t begin) {
   try {
-    return json::parse(text, Guard(file));
+    return json::parse(text, Guard(where));
   } catch (const json::parse_error& e) {
-    fail("{}: header: invalid JSON near byte {}", file, length_bytes + e.byte);
+    fail("{}: invalid JSON near byte {}", where, begin + e.byte);
   } catch (const json::out_of_range&) {
-    fail("{}: header: invalid JSON: a number is too large", file);
+    fail("{}: invalid JSON: a number is too large", where);
   }
 }
 
@@ -153,7 +154,7 @@ void check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes, const 
 }
 
 Header read_header(std::string_view text, uint64_t data_bytes, const std::string& file) {
-  const json root = parse_json(text, file);
+  const json root = parse_json(text, file + ": header", length_bytes);
   check(root.is_object(), "{}: header: not a JSON object", file);
   Header header;
   for (const auto& [name, info] : root.items()) {
@@ -217,43 +218,140 @@ std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
   return text;
 }
 
-}  // namespace
-
-void save(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
-  // The widest elements come first: then each tensor is aligned to its own.
-  NamedTensors sorted = tensors;
+// Throws Error unless all can be written, each under a name of its own.
+void check_writable(const std::string& path, const NamedTensors& tensors) {
   std::set<std::string> names{metadata_key};
-  for (const auto& [name, t] : sorted) {
+  for (const auto& [name, t] : tensors) {
     check(names.insert(name).second, "{}: the name {} is taken", path, quote(name));
     check(bool(t), "{}: {} is no tensor", path, quote(name));
     check(t.device().is_cpu(), "{}: {} is on {}, not on the cpu", path, quote(name), t.device());
   }
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+}
+
+void write(AtomicFile& file, NamedTensors tensors, const Metadata& metadata,
+           const std::string& path) {
+  // The widest elements come first: then each tensor is aligned to its own.
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     const size_t wa = size_of(a.second.dtype()), wb = size_of(b.second.dtype());
     return wa != wb ? wa > wb : a.first < b.first;
   });
-
   std::string header;
   try {
-    header = header_text(sorted, metadata);
+    header = header_text(tensors, metadata);
   } catch (const json::type_error&) {
     fail("{}: a name or the metadata is not UTF-8", path);
   }
   check(header.size() <= longest_header, "{}: a header of {} bytes is above the limit of {}", path,
         header.size(), longest_header);
-  AtomicFile file(path);
   const uint64_t length = header.size();
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
-  for (const auto& [name, t] : sorted)
+  for (const auto& [name, t] : tensors)
     each_run(t, [&](std::span<const std::byte> run) { file.write(run); });
+}
+
+std::vector<NamedTensors> split(const NamedTensors& tensors, uint64_t max_bytes) {
+  std::vector<NamedTensors> shards(1);
+  uint64_t filled = 0;
+  for (const auto& [name, t] : tensors) {
+    if (!shards.back().empty() && bytes_of(t) > max_bytes - std::min(filled, max_bytes)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().emplace_back(name, t);
+    filled += bytes_of(t);
+  }
+  return shards;
+}
+
+// A file beside the index, and nowhere else.
+void check_shard_name(const std::string& shard, const std::string& where) {
+  check(
+      shard.ends_with(extension) && shard.find_first_of(std::string_view("/\\\0", 3)) == shard.npos,
+      "{}: {} is not the name of a {} file beside the index", where, quote(shard), extension);
+}
+
+SafeTensors load_shards(const std::string& path) {
+  const std::vector<std::byte> bytes = read_file(path, longest_header);
+  const auto places =
+      parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  std::map<std::string, size_t> shards;  // and how many tensors each holds
+  for (const auto& [name, shard] : places) ++shards[shard];
+  SafeTensors all;
+  for (const auto& [shard, count] : shards) {
+    const std::string file = path.substr(0, path.find_last_of('/') + 1) + shard;
+    SafeTensors part = read_all(InputFile(file));
+    for (const auto& [name, t] : part.tensors) {
+      const auto place = places.find(name);
+      check(place != places.end() && place->second == shard,
+            "{}: holds tensor {}, which the index does not place there", file, quote(name));
+    }
+    if (part.tensors.size() < count)
+      for (const auto& [name, place] : places)
+        check(place != shard || part.tensors.contains(name), "{}: lacks tensor {} of the index",
+              file, quote(name));
+    all.tensors.merge(part.tensors);
+    all.metadata.merge(part.metadata);
+  }
+  return all;
+}
+
+}  // namespace
+
+void save(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
+  check_writable(path, tensors);
+  AtomicFile file(path);
+  write(file, tensors, metadata, path);
   file.commit();
 }
 
-SafeTensors load(const std::string& path) { return read_all(InputFile(path)); }
+void save_sharded(const std::string& path, const NamedTensors& tensors,
+                  const ShardOptions& options) {
+  check(path.ends_with(extension), "{}: the name of shards ends in {}", path, extension);
+  check(options.max_bytes > 0, "{}: shards of 0 bytes", path);
+  check_writable(path, tensors);
+  const std::vector<NamedTensors> shards = split(tensors, options.max_bytes);
+  const std::string stem = path.substr(0, path.size() - extension.size());
+  auto places = json::object();
+  uint64_t total = 0;
+  std::deque<AtomicFile> files;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file =
+        fmt::format("{}-{:05}-of-{:05}{}", stem, i + 1, shards.size(), extension);
+    write(files.emplace_back(file), shards[i], options.metadata, file);
+    files.back().sync();
+    for (const auto& [name, t] : shards[i]) {
+      places[name] = file.substr(file.find_last_of('/') + 1);
+      total += bytes_of(t);
+    }
+  }
+  const json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(places)}};
+  files.emplace_back(path + std::string(index_extension)).write(index.dump(2) + '\n');
+  files.back().sync();
+  for (AtomicFile& file : files) file.commit();
+}
+
+SafeTensors load(const std::string& path) {
+  return path.ends_with(index_extension) ? load_shards(path) : read_all(InputFile(path));
+}
 
 SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name) {
   return read_all(InputBytes(file, name));
+}
+
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
+                                                           const std::string& name) {
+  const json root = parse_json(text, name, 0);
+  check(root.is_object() && root.contains("weight_map") && root["weight_map"].is_object(),
+        "{}: has no object weight_map", name);
+  std::map<std::string, std::string> places;
+  for (const auto& [tensor, shard] : root["weight_map"].items()) {
+    check(shard.is_string(), "{}: the file of {} is not a string", name, quote(tensor));
+    const auto& file = shard.get_ref<const std::string&>();
+    check_shard_name(file, name);
+    places.emplace(tensor, file);
+  }
+  return places;
 }
 
 }  // namespace mixtape::io

@@ -360,6 +360,115 @@ TEST(SafeTensors, SurvivesDamage) {
   test::refuse_truncation(slurp(folder / "ok"), parse);
 }
 
+// ---- shards
+
+TEST(Shards, RoundTrip) {
+  const TempFolder folder;
+  const std::string path = folder / "model.safetensors", index = path + ".index.json";
+  NamedTensors tensors;
+  for (int i = 0; i < 7; ++i)
+    tensors.emplace_back(fmt::format("layer.{}", i), from({double(i), 1, 2}, {3}));
+  tensors.emplace_back("large", Tensor({100}, u8));
+  tensors.emplace_back("flags", from({1, 0}, {2}, boolean));
+  for (int64_t i = 0; i < 100; ++i) tensors[7].second.set(i, double(i));
+  save_sharded(path, tensors, {.max_bytes = 36, .metadata = {{"format", "pt"}}});
+  EXPECT_EQ(folder.count(), 6u) << "3 + 3 + 1 layers, the large one, the flags, and the index";
+  EXPECT_EQ(load(folder / "model-00002-of-00005.safetensors").tensors.size(), 3u);
+  EXPECT_EQ(load(folder / "model-00004-of-00005.safetensors").tensors.size(), 1u);
+  const std::string text = slurp(index);
+  EXPECT_NE(text.find("\"total_size\": 186"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"layer.3\": \"model-00002-of-00005.safetensors\""), std::string::npos);
+
+  const SafeTensors back = load(index);
+  EXPECT_EQ(back.metadata, (Metadata{{"format", "pt"}}));
+  ASSERT_EQ(back.tensors.size(), tensors.size());
+  for (const auto& [name, t] : tensors) EXPECT_EQ(to_vector(back.tensors.at(name)), to_vector(t));
+
+  save_sharded(folder / "one.safetensors", tensors);
+  EXPECT_EQ(load(folder / "one-00001-of-00001.safetensors").tensors.size(), tensors.size());
+  save_sharded(folder / "none.safetensors", {});
+  EXPECT_TRUE(load(folder / "none.safetensors.index.json").tensors.empty());
+}
+
+TEST(Shards, RefuseToBeWrittenAsNonsense) {
+  const TempFolder folder;
+  const Tensor x = from({1}, {1});
+  EXPECT_ERROR(save_sharded(folder / "x.bin", {{"a", x}}),
+               "the name of shards ends in .safetensors");
+  const std::string path = folder / "x.safetensors";
+  EXPECT_ERROR(save_sharded(path, {{"a", x}}, {.max_bytes = 0}), "shards of 0 bytes");
+  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}),
+               "the name \"a\" is taken");
+  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"\xff", x}}, {.max_bytes = 4}), "is not UTF-8");
+  EXPECT_EQ(folder.count(), 0u) << "the first shard was written, but has no name yet";
+}
+
+TEST(Shards, RefuseAHostileIndex) {
+  const auto index = [](const std::string& text) {
+    return test::full_error([&] { parse_safetensors_index(text, "f"); });
+  };
+  const auto file = [](const std::string& name) {
+    return fmt::format(R"({{"weight_map":{{"w":"{}"}}}})", name);
+  };
+  EXPECT_EQ(index(file("a.safetensors")), "no error");
+  EXPECT_EQ(index(R"({"metadata":{"total_size":1,"deep":{"er":2}},"weight_map":{}})"), "no error");
+  struct Case {
+    std::string text, message;
+  };
+  const Case cases[] = {
+      {"", "f: invalid JSON near byte 1"},
+      {"{\"weight_map\":{}", "f: invalid JSON near byte 17"},
+      {"[]", "f: has no object weight_map"},
+      {"{}", "f: has no object weight_map"},
+      {R"({"weight_map":["a.safetensors"]})", "f: has no object weight_map"},
+      {R"({"weight_map":{"w":7}})", "f: the file of \"w\" is not a string"},
+      {R"({"weight_map":{"w":"a.safetensors","w":"b.safetensors"}})", "f: \"w\" is given twice"},
+      {R"({"weight_map":{"w":{"x":{"y":1}}}})", "f: nested deeper than 3 levels"},
+      {file("../a.safetensors"), "f: \"../a.safetensors\" is not the name of a .safetensors file"},
+      {file("/etc/a.safetensors"), "is not the name of a .safetensors file beside the index"},
+      {file("sub/a.safetensors"), "is not the name of a .safetensors file beside the index"},
+      {file(R"(..\\a.safetensors)"), "is not the name of a .safetensors file beside the index"},
+      {file(R"(a\u0000.safetensors)"), "is not the name of a .safetensors file beside the index"},
+      {file("a.bin"), "f: \"a.bin\" is not the name of a .safetensors file beside the index"},
+      {file(""), "f: \"\" is not the name of a .safetensors file beside the index"},
+  };
+  for (const Case& c : cases)
+    EXPECT_NE(index(c.text).find(c.message), std::string::npos)
+        << "message: " << index(c.text) << "\nwanted: " << c.message;
+}
+
+TEST(Shards, MustHoldWhatTheIndexSays) {
+  const TempFolder folder;
+  const std::string path = folder / "m.safetensors.index.json";
+  const auto write_index = [&](const char* places) {
+    spit(path, fmt::format(R"({{"weight_map":{{{}}}}})", places));
+  };
+  save(folder / "a.safetensors", {{"x", from({1}, {1})}, {"y", from({2}, {1})}});
+  save(folder / "b.safetensors", {{"z", from({3}, {1})}});
+  write_index(R"("x":"a.safetensors","y":"a.safetensors","z":"b.safetensors")");
+  EXPECT_EQ(load(path).tensors.at("z").item(), 3);
+  write_index(R"("x":"a.safetensors","z":"b.safetensors")");
+  EXPECT_ERROR(load(path),
+               "a.safetensors: holds tensor \"y\", which the index does not place there");
+  write_index(R"("x":"a.safetensors","y":"b.safetensors","z":"b.safetensors")");
+  EXPECT_ERROR(load(path), "a.safetensors: holds tensor \"y\"");
+  write_index(R"("v":"b.safetensors","z":"b.safetensors")");
+  EXPECT_ERROR(load(path), "b.safetensors: lacks tensor \"v\" of the index");
+  write_index(R"("z":"c.safetensors")");
+  EXPECT_ERROR(load(path), "c.safetensors: cannot open: No such file");
+  EXPECT_ERROR(load(folder / "gone.index.json"), "gone.index.json: cannot open: No such file");
+}
+
+TEST(Shards, IndexSurvivesDamage) {
+  const auto parse = [](std::span<const std::byte> text) {
+    parse_safetensors_index({reinterpret_cast<const char*>(text.data()), text.size()}, "f");
+  };
+  const std::string valid = R"({"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors",)"
+                            R"("b":"m-2.safetensors"}})";
+  test::survive_damage(valid, "\"{}:,/", parse);
+  test::refuse_truncation(valid, parse);
+}
+
 TEST(SafeTensors, ExchangesWithPython) {
   if (!test::python("import numpy, safetensors.numpy"))
     GTEST_SKIP()
