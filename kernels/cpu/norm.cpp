@@ -195,8 +195,8 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
   visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, w);
-    T *const w_sum = launch.scratch<T>(images * all), *const b_sum =
-                                                          launch.scratch<T>(images * all);
+    const int64_t rows = std::max<int64_t>(1, images);  // of no images the sums are zeros
+    T *const w_sum = launch.scratch<T>(rows * all), *const b_sum = launch.scratch<T>(rows * all);
     parallel_ranges(images * groups, grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const Lanes<T> center(mean.as<T>()[r]), inverse(rstd.as<T>()[r]);
