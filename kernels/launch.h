@@ -4,6 +4,7 @@
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"
+#include "core/tf32.h"
 #include "core/view.h"
 
 namespace mixtape::kernels {
@@ -26,6 +27,7 @@ class Launch {
 
   const Device device;
   void* stream = nullptr;  // a cudaStream_t on CUDA
+  const bool tf32 = Tf32::allowed();
 
  private:
   struct Block {

@@ -1,144 +1,163 @@
-// The tensor-core product under the emulator, against a plain product in f64; and the choice of
-// tiles.
+// The products under the emulator, against the CPU's in f64; and the choice of tiles.
 
-#include <gtest/gtest.h>
+#include "kernels/cuda/gemm.h"
 
-#include <random>
-#include <vector>
+#include "core/format.h"
+#include "kernels/cuda/gpu.cuh"
+#include "tests/support/kernel_compare.h"
+#include "tests/support/kernel_devices.h"
 
-#include "kernels/cuda/gemm.cuh"
-#include "tests/support/errors.h"
-
-namespace mixtape::kernels::cuda {
+namespace mixtape::kernels {
 namespace {
 
-struct Problem {
+using cuda::GemmPlan;
+
+// What a tile may be off from f64, relative to the L2 norm of the product.
+double allowed(DType out, bool tf32) {
+  return out == f64 ? 1e-14 : out == f16 ? 5e-4 : out == bf16 ? 4e-3 : tf32 ? 1e-3 : 3e-6;
+}
+
+struct Case {
   int64_t m, n, k;
+  DType in = f16, out = f32;
   bool a_by_rows = true, b_by_rows = true;
-  int split = 1;
-  int64_t extra = 0;  // of the leading dimensions
+  int64_t extra = 0;  // what lines are further apart than they are long
   int64_t batch = 1;
-  bool bias = false;
+  DType bias = boolean;  // none
+  std::string text() const {
+    return fmt::format("[{}, {}, {}] x {} of {} to {}, by rows {} {}, extra {}, bias {}", m, n, k,
+                       batch, in, out, a_by_rows, b_by_rows, extra, bias);
+  }
 };
 
-// Relative error of the product in the L2 norm.
-template <class T, class Out, bool ra, bool rb, int tile>
-double error_of(const Problem& p) {
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  const auto filled = [&](int64_t n) {
-    std::vector<T> x(static_cast<size_t>(n));
-    for (T& v : x) v = T(uniform(random));
-    return x;
-  };
-  const int64_t lda = (ra ? p.k : p.m) + p.extra, ldb = (rb ? p.n : p.k) + p.extra;
-  const int64_t size_a = lda * (ra ? p.m : p.k), size_b = ldb * (rb ? p.k : p.n),
-                size_c = p.m * p.n;
-  const std::vector<T> a = filled(size_a * p.batch), b = filled(size_b * p.batch);
-  std::vector<float> bias(size_t(p.n));
-  for (float& v : bias) v = uniform(random);
-  std::vector<Out> c(size_t(size_c * p.batch), Out(-77.0f));
-  std::vector<float> parts(p.split > 1 ? size_t(size_c * p.split) : 0);
+// A batch of matrices in the middle of a larger one; by columns if not by rows.
+Tensor matrix(int64_t batch, int64_t rows, int64_t columns, bool by_rows, const Case& c,
+              uint64_t seed) {
+  const int64_t lines = by_rows ? rows : columns, length = (by_rows ? columns : rows) + c.extra;
+  const Tensor x = random({batch, lines, length}, c.in, seed);
+  const Shape strides =
+      by_rows ? Shape{lines * length, length, 1} : Shape{lines * length, 1, length};
+  return x.with_layout(Layout({batch, rows, columns}, strides));
+}
+Tensor in_f64(const Tensor& x) {
+  const Tensor y(x.shape(), f64);
+  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  return y;
+}
 
-  constexpr int64_t chunk = 16 / int64_t(sizeof(T));
-  Gemm<T, Out> g{a.data(),
-                 b.data(),
-                 p.bias ? bias.data() : nullptr,
-                 c.data(),
-                 p.m,
-                 p.n,
-                 p.k,
-                 lda,
-                 ldb,
-                 p.n,
-                 p.split,
-                 0,
-                 lda % chunk == 0,
-                 ldb % chunk == 0,
-                 {}};
-  if (p.batch > 1) g.batch = {1, {p.batch}, {size_a}, {size_b}, {size_c}};
-  constexpr Tile t = tiles[tile];
-  const gpu::Grid grid{
-      "gemm_tensor",
-      {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(p.split), unsigned(p.batch)},
-      {unsigned(t.threads()), 1, 1},
-      gemm_shared_bytes<T>(t, ra, rb)};
-  if (p.split > 1) {
-    Gemm<T, float> to_parts{g.a,   g.b,   nullptr, parts.data(), g.m,      g.n,      g.k, g.lda,
-                            g.ldb, g.ldc, p.split, size_c,       g.fast_a, g.fast_b, {}};
-    gpu::launch(grid, nullptr, gemm_tensor<T, float, ra, rb, tile>, to_parts);
-    gpu::launch({"gemm_add_parts", {unsigned(ceil_div(size_c, 256)), 1, 1}, {256, 1, 1}}, nullptr,
-                gemm_add_parts<Out>, static_cast<const float*>(parts.data()), p.split, size_c,
-                g.bias, p.n, size_c, c.data());
-  } else {
-    gpu::launch(grid, nullptr, gemm_tensor<T, Out, ra, rb, tile>, g);
-  }
-
+void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = false) {
+  const Tensor a = matrix(c.batch, c.m, c.k, c.a_by_rows, c, 1),
+               b = matrix(c.batch, c.k, c.n, c.b_by_rows, c, 2);
+  const bool with_bias = c.bias != boolean;
+  const Tensor bias = with_bias ? random({c.n}, c.bias, 3) : Tensor();
+  const Tensor got = output({c.batch, c.m, c.n}, c.out), want = output(got.shape(), f64);
+  const View added = with_bias ? View(bias) : View();
+  const Tf32 mode(tf32);
+  on_device([&](Launch& l) {
+    if (plan)
+      cuda::gemm(l, a, b, added, got, *plan);
+    else
+      cuda::gemm(l, a, b, added, got);
+  });
+  launch([&](Launch& l) {
+    const Tensor wide = with_bias ? in_f64(bias) : Tensor();
+    cpu::gemm(l, in_f64(a), in_f64(b), with_bias ? View(wide) : View(), want);
+  });
+  const Values x = to_vector(got), y = to_vector(want);
   double off = 0, all = 0;
-  for (int64_t i = 0; i < p.batch; ++i)
-    for (int64_t r = 0; r < p.m; ++r)
-      for (int64_t n = 0; n < p.n; ++n) {
-        double want = p.bias ? double(bias[size_t(n)]) : 0;
-        for (int64_t k = 0; k < p.k; ++k)
-          want += double(float(a[size_t(i * size_a + (ra ? r * lda + k : k * lda + r))])) *
-                  double(float(b[size_t(i * size_b + (rb ? k * ldb + n : n * ldb + k))]));
-        const double d = double(float(c[size_t(i * size_c + r * p.n + n)])) - want;
-        off += d * d;
-        all += want * want;
-      }
-  return std::sqrt(off / all);
+  for (size_t i = 0; i < x.size(); ++i) {
+    off += (x[i] - y[i]) * (x[i] - y[i]);
+    all += y[i] * y[i];
+  }
+  EXPECT_LE(std::sqrt(off), allowed(c.out, tf32) * std::sqrt(all)) << c.text();
 }
-template <class T, class Out, int tile>
-double error_in_layout(const Problem& p) {
-  return p.a_by_rows   ? p.b_by_rows ? error_of<T, Out, true, true, tile>(p)
-                                     : error_of<T, Out, true, false, tile>(p)
-           : p.b_by_rows ? error_of<T, Out, false, true, tile>(p)
-                       : error_of<T, Out, false, false, tile>(p);
-}
+
+const std::pair<DType, DType> dtypes[] = {{f16, f32},   {f16, f16}, {bf16, f32},
+                                          {bf16, bf16}, {f32, f32}, {f64, f64}};
 
 TEST(CudaGemm, MultipliesInAllLayouts) {
   for (const bool ra : {true, false})
     for (const bool rb : {true, false}) {
-      const Problem p{.m = 136, .n = 72, .k = 80, .a_by_rows = ra, .b_by_rows = rb};
-      EXPECT_LT((error_in_layout<Half, float, 2>(p)), 1e-6) << ra << rb;
-      EXPECT_LT((error_in_layout<BFloat16, float, 2>(p)), 1e-6) << ra << rb;
-      EXPECT_LT((error_in_layout<Half, Half, 2>(p)), 5e-4) << ra << rb;
-      EXPECT_LT((error_in_layout<BFloat16, BFloat16, 2>(p)), 4e-3) << ra << rb;
-      EXPECT_LT((error_in_layout<float, float, 2>(p)), 1e-3) << ra << rb << " TF32";
+      for (const auto& [in, out] : dtypes) expect_product({136, 72, 80, in, out, ra, rb});
+      expect_product({136, 72, 80, f32, f32, ra, rb}, nullptr, true);
     }
 }
 TEST(CudaGemm, EveryTileMultiplies) {
-  const Problem p{.m = 200, .n = 300, .k = 100, .bias = true};
-  EXPECT_LT((error_in_layout<Half, float, 0>(p)), 1e-6);
-  EXPECT_LT((error_in_layout<Half, float, 1>(p)), 1e-6);
-  EXPECT_LT((error_in_layout<Half, float, 2>(p)), 1e-6);
+  for (int tile = 0; tile < cuda::tile_count; ++tile) {
+    const GemmPlan whole{tile, 1}, parts{tile, 3};
+    const bool tensor = cuda::tiles[tile].tensor;
+    const Case c{200, 300, 100, tensor ? f16 : f32, f32, true, true, 0, 1, f32};
+    expect_product(c, &whole);
+    expect_product(c, &parts);
+  }
 }
 TEST(CudaGemm, TakesAnySize) {
   for (const int64_t m : {1, 7, 65})
     for (const int64_t n : {1, 9, 66})
-      for (const int64_t k : {1, 15, 67})
-        for (const bool rows : {true, false}) {
-          const Problem p{
-              .m = m, .n = n, .k = k, .a_by_rows = rows, .b_by_rows = !rows, .extra = k % 2};
-          EXPECT_LT((error_in_layout<Half, float, 2>(p)), 1e-6) << m << " " << n << " " << k;
-        }
+      for (const int64_t k : {0, 1, 15, 67})
+        for (const bool rows : {true, false})
+          for (const DType in : {f16, f32}) expect_product({m, n, k, in, f32, rows, !rows, k % 2});
 }
 TEST(CudaGemm, TakesBatches) {
-  EXPECT_LT(
-      (error_in_layout<Half, float, 2>({.m = 33, .n = 65, .k = 40, .batch = 5, .bias = true})),
-      1e-6);
+  for (const auto& [in, out] : dtypes)
+    expect_product({33, 65, 40, in, out, true, false, 0, 5, out});
 }
 TEST(CudaGemm, SplitsLongSums) {
-  for (const int split : {2, 4, 7}) {
-    const Problem p{.m = 48, .n = 40, .k = 1000, .a_by_rows = false, .split = split, .bias = true};
-    EXPECT_LT((error_in_layout<BFloat16, float, 2>(p)), 1e-6) << split;
-  }
+  for (const int split : {2, 4, 7})
+    for (const auto& [in, out] : dtypes) {
+      const GemmPlan plan{in == f64 || in == f32 ? 4 : 2, split};
+      expect_product({48, 40, 700, in, out, false, true, 0, 2, out}, &plan);
+    }
+}
+TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
+  for (const DType t : {f32, f16, f64}) expect_product({9, 20, 30, f16, f16, true, true, 0, 1, t});
+  const Tensor a = random({9, 5}, f32, 1), b = random({5, 7}, f32, 2),
+               bias = random({7, 9}, f32, 3).with_layout(Layout({9, 7}, {1, 9}));
+  const Tensor got = output({9, 7}, f32), want = output({9, 7}, f32);
+  on_device([&](Launch& l) { cuda::gemm(l, a, b, bias, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, bias, want); });
+  expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
+}
+TEST(CudaGemm, TakesAnyStrides) {
+  // Every other element, repeated rows, reversed rows, and a result by columns.
+  const Tensor x = random({40, 40}, f16, 1);
+  const Layout every_other({20, 20}, {80, 2}), repeated({20, 20}, {0, 1}),
+      reversed({20, 20}, {-40, 1}, 19 * 40);
+  for (const Layout& la : {every_other, repeated, reversed})
+    for (const Layout& lb : {every_other, repeated, reversed}) {
+      const Tensor got = output({20, 20}, f32).with_layout(Layout({20, 20}, {1, 20})),
+                   want = output({20, 20}, f32);
+      const Tensor a = x.with_layout(la), b = x.with_layout(lb);
+      on_device([&](Launch& l) { cuda::gemm(l, a, b, View{}, got); });
+      launch([&](Launch& l) { cpu::gemm(l, a, b, View{}, want); });
+      expect_close(got, to_vector(want), 1e-5, "strided");
+    }
+}
+TEST(CudaGemm, MergesABatchOverOneMatrix) {
+  const Tensor a = random({3, 4, 5}, f32, 1), b = random({5, 6}, f32, 2);
+  const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
+  const Tensor got = output({3, 4, 6}, f32), want = output({3, 4, 6}, f32);
+  on_device([&](Launch& l) { cuda::gemm(l, a, shared, View{}, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, shared, View{}, want); });
+  expect_close(got, to_vector(want), 1e-6, "one tall product");
+}
+TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
+  const Tensor a = from({1.0 + 1.0 / 4096}, {1, 1}, f32), one = from({1}, {1, 1}, f32);
+  const auto product = [&](bool allow) {
+    const Tf32 mode(allow);
+    const Tensor c = output({1, 1}, f32);
+    on_device([&](Launch& l) { cuda::gemm(l, a, one, View{}, c); });
+    return to_vector(c)[0];
+  };
+  EXPECT_EQ(product(false), 1.0 + 1.0 / 4096);
+  EXPECT_EQ(product(true), 1.0);
 }
 TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
   // What the epilogue reads may conflict; the loop must not add to it as k grows.
   const auto conflicts = [](int64_t k) {
     const simt::BankConflicts counted;
-    error_in_layout<Half, float, 2>({.m = 64, .n = 64, .k = k});
+    const GemmPlan plan{2, 1};
+    expect_product({64, 64, k}, &plan);
     return counted.count(simt::Access::Read);
   };
   EXPECT_EQ(conflicts(512), conflicts(128));
@@ -147,7 +166,7 @@ TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
 // What an H200 (132 multiprocessors) would run.
 TEST(CudaGemm, PlansByShape) {
   const auto planned = [](int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
-    return plan({m, n, k, batch}, 132);
+    return cuda::plan({m, n, k, batch}, true, 132);
   };
   EXPECT_EQ(planned(8192, 8192, 8192), (GemmPlan{0, 1})) << "the largest tile";
   EXPECT_EQ(planned(4096, 4096, 4096), (GemmPlan{0, 1}));
@@ -156,7 +175,9 @@ TEST(CudaGemm, PlansByShape) {
       << "a weight gradient fills the machine by parts of k";
   EXPECT_EQ(planned(64, 64, 64, 4096).split, 1);
   EXPECT_EQ(planned(1, 1, 1), (GemmPlan{2, 1}));
+  EXPECT_EQ(cuda::plan({4096, 4096, 4096, 1}, false, 132), (GemmPlan{3, 1})) << "exact arithmetic";
+  EXPECT_EQ(cuda::plan({64, 10, 64, 1}, false, 132), (GemmPlan{4, 1}));
 }
 
 }  // namespace
-}  // namespace mixtape::kernels::cuda
+}  // namespace mixtape::kernels

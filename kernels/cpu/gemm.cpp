@@ -9,6 +9,7 @@
 #include <Eigen/Core>
 #include <optional>
 
+#include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
@@ -149,35 +150,6 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
       }
     }
   });
-}
-
-// Drops batch dimensions over which b repeats and the rows of a and c go on evenly: x @ w over a
-// batch of x is one tall product.
-void merge_batch(Layout& a, Layout& b, Layout& c) {
-  const auto even = [](const Layout& l) {
-    return l.shape[-3] == 1 || l.shape[-2] == 1 || l.strides[-3] == l.strides[-2] * l.shape[-2];
-  };
-  const auto merge = [](Layout& l, bool into_rows) {
-    if (into_rows && l.shape[-2] == 1) l.strides[-2] = l.strides[-3];
-    if (into_rows) l.shape[-2] *= l.shape[-3];
-    for (Shape* s : {&l.shape, &l.strides}) {
-      (*s)[-3] = (*s)[-2];
-      (*s)[-2] = (*s)[-1];
-      --s->rank;
-    }
-  };
-  while (c.rank() > 2 && (b.strides[-3] == 0 || c.shape[-3] == 1) && even(a) && even(c)) {
-    merge(a, true);
-    merge(c, true);
-    merge(b, false);
-  }
-}
-
-// Without its last two dimensions.
-Layout leading(Layout l) {
-  l.shape.rank -= 2;
-  l.strides.rank -= 2;
-  return l;
 }
 
 }  // namespace

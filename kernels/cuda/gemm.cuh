@@ -1,5 +1,6 @@
 #pragma once
-// Matrix products on tensor cores: c = a @ b + bias, f16, bf16 or TF32 operands, f32 sums.
+// Matrix products: c = a @ b + bias. On tensor cores f16, bf16 or TF32 operands with f32 sums; f32
+// and f64 operands in exact arithmetic, at the end of this file.
 //
 // A block computes one tile of c. It copies slices of a and b through shared memory in a ring of
 // `stages` (cp.async), and each warp multiplies 64 x 64 or 32 x 32 of the tile in 16 x 16
@@ -9,6 +10,8 @@
 // go to an f32 workspace and are added in order by a second kernel, so results do not depend on
 // scheduling.
 
+#include "core/dtype.h"
+#include "core/layout.h"
 #include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/gpu.cuh"
 
@@ -19,22 +22,91 @@ using gpu::Shared;
 // Where one problem of a batch begins: batch index i counts through `size`, last dimension fastest.
 struct BatchOffsets {
   int rank = 0;
-  int64_t size[6] = {}, a[6] = {}, b[6] = {}, c[6] = {};
+  int64_t size[max_rank - 2] = {}, a[max_rank - 2] = {}, b[max_rank - 2] = {}, c[max_rank - 2] = {};
+
+  struct At {
+    int64_t a, b, c;
+  };
+  __device__ At find(int64_t index) const {
+    At at{0, 0, 0};
+    for (int d = rank - 1; d >= 0; --d) {
+      const int64_t i = index % size[d];
+      index /= size[d];
+      at.a += i * a[d];
+      at.b += i * b[d];
+      at.c += i * c[d];
+    }
+    return at;
+  }
 };
 
-template <class T, class Out>
+// What is added to a product before it is rounded: any float dtype, `down` apart from row to row.
+struct Addend {
+  const void* data = nullptr;
+  DType dtype = f32;
+  int64_t down = 0, right = 0;
+
+  template <class A>
+  __device__ A at(int64_t row, int64_t column) const {
+    const int64_t i = row * down + column * right;
+    switch (dtype) {
+      case f64:
+        return A(static_cast<const double*>(data)[i]);
+      case f16:
+        return A(gpu::widen(static_cast<const Half*>(data)[i]));
+      case bf16:
+        return A(gpu::widen(static_cast<const BFloat16*>(data)[i]));
+      default:
+        return A(static_cast<const float*>(data)[i]);
+    }
+  }
+};
+
+// One product or a batch of them. c is by rows: of T, or of its sums' type if `wide`, as parts are.
+template <class T>
 struct Gemm {
   const T* a;
   const T* b;
-  const float* bias;  // [n], or null
-  Out* c;             // by rows
+  Addend bias;
+  void* c;
+  bool wide;
   int64_t m, n, k;
-  int64_t lda, ldb, ldc;  // between rows, or columns of a column-major operand
+  int64_t a_down, a_right, b_down, b_right;  // strides between rows and between columns
+  int64_t ldc;
   int split;
-  int64_t split_stride;  // between the parts in c, if split > 1
-  bool fast_a, fast_b;   // 16-byte copies are aligned
+  int64_t split_stride;         // between the parts in c, if split > 1
+  bool fast_a, fast_b, fast_c;  // 16-byte accesses are aligned
   BatchOffsets batch;
+  int64_t first;  // the block's z counts the batch from here
 };
+
+// Stores v[0..count) of row r from column n on, with the addend; count is at most 4.
+template <class T, class A>
+__device__ __forceinline__ void store_sums(const Gemm<T>& g, int64_t offset, int64_t row,
+                                           int64_t column, A (&v)[4]) {
+  if (row >= g.m) return;
+  const int64_t left = g.n - column, i = offset + row * g.ldc + column;
+  if (g.bias.data && g.split == 1) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (e < left) v[e] += g.bias.template at<A>(row, column + e);
+  }
+  const auto store = [&](auto* c) {
+    using O = std::remove_pointer_t<decltype(c)>;
+    gpu::Pack<O, 4> pack;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) pack.v[e] = gpu::narrow<O>(v[e]);
+    if (g.fast_c && left >= 4 && sizeof pack <= 16) {
+      gpu::store_as(c + i, pack);
+    } else {
+      for (int e = 0; e < 4 && e < left; ++e) c[i + e] = pack.v[e];
+    }
+  };
+  if (g.wide)
+    store(static_cast<A*>(g.c));
+  else
+    store(static_cast<T*>(g.c));
+}
 
 namespace detail {
 
@@ -113,8 +185,8 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
 
 // Grid: x tiles of c (grouped so that neighbours share operands in the cache), y parts of k, z
 // batch.
-template <class T, class Out, bool a_by_rows, bool b_by_rows, int tile>
-__global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out> g) {
+template <class T, bool a_by_rows, bool b_by_rows, int tile>
+__global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
   using namespace nvcuda::wmma;
   using namespace detail;
   using E = typename FragmentType<T>::type;
@@ -124,7 +196,7 @@ __global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out
   constexpr int b_lines = b_by_rows ? bk : t.n, b_length = b_by_rows ? t.n : bk;
   constexpr int a_size = slice_elements<T>(a_lines, a_length),
                 b_size = slice_elements<T>(b_lines, b_length);
-  constexpr int lda = a_length + padding<T>, ldb = b_length + padding<T>;
+  constexpr int la = a_length + padding<T>, lb = b_length + padding<T>;
   const Shared<T> ring = gpu::shared_memory<T>();
 
   // Tiles in bands of eight rows: the tiles in flight then use few rows of a and few columns of b.
@@ -136,15 +208,9 @@ __global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out
   const int64_t m0 = (first + id % (band * across) % height) * t.m,
                 n0 = id % (band * across) / height * t.n;
 
-  int64_t in_a = 0, in_b = 0, in_c = 0, index = int64_t(gpu::block().z);
-  for (int d = g.batch.rank - 1; d >= 0; --d) {
-    const int64_t i = index % g.batch.size[d];
-    index /= g.batch.size[d];
-    in_a += i * g.batch.a[d];
-    in_b += i * g.batch.b[d];
-    in_c += i * g.batch.c[d];
-  }
-  const T *const a = g.a + in_a, *const b = g.b + in_b;
+  const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
+  const T *const a = g.a + at.a, *const b = g.b + at.b;
+  const int64_t lda = a_by_rows ? g.a_down : g.a_right, ldb = b_by_rows ? g.b_down : g.b_right;
 
   // This block's part of k, in whole steps.
   const int64_t steps_in_all = ceil_div(g.k, bk), part = int64_t(gpu::block().y);
@@ -156,13 +222,13 @@ __global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out
       const int64_t k0 = (begin + step) * bk;
       const Shared<T> to_a = ring + step % stages * (a_size + b_size), to_b = to_a + a_size;
       if constexpr (a_by_rows)
-        copy_slice<T, a_lines, a_length, threads>(to_a, a, g.lda, m0, k0, g.m, g.k, g.fast_a);
+        copy_slice<T, a_lines, a_length, threads>(to_a, a, lda, m0, k0, g.m, g.k, g.fast_a);
       else
-        copy_slice<T, a_lines, a_length, threads>(to_a, a, g.lda, k0, m0, g.k, g.m, g.fast_a);
+        copy_slice<T, a_lines, a_length, threads>(to_a, a, lda, k0, m0, g.k, g.m, g.fast_a);
       if constexpr (b_by_rows)
-        copy_slice<T, b_lines, b_length, threads>(to_b, b, g.ldb, k0, n0, g.k, g.n, g.fast_b);
+        copy_slice<T, b_lines, b_length, threads>(to_b, b, ldb, k0, n0, g.k, g.n, g.fast_b);
       else
-        copy_slice<T, b_lines, b_length, threads>(to_b, b, g.ldb, n0, k0, g.n, g.k, g.fast_b);
+        copy_slice<T, b_lines, b_length, threads>(to_b, b, ldb, n0, k0, g.n, g.k, g.fast_b);
     }
     gpu::copy_commit();
   };
@@ -182,32 +248,29 @@ __global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out
     gpu::sync_block();  // all have finished with the slot that is fetched next
     fetch(step + stages - 1);
     const Shared<T> as = ring + step % stages * (a_size + b_size), bs = as + a_size;
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
     for (int k = 0; k < bk; k += kf) {
       fragment<matrix_a, 16, 16, kf, E, std::conditional_t<a_by_rows, row_major, col_major>>
           fa[rows];
-      fragment<matrix_b, 16, 16, kf, E, std::conditional_t<b_by_rows, row_major, col_major>>
-          fb[columns];
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
-        load_matrix_sync(fa[i],
-                         gpu::fragment_pointer(
-                             as + (a_by_rows ? (wm + i * 16) * lda + k : k * lda + wm + i * 16)),
-                         lda);
+        load_matrix_sync(
+            fa[i],
+            gpu::fragment_pointer(as + (a_by_rows ? (wm + i * 16) * la + k : k * la + wm + i * 16)),
+            la);
         if constexpr (std::is_same_v<T, float>) round_to_tf32(fa[i]);
       }
 #pragma unroll
-      for (int j = 0; j < columns; ++j) {
-        load_matrix_sync(fb[j],
-                         gpu::fragment_pointer(
-                             bs + (b_by_rows ? k * ldb + wn + j * 16 : (wn + j * 16) * ldb + k)),
-                         ldb);
-        if constexpr (std::is_same_v<T, float>) round_to_tf32(fb[j]);
+      for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
+        fragment<matrix_b, 16, 16, kf, E, std::conditional_t<b_by_rows, row_major, col_major>> fb;
+        load_matrix_sync(
+            fb,
+            gpu::fragment_pointer(bs + (b_by_rows ? k * lb + wn + j * 16 : (wn + j * 16) * lb + k)),
+            lb);
+        if constexpr (std::is_same_v<T, float>) round_to_tf32(fb);
+#pragma unroll
+        for (int i = 0; i < rows; ++i) mma_sync(sum[i][j], fa[i], fb, sum[i][j]);
       }
-#pragma unroll
-      for (int i = 0; i < rows; ++i)
-#pragma unroll
-        for (int j = 0; j < columns; ++j) mma_sync(sum[i][j], fa[i], fb[j], sum[i][j]);
     }
   }
   gpu::copy_wait<0>();
@@ -217,32 +280,156 @@ __global__ void __launch_bounds__(tiles[tile].threads()) gemm_tensor(Gemm<T, Out
   // writes 8 of a row.
   constexpr int ld = 20;
   const Shared<float> stage = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
-  Out* const c = g.c + in_c + part * g.split_stride;
+  const int64_t offset = at.c + part * g.split_stride;
 #pragma unroll
   for (int i = 0; i < rows; ++i)
 #pragma unroll
     for (int j = 0; j < columns; ++j) {
       store_matrix_sync(stage, sum[i][j], ld, mem_row_major);
-      const int r = gpu::lane() / 2, at = gpu::lane() % 2 * 8;
-      const int64_t row = m0 + wm + i * 16 + r, column = n0 + wn + j * 16 + at;
-      for (int e = 0; e < 8; ++e) {
-        float v = stage[r * ld + at + e];
-        if (g.bias && g.split == 1 && column + e < g.n) v += g.bias[column + e];
-        if (row < g.m && column + e < g.n) c[row * g.ldc + column + e] = Out(v);
+      const int r = gpu::lane() / 2, first_of_lane = gpu::lane() % 2 * 8;
+#pragma unroll
+      for (int h = 0; h < 8; h += 4) {
+        const auto four = gpu::load_as<gpu::Pack<float, 4>>(stage + (r * ld + first_of_lane + h));
+        float v[4] = {four.v[0], four.v[1], four.v[2], four.v[3]};
+        store_sums(g, offset, m0 + wm + i * 16 + r, n0 + wn + j * 16 + first_of_lane + h, v);
       }
       gpu::sync_warp();
     }
 }
 
-// c = sum over parts, in order, + bias. One thread per element.
-template <class Out>
-__global__ void gemm_add_parts(const float* parts, int split, int64_t stride, const float* bias,
-                               int64_t n, int64_t count, Out* c) {
-  const int64_t i = int64_t(gpu::block().x) * gpu::block_size().x + gpu::thread().x;
-  if (i >= count) return;
-  float sum = parts[i];
-  for (int s = 1; s < split; ++s) sum += parts[s * stride + i];
-  c[i] = Out(bias ? sum + bias[i % n] : sum);
+// c = sum over parts [split, batch, m, n], in order, + bias. Four elements of a row per thread.
+template <class T, class A>
+__global__ void gemm_add_parts(const A* parts, int split, Gemm<T> g, int64_t batches) {
+  const int64_t across = ceil_div(g.n, 4), quads = batches * g.m * across;
+  const int64_t all = gpu::all_threads();
+  for (int64_t i = gpu::global_thread(); i < quads; i += all) {
+    const int64_t column = i % across * 4, row = i / across % g.m, index = i / across / g.m;
+    A v[4] = {};
+    for (int e = 0; e < 4 && column + e < g.n; ++e) {
+      const A* const p = parts + (index * g.m + row) * g.n + column + e;
+      for (int s = 0; s < split; ++s) v[e] += p[s * batches * g.m * g.n];
+    }
+    store_sums(g, g.batch.find(index).c, row, column, v);
+  }
+}
+
+// --- exact arithmetic: f32 or f64 operands of any strides ---
+
+template <class T>
+constexpr int exact_step = 64 / int(sizeof(T));  // what a step advances k by
+template <class T>
+constexpr size_t exact_shared_bytes(const Tile& t) {
+  return 2 * size_t(exact_step<T>) * size_t(t.m + 4 + t.n + 4) * sizeof(T);
+}
+
+// A block of 256 threads computes a tile of c, each thread m/16 x n/16 of it in groups of four.
+// Slices of a and b go through registers to two turns of shared memory, lines of k, so that a
+// thread reads four neighbours at once. Grid as gemm_tensor's.
+template <class T, int tile>
+__global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
+  constexpr Tile t = tiles[tile];
+  constexpr int bk = exact_step<T>, la = t.m + 4, lb = t.n + 4, turn = bk * (la + lb);
+  constexpr int loads_a = t.m * bk / 256, loads_b = t.n * bk / 256;
+  constexpr int rows = t.m / 64, columns = t.n / 64;  // groups of four per thread
+  const Shared<T> shared = gpu::shared_memory<T>();
+  const int id = int(gpu::thread().x), down = id / 16 * 4, right = id % 16 * 4;
+
+  const int64_t across = ceil_div(g.n, t.n);
+  const int64_t m0 = gpu::block().x / across * t.m, n0 = gpu::block().x % across * t.n;
+  const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
+  const T *const a = g.a + at.a, *const b = g.b + at.b;
+  const int64_t steps_in_all = ceil_div(g.k, bk), part = int64_t(gpu::block().y);
+  const int64_t begin = steps_in_all * part / g.split, end = steps_in_all * (part + 1) / g.split;
+
+  // Neighbouring threads load along the dense dimension of their operand.
+  const bool a_along_k = g.a_right == 1, b_along_k = g.b_down == 1 && g.b_right != 1;
+  const auto place = [&](int i, int lines, bool along_k, int& line, int& k) {
+    const int e = i * 256 + id;
+    line = along_k ? e / bk : e % lines;
+    k = along_k ? e % bk : e / lines;
+  };
+  T next_a[loads_a], next_b[loads_b];
+  const auto fetch = [&](int64_t step) {
+#pragma unroll
+    for (int i = 0; i < loads_a; ++i) {
+      int line, k;
+      place(i, t.m, a_along_k, line, k);
+      const int64_t row = m0 + line, depth = step * bk + k;
+      next_a[i] = row < g.m && depth < g.k ? a[row * g.a_down + depth * g.a_right] : T(0);
+    }
+#pragma unroll
+    for (int i = 0; i < loads_b; ++i) {
+      int line, k;
+      place(i, t.n, b_along_k, line, k);
+      const int64_t column = n0 + line, depth = step * bk + k;
+      next_b[i] = column < g.n && depth < g.k ? b[depth * g.b_down + column * g.b_right] : T(0);
+    }
+  };
+  const auto put = [&](int which) {
+    const Shared<T> as = shared + which * turn, bs = as + bk * la;
+#pragma unroll
+    for (int i = 0; i < loads_a; ++i) {
+      int line, k;
+      place(i, t.m, a_along_k, line, k);
+      as[k * la + line] = next_a[i];
+    }
+#pragma unroll
+    for (int i = 0; i < loads_b; ++i) {
+      int line, k;
+      place(i, t.n, b_along_k, line, k);
+      bs[k * lb + line] = next_b[i];
+    }
+  };
+
+  T sum[rows][4][columns][4] = {};
+  if (begin < end) {
+    fetch(begin);
+    put(0);
+  }
+  for (int64_t step = begin; step < end; ++step) {
+    gpu::sync_block();
+    const int which = int((step - begin) & 1);
+    if (step + 1 < end) fetch(step + 1);
+    const Shared<T> as = shared + which * turn, bs = as + bk * la;
+    constexpr int pack = 16 / int(sizeof(T));
+#pragma unroll
+    for (int k = 0; k < bk; ++k) {
+      T x[rows][4], y[columns][4];
+#pragma unroll
+      for (int i = 0; i < rows; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; e += pack) {
+          const auto v = gpu::load_as<gpu::Pack<T, pack>>(as + (k * la + i * 64 + down + e));
+#pragma unroll
+          for (int f = 0; f < pack; ++f) x[i][e + f] = v.v[f];
+        }
+#pragma unroll
+      for (int j = 0; j < columns; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; e += pack) {
+          const auto v = gpu::load_as<gpu::Pack<T, pack>>(bs + (k * lb + j * 64 + right + e));
+#pragma unroll
+          for (int f = 0; f < pack; ++f) y[j][e + f] = v.v[f];
+        }
+#pragma unroll
+      for (int i = 0; i < rows; ++i)
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+#pragma unroll
+          for (int j = 0; j < columns; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sum[i][p][j][q] += x[i][p] * y[j][q];
+    }
+    if (step + 1 < end) put(1 - which);
+  }
+#pragma unroll
+  for (int i = 0; i < rows; ++i)
+#pragma unroll
+    for (int p = 0; p < 4; ++p)
+#pragma unroll
+      for (int j = 0; j < columns; ++j)
+        store_sums(g, at.c + part * g.split_stride, m0 + i * 64 + down + p, n0 + j * 64 + right,
+                   sum[i][p][j]);
 }
 
 }  // namespace mixtape::kernels::cuda

@@ -14,6 +14,7 @@ inline void on_device(const std::function<void(Launch&)>& body) {
 }
 
 namespace cuda {
+void gemm(Launch&, In a, In b, In bias, Out c);
 void convert(Launch&, In x, Out y);
 void fill(Launch&, double value, Out y);
 void arange(Launch&, double start, double step, Out y);

@@ -1,0 +1,11 @@
+#pragma once
+// The product by a plan of one's choice, for tests and measurements; gemm() chooses one.
+
+#include "kernels/cuda/gemm_plan.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+
+void gemm(Launch& launch, In a, In b, In bias, Out c, const GemmPlan& plan);
+
+}  // namespace mixtape::kernels::cuda
