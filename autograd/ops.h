@@ -16,14 +16,17 @@ namespace mixtape {
 using Dims = std::vector<int>;  // which dimensions; empty means all
 
 // --- creation (not differentiable) ---
-Tensor empty(const Shape& shape, DType dtype = f32, Device device = {});  // uninitialised
-Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
-Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {});
-Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
-Tensor arange(double start, double stop, double step = 1, DType dtype = i64, Device device = {});
+Tensor empty(const Shape& shape, DType dtype = f32,
+             Device device = DefaultDevice::current());  // uninitialised
+Tensor full(const Shape& shape, double value, DType dtype = f32,
+            Device device = DefaultDevice::current());
+Tensor zeros(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
+Tensor ones(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
+Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
+              Device device = DefaultDevice::current());
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
-                Device device = {});  // n numbers, both ends included
-Tensor eye(int64_t n, DType dtype = f32, Device device = {});
+                Device device = DefaultDevice::current());  // n numbers, both ends included
+Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor empty_like(const Tensor& x);
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
@@ -33,14 +36,18 @@ Tensor randn_like(const Tensor& x);
 // A copy of shape.size() elements in row-major order, on the CPU, of T's dtype.
 template <class T>
 Tensor from_data(const T* data, const Shape& shape);
-Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});  // [0, 1)
-Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32, Device device = {});
+Tensor rand(const Shape& shape, DType dtype = f32,
+            Device device = DefaultDevice::current());  // [0, 1)
+Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
+               Device device = DefaultDevice::current());
 Tensor randn(const Shape& shape, DType dtype = f32,
-             Device device = {});  // mean 0, standard deviation 1
-Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32, Device device = {});
+             Device device = DefaultDevice::current());  // mean 0, standard deviation 1
+Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
+              Device device = DefaultDevice::current());
 Tensor randint(int64_t low, int64_t high, const Shape& shape,
-               Device device = {});              // i64 in [low, high)
-Tensor randperm(int64_t n, Device device = {});  // i64: 0..n-1 in random order
+               Device device = DefaultDevice::current());  // i64 in [low, high)
+Tensor randperm(int64_t n,
+                Device device = DefaultDevice::current());  // i64: 0..n-1 in random order
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
 // --- dtype and place ---

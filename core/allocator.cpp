@@ -5,15 +5,18 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/stream.h"
 
 #ifdef __has_feature
 #define MIXTAPE_ASAN __has_feature(address_sanitizer)
@@ -34,14 +37,20 @@ constexpr size_t huge_page = size_t{2} << 20;
 constexpr size_t largest = size_t{1} << 47;  // the address space
 
 // The only two functions that know where a device's memory comes from.
-void* system_allocate(size_t bytes) noexcept {
+void* system_allocate(size_t bytes, Device device) noexcept {
+  if (!device.is_cpu()) return runtime::allocate(bytes, device.index);
   void* block = nullptr;
   const bool huge = bytes >= huge_page;
   if (posix_memalign(&block, huge ? huge_page : alignment, bytes) != 0) return nullptr;
   if (huge) madvise(block, bytes, MADV_HUGEPAGE);  // a wish: failure costs only speed
   return block;
 }
-void system_release(void* block) noexcept { std::free(block); }
+void system_release(void* block, Device device) noexcept {
+  if (device.is_cpu())
+    std::free(block);
+  else
+    runtime::release(block, device.index);
+}
 
 // Under AddressSanitizer, a block in a free list is as forbidden to touch as a freed one.
 void forbid([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
@@ -82,14 +91,19 @@ struct SizeClass {
 static_assert(SizeClass::of(512).index == 7 && SizeClass::of(513).index == 8);
 static_assert(SizeClass::of(1024).index == 15 && SizeClass::of(1025).index == 16);
 
+// The memory of one device. Free blocks lie on shelves, one for each stream.
 class Pool {
  public:
-  void* allocate(size_t bytes, Device device) {
+  explicit Pool(Device device) : device_(device) {}
+
+  void* allocate(size_t bytes, int stream) {
     const bool possible = bytes <= largest;
     const SizeClass size = SizeClass::of(possible ? bytes : largest);
     {
       const std::lock_guard lock(lock_);
-      std::vector<void*>& free = classes_[size.index].free;
+      if (stream >= 0 && !shelves_[size_t(stream)])
+        shelves_[size_t(stream)] = std::make_unique<Shelf>();
+      std::vector<void*>& free = shelf(stream)[size.index].free;
       if (!free.empty()) {
         void* block = free.back();
         free.pop_back();
@@ -98,39 +112,42 @@ class Pool {
         return block;
       }
     }
-    void* block = possible ? system_allocate(size.bytes) : nullptr;
+    void* block = possible ? system_allocate(size.bytes, device_) : nullptr;
     if (!block) {
       empty_cache();
-      if (possible) block = system_allocate(size.bytes);
+      if (possible) block = system_allocate(size.bytes, device_);
     }
-    if (!block) out_of_memory(bytes, device);
-    adopt(block, size, bytes);
+    if (!block) out_of_memory(bytes);
+    adopt(block, size, bytes, stream);
     return block;
   }
 
-  void release(void* block, size_t bytes) noexcept {
+  void release(void* block, size_t bytes, int stream) noexcept {
     const SizeClass size = SizeClass::of(bytes);
     forbid(block, size.bytes);
     const std::lock_guard lock(lock_);
-    classes_[size.index].free.push_back(block);  // never grows: adopt() made room
+    shelf(stream)[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);
   }
 
   void empty_cache() noexcept {
-    for (size_t i = 0; i < classes; ++i) {
-      for (;;) {
-        void* block = nullptr;
-        {
-          const std::lock_guard lock(lock_);
-          Class& c = classes_[i];
-          if (c.free.empty()) break;
-          block = c.free.back();
-          c.free.pop_back();
-          --c.blocks;
-          stats_.reserved -= static_cast<int64_t>(c.bytes);
-          permit(block, c.bytes);
+    for (int stream = -1; stream < max_streams; ++stream) {
+      if (stream >= 0 && !shelves_[size_t(stream)]) continue;
+      for (size_t i = 0; i < classes; ++i) {
+        for (;;) {
+          void* block = nullptr;
+          {
+            const std::lock_guard lock(lock_);
+            Class& c = shelf(stream)[i];
+            if (c.free.empty()) break;
+            block = c.free.back();
+            c.free.pop_back();
+            --c.blocks;
+            stats_.reserved -= static_cast<int64_t>(c.bytes);
+            permit(block, c.bytes);
+          }
+          system_release(block, device_);
         }
-        system_release(block);
       }
     }
   }
@@ -151,6 +168,11 @@ class Pool {
     size_t blocks = 0;  // free or in use
     size_t bytes = 0;
   };
+  using Shelf = std::array<Class, classes>;
+
+  Shelf& shelf(int stream) {
+    return stream < 0 ? without_stream_ : *shelves_[static_cast<size_t>(stream)];
+  }
 
   void count(size_t bytes) {
     stats_.in_use += static_cast<int64_t>(bytes);
@@ -159,9 +181,9 @@ class Pool {
   }
 
   // Enters a new block in the books, with room to take it back.
-  void adopt(void* block, SizeClass size, size_t bytes) {
+  void adopt(void* block, SizeClass size, size_t bytes, int stream) {
     const std::lock_guard lock(lock_);
-    Class& c = classes_[size.index];
+    Class& c = shelf(stream)[size.index];
     if (c.free.capacity() <= c.blocks) c.free.reserve(2 * c.blocks + 8);
     ++c.blocks;
     c.bytes = size.bytes;
@@ -172,40 +194,47 @@ class Pool {
     permit(block, bytes);
   }
 
-  [[noreturn]] void out_of_memory(size_t bytes, Device device) {
+  [[noreturn]] void out_of_memory(size_t bytes) {
     const MemoryStats now = stats();
-    fail("out of memory on {}: {} bytes requested, {} in use, {} reserved, {} at peak", device,
+    fail("out of memory on {}: {} bytes requested, {} in use, {} reserved, {} at peak", device_,
          bytes, now.in_use, now.reserved, now.peak);
   }
 
+  const Device device_;
   SpinLock lock_;
-  Class classes_[classes];
+  Shelf without_stream_;
+  std::array<std::unique_ptr<Shelf>, max_streams> shelves_;
   MemoryStats stats_;
 };
 
 // Never destroyed, since tensors may outlive any static.
 constinit std::atomic<Pool*> cpu_pool{nullptr};
+constinit std::array<std::atomic<Pool*>, runtime::max_devices> device_pools{};
 
-Pool& first_use() {
+Pool& first_use(std::atomic<Pool*>& pool, Device device) {
+  device.require();
   Pool* none = nullptr;
-  Pool* const mine = new Pool;
-  if (cpu_pool.compare_exchange_strong(none, mine)) return *mine;
+  Pool* const mine = new Pool(device);
+  if (pool.compare_exchange_strong(none, mine)) return *mine;
   delete mine;
   return *none;
 }
 
 Pool& pool(Device device) {
-  if (!device.is_cpu()) [[unlikely]]
-    fail("this program has no device {}", device);
-  Pool* const cpu = cpu_pool.load(std::memory_order_acquire);
-  return cpu ? *cpu : first_use();
+  if (device.index >= runtime::max_devices) [[unlikely]]
+    device.require();  // throws
+  auto& slot = device.is_cpu() ? cpu_pool : device_pools[size_t(device.index)];
+  Pool* const made = slot.load(std::memory_order_acquire);
+  return made ? *made : first_use(slot, device);
 }
 
 }  // namespace
 
-void* allocate(size_t bytes, Device device) { return pool(device).allocate(bytes, device); }
-void release(void* block, size_t bytes, Device device) noexcept {
-  pool(device).release(block, bytes);
+void* allocate(size_t bytes, Device device, int stream) {
+  return pool(device).allocate(bytes, stream);
+}
+void release(void* block, size_t bytes, Device device, int stream) noexcept {
+  pool(device).release(block, bytes, stream);
 }
 MemoryStats memory_stats(Device device) { return pool(device).stats(); }
 void reset_peak(Device device) { pool(device).reset_peak(); }

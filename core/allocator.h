@@ -10,11 +10,13 @@
 
 namespace mixtape {
 
-// 64-byte aligned, uninitialised. Zero bytes give a valid, distinct pointer. Throws Error with
-// requested, in use, reserved and peak bytes when the system has no more, after one retry on an
-// emptied cache.
-void* allocate(size_t bytes, Device device);
-void release(void* block, size_t bytes, Device device) noexcept;
+// 64-byte aligned (256 on a device), uninitialised. Zero bytes give a valid, distinct pointer.
+// Throws Error with requested, in use, reserved and peak bytes when the system has no more, after
+// one retry on an emptied cache. On a device, a block belongs to a stream (its number; see
+// core/stream.h): one that was released goes to the next who asks on that stream, whose work comes
+// later.
+void* allocate(size_t bytes, Device device, int stream = -1);
+void release(void* block, size_t bytes, Device device, int stream = -1) noexcept;
 
 struct MemoryStats {
   int64_t in_use = 0;        // bytes held by live blocks

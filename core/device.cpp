@@ -1,13 +1,27 @@
-// Names and abilities of devices. Without CUDA in the build there is one: the CPU.
+// Names and abilities of devices.
 #include "core/device.h"
 
 #include <charconv>
 
 #include "core/check.h"
+#include "core/runtime.h"
 
 namespace mixtape {
 
-Device Device::best() { return cpu(); }
+Device Device::best() { return runtime::device_count() > 0 ? cuda() : cpu(); }
+
+void Device::require() const {
+  const int count = is_cpu() ? index + 1 : runtime::device_count();
+  if (index < count) [[likely]]
+    return;
+  if (count == 0) fail("there is no device {}: {}", to_string(), runtime::no_device_reason());
+  fail("there is no device {}: this machine has {}, from cuda:0 on", to_string(), count);
+}
+
+DefaultDevice::DefaultDevice(Device device) : outer_(current_) {
+  device.require();
+  current_ = device;
+}
 
 Device Device::parse(std::string_view text) {
   constexpr std::string_view prefix = "cuda:";

@@ -20,12 +20,29 @@ struct Device {
   static Device best();  // the first CUDA device, or the CPU where there is none
   static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"
 
+  void require() const;  // throws Error if this machine has no such device
   bool is_cpu() const { return type == DeviceType::cpu; }
   // Whether arithmetic in `t` is at least as fast as in f32 on this device.
   bool supports_fast(DType t) const;
   std::string to_string() const;  // "cpu", "cuda:0"
 
   friend bool operator==(const Device&, const Device&) = default;
+};
+
+// Where tensors are made when nothing else is said: the CPU, but while one of these is alive, that
+// device, on this thread. The innermost counts.
+class DefaultDevice {
+ public:
+  explicit DefaultDevice(Device device);  // throws Error if there is no such device
+  ~DefaultDevice() { current_ = outer_; }
+  DefaultDevice(const DefaultDevice&) = delete;
+  DefaultDevice& operator=(const DefaultDevice&) = delete;
+
+  static Device current() { return current_; }
+
+ private:
+  static inline thread_local constinit Device current_ = {};
+  Device outer_;
 };
 
 }  // namespace mixtape

@@ -186,7 +186,9 @@ class Page {
 
 std::string to_string(const Tensor& x) {
   if (!x) return "no tensor";
-  return fmt::format("{}\n{} {}", x.numel() == 0 ? "[]" : Page(x).text(), x.dtype(), x.shape());
+  const Tensor here = x.copied_to(Device::cpu());
+  return fmt::format("{}\n{} {}{}", x.numel() == 0 ? "[]" : Page(here).text(), x.dtype(), x.shape(),
+                     x.device().is_cpu() ? "" : " on " + x.device().to_string());
 }
 
 }  // namespace mixtape

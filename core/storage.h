@@ -8,17 +8,21 @@
 #include <memory>
 
 #include "core/allocator.h"
+#include "core/stream.h"
 
 namespace mixtape {
 
 class Storage {
  public:
-  Storage(size_t bytes, Device device)
-      : data_(bytes <= sizeof few_ && device.is_cpu() ? few_ : allocate(bytes, device)),
-        bytes_(bytes),
-        device_(device) {}
+  Storage(size_t bytes, Device device) : data_(nullptr), bytes_(bytes), device_(device) {
+    if (!device.is_cpu()) stream_ = Stream::current(device).number;
+    last_.store(stream_, std::memory_order_relaxed);
+    data_ = bytes <= sizeof few_ && device.is_cpu() ? few_ : allocate(bytes, device, stream_);
+  }
   ~Storage() {
-    if (data_ != few_) release(data_, bytes_, device_);
+    if (data_ == few_) return;
+    if (used_.load(std::memory_order_relaxed) != 0) collect();
+    release(data_, bytes_, device_, stream_);
   }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -36,17 +40,29 @@ class Storage {
     }
     return mine;
   }
+  // Before this thread queues work on the bytes: if another thread's stream used them last, this
+  // one's waits for what that has queued so far.
+  void touch() {
+    if (!device_.is_cpu() && Stream::current(device_).number != last_.load()) [[unlikely]]
+      hand_over();
+  }
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   // (Not an atomic addition: threads that write to one tensor at once race for its bytes anyway.)
   void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
 
  private:
+  void hand_over();
+  void collect() noexcept;  // before the bytes are used again: waits for all streams that used them
+
   static inline std::atomic<uint64_t> next_id_{1};
 
   alignas(64) unsigned char few_[64];
   void* data_;
   size_t bytes_;
   Device device_;
+  int stream_ = -1;                // whose memory it is
+  std::atomic<int> last_{-1};      // who used it last
+  std::atomic<uint64_t> used_{0};  // one bit for each other stream that ever did
   mutable std::atomic<uint64_t> id_{0};
   std::atomic<uint64_t> version_{0};
 };

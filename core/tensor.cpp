@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "core/recycle.h"
+#include "core/stream.h"
 
 namespace mixtape {
 namespace {
@@ -31,6 +33,16 @@ T convert(double value) {
           "{} does not fit {}", value, dtype_of<T>());
   }
   return static_cast<T>(value);
+}
+
+// The first and the last element that a layout sees, counted from where it is applied.
+std::pair<int64_t, int64_t> reach(const Layout& layout) {
+  int64_t first = layout.offset, last = layout.offset;
+  for (int d = 0; d < layout.rank(); ++d) {
+    const int64_t far = (layout.shape.dim[d] - 1) * layout.strides.dim[d];
+    (far < 0 ? first : last) += far;
+  }
+  return {first, last};
 }
 
 void check_index(int64_t i, const Shape& shape) {
@@ -61,27 +73,39 @@ double Tensor::item() const {
   return at(0);
 }
 
+void* Tensor::host() const {
+  if (!device().is_cpu()) [[unlikely]]
+    fail("the host cannot reach a tensor on {}; bring it with .to(Device::cpu())", device());
+  return raw();
+}
+
 double Tensor::at(int64_t i) const {
   check_index(i, shape());
   return visit(dtype(), [&]<class T>() {
-    return static_cast<double>(static_cast<const T*>(raw())[layout().at(i)]);
+    const T* const p = static_cast<const T*>(raw()) + layout().at(i);
+    if (device().is_cpu()) return static_cast<double>(*p);
+    T value;
+    impl_->storage->touch();
+    copy_bytes(&value, Device::cpu(), p, device(), sizeof value);
+    return static_cast<double>(value);
   });
 }
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
-  visit(dtype(), [&]<class T>() { static_cast<T*>(raw())[layout().at(i)] = convert<T>(value); });
+  visit(dtype(), [&]<class T>() {
+    T* const p = static_cast<T*>(raw()) + layout().at(i);
+    const T converted = convert<T>(value);
+    impl_->storage->touch();
+    copy_bytes(p, device(), &converted, Device::cpu(), sizeof converted);
+  });
   impl_->storage->bump_version();
 }
 
 Tensor Tensor::detach() const { return made(impl_->storage, impl_->view); }
 
 Tensor Tensor::with_layout(const Layout& layout) const {
-  int64_t first = layout.offset, last = layout.offset;
-  for (int d = 0; d < layout.rank(); ++d) {
-    const int64_t reach = (layout.shape.dim[d] - 1) * layout.strides.dim[d];
-    (reach < 0 ? first : last) += reach;
-  }
+  const auto [first, last] = reach(layout);
   const int64_t before = offset();
   const int64_t stored = static_cast<int64_t>(impl_->storage->bytes() / size_of(dtype()));
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
@@ -89,6 +113,19 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   View view{static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())), dtype(), layout};
   view.layout.offset = 0;
   return made(impl_->storage, view);
+}
+
+Tensor Tensor::copied_to(Device where) const {
+  if (where == device()) return *this;
+  const auto [first, last] = reach(layout());
+  const Tensor copy({numel() == 0 ? 0 : last - first + 1}, dtype(), where);
+  impl_->storage->touch();
+  const auto size = int64_t(size_of(dtype()));
+  copy_bytes(copy.raw(), where, static_cast<const char*>(raw()) + first * size, device(),
+             size_t(copy.numel() * size));
+  Layout there = layout();
+  there.offset = -first;
+  return copy.with_layout(there);
 }
 
 void Tensor::set_data(const Tensor& other) const {
@@ -129,13 +166,13 @@ void Tensor::set_grad(const Tensor& g) const {
 }
 
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
-  Tensor out(shape, dtype);
   check(static_cast<int64_t>(values.size()) == shape.size(),
         "{} values for the shape {}, which needs {}", values.size(), shape, shape.size());
+  const Tensor out(shape, dtype, Device::cpu());
   visit(dtype, [&]<class T>() {
     std::transform(values.begin(), values.end(), out.data<T>(), convert<T>);
   });
-  return out;
+  return out.copied_to(DefaultDevice::current());
 }
 
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype) {
@@ -143,9 +180,10 @@ Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtyp
 }
 
 std::vector<double> to_vector(const Tensor& x) {
+  const Tensor here = x.copied_to(Device::cpu());
   std::vector<double> out(static_cast<size_t>(x.numel()));
   visit(x.dtype(), [&]<class T>() {
-    const T* data = static_cast<const T*>(x.raw());
+    const T* data = static_cast<const T*>(here.raw());
     for (size_t i = 0; i < out.size(); ++i)
       out[i] = static_cast<double>(data[x.layout().at(static_cast<int64_t>(i))]);
   });

@@ -19,8 +19,9 @@ struct BackwardOptions;  // defined in autograd/tape.h
 
 class Tensor {
  public:
-  Tensor() = default;                                           // no tensor: `if (t)` is false
-  Tensor(const Shape& shape, DType dtype, Device device = {});  // uninitialised
+  Tensor() = default;  // no tensor: `if (t)` is false
+  Tensor(const Shape& shape, DType dtype,
+         Device device = DefaultDevice::current());  // uninitialised
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->view.layout.shape; }
@@ -33,20 +34,25 @@ class Tensor {
   Device device() const { return impl_->storage->device(); }
   bool is_contiguous() const { return layout().is_contiguous(); }
 
-  // The first element. Throws Error if T is not the element type of dtype().
+  // The first element. Throws Error if T is not the element type of dtype(), or on a device.
   template <class T>
   T* data() const {
     require_dtype(dtype_of<T>());
-    return static_cast<T*>(raw());
+    return static_cast<T*>(host());
   }
-  void* raw() const { return impl_->view.data; }
+  void* raw() const { return impl_->view.data; }  // on its device
+  void* host() const;  // the same, for the host to read and write; throws Error on a device
   // Elements of the storage before the first.
   int64_t offset() const {
     return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) /
            int64_t(size_of(dtype()));
   }
   // No tensor is the View of an absent input.
-  operator const View&() const { return impl_ ? impl_->view : absent; }
+  operator const View&() const {
+    if (!impl_) return absent;
+    impl_->storage->touch();
+    return impl_->view;
+  }
   double item() const;  // the only element, as a double; throws Error if there are more
   double at(
       int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
@@ -55,6 +61,9 @@ class Tensor {
   Tensor detach() const;  // the same data without history
   // The same storage seen otherwise, from this tensor's first element on, without history.
   Tensor with_layout(const Layout&) const;
+  // The same elements on another device, in the same layout, without history; itself if it is
+  // there.
+  Tensor copied_to(Device where) const;
   const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
   uint64_t version() const { return impl_->storage->version(); }
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
@@ -129,7 +138,7 @@ class WeakTensor {
   std::weak_ptr<Tensor::Impl> impl_;
 };
 
-// A tensor on the CPU from values in row-major order. Throws Error if the count does not fit.
+// A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
 std::vector<double> to_vector(const Tensor& x);  // row-major

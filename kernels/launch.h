@@ -4,6 +4,7 @@
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"
+#include "core/stream.h"
 #include "core/tf32.h"
 #include "core/view.h"
 
@@ -11,9 +12,15 @@ namespace mixtape::kernels {
 
 class Launch {
  public:
-  explicit Launch(Device device) : device(device) {}
+  explicit Launch(Device device) : device(device) {
+    if (device.is_cpu()) return;
+    const Stream& mine = Stream::current(device);
+    number_ = mine.number;
+    stream = mine.handle;
+    runtime::select(device.index);
+  }
   ~Launch() {
-    for (const Block& b : blocks_) release(b.data, b.bytes, device);
+    for (const Block& b : blocks_) release(b.data, b.bytes, device, number_);
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -22,7 +29,7 @@ class Launch {
   template <class T>
   T* scratch(int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    return static_cast<T*>(blocks_.push_back({allocate(bytes, device), bytes}).data);
+    return static_cast<T*>(blocks_.push_back({allocate(bytes, device, number_), bytes}).data);
   }
 
   const Device device;
@@ -34,6 +41,7 @@ class Launch {
     void* data;
     size_t bytes;
   };
+  int number_ = -1;  // of the stream
   InlineVector<Block, 4> blocks_;
 };
 

@@ -1,4 +1,5 @@
 // core without the layers above it: tensors as handles, random numbers, errors, names.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -83,7 +84,11 @@ TEST(Device, ParsesAndPrints) {
 }
 
 TEST(Device, MemoryOfOneThatIsMissingIsAnError) {
-  EXPECT_EQ(error([] { Tensor({2}, f32, Device::cuda(7)); }), "this program has no device cuda:7");
+  const std::string missing = error([] { Tensor({2}, f32, Device::cuda(7)); });
+  EXPECT_THAT(missing, testing::StartsWith("there is no device cuda:7: "));
+  EXPECT_EQ(error([] { memory_stats(Device::cuda(700)); }).substr(0, 30),
+            "there is no device cuda:700: t");
+  EXPECT_EQ(error([] { DefaultDevice on(Device::cuda(7)); }), missing);
 }
 
 TEST(Philox, AgreesWithRandom123) {

@@ -72,6 +72,13 @@ struct Clone {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
 };
 
+struct ToDevice {
+  static constexpr OpInfo info{"to_device"};
+  static constexpr bool moves_only = true;
+  static Tensor forward(Ctx&, const Tensor& x, Device where) { return x.copied_to(where); }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) { return {dy.to(ctx.device())}; }
+};
+
 }  // namespace
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
@@ -94,8 +101,7 @@ Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return mixtape::clone(*this); }
 Tensor Tensor::contiguous() const { return mixtape::contiguous(*this); }
 Tensor Tensor::to(Device where) const {
-  if (where == device()) return *this;
-  fail("moving a tensor from {} to {}: this build has no CUDA device", device(), where);
+  return where == device() ? *this : call<ToDevice>(mixtape::contiguous(*this), where);
 }
 
 }  // namespace mixtape

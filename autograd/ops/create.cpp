@@ -52,10 +52,10 @@ Tensor full_like(const Tensor& x, double value) {
 
 template <class T>
 Tensor from_data(const T* data, const Shape& shape) {
-  Tensor y(shape, dtype_of<T>());
+  Tensor y(shape, dtype_of<T>(), Device::cpu());
   check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
   std::copy_n(data, y.numel(), y.data<T>());
-  return y;
+  return y.copied_to(DefaultDevice::current());
 }
 template Tensor from_data(const double*, const Shape&);
 template Tensor from_data(const float*, const Shape&);
@@ -114,7 +114,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
 
 Tensor randperm(int64_t n, Device device) {
   check(n >= 0, "a permutation of {} elements", n);
-  Tensor y = arange(0, static_cast<double>(n));
+  Tensor y = arange(0, static_cast<double>(n), 1, i64, Device::cpu());
   int64_t* const p = y.data<int64_t>();
   Generator& g = generator();
   for (int64_t i = n - 1; i > 0; --i) std::swap(p[i], p[g.below(i + 1)]);  // Fisher and Yates

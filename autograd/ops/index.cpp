@@ -227,7 +227,8 @@ IndexRange index_range(const Tensor& index) {
   const Tensor bounds({2}, i64, index.device());
   kernels::Launch launch(index.device());
   kernels::bounds(launch, index, bounds);
-  return {bounds.data<int64_t>()[0], bounds.data<int64_t>()[1]};
+  const std::vector<double> both = to_vector(bounds);
+  return {int64_t(both[0]), int64_t(both[1])};
 }
 
 Tensor pick(const Tensor& x, int dim, const Tensor& index) {

@@ -80,7 +80,7 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
   const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
   check(mode == PadMode::Replicate ? n > 0 : left <= most && right <= most,
         "margins of {} and {} elements from within {}", left, right, n);
-  const Tensor index({left + n + right}, i64);
+  const Tensor index({left + n + right}, i64, Device::cpu());
   int64_t* to = index.data<int64_t>();
   for (int64_t i = -left; i < n + right; ++i)
     *to++ = i >= 0 && i < n              ? i

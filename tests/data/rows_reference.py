@@ -111,6 +111,7 @@ ROWS = {
     "masked_fill": lambda x, mask: x.masked_fill(mask, -7),
     "cast": lambda x: x.float().double(),
     "cast_to_integer": lambda x: x.int(),
+    "to_device": lambda x: x.clone(),
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
     "elu": lambda x: F.elu(x, 1.5),
     "log_sigmoid": F.logsigmoid,

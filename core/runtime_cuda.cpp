@@ -1,0 +1,140 @@
+// The runtime of CUDA. Errors of the driver become Errors; a missing driver is no device.
+#include "core/runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <array>
+#include <mutex>
+
+#include "core/check.h"
+
+namespace mixtape::runtime {
+namespace {
+
+void require(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  cudaGetLastError();  // what can be forgotten is
+  fail("CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+struct Devices {
+  int count = 0;
+  std::string reason;
+  std::array<Properties, max_devices> properties;
+
+  Devices() {
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) {
+      count = 0;
+      cudaGetLastError();
+      reason = std::string("no CUDA device: ") + cudaGetErrorString(code);
+    } else if (count == 0) {
+      reason = "no CUDA device";
+    }
+    count = std::min(count, max_devices);
+    for (int i = 0; i < count; ++i) {
+      cudaDeviceProp p{};
+      require(cudaGetDeviceProperties(&p, i), "reading a device's properties");
+      properties[size_t(i)] = {p.name, p.major, p.minor, p.multiProcessorCount,
+                               int64_t(p.totalGlobalMem)};
+    }
+  }
+  static const Devices& all() {
+    static const Devices devices;
+    return devices;
+  }
+};
+
+cudaStream_t stream_of(Handle h) { return static_cast<cudaStream_t>(h); }
+cudaEvent_t event_of(Mark m) { return static_cast<cudaEvent_t>(m); }
+
+}  // namespace
+
+void select(int device) { require(cudaSetDevice(device), "selecting a device"); }
+
+int device_count() { return Devices::all().count; }
+std::string no_device_reason() { return Devices::all().reason; }
+const Properties& properties(int device) {
+  check(device < device_count(), "there is no device {}", device);
+  return Devices::all().properties[size_t(device)];
+}
+
+void* allocate(size_t bytes, int device) noexcept {
+  void* block = nullptr;
+  if (cudaSetDevice(device) != cudaSuccess || cudaMalloc(&block, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return block;
+}
+void release(void* block, int device) noexcept {
+  // (An error here is one of an earlier kernel, and shows at the next call that may throw.)
+  cudaSetDevice(device);
+  cudaFree(block);
+}
+void* allocate_pinned(size_t bytes) noexcept {
+  void* block = nullptr;
+  if (cudaMallocHost(&block, bytes) == cudaSuccess) return block;
+  cudaGetLastError();
+  return nullptr;
+}
+void release_pinned(void* block) noexcept { cudaFreeHost(block); }
+
+Handle create_stream(int device) {
+  select(device);
+  cudaStream_t stream = nullptr;
+  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  return stream;
+}
+void wait(Handle waiting, int device, Handle other, int other_device) {
+  const Mark mark = create_mark(other_device, false);
+  record(mark, other, other_device);
+  select(device);
+  const cudaError_t code = cudaStreamWaitEvent(stream_of(waiting), event_of(mark), 0);
+  destroy_mark(mark);  // the driver keeps what is still waited for
+  require(code, "ordering two streams");
+}
+void synchronize(Handle stream, int device) {
+  select(device);
+  require(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
+}
+void copy(void* to, const void* from, size_t bytes, Handle stream, int device) {
+  select(device);
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");
+}
+
+Mark create_mark(int device, bool timed) {
+  select(device);
+  cudaEvent_t event = nullptr;
+  require(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+          "creating an event");
+  return event;
+}
+void destroy_mark(Mark mark) noexcept { cudaEventDestroy(event_of(mark)); }
+void record(Mark mark, Handle stream, int device) {
+  select(device);
+  require(cudaEventRecord(event_of(mark), stream_of(stream)), "recording an event");
+}
+bool has_passed(Mark mark) {
+  const cudaError_t code = cudaEventQuery(event_of(mark));
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  require(code, "asking for an event");
+  return true;
+}
+void wait_for(Mark mark) { require(cudaEventSynchronize(event_of(mark)), "waiting for an event"); }
+double milliseconds_between(Mark first, Mark second) {
+  wait_for(first);
+  wait_for(second);
+  float ms = 0;
+  require(cudaEventElapsedTime(&ms, event_of(first), event_of(second)), "timing");
+  return ms;
+}
+
+void begin_range(const char* name) { nvtxRangePushA(name); }
+void end_range() { nvtxRangePop(); }
+
+}  // namespace mixtape::runtime

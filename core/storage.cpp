@@ -1,0 +1,20 @@
+// Bytes that move from one thread's stream to another's.
+#include "core/storage.h"
+
+#include <bit>
+
+namespace mixtape {
+
+void Storage::hand_over() {
+  const Stream& mine = Stream::current(device_);
+  if (mine.number != stream_) used_.fetch_or(uint64_t{1} << mine.number);
+  mine.wait_for(Stream::numbered(last_.exchange(mine.number)));
+}
+
+void Storage::collect() noexcept {
+  const Stream& owner = Stream::numbered(stream_);
+  for (uint64_t left = used_.load(); left != 0; left &= left - 1)
+    owner.wait_for(Stream::numbered(std::countr_zero(left)));
+}
+
+}  // namespace mixtape

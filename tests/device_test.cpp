@@ -1,0 +1,211 @@
+// Every op on a device gives what it gives on the CPU, values and gradients; and what is special
+// about devices: moving tensors, streams, memory, errors.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "autograd/call.h"
+#include "core/format.h"
+#include "core/stream.h"
+#include "tests/support/errors.h"
+#include "tests/support/op_cases.h"
+
+namespace mixtape {
+namespace {
+
+using test::error;
+using tests::OpCase;
+
+const Device device = Device::cuda();
+
+// Within `tolerance` of the largest finite magnitude.
+void expect_close(const Tensor& got, const Tensor& want, double tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  EXPECT_EQ(got.dtype(), want.dtype()) << what;
+  EXPECT_EQ(got.device(), device) << what;
+  const std::vector<double> x = to_vector(got), y = to_vector(want);
+  double scale = 1;
+  for (const double v : y)
+    if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
+  for (size_t i = 0; i < y.size(); ++i) {
+    const bool same = x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
+    EXPECT_TRUE(same || std::abs(x[i] - y[i]) <= tolerance * scale)
+        << what << ", element " << i << ": " << x[i] << ", the CPU has " << y[i];
+  }
+}
+
+struct Result {
+  Tensor y;
+  std::vector<Tensor> gradients;
+};
+
+// The row's value and gradients, its inputs made anew on the device.
+Result result(const OpCase& c, DType dtype, Device on, const std::vector<Shape>& shapes,
+              bool turned) {
+  std::vector<Tensor> inputs, leaves;
+  for (const Tensor& made : make_inputs(c, dtype, true, shapes)) {
+    // (A leaf is made of what has another order in memory.)
+    Tensor t = made.detach().to(on);
+    if (turned && t.rank() > 1) t = clone(transpose(t, 0, -1)), t = transpose(t, 0, -1);
+    t = t.detach();
+    if (made.requires_grad()) leaves.push_back(t.set_requires_grad());
+    inputs.push_back(t);
+  }
+  const Seed seed(5);
+  const DefaultDevice here(on);
+  Result r{c.run(inputs), {}};
+  if (r.y.requires_grad())
+    r.gradients = grad({r.y}, leaves, {.gradients = {tests::output_gradient(r.y)}});
+  return r;
+}
+
+struct OnDevice : testing::TestWithParam<OpCase> {
+  static void compare(DType dtype, double tolerance, const std::vector<Shape>& shapes,
+                      bool turned = false) {
+    const OpCase& c = GetParam();
+    const Result want = result(c, dtype, Device::cpu(), shapes, turned),
+                 got = result(c, dtype, device, shapes, turned);
+    const std::string what = fmt::format("{} in {}", c.name(), dtype);
+    expect_close(got.y, want.y, tolerance * c.tolerance, what);
+    ASSERT_EQ(got.gradients.size(), want.gradients.size());
+    for (size_t i = 0; i < want.gradients.size(); ++i)
+      expect_close(got.gradients[i], want.gradients[i], tolerance * c.tolerance,
+                   fmt::format("{}: gradient {}", what, i));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ops, OnDevice, testing::ValuesIn(tests::op_cases()),
+                         [](const auto& i) { return i.param.name(); });
+
+TEST_P(OnDevice, IsWhatItIsOnTheCpu) {
+  compare(f64, 1e-12, shapes(GetParam()));
+  compare(f32, 1e-5, shapes(GetParam()));
+}
+TEST_P(OnDevice, IsWhatItIsOnTheCpuInNarrowDtypes) {
+  if (!GetParam().narrow) return;
+  compare(f16, 2e-3, shapes(GetParam()));
+  compare(bf16, 1.6e-2, shapes(GetParam()));
+}
+TEST_P(OnDevice, TakesAnyStridesAndEmpties) {
+  compare(f32, 1e-5, shapes(GetParam()), true);
+  if (!GetParam().empty.empty()) compare(f32, 1e-5, GetParam().empty);
+}
+
+struct Edge : OnDevice {};
+INSTANTIATE_TEST_SUITE_P(Edges, Edge, testing::ValuesIn(tests::edge_cases()),
+                         [](const auto& i) { return i.param.name(); });
+TEST_P(Edge, IsWhatItIsOnTheCpu) { compare(f32, 1e-5, shapes(GetParam())); }
+
+TEST(Devices, TensorsMoveWithTheirHistory) {
+  const Tensor x = from({1, 2, 3, 4}, {2, 2}).set_requires_grad();
+  const Tensor there = x.to(device);
+  EXPECT_EQ(there.device(), device);
+  EXPECT_EQ(to_vector(there), to_vector(x));
+  sum(there * there.t()).backward();
+  EXPECT_EQ(x.grad().device(), Device::cpu());
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 6, 6, 8}));
+  EXPECT_TRUE(there.to(device).is_same(there));
+}
+
+TEST(Devices, AViewMovesWithoutTheRestOfItsStorage) {
+  const Tensor x = arange(0, 1000, 1, f32).reshape({10, 100});
+  const Tensor column = x.detach().with_layout(Layout({10}, {100}, 7)), there = column.to(device);
+  EXPECT_EQ(to_vector(there), to_vector(column));
+  EXPECT_EQ(there.storage()->bytes(), 40u);
+}
+
+TEST(Devices, ElementsAreReadAndWrittenFromTheHost) {
+  const Tensor x = zeros({2, 3}, bf16, device);
+  x.set(4, 2.5);
+  EXPECT_EQ(x.at(4), 2.5);
+  EXPECT_EQ(to_string(x), "[[0.  0.  0. ]\n [0.  2.5 0. ]]\nbf16 [2, 3] on cuda:0");
+}
+
+TEST(Devices, TheHostCannotReachIn) {
+  const Tensor x = zeros({2}, f32, device);
+  EXPECT_EQ(error([&] { x.data<float>(); }),
+            "the host cannot reach a tensor on cuda:0; bring it with .to(Device::cpu())");
+  EXPECT_EQ(error([&] { add(x, zeros({2})); }),
+            "add: inputs are on different devices: cuda:0 and cpu");
+}
+
+TEST(Devices, TheDefaultIsAScope) {
+  {
+    const DefaultDevice there(device);
+    EXPECT_EQ(zeros({2}).device(), device);
+    EXPECT_EQ(from({1}, {1}).device(), device);
+    {
+      const DefaultDevice here(Device::cpu());
+      EXPECT_EQ(ones({2}).device(), Device::cpu());
+    }
+    EXPECT_EQ(rand({2}).device(), device);
+  }
+  EXPECT_EQ(zeros({2}).device(), Device::cpu());
+}
+
+TEST(Devices, RandomNumbersAreThoseOfTheCpu) {
+  const auto drawn = [](Device on) {
+    const Seed seed(3);
+    const DefaultDevice here(on);
+    return to_vector(rand({1001}));
+  };
+  EXPECT_EQ(drawn(device), drawn(Device::cpu()));
+}
+
+TEST(Devices, MemoryIsCountedAndUsedAgain) {
+  const MemoryStats before = memory_stats(device);
+  void* first = nullptr;
+  {
+    const Tensor x({1000}, f32, device);
+    first = x.raw();
+    EXPECT_EQ(memory_stats(device).in_use, before.in_use + 4000);
+  }
+  const Tensor y({1000}, f32, device);
+  EXPECT_EQ(y.raw(), first);
+  EXPECT_EQ(memory_stats(device).allocations, before.allocations + 2);
+  EXPECT_THAT(error([] { Tensor({int64_t{1} << 50}, u8, device); }),
+              testing::StartsWith("out of memory on cuda:0: 1125899906842624 bytes requested"));
+}
+
+TEST(Devices, ATensorTakesItsOrderToAnotherThread) {
+  const Tensor x = ones({4}, f32, device);
+  const int64_t before = orders_between_streams();
+  std::thread([&] { EXPECT_EQ(to_vector(x + 1), (std::vector<double>{2, 2, 2, 2})); }).join();
+  EXPECT_EQ(orders_between_streams(), before + 1) << "the thread's stream waits for ours";
+  EXPECT_EQ(sum(x).item(), 4);
+  EXPECT_EQ(orders_between_streams(), before + 2) << "and ours for what the thread did with it";
+}
+TEST(Devices, MemoryUsedByAnotherThreadComesBackInOrder) {
+  int64_t before = 0;
+  {
+    const Tensor x = ones({4}, f32, device);
+    std::thread([&] { add(x, x); }).join();
+    before = orders_between_streams();
+  }
+  EXPECT_EQ(orders_between_streams(), before + 1);
+}
+
+TEST(Devices, WaitsAreCounted) {
+  const Tensor x = ones({4}, f32, device);
+  const int64_t before = synchronizations();
+  const Tensor y = x * 2 + 1;
+  EXPECT_EQ(synchronizations(), before);
+  EXPECT_EQ(sum(y).item(), 12);
+  EXPECT_EQ(synchronizations(), before + 1);
+}
+
+TEST(Devices, EventsTellTheTimeBetweenThem) {
+  for (const Device on : {Device::cpu(), device}) {
+    const Event first(on);
+    const Tensor x = ones({1000}, f32, on) + 1;
+    const Event second(on);
+    EXPECT_GT(first.milliseconds_until(second), 0);
+    EXPECT_TRUE(first.has_passed());
+  }
+}
+
+}  // namespace
+}  // namespace mixtape
