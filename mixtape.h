@@ -7,6 +7,7 @@
 #include "autograd/function.h"
 #include "autograd/functional.h"
 #include "autograd/ops.h"
+#include "core/dlpack.h"
 #include "core/format.h"
 #include "io/npy.h"
 #include "io/safetensors.h"

@@ -204,6 +204,15 @@ Layout diagonal(const Layout& l, int64_t offset, int a, int b) {
   return out;
 }
 
+std::pair<int64_t, int64_t> extent(const Layout& l) {
+  int64_t first = l.offset, last = l.offset;
+  for (int d = 0; d < l.rank(); ++d) {
+    const int64_t reach = (l.shape.dim[d] - 1) * l.strides.dim[d];
+    (reach < 0 ? first : last) += reach;
+  }
+  return {first, last};
+}
+
 std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   Layout out(shape);
   check(shape.size() == l.shape.size(), "cannot reshape {} to {}: {} and {} elements", l.shape,

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/stream.h"
@@ -14,15 +15,19 @@ namespace mixtape {
 
 class Storage {
  public:
-  Storage(size_t bytes, Device device) : data_(nullptr), bytes_(bytes), device_(device) {
-    if (!device.is_cpu()) stream_ = Stream::current(device).number;
-    last_.store(stream_, std::memory_order_relaxed);
+  Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {
+    enter();
     data_ = bytes <= sizeof few_ && device.is_cpu() ? few_ : allocate(bytes, device, stream_);
+  }
+  // Memory from elsewhere, kept by whoever owns it. Not counted as tensor memory either.
+  Storage(std::shared_ptr<void> foreign, size_t bytes, Device device)
+      : data_(foreign.get()), bytes_(bytes), device_(device), foreign_(std::move(foreign)) {
+    enter();
   }
   ~Storage() {
     if (data_ == few_) return;
     if (used_.load(std::memory_order_relaxed) != 0) collect();
-    release(data_, bytes_, device_, stream_);
+    if (!foreign_) release(data_, bytes_, device_, stream_);
   }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -30,6 +35,7 @@ class Storage {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
+  bool is_foreign() const { return foreign_ != nullptr; }
 
   // Unique over the life of the process, unlike an address. Given on first use.
   uint64_t id() const {
@@ -51,18 +57,24 @@ class Storage {
   void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
 
  private:
+  void enter() {
+    if (device_.is_cpu()) return;
+    stream_ = Stream::current(device_).number;
+    last_.store(stream_, std::memory_order_relaxed);
+  }
   void hand_over();
   void collect() noexcept;  // before the bytes are used again: waits for all streams that used them
 
   static inline std::atomic<uint64_t> next_id_{1};
 
   alignas(64) unsigned char few_[64];
-  void* data_;
+  void* data_ = nullptr;
   size_t bytes_;
   Device device_;
   int stream_ = -1;                // whose memory it is
   std::atomic<int> last_{-1};      // who used it last
   std::atomic<uint64_t> used_{0};  // one bit for each other stream that ever did
+  std::shared_ptr<void> foreign_;
   mutable std::atomic<uint64_t> id_{0};
   std::atomic<uint64_t> version_{0};
 };

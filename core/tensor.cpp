@@ -35,33 +35,20 @@ T convert(double value) {
   return static_cast<T>(value);
 }
 
-// The first and the last element that a layout sees, counted from where it is applied.
-std::pair<int64_t, int64_t> reach(const Layout& layout) {
-  int64_t first = layout.offset, last = layout.offset;
-  for (int d = 0; d < layout.rank(); ++d) {
-    const int64_t far = (layout.shape.dim[d] - 1) * layout.strides.dim[d];
-    (far < 0 ? first : last) += far;
-  }
-  return {first, last};
-}
-
 void check_index(int64_t i, const Shape& shape) {
   check(0 <= i && i < shape.size(), "element {} of {}, which has {}", i, shape, shape.size());
 }
 
 }  // namespace
 
-Tensor Tensor::made(std::shared_ptr<Storage> storage, const View& view) {
-  Tensor t;
-  t.impl_ = recycle<Impl>(std::move(storage), view);
-  return t;
-}
+Tensor::Tensor(std::shared_ptr<Storage> storage, const View& view)
+    : impl_(recycle<Impl>(std::move(storage), view)) {}
 
 Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
   View view{nullptr, dtype, Layout(shape)};
   auto storage = recycle<Storage>(bytes_of(shape, dtype), device);
   view.data = storage->data();
-  *this = made(std::move(storage), view);
+  *this = Tensor(std::move(storage), view);
 }
 
 void Tensor::require_dtype(DType wanted) const {
@@ -102,22 +89,22 @@ void Tensor::set(int64_t i, double value) const {
   impl_->storage->bump_version();
 }
 
-Tensor Tensor::detach() const { return made(impl_->storage, impl_->view); }
+Tensor Tensor::detach() const { return {impl_->storage, impl_->view}; }
 
 Tensor Tensor::with_layout(const Layout& layout) const {
-  const auto [first, last] = reach(layout);
+  const auto [first, last] = extent(layout);
   const int64_t before = offset();
   const int64_t stored = static_cast<int64_t>(impl_->storage->bytes() / size_of(dtype()));
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
         "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
   View view{static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())), dtype(), layout};
   view.layout.offset = 0;
-  return made(impl_->storage, view);
+  return {impl_->storage, view};
 }
 
 Tensor Tensor::copied_to(Device where) const {
   if (where == device()) return *this;
-  const auto [first, last] = reach(layout());
+  const auto [first, last] = extent(layout());
   const Tensor copy({numel() == 0 ? 0 : last - first + 1}, dtype(), where);
   impl_->storage->touch();
   const auto size = int64_t(size_of(dtype()));

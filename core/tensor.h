@@ -22,6 +22,7 @@ class Tensor {
   Tensor() = default;  // no tensor: `if (t)` is false
   Tensor(const Shape& shape, DType dtype,
          Device device = DefaultDevice::current());  // uninitialised
+  Tensor(std::shared_ptr<Storage> storage, const View& view);  // of elements of the storage
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->view.layout.shape; }
@@ -68,9 +69,12 @@ class Tensor {
   uint64_t version() const { return impl_->storage->version(); }
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  // True if this handle is the only one, and no other tensor sees the storage: writing to it is
-  // nobody else's business.
-  bool is_unique() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+  // True if this handle is the only one, and neither another tensor nor another library sees the
+  // storage: writing to it is nobody else's business.
+  bool is_unique() const {
+    return impl_.use_count() == 1 && impl_->storage.use_count() == 1 &&
+           !impl_->storage->is_foreign();
+  }
   // Replaces data and dtype in place, so that every handle sees it: how Module::to and loading
   // work.
   void set_data(const Tensor& other) const;
@@ -111,7 +115,6 @@ class Tensor {
   };
   static constexpr View absent = {};
   friend class WeakTensor;
-  static Tensor made(std::shared_ptr<Storage> storage, const View& view);
   void require_dtype(DType wanted) const;
 
   std::shared_ptr<Impl> impl_;

@@ -1,0 +1,129 @@
+// DLPack: a tensor that leaves is kept alive by the struct it leaves in, and a struct that comes in
+// is kept alive by the storage.
+#include "core/dlpack.h"
+
+#include <cstring>
+#include <span>
+
+#include "core/check.h"
+#include "core/dlpack_abi.h"
+#include "core/format.h"
+#include "core/op.h"
+#include "core/recycle.h"
+
+namespace mixtape {
+namespace {
+
+constexpr uint32_t major_version = 1;
+
+DLDataType type_of(DType t) {
+  const DLDataTypeCode code = t == boolean  ? kDLBool
+                              : t == bf16   ? kDLBfloat
+                              : t == u8     ? kDLUInt
+                              : is_float(t) ? kDLFloat
+                                            : kDLInt;
+  return {code, static_cast<uint8_t>(8 * size_of(t)), 1};
+}
+
+DType dtype_of(DLDataType type) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
+    const DLDataType known = type_of(t);
+    if (known.code == type.code && known.bits == type.bits && known.lanes == type.lanes) return t;
+  }
+  fail("elements of DLPack's type code {} with {} bits and {} lanes", type.code, type.bits,
+       type.lanes);
+}
+
+// What leaves, in one block: the tensor, what the struct points to, and the struct itself.
+template <class Managed>
+struct Exported {
+  Tensor tensor;
+  Layout layout;
+  Managed managed = {};
+};
+
+template <class Managed>
+Managed* leave(const Tensor& x) {
+  const Scope scope("to_dlpack");
+  check(!x.requires_grad(), "{} of {} has a history or wants a gradient: detach() it", x.shape(),
+        x.dtype());
+  // A handle of its own, since set_data may give the others another storage.
+  auto* const out = new Exported<Managed>{x.detach(), x.layout()};
+  out->managed.dl_tensor = {
+      .data = x.numel() > 0 ? x.raw() : nullptr,
+      .device = {x.device().is_cpu() ? kDLCPU : kDLCUDA, x.device().index},
+      .ndim = x.rank(),
+      .dtype = type_of(x.dtype()),
+      .shape = out->layout.shape.dim,
+      .strides = out->layout.strides.dim,
+      .byte_offset = 0,
+  };
+  out->managed.manager_ctx = out;
+  out->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->manager_ctx); };
+  return &out->managed;
+}
+
+template <class Managed>
+std::shared_ptr<Managed> own(Managed* from) {
+  check(from != nullptr, "there is no tensor to take: a null pointer");
+  return {from, [](Managed* m) {
+            if (m->deleter) m->deleter(m);
+          }};
+}
+
+Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read_only) {
+  const auto [where, number] = from.device;
+  check(where == kDLCPU, "memory on DLPack's device type {}, number {}, where {} is the CPU",
+        static_cast<int>(where), number, static_cast<int>(kDLCPU));
+  const DType dtype = dtype_of(from.dtype);
+  check(from.ndim >= 0, "{} dimensions", from.ndim);
+  const auto rank = static_cast<size_t>(from.ndim);
+  Layout layout(Shape(std::span(from.shape, rank)));
+  if (from.strides) layout.strides = Shape(std::span(from.strides, rank));
+  if (layout.shape.size() == 0) return Tensor(layout.shape, dtype);  // nothing to share
+  check(from.data != nullptr, "no memory for {} of {}", layout.shape, dtype);
+  char* const data = static_cast<char*>(from.data) + from.byte_offset;
+  const auto size = static_cast<int64_t>(size_of(dtype));
+  const int64_t misfit = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % size;
+  check(misfit == 0, "{} of {} bytes each begin {} bytes after a multiple of that", dtype, size,
+        misfit);
+
+  const auto [first, last] = extent(layout);
+  char* const begin = data + first * size;
+  const auto bytes = static_cast<size_t>((last - first + 1) * size);
+  std::shared_ptr<Storage> storage;
+  if (read_only) {
+    storage = recycle<Storage>(bytes, Device::cpu());
+    std::memcpy(storage->data(), begin, bytes);
+  } else {
+    storage = recycle<Storage>(std::shared_ptr<void>(owner, begin), bytes, Device::cpu());
+  }
+  const View view{static_cast<char*>(storage->data()) - first * size, dtype, layout};
+  return Tensor(std::move(storage), view);
+}
+
+}  // namespace
+
+DLManagedTensor* to_dlpack(const Tensor& x) { return leave<DLManagedTensor>(x); }
+
+DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x) {
+  DLManagedTensorVersioned* const out = leave<DLManagedTensorVersioned>(x);
+  out->version = {major_version, 0};
+  return out;
+}
+
+Tensor from_dlpack(DLManagedTensor* from) {
+  const Scope scope("from_dlpack");
+  const auto owner = own(from);
+  return enter(from->dl_tensor, owner, false);
+}
+
+Tensor from_dlpack(DLManagedTensorVersioned* from) {
+  const Scope scope("from_dlpack");
+  const auto owner = own(from);
+  check(from->version.major == major_version, "DLPack {}.{}, of which only {}.x can be read",
+        from->version.major, from->version.minor, major_version);
+  return enter(from->dl_tensor, owner, (from->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,23 @@
+#pragma once
+// Tensors to and from other libraries without a copy: PyTorch, NumPy, JAX and CuPy speak DLPack.
+// Both sides see one memory, so what one writes the other reads; the tape does not notice writes
+// from outside. The structs are in core/dlpack_abi.h and in DLPack's own header.
+
+#include "core/tensor.h"
+
+struct DLManagedTensor;           // before DLPack 1.0
+struct DLManagedTensorVersioned;  // since
+
+namespace mixtape {
+
+// The memory lives until the receiver calls the deleter. Throws Error if x wants a gradient.
+DLManagedTensor* to_dlpack(const Tensor& x);
+DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x);
+
+// Takes the struct over, also when it throws: its deleter runs when no tensor sees the memory any
+// more. A read-only tensor is copied, since ours can be written to. Throws Error on what no Tensor
+// can be: other devices than the CPU, other dtypes, more dimensions, elements that are not aligned.
+Tensor from_dlpack(DLManagedTensor* from);
+Tensor from_dlpack(DLManagedTensorVersioned* from);
+
+}  // namespace mixtape
