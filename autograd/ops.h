@@ -449,8 +449,8 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1,
                   Reduction reduction = Reduction::Mean);
 struct BceOptions {
   Reduction reduction = Reduction::Mean;
-  Tensor weight = {};      // of each element; broadcasts
-  Tensor pos_weight = {};  // of the positive class, with logits only; broadcasts
+  Tensor weight = {};      // of each element; broadcasts; of x's dtype or f32
+  Tensor pos_weight = {};  // of the positive class, with logits only; likewise
 };
 // x in [0, 1]; logarithms are at least -100. An f16 or bf16 x is an Error: use the one with logits.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});

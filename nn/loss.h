@@ -1,6 +1,8 @@
 #pragma once
-// Losses as modules, called as loss(x, target). Weights among the options are buffers, so they move
-// with the module.
+// Losses as modules, called as loss(x, target). Weights among the options become buffers, which
+// move with the module, but stay f32 in an f16 or bf16 model.
+
+#include <utility>
 
 #include "autograd/ops.h"
 #include "nn/module.h"
@@ -11,13 +13,14 @@ namespace mixtape::nn {
 struct CrossEntropyLoss : Module<CrossEntropyLoss> {
   Buffer weight;  // [classes], or none
 
-  explicit CrossEntropyLoss(const CrossEntropyOptions& o = {})
-      : weight(o.class_weights), options_(o) {}
+  explicit CrossEntropyLoss(CrossEntropyOptions o = {})
+      : weight(std::exchange(o.class_weights, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
     CrossEntropyOptions o = options_;
     o.class_weights = weight;
     return cross_entropy(x, target, o);
   }
+  bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight)
 
  private:
@@ -27,12 +30,14 @@ struct CrossEntropyLoss : Module<CrossEntropyLoss> {
 struct NLLLoss : Module<NLLLoss> {
   Buffer weight;  // [classes], or none
 
-  explicit NLLLoss(const NllOptions& o = {}) : weight(o.class_weights), options_(o) {}
+  explicit NLLLoss(NllOptions o = {})
+      : weight(std::exchange(o.class_weights, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
     NllOptions o = options_;
     o.class_weights = weight;
     return nll_loss(x, target, o);
   }
+  bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight)
 
  private:
@@ -90,12 +95,14 @@ struct HuberLoss : Module<HuberLoss> {
 struct BCELoss : Module<BCELoss> {
   Buffer weight;  // broadcasts to the target, or none
 
-  explicit BCELoss(const BceOptions& o = {}) : weight(o.weight), options_(o) {}
+  explicit BCELoss(BceOptions o = {})
+      : weight(std::exchange(o.weight, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
     BceOptions o = options_;
     o.weight = weight;
     return binary_cross_entropy(x, target, o);
   }
+  bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight)
 
  private:
@@ -106,14 +113,17 @@ struct BCEWithLogitsLoss : Module<BCEWithLogitsLoss> {
   Buffer weight;      // broadcasts to the target, or none
   Buffer pos_weight;  // likewise
 
-  explicit BCEWithLogitsLoss(const BceOptions& o = {})
-      : weight(o.weight), pos_weight(o.pos_weight), options_(o) {}
+  explicit BCEWithLogitsLoss(BceOptions o = {})
+      : weight(std::exchange(o.weight, {})),
+        pos_weight(std::exchange(o.pos_weight, {})),
+        options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
     BceOptions o = options_;
     o.weight = weight;
     o.pos_weight = pos_weight;
     return binary_cross_entropy_with_logits(x, target, o);
   }
+  bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, pos_weight)
 
  private:

@@ -59,8 +59,8 @@ class ModuleBase {
   LoadReport load_state_dict(const std::map<std::string, Tensor>& from,
                              const LoadOptions& options = {});
 
-  // Converts in place: every handle to a parameter sees it. Only floats change dtype; normalisation
-  // layers go no narrower than f32. Gradients of what changed are dropped.
+  // Converts in place: every handle to a parameter sees it. Only floats change dtype; tensors of
+  // normalisation layers and losses go no narrower than f32. Gradients of what changed are dropped.
   void to(DType dtype);
   void to(Device device);
 

@@ -122,6 +122,12 @@ TEST(CrossEntropyLoss, AMeanOfNothingIsNan) {
   EXPECT_TRUE(std::isnan(cross_entropy(x, first, {.class_weights = zero}).item()));
 }
 
+TEST(CrossEntropyLoss, AMeanOverMoreThanF16CanCount) {  // 65504
+  const Tensor x = zeros({70000, 2}, f16), target = zeros({70000}, i64);
+  EXPECT_NEAR(cross_entropy(x, target).item(), std::log(2), 1e-3);
+  EXPECT_NEAR(nll_loss(x - 1, target, {.class_weights = ones({2})}).item(), 1, 1e-3);
+}
+
 TEST(CrossEntropyLoss, OfPixelsIsThatOfTheirRows) {
   const Tensor x = randn({2, 5, 3, 4}, f64), t = randint(0, 5, {2, 3, 4}), w = rand({5}, f64);
   const Tensor rows = reshape(permute(x, {0, 2, 3, 1}), {24, 5}), flat = reshape(t, {24});

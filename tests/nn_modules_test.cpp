@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 
@@ -145,3 +147,32 @@ TEST(Losses, KeepTheirWeightsAsBuffers) {
 
 }  // namespace
 }  // namespace mixtape::nn
+TEST(Losses, KeepTheirWeightsInANarrowModel) {
+  const Seed seed(7);
+  const Tensor target = randint(0, 3, {50}), weight = from({0.3, 100.3, 2}, {3}),
+               w = weight.to(f64);
+  const auto narrow = [](auto loss, DType low) {
+    loss.to(low);
+    for (const auto& [name, t] : loss.named_buffers())
+      EXPECT_EQ(to_vector(t), to_vector(from({0.3, 100.3, 2}, {3}))) << name;
+    return loss;
+  };
+  for (const DType low : {f16, bf16}) {
+    const Tensor x = randn({50, 3}).to(low), y = rand({50, 3}).to(low);
+    const auto expect_near = [&](const Tensor& got, const Tensor& want) {
+      EXPECT_EQ(got.dtype(), low);
+      EXPECT_NEAR(got.item(), want.item(), (low == f16 ? 0x1p-10 : 0x1p-7) * std::abs(want.item()));
+    };
+    expect_near(narrow(CrossEntropyLoss({.class_weights = weight}), low)(x, target),
+                cross_entropy(x.to(f64), target, {.class_weights = w}));
+    expect_near(narrow(NLLLoss({.class_weights = weight}), low)(x, target),
+                nll_loss(x.to(f64), target, {.class_weights = w}));
+    expect_near(narrow(BCEWithLogitsLoss({.weight = weight}), low)(x, y),
+                binary_cross_entropy_with_logits(x.to(f64), y.to(f64), {.weight = w}));
+    const BceOptions both{.weight = weight, .pos_weight = weight};
+    expect_near(
+        narrow(BCEWithLogitsLoss(both), low)(x, y),
+        binary_cross_entropy_with_logits(x.to(f64), y.to(f64), {.weight = w, .pos_weight = w}));
+  }
+}
+

@@ -117,14 +117,15 @@ struct ClassTargets {
     check(range.low >= 0 && range.high < classes, "targets from {} to {} for {} classes", range.low,
           range.high, classes);
   }
-  // A mean is over what the targets weigh: NaN if that is nothing.
+  // A mean is over what the targets weigh: NaN if that is nothing. (Both may be too large for f16.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return mixtape::reduced(each, reduction);
-    const Tensor total = sum(each);
-    const DType dtype = total.dtype();
-    if (!weights) return total / cast(sum(counts), dtype);
+    const DType dtype = statistics(each.dtype());
+    const Tensor total = sum(cast(each, dtype));
+    if (!weights) return cast(total / cast(sum(counts), dtype), each.dtype());
     const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
-    return total / sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
+    const Tensor weight = sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
+    return cast(total / weight, each.dtype());
   }
 };
 
@@ -192,8 +193,11 @@ Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
         target.shape());
   return call<Elementwise<F>>(x, target, s);
 }
-Tensor weighted(const Tensor& each, const Tensor& weight) {
-  return weight ? each * expand(weight, each.shape()) : each;
+// Of each * weight, which are multiplied and summed in the wider of their dtypes.
+Tensor reduced(const Tensor& each, const Tensor& weight, Reduction reduction) {
+  if (!weight) return reduced(each, reduction);
+  const Factors f(each, expand(weight, each.shape()));
+  return cast(reduced(f.a * f.b, reduction), each.dtype());
 }
 
 // p t softplus(-x) + (1 - t) softplus(x)
@@ -339,19 +343,18 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         "binary_cross_entropy_with_logits",
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
-  return reduced(weighted(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight),
-                 o.reduction);
+  return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& o) {
   using Loss = kernels::BinaryCrossEntropyWithLogits;
   const Scope scope(Loss::info.name);
-  if (!o.pos_weight) return reduced(weighted(elementwise<Loss>(x, target), o.weight), o.reduction);
+  if (!o.pos_weight) return reduced(elementwise<Loss>(x, target), o.weight, o.reduction);
   check(x.shape() == target.shape(), "an input of shape {} and a target of shape {}", x.shape(),
         target.shape());
   const Tensor each = call<PositivesWeighted>(x, target, expand(o.pos_weight, x.shape()));
-  return reduced(weighted(each, o.weight), o.reduction);
+  return reduced(each, o.weight, o.reduction);
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
