@@ -8,11 +8,16 @@
 
 namespace mixtape::nn {
 
+namespace detail {
+inline double probability(std::string_view module, double p) {
+  const Scope scope(module);
+  check(0 <= p && p <= 1, "a probability of {}", p);
+  return p;
+}
+}  // namespace detail
+
 struct Dropout : Module<Dropout> {
-  explicit Dropout(double p = 0.5) : p_(p) {
-    const Scope scope("Dropout");
-    check(0 <= p && p <= 1, "a probability of {}", p);
-  }
+  explicit Dropout(double p = 0.5) : p_(detail::probability("Dropout", p)) {}
   Tensor forward(const Tensor& x) const { return is_training() ? dropout(x, p_) : x; }
   MIXTAPE_FIELDS()
 
@@ -22,10 +27,7 @@ struct Dropout : Module<Dropout> {
 
 // Of whole channels of [n, c, ...].
 struct Dropout2d : Module<Dropout2d> {
-  explicit Dropout2d(double p = 0.5) : p_(p) {
-    const Scope scope("Dropout2d");
-    check(0 <= p && p <= 1, "a probability of {}", p);
-  }
+  explicit Dropout2d(double p = 0.5) : p_(detail::probability("Dropout2d", p)) {}
   Tensor forward(const Tensor& x) const {
     check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
     if (!is_training()) return x;

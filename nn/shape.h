@@ -46,20 +46,42 @@ struct PixelShuffle : Module<PixelShuffle> {
  private:
   int64_t factor_;
 };
-// Images [n, c, h, w] as many times larger.
+// [n, c, h f, w f] -> [n, c f f, h, w]
+struct PixelUnshuffle : Module<PixelUnshuffle> {
+  explicit PixelUnshuffle(int64_t factor) : factor_(factor) {}
+  Tensor forward(const Tensor& x) const { return pixel_unshuffle(x, factor_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  int64_t factor_;
+};
+
+struct UpsampleOptions {  // one of the first two
+  std::optional<Size2> size = {}, scale_factor = {};
+  Interpolation mode = Interpolation::Nearest;
+  bool align_corners = false;
+};
+
+// Images [n, c, h, w] of a wanted size, or as many times larger.
 struct Upsample : Module<Upsample> {
-  explicit Upsample(Size2 factor, const InterpolateOptions& o = {}) : factor_(factor), options_(o) {
+  explicit Upsample(const UpsampleOptions& o) : options_(o) {
     const Scope scope("Upsample");
-    check(factor.h > 0 && factor.w > 0, "a factor of {} x {}", factor.h, factor.w);
+    check(o.size.has_value() != o.scale_factor.has_value(),
+          "size is {} and scale_factor is {}: one of them has to be",
+          o.size ? "given" : "not given", o.scale_factor ? "given" : "not given");
+    const Size2 wanted = o.size ? *o.size : *o.scale_factor;
+    check(wanted.h > 0 && wanted.w > 0, "a {} of {} x {}", o.size ? "size" : "scale_factor",
+          wanted.h, wanted.w);
   }
   Tensor forward(const Tensor& x) const {
-    return interpolate(x, {x.size(-2) * factor_.h, x.size(-1) * factor_.w}, options_);
+    const auto& [size, factor, mode, align_corners] = options_;
+    return interpolate(x, size ? *size : Size2(x.size(-2) * factor->h, x.size(-1) * factor->w),
+                       {.mode = mode, .align_corners = align_corners});
   }
   MIXTAPE_FIELDS()
 
  private:
-  Size2 factor_;
-  InterpolateOptions options_;
+  UpsampleOptions options_;
 };
 
 }  // namespace mixtape::nn

@@ -72,10 +72,19 @@ TEST(Shapes, AreTheirFunctions) {
   expect_is(Unflatten(1, {2, 2}), reshape(x, {2, 2, 2, 6, 6}));
   expect_is(Unflatten(-1, {3, -1}), reshape(x, {2, 4, 6, 3, 2}));
   expect_is(PixelShuffle(2), pixel_shuffle(x, 2));
-  expect_is(Upsample(2), interpolate(x, {12, 12}));
-  expect_is(Upsample({1, 3}, {.mode = Interpolation::Bilinear}),
-            interpolate(x, {6, 18}, {.mode = Interpolation::Bilinear}));
-  EXPECT_ERROR(Upsample({0, 2}), "Upsample: a factor of 0 x 2");
+  expect_is(PixelUnshuffle(3), pixel_unshuffle(x, 3));
+  expect_is(Upsample({.scale_factor = 2}), interpolate(x, {12, 12}));
+  const InterpolateOptions corners{.mode = Interpolation::Bilinear, .align_corners = true};
+  expect_is(Upsample({.scale_factor = Size2{1, 3}, .mode = corners.mode, .align_corners = true}),
+            interpolate(x, {6, 18}, corners));
+  expect_is(Upsample({.size = Size2{9, 4}, .mode = corners.mode}),
+            interpolate(x, {9, 4}, {.mode = corners.mode}));
+  EXPECT_ERROR(Upsample({.scale_factor = Size2{0, 2}}), "Upsample: a scale_factor of 0 x 2");
+  EXPECT_ERROR(Upsample({.size = Size2{2, -1}}), "Upsample: a size of 2 x -1");
+  EXPECT_ERROR(Upsample({}),
+               "Upsample: size is not given and scale_factor is not given: one of them has to be");
+  EXPECT_ERROR(Upsample({.size = 2, .scale_factor = 2}),
+               "Upsample: size is given and scale_factor is given: one of them has to be");
 }
 
 TEST(Modules, StandInSequential) {
