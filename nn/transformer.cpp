@@ -1,5 +1,6 @@
 #include "nn/transformer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/format.h"
@@ -81,15 +82,33 @@ MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
   const Scope scope("MultiheadAttention");
   check_heads(size, heads);
   check(0 <= o.dropout && o.dropout <= 1, "a dropout probability of {}", o.dropout);
-  in_proj_weight = parameter(init::xavier_uniform_(empty({3 * size, size})));
+  const int64_t kdim = o.kdim.value_or(size), vdim = o.vdim.value_or(size);
+  check(kdim > 0 && vdim > 0, "sizes must be positive: kdim {}, vdim {}", kdim, vdim);
+  const auto weight = [](int64_t out, int64_t in) {
+    return parameter(init::xavier_uniform_(empty({out, in})));
+  };
+  if (kdim == size && vdim == size) {
+    in_proj_weight = weight(3 * size, size);
+  } else {
+    q_proj_weight = weight(size, size);
+    k_proj_weight = weight(size, kdim);
+    v_proj_weight = weight(size, vdim);
+  }
   if (!o.bias) return;
   in_proj_bias = parameter(zeros({3 * size}));
   init::zeros_(out_proj.bias);
 }
 
-// As few products as the inputs allow: one if they are one tensor.
+// As few products as the inputs allow: one if they are one tensor and of one size.
 std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const Tensor& key,
                                                     const Tensor& value) const {
+  if (!in_proj_weight) {
+    const auto project = [&](const Tensor& x, const Tensor& weight, int64_t i) {
+      return linear(x, weight, in_proj_bias ? narrow(in_proj_bias, 0, i * size_, size_) : Tensor());
+    };
+    return {project(query, q_proj_weight, 0), project(key, k_proj_weight, 1),
+            project(value, v_proj_weight, 2)};
+  }
   const auto parts = [&](const Tensor& x, int64_t first, int64_t count) {
     const auto rows = [&](const Tensor& t) {
       return t && count < 3 ? narrow(t, 0, first * size_, count * size_) : t;
@@ -119,12 +138,16 @@ Tensor MultiheadAttention::from_heads(const Tensor& x) const {
 AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& key,
                                             const Tensor& value, const AttentionMasks& masks,
                                             AttentionWeights weights) const {
-  for (const Tensor* t : {&query, &key, &value})
-    check((t->rank() == 2 || t->rank() == 3) && t->rank() == query.rank() && t->size(-1) == size_,
-          "an input has shape {}, not {} or [t, {}] as all others", t->shape(),
-          options_.batch_first ? "[b, t, size]" : "[t, b, size]", size_);
-  check(key.shape() == value.shape(), "keys of shape {} and values of {}", key.shape(),
-        value.shape());
+  const auto check_input = [&](const Tensor& t, int64_t size) {
+    check((t.rank() == 2 || t.rank() == 3) && t.rank() == query.rank() && t.size(-1) == size,
+          "an input has shape {}, not {} or [t, {}] as all others", t.shape(),
+          options_.batch_first ? "[b, t, size]" : "[t, b, size]", size);
+  };
+  check_input(query, size_);
+  check_input(key, options_.kdim.value_or(size_));
+  check_input(value, options_.vdim.value_or(size_));
+  check(std::equal(key.shape().begin(), key.shape().end() - 1, value.shape().begin()),
+        "keys of shape {} and values of {}", key.shape(), value.shape());
   const bool batched = query.rank() == 3;
   const int batch_dim = options_.batch_first ? 0 : 1;
   const auto as_batch = [&](const Tensor& t) { return batched ? t : unsqueeze(t, batch_dim); };

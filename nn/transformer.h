@@ -29,22 +29,29 @@ struct AttentionOutput {
 struct MultiheadAttentionOptions {
   double dropout = 0;  // of the attention weights, in training
   bool bias = true;
-  bool batch_first = false;  // [b, t, size] instead of [t, b, size]
+  bool batch_first = false;                     // [b, t, size] instead of [t, b, size]
+  std::optional<int64_t> kdim = {}, vdim = {};  // sizes of keys and values, by default `size`
 };
 
 // softmax(q kT / sqrt(size / heads)) v in each of `heads` parts of the projected inputs, projected
 // again. in_proj_weight starts Xavier uniform, biases start as zeros.
 struct MultiheadAttention : Module<MultiheadAttention> {
-  Tensor in_proj_weight;  // [3 size, size]: of queries, keys and values
-  Tensor in_proj_bias;    // [3 size], or none
+  Tensor
+      in_proj_weight;  // [3 size, size]: of queries, keys and values; none if these differ in size
+  Tensor q_proj_weight;  // [size, size], if they do
+  Tensor k_proj_weight;  // [size, kdim], likewise
+  Tensor v_proj_weight;  // [size, vdim], likewise
+  Tensor in_proj_bias;   // [3 size], or none
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
-  // [t, b, size] each, or [t, size] of one sequence; keys and values of one length.
+  // [t, b, size] each (keys [t, b, kdim], values [t, b, vdim]), or without b, of one sequence; keys
+  // and values of one length.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionMasks& masks = {},
                           AttentionWeights weights = AttentionWeights::None) const;
-  MIXTAPE_FIELDS(in_proj_weight, in_proj_bias, out_proj)
+  MIXTAPE_FIELDS(in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias,
+                 out_proj)
 
  private:
   std::array<Tensor, 3> projected(const Tensor& query, const Tensor& key,

@@ -114,6 +114,18 @@ const test::Models& models() {
              2, LayerNorm(4)));
        }},
       {"GptBlock", [] { return model(GptBlock(4, 2)); }},
+      {"MultiheadAttention sizes",
+       [] {
+         return model(MultiheadAttention(4, 2, {.kdim = 3, .vdim = 2}),
+                      [](const MultiheadAttention& m, X x) {
+                        const auto [y, weights] =
+                            m(x.at(0), x.at(1), x.at(2), AttentionMasks{}, Averaged);
+                        return Tensors{y, weights};
+                      });
+       }},
+      {"Conv1d unbatched", [] { return model(Conv1d(2, 2, 2)); }},
+      {"Conv2d unbatched", [] { return model(Conv2d(2, 2, 2)); }},
+      {"ConvTranspose2d unbatched", [] { return model(ConvTranspose2d(2, 2, 2)); }},
   };
   return all;
 }

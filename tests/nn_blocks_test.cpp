@@ -111,6 +111,31 @@ TEST(MultiheadAttention, StartsAsPyTorchs) {
             "MultiheadAttention: a dropout probability of -1");
 }
 
+TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
+  const Seed seed(4);
+  const nn::MultiheadAttention layer(64, 4, {.kdim = 32, .vdim = 128});
+  std::vector<std::string> names;
+  for (const auto& [name, t] : layer.state_dict()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"q_proj_weight", "k_proj_weight", "v_proj_weight",
+                                             "in_proj_bias", "out_proj.weight", "out_proj.bias"}));
+  expect_uniform(layer.q_proj_weight, std::sqrt(6.0 / (2 * 64)));
+  expect_uniform(layer.k_proj_weight, std::sqrt(6.0 / (64 + 32)));
+  expect_uniform(layer.v_proj_weight, std::sqrt(6.0 / (64 + 128)));
+  // Of one size there is one weight, whether or not the sizes are said.
+  EXPECT_TRUE(nn::MultiheadAttention(4, 2, {.kdim = 4, .vdim = 4}).in_proj_weight);
+  EXPECT_TRUE(nn::MultiheadAttention(4, 2, {.bias = false, .vdim = 2}).v_proj_weight);
+  const Tensor q = zeros({2, 3, 64}), k = zeros({5, 3, 32}), v = zeros({5, 3, 128});
+  EXPECT_EQ(layer(q, k, v).output.shape(), (Shape{2, 3, 64}));
+  EXPECT_EQ(error([&] { layer(q, q, v); }),
+            "an input has shape [2, 3, 64], not [t, b, size] or [t, 32] as all others");
+  EXPECT_EQ(error([&] {
+              layer(q, k, zeros({4, 3, 128}));
+            }),
+            "keys of shape [5, 3, 32] and values of [4, 3, 128]");
+  EXPECT_EQ(error([] { nn::MultiheadAttention(4, 2, {.kdim = 0}); }),
+            "MultiheadAttention: sizes must be positive: kdim 0, vdim 4");
+}
+
 TEST(MultiheadAttention, SameTensorsMakeOneProduct) {
   const Seed seed(5);
   nn::MultiheadAttention layer(4, 2);

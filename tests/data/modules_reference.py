@@ -167,6 +167,10 @@ def blocks():
         nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 3, dropout=0, batch_first=True), 2, nn.LayerNorm(4)),
         [tensor(2, 3, 4)])
     yield "GptBlock", case(GptBlock(4, 2), [tensor(2, 3, 4)])
+    yield "MultiheadAttention sizes", case(nn.MultiheadAttention(4, 2, kdim=3, vdim=2), [tensor(2, 2, 4), tensor(3, 2, 3), tensor(3, 2, 2)])
+    yield "Conv1d unbatched", case(nn.Conv1d(2, 2, 2), [tensor(2, 4)])
+    yield "Conv2d unbatched", case(nn.Conv2d(2, 2, 2), [tensor(2, 3, 3)])
+    yield "ConvTranspose2d unbatched", case(nn.ConvTranspose2d(2, 2, 2), [tensor(2, 2, 3)])
 
 
 def written(value, depth=0):
