@@ -298,7 +298,7 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
-// --- networks: convolutions are cross-correlations ---
+// --- networks: convolutions are cross-correlations; they and pools take an image without n ---
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
 };

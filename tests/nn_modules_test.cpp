@@ -66,6 +66,23 @@ TEST(Pools, AreTheirFunctions) {
   EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: a window of -1");
 }
 
+TEST(Pools, TakeOneImageWithoutABatch) {
+  const Tensor one = select(sample(), 0, 1), line = select(one, 1, 2);
+  const auto expect_same = [](const auto& pool, const Tensor& x) {
+    expect_is(pool, squeeze(pool(unsqueeze(x, 0)), 0), x);
+  };
+  expect_same(MaxPool2d(2), one);
+  expect_same(AvgPool2d(2), one);
+  expect_same(AdaptiveMaxPool2d(4), one);
+  expect_same(AdaptiveAvgPool2d(4), one);
+  expect_same(MaxPool1d(2), line);
+  expect_same(AvgPool1d(2), line);
+  expect_same(AdaptiveMaxPool1d(4), line);
+  expect_same(AdaptiveAvgPool1d(4), line);
+  EXPECT_ERROR(MaxPool2d(2)(line), "the input has shape [4, 6], not [n, c, h, w] or [c, h, w]");
+  EXPECT_ERROR(MaxPool1d(2)(sample()), "the input has shape [2, 4, 6, 6], not [n, c, l] or [c, l]");
+}
+
 TEST(Shapes, AreTheirFunctions) {
   const Tensor& x = sample();
   expect_is(Flatten(), reshape(x, {2, 144}));
@@ -154,8 +171,6 @@ TEST(Losses, KeepTheirWeightsAsBuffers) {
   EXPECT_EQ(copy.weight.dtype(), f64);
 }
 
-}  // namespace
-}  // namespace mixtape::nn
 TEST(Losses, KeepTheirWeightsInANarrowModel) {
   const Seed seed(7);
   const Tensor target = randint(0, 3, {50}), weight = from({0.3, 100.3, 2}, {3}),
@@ -185,3 +200,5 @@ TEST(Losses, KeepTheirWeightsInANarrowModel) {
   }
 }
 
+}  // namespace
+}  // namespace mixtape::nn

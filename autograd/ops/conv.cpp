@@ -135,8 +135,9 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 }  // namespace
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+  if (x.rank() == 2) return squeeze(conv1d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv1d");
-  check(x.rank() == 3, "the input has shape {}, not [n, c, l]", x.shape());
+  check(x.rank() == 3, "the input has shape {}, not [n, c, l] or [c, l]", x.shape());
   check(weight.rank() == 3, "the weight has shape {}, not [o, c/groups, k]", weight.shape());
   const Conv2dOptions rows{.stride = {1, o.stride},
                            .padding = {0, o.padding},
@@ -146,16 +147,18 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+  if (x.rank() == 3) return squeeze(conv2d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope(Conv2d::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   check(weight.rank() == 4, "the weight has shape {}, not [o, c/groups, kh, kw]", weight.shape());
   return convolve(x, weight, bias, o);
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose2dOptions& o) {
+  if (x.rank() == 3) return squeeze(conv_transpose2d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope(ConvTranspose2d::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   check(weight.rank() == 4, "the weight has shape {}, not [c, o/groups, kh, kw]", weight.shape());
   check(x.size(1) == weight.size(0), "the input has {} channels, the weight takes {}", x.size(1),
         weight.size(0));

@@ -90,7 +90,7 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
 }
 
 Samplings windows(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   return {windows(x.size(2), size[0], o, 0), windows(x.size(3), size[1], o, 1)};
 }
 
@@ -100,14 +100,15 @@ Sampling adaptive(int64_t length, int64_t size) {
 }
 
 Samplings adaptive(const Tensor& x, std::array<int64_t, 2> size) {
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
 }
 
 // A line as an image of one row, and windows over it.
 Tensor image_of_line(const Tensor& x) {
-  check(x.rank() == 3, "the input has shape {}, not [n, c, l]", x.shape());
-  return unsqueeze(x, 2);
+  check(x.rank() == 3 || x.rank() == 2, "the input has shape {}, not [n, c, l] or [c, l]",
+        x.shape());
+  return unsqueeze(x, -2);
 }
 PoolOptions in_one_row(const Pool1dOptions& o) {
   return {.stride = {1, o.stride},
@@ -119,37 +120,41 @@ PoolOptions in_one_row(const Pool1dOptions& o) {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+  if (x.rank() == 3) return squeeze(max_pool2d(unsqueeze(x, 0), size, o), 0);
   const Scope scope(MaxPool2d::info.name);
   return call<MaxPool2d>(x, windows(x, size, o));
 }
 Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+  if (x.rank() == 3) return squeeze(avg_pool2d(unsqueeze(x, 0), size, o), 0);
   const Scope scope(AvgPool2d::info.name);
   return call<AvgPool2d>(x, windows(x, size, o));
 }
 Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+  if (x.rank() == 3) return squeeze(adaptive_max_pool2d(unsqueeze(x, 0), size), 0);
   const Scope scope(AdaptiveMaxPool2d::info.name);
   return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+  if (x.rank() == 3) return squeeze(adaptive_avg_pool2d(unsqueeze(x, 0), size), 0);
   const Scope scope(AdaptiveAvgPool2d::info.name);
   return call<AdaptiveAvgPool2d>(x, adaptive(x, size));
 }
 
 Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
   const Scope scope("max_pool1d");
-  return squeeze(max_pool2d(image_of_line(x), {1, size}, in_one_row(o)), 2);
+  return squeeze(max_pool2d(image_of_line(x), {1, size}, in_one_row(o)), -2);
 }
 Tensor avg_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
   const Scope scope("avg_pool1d");
-  return squeeze(avg_pool2d(image_of_line(x), {1, size}, in_one_row(o)), 2);
+  return squeeze(avg_pool2d(image_of_line(x), {1, size}, in_one_row(o)), -2);
 }
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size) {
   const Scope scope("adaptive_max_pool1d");
-  return squeeze(adaptive_max_pool2d(image_of_line(x), {1, size}), 2);
+  return squeeze(adaptive_max_pool2d(image_of_line(x), {1, size}), -2);
 }
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
   const Scope scope("adaptive_avg_pool1d");
-  return squeeze(adaptive_avg_pool2d(image_of_line(x), {1, size}), 2);
+  return squeeze(adaptive_avg_pool2d(image_of_line(x), {1, size}), -2);
 }
 
 }  // namespace mixtape
