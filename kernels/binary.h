@@ -88,7 +88,11 @@ struct Remainder {  // of a / b rounded down: of the sign of b
     const T r = fmod(a, b);
     return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
   }
-  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -floor(a / b); }
+  // Minus the quotient, read from c: a / b may round up to the next whole number.
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return select(c == b, T(1), round((c - a) / b));
+  }
 };
 
 struct Atan2 {

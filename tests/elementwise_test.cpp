@@ -45,8 +45,8 @@ void expect_edges(const std::string& name,
     }
 }
 
-// PyTorch 1.13, in f64. (Ours are limits where PyTorch has NaN: the slope of
-// softsign at infinity, and that of remainder by b at -inf.)
+// PyTorch 1.13, in f64. (Ours is the limit where PyTorch has NaN: the slope of softsign at
+// infinity.)
 const Values edges = {nan, inf, -inf, 0, 1, -2.5, 0.5, -3, 3, 6};
 const struct {
   const char* name;
@@ -208,7 +208,7 @@ const struct {
      remainder,
      {nan, nan, 0, nan, 0, nan, nan, -1, 1, 2},
      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
-     {nan, nan, -1, nan, 0, nan, inf, 2, 2, -1}},
+     {nan, nan, -1, nan, 0, nan, nan, 2, 2, -1}},
     {"atan2",
      atan2,
      {nan, nan, 0.7853981634, 0, 3.141592654, 0.7853981634, -1.570796327, 2.111215827, -1.030376827,
@@ -313,6 +313,12 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),
                "lerp: inputs have different dtypes: f32 and f64");
   EXPECT_ERROR(addcmul(ones({2}), ones({3}), ones({2})), "addcmul");
+}
+
+TEST(Elementwise, RemainderSlopesByTheQuotientItTook) {  // 1 / 0.1 rounds up to 10
+  const Tensor a = row({1, -1, 5, -5, 5}, f32), b = row({0.1, 0.1, -inf, inf, inf}, f32);
+  b.set_requires_grad();
+  EXPECT_EQ(to_vector(grad({sum(remainder(a, b))}, {b})[0]), (Values{-9, 10, 1, 1, 0}));
 }
 
 TEST(Elementwise, LerpMeetsBothEnds) {

@@ -86,7 +86,7 @@ inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }
 inline Expr sinh(const Expr& x) { return sinh(x.t); }
 inline Expr cosh(const Expr& x) { return cosh(x.t); }
-inline Expr floor(const Expr& x) { return floor(x.t); }
+inline Expr round(const Expr& x) { return round(x.t); }
 
 // Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
 struct Reads {
@@ -115,6 +115,6 @@ inline Reads select(Reads c, Reads a, Reads b) { return c | a | b; }
 inline Reads pow(Reads a, Reads b) { return a | b; }
 inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }
-inline Reads floor(Reads a) { return a; }
+inline Reads round(Reads a) { return a; }
 
 }  // namespace mixtape
