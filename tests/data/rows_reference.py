@@ -2,8 +2,8 @@
 and gradients for a fixed gradient of the result. Not part of the build. Written with torch 1.13:
     ninja -C build tests/dump_rows && build/tests/dump_rows | python3 tests/data/rows_reference.py
 
-A new row needs a line in ROWS, by the row's name: a function of its inputs. One that PyTorch cannot express is named in
-WITHOUT, with the reason."""
+A new row needs a line in ROWS, by the row's name: a function of its inputs (for extremes.cpp, in EXTREMES). One that
+PyTorch cannot express is named in WITHOUT, with the reason."""
 import json
 import math
 import sys
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rows_reference_extremes import EXTREMES
 
 WITHOUT = {
     "dropout": "draws random numbers",
@@ -208,7 +209,7 @@ ROWS = {
     "norm_of_order": lambda x: x.norm(2.5),
     "norm_3_of_ties": lambda x: x.norm(3),
     "norm_of_negative_order": lambda x: x.norm(-1.5, 1),
-    "norm_0": lambda x: x.norm(0, 1) + 0 * x.sum(),  # a gradient of zeros
+    "norm_0": lambda x: x.norm(0, 1),
     "norm_of_zeros": lambda x: (x * 0).norm(2, 1),
     "norm_of_order_of_zeros": lambda x: (x * 0).norm(2.5, 1),
     "norm_infinity_of_zeros": lambda x: (x * 0).norm(math.inf, 1),
@@ -357,7 +358,12 @@ for name in "conv2d gelu hardswish linear mish relu6 selu silu softplus softsign
 # The same of other inputs: rows such as matmul_batched.
 for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_far matmul_1d_1d matmul_1d_3d matmul_3d_1d
         matmul_batched matmul_vector maximum_of_ties minimum_of_ties pow_of_ties rsqrt_far sigmoid_far silu_far
-        softplus_far tanh_far""".split():
+        softplus_far tanh_far
+        abs_special atan2_special cos_special erf_special exp_special expm1_special gelu_special
+        gelu_tanh_special log_special log1p_special maximum_special minimum_special pow_special
+        reciprocal_special relu_special remainder_by_zero remainder_special rsqrt_special sigmoid_special
+        silu_special sin_special softplus_special sqrt_special square_special tanh_special matmul_special
+        conv2d_special""".split():
     ROWS[name] = ROWS[max((known for known in ROWS if name.startswith(known + "_")), key=len)]
 for name, number in {"eq": 1, "ne": 1, "lt": 0.3, "le": 0.3, "gt": 0.3, "ge": 0.3}.items():
     ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], number=number: compare(x, torch.tensor(number))
@@ -374,9 +380,17 @@ for how in "mean sum".split():
         x, torch.full((6,), 7), reduction=how, ignore_index=7)
 
 
+for name in "sum mean prod norm any all nonzero".split():
+    ROWS[name + "_of_0d"] = getattr(torch, name)
+for name in "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits".split():
+    ROWS[name + "_special"] = lambda x, y, function=getattr(F, name): function(x, y, reduction="none")
+ROWS["scatter_to_the_same"] = lambda x, i, source: scatter(x, 0, i, source)
+ROWS.update(EXTREMES)
+
+
 def tensor(t: dict) -> torch.Tensor:
     dtype = {"f64": torch.float64, "i64": torch.int64, "bool": torch.bool}[t["dtype"]]
-    return torch.tensor(t["data"], dtype=dtype).reshape(t["shape"])
+    return torch.tensor([float(v) for v in t["data"]], dtype=dtype).reshape(t["shape"])
 
 
 def numbers(t: torch.Tensor) -> str:
@@ -395,7 +409,8 @@ def reference(name: str, row: dict) -> str:
         leaves = [t for t in x if t.requires_grad]
         dy = tensor(row["dy"])
         assert y.shape == dy.shape, f"{name}: PyTorch's result has shape {list(y.shape)}, ours {list(dy.shape)}"
-        dx = torch.autograd.grad(y, leaves, dy)
+        dx = torch.autograd.grad(y, leaves, dy, allow_unused=True)
+        dx = [torch.zeros_like(leaf) if t is None else t for leaf, t in zip(leaves, dx)]
     return (f'{{"checksum": "{row["checksum"]}", "shape": {list(y.shape)}, "y": {numbers(y)}, '
             f'"dx": [{", ".join(map(numbers, dx))}]}}')
 

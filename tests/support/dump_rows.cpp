@@ -1,7 +1,10 @@
 // Prints, as JSON, the inputs of every row and edge case in f64, a checksum of them, and the
-// gradient that is to arrive at its result: what rows_reference.py hands to PyTorch.
+// gradient that is to arrive at its result: what rows_reference.py hands to PyTorch. What JSON has
+// no numbers for is text.
 
 #include <fmt/core.h>
+
+#include <cmath>
 
 #include "tests/support/op_cases.h"
 
@@ -11,7 +14,10 @@ namespace {
 std::string json(const Tensor& t) {
   std::string sizes, values;
   for (int d = 0; d < t.rank(); ++d) sizes += fmt::format("{}{}", d ? ", " : "", t.size(d));
-  for (int64_t i = 0; i < t.numel(); ++i) values += fmt::format("{}{}", i ? ", " : "", t.at(i));
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const std::string value = fmt::format("{:#}", t.at(i));  // -0.0, where -0 is an integer
+    values += (i ? ", " : "") + (std::isfinite(t.at(i)) ? value : '"' + value + '"');
+  }
   return fmt::format(R"({{"dtype": "{}", "shape": [{}], "data": [{}]}})", name(t.dtype()), sizes,
                      values);
 }

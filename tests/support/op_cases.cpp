@@ -31,7 +31,11 @@ const std::vector<OpCase>& op_cases() {
 }
 
 const std::vector<OpCase>& edge_cases() {
-  static const std::vector<OpCase> all = edges();
+  static const std::vector<OpCase> all = [] {
+    std::vector<OpCase> cases = edges();
+    for (OpCase& c : extremes()) cases.push_back(std::move(c));
+    return cases;
+  }();
   return all;
 }
 
@@ -83,6 +87,7 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
       if (std::abs(v) < in.away) v = v < 0 ? v - in.away : v + in.away;
       if (in.kind == Input::Index || in.kind == Input::Tied) v = std::floor(v);
       if (in.kind == Input::Mask) v = v > 0.5;
+      if (!in.values.empty()) v = in.values[size_t(k) % in.values.size()];
       t.set(k, static_cast<float>(v));
     }
     if (in.real()) t = t.to(dtype);

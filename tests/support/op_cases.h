@@ -20,6 +20,7 @@ struct Input {
   double low = -2, high = 2;
   Kind kind = Real;
   double away = 0;  // keeps this far from zero, where the op has a kink
+  std::vector<double> values = {};  // these instead, over and over
 
   bool real() const { return kind != Index && kind != Mask; }
   bool differentiated() const { return kind == Real || kind == Tied; }

@@ -14,6 +14,7 @@ std::vector<OpCase> products();
 std::vector<OpCase> networks();
 std::vector<OpCase> losses();
 std::vector<OpCase> edges();
+std::vector<OpCase> extremes();
 
 using Op1 = Tensor (*)(const Tensor&);
 using Op2 = Tensor (*)(const Tensor&, const Tensor&);
