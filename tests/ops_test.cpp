@@ -9,7 +9,7 @@
 #include "autograd/call.h"
 #include "autograd/gradcheck.h"
 #include "core/format.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_rows/rows.h"
 
 namespace mixtape {
 namespace {
@@ -242,6 +242,23 @@ Ops ops_without(const Such& row) {
     if (row(c)) missing.erase(c.op);
   if (Device::best().is_cpu()) missing.erase("to_device");  // there is nowhere to go
   return missing;
+}
+
+TEST(Numbers, GoThroughElementwiseOps) {
+  for (const OpCase& c : tests::elementwise()) {
+    if (c.op == "glu") continue;  // halves a dimension
+    const auto inputs = [&](const Shape& shape) {
+      return tests::make_inputs(c, f64, true, std::vector<Shape>(c.inputs.size(), shape));
+    };
+    const auto lone = inputs({}), one = inputs({1});
+    const Tensor y = c.run(lone);
+    ASSERT_EQ(y.shape(), Shape{}) << c.name();
+    EXPECT_EQ(y.at(0), c.run(one).at(0)) << c.name();
+    if (!c.differentiable) continue;
+    y.backward();
+    for (const Tensor& x : lone)
+      EXPECT_TRUE(!x.requires_grad() || x.grad().rank() == 0) << c.name();
+  }
 }
 
 TEST(Catalogue, EveryLinkedOpHasARow) {
