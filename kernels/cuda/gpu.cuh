@@ -42,18 +42,30 @@ __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline void sync_warp() { __syncwarp(); }
 
 // The value of another lane: of lane `from`, of lane ^ mask, of lane + by (or one's own beyond the
-// warp).
+// warp). A struct of numbers goes word by word.
+template <class T, class F>
+__device__ inline T by_words(T v, F exchange) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return exchange(v);
+  } else {
+    unsigned words[sizeof(T) / 4];
+    memcpy(words, &v, sizeof v);
+    for (unsigned& word : words) word = exchange(word);
+    memcpy(&v, words, sizeof v);
+    return v;
+  }
+}
 template <class T>
 __device__ inline T shuffle(T v, int from) {
-  return __shfl_sync(~0u, v, from);
+  return by_words(v, [from](auto word) { return __shfl_sync(~0u, word, from); });
 }
 template <class T>
 __device__ inline T shuffle_xor(T v, int mask) {
-  return __shfl_xor_sync(~0u, v, mask);
+  return by_words(v, [mask](auto word) { return __shfl_xor_sync(~0u, word, mask); });
 }
 template <class T>
 __device__ inline T shuffle_down(T v, int by) {
-  return __shfl_down_sync(~0u, v, by);
+  return by_words(v, [by](auto word) { return __shfl_down_sync(~0u, word, by); });
 }
 
 // The block's shared memory (as much as launch() was told), from a byte offset on: a multiple

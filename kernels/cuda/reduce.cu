@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/team.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
@@ -129,33 +130,27 @@ MIXTAPE_HD void deliver(const Problem<T, A, Out>& p, int64_t result, int64_t at_
     p.y[at_y] = finished<A, Out>(sum, p.scale);
 }
 
-// A group of `lanes` threads per result (32, or all 256 of the block). Grid: groups, parts.
-template <class Op, class T, class A, class Out, int lanes>
-__global__ void reduce_dense(Problem<T, A, Out> p) {
-  constexpr int threads = 256;
-  const int t = int(gpu::thread().x) % lanes, part = int(gpu::block().y);
-  const int64_t result = int64_t(gpu::block().x) * (threads / lanes) + int(gpu::thread().x) / lanes;
+// A team of so many threads per result (32, or all 256 of the block). Grid: teams, parts.
+template <class Op, class T, class A, class Out>
+__global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
+  Team team(threads);
+  const int part = int(gpu::block().y);
+  const int64_t result = gpu::global_thread() / threads;
   A sum = Op::template identity<A>();
   int64_t at[2] = {};
   if (result < p.results) {
     p.kept.find(result, at);
     const int64_t begin = p.length * part / p.part_count,
                   end = p.length * (part + 1) / p.part_count;
-    for (int64_t i = begin + t; i < end; i += lanes) {
+    for (int64_t i = begin + team.index; i < end; i += team.size) {
       int64_t from[1];
       p.reduced.find(i, from);
       sum = Op::join(sum, Op::of(A(gpu::widen(p.x[at[1] + from[0]]))));
     }
   }
-  for (int mask = 16; mask > 0; mask /= 2) sum = Op::join(sum, gpu::shuffle_xor(sum, mask));
-  if constexpr (lanes == threads) {
-    const gpu::Shared<A> of_warps = gpu::shared_memory<A>();
-    if (gpu::lane() == 0) of_warps[gpu::thread().x / 32] = sum;
-    gpu::sync_block();
-    sum = of_warps[0];
-    for (int w = 1; w < threads / 32; ++w) sum = Op::join(sum, A(of_warps[w]));
-  }
-  if (t == 0 && result < p.results) deliver<Op>(p, result, at[0], part, sum);
+  sum = team.join(
+      sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (team.index == 0 && result < p.results) deliver<Op>(p, result, at[0], part, sum);
 }
 
 // 32 results side by side, eight threads down for each. Grid: results / 32, parts.
@@ -253,12 +248,9 @@ void run(Launch& launch, In x, const View& y, double scale) {
   if (columns)
     gpu::launch({"reduce_columns", grid, {32, 8, 1}, 256 * sizeof(A)}, launch.stream,
                 reduce_columns<Op, T, A, Out>, p);
-  else if (by_block)
-    gpu::launch({"reduce_dense", grid, {256, 1, 1}, 8 * sizeof(A)}, launch.stream,
-                reduce_dense<Op, T, A, Out, 256>, p);
   else
-    gpu::launch({"reduce_dense", grid, {256, 1, 1}}, launch.stream, reduce_dense<Op, T, A, Out, 32>,
-                p);
+    gpu::launch({"reduce_dense", grid, {256, 1, 1}, by_block ? Team::shared_bytes : 0},
+                launch.stream, reduce_dense<Op, T, A, Out>, p, by_block ? 256 : 32);
   if (p.parts)
     gpu::launch({"reduce_parts", {unsigned((p.results + 255) / 256), 1, 1}, {256, 1, 1}},
                 launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
