@@ -144,4 +144,14 @@ decltype(auto) visit_float(DType in, DType out, F&& f) {
   });
 }
 
+// f.operator()<S, D, O>() for an input in S, a gradient in S or f32, and an output in S or f32.
+template <class F>
+void visit_gradient(DType x, DType dy, DType dx, F&& f) {
+  visit_float(x, dy, [&]<class S, class D>() {
+    visit_float(x, dx, [&]<class Same, class O>() {
+      if constexpr (std::is_same_v<S, Same>) f.template operator()<S, D, O>();
+    });
+  });
+}
+
 }  // namespace mixtape

@@ -45,16 +45,6 @@ void convert_run(const S* x, int64_t n, T* y) {
                   [&](int64_t i, int64_t count) { write(y + i, read<Wide>(x + i, count), count); });
 }
 
-// f.operator()<S, D, O>() for an input in S, a gradient in S or f32, and an output in S or f32.
-template <class F>
-void visit_gradient(DType x, DType dy, DType dx, F&& f) {
-  visit_float(x, dy, [&]<class S, class D>() {
-    visit_float(x, dx, [&]<class Same, class O>() {
-      if constexpr (std::is_same_v<S, Same>) f.template operator()<S, D, O>();
-    });
-  });
-}
-
 // A parameter or statistic (any one-dimensional view) as dense T; null if it is absent.
 template <class T>
 const T* widened(Launch& launch, const View& v) {

@@ -24,6 +24,10 @@ void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double 
 void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y);
 void random_integer(Launch&, uint64_t seed, uint64_t offset, int64_t low, int64_t high, Out y);
 void dropout(Launch&, uint64_t seed, uint64_t offset, double p, In x, Out y);
+void softmax(Launch&, bool log, In x, Out y);
+void softmax_grad(Launch&, bool log, In y, In dy, Out dx);
+void logsumexp(Launch&, In x, Out y);
+void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, Out y);
 }  // namespace cuda
 
 }  // namespace mixtape::kernels
