@@ -4,28 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/kernel_compare.h"
+#include "tests/support/samplings.h"
 
 namespace mixtape::kernels {
 namespace {
 
 using Kind = Sampling::Kind;
-
-Sampling windows(int64_t from, int64_t size, int64_t stride, int64_t padding = 0,
-                 bool count_padding = false, int64_t hanging_over = 0) {
-  return {.from = from,
-          .to = (from + 2 * padding - size) / stride + 1 + hanging_over,
-          .size = size,
-          .stride = stride,
-          .padding = padding,
-          .count_padding = count_padding};
-}
-Sampling of_kind(Kind kind, int64_t from, int64_t to) {
-  return {.kind = kind, .from = from, .to = to};
-}
-std::string text(const Sampling& s) {
-  return std::to_string(static_cast<int>(s.kind)) + ": " +
-         Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding}.to_string();
-}
 
 // What element i is made of: pairs of a position and a weight, from the definitions.
 std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {

@@ -68,6 +68,12 @@ __device__ inline T shuffle_down(T v, int by) {
   return by_words(v, [by](auto word) { return __shfl_down_sync(~0u, word, by); });
 }
 
+// Whether any lane of the warp says so; how many lanes before this one hold the same value.
+__device__ inline bool any_lane(bool v) { return __any_sync(~0u, v) != 0; }
+__device__ inline int same_before(int v) {
+  return __popc(__match_any_sync(~0u, v) & ((1u << lane()) - 1));
+}
+
 // The block's shared memory (as much as launch() was told), from a byte offset on: a multiple
 // of 16.
 template <class T>
@@ -139,6 +145,19 @@ template <class T>
 T shuffle_down(T v, int by, Where where = Where::here()) {
   simt::exchange(&v, sizeof v, lane() + by < warp_size ? lane() + by : lane(), where);
   return v;
+}
+inline bool any_lane(bool v, Where where = Where::here()) {
+  bool all[warp_size];
+  simt::gather(&v, sizeof v, all, where);
+  for (const bool other : all)
+    if (other) return true;
+  return false;
+}
+inline int same_before(int v, Where where = Where::here()) {
+  int all[warp_size], same = 0;
+  simt::gather(&v, sizeof v, all, where);
+  for (int l = 0; l < lane(); ++l) same += all[l] == v;
+  return same;
 }
 
 template <class T>

@@ -28,6 +28,9 @@ void softmax(Launch&, bool log, In x, Out y);
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx);
 void logsumexp(Launch&, In x, Out y);
 void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, Out y);
+void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Out y, Out index);
+void put_at(Launch&, In y, In index, Out x);
+void take_at(Launch&, In x, In index, Out y);
 }  // namespace cuda
 
 }  // namespace mixtape::kernels

@@ -1,0 +1,32 @@
+#pragma once
+// How threads share planes of results: each takes a few rows of one column of one plane, so that
+// what belongs to the column is found once and neighbours read and write neighbours.
+
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+
+struct Strips {
+  static constexpr int height = 4, threads = 256;
+  int64_t count;  // of all planes
+  int down, columns;
+
+  Strips(int64_t planes, int64_t rows, int64_t columns)
+      : count(planes * ((rows + height - 1) / height) * columns),
+        down(int((rows + height - 1) / height)),
+        columns(int(columns)) {}
+  gpu::Grid grid(const char* name) const {
+    return {name, {unsigned((count + threads - 1) / threads), 1, 1}, {threads, 1, 1}};
+  }
+  struct Place {
+    int64_t plane;
+    int row, column;  // the first row
+  };
+  __device__ Place find(int64_t strip) const {
+    const int64_t line = strip / columns, plane = line / down;
+    return {plane, int(line - plane * down) * height, int(strip - line * columns)};
+  }
+};
+
+}  // namespace mixtape::kernels::cuda

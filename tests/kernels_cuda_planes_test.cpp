@@ -1,0 +1,98 @@
+// Pools and interpolation of CUDA under the emulator, beside those of the CPU.
+
+#include "core/format.h"
+#include "tests/support/kernel_compare.h"
+#include "tests/support/kernel_devices.h"
+#include "tests/support/samplings.h"
+
+namespace mixtape::kernels {
+namespace {
+
+using Kind = Sampling::Kind;
+
+// The same values at an address that is no multiple of 16 bytes.
+Tensor unaligned(const Tensor& x) {
+  const Tensor room = output({x.numel() + 1}, x.dtype());
+  const Tensor y = room.with_layout(Layout(x.shape(), Layout(x.shape()).strides, 1));
+  for (int64_t i = 0; i < x.numel(); ++i) y.set(i, x.at(i));
+  return y;
+}
+void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
+  expect_close(got, to_vector(want), 0, what);
+}
+
+const struct {
+  int64_t planes;
+  Sampling rows, columns;
+} pools[] = {
+    {6, windows(26, 2, 2), windows(26, 2, 2)},
+    {1, windows(1, 1, 1), windows(2, 2, 2)},
+    {3, windows(7, 3, 2, 1), windows(33, 3, 2, 1)},
+    {5, windows(7, 2, 2, 0, false, 1), windows(10, 3, 2, 1, false, 1)},
+    {2, windows(40, 5, 1, 2), windows(31, 4, 3)},
+    {3, windows(1, 1, 1), windows(257, 3, 1, 1)},
+    {2, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
+    {40, of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
+    {2, windows(70, 3, 2, 1), windows(61, 3, 2, 1)},  // planes of several tiles, chunks of places
+    {0, windows(4, 2, 2), windows(4, 2, 2)},
+};
+
+TEST(CudaPool, TakesTheMaximaOfTheCpu) {
+  for (const auto& [in, out] : float_pairs)
+    for (const auto& k : pools)
+      for (const bool ties : {false, true}) {
+        const Shape small{k.planes, k.rows.to, k.columns.to},
+            large{k.planes, k.rows.from, k.columns.from};
+        const Tensor x = random(large, in, 5, -3, 3), dy = random(small, in, 6);
+        for (int64_t i = 0; ties && i < x.numel(); ++i) {
+          x.set(i, i % 17 == 3 ? nan : i % 5 == 0 ? -inf : std::round(x.at(i)));
+        }
+        struct Results {
+          Tensor y, index, dx, taken;
+        };
+        const auto results = [&] {
+          return Results{output(small, in), output(small, i32), output(large, out),
+                         output(small, out)};
+        };
+        const Results got = results(), want = results();
+        on_device([&](Launch& l) {
+          cuda::max_pool2d(l, x, k.rows, k.columns, got.y, got.index);
+          cuda::put_at(l, dy, got.index, got.dx);
+          cuda::take_at(l, x, got.index, got.taken);
+        });
+        launch([&](Launch& l) {
+          cpu::max_pool2d(l, x, k.rows, k.columns, want.y, want.index);
+          cpu::put_at(l, dy, want.index, want.dx);
+          cpu::take_at(l, x, want.index, want.taken);
+        });
+        const std::string what = fmt::format("{} to {}, rows {} columns {}, ties {}", name(in),
+                                             name(out), text(k.rows), text(k.columns), ties);
+        expect_equal(got.y, want.y, what);
+        expect_equal(got.index, want.index, "index " + what);
+        expect_equal(got.dx, want.dx, "dx " + what);
+        expect_equal(got.taken, want.taken, "taken " + what);
+      }
+}
+// Anything may stand in an index, and many may meet at one place: sums are the CPU's to the bit.
+TEST(CudaPool, PutsAnywhereInOrder) {
+  for (const auto& [in, out] : float_pairs)
+    for (const int64_t places : {1, 7, 63 * 50})
+      for (const bool odd : {false, true}) {
+        const Shape small{3, 21, 60}, large{3, 63, 50};
+        const Tensor y = random(small, in, 1), index = random(small, i32, 2, 0, double(places));
+        Tensor x = output(large, out);
+        const Tensor want = output(large, out);
+        if (odd) x = unaligned(x);
+        on_device([&](Launch& l) { cuda::put_at(l, y, index, x); });
+        launch([&](Launch& l) { cpu::put_at(l, y, index, want); });
+        expect_equal(x, want, fmt::format("{} to {}, {} places", name(in), name(out), places));
+      }
+}
+TEST(CudaPool, PutsNothing) {
+  const Tensor y({3, 0, 0}, f32), index({3, 0, 0}, i32), x = output({3, 5, 7}, f32);
+  on_device([&](Launch& l) { cuda::put_at(l, y, index, x); });
+  expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
+}
+
+}  // namespace
+}  // namespace mixtape::kernels
