@@ -94,5 +94,50 @@ TEST(CudaPool, PutsNothing) {
   expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
 }
 
+const std::pair<Sampling, Sampling> resamplings[] = {
+    {windows(26, 2, 2), windows(26, 2, 2)},
+    {windows(1, 1, 1), windows(1, 1, 1)},
+    {windows(7, 3, 2, 1), windows(9, 3, 2, 1, true)},
+    {windows(6, 3, 2, 1, true, 1), windows(8, 4, 3, 2, true, 1)},
+    {windows(9, 2, 4), windows(40, 5, 1, 2)},
+    {windows(20, 7, 1, 3), windows(33, 8, 1, 4)},
+    {windows(40, 40, 1), windows(37, 37, 1)},
+    {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
+    {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
+    {of_kind(Kind::Adaptive, 50, 3), of_kind(Kind::Adaptive, 35, 2)},
+    {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
+    {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
+    {of_kind(Kind::Linear, 3, 25), of_kind(Kind::Linear, 4, 33)},
+    {of_kind(Kind::Corners, 3, 8), of_kind(Kind::Corners, 37, 16)},
+    {of_kind(Kind::Corners, 4, 1), of_kind(Kind::Linear, 1, 20)},
+};
+
+TEST(CudaResample, SumsAsTheCpuDoes) {
+  for (const auto& [in, out] : float_pairs)
+    for (const auto& lines : resamplings) {
+      const Sampling &rows = lines.first, &columns = lines.second;
+      const Shape small{5, rows.to, columns.to}, large{5, rows.from, columns.from};
+      for (const bool transposed : {false, true}) {
+        const Tensor x = random(transposed ? small : large, in, 1);
+        const Tensor got = output(transposed ? large : small, out), want = output(got.shape(), out);
+        on_device([&](Launch& l) { cuda::resample(l, x, rows, columns, transposed, got); });
+        launch([&](Launch& l) { cpu::resample(l, x, rows, columns, transposed, want); });
+        expect_close(got, to_vector(want), tolerance(out),
+                     fmt::format("{} to {}, rows {} columns {}, transposed {}", name(in), name(out),
+                                 text(rows), text(columns), transposed));
+      }
+    }
+}
+TEST(CudaResample, OnlyReadsWhatItWeighs) {
+  const Tensor x = random({2, 3, 4}, f32, 1);
+  x.set(5, nan);  // row 1, column 1 of the first plane
+  // Every second pixel falls on one of x: its neighbour has no say.
+  const Tensor y = output({2, 3, 7}, f32);
+  on_device([&](Launch& l) {
+    cuda::resample(l, x, of_kind(Kind::Corners, 3, 3), of_kind(Kind::Corners, 4, 7), false, y);
+  });
+  for (int64_t i = 0; i < y.numel(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i >= 8 && i <= 10) << i;
+}
+
 }  // namespace
 }  // namespace mixtape::kernels

@@ -31,6 +31,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
 void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Out y, Out index);
 void put_at(Launch&, In y, In index, Out x);
 void take_at(Launch&, In x, In index, Out y);
+void resample(Launch&, In x, const Sampling& rows, const Sampling& columns, bool transposed, Out y);
 }  // namespace cuda
 
 }  // namespace mixtape::kernels
