@@ -1,6 +1,6 @@
 #pragma once
 // How each optimizer moves its parameters: the numbers of its formula, which the host passes along,
-// and the tensors that it reads and writes. The formulas stand beside the kernels.
+// and the tensors that it reads and writes. The formulas are in steps.h.
 
 #include "core/view.h"
 

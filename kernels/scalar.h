@@ -15,9 +15,9 @@ namespace mixtape::kernels {
 // What an unqualified exp(x) means for scalars; other types bring their own by argument lookup.
 namespace math {
 using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
-    std::erf, std::exp, std::exp2, std::expm1, std::floor, std::fmod, std::log, std::log10,
-    std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan, std::tanh,
-    std::trunc;
+    std::erf, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
+    std::log10, std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan,
+    std::tanh, std::trunc;
 template <class T>
 MIXTAPE_HD T round(T x) {  // to the nearest integer, ties to even
   return std::nearbyint(x);

@@ -1,8 +1,9 @@
 #pragma once
-// What optimizer steps are written with: a rule sees one run of elements at a time, of whatever
-// types.
+// How optimizer steps (kernels/steps.h) go over their tensors: a run of elements at a time, of
+// whatever types.
 
 #include "kernels/cpu/chunks.h"
+#include "kernels/steps.h"
 
 namespace mixtape::kernels::cpu {
 
@@ -10,6 +11,19 @@ template <class P>
 void round_into(const View& shadow, int64_t begin, const P* param, int64_t n) {
   visit_float(shadow.dtype, [&]<class S>() { convert_run(param, n, shadow.as<S>() + begin); });
 }
+
+// The states of some elements, as kernels/steps.h sees them.
+template <class T>
+struct StatesAt {
+  T* const* state;
+  int64_t i, count;
+
+  [[gnu::always_inline]] Lanes<T> get(int k) const { return read<T>(state[k] + i, count); }
+  [[gnu::always_inline]] Lanes<T> set(int k, Lanes<T> x) const {
+    write(state[k] + i, x, count);
+    return x;
+  }
+};
 
 // One chunk of one parameter, and what multiplies its gradient. P, G: element types of the two.
 template <class P, class G>
@@ -32,6 +46,7 @@ struct Run {
     });
     if (shadow) round_into(shadow, begin, param, n);
   }
+  StatesAt<T> states(int64_t i, int64_t count) const { return {state, i, count}; }
   [[gnu::always_inline]] Lanes<T> scaled_grad(int64_t i, int64_t count) const {
     return read<T>(grad + i, count) * Lanes<T>(grad_scale);
   }
@@ -71,13 +86,18 @@ inline void count_step(std::span<const Update> updates) {
     if (u.steps) *u.steps.as<float>() += 1;
 }
 
-// A step in one pass, of which apply(run) is the arithmetic.
-template <class Rule, class F>
+// A step in one pass.
+template <class Rule>
 void step(Launch& launch, std::span<const Update> updates, const Rule& rule,
-          const StepControl& control, F apply) {
+          const StepControl& control) {
   if (is_skipped(control)) return;
   for_each_run(updates, Chunks(launch, updates), rule, control,
-               [&](const auto& run, size_t, int64_t) { apply(run); });
+               [&]<class P, class G>(const Run<P, G>& run, size_t, int64_t) {
+                 const Step<Rule, math_t<P>> move(rule, run.steps);
+                 run.each([&](int64_t i, int64_t count, auto p, auto g) {
+                   return move(p, g, run.states(i, count));
+                 });
+               });
   count_step(updates);
 }
 
