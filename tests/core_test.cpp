@@ -86,8 +86,8 @@ TEST(Device, ParsesAndPrints) {
 TEST(Device, MemoryOfOneThatIsMissingIsAnError) {
   const std::string missing = error([] { Tensor({2}, f32, Device::cuda(7)); });
   EXPECT_THAT(missing, testing::StartsWith("there is no device cuda:7: "));
-  EXPECT_EQ(error([] { memory_stats(Device::cuda(700)); }).substr(0, 30),
-            "there is no device cuda:700: t");
+  EXPECT_THAT(error([] { memory_stats(Device::cuda(700)); }),
+              testing::StartsWith("there is no device cuda:700: "));
   EXPECT_EQ(error([] { DefaultDevice on(Device::cuda(7)); }), missing);
 }
 

@@ -301,11 +301,7 @@ void launch(const Grid& grid, void*, void (*kernel)(P...), A&&... args) {
 }
 #endif
 
-#ifdef __CUDACC__
-int multiprocessors(int device);  // of a CUDA device
-#else
-inline int multiprocessors(int) { return 2; }
-#endif
+int multiprocessors(int device);
 // Blocks of `threads` for `count` pieces of work in a grid-stride loop: no more than the device
 // runs at once.
 inline Index3 blocks_for(int64_t count, int threads, int device) {
