@@ -22,11 +22,11 @@ constexpr int index_in(OpList<Ops...>) {
 // What the backward pass of a unary op keeps: x, or y, or nothing.
 template <class F>
 concept NeedsX = requires {
-  &F::template d_from_x<float>;
+  F::template d_from_x<float>;
 };
 template <class F>
 concept NeedsY = requires {
-  &F::template d_from_y<float>;
+  F::template d_from_y<float>;
 };
 template <class F>
 concept Constant = requires {

@@ -1,0 +1,79 @@
+// How the elementwise CUDA kernels go through memory.
+
+#include "kernels/cuda/elementwise_plan.h"
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace {
+
+// --- plans ---
+
+// The group that a plan takes for an output and inputs of one dtype, and which are packed.
+struct Case {
+  const char* name;
+  DType dtype;
+  std::vector<Tensor> views;  // the output first
+  int group;
+  std::vector<bool> packed = {};
+};
+Tensor expanded(const Shape& from, const Shape& to, DType t) {
+  const Tensor x = filled(from, t, 1);
+  return x.with_layout(expand(x.layout(), to));
+}
+Tensor shifted(int64_t n, int64_t by, DType t) {
+  return filled({n + by}, t, 1).with_layout(Layout({n}, {1}, by));
+}
+Tensor transposed(int64_t m, int64_t n, DType t) {
+  const Tensor x = filled({n, m}, t, 1);
+  return x.with_layout(transpose(x.layout(), 0, 1));
+}
+
+TEST(MapPlan, TakesGroupsWhereItCan) {
+  const auto dense = [](const Shape& s, DType t) { return filled(s, t, 1); };
+  const Case cases[] = {
+      {"dense", f32, {dense({1000}, f32), dense({1000}, f32)}, 4, {true, true}},
+      {"dense", bf16, {dense({1000}, bf16), dense({1000}, bf16)}, 8, {true, true}},
+      {"dense, wider output", f16, {dense({1000}, f32), dense({1000}, f16)}, 4, {true, true}},
+      {"with an end", f32, {dense({1003}, f32), dense({1003}, f32)}, 4, {true, true}},
+      {"bias", bf16, {dense({9, 64}, bf16), expanded({64}, {9, 64}, bf16)}, 8, {true, true}},
+      {"bias, short rows", bf16, {dense({9, 12}, bf16), expanded({12}, {9, 12}, bf16)}, 4},
+      {"bias, odd rows", f32, {dense({9, 31}, f32), expanded({31}, {9, 31}, f32)}, 1},
+      {"a number", f16, {dense({9, 31}, f16), expanded({1}, {9, 31}, f16)}, 8, {true, false}},
+      {"columns", f32, {dense({9, 32}, f32), expanded({9, 1}, {9, 32}, f32)}, 4, {true, false}},
+      {"off by one", f32, {dense({99}, f32), shifted(99, 1, f32)}, 1},
+      {"off by four", f16, {dense({99}, f16), shifted(99, 4, f16)}, 4},
+      {"both transposed", f32, {transposed(9, 7, f32), transposed(9, 7, f32)}, 4, {true, true}},
+      {"one transposed", f32, {dense({8, 16}, f32), transposed(8, 16, f32)}, 1},
+  };
+  for (const Case& c : cases) {
+    const View views[] = {c.views[0], c.views[1]};
+    const auto plan = cuda::plan_map<2>({&views[0], &views[1]}, 4);
+    EXPECT_EQ(plan.group, c.group) << c.name;
+    EXPECT_EQ(plan.count, c.views[0].numel()) << c.name;
+    for (size_t k = 0; k < c.packed.size(); ++k)
+      EXPECT_EQ(plan.operand[k].packed, c.packed[k]) << c.name << ", operand " << k;
+  }
+}
+TEST(MapPlan, FindsEveryElement) {
+  const Tensor x = filled({6, 7, 8, 9}, f32, 1);
+  const int order[] = {2, 0, 3, 1};
+  const Layout a = permute(x.layout(), order), b(a.shape);
+  const cuda::Walk<2> walk = cuda::walk_of<2>({&a, &b});
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    int64_t at[2];
+    walk.find(i, at);
+    ASSERT_EQ(at[0], a.at(i)) << i;
+    ASSERT_EQ(at[1], i);
+  }
+}
+TEST(MapPlan, DividesByAnySize) {
+  for (const int64_t by :
+       {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{641}, int64_t{4096},
+        int64_t{0x7fffffff}, int64_t{1} << 40, (int64_t{1} << 62) + 1})
+    for (const int64_t i : {int64_t{0}, by - 1, by, by + 1, 7 * (by / 5), int64_t{1} << 32,
+                            (int64_t{1} << 62) + 12345, std::numeric_limits<int64_t>::max()})
+      EXPECT_EQ(cuda::Divisor(by).quotient(i), i / by) << i << " / " << by;
+}
+
+}  // namespace
+}  // namespace mixtape::kernels
