@@ -1,7 +1,11 @@
-// How the elementwise CUDA kernels go through memory.
+// The elementwise CUDA kernels under the emulator, beside those of the CPU; and how they go through
+// memory.
 
+#include "core/format.h"
 #include "kernels/cuda/elementwise_plan.h"
+#include "kernels/elementwise.h"
 #include "tests/support/kernel_compare.h"
+#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -73,6 +77,90 @@ TEST(MapPlan, DividesByAnySize) {
     for (const int64_t i : {int64_t{0}, by - 1, by, by + 1, 7 * (by / 5), int64_t{1} << 32,
                             (int64_t{1} << 62) + 12345, std::numeric_limits<int64_t>::max()})
       EXPECT_EQ(cuda::Divisor(by).quotient(i), i / by) << i << " / " << by;
+}
+
+// --- kernels ---
+
+// Within `tol` of each expected number.
+void expect_near(const Tensor& got, const Tensor& want, double tol, const std::string& what) {
+  const Values g = to_vector(got), w = to_vector(want);
+  ASSERT_EQ(g.size(), w.size()) << what;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const bool same = g[i] == w[i] || (std::isnan(g[i]) && std::isnan(w[i]));
+    ASSERT_TRUE(same || std::abs(g[i] - w[i]) <= tol * std::max(1.0, std::abs(w[i])))
+        << what << ", element " << i << ": " << g[i] << ", expected " << w[i];
+  }
+}
+double tolerance_of(DType t) { return is_float(t) ? tolerance(t) : 0; }
+
+// Runs a kernel into an output of each device and compares them.
+template <class Cuda, class Cpu>
+void compare(const Tensor& got, const Tensor& want, double tol, const std::string& what, Cuda cuda,
+             Cpu cpu) {
+  on_device([&](Launch& l) { cuda(l, got); });
+  launch([&](Launch& l) { cpu(l, want); });
+  expect_near(got, want, tol, what);
+}
+
+template <class... F, class Body>
+void for_ops(OpList<F...>, Body body) {
+  (body.template operator()<F>(), ...);
+}
+const Numbers some_numbers{{-0.5, 0.75}};
+
+// Numbers of an op's domain, and what is odd.
+template <class F>
+Tensor numbers(DType t, int64_t n, uint64_t seed) {
+  const Domain domain = domain_of<F>();
+  Tensor x = random({n}, t, seed, t == u8 ? 0 : domain.low, domain.high);
+  if (is_float(t) && n > 8) {
+    const double odd[] = {0, -0.0, inf, -inf, nan, 1, -1};
+    for (int i = 0; i < 7; ++i) x.set(i + 1, odd[i]);
+  }
+  return x;
+}
+// The dtypes that an op takes, each with those that it returns.
+template <class F>
+std::vector<std::pair<DType, DType>> pairs_of() {
+  std::vector<std::pair<DType, DType>> pairs;
+  if (Predicate<F>) {
+    for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean})
+      pairs.emplace_back(t, boolean);
+    return pairs;
+  }
+  pairs.assign(std::begin(float_pairs), std::end(float_pairs));
+  if (TakesIntegers<F>)
+    for (const DType t : {i64, i32, u8}) pairs.emplace_back(t, t);
+  return pairs;
+}
+
+TEST(CudaUnary, EveryOpAndDtype) {
+  for_ops(UnaryOps{}, []<class F>() {
+    const int op = index_in<F>(UnaryOps{});
+    for (const auto& [in, out] : pairs_of<F>()) {
+      const Tensor x = numbers<F>(in, 291, 5);
+      compare(
+          filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out),
+          fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
+          [&](Launch& l, const Tensor& y) { cuda::unary(l, op, x, some_numbers, y); },
+          [&](Launch& l, const Tensor& y) { cpu::unary(l, op, x, some_numbers, y); });
+    }
+  });
+}
+TEST(CudaUnary, EveryGradient) {
+  for_ops(UnaryOps{}, []<class F>() {
+    if constexpr (NeedsX<F> || NeedsY<F>) {
+      const int op = index_in<F>(UnaryOps{});
+      for (const auto& [in, out] : float_pairs) {
+        const Tensor v = numbers<F>(NeedsX<F> ? in : out, 291, 6), dy = random({291}, out, 7);
+        compare(
+            output({291}, in), output({291}, in), tolerance(in),
+            fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
+            [&](Launch& l, const Tensor& dx) { cuda::unary_grad(l, op, v, dy, some_numbers, dx); },
+            [&](Launch& l, const Tensor& dx) { cpu::unary_grad(l, op, v, dy, some_numbers, dx); });
+      }
+    }
+  });
 }
 
 }  // namespace

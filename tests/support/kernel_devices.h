@@ -15,6 +15,8 @@ inline void on_device(const std::function<void(Launch&)>& body) {
 
 namespace cuda {
 void gemm(Launch&, In a, In b, In bias, Out c);
+void unary(Launch&, int op, In x, const Numbers& numbers, Out y);
+void unary_grad(Launch&, int op, In v, In dy, const Numbers& numbers, Out dx);
 void convert(Launch&, In x, Out y);
 void fill(Launch&, double value, Out y);
 void arange(Launch&, double start, double step, Out y);
