@@ -163,5 +163,147 @@ TEST(CudaUnary, EveryGradient) {
   });
 }
 
+// A tensor and its elements in other places: views of every kind, of one shape.
+std::vector<Tensor> ways(const Tensor& x) {
+  const int64_t m = x.size(0), n = x.size(1);
+  const auto placed = [&](const Shape& room, const Layout& layout) {
+    const Tensor view = filled(room, x.dtype(), 1).with_layout(layout);
+    for (int64_t i = 0; i < x.numel(); ++i) view.set(i, x.at(i));
+    return view;
+  };
+  return {x, placed({n, m}, Layout({m, n}, {1, m})), placed({m * n + 1}, Layout({m, n}, {n, 1}, 1)),
+          placed({m, 2 * n}, Layout({m, n}, {2 * n, 2})),
+          placed({m, n + 8}, Layout({m, n}, {n + 8, 1}, 8))};
+}
+// Inputs that repeat elements besides.
+std::vector<Tensor> input_ways(DType t, int64_t m, int64_t n, uint64_t seed) {
+  std::vector<Tensor> all = ways(random({m, n}, t, seed, t == u8 ? 0 : -9, 9));
+  for (const Shape& from : {Shape{1, n}, Shape{m, 1}, Shape{1, 1}}) {
+    const Tensor x = random(from, t, seed, t == u8 ? 0 : -9, 9);
+    all.push_back(x.with_layout(expand(x.layout(), {m, n})));
+  }
+  return all;
+}
+
+TEST(CudaBinary, EveryView) {
+  const int op = index_in<Sub>(BinaryOps{});
+  for (const DType t : {f64, f32, bf16, i64, i32, u8})
+    for (const int64_t n : {33, 40})
+      for (const Tensor& a : input_ways(t, 19, n, 1))
+        for (const Tensor& b : input_ways(t, 19, n, 2))
+          for (const Tensor& y : ways(filled({19, n}, t, 1)))
+            compare(
+                y, filled({19, n}, t, 1), 0,
+                fmt::format("{}: {} - {} to {}", name(t), a.layout().strides, b.layout().strides,
+                            y.layout().strides),
+                [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
+                [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+}
+TEST(CudaBinary, EverySize) {
+  const int op = index_in<Add>(BinaryOps{});
+  for (const DType t : {f64, f32, f16, u8})
+    for (const int64_t n : {0, 1, 2, 7, 31, 32, 33, 255, 256, 257, 2047, 2048, 2049, 20001})
+      for (const int64_t offset : {0, 1, 4}) {
+        const Tensor a = random({n}, t, 1, 0, 9),
+                     b = random({n + offset}, t, 2, 0, 9).with_layout(Layout({n}, {1}, offset)),
+                     y = filled({n + 1}, t, 1);
+        compare(
+            y.with_layout(Layout({n}, {1})), filled({n}, t, 1), 0,
+            fmt::format("{} [{}] from {}", name(t), n, offset),
+            [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
+            [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+        EXPECT_EQ(y.at(n), 1) << "what lies behind the output";
+      }
+}
+TEST(CudaBinary, EveryOpAndDtype) {
+  for_ops(BinaryOps{}, []<class F>() {
+    const int op = index_in<F>(BinaryOps{});
+    for (const auto& [in, out] : pairs_of<F>()) {
+      const Tensor a = numbers<F>(in, 291, 5);
+      Tensor b = numbers<F>(in, 291, 6);
+      for (int i = 0; i < 150; ++i) b.set(i, i < 7 ? b.at(i) : a.at(i % 150 + i % 3));
+      const std::string what = fmt::format("{}, {} to {}", F::info.name, name(in), name(out));
+      compare(
+          filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out), what,
+          [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
+          [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+      for (const double scalar : {2.0, 3.0, 0.0, -1.0, 2.5, 0.1, inf, nan})
+        for (const bool swapped : {false, true})
+          compare(
+              filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out),
+              fmt::format("{} and {}, swapped: {}", what, scalar, swapped),
+              [&](Launch& l, const Tensor& c) {
+                cuda::binary_scalar(l, op, a, scalar, swapped, c);
+              },
+              [&](Launch& l, const Tensor& c) {
+                cpu::binary_scalar(l, op, a, scalar, swapped, c);
+              });
+    }
+  });
+}
+TEST(CudaBinary, EveryGradient) {
+  for_ops(BinaryOps{}, []<class F>() {
+    if constexpr (!Predicate<F>) {
+      const int op = index_in<F>(BinaryOps{});
+      for (const auto& [in, out] : float_pairs)
+        for (const DType gradient : {in, wide(in)}) {
+          const Tensor a = numbers<F>(in, 291, 5), b = numbers<F>(in, 291, 6),
+                       c = numbers<F>(out, 291, 7), dy = random({291}, out, 8);
+          const std::string what =
+              fmt::format("{}, {} to {}, {}", F::info.name, name(in), name(out), name(gradient));
+          for (const int wanted : {1, 2, 3}) {
+            const auto made = [&](int which) {
+              return wanted & which ? output({291}, gradient) : Tensor();
+            };
+            const auto view = [](const Tensor& t) { return t ? View(t) : View(); };
+            const Tensor da = made(1), db = made(2), want_a = made(1), want_b = made(2);
+            on_device(
+                [&](Launch& l) { cuda::binary_grad(l, op, a, b, c, dy, view(da), view(db)); });
+            launch([&](Launch& l) {
+              cpu::binary_grad(l, op, a, b, c, dy, view(want_a), view(want_b));
+            });
+            if (da) expect_near(da, want_a, tolerance(gradient), what + ", a");
+            if (db) expect_near(db, want_b, tolerance(gradient), what + ", b");
+          }
+          for (const double scalar : {2.0, 3.0, 0.5})
+            for (const bool swapped : {false, true})
+              compare(
+                  output({291}, gradient), output({291}, gradient), tolerance(gradient),
+                  fmt::format("{} and {}, swapped: {}", what, scalar, swapped),
+                  [&](Launch& l, const Tensor& da) {
+                    cuda::binary_scalar_grad(l, op, a, scalar, swapped, c, dy, da);
+                  },
+                  [&](Launch& l, const Tensor& da) {
+                    cpu::binary_scalar_grad(l, op, a, scalar, swapped, c, dy, da);
+                  });
+        }
+    }
+  });
+}
+TEST(CudaBinary, GradientsReadWhatIsThere) {
+  const Tensor dy = random({99}, f16, 1), da = output({99}, f16), db = output({99}, f16);
+  on_device([&](Launch& l) {
+    cuda::binary_grad(l, index_in<Sub>(BinaryOps{}), View{}, View{}, View{}, dy, da, db);
+  });
+  for (int64_t i = 0; i < 99; ++i) {
+    EXPECT_EQ(da.at(i), dy.at(i));
+    EXPECT_EQ(db.at(i), -dy.at(i));
+  }
+}
+TEST(CudaBinary, AddsWhatIsScaled) {
+  for_ops(OpList<Sub, Mul, Div>{}, []<class F>() {
+    const int op = index_in<F>(BinaryOps{});
+    for (const auto& [in, out] : pairs_of<F>()) {
+      const Tensor x = numbers<F>(in, 291, 5), a = numbers<F>(in, 291, 6),
+                   b = numbers<F>(in, 291, 7);
+      compare(
+          filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out),
+          fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
+          [&](Launch& l, const Tensor& y) { cuda::plus_scaled(l, op, x, a, b, -2.5, y); },
+          [&](Launch& l, const Tensor& y) { cpu::plus_scaled(l, op, x, a, b, -2.5, y); });
+    }
+  });
+}
+
 }  // namespace
 }  // namespace mixtape::kernels

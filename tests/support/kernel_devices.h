@@ -17,6 +17,11 @@ namespace cuda {
 void gemm(Launch&, In a, In b, In bias, Out c);
 void unary(Launch&, int op, In x, const Numbers& numbers, Out y);
 void unary_grad(Launch&, int op, In v, In dy, const Numbers& numbers, Out dx);
+void binary(Launch&, int op, In a, In b, Out c);
+void binary_scalar(Launch&, int op, In a, double b, bool swapped, Out c);
+void binary_grad(Launch&, int op, In a, In b, In c, In dy, Out da, Out db);
+void binary_scalar_grad(Launch&, int op, In a, double b, bool swapped, In c, In dy, Out da);
+void plus_scaled(Launch&, int op, In x, In a, In b, double s, Out y);
 void convert(Launch&, In x, Out y);
 void fill(Launch&, double value, Out y);
 void arange(Launch&, double start, double step, Out y);
