@@ -3,7 +3,7 @@
 
 #include "core/format.h"
 #include "kernels/cuda/elementwise_plan.h"
-#include "kernels/elementwise.h"
+#include "kernels/losses.h"
 #include "tests/support/kernel_compare.h"
 #include "tests/support/kernel_devices.h"
 
@@ -301,6 +301,35 @@ TEST(CudaBinary, AddsWhatIsScaled) {
           fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
           [&](Launch& l, const Tensor& y) { cuda::plus_scaled(l, op, x, a, b, -2.5, y); },
           [&](Launch& l, const Tensor& y) { cpu::plus_scaled(l, op, x, a, b, -2.5, y); });
+    }
+  });
+}
+
+TEST(CudaLosses, EveryLossAndDtype) {
+  for_ops(Losses{}, []<class F>() {
+    const int op = index_in<F>(Losses{});
+    for (const auto& [in, out] : float_pairs) {
+      const Tensor x = random({291}, in, 1, 0.01, 0.99), t = random({291}, in, 2, 0.01, 0.99),
+                   dy = random({291}, out, 3);
+      const std::string what = fmt::format("{}, {} to {}", F::info.name, name(in), name(out));
+      compare(
+          output({291}, out), output({291}, out), tolerance(out), what,
+          [&](Launch& l, const Tensor& y) { cuda::elementwise_loss(l, op, x, t, 0.3, y); },
+          [&](Launch& l, const Tensor& y) { cpu::elementwise_loss(l, op, x, t, 0.3, y); });
+      const Tensor got[] = {output({291}, in), output({291}, in)},
+                   want[] = {output({291}, in), output({291}, in)};
+      on_device(
+          [&](Launch& l) { cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, got[0], got[1]); });
+      launch(
+          [&](Launch& l) { cpu::elementwise_loss_grad(l, op, x, t, 0.3, dy, want[0], want[1]); });
+      expect_near(got[0], want[0], tolerance(in), what + ", dx");
+      expect_near(got[1], want[1], tolerance(in), what + ", dtarget");
+      compare(
+          output({291}, in), want[1], tolerance(in), what + ", dtarget alone",
+          [&](Launch& l, const Tensor& dt) {
+            cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, View{}, dt);
+          },
+          [](Launch&, const Tensor&) {});
     }
   });
 }

@@ -26,6 +26,8 @@ void convert(Launch&, In x, Out y);
 void fill(Launch&, double value, Out y);
 void arange(Launch&, double start, double step, Out y);
 void accumulate(Launch&, In x, Out y);
+void elementwise_loss(Launch&, int op, In x, In target, double s, Out y);
+void elementwise_loss_grad(Launch&, int op, In x, In target, double s, In dy, Out dx, Out dtarget);
 void reduce(Launch&, Reduce op, In x, Out y);
 void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y);
 void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y);
