@@ -62,6 +62,43 @@ TEST(CudaMove, Counts) {
     expect_equal(got, want, std::string(name(t)));
   }
 }
+TEST(CudaMove, MeetsBothEnds) {
+  for (const DType t : all_dtypes)
+    for (const int64_t n : {0, 1, 2, 1000}) {
+      const Tensor got = filled({n}, t, 1), want = filled({n}, t, 1);
+      on_device([&](Launch& l) { cuda::linspace(l, -3, 0.7, got); });
+      launch([&](Launch& l) { cpu::linspace(l, -3, 0.7, want); });
+      expect_close(got, to_vector(want), is_float(t) ? 1e-15 : 0,
+                   fmt::format("{} [{}]", name(t), n));
+      if (n > 1 && t == f64) {
+        EXPECT_EQ(got.at(0), -3);
+        EXPECT_EQ(got.at(n - 1), 0.7);
+      }
+    }
+}
+TEST(CudaMove, Chooses) {
+  for (const DType t : all_dtypes)
+    for (const Tensor& condition : ways(random({7, 40}, boolean, 1, 0, 2)))
+      for (const Tensor& a : ways(random({7, 40}, t, 2, 0, 9))) {
+        const Tensor b = random({7, 40}, t, 3, 0, 9), got = filled({7, 40}, t, 1),
+                     want = filled({7, 40}, t, 1);
+        on_device([&](Launch& l) { cuda::where(l, condition, a, b, got); });
+        launch([&](Launch& l) { cpu::where(l, condition, a, b, want); });
+        expect_equal(got, want, std::string(name(t)));
+      }
+}
+TEST(CudaMove, KeepsTriangles) {
+  for (const DType t : all_dtypes)
+    for (const Shape& shape : {Shape{3, 5, 7}, Shape{40, 33}, Shape{2, 0}, Shape{1, 1}})
+      for (const bool upper : {false, true})
+        for (const int64_t diagonal : {-100, -2, 0, 1, 100}) {
+          const Tensor x = random(shape, t, 1, 1, 9), got = filled(shape, t, 1),
+                       want = filled(shape, t, 1);
+          on_device([&](Launch& l) { cuda::triangle(l, upper, diagonal, x, got); });
+          launch([&](Launch& l) { cpu::triangle(l, upper, diagonal, x, want); });
+          expect_equal(got, want, fmt::format("{} {} {}", name(t), shape, diagonal));
+        }
+}
 TEST(CudaMove, AddsUp) {
   for (const DType t : {f64, f32, f16, bf16, i64, i32})
     for (const Tensor& x : ways(random({8, 33}, t, 5, -9, 9))) {

@@ -1,4 +1,4 @@
-// Moving: converting, copying, filling, counting, adding up.
+// Moving: converting, copying, filling, counting, choosing, adding up.
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/elementwise.h"
@@ -33,6 +33,31 @@ __global__ void count_up(double start, double step, int64_t n, T* y) {
     y[i] = convert_to<T>(start + double(i) * step);
 }
 
+// Counted from the nearer end, so that both come out exact.
+template <class T>
+__global__ void count_between(double start, double stop, double step, int64_t n, T* y) {
+  const int64_t all = gpu::all_threads(), last = n - 1;
+  for (int64_t i = gpu::global_thread(); i < n; i += all)
+    y[i] = convert_to<T>(2 * i <= last ? start + double(i) * step : stop - double(last - i) * step);
+}
+
+template <class Word>
+struct Choose {
+  MIXTAPE_HD Word operator()(bool condition, Word a, Word b) const { return condition ? a : b; }
+};
+
+// A warp per row: columns from `shift` + its number in the plane on are above the diagonal.
+template <class Word>
+__global__ void keep_triangle(bool upper, int64_t shift, int64_t rows, int64_t all_rows,
+                              int64_t columns, const Word* x, Word* y) {
+  const int64_t warps = gpu::all_threads() / gpu::warp_size;
+  for (int64_t r = gpu::global_thread() / gpu::warp_size; r < all_rows; r += warps) {
+    const int64_t split = r % rows + shift;
+    for (int64_t c = gpu::lane(); c < columns; c += gpu::warp_size)
+      y[r * columns + c] = (c >= split) == upper ? x[r * columns + c] : Word(0);
+  }
+}
+
 template <class T, class S>
 struct AddTo {
   MIXTAPE_HD T operator()(T y, S x) const {
@@ -62,6 +87,37 @@ void arange(Launch& launch, double start, double step, Out y) {
   visit(y.dtype, [&]<class T>() {
     gpu::launch({"arange", gpu::blocks_for(n, 256, launch.device.index), {256, 1, 1}},
                 launch.stream, count_up<T>, start, step, n, y.as<T>());
+  });
+}
+
+void linspace(Launch& launch, double start, double stop, Out y) {
+  const int64_t n = y.size();
+  if (n == 0) return;
+  const double step = n > 1 ? (stop - start) / double(n - 1) : 0;
+  visit(y.dtype, [&]<class T>() {
+    gpu::launch({"linspace", gpu::blocks_for(n, 256, launch.device.index), {256, 1, 1}},
+                launch.stream, count_between<T>, start, stop, step, n, y.as<T>());
+  });
+}
+
+void where(Launch& launch, In condition, In a, In b, Out c) {
+  visit(c.dtype, [&]<class T>() {
+    using Word = Bits<sizeof(T)>;
+    map<Word, bool, Word, Word>(launch, "where", Choose<Word>(), c, condition, a, b);
+  });
+}
+
+void triangle(Launch& launch, bool upper, int64_t diagonal, In x, Out y) {
+  if (y.size() == 0) return;
+  const int64_t rows = y.shape()[-2], columns = y.shape()[-1], all_rows = y.size() / columns;
+  const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
+  visit(y.dtype, [&]<class T>() {
+    using Word = Bits<sizeof(T)>;
+    gpu::launch({"triangle",
+                 gpu::blocks_for(all_rows * gpu::warp_size, 256, launch.device.index),
+                 {256, 1, 1}},
+                launch.stream, keep_triangle<Word>, upper, shift, rows, all_rows, columns,
+                x.as<const Word>(), y.as<Word>());
   });
 }
 
