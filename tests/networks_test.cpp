@@ -42,6 +42,12 @@ TEST(Products, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(dot(ones({2}, i64), ones({2}, i64)), "dot: of i64 elements");
 }
 
+TEST(Linear, OfNoFeaturesIsItsBias) {
+  const Tensor x = zeros({2, 1, 0}), weight = zeros({2, 0}), bias = from({3, 4}, {2});
+  EXPECT_EQ(linear(x, weight, bias).shape(), (Shape{2, 1, 2}));
+  EXPECT_EQ(to_vector(linear(x, weight, bias)), (Values{3, 4, 3, 4}));
+}
+
 TEST(Addmm, AddsBeforeItRounds) {
   // 2049 lies between two numbers of f16 and would go to 2048; 2050 is one.
   const Tensor a = from({2048, 1}, {1, 2}, f16), b = ones({2, 1}, f16);

@@ -167,8 +167,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check(x.rank() > 0, "the input has no dimensions");
   if (x.rank() == 2) return call<Linear>(x, weight, bias);
   Shape shape = x.shape();
-  const Tensor y = call<Linear>(
-      reshape(x, {x.numel() / std::max<int64_t>(1, x.size(-1)), x.size(-1)}), weight, bias);
+  shape[-1] = 1;
+  const Tensor y = call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias);
   shape[-1] = y.size(-1);
   return reshape(y, shape);
 }
