@@ -116,6 +116,10 @@ TEST(CrossEntropyLoss, AMeanOfNothingIsNan) {
   loss.backward();
   EXPECT_EQ(to_vector(x.grad()), Values(4, 0.0));
   EXPECT_TRUE(std::isnan(nll_loss(x, t, {.ignore_index = 7}).item()));
+  for (const bool recorded : {false, true})
+    for (const Tensor& mean :
+         {cross_entropy(x, t, {.ignore_index = 7}), nll_loss(x, t, {.ignore_index = 7})})
+      EXPECT_EQ(to_vector(grad({mean}, {x}, {.create_graph = recorded})[0]), Values(4, 0.0));
   EXPECT_TRUE(std::isnan(cross_entropy(zeros({0, 2}), zeros({0}, i64)).item()));
   EXPECT_TRUE(std::isnan(cross_entropy(zeros({0, 2}), zeros({0, 2})).item()));
   const Tensor zero = from({0, 1}, {2}), first = from({0, 0}, {2}, i64);

@@ -23,6 +23,11 @@ struct ClassRule {
   double smoothing = 0;
 };
 
+// A gradient that is 0, and not NaN, where the target does not count.
+Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassRule& rule) {
+  return masked_fill(dx, unsqueeze(eq(target, double(rule.ignore)), 1), 0);
+}
+
 // The loss of each row of x [rows, n]. The target is a class of each row, or probabilities of all.
 template <bool probabilities>
 struct CrossEntropy {
@@ -49,7 +54,8 @@ struct CrossEntropy {
     const auto of_logits = [&] {
       if (grad_enabled()) {
         const Tensor q = wanted(x.size(1), target, weights, rule, dtype);
-        return (softmax(cast(x, dtype)) * sum(q, {1}, true) - q) * each();
+        const Tensor d = (softmax(cast(x, dtype)) * sum(q, {1}, true) - q) * each();
+        return probabilities ? d : without_ignored(d, target, rule);
       }
       Tensor dx = ctx.like(0);
       const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
@@ -71,8 +77,6 @@ struct CrossEntropy {
     Tensor q = probabilities ? cast(target, dtype) : one_hot(target, n, dtype);
     if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(n);
     if (weights) q = q * cast(weights, dtype);
-    if constexpr (!probabilities)
-      q = q * unsqueeze(cast(ne(target, double(rule.ignore)), dtype), 1);
     return q;
   }
 };
@@ -95,8 +99,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
       const DType dtype = dloss.dtype();
       Tensor q = one_hot(target, ctx.shape(0)[1], dtype);
       if (weights) q = q * cast(weights, dtype);
-      q = q * unsqueeze(cast(ne(target, double(rule.ignore)), dtype), -1);
-      return {-transpose(q) * unsqueeze(dloss, 1)};
+      return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, rule)};
     }
     Tensor dx = ctx.like(0);
     const Tensor tc = target.contiguous(), wc = dense(weights), dc = dloss.contiguous();
