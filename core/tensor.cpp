@@ -51,6 +51,10 @@ Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
   *this = Tensor(std::move(storage), view);
 }
 
+void Tensor::refuse_none() {
+  fail("a tensor is missing: this one is as Tensor() makes it, or was moved from");
+}
+
 void Tensor::require_dtype(DType wanted) const {
   check(dtype() == wanted, "the tensor is {}, not {}", dtype(), wanted);
 }

@@ -19,20 +19,21 @@ struct BackwardOptions;  // defined in autograd/tape.h
 
 class Tensor {
  public:
-  Tensor() = default;  // no tensor: `if (t)` is false
+  // No tensor: `if (t)` is false, and what asks more of it throws Error.
+  Tensor() = default;
   Tensor(const Shape& shape, DType dtype,
          Device device = DefaultDevice::current());  // uninitialised
   Tensor(std::shared_ptr<Storage> storage, const View& view);  // of elements of the storage
 
   explicit operator bool() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl_->view.layout.shape; }
-  const Shape& strides() const { return impl_->view.layout.strides; }
-  const Layout& layout() const { return impl_->view.layout; }  // from the first element on
+  const Shape& shape() const { return impl().view.layout.shape; }
+  const Shape& strides() const { return impl().view.layout.strides; }
+  const Layout& layout() const { return impl().view.layout; }  // from the first element on
   int rank() const { return shape().rank; }
   int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }
-  DType dtype() const { return impl_->view.dtype; }
-  Device device() const { return impl_->storage->device(); }
+  DType dtype() const { return impl().view.dtype; }
+  Device device() const { return impl().storage->device(); }
   bool is_contiguous() const { return layout().is_contiguous(); }
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device.
@@ -41,11 +42,11 @@ class Tensor {
     require_dtype(dtype_of<T>());
     return static_cast<T*>(host());
   }
-  void* raw() const { return impl_->view.data; }  // on its device
+  void* raw() const { return impl().view.data; }  // on its device
   void* host() const;  // the same, for the host to read and write; throws Error on a device
   // Elements of the storage before the first.
   int64_t offset() const {
-    return (static_cast<char*>(raw()) - static_cast<char*>(impl_->storage->data())) /
+    return (static_cast<char*>(raw()) - static_cast<char*>(impl().storage->data())) /
            int64_t(size_of(dtype()));
   }
   // No tensor is the View of an absent input.
@@ -65,8 +66,8 @@ class Tensor {
   // The same elements on another device, in the same layout, without history; itself if it is
   // there.
   Tensor copied_to(Device where) const;
-  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
-  uint64_t version() const { return impl_->storage->version(); }
+  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
+  uint64_t version() const { return impl().storage->version(); }
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   // True if this handle is the only one, and neither another tensor nor another library sees the
@@ -84,9 +85,9 @@ class Tensor {
   bool requires_grad() const { return impl_ && (impl_->wants_grad || impl_->maker); }
   const Tensor& set_requires_grad(
       bool on = true) const;  // throws Error on integers and on results of ops
-  bool is_leaf() const { return impl_->wants_grad; }
-  const std::shared_ptr<Node>& maker() const { return impl_->maker; }
-  void set_maker(std::shared_ptr<Node> maker) const { impl_->maker = std::move(maker); }
+  bool is_leaf() const { return impl().wants_grad; }
+  const std::shared_ptr<Node>& maker() const { return impl().maker; }
+  void set_maker(std::shared_ptr<Node> maker) const { impl().maker = std::move(maker); }
   // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address.
   Tensor grad() const;
   void set_grad(
