@@ -455,13 +455,16 @@ TEST(Create, FromDataOfEveryType) {
   EXPECT_ERROR(from_data(none, {2}), "2 elements from a null pointer");
 }
 
-TEST(Create, RandintChecksItsRange) {
+TEST(Create, RandomNumbersCheckTheirRange) {
   const Seed seed(1);
   const Tensor x = randint(-2, 3, {1000});
   EXPECT_EQ(x.dtype(), i64);
   EXPECT_EQ(min(x).item(), -2);
   EXPECT_EQ(max(x).item(), 2);
   EXPECT_ERROR(randint(3, 3, {2}), "integers from 3 to below 3");
+  EXPECT_ERROR(uniform({2}, 1, 0), "uniform numbers from 1 to 0");
+  EXPECT_ERROR(normal({2}, 0, -1), "normal numbers of standard deviation -1");
+  EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");
 }
 
 TEST(InPlace, ArithmeticAndItsOperators) {

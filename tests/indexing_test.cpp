@@ -35,6 +35,11 @@ TEST(ViewErrors, NameBothValues) {
       "view: only a copy of [3, 2] with strides [1, 3] has the shape [6] (reshape makes one)");
   EXPECT_ERROR(view(x, {4, -1}), "view: cannot reshape 6 elements to [4, -1]");
   EXPECT_ERROR(squeeze(x, 2), "dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(flatten(x, 1, 0), "flatten: from dimension 1 to 0");
+  EXPECT_ERROR(select(x, 1, 3), "select: index 3 in dimension 1, which has 3");
+  EXPECT_ERROR(select(x, 0, -3), "select: index -3 in dimension 0, which has 2");
+  EXPECT_ERROR(split(x, 0), "split: pieces of size 0");
+  EXPECT_ERROR(chunk(x, -1), "chunk: -1 chunks");
   EXPECT_ERROR(split(x, {1, 1}, 1),
                "split: pieces of 2 elements together in dimension 1, which has 3");
   EXPECT_ERROR(split(x, {2, 2}, 1), "split: elements 2 to 4 of dimension 1, which has 3");
@@ -45,6 +50,17 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1), "9 dimensions");
   EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal of dimension 1 with itself");
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
+}
+
+TEST(JoiningErrors, NameBothValues) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_ERROR(cat({}), "cat: nothing to join");
+  EXPECT_ERROR(stack({}), "stack: nothing to join");
+  EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts of rank 2 and 1");
+  EXPECT_ERROR(cat({x, numbers({2, 4})}),
+               "cat: parts of shape [2, 3] and [2, 4] differ outside dimension 0");
+  EXPECT_ERROR(stack({x, numbers({3})}), "stack: parts of shape [2, 3] and [3]");
+  EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
 }
 
 TEST(RearrangingErrors, NameBothValues) {
@@ -128,6 +144,7 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(index_put(x, {i64s({0, 1})}, numbers({2})), "[2] cannot expand to [2, 3]");
   EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
                "inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(embedding(numbers({3}), i), "embedding: the table has shape [3], not [rows, n]");
   EXPECT_ERROR(masked_select(x, i), "masked_select: the mask is i64, not bool");
   EXPECT_ERROR(masked_select(x, gt(numbers({2}), 0)), "shapes [2, 3] and [2] do not broadcast");
 }
@@ -149,6 +166,11 @@ TEST(ReductionErrors, NameTheDtypeAndTheOrder) {
   EXPECT_ERROR(norm(numbers({3}), nan), "norm: of order nan");
   EXPECT_ERROR(logsumexp(i), "logsumexp: of i64 elements (convert them to a float dtype)");
   EXPECT_ERROR(prod(i, {0, -2}), "dimension -2 is named twice");
+  EXPECT_ERROR(mean(i), "mean: the mean of i64 numbers (convert them to a float dtype)");
+  EXPECT_ERROR(max(zeros({0, 3}), {0}),
+               "max: no largest or smallest of zero elements: shape [0, 3]");
+  EXPECT_ERROR(argmin(zeros({2, 0}), 1),
+               "argmin: no largest or smallest of zero elements: shape [2, 0]");
   EXPECT_ERROR(cumsum(i, 2), "dimension 2 is out of range for rank 2");
   EXPECT_ERROR(cumprod(numbers({}), 0), "dimension 0 is out of range for rank 0");
 }

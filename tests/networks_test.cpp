@@ -30,6 +30,10 @@ void expect_near(const Tensor& got, const Values& want, double tolerance = 1e-6)
 
 TEST(Products, RefuseWhatDoesNotFit) {
   const Tensor a = ones({2, 3}), b = ones({3, 4}), v = ones({3}), n = ones({2, 3}, i64);
+  EXPECT_ERROR(matmul(a, ones({})), "matmul: of shapes [2, 3] and []: both need");
+  EXPECT_ERROR(matmul(a, b, {.out = f64}), "matmul: a result in f64 from inputs in f32");
+  EXPECT_ERROR(linear(Tensor(), a), "linear: a tensor is missing");
+  EXPECT_ERROR(linear(ones({}), a), "linear: the input has no dimensions");
   EXPECT_ERROR(bmm(a, b), "bmm: of shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({5, 4, 3})), "bmm: batches of 2 and 5");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({2, 5, 3})), "inner dimensions differ: 4 and 5");
@@ -132,6 +136,8 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
   const Tensor x = image(), line = ones({1, 4, 5});
   EXPECT_ERROR(conv1d(x, line), "conv1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
   EXPECT_ERROR(conv1d(line, x), "conv1d: the weight has shape [1, 2, 4, 5], not [o, c/groups, k]");
+  EXPECT_ERROR(conv2d(x, line),
+               "conv2d: the weight has shape [1, 4, 5], not [o, c/groups, kh, kw]");
   EXPECT_ERROR(conv1d(line, ones({2, 3, 2})),
                "conv1d: the input has 4 channels, the weight takes 3 in 1 groups");
   EXPECT_ERROR(conv1d(line, ones({3, 2, 2}), {}, {.groups = 2}), "3 outputs in 2 groups");
@@ -275,6 +281,15 @@ TEST(Norms, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels in 4 groups");
   EXPECT_ERROR(group_norm(x, 3, ones({3})), "the weight has shape [3] for 6 channels");
   EXPECT_ERROR(group_norm(x, 3, {}, ones({5})), "the bias has shape [5] for 6 channels");
+  EXPECT_ERROR(batch_norm(ones({3}), {}, {}),
+               "batch_norm: the input has shape [3], not [n, c, ...]");
+  EXPECT_ERROR(batch_norm(x, {}, {}), "batch_norm: evaluation needs running statistics");
+  EXPECT_ERROR(batch_norm(x, ones({6}), {}, {}, {}, {.training = true}),
+               "batch_norm: one running statistic without the other");
+  EXPECT_ERROR(batch_norm(x, ones({5}), ones({6})),
+               "the running mean has shape [5] for 6 channels");
+  EXPECT_ERROR(batch_norm(ones({1, 6, 1}), {}, {}, {}, {}, {.training = true}),
+               "batch_norm: training needs more than one value per channel: shape [1, 6, 1]");
   EXPECT_ERROR(instance_norm(ones({2, 3})), "needs more than one value per channel: shape [2, 3]");
   EXPECT_ERROR(instance_norm(ones({2, 3, 1})), "needs more than one value per channel");
 }

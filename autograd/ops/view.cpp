@@ -179,10 +179,11 @@ Tensor view(const Tensor& x, const Shape& shape) {
 }
 
 Tensor flatten(const Tensor& x, int from, int to) {
+  const Scope scope("flatten");
   if (x.rank() == 0) return reshape(x, {1});
   from = wrap_dim(from, x.rank());
   to = wrap_dim(to, x.rank());
-  check(from <= to, "flatten from dimension {} to {}", from, to);
+  check(from <= to, "from dimension {} to {}", from, to);
   Shape shape;
   for (int d = 0; d < x.rank(); ++d) {
     if (d <= from || d > to)
@@ -224,6 +225,7 @@ Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   return slice(x, dim, start, start + length);
 }
 Tensor select(const Tensor& x, int dim, int64_t index) {
+  const Scope scope("select");
   const int64_t n = x.size(dim);
   check(index >= -n && index < n, "index {} in dimension {}, which has {}", index, dim, n);
   const int64_t i = index < 0 ? index + n : index;
@@ -231,6 +233,7 @@ Tensor select(const Tensor& x, int dim, int64_t index) {
 }
 
 std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
+  const Scope scope("split");
   check(size > 0, "pieces of size {}", size);
   std::vector<Tensor> pieces;
   const int64_t n = x.size(dim);
@@ -251,6 +254,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   return pieces;
 }
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
+  const Scope scope("chunk");
   check(chunks > 0, "{} chunks", chunks);
   if (x.size(dim) == 0) return std::vector<Tensor>(size_t(chunks), x);
   return split(x, std::max<int64_t>(1, (x.size(dim) + chunks - 1) / chunks), dim);
@@ -271,14 +275,19 @@ Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
 }
 
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
+  const Scope scope(Cat::info.name);
   check(!parts.empty(), "nothing to join");
   return call<Cat>(parts, wrap_dim(dim, parts[0].rank()));
 }
 Tensor stack(const std::vector<Tensor>& parts, int dim) {
+  const Scope scope("stack");
   check(!parts.empty(), "nothing to join");
   const int d = wrap_dim(dim, parts[0].rank() + 1);
   std::vector<Tensor> rows;
-  for (const Tensor& p : parts) rows.push_back(unsqueeze(p, d));
+  for (const Tensor& p : parts) {
+    check(p.shape() == parts[0].shape(), "parts of shape {} and {}", parts[0].shape(), p.shape());
+    rows.push_back(unsqueeze(p, d));
+  }
   return cat(rows, d);
 }
 
