@@ -160,15 +160,34 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
     }
 }
 
-TEST(Reduce, ProductsOfIntegersWrapAroundIn64Bits) {
-  const Tensor x = filled({41}, i32, 3), y({1}, i64), none({1}, i64);
-  launch([&](Launch& l) {
-    reduce(l, Reduce::Prod, x, y);
-    reduce(l, Reduce::Prod, Tensor({0}, i32), none);
-  });
-  uint64_t want = 1;
-  for (int i = 0; i < 41; ++i) want *= 3;
-  EXPECT_EQ(y.data<int64_t>()[0], static_cast<int64_t>(want));
+// Without undefined behaviour, which only a sanitized build sees: on lanes, across lanes, and from
+// chunk to chunk, along rows and along columns.
+TEST(Reduce, SumsAndProductsOfIntegersWrapAroundIn64Bits) {
+  for (const Shape& shape : {Shape{1, 41}, Shape{1, 9001}, Shape{1030, 37}}) {
+    Tensor x(shape, i64);
+    for (int64_t i = 0; i < x.numel(); ++i)
+      x.data<int64_t>()[i] = static_cast<int64_t>(uint64_t(i + 1) * 0x9e3779b97f4a7c15u | 1);
+    for (const int dim : {0, 1}) {
+      const Shape to = reduced_shape(shape, 1 << dim);
+      const Tensor sum = output(to, i64), product = output(to, i64);
+      launch([&](Launch& l) {
+        reduce(l, Reduce::Sum, x, sum);
+        reduce(l, Reduce::Prod, x, product);
+      });
+      const int64_t step = dim == 0 ? shape[1] : 1, next = dim == 0 ? 1 : shape[1];
+      for (int64_t r = 0; r < to.size(); ++r) {
+        uint64_t s = 0, p = 1;
+        for (int64_t i = 0; i < shape[dim]; ++i) {
+          const auto v = static_cast<uint64_t>(x.data<int64_t>()[r * next + i * step]);
+          s += v, p *= v;
+        }
+        ASSERT_EQ(sum.data<int64_t>()[r], static_cast<int64_t>(s)) << r << " along " << dim;
+        ASSERT_EQ(product.data<int64_t>()[r], static_cast<int64_t>(p)) << r << " along " << dim;
+      }
+    }
+  }
+  const Tensor none({1}, i64);
+  launch([&](Launch& l) { reduce(l, Reduce::Prod, Tensor({0}, i32), none); });
   EXPECT_EQ(none.item(), 1);
 }
 

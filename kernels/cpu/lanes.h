@@ -24,16 +24,19 @@ struct Vector;
 template <>
 struct Vector<float> {
   using type __attribute__((vector_size(64))) = float;
+  using wrapping = type;  // what sums and products are formed in: of signed integers, unsigned ones
   using integer __attribute__((vector_size(64))) = int32_t;
 };
 template <>
 struct Vector<double> {
   using type __attribute__((vector_size(64))) = double;
+  using wrapping = type;
   using integer __attribute__((vector_size(64))) = int64_t;
 };
 template <>
 struct Vector<int64_t> {
   using type __attribute__((vector_size(64))) = int64_t;
+  using wrapping __attribute__((vector_size(64))) = uint64_t;
   using integer = type;
 };
 using Floats8 __attribute__((vector_size(32))) = float;
@@ -86,6 +89,7 @@ template <class T>
 template <class T>
 struct Lanes {
   using Vector = typename detail::Vector<T>::type;
+  using W = typename detail::Vector<T>::wrapping;
   static constexpr int width = 64 / sizeof(T);
   Vector v;
 
@@ -94,11 +98,17 @@ struct Lanes {
   [[gnu::always_inline]] Lanes(Vector v) : v(v) {}
   [[gnu::always_inline]] T operator[](int i) const { return v[i]; }
 
-  [[gnu::always_inline]] friend Lanes operator+(Lanes a, Lanes b) { return a.v + b.v; }
-  [[gnu::always_inline]] friend Lanes operator-(Lanes a, Lanes b) { return a.v - b.v; }
-  [[gnu::always_inline]] friend Lanes operator*(Lanes a, Lanes b) { return a.v * b.v; }
+  [[gnu::always_inline]] friend Lanes operator+(Lanes a, Lanes b) {
+    return Vector(W(a.v) + W(b.v));
+  }
+  [[gnu::always_inline]] friend Lanes operator-(Lanes a, Lanes b) {
+    return Vector(W(a.v) - W(b.v));
+  }
+  [[gnu::always_inline]] friend Lanes operator*(Lanes a, Lanes b) {
+    return Vector(W(a.v) * W(b.v));
+  }
   [[gnu::always_inline]] friend Lanes operator/(Lanes a, Lanes b) { return a.v / b.v; }
-  [[gnu::always_inline]] friend Lanes operator-(Lanes a) { return -a.v; }
+  [[gnu::always_inline]] friend Lanes operator-(Lanes a) { return Vector(-W(a.v)); }
   [[gnu::always_inline]] Lanes& operator+=(Lanes b) { return *this = *this + b; }
   [[gnu::always_inline]] Lanes& operator*=(Lanes b) { return *this = *this * b; }
   [[gnu::always_inline]] friend Mask<T> operator==(Lanes a, Lanes b) { return {a.v == b.v}; }
@@ -113,7 +123,9 @@ struct Lanes {
     return mask.v ? a.v : b.v;
   }
   // a * b + c, rounded once where the processor can (kernels are compiled with -ffp-contract=fast).
-  [[gnu::always_inline]] friend Lanes fma(Lanes a, Lanes b, Lanes c) { return a.v * b.v + c.v; }
+  [[gnu::always_inline]] friend Lanes fma(Lanes a, Lanes b, Lanes c) {
+    return Vector(W(a.v) * W(b.v) + W(c.v));
+  }
   // NaN in either gives NaN.
   [[gnu::always_inline]] friend Lanes max(Lanes a, Lanes b) {
     return select(a != a, a, select(a > b, a, b));

@@ -35,12 +35,16 @@ struct Elements {
   }
 };
 
+// What sums and products are formed in: integers wrap around.
+template <class T>
+using wrapping_t = std::conditional_t<std::is_integral_v<T>, Whole, T>;
+
 struct Sum : Elements {
   template <class S>
   static constexpr S identity = S(0.0f);
   template <class T>
   [[gnu::always_inline]] static T join(T a, T b) {
-    return a + b;
+    return T(wrapping_t<T>(a) + wrapping_t<T>(b));
   }
   template <class T>
   [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
@@ -66,10 +70,7 @@ struct Prod : Elements {
   static constexpr S identity = S(1.0f);
   template <class T>
   [[gnu::always_inline]] static T join(T a, T b) {
-    if constexpr (std::is_integral_v<T>)
-      return T(Whole(a) * Whole(b));
-    else
-      return a * b;
+    return T(wrapping_t<T>(a) * wrapping_t<T>(b));
   }
   template <class T>
   [[gnu::always_inline]] static T over_lanes(Lanes<T> x) {
