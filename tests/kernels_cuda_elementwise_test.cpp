@@ -2,6 +2,7 @@
 // memory.
 
 #include "core/format.h"
+#include "kernels/cells.h"
 #include "kernels/cuda/elementwise_plan.h"
 #include "kernels/losses.h"
 #include "tests/support/kernel_compare.h"
@@ -332,6 +333,65 @@ TEST(CudaLosses, EveryLossAndDtype) {
           [](Launch&, const Tensor&) {});
     }
   });
+}
+
+TEST(CudaCells, EveryCellAndDtype) {
+  for (const int64_t n : {5, 8, 64})
+    for (const auto& [in, out] : float_pairs)
+      for (const Cell kind : {Cell::Tanh, Cell::Relu, Cell::Lstm, Cell::Gru}) {
+        const int64_t b = 7, gates = visit_cell(kind, []<class C>() { return C::gates; }),
+                      kept = visit_cell(kind, []<class C>() { return C::kept; });
+        const bool stateful = kind >= Cell::Lstm;
+        const std::string what =
+            fmt::format("cell {}, {} to {}, n {}", int(kind), name(in), name(out), n);
+        // One step of a longer sequence: rows are further apart than they are long.
+        const auto rows = [&](int64_t length, DType t, uint64_t seed) {
+          const Tensor all = seed ? random({b, 3, length}, t, seed) : output({b, 3, length}, t);
+          return all.with_layout(Layout({b, length}, {3 * length, 1}, length));
+        };
+        const Tensor x = rows(gates * n, in, 1), h = rows(gates * n, wide(in), 2);
+        struct Run {
+          Tensor state, kept, y, carry, dx, dh;
+        };
+        const auto made = [&] {
+          return Run{rows(n, wide(in), 3),    rows(std::max<int64_t>(kept, 1) * n, out, 0),
+                     rows(n, out, 0),         rows(n, wide(out), 4),
+                     rows(gates * n, out, 0), rows(gates * n, out, 0)};
+        };
+        const Tensor before = rows(n, out, 5), dy = rows(n, out, 6), dnext = rows(n, wide(out), 7);
+        const auto steps = [&](Launch& l, const Run& r, auto forward, auto backward) {
+          const View state = stateful ? View(r.state) : View(), keep = kept ? View(r.kept) : View(),
+                     carry = stateful ? View(r.carry) : View();
+          forward(l, kind, x, h, state, keep, r.y);
+          backward(l, kind, keep, stateful ? View(before) : View(), r.y, dy, dnext, carry, r.dx,
+                   r.dh);
+        };
+        const Run got = made(), want = made();
+        on_device([&](Launch& l) { steps(l, got, cuda::cell, cuda::cell_grad); });
+        launch([&](Launch& l) { steps(l, want, cpu::cell, cpu::cell_grad); });
+        const double tol = tolerance(out);
+        expect_near(got.state, want.state, tolerance(wide(in)), what + ", state");
+        expect_near(got.kept, want.kept, tol, what + ", kept");
+        expect_near(got.y, want.y, tol, what + ", y");
+        expect_near(got.carry, want.carry, tol, what + ", carry");
+        expect_near(got.dx, want.dx, 2 * tol, what + ", dx");
+        expect_near(got.dh, want.dh, 2 * tol, what + ", dh");
+        // What is absent is neither read nor written.
+        const Tensor y = rows(n, out, 0), dx = rows(gates * n, out, 0);
+        on_device([&](Launch& l) {
+          cuda::cell(l, kind, x, h, View{}, View{}, y);
+          cuda::cell_grad(l, kind, View{}, View{}, y, dy, View{}, View{}, dx, View{});
+        });
+        const Tensor want_y = rows(n, out, 0), want_dx = rows(gates * n, out, 0);
+        launch([&](Launch& l) { cpu::cell(l, kind, x, h, View{}, View{}, want_y); });
+        expect_near(y, want_y, tol, what + ", y alone");
+        if (!kept) {
+          launch([&](Launch& l) {
+            cpu::cell_grad(l, kind, View{}, View{}, want_y, dy, View{}, View{}, want_dx, View{});
+          });
+          expect_near(dx, want_dx, 2 * tol, what + ", dx alone");
+        }
+      }
 }
 
 }  // namespace

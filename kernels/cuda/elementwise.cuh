@@ -103,8 +103,9 @@ struct Unit {
 };
 template <class V>
 constexpr int slot_of = sizeof(V) == 8 ? 8 : 4;
-template <class... V>
-constexpr int unit_of = 16 / std::max({slot_of<V>...});
+// Half as many where registers would not hold them all.
+template <int operands, class... V>
+constexpr int unit_of = (operands > 8 ? 8 : 16) / std::max({slot_of<V>...});
 
 // An input's part in what a thread does at once: two units in groups, or one of single elements.
 template <class V, int unit, int units>
@@ -129,16 +130,16 @@ struct Incoming {
           if (group == n) in[1].template put<slot>(j, same);
         }
       } else if (group == unit) {
-        if constexpr (bytes == 2) {
-          in[e / unit].word[0] = gpu::load_as<uint16_t>(p);
+        if constexpr (bytes < 4) {
+          in[e / unit].word[0] = gpu::load_as<Bits<bytes>>(p);
         } else {
           const auto all = gpu::load_as<gpu::Pack<uint32_t, bytes / 4>>(p);
           for (int w = 0; w < bytes / 4; ++w) in[e / unit].word[w] = all.v[w];
         }
-      } else if constexpr (bytes == 2) {
-        const uint32_t all = gpu::load_as<uint32_t>(p);
+      } else if constexpr (bytes < 4) {
+        const uint32_t all = gpu::load_as<Bits<2 * bytes>>(p);
         in[0].word[0] = all;
-        in[1].word[0] = all >> 16;
+        in[1].word[0] = all >> (8 * bytes);
       } else if constexpr (bytes <= 8) {
         const auto all = gpu::load_as<gpu::Pack<uint32_t, bytes / 2>>(p);
         for (int w = 0; w < bytes / 4; ++w) {
@@ -258,7 +259,7 @@ __device__ __forceinline__ void map_some(F& f, const Plan& plan, int64_t first,
 // y = f(x...), or Values of y. A warp takes 64 units at a time.
 template <class F, int outs, class Out, class... In>
 __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
-  constexpr int unit = unit_of<Out, In...>;
+  constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
   const std::make_integer_sequence<int, int(sizeof...(In))> k;
   const int64_t tile = gpu::warp_size * unit * 2;
   for (int64_t first = gpu::global_thread() / gpu::warp_size * tile; first < plan.count;
@@ -278,7 +279,7 @@ __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
 template <int outs, class Out, class... In, class F>
 void start_map(Launch& launch, const char* name, F f,
                const MapPlan<outs + int(sizeof...(In))>& plan) {
-  constexpr int n = 2 * unit_of<Out, In...>, threads = 256;
+  constexpr int n = 2 * unit_of<outs + int(sizeof...(In)), Out, In...>, threads = 256;
   if (plan.count == 0) return;
   gpu::launch({name,
                gpu::blocks_for((plan.count + n - 1) / n, threads, launch.device.index),
@@ -289,8 +290,9 @@ void start_map(Launch& launch, const char* name, F f,
 // y = f(x...) with the types of their elements, or float, double or Whole (visit_memory).
 template <class Out, class... In, class F, class... V>
 void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
-  start_map<1, Out, In...>(launch, name, f,
-                           plan_map<1 + int(sizeof...(In))>({&y, &x...}, unit_of<Out, In...>));
+  start_map<1, Out, In...>(
+      launch, name, f,
+      plan_map<1 + int(sizeof...(In))>({&y, &x...}, unit_of<1 + int(sizeof...(In)), Out, In...>));
 }
 
 // An input that is a number where it is absent.
@@ -306,7 +308,7 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   const View* views[outs + ins];
   for (int k = 0; k < outs; ++k) views[k] = y[k];
   for (int k = 0; k < ins; ++k) views[outs + k] = x[k].view;
-  MapPlan<outs + ins> plan = plan_map<outs + ins>(views, unit_of<Out, V>);
+  MapPlan<outs + ins> plan = plan_map<outs + ins>(views, unit_of<outs + ins, Out, V>);
   for (int k = 0; k < ins; ++k) plan.operand[outs + k].number = bits_of(number<V>(x[k].number));
   [&]<int... k>(std::integer_sequence<int, k...>) {
     start_map<outs, Out, decltype((void)k, V())...>(launch, name, f, plan);

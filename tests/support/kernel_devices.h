@@ -31,6 +31,9 @@ void accumulate(Launch&, In x, Out y);
 void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y);
 void elementwise_loss(Launch&, int op, In x, In target, double s, Out y);
 void elementwise_loss_grad(Launch&, int op, In x, In target, double s, In dy, Out dx, Out dtarget);
+void cell(Launch&, Cell kind, In x, In h, Out state, Out kept, Out y);
+void cell_grad(Launch&, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry, Out dx,
+               Out dh);
 void reduce(Launch&, Reduce op, In x, Out y);
 void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y);
 void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y);
