@@ -46,6 +46,9 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
 void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Out y, Out index);
 void put_at(Launch&, In y, In index, Out x);
 void take_at(Launch&, In x, In index, Out y);
+void conv2d(Launch&, In x, In w, In bias, const Window& window, Out y);
+void conv2d_input(Launch&, In dy, In w, In bias, const Window& window, Out dx);
+void conv2d_weight(Launch&, In x, In dy, const Window& window, Out dw);
 void resample(Launch&, In x, const Sampling& rows, const Sampling& columns, bool transposed, Out y);
 }  // namespace cuda
 

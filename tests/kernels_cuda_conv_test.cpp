@@ -1,0 +1,88 @@
+// Convolutions of CUDA under the emulator, beside those of the CPU.
+
+#include "core/format.h"
+#include "tests/support/conv_cases.h"
+#include "tests/support/kernel_compare.h"
+#include "tests/support/kernel_devices.h"
+
+namespace mixtape::kernels {
+namespace {
+
+struct Results {
+  Tensor y, plain, dx, shifted, dw;
+};
+struct Operands {
+  Tensor x, w, dy, bias, shift;
+  Window window;
+  Operands(const ConvCase& k, DType in)
+      : x(random({k.n, k.c, k.h, k.w}, in, 1)),
+        w(random({k.o, k.c / k.window.groups, k.window.size[0], k.window.size[1]}, in, 2)),
+        dy(random({k.n, k.o, k.window.count(k.h, 0), k.window.count(k.w, 1)}, in, 3)),
+        bias(random({k.o}, wide(in), 4)),
+        shift(random({k.c}, in, 5)),
+        window(k.window) {}
+  Results results(DType out) const {
+    return {output(dy.shape(), out), output(dy.shape(), out), output(x.shape(), out),
+            output(x.shape(), out), output(w.shape(), out)};
+  }
+};
+void expect_the_cpus(const ConvCase& k, DType in, DType out) {
+  const Operands o(k, in);
+  const Results got = o.results(out), want = o.results(out);
+  on_device([&](Launch& l) {
+    cuda::conv2d(l, o.x, o.w, o.bias, o.window, got.y);
+    cuda::conv2d(l, o.x, o.w, View{}, o.window, got.plain);
+    cuda::conv2d_input(l, o.dy, o.w, View{}, o.window, got.dx);
+    cuda::conv2d_input(l, o.dy, o.w, o.shift, o.window, got.shifted);
+    cuda::conv2d_weight(l, o.x, o.dy, o.window, got.dw);
+  });
+  launch([&](Launch& l) {
+    cpu::conv2d(l, o.x, o.w, o.bias, o.window, want.y);
+    cpu::conv2d(l, o.x, o.w, View{}, o.window, want.plain);
+    cpu::conv2d_input(l, o.dy, o.w, View{}, o.window, want.dx);
+    cpu::conv2d_input(l, o.dy, o.w, o.shift, o.window, want.shifted);
+    cpu::conv2d_weight(l, o.x, o.dy, o.window, want.dw);
+  });
+  const std::string what = fmt::format("{} to {}, x {} w {}", name(in), name(out),
+                                       o.x.shape().to_string(), o.w.shape().to_string());
+  expect_close(got.y, to_vector(want.y), tolerance(out), "y " + what);
+  expect_close(got.plain, to_vector(want.plain), tolerance(out), "y without bias " + what);
+  expect_close(got.dx, to_vector(want.dx), tolerance(out), "dx " + what);
+  expect_close(got.shifted, to_vector(want.shifted), tolerance(out), "dx with bias " + what);
+  expect_close(got.dw, to_vector(want.dw), tolerance(out), "dw " + what);
+}
+
+const ConvCase more_cases[] = {
+    {3, 5, 4, 8, 7, window({1, 1})},  // planes of whole vectors: no copy
+    {1, 16, 4, 4, 4, window({1, 1}, {1, 1}, {0, 0}, {1, 1}, 2)},
+    {2, 3, 3, 3, 4, window({1, 1})},
+    {2, 4, 5, 4, 6, window({1, 1}, {2, 2}, {1, 0})},
+    {3, 6, 9, 7, 12, window({3, 3}, {1, 2}, {1, 1}, {1, 1}, 6)},  // depthwise, two of each
+    {2, 3, 33, 31, 3, window({4, 5}, {1, 1}, {3, 2}, {2, 1}, 3)},
+    {5, 2, 40, 33, 2, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2)},  // sums in parts
+    {1, 40, 3, 3, 65, window({3, 3}, {1, 1}, {1, 1})},
+    {2, 3, 20, 13, 4, window({3, 3}, {2, 1}, {1, 1})},
+    {2, 3, 5, 5, 0, window({3, 3})},
+    {2, 0, 5, 5, 3, window({3, 3})},
+};
+
+TEST(CudaConv2d, ForwardAndGradientsAreTheCpus) {
+  for (const auto& [in, out] : float_pairs) {
+    for (const ConvCase& k : conv_cases) expect_the_cpus(k, in, out);
+    for (const ConvCase& k : more_cases) expect_the_cpus(k, in, out);
+  }
+}
+// More than a slice of columns: half a megabyte on the emulator.
+TEST(CudaConv2d, GoesThroughImagesInSlices) {
+  const ConvCase k{20, 6, 16, 17, 4, window({3, 3}, {1, 1}, {1, 1})};
+  expect_the_cpus(k, f32, f32);
+  expect_the_cpus({30, 8, 16, 17, 4, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2)}, bf16, bf16);
+}
+TEST(CudaConv2d, WeightGradientOfNothingIsZero) {
+  const Tensor x({0, 2, 5, 5}, f32), dy({0, 3, 3, 3}, f32), dw = output({3, 2, 3, 3}, f32);
+  on_device([&](Launch& l) { cuda::conv2d_weight(l, x, dy, window({3, 3}), dw); });
+  expect_close(dw, Values(54, 0), 0, "dw");
+}
+
+}  // namespace
+}  // namespace mixtape::kernels

@@ -1,0 +1,40 @@
+#pragma once
+// Convolutions that tests of every device's kernels run: each with something odd.
+
+#include <utility>
+
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels {
+
+struct ConvCase {
+  int64_t n, c, h, w, o;
+  Window window;
+};
+inline Window window(std::pair<int64_t, int64_t> size, std::pair<int64_t, int64_t> stride = {1, 1},
+                     std::pair<int64_t, int64_t> padding = {0, 0},
+                     std::pair<int64_t, int64_t> dilation = {1, 1}, int64_t groups = 1) {
+  return {{size.first, size.second},
+          {stride.first, stride.second},
+          {padding.first, padding.second},
+          {dilation.first, dilation.second},
+          groups};
+}
+inline const ConvCase conv_cases[] = {
+    {1, 1, 1, 1, 1, window({1, 1})},
+    {2, 3, 7, 9, 4, window({3, 3})},
+    {2, 3, 7, 9, 4, window({3, 3}, {1, 1}, {1, 1})},
+    {3, 2, 8, 8, 5, window({2, 3}, {2, 1}, {1, 2})},
+    {1, 2, 11, 10, 3, window({3, 2}, {3, 2}, {0, 1}, {2, 3})},
+    {2, 4, 6, 6, 6, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2)},
+    {2, 4, 9, 5, 4, window({3, 3}, {2, 2}, {1, 1}, {1, 1}, 4)},  // depthwise
+    {1, 3, 5, 5, 17, window({1, 1}, {3, 3})},                    // stride beyond the window
+    {2, 2, 6, 7, 3, window({2, 2}, {2, 2}, {3, 3})},             // padding beyond the window
+    {1, 2, 9, 9, 2, window({3, 3}, {2, 2}, {2, 2}, {2, 2})},  // dilation and stride share a factor
+    {1, 1, 40, 33, 20, window({5, 5}, {1, 1}, {2, 2})},       // more pixels than one chunk
+    {3, 16, 6, 6, 70, window({3, 3}, {1, 1}, {1, 1})},        // several vectors of channels
+    {2, 1, 4, 4, 40, window({4, 4})},                         // one pixel
+    {0, 2, 5, 5, 3, window({3, 3})},
+};
+
+}  // namespace mixtape::kernels
