@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/chunks.h"
+#include "kernels/scaling.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -85,12 +86,10 @@ void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) 
 }
 
 void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
-  const double by = read_scalar(scale, 1);
   visit_float(grad_norm.dtype, [&]<class S>() {
-    const double total = static_cast<double>(*grad_norm.as<S>()) * by;
-    const double clip = max_norm / (total + 1e-6);
-    *norm.as<float>() = static_cast<float>(total);
-    *factor.as<float>() = static_cast<float>(clip > 1 ? by : by * clip);  // NaN stays NaN
+    const ClipFactor clip(static_cast<double>(*grad_norm.as<S>()), read_scalar(scale, 1), max_norm);
+    *norm.as<float>() = clip.norm;
+    *factor.as<float>() = clip.factor;
   });
 }
 
