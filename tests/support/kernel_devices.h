@@ -50,6 +50,29 @@ void conv2d(Launch&, In x, In w, In bias, const Window& window, Out y);
 void conv2d_input(Launch&, In dy, In w, In bias, const Window& window, Out dx);
 void conv2d_weight(Launch&, In x, In dy, const Window& window, Out dw);
 void resample(Launch&, In x, const Sampling& rows, const Sampling& columns, bool transposed, Out y);
+void unscale(Launch&, std::span<const View> grads, In inv_scale, Out found);
+void find_nonfinite(Launch&, std::span<const View> grads, In inv_scale, Out found);
+void grad_norm(Launch&, std::span<const View> grads, double p, Out norm);
+void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor);
+void clip_value(Launch&, std::span<const View> grads, double limit);
+void scaler_verdict(Launch&, In found, std::span<const View> losses, Out verdict, Out last);
+void scaler_update(Launch&, std::span<const View> found, std::span<const View> losses,
+                   const ScalerRule& rule, Out scale, Out counts, Out history);
+void sgd(Launch&, std::span<const Update> updates, const SgdRule& rule, const StepControl& control);
+void adam(Launch&, std::span<const Update> updates, const AdamRule& rule,
+          const StepControl& control);
+void rmsprop(Launch&, std::span<const Update> updates, const RmspropRule& rule,
+             const StepControl& control);
+void adagrad(Launch&, std::span<const Update> updates, const AdagradRule& rule,
+             const StepControl& control);
+void adadelta(Launch&, std::span<const Update> updates, const AdadeltaRule& rule,
+              const StepControl& control);
+void lion(Launch&, std::span<const Update> updates, const LionRule& rule,
+          const StepControl& control);
+void lamb(Launch&, std::span<const Update> updates, const LambRule& rule,
+          const StepControl& control);
+void muon(Launch&, std::span<const Update> updates, const MuonRule& rule,
+          const StepControl& control);
 }  // namespace cuda
 
 }  // namespace mixtape::kernels

@@ -1,0 +1,63 @@
+// Optimizer steps in one pass.
+
+#include "kernels/cuda/update.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class T, class Rule>
+__global__ void take_step(Table<Parameter<Step<Rule, T>::states>> table, Control control,
+                          const Step<Rule, T>* steps) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  const Step<Rule, T> step = steps[table.number[chunk.tensor]];
+  for_elements<Moves{}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                        [&](int64_t, T p, T g, StatesAt<T> state) { return step(p, g, state); });
+}
+
+template <class T, class Rule>
+void run_in(Launch& launch, std::span<const Update> updates, const Rule& rule,
+            const Control& control) {
+  using Numbers = Step<Rule, T>;
+  Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
+  launch_begin<Numbers, T>(launch, updates, rule, control, steps);
+  for_parameters<Numbers::states, T>(updates, 0, [&](const auto& table) {
+    launch_table(launch, "take_step", take_step<T, Rule>, table, control,
+                 static_cast<const Numbers*>(steps));
+  });
+}
+template <class Rule>
+void run(Launch& launch, std::span<const Update> updates, const Rule& rule,
+         const StepControl& control) {
+  run_in<float>(launch, updates, rule, {control, rule.maximize});
+  run_in<double>(launch, updates, rule, {control, rule.maximize});
+}
+
+}  // namespace
+
+void sgd(Launch& launch, std::span<const Update> updates, const SgdRule& rule,
+         const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+void adam(Launch& launch, std::span<const Update> updates, const AdamRule& rule,
+          const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+void lion(Launch& launch, std::span<const Update> updates, const LionRule& rule,
+          const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+void rmsprop(Launch& launch, std::span<const Update> updates, const RmspropRule& rule,
+             const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+void adagrad(Launch& launch, std::span<const Update> updates, const AdagradRule& rule,
+             const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+void adadelta(Launch& launch, std::span<const Update> updates, const AdadeltaRule& rule,
+              const StepControl& control) {
+  run(launch, updates, rule, control);
+}
+
+}  // namespace mixtape::kernels::cuda
