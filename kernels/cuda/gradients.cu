@@ -30,14 +30,17 @@ int64_t for_gradients(std::span<const View> grads, int64_t before, Run run) {
       run);
 }
 
-// f(bits, four, gradient) for the elements of this block's chunk.
+// f(bits, four, gradient) for the elements of this block's chunk; two loads are under way at once.
 template <class T, class F>
 __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f) {
+  constexpr int64_t across = 4 * chunk_threads;
   const Gradient& g = table.item[chunk.tensor];
-  for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end;
-       i += 4 * chunk_threads) {
-    const Four four = four_at(i, chunk.end, g.aligned);
-    f(fetch<T>(g.data, g.type, four), four, g);
+  for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end; i += 2 * across) {
+    const Four first = four_at(i, chunk.end, g.aligned),
+               second = four_at(i + across, chunk.end, g.aligned);
+    const Bits<T> one = fetch<T>(g.data, g.type, first), other = fetch<T>(g.data, g.type, second);
+    f(one, first, g);
+    f(other, second, g);
   }
 }
 

@@ -92,7 +92,8 @@ struct Bits {
   uint32_t word[sizeof(T)] = {};
 };
 
-// Four elements from `at` on, of which `count` exist; `whole` if all do, and are aligned.
+// Four elements from `at` on, of which `count` exist (none, if it is negative); `whole` if all do,
+// and are aligned.
 struct Four {
   int64_t at;
   int count;
