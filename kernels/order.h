@@ -1,0 +1,58 @@
+#pragma once
+// Numbers as unsigned keys of the same order, so that sorting, selecting and finding the extreme
+// are about integers.
+
+#include <bit>
+#include <limits>
+
+#include "core/dtype.h"
+
+namespace mixtape::kernels {
+
+template <class T>
+using Key =
+    std::conditional_t<sizeof(T) == 8, uint64_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t,
+                                          std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
+
+// Keys are ordered as the numbers are; both zeros have the same, and NaN has the largest. Written
+// without choices, which would keep loops over it from being vectorised.
+template <class T>
+[[gnu::always_inline]] MIXTAPE_HD inline Key<T> key(T x) {
+  using K = Key<T>;
+  constexpr K sign = K(K(1) << (8 * sizeof(K) - 1));
+  const K bits = std::bit_cast<K>(x);
+  if constexpr (is_float(dtype_of<T>())) {
+    constexpr K infinity = std::is_same_v<T, double>     ? K(0x7ff0000000000000)
+                           : std::is_same_v<T, float>    ? K(0x7f800000)
+                           : std::is_same_v<T, BFloat16> ? K(0x7f80)
+                                                         : K(0x7c00);
+    // Bits of positive numbers are in order, above those of negative ones, which are negated.
+    const K magnitude = K(bits & K(~sign)), negative = K(0 - (bits >> (8 * sizeof(K) - 1)));
+    const K ordered = K(K((bits ^ negative) - negative) + K(sign & ~negative));
+    return K(ordered | K(0 - K(magnitude > infinity)));
+  } else {
+    return std::is_signed_v<T> ? K(bits ^ sign) : bits;
+  }
+}
+
+// The keys of a row by rank: descending reverses the keys, and what is equal keeps its order.
+template <class T>
+MIXTAPE_HD Key<T> ranked(T x, bool descending) {
+  return descending ? Key<T>(~key(x)) : key(x);
+}
+
+// What the winner of a line has most of; NaN wins either way.
+template <bool largest, class T>
+[[gnu::always_inline]] MIXTAPE_HD inline Key<T> merit(T x) {
+  using K = Key<T>;
+  const K k = key(x);
+  if constexpr (largest)
+    return k;
+  else if constexpr (is_float(dtype_of<T>()))
+    return K(K(~k) | K(0 - K(k == std::numeric_limits<K>::max())));
+  else
+    return K(~k);
+}
+
+}  // namespace mixtape::kernels
