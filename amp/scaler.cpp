@@ -66,7 +66,9 @@ StepResult::State StepResult::state() const {
   return cause() == Cause::None ? State::Stepped : State::Skipped;
 }
 StepResult::Cause StepResult::cause() const {
-  const double verdict = verdict_ ? verdict_.item() : 0;
+  if (!verdict_) return Cause::None;
+  if (!verdict_->has_arrived()) verdict_->wait();
+  const float verdict = *verdict_->as<float>();
   return verdict == 0 ? Cause::None : verdict == 1 ? Cause::Gradients : Cause::Loss;
 }
 
@@ -225,12 +227,14 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     kernels::clip_factor(launch, total, factor, *options.clip_norm, result.norm_, clipped);
     factor = clipped;
   }
+  Tensor verdict;
   if (r) {
-    result.verdict_ = Tensor({}, f32, device);
-    kernels::scaler_verdict(launch, r->found, views(s->flags), result.verdict_,
+    verdict = Tensor({}, f32, device);
+    kernels::scaler_verdict(launch, r->found, views(s->flags), verdict,
                             watched(opt, grads.size(), device).last);
+    result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
   }
-  opt.step({.skip = result.verdict_, .grad_scale = factor});
+  opt.step({.skip = verdict, .grad_scale = factor});
   if (r) r->stage = Stage::Stepped;
   return result;
 }
@@ -264,13 +268,20 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (s.scale && !new_scale) poll(s);
 }
 
-// In host memory the counters can be read at once.
+// The counters come by mail: on the CPU at once, from a device some updates later.
 void GradScaler::poll(LossScale& s) {
-  const double skips = s.counts.at(int64_t(ScalerCount::Skips));
+  if (!s.mail)
+    s.mail =
+        Readback(s.counts.raw(), size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
+  if (!s.mail.has_arrived()) return;
+  const auto* const counts = s.mail.as<int32_t>();
+  const int32_t skips = counts[int(ScalerCount::Skips)],
+                at_floor = counts[int(ScalerCount::AtFloor)];
+  s.mail = {};
   std::string what;
-  if (s.counts.at(int64_t(ScalerCount::AtFloor)) != 0)
+  if (at_floor != 0)
     what = fmt::format("the loss scale would fall below {}", s.scale.at(0));
-  else if (options_.max_consecutive_skips > 0 && skips >= double(options_.max_consecutive_skips))
+  else if (options_.max_consecutive_skips > 0 && skips >= options_.max_consecutive_skips)
     what = fmt::format("{} steps in a row were skipped", skips);
   else
     return;

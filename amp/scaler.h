@@ -5,10 +5,12 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/readback.h"
 #include "core/tensor.h"
 #include "optim/optimizer.h"
 
@@ -39,7 +41,8 @@ struct StepOptions {
       {};  // whose scale the gradients carry: by default as in unscale(), or 0
 };
 
-// What became of a step. Only asking waits for the device; update() does not change the answer.
+// What became of a step. Only asking waits for the device, if the answer has not arrived; update()
+// does not change it.
 class StepResult {
  public:
   enum class State { Stepped, Skipped, NoGrads };
@@ -48,13 +51,14 @@ class StepResult {
   State state() const;
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
+  bool has_arrived() const { return !verdict_ || verdict_->has_arrived(); }
   // Of all gradients, before clipping: f32, 0-d. No tensor without clip_norm.
   const Tensor& norm() const { return norm_; }
 
  private:
   friend class GradScaler;
   bool has_grads_ = true;
-  Tensor verdict_;  // as the kernel scaler_verdict writes it; none: nothing could be skipped
+  std::shared_ptr<Readback> verdict_;  // of scaler_verdict; none: nothing could be skipped
   Tensor norm_;
 };
 
@@ -126,6 +130,7 @@ class GradScaler {
     int64_t initial_growth = 0;
     Tensor scale;               // f32 [S, 1/S]; made on the device of the first loss
     Tensor counts, history;     // as the kernel scaler_update keeps them
+    Readback mail;              // counts on their way to poll()
     std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
     Tensor last_loss;
   };

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/readback.h"
 
 namespace mixtape {
 namespace {
@@ -152,10 +153,12 @@ void Stream::wait_for(const Stream& other) const {
 
 void synchronize(Device device) {
   if (device.is_cpu()) return;
-  waits.fetch_add(1, std::memory_order_relaxed);
+  count_synchronization();
   runtime::synchronize(Stream::current(device).handle, device.index);
+  poll_checks(true);
 }
 
+void count_synchronization() { waits.fetch_add(1, std::memory_order_relaxed); }
 int64_t orders_between_streams() { return orders.load(std::memory_order_relaxed); }
 int64_t synchronizations() { return waits.load(std::memory_order_relaxed); }
 
@@ -195,7 +198,7 @@ void Event::record() {
 bool Event::has_passed() const { return !mark_ || runtime::has_passed(mark_); }
 void Event::synchronize() const {
   if (!mark_) return;
-  waits.fetch_add(1, std::memory_order_relaxed);
+  count_synchronization();
   runtime::wait_for(mark_);
 }
 double Event::milliseconds_until(const Event& later) const {

@@ -29,6 +29,7 @@ struct Stream {
 void synchronize(Device device);
 // How often any thread waited for a device so far: what a training step should not do.
 int64_t synchronizations();
+void count_synchronization();      // for what waits by other means
 int64_t orders_between_streams();  // how often one stream was made to wait for another
 
 // Copies bytes from one device to another, or within one, in the order of this thread's streams.

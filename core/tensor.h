@@ -22,7 +22,7 @@ class Tensor {
   // No tensor: `if (t)` is false, and what asks more of it throws Error.
   Tensor() = default;
   Tensor(const Shape& shape, DType dtype,
-         Device device = DefaultDevice::current());  // uninitialised
+         Device device = DefaultDevice::current());            // uninitialised
   Tensor(std::shared_ptr<Storage> storage, const View& view);  // of elements of the storage
 
   explicit operator bool() const { return impl_ != nullptr; }
@@ -116,6 +116,12 @@ class Tensor {
   };
   static constexpr View absent = {};
   friend class WeakTensor;
+  Impl& impl() const {
+    if (!impl_) [[unlikely]]
+      refuse_none();
+    return *impl_;
+  }
+  [[noreturn]] static void refuse_none();
   void require_dtype(DType wanted) const;
 
   std::shared_ptr<Impl> impl_;

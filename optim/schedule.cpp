@@ -24,6 +24,13 @@ void Schedule::go_to(int64_t step) {
   steps_ = step;
 }
 
+void Schedule::settle() {
+  int64_t steps = steps_;
+  for (; !coming_.empty() && coming_.front().has_arrived(); coming_.pop_front())
+    steps -= !coming_.front().stepped();
+  if (steps != steps_) go_to(steps);
+}
+
 StateDict Schedule::state_dict() const {
   StateDict dict{{"step", from({static_cast<double>(steps_)}, {}, i64)}};
   for (size_t g = 0; g < base_lr_.size(); ++g)

@@ -4,6 +4,8 @@
 
 #include <concepts>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <vector>
 
 #include "optim/optimizer.h"
@@ -18,11 +20,20 @@ class Schedule {
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
-  // After each step of the optimizer. Given the result of that step, advances only if it happened.
+  // After each step of the optimizer. Given the result of that step, advances only if it happened;
+  // one that a device still keeps counts as a step until it has arrived, so nothing waits.
   void step() { go_to(steps_ + 1); }
   template <class R>
   requires std::constructible_from<bool, const R&>
   void step(const R& stepped) {
+    if constexpr (requires { stepped.has_arrived(); }) {
+      settle();
+      if (!stepped.has_arrived()) {
+        coming_.push_back({[stepped] { return stepped.has_arrived(); },
+                           [stepped] { return static_cast<bool>(stepped); }});
+        return step();
+      }
+    }
     if (static_cast<bool>(stepped)) step();
   }
   int64_t steps() const { return steps_; }
@@ -40,7 +51,12 @@ class Schedule {
 
  private:
   void go_to(int64_t step);
+  void settle();  // takes back the steps that did not happen, as far as that is known
 
+  struct Coming {
+    std::function<bool()> has_arrived, stepped;
+  };
+  std::deque<Coming> coming_;
   Optimizer* optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;

@@ -7,6 +7,7 @@
 #include "autograd/call.h"
 #include "autograd/ops/operands.h"
 #include "core/format.h"
+#include "core/readback.h"
 #include "kernels/kernels.h"
 
 namespace mixtape {
@@ -126,12 +127,12 @@ struct Dropout {
   }
 };
 
-IndexRange check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
+void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
-  const IndexRange range = index_range(index);
-  check(index.numel() == 0 || (range.low >= low && range.high < size),
-        "indices from {} to {} in dimension {}, which has {}", range.low, range.high, dim, size);
-  return range;
+  check_range(index, low, size, [=](int64_t smallest, int64_t largest) {
+    return fmt::format("indices from {} to {} in dimension {}, which has {}", smallest, largest,
+                       dim, size);
+  });
 }
 
 // An index for each element: as many dimensions as x, none but `dim` longer.
@@ -199,8 +200,8 @@ Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
       here = flat_places(i);
     } else {
       n = x.size(first);
-      const IndexRange range = check_index_range(i, first, -n, n);
-      here = range.low < 0 ? where(lt(i, 0), i + double(n), i) : i;
+      check_index_range(i, first, -n, n);
+      here = where(lt(i, 0), i + double(n), i);
     }
     row = row ? row * double(n) + here : here;
     count *= n;
@@ -222,13 +223,19 @@ Shape of_rows(const Rows& rows) {
 
 }  // namespace
 
-IndexRange index_range(const Tensor& index) {
-  if (index.numel() == 0) return {};
+void check_range(const Tensor& index, int64_t low, int64_t end,
+                 const std::function<std::string(int64_t, int64_t)>& problem, Where where) {
+  if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
   kernels::Launch launch(index.device());
   kernels::bounds(launch, index, bounds);
-  const std::vector<double> both = to_vector(bounds);
-  return {int64_t(both[0]), int64_t(both[1])};
+  const auto verdict = [=](const void* values) {
+    const auto* const b = static_cast<const int64_t*>(values);
+    return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
+  };
+  if (!index.device().is_cpu())
+    return check_later(Readback(bounds.raw(), 16, index.device()), verdict, where);
+  if (const std::string what = verdict(bounds.raw()); !what.empty()) raise(what, where);
 }
 
 Tensor pick(const Tensor& x, int dim, const Tensor& index) {
@@ -312,9 +319,9 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
   const Tensor flat = reshape(index, {index.numel()});
-  const IndexRange range = index_range(flat);
-  check(range.low >= 0 && range.high < table.size(0), "indices from {} to {} into {} rows",
-        range.low, range.high, table.size(0));
+  check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t smallest, int64_t largest) {
+    return fmt::format("indices from {} to {} into {} rows", smallest, largest, rows);
+  });
   check(!options.padding || (*options.padding >= 0 && *options.padding < table.size(0)),
         "padding row {} of {} rows", options.padding.value_or(0), table.size(0));
   Shape shape = index.shape();

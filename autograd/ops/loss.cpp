@@ -112,13 +112,13 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
 struct ClassTargets {
   Tensor named, counts;
 
-  // Throws Error for targets beside the classes; waits for the device.
+  // Throws Error for targets beside the classes.
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
       : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
-    const IndexRange range = index_range(named);
-    check(range.low >= 0 && range.high < classes, "targets from {} to {} for {} classes", range.low,
-          range.high, classes);
+    check_range(named, 0, classes, [classes](int64_t smallest, int64_t largest) {
+      return fmt::format("targets from {} to {} for {} classes", smallest, largest, classes);
+    });
   }
   // A mean is over what the targets weigh: NaN if that is nothing. (Both may be too large for f16.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {

@@ -1,6 +1,9 @@
 #pragma once
 // What rules and checks of several topics need to know of their operands.
 
+#include <functional>
+#include <string>
+
 #include "autograd/ops.h"
 
 namespace mixtape {
@@ -36,10 +39,10 @@ struct DropoutAt {
 DropoutAt draw_dropout(double p, int64_t elements);  // checks p, reserves the numbers
 Tensor dropout(const Tensor& x, const DropoutAt& at);
 
-// The smallest and the largest of an i64 tensor; {0, -1} of none. Waits for the device.
-struct IndexRange {
-  int64_t low = 0, high = -1;
-};
-IndexRange index_range(const Tensor& index);
+// Throws Error unless low <= i < end for all elements of an i64 tensor; on a device late, see
+// core/readback.h. `problem` tells what is wrong from the smallest and the largest.
+void check_range(const Tensor& index, int64_t low, int64_t end,
+                 const std::function<std::string(int64_t, int64_t)>& problem,
+                 Where where = Where::here());
 
 }  // namespace mixtape
