@@ -1,6 +1,6 @@
 #pragma once
 // Kernels over lists of tensors. Where the tensors lie travels as a parameter of the kernel, in
-// tables of at most 4000 bytes, so that one launch serves dozens of them and nothing is copied to
+// tables of less than 4 KB, so that one launch serves dozens of them and nothing is copied to
 // the device. Each block takes one chunk of one tensor; chunks are of one length, so what is summed
 // over them depends neither on the device nor on how the list was divided.
 
@@ -18,7 +18,8 @@ constexpr int chunk_threads = 256;
 // Some tensors of a list. Item: what the kernel must know of each.
 template <class Item>
 struct Table {
-  static constexpr int capacity = int(3960 / (sizeof(Item) + 16));
+  // All parameters of a kernel have 4096 bytes, on any device and driver.
+  static constexpr int capacity = int(3840 / (sizeof(Item) + 16));
 
   int count = 0;
   int first[capacity + 1] = {};  // block of each, then their number
