@@ -76,35 +76,45 @@ struct Sizes {
 };
 
 // --- columns ---
-// col[row][image][p] for row (channel, tap) and pixel p of y, which is filled up with zeros to
-// `length`. 16 bytes per thread and row. Grid: pixels, rows.
+// col[channel, tap][image][p] for pixels p of y, which are filled up with zeros to `length`. A
+// thread finds 16 bytes' worth of pixels once, for all taps of a channel. Grid: pixels, channels.
 template <class S>
 __global__ void fill_columns(const S* __restrict__ x, Geometry g, int channels, int images,
                              int length, S* __restrict__ col) {
   constexpr int n = 16 / int(sizeof(S));
   const int packs = length / n;
-  const int64_t id = gpu::global_thread();
+  const int64_t id = gpu::global_thread(), row = int64_t(images) * length;
   if (id >= int64_t(images) * packs) return;
   const int image = int(id / packs), p = int(id - int64_t(image) * packs) * n;
-  const int first_row = p / g.y[1], first_column = p - first_row * g.y[1];
-  for (int row = int(gpu::block().y); row < channels * g.taps(); row += int(gpu::grid_size().y)) {
-    const int channel = row / g.taps(), tap = row - channel * g.taps();
-    const int down = tap / g.size[1], right = tap - down * g.size[1];
-    const S* const plane = x + (int64_t(image) * channels + channel) * g.x_plane();
-    gpu::Pack<S, n> out;
-    int i = first_row, j = first_column;
+  int down[n], right[n];  // where the first tap sees x, or far outside
+  int i = p / g.y[1], j = p - i * g.y[1];
 #pragma unroll
-    for (int e = 0; e < n; ++e) {
-      const int r = g.seen(0, i, down), q = g.seen(1, j, right);
-      const bool inside =
-          i < g.y[0] && unsigned(r) < unsigned(g.x[0]) && unsigned(q) < unsigned(g.x[1]);
-      out.v[e] = inside ? plane[int64_t(r) * g.x[1] + q] : S();
-      if (++j == g.y[1]) {
-        j = 0;
-        ++i;
-      }
+  for (int e = 0; e < n; ++e) {
+    down[e] = i < g.y[0] ? g.seen(0, i, 0) : -(1 << 30);
+    right[e] = g.seen(1, j, 0);
+    if (++j == g.y[1]) {
+      j = 0;
+      ++i;
     }
-    gpu::store_as(col + (int64_t(row) * images + image) * length + p, out);
+  }
+  for (int c = int(gpu::block().y); c < channels; c += int(gpu::grid_size().y)) {
+    const S* const plane = x + (int64_t(image) * channels + c) * g.x_plane();
+    S* to = col + int64_t(c) * g.taps() * row + int64_t(image) * length + p;
+#pragma unroll 1
+    for (int tap_row = 0; tap_row < g.size[0]; ++tap_row)
+#pragma unroll 1
+      for (int tap_column = 0; tap_column < g.size[1]; ++tap_column) {
+        gpu::Pack<S, n> out;
+#pragma unroll
+        for (int e = 0; e < n; ++e) {
+          const int r = down[e] + tap_row * g.dilation[0],
+                    q = right[e] + tap_column * g.dilation[1];
+          const bool inside = unsigned(r) < unsigned(g.x[0]) && unsigned(q) < unsigned(g.x[1]);
+          out.v[e] = inside ? plane[r * g.x[1] + q] : S();
+        }
+        gpu::store_as(to, out);
+        to += row;
+      }
   }
 }
 
@@ -156,11 +166,12 @@ Columns columns(Launch& launch, In x, const Geometry& g, int64_t first, int64_t 
     to.data = launch.scratch<S>(rows * images * length);
     const int64_t packs = images * length * int64_t(sizeof(S)) / 16;
     if (rows * packs == 0) return;
-    gpu::launch({"conv2d_columns",
-                 {unsigned(ceil_div(packs, threads)), unsigned(std::min<int64_t>(rows, 65535)), 1},
-                 {threads, 1, 1}},
-                launch.stream, fill_columns<S>, from.as<const S>(), g, int(channels), int(images),
-                int(length), to.as<S>());
+    gpu::launch(
+        {"conv2d_columns",
+         {unsigned(ceil_div(packs, threads)), unsigned(std::min<int64_t>(channels, 65535)), 1},
+         {threads, 1, 1}},
+        launch.stream, fill_columns<S>, from.as<const S>(), g, int(channels), int(images),
+        int(length), to.as<S>());
   });
   return {to, images * length, length};
 }
@@ -260,13 +271,13 @@ __global__ void gather_windows(F f, Geometry g, int channels, const T* bias, Str
 #pragma unroll
       for (int k = 0; k < Strips::height; ++k) {
         const int r = g.window(0, at.row + k, i);
-        if (r >= 0) sum[k] += f(image, channel, i * g.size[1] + j, int64_t(r) * g.y[1] + q);
+        if (r >= 0) sum[k] += f(image, channel, i * g.size[1] + j, r * g.y[1] + q);
       }
     }
   dx += (at.plane * g.x[0] + at.row) * g.x[1] + at.column;
 #pragma unroll
   for (int k = 0; k < Strips::height; ++k)
-    if (at.row + k < g.x[0]) dx[int64_t(k) * g.x[1]] = gpu::narrow<O>(sum[k]);
+    if (at.row + k < g.x[0]) dx[k * g.x[1]] = gpu::narrow<O>(sum[k]);
 }
 
 template <class T>
@@ -274,7 +285,7 @@ struct FromColumns {
   const T* col;
   int64_t row, image_stride;
   int taps;
-  __device__ T operator()(int64_t image, int channel, int tap, int64_t window) const {
+  __device__ T operator()(int64_t image, int channel, int tap, int window) const {
     return col[(int64_t(channel) * taps + tap) * row + image * image_stride + window];
   }
 };
@@ -283,8 +294,9 @@ struct FromGradient {  // of a channel that is alone in its group
   const S *dy, *w;
   int channels, outputs, taps;  // outputs of a group
   int64_t plane;
-  __device__ gpu::math_t<S> operator()(int64_t image, int channel, int tap, int64_t window) const {
+  __device__ gpu::math_t<S> operator()(int64_t image, int channel, int tap, int window) const {
     gpu::math_t<S> sum = 0;
+#pragma unroll 1
     for (int m = 0; m < outputs; ++m)
       sum += gpu::widen(w[(int64_t(channel) * outputs + m) * taps + tap]) *
              gpu::widen(dy[((image * channels + channel) * outputs + m) * plane + window]);
@@ -335,14 +347,13 @@ __global__ void sum_taps(const S* __restrict__ x, const S* __restrict__ w, Geome
 #pragma unroll
       for (int k = 0; k < Strips::height; ++k) {
         const int r = g.seen(0, at.row + k, i);
-        if (unsigned(r) < unsigned(g.x[0]))
-          sum[k] += weight * gpu::widen(x[int64_t(r) * g.x[1] + q]);
+        if (unsigned(r) < unsigned(g.x[0])) sum[k] += weight * gpu::widen(x[r * g.x[1] + q]);
       }
     }
   y += (at.plane * g.y[0] + at.row) * g.y[1] + at.column;
 #pragma unroll
   for (int k = 0; k < Strips::height; ++k)
-    if (at.row + k < g.y[0]) y[int64_t(k) * g.y[1]] = gpu::narrow<O>(sum[k]);
+    if (at.row + k < g.y[0]) y[k * g.y[1]] = gpu::narrow<O>(sum[k]);
 }
 
 // A block sums up some taps of one channel over a part of all pixels. Grid: channels, parts, taps.
@@ -366,7 +377,7 @@ __global__ void sum_pixels(const S* __restrict__ x, const S* __restrict__ dy, Ge
     for (int t = 0; t < taps_at_once; ++t) {
       const int r = g.seen(0, i, down), q = g.seen(1, j, right);
       if (down < g.size[0] && unsigned(r) < unsigned(g.x[0]) && unsigned(q) < unsigned(g.x[1]))
-        sum[t] += v * gpu::widen(plane[int64_t(r) * g.x[1] + q]);
+        sum[t] += v * gpu::widen(plane[r * g.x[1] + q]);
       if (++right == g.size[1]) {
         right = 0;
         ++down;
