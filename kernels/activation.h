@@ -11,8 +11,8 @@ struct Relu {
   static constexpr bool integers = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return select(x < T(0), T(0), x);
-  }  // keeps NaN
+    return select(x <= T(0), T(0), x);
+  }  // keeps NaN; a tape that differentiates this by itself finds 0 at 0, as d_from_y has it
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return select(y <= T(0), T(0), T(1));

@@ -130,6 +130,16 @@ TEST(Einsum, IsLowUnderAutocast) {
   EXPECT_EQ(einsum("ij,jk->ik", {ones({2, 3}), ones({3, 4})}).dtype(), bf16);
 }
 
+// --- recurrence ---
+
+TEST(RnnRelu, SlopesAtItsKinkAreRecordedAsTheKernelHasThem) {
+  const Tensor x = zeros({2, 1, 1}).set_requires_grad(), weight = ones({1, 1});
+  for (const bool recorded : {false, true}) {
+    const Tensor y = rnn_relu(x, weight, {}, {});
+    EXPECT_EQ(to_vector(grad({sum(y)}, {x}, {.create_graph = recorded})[0]), (Values{0, 0}));
+  }
+}
+
 // --- convolutions ---
 
 TEST(Convolutions, RefuseWhatDoesNotFit) {
