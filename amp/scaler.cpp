@@ -80,6 +80,8 @@ GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
 }
 GradScaler::GradScaler(DType low, const ScalerOptions& options)
     : GradScaler([&] {
+        const Scope scope("GradScaler");
+        check(is_float(low) && low != f64, "scales for {}: low is f16, bf16 or f32", low);
         ScalerOptions o = options;
         o.enabled = o.enabled && low == f16;
         return o;

@@ -11,6 +11,8 @@
 
 namespace mixtape::nn {
 
+inline void check_eps(double eps) { check(eps >= 0, "eps is {}, not a number from 0", eps); }
+
 struct LayerNormOptions {
   double eps = 1e-5;
   bool affine = true;  // false: neither weight nor bias
@@ -25,6 +27,7 @@ struct LayerNorm : Module<LayerNorm> {
       : shape_(shape), eps_(o.eps) {
     const Scope scope("LayerNorm");
     check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+    check_eps(eps_);
     if (o.affine) weight = parameter(ones(shape));
     if (o.affine && o.bias) bias = parameter(zeros(shape));
   }
@@ -50,6 +53,7 @@ struct RMSNorm : Module<RMSNorm> {
   explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {}) : shape_(shape), eps_(o.eps) {
     const Scope scope("RMSNorm");
     check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+    check_eps(eps_.value_or(0));
     if (o.affine) weight = parameter(ones(shape));
   }
   explicit RMSNorm(int64_t size, const RMSNormOptions& o = {}) : RMSNorm(Shape{size}, o) {}
@@ -78,6 +82,7 @@ struct GroupNorm : Module<GroupNorm> {
     const Scope scope("GroupNorm");
     check(channels > 0 && groups > 0 && channels % groups == 0,
           "{} channels do not divide into {} groups", channels, groups);
+    check_eps(eps_);
     if (!o.affine) return;
     weight = parameter(ones({channels}));
     bias = parameter(zeros({channels}));
@@ -104,6 +109,7 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
       : channels_(channels), eps_(o.eps) {
     const Scope scope("InstanceNorm2d");
     check(channels > 0, "{} channels", channels);
+    check_eps(eps_);
     if (!o.affine) return;
     weight = parameter(ones({channels}));
     bias = parameter(zeros({channels}));
@@ -139,6 +145,8 @@ struct BatchNorm : Module<Derived> {
       : momentum_(o.momentum), eps_(o.eps) {
     const Scope scope("BatchNorm");
     check(channels > 0, "{} channels", channels);
+    check_eps(eps_);
+    check(0 <= momentum_ && momentum_ <= 1, "momentum is {}, not in [0, 1]", momentum_);
     if (o.affine) {
       weight = parameter(ones({channels}));
       bias = parameter(zeros({channels}));

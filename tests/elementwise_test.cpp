@@ -315,6 +315,12 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(addcmul(ones({2}), ones({3}), ones({2})), "addcmul");
 }
 
+TEST(Elementwise, ChoicesAreMadeByBools) {
+  const Tensor x = ones({3});
+  EXPECT_ERROR(where(x, x, x), "where: the condition is f32, not bool");
+  EXPECT_ERROR(masked_fill(x, ones({3}, i64), 0), "masked_fill: the mask is i64, not bool");
+}
+
 TEST(Elementwise, RemainderSlopesByTheQuotientItTook) {  // 1 / 0.1 rounds up to 10
   const Tensor a = row({1, -1, 5, -5, 5}, f32), b = row({0.1, 0.1, -inf, inf, inf}, f32);
   b.set_requires_grad();
@@ -417,6 +423,14 @@ TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_EQ(to_vector(eye(2, i32)), (Values{1, 0, 0, 1}));
   EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
   EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
+}
+
+TEST(Create, OneHotChecksItsIndices) {
+  EXPECT_EQ(to_vector(one_hot(arange(0, 2), 3)), (Values{1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));
+  EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: indices from 0 to 2 for 2 classes");
+  EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: indices from -1 to 0 for 2 classes");
+  EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices are f32, not i64");
 }
 
 TEST(Create, LikeAnother) {

@@ -34,7 +34,9 @@ TEST(ViewErrors, NameBothValues) {
       view(transpose(x), {6}),
       "view: only a copy of [3, 2] with strides [1, 3] has the shape [6] (reshape makes one)");
   EXPECT_ERROR(view(x, {4, -1}), "view: cannot reshape 6 elements to [4, -1]");
-  EXPECT_ERROR(squeeze(x, 2), "dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(transpose(x, 0, 2), "transpose: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(unsqueeze(x, 4), "unsqueeze: dimension 4 is out of range for rank 3");
+  EXPECT_ERROR(squeeze(x, 2), "squeeze: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(flatten(x, 1, 0), "flatten: from dimension 1 to 0");
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 in dimension 1, which has 3");
   EXPECT_ERROR(select(x, 0, -3), "select: index -3 in dimension 0, which has 2");
@@ -171,6 +173,10 @@ TEST(ReductionErrors, NameTheDtypeAndTheOrder) {
                "max: no largest or smallest of zero elements: shape [0, 3]");
   EXPECT_ERROR(argmin(zeros({2, 0}), 1),
                "argmin: no largest or smallest of zero elements: shape [2, 0]");
+  EXPECT_ERROR(sum(i, {2}), "sum: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(argmax(i, 2), "argmax: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(softmax(i), "softmax: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(log_softmax(i), "log_softmax: of i64 elements (convert them to a float dtype)");
   EXPECT_ERROR(cumsum(i, 2), "dimension 2 is out of range for rank 2");
   EXPECT_ERROR(cumprod(numbers({}), 0), "dimension 0 is out of range for rank 0");
 }

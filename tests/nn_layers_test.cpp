@@ -109,6 +109,12 @@ TEST(BatchNorm, Options) {
             "the input has shape [2, 3, 4, 4], not [n, c] or [n, c, length]");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(3)(x); }), "the input has shape [8, 3], not [n, c, h, w]");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(0); }), "BatchNorm: 0 channels");
+  EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.momentum = 2}); }),
+            "BatchNorm: momentum is 2, not in [0, 1]");
+  EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.eps = -1}); }),
+            "BatchNorm: eps is -1, not a number from 0");
+  EXPECT_EQ(error([&] { nn::LayerNorm(3, {.eps = NAN}); }),
+            "LayerNorm: eps is nan, not a number from 0");
 }
 
 TEST(LayerNorm, IsTheOp) {

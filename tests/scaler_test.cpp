@@ -29,6 +29,7 @@ TEST(Options, AreChecked) {
 
 TEST(Options, OnlyF16IsScaled) {
   EXPECT_TRUE(GradScaler(f16).enabled());
+  EXPECT_ERROR(GradScaler(i64), "GradScaler: scales for i64: low is f16, bf16 or f32");
   EXPECT_FALSE(GradScaler(bf16).enabled());
   EXPECT_FALSE(GradScaler(f32, {.init_scale = 4}).enabled());
   EXPECT_FALSE(GradScaler(f16, {.enabled = false}).enabled()) << "R6";

@@ -15,6 +15,7 @@ struct WhereOp {
       "where", Precision::Widest, {Role::Mask, Role::Activation, Role::Activation}};
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
+    check(condition.dtype() == boolean, "the condition is {}, not bool", condition.dtype());
     Tensor y = ctx.output(a.shape());
     // (A policy may ask for a result wider than the operands, which the kernel only moves.)
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
@@ -32,6 +33,7 @@ struct WhereOp {
 struct MaskedFill {
   static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
+    check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
     if (x.dtype() == f16 && std::isfinite(value)) value = std::clamp(value, -65504.0, 65504.0);
     if (x.dtype() == bf16 && std::isfinite(value))
       value = std::clamp(value, -0x1.fep127, 0x1.fep127);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
@@ -121,10 +122,18 @@ Tensor randperm(int64_t n, Device device) {
   return y.to(device);
 }
 
-Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
+Tensor hot(const Tensor& index, int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(index, index.rank()),
                  arange(0, static_cast<double>(classes), 1, i64, index.device())),
               dtype);
+}
+Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
+  const Scope scope("one_hot");
+  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
+  const IndexRange range = index_range(index);
+  check(index.numel() == 0 || (range.low >= 0 && range.high < classes),
+        "indices from {} to {} for {} classes", range.low, range.high, classes);
+  return hot(index, classes, dtype);
 }
 
 }  // namespace mixtape

@@ -74,7 +74,7 @@ struct CrossEntropy {
  private:
   static Tensor wanted(int64_t n, const Tensor& target, const Tensor& weights,
                        const ClassRule& rule, DType dtype) {
-    Tensor q = probabilities ? cast(target, dtype) : one_hot(target, n, dtype);
+    Tensor q = probabilities ? cast(target, dtype) : hot(target, n, dtype);
     if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(n);
     if (weights) q = q * cast(weights, dtype);
     return q;
@@ -97,7 +97,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
     const Tensor target = ctx.saved(0), weights = ctx.saved(1);
     if (grad_enabled()) {
       const DType dtype = dloss.dtype();
-      Tensor q = one_hot(target, ctx.shape(0)[1], dtype);
+      Tensor q = hot(target, ctx.shape(0)[1], dtype);
       if (weights) q = q * cast(weights, dtype);
       return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, rule)};
     }

@@ -210,11 +210,13 @@ Tensor over(const Tensor& x, const Options& o, bool keepdim) {
 }
 template <class Op>
 Tensor over(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Scope scope(Op::info.name);
   return over<Op>(x, reduce_options(dims, x.rank()), keepdim);
 }
 
 template <Reduce op>
 Tensor arg(const Tensor& x, int dim, bool keepdim) {
+  const Scope scope(ArgExtremum<op>::info.name);
   const int d = wrap_dim(dim, x.rank());
   const Tensor y = call<ArgExtremum<op>>(x, d);
   return keepdim ? y : squeeze(y, d);

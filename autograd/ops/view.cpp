@@ -196,6 +196,7 @@ Tensor flatten(const Tensor& x, int from, int to) {
 
 Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, order); }
 Tensor transpose(const Tensor& x, int a, int b) {
+  const Scope scope("transpose");
   Dims order(x.rank());
   for (int d = 0; d < x.rank(); ++d) order[d] = d;
   std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
@@ -208,9 +209,13 @@ Tensor squeeze(const Tensor& x) {
   return reshape(x, shape);
 }
 Tensor squeeze(const Tensor& x, int dim) {
+  const Scope scope("squeeze");
   return x.size(dim) == 1 ? reshape(x, squeeze(x.layout(), dim).shape) : x;
 }
-Tensor unsqueeze(const Tensor& x, int dim) { return reshape(x, unsqueeze(x.layout(), dim).shape); }
+Tensor unsqueeze(const Tensor& x, int dim) {
+  const Scope scope("unsqueeze");
+  return reshape(x, unsqueeze(x.layout(), dim).shape);
+}
 Tensor expand(const Tensor& x, const Shape& shape) {
   return shape == x.shape() ? x : call<Expand>(x, shape);
 }
