@@ -19,7 +19,7 @@ struct Input {
   Shape shape;
   double low = -2, high = 2;
   Kind kind = Real;
-  double away = 0;  // keeps this far from zero, where the op has a kink
+  double away = 0;                  // keeps this far from zero, where the op has a kink
   std::vector<double> values = {};  // these instead, over and over
 
   bool real() const { return kind != Index && kind != Mask; }
