@@ -8,6 +8,7 @@
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
+#include "core/format.h"
 #include "core/op.h"
 #include "tests/support/errors.h"
 
@@ -278,6 +279,33 @@ TEST(PixelShuffle, IsUndoneByItsInverse) {
   EXPECT_EQ(y.shape(), Shape({2, 3, 6, 4}));
   EXPECT_EQ(to_vector(select(select(select(y, 0, 0), 0, 0), 0, 0)), (Values{0, 6, 1, 7}));
   EXPECT_EQ(to_vector(pixel_unshuffle(y, 2)), to_vector(x));
+}
+
+TEST(Networks, RefuseElementsThatAreNoFloats) {
+  for (const DType dtype : {i64, i32, u8, boolean}) {
+    const Tensor x = ones({2, 3, 4, 5}, dtype), w = ones({2, 3, 2, 2}, dtype),
+                 m = ones({4, 4}, dtype), c = ones({2}, i64);
+    const Tensor gates = ones({2, 4, 4}, dtype);
+    const std::string refusal =
+        fmt::format("of {} elements (convert them to a float dtype)", dtype);
+    EXPECT_ERROR(layer_norm(x, {5}), "layer_norm: " + refusal);
+    EXPECT_ERROR(rms_norm(x, {5}), refusal);
+    EXPECT_ERROR(group_norm(x, 3), refusal);
+    EXPECT_ERROR(instance_norm(x), refusal);
+    EXPECT_ERROR(batch_norm(x, {}, {}, {}, {}, {.training = true}), refusal);
+    EXPECT_ERROR(conv2d(x, w), refusal);
+    EXPECT_ERROR(conv_transpose2d(x, ones({3, 1, 2, 2}, dtype)), refusal);
+    EXPECT_ERROR(linear(m, m), "linear: " + refusal);
+    EXPECT_ERROR(rnn_tanh(gates, m, {}, {}), refusal);
+    EXPECT_ERROR(cross_entropy(ones({2, 3}, dtype), c), refusal);
+    EXPECT_ERROR(nll_loss(ones({2, 3}, dtype), c), refusal);
+    EXPECT_ERROR(cosine_similarity(m, m), refusal);
+    EXPECT_ERROR(max_pool2d(x, {2, 2}), refusal);
+    EXPECT_ERROR(avg_pool2d(x, {2, 2}), refusal);
+    EXPECT_ERROR(adaptive_avg_pool2d(x, {2, 2}), refusal);
+    EXPECT_ERROR(interpolate(x, {2, 2}), refusal);
+    EXPECT_ERROR(logsumexp(x), refusal);
+  }
 }
 
 // --- norms ---

@@ -43,6 +43,7 @@ struct Conv2d {
       "conv2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
+    check_real(x);
     Tensor y = ctx.output(g.output);
     const Tensor xc = x.contiguous(), wc = w.contiguous();
     ctx.run(kernels::conv2d, xc, wc, bias, g.window, y);
@@ -57,6 +58,7 @@ struct ConvTranspose2d {  // (dy, w) -> dx
       "conv_transpose2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
+    check_real(dy);
     Tensor dx = ctx.output(g.input);
     const Tensor dyc = dy.contiguous(), wc = w.contiguous();
     ctx.run(kernels::conv2d_input, dyc, wc, bias, g.window, dx);

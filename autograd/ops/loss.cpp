@@ -38,6 +38,7 @@ struct CrossEntropy {
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassRule& rule) {
+    check_real(x);
     Tensor loss = ctx.output({x.size(0)}), lse = ctx.output({x.size(0), 3}, statistics(x.dtype()));
     const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
     ctx.run(kernels::cross_entropy, xc, tc, wc, rule.ignore, rule.smoothing, loss, lse);
@@ -86,6 +87,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
       "nll_loss", Precision::Full, {Role::Activation, Role::Index, Role::Parameter}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassRule& rule) {
+    check_real(x);
     Tensor loss = ctx.output(target.shape());
     const Tensor tc = target.contiguous(), wc = dense(weights);
     ctx.run(kernels::nll_loss, x, tc, wc, rule.ignore, loss);
@@ -232,6 +234,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static constexpr OpInfo info{"cosine_similarity", Precision::Full};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, double eps) {
+    check_real(x);
     const Tensor products = ctx.output({x.size(0), 3}, statistics(x.dtype())), xc = x.contiguous(),
                  yc = y.contiguous();
     ctx.run(kernels::row_products, xc, yc, products);

@@ -15,11 +15,11 @@ Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
   return matmul(f.a, f.b, {.out = f.product(wanted)});
 }
 
-namespace {
-
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
+
+namespace {
 
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low};
@@ -48,6 +48,7 @@ struct Linear {  // x [rows, in]
       "linear", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    check_real(x);
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));

@@ -52,6 +52,7 @@ struct RowNorm {  // x [rows, n]; weight and bias [n] or none
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         double eps) {
+    check_real(x);
     const DType stats = statistics(x.dtype());
     Tensor y = ctx.output(x.shape()), rstd = ctx.output({x.size(0)}, stats);
     const Tensor mean = centered ? ctx.output({x.size(0)}, stats) : Tensor();
@@ -82,6 +83,7 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         int64_t groups, double eps) {
+    check_real(x);
     const Shape rows{x.size(0) * groups};
     Tensor y = ctx.output(x.shape()), mean = ctx.output(rows, statistics(x.dtype())),
            rstd = ctx.output(rows, mean.dtype());
@@ -119,6 +121,7 @@ struct BatchNorm {  // x [n, c, inner]
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& running_mean, const Tensor& running_var,
                         const BatchNormRule& rule) {
+    check_real(x);
     const DType stats = statistics(x.dtype());
     Tensor y = ctx.output(x.shape()), mean, rstd;
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);

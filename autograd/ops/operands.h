@@ -8,6 +8,8 @@
 
 namespace mixtape {
 
+// Throws Error for elements that are not floats: kernels of floats would misread them.
+void check_real(const Tensor& t);
 // What sums and statistics are kept in, beside elements of a dtype.
 inline DType statistics(DType x) { return x == f64 ? f64 : f32; }
 // Row-major; no tensor stays none.

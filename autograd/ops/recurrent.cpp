@@ -45,6 +45,7 @@ struct Recurrent {
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& h0, const Tensor& c0, bool reverse) {
+    check_real(x);
     const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
     const DType wide = y.dtype() == f64 ? f64 : f32;
