@@ -130,9 +130,9 @@ Tensor hot(const Tensor& index, int64_t classes, DType dtype) {
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
-  const IndexRange range = index_range(index);
-  check(index.numel() == 0 || (range.low >= 0 && range.high < classes),
-        "indices from {} to {} for {} classes", range.low, range.high, classes);
+  check_range(index, 0, classes, [classes](int64_t smallest, int64_t largest) {
+    return fmt::format("indices from {} to {} for {} classes", smallest, largest, classes);
+  });
   return hot(index, classes, dtype);
 }
 
