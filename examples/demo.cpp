@@ -16,6 +16,8 @@
 #include "amp/scaler.h"
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/runtime.h"
+#include "core/tf32.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "kernels/cpu/parallel.h"
@@ -39,6 +41,7 @@ struct Options {
   int64_t train_size = 8000, valid_size = 2000, epochs = 5, batch_size = 64;
   uint64_t seed = 1;
   std::vector<std::string> modes = {"fp32", "fp16", "bf16"};
+  std::string device = "cpu";
 };
 
 struct Net : nn::Module<Net> {
@@ -61,15 +64,21 @@ struct Interrupted {};
 // is made, before any file is touched.
 struct Job {
   explicit Job(const Options& o)
-      : options(o), data(load(o)), folder(o.out), log(emptied(folder) + "/metrics.jsonl") {}
+      : options(o),
+        device(Device::parse(o.device)),
+        data(load(o, device)),
+        folder(o.out),
+        log(emptied(folder) + "/metrics.jsonl") {}
 
   const Options options;
+  const Device device;
   const train::Split data;
   const train::RunFolder folder;
   io::JsonLines log;
 
  private:
-  static train::Split load(const Options& o) {
+  static train::Split load(const Options& o, Device device) {
+    device.require();
     kernels::cpu::num_threads();  // throws where MIXTAPE_NUM_THREADS is no number
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
     const train::Split data = train::load_mnist(o.data, o.valid_fraction);
@@ -87,8 +96,8 @@ struct Job {
   // What cannot be removed cannot be opened or replaced either, and that is an error.
   static const std::string& emptied(const train::RunFolder& folder) {
     std::error_code ignored;
-    for (const char* earlier :
-         {"metrics.jsonl", "loss.svg", "fp32.safetensors", "fp16.safetensors", "bf16.safetensors"})
+    for (const char* earlier : {"metrics.jsonl", "loss.svg", "fp32.safetensors", "tf32.safetensors",
+                                "fp16.safetensors", "bf16.safetensors"})
       std::filesystem::remove(folder.path(earlier), ignored);
     return folder.path();
   }
@@ -123,12 +132,12 @@ struct Result {
   std::string scale = "-";
 };
 
-Evaluation evaluate(const Net& net, train::Loader& loader, DType low) {
+Evaluation evaluate(const Net& net, train::Loader& loader, DType low, Device device) {
   const NoGrad off;
   const amp::Autocast on({.low = low});
   double loss = 0, right = 0;
-  for (const auto& [x, y] : loader) {
-    const Tensor logits = net(x);
+  for (const auto& batch : loader) {
+    const Tensor logits = net(batch.x.to(device)), y = batch.y.to(device);
     loss += cross_entropy(logits, y, {.reduction = Reduction::Sum}).item();
     right += sum(eq(argmax(logits, 1), y)).item();
   }
@@ -139,7 +148,9 @@ Evaluation evaluate(const Net& net, train::Loader& loader, DType low) {
 Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   const Options& o = job.options;
   const train::Images& images = job.data.train;
-  const DType low = parse_dtype(mode);
+  const DType low = mode == "tf32" ? f32 : parse_dtype(mode);
+  const Tf32 rounds(mode == "tf32");
+  const DefaultDevice here(job.device);
   const Seed seed(o.seed);  // the same start, order and numbers for every mode
   const train::PixelStats stats = pixel_stats(images);
   train::Loader batches(images, {.batch_size = o.batch_size,
@@ -151,7 +162,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   train::Loader valid(job.data.valid, {.batch_size = 256, .mean = stats.mean, .std = stats.std});
   const int64_t steps = o.epochs * batches.batches();
 
-  const int64_t others = memory_stats().in_use;  // the data set
+  const int64_t others = memory_stats(job.device).in_use;  // the data set
   Net net(images.pixels.size(1), images.pixels.size(2));
   optim::AdamW opt(net.parameters(), {.lr = o.lr});
   optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = steps});
@@ -164,12 +175,13 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
     Average epoch_loss;
     double last_loss = 0;
-    reset_peak();
+    reset_peak(job.device);
     {
       train::Progress bar(fmt::format("{} epoch {}/{}", mode, epoch, o.epochs), batches.batches(),
                           [&] { return fmt::format("loss {:.4f}", last_loss); });
-      for (const auto& [x, y] : batches) {
+      for (const auto& batch : batches) {
         const auto start = std::chrono::steady_clock::now();
+        const Tensor x = batch.x.to(job.device), y = batch.y.to(job.device);
         opt.zero_grad();
         Tensor loss;
         {
@@ -181,10 +193,10 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
         schedule.step(done);  // a skipped step does not advance it
         r.skipped += !done;
         scaler.update();
+        last_loss = std::abs(loss.item());  // it is never negative, but a NaN has a sign
         step_ms.push_back(
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                 .count());
-        last_loss = std::abs(loss.item());  // it is never negative, but a NaN has a sign
         epoch_loss.add(last_loss);
         plotted.add(last_loss);
         if (++step % std::max<int64_t>(1, steps / curve_points) == 0)
@@ -194,8 +206,8 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
       }
     }
     r.train_loss = epoch_loss.take();
-    r.peak_bytes = std::max(r.peak_bytes, memory_stats().peak - others);
-    r.valid = evaluate(net, valid, low);
+    r.peak_bytes = std::max(r.peak_bytes, memory_stats(job.device).peak - others);
+    r.valid = evaluate(net, valid, low, job.device);
     job.log.write({{"mode", mode},
                    {"epoch", epoch},
                    {"step", step},
@@ -229,9 +241,12 @@ void print_table(const std::vector<Result>& results) {
 void run(Job& job) {
   const Options& o = job.options;
   const int64_t n = job.data.train.labels.numel();
-  fmt::print("{} training and {} validation images ({}), {} epoch{}, batches of {}, seed {}\n", n,
+  fmt::print("{} training and {} validation images ({}), {} epoch{}, batches of {}, seed {}{}\n", n,
              job.data.valid.labels.numel(), o.data.empty() ? "generated digits" : o.data, o.epochs,
-             o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed);
+             o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed,
+             job.device.is_cpu() ? ""
+                                 : fmt::format(", on {} ({})", job.device,
+                                               runtime::properties(job.device.index).name));
   std::fflush(stdout);
   train::Plot plot("Training loss", "step", "loss", true);
   std::vector<Result> results;
@@ -265,8 +280,8 @@ const CLI::Validator folder_name(
 
 const CLI::Validator known_mode(
     [](const std::string& text) {
-      const bool known = text == "fp32" || text == "fp16" || text == "bf16";
-      return known ? "" : fmt::format("\"{}\" is not fp32, fp16 or bf16", text);
+      const bool known = text == "fp32" || text == "tf32" || text == "fp16" || text == "bf16";
+      return known ? "" : fmt::format("\"{}\" is not fp32, tf32, fp16 or bf16", text);
     },
     "");
 
@@ -297,6 +312,7 @@ void define(CLI::App& app, Options& o) {
   add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
       ->delimiter(',')
       ->check(known_mode);
+  add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   add("--out", o.out, "DIR",
       "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are replaced")
       ->check(folder_name);

@@ -22,10 +22,11 @@ std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype) {
 uint64_t bytes_of(const Tensor& t) { return static_cast<uint64_t>(t.numel()) * size_of(t.dtype()); }
 
 std::span<std::byte> bytes_in(const Tensor& t) {
-  return {static_cast<std::byte*>(t.raw()), bytes_of(t)};
+  return {static_cast<std::byte*>(t.host()), bytes_of(t)};
 }
 
-void each_run(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f) {
+void each_run(const Tensor& anywhere, const std::function<void(std::span<const std::byte>)>& f) {
+  const Tensor t = anywhere.copied_to(Device::cpu());
   if (t.is_contiguous()) return f(bytes_in(t));
   const size_t width = size_of(t.dtype());
   const auto* base = static_cast<const std::byte*>(t.raw());

@@ -17,7 +17,7 @@ std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype);
 uint64_t bytes_of(const Tensor& t);
 std::span<std::byte> bytes_in(const Tensor& t);  // of a contiguous one
 
-// The elements in row-major order, a run at a time; one run if t is contiguous.
+// The elements in row-major order, a run at a time; one run if t is contiguous. On any device.
 void each_run(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f);
 
 // The first byte of a bool tensor that is neither 0 nor 1, if t is one and has such.

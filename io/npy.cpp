@@ -187,7 +187,7 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
         file, h.dtype, h.shape, *bytes, begin + length, size - begin - length);
   Shape stored = h.shape;
   if (h.fortran) std::reverse(stored.dim, stored.dim + stored.rank);
-  const Tensor t(stored, h.dtype);
+  const Tensor t(stored, h.dtype, Device::cpu());
   next(bytes_in(t));
   if (h.big_endian) swap_bytes(bytes_in(t), size_of(h.dtype));
   if (const auto bad = first_bad_bool(t))

@@ -192,7 +192,7 @@ SafeTensors read_all(const Source& source) {
   Header header = read_header(text, size - data, file);
   SafeTensors result{{}, std::move(header.metadata)};
   for (const Entry& e : header.entries) {
-    const Tensor t(e.shape, e.dtype);
+    const Tensor t(e.shape, e.dtype, Device::cpu());
     source.read(data + e.begin, bytes_in(t));
     if (const auto bad = first_bad_bool(t))
       fail("{}: tensor {}: byte {} of the file is not a bool", file, quote(e.name),

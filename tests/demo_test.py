@@ -194,8 +194,10 @@ class Mistakes(DemoTest):
             self.refused(f'--seed: "{value}" is not a whole number from 0 to 18446744073709551615', f"--seed={value}")
         for value in "0", "1", "nan":
             self.refused(f'--valid-fraction: "{value}" is not a number from 0.01 to 0.9', f"--valid-fraction={value}")
-        self.refused('--modes: "fp8" is not fp32, fp16 or bf16', "--modes", "fp32,fp8")
-        self.refused('--modes: "" is not fp32, fp16 or bf16', "--modes", "")
+        self.refused('--modes: "fp8" is not fp32, tf32, fp16 or bf16', "--modes", "fp32,fp8")
+        self.refused('--modes: "" is not fp32, tf32, fp16 or bf16', "--modes", "")
+        self.refused("unknown device 'gpu'; known are cpu, cuda, cuda:0, cuda:1, ...", "--device", "gpu")
+        self.refused("there is no device cuda:9: ", "--device", "cuda:9")
         self.refused("--modes: fp32 is there twice", "--modes", "fp32,bf16,fp32")
         self.refused("--epochs: 1 required N missing", "--epochs")
         self.refused("--out: the name of the folder is empty", "--out", "")

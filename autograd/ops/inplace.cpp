@@ -58,7 +58,7 @@ const Tensor& fill_(const Tensor& x, double value) {
 const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
 const Tensor& copy_(const Tensor& x, const Tensor& from) {
   return rewrite("copy_", x, from.requires_grad(),
-                 [&](const Tensor& t) { return fitting(t, from); });
+                 [&](const Tensor& t) { return fitting(t, from.to(t.device())); });
 }
 const Tensor& add_(const Tensor& x, const Tensor& y) {
   return combine("add_", x, y, [](const Tensor& a, const Tensor& b) { return add(a, b); });

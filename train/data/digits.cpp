@@ -233,7 +233,8 @@ void draw_digit(uint8_t* pixels, int digit, Draws draws) {
 
 Images make_set(uint64_t seed, uint32_t set, int64_t count) {
   check(count >= 0, "cannot make {} images", count);
-  const Images images{Tensor({count, side, side}, u8), Tensor({count}, i64)};
+  const Images images{Tensor({count, side, side}, u8, Device::cpu()),
+                      Tensor({count}, i64, Device::cpu())};
   auto* pixels = images.pixels.data<uint8_t>();
   auto* labels = images.labels.data<int64_t>();
   for (int64_t i = 0; i < count; ++i) {

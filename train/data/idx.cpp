@@ -43,7 +43,7 @@ std::optional<Images> load_pair(const std::string& folder, const std::string& pr
   check(raw.rank() == 1, "{}: labels need rank 1, these have shape {}", *labels, raw.shape());
   check(pixels.size(0) == raw.size(0), "{}: {} images for {} labels", *images, pixels.size(0),
         raw.size(0));
-  const Tensor classes({raw.size(0)}, i64);
+  const Tensor classes({raw.size(0)}, i64, Device::cpu());
   const auto* from = raw.data<uint8_t>();
   auto* to = classes.data<int64_t>();
   for (int64_t i = 0; i < raw.size(0); ++i) {
@@ -89,7 +89,7 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   const uint64_t wanted = header + static_cast<uint64_t>(shape.size());
   check(file.size() == wanted, "{}: shape {} needs a file of {} bytes, this has {}", name, shape,
         wanted, file.size());
-  const Tensor t(shape, u8);
+  const Tensor t(shape, u8, Device::cpu());
   if (wanted > header) std::memcpy(t.raw(), file.data() + header, wanted - header);
   return t;
 }

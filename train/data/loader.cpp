@@ -44,7 +44,7 @@ Batch Loader::batch(int64_t i) const {
   const int64_t first = i * options_.batch_size,
                 n = std::min(options_.batch_size, examples() - first);
   const int64_t h = images_.pixels.size(1), w = images_.pixels.size(2);
-  Batch b{Tensor({n, 1, h, w}, f32), Tensor({n}, i64)};
+  Batch b{Tensor({n, 1, h, w}, f32, Device::cpu()), Tensor({n}, i64, Device::cpu())};
   const float scale = float(1 / (255 * options_.std)), shift = float(-options_.mean / options_.std);
   const uint8_t* const pixels = images_.pixels.data<uint8_t>();
   const int64_t* const labels = images_.labels.data<int64_t>();
