@@ -61,6 +61,7 @@ Autocast::Autocast(const AutocastOptions& options)
     : state_(opened(options, enclosing())),
       cache_(enclosing() ? enclosing()->cache_ : &own_cache_),
       open_(this) {}
+Autocast::~Autocast() = default;
 
 const Autocast* Autocast::innermost() { return enclosing(); }
 

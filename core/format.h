@@ -2,9 +2,8 @@
 // fmt knows our types: fmt::print("{} {}\n", x.shape(), x.dtype()). They take no width or
 // alignment: fmt 9's own parser of those, inlined here, draws a false warning from g++ 12 at -O3.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
-#include <algorithm>
 #include <concepts>
 
 #include "core/op_info.h"
@@ -14,7 +13,7 @@ namespace mixtape::detail {
 struct PlainFormatter {
   constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   static auto write(std::string_view text, fmt::format_context& ctx) {
-    return std::copy(text.begin(), text.end(), ctx.out());
+    return fmt::format_to(ctx.out(), "{}", text);
   }
 };
 }  // namespace mixtape::detail

@@ -1,5 +1,7 @@
 #include "nn/conv.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "core/format.h"

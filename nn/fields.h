@@ -34,15 +34,10 @@ struct Field {
 // named as its value; tensors, optionals and Any that hold nothing are left out.
 class Fields {
  public:
-  void add(std::string name, Tensor& t) {
-    if (t) list_.push_back({std::move(name), &t, false});
-  }
-  void add(std::string name, Buffer& b) {
-    if (b) list_.push_back({std::move(name), &b, true});
-  }
-  void add(std::string name, ModuleBase& m) {
-    list_.push_back({std::move(name), nullptr, false, &m});
-  }
+  // (Not inline, since every module instantiates what calls them.)
+  void add(std::string name, Tensor& t);
+  void add(std::string name, Buffer& b);
+  void add(std::string name, ModuleBase& m);
   template <class T>
   void add(std::string name, std::optional<T>& field) {
     if (field) add(std::move(name), *field);

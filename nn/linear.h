@@ -1,11 +1,7 @@
 #pragma once
 // Linear: y = x W^T + b.
 
-#include <cmath>
-
 #include "autograd/ops.h"
-#include "core/check.h"
-#include "nn/init.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -19,16 +15,7 @@ struct Linear : Module<Linear> {
   Tensor weight;  // [out, in]
   Tensor bias;    // [out], or none
 
-  Linear(int64_t in, int64_t out, const LinearOptions& options = {}) {
-    const Scope scope("Linear");
-    check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
-    weight = parameter(empty({out, in}));
-    init::kaiming_uniform_(weight, {.a = std::sqrt(5.0)});
-    if (!options.bias) return;
-    const double bound = 1 / std::sqrt(static_cast<double>(in));
-    bias = parameter(empty({out}));
-    init::uniform_(bias, -bound, bound);
-  }
+  Linear(int64_t in, int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) const { return linear(x, weight, bias); }
   MIXTAPE_FIELDS(weight, bias)
 };

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include <cxxabi.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -54,6 +55,16 @@ void replace_data(const Tensor& t, const Tensor& data) {
 
 }  // namespace
 
+void Fields::add(std::string name, Tensor& t) {
+  if (t) list_.push_back({std::move(name), &t, false});
+}
+void Fields::add(std::string name, Buffer& b) {
+  if (b) list_.push_back({std::move(name), &b, true});
+}
+void Fields::add(std::string name, ModuleBase& m) {
+  list_.push_back({std::move(name), nullptr, false, &m});
+}
+
 std::string Fields::take_name(std::string_view& names) {
   const size_t comma = std::min(names.find(','), names.size());
   std::string name(names.substr(0, comma));
@@ -69,6 +80,7 @@ std::string type_name(const std::type_info& type) {
   return colons == full.npos ? full : full.substr(colons + 2);
 }
 
+ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(const ModuleBase& other) : training_(other.training_) {
   check(Cloning::now(),
         "modules are not copied, since copies would share parameters: std::move or clone() it");

@@ -37,7 +37,7 @@ struct LoadReport {
 // What does not depend on a module's type. Names are paths such as "blocks.3.attn.qkv.weight".
 class ModuleBase {
  public:
-  virtual ~ModuleBase() = default;
+  virtual ~ModuleBase();
   virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
   // Whether tensors of this module (not of modules inside) stay f32 in an f16 or bf16 model.
   virtual bool keeps_f32() const { return false; }

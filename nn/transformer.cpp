@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/check.h"
 #include "core/format.h"
+#include "nn/init.h"
 
 namespace mixtape::nn {
 namespace {

@@ -1,6 +1,8 @@
 // Adadelta's options and state; its arithmetic is the kernel's.
 #include "optim/adadelta.h"
 
+#include "kernels/kernels.h"
+
 namespace mixtape::optim {
 namespace {
 

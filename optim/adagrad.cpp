@@ -1,6 +1,8 @@
 // Adagrad's options and state; its arithmetic is the kernel's.
 #include "optim/adagrad.h"
 
+#include "kernels/kernels.h"
+
 namespace mixtape::optim {
 namespace {
 

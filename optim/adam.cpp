@@ -1,6 +1,8 @@
 // Adam's options and state; its arithmetic is the kernel's.
 #include "optim/adam.h"
 
+#include "kernels/kernels.h"
+
 namespace mixtape::optim {
 namespace {
 

@@ -2,6 +2,7 @@
 #include "optim/lamb.h"
 
 #include "core/check.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::optim {
 namespace {

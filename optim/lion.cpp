@@ -1,6 +1,8 @@
 // Lion's options and state; its arithmetic is the kernel's.
 #include "optim/lion.h"
 
+#include "kernels/kernels.h"
+
 namespace mixtape::optim {
 namespace {
 

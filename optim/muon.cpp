@@ -3,6 +3,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::optim {
 namespace {

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/op.h"
+#include "kernels/kernels.h"
 #include "optim/clip.h"
 
 namespace mixtape::optim {
@@ -54,6 +55,8 @@ void Optimizer::each_slot(F f) const {
   for (const Group& group : groups_)
     for (const Slot& slot : group.slots) f(index++, slot, group);
 }
+
+Optimizer::~Optimizer() = default;
 
 void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
                              bool multi_precision) {

@@ -17,7 +17,7 @@ namespace mixtape::optim {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(Optimizer&&) = default;
   Optimizer& operator=(Optimizer&&) = default;
 

@@ -1,6 +1,8 @@
 // RMSprop's options and state; its arithmetic is the kernel's.
 #include "optim/rmsprop.h"
 
+#include "kernels/kernels.h"
+
 namespace mixtape::optim {
 namespace {
 

@@ -7,7 +7,11 @@
 
 #include "core/inline_vector.h"
 #include "core/tensor.h"
-#include "kernels/kernels.h"
+#include "kernels/rules.h"
+
+namespace mixtape::kernels {
+class Launch;
+}
 
 namespace mixtape::optim {
 

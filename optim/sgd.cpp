@@ -2,6 +2,7 @@
 #include "optim/sgd.h"
 
 #include "core/check.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::optim {
 namespace {

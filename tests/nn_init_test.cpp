@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "nn/init.h"
 #include "nn/linear.h"
 #include "tests/support/errors.h"
 #include "tests/support/moments.h"

@@ -1,4 +1,5 @@
 // Gradients as a whole: flags, norms, limits.
+#include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {

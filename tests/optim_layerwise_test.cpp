@@ -1,4 +1,5 @@
 // LAMB and Muon, which look at a parameter as a whole.
+#include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {

@@ -1,6 +1,7 @@
 // Every row and edge case against PyTorch: values and gradients, in f64 and f32. What PyTorch made
 // of the same inputs in f64 is in rows_reference.json.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
