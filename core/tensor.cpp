@@ -90,15 +90,15 @@ void Tensor::set(int64_t i, double value) const {
     impl_->storage->touch();
     copy_bytes(p, device(), &converted, Device::cpu(), sizeof converted);
   });
-  impl_->storage->bump_version();
+  impl().storage->bump_version();
 }
 
-Tensor Tensor::detach() const { return {impl_->storage, impl_->view}; }
+Tensor Tensor::detach() const { return {impl().storage, impl().view}; }
 
 Tensor Tensor::with_layout(const Layout& layout) const {
   const auto [first, last] = extent(layout);
   const int64_t before = offset();
-  const int64_t stored = static_cast<int64_t>(impl_->storage->bytes() / size_of(dtype()));
+  const int64_t stored = static_cast<int64_t>(impl().storage->bytes() / size_of(dtype()));
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
         "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
   View view{static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())), dtype(), layout};
@@ -127,24 +127,24 @@ void Tensor::set_data(const Tensor& other) const {
   const Tensor g = grad();
   if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
   const auto source = other.impl_;
-  impl_->storage = source->storage;
-  impl_->view = source->view;
+  impl().storage = source->storage;
+  impl().view = source->view;
 }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
-  check(!impl_->maker,
+  check(!impl().maker,
         "a result of an op cannot change whether it wants a gradient; detach it first");
   check(!on || is_float(dtype()), "only floats have gradients, and this tensor is {}", dtype());
-  impl_->wants_grad = on;
+  impl().wants_grad = on;
   return *this;
 }
 
 Leaf& Tensor::leaf() const {
-  if (!impl_->leaf) impl_->leaf = std::make_shared<Leaf>();
-  return *impl_->leaf;
+  if (!impl().leaf) impl().leaf = std::make_shared<Leaf>();
+  return *impl().leaf;
 }
 
-Tensor Tensor::grad() const { return impl_->leaf ? impl_->leaf->grad : Tensor(); }
+Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }
 
 void Tensor::set_grad(const Tensor& g) const {
   if (g) {
@@ -153,7 +153,7 @@ void Tensor::set_grad(const Tensor& g) const {
     check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
     leaf();
   }
-  if (impl_->leaf) impl_->leaf->grad = g;
+  if (impl().leaf) impl().leaf->grad = g;
 }
 
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {

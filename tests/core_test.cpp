@@ -229,8 +229,12 @@ TEST(Tensor, EveryDTypeReadsAndWrites) {
 TEST(Tensor, ErrorsNameBothValues) {
   const Tensor x = from({1, 2}, {2});
   EXPECT_EQ(error([&] { x.data<double>(); }), "the tensor is f32, not f64");
-  EXPECT_EQ(error([] { Tensor().shape(); }),
-            "a tensor is missing: this one is as Tensor() makes it, or was moved from");
+  const std::string missing =
+      "a tensor is missing: this one is as Tensor() makes it, or was moved from";
+  EXPECT_EQ(error([] { Tensor().shape(); }), missing);
+  EXPECT_EQ(error([] { Tensor().detach(); }), missing);
+  EXPECT_EQ(error([] { Tensor().grad(); }), missing);
+  EXPECT_EQ(error([] { Tensor().set_requires_grad(); }), missing);
   EXPECT_EQ(error([&] { x.item(); }), "item() needs one element, but [2] has 2");
   EXPECT_EQ(error([&] { x.at(2); }), "element 2 of [2], which has 2");
   EXPECT_EQ(error([&] { x.set(-1, 0); }), "element -1 of [2], which has 2");
