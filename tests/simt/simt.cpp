@@ -361,7 +361,8 @@ void Machine::touch(const void* at, size_t bytes, Access access) {
   if (p < shared() || p + bytes > shared() + config.shared_bytes)
     fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - shared(),
                       p - shared() + int64_t(bytes), config.shared_bytes));
-  if (reinterpret_cast<uintptr_t>(p) % bytes != 0)
+  const size_t at_least = bytes & (~bytes + 1);  // three words may be anywhere that one may
+  if (reinterpret_cast<uintptr_t>(p) % at_least != 0)
     fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, p - shared()));
   const size_t begin = size_t(p - shared());
   const int w = current_ / warp_size;
