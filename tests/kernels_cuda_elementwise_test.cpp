@@ -45,6 +45,10 @@ TEST(MapPlan, TakesGroupsWhereItCan) {
       {"bias, odd rows", f32, {dense({9, 31}, f32), expanded({31}, {9, 31}, f32)}, 1},
       {"a number", f16, {dense({9, 31}, f16), expanded({1}, {9, 31}, f16)}, 8, {true, false}},
       {"columns", f32, {dense({9, 32}, f32), expanded({9, 1}, {9, 32}, f32)}, 4, {true, false}},
+      {"rows an odd number apart",
+       f32,
+       {dense({9, 32}, f32), filled({9, 33}, f32, 1).with_layout(Layout({9, 32}, {33, 1}))},
+       1},
       {"off by one", f32, {dense({99}, f32), shifted(99, 1, f32)}, 1},
       {"off by four", f16, {dense({99}, f16), shifted(99, 4, f16)}, 4},
       {"both transposed", f32, {transposed(9, 7, f32), transposed(9, 7, f32)}, 4, {true, true}},
@@ -172,8 +176,11 @@ std::vector<Tensor> ways(const Tensor& x) {
     for (int64_t i = 0; i < x.numel(); ++i) view.set(i, x.at(i));
     return view;
   };
-  return {x, placed({n, m}, Layout({m, n}, {1, m})), placed({m * n + 1}, Layout({m, n}, {n, 1}, 1)),
+  return {x,
+          placed({n, m}, Layout({m, n}, {1, m})),
+          placed({m * n + 1}, Layout({m, n}, {n, 1}, 1)),
           placed({m, 2 * n}, Layout({m, n}, {2 * n, 2})),
+          placed({m, n + 1}, Layout({m, n}, {n + 1, 1})),
           placed({m, n + 8}, Layout({m, n}, {n + 8, 1}, 8))};
 }
 // Inputs that repeat elements besides.
