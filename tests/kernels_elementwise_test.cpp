@@ -267,7 +267,7 @@ TEST(Binary, GradientsOfEveryOpViewAndDtype) {
           const std::string what =
               std::string(F::info.name) + " " + kind.name + " " + std::string(name(in));
           const double tol = 4 * precision_of(to);
-          const auto run = [&](bool with_da, bool with_db) {
+          const auto run = [&, to = to](bool with_da, bool with_db) {
             const Tensor da = result_like(a, to, true), db = result_like(a, to, false);
             launch([&](Launch& l) {
               binary_grad(l, index_in<F>(BinaryOps{}), a, b, c, dy, with_da ? View(da) : View(),
