@@ -205,6 +205,7 @@ TEST(Optim, EveryRuleMovesMasterWeights) {
 }
 
 TEST(Optim, BitsDoNotDependOnThreads) {
+  const DefaultDevice cpu(Device::cpu());  // whose threads they are
   for (const auto& [name, make] : problems) {
     std::vector<std::string> results;
     for (const int threads : {1, 2, 5}) {

@@ -267,8 +267,10 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
         return run<Rule<Elements, Add>, T, O>(launch, x, y, 1);
       case Reduce::Mean:
         return run<Rule<Elements, Add>, T, O>(launch, x, y, double(y.size()) / double(x.size()));
-      case Reduce::Max:
-        return run<Rule<Elements, Largest>, T, O>(launch, x, y, 1);
+      case Reduce::Max:  // (the largest bool of none is false: any)
+        return run<
+            Rule<Elements, std::conditional_t<std::is_same_v<T, bool>, LargestOfNone, Largest>>, T,
+            O>(launch, x, y, 1);
       case Reduce::Min:
         return run<Rule<Elements, Smallest>, T, O>(launch, x, y, 1);
       case Reduce::Prod:
