@@ -105,6 +105,18 @@ struct Parameter {
       }
     });
   }
+  // v[e] = that at index(e), of which all are the same one or not
+  template <int count, class Index>
+  __device__ void gather(Index index, bool one, T (&v)[count]) const {
+    with_type(data, dtype, [&](auto* p) {
+      T last = T(gpu::widen(p[index(0)]));
+#pragma unroll
+      for (int e = 0; e < count; ++e) {
+        if (e > 0 && !one) last = T(gpu::widen(p[index(e)]));
+        v[e] = last;
+      }
+    });
+  }
   __device__ void set(int64_t i, T x) const {
     with_type(data, dtype, [&]<class S>(S* p) { p[i] = gpu::narrow<S>(x); });
   }
@@ -289,7 +301,7 @@ __device__ V joined(Team& team, const V& v) {
 }
 
 // How many numbers, their mean, and the sum of their squared distances from it (Chan, Golub and
-// LeVeque 1979).
+// LeVeque 1979). Numbers far from zero lose digits of their means: count them from one of them.
 template <class T>
 struct Moments {
   T count = T(0), mean = T(0), squares = T(0);
@@ -300,16 +312,19 @@ struct Moments {
     return {count, a.mean + between * share,
             a.squares + b.squares + between * between * a.count * share};
   }
+  // Of x - origin. Not centered: the squares are those of the numbers, and their mean is not taken.
   template <class S, int n>
-  __device__ void add(const S (&x)[n]) {
+  __device__ void add(const S (&x)[n], T origin, bool centered = true) {
     Moments more;
-#pragma unroll
-    for (int i = 0; i < n; ++i) more.mean += gpu::widen(x[i]);
     more.count = T(n);
-    more.mean *= T(1) / T(n);
+    if (centered) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) more.mean += gpu::widen(x[i]) - origin;
+      more.mean *= T(1) / T(n);
+    }
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      const T d = gpu::widen(x[i]) - more.mean;
+      const T d = gpu::widen(x[i]) - origin - more.mean;
       more.squares += d * d;
     }
     *this = joined(*this, more);

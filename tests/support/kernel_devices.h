@@ -82,6 +82,22 @@ void lamb(Launch&, std::span<const Update> updates, const LambRule& rule,
           const StepControl& control);
 void muon(Launch&, std::span<const Update> updates, const MuonRule& rule,
           const StepControl& control);
+void cross_entropy(Launch&, In x, In target, In w, int64_t ignore, double smoothing, Out loss,
+                   Out lse);
+void cross_entropy_grad(Launch&, In x, In target, In w, In lse, In dloss, int64_t ignore,
+                        double smoothing, Out dx);
+void row_products(Launch&, In x, In y, Out products);
+void nll_loss(Launch&, In x, In target, In w, int64_t ignore, Out y);
+void nll_loss_grad(Launch&, In target, In w, int64_t ignore, In dy, Out dx);
+void layer_norm(Launch&, In x, In w, In b, double eps, Out y, Out mean, Out rstd);
+void layer_norm_grad(Launch&, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db);
+void group_norm(Launch&, In x, int64_t groups, In w, In b, double eps, Out y, Out mean, Out rstd);
+void group_norm_grad(Launch&, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx, Out dw,
+                     Out db);
+void batch_stats(Launch&, In x, double eps, Out mean, Out var, Out rstd);
+void batch_norm(Launch&, In x, In mean, In rstd, In w, In b, Out y);
+void batch_norm_grad(Launch&, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx, Out dw,
+                     Out db);
 }  // namespace cuda
 
 }  // namespace mixtape::kernels
