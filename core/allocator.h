@@ -25,8 +25,9 @@ struct MemoryStats {
   int64_t allocations = 0;   // blocks handed out since the start
   int64_t system_calls = 0;  // how many of those had to ask the system
 };
-MemoryStats memory_stats(Device device = {});
-void reset_peak(Device device = {});
-void empty_cache(Device device = {});  // gives unused blocks back to the system
+MemoryStats memory_stats(Device device = DefaultDevice::current());
+void reset_peak(Device device = DefaultDevice::current());
+void empty_cache(
+    Device device = DefaultDevice::current());  // gives unused blocks back to the system
 
 }  // namespace mixtape

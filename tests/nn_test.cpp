@@ -235,7 +235,7 @@ TEST(Module, ToDropsGradientsItConverts) {
   loss.backward();
   net.to(f32);
   EXPECT_TRUE(net.weight.grad());
-  net.to(Device::cpu());
+  net.to(DefaultDevice::current());
   EXPECT_TRUE(net.weight.grad());
   net.to(f64);
   EXPECT_FALSE(net.weight.grad());

@@ -24,10 +24,10 @@ TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {
 TEST(Kernels, UnscaleFindsTheOneBadElement) {
   for (const int64_t bad : {0, 15, 16, 16383, 16384, 39999}) {
     const Tensor g({40000}, f32);
-    std::fill_n(g.data<float>(), 40000, 1.0f);
+    kernels::Launch launch(g.device());
+    kernels::fill(launch, 1, g);
     g.set(bad, -inf);
     const Tensor found({1}, f32);
-    kernels::Launch launch(Device::cpu());
     kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
     EXPECT_EQ(found.item(), 1) << bad;
     g.set(bad, 3e38);

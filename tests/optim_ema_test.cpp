@@ -161,9 +161,11 @@ TEST(Ema, Errors) {
 
   Ema moved({w});
   w.set_data(from({1, 2}, {2}, f64));
-  EXPECT_EQ(error([&] { moved.update(); }),
-            "ema: tensor 0 is now f64 on cpu, but its average is f32 on cpu: make a new Ema after "
-            "moving a model");
+  EXPECT_EQ(
+      error([&] { moved.update(); }),
+      fmt::format("ema: tensor 0 is now f64 on {0}, but its average is f32 on {0}: make a new "
+                  "Ema after moving a model",
+                  w.device()));
   Ema dense({strided});
   strided.set_data(strided.with_layout(Layout({2, 2}, {1, 2})));
   EXPECT_EQ(error([&] { dense.update(); }), "ema: tensor 0 has become strided: [1, 2] of [2, 2]");

@@ -20,7 +20,7 @@ std::map<std::string, StateDict> halfway() {
   for (const auto& [key, t] :
        io::load(MIXTAPE_TEST_DATA "/torch_optim_state.safetensors").tensors) {
     const size_t slash = key.rfind('/');
-    all[key.substr(0, slash)].emplace_back(key.substr(slash + 1), t);
+    all[key.substr(0, slash)].emplace_back(key.substr(slash + 1), t.to(DefaultDevice::current()));
   }
   return all;
 }

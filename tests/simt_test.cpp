@@ -300,10 +300,6 @@ TEST(Simt, RefusesImpossibleLaunches) {
   EXPECT_ERROR(run(1, 1, 228 * 1024, write_at, 0),
                "kernel k: 233472 bytes of shared memory, of at most 232448");
 }
-TEST(Simt, RemembersWhatRan) {
-  launch({"a_name_of_its_own", {}, {}, 64}, nullptr, write_at, 0);
-  EXPECT_NE(simt::launched_kernels().find("a_name_of_its_own\n"), std::string::npos);
-}
 
 }  // namespace
 }  // namespace mixtape

@@ -266,7 +266,7 @@ __device__ inline int64_t global_thread() {
 }
 __device__ inline int64_t all_threads() { return int64_t(grid_size().x) * block_size().x; }
 
-// How a kernel starts. The name is for errors, profilers and the list of what ran.
+// How a kernel starts. The name is for errors.
 struct Grid {
   const char* name;
   Index3 blocks, threads;
@@ -296,7 +296,8 @@ template <class... P, class... A>
 void launch(const Grid& grid, void*, void (*kernel)(P...), A&&... args) {
   auto body = [&] { kernel(args...); };
   simt::run(
-      {grid.name, grid.blocks, grid.threads, grid.shared_bytes},
+      {grid.name, grid.blocks, grid.threads, grid.shared_bytes,
+       reinterpret_cast<const void*>(kernel)},
       [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
 }
 #endif

@@ -1,11 +1,16 @@
 #include "tests/simt/simt.h"
 
+#include <errno.h>  // program_invocation_short_name
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,6 +23,8 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+
+extern "C" const char __executable_start;  // by the linker
 
 // Saves the registers that a call keeps, stores the stack pointer in *from, and goes on where `to`
 // was left.
@@ -98,11 +105,31 @@ struct Shadow {
 std::atomic<int> counting_banks{0};
 std::atomic<int64_t> bank_conflicts[2];  // by Access
 
-std::mutex launched_lock;
-std::set<std::string>& launched() {
-  static std::set<std::string> names;
-  return names;
-}
+// The functions that were launched, as places in this program. With MIXTAPE_LAUNCHED=FOLDER in the
+// environment they are written there at exit, for script/check_kernels.py.
+class Launched {
+ public:
+  static Launched& all() {
+    static Launched launched;
+    return launched;
+  }
+  void add(const void* function) {
+    const std::lock_guard lock(lock_);
+    places_.insert(static_cast<const char*>(function) - &__executable_start);
+  }
+  ~Launched() {
+    const char* const folder = std::getenv("MIXTAPE_LAUNCHED");
+    if (!folder) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
+    std::ofstream file(fmt::format("{}/{}-{}", folder, program_invocation_short_name, getpid()));
+    for (const ptrdiff_t place : places_) file << std::hex << place << '\n';
+  }
+
+ private:
+  std::mutex lock_;
+  std::set<ptrdiff_t> places_;
+};
 
 // One OS thread's room for running blocks, kept from launch to launch.
 class Machine {
@@ -450,10 +477,7 @@ void run(const Config& config, void (*body)(void* context), void* context) {
   check(config.grid.y <= 65535 && config.grid.z <= 65535 && config.grid.x <= 2147483647u,
         "kernel {}: a grid of {} x {} x {} blocks", config.kernel, config.grid.x, config.grid.y,
         config.grid.z);
-  {
-    const std::lock_guard lock(launched_lock);
-    launched().insert(config.kernel);
-  }
+  if (config.function) Launched::all().add(config.function);
   const int64_t blocks = int64_t(config.grid.x) * config.grid.y * config.grid.z;
   kernels::cpu::parallel_for(blocks, [&](int64_t i) {
     const unsigned x = config.grid.x, y = config.grid.y;
@@ -528,12 +552,5 @@ BankConflicts::BankConflicts() {
 }
 BankConflicts::~BankConflicts() { --counting_banks; }
 int64_t BankConflicts::count(Access access) const { return bank_conflicts[int(access)]; }
-
-std::string launched_kernels() {
-  const std::lock_guard lock(launched_lock);
-  std::string all;
-  for (const std::string& name : launched()) all += name + '\n';
-  return all;
-}
 
 }  // namespace mixtape::simt

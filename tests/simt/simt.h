@@ -31,6 +31,7 @@ struct Config {
   const char* kernel;  // its name, for errors
   Index3 grid = {}, block = {};
   size_t shared_bytes = 0;
+  const void* function = nullptr;  // for the list of what ran
 };
 
 // Runs body(context) once for every thread of the grid. Throws the first Error of a block.
@@ -74,8 +75,6 @@ class BankConflicts {
   BankConflicts(const BankConflicts&) = delete;
   int64_t count(Access access) const;
 };
-// Names of the kernels that were launched so far in this process, each once, sorted, one per line.
-std::string launched_kernels();
 
 // A pointer into shared memory whose accesses are checked. What is a plain pointer on a GPU.
 template <class T>

@@ -59,7 +59,8 @@ inline std::vector<double> all_values(const std::vector<Tensor>& tensors) {
 // Every bit that a step may change.
 inline std::string bits(const Optimizer& opt) {
   std::string all;
-  const auto append = [&](const Tensor& t) {
+  const auto append = [&](const Tensor& there) {
+    const Tensor t = there.copied_to(Device::cpu());
     all.append(static_cast<const char*>(t.raw()),
                static_cast<size_t>(t.numel()) * size_of(t.dtype()));
   };

@@ -19,7 +19,8 @@ inline Tensor parameter(std::initializer_list<double> v, DType t = f32) {
   return from(v, {static_cast<int64_t>(v.size())}, t).set_requires_grad();
 }
 inline std::vector<uint32_t> bits(const Tensor& t) {
-  const float* p = t.contiguous().data<float>();
+  const Tensor here = t.contiguous().copied_to(Device::cpu());
+  const float* p = here.data<float>();
   std::vector<uint32_t> b;
   for (int64_t i = 0; i < t.numel(); ++i) b.push_back(std::bit_cast<uint32_t>(p[i]));
   return b;

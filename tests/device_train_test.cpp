@@ -1,0 +1,174 @@
+// Training on a device: the losses of the CPU, without waiting and without asking for memory; and
+// what is learnt late from a device that is far behind.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "amp/autocast.h"
+#include "amp/scaler.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "core/readback.h"
+#include "core/stream.h"
+#include "nn/nn.h"
+#include "optim/adam.h"
+#include "optim/clip.h"
+#include "optim/cosine.h"
+#include "optim/sgd.h"
+#include "tests/support/errors.h"
+#ifdef MIXTAPE_EMULATED
+#include "tests/simt/runtime.h"
+#endif
+
+namespace mixtape {
+namespace {
+
+const Device device = Device::cuda();
+
+struct Net : nn::Module<Net> {  // the demo's
+  nn::Conv2d conv1{1, 16, 3, {.padding = {1, 1}}}, conv2{16, 32, 3, {.padding = {1, 1}}};
+  nn::Linear fc1{32 * 4 * 4, 128}, fc2{128, 10};
+  Tensor forward(const Tensor& x) const {
+    Tensor h = max_pool2d(relu(conv1(x)), {2, 2});
+    h = max_pool2d(relu(conv2(h)), {2, 2});
+    return fc2(relu(fc1(flatten(h, 1))));
+  }
+  MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
+};
+
+// A training of the net, step by step.
+struct Training {
+  Seed seed{1};
+  DType low;
+  Net net;
+  Tensor x, y;
+  optim::AdamW opt;
+  optim::OneCycle schedule;
+  amp::GradScaler scaler;
+
+  Training(DType low, Device on)
+      : low(low),
+        x(randn({16, 1, 16, 16}, f32, Device::cpu()).to(on)),
+        y(randint(0, 10, {16}, Device::cpu()).to(on)),
+        opt([&] {
+          net.to(on);
+          return optim::AdamW(net.parameters(), {.lr = 3e-3});
+        }()),
+        schedule(opt, {.max_lr = 3e-3, .total_steps = 100}),
+        scaler(low) {}
+
+  Tensor step() {
+    opt.zero_grad();
+    Tensor loss;
+    {
+      const amp::Autocast on({.low = low});
+      loss = cross_entropy(net(x), y);
+    }
+    scaler.scale(loss).backward();
+    schedule.step(scaler.step(opt, {.clip_norm = 10}));
+    scaler.update();
+    return loss.detach();
+  }
+};
+
+TEST(DeviceTraining, HasTheLossesOfTheCpu) {
+  for (const DType low : {f32, f16, bf16}) {
+    Training here(low, Device::cpu()), there(low, device);
+    for (int i = 0; i < 3; ++i) {
+      const double want = here.step().item(), got = there.step().item();
+      EXPECT_NEAR(got, want,
+                  low == f32   ? 1e-4
+                  : low == f16 ? 2e-3
+                               : 1e-2)
+          << fmt::format("step {} in {}", i, low);
+    }
+  }
+}
+
+TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
+  for (const DType low : {f32, f16, bf16}) {
+    Training training(low, device);
+    for (int i = 0; i < 3; ++i) training.step();
+    const int64_t waits = synchronizations(), calls = memory_stats(device).system_calls;
+    for (int i = 0; i < 3; ++i) training.step();
+    EXPECT_EQ(synchronizations(), waits) << name(low);
+    EXPECT_EQ(memory_stats(device).system_calls, calls) << name(low);
+  }
+}
+
+TEST(DeviceTraining, RunsOnAnotherDeviceToo) {
+  if (runtime::device_count() < 2) GTEST_SKIP() << "there is one device";
+  Training first(f16, device), second(f16, Device::cuda(1));
+  const double a = first.step().item(), b = second.step().item();
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(second.net.fc1.weight.grad().device(), Device::cuda(1));
+}
+
+#ifdef MIXTAPE_EMULATED
+
+TEST(FarBehind, NothingOfAStepWaits) {
+  Training training(f16, device);
+  for (int i = 0; i < 3; ++i) training.step();
+  const simt::LateMarks late;
+  const int64_t waits = synchronizations();
+  for (int i = 0; i < 20; ++i) training.step();
+  EXPECT_EQ(synchronizations(), waits);
+}
+
+TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {
+  const Tensor table = ones({4, 2}, f32, device), index = from({1, 4}, {2}, i64).to(device);
+  const simt::LateMarks late;
+  const Tensor rows = embedding(table, index);  // (what it holds for 4 is anybody's guess)
+  EXPECT_EQ(test::error([&] { sum(rows).item(); }), "embedding: indices from 1 to 4 into 4 rows");
+  EXPECT_EQ(sum(table).item(), 8) << "said once";
+}
+
+TEST(FarBehind, AScheduleTakesBackTheStepsThatDidNotHappen) {
+  const Tensor p = ones({2}, f32, device).set_requires_grad();
+  optim::SGD opt({p}, {.lr = 0.1});
+  optim::Cosine schedule(opt, {.total_steps = 10});
+  amp::GradScaler scaler({.init_scale = 4});
+  const auto step = [&](double factor) {
+    opt.zero_grad();
+    scaler.scale(sum(p * factor)).backward();
+    const auto result = scaler.step(opt);
+    schedule.step(result);
+    scaler.update();
+    return result;
+  };
+  step(1);
+  EXPECT_EQ(schedule.steps(), 1);
+  {
+    const simt::LateMarks late;
+    const auto skipped = step(1e39);
+    EXPECT_FALSE(skipped.has_arrived());
+    EXPECT_EQ(schedule.steps(), 2) << "as far as is known";
+    EXPECT_EQ(skipped.state(), amp::StepResult::State::Skipped) << "asking waits";
+    EXPECT_TRUE(skipped.has_arrived());
+  }
+  step(1);
+  EXPECT_EQ(schedule.steps(), 2) << "one of three was skipped";
+}
+
+TEST(FarBehind, ACollapseIsNoticedLate) {
+  const Tensor p = ones({2}, f32, device).set_requires_grad();
+  optim::SGD opt({p}, {.lr = 0.1});
+  amp::GradScaler scaler({.init_scale = 4, .max_consecutive_skips = 2});
+  const auto step = [&] {
+    opt.zero_grad();
+    scaler.scale(sum(p * 1e39)).backward();
+    scaler.step(opt);
+    scaler.update();
+  };
+  {
+    const simt::LateMarks late;
+    for (int i = 0; i < 4; ++i) step();
+  }
+  EXPECT_THROW(for (int i = 0; i < 3; ++i) step(), amp::ScaleCollapse);
+}
+
+#endif
+
+}  // namespace
+}  // namespace mixtape
