@@ -1,5 +1,6 @@
 // Linked into a test program: with MIXTAPE_TEST_DEVICE=cuda:0 in the environment, its tests make
-// their tensors there.
+// their tensors there; where there is no such device, or none that MIXTAPE_NEEDS_DEVICE names, they
+// skip.
 
 #include <gtest/gtest.h>
 
@@ -7,14 +8,18 @@
 #include <optional>
 
 #include "core/device.h"
+#include "core/runtime.h"
 
 namespace mixtape {
 namespace {
 
 class OnDevice : public testing::Environment {
   void SetUp() override {
-    if (const char* const device = std::getenv("MIXTAPE_TEST_DEVICE"))
-      default_.emplace(Device::parse(device));
+    const char* const here = std::getenv("MIXTAPE_TEST_DEVICE");
+    const char* const needed = here ? here : std::getenv("MIXTAPE_NEEDS_DEVICE");
+    if (!needed) return;
+    if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
+    if (here) default_.emplace(Device::parse(here));
   }
   void TearDown() override { default_.reset(); }
   std::optional<DefaultDevice> default_;
