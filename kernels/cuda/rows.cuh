@@ -57,21 +57,18 @@ __device__ void store_run(O* p, bool whole, const T (&v)[count]) {
   }
 }
 
-// --- parameters: read in whatever float dtype they have ---
+// --- parameters: their dtype is asked for at run time ---
 
-// f(pointer) of the type that `data` has.
-template <class F>
+// f(pointer) of the type that `data` has: one that is computed in T, or f32.
+template <class T, class F>
 MIXTAPE_HD auto with_type(void* data, DType t, F f) {
-  switch (t) {
-    case f64:
-      return f(static_cast<double*>(data));
-    case f16:
-      return f(static_cast<Half*>(data));
-    case bf16:
-      return f(static_cast<BFloat16*>(data));
-    default:
-      return f(static_cast<float*>(data));
+  if constexpr (std::is_same_v<T, double>) {
+    if (t == f64) return f(static_cast<double*>(data));
+  } else {
+    if (t == f16) return f(static_cast<Half*>(data));
+    if (t == bf16) return f(static_cast<BFloat16*>(data));
   }
+  return f(static_cast<float*>(data));
 }
 
 // Numbers that are computed in T. Runs of them are `step` apart; what is absent has none.
@@ -88,12 +85,12 @@ struct Parameter {
   MIXTAPE_HD explicit operator bool() const { return data != nullptr; }
 
   __device__ T operator[](int64_t i) const {
-    return with_type(data, dtype, [&](auto* p) { return T(gpu::widen(p[i])); });
+    return with_type<T>(data, dtype, [&](auto* p) { return T(gpu::widen(p[i])); });
   }
   // v = the run that begins at i
   template <int count>
   __device__ void load(int64_t i, T (&v)[count]) const {
-    with_type(data, dtype, [&]<class S>(S* all) {
+    with_type<T>(data, dtype, [&]<class S>(S* all) {
       const S* const p = all + i;
       if (step == 1) {
         S raw[count];
@@ -108,7 +105,7 @@ struct Parameter {
   // v[e] = that at index(e), of which all are the same one or not
   template <int count, class Index>
   __device__ void gather(Index index, bool one, T (&v)[count]) const {
-    with_type(data, dtype, [&](auto* p) {
+    with_type<T>(data, dtype, [&](auto* p) {
       T last = T(gpu::widen(p[index(0)]));
 #pragma unroll
       for (int e = 0; e < count; ++e) {
@@ -118,7 +115,7 @@ struct Parameter {
     });
   }
   __device__ void set(int64_t i, T x) const {
-    with_type(data, dtype, [&]<class S>(S* p) { p[i] = gpu::narrow<S>(x); });
+    with_type<T>(data, dtype, [&]<class S>(S* p) { p[i] = gpu::narrow<S>(x); });
   }
 };
 
