@@ -9,6 +9,8 @@
 #include "autograd/ops.h"
 #include "core/dlpack.h"
 #include "core/format.h"
+#include "core/stream.h"
+#include "core/tf32.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"

@@ -98,9 +98,10 @@ void poll_checks(bool all) {
     waiting.erase(waiting.begin());
     if (all) first.values.wait();
     const std::string what = first.problem(first.values.as<void>());
-    if (!what.empty())
-      throw Error(fmt::format("{}{}\n  at {}:{}, found when the device came to it", first.trail,
-                              what, first.where.file, first.where.line));
+    if (what.empty()) continue;
+    waiting.clear();  // what came after follows from it, or will be found again
+    throw Error(fmt::format("{}{}\n  at {}:{}, found when the device came to it", first.trail, what,
+                            first.where.file, first.where.line));
   }
 }
 

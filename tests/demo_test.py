@@ -271,6 +271,18 @@ class Mistakes(DemoTest):
         self.refused("data/train-images-idx3-ubyte.gz: bad gzip data", "--data", "data")
 
 
+class Device(DemoTest):
+    def test_a_device_trains_what_the_cpu_does(self) -> None:
+        few = ["--train-size", 32, "--valid-size", 16, "--batch-size", 16, "--epochs", 1]
+        modes = ["fp32", "tf32", "fp16", "bf16"]
+        here = self.trained(*few, "--modes", ",".join(modes), modes=modes)
+        there = self.trained(*few, "--modes", ",".join(modes), "--device", "cuda", modes=modes)
+        for cpu, device in zip(here, there):
+            self.assertAlmostEqual(float(cpu["train"]), float(device["train"]), delta=2e-3)
+            self.assertAlmostEqual(float(cpu["valid"]), float(device["valid"]), delta=2e-3)
+            self.assertGreater(float(device["peak"]), 0)
+
+
 class RealRun(DemoTest):
     def check(self, *arguments) -> None:
         rows = self.trained(*arguments)

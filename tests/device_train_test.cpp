@@ -124,6 +124,43 @@ TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {
   EXPECT_EQ(sum(table).item(), 8) << "said once";
 }
 
+TEST(FarBehind, SuchAnIndexReachesNoOtherMemory) {
+  const Tensor index = from({1, 0x1p40, -0x1p40}, {3}, i64).to(device);
+  const Tensor x = ones({4, 2}, f32, device).set_requires_grad();
+  const auto attempt = [&](auto f) {
+    try {
+      {
+        const simt::LateMarks late;
+        const Tensor y = f();
+        if (y.requires_grad()) sum(y).backward();
+      }
+      synchronize(device);
+      return std::string("no error");
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      return text.substr(0, text.find(" from"));
+    }
+  };
+  EXPECT_EQ(attempt([&] { return embedding(x, index); }), "embedding: indices");
+  EXPECT_EQ(attempt([&] { return index_select(x, 0, index); }), "index_select: indices");
+  const Tensor columns = index.reshape({3, 1});
+  EXPECT_EQ(attempt([&] { return gather(x, 0, columns); }), "gather: indices");
+  EXPECT_EQ(attempt([&] {
+              return scatter_add(x, 0, columns, ones({3, 1}, f32, device));
+            }),
+            "scatter_add: indices");
+  EXPECT_EQ(attempt([&] {
+              return index_put(x, {index}, ones({3, 2}, f32, device));
+            }),
+            "index_put: indices");
+  const Tensor logits = ones({3, 2}, f32, device).set_requires_grad(),
+               weights = ones({2}, f32, device);
+  EXPECT_EQ(attempt([&] { return cross_entropy(logits, index, {.class_weights = weights}); }),
+            "cross_entropy: targets");
+  EXPECT_EQ(attempt([&] { return nll_loss(logits, index, {.class_weights = weights}); }),
+            "nll_loss: targets");
+}
+
 TEST(FarBehind, AScheduleTakesBackTheStepsThatDidNotHappen) {
   const Tensor p = ones({2}, f32, device).set_requires_grad();
   optim::SGD opt({p}, {.lr = 0.1});
