@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/stream.h"
 #include "core/tensor.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -170,6 +173,80 @@ TEST(Allocator, BlocksMayBeFreedOnAnotherThread) {
   const MemoryStats after = memory_stats();
   EXPECT_EQ(after.in_use, before.in_use);
   EXPECT_EQ(after.allocations, before.allocations + 20 * 4 * 400);
+}
+
+// Blocks of this thread's stream on the first CUDA device.
+class Segments : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
+    stream_ = Stream::current(device_).number;
+    empty_cache(device_);
+    before_ = memory_stats(device_);
+  }
+  char* take(size_t bytes) { return static_cast<char*>(allocate(bytes, device_, stream_)); }
+  void give(void* block, size_t bytes) { release(block, bytes, device_, stream_); }
+  int64_t system_calls() const { return memory_stats(device_).system_calls - before_.system_calls; }
+  int64_t reserved() const { return memory_stats(device_).reserved - before_.reserved; }
+
+  static constexpr Device device_ = Device::cuda();
+  int stream_ = -1;
+  MemoryStats before_;
+};
+
+TEST_F(Segments, ManySmallBlocksAskTheSystemAFewTimes) {
+  std::vector<std::pair<char*, size_t>> blocks;
+  size_t total = 0;
+  for (size_t i = 0; i < 3000; ++i) {
+    const size_t bytes = i * 37 % 40'000;
+    blocks.emplace_back(take(bytes), bytes);
+    total += bytes;
+  }
+  EXPECT_LE(system_calls(), 8);
+  EXPECT_GE(reserved(), int64_t(total));
+  EXPECT_LE(reserved(), int64_t(2 * total + (4 << 20)));
+  std::sort(blocks.begin(), blocks.end());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks[i].first) % 256, 0u);
+    if (i == 0) continue;
+    EXPECT_LE(blocks[i - 1].first + blocks[i - 1].second, blocks[i].first);
+  }
+  for (const auto& [block, bytes] : blocks) give(block, bytes);
+  const int64_t calls = system_calls();
+  char* const again = take(20'000);
+  EXPECT_EQ(system_calls(), calls);
+  give(again, 20'000);
+  empty_cache(device_);
+  EXPECT_EQ(reserved(), 0);
+}
+
+TEST_F(Segments, OneGoesBackWhenAllItsBlocksAreFree) {
+  constexpr size_t big = 1 << 20;
+  std::vector<char*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(take(big));  // in several segments
+  const int64_t all = reserved();
+  for (size_t i = 1; i < blocks.size(); ++i) give(blocks[i], big);
+  empty_cache(device_);
+  EXPECT_LT(reserved(), all);
+  EXPECT_GE(reserved(), int64_t(big));
+  // What else was free in the segment that stays can still be had.
+  char* const beside = take(big / 2);
+  give(beside, big / 2);
+  give(blocks[0], big);
+  empty_cache(device_);
+  EXPECT_EQ(reserved(), 0);
+}
+
+TEST_F(Segments, LargeBlocksHaveMemoryOfTheirOwn) {
+  constexpr size_t bytes = (size_t{1} << 20) + 1;
+  char *const a = take(bytes), *const b = take(bytes);
+  EXPECT_EQ(system_calls(), 2);
+  give(a, bytes);
+  empty_cache(device_);
+  EXPECT_LT(reserved(), int64_t(2 * bytes));
+  give(b, bytes);
+  empty_cache(device_);
+  EXPECT_EQ(reserved(), 0);
 }
 
 #ifdef __SANITIZE_ADDRESS__
