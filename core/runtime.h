@@ -23,8 +23,8 @@ std::string no_device_reason();  // why device_count() is 0: one line
 const Properties& properties(int device);
 
 void select(int device);  // what this thread starts runs there
-// Device memory, or null if there is none left.
-void* allocate(size_t bytes, int device) noexcept;
+// Device memory, or null if there is none left. Throws Error if the device fails otherwise.
+void* allocate(size_t bytes, int device);
 void release(void* block, int device) noexcept;
 // Host memory that a device copies from and to while the host goes on; null if there is none left.
 void* allocate_pinned(size_t bytes) noexcept;

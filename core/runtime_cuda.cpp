@@ -4,8 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <array>
-#include <mutex>
 
 #include "core/check.h"
 
@@ -60,12 +60,15 @@ const Properties& properties(int device) {
   return Devices::all().properties[size_t(device)];
 }
 
-void* allocate(size_t bytes, int device) noexcept {
+void* allocate(size_t bytes, int device) {
+  select(device);
   void* block = nullptr;
-  if (cudaSetDevice(device) != cudaSuccess || cudaMalloc(&block, bytes) != cudaSuccess) {
+  const cudaError_t code = cudaMalloc(&block, bytes);
+  if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
   }
+  require(code, "allocating");  // the error of an earlier kernel
   return block;
 }
 void release(void* block, int device) noexcept {

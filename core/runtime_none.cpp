@@ -11,7 +11,7 @@ int device_count() { return 0; }
 std::string no_device_reason() { return "this build has no CUDA kernels (-Dcuda=enabled)"; }
 const Properties& properties(int) { absent(); }
 void select(int) { absent(); }
-void* allocate(size_t, int) noexcept { return nullptr; }
+void* allocate(size_t, int) { return nullptr; }
 void release(void*, int) noexcept {}
 void* allocate_pinned(size_t) noexcept { return nullptr; }
 void release_pinned(void*) noexcept {}

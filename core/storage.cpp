@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "core/error.h"
+
 namespace mixtape {
 
 void Storage::hand_over() {
@@ -11,10 +13,12 @@ void Storage::hand_over() {
   mine.wait_for(Stream::numbered(last_.exchange(mine.number)));
 }
 
-void Storage::collect() noexcept {
+void Storage::collect() noexcept try {
   const Stream& owner = Stream::numbered(stream_);
   for (uint64_t left = used_.load(); left != 0; left &= left - 1)
     owner.wait_for(Stream::numbered(std::countr_zero(left)));
+} catch (const Error&) {
+  // The device has failed: that shows where it is next asked.
 }
 
 }  // namespace mixtape

@@ -33,7 +33,7 @@ const Properties& properties(int) {
   return emulated;
 }
 void select(int) {}
-void* allocate(size_t bytes, int) noexcept {
+void* allocate(size_t bytes, int) {
   return bytes > size_t(properties(0).memory) ? nullptr : host_memory(bytes);
 }
 void release(void* block, int) noexcept { std::free(block); }
