@@ -158,6 +158,30 @@ TEST(CudaCrossEntropy, ForbiddenClasses) {
                   kernel(l, x, target, View{}, -100, 0, to[0], to[1]);
                 });
 }
+// The host hears of such a target only after the kernels ran (core/readback.h).
+TEST(CudaCrossEntropy, ATargetOutOfRangeReadsNoOtherMemory) {
+  const Tensor x = random({4, 3}, f32, 1), w = random({3}, f32, 2), target({4}, i64);
+  const double values[] = {1, 0x1p52, -0x1p52, 3};
+  for (int64_t i = 0; i < 4; ++i) target.set(i, values[i]);
+  const Tensor loss = output({4}, f32), lse = output({4, 3}, f32), dx = output({4, 3}, f32);
+  on_device([&](Launch& l) {
+    cuda::cross_entropy(l, x, target, w, -100, 0, loss, lse);
+    cuda::cross_entropy_grad(l, x, target, w, lse, loss, -100, 0, dx);
+  });
+  EXPECT_NE(loss.at(0), 0);
+  const Tensor picked = output({4}, f32);
+  on_device([&](Launch& l) {
+    const Tensor planes = x.with_layout(Layout({4, 3, 1}, {3, 1, 1}));
+    cuda::nll_loss(l, planes, target.with_layout(Layout({4, 1}, {1, 1})), w, -100,
+                   picked.with_layout(Layout({4, 1}, {1, 1})));
+  });
+  EXPECT_FLOAT_EQ(float(picked.at(0)), float(-w.at(1) * x.at(1)));
+  for (int64_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(loss.at(i), 0);
+    EXPECT_EQ(dx.at(3 * i), 0);
+    EXPECT_EQ(picked.at(i), 0);
+  }
+}
 TEST(CudaNll, PicksClasses) {
   for (const auto& [in, out] : float_pairs)
     for (const bool weighted : {false, true}) {

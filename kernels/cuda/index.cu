@@ -17,12 +17,18 @@ void reduce(Launch& launch, Reduce op, In x, Out y);
 
 namespace {
 
+// An index out of range is reported when the host hears of it (core/readback.h), which is after
+// these kernels ran: here it names the first place, so that no other memory is touched.
+MIXTAPE_HD inline int64_t within(int64_t name, int64_t size) {
+  return uint64_t(name) < uint64_t(size) ? name : 0;
+}
+
 // Layouts of the index's shape: of the operand that is addressed (0 along dim: there the index
 // leads, by `step` elements), of the index and of the other operand; then of the claims of scatter
 // and of the position along dim.
 struct Operands {
   Layout addressed, index, other, claims, position;
-  int64_t step, claim_count;
+  int64_t size, step, claim_count;
 
   Operands(int dim, In a, In i, In o)
       : addressed(i.shape(), a.strides()),
@@ -30,8 +36,9 @@ struct Operands {
         other(i.shape(), o.strides()),
         claims(i.shape(), i.shape()),
         position(i.shape(), i.shape()),
+        size(a.shape()[dim]),
         step(a.strides()[dim]),
-        claim_count(a.shape()[dim]) {
+        claim_count(size) {
     addressed.strides[dim] = 0;
     for (int d = 0; d < i.layout.rank(); ++d) {
       position.strides[d] = d == dim;
@@ -86,33 +93,34 @@ void with_word(size_t bytes, F f) {
 }
 
 template <class Word>
-__global__ void gather_words(Walk<3> walk, int64_t count, int64_t step, const Word* x,
+__global__ void gather_words(Walk<3> walk, int64_t count, int64_t size, int64_t step, const Word* x,
                              const int64_t* index, Word* y) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[3];
     walk.find(i, at);
-    gpu::store_as(y + at[2], gpu::load_as<Word>(x + at[0] + index[at[1]] * step));
+    gpu::store_as(y + at[2], gpu::load_as<Word>(x + at[0] + within(index[at[1]], size) * step));
   }
 }
 
 // The largest position that names each place.
-__global__ void claim_places(Walk<3> walk, int64_t count, const int64_t* index, int* claims) {
+__global__ void claim_places(Walk<3> walk, int64_t count, int64_t size, const int64_t* index,
+                             int* claims) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[3];
     walk.find(i, at);
-    gpu::atomic_max(claims + at[1] + index[at[0]], int(at[2]));
+    gpu::atomic_max(claims + at[1] + within(index[at[0]], size), int(at[2]));
   }
 }
 template <class Word>
-__global__ void scatter_words(Walk<5> walk, int64_t count, int64_t step, const int* claims,
-                              const int64_t* index, const Word* x, Word* y) {
+__global__ void scatter_words(Walk<5> walk, int64_t count, int64_t size, int64_t step,
+                              const int* claims, const int64_t* index, const Word* x, Word* y) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[5];
     walk.find(i, at);
-    const int64_t name = index[at[1]];
+    const int64_t name = within(index[at[1]], size);
     if (claims[at[3] + name] == at[4])
       gpu::store_as(y + at[0] + name * step, gpu::load_as<Word>(x + at[2]));
   }
@@ -130,7 +138,7 @@ MIXTAPE_HD T plus(T sum, S x) {
 
 // A thread for each line of the index: operand 0 is y, 1 the index, 2 x.
 template <class S, class T>
-__global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t step,
+__global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size, int64_t step,
                           int64_t along_index, int64_t along_x, const int64_t* index, const S* x,
                           T* y) {
   const int64_t all = gpu::all_threads();
@@ -138,7 +146,7 @@ __global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t step,
     int64_t at[3];
     lines.find(line, at);
     for (int64_t i = 0; i < n; ++i) {
-      T* const to = y + at[0] + index[at[1] + i * along_index] * step;
+      T* const to = y + at[0] + within(index[at[1] + i * along_index], size) * step;
       *to = plus(*to, x[at[2] + i * along_x]);
     }
   }
@@ -162,12 +170,13 @@ struct FromKeys {
     at = uint32_t(i);
   }
 };
-__global__ void write_keys(Walk<1> names, int64_t count, const int64_t* index, uint32_t* keys) {
+__global__ void write_keys(Walk<1> names, int64_t count, int64_t size, const int64_t* index,
+                           uint32_t* keys) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[1];
     names.find(i, at);
-    keys[i] = uint32_t(index[at[0]]);
+    keys[i] = uint32_t(within(index[at[0]], size));
   }
 }
 
@@ -246,8 +255,8 @@ Runs sorted_runs(Launch& launch, int dim, In index, In x, In y) {
 
   uint32_t* const keys = launch.scratch<uint32_t>(lines * n);
   gpu::launch({"write_keys", gpu::blocks_for(lines * n, 256, launch.device.index), {256, 1, 1}},
-              launch.stream, write_keys, walk_of<1>({&names}), lines * n, index.as<const int64_t>(),
-              keys);
+              launch.stream, write_keys, walk_of<1>({&names}), lines * n, y.shape()[dim],
+              index.as<const int64_t>(), keys);
   Sorted<uint32_t> sorted{launch.scratch<uint32_t>(lines * n), launch.scratch<uint32_t>(lines * n)};
   if (n <= bitonic_most) {
     launch_bitonic<uint32_t>(launch, lines, n, n, FromKeys{keys, n},
@@ -297,8 +306,8 @@ void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
   const int64_t lines = of_y.shape.size();
   gpu::launch({"add_lines", gpu::blocks_for(lines, 256, launch.device.index), {256, 1, 1}},
               launch.stream, add_lines<S, T>, walk_of<3>({&of_y, &of_index, &of_x}), lines,
-              index.shape()[dim], y.strides()[dim], index.strides()[dim], x.strides()[dim],
-              index.as<const int64_t>(), x.as<const S>(), y.as<T>());
+              index.shape()[dim], y.shape()[dim], y.strides()[dim], index.strides()[dim],
+              x.strides()[dim], index.as<const int64_t>(), x.as<const S>(), y.as<T>());
 }
 constexpr int64_t few_names = 32;  // in a line, for which sorting does not pay
 
@@ -351,7 +360,7 @@ void gather(Launch& launch, int dim, In x, In index, Out y) {
   with_word(bytes * size_t(n), [&]<class Word>() {
     gpu::launch({"gather", gpu::blocks_for(count, 256, launch.device.index), {256, 1, 1}},
                 launch.stream, gather_words<Word>, walk_of<3>({&o.addressed, &o.index, &o.other}),
-                count, o.step, x.as<const Word>(), index.as<const int64_t>(), y.as<Word>());
+                count, o.size, o.step, x.as<const Word>(), index.as<const int64_t>(), y.as<Word>());
   });
 }
 
@@ -369,7 +378,7 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   const int64_t claimed = names.shape.size();
   gpu::launch({"claim_places", gpu::blocks_for(claimed, 256, launch.device.index), {256, 1, 1}},
               launch.stream, claim_places, walk_of<3>({&names, &of_claims, &positions}), claimed,
-              index.as<const int64_t>(), claims);
+              o.size, index.as<const int64_t>(), claims);
   const size_t bytes = size_of(y.dtype);
   const int n = o.group(int64_t(16 / bytes), x.as<char>(), y.as<char>());
   const int64_t count = o.index.shape.size();
@@ -377,7 +386,7 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
     gpu::launch({"scatter", gpu::blocks_for(count, 256, launch.device.index), {256, 1, 1}},
                 launch.stream, scatter_words<Word>,
                 walk_of<5>({&o.addressed, &o.index, &o.other, &o.claims, &o.position}), count,
-                o.step, static_cast<const int*>(claims), index.as<const int64_t>(),
+                o.size, o.step, static_cast<const int*>(claims), index.as<const int64_t>(),
                 x.as<const Word>(), y.as<Word>());
   });
 }

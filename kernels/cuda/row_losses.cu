@@ -5,18 +5,25 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
+// (A target out of range is reported when the host hears of it, which is after these kernels ran:
+// here it is ignored, so that no other memory is read.)
+inline __device__ bool is_class(int64_t at, int64_t ignore, int64_t classes) {
+  return at != ignore && uint64_t(at) < uint64_t(classes);
+}
+
 // What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
 // is the target, most of it is there.
 template <class T>
 struct Targets {
   const int64_t* classes = nullptr;  // or probabilities of all of them:
   Parameter<T> p, w;
-  int64_t ignore;
+  int64_t ignore, n;
   T kept, even;
 
   Targets(const View& target, const View& weights, int64_t ignore, double smoothing, int64_t n)
       : w(weights),
         ignore(ignore),
+        n(n),
         kept(T(1 - smoothing)),
         even(T(smoothing / double(std::max<int64_t>(1, n)))) {
     if (is_float(target.dtype))
@@ -33,7 +40,7 @@ struct Targets {
   __device__ OfRow of_row(int64_t row) const {
     if (p) return {-1, T(0), true};
     const int64_t at = classes[row];
-    if (at == ignore) return {};
+    if (!is_class(at, ignore, n)) return {};
     return {at, w ? w[at] * kept : kept, even != T(0)};
   }
   // q of some classes of a row, beside its mass.
@@ -149,13 +156,13 @@ __global__ __launch_bounds__(most_threads) void row_products_rows(Rows rows, con
 
 template <class S, class O>
 __global__ void nll_loss_of(int64_t count, int64_t inner, int64_t image, int64_t class_step,
-                            int64_t step, const int64_t* target, int64_t ignore, const S* x,
-                            Parameter<gpu::math_t<S>> w, O* y) {
+                            int64_t step, int64_t classes, const int64_t* target, int64_t ignore,
+                            const S* x, Parameter<gpu::math_t<S>> w, O* y) {
   using T = gpu::math_t<S>;
   for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     const int64_t c = target[i], row = quotient(i, inner);
     T value(0);
-    if (c != ignore) {
+    if (is_class(c, ignore, classes)) {
       value = -gpu::widen(x[row * image + c * class_step + (i - row * inner) * step]);
       if (w) value = w[c] * value;
     }
@@ -213,8 +220,8 @@ void nll_loss(Launch& launch, In x, In target, In w, int64_t ignore, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     gpu::launch({"nll_loss", gpu::blocks_for(y.size(), 256, launch.device.index), {256, 1, 1}},
                 launch.stream, nll_loss_of<S, O>, y.size(), x.shape()[2], x.strides()[0],
-                x.strides()[1], x.strides()[2], target.as<int64_t>(), ignore, x.as<S>(),
-                Parameter<gpu::math_t<S>>(w), y.as<O>());
+                x.strides()[1], x.strides()[2], x.shape()[1], target.as<int64_t>(), ignore,
+                x.as<S>(), Parameter<gpu::math_t<S>>(w), y.as<O>());
   });
 }
 
