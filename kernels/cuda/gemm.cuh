@@ -286,6 +286,7 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
 #pragma unroll
     for (int j = 0; j < columns; ++j) {
       store_matrix_sync(stage, sum[i][j], ld, mem_row_major);
+      gpu::sync_warp();  // a lane reads what others stored
       const int r = gpu::lane() / 2, first_of_lane = gpu::lane() % 2 * 8;
 #pragma unroll
       for (int h = 0; h < 8; h += 4) {
