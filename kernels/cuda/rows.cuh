@@ -98,6 +98,7 @@ struct Parameter {
 #pragma unroll
         for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(raw[e]));
       } else {
+#pragma unroll
         for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(p[e * step]));
       }
     });

@@ -116,6 +116,7 @@ struct Allowed {
   template <int count>
   __device__ void load(int64_t i, bool (&v)[count]) const {
     if (step == 1) return load_run(data + i, at_once<count>(data + i), v);
+#pragma unroll
     for (int e = 0; e < count; ++e) v[e] = data[i + e * step];
   }
 };
