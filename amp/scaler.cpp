@@ -149,7 +149,7 @@ GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t par
 }
 
 // One view per parameter, empty where there is no gradient; none at all if there is none anywhere.
-std::vector<View> GradScaler::gradients(const optim::Optimizer& opt) const {
+std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device device) const {
   std::vector<View> grads;
   bool any = false;
   for (size_t group = 0; group < opt.groups(); ++group) {
@@ -159,6 +159,8 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt) const {
             "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
             "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
             grads.size(), opt.name());
+      check(p.device() == device, "parameter {} of {} is on {}, others or the loss on {}",
+            grads.size(), opt.name(), p.device(), device);
       grads.push_back(g ? View(g) : nothing());
       any = any || g;
     }
@@ -175,12 +177,12 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   check(r.stage != Stage::Unscaled,
         "the gradients of {} were unscaled already since the last update()", opt.name());
   check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
-  if (gradients(opt).empty()) return;
+  const Device device = s.scale.device();
+  if (gradients(opt, device).empty()) return;
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
 
-  const std::vector<View> grads = gradients(opt);
-  const Device device = s.scale.device();
+  const std::vector<View> grads = gradients(opt, device);
   r.loss = id;
   r.found = Tensor({int64_t(grads.size())}, f32, device);
   kernels::Launch launch(device);
@@ -207,14 +209,14 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     s = &scaled(r->loss);
   }
 
-  const std::vector<View> grads = gradients(opt);
+  const Device device = s ? s->scale.device() : opt.params()[0].device();
+  const std::vector<View> grads = gradients(opt, device);
   if (grads.empty()) {
     if (r) r->stage = Stage::Stepped;
     result.has_grads_ = false;
     return result;
   }
 
-  const Device device = opt.params()[0].device();
   kernels::Launch launch(device);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
@@ -272,9 +274,10 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 // The counters come by mail: on the CPU at once, from a device some updates later.
 void GradScaler::poll(LossScale& s) {
-  if (!s.mail)
-    s.mail =
-        Readback(s.counts.raw(), size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
+  if (!s.mail) {
+    const View counts = s.counts;  // in the order of this thread's work
+    s.mail = Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
+  }
   if (!s.mail.has_arrived()) return;
   const auto* const counts = s.mail.as<int32_t>();
   const int32_t skips = counts[int(ScalerCount::Skips)],

@@ -151,7 +151,7 @@ class GradScaler {
   LossScale& scaled(int id);  // throws Error if it never was
   Record& record(const optim::Optimizer& opt);
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
-  std::vector<View> gradients(const optim::Optimizer& opt) const;
+  std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
   void poll(LossScale& s);
   std::string diagnosis(const LossScale& s) const;
 
