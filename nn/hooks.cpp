@@ -59,7 +59,7 @@ class Pass final : public Node {
   std::string_view name() const override { return info.name; }
   Grads backward(const Tensor& dy) override {
     meeting_.arrived[place_] = dy;
-    return {zeros({})};
+    return {zeros({}, f32, Device::cpu())};
   }
 
  private:
@@ -74,7 +74,7 @@ bool meet(const std::vector<Tensor*>& tensors, OnGradients f) {
   if (!grad_enabled() || std::ranges::none_of(tensors, wants)) return false;
   std::vector<const Tensor*> inputs(tensors.begin(), tensors.end());
   const auto meeting = std::make_shared<Meeting>(inputs, std::move(f));
-  const Tensor token = zeros({});
+  const Tensor token = zeros({}, f32, Device::cpu());
   meeting->finish(token, false);
   token.set_maker(meeting);
   for (size_t i = 0; i < tensors.size(); ++i) {
