@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "core/op.h"
 #include "core/recycle.h"
+#include "core/stream.h"
 
 namespace mixtape {
 namespace {
@@ -47,6 +48,10 @@ Managed* leave(const Tensor& x) {
   const Scope scope("to_dlpack");
   check(!x.requires_grad(), "{} of {} has a history or wants a gradient: detach() it", x.shape(),
         x.dtype());
+  if (!x.device().is_cpu()) {  // who takes it knows nothing of this thread's stream
+    x.storage()->touch();
+    synchronize(x.device());
+  }
   // A handle of its own, since set_data may give the others another storage.
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {
@@ -80,7 +85,8 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   const auto rank = static_cast<size_t>(from.ndim);
   Layout layout(Shape(std::span(from.shape, rank)));
   if (from.strides) layout.strides = Shape(std::span(from.strides, rank));
-  if (layout.shape.size() == 0) return Tensor(layout.shape, dtype);  // nothing to share
+  if (layout.shape.size() == 0)
+    return Tensor(layout.shape, dtype, Device::cpu());  // nothing to share
   check(from.data != nullptr, "no memory for {} of {}", layout.shape, dtype);
   char* const data = static_cast<char*>(from.data) + from.byte_offset;
   const auto size = static_cast<int64_t>(size_of(dtype));
