@@ -7,9 +7,13 @@
 #include <cmath>
 #include <thread>
 
+#include "amp/scaler.h"
 #include "autograd/call.h"
+#include "core/dlpack.h"
+#include "core/dlpack_abi.h"
 #include "core/format.h"
 #include "core/stream.h"
+#include "optim/sgd.h"
 #include "tests/support/errors.h"
 #include "tests/support/op_cases.h"
 
@@ -195,6 +199,33 @@ TEST(Devices, WaitsAreCounted) {
   EXPECT_EQ(synchronizations(), before);
   EXPECT_EQ(sum(y).item(), 12);
   EXPECT_EQ(synchronizations(), before + 1);
+}
+
+TEST(Devices, WhatLeavesByDlpackIsReady) {
+  const Tensor x = ones({3}, f32, Device::cuda());
+  const int64_t before = synchronizations();
+  DLManagedTensor* const out = to_dlpack(x);
+  EXPECT_EQ(synchronizations(), before + 1);
+  out->deleter(out);
+}
+
+TEST(Devices, AttentionIsDifferentiatedTwiceBesideTheDefaultDevice) {
+  const Tensor q = rand({1, 1, 3, 2}, f32, Device::cuda());
+  q.set_requires_grad();
+  const Tensor y = scaled_dot_product_attention(q, q, q, {.causal = true});
+  const Tensor dq = grad(sum(square(y)), {q}, {.create_graph = true})[0];
+  sum(square(dq)).backward();
+  EXPECT_EQ(q.grad().device(), Device::cuda());
+}
+
+TEST(Devices, AScalerStepsWhereTheLossIs) {
+  if (runtime::device_count() < 2) GTEST_SKIP() << "needs two devices";
+  const Tensor p = ones({2}, f32, Device::cuda(1));
+  p.set_requires_grad();
+  optim::SGD opt({p}, {.lr = 0.1});
+  amp::GradScaler scaler(f16);
+  scaler.scale(sum(square(p)).to(Device::cuda(0))).backward();
+  EXPECT_ERROR(scaler.step(opt), "parameter 0 of sgd is on cuda:1, others or the loss on cuda:0");
 }
 
 TEST(Devices, EventsTellTheTimeBetweenThem) {
