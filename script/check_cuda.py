@@ -3,7 +3,7 @@
 registers or keeps arrays in local memory, products on tensor cores use them, and a program that links them starts
 where there is no driver.
 
-usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where there is none, or no cuobjdump and nvdisasm"""
+usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where that or cuobjdump is missing"""
 import os
 import re
 import shutil

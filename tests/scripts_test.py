@@ -327,5 +327,54 @@ class Summary(ScriptTest):
         self.assertEqual(lines[-2:], ["no test ran", "0 passed, 0 failed, 1 skipped"])
 
 
+class CheckCuda(ScriptTest):
+    """Stand-ins for the CUDA Toolkit's cuobjdump, which tells of one kernel in each object file, and nvdisasm."""
+
+    def check(self, stack: int = 0, product: str = "HMMA LDSM LDGSTS", other: str = "same") -> tuple[int, str]:
+        product_name, other_name = "_Z11gemm_tensorI4HalfEvv", "_Z11map_nothingIdEvv"
+        for name in "gemm", "unary":
+            self.write(f"build/kernels/libmixtape_cuda.a.p/{name}.cu.o", "")
+        code = "".join(f" /*0010*/ {op} R1, R2 ;\n" for op in product.split())
+        self.write("sass", f"  Function : {product_name}\n{code}")
+        for name, kernel in ("gemm", product_name), ("unary", other_name):
+            for arch in "sm_80", "sm_90a":
+                known = kernel + (other if (name, arch) == ("unary", "sm_90a") and other != "same" else "")
+                self.write(f"{name}.cu.o.{arch}", f" Function {known}:\n  REG:40 STACK:{stack} SHARED:0 LOCAL:0\n")
+        lists = "\\n".join(f"ELF file: gemm.{arch}.cubin" for arch in ("sm_80", "sm_90a"))
+        self.write("bin/cuobjdump", f"""#!/bin/sh
+case "$*" in
+  *--list-elf*) printf '{lists}\\n' ;;
+  *-sass*) cat {self.tree}/sass ;;
+  *) cat {self.tree}/$(basename "$4").$2 ;;
+esac
+""", 0o755)
+        self.write("bin/nvdisasm", "#!/bin/sh\n", 0o755)
+        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"}
+        run = self.run_script("check_cuda.py", str(self.tree / "build"), env=environment)
+        self.assertEqual(run.stderr, "")
+        return run.returncode, run.stdout
+
+    def test_what_is_as_it_should_be_passes(self) -> None:
+        code, text = self.check()
+        self.assertEqual(code, 0, text)
+        self.assertIn("sm_90a: 2 kernels, at most 40 registers", text)
+
+    def test_what_nvcc_did_badly_is_found(self) -> None:
+        for arguments, wanted in (
+            ({"stack": 8}, "sm_80: void map_nothing<double>(): 8 bytes of stack"),
+            ({"product": "FFMA LDSM LDGSTS"}, "no tensor-core instruction"),
+            ({"product": "HMMA LDGSTS"}, "fragments do not come by ldmatrix"),
+            ({"product": "HMMA LDSM"}, "no asynchronous copy"),
+            ({"other": "x"}, "the architectures have different kernels"),
+        ):
+            code, text = self.check(**arguments)
+            self.assertEqual(code, 1)
+            self.assertIn(wanted, text)
+
+    def test_without_a_build_by_nvcc_it_is_skipped(self) -> None:
+        run = self.run_script("check_cuda.py", str(self.tree / "build"))
+        self.assertEqual(run.returncode, 77, run.stdout + run.stderr)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
