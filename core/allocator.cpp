@@ -152,7 +152,7 @@ class Pool {
 
   void empty_cache() noexcept {
     for (int stream = -1; stream < max_streams; ++stream) {
-      if (stream >= 0 && !shelves_[size_t(stream)]) continue;
+      if (!has_shelf(stream)) continue;
       for (;;) {
         const Segment unused = take_unused(stream);
         if (!unused.begin) break;
@@ -198,6 +198,10 @@ class Pool {
     std::vector<Segment> segments;
   };
 
+  bool has_shelf(int stream) noexcept {
+    const std::lock_guard lock(lock_);
+    return stream < 0 || shelves_[static_cast<size_t>(stream)];
+  }
   Shelf& shelf(int stream) {
     return stream < 0 ? without_stream_ : *shelves_[static_cast<size_t>(stream)];
   }
