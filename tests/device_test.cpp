@@ -213,7 +213,7 @@ TEST(Devices, AttentionIsDifferentiatedTwiceBesideTheDefaultDevice) {
   const Tensor q = rand({1, 1, 3, 2}, f32, Device::cuda());
   q.set_requires_grad();
   const Tensor y = scaled_dot_product_attention(q, q, q, {.causal = true});
-  const Tensor dq = grad(sum(square(y)), {q}, {.create_graph = true})[0];
+  const Tensor dq = grad({sum(square(y))}, {q}, {.create_graph = true})[0];
   sum(square(dq)).backward();
   EXPECT_EQ(q.grad().device(), Device::cuda());
 }
