@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "io/zip.h"
 #include "tests/support/damage.h"
+#include "tests/support/data.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
@@ -25,7 +26,7 @@ using test::spit;
 using test::TempFolder;
 using Numbers = std::vector<double>;
 
-const std::string data = MIXTAPE_TEST_DATA "/";
+const std::string data = test::data_file("");
 constexpr DType all_dtypes[] = {f64, f32, f16, i64, i32, u8, boolean};  // that NumPy has
 
 std::string npy_error(const std::string& file) {

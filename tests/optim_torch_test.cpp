@@ -1,6 +1,7 @@
 // Trainings that PyTorch began: make_optim_reference.py saved them after half of the steps.
 #include "io/safetensors.h"
 #include "optim/torch_state.h"
+#include "tests/support/data.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -17,8 +18,7 @@ const Reference references[] = {
 // What the file has under a problem's name.
 std::map<std::string, StateDict> halfway() {
   std::map<std::string, StateDict> all;
-  for (const auto& [key, t] :
-       io::load(MIXTAPE_TEST_DATA "/torch_optim_state.safetensors").tensors) {
+  for (const auto& [key, t] : io::load(test::data_file("torch_optim_state.safetensors")).tensors) {
     const size_t slash = key.rfind('/');
     all[key.substr(0, slash)].emplace_back(key.substr(slash + 1), t.to(DefaultDevice::current()));
   }

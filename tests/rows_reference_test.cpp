@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/format.h"
+#include "tests/support/data.h"
 #include "tests/support/errors.h"
 #include "tests/support/op_cases.h"
 
@@ -24,7 +25,7 @@ const char* const regenerate =
     "tests/data/rows_reference.py";
 
 const json& reference() {
-  static const json file = json::parse(std::ifstream(MIXTAPE_TEST_DATA "/rows_reference.json"));
+  static const json file = json::parse(std::ifstream(test::data_file("rows_reference.json")));
   return file;
 }
 

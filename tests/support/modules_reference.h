@@ -16,6 +16,7 @@
 
 #include "autograd/ops.h"
 #include "nn/nn.h"
+#include "tests/support/data.h"
 
 namespace mixtape::test {
 
@@ -96,7 +97,7 @@ inline void compare(const Model& m, const json& c) {
 using Models = std::map<std::string, std::function<Model()>>;
 
 inline const json& reference(const std::string& group) {
-  static const json file = json::parse(std::ifstream(MIXTAPE_TEST_DATA "/modules_reference.json"));
+  static const json file = json::parse(std::ifstream(data_file("modules_reference.json")));
   return file.at(group);
 }
 inline std::vector<std::string> names(const Models& models) {
