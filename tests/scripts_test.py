@@ -38,21 +38,22 @@ class ScriptTest(unittest.TestCase):
 
 class Options(ScriptTest):
     def test_help_explains_and_builds_nothing(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint", "docs":
+        for name in "bootstrap", "test", "bench", "lint", "docs", "gpu":
             run = self.run_script(name, "--help")
             self.assertEqual(run.returncode, 0, name)
             self.assertIn(f"usage: script/{name}", run.stdout)
             self.assertFalse((self.tree / "build").exists())
 
     def test_an_unknown_option_is_one_line_and_exit_2(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint", "docs":
+        for name in "bootstrap", "test", "bench", "lint", "docs", "gpu":
             run = self.run_script(name, "--no-such-option")
             self.assertEqual(run.returncode, 2, name)
             self.assertEqual(run.stderr, f"{name}: unknown option --no-such-option (--help explains)\n")
             self.assertEqual(run.stdout, "")
 
     def test_an_option_without_its_value_is_refused(self) -> None:
-        for arguments in ("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("lint", "--only"):
+        for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("lint", "--only"),
+                          ("gpu", "--package"), ("gpu", "--minutes", "x")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
 
     def test_demo_hands_its_arguments_to_the_program(self) -> None:
@@ -287,6 +288,89 @@ struct NoModule {
                 self.assertEqual((run.returncode, run.stdout), (1, ""))
                 self.assertIn(complaint, run.stderr)
                 self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+
+
+class Gpu(ScriptTest):
+    """Stand-ins for the programs. Of the tests, Nn.Breaks ends its process, and so all that would follow in it."""
+
+    TESTS = """#!/usr/bin/env python3
+import os, sys
+tests = ["Devices.Move", "Ops/OnDevice.IsWhatItIsOnTheCpu/gelu", "Nn.Breaks", "Nn.NeedsFile"]
+tests += [f"Nn.Follows{n}" for n in range(100)]
+if "--gtest_list_tests" in sys.argv:
+    for name in tests:
+        suite, case = name.split(".")
+        print(f"{suite}.\\n  {case}  # GetParam() = 1.5")
+for name in next((a[15:].split(":") for a in sys.argv if a.startswith("--gtest_filter=")), []):
+    if name == BREAKS:
+        os.abort()
+    skipped = name.endswith("File")
+    on_device = os.environ.get("MIXTAPE_TEST_DEVICE") == "cuda:0"
+    right = on_device == name.startswith("Nn.")
+    print(f"[ {' SKIPPED' if skipped else '      OK' if right else ' FAILED '} ] {name} (0 ms)")
+print("[----------] Global test environment tear-down")
+"""
+    FIGURES = {
+        "device": {"name": "A GPU", "capability": "9.0", "multiprocessors": 132, "memory_bytes": 2**37},
+        "date": "2026-01-02T03:04:05Z", "command": "bench_gpu", "peer": "cuBLAS 130000", "copy_bytes_per_second": 4e12,
+        "left_out": [],
+        "figures": [
+            {"name": "gemm", "kind": "operations", "ours": {"median_ms": 2, "low_ms": 1.9, "high_ms": 2.1}, "wrong": [],
+             "per_second": 5e14, "of_peer": 0.9, "error": 1e-3},
+            {"name": "add", "kind": "bytes", "ours": {"median_ms": 1, "low_ms": 1, "high_ms": 1}, "wrong": [],
+             "per_second": 3e12, "error": 0},
+            {"name": "odd", "kind": "bytes", "wrong": ["an error of 1"], "error": 1},
+        ],
+    }
+
+    def package(self, breaks: str = "None", device: bool = True) -> subprocess.CompletedProcess:
+        self.write("package/run", (root / "script/gpu_run.py").read_text(), 0o755)
+        self.write("package/gpu_report.py", (root / "script/gpu_report.py").read_text())
+        self.write("package/cuda_test", self.TESTS.replace("BREAKS", breaks), 0o755)
+        bench = "echo 'bench_gpu: no CUDA device' >&2; exit 2\n"
+        if device:
+            bench = f"for file; do :; done; [ $1 = --smoke ] || cat {self.tree}/figures > $file\n"
+        self.write("figures", json.dumps(self.FIGURES))
+        self.write("package/bench_gpu", "#!/bin/sh\n" + bench, 0o755)
+        self.write("package/mixtape-demo", "#!/bin/sh\necho; echo 'mode  train loss'\n", 0o755)
+        self.write("bin/compute-sanitizer", '#!/bin/sh\nshift 4\nexec "$@"\n', 0o755)
+        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}", "OUT": str(self.tree / "out")}
+        return subprocess.run([self.tree / "package/run"], text=True, capture_output=True, env=environment)
+
+    def test_without_a_device_nothing_runs_and_that_is_an_error(self) -> None:
+        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        run = self.run_script("gpu", env={**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("no CUDA device here: nothing was run", run.stderr)
+        run = self.package(device=False)
+        self.assertEqual((run.returncode, run.stdout), (2, "nothing was run: bench_gpu: no CUDA device\n"))
+
+    def test_a_package_does_not_replace_a_folder(self) -> None:
+        self.assertEqual(self.run_script("gpu", "--package", str(self.tree)).returncode, 2)
+
+    def test_all_stages_run_and_are_written_down(self) -> None:
+        run = self.package()
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("quick tests: 2 passed, 0 failed, 0 skipped\n", run.stdout)
+        self.assertIn("other tests: 101 passed, 0 failed, 1 skipped\n", run.stdout)
+        self.assertTrue(run.stdout.endswith("A GPU: 103 tests passed, nothing is wrong\n"), run.stdout)
+        self.assertLessEqual(len(list((self.tree / "out").iterdir())), 8)
+        page = next((self.tree / "out").glob("a-gpu-*.md")).read_text()
+        for line in [
+            "# A GPU, 2026-01-02",
+            "| other tests | 101 passed, 0 failed, 1 skipped, 0 unfinished |",
+            "| gemm | 2.0000 | 10.0 % | 500.0 TFLOP/s | 0.90x | 1.0e-03 |",
+            "| add | 1.0000 | 0.0 % | 3000 GB/s | 75 % of a copy | 0.0e+00 |",
+            "| odd | WRONG: an error of 1 | | | | |",
+        ]:
+            self.assertIn(line + "\n", page)
+
+    def test_a_crash_is_the_failure_of_one_test(self) -> None:
+        run = self.package('"Nn.Breaks"')
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertIn("other tests: 100 passed, 1 failed, 1 skipped\n  FAILED Nn.Breaks\n", run.stdout)
+        self.assertIn("| failed | Nn.Breaks |\n", next((self.tree / "out").glob("a-gpu-*.md")).read_text())
+        self.assertTrue(run.stdout.endswith("A GPU: 102 tests passed, 1 things are wrong\n"), run.stdout)
 
 
 class Summary(ScriptTest):

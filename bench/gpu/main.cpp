@@ -25,6 +25,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 100'000));
   add("--min-time", settings.min_time, "MS", "milliseconds of a stretch, at least")
       ->check(CLI::Range(0.001, 1e4));
+  add("--limit", settings.limit, "S", "seconds after which no further case begins")
+      ->check(CLI::Range(0.0, 1e6));
   add("--json", settings.json, "FILE", "write all figures there");
   app.add_flag("--smoke", settings.smoke, "tiny sizes and no figures: only that all runs");
   try {

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "bench/gpu/op_case.h"
 #include "core/stream.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::bench {
 namespace {
@@ -171,16 +174,24 @@ void measure_embedding(Report& report, DType dtype) {
 }  // namespace
 
 void measure_copies(Report& report) {
-  const size_t bytes = report.settings.smoke ? 4096 : size_t{1} << 30;
-  report.take("ceiling/copy_bytes", [&](Figure& f) {
-    const DefaultDevice here(gpu);
-    const Tensor x = randn({int64_t(bytes) / 4}), y = empty(x.shape());
-    f.work = 2 * double(bytes);
-    const auto copy = [&](int64_t) { copy_bytes(y.raw(), gpu, x.raw(), gpu, bytes); };
-    copy(0);
-    f.error = distance(y, x);
-    f.ours = report.time({copy})[0];
-    if (f.ours.median > 0) report.set_copy_rate(f.work / (f.ours.median * 1e-3));
+  const int64_t n = report.settings.smoke ? 1000 : int64_t{1} << 28;
+  const auto measure = [&](const char* name, auto copy) {
+    report.take(name, [&](Figure& f) {
+      const DefaultDevice here(gpu);
+      const Tensor x = randn({n}), y = full({n}, NAN);
+      f.work = 8 * double(n);
+      copy(x, y);
+      f.error = distance(y, x);
+      f.ours = report.time({[&](int64_t) { copy(x, y); }})[0];
+      if (f.ours.median > 0) report.offer_copy_rate(f.work / (f.ours.median * 1e-3));
+    });
+  };
+  measure("ceiling/copy_bytes", [&](const Tensor& x, const Tensor& y) {
+    copy_bytes(y.raw(), gpu, x.raw(), gpu, size_t(n) * 4);
+  });
+  measure("ceiling/convert", [](const Tensor& x, const Tensor& y) {
+    kernels::Launch launch(gpu);
+    kernels::convert(launch, x, y);
   });
 }
 

@@ -52,6 +52,10 @@ bool Report::wants(const std::string& name) const {
 
 void Report::take(const std::string& name, const std::function<void(Figure&)>& make) {
   if (!wants(name)) return;
+  if (std::chrono::steady_clock::now() - start_ > std::chrono::duration<double>(settings.limit)) {
+    left_out_.push_back(name);
+    return;
+  }
   Figure f{.name = name};
   try {
     make(f);
@@ -136,7 +140,9 @@ void Report::print(const Figure& f) const {
 int Report::finish(const std::string& command) const {
   const auto wrong =
       std::ranges::count_if(figures_, [](const Figure& f) { return !f.wrong.empty(); });
-  fmt::print("{} measured, {} wrong\n", figures_.size(), wrong);
+  fmt::print("{} measured, {} wrong", figures_.size(), wrong);
+  if (!left_out_.empty()) fmt::print(", {} left out for lack of time", left_out_.size());
+  fmt::print("\n");
   if (settings.json.empty()) return int(wrong);
 
   const runtime::Properties& p = runtime::properties(gpu.index);
@@ -153,6 +159,7 @@ int Report::finish(const std::string& command) const {
       {"smoke", settings.smoke},
       {"peer", peer_},
       {"copy_bytes_per_second", copy_rate_},
+      {"left_out", left_out_},
       {"figures", nlohmann::json::array()},
   };
   constexpr const char* kinds[] = {"bytes", "operations", "step"};

@@ -2,6 +2,8 @@
 // What the GPU benchmarks share: figures are checked before they are timed, timed by events in
 // turns with their peer, and become lines of a table and a JSON file.
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@ struct Settings {
   std::vector<std::string> filter;  // parts of names; none: all
   int repeats = 20;
   double min_time = 0.5;  // milliseconds of one timed stretch
+  double limit = 600;     // seconds after which no case begins
   bool smoke = false;     // tiny sizes and no figures: only that all runs and is right
   std::string json;
 };
@@ -55,14 +58,19 @@ class Report {
   std::vector<Timing> time(const std::vector<Call>& calls) const;
   // How many sets of inputs of so many bytes do not fit in the device's cache together.
   int64_t sets(double bytes) const;
-  void set_copy_rate(double bytes_per_second) { copy_rate_ = bytes_per_second; }
+  // The best that is offered is what others are compared with.
+  void offer_copy_rate(double bytes_per_second) {
+    copy_rate_ = std::max(copy_rate_, bytes_per_second);
+  }
   void set_peer(const std::string& peer) { peer_ = peer; }
   // The last line and the file; returns how many figures are wrong.
   int finish(const std::string& command) const;
 
  private:
   void print(const Figure& f) const;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Figure> figures_;
+  std::vector<std::string> left_out_;  // for lack of time
   double copy_rate_ = 0;
   std::string peer_;
 };

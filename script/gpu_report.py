@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""What a run of script/gpu found, as a page.
+
+usage: gpu_report.py FILE.json    prints it in Markdown"""
+import json
+import sys
+from pathlib import Path
+
+
+def row(figure: dict, copy: float) -> str:
+    if figure["wrong"] or "ours" not in figure:
+        return f"| {figure['name']} | WRONG: {'; '.join(figure['wrong'])} | | | | |"
+    ours = figure["ours"]
+    spread = (ours["high_ms"] - ours["low_ms"]) / ours["median_ms"]
+    rate = {"bytes": lambda: f"{figure['per_second'] / 1e9:.0f} GB/s",
+            "operations": lambda: f"{figure['per_second'] / 1e12:.1f} TFLOP/s", "step": lambda: ""}[figure["kind"]]()
+    against = ""
+    if figure["kind"] == "bytes" and copy:
+        against = f"{100 * figure['per_second'] / copy:.0f} % of a copy"
+    elif "of_peer" in figure:
+        against = f"{figure['of_peer']:.2f}x"
+    cells = [figure["name"], f"{ours['median_ms']:.4f}", f"{100 * spread:.1f} %", rate, against, f"{figure['error']:.1e}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def markdown(results: dict) -> str:
+    lines = []
+    for benchmark in results["benchmarks"][:1]:
+        device = benchmark["device"]
+        lines += [f"# {device['name']}, {benchmark['date'][:10]}", "",
+                  f"Compute capability {device['capability']}, {device['multiprocessors']} multiprocessors, "
+                  f"{device['memory_bytes'] / 2**30:.0f} GiB. Made by `script/gpu`; medians, with the spread between "
+                  "the quartiles; ratios above 1 are faster than the peer.", ""]
+    lines += ["| checks | |", "|---|---|"]
+    for stage, t in results["tests"].items():
+        lines.append(f"| {stage} | {t['passed']} passed, {len(t['failed'])} failed, {t['skipped']} skipped, "
+                     f"{t['unfinished']} unfinished |")
+        lines += [f"| failed | {name} |" for name in t["failed"]]
+    lines += [f"| {tool} | {said} |" for tool, said in results["sanitizer"].items()]
+    lines += [f"| wrong | {wrong} |" for wrong in results.get("wrong", [])]
+    for benchmark in results["benchmarks"]:
+        lines += ["", f"`{benchmark['command']}`" + (f", beside {benchmark['peer']}" if benchmark["peer"] else ""), "",
+                  "| case | ms | spread | rate | against | error |", "|---|---|---|---|---|---|"]
+        lines += [row(figure, benchmark["copy_bytes_per_second"]) for figure in benchmark["figures"]]
+    if table := results["demo"].get("table"):
+        lines += ["", "```text", table, "```"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] == ["--help"] else 2)
+    print(markdown(json.loads(Path(sys.argv[1]).read_text())), end="")
