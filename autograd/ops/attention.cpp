@@ -61,7 +61,9 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     Tensor hidden = eq(s, -std::numeric_limits<double>::infinity());
     if (mask) hidden = logical_or(hidden, logical_not(mask));
     if (rule.causal) {
-      const auto positions = [&](int dim) { return arange(0, double(s.size(dim)), 1, f32, s.device()); };
+      const auto positions = [&](int dim) {
+        return arange(0, double(s.size(dim)), 1, f32, s.device());
+      };
       hidden = logical_or(hidden, gt(positions(-1), unsqueeze(positions(-2), 1)));
     }
     return masked_fill(softmax(masked_fill(s, hidden, -1e30)), hidden, 0);

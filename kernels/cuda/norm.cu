@@ -35,11 +35,10 @@ struct Affine {
 };
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void norm_rows(Rows rows, const S* x,
-                                                          Affine<gpu::math_t<S>> affine,
-                                                          gpu::math_t<S> eps, O* y,
-                                                          gpu::math_t<S>* mean,
-                                                          gpu::math_t<S>* rstd) {
+__global__ __launch_bounds__(most_threads,
+                             1) void norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affine,
+                                               gpu::math_t<S> eps, O* y, gpu::math_t<S>* mean,
+                                               gpu::math_t<S>* rstd) {
   using T = gpu::math_t<S>;
   using Fits = Fit<O, S>;
   Place place(rows);
@@ -68,7 +67,7 @@ __global__ __launch_bounds__(most_threads) void norm_rows(Rows rows, const S* x,
 // dx = rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd and g = dy w. Without a mean there
 // is no mean(g) either. The sums over a row come from it, or from those of its channels.
 template <class S, class D, class O>
-__global__ __launch_bounds__(most_threads) void norm_grad_rows(
+__global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
     Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine, const gpu::math_t<S>* mean,
     const gpu::math_t<S>* rstd, const Sums<gpu::math_t<S>, 2>* of_channels, O* dx) {
   using T = gpu::math_t<S>;

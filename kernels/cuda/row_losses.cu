@@ -59,9 +59,10 @@ struct Targets {
 
 // With log p = x - top - log_sum: loss = -sum(q log p).
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void cross_entropy_rows(Rows rows, const S* x,
-                                                                   Targets<gpu::math_t<S>> targets,
-                                                                   O* loss, gpu::math_t<S>* lse) {
+__global__ __launch_bounds__(most_threads,
+                             1) void cross_entropy_rows(Rows rows, const S* x,
+                                                        Targets<gpu::math_t<S>> targets, O* loss,
+                                                        gpu::math_t<S>* lse) {
   using T = gpu::math_t<S>;
   using Fits = Fit<S, S>;
   Place place(rows);
@@ -99,7 +100,7 @@ __global__ __launch_bounds__(most_threads) void cross_entropy_rows(Rows rows, co
 
 // dx = dloss (p sum(q) - q)
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void cross_entropy_grad_rows(
+__global__ __launch_bounds__(most_threads, 1) void cross_entropy_grad_rows(
     Rows rows, const S* x, Targets<gpu::math_t<S>> targets, const gpu::math_t<S>* lse,
     Parameter<gpu::math_t<S>> dloss, O* dx) {
   using T = gpu::math_t<S>;
@@ -130,8 +131,9 @@ __global__ __launch_bounds__(most_threads) void cross_entropy_grad_rows(
 }
 
 template <class S>
-__global__ __launch_bounds__(most_threads) void row_products_rows(Rows rows, const S* x, const S* y,
-                                                                  gpu::math_t<S>* products) {
+__global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, const S* x,
+                                                                     const S* y,
+                                                                     gpu::math_t<S>* products) {
   using T = gpu::math_t<S>;
   Place place(rows);
   const auto row = place.of<Fit<S, S, S>>(rows);

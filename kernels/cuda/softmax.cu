@@ -7,8 +7,8 @@ namespace mixtape::kernels::cuda {
 namespace {
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void softmax_rows(Rows rows, bool log_of, const S* x,
-                                                             O* y) {
+__global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool log_of, const S* x,
+                                                                O* y) {
   using T = gpu::math_t<S>;
   using Fits = Fit<O, S>;
   Place place(rows);
@@ -32,8 +32,9 @@ __global__ __launch_bounds__(most_threads) void softmax_rows(Rows rows, bool log
 }
 
 template <class S, class D, class O>
-__global__ __launch_bounds__(most_threads) void softmax_grad_rows(Rows rows, bool log_of,
-                                                                  const S* y, const D* dy, O* dx) {
+__global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, bool log_of,
+                                                                     const S* y, const D* dy,
+                                                                     O* dx) {
   using T = gpu::math_t<S>;
   using Fits = Fit<O, S, D>;
   Place place(rows);
@@ -65,7 +66,7 @@ __global__ __launch_bounds__(most_threads) void softmax_grad_rows(Rows rows, boo
 }
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void logsumexp_rows(Rows rows, const S* x, O* y) {
+__global__ __launch_bounds__(most_threads, 1) void logsumexp_rows(Rows rows, const S* x, O* y) {
   using T = gpu::math_t<S>;
   Place place(rows);
   const auto row = place.of<Fit<S, S>>(rows);
@@ -122,7 +123,7 @@ struct Allowed {
 };
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads) void masked_softmax_rows(
+__global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
     Rows rows, const S* x, Beside<Allowed> mask, Beside<Parameter<gpu::math_t<S>>> bias,
     bool causal, int64_t queries, gpu::math_t<S> scale, O* y) {
   using T = gpu::math_t<S>;
