@@ -323,6 +323,18 @@ constexpr size_t exact_shared_bytes(const Tile& t) {
   return 2 * size_t(exact_step<T>) * size_t(t.m + 4 + t.n + 4) * sizeof(T);
 }
 
+// Four neighbours in shared memory, 16 bytes at a time.
+template <class T>
+__device__ __forceinline__ void load_four(T (&to)[4], Shared<T> from) {
+  constexpr int n = 16 / int(sizeof(T));
+#pragma unroll
+  for (int e = 0; e < 4; e += n) {
+    const auto pack = gpu::load_as<gpu::Pack<T, n>>(from + e);
+#pragma unroll
+    for (int i = 0; i < n; ++i) to[e + i] = pack.v[i];
+  }
+}
+
 // A block of 256 threads computes a tile of c, each thread m/16 x n/16 of it in groups of four.
 // Slices of a and b go through registers to two turns of shared memory, lines of k, so that a
 // thread reads four neighbours at once. Grid as gemm_tensor's.
@@ -392,26 +404,13 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     const int which = int((step - begin) & 1);
     if (step + 1 < end) fetch(step + 1);
     const Shared<T> as = shared + which * turn, bs = as + bk * la;
-    constexpr int pack = 16 / int(sizeof(T));
 #pragma unroll
     for (int k = 0; k < bk; ++k) {
       T x[rows][4], y[columns][4];
 #pragma unroll
-      for (int i = 0; i < rows; ++i)
+      for (int i = 0; i < rows; ++i) load_four<T>(x[i], as + (k * la + i * 64 + down));
 #pragma unroll
-        for (int e = 0; e < 4; e += pack) {
-          const auto v = gpu::load_as<gpu::Pack<T, pack>>(as + (k * la + i * 64 + down + e));
-#pragma unroll
-          for (int f = 0; f < pack; ++f) x[i][e + f] = v.v[f];
-        }
-#pragma unroll
-      for (int j = 0; j < columns; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; e += pack) {
-          const auto v = gpu::load_as<gpu::Pack<T, pack>>(bs + (k * lb + j * 64 + right + e));
-#pragma unroll
-          for (int f = 0; f < pack; ++f) y[j][e + f] = v.v[f];
-        }
+      for (int j = 0; j < columns; ++j) load_four<T>(y[j], bs + (k * lb + j * 64 + right));
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
