@@ -10,13 +10,6 @@
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
-
-void gemm(Launch&, In a, In b, In bias, Out c);
-void convert(Launch&, In x, Out y);
-void fill(Launch&, double value, Out y);
-void accumulate(Launch&, In x, Out y);
-void reduce(Launch&, Reduce op, In x, Out y);
-
 namespace {
 
 constexpr int64_t slice_bytes = 256 << 10;  // of columns per multiprocessor: what caches hold

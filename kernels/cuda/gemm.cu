@@ -9,9 +9,6 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
-
-void convert(Launch& launch, In x, Out y);
-
 namespace {
 
 // A copy of x in scratch memory, dense by rows.

@@ -11,10 +11,6 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
-
-void fill(Launch& launch, double value, Out y);
-void reduce(Launch& launch, Reduce op, In x, Out y);
-
 namespace {
 
 // An index out of range is reported when the host hears of it (core/readback.h), which is after

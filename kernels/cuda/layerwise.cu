@@ -3,9 +3,6 @@
 #include "kernels/cuda/update.cuh"
 
 namespace mixtape::kernels::cuda {
-
-void gemm(Launch& launch, In a, In b, In bias, Out c);
-
 namespace {
 
 // --- LAMB ---
