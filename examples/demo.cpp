@@ -72,25 +72,25 @@ struct Job {
 
   const Options options;
   const Device device;
-  const train::Split data;
+  const train::Split<train::TensorDataset> data;
   const train::RunFolder folder;
   io::JsonLines log;
 
  private:
-  static train::Split load(const Options& o, Device device) {
+  static train::Split<train::TensorDataset> load(const Options& o, Device device) {
     device.require();
     kernels::cpu::num_threads();  // throws where MIXTAPE_NUM_THREADS is no number
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
-    const train::Split data = train::load_mnist(o.data, o.valid_fraction);
-    const Tensor &train = data.train.pixels, &valid = data.valid.pixels;
+    const auto data = train::load_mnist(o.data, o.valid_fraction);
+    const Tensor &train = data.train.x(), &valid = data.valid.x();
     check(train.size(0) > 0 && valid.size(0) > 0, "{}: {} training and {} validation images",
           o.data, train.size(0), valid.size(0));
-    check(train.size(1) >= 4 && train.size(2) >= 4,
+    check(train.size(2) >= 4 && train.size(3) >= 4,
           "{}: images of {} x {} are too small for the network, which needs 4 x 4", o.data,
-          train.size(1), train.size(2));
-    check(train.size(1) == valid.size(1) && train.size(2) == valid.size(2),
-          "{}: training images of {} x {}, validation images of {} x {}", o.data, train.size(1),
-          train.size(2), valid.size(1), valid.size(2));
+          train.size(2), train.size(3));
+    check(train.size(2) == valid.size(2) && train.size(3) == valid.size(3),
+          "{}: training images of {} x {}, validation images of {} x {}", o.data, train.size(2),
+          train.size(3), valid.size(2), valid.size(3));
     return data;
   }
   // What cannot be removed cannot be opened or replaced either, and that is an error.
@@ -132,12 +132,12 @@ struct Result {
   std::string scale = "-";
 };
 
-Evaluation evaluate(const Net& net, train::Loader& loader, DType low, Device device) {
+Evaluation evaluate(const Net& net, train::DataLoader& loader, DType low) {
   const NoGrad off;
   const amp::Autocast on({.low = low});
   double loss = 0, right = 0;
-  for (const auto& batch : loader) {
-    const Tensor logits = net(batch.x.to(device)), y = batch.y.to(device);
+  for (const auto& [x, y] : loader) {
+    const Tensor logits = net(x);
     loss += cross_entropy(logits, y, {.reduction = Reduction::Sum}).item();
     right += sum(eq(argmax(logits, 1), y)).item();
   }
@@ -147,23 +147,25 @@ Evaluation evaluate(const Net& net, train::Loader& loader, DType low, Device dev
 
 Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   const Options& o = job.options;
-  const train::Images& images = job.data.train;
+  const train::TensorDataset& images = job.data.train;
   const DType low = mode == "tf32" ? f32 : parse_dtype(mode);
   const Tf32 rounds(mode == "tf32");
   const DefaultDevice here(job.device);
   const Seed seed(o.seed);  // the same start, order and numbers for every mode
-  const train::PixelStats stats = pixel_stats(images);
-  train::Loader batches(images, {.batch_size = o.batch_size,
-                                 .shuffle = true,
-                                 .drop_last = images.labels.numel() >= o.batch_size,
-                                 .seed = o.seed,
-                                 .mean = stats.mean,
-                                 .std = stats.std});
-  train::Loader valid(job.data.valid, {.batch_size = 256, .mean = stats.mean, .std = stats.std});
+  const train::PixelStats stats = train::pixel_stats(images.x());
+  const train::Transform normalise = train::transforms::normalise(stats.mean, stats.std);
+  train::DataLoader batches(images, {.batch_size = o.batch_size,
+                                     .shuffle = true,
+                                     .drop_last = images.size() >= o.batch_size,
+                                     .seed = o.seed,
+                                     .device = job.device,
+                                     .transform = normalise});
+  train::DataLoader valid(job.data.valid,
+                          {.batch_size = 256, .device = job.device, .transform = normalise});
   const int64_t steps = o.epochs * batches.batches();
 
   const int64_t others = memory_stats(job.device).in_use;  // the data set
-  Net net(images.pixels.size(1), images.pixels.size(2));
+  Net net(images.x().size(2), images.x().size(3));
   optim::AdamW opt(net.parameters(), {.lr = o.lr});
   optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = steps});
   amp::GradScaler scaler(low);  // does nothing unless low is f16
@@ -179,9 +181,8 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
     {
       train::Progress bar(fmt::format("{} epoch {}/{}", mode, epoch, o.epochs), batches.batches(),
                           [&] { return fmt::format("loss {:.4f}", last_loss); });
-      for (const auto& batch : batches) {
+      for (const auto& [x, y] : batches) {
         const auto start = std::chrono::steady_clock::now();
-        const Tensor x = batch.x.to(job.device), y = batch.y.to(job.device);
         opt.zero_grad();
         Tensor loss;
         {
@@ -207,7 +208,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
     }
     r.train_loss = epoch_loss.take();
     r.peak_bytes = std::max(r.peak_bytes, memory_stats(job.device).peak - others);
-    r.valid = evaluate(net, valid, low, job.device);
+    r.valid = evaluate(net, valid, low);
     job.log.write({{"mode", mode},
                    {"epoch", epoch},
                    {"step", step},
@@ -240,9 +241,9 @@ void print_table(const std::vector<Result>& results) {
 
 void run(Job& job) {
   const Options& o = job.options;
-  const int64_t n = job.data.train.labels.numel();
+  const int64_t n = job.data.train.size();
   fmt::print("{} training and {} validation images ({}), {} epoch{}, batches of {}, seed {}{}\n", n,
-             job.data.valid.labels.numel(), o.data.empty() ? "generated digits" : o.data, o.epochs,
+             job.data.valid.size(), o.data.empty() ? "generated digits" : o.data, o.epochs,
              o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed,
              job.device.is_cpu() ? ""
                                  : fmt::format(", on {} ({})", job.device,

@@ -112,25 +112,25 @@ TEST(Mnist, BothPairsAreTrainAndValid) {
   const TempFolder folder;
   write_pair(folder, "train", 20);
   write_pair(folder, "t10k", 5);
-  const Split split = load_mnist(folder.path(), 0.5);
-  EXPECT_EQ(split.train.pixels.shape(), Shape({20, 2, 3}));
-  EXPECT_EQ(split.valid.pixels.shape(), Shape({5, 2, 3}));
-  EXPECT_EQ(split.train.labels.dtype(), i64);
-  EXPECT_EQ(split.train.labels.at(13), 3);
+  const Split<TensorDataset> split = load_mnist(folder.path(), 0.5);
+  EXPECT_EQ(split.train.x().shape(), Shape({20, 1, 2, 3}));
+  EXPECT_EQ(split.valid.x().shape(), Shape({5, 1, 2, 3}));
+  EXPECT_EQ(split.train.y().dtype(), i64);
+  EXPECT_EQ(split.train.y().at(13), 3);
 }
 
 TEST(Mnist, OnePairIsSplitAtTheEnd) {
   for (const char* prefix : {"train", "t10k"}) {
     const TempFolder folder;
     write_pair(folder, prefix, 20);
-    const Split split = load_mnist(folder.path(), 0.25);
-    EXPECT_EQ(split.train.pixels.shape(), Shape({15, 2, 3}));
-    EXPECT_EQ(split.valid.pixels.shape(), Shape({5, 2, 3}));
-    EXPECT_EQ(split.valid.pixels.at(0), 15);
-    EXPECT_EQ(to_vector(split.valid.labels), (std::vector<double>{5, 6, 7, 8, 9}));
+    const Split<TensorDataset> split = load_mnist(folder.path(), 0.25);
+    EXPECT_EQ(split.train.x().shape(), Shape({15, 1, 2, 3}));
+    EXPECT_EQ(split.valid.x().shape(), Shape({5, 1, 2, 3}));
+    EXPECT_EQ(split.valid.x().at(0), 15);
+    EXPECT_EQ(to_vector(split.valid.y()), (std::vector<double>{5, 6, 7, 8, 9}));
     for (const double fraction : {0.0, 1.0, -0.5, double(NAN)})
       EXPECT_ERROR(load_mnist(folder.path(), fraction), "is not within 0 to 1");
-    EXPECT_ERROR(load_mnist(folder.path(), 0.001), "20 images cannot be split with 0.001");
+    EXPECT_ERROR(load_mnist(folder.path(), 0.001), "20 examples cannot be split with 0.001");
   }
 }
 
@@ -158,30 +158,30 @@ TEST(Mnist, SaysWhatIsWrong) {
 TEST(Mnist, ReadsTheRealOne) {
   const char* folder = std::getenv("MIXTAPE_MNIST");
   if (!folder) GTEST_SKIP() << "set MIXTAPE_MNIST to a folder with the files of MNIST";
-  const Split split = load_mnist(folder, 0.2);
-  const int64_t train = split.train.labels.numel(), valid = split.valid.labels.numel();
+  const Split<TensorDataset> split = load_mnist(folder, 0.2);
+  const int64_t train = split.train.y().numel(), valid = split.valid.y().numel();
   const bool both = train == 60000;  // else the 10,000 of the test pair
   EXPECT_EQ(train, both ? 60000 : 8000);
   EXPECT_EQ(valid, both ? 10000 : 2000);
-  EXPECT_EQ(split.train.pixels.shape(), Shape({train, 28, 28}));
-  EXPECT_EQ(split.train.labels.at(0), both ? 5 : 7);
+  EXPECT_EQ(split.train.x().shape(), Shape({train, 1, 28, 28}));
+  EXPECT_EQ(split.train.y().at(0), both ? 5 : 7);
 }
 
 // ---- digits
 
-std::string_view pixels_of(const Images& images, int64_t first, int64_t count) {
-  return {static_cast<const char*>(images.pixels.raw()) + first * 784, size_t(count) * 784};
+std::string_view pixels_of(const TensorDataset& images, int64_t first, int64_t count) {
+  return {static_cast<const char*>(images.x().raw()) + first * 784, size_t(count) * 784};
 }
 
 TEST(Digits, DependOnSeedSetAndIndexOnly) {
-  const Split a = make_digits(5, 200, 50), longer = make_digits(5, 300, 20),
-              other = make_digits(6, 200, 50);
+  const Split<TensorDataset> a = make_digits(5, 200, 50), longer = make_digits(5, 300, 20),
+                             other = make_digits(6, 200, 50);
   EXPECT_EQ(pixels_of(a.train, 0, 200), pixels_of(longer.train, 0, 200));
   EXPECT_EQ(pixels_of(a.valid, 0, 20), pixels_of(longer.valid, 0, 20));
   EXPECT_NE(pixels_of(a.train, 0, 1), pixels_of(other.train, 0, 1));
   EXPECT_NE(pixels_of(a.train, 0, 1), pixels_of(a.valid, 0, 1));
 
-  Split elsewhere;
+  Split<TensorDataset> elsewhere;
   {
     const Seed ignored(99);  // nor on the thread or its generator
     std::thread([&] { elsewhere = make_digits(5, 200, 50); }).join();
@@ -190,19 +190,19 @@ TEST(Digits, DependOnSeedSetAndIndexOnly) {
 }
 
 TEST(Digits, ClassesAreBalanced) {
-  const Split split = make_digits(1, 1005, 100);
-  EXPECT_EQ(split.train.pixels.shape(), Shape({1005, 28, 28}));
-  EXPECT_EQ(split.train.labels.dtype(), i64);
+  const Split<TensorDataset> split = make_digits(1, 1005, 100);
+  EXPECT_EQ(split.train.x().shape(), Shape({1005, 1, 28, 28}));
+  EXPECT_EQ(split.train.y().dtype(), i64);
   std::vector<int> count(10);
-  for (const double label : to_vector(split.train.labels)) ++count.at(size_t(label));
+  for (const double label : to_vector(split.train.y())) ++count.at(size_t(label));
   EXPECT_EQ(*std::min_element(count.begin(), count.end()), 100);
   EXPECT_EQ(*std::max_element(count.begin(), count.end()), 101);
-  EXPECT_EQ(make_digits(1, 0, 0).train.pixels.numel(), 0);
+  EXPECT_EQ(make_digits(1, 0, 0).train.x().numel(), 0);
   EXPECT_ERROR(make_digits(1, -1, 0), "cannot make -1 images");
 }
 
 TEST(Digits, ShowInkOnPaper) {
-  const Split split = make_digits(2, 500, 0);
+  const Split<TensorDataset> split = make_digits(2, 500, 0);
   for (int64_t i = 0; i < 500; ++i) {
     const auto image = pixels_of(split.train, i, 1);
     const auto bright =
@@ -213,23 +213,23 @@ TEST(Digits, ShowInkOnPaper) {
 }
 
 // Share of `valid` whose nearest class mean is its own class: a linear classifier, if a simple one.
-double nearest_mean_accuracy(const Split& split) {
+double nearest_mean_accuracy(const Split<TensorDataset>& split) {
   std::vector<std::vector<double>> means(10, std::vector<double>(784));
-  const int64_t n = split.train.labels.numel();
+  const int64_t n = split.train.y().numel();
   for (int64_t i = 0; i < n; ++i)
     for (size_t p = 0; p < 784; ++p)
-      means[size_t(split.train.labels.at(i))][p] +=
+      means[size_t(split.train.y().at(i))][p] +=
           uint8_t(pixels_of(split.train, i, 1)[p]) * 10.0 / double(n);
   int right = 0;
-  for (int64_t i = 0; i < split.valid.labels.numel(); ++i) {
+  for (int64_t i = 0; i < split.valid.y().numel(); ++i) {
     const auto image = pixels_of(split.valid, i, 1);
     std::vector<double> distance(10);
     for (size_t c = 0; c < 10; ++c)
       for (size_t p = 0; p < 784; ++p) distance[c] += std::pow(uint8_t(image[p]) - means[c][p], 2);
     right += std::min_element(distance.begin(), distance.end()) - distance.begin() ==
-             split.valid.labels.at(i);
+             split.valid.y().at(i);
   }
-  return right / double(split.valid.labels.numel());
+  return right / double(split.valid.y().numel());
 }
 
 TEST(Digits, AreNeitherNoiseNorTrivial) {

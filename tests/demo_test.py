@@ -237,8 +237,8 @@ class Mistakes(DemoTest):
             (dict(images=idx([20, 3, 8], bytes(480))), "data: images of 3 x 8 are too small for the network"),
             (dict(images=idx([20, 0, 8], b"")), "data: images of 0 x 8 are too small for the network"),
             (dict(labels=idx([20], bytes([7] * 19 + [10]))), f"{labels}: label 19 is 10, not a digit"),
-            (dict(images=idx([1, 8, 8], bytes(64)), labels=idx([1], b"\1")), "data: 1 images cannot be split"),
-            (dict(images=idx([0, 8, 8], b""), labels=idx([0], b"")), "data: 0 images cannot be split"),
+            (dict(images=idx([1, 8, 8], bytes(64)), labels=idx([1], b"\1")), "data: 1 examples cannot be split"),
+            (dict(images=idx([0, 8, 8], b""), labels=idx([0], b"")), "data: 0 examples cannot be split"),
         ]
         for files, message in bad:
             self.write(**files)

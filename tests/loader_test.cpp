@@ -1,80 +1,125 @@
-// Loader: every image once per epoch, beside its label, in an order that a seed and the epoch
-// decide.
+// DataLoader: every example once per epoch, in an order and with contents that the seed and the
+// epoch decide, whoever makes the batches and wherever a loop begins or ends.
 
 #include "train/data/loader.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
+#include <thread>
 
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
-#include "tests/support/temp_folder.h"
+#include "core/runtime.h"
+#include "core/stream.h"
+#include "tests/support/errors.h"
 
 namespace mixtape::train {
 namespace {
 
 // Image i is i everywhere, and so is its label.
-Images numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
-  const Images images{Tensor({n, height, width}, u8), Tensor({n}, i64)};
+TensorDataset numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
+  const Tensor pixels({n, 1, height, width}, u8), labels({n}, i64);
   for (int64_t i = 0; i < n * height * width; ++i)
-    images.pixels.data<uint8_t>()[i] = uint8_t(i / (height * width));
-  for (int64_t i = 0; i < n; ++i) images.labels.data<int64_t>()[i] = i;
-  return images;
+    pixels.data<uint8_t>()[i] = uint8_t(i / (height * width));
+  for (int64_t i = 0; i < n; ++i) labels.data<int64_t>()[i] = i;
+  return {pixels, labels, "numbers"};
 }
 
 // The labels of one epoch, in order. Checks that each image is beside its label.
-std::vector<int64_t> epoch(Loader& loader) {
+std::vector<int64_t> epoch(DataLoader& loader) {
   std::vector<int64_t> seen;
   for (const auto& [x, y] : loader) {
     const int64_t pixels = x.size(2) * x.size(3);
     for (int64_t k = 0; k < y.numel(); ++k) {
       seen.push_back(int64_t(y.at(k)));
-      for (int64_t p = 0; p < pixels; ++p)
-        EXPECT_FLOAT_EQ(float(x.at(k * pixels + p)), float(y.at(k) / 255));
+      for (int64_t p = 0; p < pixels; ++p) EXPECT_EQ(x.at(k * pixels + p), y.at(k));
     }
   }
   return seen;
 }
 
-TEST(Loader, GivesImagesInOrderAndALastBatchThatIsSmaller) {
-  Loader loader(numbered(10), {.batch_size = 4});
+// All bytes of the batches that a loop gives, in order; at most so many batches.
+std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t>::max()) {
+  std::string all;
+  for (const auto& batch : loader) {
+    for (const Tensor& t : {batch.x, batch.y}) {
+      const Tensor here = t.copied_to(Device::cpu());
+      all += here.shape().to_string();
+      all.append(static_cast<const char*>(here.raw()),
+                 size_t(here.numel()) * size_of(here.dtype()));
+    }
+    if (--most == 0) break;
+  }
+  return all;
+}
+
+// Throws for some examples; draws from the thread's generator; takes its time.
+class Odd final : public Dataset {
+ public:
+  explicit Odd(int64_t n, int64_t bad = -1) : n_(n), bad_(bad) {}
+  std::string name() const override { return "odd"; }
+  int64_t size() const override { return n_; }
+  Example get(int64_t i) const override {
+    check(i != bad_, "bad luck");
+    if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return {randn({3}), full({}, double(i), i64)};
+  }
+
+ private:
+  int64_t n_, bad_;
+};
+
+const Transform random_transform = transforms::compose(
+    {transforms::random_crop(1), transforms::random_flip(), transforms::normalise(0.5, 0.25),
+     transforms::each(
+         [](const Tensor& x, Generator& random) { return add(x, random.uniform()); })});
+
+// ---- order
+
+TEST(DataLoader, GivesExamplesInOrderAndALastBatchThatIsSmaller) {
+  DataLoader loader(numbered(10), {.batch_size = 4});
   EXPECT_EQ(loader.examples(), 10);
   EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(loader.batch_size(), 4);
   EXPECT_EQ(epoch(loader), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   const Batch last = loader.batch(2);
   EXPECT_EQ(last.x.shape(), Shape({2, 1, 2, 3}));
-  EXPECT_EQ(last.x.dtype(), f32);
+  EXPECT_EQ(last.x.dtype(), u8);
   EXPECT_EQ(last.y.shape(), Shape({2}));
   EXPECT_EQ(last.y.dtype(), i64);
 }
 
-TEST(Loader, DropsALastBatchThatIsSmaller) {
-  Loader dropping(numbered(10), {.batch_size = 4, .drop_last = true});
+TEST(DataLoader, DropsALastBatchThatIsSmaller) {
+  DataLoader dropping(numbered(10), {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(dropping.batches(), 2);
   EXPECT_EQ(epoch(dropping).size(), 8u);
-  Loader exact(numbered(8), {.batch_size = 4, .drop_last = true});
+  DataLoader exact(numbered(8), {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(epoch(exact).size(), 8u);
-  Loader none(numbered(3), {.batch_size = 4, .drop_last = true});
+  DataLoader none(numbered(3), {.batch_size = 4, .drop_last = true, .workers = 1});
   EXPECT_EQ(none.batches(), 0);
   EXPECT_TRUE(epoch(none).empty());
 }
 
-TEST(Loader, AcceptsBatchesOfAnySize) {
-  Loader loader(numbered(5), {.batch_size = std::numeric_limits<int64_t>::max()});
+TEST(DataLoader, AcceptsBatchesOfAnySize) {
+  DataLoader loader(numbered(5), {.batch_size = std::numeric_limits<int64_t>::max()});
   EXPECT_EQ(loader.batches(), 1);
   EXPECT_EQ(epoch(loader).size(), 5u);
-  Loader empty(numbered(0));
+  DataLoader empty(numbered(0), {.shuffle = true});
   EXPECT_EQ(empty.batches(), 0);
   EXPECT_TRUE(epoch(empty).empty());
 }
 
-TEST(Loader, ShufflesDifferentlyInEachEpochAndTheSameForOneSeed) {
-  const LoaderOptions options{.batch_size = 32, .shuffle = true, .seed = 7};
-  Loader one(numbered(200), options), two(numbered(200), options);
+TEST(DataLoader, ShufflesDifferentlyInEachEpochAndTheSameForOneSeed) {
+  const DataLoaderOptions options{.batch_size = 32, .shuffle = true, .seed = 7};
+  DataLoader one(numbered(200), options), two(numbered(200), options);
   const auto first = epoch(one), second = epoch(one);
   EXPECT_EQ(epoch(two), first);
   EXPECT_EQ(epoch(two), second);
@@ -83,71 +128,234 @@ TEST(Loader, ShufflesDifferentlyInEachEpochAndTheSameForOneSeed) {
     EXPECT_EQ(std::set(order.begin(), order.end()).size(), 200u);
     EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
   }
-  Loader other(numbered(200), {.batch_size = 32, .shuffle = true, .seed = 8});
+  DataLoader other(numbered(200), {.batch_size = 32, .shuffle = true, .seed = 8});
   EXPECT_NE(epoch(other), first);
 }
 
 // The order belongs to the loader: it neither uses nor disturbs the numbers that a model draws.
-TEST(Loader, LeavesTheGeneratorAlone) {
+TEST(DataLoader, LeavesTheGeneratorAlone) {
   const Seed seed(3);
   const uint64_t before = generator().offset();
-  Loader loader(numbered(50), {.shuffle = true});
-  epoch(loader);
+  DataLoader loader(numbered(50), {.shuffle = true, .transform = random_transform});
+  bytes(loader);
   EXPECT_EQ(generator().offset(), before);
 }
 
 // Each of the 50 places is taken by each image about equally often.
-TEST(Loader, ShufflesWithoutFavour) {
-  Loader loader(numbered(50), {.batch_size = 50, .shuffle = true, .seed = 1});
+TEST(DataLoader, ShufflesWithoutFavour) {
   std::vector<int> at_front(50);
   constexpr int epochs = 5000;
-  for (int i = 0; i < epochs; ++i) {
-    loader.begin();
-    ++at_front[size_t(loader.batch(0).y.at(0))];
-  }
+  for (uint64_t i = 0; i < epochs; ++i) ++at_front[size_t(shuffled(50, 1, i)[0])];
   double chi2 = 0;
   for (const int n : at_front) chi2 += (n - epochs / 50.0) * (n - epochs / 50.0) / (epochs / 50.0);
   EXPECT_LT(chi2, 85.4);  // exceeded once in a thousand (49 degrees of freedom)
 }
 
-TEST(Loader, NormalisesByMeanAndDeviation) {
-  const Images images = numbered(256);
-  const PixelStats stats = pixel_stats(images);
-  EXPECT_NEAR(stats.mean, 0.5, 1e-12);
-  EXPECT_NEAR(stats.std, std::sqrt((256.0 * 256 - 1) / 12) / 255, 1e-12);  // of 0 to 255, uniform
-  Loader loader(images, {.batch_size = 256, .mean = stats.mean, .std = stats.std});
-  const Batch batch = loader.batch(0);
-  double sum = 0, squares = 0;
-  for (const double v : to_vector(batch.x)) sum += v, squares += v * v;
-  const double n = double(batch.x.numel());
-  EXPECT_NEAR(sum / n, 0, 1e-6);
-  EXPECT_NEAR(squares / n, 1, 1e-6);
+// ---- workers
+
+TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
+  const auto epochs = [](AnyDataset data, int workers, int prefetch, const Transform& transform) {
+    DataLoader loader(std::move(data), {.batch_size = 8,
+                                        .shuffle = true,
+                                        .workers = workers,
+                                        .prefetch = prefetch,
+                                        .seed = 5,
+                                        .transform = transform});
+    const std::string first = bytes(loader), second = bytes(loader);
+    EXPECT_NE(first, second);
+    return first + second;
+  };
+  const std::string images = epochs(numbered(100, 5, 7), 0, 1, random_transform);
+  const std::string drawn = epochs(Odd(100), 0, 1, {});
+  for (const int workers : {1, 2, 3})
+    for (const int prefetch : {1, 4}) {
+      EXPECT_EQ(epochs(numbered(100, 5, 7), workers, prefetch, random_transform), images)
+          << workers << " workers, " << prefetch << " ahead";
+      EXPECT_EQ(epochs(Odd(100), workers, prefetch, {}), drawn)
+          << workers << " workers, " << prefetch << " ahead";
+    }
 }
 
-TEST(Loader, StatsOfEqualPixelsAreUsable) {
-  const PixelStats stats = pixel_stats(numbered(1));
-  EXPECT_EQ(stats.mean, 0);
-  EXPECT_GT(stats.std, 0);
-  EXPECT_ERROR(pixel_stats(numbered(0)), "no images");
+// What becomes of an example is its own affair.
+TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
+  const auto epoch = [](int64_t batch_size) {
+    DataLoader loader(numbered(30, 5, 7),
+                      {.batch_size = batch_size, .seed = 5, .transform = random_transform});
+    std::vector<double> all;
+    for (const auto& [x, y] : loader) {
+      const auto values = to_vector(x);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(epoch(30), epoch(7));
 }
 
-TEST(Loader, ReadsAPartOfALargerTensor) {
-  const Images all = numbered(10);
-  const auto rows = [](const Tensor& t) { return t.with_layout(slice(t.layout(), 0, 6, 10)); };
-  Loader loader({rows(all.pixels), rows(all.labels)}, {.batch_size = 3});
-  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{6, 7, 8, 9}));
+TEST(DataLoader, WorksAheadAsFarAsItMay) {
+  std::atomic<int> made = 0;
+  const auto count = transforms::compose({[&](const Tensor& x, std::span<Row>) {
+    ++made;
+    return x;
+  }});
+  DataLoader loader(numbered(100),
+                    {.batch_size = 1, .workers = 2, .prefetch = 3, .transform = count});
+  auto it = loader.begin();
+  for (int i = 0; i < 1000 && made < 7; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(made, 7);  // the one given and six ahead
+  EXPECT_EQ((*it).y.at(0), 0);
 }
 
-TEST(Loader, RefusesWhatDoesNotFit) {
-  const Images good = numbered(4);
-  EXPECT_ERROR(Loader({good.pixels, numbered(3).labels}), "3 labels of shape [3] for images");
-  EXPECT_ERROR(Loader({good.labels, good.labels}), "images are i64 [4], not u8");
-  EXPECT_ERROR(Loader(good, {.batch_size = 0}), "batches of 0");
-  EXPECT_ERROR(Loader(good, {.mean = NAN}), "a mean of nan");
-  EXPECT_ERROR(Loader(good, {.std = 0}), "a standard deviation of 0");
-  EXPECT_ERROR(Loader(good, {.std = INFINITY}), "a standard deviation of inf");
-  EXPECT_ERROR(Loader(good, {.batch_size = 3}).batch(2), "batch 2 of 2");
-  EXPECT_ERROR(Loader(good).batch(-1), "batch -1 of 1");
+TEST(DataLoader, StandsLoopsThatAreLeft) {
+  for (const int workers : {0, 1, 3}) {
+    const DataLoaderOptions options{.batch_size = 4, .shuffle = true, .workers = workers};
+    DataLoader loader(Odd(60), options), whole(Odd(60), options);
+    for (int i = 0; i < 3; ++i) bytes(loader, 1 + i);  // each loop is the next epoch
+    EXPECT_EQ(loader.epoch(), 2u);
+    EXPECT_EQ(loader.position(), 3);
+    whole.set_epoch(3);
+    EXPECT_EQ(bytes(loader), bytes(whole));
+    EXPECT_EQ(loader.epoch(), 4u);
+    EXPECT_EQ(loader.position(), 0);
+
+    std::optional<DataLoader> short_lived(std::in_place, Odd(60), options);
+    bytes(*short_lived, 2);
+    DataLoader moved = std::move(*short_lived);
+    short_lived.reset();
+    EXPECT_EQ(moved.epoch(), 0u);
+    bytes(moved, 1);
+  }
+}
+
+TEST(DataLoader, RefusesToGoOnWithALoopThatHasEnded) {
+  DataLoader loader(numbered(8), {.batch_size = 4});
+  auto first = loader.begin();
+  auto second = loader.begin();
+  EXPECT_ERROR(++first, "this loop over numbers has ended");
+  EXPECT_TRUE(++second != loader.end());
+  EXPECT_TRUE(++second == loader.end());
+  EXPECT_ERROR(++second, "this loop over numbers has ended");
+}
+
+TEST(DataLoader, BringsErrorsOutOfTheLoop) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Odd(40, 22), {.batch_size = 4, .workers = workers});
+    int got = 0;
+    const std::string message = test::error([&] {
+      for ([[maybe_unused]] const auto& batch : loader) ++got;
+    });
+    EXPECT_EQ(message, "odd: epoch 0, batch 5: example 22: bad luck") << workers;
+    EXPECT_EQ(got, 5);
+    EXPECT_EQ(loader.epoch(), 0u);
+    EXPECT_ERROR(bytes(loader), "odd: epoch 1, batch 5: example 22: bad luck");
+
+    const auto picky = transforms::each([](const Tensor& x, Generator&) {
+      if (x.at(0) == 9) throw std::runtime_error("nine");
+      return x;
+    });
+    DataLoader transformed(numbered(20), {.batch_size = 4, .workers = workers, .transform = picky});
+    EXPECT_ERROR(bytes(transformed), "numbers: epoch 0, batch 2: example 9: nine");
+  }
+}
+
+// ---- going on where another left
+
+TEST(DataLoader, ResumesInTheMiddleOfAnEpoch) {
+  for (const int workers : {0, 2}) {
+    const DataLoaderOptions options{.batch_size = 4,
+                                    .shuffle = true,
+                                    .workers = workers,
+                                    .seed = 9,
+                                    .transform = random_transform};
+    DataLoader whole(numbered(50), options), half(numbered(50), options);
+    bytes(whole);
+    const std::string second = bytes(whole), third = bytes(whole);
+    bytes(half);
+    const std::string begun = bytes(half, 5);
+    const optim::StateDict state = half.state_dict();
+
+    DataLoader resumed(numbered(50), options);
+    resumed.load_state_dict(state);
+    EXPECT_EQ(resumed.epoch(), 1u);
+    EXPECT_EQ(resumed.position(), 5);
+    EXPECT_EQ(begun + bytes(resumed), second);
+    EXPECT_EQ(bytes(resumed), third);
+
+    half.skip(half.position());  // the rest of an epoch that was left
+    EXPECT_EQ(begun + bytes(half), second);
+  }
+}
+
+TEST(DataLoader, ResumesAfterTheLastBatch) {
+  DataLoader loader(numbered(8), {.batch_size = 4}), resumed(numbered(8), {.batch_size = 4});
+  optim::StateDict last;
+  for ([[maybe_unused]] const auto& batch : loader) last = loader.state_dict();
+  resumed.load_state_dict(last);
+  EXPECT_TRUE(epoch(resumed).empty());
+  EXPECT_EQ(resumed.epoch(), 1u);
+  EXPECT_EQ(epoch(resumed).size(), 8u);
+}
+
+TEST(DataLoader, RefusesAStateThatDoesNotFit) {
+  DataLoader loader(numbered(8), {.batch_size = 4});
+  EXPECT_ERROR(loader.skip(3), "cannot skip 3 of 2 batches");
+  EXPECT_ERROR(loader.skip(-1), "cannot skip -1 of 2 batches");
+  const auto state = [](double epoch, double batch) {
+    return optim::StateDict{{"epoch", from({epoch}, {}, i64)}, {"batch", from({batch}, {}, i64)}};
+  };
+  EXPECT_ERROR(loader.load_state_dict(state(-1, 0)), "epoch is -1");
+  EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, of 2");
+  EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
+  EXPECT_EQ(loader.epoch(), 0u);
+}
+
+// ---- places
+
+// The loader's data is on the CPU wherever the model is, and arrives where it is told to.
+TEST(DataLoader, SendsBatchesToADevice) {
+  if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
+  const DefaultDevice here(Device::cuda());
+  const DataLoaderOptions options{.batch_size = 8, .shuffle = true, .transform = random_transform};
+  const auto data = [] {
+    const DefaultDevice host(Device::cpu());
+    return numbered(64, 5, 7);
+  };
+  DataLoader host(data(), options);
+  const std::string wanted = bytes(host);
+  for (const int workers : {0, 2}) {
+    DataLoaderOptions there = options;
+    there.device = Device::cuda();
+    there.workers = workers;
+    DataLoader loader(data(), there);
+    EXPECT_EQ(bytes(loader), wanted);
+    const int64_t before = synchronizations();
+    std::vector<Tensor> sums;
+    for (const auto& [x, y] : loader) {
+      EXPECT_EQ(x.device(), Device::cuda());
+      EXPECT_EQ(y.device(), Device::cuda());
+      sums.push_back(sum(x));
+    }
+    EXPECT_EQ(synchronizations(), before);
+    host.set_epoch(1);
+    size_t i = 0;
+    for (const auto& [x, y] : host) EXPECT_NEAR(sums[i++].item(), sum(x).item(), 1e-2);
+  }
+}
+
+TEST(DataLoader, RefusesWhatMakesNoSense) {
+  const TensorDataset good = numbered(4);
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
+  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");
+  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "0 batches ahead, not 1 to 1024");
+  EXPECT_ERROR(DataLoader(good, {.device = Device::cuda(15)}), "cuda:15");
+  EXPECT_ERROR(DataLoader(std::shared_ptr<const Dataset>()), "no data set");
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2), "batch 2 of 2");
+  EXPECT_ERROR(DataLoader(good).batch(-1), "batch -1 of 1");
+  const auto shrink = [](const Tensor& x, std::span<Row>) { return slice(x, 0, 0, 1); };
+  EXPECT_ERROR(DataLoader(good, {.transform = shrink}).batch(0),
+               "numbers: epoch 0, batch 0: 4 examples became a tensor of shape [1, 1, 2, 3]");
 }
 
 }  // namespace

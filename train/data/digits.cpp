@@ -231,22 +231,22 @@ void draw_digit(uint8_t* pixels, int digit, Draws draws) {
   }
 }
 
-Images make_set(uint64_t seed, uint32_t set, int64_t count) {
+TensorDataset make_set(uint64_t seed, uint32_t set, int64_t count) {
   check(count >= 0, "cannot make {} images", count);
-  const Images images{Tensor({count, side, side}, u8, Device::cpu()),
-                      Tensor({count}, i64, Device::cpu())};
-  auto* pixels = images.pixels.data<uint8_t>();
-  auto* labels = images.labels.data<int64_t>();
+  const Tensor images({count, 1, side, side}, u8, Device::cpu()),
+      classes({count}, i64, Device::cpu());
+  auto* pixels = images.data<uint8_t>();
+  auto* labels = classes.data<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     labels[i] = i % 10;
     draw_digit(pixels + i * side * side, int(i % 10), Draws(seed, set, uint64_t(i)));
   }
-  return images;
+  return {images, classes, "digits"};
 }
 
 }  // namespace
 
-Split make_digits(uint64_t seed, int64_t train, int64_t valid) {
+Split<TensorDataset> make_digits(uint64_t seed, int64_t train, int64_t valid) {
   return {make_set(seed, 1, train), make_set(seed, 2, valid)};
 }
 

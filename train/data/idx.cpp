@@ -3,7 +3,6 @@
 #include "train/data/idx.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -31,7 +30,7 @@ std::optional<std::string> find(const std::string& folder, const std::string& na
 }
 
 // Both files named by `prefix`, or nothing if neither is there.
-std::optional<Images> load_pair(const std::string& folder, const std::string& prefix) {
+std::optional<TensorDataset> load_pair(const std::string& folder, const std::string& prefix) {
   const std::string names[] = {prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte"};
   const auto images = find(folder, names[0]), labels = find(folder, names[1]);
   if (!images && !labels) return std::nullopt;
@@ -50,14 +49,8 @@ std::optional<Images> load_pair(const std::string& folder, const std::string& pr
     check(from[i] <= 9, "{}: label {} is {}, not a digit", *labels, i, from[i]);
     to[i] = from[i];
   }
-  return Images{pixels, classes};
-}
-
-Images part(const Images& all, int64_t start, int64_t stop) {
-  const auto rows = [&](const Tensor& t) {
-    return t.with_layout(slice(t.layout(), 0, start, stop));
-  };
-  return {rows(all.pixels), rows(all.labels)};
+  return TensorDataset(pixels.reshape({pixels.size(0), 1, pixels.size(1), pixels.size(2)}), classes,
+                       *images);
 }
 
 }  // namespace
@@ -98,21 +91,16 @@ Tensor read_idx(const std::string& path) {
   return parse_idx(io::read_file(path, largest_file), path);
 }
 
-Split load_mnist(const std::string& folder, double valid_fraction) {
+Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction) {
   const auto train = load_pair(folder, "train"), test = load_pair(folder, "t10k");
   if (train && test) return {*train, *test};
   check(train || test,
         "{}: {}: looked for train-images-idx3-ubyte, train-labels-idx1-ubyte, "
         "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each plain or .gz",
         folder, exists(folder) ? "no data in this folder" : "no such folder");
-  const Images& all = train ? *train : *test;
-  check(valid_fraction > 0 && valid_fraction < 1, "valid_fraction {} is not within 0 to 1",
-        valid_fraction);
-  const int64_t n = all.labels.size(0);
-  const int64_t valid = std::llround(static_cast<double>(n) * valid_fraction);
-  check(valid > 0 && valid < n, "{}: {} images cannot be split with {} for validation", folder, n,
-        valid_fraction);
-  return {part(all, 0, n - valid), part(all, n - valid, n)};
+  const TensorDataset& all = train ? *train : *test;
+  const int64_t n = all.size(), first = n - valid_count(n, valid_fraction, folder);
+  return {all.rows(0, first), all.rows(first, n)};
 }
 
 }  // namespace mixtape::train

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "train/data/images.h"
+#include "train/data/dataset.h"
 
 namespace mixtape::train {
 
@@ -18,8 +18,9 @@ Tensor read_idx(const std::string& path);
 Tensor parse_idx(std::span<const std::byte> file, const std::string& name);
 
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte and their t10k- counterparts, each plain
-// or .gz. With both pairs, t10k is the validation set and valid_fraction is unused; of a single
-// pair, that fraction at the end is. Throws Error that lists what it looked for.
-Split load_mnist(const std::string& folder, double valid_fraction = 0.1);
+// or .gz: images u8 [n, 1, height, width], labels i64 [n]. With both pairs, t10k is the validation
+// set and valid_fraction is unused; of a single pair, that fraction at the end is. Throws Error
+// that lists what it looked for.
+Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction = 0.1);
 
 }  // namespace mixtape::train

@@ -1,0 +1,36 @@
+#pragma once
+// Examples on their way into a batch: rows of one shape, and errors that name theirs.
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "core/tensor.h"
+
+namespace mixtape::train {
+
+// Copies rows of one shape and dtype into a tensor [n, ...], which the first row makes.
+class Stack {
+ public:
+  Stack(const char* what, int64_t n) : what_(what), n_(n) {}
+  void put(int64_t row, const Tensor& from);  // throws Error if it is not like the first
+  const Tensor& all() const { return all_; }
+
+ private:
+  const char* what_;
+  int64_t n_;
+  Shape row_;
+  Tensor all_;
+};
+
+// Runs f; an exception from it becomes an Error that begins with the number of the example.
+template <class F>
+void about(int64_t example, const F& f) {
+  try {
+    f();
+  } catch (const std::exception& e) {
+    throw Error("example " + std::to_string(example) + ": " + e.what());
+  }
+}
+
+}  // namespace mixtape::train

@@ -1,0 +1,167 @@
+// All work on whole batches; the random ones draw for every row first, whatever its pixels.
+
+#include "train/data/transforms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "train/data/stack.h"
+
+namespace mixtape::train {
+namespace transforms {
+namespace {
+
+// x * scale + shift in f32, element by element. Channels are dimension 1 if there are several.
+Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vector<float>& shift) {
+  const auto channels = int64_t(scale.size());
+  check(channels == 1 || (x.rank() >= 2 && x.size(1) == channels),
+        "means of {} channels for inputs of shape {}", channels, x.shape());
+  const Tensor dense = x.contiguous(), out(x.shape(), f32, Device::cpu());
+  const int64_t planes = channels == 1 ? 1 : x.size(0) * channels;
+  const int64_t size = planes == 0 ? 0 : x.numel() / planes;
+  float* to = out.data<float>();
+  visit(x.dtype(), [&]<class T>() {
+    const T* from = static_cast<const T*>(dense.host());
+    for (int64_t p = 0; p < planes; ++p) {
+      const float a = scale[size_t(p % channels)], b = shift[size_t(p % channels)];
+      for (int64_t i = 0; i < size; ++i) *to++ = float(*from++) * a + b;
+    }
+  });
+  return out;
+}
+
+// Images as rows of lines of pixels.
+struct Lines {
+  explicit Lines(const Tensor& x)
+      : height(x.rank() >= 3 ? x.size(-2) : 0), width(x.rank() >= 3 ? x.size(-1) : 0) {
+    check(x.rank() >= 3, "inputs of shape {} are no images [n, ..., height, width]", x.shape());
+    const int64_t pixels = x.size(0) * height * width;
+    planes = pixels == 0 ? 0 : x.numel() / pixels;
+    element = int64_t(size_of(x.dtype()));
+  }
+  int64_t height, width, planes, element;  // planes per image
+};
+
+}  // namespace
+
+Transform compose(std::vector<Transform> parts) {
+  return [parts = std::move(parts)](const Tensor& x, std::span<Row> rows) {
+    Tensor y = x;
+    for (const Transform& part : parts) y = part(y, rows);
+    return y;
+  };
+}
+
+Transform each(std::function<Tensor(const Tensor&, Generator&)> f) {
+  return [f = std::move(f)](const Tensor& x, std::span<Row> rows) {
+    Stack done("transformed input", int64_t(rows.size()));
+    for (size_t i = 0; i < rows.size(); ++i)
+      about(rows[i].example, [&] {
+        done.put(int64_t(i), f(x.with_layout(select(x.layout(), 0, int64_t(i))), rows[i].random));
+      });
+    return done.all();
+  };
+}
+
+Transform to_float() { return normalise(0, 1); }
+
+Transform normalise(std::vector<double> mean, std::vector<double> std) {
+  check(!mean.empty() && mean.size() == std.size(), "{} means and {} standard deviations",
+        mean.size(), std.size());
+  for (size_t i = 0; i < mean.size(); ++i) {
+    check(std::isfinite(mean[i]), "a mean of {}", mean[i]);
+    check(std::isfinite(std[i]) && std[i] > 0, "a standard deviation of {}", std[i]);
+  }
+  std::vector<float> scale[2], shift;  // of u8, of others
+  for (size_t i = 0; i < mean.size(); ++i) {
+    scale[0].push_back(float(1 / (255 * std[i])));
+    scale[1].push_back(float(1 / std[i]));
+    shift.push_back(float(-mean[i] / std[i]));
+  }
+  return [bytes = scale[0], others = scale[1], shift](const Tensor& x, std::span<Row>) {
+    return affine(x, x.dtype() == u8 ? bytes : others, shift);
+  };
+}
+
+Transform cast(DType dtype) {
+  return [dtype](const Tensor& x, std::span<Row>) { return x.to(dtype); };
+}
+
+Transform random_crop(int64_t padding) {
+  check(padding >= 0, "a padding of {}", padding);
+  return [padding](const Tensor& x, std::span<Row> rows) {
+    const Lines l(x);
+    const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
+    const auto* source = static_cast<const char*>(from.host());
+    auto* out = static_cast<char*>(to.host());
+    for (Row& row : rows) {
+      const int64_t down = row.random.below(2 * padding + 1) - padding;
+      const int64_t right = row.random.below(2 * padding + 1) - padding;
+      // What is left of a line, and where it comes from.
+      const int64_t begin = std::clamp<int64_t>(-right, 0, l.width);
+      const int64_t end = std::clamp<int64_t>(l.width - right, 0, l.width);
+      for (int64_t plane = 0; plane < l.planes; ++plane, source += l.height * l.width * l.element)
+        for (int64_t y = 0; y < l.height; ++y, out += l.width * l.element) {
+          std::memset(out, 0, size_t(l.width * l.element));
+          if (y + down < 0 || y + down >= l.height || begin >= end) continue;
+          const int64_t at = (y + down) * l.width + begin + right;
+          std::memcpy(out + begin * l.element, source + at * l.element,
+                      size_t((end - begin) * l.element));
+        }
+    }
+    return to;
+  };
+}
+
+Transform random_flip(double probability) {
+  check(probability >= 0 && probability <= 1, "a probability of {}", probability);
+  return [probability](const Tensor& x, std::span<Row> rows) {
+    const Lines l(x);
+    const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
+    const int64_t lines = l.planes * l.height, image = lines * l.width;
+    const auto flip = [&]<class T>(const T* source, T* out) {
+      for (Row& row : rows) {
+        if (row.random.uniform() >= probability)
+          std::copy_n(source, image, out);
+        else
+          for (int64_t i = 0; i < image; i += l.width)
+            std::reverse_copy(source + i, source + i + l.width, out + i);
+        source += image, out += image;
+      }
+    };
+    visit(x.dtype(),
+          [&]<class T>() { flip(static_cast<const T*>(from.host()), static_cast<T*>(to.host())); });
+    return to;
+  };
+}
+
+}  // namespace transforms
+
+PixelStats pixel_stats(const Tensor& x) {
+  check(x.rank() == 4 && x.dtype() == u8, "images are {} {}, not u8 [n, channels, height, width]",
+        x.dtype(), x.shape());
+  check(x.numel() > 0, "no images");
+  const Tensor dense = x.contiguous();
+  const int64_t channels = x.size(1), plane = x.size(2) * x.size(3), n = x.size(0) * plane;
+  PixelStats stats;
+  for (int64_t c = 0; c < channels; ++c) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < x.size(0); ++i) {
+      const uint8_t* const p = dense.data<uint8_t>() + (i * channels + c) * plane;
+      for (int64_t k = 0; k < plane; ++k) {
+        const double v = p[k] / 255.0;
+        sum += v;
+        squares += v * v;
+      }
+    }
+    const double mean = sum / double(n);
+    stats.mean.push_back(mean);
+    stats.std.push_back(std::sqrt(std::max(1e-12, squares / double(n) - mean * mean)));
+  }
+  return stats;
+}
+
+}  // namespace mixtape::train
