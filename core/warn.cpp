@@ -1,0 +1,30 @@
+// Who hears a warning.
+#include "core/warn.h"
+
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+namespace mixtape {
+namespace {
+
+thread_local OnWarning* innermost = nullptr;
+
+}  // namespace
+
+OnWarning::OnWarning(std::function<void(const std::string&)> tell)
+    : tell_(std::move(tell)), outer_(std::exchange(innermost, this)) {}
+OnWarning::~OnWarning() { innermost = outer_; }
+
+void warn(const std::string& text) {
+  if (innermost) {
+    if (innermost->told_.insert(text).second) innermost->tell_(text);
+    return;
+  }
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  if (told.insert(text).second) std::fprintf(stderr, "mixtape: warning: %s\n", text.c_str());
+}
+
+}  // namespace mixtape

@@ -1,0 +1,28 @@
+#pragma once
+// Warnings: what is allowed, but hardly ever meant.
+
+#include <functional>
+#include <set>
+#include <string>
+
+namespace mixtape {
+
+// Tells the innermost OnWarning of this thread, or else stderr: each of them once for each text.
+void warn(const std::string& text);
+
+// While one is alive, this thread's warnings go to `tell`.
+class OnWarning {
+ public:
+  explicit OnWarning(std::function<void(const std::string&)> tell);
+  ~OnWarning();
+  OnWarning(const OnWarning&) = delete;
+  OnWarning& operator=(const OnWarning&) = delete;
+
+ private:
+  friend void warn(const std::string& text);
+  const std::function<void(const std::string&)> tell_;
+  std::set<std::string> told_;
+  OnWarning* const outer_;
+};
+
+}  // namespace mixtape
