@@ -28,17 +28,23 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
     std::erase_if(copies_, [](const auto& entry) { return entry.second.source.expired(); });
     sweep_at_ = 64 + 2 * copies_.size();
   }
-  Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
-  if (copy.data && copy.version == leaf.version()) {
+  Tensor data = leaf.shadow();
+  if (data && data.dtype() == to) {
     ++stats.hits;
   } else {
-    ++stats.casts;
-    const NoGrad off;
-    copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
+    Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
+    if (copy.data && copy.version == leaf.version()) {
+      ++stats.hits;
+    } else {
+      ++stats.casts;
+      const NoGrad off;
+      copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
+    }
+    data = copy.data;
   }
   Layout layout = t.layout();
   layout.offset = t.offset() - begin;
-  const Tensor narrowed = copy.data.with_layout(layout);
+  const Tensor narrowed = data.with_layout(layout);
   if (grad_enabled()) {
     const Tensor* input = &t;
     const auto node = std::make_shared<SharedCast>(Call{shared_cast, {&input, 1}});

@@ -28,7 +28,8 @@ struct AutocastOptions {
 
 // Narrow copies of f32 leaves, each for one version of the bytes it was made from. They are data
 // without history, so it does not matter whether the first use was recorded; and a view of a leaf,
-// be it a transpose or a slice, is the same view of the leaf's copy.
+// be it a transpose or a slice, is the same view of the leaf's copy. Where an optimizer keeps the
+// copy (its `shadow`), there is nothing to cast.
 class CastCache {
  public:
   // t in dtype `to`, with the history of a cast of t. `leaf` is t, or what t is a view of.

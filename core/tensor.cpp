@@ -126,6 +126,7 @@ void Tensor::set_data(const Tensor& other) const {
         other.dtype());
   const Tensor g = grad();
   if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
+  if (impl().leaf) impl().leaf->shadow = {};
   const auto source = other.impl_;
   impl().storage = source->storage;
   impl().view = source->view;
@@ -142,6 +143,16 @@ const Tensor& Tensor::set_requires_grad(bool on) const {
 Leaf& Tensor::leaf() const {
   if (!impl().leaf) impl().leaf = std::make_shared<Leaf>();
   return *impl().leaf;
+}
+
+Tensor Tensor::shadow() const {
+  return impl().leaf && impl().leaf->shadow_version == version() ? impl().leaf->shadow : Tensor();
+}
+
+void Tensor::set_shadow(const Tensor& copy) const {
+  if (!copy && !impl().leaf) return;
+  leaf().shadow = copy;
+  leaf().shadow_version = version();
 }
 
 Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }

@@ -93,6 +93,10 @@ class Tensor {
   void set_grad(
       const Tensor& g) const;  // throws Error if shape or device differ; no tensor clears it
   Leaf& leaf() const;          // what this leaf keeps between steps; made on first use
+  // A narrow copy of the values that this leaf has now, or no tensor: a write to the leaf makes the
+  // copy a former one, unless the writer moved both and sets it again.
+  Tensor shadow() const;
+  void set_shadow(const Tensor& copy) const;
 
   // Sugar for the functions of the same name; defined in autograd.
   void backward() const;
@@ -132,6 +136,8 @@ struct Leaf {
   Tensor grad;
   std::shared_ptr<void> hooks;  // owned and read by autograd
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
+  Tensor shadow;
+  uint64_t shadow_version = 0;  // of the leaf when its shadow was written
 };
 
 // Refers to a tensor without keeping it alive.

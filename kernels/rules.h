@@ -9,7 +9,8 @@ namespace mixtape::kernels {
 // One parameter in a multi-tensor update. Dense. `state` are the optimizer's own buffers, f32 (f64
 // for an f64 parameter), all of the parameter's size; absent ones have no data. `steps` counts the
 // steps that were not skipped: one f32, which the update itself advances; absent if the rule has no
-// state. `shadow`, optional, is a narrow copy of an f32 parameter, written along with it.
+// state. `shadow`, optional, is a narrow copy of `param`, written along with it: either of the two
+// may be what the model calls its parameter.
 struct Update {
   static constexpr size_t max_states = 3;
 

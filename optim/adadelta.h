@@ -8,8 +8,9 @@ namespace mixtape::optim {
 struct AdadeltaOptions {
   double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // p -= lr d, d = sqrt(u + eps) / sqrt(v + eps) g, where u and v are running means of d^2 and g^2

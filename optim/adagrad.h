@@ -8,8 +8,9 @@ namespace mixtape::optim {
 struct AdagradOptions {
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // s += g^2, p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011). Semantics and

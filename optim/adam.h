@@ -10,8 +10,9 @@ struct AdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool amsgrad = false;  // divides by the largest mean square so far (Reddi et al. 2018)
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // Kingma & Ba 2015, algorithm 1. Semantics and names are those of torch.optim.Adam.
@@ -27,7 +28,10 @@ class Adam : public Optimizer {
 
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
-  bool amsgrad = false, maximize = false, multi_precision = false;  // as Adam's
+  bool amsgrad = false, maximize = false;  // as Adam's
+  // Of all optimizers (CommonOptions).
+  bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // Adam whose decay acts on the weights and not through the gradient (Loshchilov & Hutter 2019).

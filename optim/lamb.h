@@ -15,8 +15,9 @@ struct LambOptions {
   double min_norm = 0, max_norm = std::numeric_limits<double>::infinity();
   double min_trust = 0, max_trust = std::numeric_limits<double>::infinity();
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // p -= lr trust (r + weight_decay p), trust = |p| / |r + weight_decay p|, where r is Adam's step

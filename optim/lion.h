@@ -8,8 +8,9 @@ namespace mixtape::optim {
 struct LionOptions {
   double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p), then m = beta2 m + (1 - beta2) g (Chen

@@ -34,10 +34,10 @@ void Muon::add_group(std::vector<Tensor> params, const MuonOptions& o) {
   append_group(std::move(params),
                std::make_unique<MuonRule>(kernels::MuonRule{o.lr, o.momentum, o.eps, o.weight_decay,
                                                             o.nesterov, o.match_adam, o.maximize}),
-               o.multi_precision);
+               o);
 }
 void Muon::add_group(std::vector<Tensor> params, const AdamWOptions& o) {
-  append_group(std::move(params), adam_rule(o), o.multi_precision);
+  append_group(std::move(params), adam_rule(o), o);
 }
 
 }  // namespace mixtape::optim

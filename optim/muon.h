@@ -13,8 +13,9 @@ struct MuonOptions {
   // Makes steps as large as Adam's, so that its rate and decay fit (Liu et al. 2025).
   bool match_adam = false;
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // p -= lr (sqrt(max(1, rows / columns)) U V^T + weight_decay p), where U S V^T is the running mean

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/op.h"
+#include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 
@@ -56,16 +57,22 @@ void Optimizer::each_slot(F f) const {
     for (const Slot& slot : group.slots) f(index++, slot, group);
 }
 
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  each_slot([](size_t, const Slot& slot, const Group& group) {
+    if (group.options.shadow) slot.param.set_shadow({});
+  });
+}
 
 void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
-                             bool multi_precision) {
+                             const CommonOptions& options) {
   const Scope scope(name());
+  check(!options.shadow || is_narrow(*options.shadow), "shadow is {}, not f16 or bf16",
+        options.shadow.value_or(f32));
   for (const Option& option : rule->options()) option.check_value(option.get());
   rule->check_options();
   check(!params.empty(), "no parameters to optimize");
   std::vector<Tensor> known = this->params();
-  Group group{std::move(rule), {}, multi_precision};
+  Group group{std::move(rule), {}, options};
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is no tensor", index);
@@ -100,8 +107,7 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
-// Makes state that is missing, and drops what the options no longer need. A master copy is read
-// again after anyone else wrote the parameter.
+// Makes state that is missing, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const DType dtype = wide(p.dtype());
@@ -123,9 +129,31 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
     slot.steps = {};
   else if (!slot.steps)
     slot.steps = filled({}, 0, f32, p.device());
-  if (group.multi_precision && is_narrow(p.dtype()) &&
-      (!slot.master || slot.version != p.version()))
-    slot.master = dense_copy(p, f32, p.device());
+  prepare_narrow(slot, group);
+}
+
+// The other of a parameter and its copy: an f32 master, or a narrow shadow. It is read again after
+// anyone else wrote the parameter, so that a step which is skipped leaves the two in agreement.
+void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
+  const Tensor& p = slot.param;
+  if (is_narrow(p.dtype())) {
+    if (!slot.master && group.options.multi_precision) {
+      slot.master = dense_copy(p, f32, p.device());
+    } else if (!slot.master) {
+      warn(
+          fmt::format("{}: {} parameters without multi_precision lose updates below their "
+                      "precision: let the optimizer keep f32 copies with "
+                      "{{.multi_precision = true}}",
+                      name(), p.dtype()));
+    } else if (slot.version != p.version()) {
+      kernels::Launch launch(p.device());
+      kernels::convert(launch, p, slot.master);
+    }
+  } else if (group.keeps_shadow(slot)) {
+    const bool is_copy = p.shadow() && p.shadow().dtype() == *group.options.shadow;
+    if (!is_copy || !p.leaf().shadow.is_unique())  // what a live graph saved is not written over
+      p.set_shadow(dense_copy(p, *group.options.shadow, p.device()));
+  }
 }
 
 void Optimizer::step(const StepControl& control) {
@@ -150,7 +178,7 @@ void Optimizer::step(const StepControl& control) {
       kernels::Update& u = updates_.emplace_back();
       const bool uses_master = slot.master && is_narrow(p.dtype());
       u.param = uses_master ? slot.master : p;
-      if (uses_master) u.shadow = p;
+      u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.leaf().shadow : Tensor();
       u.grad = grad;
       for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
       u.steps = slot.steps;
@@ -162,8 +190,11 @@ void Optimizer::step(const StepControl& control) {
       if (slot.param.grad()) slot.param.storage()->bump_version();
   }
   for (Group& group : groups_)
-    for (Slot& slot : group.slots)
-      if (slot.param.grad()) slot.version = slot.param.version();
+    for (Slot& slot : group.slots) {
+      if (!slot.param.grad()) continue;
+      slot.version = slot.param.version();
+      if (group.keeps_shadow(slot)) slot.param.leaf().shadow_version = slot.version;
+    }
 }
 
 void Optimizer::zero_grad(bool set_to_none) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,18 @@
 #include "optim/state.h"
 
 namespace mixtape::optim {
+
+// Options that every optimizer has, beside those of its rule.
+struct CommonOptions {
+  // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision;
+  // f16 or bf16: keeps a copy in this dtype of each f32 parameter, which Autocast takes for its
+  // cast. It is made at the first step.
+  std::optional<DType> shadow;
+
+  template <class Options>
+  CommonOptions(const Options& o) : multi_precision(o.multi_precision), shadow(o.shadow) {}
+};
 
 class Optimizer {
  public:
@@ -31,7 +44,7 @@ class Optimizer {
 
   size_t groups() const { return groups_.size(); }
   // Whether narrow parameters of the group are updated through f32 copies.
-  bool multi_precision(size_t group) const { return groups_[group].multi_precision; }
+  bool multi_precision(size_t group) const { return groups_[group].options.multi_precision; }
   std::vector<Tensor> params() const;  // of all groups, in order
   std::vector<Tensor> params(size_t group) const;
 
@@ -56,7 +69,8 @@ class Optimizer {
   Optimizer() = default;
   // Throws Error unless all are float tensors that want a gradient, dense, new here, on one device,
   // and the rule's options are in range.
-  void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule, bool multi_precision);
+  void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
+                    const CommonOptions& options);
 
  private:
   struct Slot {
@@ -70,13 +84,15 @@ class Optimizer {
   struct Group {
     std::unique_ptr<Rule> rule;
     std::vector<Slot> slots;
-    bool multi_precision;
+    CommonOptions options;
+    bool keeps_shadow(const Slot& s) const { return options.shadow && s.param.dtype() == f32; }
   };
   // f(index over all groups, slot, group)
   template <class F>
   void each_slot(F f) const;
   Rule& rule(size_t group) const;
   void prepare(Slot& slot, size_t index, const Group& group);
+  void prepare_narrow(Slot& slot, const Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
 

@@ -9,8 +9,9 @@ struct RMSpropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, momentum = 0, weight_decay = 0;
   bool centered = false;  // divides by an estimate of the standard deviation instead
   bool maximize = false;
-  // Keeps an f32 copy of each f16 or bf16 parameter, updates that, and rounds it.
+  // Of all optimizers (CommonOptions).
   bool multi_precision = false;
+  std::optional<DType> shadow = {};
 };
 
 // v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps) (Hinton 2012; centered: Graves 2013).

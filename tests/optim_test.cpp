@@ -187,7 +187,7 @@ TEST(Optim, EveryRuleMovesMasterWeights) {
       Params wide;
       for (const Tensor& p : narrow)
         wide.push_back(from(to_vector(p), p.shape()).set_requires_grad());
-      const auto a = make(narrow, true), b = make(wide);
+      const auto a = make(narrow, {.multi_precision = true}), b = make(wide);
       for (uint32_t t = 1; t <= 3; ++t) {
         set_grads(narrow, t, dtype);
         for (size_t k = 0; k < narrow.size(); ++k)

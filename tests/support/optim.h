@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/format.h"
 #include "optim/optim.h"
@@ -91,13 +92,26 @@ inline StateDict snapshot(const StateDict& live) {
 
 using Params = std::vector<Tensor>;
 
+// The options that all optimizers share.
+struct Common {
+  bool multi_precision = false;
+  std::optional<DType> shadow = {};
+
+  template <class Options>
+  Options in(Options o) const {
+    o.multi_precision = multi_precision;
+    o.shadow = shadow;
+    return o;
+  }
+};
+
 // An optimizer with its options, for any parameters.
 class Problem {
  public:
-  using Make = std::function<std::unique_ptr<Optimizer>(const Params&, bool)>;
+  using Make = std::function<std::unique_ptr<Optimizer>(const Params&, const Common&)>;
   Problem(Make make) : make_(std::move(make)) {}
-  std::unique_ptr<Optimizer> operator()(const Params& p, bool multi_precision = false) const {
-    return make_(p, multi_precision);
+  std::unique_ptr<Optimizer> operator()(const Params& p, const Common& common = {}) const {
+    return make_(p, common);
   }
 
  private:
@@ -105,10 +119,8 @@ class Problem {
 };
 template <class O, class Options>
 Problem solve(Options options) {
-  return Problem([options](const Params& p, bool multi_precision) -> std::unique_ptr<Optimizer> {
-    Options o = options;
-    o.multi_precision = multi_precision;
-    return std::make_unique<O>(p, o);
+  return Problem([options](const Params& p, const Common& common) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<O>(p, common.in(options));
   });
 }
 inline Problem sgd(const SGDOptions& o = {}) { return solve<SGD>(o); }
@@ -120,12 +132,11 @@ inline Problem adadelta(const AdadeltaOptions& o = {}) { return solve<Adadelta>(
 inline Problem lion(const LionOptions& o = {}) { return solve<Lion>(o); }
 inline Problem lamb(const LambOptions& o = {}) { return solve<Lamb>(o); }
 inline Problem muon(const MuonOptions& o = {}) { return solve<Muon>(o); }
-inline std::unique_ptr<Optimizer> adamw_groups(const Params& p, bool multi_precision) {
-  auto opt = std::make_unique<AdamW>(
-      Params{p[0]},
-      AdamWOptions{.lr = 0.05, .weight_decay = 0.2, .multi_precision = multi_precision});
+inline std::unique_ptr<Optimizer> adamw_groups(const Params& p, const Common& common) {
+  auto opt = std::make_unique<AdamW>(Params{p[0]},
+                                     common.in(AdamWOptions{.lr = 0.05, .weight_decay = 0.2}));
   opt->add_group(Params(p.begin() + 1, p.end()),
-                 {.lr = 0.01, .weight_decay = 0, .multi_precision = multi_precision});
+                 common.in(AdamWOptions{.lr = 0.01, .weight_decay = 0}));
   return opt;
 }
 
