@@ -22,9 +22,11 @@ struct Update {
 
 // What every update reads from device memory, so that a step needs no word from the host.
 // f32 scalars, all optional: a set `skip` makes the kernel do nothing at all; gradients are
-// multiplied by `grad_scale` first (1/S times any clipping factor).
+// multiplied by `grad_scale` first (1/S times any clipping factor), and by `rescale`, which the
+// host knows.
 struct StepControl {
   View skip = {}, grad_scale = {};
+  double rescale = 1;
 };
 
 // In all rules, `maximize` negates the gradients.

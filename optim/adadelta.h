@@ -9,8 +9,9 @@ struct AdadeltaOptions {
   double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // p -= lr d, d = sqrt(u + eps) / sqrt(v + eps) g, where u and v are running means of d^2 and g^2

@@ -11,8 +11,9 @@ struct AdamOptions {
   bool amsgrad = false;  // divides by the largest mean square so far (Reddi et al. 2018)
   bool maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // Kingma & Ba 2015, algorithm 1. Semantics and names are those of torch.optim.Adam.
@@ -30,8 +31,9 @@ struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
   bool amsgrad = false, maximize = false;  // as Adam's
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // Adam whose decay acts on the weights and not through the gradient (Loshchilov & Hutter 2019).

@@ -16,8 +16,9 @@ struct LambOptions {
   double min_trust = 0, max_trust = std::numeric_limits<double>::infinity();
   bool maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // p -= lr trust (r + weight_decay p), trust = |p| / |r + weight_decay p|, where r is Adam's step

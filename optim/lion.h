@@ -9,8 +9,9 @@ struct LionOptions {
   double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p), then m = beta2 m + (1 - beta2) g (Chen

@@ -14,8 +14,9 @@ struct MuonOptions {
   bool match_adam = false;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // p -= lr (sqrt(max(1, rows / columns)) U V^T + weight_decay p), where U S V^T is the running mean

@@ -68,6 +68,11 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
   const Scope scope(name());
   check(!options.shadow || is_narrow(*options.shadow), "shadow is {}, not f16 or bf16",
         options.shadow.value_or(f32));
+  check(!options.flat_master || options.multi_precision,
+        "flat_master is {} and multi_precision {}: without masters there are none to flatten",
+        options.flat_master, options.multi_precision);
+  check(std::isfinite(options.rescale_grad), "rescale_grad is {}, not a finite number",
+        options.rescale_grad);
   for (const Option& option : rule->options()) option.check_value(option.get());
   rule->check_options();
   check(!params.empty(), "no parameters to optimize");
@@ -156,6 +161,40 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
   }
 }
 
+// Lays the masters of a group end to end.
+void Optimizer::flatten_masters(Group& group) {
+  constexpr int64_t unit = 16;  // elements: what kernels read at once is aligned
+  const Device device = group.slots[0].param.device();
+  const auto room = [&](const Slot& slot) {
+    const Tensor& p = slot.param;
+    return is_narrow(p.dtype()) && p.device() == device ? (p.numel() + unit - 1) / unit * unit : 0;
+  };
+  int64_t size = 0;
+  const Tensor* first = nullptr;
+  bool done = true;
+  for (const Slot& slot : group.slots) {
+    if (room(slot) == 0) continue;
+    if (!first) first = &slot.master;
+    done = done && slot.master && slot.master.storage() == first->storage();
+    size += room(slot);
+  }
+  if (done) return;
+  const Tensor flat = filled({size}, 0, f32, device);
+  kernels::Launch launch(device);
+  int64_t begin = 0;
+  for (Slot& slot : group.slots) {
+    if (room(slot) == 0) continue;
+    const Tensor& p = slot.param;
+    Layout layout(p.shape());
+    layout.offset = begin;
+    const Tensor master = flat.with_layout(layout);
+    kernels::convert(launch, slot.master && slot.version == p.version() ? slot.master : p, master);
+    slot.master = master;
+    slot.version = p.version();
+    begin += room(slot);
+  }
+}
+
 void Optimizer::step(const StepControl& control) {
   const Scope scope(name());
   check_control(control.skip, "skip");
@@ -164,6 +203,7 @@ void Optimizer::step(const StepControl& control) {
   for (Group& group : groups_) {
     updates_.clear();
     const Device device = group.slots[0].param.device();
+    if (group.options.flat_master) flatten_masters(group);
     for (Slot& slot : group.slots) {
       const Tensor& p = slot.param;
       const size_t i = index++;
@@ -185,7 +225,9 @@ void Optimizer::step(const StepControl& control) {
     }
     if (updates_.empty()) continue;
     kernels::Launch launch(device);
-    group.rule->update(launch, updates_, control);
+    StepControl rescaled = control;
+    rescaled.rescale *= group.options.rescale_grad;
+    group.rule->update(launch, updates_, rescaled);
     for (const Slot& slot : group.slots)
       if (slot.param.grad()) slot.param.storage()->bump_version();
   }

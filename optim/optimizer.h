@@ -20,12 +20,18 @@ namespace mixtape::optim {
 struct CommonOptions {
   // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
   bool multi_precision;
+  bool flat_master;  // the masters of a group lie in one vector
   // f16 or bf16: keeps a copy in this dtype of each f32 parameter, which Autocast takes for its
   // cast. It is made at the first step.
   std::optional<DType> shadow;
+  double rescale_grad;  // multiplies the gradients
 
   template <class Options>
-  CommonOptions(const Options& o) : multi_precision(o.multi_precision), shadow(o.shadow) {}
+  CommonOptions(const Options& o)
+      : multi_precision(o.multi_precision),
+        flat_master(o.flat_master),
+        shadow(o.shadow),
+        rescale_grad(o.rescale_grad) {}
 };
 
 class Optimizer {
@@ -45,6 +51,7 @@ class Optimizer {
   size_t groups() const { return groups_.size(); }
   // Whether narrow parameters of the group are updated through f32 copies.
   bool multi_precision(size_t group) const { return groups_[group].options.multi_precision; }
+  double rescale_grad(size_t group) const { return groups_[group].options.rescale_grad; }
   std::vector<Tensor> params() const;  // of all groups, in order
   std::vector<Tensor> params(size_t group) const;
 
@@ -93,6 +100,7 @@ class Optimizer {
   Rule& rule(size_t group) const;
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_narrow(Slot& slot, const Group& group);
+  static void flatten_masters(Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
 

@@ -9,8 +9,9 @@ struct SGDOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false, maximize = false;
   // Of all optimizers (CommonOptions).
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 };
 
 // buf = momentum buf + (1 - dampening) g, the first time g; p -= lr buf, where g includes

@@ -58,7 +58,8 @@ inline bool is_skipped(const StepControl& control) { return read_scalar(control.
 template <class Rule, class F>
 void for_each_run(std::span<const Update> updates, const Chunks& chunks, const Rule& rule,
                   const StepControl& control, F f) {
-  const double scale = read_scalar(control.grad_scale, 1) * (rule.maximize ? -1 : 1);
+  const double scale =
+      read_scalar(control.grad_scale, 1) * control.rescale * (rule.maximize ? -1 : 1);
   chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
     const Update& u = updates[tensor];
     visit_chunk(u.param, begin, [&]<class P>(P* p, int64_t n) {

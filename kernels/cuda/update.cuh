@@ -20,16 +20,16 @@ struct Parameter {
 // StepControl for the device, with the rule's sign.
 struct Control {
   const float *skip, *grad_scale;
-  bool maximize;
+  double factor;
 
   Control(const StepControl& control, bool maximize)
       : skip(control.skip.as<const float>()),
         grad_scale(control.grad_scale.as<const float>()),
-        maximize(maximize) {}
+        factor(control.rescale * (maximize ? -1 : 1)) {}
   __device__ bool is_skipped() const { return skip && *skip != 0; }
   template <class T>
   __device__ T scale() const {  // of gradients
-    return T((grad_scale ? double(*grad_scale) : 1.0) * (maximize ? -1 : 1));
+    return T((grad_scale ? double(*grad_scale) : 1.0) * factor);
   }
 };
 

@@ -94,13 +94,16 @@ using Params = std::vector<Tensor>;
 
 // The options that all optimizers share.
 struct Common {
-  bool multi_precision = false;
+  bool multi_precision = false, flat_master = false;
   std::optional<DType> shadow = {};
+  double rescale_grad = 1;
 
   template <class Options>
   Options in(Options o) const {
     o.multi_precision = multi_precision;
+    o.flat_master = flat_master;
     o.shadow = shadow;
+    o.rescale_grad = rescale_grad;
     return o;
   }
 };
