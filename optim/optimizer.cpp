@@ -57,17 +57,40 @@ void Optimizer::each_slot(F f) const {
     for (const Slot& slot : group.slots) f(index++, slot, group);
 }
 
+// A parameter's shadow is what Autocast reads in place of a cast.
+static void check_shadow(std::optional<DType> dtype) {
+  check(!dtype || is_narrow(*dtype), "shadow is {}, not f16 or bf16", dtype.value_or(f32));
+}
+
 Optimizer::~Optimizer() {
   each_slot([](size_t, const Slot& slot, const Group& group) {
     if (group.options.shadow) slot.param.set_shadow({});
   });
 }
 
+void Optimizer::set_multi_precision(bool on, bool flat_master) {
+  check(on || !flat_master, "flat_master without multi_precision: there are no masters to flatten");
+  for (Group& group : groups_) {
+    group.options.multi_precision = on;
+    group.options.flat_master = flat_master;
+    if (!on)
+      for (Slot& slot : group.slots) slot.master = {};
+  }
+}
+
+void Optimizer::set_shadow(std::optional<DType> dtype) {
+  check_shadow(dtype);
+  for (Group& group : groups_) {
+    group.options.shadow = dtype;
+    if (!dtype)
+      for (const Slot& slot : group.slots) slot.param.set_shadow({});
+  }
+}
+
 void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
                              const CommonOptions& options) {
   const Scope scope(name());
-  check(!options.shadow || is_narrow(*options.shadow), "shadow is {}, not f16 or bf16",
-        options.shadow.value_or(f32));
+  check_shadow(options.shadow);
   check(!options.flat_master || options.multi_precision,
         "flat_master is {} and multi_precision {}: without masters there are none to flatten",
         options.flat_master, options.multi_precision);

@@ -51,6 +51,9 @@ class Optimizer {
   size_t groups() const { return groups_.size(); }
   // Whether narrow parameters of the group are updated through f32 copies.
   bool multi_precision(size_t group) const { return groups_[group].options.multi_precision; }
+  // From the next step on, in all groups, as the options of the same names say.
+  void set_multi_precision(bool on, bool flat_master = false);
+  void set_shadow(std::optional<DType> dtype);  // throws Error if it is not f16 or bf16
   double rescale_grad(size_t group) const { return groups_[group].options.rescale_grad; }
   std::vector<Tensor> params() const;  // of all groups, in order
   std::vector<Tensor> params(size_t group) const;
