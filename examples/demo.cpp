@@ -27,6 +27,7 @@
 #include "train/data/digits.h"
 #include "train/data/idx.h"
 #include "train/data/loader.h"
+#include "train/interrupt.h"
 #include "train/plot.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
@@ -57,7 +58,6 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
-volatile std::sig_atomic_t interrupted = 0;
 struct Interrupted {};
 
 // What a run reads and writes. All that can be wrong with what the user asked for is found while it
@@ -203,7 +203,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
         if (++step % std::max<int64_t>(1, steps / curve_points) == 0)
           plot.add(mode, double(step), plotted.take());
         bar.step();
-        if (interrupted) throw Interrupted();
+        if (train::Interrupt::wished()) throw Interrupted();
       }
     }
     r.train_loss = epoch_loss.take();
@@ -353,10 +353,7 @@ int main(int argc, char** argv) {
     return complain(e.what(), 2);
   }
 
-  struct sigaction action = {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C does not wait for the step to end
-  sigaction(SIGINT, &action, nullptr);
+  const train::Interrupt interrupt;
   try {
     run(*job);
   } catch (const Interrupted&) {
