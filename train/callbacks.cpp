@@ -1,0 +1,150 @@
+#include "train/callbacks.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "io/file.h"
+#include "train/learner.h"
+
+namespace mixtape::train {
+namespace {
+
+Tensor number(double x) { return full({}, x, f64, Device::cpu()); }
+
+io::JsonFields fields(const Learner& l, const EpochRow& row) {
+  io::JsonFields all = {
+      {"epoch", row.epoch}, {"train_loss", row.train_loss}, {"valid_loss", row.valid_loss}};
+  for (size_t i = 0; i < row.metrics.size(); ++i)
+    all.emplace_back(l.metrics[i].name, row.metrics[i]);
+  all.emplace_back("seconds", row.seconds);
+  return all;
+}
+
+}  // namespace
+
+bool Best::improved(const Learner& learner) {
+  const auto [value, higher] = learner.score(monitor_);
+  if (std::isnan(value)) return false;
+  if (value_ && (higher ? value <= *value_ + min_delta_ : value >= *value_ - min_delta_))
+    return false;
+  value_ = value;
+  return true;
+}
+
+optim::StateDict Best::state_dict() const {
+  if (!value_) return {};
+  return {{"best", number(*value_)}};
+}
+
+void Best::load_state_dict(const optim::StateDict& dict) {
+  optim::StateReader reader(dict);
+  value_.reset();
+  if (reader.find("best")) value_ = reader.number("best");
+}
+
+EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
+    : options_(options), best_(options.monitor, options.min_delta) {
+  check(options.patience >= 1, "a patience of {} epochs", options.patience);
+}
+
+void EarlyStopping::on_train_begin(Learner& learner) {
+  if (learner.state.epoch > 0 || learner.state.batch > 0) return;  // resumed
+  best_ = Best(options_.monitor, options_.min_delta);
+  waited_ = 0;
+}
+
+void EarlyStopping::on_epoch_end(Learner& learner) {
+  waited_ = best_.improved(learner) ? 0 : waited_ + 1;
+  if (waited_ >= options_.patience) learner.stop();
+}
+
+optim::StateDict EarlyStopping::state_dict() const {
+  optim::StateDict all = best_.state_dict();
+  all.emplace_back("waited", number(double(waited_)));
+  return all;
+}
+
+void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
+  optim::StateReader reader(dict);
+  waited_ = int64_t(reader.number("waited"));
+  best_.load_state_dict(dict);
+}
+
+ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
+    : options_(options), folder_(options.folder), best_(options.monitor) {
+  check(options.every_steps >= 0, "a checkpoint every {} steps", options.every_steps);
+}
+
+void ModelCheckpoint::on_batch_end(Learner& l) {
+  if (!l.state.training) return;
+  const bool due = options_.every_steps > 0 && l.state.step % options_.every_steps == 0;
+  if (due || l.is_stopping()) l.save(folder_.path("last.ckpt"));
+}
+
+void ModelCheckpoint::on_epoch_end(Learner& l) {
+  const bool best = !options_.monitor.empty() && best_.improved(l);
+  l.save(folder_.path("last.ckpt"));
+  if (best) l.save(folder_.path("best.ckpt"));
+}
+
+void CsvLogger::on_epoch_end(Learner& l) {
+  // Written anew as a whole: short, and never half a row.
+  std::string text = "epoch,train_loss,valid_loss";
+  for (const Metric& m : l.metrics) text += "," + m.name;
+  text += ",seconds\n";
+  for (const EpochRow& row : l.history.epochs) {
+    text += fmt::format("{},{},{}", row.epoch, row.train_loss, row.valid_loss);
+    for (const double m : row.metrics) text += fmt::format(",{}", m);
+    text += fmt::format(",{:.3f}\n", row.seconds);
+  }
+  io::write_file(path_, text);
+}
+
+JsonlLogger::JsonlLogger(const std::string& path, bool steps) : log_(path), steps_(steps) {}
+
+void JsonlLogger::on_epoch_end(Learner& l) {
+  if (steps_)
+    for (; written_ < l.history.steps.size(); ++written_) {
+      const StepRow& r = l.history.steps[written_];
+      log_.write({{"step", r.step},
+                  {"loss", r.loss},
+                  {"lr", r.lr},
+                  {"scale", r.scale},
+                  {"skipped", r.skipped}});
+    }
+  log_.write(fields(l, l.history.epochs.back()));
+}
+
+GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) {
+  check(batches >= 1, "gradients of {} batches", batches);
+}
+
+void GradientAccumulation::on_backward_begin(Learner& l) {
+  // The last group of an epoch may be smaller.
+  const int64_t first = l.state.batch / batches_ * batches_;
+  const int64_t group = std::min(batches_, l.state.batches - first);
+  l.state.objective = l.state.objective / double(group);
+}
+
+void GradientAccumulation::on_backward_end(Learner& l) {
+  const int64_t done = l.state.batch + 1;
+  if (done % batches_ != 0 && done != l.state.batches) l.skip();
+}
+
+GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
+  check(max_norm > 0, "gradients clipped to a norm of {}", max_norm);
+}
+
+void GradientClip::on_train_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
+
+void TerminateOnNan::on_batch_end(Learner& l) {
+  const double loss = l.history.last_loss();
+  check(!l.state.training || l.history.steps.empty() || std::isfinite(loss),
+        "the loss of step {} is {}", l.history.steps.empty() ? 0 : l.history.steps.back().step,
+        loss);
+}
+
+}  // namespace mixtape::train

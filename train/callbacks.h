@@ -1,0 +1,127 @@
+#pragma once
+// The callbacks that most trainings need.
+//
+//   learner.add(std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 5}));
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/jsonl.h"
+#include "train/callback.h"
+#include "train/run_folder.h"
+
+namespace mixtape::train {
+
+// A number of the table, and whether it got better. The first always did; NaN never does.
+class Best {
+ public:
+  explicit Best(std::string monitor, double min_delta = 0)
+      : monitor_(std::move(monitor)), min_delta_(min_delta) {}
+  bool improved(const Learner& learner);  // throws Error as Learner::score does
+  double value() const { return value_.value(); }
+  optim::StateDict state_dict() const;
+  void load_state_dict(const optim::StateDict& dict);
+
+ private:
+  std::string monitor_;
+  double min_delta_;
+  std::optional<double> value_;
+};
+
+struct EarlyStoppingOptions {
+  std::string monitor = "valid_loss";
+  int64_t patience = 3;  // epochs without improvement until training ends
+  double min_delta = 0;  // what counts as one
+};
+class EarlyStopping : public Callback {
+ public:
+  explicit EarlyStopping(const EarlyStoppingOptions& options = {});
+  void on_train_begin(Learner& learner) override;
+  void on_epoch_end(Learner& learner) override;
+  optim::StateDict state_dict() const override;
+  void load_state_dict(const optim::StateDict& dict) override;
+
+ private:
+  const EarlyStoppingOptions options_;
+  Best best_;
+  int64_t waited_ = 0;
+};
+
+struct ModelCheckpointOptions {
+  std::string folder;                  // for last.ckpt and best.ckpt
+  std::string monitor = "valid_loss";  // what best.ckpt is best in; none if empty
+  int64_t every_steps = 0;             // last.ckpt after so many batches, too
+};
+// Writes last.ckpt after each epoch and when training ends early, by Ctrl-C say, and best.ckpt
+// whenever there was none better. Learner::load and FitOptions::resume read them.
+class ModelCheckpoint : public Callback {
+ public:
+  explicit ModelCheckpoint(const ModelCheckpointOptions& options);
+  int order() const override { return 100; }  // after all that it is to save
+  void on_batch_end(Learner& learner) override;
+  void on_epoch_end(Learner& learner) override;
+  optim::StateDict state_dict() const override { return best_.state_dict(); }
+  void load_state_dict(const optim::StateDict& dict) override { best_.load_state_dict(dict); }
+
+ private:
+  const ModelCheckpointOptions options_;
+  const RunFolder folder_;
+  Best best_;
+};
+
+// A row per epoch: epoch, train_loss, valid_loss, metrics, seconds. The file of an earlier run is
+// replaced, but not by a fit that resumes.
+class CsvLogger : public Callback {
+ public:
+  explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  void on_epoch_end(Learner& learner) override;
+
+ private:
+  const std::string path_;
+};
+
+// A line of JSON per epoch, and with `steps` per step.
+class JsonlLogger : public Callback {
+ public:
+  explicit JsonlLogger(const std::string& path, bool steps = false);
+  void on_epoch_end(Learner& learner) override;
+
+ private:
+  io::JsonLines log_;
+  const bool steps_;
+  size_t written_ = 0;  // of history.steps
+};
+
+// The optimizer steps after so many batches, and at the end of an epoch; gradients are those of the
+// mean loss over them.
+class GradientAccumulation : public Callback {
+ public:
+  explicit GradientAccumulation(int64_t batches);
+  int order() const override { return -20; }  // before the scale and the step
+  void on_backward_begin(Learner& learner) override;
+  void on_backward_end(Learner& learner) override;
+  int64_t batches_per_step() const override { return batches_; }
+
+ private:
+  const int64_t batches_;
+};
+
+// Limits the norm of all gradients, in the step's own kernel.
+class GradientClip : public Callback {
+ public:
+  explicit GradientClip(double max_norm);
+  void on_train_begin(Learner& learner) override;
+
+ private:
+  const double max_norm_;
+};
+
+// Ends a training whose loss is NaN or infinite, with an Error. It learns of the loss when that has
+// arrived from the device, perhaps some steps late.
+class TerminateOnNan : public Callback {
+ public:
+  void on_batch_end(Learner& learner) override;
+};
+
+}  // namespace mixtape::train

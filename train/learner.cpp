@@ -1,0 +1,396 @@
+#include "train/learner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <tuple>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "nn/summary.h"
+#include "optim/adam.h"
+#include "optim/cosine.h"
+#include "train/interrupt.h"
+#include "train/progress.h"
+
+namespace mixtape::train {
+namespace {
+
+OptimizerMaker adamw() {
+  return [](std::vector<Tensor> params) { return optim::AdamW(std::move(params)); };
+}
+
+// While one is alive the module evaluates; then it is as it was.
+class Evaluating {
+ public:
+  explicit Evaluating(nn::ModuleBase& m) : module_(m), trained_(m.is_training()) { m.eval(); }
+  ~Evaluating() { module_.train(trained_); }
+  Evaluating(const Evaluating&) = delete;
+
+ private:
+  nn::ModuleBase& module_;
+  const bool trained_;
+};
+
+// sum + the loss of n examples, in f64 and on the loss's device.
+void add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
+  const NoGrad off;
+  const Tensor of_batch = mean.detach().to(f64) * double(n);
+  sum = sum ? sum + of_batch : of_batch;
+}
+
+// The rate at which the loss falls fastest as the rate's logarithm grows.
+double steepest(const LrFind& f) {
+  double slope = 0, lr = f.lr.empty() ? NAN : f.lr.front();
+  for (size_t i = 1; i + 1 < f.lr.size(); ++i)
+    if (f.loss[i + 1] - f.loss[i - 1] < slope) {
+      slope = f.loss[i + 1] - f.loss[i - 1];
+      lr = f.lr[i];
+    }
+  return lr;
+}
+
+double now() {
+  const auto t = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(t).count();
+}
+
+}  // namespace
+
+Tensor default_loss(const Tensor& output, const Tensor& target) {
+  return is_float(target.dtype()) ? mse_loss(output, target) : cross_entropy(output, target);
+}
+
+Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
+    : data(std::move(loaders)),
+      model_(std::move(model)),
+      make_optimizer_(adamw()),
+      device_(options.device) {
+  device_.require();
+  model_.module->to(device_);
+  compile(options);
+}
+
+Learner::~Learner() = default;
+
+void Learner::compile(const LearnerOptions& options) {
+  check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
+        device_);
+  loss = options.loss;
+  if (options.optimizer) make_optimizer_ = *options.optimizer;
+  optimizer = make_optimizer_(model_.module->parameters());
+  metrics = options.metrics;
+  callbacks_.clear();
+  for (const auto& callback : options.callbacks) add(callback);
+  out_ = options.out;
+  progress_ = options.progress;
+  if (precision_) use(precision_);
+}
+
+void Learner::add(std::shared_ptr<Callback> callback) {
+  check(callback != nullptr, "a callback that is null");
+  const auto place = std::ranges::upper_bound(callbacks_, callback->order(), {},
+                                              [](const auto& c) { return c->order(); });
+  callbacks_.insert(place, std::move(callback));
+}
+
+void Learner::use(std::shared_ptr<MixedPrecision> precision) {
+  if (precision_) {
+    std::erase(callbacks_, precision_);
+    if (precision_ != precision) precision_->end(*this);
+  }
+  precision_ = std::move(precision);
+  precision_->begin(*this);
+  add(precision_);
+}
+
+Learner& Learner::to_fp16(const AmpOptions& options) {
+  use(std::make_shared<MixedPrecision>(options));
+  return *this;
+}
+Learner& Learner::to_fp16(const MasterOptions& options) {
+  use(std::make_shared<MixedPrecision>(options));
+  return *this;
+}
+Learner& Learner::to_bf16() { return to_fp16(AmpOptions{.amp_mode = bf16}); }
+Learner& Learner::to_fp32() { return to_fp16(AmpOptions{.enabled = false}); }
+
+bool Learner::each(Moment moment) {
+  skipping_ = false;
+  // By index: a callback may add others.
+  for (size_t i = 0; i < callbacks_.size() && !skipping_; ++i) (*callbacks_[i].*moment)(*this);
+  return !std::exchange(skipping_, false);
+}
+
+void Learner::fit(int64_t epochs, const FitOptions& options) {
+  check(data.train.has_value(), "fit without training data");
+  check(epochs >= 0, "{} epochs", epochs);
+  const DefaultDevice here(device_);
+  const Interrupt interrupt;
+  state.epoch = state.batch = 0;
+  state.epochs = epochs;
+  state.batches = data.train->batches();
+  check(state.batches > 0, "the training data has {} examples, which make no batch",
+        data.train->examples());
+  stopping_ = false;
+  if (options.lr) optimizer->set_lr(*options.lr);
+  int64_t per_step = 1;
+  for (const auto& c : callbacks_) per_step = std::max(per_step, c->batches_per_step());
+  schedule =
+      options.schedule
+          ? options.schedule(*optimizer, epochs * ((state.batches + per_step - 1) / per_step))
+          : nullptr;
+  if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
+
+  print_header();
+  try {
+    each(&Callback::on_train_begin);
+    while (state.epoch < epochs && !stopping_) run_epoch();
+  } catch (...) {
+    each(&Callback::on_train_end);
+    throw;
+  }
+  each(&Callback::on_train_end);
+}
+
+void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
+  check(!options.schedule, "fit_one_cycle makes its own schedule");
+  options.schedule = [max_lr](optim::Optimizer& opt, int64_t steps) {
+    return std::make_unique<optim::OneCycle>(
+        opt, optim::OneCycleOptions{.max_lr = max_lr, .total_steps = steps});
+  };
+  fit(epochs, options);
+}
+
+void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
+  const TensorDataset all(x, y);
+  const double part = o.validation_split;
+  check(part >= 0 && part < 1, "a validation split of {}", part);
+  const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
+  data.train.emplace(
+      all.rows(0, train),
+      DataLoaderOptions{.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
+  data.valid.reset();
+  if (part > 0)
+    data.valid.emplace(all.rows(train, all.size()), DataLoaderOptions{.batch_size = o.batch_size});
+  fit(o.epochs);
+}
+
+Scores Learner::evaluate(const Tensor& x, const Tensor& y, int64_t batch_size) {
+  DataLoader loader(TensorDataset(x, y), {.batch_size = batch_size});
+  return validate(loader);
+}
+
+void Learner::run_epoch() {
+  const double start = now();
+  if (state.batch == 0) loss_sum_ = {}, examples_ = 0;
+  model_.module->train();
+  state.training = true;
+  bool whole = each(&Callback::on_epoch_begin);
+  if (whole) {
+    std::optional<Progress> bar;
+    if (progress_)
+      bar.emplace(fmt::format("epoch {}/{}", state.epoch + 1, state.epochs), state.batches,
+                  [&] { return fmt::format("loss {:.4f}", history.last_loss()); });
+    for (const Batch& batch : *data.train) {  // after resume(), those that are left
+      train_batch(batch);
+      if (bar) bar->step();
+      if (stopping_ && state.batch < state.batches) return;  // in the middle
+    }
+  }
+  history.settle();
+  EpochRow row{state.epoch, examples_ ? loss_sum_.item() / double(examples_) : NAN, NAN, {}, 0};
+  if (data.valid) {
+    const Scores scores = validate();
+    row.valid_loss = scores.loss;
+    row.metrics = scores.metrics;
+  }
+  row.seconds = now() - start;
+  history.epochs.push_back(row);
+  print_row(row);
+  ++state.epoch;
+  state.batch = 0;
+  each(&Callback::on_epoch_end);
+}
+
+bool Learner::run(const Batch& batch) {
+  state.x = batch.x.to(device_);
+  state.y = batch.y ? batch.y.to(device_) : Tensor();
+  state.output = state.loss = state.objective = {};
+  if (!each(&Callback::on_batch_begin)) return false;
+  std::optional<amp::Autocast> region;
+  if (autocast) region.emplace(*autocast);
+  state.output = model_.call(state.x);
+  if (!each(&Callback::on_loss_begin)) return false;
+  if (state.y) state.loss = loss(state.output, state.y);
+  return true;
+}
+
+void Learner::train_batch(const Batch& batch) {
+  state.training = true;
+  if (run(batch)) {
+    check(bool(state.loss), "a batch without targets to train on");
+    state.objective = state.loss;
+    if (each(&Callback::on_backward_begin)) {
+      state.objective.backward();
+      if (each(&Callback::on_backward_end) && each(&Callback::on_step_begin)) step();
+    }
+    state.output = state.output.detach();
+    state.loss = state.loss.detach();
+    state.objective = {};
+    add_loss(loss_sum_, state.loss, batch.x.size(0));
+    examples_ += batch.x.size(0);
+  }
+  ++state.batch;
+  ++state.step;
+  if (Interrupt::wished()) stop();
+  each(&Callback::on_batch_end);
+}
+
+void Learner::step() {
+  const double lr = optimizer->lr();
+  state.result = scaler.step(*optimizer, step_options);
+  if (schedule) schedule->step(state.result);
+  history.add(state.step, state.loss, lr, scaler, state.result);
+  each(&Callback::on_step_end);
+  optimizer->zero_grad();
+}
+
+Scores Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
+  const NoGrad off;
+  const DefaultDevice here(device_);
+  const Evaluating evaluating(*model_.module);
+  const auto before = state;
+  state.training = false;
+  state.batch = 0;
+  state.batches = loader.batches();
+  each(&Callback::on_valid_begin);
+  Tensor sum;
+  int64_t examples = 0;
+  for (const Batch& batch : loader) {
+    if (run(batch)) {
+      add_loss(sum, state.loss, batch.x.size(0));
+      examples += batch.x.size(0);
+      for (Total& total : totals) total.add(state.output, state.y);
+    }
+    ++state.batch;
+    each(&Callback::on_batch_end);
+  }
+  each(&Callback::on_valid_end);
+  state = before;
+  Scores scores{sum ? sum.item() / double(examples) : NAN, {}};
+  for (const Total& total : totals) scores.metrics.push_back(total.value());
+  return scores;
+}
+
+Scores Learner::validate(DataLoader& loader) {
+  std::vector<Total> totals(metrics.begin(), metrics.end());
+  return run_validation(loader, totals);
+}
+
+Scores Learner::validate() {
+  check(data.valid.has_value(), "validate without validation data");
+  return validate(*data.valid);
+}
+
+Tensor Learner::total(
+    const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic) {
+  check(data.valid.has_value(), "a total without validation data");
+  std::vector<Total> totals{Total({"", statistic, {}})};
+  run_validation(*data.valid, totals);
+  return totals[0].sum().to(Device::cpu());
+}
+
+Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
+  check(batch_size > 0, "batches of {}", batch_size);
+  const NoGrad off;
+  const DefaultDevice here(device_);
+  const Evaluating evaluating(*model_.module);
+  const auto before = state;
+  state.training = false;
+  std::vector<Tensor> outputs;
+  const int64_t n = x.size(0);
+  for (int64_t i = 0; i < n; i += batch_size) {
+    check(run({narrow(x, 0, i, std::min(batch_size, n - i)), {}}),
+          "a callback skipped a batch of a prediction");
+    outputs.push_back(is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output);
+  }
+  state = before;
+  check(!outputs.empty(), "predictions for no examples");
+  return cat(outputs);
+}
+
+LrFind Learner::lr_find(const LrFindOptions& o) {
+  check(data.train.has_value(), "lr_find without training data");
+  check(0 < o.start && o.start < o.end, "rates from {} to {}", o.start, o.end);
+  check(o.steps >= 2, "{} steps", o.steps);
+  const DefaultDevice here(device_);
+  const io::NamedTensors before = state_dict();
+  io::NamedTensors copies;
+  for (const auto& [name, tensor] : before) copies.emplace_back(name, tensor.clone());
+  schedule = nullptr;
+  const auto place = std::tuple(state, loss_sum_, examples_);
+  LrFind found;
+  double average = 0, best = 0;
+  constexpr double keep = 0.98;  // of the running mean
+  model_.module->train();
+  for (int64_t i = 0; i < o.steps;) {
+    for (const Batch& batch : *data.train) {
+      const double lr = o.start * std::pow(o.end / o.start, double(i) / double(o.steps - 1));
+      optimizer->set_lr(lr);
+      train_batch(batch);
+      average = keep * average + (1 - keep) * state.loss.item();
+      const double smooth = average / (1 - std::pow(keep, double(++i)));
+      if (i == 1 || smooth < best) best = smooth;
+      if (!std::isfinite(smooth) || smooth > o.stop_factor * best) i = o.steps;
+      if (i == o.steps) break;
+      found.lr.push_back(lr);
+      found.loss.push_back(smooth);
+    }
+  }
+  load_state_dict(copies);
+  std::tie(state, loss_sum_, examples_) = place;
+  found.suggested = steepest(found);
+  return found;
+}
+
+std::string Learner::summary() {
+  check(data.train.has_value(), "summary without training data: nn::summary takes inputs");
+  const Tensor x = data.train->batch(0).x;
+  return nn::summary_of(*model_.module, [&] { predict(x, x.size(0)); });
+}
+
+Learner::Score Learner::score(std::string_view name) const {
+  check(!history.epochs.empty(), "\"{}\" before the end of an epoch", name);
+  const EpochRow& row = history.epochs.back();
+  if (name == "train_loss") return {row.train_loss, false};
+  if (name == "valid_loss") return {row.valid_loss, false};
+  std::string names = "train_loss, valid_loss";
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    if (metrics[i].name == name) return {row.metrics.at(i), metrics[i].higher_is_better};
+    names += ", " + metrics[i].name;
+  }
+  fail("no number is called \"{}\"; there are {}", name, names);
+}
+
+void Learner::print_header() const {
+  if (!out_) return;
+  fmt::print(out_, "{:<8}{:>12}{:>12}", "epoch", "train_loss", "valid_loss");
+  for (const Metric& m : metrics) fmt::print(out_, "{:>12}", m.name);
+  fmt::print(out_, "{:>9}\n", "time");
+  std::fflush(out_);
+}
+
+void Learner::print_row(const EpochRow& row) const {
+  if (!out_) return;
+  fmt::print(out_, "{:<8}{:>12.6f}{:>12.6f}", row.epoch, row.train_loss, row.valid_loss);
+  for (const double m : row.metrics) fmt::print(out_, "{:>12.6f}", m);
+  const auto seconds = int64_t(row.seconds + 0.5);
+  fmt::print(out_, "{:>9}\n", fmt::format("{:02}:{:02}", seconds / 60, seconds % 60));
+  std::fflush(out_);
+}
+
+}  // namespace mixtape::train

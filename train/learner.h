@@ -1,0 +1,236 @@
+#pragma once
+// Learner: a model, its data, a loss and an optimizer, and the loop that brings them together. What
+// else should happen during a training is a Callback.
+//
+//   Learner learner({train, valid}, simple_cnn({1, 16, 16, 10}), {.metrics = {accuracy}});
+//   learner.to_fp16().fit_one_cycle(1, 3e-3);
+
+#include <concepts>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amp/autocast.h"
+#include "amp/scaler.h"
+#include "io/safetensors.h"
+#include "nn/sequential.h"
+#include "optim/schedule.h"
+#include "train/callback.h"
+#include "train/data/loader.h"
+#include "train/history.h"
+#include "train/metric.h"
+#include "train/mixed_precision.h"
+
+namespace mixtape::train {
+
+struct Loaders {
+  std::optional<DataLoader> train, valid;
+};
+
+// Makes an optimizer for parameters, by value: [](auto params) { return optim::SGD(params); }
+class OptimizerMaker {
+ public:
+  template <class F>
+  requires std::derived_from<std::invoke_result_t<F&, std::vector<Tensor>>, optim::Optimizer>
+  OptimizerMaker(F make)
+      : make_([make = std::move(make)](std::vector<Tensor> params) mutable {
+          using O = std::invoke_result_t<F&, std::vector<Tensor>>;
+          return std::unique_ptr<optim::Optimizer>(std::make_unique<O>(make(std::move(params))));
+        }) {}
+  std::unique_ptr<optim::Optimizer> operator()(std::vector<Tensor> params) const {
+    return make_(std::move(params));
+  }
+
+ private:
+  std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make_;
+};
+
+using LossFunction = std::function<Tensor(const Tensor& output, const Tensor& target)>;
+// cross_entropy for whole numbers, the mean squared error for others.
+Tensor default_loss(const Tensor& output, const Tensor& target);
+
+// Makes a schedule for so many steps of the optimizer.
+using ScheduleMaker =
+    std::function<std::unique_ptr<optim::Schedule>(optim::Optimizer&, int64_t total_steps)>;
+
+struct LearnerOptions {
+  LossFunction loss = default_loss;
+  std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
+  std::vector<Metric> metrics = {};              // of the validation data
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  Device device = Device::cpu();  // where the model is put and batches go
+  std::FILE* out = stdout;        // for the table of epochs; null: none
+  bool progress = true;           // a bar on stderr while an epoch runs
+};
+
+struct FitOptions {
+  std::optional<double> lr = {};  // by default the optimizer's
+  ScheduleMaker schedule = {};    // by default the rate stays
+  std::string resume = {};        // a checkpoint of this very fit, to be continued; none if empty
+};
+
+// Keras's names.
+struct FitArrays {
+  int64_t batch_size = 32, epochs = 1;
+  double validation_split = 0;  // this part, from the end, validates
+  bool shuffle = true;
+  uint64_t seed = 0;
+};
+
+struct Scores {
+  double loss;
+  std::vector<double> metrics;
+};
+
+struct LrFindOptions {
+  double start = 1e-7, end = 10;
+  int64_t steps = 100;
+  double stop_factor = 4;  // ends when the smoothed loss is so many times its lowest
+};
+struct LrFind {
+  std::vector<double> lr, loss;  // of each step; the loss is smoothed
+  double suggested;              // where the loss falls fastest
+};
+
+class Learner {
+ public:
+  // A model that maps a tensor to a tensor. One given by name is referred to, and must outlive the
+  // learner; any other is kept.
+  template <class M>
+  requires nn::TensorModule<std::remove_cvref_t<M>> Learner(Loaders data, M&& model,
+                                                            const LearnerOptions& options = {})
+      : Learner(std::move(data), Model(std::forward<M>(model)), options) {}
+  // Without data: for fit(x, y).
+  template <class M>
+  requires nn::TensorModule<std::remove_cvref_t<M>>
+  explicit Learner(M&& model, const LearnerOptions& options = {})
+      : Learner({}, Model(std::forward<M>(model)), options) {}
+  ~Learner();
+  Learner(const Learner&) = delete;
+
+  // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays.
+  void compile(const LearnerOptions& options);
+  void add(std::shared_ptr<Callback> callback);
+
+  // How training is done from here on; each replaces what was chosen before. They change what
+  // Autocast, GradScaler and the model's dtype are, and no code of the loop.
+  Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
+  Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
+  Learner& to_bf16();
+  Learner& to_fp32();
+
+  // Trains for so many epochs and prints a row for each. Throws Error without training data.
+  void fit(int64_t epochs, const FitOptions& options = {});
+  void fit(int64_t epochs, double lr) { fit(epochs, FitOptions{.lr = lr}); }
+  void fit_one_cycle(int64_t epochs, double max_lr, FitOptions options = {});
+  void fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
+  // One batch, as fit does it. For loops of your own, such as those of two learners.
+  void train_batch(const Batch& batch);
+
+  Scores validate();  // on the validation data
+  Scores validate(DataLoader& data);
+  Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
+  // On the learner's device, and never narrower than f32.
+  Tensor predict(const Tensor& x, int64_t batch_size = 256);
+  // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
+  Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
+
+  // Trains with a rate that grows from step to step, until the loss explodes. Afterwards all is as
+  // before: weights, optimizer, random numbers, history.
+  LrFind lr_find(const LrFindOptions& options = {});
+  std::string summary();  // for the first batch's shape
+
+  // Everything that a training goes on from: model, optimizer, scaler, schedule, loaders,
+  // callbacks, random numbers, history and where in a fit it is. One safetensors file, written
+  // atomically; the model's tensors are there as "model.conv1.weight". Loading throws Error, and
+  // changes nothing, if the file does not fit; a fit goes on from it by FitOptions::resume.
+  void save(const std::string& path);
+  void load(const std::string& path);
+  io::NamedTensors state_dict();
+  void load_state_dict(const io::NamedTensors& dict, bool this_fit = false);
+
+  // For callbacks, which may change any of it.
+  struct TrainState {
+    int64_t epoch = 0, epochs = 0;   // of this fit
+    int64_t batch = 0, batches = 0;  // of this epoch
+    int64_t step = 0;                // batches since the learner was made
+    bool training = false;           // or validating
+    Tensor x, y, output;
+    Tensor loss, objective;  // what the loss function gave, and what backward starts from
+    amp::StepResult result;  // of the last step
+  } state;
+  Loaders data;
+  LossFunction loss;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<optim::Schedule> schedule;  // of this fit, or null
+  std::optional<amp::AutocastOptions> autocast;
+  amp::GradScaler scaler{{.enabled = false}};
+  amp::StepOptions step_options;
+  History history;
+  std::vector<Metric> metrics;
+
+  nn::ModuleBase& model() const { return *model_.module; }
+  Device device() const { return device_; }
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const { return callbacks_; }
+  // Of the last epoch, by name: "train_loss", "valid_loss" or a metric's. Throws Error that lists
+  // the names if there is no such number, or no epoch has ended.
+  struct Score {
+    double value;
+    bool higher_is_better;
+  };
+  Score score(std::string_view name) const;
+  void skip() { skipping_ = true; }
+  void stop() { stopping_ = true; }
+  bool is_stopping() const { return stopping_; }
+
+ private:
+  struct Model {
+    std::shared_ptr<void> owned;
+    nn::ModuleBase* module;
+    std::function<Tensor(const Tensor&)> call;
+
+    template <class M>
+    explicit Model(M&& model) {
+      using Plain = std::remove_cvref_t<M>;
+      Plain* held;
+      if constexpr (std::is_lvalue_reference_v<M>) {
+        held = &model;
+      } else {
+        auto kept = std::make_shared<Plain>(std::move(model));
+        held = kept.get();
+        owned = std::move(kept);
+      }
+      module = held;
+      call = [held](const Tensor& x) -> Tensor { return (*held)(x); };
+    }
+  };
+  Learner(Loaders data, Model model, const LearnerOptions& options);
+
+  using Moment = void (Callback::*)(Learner&);
+  bool each(Moment moment);  // whether to go on with what comes next
+  void run_epoch();
+  bool run(const Batch& batch);  // fills state up to the loss; false if a callback skipped that
+  void step();
+  void use(std::shared_ptr<MixedPrecision> precision);
+  Scores run_validation(DataLoader& loader, std::vector<Total>& totals);
+  void load(const std::string& path, bool this_fit);
+  void restore(const io::NamedTensors& dict, bool this_fit);
+  void print_header() const;
+  void print_row(const EpochRow& row) const;
+
+  Model model_;
+  OptimizerMaker make_optimizer_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  std::shared_ptr<MixedPrecision> precision_;
+  Device device_;
+  std::FILE* out_;
+  bool progress_, skipping_ = false, stopping_ = false;
+  // Of the running epoch: the sum of its losses and how many examples they are of.
+  Tensor loss_sum_;
+  int64_t examples_ = 0;
+};
+
+}  // namespace mixtape::train

@@ -1,0 +1,163 @@
+// What a learner saves: one flat list of named tensors, each part under a prefix of its own.
+#include <bit>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "train/learner.h"
+
+namespace mixtape::train {
+namespace {
+
+constexpr std::string_view format_name = "mixtape-training", format_version = "1";
+
+void append(io::NamedTensors& to, const std::string& prefix, const io::NamedTensors& part) {
+  for (const auto& [name, tensor] : part) to.emplace_back(prefix + name, tensor);
+}
+
+// Those under a prefix, without it.
+io::NamedTensors under(const io::NamedTensors& dict, std::string_view prefix) {
+  io::NamedTensors part;
+  for (const auto& [name, tensor] : dict)
+    if (name.starts_with(prefix)) part.emplace_back(name.substr(prefix.size()), tensor);
+  return part;
+}
+
+// Rows of numbers: f64 [rows, columns].
+Tensor table(const std::vector<std::vector<double>>& rows, int64_t columns) {
+  const Tensor t({int64_t(rows.size()), columns}, f64, Device::cpu());
+  double* at = t.data<double>();
+  for (const auto& row : rows) at = std::copy(row.begin(), row.end(), at);
+  return t;
+}
+Tensor number(double x) { return full({}, x, f64, Device::cpu()); }
+// All 64 bits of it.
+Tensor bits(uint64_t x) {
+  const Tensor t({}, i64, Device::cpu());
+  *t.data<int64_t>() = std::bit_cast<int64_t>(x);
+  return t;
+}
+uint64_t bits(const Tensor& t) { return std::bit_cast<uint64_t>(*t.data<int64_t>()); }
+
+std::string callback_prefix(size_t i) { return "callback." + std::to_string(i) + "."; }
+
+}  // namespace
+
+io::NamedTensors Learner::state_dict() {
+  history.settle();
+  io::NamedTensors all;
+  append(all, "model.", model_.module->state_dict());
+  append(all, "optimizer.", optimizer->state_dict());
+  append(all, "scaler.", scaler.state_dict());
+  if (schedule) append(all, "schedule.", schedule->state_dict());
+  if (data.train) append(all, "data.", data.train->state_dict());
+  for (size_t i = 0; i < callbacks_.size(); ++i)
+    append(all, callback_prefix(i), callbacks_[i]->state_dict());
+  all.emplace_back("random.seed", bits(generator().seed()));
+  all.emplace_back("random.offset", bits(generator().offset()));
+
+  std::vector<std::vector<double>> rows;
+  for (const EpochRow& r : history.epochs) {
+    rows.push_back({double(r.epoch), r.train_loss, r.valid_loss});
+    rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
+  }
+  all.emplace_back("history.epochs", table(rows, 3 + int64_t(metrics.size())));
+  rows.clear();
+  for (const StepRow& r : history.steps)
+    rows.push_back({double(r.step), r.loss, r.lr, r.scale, double(r.skipped)});
+  all.emplace_back("history.steps", table(rows, 5));
+
+  all.emplace_back("fit.epoch", number(double(state.epoch)));
+  all.emplace_back("fit.epochs", number(double(state.epochs)));
+  all.emplace_back("fit.batch", number(double(state.batch)));
+  all.emplace_back("fit.step", number(double(state.step)));
+  all.emplace_back("fit.loss_sum", number(loss_sum_ ? loss_sum_.item() : 0));
+  all.emplace_back("fit.examples", number(double(examples_)));
+  return all;
+}
+
+void Learner::load_state_dict(const io::NamedTensors& dict, bool this_fit) {
+  io::NamedTensors before;
+  for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
+  try {
+    restore(dict, this_fit);
+  } catch (...) {
+    restore(before, this_fit);
+    throw;
+  }
+}
+
+void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
+  optim::StateReader reader(dict);
+  const auto number = [&](const char* name) { return reader.number(name); };
+  const auto find = [&](const char* name, DType dtype, int rank) {
+    const Tensor* const t = reader.find(name);
+    check(t != nullptr, "no \"{}\"", name);
+    check(t->dtype() == dtype && t->rank() == rank, "\"{}\" is {} {}", name, t->dtype(),
+          t->shape());
+    return *t;
+  };
+  const Tensor epochs = find("history.epochs", f64, 2), steps = find("history.steps", f64, 2);
+  const auto columns = int64_t(3 + metrics.size());
+  check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
+        epochs.size(1) - 3, metrics.size());
+  check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
+  const uint64_t seed = bits(find("random.seed", i64, 0)),
+                 offset = bits(find("random.offset", i64, 0));
+
+  model_.module->load_state_dict(under(dict, "model."));
+  optimizer->load_state_dict(under(dict, "optimizer."));
+  scaler.load_state_dict(under(dict, "scaler."));
+  if (schedule && this_fit) schedule->load_state_dict(under(dict, "schedule."));
+  if (data.train && reader.find("data.epoch")) data.train->load_state_dict(under(dict, "data."));
+  for (size_t i = 0; i < callbacks_.size(); ++i)
+    callbacks_[i]->load_state_dict(under(dict, callback_prefix(i)));
+  generator() = Generator(seed);
+  generator().set_offset(offset);
+
+  history = {};
+  for (int64_t i = 0; i < epochs.size(0); ++i) {
+    const double* const r = epochs.data<double>() + i * columns;
+    history.epochs.push_back({int64_t(r[0]), r[1], r[2], {r + 3, r + columns}, 0});
+  }
+  for (int64_t i = 0; i < steps.size(0); ++i) {
+    const double* const r = steps.data<double>() + i * 5;
+    history.steps.push_back({int64_t(r[0]), r[1], r[2], r[3], r[4] != 0});
+  }
+  state.step = int64_t(number("fit.step"));
+  if (!this_fit) return;
+  check(number("fit.epochs") == double(state.epochs), "a fit of {} epochs, not {}",
+        number("fit.epochs"), state.epochs);
+  state.epoch = int64_t(number("fit.epoch"));
+  state.batch = int64_t(number("fit.batch"));
+  loss_sum_ = full({}, number("fit.loss_sum"), f64, device_);
+  examples_ = int64_t(number("fit.examples"));
+}
+
+void Learner::save(const std::string& path) {
+  io::save(path, state_dict(),
+           {{"format", std::string(format_name)}, {"version", std::string(format_version)}});
+}
+
+void Learner::load(const std::string& path) { load(path, false); }
+
+void Learner::load(const std::string& path, bool this_fit) {
+  const io::SafeTensors file = io::load(path);
+  const auto value = [&](const char* name) {
+    const auto found = file.metadata.find(name);
+    return found == file.metadata.end() ? std::string() : found->second;
+  };
+  check(value("format") == format_name, "{}: not a checkpoint of a training (its format is \"{}\")",
+        path, value("format"));
+  check(value("version") == format_version,
+        "{}: a checkpoint of version {}, and this library knows version {}", path, value("version"),
+        format_version);
+  try {
+    load_state_dict({file.tensors.begin(), file.tensors.end()}, this_fit);
+  } catch (const Error& e) {
+    fail("{}: {}", path, e.what());
+  }
+}
+
+}  // namespace mixtape::train

@@ -1,0 +1,82 @@
+#include "train/mixed_precision.h"
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "train/learner.h"
+
+namespace mixtape::train {
+
+MixedPrecision::MixedPrecision(const AmpOptions& o)
+    : low_(o.enabled ? o.amp_mode.dtype : f32),
+      scaler_{.init_scale = o.init_scale,
+              .growth_factor = o.growth_factor,
+              .backoff_factor = o.backoff_factor,
+              .growth_interval = o.growth_interval,
+              .enabled = low_ == f16} {}
+
+MixedPrecision::MixedPrecision(const MasterOptions& o)
+    : low_(f16),
+      whole_model_(true),
+      loss_fp32_(o.loss_fp32),
+      flat_master_(o.flat_master),
+      static_scale_(o.dynamic          ? 0
+                    : o.loss_scale > 0 ? o.loss_scale
+                                       : 512),
+      clip_(o.clip),
+      scaler_{.init_scale = o.dynamic ? (o.loss_scale > 0 ? o.loss_scale : 65536) : static_scale_,
+              .growth_interval = o.max_noskip,
+              .max_scale = o.max_scale} {
+  check(o.loss_scale >= 0, "a loss scale of {}", o.loss_scale);
+  check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
+}
+
+void MixedPrecision::begin(Learner& l) {
+  l.scaler = amp::GradScaler(scaler_);
+  l.autocast.reset();
+  l.step_options.clip_norm.reset();
+  if (clip_ > 0) l.step_options.clip_norm = clip_;
+  if (whole_model_) {
+    l.model().to(low_);
+    l.optimizer->set_multi_precision(true, flat_master_);
+  } else if (low_ != f32) {
+    l.autocast = amp::AutocastOptions{.low = low_};
+    l.optimizer->set_shadow(low_);  // steady state casts no weights
+  }
+}
+
+void MixedPrecision::end(Learner& l) {
+  l.optimizer->set_shadow({});
+  if (!whole_model_) return;
+  l.model().to(f32);
+  l.optimizer->set_multi_precision(false);
+}
+
+// Weights that were loaded or replaced since begin() may be f32 again.
+void MixedPrecision::on_train_begin(Learner& l) {
+  if (whole_model_) l.model().to(low_);
+}
+
+void MixedPrecision::on_batch_begin(Learner& l) {
+  if (whole_model_ && is_float(l.state.x.dtype()) && l.state.x.dtype() != f64)
+    l.state.x = l.state.x.to(low_);
+}
+
+void MixedPrecision::on_loss_begin(Learner& l) {
+  if (loss_fp32_) l.state.output = l.state.output.to(f32);
+}
+
+void MixedPrecision::on_backward_begin(Learner& l) {
+  l.state.objective = l.scaler.scale(l.state.objective);
+}
+
+// From here on other callbacks see true gradients. Clipping is left to the step's own kernel.
+void MixedPrecision::on_backward_end(Learner& l) { l.scaler.unscale(*l.optimizer); }
+
+void MixedPrecision::on_step_end(Learner& l) {
+  if (static_scale_ > 0)
+    l.scaler.update(static_scale_);
+  else
+    l.scaler.update();
+}
+
+}  // namespace mixtape::train
