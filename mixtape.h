@@ -13,5 +13,6 @@
 #include "core/tf32.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
+#include "nn/models/models.h"
 #include "nn/nn.h"
 #include "optim/optim.h"

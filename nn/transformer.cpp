@@ -208,47 +208,4 @@ Tensor TransformerEncoder::forward(Tensor x, const AttentionMasks& masks) const 
   return norm ? (*norm)(x) : x;
 }
 
-namespace {
-
-Linear gpt_linear(int64_t in, int64_t out, bool bias, double std) {
-  Linear layer(in, out, {.bias = bias});
-  init::normal_(layer.weight, 0, std);
-  if (bias) init::zeros_(layer.bias);
-  return layer;
-}
-double residual_std(const GptBlockOptions& o) {
-  check(o.depth > 0, "a model of {} blocks", o.depth);
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(o.depth));
-}
-
-}  // namespace
-
-GptBlock::Attention::Attention(int64_t size, int64_t heads, const GptBlockOptions& o)
-    : c_attn(gpt_linear(size, 3 * size, o.bias, 0.02)),
-      c_proj(gpt_linear(size, size, o.bias, residual_std(o))),
-      heads_(heads),
-      dropout_(o.dropout) {
-  check_heads(size, heads);
-}
-Tensor GptBlock::Attention::forward(const Tensor& x) const {
-  check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
-  const int64_t b = x.size(0), t = x.size(1), size = x.size(2);
-  // [b, t, 3 size] -> three times [b, heads, t, size / heads]
-  const Tensor qkv = permute(reshape(c_attn(x), {b, t, 3, heads_, size / heads_}), {2, 0, 3, 1, 4});
-  const Tensor y = attend(select(qkv, 0, 0), select(qkv, 0, 1), select(qkv, 0, 2), {}, true,
-                          is_training() ? dropout_ : 0);
-  return c_proj(reshape(transpose(y, 1, 2), {b, t, size}));
-}
-
-GptBlock::Mlp::Mlp(int64_t size, const GptBlockOptions& o)
-    : c_fc(gpt_linear(size, 4 * size, o.bias, 0.02)),
-      c_proj(gpt_linear(4 * size, size, o.bias, residual_std(o))) {}
-
-GptBlock::GptBlock(int64_t size, int64_t heads, const GptBlockOptions& o)
-    : ln_1(size), attn(size, heads, o), ln_2(size), mlp(size, o), dropout(o.dropout) {}
-Tensor GptBlock::forward(const Tensor& x) const {
-  const Tensor h = x + dropout(attn(ln_1(x)));
-  return h + dropout(mlp(ln_2(h)));
-}
-
 }  // namespace mixtape::nn

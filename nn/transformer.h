@@ -1,5 +1,5 @@
 #pragma once
-// Attention and the blocks made of it: PyTorch's encoder, and GPT-2's decoder block.
+// Attention and the encoder made of it, as PyTorch has them.
 
 #include <array>
 #include <optional>
@@ -101,44 +101,6 @@ struct TransformerEncoder : Module<TransformerEncoder> {
                      std::optional<LayerNorm> norm = {});
   Tensor forward(Tensor x, const AttentionMasks& masks = {}) const;
   MIXTAPE_FIELDS(layers, norm)
-};
-
-struct GptBlockOptions {
-  double dropout = 0;
-  bool bias = true;   // of the linear layers
-  int64_t depth = 1;  // how many blocks the model has: the more, the less each adds at first
-};
-
-// GPT-2's block under GPT-2's names: x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, size].
-// Its linear weights are [out, in] as everywhere here; GPT-2's files have them transposed. Weights
-// start normal with standard deviation 0.02, of both c_proj 0.02 / sqrt(2 depth), biases as zeros.
-struct GptBlock : Module<GptBlock> {
-  struct Attention : Module<Attention> {  // each position sees those before it and itself
-    Linear c_attn, c_proj;
-    Attention(int64_t size, int64_t heads, const GptBlockOptions& o);
-    Tensor forward(const Tensor& x) const;
-    MIXTAPE_FIELDS(c_attn, c_proj)
-
-   private:
-    int64_t heads_;
-    double dropout_;
-  };
-  struct Mlp : Module<Mlp> {
-    Linear c_fc, c_proj;
-    Mlp(int64_t size, const GptBlockOptions& o);
-    Tensor forward(const Tensor& x) const { return c_proj(gelu_tanh(c_fc(x))); }
-    MIXTAPE_FIELDS(c_fc, c_proj)
-  };
-
-  LayerNorm ln_1;
-  Attention attn;
-  LayerNorm ln_2;
-  Mlp mlp;
-  Dropout dropout;
-
-  GptBlock(int64_t size, int64_t heads, const GptBlockOptions& o = {});
-  Tensor forward(const Tensor& x) const;
-  MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
 };
 
 }  // namespace mixtape::nn

@@ -113,7 +113,6 @@ const test::Models& models() {
                                      {.dim_feedforward = 3, .dropout = 0, .batch_first = true}),
              2, LayerNorm(4)));
        }},
-      {"GptBlock", [] { return model(GptBlock(4, 2)); }},
       {"MultiheadAttention sizes",
        [] {
          return model(MultiheadAttention(4, 2, {.kdim = 3, .vdim = 2}),

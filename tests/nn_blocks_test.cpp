@@ -250,46 +250,5 @@ TEST(TransformerEncoder, CopiesItsLayer) {
             "MultiheadAttention: a size of 6 does not divide into 4 heads");
 }
 
-TEST(GptBlock, StartsAsGpt2) {
-  const Seed seed(8);
-  const nn::GptBlock block(64, 4, {.depth = 8});
-  std::vector<std::string> names;
-  for (const auto& [name, t] : block.state_dict()) names.push_back(name);
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"ln_1.weight", "ln_1.bias", "attn.c_attn.weight",
-                                      "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
-                                      "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight",
-                                      "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"}));
-  EXPECT_EQ(block.attn.c_attn.weight.shape(), (Shape{192, 64}));
-  expect_normal(block.attn.c_attn.weight, 0.02);
-  expect_normal(block.mlp.c_fc.weight, 0.02);
-  expect_normal(block.attn.c_proj.weight, 0.005);
-  expect_normal(block.mlp.c_proj.weight, 0.005);
-  EXPECT_EQ(moments(block.mlp.c_fc.bias).high, 0);
-  EXPECT_EQ(nn::GptBlock(8, 2, {.bias = false}).state_dict().size(), 8u);
-  EXPECT_EQ(error([] { nn::GptBlock(6, 4); }), "a size of 6 does not divide into 4 heads");
-  EXPECT_EQ(error([] { nn::GptBlock(8, 4, {.depth = 0}); }), "a model of 0 blocks");
-  EXPECT_EQ(error([&] {
-              block(zeros({3, 64}));
-            }),
-            "attn: the input has shape [3, 64], not [b, t, 64]");
-}
-
-TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {
-  const Seed seed(9);
-  nn::GptBlock block(8, 2, {.dropout = 0.5});
-  const Tensor x = randn({2, 4, 8}), other = randn({2, 1, 8});
-  EXPECT_FALSE(equal(block(x), block(x)));
-  block.eval();
-  const Tensor a = block(x), b = block(cat({narrow(x, 1, 0, 3), other}, 1));
-  for (int64_t t = 0; t < 3; ++t)
-    for (int64_t i = 0; i < 8; ++i) ASSERT_NEAR(select(a, 1, t).at(i), select(b, 1, t).at(i), 1e-6);
-  EXPECT_GT(max(abs(select(a, 1, 3) - select(b, 1, 3))).item(), 1e-3);
-  block.to(f64);
-  std::vector<Tensor> leaves = block.parameters();
-  leaves.push_back(nn::parameter(randn({1, 3, 8}, f64)));
-  EXPECT_EQ(gradcheck([&](const std::vector<Tensor>& in) { return block(in.back()); }, leaves), "");
-}
-
 }  // namespace
 }  // namespace mixtape

@@ -3,7 +3,7 @@
 
 Of every module: its state_dict in order (names, shapes, values), inputs, outputs, a gradient for each output, and the
 gradients of inputs and parameters. Inputs and weights have two digits, so that the file stays small. What torch 1.13
-lacks (RMSNorm, GPT-2's block) is written here from its functions.
+lacks (RMSNorm) is written here from its functions.
 
 usage: modules_reference.py > modules_reference.json    (with torch 1.13)"""
 import json
@@ -11,7 +11,6 @@ import sys
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 torch.manual_seed(1)
 
@@ -63,39 +62,6 @@ class RMSNorm(nn.Module):
 
     def forward(self, x):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
-
-
-class GptAttention(nn.Module):
-    def __init__(self, size, heads):
-        super().__init__()
-        self.c_attn, self.c_proj, self.heads = nn.Linear(size, 3 * size), nn.Linear(size, size), heads
-
-    def forward(self, x):
-        b, t, size = x.shape
-        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in self.c_attn(x).split(size, -1))
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
-        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, size))
-
-
-class GptMlp(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.c_fc, self.c_proj = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
-
-    def forward(self, x):
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
-
-
-class GptBlock(nn.Module):
-    def __init__(self, size, heads):
-        super().__init__()
-        self.ln_1, self.attn = nn.LayerNorm(size), GptAttention(size, heads)
-        self.ln_2, self.mlp = nn.LayerNorm(size), GptMlp(size)
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
 
 
 def indices(*values):
@@ -166,7 +132,6 @@ def blocks():
     yield "TransformerEncoder", case(
         nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 3, dropout=0, batch_first=True), 2, nn.LayerNorm(4)),
         [tensor(2, 3, 4)])
-    yield "GptBlock", case(GptBlock(4, 2), [tensor(2, 3, 4)])
     yield "MultiheadAttention sizes", case(nn.MultiheadAttention(4, 2, kdim=3, vdim=2), [tensor(2, 2, 4), tensor(3, 2, 3), tensor(3, 2, 2)])
     yield "Conv1d unbatched", case(nn.Conv1d(2, 2, 2), [tensor(2, 4)])
     yield "Conv2d unbatched", case(nn.Conv2d(2, 2, 2), [tensor(2, 3, 3)])
@@ -184,5 +149,6 @@ def written(value, depth=0):
     return json.dumps(value, separators=(",", ":"))
 
 
-made = f"by tests/data/modules_reference.py with torch {torch.__version__}"
-sys.stdout.write(written({"made": made, "layers": dict(layers()), "blocks": dict(blocks())}) + "\n")
+if __name__ == "__main__":
+    made = f"by tests/data/modules_reference.py with torch {torch.__version__}"
+    sys.stdout.write(written({"made": made, "layers": dict(layers()), "blocks": dict(blocks())}) + "\n")

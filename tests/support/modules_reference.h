@@ -1,6 +1,7 @@
 #pragma once
 // A module of ours against the PyTorch module of the same name: what is inside by name and shape,
-// and, with those weights, outputs and gradients. From modules_reference.json.
+// and, with those weights, outputs and gradients. From modules_reference.json and
+// models_reference.json.
 
 #include <gtest/gtest.h>
 
@@ -97,8 +98,13 @@ inline void compare(const Model& m, const json& c) {
 using Models = std::map<std::string, std::function<Model()>>;
 
 inline const json& reference(const std::string& group) {
-  static const json file = json::parse(std::ifstream(data_file("modules_reference.json")));
-  return file.at(group);
+  static const json groups = [] {
+    json all;
+    for (const char* name : {"modules_reference.json", "models_reference.json"})
+      all.update(json::parse(std::ifstream(data_file(name))));
+    return all;
+  }();
+  return groups.at(group);
 }
 inline std::vector<std::string> names(const Models& models) {
   std::vector<std::string> result;

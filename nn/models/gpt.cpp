@@ -1,0 +1,105 @@
+#include "nn/models/gpt.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/checkpoint.h"
+
+namespace mixtape::models {
+namespace {
+
+constexpr double start_std = 0.02;
+
+// So that the sum of what all blocks add does not grow with their number.
+double residual_std(const GptConfig& c) {
+  return start_std / std::sqrt(2.0 * static_cast<double>(c.layers));
+}
+
+const GptConfig& checked(const GptConfig& c) {
+  const Scope scope("Gpt");
+  check(c.context > 0 && c.layers > 0, "sizes must be positive: context {}, layers {}", c.context,
+        c.layers);
+  check(c.width > 0 && c.heads > 0 && c.width % c.heads == 0,
+        "a width of {} does not divide into {} heads", c.width, c.heads);
+  return c;
+}
+
+}  // namespace
+
+Conv1D::Conv1D(int64_t in, int64_t out, bool bias, double std)
+    : weight(nn::parameter(nn::init::normal_(empty({in, out}), 0, std))),
+      bias(bias ? nn::parameter(zeros({out})) : Tensor()) {}
+
+GptBlock::Attention::Attention(const GptConfig& c)
+    : c_attn(c.width, 3 * c.width, c.bias, start_std),
+      c_proj(c.width, c.width, c.bias, residual_std(c)),
+      heads_(c.heads),
+      dropout_(c.dropout) {}
+
+Tensor GptBlock::Attention::forward(const Tensor& x) const {
+  check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
+  const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
+  // [b, t, 3 width] -> three times [b, heads, t, width / heads]
+  const Tensor qkv =
+      permute(reshape(c_attn(x), {b, t, 3, heads_, width / heads_}), {2, 0, 3, 1, 4});
+  const Tensor y =
+      scaled_dot_product_attention(select(qkv, 0, 0), select(qkv, 0, 1), select(qkv, 0, 2),
+                                   {.causal = true, .dropout = is_training() ? dropout_ : 0});
+  return c_proj(reshape(transpose(y, 1, 2), {b, t, width}));
+}
+
+GptBlock::Mlp::Mlp(const GptConfig& c)
+    : c_fc(c.width, 4 * c.width, c.bias, start_std),
+      c_proj(4 * c.width, c.width, c.bias, residual_std(c)) {}
+
+GptBlock::GptBlock(const GptConfig& c)
+    : ln_1(checked(c).width), attn(c), ln_2(c.width), mlp(c), dropout(c.dropout) {}
+
+Gpt::Gpt(const GptConfig& c)
+    : wte(c.vocabulary, checked(c).width),
+      wpe(c.context, c.width),
+      drop(c.dropout),
+      ln_f(c.width),
+      context_(c.context),
+      checkpoint_(c.checkpoint) {
+  nn::init::normal_(wte.weight, 0, start_std);
+  nn::init::normal_(wpe.weight, 0, start_std);
+  h.reserve(static_cast<size_t>(c.layers));
+  for (int64_t i = 0; i < c.layers; ++i) h.emplace_back(c);
+}
+
+Tensor Gpt::forward(const Tensor& tokens, bool last_only) const {
+  check(tokens.rank() == 2 && 0 < tokens.size(1) && tokens.size(1) <= context_,
+        "tokens of shape {}, not [b, t] with t from 1 to {}", tokens.shape(), context_);
+  const int64_t t = tokens.size(1);
+  const Tensor positions = arange(0, static_cast<double>(t), 1, i64, tokens.device());
+  Tensor x = drop(wte(tokens) + wpe(positions));
+  for (const GptBlock& block : h)
+    x = checkpoint_ ? checkpoint([&block](const Tensor& x) { return block(x); }, x) : block(x);
+  if (last_only) x = narrow(x, 1, t - 1, 1);
+  return linear(ln_f(x), wte.weight);
+}
+
+Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const {
+  const NoGrad off;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = tokens.size(-1), seen = std::min(t, context_);
+    const Tensor logits = (*this)(narrow(tokens, -1, t - seen, seen), true);
+    tokens = cat({tokens, sample(logits, o)}, -1);
+  }
+  return tokens;
+}
+
+std::map<std::string, Tensor> gpt2_weights(const std::map<std::string, Tensor>& file) {
+  std::map<std::string, Tensor> weights;
+  for (const auto& [name, t] : file) {
+    constexpr std::string_view prefix = "transformer.";
+    const std::string own = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    if (own == "lm_head.weight" || own.ends_with(".attn.bias") || own.ends_with(".masked_bias"))
+      continue;
+    check(weights.emplace(own, t).second, "the file has {} with and without {}", own, prefix);
+  }
+  return weights;
+}
+
+}  // namespace mixtape::models

@@ -1,0 +1,35 @@
+#include "nn/models/language.h"
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape::models {
+
+Tensor next_token_loss(const Tensor& logits, const Tensor& targets) {
+  const Scope scope("next_token_loss");
+  check(logits.rank() == 3 && targets.shape() == Shape{logits.size(0), logits.size(1)},
+        "logits of shape {} and targets of {}, not [b, t, vocabulary] and [b, t]", logits.shape(),
+        targets.shape());
+  return cross_entropy(flatten(logits, 0, 1), flatten(targets));
+}
+
+Tensor sample(const Tensor& logits, const SampleOptions& o) {
+  const Scope scope("sample");
+  const int64_t vocabulary = logits.size(-1);
+  check(o.temperature >= 0, "a temperature of {}", o.temperature);
+  check(0 <= o.top_k && o.top_k <= vocabulary, "the {} likeliest of {} tokens", o.top_k,
+        vocabulary);
+  const NoGrad off;
+  if (o.temperature == 0) return argmax(logits, -1);
+  // The largest of logits with Gumbel noise is distributed as their softmax.
+  const auto drawn = [&](const Tensor& x) {
+    const Tensor noise = -log(-log(rand(x.shape(), f32, x.device())));
+    return argmax(cast(x, f32) / o.temperature + noise, -1, true);
+  };
+  if (o.top_k == 0) return squeeze(drawn(logits), -1);
+  const auto [values, tokens] = topk(logits, o.top_k);
+  return squeeze(gather(tokens, -1, drawn(values)), -1);
+}
+
+}  // namespace mixtape::models

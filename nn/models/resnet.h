@@ -1,0 +1,113 @@
+#pragma once
+// Residual networks (He et al. 2015, arXiv 1512.03385): ResNet-18 to 152 as torchvision has them,
+// by names and starting values, and the paper's smaller ones for CIFAR.
+
+#include <array>
+
+#include "nn/conv.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/sequential.h"
+
+namespace mixtape::models {
+
+// Two 3 x 3 convolutions, and what goes past them.
+struct BasicBlock : nn::Module<BasicBlock> {
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Conv2d conv2;
+  nn::BatchNorm2d bn2;
+  nn::Any downsample;  // makes of x what the sum needs; none: x itself
+
+  static constexpr int64_t expansion = 1;
+  BasicBlock(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
+  Tensor forward(const Tensor& x) const {
+    const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
+    return relu(y + (downsample ? downsample(x) : x));
+  }
+  MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, downsample)
+};
+
+// Its 3 x 3 convolution has a quarter of the channels. The stride is there, as in torchvision
+// ("v1.5"); the paper has it in the convolution before.
+struct Bottleneck : nn::Module<Bottleneck> {
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Conv2d conv2;
+  nn::BatchNorm2d bn2;
+  nn::Conv2d conv3;
+  nn::BatchNorm2d bn3;
+  nn::Any downsample;
+
+  static constexpr int64_t expansion = 4;  // `channels` are those inside
+  Bottleneck(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
+  Tensor forward(const Tensor& x) const {
+    const Tensor y = bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x))))))));
+    return relu(y + (downsample ? downsample(x) : x));
+  }
+  MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, conv3, bn3, downsample)
+};
+
+enum class Block { Basic, Bottleneck };
+
+struct ResNetOptions {
+  int64_t num_classes = 1000;
+  bool zero_init_residual = false;  // each block starts as its shortcut (arXiv 1706.02677)
+  int64_t in_channels = 3;          // of the images
+  int64_t width = 64;               // channels after the first convolution
+};
+
+// images [n, in_channels, h, w] -> logits [n, num_classes], with `blocks` blocks in each of four
+// layers. Convolutions start Kaiming normal by their fan out.
+struct ResNet : nn::Module<ResNet> {
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Sequential layer1, layer2, layer3, layer4;
+  nn::Linear fc;
+
+  ResNet(Block block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o = {});
+  Tensor forward(const Tensor& x) const {
+    const Tensor h = max_pool2d(relu(bn1(conv1(x))), {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
+    const Tensor y = layer4(layer3(layer2(layer1(h))));
+    return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
+  }
+  MIXTAPE_FIELDS(conv1, bn1, layer1, layer2, layer3, layer4, fc)
+};
+
+ResNet resnet18(const ResNetOptions& o = {});
+ResNet resnet34(const ResNetOptions& o = {});
+ResNet resnet50(const ResNetOptions& o = {});
+ResNet resnet101(const ResNetOptions& o = {});
+ResNet resnet152(const ResNetOptions& o = {});
+
+// How x gets past a block that has more channels and fewer pixels.
+enum class Shortcut {
+  Pad,     // every second pixel, and zeros for the new channels: no parameters (the paper's A)
+  Project  // a 1 x 1 convolution and a norm (its B)
+};
+
+struct CifarResNetOptions {
+  int64_t depth = 20;  // 6 n + 2: ResNet-20, 32, 44, 56, 110
+  int64_t num_classes = 10;
+  Shortcut shortcut = Shortcut::Pad;
+  int64_t in_channels = 3;
+  int64_t width = 16;
+};
+
+// images [n, in_channels, 32, 32] -> logits [n, num_classes]: three layers of n blocks, no pool at
+// the start. Starts as ResNet.
+struct CifarResNet : nn::Module<CifarResNet> {
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Sequential layer1, layer2, layer3;
+  nn::Linear fc;
+
+  explicit CifarResNet(const CifarResNetOptions& o = {});
+  Tensor forward(const Tensor& x) const {
+    const Tensor y = layer3(layer2(layer1(relu(bn1(conv1(x))))));
+    return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
+  }
+  MIXTAPE_FIELDS(conv1, bn1, layer1, layer2, layer3, fc)
+};
+
+}  // namespace mixtape::models
