@@ -111,23 +111,31 @@ bool names_op(std::string_view pattern) {
                              [&](const OpInfo* op) { return matches(pattern, op->name); });
 }
 
+using Near = std::vector<std::pair<size_t, std::string_view>>;  // names by distance
+
+std::string listed(Near names, size_t most = 8) {
+  std::ranges::sort(names);
+  const auto twice = std::ranges::unique(names);
+  names.erase(twice.begin(), twice.end());
+  names.resize(std::min(names.size(), most));
+  std::string text;
+  for (const auto& [distance, name] : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
 void check_plausible_path(std::string_view pattern) {
   check(!pattern.empty(), "an override without a name");
   if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
   const std::string text = plain(pattern);
   // Short names are near some op by chance: attn to atan, ln to le.
   const size_t allowed = text.size() < 5 ? 0 : text.size() < 7 ? 1 : 2;
-  std::vector<std::pair<size_t, std::string_view>> near;
+  Near near;
   for (const OpInfo* op : all_ops())
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)
       near.emplace_back(d, op->name);
   if (near.empty()) return;
-  std::ranges::sort(near);
-  std::string names;
-  for (const auto& [d, op] : near)
-    if (!names.ends_with(op)) names += fmt::format("{}{}", names.empty() ? "" : ", ", op);
   fail("no op is called '{}'; near it are {} (for a module of that name, write '{}*')", pattern,
-       names, pattern);
+       listed(near), pattern);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -183,6 +191,7 @@ Overrides load_overrides(const std::string& path) {
   text << file.rdbuf();
   return parse(text.str(), path + ": ");
 }
+
 // Kept per thread, so that a region in a training loop finds what an earlier one resolved.
 std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, const Rules* outer) {
   static const Levels none;
@@ -196,7 +205,10 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
   };
   constexpr size_t most = 32;
   thread_local std::vector<std::shared_ptr<const Rules>> known;
-  if (const auto found = std::ranges::find_if(known, is_asked); found != known.end()) return *found;
+  if (const auto found = std::ranges::find_if(known, is_asked); found != known.end()) {
+    (*found)->check_paths();
+    return *found;
+  }
 
   auto rules = std::make_shared<Rules>();
   rules->preset_ = preset;
@@ -204,6 +216,7 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
   for (const Override& o : own) {
     const bool op = names_op(o.pattern);
     if (!op) check_plausible_path(o.pattern);
+    rules->own_paths_ |= !op;
     rules->levels_[0].push_back({o, op});
   }
   rules->levels_.insert(rules->levels_.end(), around.begin(), around.end());
@@ -219,7 +232,24 @@ Precision Rules::precision(const OpInfo& op) const {
   return entry->second;
 }
 
+// A model's modules have their paths once its root ran, also those that did not run themselves.
+void Rules::check_paths() const {
+  if (!modules_ran_) return;
+  const std::vector<std::string_view> paths = interned();
+  for (const Rule& r : levels_[0]) {
+    const auto matched = [&](std::string_view path) { return matches_path(r.pattern, path); };
+    if (r.names_op || std::ranges::any_of(paths, matched)) continue;
+    Near near;
+    for (const std::string_view path : paths)
+      if (!path.empty()) near.emplace_back(distance(r.pattern, path), path);
+    fail("no module of what ran has the path '{}'; nearest are {}", r.pattern,
+         near.empty() ? "none: it was a module by itself" : listed(near, 4));
+  }
+  modules_ran_ = false;
+}
+
 Precision Rules::resolve(const Place& place) const {
+  modules_ran_ |= own_paths_ && place.module;
   const OpInfo& op = *place.op;
   if (op.name == "cast" || op.name == "cast_to_integer") return Precision::Any;
   for (const std::vector<Rule>& level : levels_) {

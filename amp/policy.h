@@ -31,6 +31,10 @@ std::string_view name(Preset p);
 // ops, in any module. Any other is a module's path, and is about all ops in that module and the
 // modules within it except those of Precision::Any, which move values and follow their inputs.
 //
+// A path starts at the outermost module that runs. One that matches no module of any model that ran
+// is an error, with near paths, of the next region that is opened with the same overrides: by then
+// the first one has seen what there is. Models with paths of their own want regions of their own.
+//
 // The innermost region that mentions an op decides; within a region an op's name beats a path, and
 // of two names or two paths the last listed wins. Explicit casts are beyond any rule.
 struct Override {
@@ -53,8 +57,8 @@ struct NoPolicy : During<&ThreadState::policy> {
 class Rules {
  public:
   // Throws Error, listing near names, if an override is not the name of an op but looks like one
-  // misspelt: near such a name, and without wildcard, dot or final digit. (Whether a path matches
-  // any module can't be told here: core does not enumerate modules.)
+  // misspelt: near such a name, and without wildcard, dot or final digit; or if modules ran under
+  // these rules and the path of none is matched.
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
   Precision precision(const OpInfo& op) const;  // in the module now running
@@ -78,10 +82,13 @@ class Rules {
     }
   };
   Precision resolve(const Place& place) const;
+  void check_paths() const;
 
   Preset preset_ = Preset::Torch;
   Levels levels_;  // innermost region first
   mutable std::unordered_map<Place, Precision, Hash> resolved_;
+  bool own_paths_ = false;            // among the rules of the innermost region
+  mutable bool modules_ran_ = false;  // whose paths are not checked yet
 };
 
 }  // namespace mixtape::amp

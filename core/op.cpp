@@ -27,11 +27,26 @@ std::string_view name(Precision p) {
   return names[static_cast<int>(p)];
 }
 
+namespace {
+
+struct Interned {
+  std::mutex mutex;
+  std::unordered_set<std::string> texts;  // nodes never move
+};
+Interned& table() {
+  static Interned interned;
+  return interned;
+}
+
+}  // namespace
+
 const std::string* intern(std::string_view text) {
-  static std::mutex mutex;
-  static std::unordered_set<std::string> texts;  // nodes never move
-  const std::lock_guard lock(mutex);
-  return &*texts.emplace(text).first;
+  const std::lock_guard lock(table().mutex);
+  return &*table().texts.emplace(text).first;
+}
+std::vector<std::string_view> interned() {
+  const std::lock_guard lock(table().mutex);
+  return {table().texts.begin(), table().texts.end()};
 }
 
 std::string Scope::trail() {

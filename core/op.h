@@ -40,6 +40,8 @@ class Scope {
 };
 // A pointer that lives as long as the process and is equal for equal text.
 const std::string* intern(std::string_view text);
+// All of them so far: the paths of the modules of every root that ran. In no order.
+std::vector<std::string_view> interned();
 
 // A scope for people to open: errors from within name the place where it was, "model.cpp:42".
 class At {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "core/check.h"
+#include "nn/nn.h"
 #include "tests/support/amp.h"
 #include "tests/support/op_cases.h"
 
@@ -19,13 +20,15 @@ TEST(Presets, DoWhatTheirNamesSay) {
     fail("{} has no row", op);
   };
   EXPECT_EQ(dtype(Preset::Torch, "softmax"), f32);
-  for (const char* op : {"softmax", "log_softmax", "layer_norm"})
+  for (const char* op : {"softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm"})
     EXPECT_EQ(dtype(Preset::Fast, op), f16) << op;
   EXPECT_EQ(dtype(Preset::Fast, "exp"), f32);
   for (const char* op : {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}) {
     EXPECT_EQ(dtype(Preset::Safe, op), f32) << op;
     EXPECT_EQ(dtype(Preset::Torch, op), f16) << op;
   }
+  EXPECT_EQ(dtype(Preset::Safe, "scaled_dot_product_attention"), f32);
+  EXPECT_EQ(dtype(Preset::Torch, "scaled_dot_product_attention"), f16);
   EXPECT_EQ(dtype(Preset::Safe, "sqrt"), f16);
   EXPECT_EQ(dtype(Preset::TensorCoresOnly, "matmul", f32), f32) << "from narrow operands";
   EXPECT_EQ(dtype(Preset::TensorCoresOnly, "softmax"), f16) << "no other op is touched";
@@ -123,6 +126,52 @@ TEST(Overrides, RejectMisspeltOps) {
   for (const char* path :
        {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn", "ln", "scale"})
     EXPECT_EQ(test::error([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
+}
+
+struct Block : nn::Module<Block> {
+  nn::Linear up{4, 8}, down{8, 4};
+  bool runs = true;
+  Tensor forward(const Tensor& x) const { return runs ? x + down(gelu(up(x))) : x; }
+  MIXTAPE_FIELDS(up, down)
+};
+struct Decoder : nn::Module<Decoder> {
+  std::vector<Block> blocks;
+  Decoder() : blocks(2) { blocks[1].runs = false; }
+  Tensor forward(const Tensor& x) const { return blocks[1](blocks[0](x)); }
+  MIXTAPE_FIELDS(blocks)
+};
+
+// Nothing can be known before a module ran, and no destructor throws: the second region tells.
+TEST(Overrides, OfNoModuleAreAnErrorOfTheNextRegion) {
+  const Decoder net;
+  const nn::MSELoss criterion;
+  const Tensor x = values({2, 4});
+  const auto step = [&](const char* path) {
+    const Autocast on(
+        {.low = f16, .overrides = {{"softmax", Precision::Full}, {path, Precision::Full}}});
+    return criterion(net(x), x).dtype();
+  };
+  for (const char* path : {"blocks", "blocks.*.down", "blocks.1.up", "b*s.?"})
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(step(path), f32) << path;
+  for (const char* path : {"blocks.*.donw", "blocks.2", "towers*"}) {
+    EXPECT_EQ(step(path), f32);
+    const std::string error = test::error([&] { step(path); });
+    EXPECT_NE(
+        error.find(fmt::format("no module of what ran has the path '{}'; nearest are ", path)),
+        std::string::npos)
+        << error;
+    EXPECT_EQ(Autocast::innermost(), nullptr);
+  }
+  EXPECT_ERROR(step("blocks.*.donw"), "nearest are blocks.0.down, blocks.1.down, blocks.0.up");
+  {
+    const Autocast only_ops({.low = f16, .overrides = {{"not.yet", Precision::Full}}});
+    (void)matmul(x, transpose(x));
+  }
+  EXPECT_EQ(test::error([] {
+              Autocast({.low = f16, .overrides = {{"not.yet", Precision::Full}}});
+            }),
+            "no error")
+      << "no module ran";
 }
 
 TEST(Overrides, AreReadFromText) {
