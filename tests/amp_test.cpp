@@ -11,6 +11,60 @@ bool representable(const Tensor& x, DType narrow) {
   return to_vector(cast(cast(x.detach(), narrow), x.dtype())) == to_vector(x);
 }
 
+TEST(Policies, OfWhatIsMadeOfOps) {
+  const Tensor h = values({4, 4}, f16), s = values({4, 4}), i = from({1, 0}, {2}, i64);
+  const Tensor image = values({1, 2, 4, 4}), line = values({1, 2, 4}), cube = values({2, 4, 4});
+  const Autocast on({.low = f16});
+  for (const Tensor& y :  // Low
+       {matmul(cube, cube), conv1d(line, values({3, 2, 1})), conv2d(image, values({3, 2, 1, 1})),
+        einsum("ij,kj->ik", {s, s}), linear(s, s, values({4}))})
+    EXPECT_EQ(y.dtype(), f16);
+  for (const Tensor& y : {var(h), stddev(h), var(h, {1}), 1 / h, pow(2.0, h), norm(h)})  // Full
+    EXPECT_EQ(y.dtype(), f32);
+  EXPECT_EQ(stack({h, s}).dtype(), f32);
+  EXPECT_EQ(stack({h, h}).dtype(), f16);
+  EXPECT_EQ(index_put(h, {i}, values({2, 4})).dtype(), f32);
+  for (const Tensor& y : {index_select(h, 0, i), sort(h).values, transpose(h), select(h, 0, 1)})
+    EXPECT_EQ(y.dtype(), f16);
+}
+
+TEST(Policies, LowAddsItsBiasBeforeItRounds) {
+  // 2049 is no f16: rounded first it would be 2048, and 2048 again when 1 is added.
+  const Tensor x = from({2048, 1}, {1, 2}), w = ones({1, 2}), one = ones({1});
+  const Autocast on({.low = f16});
+  EXPECT_EQ(linear(x, w, one).item(), 2050);
+  EXPECT_EQ(addmm(one, x, w.t()).item(), 2050);
+  EXPECT_EQ(conv2d(x.reshape({1, 2, 1, 1}), w.reshape({1, 2, 1, 1}), one).item(), 2050);
+}
+
+TEST(Policies, ATableIsNotCastAndItsGradientSumsInF32) {
+  const Tensor wide = leaf({3, 2}), narrow = leaf({3, 2}, f16),
+               index = full({4096}, 1, i64);  // f16 counts to 2048
+  Seen seen;
+  const Autocast on({.low = f16});
+  const Observe watch(seen);
+  EXPECT_EQ(embedding(wide, index).dtype(), f32);
+  const Tensor rows = embedding(narrow, index);
+  EXPECT_EQ(rows.dtype(), f16);
+  EXPECT_EQ(seen.count["cast"], 0);
+  EXPECT_EQ(grad({rows}, {narrow}, {.gradients = {ones({4096, 2}, f16)}})[0].at(2), 4096);
+}
+
+TEST(Policies, AFillBeyondTheDtypeSaturates) {
+  const Tensor mask = from({1, 0}, {2}, boolean);
+  const auto filled = [&](DType t, double value) {
+    const Autocast on({.low = f16});
+    return masked_fill(ones({2}, t), mask, value);
+  };
+  EXPECT_EQ(filled(f16, -1e9).dtype(), f16);
+  EXPECT_EQ(filled(f16, -1e9).at(0), -65504);
+  EXPECT_EQ(filled(f16, 1e5).at(0), 65504);
+  EXPECT_EQ(filled(bf16, -3.4e38).at(0), -0x1.fep127);
+  EXPECT_EQ(filled(f16, -INFINITY).at(0), -INFINITY);
+  EXPECT_TRUE(std::isnan(filled(f16, NAN).at(0)));
+  EXPECT_EQ(filled(f16, -1e9).at(1), 1);
+}
+
 TEST(Policies, ComparisonsGiveBoolOfMixedInputs) {
   const Autocast on({.low = f16});
   EXPECT_EQ(lt(values({3}, f16), values({3}, f32)).dtype(), boolean);
