@@ -156,7 +156,8 @@ class Docs(ScriptTest):
 
     def setUp(self) -> None:
         super().setUp()
-        self.write("ops", "#!/bin/sh\nprintf 'add Widest\\nadd_scalar Any\\nsum Full\\nhidden Low\\n'\n", 0o755)
+        self.write("ops", "#!/bin/sh\nprintf 'add Widest add\\nadd_scalar Any add_scalar\\nsum Full sum sum_of_rows\\n"
+                          "hidden Low hidden\\n'\n", 0o755)
         self.write("docs/mixed-precision.md", "before\n<!-- policies: made -->\nold\n<!-- end of policies -->\n")
         self.write("autograd/ops.h", """#pragma once
 // All of it.
@@ -260,7 +261,15 @@ struct NoModule {
         text = self.document("mixed-precision.md")
         head = "before\n<!-- policies: made -->\n\n| policy | ops |\n|---|---|\n| Low | `hidden` |\n"
         self.assertTrue(text.startswith(head), text)
-        self.assertTrue(text.endswith("| Any | `add_scalar` |\n\n<!-- end of policies -->\n"), text)
+        tail = "| Any | `add_scalar` |\n\nEvery op, with its tests: [policies.md](policies.md).\n\n<!-- end of policies -->\n"
+        self.assertTrue(text.endswith(tail), text)
+
+    def test_policies_name_their_tests(self) -> None:
+        self.assertIn("| `sum` | Full | `sum` `sum_of_rows` |\n", self.document("policies.md"))
+        self.write("ops", "#!/bin/sh\nprintf 'add Widest add\\nsum Full\\nhidden Low hidden\\n'\n", 0o755)
+        run = self.docs()
+        self.assertEqual((run.returncode, run.stdout), (1, ""))
+        self.assertEqual(run.stderr, "docs: no row in tests/support/op_rows/ for sum\n")
 
     def test_a_stale_document_is_told_with_the_command(self) -> None:
         run = self.docs("--check")

@@ -1,10 +1,20 @@
-// Prints every op of the library and its precision, a line each: what script/docs writes tables of.
+// Prints every op of the library, its precision and the rows that test it, a line each: what
+// script/docs writes tables of.
 
 #include <fmt/core.h>
 
 #include "core/op.h"
+#include "tests/support/op_cases.h"
 
 int main() {
-  for (const mixtape::OpInfo* op : mixtape::all_ops())
-    fmt::print("{} {}\n", op->name, name(op->precision));
+  using namespace mixtape;
+  std::vector<tests::OpCase> cases = tests::op_cases();
+  if (Device::best().is_cpu())  // there it has no row, and documents are the same everywhere
+    cases.push_back({.op = "to_device", .inputs = {}, .run = {}});
+  for (const OpInfo* op : all_ops()) {
+    fmt::print("{} {}", op->name, name(op->precision));
+    for (const tests::OpCase& c : cases)
+      if (c.op == op->name) fmt::print(" {}", c.name());
+    fmt::print("\n");
+  }
 }
