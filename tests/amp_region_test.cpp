@@ -179,7 +179,7 @@ TEST(Cache, LeavesThatShareStorageKeepTheirOwnGradients) {
   EXPECT_EQ(to_vector(w.grad()), to_vector(twin.grad()));
 }
 
-TEST(Cache, IsNotStaleAfterAWriteInsideTheRegion) {  // R12
+TEST(Cache, IsNotStaleAfterAWriteInsideTheRegion) {
   const Tensor x = values({2, 4}, f16), w = leaf({4, 4});
   Seen seen;
   const Autocast on({.low = f16});

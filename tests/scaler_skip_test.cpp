@@ -5,41 +5,36 @@
 namespace mixtape::amp {
 namespace {
 
-std::vector<std::vector<double>> state(const optim::Optimizer& o) {
-  std::vector<std::vector<double>> all;
-  for (const auto& [name, t] : o.state_dict()) all.push_back(to_vector(t));
-  return all;
-}
-
-TEST(Skip, LeavesEveryBitAsItIs) {  // R1
-  for (const Made& m : optimizers())
-    for (const double bad : {inf, -inf, std::nan("")})
+TEST(Skip, LeavesEveryBitAsItIs) {
+  for (const auto& [name, make] : optim::problems)
+    for (const DType dtype : {f32, f16})
       for (const bool unscaled : {false, true})
         for (const bool clipped : {false, true}) {
-          const Tensor p = parameter({1, -2, 3}), q = parameter({4});
-          const auto opt = m.make({p, q});
-          GradScaler scaler;
-          const auto step = [&](double g) {
+          const auto params = optim::problem(dtype);
+          const auto opt = make(params, dtype == f16);
+          GradScaler scaler({.init_scale = 16});
+          uint32_t t = 0;
+          const auto step = [&](double factor) {
             (void)scaler.scale(ones({}));
-            p.set_grad(from({65536, g, 0}, {3}));
-            q.set_grad(full({1}, 65536));
+            optim::set_grads(params, ++t, dtype, 16);
+            const Tensor g = params[1].grad();
+            g.set(2, g.at(2) * factor);
             if (unscaled) scaler.unscale(*opt);
             const StepResult r =
                 scaler.step(*opt, clipped ? StepOptions{.clip_norm = 1} : StepOptions{});
-            scaler.update(65536);
+            scaler.update(16);
             return r;
           };
-          EXPECT_TRUE(step(1));
-          const auto before_p = bits(p), before_q = bits(q);
-          const auto before = state(*opt);
-          const StepResult r = step(bad);
-          EXPECT_EQ(r.state(), State::Skipped);
-          EXPECT_EQ(r.cause(), Cause::Gradients);
-          EXPECT_EQ(bits(p), before_p) << m.name;
-          EXPECT_EQ(bits(q), before_q) << m.name;
-          EXPECT_EQ(state(*opt), before) << m.name;
-          EXPECT_TRUE(step(1));
-          EXPECT_NE(bits(p), before_p);
+          for (int i = 0; i < 2; ++i) EXPECT_TRUE(step(1)) << name;
+          const std::string before = optim::bits(*opt);
+          for (const double bad : {inf, -inf, std::nan("")}) {
+            const StepResult r = step(bad);
+            EXPECT_EQ(r.state(), State::Skipped) << name;
+            EXPECT_EQ(r.cause(), Cause::Gradients) << name;
+            EXPECT_TRUE(optim::bits(*opt) == before) << name;
+          }
+          EXPECT_TRUE(step(1)) << name;
+          EXPECT_FALSE(optim::bits(*opt) == before) << name;
         }
 }
 
@@ -102,7 +97,7 @@ TEST(Skip, ALossWithoutHistoryIsNobodysBusiness) {
   EXPECT_TRUE(loop.run(1));
 }
 
-TEST(Collapse, AfterTooManySkips) {  // R10: never steps with what is not finite
+TEST(Collapse, AfterTooManySkips) {
   Loop loop({.init_scale = 64, .max_consecutive_skips = 3});
   loop.scaler.name_parameters(loop.sgd, {"fc.weight"});
   loop.run(inf);
@@ -136,7 +131,7 @@ TEST(Collapse, BelowTheMinimum) {
   EXPECT_EQ(loop.scaler.scale_value(), 2);
   Loop tiny({.init_scale = std::numeric_limits<float>::min()});
   EXPECT_THROW(tiny.run(inf), ScaleCollapse);
-  EXPECT_EQ(tiny.scaler.scale_value(), std::numeric_limits<float>::min()) << "never zero";  // R5
+  EXPECT_EQ(tiny.scaler.scale_value(), std::numeric_limits<float>::min()) << "never zero";
 }
 
 TEST(Overflow, IsAttributedToParameters) {

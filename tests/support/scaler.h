@@ -2,12 +2,10 @@
 // What the tests of GradScaler share.
 
 #include <bit>
-#include <functional>
 #include <limits>
-#include <memory>
 
-#include "optim/optim.h"
 #include "tests/support/amp.h"
+#include "tests/support/optim.h"
 
 namespace mixtape::amp {
 
@@ -41,46 +39,5 @@ struct Loop {
     return result;
   }
 };
-
-struct Made {
-  std::string name;
-  std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make;
-};
-inline const std::vector<Made>& optimizers() {
-  using P = std::vector<Tensor>;
-  static const std::vector<Made> all = {
-      {"momentum",
-       [](P p) {
-         return std::make_unique<optim::SGD>(
-             p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
-       }},
-      {"nesterov",
-       [](P p) {
-         return std::make_unique<optim::SGD>(
-             p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
-       }},
-      {"adam",
-       [](P p) {
-         return std::make_unique<optim::Adam>(p,
-                                              optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1});
-       }},
-      {"adamw",
-       [](P p) {
-         return std::make_unique<optim::AdamW>(p,
-                                               optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.1});
-       }},
-      {"rmsprop",
-       [](P p) {
-         return std::make_unique<optim::RMSprop>(
-             p, optim::RMSpropOptions{.lr = 0.1, .momentum = 0.9, .centered = true});
-       }},
-      {"adagrad",
-       [](P p) { return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions{.lr = 0.1}); }},
-      {"adadelta", [](P p) { return std::make_unique<optim::Adadelta>(p); }},
-      {"lion", [](P p) { return std::make_unique<optim::Lion>(p, optim::LionOptions{.lr = 0.1}); }},
-      {"lamb", [](P p) { return std::make_unique<optim::Lamb>(p, optim::LambOptions{.lr = 0.1}); }},
-  };
-  return all;
-}
 
 }  // namespace mixtape::amp
