@@ -19,13 +19,14 @@ namespace mixtape::optim {
 // Options that every optimizer has, beside those of its rule.
 struct CommonOptions {
   // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
-  bool multi_precision;
-  bool flat_master;  // the masters of a group lie in one vector
+  bool multi_precision = false;
+  bool flat_master = false;  // the masters of a group lie in one vector
   // f16 or bf16: keeps a copy in this dtype of each f32 parameter, which Autocast takes for its
   // cast. It is made at the first step.
-  std::optional<DType> shadow;
-  double rescale_grad;  // multiplies the gradients
+  std::optional<DType> shadow = {};
+  double rescale_grad = 1;  // multiplies the gradients
 
+  CommonOptions() = default;
   template <class Options>
   CommonOptions(const Options& o)
       : multi_precision(o.multi_precision),
@@ -80,7 +81,7 @@ class Optimizer {
   // Throws Error unless all are float tensors that want a gradient, dense, new here, on one device,
   // and the rule's options are in range.
   void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
-                    const CommonOptions& options);
+                    const CommonOptions& options = {});
 
  private:
   struct Slot {

@@ -11,7 +11,7 @@ TEST(Skip, LeavesEveryBitAsItIs) {
       for (const bool unscaled : {false, true})
         for (const bool clipped : {false, true}) {
           const auto params = optim::problem(dtype);
-          const auto opt = make(params, dtype == f16);
+          const auto opt = make(params, {.multi_precision = dtype == f16});
           GradScaler scaler({.init_scale = 16});
           uint32_t t = 0;
           const auto step = [&](double factor) {
