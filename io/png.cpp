@@ -1,0 +1,158 @@
+// libpng's simplified interface does the work. Around it: chunks must fill the file and end with
+// IEND, which libpng never gets to see, and the image must fit what deflate can make of the file.
+
+#include "io/png.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/elements.h"
+#include "io/file.h"
+
+#ifdef MIXTAPE_PNG
+#include <png.h>
+#endif
+
+namespace mixtape::io {
+
+#ifdef MIXTAPE_PNG
+namespace {
+
+constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
+constexpr uint64_t most_inflated = 1032;         // deflate makes at most so many of one byte
+constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
+constexpr png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
+                                   PNG_FORMAT_RGBA};
+
+// A png_image, freed whatever happens.
+struct Image : png_image {
+  Image() : png_image{} { version = PNG_IMAGE_VERSION; }
+  ~Image() { png_image_free(this); }
+  Image(const Image&) = delete;
+};
+
+struct Header {
+  uint64_t width, height, bits;  // bits of a pixel
+};
+
+Header check_chunks(std::string_view file, const std::string& name) {
+  const auto number = [&](size_t at) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < 4; ++i) n = n << 8 | uint8_t(file[at + i]);
+    return uint64_t(n);
+  };
+  check(file.starts_with(signature), "{}: not a PNG file: it starts with other bytes", name);
+  constexpr uint64_t frame = 12;  // length, type and checksum
+  std::string_view type;
+  for (uint64_t at = signature.size(); type != "IEND";) {
+    check(file.size() - at >= frame, "{}: ends at byte {}, before IEND", name, file.size());
+    const uint64_t length = number(at), room = file.size() - at - frame;
+    check(length <= room, "{}: the chunk at byte {} has {} bytes, and {} are left", name, at,
+          length, room);
+    type = file.substr(at + 4, 4);
+    check((at == signature.size()) == (type == "IHDR") && (type != "IHDR" || length == 13),
+          "{}: the chunk at byte {} should {}be a header of 13 bytes", name, at,
+          at == signature.size() ? "" : "not ");
+    at += frame + length;
+    check(type != "IEND" || at == file.size(), "{}: goes on after IEND, from byte {}", name, at);
+  }
+  constexpr uint64_t samples[] = {1, 0, 3, 1, 2, 0, 4};
+  const auto depth = uint8_t(file[24]), color = uint8_t(file[25]);
+  check(color < std::size(samples) && samples[color] > 0 && depth <= 16,
+        "{}: colour type {} with {} bits is not known", name, color, depth);
+  return {number(16), number(20), samples[color] * depth};
+}
+
+void check_size(const Header& h, uint64_t file, const std::string& name) {
+  // Both below 2^32, so neither product overflows where pixels are few enough.
+  check(h.width > 0 && h.height > 0 && h.width * h.height <= largest / 4,
+        "{}: {} x {} pixels, above the limit of {}", name, h.width, h.height, largest / 4);
+  const uint64_t packed = h.height * ((h.width * h.bits + 7) / 8 + 1);
+  check(packed <= file * most_inflated,
+        "{}: {} x {} pixels take {} bytes, and a file of {} unpacks to at most {}", name, h.width,
+        h.height, packed, file, file * most_inflated);
+}
+
+// Between [height, width, channels] of files and [channels, height, width].
+void spread(const uint8_t* from, uint8_t* to, int64_t pixels, int64_t channels, bool interleaved) {
+  for (int64_t p = 0; p < pixels; ++p)
+    for (int64_t c = 0; c < channels; ++c)
+      if (interleaved)
+        to[c * pixels + p] = from[p * channels + c];
+      else
+        to[p * channels + c] = from[c * pixels + p];
+}
+
+}  // namespace
+
+Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels) {
+  check(0 <= channels && channels <= 4, "{} channels, not 0 to 4", channels);
+  check(file.size() <= largest, "{}: has {} bytes, more than the {} allowed", name, file.size(),
+        largest);
+  check_size(check_chunks({reinterpret_cast<const char*>(file.data()), file.size()}, name),
+             file.size(), name);
+  Image image;
+  check(png_image_begin_read_from_memory(&image, file.data(), file.size()) != 0, "{}: {}", name,
+        image.message);
+  if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
+  image.format = formats[channels];
+  std::vector<uint8_t> pixels(PNG_IMAGE_SIZE(image));  // black
+  check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr) != 0, "{}: {}", name,
+        image.message);
+  const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
+  spread(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels, true);
+  return t;
+}
+
+Tensor load_png(const std::string& path, int channels) {
+  return parse_png(read_file(path, largest), path, channels);
+}
+
+void save_png(const std::string& path, const Tensor& image) {
+  const int rank = image.rank();
+  check(image.dtype() == u8 && (rank == 2 || rank == 3),
+        "{}: an image is u8 [channels, height, width], not {} {}", path, image.dtype(),
+        image.shape());
+  const int64_t channels = rank == 2 ? 1 : image.size(0);
+  check(1 <= channels && channels <= 4, "{}: {} channels, not 1 to 4", path, channels);
+  const int64_t height = image.size(-2), width = image.size(-1);
+  check(0 < height && 0 < width && height < int64_t(largest) && width < int64_t(largest) &&
+            image.numel() <= int64_t(largest),
+        "{}: {} x {} pixels, not 1 to {}", path, width, height, largest / 4);
+  std::string dense;
+  each_run(image, [&](std::span<const std::byte> run) {
+    dense.append(reinterpret_cast<const char*>(run.data()), run.size());
+  });
+  std::vector<uint8_t> pixels(dense.size());
+  spread(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), height * width, channels,
+         false);
+  Image out;
+  out.width = png_uint_32(width);
+  out.height = png_uint_32(height);
+  out.format = formats[channels];
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(out);
+  std::string bytes(size, '\0');
+  check(png_image_write_to_memory(&out, bytes.data(), &size, 0, pixels.data(), 0, nullptr) != 0,
+        "{}: {}", path, out.message);
+  write_file(path, std::string_view(bytes).substr(0, size));
+}
+
+#else
+
+namespace {
+[[noreturn]] void refuse(const std::string& path) {
+  fail("{}: this build knows no PNG files: it has no libpng", path);
+}
+}  // namespace
+
+Tensor load_png(const std::string& path, int) { refuse(path); }
+Tensor parse_png(std::span<const std::byte>, const std::string& name, int) { refuse(name); }
+void save_png(const std::string& path, const Tensor&) { refuse(path); }
+
+#endif
+
+}  // namespace mixtape::io

@@ -1,0 +1,142 @@
+// PNG: what is written is read, what others write is read, and damaged files are refused by name.
+
+#include "io/png.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/check.h"
+#include "tests/support/damage.h"
+#include "tests/support/temp_folder.h"
+
+#ifdef MIXTAPE_PNG
+#include <png.h>
+#endif
+
+namespace mixtape::io {
+namespace {
+
+using test::slurp;
+using test::spit;
+using test::TempFolder;
+using Values = std::vector<double>;
+
+// Pixels that tell their place.
+Tensor image(int64_t channels, int64_t height, int64_t width) {
+  const Tensor t({channels, height, width}, u8);
+  for (int64_t i = 0; i < t.numel(); ++i) t.data<uint8_t>()[i] = uint8_t(i * 37 + 5);
+  return t;
+}
+
+#ifdef MIXTAPE_PNG
+
+Tensor parse(const std::string& file, int channels = 0) {
+  return parse_png(std::as_bytes(std::span(file)), "f", channels);
+}
+
+std::string written(const Tensor& t) {
+  const TempFolder folder;
+  save_png(folder / "a.png", t);
+  return slurp(folder / "a.png");
+}
+
+TEST(Png, ReadsWhatItWrote) {
+  for (const int64_t channels : {1, 3})
+    for (const int64_t width : {1, 7, 300}) {
+      const Tensor t = image(channels, 5, width);
+      const Tensor back = parse(written(t));
+      EXPECT_EQ(back.shape(), t.shape());
+      EXPECT_EQ(to_vector(back), to_vector(t));
+    }
+  const Tensor opaque = image(4, 3, 2);
+  for (int64_t i = 18; i < 24; ++i) opaque.data<uint8_t>()[i] = 255;
+  EXPECT_EQ(to_vector(parse(written(opaque))), to_vector(opaque));
+  EXPECT_EQ(parse(written(image(2, 3, 2))).shape(), Shape({2, 3, 2}));
+  const Tensor grey({4, 6}, u8);
+  std::fill_n(grey.data<uint8_t>(), 24, uint8_t(9));
+  EXPECT_EQ(parse(written(grey)).shape(), Shape({1, 4, 6}));
+  const Tensor turned = image(6, 4, 3).with_layout(transpose(image(6, 4, 3).layout(), 0, 2));
+  EXPECT_EQ(to_vector(parse(written(turned))), to_vector(turned));  // [3, 4, 6], strided
+}
+
+TEST(Png, Converts) {
+  const std::string grey = written(image(1, 2, 2)), colour = written(image(3, 2, 2));
+  const Tensor as_colour = parse(grey, 3);
+  EXPECT_EQ(as_colour.shape(), Shape({3, 2, 2}));
+  EXPECT_EQ(as_colour.at(0), as_colour.at(8));
+  EXPECT_EQ(parse(colour, 1).shape(), Shape({1, 2, 2}));
+  EXPECT_EQ(parse(colour, 4).at(12), 255);  // opaque
+  const Tensor clear({4, 1, 1}, u8);
+  for (int64_t i = 0; i < 4; ++i) clear.data<uint8_t>()[i] = i < 3 ? 200 : 0;
+  EXPECT_EQ(to_vector(parse(written(clear), 3)), (Values{0, 0, 0}));  // on black
+}
+
+// One bit per pixel, packed, as scanners write.
+TEST(Png, ReadsFewBitsAndPalettes) {
+  png_image palette{};
+  palette.version = PNG_IMAGE_VERSION;
+  palette.width = 4, palette.height = 1;
+  palette.format = PNG_FORMAT_RGB_COLORMAP;
+  palette.colormap_entries = 2;
+  const uint8_t map[] = {255, 0, 0, 0, 0, 255}, pixels[] = {0, 1, 1, 0};
+  std::string file(1000, '\0');
+  png_alloc_size_t size = file.size();
+  ASSERT_NE(png_image_write_to_memory(&palette, file.data(), &size, 0, pixels, 0, map), 0);
+  file.resize(size);
+  EXPECT_EQ(to_vector(parse(file)), (Values{255, 0, 0, 255, 0, 0, 0, 0, 0, 255, 255, 0}));
+}
+
+TEST(Png, RefusesHostileFiles) {
+  const std::string good = written(image(3, 4, 4));
+  EXPECT_ERROR(parse(""), "f: not a PNG file: it starts with other bytes");
+  EXPECT_ERROR(parse("GIF89a"), "f: not a PNG file");
+  EXPECT_ERROR(parse(good.substr(0, 20)), "f: the chunk at byte 8 has 13 bytes, and 0 are left");
+  EXPECT_ERROR(parse(good.substr(0, good.size() - 12)),
+               "f: ends at byte " + std::to_string(good.size() - 12) + ", before IEND");
+  EXPECT_ERROR(parse(good + "x"),
+               "f: goes on after IEND, from byte " + std::to_string(good.size()));
+  const auto with = [&](size_t at, const std::string& bytes) {
+    std::string file = good;
+    return file.replace(at, bytes.size(), bytes);
+  };
+  EXPECT_ERROR(parse(with(12, "IDAT")), "f: the chunk at byte 8 should be a header of 13 bytes");
+  EXPECT_ERROR(parse(with(16, std::string("\x7f\xff\xff\xff", 4))),
+               "f: 2147483647 x 4 pixels, above the limit of 67108864");
+  EXPECT_ERROR(parse(with(16, std::string("\0\0\0\0", 4))), "f: 0 x 4 pixels");
+  EXPECT_ERROR(parse(with(16, std::string("\0\0\x20\0\0\0\x10\0", 8))),
+               "f: 8192 x 4096 pixels take 100667392 bytes, and a file of");
+  EXPECT_ERROR(parse(with(25, "\5")), "f: colour type 5 with 8 bits is not known");
+  EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // interlaced, says the header; its checksum does not
+  EXPECT_ERROR(parse(good, 5), "5 channels, not 0 to 4");
+  EXPECT_ERROR(load_png("/no/such.png"), "/no/such.png: cannot open");
+}
+
+TEST(Png, SurvivesDamage) {
+  const std::string valid = written(image(3, 6, 5));
+  const auto parse = [](std::span<const std::byte> file) { parse_png(file, "f"); };
+  test::survive_damage(valid, "", parse);
+  test::refuse_truncation(valid, parse);
+}
+
+TEST(Png, RefusesToWriteWhatIsNoImage) {
+  const TempFolder folder;
+  const std::string path = folder / "a.png";
+  EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)), "a.png: an image is u8 [channels, height,");
+  EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "not u8 [4]");
+  EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: 5 channels, not 1 to 4");
+  EXPECT_ERROR(save_png(path, Tensor({3, 0, 4}, u8)), "a.png: 4 x 0 pixels");
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+#else
+
+TEST(Png, SaysWhenThereIsNoLibpng) {
+  EXPECT_ERROR(load_png("a.png"), "a.png: this build knows no PNG files: it has no libpng");
+  EXPECT_ERROR(save_png("a.png", image(1, 2, 2)), "it has no libpng");
+}
+
+#endif
+
+}  // namespace
+}  // namespace mixtape::io
