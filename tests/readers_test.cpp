@@ -1,0 +1,302 @@
+// Data sets from files other than IDX: CIFAR, folders of images, tables, text.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "io/npy.h"
+#include "io/png.h"
+#include "tests/support/damage.h"
+#include "tests/support/temp_folder.h"
+#include "train/data/cifar.h"
+#include "train/data/folder.h"
+#include "train/data/loader.h"
+#include "train/data/tables.h"
+#include "train/data/text.h"
+
+namespace mixtape::train {
+namespace {
+
+using test::spit;
+using test::TempFolder;
+using Values = std::vector<double>;
+using Names = std::vector<std::string>;
+
+std::span<const std::byte> as_bytes(const std::string& s) { return std::as_bytes(std::span(s)); }
+
+// ---- CIFAR
+
+// n records whose label and pixels tell their number.
+std::string cifar(int n, int first, bool coarse = false) {
+  std::string file;
+  for (int i = first; i < first + n; ++i) {
+    if (coarse) file += '\x13';
+    file += char(i % 10);
+    for (int c = 0; c < 3; ++c) file += std::string(1024, char(i + 50 * c));
+  }
+  return file;
+}
+
+TEST(Cifar, ReadsRecords) {
+  const TensorDataset ten = parse_cifar10(as_bytes(cifar(3, 4)), "f");
+  EXPECT_EQ(ten.x().shape(), Shape({3, 3, 32, 32}));
+  EXPECT_EQ(ten.x().dtype(), u8);
+  EXPECT_EQ(to_vector(ten.y()), (Values{4, 5, 6}));
+  EXPECT_EQ(ten.x().at(3072 + 1024), 55);
+  const TensorDataset hundred = parse_cifar100(as_bytes(cifar(2, 7, true)), "f");
+  EXPECT_EQ(to_vector(hundred.y()), (Values{7, 8}));  // fine, not coarse
+  EXPECT_EQ(hundred.x().at(0), 7);
+}
+
+TEST(Cifar, ReadsItsFolders) {
+  const TempFolder folder;
+  EXPECT_ERROR(load_cifar10(folder.path()), "data_batch_1.bin: cannot open");
+  for (int i = 1; i <= 5; ++i)
+    spit(folder / ("data_batch_" + std::to_string(i) + ".bin"), cifar(2, 2 * i));
+  spit(folder / "test_batch.bin", cifar(3, 0));
+  const auto ten = load_cifar10(folder.path());
+  EXPECT_EQ(to_vector(ten.train.y()), (Values{2, 3, 4, 5, 6, 7, 8, 9, 0, 1}));
+  EXPECT_EQ(ten.train.x().at(9 * 3072), 11);
+  EXPECT_EQ(ten.valid.size(), 3);
+  spit(folder / "train.bin", cifar(4, 0, true));
+  spit(folder / "test.bin", cifar(1, 0, true));
+  EXPECT_EQ(load_cifar100(folder.path()).train.size(), 4);
+}
+
+TEST(Cifar, RefusesHostileFiles) {
+  const std::string good = cifar(2, 0);
+  EXPECT_ERROR(parse_cifar10({}, "f"), "f: has 0 bytes, not a number of records of 3073");
+  EXPECT_ERROR(parse_cifar10(as_bytes(good + "x"), "f"), "f: has 6147 bytes, not a number of");
+  EXPECT_ERROR(parse_cifar100(as_bytes(good), "f"),
+               "f: has 6146 bytes, not a number of records of");
+  std::string bad = good;
+  bad[3073] = 10;
+  EXPECT_ERROR(parse_cifar10(as_bytes(bad), "f"), "f: label 1 is 10, not 0 to 9");
+  bad = cifar(1, 0, true);
+  bad[1] = 100;
+  EXPECT_ERROR(parse_cifar100(as_bytes(bad), "f"), "f: label 0 is 100, not 0 to 99");
+}
+
+// ---- folders of images
+
+#ifdef MIXTAPE_PNG
+
+// n images of one grey, in CLASS/ of the folder.
+void paint(const TempFolder& folder, const std::string& name, int n, int grey, int64_t width = 3) {
+  std::filesystem::create_directories(folder / name);
+  for (int i = 0; i < n; ++i)
+    io::save_png(folder / (name + "/" + std::to_string(i) + ".png"),
+                 full({1, 2, width}, grey + i, u8));
+}
+
+TEST(Folder, ReadsAFolderPerClass) {
+  const TempFolder folder;
+  paint(folder, "dog", 3, 100);
+  paint(folder, "cat", 2, 10);
+  spit(folder / "readme.txt", "not a class");
+  spit(folder / "cat/.hidden", "not an image");
+  const ImageFolder all(folder.path());
+  EXPECT_EQ(all.classes(), (Names{"cat", "dog"}));
+  EXPECT_EQ(all.size(), 5);
+  EXPECT_EQ(all.path(2), folder / "dog/0.png");
+  const Example e = all.get(3);
+  EXPECT_EQ(e.x.shape(), Shape({3, 2, 3}));
+  EXPECT_EQ(e.x.at(17), 101);
+  EXPECT_EQ(e.y.item(), 1);
+  EXPECT_EQ(ImageFolder(folder.path(), 1).get(0).x.shape(), Shape({1, 2, 3}));
+
+  for (const int workers : {0, 2}) {
+    DataLoader loader(all, {.batch_size = 5, .workers = workers});
+    for (const auto& [x, y] : loader) {
+      EXPECT_EQ(x.shape(), Shape({5, 3, 2, 3}));
+      EXPECT_EQ(to_vector(y), (Values{0, 0, 1, 1, 1}));
+    }
+  }
+}
+
+TEST(Folder, SplitsAtRandomOrAsItsFoldersSay) {
+  const TempFolder folder;
+  paint(folder, "all/a", 10, 0);
+  paint(folder, "all/b", 10, 100);
+  const auto parts = from_folder(folder / "all", {.channels = 1, .valid_fraction = 0.2, .seed = 1});
+  EXPECT_EQ(parts.train.size(), 16);
+  EXPECT_EQ(parts.valid.size(), 4);
+  EXPECT_EQ(parts.valid.classes(), (Names{"a", "b"}));
+  std::set<std::string> paths;
+  for (const ImageFolder* part : {&parts.train, &parts.valid})
+    for (int64_t i = 0; i < part->size(); ++i) paths.insert(part->path(i));
+  EXPECT_EQ(paths.size(), 20u);
+
+  paint(folder, "set/train/a", 2, 0);
+  paint(folder, "set/train/b", 2, 0);
+  paint(folder, "set/valid/a", 1, 0);
+  EXPECT_ERROR(from_folder(folder / "set"), "set: train has classes a, b, valid a");
+  paint(folder, "set/valid/b", 1, 0);
+  EXPECT_EQ(from_folder(folder / "set").train.size(), 4);
+  EXPECT_EQ(from_folder(folder / "set").valid.size(), 2);
+}
+
+TEST(Folder, SaysWhatIsWrong) {
+  const TempFolder folder;
+  EXPECT_ERROR(ImageFolder(folder / "gone"), "gone: cannot read this folder: No such file");
+  EXPECT_ERROR(ImageFolder(folder.path()), "has no folders, one for each class");
+  std::filesystem::create_directories(folder / "a");
+  EXPECT_ERROR(ImageFolder(folder.path()), "/a: no PNG files");
+  paint(folder, "a", 1, 0, 3);
+  paint(folder, "b", 1, 0, 4);
+  const ImageFolder all(folder.path());
+  EXPECT_ERROR(DataLoader(all).batch(0),
+               "example 1: its input is u8 [3, 2, 4], that of the first in the batch u8 [3, 2, 3]");
+  EXPECT_ERROR(ImageFolder(folder.path(), 2), "2 channels, not 1 or 3");
+  EXPECT_ERROR(all.get(2), "example 2 of 2");
+  EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");
+  spit(folder / "b/0.png", "\x89PNG");
+  EXPECT_ERROR(DataLoader(all, {.workers = 2}).batch(0), "b/0.png: not a PNG file");
+  spit(folder / "b/notes.txt", "x");
+  EXPECT_ERROR(ImageFolder(folder.path()), "b/notes.txt: not a .png file");
+}
+
+#endif
+
+// ---- tables
+
+TEST(Csv, ReadsNumbersAndATarget) {
+  const Csv csv = parse_csv("a,b,c\n1,2.5,3\n-4, +5e1 ,6\n", "f");
+  EXPECT_EQ(csv.columns, (Names{"a", "b"}));
+  EXPECT_EQ(csv.target, "c");
+  EXPECT_TRUE(csv.classes.empty());
+  EXPECT_EQ(csv.data.x().shape(), Shape({2, 2}));
+  EXPECT_EQ(to_vector(csv.data.x()), (Values{1, 2.5, -4, 50}));
+  EXPECT_EQ(csv.data.y().dtype(), f32);
+  EXPECT_EQ(to_vector(csv.data.y()), (Values{3, 6}));
+  EXPECT_EQ(csv.data.name(), "f");
+
+  const Csv first = parse_csv("a,b,c\n1,2,3\n", "f", {.target = "a"});
+  EXPECT_EQ(to_vector(first.data.x()), (Values{2, 3}));
+  EXPECT_EQ(to_vector(first.data.y()), (Values{1}));
+  const Csv bare = parse_csv("1;2\n3;4", "f", {.target = "0", .header = false, .separator = ';'});
+  EXPECT_EQ(to_vector(bare.data.x()), (Values{2, 4}));
+  EXPECT_EQ(bare.columns, (Names{"1"}));
+  EXPECT_EQ(parse_csv("a,b\n", "f").data.size(), 0);
+}
+
+TEST(Csv, NumbersTheClassesOfATarget) {
+  const Csv text = parse_csv("x,kind\n1,pear\n2,apple\n3,pear\n", "f");
+  EXPECT_EQ(text.classes, (Names{"apple", "pear"}));
+  EXPECT_EQ(text.data.y().dtype(), i64);
+  EXPECT_EQ(to_vector(text.data.y()), (Values{1, 0, 1}));
+  const Csv numbers = parse_csv("x,kind\n1,10\n2,9\n3,10\n", "f", {.classes = true});
+  EXPECT_EQ(numbers.classes, (Names{"9", "10"}));
+  EXPECT_EQ(to_vector(numbers.data.y()), (Values{1, 0, 1}));
+}
+
+TEST(Csv, UnderstandsQuotesAndLineEnds) {
+  const Csv csv = parse_csv(
+      "\xef\xbb\xbf\"size, in cm\",\"the \"\"kind\"\"\"\r\n\"1\",\"a\nb\"\r\n\r\n2,\"a,b\"\r\n",
+      "f");
+  EXPECT_EQ(csv.columns, (Names{"size, in cm"}));
+  EXPECT_EQ(csv.target, "the \"kind\"");
+  EXPECT_EQ(csv.classes, (Names{"a\nb", "a,b"}));
+  EXPECT_EQ(to_vector(csv.data.x()), (Values{1, 2}));
+}
+
+TEST(Csv, SaysWhatIsWrongAndWhere) {
+  EXPECT_ERROR(parse_csv("", "f"), "f: has no lines");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n1\n", "f"), "f: line 3 has 1 fields, the first 2");
+  EXPECT_ERROR(parse_csv("a,b\n1,2,3\n", "f"), "f: line 2 has 3 fields, the first 2");
+  EXPECT_ERROR(parse_csv("a,b\n\"1\n\",2\nx,2\n", "f"),
+               "f: line 2, column \"a\": \"1\\n\" is not a");
+  EXPECT_ERROR(parse_csv("a,b\n1,\"p\nq\"\nx,2\n", "f"),
+               "f: line 4, column \"a\": \"x\" is not a number");
+  EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"), "f: line 2, column \"a\": \"\" is not a number");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n1,\"2\n3\n", "f"), "f: the quote that line 3 opens is never");
+  EXPECT_ERROR(parse_csv("a,b\n1,\"2\"x\n", "f"), "f: line 2: \"x\" follows a closing quote");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}), "f: no column is \"c\"");
+  EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are \"a\"");
+  EXPECT_ERROR(read_csv("/no/such.csv"), "/no/such.csv: cannot open");
+}
+
+TEST(Csv, SurvivesDamage) {
+  const auto parse = [](std::span<const std::byte> file) {
+    parse_csv({reinterpret_cast<const char*>(file.data()), file.size()}, "f");
+  };
+  test::survive_damage("a,b,\"c\"\n1,2.5,\"x\"\n-3,4e2,y\n", "\",\n\r1", parse);
+}
+
+TEST(Csv, ReadsFilesAndArrays) {
+  const TempFolder folder;
+  spit(folder / "t.csv", "a,b\n1,2\n");
+  EXPECT_EQ(read_csv(folder / "t.csv").data.size(), 1);
+  io::save_npy(folder / "x.npy", zeros({3, 4}));
+  io::save_npy(folder / "y.npy", arange(0, 3));
+  const TensorDataset data = from_npy(folder / "x.npy", folder / "y.npy");
+  EXPECT_EQ(data.size(), 3);
+  EXPECT_EQ(to_vector(data.y()), (Values{0, 1, 2}));
+  io::save_npy(folder / "y.npy", arange(0, 4));
+  EXPECT_ERROR(from_npy(folder / "x.npy", folder / "y.npy"),
+               "x.npy: inputs of shape [3, 4] for targets of shape [4]");
+}
+
+// ---- text
+
+TEST(CharText, NumbersCharactersInOrder) {
+  const CharText text("ba ab\xc3\xa9 aa bb", {.context = 2, .valid_fraction = 0.4});
+  EXPECT_EQ(text.vocabulary(), (Names{" ", "a", "b", "\xc3\xa9"}));
+  EXPECT_EQ(to_vector(text.encode("b\xc3\xa9")), (Values{2, 3}));
+  EXPECT_EQ(text.decode(text.encode("ab \xc3\xa9")), "ab \xc3\xa9");
+  EXPECT_EQ(text.train().tokens().size(0) + text.valid().tokens().size(0), 12);
+  EXPECT_EQ(text.valid().tokens().size(0), 5);
+  EXPECT_EQ(text.decode(text.valid().tokens()), "aa bb");
+}
+
+TEST(CharText, WindowsAreContextAndWhatFollows) {
+  const CharText text("abcdefghijklmnopqrst", {.context = 3, .valid_fraction = 0.25});
+  EXPECT_EQ(text.train().size(), 4);  // of 15 characters: 0, 3, 6, 9, and 12 lacks the next
+  EXPECT_EQ(to_vector(text.train().get(3).x), (Values{9, 10, 11}));
+  EXPECT_EQ(to_vector(text.train().get(3).y), (Values{10, 11, 12}));
+  EXPECT_EQ(to_vector(text.valid().get(0).x), (Values{15, 16, 17}));
+  EXPECT_EQ(text.valid().size(), 1);
+  const CharText dense("abcdefghijklmnopqrst", {.context = 3, .stride = 1, .valid_fraction = 0.25});
+  EXPECT_EQ(dense.train().size(), 12);
+  EXPECT_EQ(to_vector(dense.train().get(11).y), (Values{12, 13, 14}));
+  const int64_t some[] = {1, 0};
+  EXPECT_EQ(text.train().gather(some).x.shape(), Shape({2, 3}));
+  EXPECT_EQ(Windows().size(), 0);
+}
+
+TEST(CharText, SaysWhatIsWrong) {
+  const CharText text("abcabcabcabc", {.context = 2, .valid_fraction = 0.5});
+  EXPECT_ERROR(text.encode("abx"), "character \"x\" is none of the 3 in the vocabulary");
+  EXPECT_ERROR(text.encode("\xff"), "is not UTF-8");
+  EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is not within 0 to 3");
+  EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is not within 0 to 3");
+  EXPECT_ERROR(text.decode(from({1}, {1})), "tokens are i64, not f32");
+  EXPECT_ERROR(text.train().get(5), "text: example 5 of 2");
+  EXPECT_ERROR(CharText("ab\xc3"), "text: is not UTF-8");
+  EXPECT_ERROR(CharText("abcabc", {.context = 4, .valid_fraction = 0.5}),
+               "text: 3 characters to train with, and a window takes 4 and the next");
+  EXPECT_ERROR(CharText("abcabcabcabc", {.context = 2, .valid_fraction = 0.1}),
+               "text: 1 characters to validate with");
+  EXPECT_ERROR(CharText("abcabc", {.context = 0, .valid_fraction = 0.5}),
+               "text: windows of 0 tokens every 0");
+  EXPECT_ERROR(CharText(""), "text: 0 examples cannot be split");
+  EXPECT_ERROR(Windows(zeros({3}), 1, 1), "tokens: tokens are i64 [n] on the CPU, not f32 [3]");
+  EXPECT_ERROR(CharText::load("/no/such.txt"), "/no/such.txt: cannot open");
+}
+
+TEST(CharText, ReadsAFile) {
+  const TempFolder folder;
+  spit(folder / "t.txt", std::string(50, 'a') + std::string(50, 'b'));
+  const CharText text = CharText::load(folder / "t.txt", {.context = 4, .valid_fraction = 0.2});
+  EXPECT_EQ(text.train().name(), folder / "t.txt");
+  EXPECT_EQ(text.train().size(), 19);
+  spit(folder / "t.txt", "\xff\xfe");
+  EXPECT_ERROR(CharText::load(folder / "t.txt"), "t.txt: is not UTF-8");
+}
+
+}  // namespace
+}  // namespace mixtape::train

@@ -1,0 +1,11 @@
+#pragma once
+// All that loads data.
+
+#include "train/data/cifar.h"
+#include "train/data/digits.h"
+#include "train/data/folder.h"
+#include "train/data/idx.h"
+#include "train/data/loader.h"
+#include "train/data/tables.h"
+#include "train/data/text.h"
+#include "train/data/transforms.h"

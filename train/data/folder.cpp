@@ -1,0 +1,96 @@
+#include "train/data/folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/png.h"
+
+namespace mixtape::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What is in a folder, sorted: the system has it in any order.
+std::vector<std::string> names_in(const std::string& folder, bool folders) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code unreadable;
+    if (name[0] != '.' && (!folders || it->is_directory(unreadable))) names.push_back(name);
+  }
+  check(!error, "{}: cannot read this folder: {}", folder, error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_png(std::string name) {
+  for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
+  return name.ends_with(".png");
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+}  // namespace
+
+ImageFolder::ImageFolder(std::string folder, int channels)
+    : folder_(std::move(folder)), channels_(channels), classes_(names_in(folder_, true)) {
+  check(channels == 1 || channels == 3, "{} channels, not 1 or 3", channels);
+  check(!classes_.empty(), "{}: has no folders, one for each class", folder_);
+  for (size_t label = 0; label < classes_.size(); ++label) {
+    const std::vector<std::string> names = names_in(folder_ + "/" + classes_[label], false);
+    check(!names.empty(), "{}/{}: no PNG files", folder_, classes_[label]);
+    for (const std::string& name : names) {
+      check(is_png(name), "{}/{}/{}: not a .png file", folder_, classes_[label], name);
+      files_.push_back({name, int64_t(label)});
+    }
+  }
+}
+
+std::string ImageFolder::path(int64_t i) const {
+  check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
+  const File& file = files_[size_t(i)];
+  return folder_ + "/" + classes_[size_t(file.label)] + "/" + file.name;
+}
+
+Example ImageFolder::get(int64_t i) const {
+  const Tensor y({}, i64, Device::cpu());
+  const Tensor x = io::load_png(path(i), channels_);
+  *y.data<int64_t>() = files_[size_t(i)].label;
+  return {x, y};
+}
+
+ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
+  ImageFolder part;
+  part.folder_ = folder_;
+  part.channels_ = channels_;
+  part.classes_ = classes_;
+  for (const int64_t i : indices) {
+    check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
+    part.files_.push_back(files_[size_t(i)]);
+  }
+  return part;
+}
+
+Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options) {
+  if (is_folder(path + "/train") && is_folder(path + "/valid")) {
+    const ImageFolder train(path + "/train", options.channels);
+    const ImageFolder valid(path + "/valid", options.channels);
+    check(train.classes() == valid.classes(), "{}: train has classes {}, valid {}", path,
+          fmt::join(train.classes(), ", "), fmt::join(valid.classes(), ", "));
+    return {train, valid};
+  }
+  const ImageFolder all(path, options.channels);
+  const auto parts = split(all, {.valid_fraction = options.valid_fraction, .seed = options.seed});
+  return {all.part(parts.train.indices()), all.part(parts.valid.indices())};
+}
+
+}  // namespace mixtape::train

@@ -1,0 +1,100 @@
+#include "train/data/text.h"
+
+#include <cmath>
+#include <set>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/file.h"
+#include "io/text.h"
+
+namespace mixtape::train {
+namespace {
+
+constexpr uint64_t largest_file = uint64_t(1) << 30;
+
+// The characters of valid UTF-8: a first byte says how many there are.
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (size_t at = 0, length; at < text.size(); at += length) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    all.push_back(text.substr(at, length));
+  }
+  return all;
+}
+
+}  // namespace
+
+Windows::Windows(Tensor tokens, int64_t context, int64_t stride, std::string name)
+    : tokens_(std::move(tokens)), context_(context), stride_(stride), name_(std::move(name)) {
+  check(tokens_.rank() == 1 && tokens_.dtype() == i64 && tokens_.device().is_cpu(),
+        "{}: tokens are i64 [n] on the CPU, not {} {} on {}", name_, tokens_.dtype(),
+        tokens_.shape(), tokens_.device());
+  check(context > 0 && stride > 0, "{}: windows of {} tokens every {}", name_, context, stride);
+}
+
+int64_t Windows::size() const {
+  const int64_t last = tokens_ ? tokens_.size(0) - context_ - 1 : -1;  // where one may begin
+  return last < 0 ? 0 : last / stride_ + 1;
+}
+
+Example Windows::get(int64_t i) const {
+  check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
+  const auto from = [&](int64_t start) {
+    return tokens_.with_layout(slice(tokens_.layout(), 0, start, start + context_));
+  };
+  return {from(i * stride_), from(i * stride_ + 1)};
+}
+
+CharText::CharText(std::string_view text, const CharTextOptions& options, const std::string& name) {
+  check(io::is_utf8(text), "{}: is not UTF-8", name);
+  const auto all = characters(text);
+  const std::set<std::string_view> distinct(all.begin(), all.end());  // bytes sort as code points
+  for (const std::string_view c : distinct) {
+    tokens_.emplace(c, int64_t(vocabulary_.size()));
+    vocabulary_.emplace_back(c);
+  }
+  const Tensor tokens = encode(text);
+  const int64_t n = tokens.size(0), valid = valid_count(n, options.valid_fraction, name);
+  const auto part = [&](const char* what, int64_t begin, int64_t end) {
+    check(end - begin > options.context,
+          "{}: {} characters to {} with, and a window takes {} and the next", name, end - begin,
+          what, options.context);
+    return Windows(tokens.with_layout(slice(tokens.layout(), 0, begin, end)), options.context,
+                   options.stride == 0 ? options.context : options.stride, name);
+  };
+  parts_ = {part("train", 0, n - valid), part("validate", n - valid, n)};
+}
+
+CharText CharText::load(const std::string& path, const CharTextOptions& options) {
+  const std::vector<std::byte> file = io::read_file(path, largest_file);
+  return CharText({reinterpret_cast<const char*>(file.data()), file.size()}, options, path);
+}
+
+Tensor CharText::encode(std::string_view text) const {
+  check(io::is_utf8(text), "{} is not UTF-8", io::quote(text));
+  const auto all = characters(text);
+  const Tensor tokens({int64_t(all.size())}, i64, Device::cpu());
+  int64_t* out = tokens.data<int64_t>();
+  for (const std::string_view c : all) {
+    const auto found = tokens_.find(c);
+    check(found != tokens_.end(), "character {} is none of the {} in the vocabulary", io::quote(c),
+          vocabulary_.size());
+    *out++ = found->second;
+  }
+  return tokens;
+}
+
+std::string CharText::decode(const Tensor& tokens) const {
+  check(tokens.dtype() == i64, "tokens are i64, not {}", tokens.dtype());
+  std::string text;
+  for (const double token : to_vector(tokens)) {
+    check(token >= 0 && token < double(vocabulary_.size()), "token {} is not within 0 to {}", token,
+          vocabulary_.size());
+    text += vocabulary_[size_t(token)];
+  }
+  return text;
+}
+
+}  // namespace mixtape::train
