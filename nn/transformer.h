@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "nn/dropout.h"
+#include "autograd/ops.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 
