@@ -228,6 +228,8 @@ MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
                Out found);  // the same without writing g
+MIXTAPE_KERNEL(survey, std::span<const View> tensors,
+               Out surveys);  // dense floats; f64 [tensors, 5], a Survey (kernels/survey.h) each
 MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
                Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
 // norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)

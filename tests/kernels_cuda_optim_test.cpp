@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "kernels/survey.h"
 #include "tests/support/kernel_compare.h"
 #include "tests/support/kernel_devices.h"
 
@@ -198,6 +199,21 @@ TEST(CudaGradients, UnscaleJudgesWhatTheDtypeHolds) {
   EXPECT_EQ(found.at(0), 0);
   on_device([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found); });
   EXPECT_EQ(found.at(0), 1);
+}
+
+TEST(CudaGradients, Surveys) {
+  const std::vector<Tensor> all = gradients();
+  double odd[] = {inf, -inf, nan, 0, -0.0, 0x1p-20, -0x1p-130, 0x1p-1030, 0x1p-14};
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].set(0, odd[i % std::size(odd)]);
+    all[i].set(all[i].numel() - 1, odd[i / 2 % std::size(odd)]);
+  }
+  const int64_t n = int64_t(all.size()) + 1;
+  const Tensor got = filled({n, kernels::survey_size}, f64, 7),
+               want({n, kernels::survey_size}, f64);
+  on_device([&](Launch& l) { cuda::survey(l, views(all), got); });
+  launch([&](Launch& l) { cpu::survey(l, views(all), want); });
+  EXPECT_EQ(to_vector(got), to_vector(want));
 }
 
 TEST(CudaGradients, NormsAndClipping) {

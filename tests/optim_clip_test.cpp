@@ -1,5 +1,6 @@
 // Gradients as a whole: flags, norms, limits.
 #include "kernels/kernels.h"
+#include "kernels/survey.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -34,6 +35,29 @@ TEST(Kernels, UnscaleFindsTheOneBadElement) {
     kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
     EXPECT_EQ(found.item(), 0) << bad;
   }
+}
+
+TEST(Kernels, SurveyCountsWhatElementsAre) {
+  const double tiny = 0x1p-1074;
+  const std::vector<Tensor> tensors = {
+      from({1, -2, 0, -0.0, inf, -inf, nan, 0x1p-14, -0x1p-15, 0x1p-24}, {10}, f16),
+      from({0x1p-126, 0x1p-127, 3e38, nan}, {4}, bf16), from({0x1p-127, -7, inf}, {3}, f32),
+      from({-1e300, tiny, 0x1p-1022}, {3}, f64), Tensor({0}, f32)};
+  const std::vector<View> views(tensors.begin(), tensors.end());
+  const Tensor surveys({5, kernels::survey_size}, f64);
+  kernels::Launch launch(Device::cpu());
+  kernels::survey(launch, views, surveys);
+  const std::vector<double> f16s = {2, 2, 1, 2, 2}, bf16s = {tensors[1].at(2), 0, 1, 0, 1},
+                            f32s = {7, 1, 0, 0, 1}, f64s = {1e300, 0, 0, 0, 1}, none(5);
+  std::vector<double> all;
+  for (const auto& v : {f16s, bf16s, f32s, f64s, none}) all.insert(all.end(), v.begin(), v.end());
+  EXPECT_EQ(to_vector(surveys), all);
+  const Tensor large({40000}, f16);
+  kernels::fill(launch, 0, large);
+  for (const int64_t i : {0, 16383, 16384, 39999}) large.set(i, nan);
+  kernels::survey(launch, std::vector<View>{large}, surveys);
+  EXPECT_EQ(surveys.at(2), 4);
+  EXPECT_EQ(surveys.at(3), 39996);
 }
 
 TEST(Clip, NormIsThatOfAllGradientsTogether) {

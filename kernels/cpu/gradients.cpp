@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/chunks.h"
 #include "kernels/scaling.h"
+#include "kernels/survey.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -64,6 +65,25 @@ void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out foun
 }
 void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
   scale_and_find<false>(launch, grads, inv_scale, found);
+}
+
+void survey(Launch& launch, std::span<const View> tensors, Out surveys) {
+  const Chunks chunks(launch, tensors);
+  Survey* const parts = launch.scratch<Survey>(chunks.count());
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+    visit_chunk(tensors[tensor], begin, [&]<class S>(const S* x, int64_t n) {
+      using T = math_t<S>;
+      const T smallest = T(smallest_normal(dtype_of<S>()));
+      Counts<T> c;
+      for (int64_t i = 0; i < n; ++i) c.add(T(x[i]), smallest);
+      parts[chunk] = {double(c.largest), double(c.infinities), double(c.nans), double(c.zeros),
+                      double(c.subnormals)};
+    });
+  });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Survey& all = surveys.as<Survey>()[i] = {};
+    for (int64_t c = chunks.first(i); c < chunks.first(i + 1); ++c) all.join(parts[c]);
+  }
 }
 
 void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "kernels/scaling.h"
 #include "kernels/steps.h"
+#include "kernels/survey.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -44,9 +45,15 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
   }
 }
 
-__global__ void clear(int64_t n, float* flags) {
+template <class T>
+__global__ void clear(int64_t n, T* flags) {
   const int64_t i = gpu::global_thread();
   if (i < n) flags[i] = 0;
+}
+template <class T>
+void run_clear(Launch& launch, int64_t n, T* flags) {
+  gpu::launch({"clear", {unsigned((n + 255) / 256), 1, 1}, {256, 1, 1}}, launch.stream, clear<T>, n,
+              flags);
 }
 
 // A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
@@ -75,8 +82,7 @@ template <bool writes>
 void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
   const int64_t n = int64_t(grads.size());
   if (n == 0) return;
-  gpu::launch({"clear", {unsigned((n + 255) / 256), 1, 1}, {256, 1, 1}}, launch.stream, clear, n,
-              found.as<float>());
+  run_clear(launch, n, found.as<float>());
   const auto of = [&]<class T>() {
     for_gradients<T>(grads, 0, [&](const Table<Gradient>& table) {
       launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
@@ -85,6 +91,32 @@ void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, 
   };
   of.template operator()<float>();
   of.template operator()<double>();
+}
+
+// Each chunk's survey, then those of each tensor put together.
+template <class T>
+__global__ void survey_parts(Table<Gradient> table, Survey* parts) {
+  const Chunk chunk = chunk_of_block(table);
+  Counts<T> c;
+  for_chunk<T>(table, chunk, [&](const Bits<T>& bits, const Four& four, const Gradient& g) {
+    const T smallest = T(smallest_normal(g.type));
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (e < four.count) c.add(element(bits, g.type, e), smallest);
+  });
+  const double largest =
+      over_block(double(c.largest), [](double a, double b) { return a > b ? a : b; });
+  const Survey all{largest, sum_over_block(double(c.infinities)), sum_over_block(double(c.nans)),
+                   sum_over_block(double(c.zeros)), sum_over_block(double(c.subnormals))};
+  if (gpu::thread().x == 0) parts[chunk.number] = all;
+}
+__global__ void join_surveys(Table<Gradient> table, const Survey* parts, Survey* surveys) {
+  const int k = int(gpu::global_thread());
+  if (k >= table.count) return;
+  Survey all;
+  for (int64_t i = table.first[k]; i < table.first[k + 1]; ++i)
+    all.join(parts[table.chunks_before + i]);
+  surveys[table.number[k]] = all;
 }
 
 // What an element adds to a norm, how that is joined, and what the norm is.
@@ -252,6 +284,24 @@ void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out foun
 }
 void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
   run_scale_and_find<false>(launch, grads, inv_scale, found);
+}
+
+void survey(Launch& launch, std::span<const View> tensors, Out surveys) {
+  if (tensors.empty()) return;
+  run_clear(launch, int64_t(tensors.size()) * survey_size, surveys.as<double>());
+  int64_t most = 0, chunks = 0;
+  for (const View& t : tensors) most += (t.size() + chunk_length - 1) / chunk_length;
+  Survey* const parts = launch.scratch<Survey>(most);
+  const auto of = [&]<class T>() {
+    chunks = for_gradients<T>(tensors, chunks, [&](const Table<Gradient>& table) {
+      launch_table(launch, "survey_parts", survey_parts<T>, table, parts);
+      gpu::launch({"join_surveys", {unsigned((table.count + 31) / 32), 1, 1}, {32, 1, 1}},
+                  launch.stream, join_surveys, table, static_cast<const Survey*>(parts),
+                  surveys.as<Survey>());
+    });
+  };
+  of.template operator()<float>();
+  of.template operator()<double>();
 }
 
 void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
