@@ -87,6 +87,7 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
 void observe(const Call& call);
 void observe(const Call& call, const Tensor& result);
+void observe(const Node& node, const Tensor& dy);
 void observe(const Node& node, const Tensor& dy, std::span<const Tensor> gradients);
 
 }  // namespace detail

@@ -107,7 +107,8 @@ struct Engine {
     if (!record && node->selects()) return add_to_part(*node, dy);
     const Scope op(node->name());
     if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
-    Grads grads = node->backward(dy);
+    if (thread_state.observer) detail::observe(*node, dy);
+    Grads grads = apply_rule(*node, dy);
     if (thread_state.observer) detail::observe(*node, dy, {grads.begin(), grads.size()});
     dy = {};
     release(*node);
@@ -115,6 +116,11 @@ struct Engine {
           node->ctx.edges_.size());
     for (size_t i = 0; i < grads.size(); ++i)
       if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
+  }
+
+  static Grads apply_rule(Node& node, const Tensor& dy) {
+    const During<&ThreadState::in_rule> rule(true);
+    return node.backward(dy);
   }
 
   // What hooks make of a gradient.

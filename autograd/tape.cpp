@@ -111,6 +111,9 @@ void observe(const Call& call) {
 void observe(const Call& call, const Tensor& result) {
   for (Observer* o = thread_state.observer; o; o = o->outer) o->after(call, result);
 }
+void observe(const Node& node, const Tensor& dy) {
+  for (Observer* o = thread_state.observer; o; o = o->outer) o->before_rule(node, dy);
+}
 void observe(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) {
   for (Observer* o = thread_state.observer; o; o = o->outer) o->after_rule(node, dy, gradients);
 }

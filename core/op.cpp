@@ -58,6 +58,13 @@ std::string Scope::trail() {
   return module && !module->empty() ? fmt::format("{}: {}", *module, ops) : ops;
 }
 
+std::string_view Scope::caller() {
+  const Scope* s = thread_state.scope;
+  const std::string_view op = s ? s->op : "";
+  while (s && s->op == op) s = s->outer;  // a function and its op: once
+  return s ? s->op : "";
+}
+
 At::At(Where where)
     : text_(fmt::format(
           "{}:{}",

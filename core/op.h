@@ -33,6 +33,7 @@ class Scope {
   static const Scope* innermost();
   static const std::string* module_path();  // of the innermost module, or null
   static std::string trail();               // "decoder.2: linear: matmul: ", as errors begin
+  static std::string_view caller();         // the op that runs the innermost one, or ""
 
   const std::string_view op;  // empty for a module's scope
   const std::string* const module;
@@ -85,8 +86,9 @@ class Observer {
   virtual ~Observer() = default;
   virtual void before(const Call&) {}
   virtual void after(const Call&, const Tensor& result) { (void)result; }
-  // A backward rule made these gradients of the op's inputs (no tensor: not wanted) from dy. What
-  // the rule calls as ops is seen by the two above as well.
+  // A backward rule is to make gradients of the op's inputs from dy, and has made these (no tensor:
+  // not wanted). What the rule calls as ops is seen by the two above as well.
+  virtual void before_rule(const Node&, const Tensor& dy) { (void)dy; }
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> gradients) {
     (void)dy, (void)gradients;
   }
@@ -99,6 +101,7 @@ struct ThreadState {
   Observer* observer = nullptr;  // head of the chain
   bool recording = true;         // cleared by NoGrad
   bool in_backward = false;
+  bool in_rule = false;        // of an op's backward, rather than between two of them
   bool forgetting = false;     // ops record, but save nothing: see autograd/checkpoint.h
   const void* root = nullptr;  // the module that paths start from; nn's own
 };

@@ -309,6 +309,29 @@ TEST(Tape, ObserversSeeForwardAndBackward) {
       << "mul, sum and the reshape that drops its dimension";
 }
 
+TEST(Tape, ObserversTellRulesFromTheEngine) {
+  struct Rules : Observer {
+    std::vector<std::string> log;
+    void after(const Call& c, const Tensor&) override {
+      log.push_back(fmt::format("{}{} for {}", thread_state.in_rule ? "rule: " : "", c.op.name,
+                                Scope::caller()));
+    }
+    void before_rule(const Node& n, const Tensor&) override {
+      log.push_back(fmt::format("begin {}", n.name()));
+    }
+    void after_rule(const Node& n, const Tensor&, std::span<const Tensor>) override {
+      log.push_back(fmt::format("end {}", n.name()));
+    }
+  } rules;
+  const Tensor x = leaf({1, 2}, {2}, f16), y = (x * x).to(f32);
+  const Observe watch(rules);
+  y.backward({.gradient = ones({2})});
+  EXPECT_EQ(rules.log,
+            (std::vector<std::string>{"begin cast", "end cast", "cast for backward",  // to f16
+                                      "begin mul", "rule: mul for backward",
+                                      "rule: mul for backward", "end mul"}));
+}
+
 struct Narrow : Policy {
   void apply(Call& c) override {
     if (c.op.precision != Precision::Low) return;
