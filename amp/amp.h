@@ -4,3 +4,4 @@
 #include "amp/autocast.h"
 #include "amp/policy.h"
 #include "amp/scaler.h"
+#include "amp/trace.h"

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "amp/policy.h"
+#include "amp/trace.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -54,6 +55,12 @@ void set_scale(const Tensor& state, double value) {
 
 std::vector<View> views(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
+}
+
+// What the trace of this thread found last, if there is one and it did.
+std::string first_bad_op() {
+  OverflowTrace* const trace = OverflowTrace::innermost();
+  return !trace || trace->found().empty() ? "" : trace->found().back().text();
 }
 
 // A place for the gradient of a parameter that has none.
@@ -244,6 +251,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
 }
 
 void GradScaler::update(std::optional<double> new_scale) {
+  if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
   const Scope scope("update");
   check(std::ranges::any_of(scales_, [](const auto& s) { return bool(s.second.scale); }),
@@ -315,7 +323,9 @@ std::string GradScaler::diagnosis(const LossScale& s) const {
   for (const Overflow& o : overflow)
     text += fmt::format("\n    {} parameter {}{}{}", o.optimizer, o.parameter,
                         o.name.empty() ? "" : ": ", o.name);
-  return text + (overflow.empty() ? " none" : "");
+  if (overflow.empty()) text += " none";
+  const std::string bad = first_bad_op();
+  return bad.empty() ? text : text + "\n  first bad op: " + bad;
 }
 
 double GradScaler::scale_value(int id) const {
@@ -345,10 +355,12 @@ Tensor GradScaler::inverse_scale(int id) const {
 
 std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
   std::vector<Overflow> all;
+  const std::string bad = first_bad_op();
   for (const Watched& w : watched_)
     for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
       if (w.last.at(i) != 0)
-        all.push_back({w.kind, size_t(i) < w.names.size() ? w.names[size_t(i)] : "", size_t(i)});
+        all.push_back(
+            {w.kind, size_t(i) < w.names.size() ? w.names[size_t(i)] : "", size_t(i), bad});
   return all;
 }
 

@@ -29,7 +29,8 @@ struct ScalerOptions {
 };
 
 // The scale fell below its minimum, or too many steps in a row were skipped. The message has the
-// diagnosis: the last loss, recent scales, the parameters whose gradients were not finite.
+// diagnosis: the last loss, recent scales, the parameters whose gradients were not finite, and
+// the first bad op if an OverflowTrace is alive.
 class ScaleCollapse : public Error {
   using Error::Error;
 };
@@ -111,6 +112,7 @@ class GradScaler {
   struct Overflow {
     std::string optimizer, name;  // name: empty unless given
     size_t parameter;             // index in the optimizer's params()
+    std::string first_bad_op;     // the last that an OverflowTrace of this thread found, if any
   };
   std::vector<Overflow> last_overflow() const;
   // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
