@@ -191,6 +191,24 @@ TEST(Unscale, IsExactAndAddsUp) {
   EXPECT_EQ(none.at(0), 5);
 }
 
+TEST(Unscale, LooksAtEveryElement) {
+  for (const int64_t n : {1, 15, 64, 100})
+    for (int64_t bad = 0; bad < n; bad += n < 20 ? 1 : 7)
+      for (const bool explicitly : {false, true}) {
+        const Tensor p = zeros({n}).set_requires_grad(), g = ones({n});
+        g.set(bad, inf);
+        p.set_grad(g);
+        optim::SGD sgd({p}, {.lr = 1});
+        GradScaler scaler({.init_scale = 4});
+        (void)scaler.scale(ones({}));
+        if (explicitly) {
+          scaler.unscale(sgd);
+          for (int64_t i = 0; i < n; ++i) ASSERT_EQ(p.grad().at(i), i == bad ? inf : 0.25);
+        }
+        EXPECT_FALSE(scaler.step(sgd)) << bad << " of " << n;
+      }
+}
+
 // --- state ---
 
 TEST(State, GoesRoundBeforeAndAfterTheFirstLoss) {
