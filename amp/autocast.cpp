@@ -3,6 +3,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/warn.h"
 
 namespace mixtape::amp {
 namespace {
@@ -11,16 +12,27 @@ Autocast* enclosing() { return dynamic_cast<Autocast*>(thread_state.policy); }
 
 DType widest(DType a, DType b) { return a == b ? a : f32; }
 
-// The cast of a tensor whose converted data was there already.
-class SharedCast final : public Node {
- public:
-  using Node::Node;
-  std::string_view name() const override { return "cast"; }
-  Grads backward(const Tensor& dy) override { return {dy}; }
-};
 constexpr OpInfo shared_cast{"cast"};
 
 }  // namespace
+
+// The cast of a tensor whose converted data was there already, in the region of that number.
+class SharedCast final : public Node {
+ public:
+  SharedCast(const Tensor* input, DType to, uint64_t region)
+      : Node(Call{shared_cast, {&input, 1}}), region_(to == f16 ? region : 0) {}
+  std::string_view name() const override { return "cast"; }
+  Grads backward(const Tensor& dy) override {
+    if (region_ > CastCache::scaled_)
+      warn(
+          "a backward through an f16 region whose loss no GradScaler has scaled: small gradients "
+          "become zero. Use scaler.scale(loss).backward() or minimize(loss), or bf16.");
+    return {dy};
+  }
+
+ private:
+  const uint64_t region_;
+};
 
 Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   const int64_t begin = leaf.offset(), count = leaf.numel();
@@ -46,8 +58,7 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   layout.offset = t.offset() - begin;
   const Tensor narrowed = data.with_layout(layout);
   if (grad_enabled()) {
-    const Tensor* input = &t;
-    const auto node = std::make_shared<SharedCast>(Call{shared_cast, {&input, 1}});
+    const auto node = std::make_shared<SharedCast>(&t, to, number_);
     node->finish(narrowed, true);
     narrowed.set_maker(node);
   }

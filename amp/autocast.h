@@ -2,6 +2,7 @@
 // Autocast: while one is alive, every op called on this thread runs in the precision that its
 // OpInfo asks for. No op, and no layer below amp, knows that it exists.
 
+#include <atomic>
 #include <concepts>
 #include <memory>
 #include <optional>
@@ -40,7 +41,15 @@ class CastCache {
   };
   Stats stats;
 
+  CastCache() : number_(++begun_) {}
+  // Tells that the losses of all regions until now are scaled, or are meant not to be. A gradient
+  // that comes back through a cast to f16 of a later one draws a warning.
+  static void know_scaled() { scaled_ = begun_.load(); }
+  // Counts as part of the region with that cache.
+  void join(const CastCache& other) { number_ = other.number_; }
+
  private:
+  friend class SharedCast;
   struct Key {
     uint64_t storage;
     int64_t offset, count;  // elements of the storage
@@ -58,6 +67,8 @@ class CastCache {
     uint64_t version = 0;
     Tensor data;
   };
+  static inline std::atomic<uint64_t> begun_{0}, scaled_{0};  // numbers of regions
+  uint64_t number_;
   std::unordered_map<Key, Copy, Hash> copies_;
   size_t sweep_at_ = 64;  // entries; then those of storages that are gone are dropped
 };
@@ -86,7 +97,9 @@ class Autocast final : public Policy {
     DType low;
     std::shared_ptr<const Rules> rules;
   };
-  Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {}  // opens nothing
+  Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {  // opens nothing
+    own_cache_.join(*region.cache_);
+  }
   static State opened(const AutocastOptions& options, const Autocast* around);
   Tensor converted(const Tensor& t, DType to);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "amp/autocast.h"
 #include "amp/policy.h"
 #include "amp/trace.h"
 #include "autograd/ops.h"
@@ -108,6 +109,7 @@ GradScaler::LossScale& GradScaler::scaled(int id) {
 }
 
 Tensor GradScaler::scale(const Tensor& loss, int id) {
+  CastCache::know_scaled();
   if (!enabled()) return loss;
   const Scope scope("scale");
   check(is_float(loss.dtype()), "a loss of {} elements (convert it to a float dtype)",
@@ -227,7 +229,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
   kernels::Launch launch(device);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
-    factor = inverse_of(s->scale);
+    if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
     kernels::find_nonfinite(launch, grads, factor, r->found);
   }

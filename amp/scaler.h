@@ -39,7 +39,8 @@ struct StepOptions {
   std::optional<double> clip_norm =
       {};  // limits the norm of all (unscaled) gradients, as clip_grad_norm
   std::optional<int> loss =
-      {};  // whose scale the gradients carry: by default as in unscale(), or 0
+      {};                 // whose scale the gradients carry: by default as in unscale(), or 0
+  bool unscaled = false;  // the gradients are the true ones, whoever divided them by the scale
 };
 
 // What became of a step. Only asking waits for the device, if the answer has not arrived; update()

@@ -1,0 +1,118 @@
+// The training step of a scaled loss, in one call or two.
+#include "amp/loss_scale_optimizer.h"
+
+#include <limits>
+
+#include "amp/policy.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape::amp {
+namespace {
+
+constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
+
+void append(optim::StateDict& to, std::string_view prefix, const optim::StateDict& from) {
+  for (const auto& [name, t] : from) to.emplace_back(std::string(prefix) + name, t);
+}
+optim::StateDict part(const optim::StateDict& dict, std::string_view prefix) {
+  optim::StateDict found;
+  for (const auto& [name, t] : dict)
+    if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), t);
+  return found;
+}
+
+}  // namespace
+
+LossScale::LossScale(double fixed)
+    : options{.init_scale = fixed,
+              .max_scale = fixed,
+              .hysteresis = std::numeric_limits<int32_t>::max()} {}
+
+LossScale LossScale::named(std::string_view name) {
+  check(name == "dynamic", "loss_scale is '{}', not \"dynamic\" or a number", name);
+  return ScalerOptions();
+}
+
+LossScaleOptimizer::LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
+                                       const MixedPrecisionOptions& options)
+    : inner_(std::move(inner)), scaler_(options.loss_scale.options) {
+  const Scope scope("enable_mixed_precision");
+  check(inner_ != nullptr, "there is no optimizer");
+  for (size_t group = 0; group < inner_->groups(); ++group)
+    check(inner_->rescale_grad(group) == 1,
+          "{} has a loss scale of its own: its rescale_grad is {}, not 1", inner_->name(),
+          inner_->rescale_grad(group));
+}
+
+StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
+  inner_->zero_grad();
+  scaler_.scale(loss).backward();
+  return step(options);
+}
+
+std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
+  std::vector<Tensor> gradients =
+      grad({scaler_.scale(loss)}, inner_->params(), {.allow_unused = true});
+  const NoGrad off;
+  const NoPolicy as_called;
+  for (Tensor& g : gradients) {
+    if (!g) continue;
+    if (is_narrow(g.dtype())) g = cast(g, f32);
+    if (scaler_.enabled()) g = g * cast(scaler_.inverse_scale(), g.dtype());
+  }
+  return gradients;
+}
+
+StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradients,
+                                               StepOptions options) {
+  const std::vector<Tensor> params = inner_->params();
+  check(gradients.size() == params.size(), "apply_gradients: {} gradients for {} parameters",
+        gradients.size(), params.size());
+  for (size_t i = 0; i < params.size(); ++i) params[i].set_grad(gradients[i]);
+  options.unscaled = true;
+  return step(options);
+}
+
+StepResult LossScaleOptimizer::step(const StepOptions& options) {
+  const StepResult result = scaler_.step(*inner_, options);
+  inner_->zero_grad();
+  if (!scaler_.enabled()) unscaled_ += result.state() == StepResult::State::Stepped;
+  scaler_.update();
+  return result;
+}
+
+int64_t LossScaleOptimizer::counted() const {
+  const GradScaler::Counters c = scaler_.counters();
+  return scaler_.enabled() ? c.updates - c.skipped : unscaled_;
+}
+int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
+
+optim::StateDict LossScaleOptimizer::state_dict() const {
+  optim::StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
+  append(dict, of_scaler, scaler_.state_dict());
+  append(dict, of_optimizer, inner_->state_dict());
+  return dict;
+}
+
+void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
+  const Scope scope("load_state_dict");
+  optim::StateReader reader(dict);
+  const double iterations = reader.number("iterations");
+  check(iterations >= 0 && iterations < 0x1p53, "'iterations' is {}, not a count", iterations);
+  const optim::StateDict scale = part(dict, of_scaler), rest = part(dict, of_optimizer);
+  for (const auto& [name, t] : dict)
+    check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
+          "'{}' belongs to nothing here", name);
+  GradScaler(scaler_.options()).load_state_dict(scale);  // throws if it does not fit
+  inner_->load_state_dict(rest);
+  scaler_.load_state_dict(scale);
+  before_ = int64_t(iterations) - counted();
+}
+
+std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer) {
+  return std::move(optimizer.inner_);
+}
+
+}  // namespace mixtape::amp
