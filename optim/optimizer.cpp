@@ -173,13 +173,14 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
                       "precision: let the optimizer keep f32 copies with "
                       "{{.multi_precision = true}}",
                       name(), p.dtype()));
-    } else if (slot.version != p.version()) {
+    } else if (!slot.agrees) {
       kernels::Launch launch(p.device());
       kernels::convert(launch, p, slot.master);
     }
   } else if (group.keeps_shadow(slot)) {
-    const bool is_copy = p.shadow() && p.shadow().dtype() == *group.options.shadow;
-    if (!is_copy || !p.leaf().shadow.is_unique())  // what a live graph saved is not written over
+    // (What a live graph saved is not written over.)
+    const Tensor& shadow = p.leaf().shadow;
+    if (!slot.agrees || shadow.dtype() != *group.options.shadow || !shadow.is_unique())
       p.set_shadow(dense_copy(p, *group.options.shadow, p.device()));
   }
 }
@@ -211,9 +212,9 @@ void Optimizer::flatten_masters(Group& group) {
     Layout layout(p.shape());
     layout.offset = begin;
     const Tensor master = flat.with_layout(layout);
-    kernels::convert(launch, slot.master && slot.version == p.version() ? slot.master : p, master);
+    kernels::convert(launch, slot.master && slot.agrees ? slot.master : p, master);
     slot.master = master;
-    slot.version = p.version();
+    slot.agrees = true;
     begin += room(slot);
   }
 }
@@ -222,6 +223,11 @@ void Optimizer::step(const StepControl& control) {
   const Scope scope(name());
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
+  // Before any parameter is written, since they may share a storage and thereby its version.
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots)
+      slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow())
+                                             : slot.version == slot.param.version();
   size_t index = 0;
   for (Group& group : groups_) {
     updates_.clear();
@@ -256,7 +262,7 @@ void Optimizer::step(const StepControl& control) {
   }
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
-      if (!slot.param.grad()) continue;
+      if (!slot.param.grad() && !slot.agrees) continue;
       slot.version = slot.param.version();
       if (group.keeps_shadow(slot)) slot.param.leaf().shadow_version = slot.version;
     }

@@ -91,6 +91,7 @@ class Optimizer {
     Tensor steps = {};
     Tensor master = {};    // f32, where a narrow parameter has one
     uint64_t version = 0;  // of param when master was last written to it
+    bool agrees = false;   // during a step: whether param and its master or shadow did before it
   };
   struct Group {
     std::unique_ptr<Rule> rule;

@@ -53,8 +53,11 @@ TEST(Shadow, AStepCastsNoParameter) {
     const Mlp with = mlp(), without = mlp();
     optim::AdamW a(with.parameters(), {.lr = 0.1, .shadow = low}),
         b(without.parameters(), {.lr = 0.1});
+    const void* place = nullptr;
     for (int t = 0; t < 4; ++t) {
       Step step(with, a, low), plain(without, b, low);
+      EXPECT_EQ(with.in.weight.shadow().raw() == place, t > 0) << "it is written where it lies";
+      place = with.in.weight.shadow().raw();
       EXPECT_EQ(plain.casts(), 2) << "a bias is read as it is";
       EXPECT_EQ(step.casts(), t == 0 ? 2 : 0) << "the first step makes the copies";
       EXPECT_EQ(step.stats.casts, t == 0 ? 2 : 0);
@@ -258,14 +261,20 @@ TEST(Shadow, OfParametersInOneStorage) {
   second.offset = 16;
   const Tensor a = packed.with_layout(Layout(Shape{4, 4})).set_requires_grad(),
                b = packed.with_layout(second).set_requires_grad(), x = values({4, 4}, f16);
-  optim::SGD opt({a, b}, {.lr = 1, .shadow = f16});
+  optim::SGD opt({a}, {.lr = 1, .shadow = f16});
+  opt.add_group({b}, {.lr = 1, .shadow = f16});
   for (const bool both : {true, true, false, true}) {
     a.set_grad(values({4, 4}, f32, 2));
     b.set_grad(both ? values({4, 4}, f32, 5) : Tensor());
     opt.step();
+    Seen seen;
     const Autocast on({.low = f16});
-    for (const Tensor& w : {a, b})
-      EXPECT_EQ(to_vector(linear(x, w)), to_vector(linear(x, cast(w.detach(), f16))));
+    for (const Tensor& w : {a, b}) {
+      const auto expected = to_vector(linear(x, cast(w.detach(), f16)));
+      const Observe watch(seen);
+      EXPECT_EQ(to_vector(linear(x, w)), expected);
+    }
+    EXPECT_EQ(seen.count["cast"], 0);
   }
 }
 

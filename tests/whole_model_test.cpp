@@ -133,6 +133,34 @@ TEST(Masters, AreMissedOnce) {
   EXPECT_EQ(told.size(), 2u) << "the innermost guard hears it";
 }
 
+// Versions are those of a storage: what another parameter in it does is no write to this one.
+TEST(Masters, OfParametersInOneStorage) {
+  const auto pair = [](bool packed) {
+    const Tensor data = arange(0, 8).to(f16) / 8.0, other = data.clone();
+    Layout second(Shape{4});
+    second.offset = 4;
+    const Tensor &a = data, &b = packed ? data : other;
+    return std::vector<Tensor>{a.with_layout(Layout(Shape{4})).set_requires_grad(),
+                               b.with_layout(second).set_requires_grad()};
+  };
+  const auto packed = pair(true), apart = pair(false);
+  const auto make = [](const std::vector<Tensor>& p) {
+    optim::SGD opt({p[0]}, {.lr = 1e-4, .multi_precision = true});
+    opt.add_group({p[1]}, {.lr = 1e-4, .multi_precision = true});
+    return opt;
+  };
+  optim::SGD a = make(packed), b = make(apart);
+  for (int t = 0; t < 5; ++t) {
+    for (const auto& params : {packed, apart}) {
+      params[0].set_grad(ones({4}, f16));
+      params[1].set_grad(t == 2 ? Tensor() : ones({4}, f16));
+    }
+    a.step();
+    b.step();
+  }
+  EXPECT_TRUE(bits(a) == bits(b));
+}
+
 // --- one vector of masters ---
 
 TEST(FlatMasters, StepAsSeparateOnes) {
