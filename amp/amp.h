@@ -4,5 +4,6 @@
 #include "amp/autocast.h"
 #include "amp/loss_scale_optimizer.h"
 #include "amp/policy.h"
+#include "amp/report.h"
 #include "amp/scaler.h"
 #include "amp/trace.h"

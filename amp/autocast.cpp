@@ -16,6 +16,8 @@ constexpr OpInfo shared_cast{"cast"};
 
 }  // namespace
 
+thread_local CastCache::Stats CastCache::of_thread;
+
 // The cast of a tensor whose converted data was there already, in the region of that number.
 class SharedCast final : public Node {
  public:
@@ -43,12 +45,15 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   Tensor data = leaf.shadow();
   if (data && data.dtype() == to) {
     ++stats.hits;
+    ++of_thread.hits;
   } else {
     Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
     if (copy.data && copy.version == leaf.version()) {
       ++stats.hits;
+      ++of_thread.hits;
     } else {
       ++stats.casts;
+      ++of_thread.casts;
       const NoGrad off;
       copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
     }

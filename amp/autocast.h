@@ -40,6 +40,7 @@ class CastCache {
     int64_t casts = 0, hits = 0;
   };
   Stats stats;
+  static thread_local Stats of_thread;  // of all caches since the thread began
 
   CastCache() : number_(++begun_) {}
   // Tells that the losses of all regions until now are scaled, or are meant not to be. A gradient

@@ -1,0 +1,343 @@
+// What is seen is counted in tables by what it is; what a report says is made of them when asked.
+#include "amp/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "autograd/tape.h"
+#include "core/stream.h"
+#include "core/tf32.h"
+
+namespace mixtape::amp {
+namespace {
+
+std::string module_path() {
+  const std::string* const module = Scope::module_path();
+  return module ? *module : "";
+}
+
+Device device_of(const Call& call) {
+  for (const Tensor* t : call.inputs)
+    if (*t) return t->device();
+  return Device::cpu();
+}
+
+int64_t bytes(const Tensor& t) { return t.numel() * int64_t(size_of(t.dtype())); }
+
+bool is_narrower(DType a, DType b) { return is_float(a) && is_float(b) && size_of(a) < size_of(b); }
+
+// A view of x, which is free.
+bool sees(const Tensor& y, const Tensor& x) { return x && y.storage() == x.storage(); }
+
+// The values of a table.
+template <class Table>
+auto listed(const Table& table) {
+  std::vector<typename Table::mapped_type> all;
+  for (const auto& [key, value] : table) all.push_back(value);
+  return all;
+}
+
+}  // namespace
+
+Report::Report(ReportOptions options) : options_(std::move(options)) {
+  for (const auto& [name, t] : options_.parameters)
+    if (t.dtype() == f32) uses_[t.storage()->id()];
+}
+
+void Report::begin(Device device) {
+  if (!options_.time) return;
+  const auto is_open = [](const Scope* scope) {
+    const Scope* s = Scope::innermost();
+    while (s && s != scope) s = s->outer;
+    return s != nullptr;
+  };
+  while (!frames_.empty() && !is_open(frames_.back().scope)) frames_.pop_back();  // it threw
+  synchronize(device);
+  frames_.push_back({Scope::innermost(), Clock::now(), 0});
+}
+
+// Seconds of the innermost frame, without those of counted ops in it.
+double Report::end(Device device, bool counted) {
+  if (!options_.time) return 0;
+  synchronize(device);
+  while (!frames_.empty() && frames_.back().scope != Scope::innermost()) frames_.pop_back();
+  if (frames_.empty()) return 0;  // it began before the report
+  const Frame f = frames_.back();
+  frames_.pop_back();
+  const double all = std::chrono::duration<double>(Clock::now() - f.begin).count();
+  if (!frames_.empty()) frames_.back().within += counted ? all : f.within;
+  return all - f.within;
+}
+
+void Report::before(const Call& call) { begin(device_of(call)); }
+void Report::before_rule(const Node&, const Tensor& dy) { begin(dy.device()); }
+
+Report::Row& Report::row(std::string_view op, bool backward, std::vector<DType> inputs,
+                         std::vector<DType> outputs, std::string_view by) {
+  Row& r = rows_[{std::string(op), backward, inputs, outputs, std::string(by)}];
+  if (r.calls++ == 0)
+    r = {std::string(op), backward, std::move(inputs), std::move(outputs), std::string(by), 1};
+  return r;
+}
+
+void Report::after(const Call& call, const Tensor& result) {
+  const auto sees_input = [&](const Tensor* t) { return sees(result, *t); };
+  const bool is_cast = call.op.name == "cast",
+             is_view = std::ranges::any_of(call.inputs, sees_input),
+             counted = is_cast || !(is_view || thread_state.in_rule);
+  const double seconds = end(device_of(call), counted);
+  see_parameters(call, result);
+  if (!counted) return;
+  std::vector<DType> dtypes;
+  for (const Tensor* t : call.inputs)
+    if (*t) dtypes.push_back(t->dtype());
+  Row& r = row(call.op.name, call.backward, std::move(dtypes), {result.dtype()},
+               is_cast ? Scope::caller() : "");
+  r.seconds += seconds;
+  if (is_cast) see_cast(*call.inputs[0], result, r);
+  if (!call.backward) see_shapes(call, result);
+}
+
+void Report::after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) {
+  const double seconds = end(dy.device(), true);
+  std::vector<DType> made;
+  for (const Tensor& g : gradients)
+    if (g && !sees(g, dy)) made.push_back(g.dtype());
+  if (!made.empty()) row(node.name(), true, {dy.dtype()}, std::move(made), "").seconds += seconds;
+}
+
+void Report::see_cast(const Tensor& x, const Tensor& y, Row& row) {
+  const int64_t moved = bytes(x) + bytes(y);
+  row.bytes_cast += moved;
+  const uint64_t storage = x.storage()->id(), version = x.version();
+  const auto origin = origin_.find(storage);
+  const bool round_trip = origin != origin_.end() && origin->second.version == version &&
+                          origin->second.dtype == y.dtype();
+  const bool again = !cast_.emplace(storage, x.offset(), x.numel(), version, y.dtype()).second;
+  if (round_trip || again) {
+    const DType from = round_trip ? y.dtype() : x.dtype(), to = round_trip ? x.dtype() : y.dtype();
+    Redundant& r = redundant_[{round_trip, from, to, row.by, module_path()}];
+    r = {round_trip, from, to, row.by, module_path(), r.calls + 1, r.bytes_cast + moved};
+  }
+  origin_[y.storage()->id()] = {x.dtype(), y.version()};
+  if (row.by.ends_with('_') && is_narrower(y.dtype(), x.dtype())) {
+    Narrowing& n = narrowing_[{row.by, module_path(), x.dtype(), y.dtype()}];
+    n = {row.by, module_path(), x.dtype(), y.dtype(), n.calls + 1};
+  }
+}
+
+void Report::see_parameters(const Call& call, const Tensor& result) {
+  for (size_t i = 0; !uses_.empty() && i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    const auto known = t ? uses_.find(t.storage()->id()) : uses_.end();
+    if (known == uses_.end()) continue;
+    Use& use = known->second;
+    use.any = true;
+    use.narrow = use.narrow || (call.op.name == "cast" && is_narrow(result.dtype()));
+    if (use.product.empty() && call.op.precision == Precision::Low &&
+        call.op.role(i) != Role::Statistic)
+      use.product = call.op.name;
+  }
+}
+
+// What kernels/cuda/gemm.cu asks of matrices: lines without gaps between elements, by rows or by
+// columns, that begin at multiples of 16 bytes.
+void Report::see_shapes(const Call& call, const Tensor& result) {
+  const std::string_view op = call.op.name;
+  const bool product = op == "matmul" || op == "linear" || op == "addmm";
+  if (!product && op != "conv2d") return;
+  Shapes seen{std::string(op), module_path(), f32, {}, {}};
+  const auto look = [&](const Tensor& t) {
+    const int64_t down = t.strides()[-2], right = t.strides()[-1],
+                  ld = right == 1  ? down
+                       : down == 1 ? right
+                                   : t.size(-1),  // (or it is copied)
+        chunk = 16 / int64_t(size_of(t.dtype()));
+    const std::pair pad{ld, (ld + chunk - 1) / chunk * chunk};
+    if (pad.first != pad.second && std::ranges::find(seen.pad, pad) == seen.pad.end())
+      seen.pad.push_back(pad);
+  };
+  std::string shapes;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || call.op.role(i) == Role::Statistic) continue;
+    seen.dtype = t.dtype();
+    seen.operands.push_back(t.shape());
+    shapes += t.shape().to_string();
+    if (product) look(t);
+  }
+  if (!is_narrow(seen.dtype) && !(seen.dtype == f32 && Tf32::allowed())) return;
+  if (product) look(result);
+  const bool depthwise = !product && seen.operands[1][1] == 1 && seen.operands[0][1] > 1;
+  if (seen.pad.empty() && !depthwise) return;
+  Shapes& s = shapes_[{seen.op, seen.module, seen.dtype, shapes}];
+  seen.calls = s.calls + 1;
+  s = std::move(seen);
+}
+
+std::vector<Report::Row> Report::rows() const {
+  std::vector<Row> all = listed(rows_);
+  std::ranges::stable_sort(all, std::greater(), [](const Row& r) {
+    return std::tuple(r.seconds, r.bytes_cast, r.calls);
+  });
+  return all;
+}
+std::vector<Report::Redundant> Report::redundant_casts() const { return listed(redundant_); }
+std::vector<Report::Narrowing> Report::narrowing() const { return listed(narrowing_); }
+std::vector<Report::Shapes> Report::missed_shapes() const { return listed(shapes_); }
+CastCache::Stats Report::cache() const {
+  const CastCache::Stats now = CastCache::of_thread;
+  return {now.casts - cache_before_.casts, now.hits - cache_before_.hits};
+}
+std::vector<Report::StayedF32> Report::stayed_f32() const {
+  std::vector<StayedF32> all;
+  for (const auto& [name, t] : options_.parameters) {
+    const auto use = uses_.find(t.storage()->id());
+    if (use == uses_.end() || use->second.narrow) continue;
+    if (!use->second.any || !use->second.product.empty())
+      all.push_back({name, use->second.product});
+  }
+  return all;
+}
+
+namespace {
+
+std::string joined(const std::vector<DType>& dtypes) {
+  std::string text;
+  for (const DType t : dtypes) text += fmt::format("{}{}", text.empty() ? "" : ", ", t);
+  return text;
+}
+
+std::string sized(int64_t bytes) {
+  if (bytes < 10 << 10) return fmt::format("{} B", bytes);
+  if (bytes < 10 << 20) return fmt::format("{:.1f} KiB", double(bytes) / 1024);
+  return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
+}
+
+std::string times(int64_t n) { return n == 1 ? "once" : fmt::format("{} times", n); }
+std::string place(const std::string& by, const std::string& module) {
+  return (by.empty() ? "" : ", for " + by) + (module.empty() ? "" : ", in " + module);
+}
+
+// Columns two spaces apart; those of numbers to the right.
+std::string aligned(const std::vector<std::vector<std::string>>& lines,
+                    const std::vector<bool>& number) {
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (size_t c = 0; c < line.size(); ++c) {
+      size_t width = 0;
+      for (const auto& other : lines) width = std::max(width, other[c].size());
+      const std::string fill(width - line[c].size(), ' ');
+      row += (c ? "  " : "") + (number[c] ? fill + line[c] : line[c] + fill);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Report::text() const {
+  if (rows_.empty()) return "no op ran\n";
+  std::vector<std::vector<std::string>> table{{"op", "pass", "dtypes", "calls", "bytes cast"}};
+  std::vector<bool> number{false, false, false, true, true};
+  if (options_.time) {
+    table[0].push_back("ms");
+    number.push_back(true);
+  }
+  for (const Row& r : rows()) {
+    auto& line = table.emplace_back(std::vector<std::string>{
+        r.by.empty() ? r.op : fmt::format("{} for {}", r.op, r.by),
+        r.backward ? "backward" : "forward",
+        fmt::format("{} -> {}", joined(r.inputs), joined(r.outputs)), fmt::format("{}", r.calls),
+        r.bytes_cast ? sized(r.bytes_cast) : ""});
+    if (options_.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
+  }
+  std::string text = aligned(table, number);
+  if (const CastCache::Stats c = cache(); c.casts + c.hits > 0)
+    text += fmt::format("cast cache: {} made, {} used again\n", c.casts, c.hits);
+  const auto section = [&](const char* title, const auto& items, const auto& describe) {
+    if (!items.empty()) text += fmt::format("{}:\n", title);
+    for (const auto& item : items) text += fmt::format("  {}\n", describe(item));
+  };
+  section("casts that brought nothing new", redundant_casts(), [](const Redundant& r) {
+    const std::string what = r.round_trip ? fmt::format("{} -> {} -> {}", r.from, r.to, r.from)
+                                          : fmt::format("{} -> {} again", r.from, r.to);
+    return fmt::format("{}: {}, {}{}", what, times(r.calls), sized(r.bytes_cast),
+                       place(r.by, r.module));
+  });
+  section("in-place ops that narrow", narrowing(), [](const Narrowing& n) {
+    return fmt::format("{} of {} to {}: {}{}", n.op, n.from, n.to, times(n.calls),
+                       place("", n.module));
+  });
+  section("parameters that stayed f32", stayed_f32(), [](const StayedF32& p) {
+    return fmt::format("{}: {}", p.name,
+                       p.product.empty() ? "no op read it" : p.product + " read it as f32");
+  });
+  section("shapes that miss the tensor cores' fast path", missed_shapes(), [](const Shapes& s) {
+    std::string sizes, pad;
+    for (const Shape& shape : s.operands)
+      sizes += fmt::format("{}{}", sizes.empty() ? "" : " x ", shape);
+    for (const auto& [from, to] : s.pad)
+      pad += fmt::format("{}{} to {}", pad.empty() ? "pad " : ", ", from, to);
+    return fmt::format("{} of {} {}: {}{}: {}", s.op, s.dtype, sizes, times(s.calls),
+                       place("", s.module), pad.empty() ? "depthwise, so no product" : pad);
+  });
+  return text;
+}
+
+std::string Report::json() const {
+  using Json = nlohmann::ordered_json;
+  const auto named = [](const std::vector<DType>& dtypes) {
+    Json all = Json::array();
+    for (const DType t : dtypes) all.push_back(name(t));
+    return all;
+  };
+  const auto array = [](const auto& items, const auto& describe) {
+    Json all = Json::array();
+    for (const auto& item : items) all.push_back(describe(item));
+    return all;
+  };
+  Json j;
+  j["rows"] = array(rows(), [&](const Row& r) {
+    Json row{{"op", r.op},
+             {"pass", r.backward ? "backward" : "forward"},
+             {"inputs", named(r.inputs)},
+             {"outputs", named(r.outputs)},
+             {"for", r.by},
+             {"calls", r.calls},
+             {"bytes_cast", r.bytes_cast}};
+    if (options_.time) row["seconds"] = r.seconds;
+    return row;
+  });
+  j["cast_cache"] = {{"casts", cache().casts}, {"hits", cache().hits}};
+  j["redundant_casts"] = array(redundant_casts(), [](const Redundant& r) {
+    return Json{{"round_trip", r.round_trip}, {"from", name(r.from)},
+                {"to", name(r.to)},           {"for", r.by},
+                {"module", r.module},         {"calls", r.calls},
+                {"bytes_cast", r.bytes_cast}};
+  });
+  j["narrowing_in_place"] = array(narrowing(), [](const Narrowing& n) {
+    return Json{{"op", n.op},
+                {"module", n.module},
+                {"from", name(n.from)},
+                {"to", name(n.to)},
+                {"calls", n.calls}};
+  });
+  j["stayed_f32"] = array(stayed_f32(), [](const StayedF32& p) {
+    return Json{{"name", p.name}, {"product", p.product}};
+  });
+  j["missed_shapes"] = array(missed_shapes(), [](const Shapes& s) {
+    Json operands = Json::array(), pad = Json::array();
+    for (const Shape& shape : s.operands)
+      operands.push_back(std::vector<int64_t>(shape.begin(), shape.end()));
+    for (const auto& [from, to] : s.pad) pad.push_back({{"from", from}, {"to", to}});
+    return Json{{"op", s.op},           {"module", s.module}, {"dtype", name(s.dtype)},
+                {"operands", operands}, {"pad", pad},         {"calls", s.calls}};
+  });
+  return j.dump(2);
+}
+
+}  // namespace mixtape::amp

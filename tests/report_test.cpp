@@ -1,0 +1,251 @@
+// The precision report: exact counts of small steps, and what it says of them.
+
+#include "amp/report.h"
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "nn/nn.h"
+#include "tests/support/amp.h"
+
+namespace mixtape::amp {
+namespace {
+
+using DTypes = std::vector<DType>;
+
+struct Mlp : nn::Module<Mlp> {
+  nn::Linear body{8, 16}, head{16, 5};
+  nn::LayerNorm norm{16};
+  Tensor forward(const Tensor& x) const { return head(norm(relu(body(x)))); }
+  MIXTAPE_FIELDS(body, head, norm)
+};
+
+// The only row of an op, in a pass; casts, by what they were made for.
+Report::Row only(const Report& report, std::string_view op, bool backward,
+                 std::string_view by = "") {
+  std::vector<Report::Row> all;
+  for (const Report::Row& r : report.rows())
+    if (r.op == op && r.backward == backward && r.by == by) all.push_back(r);
+  EXPECT_EQ(all.size(), 1u) << op << '\n' << report.text();
+  return all.size() == 1 ? all[0] : Report::Row{};
+}
+
+TEST(Report, CountsTheCastsOfAStep) {
+  Mlp net;
+  const Tensor x = values({4, 8}), y = zeros({4}, i64);
+  const Report report({.parameters = net.named_parameters()});
+  {
+    const Autocast on({.low = f16});
+    for (int i = 0; i < 2; ++i) cross_entropy(net(x), y).backward();
+  }
+  // Each time the input and what norm gives; both weights once, then from the cache.
+  const Report::Row casts = only(report, "cast", false, "linear");
+  EXPECT_EQ(casts.inputs, DTypes{f32});
+  EXPECT_EQ(casts.outputs, DTypes{f16});
+  EXPECT_EQ(casts.calls, 2 + 2 + 1 + 1);
+  EXPECT_EQ(casts.bytes_cast, (2 * 4 * 8 + 2 * 4 * 16 + 8 * 16 + 16 * 5) * (4 + 2));
+  EXPECT_EQ(report.cache().casts, 2);
+  EXPECT_EQ(report.cache().hits, 2);
+
+  const Report::Row linear = only(report, "linear", false);
+  EXPECT_EQ(linear.inputs, (DTypes{f16, f16, f32}));
+  EXPECT_EQ(linear.outputs, DTypes{f16});
+  EXPECT_EQ(linear.calls, 4);
+  EXPECT_EQ(only(report, "layer_norm", false).outputs, DTypes{f32});
+  const Report::Row loss = only(report, "cross_entropy", true);
+  EXPECT_EQ(loss.inputs, DTypes{f32});
+  EXPECT_EQ(loss.outputs, DTypes{f16});
+  EXPECT_EQ(loss.calls, 2);
+
+  ASSERT_EQ(report.redundant_casts().size(), 1u) << report.text();
+  const Report::Redundant again = report.redundant_casts()[0];  // of x
+  EXPECT_FALSE(again.round_trip);
+  EXPECT_EQ(again.module, "body");
+  EXPECT_EQ(again.by, "linear");
+  EXPECT_EQ(again.calls, 1);
+  EXPECT_EQ(again.bytes_cast, 4 * 8 * 6);
+  EXPECT_TRUE(report.stayed_f32().empty());
+  EXPECT_NE(
+      report.text().find("\ncast for linear         forward   f32 -> f16                 6      "
+                         "2400 B\n"),
+      std::string::npos)
+      << report.text();
+  EXPECT_NE(report.text().find("\ncast cache: 2 made, 2 used again\n"), std::string::npos);
+}
+
+struct Cnn : nn::Module<Cnn> {
+  nn::Conv2d conv{1, 8, 3};
+  nn::Linear head{72, 16};
+  Tensor forward(const Tensor& x) const { return head(relu(conv(x)).flatten(1)); }
+  MIXTAPE_FIELDS(conv, head)
+};
+
+TEST(Report, CountsTheCastsOfAConvolution) {
+  const Cnn net;
+  const Tensor x = values({2, 1, 5, 5});
+  const Report report;
+  {
+    const Autocast on({.low = bf16});
+    sum(net(x)).backward();
+  }
+  const Report::Row conv = only(report, "cast", false, "conv2d"),
+                    head = only(report, "cast", false, "linear");
+  EXPECT_EQ(conv.calls, 2);  // x and the weight
+  EXPECT_EQ(conv.bytes_cast, (2 * 5 * 5 + 8 * 9) * 6);
+  EXPECT_EQ(head.calls, 1);  // the weight: what relu gives is narrow
+  EXPECT_EQ(head.bytes_cast, 72 * 16 * 6);
+  EXPECT_EQ(only(report, "conv2d", false).outputs, DTypes{bf16});
+  EXPECT_EQ(only(report, "conv2d", true).outputs, (DTypes{f32, f32})) << "of weight and bias";
+  EXPECT_EQ(only(report, "linear", true).outputs, (DTypes{bf16, f32, f32}));
+  EXPECT_TRUE(report.redundant_casts().empty()) << report.text();
+  EXPECT_TRUE(report.missed_shapes().empty()) << report.text();
+}
+
+TEST(Report, CountsNoCastOfAWeightUsedBefore) {
+  const nn::Linear layer(8, 8);
+  const Tensor x = values({4, 8}, f16);
+  const Autocast on({.low = f16});
+  layer(x);
+  const Report report;
+  layer(x);
+  EXPECT_EQ(report.rows().size(), 1u) << report.text();
+  EXPECT_EQ(report.cache().casts, 0);
+  EXPECT_EQ(report.cache().hits, 1);
+}
+
+TEST(Report, FindsCastsThereAndBack) {
+  const Report report;
+  const Tensor x = values({6});
+  x.to(f16).to(f32);
+  const Tensor y = x.to(bf16);
+  y.set(0, 1);
+  y.to(f32);  // other numbers than they were
+  ASSERT_EQ(report.redundant_casts().size(), 1u);
+  const Report::Redundant r = report.redundant_casts()[0];
+  EXPECT_TRUE(r.round_trip);
+  EXPECT_EQ(r.from, f32);
+  EXPECT_EQ(r.to, f16);
+  EXPECT_EQ(r.bytes_cast, 36);
+  EXPECT_NE(report.text().find("\n  f32 -> f16 -> f32: once, 36 B\n"), std::string::npos);
+}
+
+TEST(Report, FindsInPlaceOpsThatNarrow) {
+  const Report report;
+  const Tensor a = values({3}, f16), b = values({3});
+  add_(a, b);
+  add_(a, b);
+  add_(b, a);
+  mul_(a, 2);
+  ASSERT_EQ(report.narrowing().size(), 1u);
+  const Report::Narrowing n = report.narrowing()[0];
+  EXPECT_EQ(n.op, "add_");
+  EXPECT_EQ(n.from, f32);
+  EXPECT_EQ(n.to, f16);
+  EXPECT_EQ(n.calls, 2);
+  EXPECT_NE(report.text().find("\n  add_ of f32 to f16: 2 times\n"), std::string::npos);
+}
+
+TEST(Report, NamesTheParametersThatStayedF32) {
+  Mlp net;
+  auto parameters = net.named_parameters();
+  parameters.emplace_back("unused", leaf({2}));
+  parameters.emplace_back("narrow", leaf({2}, f16));
+  const Report report({.parameters = parameters});
+  {
+    const Autocast on({.low = bf16, .overrides = {{"head", Precision::Full}}});
+    sum(net(values({4, 8}))).backward();
+  }
+  const std::vector<Report::StayedF32> stayed = report.stayed_f32();
+  ASSERT_EQ(stayed.size(), 2u) << report.text();
+  EXPECT_EQ(stayed[0].name, "head.weight");
+  EXPECT_EQ(stayed[0].product, "linear");
+  EXPECT_EQ(stayed[1].name, "unused");
+  EXPECT_NE(report.text().find("\n  head.weight: linear read it as f32\n  unused: no op read it\n"),
+            std::string::npos);
+}
+
+TEST(Report, SaysHowToPadShapes) {
+  const Report report;
+  const Autocast on({.low = f16});
+  const auto zeroed = [](const Shape& s) { return zeros(s); };
+  linear(zeroed({3, 64}), zeroed({16, 64}));  // rows may be as many as you like
+  linear(zeroed({3, 30}), zeroed({10, 30}));
+  linear(zeroed({3, 30}), zeroed({10, 30}));
+  matmul(zeroed({2, 8, 24}), zeroed({2, 24, 7}));
+  {
+    const Autocast off({.enabled = false});
+    linear(zeroed({3, 30}), zeroed({10, 30}));  // not on tensor cores
+  }
+  conv2d(zeroed({1, 3, 5, 5}), zeroed({5, 3, 3, 3}));
+  conv2d(zeroed({1, 4, 5, 5}), zeroed({4, 1, 3, 3}), {}, {.groups = 4});
+  const std::vector<Report::Shapes> missed = report.missed_shapes();
+  ASSERT_EQ(missed.size(), 3u) << report.text();
+  EXPECT_EQ(missed[0].op, "conv2d");
+  EXPECT_TRUE(missed[0].pad.empty());
+  using Pad = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(missed[1].op, "linear");
+  EXPECT_EQ(missed[1].pad, (Pad{{30, 32}, {10, 16}}));
+  EXPECT_EQ(missed[1].calls, 2);
+  EXPECT_EQ(missed[2].op, "matmul");
+  EXPECT_EQ(missed[2].pad, (Pad{{7, 8}}));
+  EXPECT_NE(report.text().find("\n  linear of f16 [3, 30] x [10, 30]: 2 times: pad 30 to 32, 10 to "
+                               "16\n"),
+            std::string::npos)
+      << report.text();
+}
+
+TEST(Report, TextAndJsonSayTheSame) {
+  Mlp net;
+  const Report report({.time = true, .parameters = net.named_parameters()});
+  {
+    const Autocast on({.low = f16});
+    sum(net(values({4, 8}))).backward();
+  }
+  const std::string text = report.text();
+  EXPECT_EQ(fmt::format("{}", report), text);
+  const auto j = nlohmann::json::parse(report.json());
+  ASSERT_EQ(j["rows"].size(), report.rows().size());
+  double before = 1e9;
+  for (const auto& row : j["rows"]) {
+    EXPECT_NE(text.find(row["op"].get<std::string>()), std::string::npos);
+    const double seconds = row["seconds"];
+    EXPECT_GT(seconds, 0);
+    EXPECT_LE(seconds, before) << "the slowest first";
+    before = seconds;
+  }
+  EXPECT_EQ(j["cast_cache"]["casts"], 2);
+  ASSERT_EQ(j["missed_shapes"].size(), 1u);
+  EXPECT_EQ(j["missed_shapes"][0]["pad"], (nlohmann::json{{{"from", 5}, {"to", 8}}}));
+  EXPECT_EQ(j["missed_shapes"][0]["module"], "head");
+}
+
+TEST(Report, SeesItsOwnThreadWhileAlive) {
+  const Report outer;
+  EXPECT_EQ(outer.text(), "no op ran\n");
+  EXPECT_EQ(nlohmann::json::parse(outer.json())["rows"].size(), 0u);
+  const Tensor x = values({3});
+  exp(x);
+  {
+    const Report inner;
+    exp(x);
+    std::thread([device = x.device()] {
+      const DefaultDevice here(device);
+      exp(values({3}));
+    }).join();
+    EXPECT_EQ(only(inner, "exp", false).calls, 1);
+  }
+  exp(x);
+  EXPECT_EQ(only(outer, "exp", false).calls, 3);
+}
+
+TEST(Report, SurvivesErrors) {
+  const Report report({.time = true});
+  for (int i = 0; i < 3; ++i)
+    EXPECT_ERROR(matmul(values({2, 3}), values({2, 3})), "inner dimensions differ");
+  exp(values({3}));
+  EXPECT_EQ(report.rows().size(), 1u);
+  EXPECT_LT(report.rows()[0].seconds, 60);
+}
+
+}  // namespace
+}  // namespace mixtape::amp
