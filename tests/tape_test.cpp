@@ -313,6 +313,7 @@ TEST(Tape, ObserversTellRulesFromTheEngine) {
   struct Rules : Observer {
     std::vector<std::string> log;
     void after(const Call& c, const Tensor&) override {
+      if (c.op.name == "permute") return;
       log.push_back(fmt::format("{}{} for {}", thread_state.in_rule ? "rule: " : "", c.op.name,
                                 Scope::caller()));
     }
@@ -323,13 +324,13 @@ TEST(Tape, ObserversTellRulesFromTheEngine) {
       log.push_back(fmt::format("end {}", n.name()));
     }
   } rules;
-  const Tensor x = leaf({1, 2}, {2}, f16), y = (x * x).to(f32);
+  const Tensor x = leaf({1, 2, 3, 4}, {2, 2}, f16), y = matmul(x, x).to(f32);
   const Observe watch(rules);
-  y.backward({.gradient = ones({2})});
+  y.backward({.gradient = ones({2, 2})});
   EXPECT_EQ(rules.log,
             (std::vector<std::string>{"begin cast", "end cast", "cast for backward",  // to f16
-                                      "begin mul", "rule: mul for backward",
-                                      "rule: mul for backward", "end mul"}));
+                                      "begin matmul", "rule: matmul for backward",
+                                      "rule: matmul for backward", "end matmul"}));
 }
 
 struct Narrow : Policy {
