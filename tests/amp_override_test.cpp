@@ -128,22 +128,23 @@ TEST(Overrides, RejectMisspeltOps) {
     EXPECT_EQ(test::error([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
 }
 
-struct Block : nn::Module<Block> {
+// (Paths that no other test has: they are remembered.)
+struct Storey : nn::Module<Storey> {
   nn::Linear up{4, 8}, down{8, 4};
   bool runs = true;
   Tensor forward(const Tensor& x) const { return runs ? x + down(gelu(up(x))) : x; }
   MIXTAPE_FIELDS(up, down)
 };
-struct Decoder : nn::Module<Decoder> {
-  std::vector<Block> blocks;
-  Decoder() : blocks(2) { blocks[1].runs = false; }
-  Tensor forward(const Tensor& x) const { return blocks[1](blocks[0](x)); }
-  MIXTAPE_FIELDS(blocks)
+struct Tower : nn::Module<Tower> {
+  std::vector<Storey> storeys;
+  Tower() : storeys(2) { storeys[1].runs = false; }
+  Tensor forward(const Tensor& x) const { return storeys[1](storeys[0](x)); }
+  MIXTAPE_FIELDS(storeys)
 };
 
 // Nothing can be known before a module ran, and no destructor throws: the second region tells.
 TEST(Overrides, OfNoModuleAreAnErrorOfTheNextRegion) {
-  const Decoder net;
+  const Tower net;
   const nn::MSELoss criterion;
   const Tensor x = values({2, 4});
   const auto step = [&](const char* path) {
@@ -151,9 +152,9 @@ TEST(Overrides, OfNoModuleAreAnErrorOfTheNextRegion) {
         {.low = f16, .overrides = {{"softmax", Precision::Full}, {path, Precision::Full}}});
     return criterion(net(x), x).dtype();
   };
-  for (const char* path : {"blocks", "blocks.*.down", "blocks.1.up", "b*s.?"})
+  for (const char* path : {"storeys", "storeys.*.down", "storeys.1.up", "st*ys.?"})
     for (int i = 0; i < 3; ++i) EXPECT_EQ(step(path), f32) << path;
-  for (const char* path : {"blocks.*.donw", "blocks.2", "towers*"}) {
+  for (const char* path : {"storeys.*.donw", "storeys.2", "moats*"}) {
     EXPECT_EQ(step(path), f32);
     const std::string error = test::error([&] { step(path); });
     EXPECT_NE(
@@ -162,7 +163,7 @@ TEST(Overrides, OfNoModuleAreAnErrorOfTheNextRegion) {
         << error;
     EXPECT_EQ(Autocast::innermost(), nullptr);
   }
-  EXPECT_ERROR(step("blocks.*.donw"), "nearest are blocks.0.down, blocks.1.down, blocks.0.up");
+  EXPECT_ERROR(step("storeys.*.donw"), "nearest are storeys.0.down, storeys.1.down, storeys.0.up");
   {
     const Autocast only_ops({.low = f16, .overrides = {{"not.yet", Precision::Full}}});
     (void)matmul(x, transpose(x));

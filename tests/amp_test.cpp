@@ -37,6 +37,21 @@ TEST(Policies, LowAddsItsBiasBeforeItRounds) {
   EXPECT_EQ(conv2d(x.reshape({1, 2, 1, 1}), w.reshape({1, 2, 1, 1}), one).item(), 2050);
 }
 
+TEST(Policies, LowSumsInF32) {
+  constexpr int64_t n = 4096;  // in f16 one more is no more from 2048 on
+  const Tensor row = ones({1, n}), image = ones({1, n, 1, 1});
+  const Autocast on({.low = f16});
+  for (const Tensor& y :
+       {matmul(row, row.t()), linear(row, row), conv2d(image, ones({1, n, 1, 1})),
+        conv_transpose2d(image, ones({n, 1, 1, 1})), einsum("ij,kj->ik", {row, row})}) {
+    EXPECT_EQ(y.dtype(), f16);
+    EXPECT_EQ(y.item(), n);
+  }
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  sum(linear(ones({n + 1, 1}), w)).backward();
+  EXPECT_EQ(w.grad().item(), n + 1) << "which f16 does not have";
+}
+
 TEST(Policies, ATableIsNotCastAndItsGradientSumsInF32) {
   const Tensor wide = leaf({3, 2}), narrow = leaf({3, 2}, f16),
                index = full({4096}, 1, i64);  // f16 counts to 2048
@@ -195,6 +210,7 @@ struct Twice : Function<Twice> {
 struct TwiceLow : Function<TwiceLow> {
   static constexpr OpInfo info{"twice_low", Precision::Low};
   static Tensor forward(Ctx& ctx, const Tensor& x) { return cast(x * 2, ctx.dtype()); }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 2}; }
 };
 
 TEST(Policies, AUsersOpRunsAsItsInfoSays) {
@@ -202,6 +218,13 @@ TEST(Policies, AUsersOpRunsAsItsInfoSays) {
   EXPECT_EQ(Twice::apply(values({3})).dtype(), f32);
   EXPECT_EQ(Twice::apply(values({3}, f16)).dtype(), f16);
   EXPECT_EQ(TwiceLow::apply(values({3})).dtype(), f16);
+  const Tensor x = leaf({3});
+  sum(TwiceLow::apply(x)).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(x.grad().dtype(), f32);
+  const Autocast by_name({.overrides = {{"twice*", Precision::Full}}});
+  EXPECT_EQ(Twice::apply(values({3}, f16)).dtype(), f32);
+  EXPECT_EQ(TwiceLow::apply(values({3}, f16)).dtype(), f32);
 }
 
 // --- gradients ---

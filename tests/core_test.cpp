@@ -80,7 +80,10 @@ TEST(Device, ParsesAndPrints) {
     EXPECT_EQ(error([=] { Device::parse(text); }),
               fmt::format("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text));
   EXPECT_TRUE(Device::cpu().supports_fast(f32));
-  EXPECT_FALSE(Device::cpu().supports_fast(f16));
+  for (const DType low : {f16, bf16}) {
+    EXPECT_FALSE(Device::cpu().supports_fast(low));
+    EXPECT_TRUE(Device::cuda().supports_fast(low));
+  }
 }
 
 TEST(Device, MemoryOfOneThatIsMissingIsAnError) {

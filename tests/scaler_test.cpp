@@ -114,6 +114,19 @@ TEST(Scale, CanBeSet) {
   EXPECT_ERROR(loop.scaler.update(inf), "new_scale is inf");
 }
 
+// So that what was recorded of a step may be run again.
+TEST(Scale, StaysWhereItIsInMemory) {
+  Loop loop({.init_scale = 4, .growth_interval = 1});
+  loop.run(1);
+  const void* const place = loop.scaler.inverse_scale().raw();
+  loop.run(inf);
+  loop.scaler.update(64);
+  loop.scaler.load_state_dict(loop.scaler.state_dict());
+  loop.run(1);
+  EXPECT_EQ(loop.scaler.inverse_scale().raw(), place);
+  EXPECT_EQ(loop.scaler.scale_value(), 128);
+}
+
 TEST(Scale, WaitsForHysteresis) {
   Loop loop({.init_scale = 64, .growth_interval = 100, .hysteresis = 2});
   std::vector<double> scales;
