@@ -115,8 +115,7 @@ using Near = std::vector<std::pair<size_t, std::string_view>>;  // names by dist
 
 std::string listed(Near names, size_t most = 8) {
   std::ranges::sort(names);
-  const auto twice = std::ranges::unique(names);
-  names.erase(twice.begin(), twice.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   names.resize(std::min(names.size(), most));
   std::string text;
   for (const auto& [distance, name] : names) text += (text.empty() ? "" : ", ") + std::string(name);
@@ -242,8 +241,9 @@ void Rules::check_paths() const {
     Near near;
     for (const std::string_view path : paths)
       if (!path.empty()) near.emplace_back(distance(r.pattern, path), path);
-    fail("no module of what ran has the path '{}'; nearest are {}", r.pattern,
-         near.empty() ? "none: it was a module by itself" : listed(near, 4));
+    const std::string names = listed(near, 4);
+    fail("no module of what ran has the path '{}'{}{}", r.pattern,
+         names.empty() ? "" : "; nearest are ", names);
   }
   modules_ran_ = false;
 }

@@ -110,7 +110,9 @@ TEST_P(EveryPolicy, IsAsTheTableSays) {
   const OpCase& c = GetParam();
   if (!c.narrow || c.composite) return;
   enum class From { Wide, Narrow, Network };
-  const auto& [op, source] = sources(c);
+  const auto known = sources(c);
+  const OpInfo& op = known.first;
+  const std::vector<int>& source = known.second;
   for (const DType low : {f16, bf16})
     for (const From from : {From::Wide, From::Narrow, From::Network}) {
       auto in = tests::make_inputs(c, from == From::Wide ? f32 : low, true);

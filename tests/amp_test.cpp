@@ -179,6 +179,31 @@ TEST(Policies, IntegersAndBoolsAreUntouched) {
   EXPECT_ERROR((void)(values({3}, f16) + i), "f16 and i64");
 }
 
+// What is not an activation decides nothing: it is read in f32 or in the activations' dtype, and
+// cast to that where it is of another.
+TEST(Policies, ParametersAndStatisticsFollow) {
+  const Tensor h = values({4, 4}, f16), s = values({4, 4});
+  for (const DType t : {f32, f16, bf16}) {
+    const Tensor w = values({4, 4}, t), v = values({4}, t);
+    const Autocast on({.low = f16});
+    EXPECT_EQ(linear(h, w, v).dtype(), f16) << name(t);
+    EXPECT_EQ(linear(s, w, v).dtype(), f16) << name(t);
+    EXPECT_EQ(matmul(h, w).dtype(), f16) << name(t);
+    EXPECT_EQ(layer_norm(h, {4}, v, v).dtype(), f32) << name(t);
+    if (t != bf16) {
+      EXPECT_EQ(rms_norm(h, {4}, v).dtype(), f16) << name(t);
+    }
+  }
+  const Tensor mean = zeros({4}), variance = ones({4});
+  Seen seen;
+  const Autocast on({.low = f16});
+  const Observe watch(seen);
+  EXPECT_EQ(batch_norm(h, mean, variance, ones({4}), zeros({4}), {.training = true}).dtype(), f16);
+  EXPECT_EQ(mean.dtype(), f32);
+  EXPECT_NE(mean.at(0), 0) << "the running mean itself, not a copy of it";
+  EXPECT_EQ(seen.count["cast"], 0);
+}
+
 TEST(Policies, AnExplicitResultDtypeIsExempt) {
   const Autocast on({.low = f16});
   const Tensor x = values({4, 4});

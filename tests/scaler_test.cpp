@@ -160,6 +160,21 @@ TEST(Stages, AreEnforced) {
   EXPECT_ERROR(scaler.step(sgd, {.clip_norm = -1}), "step: clip_norm is -1");
 }
 
+TEST(Stages, UpdateCountsWhatWasUnscaledButNotStepped) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 0.1});
+  GradScaler scaler({.init_scale = 4});
+  for (const double g : {inf, 1.0}) {
+    (void)scaler.scale(ones({}));
+    p.set_grad(full({1}, g));
+    scaler.unscale(sgd);
+    scaler.update();
+    EXPECT_EQ(scaler.scale_value(), 2);
+  }
+  EXPECT_EQ(scaler.growth_tracker(), 1);
+  EXPECT_EQ(p.at(0), 1);
+}
+
 TEST(Stages, AStepWithoutGradientsIsNoError) {
   const Tensor p = parameter({1});
   optim::Adam adam({p}, {.lr = 0.1});
