@@ -25,7 +25,7 @@ void Adadelta::add_group(std::vector<Tensor> params, const AdadeltaOptions& o) {
   append_group(std::move(params),
                std::make_unique<AdadeltaRule>(
                    kernels::AdadeltaRule{o.lr, o.rho, o.eps, o.weight_decay, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

@@ -31,7 +31,7 @@ void Adagrad::add_group(std::vector<Tensor> params, const AdagradOptions& o) {
                std::make_unique<AdagradRule>(
                    kernels::AdagradRule{o.lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
                    o.initial_accumulator_value),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

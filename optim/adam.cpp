@@ -36,10 +36,10 @@ std::unique_ptr<Rule> adam_rule(const AdamOptions& o) { return make_rule(o, fals
 std::unique_ptr<Rule> adam_rule(const AdamWOptions& o) { return make_rule(o, true); }
 
 void Adam::add_group(std::vector<Tensor> params, const AdamOptions& o) {
-  append_group(std::move(params), adam_rule(o), o);
+  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
 }
 void AdamW::add_group(std::vector<Tensor> params, const AdamWOptions& o) {
-  append_group(std::move(params), adam_rule(o), o);
+  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

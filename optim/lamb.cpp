@@ -39,7 +39,7 @@ void Lamb::add_group(std::vector<Tensor> params, const LambOptions& o) {
                std::make_unique<LambRule>(kernels::LambRule{o.lr, o.beta1, o.beta2, o.eps,
                                                             o.weight_decay, o.min_norm, o.max_norm,
                                                             o.min_trust, o.max_trust, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

@@ -26,7 +26,7 @@ void Lion::add_group(std::vector<Tensor> params, const LionOptions& o) {
   append_group(std::move(params),
                std::make_unique<LionRule>(
                    kernels::LionRule{o.lr, o.beta1, o.beta2, o.weight_decay, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

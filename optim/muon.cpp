@@ -34,10 +34,10 @@ void Muon::add_group(std::vector<Tensor> params, const MuonOptions& o) {
   append_group(std::move(params),
                std::make_unique<MuonRule>(kernels::MuonRule{o.lr, o.momentum, o.eps, o.weight_decay,
                                                             o.nesterov, o.match_adam, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 void Muon::add_group(std::vector<Tensor> params, const AdamWOptions& o) {
-  append_group(std::move(params), adam_rule(o), o);
+  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

@@ -28,11 +28,9 @@ struct CommonOptions {
 
   CommonOptions() = default;
   template <class Options>
-  CommonOptions(const Options& o)
-      : multi_precision(o.multi_precision),
-        flat_master(o.flat_master),
-        shadow(o.shadow),
-        rescale_grad(o.rescale_grad) {}
+  static CommonOptions of(const Options& o) {
+    return {o.multi_precision, o.flat_master, o.shadow, o.rescale_grad};
+  }
 };
 
 class Optimizer {

@@ -32,7 +32,7 @@ void RMSprop::add_group(std::vector<Tensor> params, const RMSpropOptions& o) {
   append_group(std::move(params),
                std::make_unique<RmspropRule>(kernels::RmspropRule{
                    o.lr, o.alpha, o.eps, o.momentum, o.weight_decay, o.centered, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

@@ -33,7 +33,7 @@ void SGD::add_group(std::vector<Tensor> params, const SGDOptions& o) {
   append_group(std::move(params),
                std::make_unique<SgdRule>(kernels::SgdRule{o.lr, o.momentum, o.dampening,
                                                           o.weight_decay, o.nesterov, o.maximize}),
-               o);
+               CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim
