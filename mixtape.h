@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "core/stream.h"
 #include "core/tf32.h"
+#include "core/warn.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
 #include "nn/models/models.h"

@@ -163,6 +163,11 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
         net.to(f32);
       },
       [&](Mlp& net) { net.in.weight.set_data(other.in.weight.detach().clone()); },
+      [&](Mlp& net) {  // other data that was written to as often
+        const Tensor data = other.in.weight.detach().clone();
+        while (data.version() < net.in.weight.version()) data.storage()->bump_version();
+        net.in.weight.set_data(data);
+      },
       [](Mlp& net) {
         optim::SGD second(net.parameters(), {.lr = 3});
         second.step();
