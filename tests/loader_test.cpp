@@ -191,6 +191,17 @@ TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
   EXPECT_EQ(epoch(30), epoch(7));
 }
 
+TEST(DataLoader, DrawsAnewForEveryExampleAndEpoch) {
+  const auto draw = transforms::each(
+      [](const Tensor&, Generator& random) { return full({}, random.uniform(), f64); });
+  DataLoader loader(numbered(100), {.batch_size = 10, .workers = 2, .transform = draw});
+  std::set<double> drawn;
+  for (int i = 0; i < 2; ++i)
+    for (const auto& [x, y] : loader)
+      for (const double v : to_vector(x)) drawn.insert(v);
+  EXPECT_EQ(drawn.size(), 200u);
+}
+
 TEST(DataLoader, WorksAheadAsFarAsItMay) {
   std::atomic<int> made = 0;
   const auto count = transforms::compose({[&](const Tensor& x, std::span<Row>) {
@@ -345,6 +356,7 @@ TEST(DataLoader, SendsBatchesToADevice) {
 
 TEST(DataLoader, RefusesWhatMakesNoSense) {
   const TensorDataset good = numbered(4);
+  EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
   EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
   EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
   EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");

@@ -59,9 +59,7 @@ void Stack::put(int64_t row, const Tensor& from) {
     std::memcpy(static_cast<char*>(all_.host()) + row * bytes, dense.host(), size_t(bytes));
 }
 
-AnyDataset::AnyDataset(std::shared_ptr<const Dataset> data) : data_(std::move(data)) {
-  check(data_ != nullptr, "no data set");
-}
+void AnyDataset::require() const { check(data_ != nullptr, "no data set"); }
 
 Batch Dataset::gather(std::span<const int64_t> indices) const {
   const auto n = int64_t(indices.size());

@@ -36,14 +36,18 @@ class Dataset {
 // A data set of any kind, shared: what takes one takes `TensorDataset(x, y)` as well as a pointer.
 class AnyDataset {
  public:
-  AnyDataset(std::shared_ptr<const Dataset> data);  // throws Error if there is none
   template <std::derived_from<Dataset> D>
   AnyDataset(D data) : data_(std::make_shared<D>(std::move(data))) {}
+  template <std::derived_from<Dataset> D>
+  AnyDataset(std::shared_ptr<D> data) : data_(std::move(data)) {
+    require();
+  }
 
   const Dataset* operator->() const { return data_.get(); }
   const Dataset& operator*() const { return *data_; }
 
  private:
+  void require() const;  // throws Error if there is none
   std::shared_ptr<const Dataset> data_;
 };
 
