@@ -18,8 +18,8 @@ from pathlib import Path
 import gpu_report
 
 here = Path(__file__).resolve().parent
-# Names of device_test and device_train_test; all others run with their tensors made on the device.
-ON_BOTH = re.compile(r"Devices\.|DeviceTraining\.|Ops/OnDevice\.|Edges/Edge\.")
+# Names of device_test, device_train_test and device_loader_test; all others run with their tensors made on the device.
+ON_BOTH = re.compile(r"Devices\.|DeviceTraining\.|DeviceLoading\.|Ops/OnDevice\.|Edges/Edge\.")
 SANITIZED = ["gelu", "add_broadcast", "cast", "permute", "cat", "gather", "scatter_add", "argsort", "topk", "sum", "max",
              "argmax", "prod", "cumsum", "norm", "matmul", "matmul_batched", "linear", "conv2d_general", "conv2d_weight",
              "max_pool2d_padded", "avg_pool2d", "interpolate_bilinear", "softmax", "layer_norm", "group_norm",

@@ -18,6 +18,7 @@
 #include "tests/support/temp_folder.h"
 #include "train/data/digits.h"
 #include "train/data/idx.h"
+#include "train/data/loader.h"
 #include "train/plot.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
@@ -165,6 +166,15 @@ TEST(Mnist, ReadsTheRealOne) {
   EXPECT_EQ(valid, both ? 10000 : 2000);
   EXPECT_EQ(split.train.x().shape(), Shape({train, 1, 28, 28}));
   EXPECT_EQ(split.train.y().at(0), both ? 5 : 7);
+  DataLoader loader(split.valid,
+                    {.batch_size = 256, .workers = 2, .transform = transforms::to_float()});
+  std::vector<double> labels;
+  for (const auto& [x, y] : loader) {
+    const std::vector<double> pixels = to_vector(x);
+    EXPECT_EQ(*std::max_element(pixels.begin(), pixels.end()), 1);
+    for (const double label : to_vector(y)) labels.push_back(label);
+  }
+  EXPECT_EQ(labels, to_vector(split.valid.y()));
 }
 
 // ---- digits

@@ -17,8 +17,6 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
-#include "core/runtime.h"
-#include "core/stream.h"
 #include "tests/support/errors.h"
 
 namespace mixtape::train {
@@ -51,10 +49,8 @@ std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t
   std::string all;
   for (const auto& batch : loader) {
     for (const Tensor& t : {batch.x, batch.y}) {
-      const Tensor here = t.copied_to(Device::cpu());
-      all += here.shape().to_string();
-      all.append(static_cast<const char*>(here.raw()),
-                 size_t(here.numel()) * size_of(here.dtype()));
+      all += t.shape().to_string();
+      all.append(static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype()));
     }
     if (--most == 0) break;
   }
@@ -319,39 +315,6 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
   EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, of 2");
   EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
   EXPECT_EQ(loader.epoch(), 0u);
-}
-
-// ---- places
-
-// The loader's data is on the CPU wherever the model is, and arrives where it is told to.
-TEST(DataLoader, SendsBatchesToADevice) {
-  if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
-  const DefaultDevice here(Device::cuda());
-  const DataLoaderOptions options{.batch_size = 8, .shuffle = true, .transform = random_transform};
-  const auto data = [] {
-    const DefaultDevice host(Device::cpu());
-    return numbered(64, 5, 7);
-  };
-  DataLoader host(data(), options);
-  const std::string wanted = bytes(host);
-  for (const int workers : {0, 2}) {
-    DataLoaderOptions there = options;
-    there.device = Device::cuda();
-    there.workers = workers;
-    DataLoader loader(data(), there);
-    EXPECT_EQ(bytes(loader), wanted);
-    const int64_t before = synchronizations();
-    std::vector<Tensor> sums;
-    for (const auto& [x, y] : loader) {
-      EXPECT_EQ(x.device(), Device::cuda());
-      EXPECT_EQ(y.device(), Device::cuda());
-      sums.push_back(sum(x));
-    }
-    EXPECT_EQ(synchronizations(), before);
-    host.set_epoch(1);
-    size_t i = 0;
-    for (const auto& [x, y] : host) EXPECT_NEAR(sums[i++].item(), sum(x).item(), 1e-2);
-  }
 }
 
 TEST(DataLoader, RefusesWhatMakesNoSense) {
