@@ -259,9 +259,9 @@ TEST(GptBlock, StartsAsGpt2) {
   EXPECT_EQ(error([&] {
               small(zeros({1, 7}, i64));
             }),
-            "tokens of shape [1, 7], not [b, t] with t from 1 to 6");
+            "tokens of shape [1, 7] after 0, not [b, t] with at most 6 in all");
   EXPECT_EQ(error([&] { small(zeros({3}, i64)); }),
-            "tokens of shape [3], not [b, t] with t from 1 to 6");
+            "tokens of shape [3] after 0, not [b, t] with at most 6 in all");
 }
 
 TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {

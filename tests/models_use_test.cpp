@@ -220,14 +220,26 @@ TEST(Gpt, Generates) {
     const int64_t begin = std::max<int64_t>(t - 6, 0);
     const Tensor logits = net(narrow(text, 1, begin, t - begin));
     EXPECT_TRUE(equal(select(text, 1, t), argmax(select(logits, 1, -1), -1))) << t;
-    const Tensor last = net(narrow(text, 1, begin, t - begin), true);
+    Gpt::Cache cache;  // the same, token by token after the first two
+    Tensor last = net(narrow(text, 1, begin, 2), &cache);
+    for (int64_t i = begin + 2; i < t; ++i) last = net(narrow(text, 1, i, 1), &cache);
     EXPECT_EQ(last.shape(), (Shape{2, 1, 10}));
-    EXPECT_LT(max(abs(select(last, 1, 0) - select(logits, 1, -1))).item(), 1e-5);
+    EXPECT_EQ(cache.tokens, t - begin);
+    EXPECT_LT(max(abs(select(last, 1, 0) - select(logits, 1, -1))).item(), 1e-4);
   }
   const auto drawn = [&](uint64_t s) {
     const Seed again(s);
     return net.generate(prompt, 5, {.temperature = 2, .top_k = 8});
   };
+  EXPECT_EQ(net.generate(randint(0, 10, {1, 9}), 2).shape(), (Shape{1, 11}));
+  Gpt::Cache cache;
+  net(prompt, &cache);
+  EXPECT_EQ(error([&] { net(narrow(prompt, 1, 0, 2), &cache); }),
+            "h.0.attn: 2 positions after a past of 3, not one");
+  EXPECT_EQ(error([&] {
+              net(zeros({2, 4}, i64), &cache);
+            }),
+            "tokens of shape [2, 4] after 3, not [b, t] with at most 6 in all");
   EXPECT_TRUE(equal(drawn(7), drawn(7)));
   EXPECT_FALSE(equal(drawn(7), drawn(8)));
 }

@@ -1,6 +1,5 @@
 #include "nn/models/gpt.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "autograd/checkpoint.h"
@@ -36,15 +35,24 @@ GptBlock::Attention::Attention(const GptConfig& c)
       heads_(c.heads),
       dropout_(c.dropout) {}
 
-Tensor GptBlock::Attention::forward(const Tensor& x) const {
+Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
   check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
   // [b, t, 3 width] -> three times [b, heads, t, width / heads]
   const Tensor qkv =
       permute(reshape(c_attn(x), {b, t, 3, heads_, width / heads_}), {2, 0, 3, 1, 4});
-  const Tensor y =
-      scaled_dot_product_attention(select(qkv, 0, 0), select(qkv, 0, 1), select(qkv, 0, 2),
-                                   {.causal = true, .dropout = is_training() ? dropout_ : 0});
+  const Tensor q = select(qkv, 0, 0);
+  Tensor k = select(qkv, 0, 1), v = select(qkv, 0, 2);
+  if (past) {
+    if (past->k) {
+      check(t == 1, "{} positions after a past of {}, not one", t, past->k.size(2));
+      k = cat({past->k, k}, 2);
+      v = cat({past->v, v}, 2);
+    }
+    *past = {k, v};
+  }
+  const Tensor y = scaled_dot_product_attention(
+      q, k, v, {.causal = t > 1, .dropout = is_training() ? dropout_ : 0});
   return c_proj(reshape(transpose(y, 1, 2), {b, t, width}));
 }
 
@@ -68,24 +76,37 @@ Gpt::Gpt(const GptConfig& c)
   for (int64_t i = 0; i < c.layers; ++i) h.emplace_back(c);
 }
 
-Tensor Gpt::forward(const Tensor& tokens, bool last_only) const {
-  check(tokens.rank() == 2 && 0 < tokens.size(1) && tokens.size(1) <= context_,
-        "tokens of shape {}, not [b, t] with t from 1 to {}", tokens.shape(), context_);
-  const int64_t t = tokens.size(1);
-  const Tensor positions = arange(0, static_cast<double>(t), 1, i64, tokens.device());
+Tensor Gpt::forward(const Tensor& tokens, Cache* cache) const {
+  const int64_t begin = cache ? cache->tokens : 0, end = begin + tokens.size(-1);
+  check(tokens.rank() == 2 && begin < end && end <= context_,
+        "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
+        context_);
+  const Tensor positions = arange(double(begin), double(end), 1, i64, tokens.device());
   Tensor x = drop(wte(tokens) + wpe(positions));
-  for (const GptBlock& block : h)
-    x = checkpoint_ ? checkpoint([&block](const Tensor& x) { return block(x); }, x) : block(x);
-  if (last_only) x = narrow(x, 1, t - 1, 1);
+  if (cache) cache->blocks.resize(h.size());
+  for (size_t i = 0; i < h.size(); ++i) {
+    const auto block = [&block = h[i], past = cache ? &cache->blocks[i] : nullptr](
+                           const Tensor& x) { return block(x, past); };
+    x = checkpoint_ && !cache ? checkpoint(block, x) : block(x);
+  }
+  if (cache) {
+    cache->tokens = end;
+    x = narrow(x, 1, x.size(1) - 1, 1);
+  }
   return linear(ln_f(x), wte.weight);
 }
 
 Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const {
   const NoGrad off;
+  Cache cache;
+  Tensor unread = tokens;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t t = tokens.size(-1), seen = std::min(t, context_);
-    const Tensor logits = (*this)(narrow(tokens, -1, t - seen, seen), true);
-    tokens = cat({tokens, sample(logits, o)}, -1);
+    if (cache.tokens + unread.size(-1) > context_) {
+      cache = {};
+      unread = narrow(tokens, -1, tokens.size(-1) - context_, context_);
+    }
+    unread = sample((*this)(unread, &cache), o);
+    tokens = cat({tokens, unread}, -1);
   }
   return tokens;
 }

@@ -39,10 +39,13 @@ struct Conv1D : nn::Module<Conv1D> {
 // x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, width]. Weights start normal with standard
 // deviation 0.02, of both c_proj 0.02 / sqrt(2 layers), biases as zeros.
 struct GptBlock : nn::Module<GptBlock> {
+  struct Past {  // keys and values of tokens that were read, [b, heads, t, width / heads]
+    Tensor k, v;
+  };
   struct Attention : nn::Module<Attention> {  // each position sees those before it and itself
     Conv1D c_attn, c_proj;
     explicit Attention(const GptConfig& c);
-    Tensor forward(const Tensor& x) const;
+    Tensor forward(const Tensor& x, Past* past = nullptr) const;
     MIXTAPE_FIELDS(c_attn, c_proj)
 
    private:
@@ -63,8 +66,9 @@ struct GptBlock : nn::Module<GptBlock> {
   nn::Dropout dropout;
 
   explicit GptBlock(const GptConfig& c);
-  Tensor forward(const Tensor& x) const {
-    const Tensor y = x + dropout(attn(ln_1(x)));
+  // With a past, that of one position after it, which is added to it; or of all, if it is empty.
+  Tensor forward(const Tensor& x, Past* past = nullptr) const {
+    const Tensor y = x + dropout(attn(ln_1(x), past));
     return y + dropout(mlp(ln_2(y)));
   }
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
@@ -79,11 +83,20 @@ struct Gpt : nn::Module<Gpt> {
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f;
 
+  // What was read so far: nothing at first.
+  struct Cache {
+    std::vector<GptBlock::Past> blocks;
+    int64_t tokens = 0;
+  };
+
   explicit Gpt(const GptConfig& c = gpt2);
-  // With last_only, the logits [b, 1, vocabulary] of the token after the last.
-  Tensor forward(const Tensor& tokens, bool last_only = false) const;
+  // With a cache, tokens [b, 1] go on after those that were read, or [b, t] begin, and the result
+  // has the logits after the last alone, [b, 1, vocabulary].
+  Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
   // tokens [b, t] and `count` more that the model goes on with, each after the last `context`
-  // before it. Records nothing; call eval() first, so that nothing is dropped.
+  // before it. Each token is read once, until there are more than `context`: then their positions
+  // move, and all are read for each. Records nothing; call eval() first, so that nothing is
+  // dropped.
   Tensor generate(Tensor tokens, int64_t count, const SampleOptions& o = {}) const;
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
