@@ -1,0 +1,214 @@
+// Whether narrow training reaches what fp32 reaches: three networks, four ways to train them, and
+// several seeds. Prints a table, and a page if asked; exits with 1 if a mode is beyond the noise.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "bench/models.h"
+#include "io/file.h"
+#include "nn/models/models.h"
+#include "optim/adam.h"
+#include "train/data/idx.h"
+#include "train/data/text.h"
+#include "train/learner.h"
+
+using namespace mixtape;
+
+namespace {
+
+struct Options {
+  std::string mnist, text, page;
+  int64_t seeds = 3, steps = 400;
+  std::vector<std::string> models, modes = {"fp32", "fp16", "bf16", "masters"};
+  std::string device = "cpu";
+};
+
+// Logits [b, t, vocabulary] of an LSTM that begins each window without memory.
+struct CharLstm : nn::Module<CharLstm> {
+  models::LstmLanguageModel lm;
+  explicit CharLstm(int64_t vocabulary)
+      : lm(vocabulary, {.embedding = 64, .hidden = 128, .num_layers = 1, .dropout = 0}) {}
+  Tensor forward(const Tensor& tokens) const { return lm(tokens).logits; }
+  MIXTAPE_FIELDS(lm)
+};
+
+struct Run {
+  double loss, accuracy;  // on the validation data
+  int64_t skipped;
+  double seconds;
+};
+
+void choose(train::Learner& learner, const std::string& mode) {
+  if (mode == "fp16") learner.to_fp16();
+  if (mode == "bf16") learner.to_bf16();
+  if (mode == "masters") learner.to_fp16(train::MasterOptions{});
+}
+
+// One training from a seed; the same batches in every mode.
+template <class Model>
+Run train_one(const std::string& mode, const Options& o, Model model, train::Loaders data,
+              train::LossFunction loss, double lr) {
+  train::LearnerOptions options{.loss = std::move(loss),
+                                .metrics = {train::accuracy},
+                                .device = Device::parse(o.device),
+                                .out = nullptr,
+                                .progress = false};
+  options.optimizer = [=](auto params) { return optim::AdamW(params, {.lr = lr}); };
+  train::Learner learner(std::move(data), model, options);
+  choose(learner, mode);
+  learner.fit_one_cycle(1, lr);
+  const train::EpochRow& row = learner.history.epochs.back();
+  Run run{row.valid_loss, row.metrics[0], 0, row.seconds};
+  for (const auto& step : learner.history.steps) run.skipped += step.skipped;
+  return run;
+}
+
+Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
+  static const auto data = train::load_mnist(o.mnist, 0.2);
+  static const auto stats = train::pixel_stats(data.train.x());
+  const train::Transform normalise = train::transforms::normalise(stats.mean, stats.std);
+  train::Loaders loaders;
+  loaders.train.emplace(data.train, train::DataLoaderOptions{.batch_size = 64,
+                                                             .shuffle = true,
+                                                             .drop_last = true,
+                                                             .seed = seed,
+                                                             .transform = normalise});
+  loaders.valid.emplace(data.valid,
+                        train::DataLoaderOptions{.batch_size = 256, .transform = normalise});
+  return train_one(mode, o, bench::Cnn(bench::demo_cnn), std::move(loaders), train::default_loss,
+                   3e-3);
+}
+
+const train::CharText& text(const Options& o) {
+  static const auto text = train::CharText::load(o.text, {.context = 64});
+  return text;
+}
+
+template <class Model>
+Run characters(const std::string& mode, uint64_t seed, const Options& o, Model model, double lr) {
+  constexpr int64_t batch = 16;
+  train::Loaders loaders;
+  auto order = train::shuffled(text(o).train().size(), seed);
+  order.resize(std::min(order.size(), size_t(o.steps * batch)));
+  loaders.train.emplace(train::Subset(text(o).train(), order),
+                        train::DataLoaderOptions{.batch_size = batch, .drop_last = true});
+  auto some = train::shuffled(text(o).valid().size(), 0);  // the same for all
+  some.resize(std::min<size_t>(some.size(), 256));
+  loaders.valid.emplace(train::Subset(text(o).valid(), some),
+                        train::DataLoaderOptions{.batch_size = 64});
+  return train_one(mode, o, std::move(model), std::move(loaders), models::next_token_loss, lr);
+}
+
+Run lstm(const std::string& mode, uint64_t seed, const Options& o) {
+  return characters(mode, seed, o, CharLstm(int64_t(text(o).vocabulary().size())), 1e-2);
+}
+
+Run gpt(const std::string& mode, uint64_t seed, const Options& o) {
+  const models::GptConfig config{.vocabulary = int64_t(text(o).vocabulary().size()),
+                                 .context = 64,
+                                 .layers = 4,
+                                 .heads = 4,
+                                 .width = 128,
+                                 .dropout = 0};
+  return characters(mode, seed, o, models::Gpt(config), 3e-3);
+}
+
+struct Spread {
+  double mean = 0, deviation = 0;
+};
+Spread spread(const std::vector<Run>& runs) {
+  Spread s;
+  for (const Run& r : runs) s.mean += r.loss / double(runs.size());
+  for (const Run& r : runs) s.deviation += (r.loss - s.mean) * (r.loss - s.mean);
+  s.deviation = runs.size() > 1 ? std::sqrt(s.deviation / double(runs.size() - 1)) : 0;
+  return s;
+}
+
+using Network = Run (*)(const std::string& mode, uint64_t seed, const Options& o);
+
+// Rows of one network; false if a mode is beyond the noise.
+bool compare(const std::string& name, Network network, const Options& o, std::string& page) {
+  bool good = true;
+  std::optional<Spread> exact;
+  for (const std::string& mode : o.modes) {
+    std::vector<Run> runs;
+    for (int64_t seed = 1; seed <= o.seeds; ++seed) {
+      const Seed start{uint64_t(seed)};
+      runs.push_back(network(mode, uint64_t(seed), o));
+      fmt::print(stderr, "{} {} seed {}: loss {:.4f} in {:.0f} s\n", name, mode, seed,
+                 runs.back().loss, runs.back().seconds);
+    }
+    const Spread s = spread(runs);
+    if (mode == "fp32") exact = s;
+    double accuracy = 0;
+    int64_t skipped = 0;
+    for (const Run& r : runs) {
+      accuracy += 100 * r.accuracy / double(runs.size());
+      skipped += r.skipped;
+    }
+    std::string verdict = "-";
+    if (exact && mode != "fp32") {
+      const double off = s.mean - exact->mean;
+      const bool within = std::abs(off) <= std::max(exact->deviation, 0.01 * exact->mean);
+      good = good && within;
+      verdict = fmt::format("{:+.4f} ({:+.2f} %){}", off, 100 * off / exact->mean,
+                            within ? "" : " BEYOND");
+    }
+    const std::string row =
+        fmt::format("| {} | {} | {:.4f} ± {:.4f} | {:.2f} % | {} | {} |\n", name, mode, s.mean,
+                    s.deviation, accuracy, verdict, skipped);
+    fmt::print("{}", row);
+    std::fflush(stdout);
+    page += row;
+  }
+  return good;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app("Trains networks in fp32, fp16, bf16 and with f32 masters, and compares the losses.",
+               "train_parity");
+  app.add_option("--mnist", o.mnist, "folder with MNIST's IDX files, for cnn")->type_name("DIR");
+  app.add_option("--text", o.text, "a text, for lstm and gpt")->type_name("FILE");
+  app.add_option("--seeds", o.seeds, "trainings of each mode")->capture_default_str();
+  app.add_option("--steps", o.steps, "of a training on text")->capture_default_str();
+  app.add_option("--models", o.models, "of cnn, lstm, gpt; by default all that there is data for")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"cnn", "lstm", "gpt"}));
+  app.add_option("--modes", o.modes, "fp32, fp16, bf16, masters")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16", "masters"}));
+  app.add_option("--device", o.device, "cpu, cuda, ...")->capture_default_str();
+  app.add_option("--page", o.page, "also write the table here")->type_name("FILE.md");
+  CLI11_PARSE(app, argc, argv);
+  if (o.models.empty()) {
+    if (!o.mnist.empty()) o.models.push_back("cnn");
+    if (!o.text.empty()) o.models.insert(o.models.end(), {"lstm", "gpt"});
+  }
+  if (o.models.empty() || o.seeds < 1 || o.steps < 1) {
+    fmt::print(stderr, "train_parity: nothing to train (--help lists the options)\n");
+    return 2;
+  }
+  try {
+    std::string page =
+        "| network | mode | validation loss | accuracy | off fp32 | skipped |\n"
+        "|---|---|---|---|---|---|\n";
+    fmt::print("{}", page);
+    bool good = true;
+    const std::map<std::string, Network> networks = {{"cnn", cnn}, {"lstm", lstm}, {"gpt", gpt}};
+    for (const std::string& name : o.models) good &= compare(name, networks.at(name), o, page);
+    if (!o.page.empty()) io::write_file(o.page, page);
+    if (!good) fmt::print(stderr, "train_parity: a mode is beyond the noise\n");
+    return good ? 0 : 1;
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    fmt::print(stderr, "train_parity: {}\n", text.substr(0, text.find('\n')));
+    return 2;
+  }
+}
