@@ -1,16 +1,15 @@
-// Matrix products by Eigen in f32 or f64. Narrow and oddly strided operands become dense panels
-// first; a large product is cut into tiles of c whose sizes depend on the shape alone, so that
-// every number of threads gives the same bits.
+// Matrix products: c is cut into chunks whose sizes depend on the shape alone; a chunk packs what
+// it needs of the operands, block by block of k, and sums tiles that an engine keeps in registers.
+// Every element of c is one sum in the order of k, so neither the cut nor the number of threads,
+// nor which operand becomes rows and which lanes, changes a bit.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, in its own AVX-512 intrinsics
-#endif
-#define EIGEN_NO_DEBUG  // its assertions cost more than a small product
-#include <Eigen/Core>
+#include <algorithm>
 #include <optional>
 
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
+#include "kernels/cpu/correlate.h"
+#include "kernels/cpu/engine.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
@@ -18,137 +17,318 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// A matrix whose rows (or columns, if not by_rows) are dense runs, `outer` elements apart.
-template <class T>
-struct Operand {
-  const T* data;
-  int64_t rows, columns, outer;
-  bool by_rows;
+constexpr int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-  Operand block(int64_t row, int64_t column, int64_t height, int64_t width) const {
-    return {data + (by_rows ? row * outer + column : column * outer + row), height, width, outer,
-            by_rows};
-  }
+// One operand: lines along k, which are rows of a or columns of b.
+struct Side {
+  int64_t count, line, step;  // lines; strides in elements from line to line and along k
+  int64_t sliver = 1;         // lines that one tile reads, packed side by side
+  int64_t chunk = 1;          // lines that one chunk reads
+  bool in_place = false;      // read where they are, not packed
+  bool shared = false;        // packed once for all chunks
 };
 
-// The last two dimensions at x as an operand in T: itself where possible, else a copy in `room`
-// that keeps the order of the dimensions.
-template <class T, class S>
-Operand<T> operand(const S* x, const Layout& layout, std::optional<Buffer<T>>& room) {
-  const int64_t m = layout.shape[-2], n = layout.shape[-1];
-  const int64_t down = layout.strides[-2], right = layout.strides[-1];
-  const bool by_rows = n == 1 || right == 1 || (m > 1 && down != 1);
-  const int64_t count = by_rows ? m : n, length = by_rows ? n : m;
-  const int64_t inner = by_rows ? right : down, outer = by_rows ? down : right;
-  if constexpr (std::is_same_v<S, T>)
-    if ((length == 1 || inner == 1) && (count == 1 || outer >= length))
-      return {x, m, n, std::max(outer, length), by_rows};
-  T* const dense = room.emplace(m * n).data();
-  parallel_ranges(count, 65536 / std::clamp<int64_t>(length, 1, 65536),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t i = begin; i < end; ++i) {
-                      if (inner == 1) {
-                        convert_run(x + i * outer, length, dense + i * length);
-                      } else {
-                        for (int64_t j = 0; j < length; ++j)
-                          dense[i * length + j] = static_cast<T>(x[i * outer + j * inner]);
-                      }
-                    }
-                  });
-  return {dense, m, n, length, by_rows};
-}
-
-template <class T, int order>
-using Map =
-    Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, order>, 0, Eigen::OuterStride<>>;
-
-// c = a @ b, c dense by rows, `stride` elements apart.
+// How products of one shape and layout are computed. What becomes rows (a) and what lanes (b) is
+// chosen here, so c may be computed as its transpose.
 template <class T>
-void multiply(const Operand<T>& a, const Operand<T>& b, T* c, int64_t stride) {
-  Map<T, Eigen::RowMajor> out(c, a.rows, b.columns, Eigen::OuterStride<>(stride));
-  const auto as_map = [](const Operand<T>& x, auto&& use) {
-    T* const data = const_cast<T*>(x.data);
-    if (x.by_rows)
-      use(Map<T, Eigen::RowMajor>(data, x.rows, x.columns, Eigen::OuterStride<>(x.outer)));
-    else
-      use(Map<T, Eigen::ColMajor>(data, x.rows, x.columns, Eigen::OuterStride<>(x.outer)));
-  };
-  as_map(a, [&](const auto& left) {
-    as_map(b, [&](const auto& right) { out.noalias() = left * right; });
-  });
-}
+struct Plan {
+  const Engine<T>& engine;
+  int64_t k, element;  // steps; bytes of an element
+  Side a, b;
+  int64_t c[2], bias[2];  // strides along a and along b
+  bool narrow;            // c is not of T
+  bool swapped = false, c_in_place = false;
+  int64_t depth = 1;  // elements of k that are packed at once
 
-// Sizes of the tiles that c is cut into: about eight or more for a product worth sharing.
-struct Tiles {
-  int64_t height, width, across, count;
+  int64_t units(int64_t elements) const { return pieces(elements, engine.unit); }
+  int64_t across() const { return pieces(b.count, b.chunk); }
+  int64_t chunks() const { return pieces(a.count, a.chunk) * across(); }
+  // Bytes from one sliver to the next, and of all lines from `from` to `to`.
+  int64_t pitch(const Side& x, int64_t depth) const {
+    return (units(depth) * x.sliver + (x.sliver % engine.lanes ? engine.lanes : 0)) *
+           engine.unit_bytes;
+  }
+  int64_t room(const Side& x, int64_t lines, int64_t depth) const {
+    return pieces(lines, x.sliver) * pitch(x, depth);
+  }
 
-  Tiles(int64_t m, int64_t n, int64_t k) : height(m), width(n) {
-    if (m * n * k >= int64_t{1} << 21) {
-      height = std::min<int64_t>(m, 256);
-      width = std::min<int64_t>(n, 512);
-      while (((m + height - 1) / height) * ((n + width - 1) / width) < 8 &&
-             std::max(height, width) > 128)
-        (width >= height ? width : height) = (std::max(width, height) / 2 + 15) / 16 * 16;
+  void choose() {
+    place();
+    Plan turned = *this;
+    std::swap(turned.a, turned.b);
+    std::swap(turned.c[0], turned.c[1]);
+    std::swap(turned.bias[0], turned.bias[1]);
+    turned.swapped = true;
+    turned.place();
+    if (turned.cost() < cost()) {
+      std::swap(a, b);
+      std::swap(c[0], c[1]);
+      std::swap(bias[0], bias[1]);
+      swapped = true;
+      place();
     }
-    across = (n + width - 1) / width;
-    count = (m + height - 1) / height * across;
+    cut();
   }
-};
 
-// What is added to a product: rows that are `stride` elements apart; 0 repeats one row.
-template <class T>
-struct Bias {
-  const T* data;
-  int64_t stride;
+ private:
+  void place() {
+    const bool as_is = engine.in_place && k % engine.unit == 0;
+    const int64_t page = 4096 / element;
+    // Rows a multiple of half a page apart would share few lines of the first-level cache.
+    a.in_place = as_is && ((a.step == 1 && (a.count == 1 || a.line % (page / 2) != 0)) ||
+                           (engine.unit == 1 && a.line == 1 && a.step <= page / 2));
+    b.in_place = as_is && engine.unit == 1 && b.line == 1 && a.count <= 4 * engine.rows;
+    c_in_place = c[1] == 1 && bias[1] == 1;
+  }
+  // In cycles, roughly.
+  double cost() const {
+    const auto packing = [&](const Side& x) {
+      return x.in_place ? 0 : double(x.count * k) * (x.line == 1 ? 0.15 : x.step == 1 ? 0.3 : 2);
+    };
+    const int64_t columns = up(b.count, engine.lanes);
+    return double(std::max<int64_t>(a.count, 4) * columns * k) / (2 * engine.lanes * engine.unit) +
+           packing(a) + packing(b) +
+           (c_in_place ? 0
+                       : double(a.count * b.count) * (c[1] == 1   ? 0.2
+                                                      : c[0] == 1 ? 0.4
+                                                                  : 2));
+  }
+  void cut() {
+    a.sliver = pieces(a.count, pieces(a.count, engine.rows));
+    b.sliver = int64_t{engine.lanes} * engine.vectors;
+    const int64_t all = std::max<int64_t>(units(k), 1);
+    depth = up(pieces(all, pieces(all, 384)), 16) * engine.unit;
+    a.chunk = std::min(up(a.count, a.sliver), 12 * a.sliver);
+    b.chunk = std::min(up(b.count, b.sliver), 16 * b.sliver);
+    const int64_t enough = std::max(a.count * b.count * k / 16, (int64_t{1} << 19) * engine.unit);
+    while (a.chunk * b.chunk * k > enough) {
+      Side& x = b.chunk > b.sliver && (b.chunk >= 2 * a.chunk || a.chunk == a.sliver) ? b : a;
+      if (x.chunk == x.sliver) break;
+      x.chunk = up(x.chunk / 2, x.sliver);
+    }
+    a.shared = !a.in_place && b.chunk < b.count;
+    b.shared = !b.in_place && a.chunk < a.count;
+  }
 };
 
 // One product of the batch.
 template <class T, class S, class O>
-void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout, Bias<T> bias,
-             O* c, const Layout& c_layout) {
-  std::optional<Buffer<T>> a_room, b_room;
-  const Operand<T> left = operand<T>(a, a_layout, a_room), right = operand<T>(b, b_layout, b_room);
-  const int64_t m = left.rows, n = right.columns, k = left.columns;
-  const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
-  const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n);
+struct Product {
+  const Plan<T>& plan;
+  const S *a, *b;
+  const T* bias;
+  O* c;
+};
 
-  const Tiles tiles(m, n, k);
-  parallel_for(tiles.count, [&](int64_t tile) {
-    const int64_t row = tile / tiles.across * tiles.height,
-                  column = tile % tiles.across * tiles.width;
-    const int64_t height = std::min(tiles.height, m - row),
-                  width = std::min(tiles.width, n - column);
-    const Operand<T> over = left.block(row, 0, height, k), under = right.block(0, column, k, width);
-    const auto add_bias = [&](T* sums, int64_t stride) {
-      if (!bias.data) return;
-      for (int64_t r = 0; r < height; ++r) {
-        const T* const from = bias.data + (row + r) * bias.stride + column;
-        T* const to = sums + r * stride;
-        for_lanes<T>(width, [&](int64_t i, int64_t count) {
-          write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
-        });
-      }
-    };
-    if constexpr (std::is_same_v<T, O>) {
-      if (direct) {
-        T* const out = c + row * down + column;
-        const int64_t stride = std::max(down, width);
-        multiply(over, under, out, stride);
-        return add_bias(out, stride);
-      }
+// Memory of one chunk, or of all for what they share.
+template <class T>
+struct Room {
+  std::optional<Buffer<char>> a, b;
+  std::optional<Buffer<T>> sums;
+
+  explicit Room(const Plan<T>& p) {
+    if (!p.a.in_place && !p.a.shared) a.emplace(p.room(p.a, p.a.chunk, p.depth));
+    if (!p.b.shared) b.emplace(p.room(p.b, p.b.in_place ? p.b.sliver : p.b.chunk, p.depth));
+    if (!p.c_in_place || (p.narrow && p.k > p.depth)) sums.emplace(p.a.chunk * p.b.chunk);
+  }
+};
+
+// Steps [k, k + depth) of the lines [from, to), as slivers one after the other.
+template <class T, class S>
+void pack(const Plan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
+          int64_t depth, char* room) {
+  const int64_t unit = p.engine.unit;
+  // Lines that lie side by side are read together.
+  const int64_t steps = x.line == 1 ? 8 * unit : depth;
+  for (int64_t d = 0; d < depth; d += steps)
+    for (int64_t i = from; i < to; i += x.sliver) {
+      const int64_t count = std::min(x.sliver, to - i);
+      // (Of a, the last sliver is as narrow as its tile.)
+      const int64_t width = x.sliver % p.engine.lanes == 0 && &x == &p.b ? x.sliver : count;
+      p.engine.pack({data + i * x.line + (k + d) * x.step, x.line, x.step, count, x.count - i},
+                    std::min(steps, depth - d), width,
+                    room + (i - from) / x.sliver * p.pitch(x, depth) +
+                        d / unit * width * p.engine.unit_bytes);
     }
-    Buffer<T> sums(height * width);
-    multiply(over, under, sums.data(), width);
-    add_bias(sums.data(), width);
-    for (int64_t r = 0; r < height; ++r) {
-      const T* const from = sums.data() + r * width;
-      O* const to = c + (row + r) * down + column * step;
-      if (step == 1) {
-        convert_run(from, width, to);
+}
+
+// Where a line's sliver begins in what is shared, for the block of k that begins at `k`.
+template <class T>
+int64_t shared_at(const Plan<T>& p, const Side& x, int64_t line, int64_t k, int64_t depth) {
+  return k / p.depth * p.room(x, x.count, p.depth) + line / x.sliver * p.pitch(x, depth);
+}
+
+// All lines, block by block of k.
+template <class T, class S>
+void pack_shared(const Plan<T>& p, const Side& x, const S* data, char* room) {
+  const int64_t group = x.sliver * std::max<int64_t>(1, 256 / x.sliver);
+  const int64_t groups = pieces(x.count, group);
+  parallel_for(groups * pieces(p.k, p.depth), [&](int64_t i) {
+    const int64_t k = i / groups * p.depth, depth = std::min(p.depth, p.k - k);
+    const int64_t from = i % groups * group, to = std::min(x.count, from + group);
+    pack(p, x, data, from, to, k, depth, room + shared_at(p, x, from, k, depth));
+  });
+}
+
+// c = sums + bias for rows from `row` and columns from `column` on.
+template <class T, class S, class O>
+void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t row, int64_t rows,
+            int64_t column, int64_t columns) {
+  const auto& [c_row, c_column] = x.plan.c;
+  const auto& [b_row, b_column] = x.plan.bias;
+  O* const c = x.c + row * c_row + column * c_column;
+  const T* const bias = x.bias ? x.bias + row * b_row + column * b_column : nullptr;
+  constexpr int64_t width = Lanes<T>::width;
+  const auto added = [&](int64_t at, int64_t step, int64_t count) -> Lanes<T> {
+    if (!bias) return T(0);
+    if (step == 1) return read<T>(bias + at, count);
+    if (step == 0) return bias[at];
+    Lanes<T> v = T(0);
+    for (int64_t i = 0; i < count; ++i) v.v[i] = bias[at + i * step];
+    return v;
+  };
+  if (c_column == 1) {
+    for (int64_t i = 0; i < rows; ++i)
+      for_lanes<T>(columns, [&](int64_t j, int64_t count) {
+        const Lanes<T> sum = load<T, T>(sums + i * stride + j);
+        write(c + i * c_row + j,
+              bias ? sum + added(i * b_row + j * b_column, b_column, count) : sum, count);
+      });
+  } else if (c_row == 1) {
+    for (int64_t j = 0; j < columns; j += width)
+      for (int64_t i = 0; i < rows; i += width) {
+        const int64_t count = std::min(width, rows - i);
+        Lanes<T> v[width];
+        for (int64_t r = 0; r < width; ++r)
+          v[r] = r < count ? load<T, T>(sums + (i + r) * stride + j) : Lanes<T>(T(0));
+        transpose<T>(v);
+        for (int64_t r = 0; r < std::min(width, columns - j); ++r)
+          write(c + i + (j + r) * c_column,
+                bias ? v[r] + added(i * b_row + (j + r) * b_column, b_row, count) : v[r], count);
+      }
+  } else {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        c[i * c_row + j * c_column] =
+            O(sums[i * stride + j] + (bias ? bias[i * b_row + j * b_column] : T(0)));
+  }
+}
+
+// A chunk of c; `shared_a`, `shared_b`: what is packed for all.
+template <class T, class S, class O>
+void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const char* shared_b,
+           Room<T>& room) {
+  const Plan<T>& p = x.plan;
+  const int64_t row = index / p.across() * p.a.chunk, column = index % p.across() * p.b.chunk;
+  const int64_t rows = std::min(p.a.chunk, p.a.count - row),
+                columns = std::min(p.b.chunk, p.b.count - column);
+  const int64_t width = p.b.sliver, lanes = p.engine.lanes, unit_bytes = p.engine.unit_bytes;
+  O* const c = x.c + row * p.c[0] + column * p.c[1];
+  // Where sums wait for the next block of k.
+  T* sums = room.sums ? room.sums->data() : nullptr;
+  int64_t stride = p.b.chunk;
+  if constexpr (std::is_same_v<T, O>)
+    if (!sums) {
+      sums = c;
+      stride = p.c[0];
+    }
+  alignas(64) T edge[14 * 32];
+
+  for (int64_t k = 0; k == 0 || k < p.k; k += p.depth) {
+    const int64_t depth = std::min(p.depth, p.k - k), units = p.units(depth);
+    const bool last = k + depth == p.k, to_c = last && p.c_in_place;
+    const char *a = nullptr, *b = nullptr;
+    if (p.a.shared) {
+      a = shared_a + shared_at(p, p.a, row, k, depth);
+    } else if (!p.a.in_place) {
+      a = room.a->data();
+      pack(p, p.a, x.a, row, row + rows, k, depth, room.a->data());
+    }
+    if (p.b.shared) {
+      b = shared_b + shared_at(p, p.b, column, k, depth);
+    } else {  // of what is in place, the last sliver may not be read beyond its end
+      b = room.b->data();
+      pack(p, p.b, x.b, column + (p.b.in_place ? columns / width * width : 0), column + columns, k,
+           depth, room.b->data());
+    }
+    Tile<T> t;
+    t.depth = units;
+    for (int64_t j = 0; j < columns; j += width) {
+      const int64_t here = std::min(width, columns - j);
+      const int vectors = static_cast<int>(pieces(here, lanes));
+      if (p.b.in_place && here == width) {
+        t.b = x.b + column + j + k * p.b.step;
+        t.b_step = p.b.step * p.element;
       } else {
-        for (int64_t j = 0; j < width; ++j) to[j * step] = static_cast<O>(from[j]);
+        t.b = b + (p.b.in_place ? 0 : j / width * p.pitch(p.b, depth));
+        t.b_step = width * unit_bytes;
+      }
+      for (int64_t i = 0; i < rows; i += p.a.sliver) {
+        const int64_t high = std::min(p.a.sliver, rows - i);
+        if (p.a.in_place) {
+          t.a = x.a + (row + i) * p.a.line + k * p.a.step;
+          t.a_row = p.a.line * p.element;
+          t.a_step = p.a.step * p.element * p.engine.unit;
+        } else {
+          t.a = a + i / p.a.sliver * p.pitch(p.a, depth);
+          t.a_row = unit_bytes;
+          t.a_step = high * unit_bytes;
+        }
+        t.add = k > 0 ? sums + i * stride + j : nullptr;
+        t.add_row = stride;
+        if (k == 0 && p.c_in_place && x.bias) {
+          t.add = x.bias + (row + i) * p.bias[0] + column + j;
+          t.add_row = p.bias[0];
+        }
+        const bool whole = here == vectors * lanes;
+        const T* const add = t.add;
+        t.narrow = to_c && p.narrow && whole;
+        if (!whole && p.c_in_place) {
+          t.out = edge;
+          t.out_row = width;
+          t.add = nullptr;
+        } else if (to_c) {
+          t.out = c + i * p.c[0] + j;
+          t.out_row = p.c[0];
+        } else {
+          t.out = sums + i * stride + j;
+          t.out_row = stride;
+        }
+        p.engine.tile(static_cast<int>(high), vectors, t);
+        if (whole || !p.c_in_place) continue;
+        const auto move = [&](auto* out, int64_t out_row) {
+          for (int64_t r = 0; r < high; ++r)
+            for_lanes<T>(here, [&](int64_t q, int64_t count) {
+              const Lanes<T> sum = read<T>(edge + r * width + q, count);
+              write(out + r * out_row + q,
+                    add ? sum + read<T>(add + r * t.add_row + q, count) : sum, count);
+            });
+        };
+        if (to_c)
+          move(c + i * p.c[0] + j, p.c[0]);
+        else
+          move(sums + i * stride + j, stride);
       }
     }
+  }
+  if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
+}
+
+template <class T, class S, class O>
+void multiply(const Product<T, S, O>& x) {
+  const Plan<T>& p = x.plan;
+  std::optional<Buffer<char>> a, b;
+  const auto share = [&](const Side& side, const S* data, std::optional<Buffer<char>>& all) {
+    if (side.shared)
+      pack_shared(p, side, data,
+                  all.emplace(pieces(p.k, p.depth) * p.room(side, side.count, p.depth)).data());
+  };
+  share(p.a, x.a, a);
+  share(p.b, x.b, b);
+  parallel_for(p.chunks(), [&](int64_t i) {
+    Room<T> room(p);
+    chunk(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, room);
   });
 }
 
@@ -158,16 +338,41 @@ void gemm(Launch& launch, In a, In b, In bias, Out c) {
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
+    const Engine<T>* const engine = find_engine<T>(current_isa(), a.dtype);
+    if (!engine) return eigen_gemm(launch, a, b, bias, c);
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
+    const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
+    // Where there is one line, or one step, its stride is free.
+    const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
+    Plan<T> plan{*engine,
+                 k,
+                 sizeof(S),
+                 {m, stride(al, -2), stride(al, -1)},
+                 {n, stride(bl, -1), stride(bl, -2)},
+                 {stride(cl, -2), stride(cl, -1)},
+                 {1, 1},
+                 !std::is_same_v<T, O>};
+    if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
+    plan.choose();
+    const T* const added = widened<T>(launch, bias);
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
-    const Bias<T> added{widened<T>(launch, bias), bias.layout.rank() == 2 ? cl.shape[-1] : 0};
-    const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
-    parallel_ranges(cb.shape.size(), std::max<int64_t>(1, 32768 / work),
+    const auto product = [&](int64_t i) {
+      const S *x = a.as<S>() + ab.at(i), *y = b.as<S>() + bb.at(i);
+      return Product<T, S, O>{plan, plan.swapped ? y : x, plan.swapped ? x : y, added,
+                              c.as<O>() + cb.at(i)};
+    };
+    const int64_t batch = cb.shape.size();
+    if (plan.chunks() > 1) {
+      for (int64_t i = 0; i < batch; ++i) multiply(product(i));
+      return;
+    }
+    const int64_t work = std::max<int64_t>(1, m * n * k);
+    parallel_ranges(batch, std::max<int64_t>(1, (int64_t{1} << 18) / work),
                     [&](int64_t begin, int64_t end) {
+                      Room<T> room(plan);
                       for (int64_t i = begin; i < end; ++i)
-                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl, added,
-                                   c.as<O>() + cb.at(i), cl);
+                        chunk(product(i), 0, nullptr, nullptr, room);
                     });
   });
 }

@@ -1,0 +1,78 @@
+#pragma once
+// Engine: what a matrix product needs of one instruction set, packing and the sums of one tile.
+// Each is compiled in a file of its own with that set's flags; gemm.cpp chooses at run time and
+// does everything else. Where there is none, products are Eigen's.
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+
+// In ascending order; a processor that has one has those before it.
+enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16 };
+
+// What products of this thread use: the best that the processor has, but no better than
+// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16 or the innermost IsaLimit says.
+Isa current_isa();
+
+class IsaLimit {
+ public:
+  explicit IsaLimit(Isa most);
+  ~IsaLimit();
+  IsaLimit(const IsaLimit&) = delete;
+  IsaLimit& operator=(const IsaLimit&) = delete;
+
+ private:
+  int outer_;
+};
+
+// out[i][j] = sum over k of a[i][k] * b[k][j], plus add[i][j] if that is given; `out` may be `add`.
+// k counts units: elements, or pairs of them. Strides of a and b in bytes, others in elements.
+template <class T>
+struct Tile {
+  int64_t depth;
+  const void *a, *b;
+  int64_t a_row, a_step, b_step;
+  void* out;  // of T, or of the operands' dtype if `narrow`
+  int64_t out_row;
+  bool narrow;
+  const T* add;
+  int64_t add_row;
+};
+
+// `count` lines of numbers along k, to be laid side by side: rows of a, or columns of b.
+struct Lines {
+  const void* data;
+  int64_t line, step;  // strides in elements, from line to line and along k
+  int64_t count;
+  int64_t readable;  // lines that are in memory from here on
+};
+
+template <class T>  // what is summed in: float or double
+struct Engine {
+  int rows, lanes, vectors;  // of the largest tile: rows x (vectors * lanes)
+  int unit;                  // elements of k that one unit holds
+  int unit_bytes;
+  bool in_place;  // units are elements as they lie in memory, so that they need not be packed
+  void (*tile)(int rows, int vectors, const Tile<T>&);
+  // to[u * width + i] = unit u of line i; what is beyond the lines or `depth` elements is zero.
+  // Writes up to `lanes` units more than that if width is no multiple of lanes.
+  void (*pack)(const Lines&, int64_t depth, int64_t width, void* to);
+};
+
+// Of products of operands of this dtype; null if there is none.
+template <class T>
+const Engine<T>* find_engine(Isa, DType);
+
+// One for each dtype, in the order f64, f32, f16, bf16. (Of the sets that this build has.)
+struct Engines {
+  Engine<double> f64;
+  Engine<float> f32, f16, bf16;
+};
+extern const Engines avx2_engines, avx512_engines;
+extern const Engine<float> avx512_bf16_engine;
+
+void eigen_gemm(Launch&, In a, In b, In bias, Out c);
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,310 @@
+#pragma once
+// The engine as a template over an arithmetic: vectors of one length and their multiply-add. Each
+// file that includes this is compiled for another processor, so nothing here may be shared between
+// files: all is in an unnamed namespace.
+
+#include <immintrin.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/half.h"
+#include "kernels/cpu/engine.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// `n` numbers of type U as one.
+template <class U, int n>
+struct Pack {
+  using type __attribute__((vector_size(sizeof(U) * n))) = U;
+};
+
+template <class V>
+[[gnu::always_inline]] inline V load(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V>
+[[gnu::always_inline]] inline void store(void* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+// The first `bytes` of a vector, the rest zero.
+template <class V>
+[[gnu::always_inline]] inline V load_first(const void* p, int64_t bytes) {
+#ifdef __AVX512BW__
+  if constexpr (sizeof(V) == 64)
+    return reinterpret_cast<V>(_mm512_maskz_loadu_epi8((uint64_t{1} << bytes) - 1, p));
+  if constexpr (sizeof(V) == 32)
+    return reinterpret_cast<V>(_mm256_maskz_loadu_epi8((uint32_t{1} << bytes) - 1, p));
+  if constexpr (sizeof(V) == 16)
+    return reinterpret_cast<V>(_mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << bytes) - 1), p));
+#endif
+  V v = {};
+  std::memcpy(&v, p, static_cast<size_t>(bytes));
+  return v;
+}
+
+// And those of a vector to memory.
+template <class V>
+[[gnu::always_inline]] inline void store_first(void* p, V v, int64_t bytes) {
+#ifdef __AVX512BW__
+  if constexpr (sizeof(V) == 64)
+    return _mm512_mask_storeu_epi8(p, (uint64_t{1} << bytes) - 1, reinterpret_cast<__m512i>(v));
+#endif
+  std::memcpy(p, &v, static_cast<size_t>(bytes));
+}
+
+// Ordinary arithmetic in T on `n` lanes.
+template <class T_, int n, int rows_>
+struct Plain {
+  using T = T_;
+  using Unit = T;
+  static constexpr int lanes = n, rows = rows_, vectors = 2, unit = 1;
+  using Vector = typename Pack<T, n>::type;
+  using Units = Vector;
+
+  [[gnu::always_inline]] static Vector multiply_add(Vector sum, Unit a, Units b) {
+    return sum + a * b;
+  }
+
+  // `count` lanes of one unit, which lie side by side.
+  template <class S>
+  [[gnu::always_inline]] static Units across(const S* p, int64_t, int64_t count, int64_t) {
+    using Stored = typename Pack<std::conditional_t<sizeof(S) == 2, uint16_t, S>, n>::type;
+    const Stored x = count >= n ? load<Stored>(p)
+                                : load_first<Stored>(p, count * static_cast<int64_t>(sizeof(S)));
+    if constexpr (std::is_same_v<S, T>) {
+      return x;
+    } else if constexpr (std::is_same_v<S, BFloat16>) {
+      using Words = typename Pack<uint32_t, n>::type;
+      return reinterpret_cast<Vector>(__builtin_convertvector(x, Words) << 16);
+    } else if constexpr (n == 8) {
+      return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x));
+    } else {
+#ifdef __AVX512F__
+      return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(x));
+#endif
+    }
+  }
+  // Of one line, `lanes` units of which only the first `count` elements exist.
+  template <class S>
+  [[gnu::always_inline]] static Units along(const S* p, int64_t count) {
+    return across(p, 0, count, 0);
+  }
+  template <class S>
+  [[gnu::always_inline]] static Unit one(const S* p, int64_t, int64_t) {
+    return across(p, 0, 1, 0)[0];
+  }
+};
+
+// Lanes of f32 as f16 or bf16, rounded to nearest even; the instruction for bf16 takes subnormals
+// for zero.
+template <class O, class V>
+[[gnu::always_inline]] inline auto narrowed(V x) {
+  if constexpr (std::is_same_v<O, Half>) {
+#ifdef __AVX512F__
+    return _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+#endif
+  } else {
+#ifdef __AVX512BF16__
+    return _mm512_cvtneps_pbh(x);
+#else
+    constexpr int n = sizeof(V) / 4;
+    using Words = typename Pack<uint32_t, n>::type;
+    const Words f = reinterpret_cast<Words>(x);
+    const Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16, quiet = (f >> 16) | 0x40u;
+    const Words nan = reinterpret_cast<Words>((f & 0x7fffffffu) > 0x7f800000u);
+    return __builtin_convertvector((nan & quiet) | (~nan & rounded),
+                                   typename Pack<uint16_t, n>::type);
+#endif
+  }
+}
+
+// Rows become columns: log2(lanes) rounds in which blocks of d x d swap places.
+template <int d, class V, size_t... i>
+[[gnu::always_inline]] inline void swap_blocks(V& a, V& b, std::index_sequence<i...>) {
+  constexpr int n = sizeof...(i);
+  const V low = a, high = b;
+  a = __builtin_shufflevector(low, high, int(i & d ? n + i - d : i)...);
+  b = __builtin_shufflevector(low, high, int(i & d ? n + i : i + d)...);
+}
+template <int n, class V>
+[[gnu::always_inline]] inline void transpose(V (&v)[n]) {
+  const auto round = [&]<int d>(std::integral_constant<int, d>) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < n; ++r)
+      if (!(r & d)) swap_blocks<d>(v[r], v[r + d], std::make_index_sequence<n>());
+  };
+  round(std::integral_constant<int, 1>());
+  round(std::integral_constant<int, 2>());
+  if constexpr (n > 4) round(std::integral_constant<int, 4>());
+  if constexpr (n > 8) round(std::integral_constant<int, 8>());
+}
+
+template <class P, class S>
+void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
+  constexpr int64_t n = P::lanes;
+  using Unit = typename P::Unit;
+  using Units = typename P::Units;
+  const S* const data = static_cast<const S*>(from.data);
+  const int64_t units = (depth + P::unit - 1) / P::unit;
+  Unit* const out = static_cast<Unit*>(to);
+  // f(i, put) for each vector of lines. What a single one writes beyond the width comes before what
+  // belongs there; others must stop.
+  const auto for_lines = [&](auto f) __attribute__((always_inline)) {
+    const int64_t whole = width < n ? n : width / n * n;
+    for (int64_t i = 0; i < whole; i += n)
+      f(
+          i, [](Unit * p, Units v) __attribute__((always_inline)) { store(p, v); });
+    const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Unit));
+    if (bytes > 0)
+      f(
+          whole, [&](Unit * p, Units v)
+                     __attribute__((always_inline)) { store_first(p, v, bytes); });
+  };
+  if (from.line == 1) {
+    for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
+      const S* p = data + i;
+      const int64_t count = from.readable - i, step = from.step;
+      for (int64_t u = 0; u < units; ++u, p += P::unit * step)
+        put(out + u * width + i,
+            count > 0 ? P::across(p, step, count, depth - u * P::unit) : Units{});
+    });
+  } else if (from.step == 1) {
+    for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
+      for (int64_t u = 0; u < units; u += n) {
+        Units v[n];
+        const S* const p = data + i * from.line + u * P::unit;
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < n; ++r)
+          v[r] = i + r < from.count ? P::along(p + r * from.line, depth - u * P::unit) : Units{};
+        transpose<n>(v);
+        Unit* const block = out + u * width + i;
+        if (units - u >= n) {
+#pragma GCC unroll 16
+          for (int64_t r = 0; r < n; ++r) put(block + r * width, v[r]);
+        } else {
+          for (int64_t r = 0; r < units - u; ++r) put(block + r * width, v[r]);
+        }
+      }
+    });
+  } else {
+    for (int64_t u = 0; u < units; ++u)
+      for (int64_t i = 0; i < width; ++i)
+        out[u * width + i] = i < from.count ? P::one(data + i * from.line + u * P::unit * from.step,
+                                                     from.step, depth - u * P::unit)
+                                            : Unit{};
+  }
+}
+
+// R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
+template <class P, class O, int R, int V, bool apart>
+void sum_tile(const Tile<typename P::T>& t) {
+  using Vector = typename P::Vector;
+  using Unit = typename P::Unit;
+  constexpr int bytes = sizeof(Vector);
+  O* const out = static_cast<O*>(t.out);
+  Vector sum[R][V] = {};
+  const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) __builtin_prefetch(out + i * t.out_row + j * P::lanes, 1);
+  }
+  // Seven rows from two pointers on are reached with three strides, as the registers allow.
+  const int64_t one = t.a_row, three = 3 * one, five = 5 * one;
+  const char* high = a + 7 * one;
+  const auto row = [&](int i) __attribute__((always_inline)) {
+    if constexpr (!apart) return a + i * static_cast<int>(sizeof(Unit));
+    const char* const p = i < 7 ? a : high;
+    switch (i % 7) {
+      case 0:
+        return p;
+      case 1:
+        return p + one;
+      case 2:
+        return p + 2 * one;
+      case 3:
+        return p + three;
+      case 4:
+        return p + 4 * one;
+      case 5:
+        return p + five;
+      default:
+        return p + 2 * three;
+    }
+  };
+  for (int64_t k = t.depth; k > 0; --k) {
+    typename P::Units w[V];
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const Unit x = load<Unit>(row(i));
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
+    }
+    a += t.a_step;
+    high += t.a_step;
+    b += t.b_step;
+    if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));  // else 14 pointers, spilled
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) {
+      Vector x = sum[i][j];
+      if (t.add) x += load<Vector>(t.add + i * t.add_row + j * P::lanes);
+      if constexpr (std::is_same_v<O, typename P::T>)
+        store(out + i * t.out_row + j * P::lanes, x);
+      else
+        store(out + i * t.out_row + j * P::lanes, narrowed<O>(x));
+    }
+}
+
+template <class P, class S>
+inline constexpr bool as_stored = sizeof(S) * P::unit == sizeof(typename P::Unit);
+
+// Rows lie apart only where they are not packed.
+template <class P, class S, class O, bool apart, int... i>
+void choose_tile(int rows, int vectors, const Tile<typename P::T>& t,
+                 std::integer_sequence<int, i...>) {
+  if constexpr (!apart || as_stored<P, S>) {
+    using Sum = void (*)(const Tile<typename P::T>&);
+    static constexpr Sum table[2][sizeof...(i)] = {{sum_tile<P, O, i + 1, 1, apart>...},
+                                                   {sum_tile<P, O, i + 1, 2, apart>...}};
+    table[vectors - 1][rows - 1](t);
+  }
+}
+template <class P, class S>
+void tile(int rows, int vectors, const Tile<typename P::T>& t) {
+  const std::make_integer_sequence<int, P::rows> heights;
+  const auto choose = [&]<class O>(std::type_identity<O>) {
+    if (t.a_row == int64_t{sizeof(typename P::Unit)})
+      choose_tile<P, S, O, false>(rows, vectors, t, heights);
+    else
+      choose_tile<P, S, O, true>(rows, vectors, t, heights);
+  };
+  if (t.narrow)
+    choose(std::type_identity<S>());
+  else
+    choose(std::type_identity<typename P::T>());
+}
+
+template <class P, class S>
+constexpr Engine<typename P::T> make_engine() {
+  return {P::rows,         P::lanes,    P::vectors, P::unit, sizeof(typename P::Unit),
+          as_stored<P, S>, &tile<P, S>, &pack<P, S>};
+}
+template <class Float, class Double>
+constexpr Engines make_engines() {
+  return {make_engine<Double, double>(), make_engine<Float, float>(), make_engine<Float, Half>(),
+          make_engine<Float, BFloat16>()};
+}
+
+}  // namespace
+}  // namespace mixtape::kernels::cpu
