@@ -7,9 +7,9 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -29,8 +29,11 @@ using kernels::cpu::Isa;
 using kernels::cpu::IsaLimit;
 using kernels::cpu::Tile;
 
+// One thread's seconds are those that it ran: others may be at work on the machine.
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  timespec t;
+  clock_gettime(kernels::cpu::num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 double median(std::vector<double> v) {
   std::nth_element(v.begin(), v.begin() + int64_t(v.size()) / 2, v.end());

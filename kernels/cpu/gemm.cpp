@@ -75,10 +75,12 @@ struct Plan {
   void place() {
     const bool as_is = engine.in_place && k % engine.unit == 0;
     const int64_t page = 4096 / element;
-    // Rows a multiple of half a page apart would share few lines of the first-level cache.
-    a.in_place = as_is && ((a.step == 1 && (a.count == 1 || a.line % (page / 2) != 0)) ||
+    // Lines whole pages apart would share a few places of the first-level cache.
+    a.in_place = as_is && ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
                            (engine.unit == 1 && a.line == 1 && a.step <= page / 2));
-    b.in_place = as_is && engine.unit == 1 && b.line == 1 && a.count <= 4 * engine.rows;
+    b.in_place =
+        as_is && engine.unit == 1 && b.line == 1 &&
+        (a.count <= engine.rows || (a.count <= 10 * engine.rows && b.step % (page / 4) != 0));
     c_in_place = c[1] == 1 && bias[1] == 1;
   }
   // In cycles, roughly.
@@ -99,14 +101,20 @@ struct Plan {
     b.sliver = int64_t{engine.lanes} * engine.vectors;
     const int64_t all = std::max<int64_t>(units(k), 1);
     depth = up(pieces(all, pieces(all, 384)), 16) * engine.unit;
-    a.chunk = std::min(up(a.count, a.sliver), 12 * a.sliver);
-    b.chunk = std::min(up(b.count, b.sliver), 16 * b.sliver);
-    const int64_t enough = std::max(a.count * b.count * k / 16, (int64_t{1} << 19) * engine.unit);
-    while (a.chunk * b.chunk * k > enough) {
-      Side& x = b.chunk > b.sliver && (b.chunk >= 2 * a.chunk || a.chunk == a.sliver) ? b : a;
-      if (x.chunk == x.sliver) break;
-      x.chunk = up(x.chunk / 2, x.sliver);
-    }
+    // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
+    // for all, and is cut only where there would be few chunks.
+    a.chunk = a.count;
+    b.chunk = b.count;
+    const auto share = [&](Side& x, const Side& other, int64_t parts) {
+      const int64_t least = (int64_t{engine.unit} << 19) / std::max<int64_t>(1, other.chunk * k);
+      x.chunk = std::min(std::clamp<int64_t>(x.count / parts, std::min<int64_t>(least, 128), 128),
+                         x.count);
+      x.chunk = up(std::max<int64_t>(x.chunk, 1), x.sliver);
+    };
+    Side& many = a.count > b.count ? a : b;
+    Side& few = a.count > b.count ? b : a;
+    share(many, few, 8);
+    if (chunks() < 8) share(few, many, 8 / chunks());
     a.shared = !a.in_place && b.chunk < b.count;
     b.shared = !b.in_place && a.chunk < a.count;
   }
@@ -254,9 +262,23 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
     }
     Tile<T> t;
     t.depth = units;
-    for (int64_t j = 0; j < columns; j += width) {
-      const int64_t here = std::min(width, columns - j);
+    // What is tiled in the inner loop stays in the second-level cache.
+    const bool rows_inside = rows <= columns;
+    const int64_t down = pieces(rows, p.a.sliver), right = pieces(columns, width);
+    for (int64_t at = 0; at < down * right; ++at) {
+      const int64_t i = (rows_inside ? at % down : at / right) * p.a.sliver;
+      const int64_t j = (rows_inside ? at / down : at % right) * width;
+      const int64_t high = std::min(p.a.sliver, rows - i), here = std::min(width, columns - j);
       const int vectors = static_cast<int>(pieces(here, lanes));
+      if (p.a.in_place) {
+        t.a = x.a + (row + i) * p.a.line + k * p.a.step;
+        t.a_row = p.a.line * p.element;
+        t.a_step = p.a.step * p.element * p.engine.unit;
+      } else {
+        t.a = a + i / p.a.sliver * p.pitch(p.a, depth);
+        t.a_row = unit_bytes;
+        t.a_step = high * unit_bytes;
+      }
       if (p.b.in_place && here == width) {
         t.b = x.b + column + j + k * p.b.step;
         t.b_step = p.b.step * p.element;
@@ -264,52 +286,40 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.b = b + (p.b.in_place ? 0 : j / width * p.pitch(p.b, depth));
         t.b_step = width * unit_bytes;
       }
-      for (int64_t i = 0; i < rows; i += p.a.sliver) {
-        const int64_t high = std::min(p.a.sliver, rows - i);
-        if (p.a.in_place) {
-          t.a = x.a + (row + i) * p.a.line + k * p.a.step;
-          t.a_row = p.a.line * p.element;
-          t.a_step = p.a.step * p.element * p.engine.unit;
-        } else {
-          t.a = a + i / p.a.sliver * p.pitch(p.a, depth);
-          t.a_row = unit_bytes;
-          t.a_step = high * unit_bytes;
-        }
-        t.add = k > 0 ? sums + i * stride + j : nullptr;
-        t.add_row = stride;
-        if (k == 0 && p.c_in_place && x.bias) {
-          t.add = x.bias + (row + i) * p.bias[0] + column + j;
-          t.add_row = p.bias[0];
-        }
-        const bool whole = here == vectors * lanes;
-        const T* const add = t.add;
-        t.narrow = to_c && p.narrow && whole;
-        if (!whole && p.c_in_place) {
-          t.out = edge;
-          t.out_row = width;
-          t.add = nullptr;
-        } else if (to_c) {
-          t.out = c + i * p.c[0] + j;
-          t.out_row = p.c[0];
-        } else {
-          t.out = sums + i * stride + j;
-          t.out_row = stride;
-        }
-        p.engine.tile(static_cast<int>(high), vectors, t);
-        if (whole || !p.c_in_place) continue;
-        const auto move = [&](auto* out, int64_t out_row) {
-          for (int64_t r = 0; r < high; ++r)
-            for_lanes<T>(here, [&](int64_t q, int64_t count) {
-              const Lanes<T> sum = read<T>(edge + r * width + q, count);
-              write(out + r * out_row + q,
-                    add ? sum + read<T>(add + r * t.add_row + q, count) : sum, count);
-            });
-        };
-        if (to_c)
-          move(c + i * p.c[0] + j, p.c[0]);
-        else
-          move(sums + i * stride + j, stride);
+      t.add = k > 0 ? sums + i * stride + j : nullptr;
+      t.add_row = stride;
+      if (k == 0 && p.c_in_place && x.bias) {
+        t.add = x.bias + (row + i) * p.bias[0] + column + j;
+        t.add_row = p.bias[0];
       }
+      const bool whole = here == vectors * lanes;
+      const T* const add = t.add;
+      t.narrow = to_c && p.narrow && whole;
+      if (!whole && p.c_in_place) {
+        t.out = edge;
+        t.out_row = width;
+        t.add = nullptr;
+      } else if (to_c) {
+        t.out = c + i * p.c[0] + j;
+        t.out_row = p.c[0];
+      } else {
+        t.out = sums + i * stride + j;
+        t.out_row = stride;
+      }
+      p.engine.tile(static_cast<int>(high), vectors, t);
+      if (whole || !p.c_in_place) continue;
+      const auto move = [&](auto* out, int64_t out_row) {
+        for (int64_t r = 0; r < high; ++r)
+          for_lanes<T>(here, [&](int64_t q, int64_t count) {
+            const Lanes<T> sum = read<T>(edge + r * width + q, count);
+            write(out + r * out_row + q, add ? sum + read<T>(add + r * t.add_row + q, count) : sum,
+                  count);
+          });
+      };
+      if (to_c)
+        move(c + i * p.c[0] + j, p.c[0]);
+      else
+        move(sums + i * stride + j, stride);
     }
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
