@@ -56,8 +56,8 @@ struct Engine {
   int unit_bytes;
   bool in_place;  // units are elements as they lie in memory, so that they need not be packed
   void (*tile)(int rows, int vectors, const Tile<T>&);
-  // to[u * width + i] = unit u of line i; what is beyond the lines or `depth` elements is zero.
-  // Writes up to `lanes` units more than that if width is no multiple of lanes.
+  // to[u * width + i] = unit u of line i; zero beyond `depth` elements, anything beyond
+  // the lines.  // Writes up to `lanes` units more than that if width is no multiple of lanes.
   void (*pack)(const Lines&, int64_t depth, int64_t width, void* to);
 };
 

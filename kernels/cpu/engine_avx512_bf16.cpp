@@ -2,6 +2,8 @@
 // after each of the two products to nearest, whatever the rounding mode, and takes subnormals for
 // zero.
 
+#include <array>
+
 #include "kernels/cpu/engine_kernel.h"
 
 namespace mixtape::kernels::cpu {
@@ -20,12 +22,18 @@ struct Pairs {
   // Two steps, if `left` has as many.
   [[gnu::always_inline]] static Units across(const BFloat16* p, int64_t step, int64_t count,
                                              int64_t left) {
-    using Halves = typename Pack<uint16_t, 16>::type;
     const auto get = [&](const BFloat16* q) __attribute__((always_inline)) {
-      return __builtin_convertvector(
-          count >= lanes ? load<Halves>(q) : load_first<Halves>(q, 2 * count), Units);
+      return count >= lanes ? load<__m256i>(q) : load_first<__m256i>(q, 2 * count);
     };
-    return left > 1 ? get(p) | get(p + step) << 16 : get(p);
+    constexpr auto turns = [] {  // 0, 16, 1, 17, ...
+      std::array<uint16_t, 32> order{};
+      for (int i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+      return order;
+    }();
+    const __m256i odd = left > 1 ? get(p + step) : __m256i{};
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(get(p)), odd, 1);
+    return reinterpret_cast<Units>(
+        _mm512_maskz_permutexvar_epi16(~0u, load<__m512i>(turns.data()), both));
   }
   [[gnu::always_inline]] static Units along(const BFloat16* p, int64_t count) {
     return count >= 2 * lanes ? load<Units>(p) : load_first<Units>(p, 2 * count);

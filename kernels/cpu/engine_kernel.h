@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -168,20 +169,34 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
   };
   if (from.line == 1) {
     for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
-      const S* p = data + i;
-      const int64_t count = from.readable - i, step = from.step;
-      for (int64_t u = 0; u < units; ++u, p += P::unit * step)
-        put(out + u * width + i,
-            count > 0 ? P::across(p, step, count, depth - u * P::unit) : Units{});
+      const int64_t count = std::min(n, from.readable - i);
+      const auto each_unit = [&](int64_t lanes) __attribute__((always_inline)) {
+        const S* p = data + i;
+        for (int64_t u = 0; u < units; ++u, p += P::unit * from.step) {
+          __builtin_prefetch(p + 8 * P::unit * from.step);  // further than the processor foresees
+          put(out + u * width + i, P::across(p, from.step, lanes, depth - u * P::unit));
+        }
+      };
+      if (count == n)
+        each_unit(n);
+      else if (count > 0)
+        each_unit(count);
     });
   } else if (from.step == 1) {
     for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
       for (int64_t u = 0; u < units; u += n) {
         Units v[n];
         const S* const p = data + i * from.line + u * P::unit;
+        const int64_t left = depth - u * P::unit, last = from.count - 1 - i;
+        if (last < 0) continue;
+        const auto each_line = [&](int64_t count) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-        for (int64_t r = 0; r < n; ++r)
-          v[r] = i + r < from.count ? P::along(p + r * from.line, depth - u * P::unit) : Units{};
+          for (int64_t r = 0; r < n; ++r) v[r] = P::along(p + std::min(r, last) * from.line, count);
+        };
+        if (left >= n * P::unit)
+          each_line(n * P::unit);
+        else
+          each_line(left);
         transpose<n>(v);
         Unit* const block = out + u * width + i;
         if (units - u >= n) {

@@ -78,9 +78,9 @@ struct Plan {
     // Lines whole pages apart would share a few places of the first-level cache.
     a.in_place = as_is && ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
                            (engine.unit == 1 && a.line == 1 && a.step <= page / 2));
-    b.in_place =
-        as_is && engine.unit == 1 && b.line == 1 &&
-        (a.count <= engine.rows || (a.count <= 10 * engine.rows && b.step % (page / 4) != 0));
+    b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
+                 (a.count <= engine.rows ||
+                  (a.count <= 10 * engine.rows && (k <= 16 || b.step % (page / 4) != 0)));
     c_in_place = c[1] == 1 && bias[1] == 1;
   }
   // In cycles, roughly.
@@ -107,8 +107,7 @@ struct Plan {
     b.chunk = b.count;
     const auto share = [&](Side& x, const Side& other, int64_t parts) {
       const int64_t least = (int64_t{engine.unit} << 19) / std::max<int64_t>(1, other.chunk * k);
-      x.chunk = std::min(std::clamp<int64_t>(x.count / parts, std::min<int64_t>(least, 128), 128),
-                         x.count);
+      x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, 128)));
       x.chunk = up(std::max<int64_t>(x.chunk, 1), x.sliver);
     };
     Side& many = a.count > b.count ? a : b;
