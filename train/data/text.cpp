@@ -13,15 +13,14 @@ namespace {
 
 constexpr uint64_t largest_file = uint64_t(1) << 30;
 
-// The characters of valid UTF-8: a first byte says how many there are.
-std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> all;
+// f(character) for each of valid UTF-8: its first byte says how many it has.
+template <class F>
+void each_character(std::string_view text, F f) {
   for (size_t at = 0, length; at < text.size(); at += length) {
     const auto first = static_cast<unsigned char>(text[at]);
     length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    all.push_back(text.substr(at, length));
+    f(text.substr(at, length));
   }
-  return all;
 }
 
 }  // namespace
@@ -49,8 +48,8 @@ Example Windows::get(int64_t i) const {
 
 CharText::CharText(std::string_view text, const CharTextOptions& options, const std::string& name) {
   check(io::is_utf8(text), "{}: is not UTF-8", name);
-  const auto all = characters(text);
-  const std::set<std::string_view> distinct(all.begin(), all.end());  // bytes sort as code points
+  std::set<std::string_view> distinct;  // bytes sort as code points
+  each_character(text, [&](std::string_view c) { distinct.insert(c); });
   for (const std::string_view c : distinct) {
     tokens_.emplace(c, int64_t(vocabulary_.size()));
     vocabulary_.emplace_back(c);
@@ -74,15 +73,15 @@ CharText CharText::load(const std::string& path, const CharTextOptions& options)
 
 Tensor CharText::encode(std::string_view text) const {
   check(io::is_utf8(text), "{} is not UTF-8", io::quote(text));
-  const auto all = characters(text);
-  const Tensor tokens({int64_t(all.size())}, i64, Device::cpu());
-  int64_t* out = tokens.data<int64_t>();
-  for (const std::string_view c : all) {
+  int64_t n = 0;
+  each_character(text, [&](std::string_view) { ++n; });
+  const Tensor tokens({n}, i64, Device::cpu());
+  each_character(text, [&, out = tokens.data<int64_t>()](std::string_view c) mutable {
     const auto found = tokens_.find(c);
     check(found != tokens_.end(), "character {} is none of the {} in the vocabulary", io::quote(c),
           vocabulary_.size());
     *out++ = found->second;
-  }
+  });
   return tokens;
 }
 
