@@ -13,6 +13,7 @@
 #include "core/op.h"
 #include "core/philox.h"
 #include "core/random.h"
+#include "core/warn.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {
@@ -297,6 +298,25 @@ TEST(Tensor, SetDataReachesEveryHandle) {
               x.set_data(from({1, 2}, {2}, i32));
             }),
             "i32 data for a tensor that wants a gradient");
+}
+
+TEST(Warn, TellsTheInnermostGuardEachTextOnce) {
+  std::vector<std::string> outer, inner;
+  const OnWarning on([&](const std::string& text) { outer.push_back(text); });
+  warn("a");
+  warn("a");
+  {
+    const OnWarning within([&](const std::string& text) { inner.push_back(text); });
+    warn("a");
+    std::thread([] {
+      testing::internal::CaptureStderr();
+      for (const char* text : {"there", "there"}) warn(text);
+    }).join();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "mixtape: warning: there\n");
+  }
+  warn("b");
+  EXPECT_EQ(outer, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(inner, (std::vector<std::string>{"a"}));
 }
 
 }  // namespace
