@@ -26,7 +26,6 @@ struct CommonOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;  // multiplies the gradients
 
-  CommonOptions() = default;
   template <class Options>
   static CommonOptions of(const Options& o) {
     return {o.multi_precision, o.flat_master, o.shadow, o.rescale_grad};
