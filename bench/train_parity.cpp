@@ -39,7 +39,7 @@ struct CharLstm : nn::Module<CharLstm> {
 struct Run {
   double loss, accuracy;  // on the validation data
   int64_t skipped;
-  double seconds;
+  double seconds;  // of the last epoch
 };
 
 void choose(train::Learner& learner, const std::string& mode) {
@@ -51,7 +51,7 @@ void choose(train::Learner& learner, const std::string& mode) {
 // One training from a seed; the same batches in every mode.
 template <class Model>
 Run train_one(const std::string& mode, const Options& o, Model model, train::Loaders data,
-              train::LossFunction loss, double lr) {
+              train::LossFunction loss, double lr, int64_t epochs) {
   train::LearnerOptions options{.loss = std::move(loss),
                                 .metrics = {train::accuracy},
                                 .device = Device::parse(o.device),
@@ -60,7 +60,7 @@ Run train_one(const std::string& mode, const Options& o, Model model, train::Loa
   options.optimizer = [=](auto params) { return optim::AdamW(params, {.lr = lr}); };
   train::Learner learner(std::move(data), model, options);
   choose(learner, mode);
-  learner.fit_one_cycle(1, lr);
+  learner.fit_one_cycle(epochs, lr);
   const train::EpochRow& row = learner.history.epochs.back();
   Run run{row.valid_loss, row.metrics[0], 0, row.seconds};
   for (const auto& step : learner.history.steps) run.skipped += step.skipped;
@@ -80,7 +80,7 @@ Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
   loaders.valid.emplace(data.valid,
                         train::DataLoaderOptions{.batch_size = 256, .transform = normalise});
   return train_one(mode, o, bench::Cnn(bench::demo_cnn), std::move(loaders), train::default_loss,
-                   3e-3);
+                   3e-3, 3);
 }
 
 const train::CharText& text(const Options& o) {
@@ -100,7 +100,7 @@ Run characters(const std::string& mode, uint64_t seed, const Options& o, Model m
   some.resize(std::min<size_t>(some.size(), 256));
   loaders.valid.emplace(train::Subset(text(o).valid(), some),
                         train::DataLoaderOptions{.batch_size = 64});
-  return train_one(mode, o, std::move(model), std::move(loaders), models::next_token_loss, lr);
+  return train_one(mode, o, std::move(model), std::move(loaders), models::next_token_loss, lr, 1);
 }
 
 Run lstm(const std::string& mode, uint64_t seed, const Options& o) {
