@@ -1,15 +1,66 @@
 // The CPU kernels for matrices and convolutions against plain loops in double over the
-// same rounded inputs, and against themselves on other numbers of threads.
+// same rounded inputs, and against themselves on other numbers of threads. Products with every
+// instruction set that this processor has.
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "kernels/cpu/engine.h"
 #include "tests/support/conv_cases.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
 namespace {
 
+using cpu::Isa;
+
 // --- gemm ---
+
+class Gemm : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (cpu::current_isa() != GetParam()) GTEST_SKIP() << "not on this processor";
+  }
+  const cpu::IsaLimit limit{GetParam()};
+};
+std::string isa_name(const testing::TestParamInfo<Isa>& info) {
+  const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16"};
+  return names[static_cast<int>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(All, Gemm,
+                         testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16),
+                         isa_name);
+
+TEST(Isa, TheInnermostLimitHolds) {
+  const Isa best = cpu::current_isa();
+  {
+    const cpu::IsaLimit outer(Isa::Portable);
+    EXPECT_EQ(cpu::current_isa(), Isa::Portable);
+    {
+      const cpu::IsaLimit inner(Isa::Avx512Bf16);
+      EXPECT_EQ(cpu::current_isa(), best);
+    }
+    EXPECT_EQ(cpu::current_isa(), Isa::Portable);
+  }
+  EXPECT_EQ(cpu::current_isa(), best);
+}
+
+TEST(IsaDeathTest, BadNameInTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto report = [](const char* value) {
+    ::setenv("MIXTAPE_ISA", value, 1);
+    try {
+      std::fprintf(stderr, "number %d", static_cast<int>(cpu::current_isa()));
+    } catch (const Error& e) {
+      std::fprintf(stderr, "%s", e.what());
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(report("mmx"), testing::ExitedWithCode(0),
+              "MIXTAPE_ISA is 'mmx', not one of portable, avx2, avx512, avx512_bf16");
+  EXPECT_EXIT(report("portable"), testing::ExitedWithCode(0), "number 0");
+}
 
 Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
   const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1),
@@ -31,7 +82,7 @@ void check_gemm(const Tensor& a, const Tensor& b, const Tensor& bias, const Tens
   expect_close(c, matmul(a, b, bias), tolerance(c.dtype()), what);
 }
 
-TEST(Gemm, ShapesAndDtypes) {
+TEST_P(Gemm, ShapesAndDtypes) {
   const int64_t sizes[][3] = {{1, 1, 1},    {3, 4, 2},      {1, 7, 5},     {7, 1, 5},
                               {5, 6, 1},    {17, 33, 65},   {64, 64, 64},  {1, 300, 70},
                               {129, 1, 33}, {40, 100, 300}, {300, 130, 90}};
@@ -48,7 +99,7 @@ TEST(Gemm, ShapesAndDtypes) {
       }
 }
 
-TEST(Gemm, AnyStrides) {
+TEST_P(Gemm, AnyStrides) {
   const int64_t m = 9, n = 21, k = 13;
   const auto variants = [](int64_t rows, int64_t columns, DType dtype, uint64_t seed) {
     const Tensor wider = random({rows, columns + 5}, dtype, seed),
@@ -77,7 +128,7 @@ TEST(Gemm, AnyStrides) {
         }
 }
 
-TEST(Gemm, ABiasMayHaveAnyStrides) {
+TEST_P(Gemm, ABiasMayHaveAnyStrides) {
   const Tensor a = random({5, 3}, f32, 1), b = random({3, 20}, f32, 2), t = random({20, 5}, f32, 3),
                column = random({5, 1}, f32, 4);
   check_gemm(a, b, t.with_layout(transpose(t.layout(), 0, 1)), output({5, 20}, f32), "transposed");
@@ -85,7 +136,7 @@ TEST(Gemm, ABiasMayHaveAnyStrides) {
              "a column for all");
 }
 
-TEST(Gemm, SizesOfOneMayHaveAnyStride) {
+TEST_P(Gemm, SizesOfOneMayHaveAnyStride) {
   const Tensor column = random({7, 4}, f32, 1), row = random({5, 9}, f32, 2);
   const Tensor a = column.with_layout(slice(column.layout(), 1, 2, 3)),
                b = row.with_layout(slice(row.layout(), 0, 3, 4));
@@ -94,7 +145,7 @@ TEST(Gemm, SizesOfOneMayHaveAnyStride) {
              output({9, 9}, f32), "same");
 }
 
-TEST(Gemm, Batches) {
+TEST_P(Gemm, Batches) {
   for (const auto& [in, out] : float_pairs) {
     const Tensor a = random({2, 3, 5, 7}, in, 1), b = random({2, 3, 7, 4}, in, 2),
                  w = random({7, 4}, in, 3);
@@ -115,7 +166,7 @@ TEST(Gemm, Batches) {
   }
 }
 
-TEST(Gemm, Empty) {
+TEST_P(Gemm, Empty) {
   const Tensor bias = from({1, 2, 3}, {3});
   check_gemm(Tensor({2, 0}, f32), Tensor({0, 3}, f32), {}, output({2, 3}, f32), "k = 0");
   check_gemm(Tensor({2, 0}, bf16), Tensor({0, 3}, bf16), bias, output({2, 3}, bf16),
@@ -124,7 +175,7 @@ TEST(Gemm, Empty) {
   check_gemm(random({3, 4}, f16, 1), Tensor({4, 0}, f16), {}, output({3, 0}, f16), "n = 0");
 }
 
-TEST(Gemm, AccumulatesWideAndRoundsOnce) {
+TEST_P(Gemm, AccumulatesWideAndRoundsOnce) {
   // 1 + 4096 terms of 2^-12 is 2 exactly; an f16 accumulator would stay at 1.
   const Tensor a = filled({2, 4097}, f16, 0x1p-6), b = filled({4097, 3}, f16, 0x1p-6),
                c({2, 3}, f16);
@@ -134,7 +185,7 @@ TEST(Gemm, AccumulatesWideAndRoundsOnce) {
   EXPECT_EQ(c.at(5), 2);
 }
 
-TEST(Gemm, PassesNanAndInfinity) {
+TEST_P(Gemm, PassesNanAndInfinity) {
   const Tensor a = filled({40, 40}, f32, 1), b = filled({40, 40}, f32, 1),
                c = output({40, 40}, f32);
   a.set(0, nan);
@@ -145,19 +196,117 @@ TEST(Gemm, PassesNanAndInfinity) {
   EXPECT_EQ(c.at(83), 40);
 }
 
-TEST(Gemm, SameForAnyThreads) {
+// Whole numbers whose sums are exact in f32: whatever the order, the result is one rounding away.
+TEST_P(Gemm, SmallWholeNumbersAreExact) {
+  const int64_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
+  const auto converted = [](const Tensor& x, DType dtype, bool turned) {
+    const Layout other = transpose(x.layout(), 0, 1);
+    const Tensor y(turned ? other.shape : x.shape(), dtype);
+    launch([&](Launch& l) { convert(l, turned ? x.with_layout(other) : x, y); });
+    return turned ? y.with_layout(transpose(y.layout(), 0, 1)) : y;
+  };
+  for (size_t i = 0; i < std::size(sizes); ++i)
+    for (size_t j = 0; j < std::size(sizes); ++j) {
+      const int64_t m = sizes[i], n = sizes[j], k = sizes[(5 * i + 3 * j + 7) % std::size(sizes)];
+      Tensor a({m, k}, f32), b({k, n}, f32);
+      for (const auto& [t, seed] : {std::pair(a, 1), std::pair(b, 2)})
+        for (int64_t at = 0; at < t.numel(); ++at)
+          static_cast<float*>(t.raw())[at] =
+              float(int(Philox::bits(uint64_t(seed), uint64_t(at))[0] % 5) - 2);
+      Values want(size_t(m * n));
+      for (int64_t r = 0; r < m; ++r)
+        for (int64_t d = 0; d < k; ++d)
+          for (int64_t q = 0; q < n; ++q)
+            want[size_t(r * n + q)] += static_cast<const float*>(a.raw())[r * k + d] *
+                                       static_cast<const float*>(b.raw())[d * n + q];
+      for (const auto& [in, out] : float_pairs) {
+        const Tensor rounded = from(want, {m, n}, out);
+        for (const bool a_t : {false, true})
+          for (const bool b_t : {false, true}) {
+            const Tensor c = output({m, n}, out);
+            launch([&](Launch& l) {
+              gemm(l, converted(a, in, a_t), converted(b, in, b_t), View{}, c);
+            });
+            ASSERT_EQ(to_vector(c), to_vector(rounded)) << name(in) << " to " << name(out) << " "
+                                                        << Shape{m, n, k}.to_string() << a_t << b_t;
+          }
+      }
+    }
+}
+
+// Each element is one sum in the order of k, wherever it lies: a row alone gives the same bits, and
+// so does the product of the transposes. (Eigen's sums depend on the shape.)
+TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
+  if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
+  for (const auto& [in, out] : float_pairs) {
+    const Tensor a = random({150, 901}, in, 1), b = random({901, 70}, in, 2),
+                 c = output({150, 70}, out), row = output({1, 70}, out),
+                 turned = output({70, 150}, out);
+    launch([&](Launch& l) {
+      gemm(l, a, b, View{}, c);
+      gemm(l, a.with_layout(slice(a.layout(), 0, 77, 78)), b, View{}, row);
+      gemm(l, b.with_layout(transpose(b.layout(), 0, 1)),
+           a.with_layout(transpose(a.layout(), 0, 1)), View{}, turned);
+    });
+    EXPECT_EQ(to_vector(row), to_vector(c.with_layout(slice(c.layout(), 0, 77, 78)))) << name(in);
+    EXPECT_EQ(to_vector(turned.with_layout(transpose(turned.layout(), 0, 1))), to_vector(c))
+        << name(in);
+  }
+}
+
+TEST_P(Gemm, WhatIsNotThereIsNotMultiplied) {
+  // An odd k leaves half a pair empty, odd rows and columns leave lanes.
+  for (const auto& [in, out] : float_pairs) {
+    const Tensor a = filled({15, 41}, in, 1), b = filled({41, 33}, in, 1),
+                 c = output({15, 33}, out);
+    a.set(41 * 14 + 40, inf);
+    b.set(40 * 33 + 32, nan);
+    launch([&](Launch& l) { gemm(l, a, b, View{}, c); });
+    for (int64_t i = 0; i < c.numel(); ++i) {
+      const double want = i % 33 == 32 ? nan : i / 33 == 14 ? inf : 41;
+      EXPECT_TRUE(c.at(i) == want || (std::isnan(c.at(i)) && std::isnan(want))) << name(in) << i;
+    }
+  }
+}
+
+TEST_P(Gemm, SubnormalsOfBf16) {  // the dot product takes them for zero
+  const Tensor a = filled({4, 6}, bf16, 0x1p-130), b = filled({6, 5}, bf16, 0x1p10),
+               c = output({4, 5}, f32);
+  launch([&](Launch& l) { gemm(l, a, b, View{}, c); });
+  EXPECT_EQ(c.at(3), GetParam() == Isa::Avx512Bf16 ? 0 : 6 * 0x1p-120);
+}
+
+TEST_P(Gemm, ASecondProductAsksTheSystemForNothing) {
   for (const DType dtype : {f32, bf16}) {
-    const Tensor a = random({400, 150}, dtype, 1), b = random({150, 310}, dtype, 2);
-    const Tensor x = random({7, 20, 30}, dtype, 3), y = random({7, 30, 20}, dtype, 4);
-    expect_same_for_any_threads([&] {
-      const Tensor c = output({400, 310}, dtype), z = output({7, 20, 20}, dtype);
+    const Tensor a = random({300, 500}, dtype, 1), b = random({500, 700}, dtype, 2),
+                 c({300, 700}, dtype), p({20, 30, 40}, dtype);
+    const auto multiply = [&] {
       launch([&](Launch& l) {
         gemm(l, a, b, View{}, c);
-        gemm(l, x, y, View{}, z);
+        gemm(l, p, p.with_layout(transpose(p.layout(), 1, 2)), View{}, output({20, 30, 30}, dtype));
       });
-      return std::vector<Tensor>{c, z};
-    });
+    };
+    for (int i = 0; i < 8; ++i) multiply();  // until each thread has had its turn
+    const int64_t before = memory_stats(Device::cpu()).system_calls;
+    const cpu::ThreadLimit one(1);
+    multiply();
+    EXPECT_EQ(memory_stats(Device::cpu()).system_calls, before) << name(dtype);
   }
+}
+
+TEST_P(Gemm, SameForAnyThreads) {
+  const int64_t sizes[][4] = {{1, 400, 310, 150}, {1, 257, 100, 1000}, {1, 33, 900, 300},
+                              {1, 700, 20, 500},  {7, 20, 20, 30},     {3, 130, 140, 150}};
+  for (const auto& [in, out] : float_pairs)
+    for (const auto& [batch, m, n, k] : sizes) {
+      const Tensor a = random({batch, m, k}, in, 1), b = random({batch, n, k}, in, 2),
+                   bias = random({n}, wide(in), 3);
+      expect_same_for_any_threads([&] {
+        const Tensor c = output({batch, m, n}, out);
+        launch([&](Launch& l) { gemm(l, a, b.with_layout(transpose(b.layout(), 1, 2)), bias, c); });
+        return std::vector<Tensor>{c};
+      });
+    }
 }
 
 // --- convolution ---

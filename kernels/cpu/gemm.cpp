@@ -103,8 +103,8 @@ struct Plan {
     depth = up(pieces(all, pieces(all, 384)), 16) * engine.unit;
     // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
     // for all, and is cut only where there would be few chunks.
-    a.chunk = a.count;
-    b.chunk = b.count;
+    a.chunk = up(a.count, a.sliver);
+    b.chunk = up(b.count, b.sliver);
     const auto share = [&](Side& x, const Side& other, int64_t parts) {
       const int64_t least = (int64_t{engine.unit} << 19) / std::max<int64_t>(1, other.chunk * k);
       x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, 128)));
