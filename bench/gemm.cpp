@@ -162,7 +162,8 @@ int run(int rounds, const std::string& filter) {
       "{:>6}\n",
       "GF/s", "b", "m", "n", "k", "f32", "peak%", "/Eigen", "/oBLAS", "/oneDNN", "bf16", "/f32",
       "/oneDNN", "f16", "/f32");
-  Sums of_peak, to_eigen, to_blas, to_dnnl, bf16_gain, bf16_dnnl, f16_gain, attention;
+  Sums of_peak, to_eigen, to_blas, to_dnnl, bf16_gain, bf16_dnnl, f16_gain, attention, more_threads,
+      more_threads_bf16;
   for (const Case& c : cases()) {
     if (c.name.find(filter) == std::string::npos) continue;
     const auto make = [&](DType t, int64_t rows, int64_t columns, bool turned, uint64_t seed) {
@@ -191,6 +192,19 @@ int run(int rounds, const std::string& filter) {
     ours("f32", data[0]);
     ours("bf16", data[1]);
     ours("f16", data[2]);
+    // What a second thread gains. (The peers' threads spin after their work, and would disturb.)
+    const auto alone = [&](const char* name, const Operands& o) {
+      if (threads == 1) return;
+      runners.push_back({name,
+                         [&] {
+                           const kernels::cpu::ThreadLimit one(1);
+                           kernels::Launch l(Device::cpu());
+                           kernels::gemm(l, o.a, o.b, View{}, o.out);
+                         },
+                         {}});
+    };
+    alone("f32 alone", data[0]);
+    alone("bf16 alone", data[1]);
     runners.push_back({"Eigen",
                        [&] {
                          const IsaLimit portable(Isa::Portable);
@@ -202,7 +216,7 @@ int run(int rounds, const std::string& filter) {
     const auto each = [&](const auto& f) {
       for (int64_t i = 0; i < c.batch; ++i) f(i * c.m * c.k, i * c.k * c.n, i * c.m * c.n);
     };
-    if (blas_gemm)
+    if (blas_gemm && threads == 1)
       runners.push_back({"OpenBLAS",
                          [&] {
                            each([&](int64_t x, int64_t y, int64_t z) {
@@ -214,7 +228,7 @@ int run(int rounds, const std::string& filter) {
                            });
                          },
                          {}});
-    if (dnnl_gemm)
+    if (dnnl_gemm && threads == 1)
       runners.push_back({"oneDNN",
                          [&] {
                            each([&](int64_t x, int64_t y, int64_t z) {
@@ -225,7 +239,7 @@ int run(int rounds, const std::string& filter) {
                            });
                          },
                          {}});
-    if (dnnl_bf16)
+    if (dnnl_bf16 && threads == 1)
       runners.push_back({"oneDNN bf16",
                          [&] {  // to f32
                            each([&](int64_t x, int64_t y, int64_t z) {
@@ -261,7 +275,10 @@ int run(int rounds, const std::string& filter) {
     };
     const double part = speed("f32") / (median(peaks) / 1e9);
     of_peak.add(part);
-    if (c.name.starts_with("attention") && dnnl_gemm) attention.add(speed("f32") / speed("oneDNN"));
+    ratio("f32", "f32 alone", more_threads);
+    ratio("bf16", "bf16 alone", more_threads_bf16);
+    if (c.name.starts_with("attention") && speed("oneDNN") > 0)
+      attention.add(speed("f32") / speed("oneDNN"));
     fmt::print(
         "{:<16} {:>4} {:>5} {:>5} {:>5} | {:>6.0f} {:>5.0f} {:>6.2f} {:>6.2f} {:>6.2f} | "
         "{:>6.0f} {:>6.2f} {:>6.2f} | {:>6.0f} {:>6.2f}\n",
@@ -271,12 +288,20 @@ int run(int rounds, const std::string& filter) {
         ratio("f16", "f32", f16_gain));
     std::fflush(stdout);
   }
-  fmt::print(
-      "geometric means, {} threads: {:.1f}% of the peak, {:.2f} of Eigen, {:.2f} of OpenBLAS, "
-      "{:.2f} of "
-      "oneDNN ({:.2f} in attention); bf16 {:.2f} of f32, {:.2f} of oneDNN; f16 {:.2f} of f32\n",
-      threads, 100 * of_peak.mean(), to_eigen.mean(), to_blas.mean(), to_dnnl.mean(),
-      attention.mean(), bf16_gain.mean(), bf16_dnnl.mean(), f16_gain.mean());
+  fmt::print("\ngeometric means with {} threads\nf32: {:.1f}% of the peak", threads,
+             100 * of_peak.mean());
+  const auto times = [](const char* what, const Sums& s) {
+    if (!s.logs.empty()) fmt::print(", {:.2f} of {}", s.mean(), what);
+  };
+  times("Eigen", to_eigen);
+  times("OpenBLAS", to_blas);
+  times("oneDNN", to_dnnl);
+  times("oneDNN in attention", attention);
+  times("one thread", more_threads);
+  fmt::print("\nbf16: {:.2f} of f32", bf16_gain.mean());
+  times("oneDNN", bf16_dnnl);
+  times("one thread", more_threads_bf16);
+  fmt::print("\nf16: {:.2f} of f32\n", f16_gain.mean());
   return 0;
 }
 

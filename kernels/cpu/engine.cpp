@@ -16,9 +16,8 @@ constexpr std::string_view names[] = {"portable", "avx2", "avx512", "avx512_bf16
 Isa processor() {
 #ifdef MIXTAPE_X86_ENGINES
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-      !__builtin_cpu_supports("f16c"))
-    return Isa::Portable;
+  // (All with AVX2 have F16C, whose name clang 14 does not know.)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::Portable;
   for (const bool has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"),
                          __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
     if (!has) return Isa::Avx2;
@@ -50,7 +49,7 @@ IsaLimit::IsaLimit(Isa most) : outer_(limit) { limit = static_cast<int>(most); }
 IsaLimit::~IsaLimit() { limit = outer_; }
 
 template <>
-const Engine<double>* find_engine(Isa isa, DType) {
+const Engine<double>* find_engine([[maybe_unused]] Isa isa, DType) {
 #ifdef MIXTAPE_X86_ENGINES
   if (isa >= Isa::Avx512) return &avx512_engines.f64;
   if (isa == Isa::Avx2) return &avx2_engines.f64;
@@ -58,7 +57,7 @@ const Engine<double>* find_engine(Isa isa, DType) {
   return nullptr;
 }
 template <>
-const Engine<float>* find_engine(Isa isa, DType dtype) {
+const Engine<float>* find_engine([[maybe_unused]] Isa isa, [[maybe_unused]] DType dtype) {
 #ifdef MIXTAPE_X86_ENGINES
   if (isa == Isa::Portable) return nullptr;
   const Engines& e = isa >= Isa::Avx512 ? avx512_engines : avx2_engines;

@@ -182,8 +182,8 @@ void pack_shared(const Plan<T>& p, const Side& x, const S* data, char* room) {
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
-  const auto& [c_row, c_column] = x.plan.c;
-  const auto& [b_row, b_column] = x.plan.bias;
+  const int64_t c_row = x.plan.c[0], c_column = x.plan.c[1];
+  const int64_t b_row = x.plan.bias[0], b_column = x.plan.bias[1];
   O* const c = x.c + row * c_row + column * c_column;
   const T* const bias = x.bias ? x.bias + row * b_row + column * b_column : nullptr;
   constexpr int64_t width = Lanes<T>::width;
