@@ -172,6 +172,31 @@ void AtomicFile::commit() {
   ::close(folder);
 }
 
+AppendFile::AppendFile(std::string path)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  const char* reason = std::strerror(errno);
+  check(fd_ >= 0, "{}: cannot open for appending: {}", path_, reason);
+}
+
+AppendFile::~AppendFile() { ::close(fd_); }
+
+char AppendFile::last() const {
+  const off_t size = ::lseek(fd_, 0, SEEK_END);
+  char byte = 0;
+  return size > 0 && ::pread(fd_, &byte, 1, size - 1) == 1 ? byte : char(0);
+}
+
+void AppendFile::append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    const char* reason = std::strerror(errno);
+    check(n > 0, "{}: cannot append: {}", path_, reason);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
 void write_file(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);

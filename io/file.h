@@ -80,6 +80,23 @@ class AtomicFile {
   int fd_;  // until synced
 };
 
+// A file that grows: each append is one write(), so that those of several writers do not mix and a
+// crash loses at most the last.
+class AppendFile {
+ public:
+  explicit AppendFile(std::string path);  // made where there is none; throws Error
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  void append(std::string_view bytes);
+  char last() const;  // byte of it; 0 if it is empty
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
 // The whole of a small file at once, atomically.
 void write_file(const std::string& path, std::string_view text);
 

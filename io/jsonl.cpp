@@ -1,19 +1,16 @@
-// One write() per line to a file opened for appending: lines of several writers do not mix.
-
 #include "io/jsonl.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "io/text.h"
 
 namespace mixtape::io {
 namespace {
+
+constexpr uint64_t most_bytes = uint64_t(1) << 30;
 
 struct Spell {
   std::string operator()(double x) const {
@@ -23,6 +20,26 @@ struct Spell {
   std::string operator()(const std::string& x) const { return json_string(x); }
   std::string operator()(bool x) const { return x ? "true" : "false"; }
 };
+
+using Json = nlohmann::ordered_json;
+
+JsonValue value_of(const Json& j, const std::string& where) {
+  if (j.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (j.is_boolean()) return j.get<bool>();
+  if (j.is_string()) return j.get<std::string>();
+  check(j.is_number(), "{}: holds an {}", where, j.type_name());
+  const bool whole = j.is_number_integer() &&
+                     (!j.is_number_unsigned() || j.get<uint64_t>() <= uint64_t(INT64_MAX));
+  return whole ? JsonValue(j.get<int64_t>()) : JsonValue(j.get<double>());
+}
+
+JsonFields fields_of(std::string_view line, const std::string& where) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  check(object.is_object(), "{}: {} is no JSON object", where, quote(line));
+  JsonFields fields;
+  for (const auto& [key, value] : object.items()) fields.emplace_back(key, value_of(value, where));
+  return fields;
+}
 
 }  // namespace
 
@@ -35,29 +52,21 @@ std::string json_object(const JsonFields& fields) {
   return out + '}';
 }
 
-JsonLines::JsonLines(std::string path)
-    : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
-  const char* reason = std::strerror(errno);
-  check(fd_ >= 0, "{}: cannot open for appending: {}", path_, reason);
-  const off_t size = ::lseek(fd_, 0, SEEK_END);
-  char last = '\n';
-  if (size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n')
-    append("\n");  // a line cut by a crash must not swallow the next
+JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
+  const char last = file_.last();
+  if (last != 0 && last != '\n')
+    file_.append("\n");  // a line cut by a crash must not swallow the next
 }
 
-JsonLines::~JsonLines() { ::close(fd_); }
+void JsonLines::write(const JsonFields& fields) { file_.append(json_object(fields) + '\n'); }
 
-void JsonLines::write(const JsonFields& fields) { append(json_object(fields) + '\n'); }
-
-void JsonLines::append(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd_, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    const char* reason = std::strerror(errno);
-    check(n > 0, "{}: cannot append: {}", path_, reason);
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+std::vector<JsonFields> read_json_lines(const std::string& path) {
+  const std::vector<std::byte> bytes = read_file(path, most_bytes);
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<JsonFields> all;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
+    all.push_back(fields_of(text.substr(0, end), fmt::format("{}: line {}", path, all.size() + 1)));
+  return all;
 }
 
 }  // namespace mixtape::io

@@ -3,10 +3,10 @@
 #include "io/zip.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "core/check.h"
+#include "io/crc.h"
 #include "io/text.h"
 
 #ifdef MIXTAPE_ZLIB
@@ -143,35 +143,6 @@ ZipEntry read_entry(const Source& archive, const Record& directory, uint64_t at,
   return e;
 }
 
-// Eight tables, so that eight bytes take one step (Kounavis and Berry 2005, "slicing by 8").
-constexpr auto crc_tables = [] {
-  std::array<std::array<uint32_t, 256>, 8> t{};
-  for (uint32_t n = 0; n < 256; ++n) {
-    uint32_t c = n;
-    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? c >> 1 ^ 0xedb88320 : c >> 1;
-    t[0][n] = c;
-  }
-  for (size_t k = 1; k < 8; ++k)
-    for (size_t n = 0; n < 256; ++n) t[k][n] = t[k - 1][n] >> 8 ^ t[0][t[k - 1][n] & 255];
-  return t;
-}();
-
-uint32_t crc32_of(std::span<const std::byte> bytes, uint32_t crc) {
-  const auto& t = crc_tables;
-  crc = ~crc;
-  const std::byte* p = bytes.data();
-  size_t n = bytes.size();
-  for (; n >= 8; p += 8, n -= 8) {
-    uint64_t v;
-    std::memcpy(&v, p, 8);
-    v ^= crc;
-    crc = 0;
-    for (size_t k = 0; k < 8; ++k) crc ^= t[7 - k][v >> 8 * k & 255];
-  }
-  for (; n > 0; ++p, --n) crc = crc >> 8 ^ t[0][(crc ^ std::to_integer<uint32_t>(*p)) & 255];
-  return ~crc;
-}
-
 std::string little_endian(std::initializer_list<std::pair<uint64_t, size_t>> fields) {
   std::string bytes;
   for (const auto& [value, width] : fields)
@@ -283,7 +254,7 @@ void ZipReader::read(std::span<std::byte> into) {
       fail("{}: {} unpacks to {} bytes, not {}", archive_.name(), quote(entry_.name), made_ + n,
            entry_.size);
     }
-    crc_ = crc32_of(piece, crc_);
+    crc_ = crc32(piece, crc_);
     made_ += piece.size();
     into = into.subspan(piece.size());
   }
@@ -326,7 +297,7 @@ void ZipWriter::add(const std::string& name, const std::function<void(const Sink
   uint32_t crc = 0;
   content([&](std::span<const std::byte> run) {
     size += run.size();
-    crc = crc32_of(run, crc);
+    crc = crc32(run, crc);
   });
   check(name.size() < none16, "a name of {} bytes", name.size());
   check(size < none32 && at_ < none32 && entries_.size() + 1 < none16,
