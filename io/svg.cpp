@@ -12,17 +12,88 @@
 namespace mixtape::io {
 namespace {
 
-// Mid-tones that stand out on white and on near-black (Okabe and Ito's, yellow left out).
-constexpr const char* colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+// For curves, at least 3:1 against what is behind them: on white, and on near-black.
+constexpr const char* light[] = {"#0069b4", "#d1510a", "#00845a", "#b0468f",
+                                 "#9a6a00", "#5b4bc4", "#7a3b1e", "#5c6670"};
+constexpr const char* dark[] = {"#4ea8ec", "#ff8a4d", "#3cc796", "#e58ac4",
+                                "#e0b03c", "#a394ff", "#d09a78", "#a3b0bd"};
+constexpr size_t colors = std::size(light);
+static_assert(colors == std::size(dark));
+constexpr const char* dashes[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\""};
 
-constexpr const char* style = R"(<style>
-  text { font: 12px system-ui, sans-serif; fill: #333; }
+// The background is drawn: what is behind a picture need not have the reader's theme.
+std::string style() {
+  std::string in_light, in_dark;
+  for (size_t i = 0; i < colors; ++i) {
+    in_light += fmt::format(" .c{} {{ stroke: {}; }}", i, light[i]);
+    in_dark += fmt::format(" .c{} {{ stroke: {}; }}", i, dark[i]);
+  }
+  return R"(<style>
+  .back { fill: #fff; } text { font: 12px system-ui, sans-serif; fill: #333; }
   .title { font-size: 15px; font-weight: 600; }
   .grid { stroke: #ddd; } .axis { stroke: #888; }
-  .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
-  @media (prefers-color-scheme: dark) { text { fill: #ddd; } .grid { stroke: #3a3a3a; } }
+  .line, .dots { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
+  .dots { stroke-width: 7; }
+  .cell { fill: #0069b4; } .number { fill: #111; } .strong { fill: #fff; }
+ )" + in_light +
+         R"(
+  @media (prefers-color-scheme: dark) {
+    .back { fill: #1a1b1e; } text { fill: #ddd; } .grid { stroke: #3a3a3a; }
+    .cell { fill: #2a75b5; } .number, .strong { fill: #fff; }
+   )" + in_dark +
+         R"(
+  }
 </style>
 )";
+}
+
+// No font is at hand to measure with: 12 pixels high, the mean letter is about so wide.
+constexpr double letter = 6.8;
+
+size_t letters(std::string_view text) {
+  return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// At most so many letters of a text.
+std::string fitted(std::string_view text, double pixels) {
+  const auto most = size_t(std::max(pixels / letter, 2.0));
+  if (letters(text) <= most) return std::string(text);
+  size_t n = 0, end = 0;
+  while (n < most) n += (text[++end] & 0xc0) != 0x80;
+  return std::string(text.substr(0, end)) + "\u2026";
+}
+
+double widest(const std::vector<std::string>& texts) {
+  size_t most = 0;
+  for (const std::string& t : texts) most = std::max(most, letters(t));
+  return letter * double(most);
+}
+
+std::string text(double x, double y, const char* attributes, std::string_view content) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes,
+                     xml_text(content));
+}
+// That reads upwards.
+std::string upright(double x, double y, const char* attributes, std::string_view content) {
+  return fmt::format("<g transform=\"translate({:.1f} {:.1f}) rotate(-90)\">{}</g>\n", x, y,
+                     text(0, 0, attributes, content));
+}
+constexpr const char *middle = "text-anchor=\"middle\"", *end = "text-anchor=\"end\"";
+
+std::string line(const char* kind, double x1, double y1, double x2, double y2) {
+  return fmt::format(
+      "<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", kind, x1,
+      y1, x2, y2);
+}
+
+std::string opening(double width, double height, std::string_view title) {
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+             "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n",
+             width, height, xml_text(title)) +
+         style() + "<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n" +
+         text(width / 2, 20, "class=\"title\" text-anchor=\"middle\"", fitted(title, width / 1.3));
+}
 
 // Values to pixels, in the logarithm where the axis is logarithmic.
 struct Axis {
@@ -59,6 +130,15 @@ std::vector<double> settle(Axis& axis, int pieces, bool round_ends) {
   }
 
   std::vector<double> ticks;
+  if (axis.log && axis.high - axis.low < 2) {  // 1, 2 and 5 of each decade
+    for (double k = std::floor(axis.low) - 1; k <= axis.high + 1; ++k)
+      for (const double m : {1.0, 2.0, 5.0}) ticks.push_back(k + std::log10(m));
+    const auto first = std::ranges::upper_bound(ticks, axis.low + 1e-9) - 1;
+    const auto last = std::ranges::lower_bound(ticks, axis.high - 1e-9);
+    axis.low = *first;
+    axis.high = *last;
+    return {first, last + 1};
+  }
   double step = round_step(axis.high - axis.low, pieces);
   if (axis.log) step = std::max(step, 1.0);  // whole decades
   if (round_ends || axis.log) {
@@ -72,32 +152,76 @@ std::vector<double> settle(Axis& axis, int pieces, bool round_ends) {
 }
 
 std::string tick_text(const Axis& axis, double tick) {
-  if (axis.log && std::abs(tick) > 5)
-    return fmt::format("1e{}", tick);  // whole, and never infinite
-  return fmt::format("{:.6g}", axis.log ? std::pow(10.0, tick) : tick);
+  if (!axis.log) return fmt::format("{:.6g}", tick);
+  const double power = std::floor(tick + 1e-9), mantissa = std::pow(10.0, tick - power);
+  if (power < -4 || power > 5)  // never infinite
+    return fmt::format("{:.0f}e{:.0f}", mantissa, power);
+  return fmt::format("{:.6g}", std::pow(10.0, tick));
 }
 
-// Moves on gaps, lines elsewhere. A lone point becomes a dot: round caps draw a line of no length.
-std::string path(const Series& s, const Axis& x, const Axis& y) {
-  std::string d;
-  bool drawing = false;
+std::vector<std::string> tick_texts(const Axis& axis, const std::vector<double>& ticks) {
+  std::vector<std::string> all;
+  for (const double t : ticks) all.push_back(tick_text(axis, t));
+  return all;
+}
+
+// Paths of lines, which move on gaps, and of dots: round caps draw a line of no length as one. A
+// point alone between gaps is a dot, too.
+struct Drawn {
+  std::string lines, dots;
+};
+Drawn drawn(const Series& s, const Axis& x, const Axis& y) {
+  Drawn d;
+  const auto shown = [&](size_t i) { return i < s.x.size() && x.shows(s.x[i]) && y.shows(s.y[i]); };
   for (size_t i = 0; i < s.x.size(); ++i) {
-    const bool shown = x.shows(s.x[i]) && y.shows(s.y[i]);
-    if (shown) {
-      const double px = x.pixel(s.x[i]), py = y.pixel(s.y[i]);
-      d +=
-          drawing ? fmt::format("L{:.1f} {:.1f}", px, py) : fmt::format("M{:.1f} {:.1f}h0", px, py);
-    }
-    drawing = shown;
+    if (!shown(i)) continue;
+    const std::string at = fmt::format("{:.1f} {:.1f}", x.pixel(s.x[i]), y.pixel(s.y[i]));
+    const bool goes_on = i > 0 && shown(i - 1);
+    if (s.dots || (!goes_on && !shown(i + 1)))
+      d.dots += "M" + at + "h0";
+    else
+      d.lines += (goes_on ? "L" : "M") + at;
   }
   return d;
 }
 
+// The names of series, in rows above a chart. (Class and dash say how each is drawn.)
+struct Legend {
+  static constexpr double row = 18;
+  std::string svg;
+  double height = 0;
+
+  Legend(const std::vector<Series>& series, double left, double right, double top) {
+    double at = left;
+    for (size_t i = 0; i < series.size(); ++i) {
+      if (series[i].name.empty()) continue;
+      const std::string name = fitted(series[i].name, right - left - 40);
+      const double width = 24 + letter * double(letters(name)) + 16;
+      if (height == 0 || at + width > right + 16) {
+        height += row;
+        at = left;
+      }
+      const double y = top + height - 6;
+      svg += path(series[i].dots ? "dots" : "line", i,
+                  fmt::format("M{:.1f} {:.1f}h{}", at + (series[i].dots ? 9 : 0), y - 4,
+                              series[i].dots ? 0 : 18));
+      svg += text(at + 24, y, "", name);
+      at += width;
+    }
+  }
+
+  static std::string path(const char* kind, size_t i, const std::string& d) {
+    if (d.empty()) return {};
+    return fmt::format("<path class=\"{} c{}\"{} d=\"{}\"/>\n", kind, i % colors,
+                       kind[0] == 'l' ? dashes[i / colors % std::size(dashes)] : "", d);
+  }
+};
+
 }  // namespace
 
 std::string to_svg(const Chart& chart) {
-  constexpr double left = 64, right = 16, top = 36, bottom = 48, legend_row = 16;
   Axis x, y;
+  x.log = chart.log_x;
   y.log = chart.log_y;
   for (const Series& s : chart.series) {
     check(s.x.size() == s.y.size(), "series {} has {} x and {} y", quote(s.name), s.x.size(),
@@ -110,53 +234,85 @@ std::string to_svg(const Chart& chart) {
   }
   const bool empty = x.low > x.high;
   const auto x_ticks = settle(x, 8, false), y_ticks = settle(y, 6, true);
-  x.from = left, x.to = chart.width - right;
-  y.from = chart.height - bottom, y.to = top;
+  const auto x_texts = tick_texts(x, x_ticks), y_texts = tick_texts(y, y_ticks);
+  x.from = 36 + widest(y_texts);
+  x.to = chart.width - std::max(16.0, widest(x_texts) / 2 + 4);
+  const Legend legend(chart.series, x.from, x.to, 30);
+  const double height = chart.height + std::max(0.0, legend.height - Legend::row);
+  y.from = height - 48, y.to = 36 + legend.height;
 
-  const auto text = [](double px, double py, const char* attributes, std::string_view content) {
-    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", px, py, attributes,
-                       xml_text(content));
-  };
-  const auto line = [](const char* kind, double x1, double y1, double x2, double y2) {
-    return fmt::format(
-        "<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", kind, x1,
-        y1, x2, y2);
-  };
   const auto at = [](const Axis& a, double tick) {
     return a.from + (tick - a.low) / (a.high - a.low) * (a.to - a.from);
   };
-  const double middle = (x.from + x.to) / 2, center = (y.from + y.to) / 2;
-
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" "
-      "width=\"{0}\" height=\"{1}\" role=\"img\">\n<title>{2}</title>\n",
-      chart.width, chart.height, xml_text(chart.title));
-  svg += style;
-  for (const double t : y_ticks) {
-    svg += line("grid", x.from, at(y, t), x.to, at(y, t));
-    svg += text(x.from - 8, at(y, t) + 4, "text-anchor=\"end\"", tick_text(y, t));
+  const double center_x = (x.from + x.to) / 2, center_y = (y.from + y.to) / 2;
+  std::string svg = opening(chart.width, height, chart.title);
+  for (size_t i = 0; i < y_ticks.size(); ++i) {
+    const double py = at(y, y_ticks[i]);
+    svg += line("grid", x.from, py, x.to, py) + text(x.from - 8, py + 4, end, y_texts[i]);
   }
-  for (const double t : x_ticks) {
-    svg += line("axis", at(x, t), y.from, at(x, t), y.from + 5);
-    svg += text(at(x, t), y.from + 18, "text-anchor=\"middle\"", tick_text(x, t));
+  for (size_t i = 0; i < x_ticks.size(); ++i) {
+    const double px = at(x, x_ticks[i]);
+    svg += line("axis", px, y.from, px, y.from + 5) + text(px, y.from + 18, middle, x_texts[i]);
   }
   svg += line("axis", x.from, y.from, x.to, y.from);
-  svg += text(middle, 20, "class=\"title\" text-anchor=\"middle\"", chart.title);
-  svg += text(middle, chart.height - 10, "text-anchor=\"middle\"", chart.x_label);
-  svg += fmt::format("<g transform=\"translate(14 {:.1f}) rotate(-90)\">{}</g>\n", center,
-                     text(0, 0, "text-anchor=\"middle\"", chart.y_label));
-  if (empty) svg += text(middle, center, "text-anchor=\"middle\"", "no data");
-
-  double row = top + legend_row;
-  size_t color = 0;
-  for (const Series& s : chart.series) {
-    const char* stroke = colors[color++ % std::size(colors)];
-    svg += fmt::format("<path class=\"line\" stroke=\"{}\" d=\"{}\"/>\n", stroke, path(s, x, y));
-    svg += fmt::format("<path class=\"line\" stroke=\"{}\" d=\"M{:.1f} {:.1f}h18\"/>\n", stroke,
-                       x.to - 24, row - 4);
-    svg += text(x.to - 30, row, "text-anchor=\"end\"", s.name);
-    row += legend_row;
+  svg += text(center_x, height - 10, middle, chart.x_label);
+  svg += upright(16, center_y, middle, chart.y_label);
+  if (empty) svg += text(center_x, center_y, middle, "no data");
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    const Drawn d = drawn(chart.series[i], x, y);
+    svg += Legend::path("line", i, d.lines) + Legend::path("dots", i, d.dots);
   }
+  return svg + legend.svg + "</svg>\n";
+}
+
+std::string to_svg(const HeatMap& map) {
+  const auto number = [](double v) { return v == 0 ? std::string() : fmt::format("{:.6g}", v); };
+  std::vector<std::string> numbers, rows, columns;
+  check(map.values.size() == map.rows.size(), "{} rows of values for {} names", map.values.size(),
+        map.rows.size());
+  for (const auto& row : map.values) {
+    check(row.size() == map.columns.size(), "a row of {} values for {} columns", row.size(),
+          map.columns.size());
+    for (const double v : row) numbers.push_back(number(v));
+  }
+  for (const std::string& name : map.rows) rows.push_back(fitted(name, 160));
+  for (const std::string& name : map.columns) columns.push_back(fitted(name, 160));
+
+  const double n = double(columns.size());
+  const double cell =
+      std::max({30.0, widest(numbers) + 10, std::min(64.0, 480 / std::max(n, 1.0))});
+  const bool turned = widest(columns) > cell - 4;
+  const double left = 46 + widest(rows), top = 36, below = turned ? widest(columns) + 12 : 20;
+  const double to_x = left + cell * n, to_y = top + cell * double(rows.size());
+  // A title needs room even above few columns.
+  const double width = std::max(to_x + 16, letter * 1.3 * double(letters(map.title)) + 16);
+
+  std::string svg = opening(width, to_y + below + 32, map.title);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const double y = top + cell * double(r);
+    svg += text(left - 8, y + cell / 2 + 4, end, rows[r]);
+    double sum = 0;
+    for (const double v : map.values[r]) sum += v;
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const double v = map.values[r][c], part = sum > 0 && v > 0 ? v / sum : 0;
+      const double x = left + cell * double(c);
+      svg += fmt::format(
+          "<rect class=\"cell\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
+          "fill-opacity=\"{:.3f}\"/>\n",
+          x + 0.5, y + 0.5, cell - 1, cell - 1, 0.05 + 0.95 * part);
+      svg += text(x + cell / 2, y + cell / 2 + 4,
+                  part > 0.8 ? "class=\"strong\" text-anchor=\"middle\""
+                             : "class=\"number\" text-anchor=\"middle\"",
+                  number(v));
+    }
+  }
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const double x = left + cell * (double(c) + 0.5);
+    svg +=
+        turned ? upright(x + 4, to_y + 8, end, columns[c]) : text(x, to_y + 17, middle, columns[c]);
+  }
+  svg += text((left + to_x) / 2, to_y + below + 20, middle, map.x_label);
+  svg += upright(16, (top + to_y) / 2, middle, map.y_label);
   return svg + "</svg>\n";
 }
 

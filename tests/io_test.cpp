@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/crc.h"
 #include "io/file.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
@@ -535,6 +536,26 @@ TEST(JsonLines, AppendsLinesAtOnce) {
   EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
 }
 
+TEST(JsonLines, ReadsBackWhatWasWritten) {
+  const TempFolder folder;
+  const std::string file = folder / "log.jsonl";
+  const JsonFields line = {{"a", 0.1}, {"b", int64_t{-3}}, {"c", "x\ny"}, {"d", true}};
+  JsonLines(file).write(line);
+  JsonLines(file).write({});
+  spit(file, slurp(file) + "{\"a\":nu");
+  EXPECT_EQ(read_json_lines(file), (std::vector<JsonFields>{line, {}}));
+  const auto wrong = [&](const std::string& text) {
+    spit(file, "{}\n" + text + "\n");
+    return test::error([&] { read_json_lines(file); });
+  };
+  EXPECT_EQ(wrong("{\"a\":"), file + ": line 2: \"{\\\"a\\\":\" is no JSON object");
+  EXPECT_EQ(wrong("3"), file + ": line 2: \"3\" is no JSON object");
+  EXPECT_EQ(wrong("{\"a\":[1]}"), file + ": line 2: holds an array");
+  spit(file, "{\"a\":null,\"b\":18446744073709551615}\n");
+  EXPECT_TRUE(std::isnan(std::get<double>(read_json_lines(file)[0][0].second)));
+  EXPECT_EQ(std::get<double>(read_json_lines(file)[0][1].second), 0x1p64);
+}
+
 // Whether every tag is closed in order and every quote and ampersand is as XML wants it.
 bool well_formed(const std::string& xml) {
   std::vector<std::string> open;
@@ -614,6 +635,54 @@ TEST(Svg, StandsExtremes) {
       drawn({.series = {{"s", y, {1, 2}}}, .log_y = log});
     }
   EXPECT_ERROR(to_svg({.series = {{"s", {1, 2}, {1}}}}), "series \"s\" has 2 x and 1 y");
+}
+
+TEST(Svg, LegendTakesTheRowsItNeeds) {
+  Chart chart;
+  for (int i = 0; i < 12; ++i)
+    chart.series.push_back({fmt::format("a run with a long name {}", i), {0, 1}, {0, 1}});
+  const std::string svg = drawn(chart);
+  EXPECT_TRUE(has(svg, "height=\"454\"")) << svg;  // four rows, three to each
+  EXPECT_TRUE(has(svg, "stroke-dasharray"));       // colours come again with dashes
+  chart.series = {{std::string(500, 'x'), {0, 1}, {0, 1}}};
+  EXPECT_FALSE(has(drawn(chart), std::string(100, 'x')));
+  EXPECT_TRUE(has(drawn(chart), "xx\u2026<"));
+}
+
+TEST(Svg, DotsAndBothAxesLogarithmic) {
+  const std::string svg =
+      drawn({.series = {{"s", {1e-5, 0.01}, {2, 3}, true}}, .log_x = true, .log_y = true});
+  for (const char* label : {">1e-5<", ">0.01<", ">2<", ">5<"})
+    EXPECT_TRUE(has(svg, label)) << label << svg;
+  EXPECT_TRUE(has(svg, "class=\"dots c0\""));
+  EXPECT_FALSE(has(svg, "class=\"line c0\""));
+}
+
+TEST(Svg, HeatMapHasANumberPerCell) {
+  const auto map = [](const HeatMap& m) {
+    const std::string svg = to_svg(m);
+    EXPECT_TRUE(well_formed(svg)) << svg;
+    return svg;
+  };
+  const std::string svg = map({.title = "t",
+                               .rows = {"a", "b"},
+                               .columns = {"<", "a long name"},
+                               .values = {{12, 0}, {3, 1}}});
+  for (const char* part : {">12<", ">3<", ">&lt;<", "fill-opacity=\"1.000\"", "rotate(-90)"})
+    EXPECT_TRUE(has(svg, part)) << part << svg;
+  EXPECT_FALSE(has(svg, ">0<"));
+  map({});
+  map({.rows = {"a"}, .columns = {"b"}, .values = {{0}}});
+  EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}}), "0 rows of values for 1 names");
+  EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}, .values = {{1}}}), "a row of 1 values for 0 columns");
+}
+
+TEST(Crc, HasTheKnownAnswers) {
+  const auto digits = std::as_bytes(std::span("123456789", 9));
+  EXPECT_EQ(crc32(digits), 0xCBF43926u);
+  EXPECT_EQ(crc32c(digits), 0xE3069283u);
+  EXPECT_EQ(crc32c(digits.subspan(4), crc32c(digits.first(4))), 0xE3069283u);
+  EXPECT_EQ(crc32c({}), 0u);
 }
 
 }  // namespace
