@@ -1,9 +1,6 @@
 // The main job: one small convolutional network trained from the same seed in fp32, fp16 with a
 // gradient scaler, and bf16, and a table that compares the three.
 
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -18,6 +15,7 @@
 #include "core/check.h"
 #include "core/runtime.h"
 #include "core/tf32.h"
+#include "examples/program.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "kernels/cpu/parallel.h"
@@ -121,7 +119,7 @@ class Average {
   int64_t n_ = 0;
 };
 
-constexpr int64_t curve_points = 100;  // more would show the noise of single batches
+constexpr size_t curve_points = 128;  // more would show the noise of single batches
 
 struct Result {
   std::string mode;
@@ -173,7 +171,6 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   Result r{.mode = mode};
   std::vector<double> step_ms;
   int64_t step = 0;
-  Average plotted;
   for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
     Average epoch_loss;
     double last_loss = 0;
@@ -199,9 +196,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                 .count());
         epoch_loss.add(last_loss);
-        plotted.add(last_loss);
-        if (++step % std::max<int64_t>(1, steps / curve_points) == 0)
-          plot.add(mode, double(step), plotted.take());
+        plot.add(mode, double(++step), last_loss);
         bar.step();
         if (train::Interrupt::wished()) throw Interrupted();
       }
@@ -249,7 +244,7 @@ void run(Job& job) {
                                  : fmt::format(", on {} ({})", job.device,
                                                runtime::properties(job.device.index).name));
   std::fflush(stdout);
-  train::Plot plot("Training loss", "step", "loss", true);
+  train::Plot plot("Training loss", "step", "loss", true, curve_points);
   std::vector<Result> results;
   for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, plot));
   plot.save(job.folder.path("loss.svg"));
@@ -272,12 +267,6 @@ CLI::Validator number(T low, T high) {
   };
   return {wrong, ""};
 }
-
-const CLI::Validator folder_name(
-    [](const std::string& text) {
-      return std::string(text.empty() ? "the name of the folder is empty" : "");
-    },
-    "");
 
 const CLI::Validator known_mode(
     [](const std::string& text) {
@@ -319,47 +308,35 @@ void define(CLI::App& app, Options& o) {
       ->check(folder_name);
 }
 
-// One line for people: the lines after the first say where in the source it was raised.
-int complain(std::string text, int code) {
-  fmt::print(stderr, "demo: {}\n", text.substr(0, text.find('\n')));
-  return code;
-}
-
 }  // namespace
 
-// Exits with 2 if the input is at fault, with 1 if anything else is.
 int main(int argc, char** argv) {
   Options o;
   CLI::App app(
       "Trains a small convolutional network on digits in fp32, fp16 and bf16, and compares them.",
       "demo");
   define(app, o);
-  try {
-    app.parse(argc, argv);
+  const auto code = parse(app, argc, argv, [&] {
     for (const std::string& mode : o.modes)
       if (std::ranges::count(o.modes, mode) > 1)
         throw CLI::ValidationError("--modes", mode + " is there twice");
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
-  } catch (const CLI::ParseError& e) {
-    return complain(fmt::format("{} (--help lists the options)", e.what()), 2);
-  }
+  });
+  if (code) return *code;
 
   std::optional<Job> job;
   try {
     job.emplace(o);
   } catch (const std::exception& e) {
-    return complain(e.what(), 2);
+    return complain(app, e.what(), 2);
   }
 
   const train::Interrupt interrupt;
   try {
     run(*job);
   } catch (const Interrupted&) {
-    return complain("interrupted: " + o.out + " holds what was finished", 128 + SIGINT);
+    return complain(app, "interrupted: " + o.out + " holds what was finished", 128 + SIGINT);
   } catch (const std::exception& e) {
-    return complain(e.what(), 1);
+    return complain(app, e.what(), 1);
   }
   return 0;
 }

@@ -17,6 +17,8 @@ class Callback {
 
   // Those with lower numbers come first; those with equal numbers in the order they were added.
   virtual int order() const { return 0; }
+  // From here on they only look on, and lr_find leaves them out: what it does is undone.
+  static constexpr int looks_on = 100;
 
   virtual void on_train_begin(Learner&) {}
   virtual void on_epoch_begin(Learner&) {}

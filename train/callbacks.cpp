@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "io/file.h"
+#include "io/jsonl.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -14,9 +15,19 @@ namespace {
 
 Tensor number(double x) { return full({}, x, f64, Device::cpu()); }
 
+io::JsonFields fields(const StepRow& row) {
+  return {{"step", row.step},
+          {"loss", row.loss},
+          {"lr", row.lr},
+          {"scale", row.scale},
+          {"skipped", row.skipped}};
+}
+
 io::JsonFields fields(const Learner& l, const EpochRow& row) {
-  io::JsonFields all = {
-      {"epoch", row.epoch}, {"train_loss", row.train_loss}, {"valid_loss", row.valid_loss}};
+  io::JsonFields all = {{"step", row.step},
+                        {"epoch", row.epoch},
+                        {"train_loss", row.train_loss},
+                        {"valid_loss", row.valid_loss}};
   for (size_t i = 0; i < row.metrics.size(); ++i)
     all.emplace_back(l.metrics[i].name, row.metrics[i]);
   all.emplace_back("seconds", row.seconds);
@@ -103,19 +114,28 @@ void CsvLogger::on_epoch_end(Learner& l) {
   io::write_file(path_, text);
 }
 
-JsonlLogger::JsonlLogger(const std::string& path, bool steps) : log_(path), steps_(steps) {}
+JsonlLogger::JsonlLogger(std::string path, bool steps) : path_(std::move(path)), steps_(steps) {}
 
-void JsonlLogger::on_epoch_end(Learner& l) {
-  if (steps_)
-    for (; written_ < l.history.steps.size(); ++written_) {
-      const StepRow& r = l.history.steps[written_];
-      log_.write({{"step", r.step},
-                  {"loss", r.loss},
-                  {"lr", r.lr},
-                  {"scale", r.scale},
-                  {"skipped", r.skipped}});
-    }
-  log_.write(fields(l, l.history.epochs.back()));
+void JsonlLogger::on_train_begin(Learner& l) {
+  file_.reset();
+  write(l);
+}
+
+void JsonlLogger::write(Learner& l) {
+  if (!file_) {
+    io::write_file(path_, "");
+    file_.emplace(path_);
+    reader_ = {};
+  }
+  std::string lines;
+  const auto add = [&](const io::JsonFields& line) { lines += io::json_object(line) + '\n'; };
+  reader_.read(
+      l.history,
+      [&](const StepRow& row) {
+        if (steps_) add(fields(row));
+      },
+      [&](const EpochRow& row) { add(fields(l, row)); });
+  if (!lines.empty()) file_->append(lines);
 }
 
 GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) {
@@ -125,7 +145,8 @@ GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) 
 void GradientAccumulation::on_backward_begin(Learner& l) {
   // The last group of an epoch may be smaller.
   const int64_t first = l.state.batch / batches_ * batches_;
-  const int64_t group = std::min(batches_, l.state.batches - first);
+  const int64_t left = l.state.batches - first;  // none in loops of others
+  const int64_t group = left > 0 ? std::min(batches_, left) : batches_;
   l.state.objective = l.state.objective / double(group);
 }
 

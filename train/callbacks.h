@@ -7,8 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "io/jsonl.h"
+#include "io/file.h"
 #include "train/callback.h"
+#include "train/history.h"
 #include "train/run_folder.h"
 
 namespace mixtape::train {
@@ -58,7 +59,7 @@ struct ModelCheckpointOptions {
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
-  int order() const override { return 100; }  // after all that it is to save
+  int order() const override { return looks_on + 10; }  // after all that it is to save
   void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   optim::StateDict state_dict() const override { return best_.state_dict(); }
@@ -75,22 +76,31 @@ class ModelCheckpoint : public Callback {
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  int order() const override { return looks_on; }
   void on_epoch_end(Learner& learner) override;
 
  private:
   const std::string path_;
 };
 
-// A line of JSON per epoch, and with `steps` per step.
+// A line of JSON per epoch, and with `steps` per step, soon after it: train/charts.h has the
+// format. When a fit begins the file becomes what the learner's history says, so that none is there
+// twice after a resume.
 class JsonlLogger : public Callback {
  public:
-  explicit JsonlLogger(const std::string& path, bool steps = false);
-  void on_epoch_end(Learner& learner) override;
+  explicit JsonlLogger(std::string path, bool steps = false);
+  int order() const override { return looks_on; }
+  void on_train_begin(Learner& learner) override;
+  void on_batch_end(Learner& learner) override { write(learner); }
+  void on_epoch_end(Learner& learner) override { write(learner); }
 
  private:
-  io::JsonLines log_;
+  void write(Learner& learner);
+
+  const std::string path_;
   const bool steps_;
-  size_t written_ = 0;  // of history.steps
+  std::optional<io::AppendFile> file_;
+  HistoryReader reader_;
 };
 
 // The optimizer steps after so many batches, and at the end of an epoch; gradients are those of the
@@ -121,6 +131,7 @@ class GradientClip : public Callback {
 // arrived from the device, perhaps some steps late.
 class TerminateOnNan : public Callback {
  public:
+  int order() const override { return looks_on; }  // an exploding loss is what lr_find is after
   void on_batch_end(Learner& learner) override;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <tuple>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -13,6 +12,8 @@
 #include "nn/summary.h"
 #include "optim/adam.h"
 #include "optim/cosine.h"
+#include "train/callbacks.h"
+#include "train/charts.h"
 #include "train/interrupt.h"
 #include "train/progress.h"
 
@@ -40,17 +41,6 @@ void add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
   const NoGrad off;
   const Tensor of_batch = mean.detach().to(f64) * double(n);
   sum = sum ? sum + of_batch : of_batch;
-}
-
-// The rate at which the loss falls fastest as the rate's logarithm grows.
-double steepest(const LrFind& f) {
-  double slope = 0, lr = f.lr.empty() ? NAN : f.lr.front();
-  for (size_t i = 1; i + 1 < f.lr.size(); ++i)
-    if (f.loss[i + 1] - f.loss[i - 1] < slope) {
-      slope = f.loss[i + 1] - f.loss[i - 1];
-      lr = f.lr[i];
-    }
-  return lr;
 }
 
 double now() {
@@ -85,6 +75,13 @@ void Learner::compile(const LearnerOptions& options) {
   metrics = options.metrics;
   callbacks_.clear();
   for (const auto& callback : options.callbacks) add(callback);
+  folder_.reset();
+  if (!options.folder.empty()) {
+    folder_.emplace(options.folder);
+    add(std::make_shared<JsonlLogger>(folder_->path("metrics.jsonl"), /*steps=*/true));
+    add(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = options.folder}));
+    add(std::make_shared<Charts>(options.folder, options.classes));
+  }
   out_ = options.out;
   progress_ = options.progress;
   if (precision_) use(precision_);
@@ -121,7 +118,9 @@ Learner& Learner::to_fp32() { return to_fp16(AmpOptions{.enabled = false}); }
 bool Learner::each(Moment moment) {
   skipping_ = false;
   // By index: a callback may add others.
-  for (size_t i = 0; i < callbacks_.size() && !skipping_; ++i) (*callbacks_[i].*moment)(*this);
+  for (size_t i = 0; i < callbacks_.size() && !skipping_; ++i)
+    if (!rehearsing_ || callbacks_[i]->order() < Callback::looks_on)
+      (*callbacks_[i].*moment)(*this);
   return !std::exchange(skipping_, false);
 }
 
@@ -150,7 +149,10 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
     each(&Callback::on_train_begin);
     while (state.epoch < epochs && !stopping_) run_epoch();
   } catch (...) {
-    each(&Callback::on_train_end);
+    try {
+      each(&Callback::on_train_end);
+    } catch (const std::exception&) {  // most likely a consequence of the first
+    }
     throw;
   }
   each(&Callback::on_train_end);
@@ -202,7 +204,8 @@ void Learner::run_epoch() {
     }
   }
   history.settle();
-  EpochRow row{state.epoch, examples_ ? loss_sum_.item() / double(examples_) : NAN, NAN, {}, 0};
+  EpochRow row{state.epoch, state.step, examples_ ? loss_sum_.item() / double(examples_) : NAN,
+               NAN,         {},         0};
   if (data.valid) {
     const Scores scores = validate();
     row.valid_loss = scores.loss;
@@ -259,7 +262,7 @@ void Learner::step() {
   optimizer->zero_grad();
 }
 
-Scores Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
+double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   const NoGrad off;
   const DefaultDevice here(device_);
   const Evaluating evaluating(*model_.module);
@@ -281,14 +284,14 @@ Scores Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   }
   each(&Callback::on_valid_end);
   state = before;
-  Scores scores{sum ? sum.item() / double(examples) : NAN, {}};
-  for (const Total& total : totals) scores.metrics.push_back(total.value());
-  return scores;
+  return sum ? sum.item() / double(examples) : NAN;
 }
 
 Scores Learner::validate(DataLoader& loader) {
   std::vector<Total> totals(metrics.begin(), metrics.end());
-  return run_validation(loader, totals);
+  Scores scores{run_validation(loader, totals), {}};
+  for (const Total& total : totals) scores.metrics.push_back(total.value());
+  return scores;
 }
 
 Scores Learner::validate() {
@@ -321,40 +324,6 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   state = before;
   check(!outputs.empty(), "predictions for no examples");
   return cat(outputs);
-}
-
-LrFind Learner::lr_find(const LrFindOptions& o) {
-  check(data.train.has_value(), "lr_find without training data");
-  check(0 < o.start && o.start < o.end, "rates from {} to {}", o.start, o.end);
-  check(o.steps >= 2, "{} steps", o.steps);
-  const DefaultDevice here(device_);
-  const io::NamedTensors before = state_dict();
-  io::NamedTensors copies;
-  for (const auto& [name, tensor] : before) copies.emplace_back(name, tensor.clone());
-  schedule = nullptr;
-  const auto place = std::tuple(state, loss_sum_, examples_);
-  LrFind found;
-  double average = 0, best = 0;
-  constexpr double keep = 0.98;  // of the running mean
-  model_.module->train();
-  for (int64_t i = 0; i < o.steps;) {
-    for (const Batch& batch : *data.train) {
-      const double lr = o.start * std::pow(o.end / o.start, double(i) / double(o.steps - 1));
-      optimizer->set_lr(lr);
-      train_batch(batch);
-      average = keep * average + (1 - keep) * state.loss.item();
-      const double smooth = average / (1 - std::pow(keep, double(++i)));
-      if (i == 1 || smooth < best) best = smooth;
-      if (!std::isfinite(smooth) || smooth > o.stop_factor * best) i = o.steps;
-      if (i == o.steps) break;
-      found.lr.push_back(lr);
-      found.loss.push_back(smooth);
-    }
-  }
-  load_state_dict(copies);
-  std::tie(state, loss_sum_, examples_) = place;
-  found.suggested = steepest(found);
-  return found;
 }
 
 std::string Learner::summary() {

@@ -16,6 +16,7 @@
 #include "amp/autocast.h"
 #include "amp/scaler.h"
 #include "io/safetensors.h"
+#include "io/svg.h"
 #include "nn/sequential.h"
 #include "optim/schedule.h"
 #include "train/callback.h"
@@ -23,6 +24,7 @@
 #include "train/history.h"
 #include "train/metric.h"
 #include "train/mixed_precision.h"
+#include "train/run_folder.h"
 
 namespace mixtape::train {
 
@@ -61,9 +63,14 @@ struct LearnerOptions {
   std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
   std::vector<Metric> metrics = {};              // of the validation data
   std::vector<std::shared_ptr<Callback>> callbacks = {};
-  Device device = Device::cpu();  // where the model is put and batches go
-  std::FILE* out = stdout;        // for the table of epochs; null: none
-  bool progress = true;           // a bar on stderr while an epoch runs
+  // Where the run is recorded; nowhere if empty. metrics.jsonl (train/charts.h says what is in it)
+  // has a line per step and epoch, last.ckpt and best.ckpt are ModelCheckpoint's, and each fit ends
+  // with its charts as SVG. Files of an earlier run are replaced.
+  std::string folder = {};
+  std::vector<std::string> classes = {};     // their names: for confusion.svg in the folder
+  Device device = DefaultDevice::current();  // where the model is put and batches go
+  std::FILE* out = stdout;                   // for the table of epochs; null: none
+  bool progress = true;                      // a bar on stderr while an epoch runs
 };
 
 struct FitOptions {
@@ -94,6 +101,7 @@ struct LrFind {
   std::vector<double> lr, loss;  // of each step; the loss is smoothed
   double suggested;              // where the loss falls fastest
 };
+io::Chart chart(const LrFind& found);
 
 class Learner {
  public:
@@ -139,7 +147,8 @@ class Learner {
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 
   // Trains with a rate that grows from step to step, until the loss explodes. Afterwards all is as
-  // before: weights, optimizer, random numbers, history.
+  // before: weights, optimizer, random numbers, history. Callbacks that only look on are left out.
+  // A run folder gets lr_find.svg.
   LrFind lr_find(const LrFindOptions& options = {});
   std::string summary();  // for the first batch's shape
 
@@ -214,8 +223,9 @@ class Learner {
   void run_epoch();
   bool run(const Batch& batch);  // fills state up to the loss; false if a callback skipped that
   void step();
+  void find_lr(const LrFindOptions& options, LrFind& found);
   void use(std::shared_ptr<MixedPrecision> precision);
-  Scores run_validation(DataLoader& loader, std::vector<Total>& totals);
+  double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
   void load(const std::string& path, bool this_fit);
   void restore(const io::NamedTensors& dict, bool this_fit);
   void print_header() const;
@@ -227,7 +237,9 @@ class Learner {
   std::shared_ptr<MixedPrecision> precision_;
   Device device_;
   std::FILE* out_;
+  std::optional<RunFolder> folder_;
   bool progress_, skipping_ = false, stopping_ = false;
+  bool rehearsing_ = false;  // in lr_find
   // Of the running epoch: the sum of its losses and how many examples they are of.
   Tensor loss_sum_;
   int64_t examples_ = 0;

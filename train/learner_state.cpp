@@ -1,10 +1,12 @@
 // What a learner saves: one flat list of named tensors, each part under a prefix of its own.
 #include <bit>
+#include <cmath>
 
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "io/crc.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -40,6 +42,18 @@ Tensor bits(uint64_t x) {
 }
 uint64_t bits(const Tensor& t) { return std::bit_cast<uint64_t>(*t.data<int64_t>()); }
 
+// Of all that a file says in its tensors, so that a damaged one is not gone on from.
+std::string checksum(const std::map<std::string, Tensor>& tensors) {
+  uint32_t crc = 0;
+  for (const auto& [name, t] : tensors) {
+    const std::string about = fmt::format("{} {} {}", name, t.dtype(), t.shape());
+    crc = io::crc32c(std::as_bytes(std::span(about)), crc);
+    const auto* const data = static_cast<const std::byte*>(t.host());
+    crc = io::crc32c({data, size_t(t.numel()) * size_of(t.dtype())}, crc);
+  }
+  return fmt::format("{:08x}", crc);
+}
+
 std::string callback_prefix(size_t i) { return "callback." + std::to_string(i) + "."; }
 
 }  // namespace
@@ -59,10 +73,10 @@ io::NamedTensors Learner::state_dict() {
 
   std::vector<std::vector<double>> rows;
   for (const EpochRow& r : history.epochs) {
-    rows.push_back({double(r.epoch), r.train_loss, r.valid_loss});
+    rows.push_back({double(r.epoch), double(r.step), r.train_loss, r.valid_loss});
     rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
   }
-  all.emplace_back("history.epochs", table(rows, 3 + int64_t(metrics.size())));
+  all.emplace_back("history.epochs", table(rows, 4 + int64_t(metrics.size())));
   rows.clear();
   for (const StepRow& r : history.steps)
     rows.push_back({double(r.step), r.loss, r.lr, r.scale, double(r.skipped)});
@@ -80,10 +94,12 @@ io::NamedTensors Learner::state_dict() {
 void Learner::load_state_dict(const io::NamedTensors& dict, bool this_fit) {
   io::NamedTensors before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
+  const auto epochs = history.epochs;  // these know seconds
   try {
     restore(dict, this_fit);
   } catch (...) {
     restore(before, this_fit);
+    history.epochs = epochs;
     throw;
   }
 }
@@ -99,9 +115,9 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
     return *t;
   };
   const Tensor epochs = find("history.epochs", f64, 2), steps = find("history.steps", f64, 2);
-  const auto columns = int64_t(3 + metrics.size());
+  const auto columns = int64_t(4 + metrics.size());
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
-        epochs.size(1) - 3, metrics.size());
+        epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
   const uint64_t seed = bits(find("random.seed", i64, 0)),
                  offset = bits(find("random.offset", i64, 0));
@@ -119,7 +135,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   history = {};
   for (int64_t i = 0; i < epochs.size(0); ++i) {
     const double* const r = epochs.data<double>() + i * columns;
-    history.epochs.push_back({int64_t(r[0]), r[1], r[2], {r + 3, r + columns}, 0});
+    history.epochs.push_back({int64_t(r[0]), int64_t(r[1]), r[2], r[3], {r + 4, r + columns}, NAN});
   }
   for (int64_t i = 0; i < steps.size(0); ++i) {
     const double* const r = steps.data<double>() + i * 5;
@@ -136,8 +152,13 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
 }
 
 void Learner::save(const std::string& path) {
-  io::save(path, state_dict(),
-           {{"format", std::string(format_name)}, {"version", std::string(format_version)}});
+  std::map<std::string, Tensor> all;
+  for (const auto& [name, tensor] : state_dict())
+    all.emplace(name, tensor.contiguous().to(Device::cpu()));
+  io::save(path, {all.begin(), all.end()},
+           {{"format", std::string(format_name)},
+            {"version", std::string(format_version)},
+            {"crc32c", checksum(all)}});
 }
 
 void Learner::load(const std::string& path) { load(path, false); }
@@ -153,6 +174,9 @@ void Learner::load(const std::string& path, bool this_fit) {
   check(value("version") == format_version,
         "{}: a checkpoint of version {}, and this library knows version {}", path, value("version"),
         format_version);
+  if (const std::string sum = value("crc32c"); !sum.empty())  // one edited elsewhere may have none
+    check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
+          path, checksum(file.tensors), sum);
   try {
     load_state_dict({file.tensors.begin(), file.tensors.end()}, this_fit);
   } catch (const Error& e) {

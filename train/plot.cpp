@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "io/file.h"
 
 namespace mixtape::train {
 namespace {
-
-constexpr size_t most_points = 1024;
 
 // Halves a list by averaging neighbours.
 void halve(std::vector<double>& v) {
@@ -17,7 +16,10 @@ void halve(std::vector<double>& v) {
 
 }  // namespace
 
-Plot::Plot(std::string title, std::string x_label, std::string y_label, bool log_y) {
+Plot::Plot(std::string title, std::string x_label, std::string y_label, bool log_y,
+           size_t most_points)
+    : most_points_(most_points) {
+  check(most_points >= 2 && most_points % 2 == 0, "curves of {} points", most_points);
   empty_.title = std::move(title);
   empty_.x_label = std::move(x_label);
   empty_.y_label = std::move(y_label);
@@ -30,7 +32,7 @@ void Plot::add(std::string_view name, double x, double y) {
   if (curve == curves_.end()) curve = curves_.insert(curve, Curve{std::string(name), {}, {}, 1, 0});
   Curve& c = *curve;
   if (c.pending == 0) {
-    if (c.x.size() == most_points) {
+    if (c.x.size() == most_points_) {
       halve(c.x);
       halve(c.y);
       c.per_point *= 2;

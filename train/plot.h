@@ -1,6 +1,6 @@
 #pragma once
-// Curves that grow during a run (loss, accuracy, scale) and end as one SVG chart. A curve keeps at
-// most about a thousand points, each the mean of as many neighbours as that takes.
+// Curves that grow during a run (loss, accuracy, scale) and end as one SVG chart. A curve keeps so
+// many points at most, each the mean of as many neighbours as that takes.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace mixtape::train {
 class Plot {
  public:
   explicit Plot(std::string title, std::string x_label = "step", std::string y_label = {},
-                bool log_y = false);
+                bool log_y = false, size_t most_points = 1024);
 
   // Adds a point to the named curve, which is made on first use. Values that are not finite become
   // gaps.
@@ -32,6 +32,7 @@ class Plot {
   };
 
   io::Chart empty_;
+  size_t most_points_;
   std::vector<Curve> curves_;
 };
 

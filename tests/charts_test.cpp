@@ -1,0 +1,195 @@
+// What a run folder holds after a fit, and the charts made of it.
+#include "train/charts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "io/jsonl.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
+#include "train/callbacks.h"
+
+namespace mixtape::train {
+namespace {
+
+using test::loaders;
+using test::Net;
+using test::quiet;
+using test::slurp;
+using test::spit;
+using test::TempFolder;
+
+std::string names(const std::string& folder) {
+  std::vector<std::string> all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    all.push_back(entry.path().filename().string());
+  std::ranges::sort(all);
+  std::string joint;
+  for (const std::string& name : all) joint += (joint.empty() ? "" : " ") + name;
+  return joint;
+}
+
+// "step 0", "step 1", "epoch 0", ...
+std::string lines(const std::string& file) {
+  std::string all;
+  for (const auto& line : io::read_json_lines(file)) {
+    const bool epoch = line[1].first == "epoch";
+    all += fmt::format("{}{}{}", all.empty() ? "" : " ", epoch ? "e" : "",
+                       std::get<int64_t>(line[epoch ? 1 : 0].second));
+  }
+  return all;
+}
+
+LearnerOptions recorded(const std::string& folder) {
+  LearnerOptions o = quiet();
+  o.folder = folder;
+  return o;
+}
+
+TEST(RunFolder, HoldsTheRun) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = recorded(folder.path());
+  o.classes = {"a", "b", "c"};
+  Learner learner(loaders(48, 16), Net(), o);
+  learner.to_fp16();
+  learner.fit(2);
+  EXPECT_EQ(
+      names(folder.path()),
+      "accuracy.svg best.ckpt confusion.svg last.ckpt loss.svg lr.svg metrics.jsonl scale.svg");
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1");
+
+  const auto log = io::read_json_lines(folder / "metrics.jsonl");
+  const StepRow& step = learner.history.steps[4];
+  const io::JsonFields wanted = {{"step", int64_t{4}},
+                                 {"loss", step.loss},
+                                 {"lr", step.lr},
+                                 {"scale", int64_t{65536}},
+                                 {"skipped", false}};
+  EXPECT_EQ(log[5], wanted);
+  const EpochRow& epoch = learner.history.epochs[1];
+  EXPECT_EQ(log[7][0], (io::JsonFields::value_type{"step", int64_t{6}}));
+  EXPECT_EQ(log[7][3], (io::JsonFields::value_type{"valid_loss", epoch.valid_loss}));
+  EXPECT_EQ(log[7][4], (io::JsonFields::value_type{"accuracy", epoch.metrics[0]}));
+
+  learner.lr_find({.steps = 20});
+  EXPECT_NE(slurp(folder / "lr_find.svg").find("falls fastest at "), std::string::npos);
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1") << "lr_find is no part of it";
+  learner.fit(1);
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1 6 7 8 e0");
+
+  Learner another(loaders(48, 16), Net(), recorded(folder.path()));
+  another.fit(1);
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0");
+}
+
+TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
+  const Seed seed(1);
+  const TempFolder folder;
+  struct Interrupting : Callback {
+    void on_step_begin(Learner& l) override {
+      if (l.state.step == 4) std::raise(SIGINT);
+    }
+  };
+  LearnerOptions o = recorded(folder.path());
+  o.callbacks = {std::make_shared<Interrupting>()};
+  Learner(loaders(48, 16), Net(), o).fit(3);
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4");
+  EXPECT_TRUE(std::filesystem::exists(folder / "loss.svg"));
+
+  io::JsonLines(folder / "metrics.jsonl").write({{"step", int64_t{5}}, {"loss", 9.0}});
+  o.callbacks = {std::make_shared<Interrupting>()};
+  Learner(loaders(48, 16), Net(), o).fit(3, {.resume = folder / "last.ckpt"});
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1 6 7 8 e2");
+}
+
+TEST(RunFolder, IsWrittenEvenAfterAnException) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = recorded(folder.path());
+  o.loss = [n = 0](const Tensor& out, const Tensor& y) mutable {
+    return cross_entropy(out, y) * (n++ == 2 ? NAN : 1.0);
+  };
+  o.callbacks = {std::make_shared<TerminateOnNan>()};
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(1), "the loss of step 2 is");
+  EXPECT_TRUE(std::filesystem::exists(folder / "loss.svg"));
+  std::filesystem::remove_all(folder.path());
+  EXPECT_ERROR(learner.fit(1), "metrics.jsonl: cannot create a file beside it");
+}
+
+RunLog run(const std::string& text, const TempFolder& folder) {
+  spit(folder / "metrics.jsonl", text);
+  return read_run(folder.path(), "a").at(0);
+}
+
+TEST(Charts, HaveACurvePerRun) {
+  const TempFolder folder;
+  const std::string log =
+      "{\"step\":0,\"loss\":2.5,\"scale\":8,\"skipped\":true}\n"
+      "{\"step\":1,\"loss\":null,\"scale\":4,\"skipped\":false}\n"
+      "{\"step\":2,\"epoch\":0,\"train_loss\":2,\"valid_loss\":3,\"f1\":0.5,\"seconds\":7}\n";
+  const RunLog a = run(log, folder);
+  const auto alone = charts({a});
+  const auto about = [](const auto& charts) {
+    std::string all;
+    for (const auto& [file, chart] : charts) {
+      all += file + ":";
+      for (const io::Series& s : chart.series) all += fmt::format(" '{}' {}", s.name, s.x.size());
+      all += "; ";
+    }
+    return all;
+  };
+  EXPECT_EQ(about(alone),
+            "loss.svg: 'training' 2 'validation' 1; scale.svg: '' 2 'skipped steps' 1; "
+            "f1.svg: '' 1; ");
+  EXPECT_TRUE(alone[0].second.log_y);
+  EXPECT_EQ(alone[1].second.series[1].y, std::vector<double>{8});
+  RunLog b = a;
+  b.name = "b";
+  EXPECT_EQ(about(charts({a, b})),
+            "loss.svg: 'a' 2 'b' 2; scale.svg: 'a' 2 'b' 2 'skipped steps' 2; "
+            "valid_loss.svg: 'a' 1 'b' 1; f1.svg: 'a' 1 'b' 1; ");
+  EXPECT_ERROR(charts({a, a}), "two runs are called \"a\"");
+  EXPECT_FALSE(charts({run("{\"step\":0,\"loss\":-1}\n", folder)}).at(0).second.log_y);
+}
+
+TEST(Charts, ReadOneRunPerMode) {
+  const TempFolder folder;
+  spit(folder / "metrics.jsonl",
+       "{\"mode\":\"fp32\",\"step\":1,\"loss\":1}\n{\"mode\":\"fp16\",\"step\":1,\"loss\":2}\n"
+       "{\"mode\":\"fp32\",\"step\":2,\"loss\":3}\n{\"mode\":\"fp32\",\"st");
+  const auto runs = read_run(folder.path(), "x"), unnamed = read_run(folder.path());
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].name, "x/fp32");
+  EXPECT_EQ(runs[0].quantities.at(0).y, (std::vector<double>{1, 3}));
+  EXPECT_EQ(unnamed[1].name, "fp16");
+}
+
+TEST(Charts, SayWhatIsWrongWithALog) {
+  const TempFolder folder;
+  EXPECT_ERROR(read_run(folder / "none"), "none/metrics.jsonl: cannot open");
+  EXPECT_ERROR(run("{\"step\":1}\n{\"epoch\":1}\n", folder),
+               "metrics.jsonl: line 2 has no number \"step\"");
+  EXPECT_ERROR(run("{\"step\":null}\n", folder), "line 1 has no number \"step\"");
+  EXPECT_ERROR(run("{\"step\":1}\n[1]\n", folder), "metrics.jsonl: line 2: \"[1]\" is no JSON");
+  EXPECT_ERROR(save_charts({run("{\"step\":1,\"../up\":1}\n", folder)}, RunFolder(folder.path())),
+               "\"../up.svg\" is not a name inside");
+}
+
+TEST(Charts, OfAConfusionMatrix) {
+  const io::HeatMap map = confusion_chart(from({3, 1, 0, 4}, {2, 2}, i64));
+  EXPECT_EQ(map.rows, (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(map.values, (std::vector<std::vector<double>>{{3, 1}, {0, 4}}));
+  EXPECT_EQ(confusion_chart(zeros({1, 1}), {"cat"}).columns[0], "cat");
+  EXPECT_ERROR(confusion_chart(zeros({2, 3})), "shape [2, 3], which is not square");
+  EXPECT_ERROR(confusion_chart(zeros({2, 2}), {"cat"}), "1 names for 2 classes");
+}
+
+}  // namespace
+}  // namespace mixtape::train

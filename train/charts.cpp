@@ -1,0 +1,194 @@
+#include "train/charts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/jsonl.h"
+#include "train/learner.h"
+#include "train/plot.h"
+
+namespace mixtape::train {
+namespace {
+
+constexpr size_t curve_points = 256;  // more would show the noise of single batches
+
+double number_of(const io::JsonValue& value) {
+  if (const auto* const whole = std::get_if<int64_t>(&value)) return double(*whole);
+  if (const auto* const real = std::get_if<double>(&value)) return *real;
+  return NAN;
+}
+
+const io::JsonValue* find(const io::JsonFields& line, std::string_view key) {
+  const auto found = std::ranges::find(line, key, [](const auto& field) { return field.first; });
+  return found == line.end() ? nullptr : &found->second;
+}
+
+// The one of a list that has this name, made where there is none.
+template <class T>
+T& named(std::vector<T>& list, const std::string& name) {
+  const auto found = std::ranges::find(list, name, &T::name);
+  if (found != list.end()) return *found;
+  list.push_back({});
+  list.back().name = name;
+  return list.back();
+}
+
+void take(RunLog& run, const io::JsonFields& line, double step) {
+  for (const auto& [key, value] : line) {
+    if (key == "step" || key == "epoch" || key == "seconds") continue;
+    const bool* const flag = std::get_if<bool>(&value);
+    if (key == "skipped" && flag && *flag) {
+      const auto* const scale = find(line, "scale");
+      run.skipped_x.push_back(step);
+      run.skipped_y.push_back(scale ? number_of(*scale) : NAN);
+    }
+    if (flag || std::holds_alternative<std::string>(value)) continue;
+    io::Series& quantity = named(run.quantities, key);
+    quantity.x.push_back(step);
+    quantity.y.push_back(number_of(value));
+  }
+}
+
+const io::Series* quantity(const RunLog& run, std::string_view name) {
+  const auto found = std::ranges::find(run.quantities, name, &io::Series::name);
+  return found == run.quantities.end() ? nullptr : &*found;
+}
+
+bool is_loss(std::string_view quantity) { return quantity.ends_with("loss"); }
+
+// A loss that is positive is read best as a logarithm; the scale moves by factors.
+bool is_logarithmic(const std::vector<RunLog>& runs, const std::string& name) {
+  if (name == "scale") return true;
+  const auto positive = [](double y) { return !std::isfinite(y) || y > 0; };
+  return is_loss(name) && std::ranges::all_of(runs, [&](const RunLog& run) {
+           const auto* const q = quantity(run, name);
+           return !q || std::ranges::all_of(q->y, positive);
+         });
+}
+
+std::string title_of(const std::string& quantity) {
+  if (quantity == "lr") return "Learning rate";
+  if (quantity == "scale") return "Loss scale";
+  if (quantity == "loss" || quantity == "train_loss") return "Training loss";
+  if (quantity == "valid_loss") return "Validation loss";
+  std::string title = quantity;
+  std::ranges::replace(title, '_', ' ');
+  if (!title.empty() && title[0] >= 'a' && title[0] <= 'z') title[0] = char(title[0] - 'a' + 'A');
+  return title;
+}
+
+// Means of neighbours would smooth away the steps of the scale, of which there are few.
+void add_curve(Plot& plot, const std::string& name, const io::Series& s, bool steps) {
+  for (size_t i = 0; i < s.x.size(); ++i) {
+    const bool inside = i > 0 && i + 1 < s.x.size();
+    if (steps && inside && s.y[i - 1] == s.y[i] && s.y[i] == s.y[i + 1]) continue;
+    plot.add(name, s.x[i], s.y[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<RunLog> read_run(const std::string& folder, const std::string& name) {
+  const std::string path = (std::filesystem::path(folder) / "metrics.jsonl").string();
+  std::vector<RunLog> runs;
+  int64_t number = 0;
+  for (const io::JsonFields& line : io::read_json_lines(path)) {
+    ++number;
+    const auto *const step = find(line, "step"), *const mode = find(line, "mode");
+    check(step && std::isfinite(number_of(*step)), "{}: line {} has no number \"step\"", path,
+          number);
+    const auto* const text = mode ? std::get_if<std::string>(mode) : nullptr;
+    const std::string joint = name.empty() || !text ? "" : "/";
+    take(named(runs, name + joint + (text ? *text : "")), line, number_of(*step));
+  }
+  return runs;
+}
+
+std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs) {
+  std::set<std::string> names;
+  for (const RunLog& run : runs)
+    check(names.insert(run.name).second, "two runs are called \"{}\"", run.name);
+  std::vector<std::string> quantities;
+  for (const RunLog& run : runs)
+    for (const io::Series& q : run.quantities)
+      if (std::ranges::find(quantities, q.name) == quantities.end()) quantities.push_back(q.name);
+
+  const bool alone = runs.size() == 1;
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(quantities, name) != quantities.end();
+  };
+  std::vector<std::pair<std::string, io::Chart>> all;
+  for (const std::string& name : quantities) {
+    if (name == "train_loss" && has("loss")) continue;  // its means
+    const std::string training = has("loss") ? "loss" : "train_loss";
+    const bool both = alone && has(training) && has("valid_loss");
+    if (both && name == "valid_loss") continue;
+    const bool joint = both && name == training;
+    Plot plot(joint ? "Loss" : title_of(name), "step", is_loss(name) ? "loss" : name,
+              is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss")),
+              curve_points);
+    for (const RunLog& run : runs) {
+      if (const auto* const q = quantity(run, name))
+        add_curve(plot, joint ? "training" : alone ? "" : run.name, *q, name == "scale");
+      if (joint) add_curve(plot, "validation", *quantity(run, "valid_loss"), false);
+    }
+    io::Chart chart = plot.chart();
+    if (name == "scale") {
+      io::Series skipped{"skipped steps", {}, {}, true};
+      for (const RunLog& run : runs) {
+        skipped.x.insert(skipped.x.end(), run.skipped_x.begin(), run.skipped_x.end());
+        skipped.y.insert(skipped.y.end(), run.skipped_y.begin(), run.skipped_y.end());
+      }
+      if (!skipped.x.empty()) chart.series.push_back(std::move(skipped));
+    }
+    all.emplace_back((name == "train_loss" ? "loss" : name) + ".svg", std::move(chart));
+  }
+  return all;
+}
+
+std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunFolder& folder) {
+  std::vector<std::string> files;
+  for (const auto& [file, chart] : charts(runs)) {
+    files.push_back(folder.path(file));
+    io::write_file(files.back(), io::to_svg(chart));
+  }
+  return files;
+}
+
+io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names) {
+  check(counts.rank() == 2 && counts.size(0) == counts.size(1),
+        "a confusion matrix of shape {}, which is not square", counts.shape());
+  const int64_t classes = counts.size(0);
+  check(names.empty() || int64_t(names.size()) == classes, "{} names for {} classes", names.size(),
+        classes);
+  io::HeatMap map{"Confusion matrix", "predicted", "label", names, {}, {}};
+  if (names.empty())
+    for (int64_t c = 0; c < classes; ++c) map.rows.push_back(std::to_string(c));
+  map.columns = map.rows;
+  const Tensor here = counts.to(Device::cpu());
+  for (int64_t r = 0; r < classes; ++r) {
+    map.values.emplace_back();
+    for (int64_t c = 0; c < classes; ++c) map.values.back().push_back(here.at(r * classes + c));
+  }
+  return map;
+}
+
+Charts::Charts(std::string folder, std::vector<std::string> classes)
+    : folder_(std::move(folder)), classes_(std::move(classes)) {}
+
+void Charts::on_epoch_end(Learner& l) {
+  const bool last = l.state.epoch == l.state.epochs || l.is_stopping();
+  if (classes_.empty() || !last || !l.data.valid) return;
+  const Tensor counts = l.total([&](const Tensor& output, const Tensor& target) {
+    return confusion_matrix(output, target, int64_t(classes_.size()));
+  });
+  io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
+}
+
+void Charts::on_train_end(Learner&) { save_charts(read_run(folder_.path()), folder_); }
+
+}  // namespace mixtape::train

@@ -1,0 +1,103 @@
+// Learner::lr_find: a short training that is undone (Smith 2017, "Cyclical learning rates").
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "core/check.h"
+#include "io/file.h"
+#include "train/interrupt.h"
+#include "train/learner.h"
+
+namespace mixtape::train {
+namespace {
+
+// The rate at which the loss falls fastest as the rate's logarithm grows.
+double steepest(const LrFind& f) {
+  double slope = 0, lr = f.lr.empty() ? NAN : f.lr.front();
+  for (size_t i = 1; i + 1 < f.lr.size(); ++i)
+    if (f.loss[i + 1] - f.loss[i - 1] < slope) {
+      slope = f.loss[i + 1] - f.loss[i - 1];
+      lr = f.lr[i];
+    }
+  return lr;
+}
+
+}  // namespace
+
+void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
+  double average = 0, best = 0;
+  constexpr double keep = 0.98;  // of the running mean
+  model_.module->train();
+  for (int64_t i = 0; i < o.steps;) {
+    state.batch = 0;
+    for (const Batch& batch : *data.train) {
+      const double lr = o.start * std::pow(o.end / o.start, double(i) / double(o.steps - 1));
+      optimizer->set_lr(lr);
+      train_batch(batch);
+      check(bool(state.loss), "a callback skipped a batch of lr_find");
+      average = keep * average + (1 - keep) * state.loss.item();
+      const double smooth = average / (1 - std::pow(keep, double(++i)));
+      if (i == 1 || smooth < best) best = smooth;
+      if (!std::isfinite(smooth) || smooth > o.stop_factor * best || stopping_) return;
+      found.lr.push_back(lr);
+      found.loss.push_back(smooth);
+      if (i == o.steps) return;
+    }
+  }
+}
+
+LrFind Learner::lr_find(const LrFindOptions& o) {
+  check(data.train.has_value(), "lr_find without training data");
+  check(data.train->batches() > 0, "the training data has {} examples, which make no batch",
+        data.train->examples());
+  check(0 < o.start && o.start < o.end, "rates from {} to {}", o.start, o.end);
+  check(o.steps >= 2, "{} steps", o.steps);
+  const DefaultDevice here(device_);
+  const Interrupt interrupt;
+  io::NamedTensors before;
+  for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
+  const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs);
+  auto of_fit = std::move(schedule);
+
+  LrFind found;
+  rehearsing_ = true;
+  stopping_ = false;
+  state.batches = data.train->batches();
+  const auto undo = [&] {
+    rehearsing_ = stopping_ = false;
+    load_state_dict(before);
+    std::tie(state, loss_sum_, examples_, history.epochs) = rest;
+    schedule = std::move(of_fit);
+  };
+  try {
+    each(&Callback::on_train_begin);
+    find_lr(o, found);
+    each(&Callback::on_train_end);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  undo();
+  found.suggested = steepest(found);
+  if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
+  return found;
+}
+
+io::Chart chart(const LrFind& found) {
+  io::Chart chart{.title = "Learning rate finder",
+                  .x_label = "learning rate",
+                  .y_label = "loss",
+                  .series = {{"smoothed loss", found.lr, found.loss}},
+                  .log_x = true};
+  const auto at = std::ranges::find(found.lr, found.suggested);
+  if (at != found.lr.end())
+    chart.series.push_back({fmt::format("falls fastest at {:.2g}", found.suggested),
+                            {found.suggested},
+                            {found.loss[size_t(at - found.lr.begin())]},
+                            true});
+  return chart;
+}
+
+}  // namespace mixtape::train
