@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 
 #include "io/jsonl.h"
 #include "tests/support/errors.h"
+#include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
+#include "train/tensorboard.h"
 
 namespace mixtape::train {
 namespace {
@@ -189,6 +193,150 @@ TEST(Charts, OfAConfusionMatrix) {
   EXPECT_EQ(confusion_chart(zeros({1, 1}), {"cat"}).columns[0], "cat");
   EXPECT_ERROR(confusion_chart(zeros({2, 3})), "shape [2, 3], which is not square");
   EXPECT_ERROR(confusion_chart(zeros({2, 2}), {"cat"}), "1 names for 2 classes");
+}
+
+// ---- TensorBoard, read by rules of its own
+
+struct Event {
+  uint64_t step = 0;
+  std::string version;
+  bool starts = false;
+  std::vector<std::pair<std::string, float>> values;
+};
+
+// The fields of a protobuf message: number, and for 64-bit, 32-bit and varint ones their bits.
+struct Field {
+  uint64_t number, bits;
+  std::string text;
+};
+std::vector<Field> message(std::string_view s) {
+  const auto varint = [&] {
+    uint64_t x = 0;
+    for (int shift = 0;; shift += 7) {
+      const uint8_t byte = uint8_t(s.at(0));
+      s.remove_prefix(1);
+      x |= uint64_t(byte & 127) << shift;
+      if (byte < 128) return x;
+    }
+  };
+  std::vector<Field> all;
+  while (!s.empty()) {
+    const uint64_t key = varint();
+    Field f{key >> 3, 0, {}};
+    const uint64_t kind = key & 7, size = kind == 1 ? 8 : kind == 5 ? 4 : kind == 2 ? varint() : 0;
+    if (kind == 0) f.bits = varint();
+    f.text = s.substr(0, size);
+    if (kind != 2 && size > 0) std::memcpy(&f.bits, f.text.data(), size);
+    s.remove_prefix(size);
+    all.push_back(f);
+  }
+  return all;
+}
+
+// Bit by bit.
+uint32_t masked(std::string_view bytes) {
+  uint32_t crc = ~0u;
+  for (const char c : bytes) {
+    crc ^= uint8_t(c);
+    for (int i = 0; i < 8; ++i) crc = crc & 1 ? crc >> 1 ^ 0x82f63b78 : crc >> 1;
+  }
+  crc = ~crc;
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+}
+
+template <class T>
+T as(std::string_view bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+std::vector<Event> events(const std::string& folder) {
+  std::string file;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("events.out.tfevents."));
+    file += slurp(entry.path().string());
+  }
+  std::vector<Event> all;
+  for (std::string_view s = file; !s.empty();) {
+    const auto size = as<uint64_t>(s);
+    EXPECT_EQ(as<uint32_t>(s.substr(8)), masked(s.substr(0, 8)));
+    const std::string_view data = s.substr(12, size);
+    EXPECT_EQ(as<uint32_t>(s.substr(12 + size)), masked(data));
+    s.remove_prefix(16 + size);
+    Event e;
+    double time = 0;
+    for (const Field& f : message(data)) {
+      if (f.number == 1) time = std::bit_cast<double>(f.bits);
+      if (f.number == 2) e.step = f.bits;
+      if (f.number == 3) e.version = f.text;
+      if (f.number == 7) e.starts = message(f.text).at(0).bits == 1;
+      if (f.number != 5) continue;
+      for (const Field& value : message(f.text)) {
+        const auto parts = message(value.text);
+        e.values.emplace_back(parts.at(0).text, as<float>(parts.at(1).text));
+      }
+    }
+    EXPECT_GT(time, 1.6e9);
+    all.push_back(e);
+  }
+  return all;
+}
+
+TEST(TensorBoard, HasEveryStepAndEpoch) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TensorBoard>(folder.path())};
+  Learner learner(loaders(48, 16), Net(), o);
+  learner.fit(1);
+  learner.lr_find({.steps = 5});
+  learner.fit(1);
+  const auto all = events(folder.path());
+  ASSERT_EQ(all.size(), 2u + 2 * (3 + 1));
+  EXPECT_EQ(all[0].version, "brain.Event:2");
+  EXPECT_TRUE(all[1].starts);
+  using Values = decltype(Event::values);
+  const StepRow& step = learner.history.steps[3];
+  const EpochRow& epoch = learner.history.epochs[1];
+  EXPECT_EQ(all[6].step, 3u);
+  EXPECT_EQ(all[6].values, (Values{{"loss", float(step.loss)}, {"lr", 0.01f}, {"scale", 1.f}}));
+  EXPECT_EQ(all[9].step, 6u);
+  EXPECT_EQ(all[9].values, (Values{{"train_loss", float(epoch.train_loss)},
+                                   {"valid_loss", float(epoch.valid_loss)},
+                                   {"accuracy", float(epoch.metrics[0])}}));
+  EXPECT_ERROR(EventFile(folder.path()).write(0, {{"\xff", 1}}), "is not UTF-8");
+}
+
+TEST(TensorBoard, StepsBackWithACheckpoint) {
+  const Seed seed(1);
+  const TempFolder folder, other;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TensorBoard>(folder.path())};
+  Learner learner(loaders(48, 16), Net(), o);
+  learner.fit(1);
+  learner.save(other / "a.ckpt");
+  learner.fit(1);
+  learner.load(other / "a.ckpt");
+  learner.fit(1);
+  EXPECT_EQ(folder.count(), 2u) << "the second file says all anew, from step 0 on";
+}
+
+TEST(TensorBoard, IsReadByTensorBoard) {
+  const std::string program =
+      "import sys\n"
+      "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as A\n"
+      "if len(sys.argv[1]) > 0:\n"
+      "    a = A(sys.argv[1]); a.Reload()\n"
+      "    e = a.Scalars(\"loss\")\n"
+      "    assert [x.step for x in e] == [3, 300] and e[1].value == 0.25, e\n";
+  if (!test::python(program)) GTEST_SKIP() << "needs Python with tensorboard";
+  const TempFolder folder;
+  EventFile(folder.path()).write(3, {{"loss", 1}});  // void from step 3 on, by what follows
+  EventFile file(folder.path(), 3);
+  file.write(3, {{"loss", 0.5}, {"lr", 1e-3}});
+  file.write(300, {{"loss", 0.25}});
+  EXPECT_TRUE(test::python(program, folder.path()));
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+#include "train/tensorboard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "core/check.h"
+#include "io/crc.h"
+#include "io/text.h"
+#include "train/learner.h"
+#include "train/run_folder.h"
+
+namespace mixtape::train {
+namespace {
+
+template <class T>
+std::string little_endian(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+// Protobuf: a field is its number with a wire type, and a value.
+std::string varint(uint64_t x) {
+  std::string bytes;
+  for (; x >= 0x80; x >>= 7) bytes += char(x | 0x80);
+  return bytes + char(x);
+}
+std::string key(int field, int wire_type) { return varint(uint64_t(field << 3 | wire_type)); }
+std::string integer(int field, int64_t x) { return key(field, 0) + varint(uint64_t(x)); }
+std::string real(int field, double x) { return key(field, 1) + little_endian(x); }
+std::string real(int field, float x) { return key(field, 5) + little_endian(x); }
+std::string bytes(int field, const std::string& x) { return key(field, 2) + varint(x.size()) + x; }
+
+// TFRecord hides the checksums of what may itself hold checksums.
+std::string masked_crc(const std::string& of) {
+  const uint32_t crc = io::crc32c(std::as_bytes(std::span(of)));
+  return little_endian((crc >> 15 | crc << 17) + 0xa282ead8u);
+}
+
+double now() {
+  const auto t = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(t).count();
+}
+
+std::string new_name() {
+  static std::atomic<unsigned> count{0};
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = 0;
+  return fmt::format("events.out.tfevents.{:010}.{}.{}.{}", int64_t(now()), host[0] ? host : "host",
+                     ::getpid(), count++);
+}
+
+}  // namespace
+
+// Event: 1 wall_time, 2 step, 3 file_version, 5 summary {1 value {1 tag, 2 simple_value}},
+// 7 session_log {1 status, where 1 is START}.
+EventFile::EventFile(const std::string& folder, int64_t first_step)
+    : file_(RunFolder(folder).path(new_name())) {
+  event(bytes(3, "brain.Event:2"));
+  event(integer(2, first_step) + bytes(7, integer(1, 1)));
+}
+
+void EventFile::write(int64_t step, const Scalars& values) {
+  std::string summary;
+  for (const auto& [tag, value] : values) {
+    check(io::is_utf8(tag), "the tag {} is not UTF-8", io::quote(tag));
+    summary += bytes(1, bytes(1, tag) + real(2, float(value)));
+  }
+  event(integer(2, step) + bytes(5, summary));
+}
+
+void EventFile::event(const std::string& fields) {
+  const std::string data = real(1, now()) + fields, length = little_endian(uint64_t(data.size()));
+  file_.append(length + masked_crc(length) + data + masked_crc(data));
+}
+
+// A history that is shorter than what was written is that of a checkpoint.
+void TensorBoard::on_train_begin(Learner& l) {
+  if (reader_.is_ahead_of(l.history)) file_.reset();
+  write(l);
+}
+
+void TensorBoard::write(Learner& l) {
+  if (!file_) {
+    file_.emplace(folder_);
+    reader_ = {};
+  }
+  reader_.read(
+      l.history,
+      [&](const StepRow& r) {
+        file_->write(r.step, {{"loss", r.loss}, {"lr", r.lr}, {"scale", r.scale}});
+      },
+      [&](const EpochRow& r) {
+        EventFile::Scalars all = {{"train_loss", r.train_loss}, {"valid_loss", r.valid_loss}};
+        for (size_t i = 0; i < r.metrics.size(); ++i)
+          all.emplace_back(l.metrics[i].name, r.metrics[i]);
+        file_->write(r.step, all);
+      });
+}
+
+}  // namespace mixtape::train
