@@ -410,6 +410,19 @@ TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
   EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
 }
 
+// Whichever callback saves first: what it saves is what all have learnt from the epoch.
+TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
+  const Seed seed(1);
+  const TempFolder first, second;
+  LearnerOptions o = quiet();
+  for (const TempFolder* folder : {&first, &second})
+    o.callbacks.push_back(
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder->path()}));
+  Learner learner(loaders(), Net(), o);
+  learner.fit(1);
+  EXPECT_TRUE(test::slurp(first / "last.ckpt") == test::slurp(second / "last.ckpt"));
+}
+
 TEST(LrFind, LeavesAllAsItWas) {
   for (const Choose choose : precisions) {
     const Seed seed(1);

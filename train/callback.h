@@ -32,6 +32,9 @@ class Callback {
   virtual void on_valid_begin(Learner&) {}
   virtual void on_valid_end(Learner&) {}
   virtual void on_epoch_end(Learner&) {}  // history.epochs has its row
+  // After each of those two while training, when all callbacks have seen it: a state that may be
+  // saved and gone on from. state.batch is 0 at the end of an epoch.
+  virtual void on_checkpoint(Learner&) {}
   virtual void on_train_end(Learner&) {}  // also after an exception
 
   // How many batches make one step of the optimizer.

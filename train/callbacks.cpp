@@ -62,7 +62,10 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
 }
 
 void EarlyStopping::on_train_begin(Learner& learner) {
-  if (learner.state.epoch > 0 || learner.state.batch > 0) return;  // resumed
+  if (learner.state.epoch > 0 || learner.state.batch > 0) {  // resumed
+    if (waited_ >= options_.patience) learner.stop();
+    return;
+  }
   best_ = Best(options_.monitor, options_.min_delta);
   waited_ = 0;
 }
@@ -89,16 +92,16 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
   check(options.every_steps >= 0, "a checkpoint every {} steps", options.every_steps);
 }
 
-void ModelCheckpoint::on_batch_end(Learner& l) {
-  if (!l.state.training) return;
-  const bool due = options_.every_steps > 0 && l.state.step % options_.every_steps == 0;
-  if (due || l.is_stopping()) l.save(folder_.path("last.ckpt"));
+void ModelCheckpoint::on_epoch_end(Learner& l) {
+  is_best_ = !options_.monitor.empty() && best_.improved(l);
 }
 
-void ModelCheckpoint::on_epoch_end(Learner& l) {
-  const bool best = !options_.monitor.empty() && best_.improved(l);
-  l.save(folder_.path("last.ckpt"));
-  if (best) l.save(folder_.path("best.ckpt"));
+// last.ckpt comes last: who is killed before it does all of the epoch's end again.
+void ModelCheckpoint::on_checkpoint(Learner& l) {
+  const bool epoch = l.state.batch == 0;
+  const bool due = options_.every_steps > 0 && l.state.step % options_.every_steps == 0;
+  if (epoch && is_best_) l.save(folder_.path("best.ckpt"));
+  if (epoch || due || l.is_stopping()) l.save(folder_.path("last.ckpt"));
 }
 
 void CsvLogger::on_epoch_end(Learner& l) {

@@ -60,8 +60,8 @@ class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
   int order() const override { return looks_on + 10; }  // after all that it is to save
-  void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
+  void on_checkpoint(Learner& learner) override;
   optim::StateDict state_dict() const override { return best_.state_dict(); }
   void load_state_dict(const optim::StateDict& dict) override { best_.load_state_dict(dict); }
 
@@ -69,6 +69,7 @@ class ModelCheckpoint : public Callback {
   const ModelCheckpointOptions options_;
   const RunFolder folder_;
   Best best_;
+  bool is_best_ = false;  // the epoch that just ended
 };
 
 // A row per epoch: epoch, train_loss, valid_loss, metrics, seconds. The file of an earlier run is

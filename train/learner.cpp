@@ -217,6 +217,7 @@ void Learner::run_epoch() {
   ++state.epoch;
   state.batch = 0;
   each(&Callback::on_epoch_end);
+  each(&Callback::on_checkpoint);
 }
 
 bool Learner::run(const Batch& batch) {
@@ -251,6 +252,7 @@ void Learner::train_batch(const Batch& batch) {
   ++state.step;
   if (Interrupt::wished()) stop();
   each(&Callback::on_batch_end);
+  each(&Callback::on_checkpoint);
 }
 
 void Learner::step() {
