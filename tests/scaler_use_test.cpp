@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "core/warn.h"
+
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
@@ -250,6 +252,42 @@ TEST(Several, AnOptimizerWithoutGradientsHoldsUpNobody) {
 }
 
 // --- all together ---
+
+// A loss so small that in f16 every gradient of an activation is zero, though not in bf16.
+TEST(Training, OfTinyGradientsNeedsTheScalerInF16Alone) {
+  const Tensor x = waves({32, 8}, 3), target = gt(sum(x, {1}), 0.0).to(i64);
+  struct Outcome {
+    double before, after;
+    bool moved;
+  };
+  const auto train = [&](DType low, bool scaled) {
+    const OnWarning expected([](const std::string&) {});  // of f16 without a scaler
+    const Tensor up = (waves({16, 8}, 1) * 0.5).set_requires_grad(),
+                 down = (waves({2, 16}, 2) * 0.5).set_requires_grad();
+    const auto start = to_vector(up);
+    optim::Adam adam({up, down}, {.lr = 0.02, .eps = 1e-30});
+    GradScaler scaler({.enabled = scaled});
+    const auto loss_of = [&] {
+      const Autocast on({.low = low});
+      return cross_entropy(linear(tanh(linear(x, up)), down), target);
+    };
+    const double before = loss_of().item();
+    for (int i = 0; i < 40; ++i) {
+      adam.zero_grad();
+      scaler.scale(loss_of() * 1e-7).backward();
+      (void)scaler.step(adam);
+      scaler.update();
+    }
+    return Outcome{before, loss_of().item(), to_vector(up) != start};
+  };
+  for (const auto& [low, scaled] : {std::pair{f32, false}, {f16, true}, {bf16, false}}) {
+    const Outcome o = train(low, scaled);
+    EXPECT_LT(o.after, 0.5 * o.before) << name(low);
+  }
+  const Outcome lost = train(f16, false);
+  EXPECT_FALSE(lost.moved);
+  EXPECT_EQ(lost.after, lost.before);
+}
 
 TEST(Training, ReachesTheSameLossInF16) {
   const Tensor x = waves({64, 8}, 1), target = reshape(mean(sin(x), {1}), {64, 1});
