@@ -146,8 +146,8 @@ template <class T, class S>
 void pack(const Plan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
           int64_t depth, char* room) {
   const int64_t unit = p.engine.unit;
-  // Lines that lie side by side are read together.
-  const int64_t steps = x.line == 1 ? 8 * unit : depth;
+  // Lines that lie side by side are read together, a few steps at a time.
+  const int64_t steps = x.line == 1 ? (&x == &p.b ? 8 : 64) * unit : depth;
   for (int64_t d = 0; d < depth; d += steps)
     for (int64_t i = from; i < to; i += x.sliver) {
       const int64_t count = std::min(x.sliver, to - i);
