@@ -64,7 +64,7 @@ Readback::~Readback() {
 }
 bool Readback::has_arrived() const { return slot_->has_arrived(); }
 void Readback::wait() const {
-  if (!slot_->mark) return;
+  if (has_arrived()) return;
   count_synchronization();
   runtime::wait_for(slot_->mark);
 }

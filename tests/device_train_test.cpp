@@ -17,6 +17,7 @@
 #include "optim/cosine.h"
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
+#include "train/learner.h"
 #ifdef MIXTAPE_EMULATED
 #include "tests/simt/runtime.h"
 #endif
@@ -94,6 +95,53 @@ TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
     for (int i = 0; i < 3; ++i) training.step();
     EXPECT_EQ(synchronizations(), waits) << name(low);
     EXPECT_EQ(memory_stats(device).system_calls, calls) << name(low);
+  }
+}
+
+// Notes how often the device was waited for, and asked for memory, when each batch began.
+struct Noting : train::Callback {
+  std::vector<std::pair<int64_t, int64_t>> training, validating;
+  void on_batch_begin(train::Learner& l) override {
+    (l.state.training ? training : validating)
+        .emplace_back(synchronizations(), memory_stats(device).system_calls);
+  }
+};
+
+// Only when an epoch is over does a Learner wait: for the steps, for each of two losses and for the
+// metric.
+TEST(DeviceTraining, ALearnerWaitsOncePerNumberOfAnEpoch) {
+  for (const int precision : {0, 1, 2, 3}) {
+    const Seed seed(1);
+    const auto noting = std::make_shared<Noting>();
+    train::LearnerOptions options{.metrics = {train::accuracy},
+                                  .callbacks = {noting},
+                                  .device = device,
+                                  .out = nullptr,
+                                  .progress = false};
+    const auto points = [](int64_t n) {
+      return train::TensorDataset(randn({n, 16}), randint(0, 10, {n}));
+    };
+    train::Learner learner({train::DataLoader(points(64), {.batch_size = 16, .shuffle = true}),
+                            train::DataLoader(points(32), {.batch_size = 16})},
+                           nn::Sequential(nn::Linear(16, 16), nn::ReLU(), nn::Linear(16, 10)),
+                           options);
+    if (precision == 1) learner.to_fp16();
+    if (precision == 2) learner.to_bf16();
+    if (precision == 3) learner.to_fp16(train::MasterOptions{.clip = 1});
+    learner.fit_one_cycle(2, 1e-3);
+    noting->training.clear();
+    noting->validating.clear();
+    learner.fit_one_cycle(2, 1e-3);
+    const auto same = [](auto first, auto last) { return std::equal(first + 1, last, first); };
+    const auto &t = noting->training, &v = noting->validating;
+    ASSERT_EQ(t.size(), 8u);
+    ASSERT_EQ(v.size(), 4u);
+    EXPECT_TRUE(same(t.begin(), t.begin() + 4)) << precision;
+    EXPECT_TRUE(same(t.begin() + 4, t.end())) << precision;
+    EXPECT_TRUE(same(v.begin(), v.begin() + 2)) << precision;
+    EXPECT_TRUE(same(v.begin() + 2, v.end())) << precision;
+    EXPECT_LE(t[4].first - t[3].first, 4) << precision;
+    EXPECT_EQ(t[4].second, t[0].second) << precision;
   }
 }
 

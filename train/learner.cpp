@@ -168,7 +168,7 @@ void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
 }
 
 void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
-  const TensorDataset all(x, y);
+  const TensorDataset all(x.to(Device::cpu()), y.to(Device::cpu()));
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "a validation split of {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
@@ -182,7 +182,8 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
 }
 
 Scores Learner::evaluate(const Tensor& x, const Tensor& y, int64_t batch_size) {
-  DataLoader loader(TensorDataset(x, y), {.batch_size = batch_size});
+  DataLoader loader(TensorDataset(x.to(Device::cpu()), y.to(Device::cpu())),
+                    {.batch_size = batch_size});
   return validate(loader);
 }
 

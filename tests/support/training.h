@@ -22,6 +22,7 @@ struct Net : nn::Module<Net> {
 // Points in three clusters.
 inline train::TensorDataset clusters(int64_t n, uint64_t seed) {
   const Seed s(seed);
+  const DefaultDevice here(Device::cpu());  // where data sets are
   std::vector<double> labels;
   for (int64_t i = 0; i < n; ++i) labels.push_back(double(i % 3));
   const Tensor label = from(labels, {n}, i64);
