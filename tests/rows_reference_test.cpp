@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/format.h"
 #include "tests/support/data.h"
@@ -110,8 +111,10 @@ TEST(LikePyTorch, ANumberIsNotTruncatedForIntegers) {
 
 TEST(RowsReferenceFile, SaysHowItWasMadeAndHoldsNothingElse) {
   EXPECT_NE(reference().at("made").get<std::string>().find("torch"), std::string::npos);
-  EXPECT_EQ(reference().size(), all_cases().size() + 1)
-      << "entries of rows that are gone." << regenerate;
+  std::set<std::string> known = {"made", "to_device"};  // the latter a row only where a device is
+  for (const OpCase& c : all_cases()) known.insert(c.name());
+  for (const auto& [name, entry] : reference().items())
+    EXPECT_TRUE(known.contains(name)) << name << " is of a row that is gone." << regenerate;
 }
 
 }  // namespace
