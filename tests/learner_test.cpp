@@ -248,6 +248,24 @@ TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
   }
 }
 
+TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
+  const TensorDataset points = clusters(32, 1);
+  const auto weights_after = [&](int64_t batches) {
+    const Seed seed(1);
+    Net net;
+    net.drop = nn::Dropout(0.0);
+    LearnerOptions o = quiet();
+    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0.1}); };
+    o.callbacks = {std::make_shared<GradientAccumulation>(batches)};
+    Learner learner(net, o);
+    const int64_t n = 32 / batches;
+    for (int64_t i = 0; i < batches; ++i)
+      learner.train_batch({narrow(points.x(), 0, i * n, n), narrow(points.y(), 0, i * n, n)});
+    return net.up.weight.detach();
+  };
+  EXPECT_LT(max(abs(weights_after(2) - weights_after(1))).item(), 1e-6);
+}
+
 TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -437,6 +455,38 @@ TEST(LrFind, LeavesAllAsItWas) {
     EXPECT_GT(found.suggested, 1e-7);
     EXPECT_LT(found.suggested, 10);
   }
+}
+
+TEST(LrFind, IsUndoneAfterAnExceptionToo) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.to_fp16();
+  learner.fit_one_cycle(1, 1e-2);
+  const auto before = bytes(learner);
+  const double seconds = learner.history.epochs[0].seconds;
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 10) throw std::runtime_error("enough");
+  };
+  learner.add(spy);
+  EXPECT_THROW(learner.lr_find(), std::runtime_error);
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
+  EXPECT_TRUE(learner.schedule != nullptr);
+}
+
+TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TerminateOnNan>(),
+                 std::make_shared<ModelCheckpoint>(
+                     ModelCheckpointOptions{.folder = folder.path(), .every_steps = 1})};
+  o.loss = [](const Tensor& out, const Tensor& y) { return cross_entropy(out, y) * INFINITY; };
+  Learner learner(loaders(), Net(), o);
+  EXPECT_TRUE(learner.lr_find({.steps = 5}).lr.empty());
+  EXPECT_EQ(folder.count(), 0u);
 }
 
 TEST(Keras, CompilesFitsAndEvaluates) {
