@@ -104,6 +104,16 @@ TEST(DataLoader, DropsALastBatchThatIsSmaller) {
   EXPECT_TRUE(epoch(none).empty());
 }
 
+TEST(DataLoader, EndsAnEpochEarlyAndTheNextHasOthers) {
+  DataLoader loader(numbered(100), {.batch_size = 4, .shuffle = true, .max_batches = 3});
+  EXPECT_EQ(loader.batches(), 3);
+  const auto first = epoch(loader), second = epoch(loader);
+  EXPECT_EQ(first.size(), 12u);
+  EXPECT_EQ(second.size(), 12u);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(DataLoader(numbered(5), {.batch_size = 4, .max_batches = 3}).batches(), 2);
+}
+
 TEST(DataLoader, AcceptsBatchesOfAnySize) {
   DataLoader loader(numbered(5), {.batch_size = std::numeric_limits<int64_t>::max()});
   EXPECT_EQ(loader.batches(), 1);
@@ -321,6 +331,7 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
   const TensorDataset good = numbered(4);
   EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
   EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "at most -1 batches in an epoch");
   EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
   EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");
   EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "0 batches ahead, not 1 to 1024");

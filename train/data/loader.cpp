@@ -43,7 +43,8 @@ struct DataLoader::Plan {
 
   int64_t batches() const {
     const int64_t n = data->size(), b = options.batch_size;
-    return n / b + (!options.drop_last && n % b > 0);
+    const int64_t all = n / b + (!options.drop_last && n % b > 0);
+    return options.max_batches > 0 ? std::min(all, options.max_batches) : all;
   }
   Order order(uint64_t epoch) const {
     if (options.shuffle) return shuffled(data->size(), options.seed, epoch);
@@ -171,6 +172,7 @@ class DataLoader::Run {
 DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
     : plan_(std::make_shared<Plan>(Plan{std::move(data), options})) {
   check(options.batch_size > 0, "batches of {}", options.batch_size);
+  check(options.max_batches >= 0, "at most {} batches in an epoch", options.max_batches);
   check(0 <= options.workers && options.workers <= 256, "{} workers, not 0 to 256",
         options.workers);
   check(0 < options.prefetch && options.prefetch <= 1024, "{} batches ahead, not 1 to 1024",

@@ -17,9 +17,11 @@ struct DataLoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;
   bool drop_last = false;  // leave out a last batch that is smaller
-  int workers = 0;         // threads that make batches; with 0, the loop makes each when it asks
-  int prefetch = 2;        // batches per worker that may be ahead of the loop
-  uint64_t seed = 0;       // of the order and of random transforms
+  // An epoch ends after so many, if there are more: shuffled, the next has others. 0: all.
+  int64_t max_batches = 0;
+  int workers = 0;    // threads that make batches; with 0, the loop makes each when it asks
+  int prefetch = 2;   // batches per worker that may be ahead of the loop
+  uint64_t seed = 0;  // of the order and of random transforms
   Device device = Device::cpu();  // where batches arrive, without a wait
   Transform transform = {};       // of x, before it goes to the device
 };
