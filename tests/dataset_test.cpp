@@ -140,6 +140,16 @@ TEST(Transforms, NormaliseByMeanAndDeviation) {
   EXPECT_LT(max(abs(sub(y, again))).item(), 1e-5);
 }
 
+TEST(Transforms, NormaliseByAPartOfADataSet) {
+  const Tensor x = arange(0, 240).to(u8).reshape({60, 1, 2, 2});
+  const TensorDataset data(x, zeros({60}));
+  EXPECT_EQ(pixel_stats(data).mean, pixel_stats(x).mean);
+  const Tensor third = cat({slice(x, 0, 0, 1), slice(x, 0, 20, 21), slice(x, 0, 40, 41)});
+  EXPECT_EQ(pixel_stats(data, 3).mean, pixel_stats(third).mean);
+  EXPECT_EQ(pixel_stats(data, 3).std, pixel_stats(third).std);
+  EXPECT_ERROR(pixel_stats(TensorDataset()), "0 images, of which 1000 are looked at");
+}
+
 TEST(Transforms, NormaliseEachChannel) {
   const Tensor x =
       stack({full({2, 2, 2}, 51, u8), full({2, 2, 2}, 102, u8), full({2, 2, 2}, 255, u8)}, 1);

@@ -164,4 +164,12 @@ PixelStats pixel_stats(const Tensor& x) {
   return stats;
 }
 
+PixelStats pixel_stats(const AnyDataset& data, int64_t images) {
+  const int64_t n = data->size(), count = std::min(n, images);
+  check(count > 0, "{}: {} images, of which {} are looked at", data->name(), n, images);
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < count; ++i) indices.push_back(i * n / count);
+  return pixel_stats(data->gather(indices).x);
+}
+
 }  // namespace mixtape::train

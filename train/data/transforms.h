@@ -10,6 +10,7 @@
 
 #include "core/random.h"
 #include "core/tensor.h"
+#include "train/data/dataset.h"
 
 namespace mixtape::train {
 
@@ -49,5 +50,7 @@ struct PixelStats {
   std::vector<double> mean, std;
 };
 PixelStats pixel_stats(const Tensor& x);  // u8; throws Error if there is no pixel
+// The same of a data set, by so many of its images, spread evenly: for those that stay on the disk.
+PixelStats pixel_stats(const AnyDataset& data, int64_t images = 1000);
 
 }  // namespace mixtape::train
