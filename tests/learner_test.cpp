@@ -63,6 +63,21 @@ TEST(Learner, RefersToAModelThatHasAName) {
   EXPECT_FALSE(all(eq(net.up.weight, before)).item());
 }
 
+TEST(Learner, TakesAModelChosenAtRunTime) {
+  const Seed seed(1);
+  nn::Any any = Net();
+  const Net copy = any.get<Net>().clone();
+  Net same = copy.clone();
+  Learner one(loaders(), std::move(any), quiet()), two(loaders(), same, quiet());
+  for (Learner* learner : {&one, &two}) {
+    const Seed again(2);
+    learner->to(bf16).fit(1, 1e-2);
+  }
+  EXPECT_EQ(one.history.epochs[0].valid_loss, two.history.epochs[0].valid_loss);
+  EXPECT_EQ(one.model().state_dict()[0].first, "up.weight");
+  EXPECT_ERROR(Learner(loaders(), nn::Any()), "a learner of an Any that holds no module");
+}
+
 TEST(Learner, PrintsARowPerEpoch) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -509,6 +524,7 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(learner.fit(1), "fit without training data");
   EXPECT_ERROR(learner.validate(), "validate without validation data");
   EXPECT_ERROR(learner.score("valid_loss"), "before the end of an epoch");
+  EXPECT_ERROR(learner.to(f64), "trained in f64, not f16, bf16 or f32");
   EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}), "");
   Learner full(loaders(), Net(), quiet());
   full.fit(1);

@@ -54,6 +54,9 @@ Tensor default_loss(const Tensor& output, const Tensor& target) {
   return is_float(target.dtype()) ? mse_loss(output, target) : cross_entropy(output, target);
 }
 
+Learner::Learner(Loaders loaders, nn::Any model, const LearnerOptions& options)
+    : Learner(std::move(loaders), Model(std::move(model)), options) {}
+
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
     : data(std::move(loaders)),
       model_(std::move(model)),
@@ -112,8 +115,9 @@ Learner& Learner::to_fp16(const MasterOptions& options) {
   use(std::make_shared<MixedPrecision>(options));
   return *this;
 }
-Learner& Learner::to_bf16() { return to_fp16(AmpOptions{.amp_mode = bf16}); }
-Learner& Learner::to_fp32() { return to_fp16(AmpOptions{.enabled = false}); }
+Learner& Learner::to_bf16() { return to(bf16); }
+Learner& Learner::to_fp32() { return to(f32); }
+Learner& Learner::to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }
 
 bool Learner::each(Moment moment) {
   skipping_ = false;

@@ -111,6 +111,8 @@ class Learner {
   requires nn::TensorModule<std::remove_cvref_t<M>> Learner(Loaders data, M&& model,
                                                             const LearnerOptions& options = {})
       : Learner(std::move(data), Model(std::forward<M>(model)), options) {}
+  // A model chosen at run time, which is kept.
+  Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
   // Without data: for fit(x, y).
   template <class M>
   requires nn::TensorModule<std::remove_cvref_t<M>>
@@ -129,6 +131,7 @@ class Learner {
   Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
   Learner& to_bf16();
   Learner& to_fp32();
+  Learner& to(DType dtype);  // the first, third or fourth: f16, bf16 or f32
 
   // Trains for so many epochs and prints a row for each. Throws Error without training data.
   void fit(int64_t epochs, const FitOptions& options = {});
@@ -214,6 +217,13 @@ class Learner {
       }
       module = held;
       call = [held](const Tensor& x) -> Tensor { return (*held)(x); };
+    }
+    explicit Model(nn::Any model) {
+      check(bool(model), "a learner of an Any that holds no module");
+      auto kept = std::make_shared<nn::Any>(std::move(model));
+      module = kept->module();
+      call = [any = kept.get()](const Tensor& x) { return (*any)(x); };
+      owned = std::move(kept);
     }
   };
   Learner(Loaders data, Model model, const LearnerOptions& options);

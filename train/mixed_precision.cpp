@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/format.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -12,7 +13,9 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
               .growth_factor = o.growth_factor,
               .backoff_factor = o.backoff_factor,
               .growth_interval = o.growth_interval,
-              .enabled = low_ == f16} {}
+              .enabled = low_ == f16} {
+  check(is_narrow(low_) || low_ == f32, "trained in {}, not f16, bf16 or f32", low_);
+}
 
 MixedPrecision::MixedPrecision(const MasterOptions& o)
     : low_(f16),
