@@ -1,0 +1,141 @@
+#include "bench/machine.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mixtape::bench {
+namespace {
+
+using kernels::cpu::parallel_for;
+using kernels::cpu::ThreadLimit;
+
+// The best of several tries: what the machine can do, not what it did while others were at work.
+template <class F>
+double best_rate(double work, const F& run) {
+  double best = 1e30;
+  for (int i = 0; i < 25; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return work / best;
+}
+
+constexpr int sums = 16;  // independent, so that none waits for the latency of another; and all
+                          // different, or the compiler would see that they are one
+constexpr int64_t times = 20'000;
+volatile float sink;
+
+// Each returns the operations that it did.
+double portable_fma() {
+  float a[sums * 4], x = 0.999f, y = 0.001f;
+  asm volatile("" : "+m"(x), "+m"(y));
+  for (int i = 0; i < sums * 4; ++i) a[i] = float(i);
+  for (int64_t t = 0; t < times; ++t)
+    for (float& v : a) v = v * x + y;
+  for (const float v : a) sink = v;
+  return 2.0 * sums * 4 * times;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) double avx2_fma() {
+  __m256 a[12], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
+  for (int i = 0; i < 12; ++i) a[i] = _mm256_set1_ps(float(i));
+  for (int64_t t = 0; t < times; ++t)
+    for (__m256& v : a) v = _mm256_fmadd_ps(v, x, y);
+  for (const __m256& v : a) sink = _mm256_cvtss_f32(v);
+  return 2.0 * 12 * 8 * times;
+}
+__attribute__((target("avx512f"))) double avx512_fma() {
+  __m512 a[sums], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
+  for (int i = 0; i < sums; ++i) a[i] = _mm512_set1_ps(float(i));
+  for (int64_t t = 0; t < times; ++t)
+    for (__m512& v : a) v = _mm512_fmadd_ps(v, x, y);
+  for (const __m512& v : a) sink = _mm512_cvtss_f32(v);
+  return 2.0 * sums * 16 * times;
+}
+__attribute__((target("avx512f,avx512bf16"))) double avx512_bf16() {
+  __m512 a[sums];
+  for (int i = 0; i < sums; ++i) a[i] = _mm512_set1_ps(float(i));
+  const __m512 one = _mm512_set1_ps(0.001f);
+  const __m512bh x = _mm512_cvtne2ps_pbh(one, one), y = x;
+  for (int64_t t = 0; t < times; ++t)
+    for (__m512& v : a) v = _mm512_dpbf16_ps(v, x, y);
+  for (const __m512& v : a) sink = _mm512_cvtss_f32(v);
+  return 4.0 * sums * 16 * times;
+}
+#endif
+
+double rate(double (*loop)(), int threads) {
+  const ThreadLimit limit(threads);
+  const double work = loop();  // and the clock rises
+  return best_rate(work * threads, [&] { parallel_for(threads, [&](int64_t) { loop(); }); });
+}
+
+// Measured once for each number of threads (and of bytes).
+template <class Key, class F>
+auto once(const Key& key, const F& measure) {
+  static std::map<Key, decltype(measure())> known;
+  const auto it = known.find(key);
+  return it != known.end() ? it->second : known.emplace(key, measure()).first->second;
+}
+
+}  // namespace
+
+double fma_rate(int threads) {
+  return once(threads, [&] {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return rate(avx512_fma, threads);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+      return rate(avx2_fma, threads);
+#endif
+    return rate(portable_fma, threads);
+  });
+}
+
+std::optional<double> bf16_rate(int threads) {
+  return once(threads, [&]() -> std::optional<double> {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bf16")) return rate(avx512_bf16, threads);
+#endif
+    return {};
+  });
+}
+
+double copy_rate(double bytes, int threads) {
+  // Powers of two, from what every first-level cache holds to what hardly any cache does.
+  const uint64_t size = std::clamp<uint64_t>(std::bit_floor(uint64_t(bytes)), 1 << 14, 1 << 28) / 2;
+  return once(std::pair(size, threads), [&] {
+    const uint64_t part = size / uint64_t(threads);
+    const std::unique_ptr<char[]> from(new char[size]()), to(new char[size]());
+    const auto repeats = std::max<uint64_t>(1, (1 << 20) / size);
+    const ThreadLimit limit(threads);
+    return best_rate(2.0 * double(size * repeats), [&] {
+      parallel_for(threads, [&](int64_t i) {
+        for (uint64_t r = 0; r < repeats; ++r) {
+          std::memcpy(to.get() + uint64_t(i) * part, from.get() + uint64_t(i) * part, part);
+          asm volatile("" : : "r"(to.get()) : "memory");
+        }
+      });
+    });
+  });
+}
+
+double peak(DType dtype, int threads) {
+  if (dtype == bf16)
+    if (const auto rate = bf16_rate(threads)) return *rate;
+  return fma_rate(threads);
+}
+
+}  // namespace mixtape::bench

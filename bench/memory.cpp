@@ -1,0 +1,52 @@
+// The most resident memory of a process that trains, from start to end: each network and precision
+// in a child of its own, and no peer's libraries are loaded.
+
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/steps.h"
+
+namespace mixtape::bench {
+namespace {
+
+template <class Size>
+void add(const std::string& name, const Size& size) {
+  for (const DType low : {f32, f16, bf16})
+    benchmark::RegisterBenchmark(
+        ("memory/" + name + "/" + std::string(mixtape::name(low))).c_str(),
+        [=](benchmark::State& state) {
+          for (auto _ : state) {
+            const pid_t child = fork();  // before any thread was started
+            if (child == 0) {
+              const Call step = training(size, low);
+              for (int i = 0; i < 10; ++i) step();
+              _exit(0);
+            }
+            int status = 1;
+            rusage usage;
+            if (child < 0 || wait4(child, &status, 0, &usage) != child || status != 0)
+              return state.SkipWithError("the training failed");
+            state.counters["peak_mb"] = double(usage.ru_maxrss) / 1024;
+          }
+        })
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime()
+        ->Iterations(1);
+}
+
+}  // namespace
+}  // namespace mixtape::bench
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  using namespace mixtape::bench;
+  add("mlp", mlp);
+  add("cnn", wide_cnn);
+  add("lstm", lstm);
+  add("gpt", gpt);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

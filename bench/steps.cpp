@@ -1,0 +1,102 @@
+#include "bench/steps.h"
+
+#include <memory>
+
+#include "nn/models/models.h"
+
+namespace mixtape::bench {
+namespace {
+
+template <class Net, class Opt, class Loss>
+Call step(DType low, std::shared_ptr<Net> net, std::shared_ptr<Opt> opt, Loss loss,
+          double clip = 0) {
+  const auto scaler = std::make_shared<amp::GradScaler>(low);  // does nothing unless low is f16
+  return [=, params = net->parameters()] {
+    opt->zero_grad();
+    Tensor l;
+    {
+      const amp::Autocast on({.low = low});
+      l = loss(*net);
+    }
+    scaler->scale(l).backward();
+    if (clip > 0) {
+      scaler->unscale(*opt);
+      optim::clip_grad_norm(params, clip);
+    }
+    scaler->step(*opt);
+    scaler->update();
+  };
+}
+
+struct Text {
+  Tensor x, y;
+  Text(int64_t batch, int64_t context, int64_t vocabulary)
+      : x(randint(0, vocabulary, {batch, context})), y(randint(0, vocabulary, {batch, context})) {}
+};
+
+}  // namespace
+
+Call training(const MlpSize& s, DType low) {
+  const Seed seed(1);
+  const Tensor x = randn({s.batch, s.in}), y = randint(0, s.classes, {s.batch});
+  const auto net = std::make_shared<Mlp>(s);
+  return step(low, net,
+              std::make_shared<optim::SGD>(net->parameters(),
+                                           optim::SGDOptions{.lr = 0.01, .momentum = 0.9}),
+              [=](const Mlp& n) { return cross_entropy(n(x), y); });
+}
+
+Call training(const CnnSize& s, DType low) {
+  const Seed seed(1);
+  const Tensor x = randn({s.batch, 1, 28, 28}), y = randint(0, 10, {s.batch});
+  const auto net = std::make_shared<Cnn>(s);
+  return step(low, net,
+              std::make_shared<optim::Adam>(net->parameters(), optim::AdamOptions{.lr = 1e-3}),
+              [=](const Cnn& n) { return cross_entropy(n(x), y); });
+}
+
+Call training(const LstmSize& s, DType low) {
+  const Seed seed(1);
+  const Text text(s.batch, s.context, s.vocabulary);
+  const auto net = std::make_shared<models::LstmLanguageModel>(
+      s.vocabulary,
+      models::LstmLanguageModelOptions{
+          .embedding = s.embedding, .hidden = s.hidden, .num_layers = 1, .dropout = 0});
+  return step(low, net,
+              std::make_shared<optim::Adam>(net->parameters(), optim::AdamOptions{.lr = 1e-3}),
+              [=](const models::LstmLanguageModel& n) {
+                return models::next_token_loss(n(text.x).logits, text.y);
+              });
+}
+
+Call training(const GptSize& s, DType low) {
+  const Seed seed(1);
+  const Text text(s.batch, s.context, s.vocabulary);
+  const auto net = std::make_shared<models::Gpt>(models::GptConfig{.vocabulary = s.vocabulary,
+                                                                   .context = s.context,
+                                                                   .layers = s.layers,
+                                                                   .heads = s.heads,
+                                                                   .width = s.width,
+                                                                   .dropout = 0});
+  return step(
+      low, net, std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions{.lr = 1e-3}),
+      [=](const models::Gpt& n) { return models::next_token_loss(n(text.x), text.y); }, 1.0);
+}
+
+Call training_resnet20(int64_t batch, DType low) {
+  const Seed seed(1);
+  const Tensor x = randn({batch, 3, 32, 32}), y = randint(0, 10, {batch});
+  const auto net = std::make_shared<models::CifarResNet>();
+  return step(low, net,
+              std::make_shared<optim::SGD>(net->parameters(),
+                                           optim::SGDOptions{.lr = 0.1, .momentum = 0.9}),
+              [=](const models::CifarResNet& n) { return cross_entropy(n(x), y); });
+}
+
+double resnet20_operations(int64_t batch) {
+  // The first convolution, whose images need no gradient; six of each width; those that halve.
+  const double first = 32 * 32 * 3 * 16 * 9.0, same = 32 * 32 * 16 * 16 * 9.0;
+  return 2.0 * double(batch) * (2 * first + 3 * (6 + 0.5 + 5 + 0.5 + 5) * same);
+}
+
+}  // namespace mixtape::bench
