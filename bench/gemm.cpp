@@ -185,7 +185,7 @@ int run(int rounds, const std::string& filter) {
       runners.push_back({name,
                          [&] {
                            kernels::Launch l(Device::cpu());
-                           kernels::gemm(l, o.a, o.b, View{}, o.out);
+                           kernels::gemm(l, o.a, o.b, kernels::Epilogue{}, o.out);
                          },
                          {}});
     };
@@ -209,7 +209,7 @@ int run(int rounds, const std::string& filter) {
                        [&] {
                          const IsaLimit portable(Isa::Portable);
                          kernels::Launch l(Device::cpu());
-                         kernels::gemm(l, data[0].a, data[0].b, View{}, wide);
+                         kernels::gemm(l, data[0].a, data[0].b, kernels::Epilogue{}, wide);
                        },
                        {}});
     const int64_t lda = c.a_t ? c.m : c.k, ldb = c.b_t ? c.k : c.n;

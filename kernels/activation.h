@@ -2,6 +2,7 @@
 // Activations: y = f(x, numbers...), and the derivative from whichever of x and y the backward pass
 // should keep. elementwise.h says how these are written.
 
+#include "kernels/epilogue.h"
 #include "kernels/scalar.h"
 
 namespace mixtape::kernels {
@@ -220,5 +221,20 @@ struct LogSigmoid {  // -softplus(-x)
 
 using Activations = OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid,
                            Hardsigmoid, Hardswish, Mish, Tanh, Softsign, Softplus, LogSigmoid>;
+
+// f.operator()<F>() for the activation of an epilogue, if it has one.
+template <class F>
+MIXTAPE_HD void visit_activation(Activation a, F f) {
+  switch (a) {
+    case Activation::None:
+      return;
+    case Activation::Relu:
+      return f.template operator()<Relu>();
+    case Activation::Gelu:
+      return f.template operator()<Gelu>();
+    case Activation::GeluTanh:
+      return f.template operator()<GeluTanh>();
+  }
+}
 
 }  // namespace mixtape::kernels

@@ -1,7 +1,7 @@
 #pragma once
 // The leading dimensions of a matrix product, which are a batch.
 
-#include "core/layout.h"
+#include "core/view.h"
 
 namespace mixtape::kernels {
 
@@ -32,6 +32,12 @@ inline Layout leading(Layout l) {
   l.shape.rank -= 2;
   l.strides.rank -= 2;
   return l;
+}
+
+// A vector [n] as a matrix [n, 1].
+inline View column(View v) {
+  v.layout = Layout({v.shape()[0], 1}, {v.strides()[0], 0});
+  return v;
 }
 
 }  // namespace mixtape::kernels

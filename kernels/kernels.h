@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/epilogue.h"
 #include "kernels/launch.h"
 #include "kernels/rules.h"
 #include "kernels/sampling.h"
@@ -143,9 +144,7 @@ MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
 
 // --- matrix products: f32 accumulation, any strides, leading dims are a batch (equal in a and b)
 // ---
-// c = a @ b + bias; bias optional, [n] or, beside a c of two dimensions, of its shape; added before
-// rounding
-MIXTAPE_KERNEL(gemm, In a, In b, In bias, Out c);
+MIXTAPE_KERNEL(gemm, In a, In b, const Epilogue& epilogue, Out c);  // c = a @ b, and more
 MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
                Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,

@@ -51,17 +51,16 @@ void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = f
   const bool with_bias = c.bias != boolean;
   const Tensor bias = with_bias ? random({c.n}, c.bias, 3) : Tensor();
   const Tensor got = output({c.batch, c.m, c.n}, c.out), want = output(got.shape(), f64);
-  const View added = with_bias ? View(bias) : View();
   const Tf32 mode(tf32);
   on_device([&](Launch& l) {
     if (plan)
-      cuda::gemm(l, a, b, added, got, *plan);
+      cuda::gemm(l, a, b, {.bias = bias}, got, *plan);
     else
-      cuda::gemm(l, a, b, added, got);
+      cuda::gemm(l, a, b, {.bias = bias}, got);
   });
   launch([&](Launch& l) {
     const Tensor wide = with_bias ? in_f64(bias) : Tensor();
-    cpu::gemm(l, in_f64(a), in_f64(b), with_bias ? View(wide) : View(), want);
+    cpu::gemm(l, in_f64(a), in_f64(b), {.bias = wide}, want);
   });
   const Values x = to_vector(got), y = to_vector(want);
   double off = 0, all = 0;
@@ -114,9 +113,102 @@ TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
   const Tensor a = random({9, 5}, f32, 1), b = random({5, 7}, f32, 2),
                bias = random({7, 9}, f32, 3).with_layout(Layout({9, 7}, {1, 9}));
   const Tensor got = output({9, 7}, f32), want = output({9, 7}, f32);
-  on_device([&](Launch& l) { cuda::gemm(l, a, b, bias, got); });
-  launch([&](Launch& l) { cpu::gemm(l, a, b, bias, want); });
+  on_device([&](Launch& l) { cuda::gemm(l, a, b, {.bias = bias}, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, {.bias = bias}, want); });
   expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
+}
+// What a product and its epilogue write.
+struct Ended {
+  Tensor c, before, row_sums;
+};
+void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf32 = false) {
+  const Tensor a = matrix(1, c.m, c.k, c.a_by_rows, c, 1),
+               b = matrix(1, c.k, c.n, c.b_by_rows, c, 2), bias = random({c.n}, wide(c.in), 3);
+  const auto two = [](const Tensor& x) {
+    return x.with_layout(Layout({x.size(1), x.size(2)}, {x.strides()[1], x.strides()[2]}));
+  };
+  const auto outputs = [&](DType out, DType sums) {
+    return Ended{output({c.m, c.n}, out), output({c.m, c.n}, out), output({c.m}, sums)};
+  };
+  const auto epilogue = [&](const Tensor& added, const Ended& e) {
+    return Epilogue{.bias = added, .activation = f, .before = e.before, .row_sums = e.row_sums};
+  };
+  const Ended got = outputs(c.out, wide(c.in)), want = outputs(f64, f64);
+  const Tf32 mode(tf32);
+  on_device([&](Launch& l) {
+    if (plan)
+      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c, *plan);
+    else
+      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c);
+  });
+  launch([&](Launch& l) {
+    const Tensor added = in_f64(bias);
+    cpu::gemm(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, want), want.c);
+  });
+  const double tol = 4 * allowed(c.out, tf32);
+  expect_close(got.c, to_vector(want.c), tol, c.text());
+  expect_close(got.before, to_vector(want.before), tol, "before " + c.text());
+  expect_close(got.row_sums, to_vector(want.row_sums), allowed(wide(c.in), false),
+               "row sums " + c.text());
+}
+
+TEST(CudaGemm, EndsInAnyEpilogue) {
+  for (const Activation f :
+       {Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh})
+    for (const auto& [in, out] : dtypes)
+      for (const bool ra : {true, false}) {
+        expect_epilogue({40, 34, 70, in, out, ra, !ra}, f, nullptr);
+        const GemmPlan parts{in == f64 || in == f32 ? 4 : 2, 3};
+        expect_epilogue({67, 30, 300, in, out, ra, ra, 3}, f, &parts);
+      }
+}
+TEST(CudaGemm, EveryTileEndsInAnEpilogue) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile)
+    for (const bool ra : {true, false})
+      for (const bool tf32 : {true, false}) {
+        const bool tensor = cuda::tiles[tile].tensor;
+        if (tf32 && !tensor) continue;
+        const GemmPlan whole{tile, 1}, parts{tile, 2};
+        const Case c{140, 270, 100, tensor && !tf32 ? bf16 : f32, f32, ra, true};
+        expect_epilogue(c, Activation::Gelu, &whole, tf32);
+        expect_epilogue(c, Activation::Gelu, &parts, tf32);
+      }
+}
+TEST(CudaGemm, AddsToItsResult) {
+  for (const auto& [in, out] : dtypes)
+    for (const int split : {1, 3})
+      for (const bool by_rows : {true, false})
+        for (const int64_t n : {20, 37}) {
+          const GemmPlan plan{in == f64 || in == f32 ? 4 : 2, split};
+          const Tensor a = random({70, 90}, in, 1), b = random({90, n}, in, 2);
+          Tensor got = random(by_rows ? Shape{70, n} : Shape{n, 70}, out, 3);
+          if (!by_rows) got = got.with_layout(transpose(got.layout(), 0, 1));
+          const Tensor want = in_f64(got);
+          on_device([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
+          launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.bias = want}, want); });
+          expect_close(got, to_vector(want), 4 * allowed(out, false), "c += a b");
+        }
+}
+TEST(CudaGemm, EndsBatches) {
+  const Tensor a = random({3, 5, 9}, bf16, 1), b = random({3, 9, 6}, bf16, 2);
+  const Shape shape{3, 5, 6};
+  const Tensor got = output(shape, bf16), got_before = output(shape, bf16),
+               want = output(shape, bf16), want_before = output(shape, bf16);
+  on_device([&](Launch& l) {
+    cuda::gemm(l, a, b, {.activation = Activation::Relu, .before = got_before}, got);
+  });
+  launch([&](Launch& l) {
+    cpu::gemm(l, a, b, {.activation = Activation::Relu, .before = want_before}, want);
+  });
+  expect_close(got, to_vector(want), 1e-2, "relu");
+  expect_close(got_before, to_vector(want_before), 1e-2, "before");
+}
+TEST(CudaGemm, SumsRowsBesideNoColumns) {
+  const Tensor a = random({5, 7}, bf16, 1), got = output({5}, f32), want = output({5}, f32);
+  const Tensor b({7, 0}, bf16), c({5, 0}, f32);
+  on_device([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, {.row_sums = want}, c); });
+  expect_close(got, to_vector(want), 1e-6, "row sums");
 }
 TEST(CudaGemm, TakesAnyStrides) {
   // Every other element, repeated rows, reversed rows, and a result by columns.
@@ -128,8 +220,8 @@ TEST(CudaGemm, TakesAnyStrides) {
       const Tensor got = output({20, 20}, f32).with_layout(Layout({20, 20}, {1, 20})),
                    want = output({20, 20}, f32);
       const Tensor a = x.with_layout(la), b = x.with_layout(lb);
-      on_device([&](Launch& l) { cuda::gemm(l, a, b, View{}, got); });
-      launch([&](Launch& l) { cpu::gemm(l, a, b, View{}, want); });
+      on_device([&](Launch& l) { cuda::gemm(l, a, b, {}, got); });
+      launch([&](Launch& l) { cpu::gemm(l, a, b, {}, want); });
       expect_close(got, to_vector(want), 1e-5, "strided");
     }
 }
@@ -137,8 +229,8 @@ TEST(CudaGemm, MergesABatchOverOneMatrix) {
   const Tensor a = random({3, 4, 5}, f32, 1), b = random({5, 6}, f32, 2);
   const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
   const Tensor got = output({3, 4, 6}, f32), want = output({3, 4, 6}, f32);
-  on_device([&](Launch& l) { cuda::gemm(l, a, shared, View{}, got); });
-  launch([&](Launch& l) { cpu::gemm(l, a, shared, View{}, want); });
+  on_device([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
   expect_close(got, to_vector(want), 1e-6, "one tall product");
 }
 TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
@@ -146,7 +238,7 @@ TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
   const auto product = [&](bool allow) {
     const Tf32 mode(allow);
     const Tensor c = output({1, 1}, f32);
-    on_device([&](Launch& l) { cuda::gemm(l, a, one, View{}, c); });
+    on_device([&](Launch& l) { cuda::gemm(l, a, one, {}, c); });
     return to_vector(c)[0];
   };
   EXPECT_EQ(product(false), 1.0 + 1.0 / 4096);

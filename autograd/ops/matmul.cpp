@@ -33,7 +33,7 @@ struct Matmul {  // leading dimensions are equal
     Shape shape = a.shape();
     shape[-1] = b.size(-1);
     Tensor c = ctx.output(shape);
-    ctx.run(kernels::gemm, a, b, View{}, c);
+    ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, c);
     ctx.save(a, b);
     return c;
   }
@@ -55,7 +55,7 @@ struct Linear {  // x [rows, in]
     check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
           bias ? bias.shape() : Shape{}, weight.size(0));
     Tensor y = ctx.output({x.size(0), weight.size(0)});
-    ctx.run(kernels::gemm, x, weight.t(), bias, y);
+    ctx.run(kernels::gemm, x, weight.t(), kernels::Epilogue{.bias = bias}, y);
     ctx.save(x, weight);
     return y;
   }
@@ -73,7 +73,7 @@ struct Addmm {  // c [n] or [m, n]
 
   static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b) {
     Tensor y = ctx.output({a.size(0), b.size(1)});
-    ctx.run(kernels::gemm, a, b, c, y);
+    ctx.run(kernels::gemm, a, b, kernels::Epilogue{.bias = c}, y);
     ctx.save(a, b);
     return y;
   }
@@ -93,7 +93,7 @@ struct Dot {
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     Tensor c = ctx.output({1, 1});
-    ctx.run(kernels::gemm, unsqueeze(a, 0), unsqueeze(b, 1), View{}, c);
+    ctx.run(kernels::gemm, unsqueeze(a, 0), unsqueeze(b, 1), kernels::Epilogue{}, c);
     ctx.save(a, b);
     return reshape(c, {});
   }

@@ -58,7 +58,7 @@ struct Recurrent {
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = reverse ? steps - 1 - i : i;
       const View now = at(y, k);
-      ctx.run(kernels::gemm, before, w, bias, from_h);
+      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias}, from_h);
       ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
@@ -95,7 +95,7 @@ struct Recurrent {
       const View before = i > 0 && states ? at(states, reverse ? k + 1 : k - 1) : View(first);
       ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, before, at(y, k), at(dyc, k),
               dnext, carry, at(dx, k), splits ? at(dh, k) : View{});
-      ctx.run(kernels::gemm, at(dh, k), w, View{}, dnext);
+      ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{}, dnext);
     }
     const Tensor rows = reshape(dh, {steps * b, C::gates * n});
     return ctx.grads([&] { return dx; },

@@ -73,6 +73,6 @@ struct Engines {
 extern const Engines avx2_engines, avx512_engines;
 extern const Engine<float> avx512_bf16_engine;
 
-void eigen_gemm(Launch&, In a, In b, In bias, Out c);
+void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);  // but for its row sums
 
 }  // namespace mixtape::kernels::cpu

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/correlate.h"
@@ -126,8 +127,26 @@ struct Product {
   const Plan<T>& plan;
   const S *a, *b;
   const T* bias;
-  O* c;
+  Activation activation;
+  O *c, *before;
+
+  bool ends() const { return activation != Activation::None || before; }
 };
+
+// c[0, count) = activation(v)
+template <class T, class S, class O>
+[[gnu::noinline]] void activate(const Product<T, S, O>& x, O* c, Lanes<T> v, int64_t count) {
+  if (x.before) write(x.before + (c - x.c), v, count);
+  visit_activation(x.activation, [&]<class F>() { v = F::f(v); });
+  write(c, v, count);
+}
+template <class T, class S, class O>
+[[gnu::always_inline]] inline void put(const Product<T, S, O>& x, O* c, Lanes<T> v, int64_t count) {
+  if (x.ends())
+    activate(x, c, v, count);
+  else
+    write(c, v, count);
+}
 
 // Memory of one chunk, or of all for what they share.
 template <class T>
@@ -179,7 +198,7 @@ void pack_shared(const Plan<T>& p, const Side& x, const S* data, char* room) {
   });
 }
 
-// c = sums + bias for rows from `row` and columns from `column` on.
+// c = activation(sums + bias) for rows from `row` and columns from `column` on.
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
@@ -200,8 +219,8 @@ void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t ro
     for (int64_t i = 0; i < rows; ++i)
       for_lanes<T>(columns, [&](int64_t j, int64_t count) {
         const Lanes<T> sum = load<T, T>(sums + i * stride + j);
-        write(c + i * c_row + j,
-              bias ? sum + added(i * b_row + j * b_column, b_column, count) : sum, count);
+        put(x, c + i * c_row + j,
+            bias ? sum + added(i * b_row + j * b_column, b_column, count) : sum, count);
       });
   } else if (c_row == 1) {
     for (int64_t j = 0; j < columns; j += width)
@@ -212,25 +231,30 @@ void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t ro
           v[r] = r < count ? load<T, T>(sums + (i + r) * stride + j) : Lanes<T>(T(0));
         transpose<T>(v);
         for (int64_t r = 0; r < std::min(width, columns - j); ++r)
-          write(c + i + (j + r) * c_column,
-                bias ? v[r] + added(i * b_row + (j + r) * b_column, b_row, count) : v[r], count);
+          put(x, c + i + (j + r) * c_column,
+              bias ? v[r] + added(i * b_row + (j + r) * b_column, b_row, count) : v[r], count);
       }
   } else {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < columns; ++j)
-        c[i * c_row + j * c_column] =
-            O(sums[i * stride + j] + (bias ? bias[i * b_row + j * b_column] : T(0)));
+        put(x, c + i * c_row + j * c_column,
+            Lanes<T>(sums[i * stride + j] + (bias ? bias[i * b_row + j * b_column] : T(0))), 1);
   }
 }
 
-// What there is of a tile at the edge of c: out = tile + add.
-template <class T, class O>
-void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns, const T* add,
-               int64_t add_row, O* out, int64_t out_row) {
+// What there is of a tile that went to `edge`, and what is added to it: to c if that is given, else
+// to the sums.
+template <class T, class S, class O>
+void move_edge(const Product<T, S, O>& x, const T* edge, int64_t rows, int64_t columns,
+               const T* add, int64_t add_row, O* c, T* sums, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r)
     for_lanes<T>(columns, [&](int64_t q, int64_t count) {
-      const Lanes<T> sum = read<T>(tile + r * width + q, count);
-      write(out + r * out_row + q, add ? sum + read<T>(add + r * add_row + q, count) : sum, count);
+      Lanes<T> sum = read<T>(edge + r * x.plan.b.sliver + q, count);
+      if (add) sum = sum + read<T>(add + r * add_row + q, count);
+      if (c)
+        put(x, c + r * x.plan.c[0] + q, sum, count);
+      else
+        write(sums + r * stride + q, sum, count);
     });
 }
 
@@ -303,10 +327,11 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.add = x.bias + (row + i) * p.bias[0] + column + j;
         t.add_row = p.bias[0];
       }
-      const bool whole = here == vectors * lanes;
+      // What goes to c by way of `edge`: tiles with less than whole vectors, and those that end.
+      const bool staged = p.c_in_place && (here < vectors * lanes || (last && x.ends()));
       const T* const add = t.add;
-      t.narrow = to_c && p.narrow && whole;
-      if (!whole && p.c_in_place) {
+      t.narrow = to_c && p.narrow && !staged;
+      if (staged) {
         t.out = edge;
         t.out_row = width;
         t.add = nullptr;
@@ -318,14 +343,9 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.out_row = stride;
       }
       p.engine.tile(static_cast<int>(high), vectors, t);
-      if (whole || !p.c_in_place) continue;
-      const auto move = [&](auto* out, int64_t out_row) {
-        move_edge(edge, width, high, here, add, t.add_row, out, out_row);
-      };
-      if (to_c)
-        move(c + i * p.c[0] + j, p.c[0]);
-      else
-        move(sums + i * stride + j, stride);
+      if (staged)
+        move_edge(x, edge, high, here, add, t.add_row, last ? c + i * p.c[0] + j : nullptr,
+                  sums + i * stride + j, stride);
     }
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
@@ -350,12 +370,14 @@ void multiply(const Product<T, S, O>& x) {
 
 }  // namespace
 
-void gemm(Launch& launch, In a, In b, In bias, Out c) {
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
+  const View& bias = epilogue.bias;
+  if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const Engine<T>* const engine = find_engine<T>(current_isa(), a.dtype);
-    if (!engine) return eigen_gemm(launch, a, b, bias, c);
+    if (!engine) return eigen_gemm(launch, a, b, epilogue, c);
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
@@ -375,8 +397,13 @@ void gemm(Launch& launch, In a, In b, In bias, Out c) {
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
     const auto product = [&](int64_t i) {
       const S *x = a.as<S>() + ab.at(i), *y = b.as<S>() + bb.at(i);
-      return Product<T, S, O>{plan, plan.swapped ? y : x, plan.swapped ? x : y, added,
-                              c.as<O>() + cb.at(i)};
+      return Product<T, S, O>{plan,
+                              plan.swapped ? y : x,
+                              plan.swapped ? x : y,
+                              added,
+                              epilogue.activation,
+                              c.as<O>() + cb.at(i),
+                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr};
     };
     const int64_t batch = cb.shape.size();
     if (plan.chunks() > 1) {

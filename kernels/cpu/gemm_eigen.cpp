@@ -9,6 +9,7 @@
 #include <Eigen/Core>
 #include <optional>
 
+#include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/engine.h"
@@ -96,22 +97,27 @@ struct Tiles {
   }
 };
 
-// What is added to a product: rows that are `stride` elements apart; 0 repeats one row.
-template <class T>
-struct Bias {
-  const T* data;
+// What is added to a product, in rows that are `stride` elements apart, where 0 repeats one row,
+// and what becomes of the sum.
+template <class T, class O>
+struct Ending {
+  const T* bias;
   int64_t stride;
+  Activation activation;
+  O* before;
 };
 
 // One product of the batch.
 template <class T, class S, class O>
-void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout, Bias<T> bias,
-             O* c, const Layout& c_layout) {
+void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout,
+             const Ending<T, O>& end, O* c, const Layout& c_layout) {
   std::optional<Buffer<T>> a_room, b_room;
   const Operand<T> left = operand<T>(a, a_layout, a_room), right = operand<T>(b, b_layout, b_room);
   const int64_t m = left.rows, n = right.columns, k = left.columns;
   const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
-  const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n);
+  // (A bias of c's shape may be c.)
+  const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n) &&
+                      end.stride == 0 && end.activation == Activation::None && !end.before;
 
   const Tiles tiles(m, n, k);
   parallel_for(tiles.count, [&](int64_t tile) {
@@ -121,9 +127,9 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
                   width = std::min(tiles.width, n - column);
     const Operand<T> over = left.block(row, 0, height, k), under = right.block(0, column, k, width);
     const auto add_bias = [&](T* sums, int64_t stride) {
-      if (!bias.data) return;
+      if (!end.bias) return;
       for (int64_t r = 0; r < height; ++r) {
-        const T* const from = bias.data + (row + r) * bias.stride + column;
+        const T* const from = end.bias + (row + r) * end.stride + column;
         T* const to = sums + r * stride;
         for_lanes<T>(width, [&](int64_t i, int64_t count) {
           write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
@@ -141,34 +147,49 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
     Buffer<T> sums(height * width);
     multiply(over, under, sums.data(), width);
     add_bias(sums.data(), width);
-    for (int64_t r = 0; r < height; ++r) {
-      const T* const from = sums.data() + r * width;
-      O* const to = c + (row + r) * down + column * step;
-      if (step == 1) {
-        convert_run(from, width, to);
-      } else {
-        for (int64_t j = 0; j < width; ++j) to[j * step] = static_cast<O>(from[j]);
+    const auto write_to = [&](O* out) {
+      for (int64_t r = 0; r < height; ++r) {
+        const T* const from = sums.data() + r * width;
+        O* const to = out + (row + r) * down + column * step;
+        if (step == 1) {
+          convert_run(from, width, to);
+        } else {
+          for (int64_t j = 0; j < width; ++j) to[j * step] = static_cast<O>(from[j]);
+        }
       }
-    }
+    };
+    if (end.before) write_to(end.before);
+    visit_activation(end.activation, [&]<class F>() {
+      for_lanes<T>(height * width, [&](int64_t i, int64_t count) {
+        write(sums.data() + i, F::f(read<T>(sums.data() + i, count)), count);
+      });
+    });
+    write_to(c);
   });
 }
 
 }  // namespace
 
-void eigen_gemm(Launch& launch, In a, In b, In bias, Out c) {
+void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
-    const Bias<T> added{widened<T>(launch, bias), bias.layout.rank() == 2 ? cl.shape[-1] : 0};
+    const View& bias = epilogue.bias;
+    const T* const added = widened<T>(launch, bias);
+    const int64_t stride = bias.layout.rank() == 2 ? cl.shape[-1] : 0;
+    const auto ending = [&](int64_t at) {
+      return Ending<T, O>{added, stride, epilogue.activation,
+                          epilogue.before ? epilogue.before.as<O>() + at : nullptr};
+    };
     const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
     parallel_ranges(cb.shape.size(), std::max<int64_t>(1, 32768 / work),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t i = begin; i < end; ++i)
-                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl, added,
-                                   c.as<O>() + cb.at(i), cl);
+                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl,
+                                   ending(cb.at(i)), c.as<O>() + cb.at(i), cl);
                     });
   });
 }

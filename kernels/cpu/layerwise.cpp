@@ -92,7 +92,7 @@ void muon_step(Launch& launch, const Update& update, const MuonRule& rule,
   const View result = orthogonalize(
       matrix(x, rows, columns), matrix(next_room.data(), rows, columns),
       matrix(square_room.data(), k, k), matrix(factor_room.data(), k, k),
-      [&](In a, In b, Out c) { gemm(launch, a, b, View{}, c); }, mix<T>);
+      [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); }, mix<T>);
 
   const T* const orthogonal = result.as<T>();
   for_each_run(std::span(&update, 1), chunks, rule, control,

@@ -3,7 +3,7 @@
 // the row kernels are written with.
 
 #include "kernels/cpu/simd.h"
-#include "kernels/launch.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 
@@ -45,16 +45,14 @@ void convert_run(const S* x, int64_t n, T* y) {
                   [&](int64_t i, int64_t count) { write(y + i, read<Wide>(x + i, count), count); });
 }
 
-// A parameter or statistic (any one-dimensional view) as dense T; null if it is absent.
+// A parameter or statistic as dense T; null if it is absent.
 template <class T>
 const T* widened(Launch& launch, const View& v) {
   if (!v) return nullptr;
   if (v.dtype == dtype_of<T>() && v.layout.is_contiguous()) return v.as<T>();
-  T* const out = launch.scratch<T>(v.size());
-  visit_float(v.dtype, [&]<class S>() {
-    for (int64_t i = 0; i < v.size(); ++i) out[i] = static_cast<T>(v.as<S>()[v.layout.at(i)]);
-  });
-  return out;
+  const View dense{launch.scratch<T>(v.size()), dtype_of<T>(), Layout(v.shape())};
+  convert(launch, v, dense);
+  return dense.as<T>();
 }
 
 // And back: dense T into a dense view of any float dtype.

@@ -185,7 +185,7 @@ void in_slices(Launch& launch, int64_t images, int64_t bytes, F f) {
 
 // c = a @ b for [images, groups, ., .]; to row r of group g is added bias[g * rows + r].
 void product(Launch& launch, const View& a, const View& b, In bias, const View& c) {
-  if (!bias) return gemm(launch, a, b, bias, c);
+  if (!bias) return gemm(launch, a, b, {}, c);
   const auto of_group = [](const View& v, int64_t g) {
     const Shape &n = v.shape(), &s = v.strides();
     return View{static_cast<char*>(v.data) + g * s[1] * int64_t(size_of(v.dtype)), v.dtype,
@@ -195,7 +195,7 @@ void product(Launch& launch, const View& a, const View& b, In bias, const View& 
   for (int64_t g = 0; g < c.shape()[1]; ++g) {
     const View added{static_cast<char*>(bias.data) + g * rows * step * int64_t(size_of(bias.dtype)),
                      bias.dtype, Layout({rows, c.shape()[3]}, {step, 0})};
-    gemm(launch, of_group(a, g), of_group(b, g), added, of_group(c, g));
+    gemm(launch, of_group(a, g), of_group(b, g), {.bias = added}, of_group(c, g));
   }
 }
 

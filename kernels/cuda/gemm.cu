@@ -103,7 +103,7 @@ struct Operands {
 };
 
 template <class T>
-void run(Launch& launch, const Operands<T>& o, In bias, const GemmPlan& plan) {
+void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
   using A = gpu::math_t<T>;
   constexpr int64_t most = 65535;  // blocks along z
   const GemmProblem p = o.problem();
@@ -112,9 +112,15 @@ void run(Launch& launch, const Operands<T>& o, In bias, const GemmPlan& plan) {
   g.b = o.b.template as<const T>();
   g.c = o.c.data;
   g.wide = o.c.dtype != dtype_of<T>() || std::is_same_v<T, A>;
-  if (bias)
+  if (const View& bias = epilogue.bias) {
     g.bias = {bias.data, bias.dtype, bias.layout.rank() == 2 ? bias.strides()[0] : 0,
               bias.strides()[-1]};
+    g.bias.fast = g.bias.right == 1 && g.bias.down % 4 == 0 &&
+                  reinterpret_cast<uintptr_t>(bias.data) % (4 * size_of(bias.dtype)) == 0;
+  }
+  g.activation = epilogue.activation;
+  g.before = epilogue.before.data;
+  g.row_sums = epilogue.row_sums.as<A>();
   g.m = p.m;
   g.n = p.n;
   g.k = p.k;
@@ -129,7 +135,10 @@ void run(Launch& launch, const Operands<T>& o, In bias, const GemmPlan& plan) {
   g.ldc = o.cl.strides[-2];
   g.fast_a = aligned<T>(g.a, lda, o.ab);
   g.fast_b = aligned<T>(g.b, ldb, o.bb);
-  g.fast_c = g.wide ? aligned<A>(g.c, g.ldc, o.cb) : aligned<T>(g.c, g.ldc, o.cb);
+  const auto fast = [&](const void* c) {
+    return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
+  };
+  g.fast_c = fast(g.c) && fast(g.before);
   g.split = plan.split;
   g.batch.rank = o.cb.rank();
   for (int d = 0; d < g.batch.rank; ++d) {
@@ -155,6 +164,9 @@ void run(Launch& launch, const Operands<T>& o, In bias, const GemmPlan& plan) {
   parts.c = launch.scratch<A>(plan.split * p.batch * p.m * p.n);
   parts.wide = true;
   parts.bias = {};
+  parts.activation = Activation::None;
+  parts.before = nullptr;
+  if (g.row_sums) parts.row_sums = launch.scratch<A>(plan.split * p.m);
   parts.ldc = p.n;
   parts.split_stride = p.batch * p.m * p.n;
   parts.fast_c = p.n % 4 == 0;
@@ -167,31 +179,35 @@ void run(Launch& launch, const Operands<T>& o, In bias, const GemmPlan& plan) {
   gpu::launch({"gemm_add_parts",
                gpu::blocks_for(p.batch * p.m * ceil_div(p.n, 4), 256, launch.device.index),
                {256, 1, 1}},
-              launch.stream, gemm_add_parts<T, A>, static_cast<const A*>(parts.c), plan.split, g,
-              p.batch);
+              launch.stream, gemm_add_parts<T, A>, static_cast<const A*>(parts.c), parts.row_sums,
+              plan.split, g, p.batch);
 }
 
 // `choose` gives the plan of a problem, on tensor cores or not.
 template <class Choose>
-void multiply(Launch& launch, In a, In b, In bias, Out c, bool tensor, Choose choose) {
-  if (c.size() == 0) return;
+void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool tensor,
+              Choose choose) {
+  if (c.size() == 0) {
+    if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
+    return;
+  }
   visit_float(a.dtype, [&]<class T>() {
     const Operands<T> o(launch, a, b, c, tensor);
-    run<T>(launch, o, bias, choose(o.problem()));
+    run<T>(launch, o, epilogue, choose(o.problem()));
     if (o.c.data != c.data) convert(launch, o.c, c);
   });
 }
 
 }  // namespace
 
-void gemm(Launch& launch, In a, In b, In bias, Out c, const GemmPlan& plan) {
-  multiply(launch, a, b, bias, c, tiles[plan.tile].tensor,
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const GemmPlan& plan) {
+  multiply(launch, a, b, epilogue, c, tiles[plan.tile].tensor,
            [&](const GemmProblem&) { return plan; });
 }
 
-void gemm(Launch& launch, In a, In b, In bias, Out c) {
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   const bool tensor = is_narrow(a.dtype) || (a.dtype == f32 && launch.tf32);
-  multiply(launch, a, b, bias, c, tensor, [&](const GemmProblem& p) {
+  multiply(launch, a, b, epilogue, c, tensor, [&](const GemmProblem& p) {
     // In f64 there is one tile.
     GemmPlan best = plan(p, tensor, gpu::multiprocessors(launch.device.index));
     if (a.dtype == f64) best.tile = tile_count - 1;

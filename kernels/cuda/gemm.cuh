@@ -1,6 +1,6 @@
 #pragma once
-// Matrix products: c = a @ b + bias. On tensor cores f16, bf16 or TF32 operands with f32 sums; f32
-// and f64 operands in exact arithmetic, at the end of this file.
+// Matrix products with their epilogues (kernels/epilogue.h). On tensor cores f16, bf16 or TF32
+// operands with f32 sums; f32 and f64 operands in exact arithmetic, at the end of this file.
 //
 // A block computes one tile of c. It copies slices of a and b through shared memory in a ring of
 // `stages` (cp.async), and each warp multiplies 64 x 64 or 32 x 32 of the tile in 16 x 16
@@ -12,6 +12,7 @@
 
 #include "core/dtype.h"
 #include "core/layout.h"
+#include "kernels/activation.h"
 #include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/gpu.cuh"
 
@@ -40,24 +41,57 @@ struct BatchOffsets {
   }
 };
 
-// What is added to a product before it is rounded: any float dtype, `down` apart from row to row.
+// Four neighbours in a row of c.
+template <class A>
+struct Quad {
+  int64_t row, column;
+  A v[4];
+};
+template <class B>
+constexpr bool packs = sizeof(B) <= 4;  // four of them are loaded and stored at once
+
+// What is added to sums before they are rounded: any float dtype, `down` apart from row to row.
 struct Addend {
   const void* data = nullptr;
   DType dtype = f32;
   int64_t down = 0, right = 0;
+  bool fast = false;  // accesses of four neighbours are aligned
 
-  template <class A>
-  __device__ A at(int64_t row, int64_t column) const {
-    const int64_t i = row * down + column * right;
+  // Loads all before it adds, so that loads are in flight together.
+  template <class A, int n>
+  __device__ __forceinline__ void add_to(Quad<A> (&q)[n], int64_t m, int64_t columns) const {
+    const auto add = [&](auto* from) {
+      using B = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
+      B loaded[n][4];
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        const int64_t left = q[i].row < m ? columns - q[i].column : 0;
+        const B* const p = from + q[i].row * down + q[i].column * right;
+        if constexpr (packs<B>) {
+          if (fast && left >= 4) {
+            const auto pack = gpu::load_as<gpu::Pack<B, 4>>(p);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) loaded[i][e] = pack.v[e];
+            continue;
+          }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) loaded[i][e] = e < left ? p[e * right] : B(0.0f);
+      }
+#pragma unroll
+      for (int i = 0; i < n; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) q[i].v[e] += A(gpu::widen(loaded[i][e]));
+    };
     switch (dtype) {
       case f64:
-        return A(static_cast<const double*>(data)[i]);
+        return add(static_cast<const double*>(data));
       case f16:
-        return A(gpu::widen(static_cast<const Half*>(data)[i]));
+        return add(static_cast<const Half*>(data));
       case bf16:
-        return A(gpu::widen(static_cast<const BFloat16*>(data)[i]));
+        return add(static_cast<const BFloat16*>(data));
       default:
-        return A(static_cast<const float*>(data)[i]);
+        return add(static_cast<const float*>(data));
     }
   }
 };
@@ -68,7 +102,9 @@ struct Gemm {
   const T* a;
   const T* b;
   Addend bias;
-  void* c;
+  Activation activation;
+  void *before, *c;
+  gpu::math_t<T>* row_sums;  // [m], of parts [split, m]
   bool wide;
   int64_t m, n, k;
   int64_t a_down, a_right, b_down, b_right;  // strides between rows and between columns
@@ -80,32 +116,42 @@ struct Gemm {
   int64_t first;  // the block's z counts the batch from here
 };
 
-// Stores v[0..count) of row r from column n on, with the addend; count is at most 4.
-template <class T, class A>
-__device__ __forceinline__ void store_sums(const Gemm<T>& g, int64_t offset, int64_t row,
-                                           int64_t column, A (&v)[4]) {
-  if (row >= g.m) return;
-  const int64_t left = g.n - column, i = offset + row * g.ldc + column;
-  if (g.bias.data && g.split == 1) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (e < left) v[e] += g.bias.template at<A>(row, column + e);
-  }
-  const auto store = [&](auto* c) {
+// Sums to c, by way of the epilogue.
+template <class T, class A, int n>
+__device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Quad<A> (&q)[n]) {
+  if (g.bias.data) g.bias.add_to(q, g.m, g.n);
+  const auto store_as = [&](auto* c) {
     using O = std::remove_pointer_t<decltype(c)>;
-    gpu::Pack<O, 4> pack;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) pack.v[e] = gpu::narrow<O>(v[e]);
-    if (g.fast_c && left >= 4 && sizeof pack <= 16) {
-      gpu::store_as(c + i, pack);
-    } else {
-      for (int e = 0; e < 4 && e < left; ++e) c[i + e] = pack.v[e];
+    for (int i = 0; i < n; ++i) {
+      const int64_t left = q[i].row < g.m ? g.n - q[i].column : 0;
+      O* const to = c + offset + q[i].row * g.ldc + q[i].column;
+      gpu::Pack<O, 4> pack;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) pack.v[e] = gpu::narrow<O>(q[i].v[e]);
+      if (packs<O> && g.fast_c && left >= 4) {
+        gpu::store_as(to, pack);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (e < left) to[e] = pack.v[e];
+      }
     }
   };
-  if (g.wide)
-    store(static_cast<A*>(g.c));
-  else
-    store(static_cast<T*>(g.c));
+  const auto store = [&](void* c) {
+    if (g.wide)
+      store_as(static_cast<A*>(c));
+    else
+      store_as(static_cast<T*>(c));
+  };
+  if (g.before) store(g.before);
+  visit_activation(g.activation, [&]<class F>() {
+#pragma unroll
+    for (int i = 0; i < n; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) q[i].v[e] = F::f(q[i].v[e]);
+  });
+  store(g.c);
 }
 
 namespace detail {
@@ -145,6 +191,46 @@ __device__ __forceinline__ void copy_slice(Shared<T> to, const T* from, int64_t 
   }
 }
 
+// Sums over k of the slices of a: 16 bytes at a time, so that threads share a row in `groups`,
+// whose sums are added in order at the end.
+template <class T, bool by_rows, int lines, int length, int threads>
+struct RowSums {
+  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk;
+  static constexpr int loads = lines * chunks / threads, rows = by_rows ? lines : length;
+  static constexpr int groups = by_rows ? chunks : threads / chunks;
+  static_assert(lines * chunks % threads == 0 && threads % chunks == 0 && threads >= rows);
+  float sum[by_rows ? loads : chunk] = {};
+
+  __device__ __forceinline__ void add(Shared<T> slice) {
+#pragma unroll
+    for (int i = 0; i < loads; ++i) {
+      const int at = i * threads + int(gpu::thread().x);
+      const auto pack = gpu::load_as<gpu::Pack<T, chunk>>(
+          slice + (at / chunks * (length + padding<T>)+at % chunks * chunk));
+#pragma unroll
+      for (int e = 0; e < chunk; ++e) sum[by_rows ? i : e] += gpu::widen(pack.v[e]);
+    }
+  }
+  // For `count` rows from `out` on; begins and ends with all threads together.
+  __device__ __forceinline__ void store(float* out, int64_t count) const {
+    const Shared<float> all = gpu::shared_memory<float>();
+    const int id = int(gpu::thread().x);
+#pragma unroll
+    for (int i = 0; i < (by_rows ? loads : chunk); ++i) {
+      const int group = by_rows ? id % chunks : id / chunks;
+      all[group * rows + (by_rows ? (i * threads + id) / chunks : id % chunks * chunk + i)] =
+          sum[i];
+    }
+    gpu::sync_block();
+    if (id < rows && id < count) {
+      float total = 0;
+      for (int group = 0; group < groups; ++group) total += float(all[group * rows + id]);
+      out[id] = total;
+    }
+    gpu::sync_block();
+  }
+};
+
 template <class T>
 struct FragmentType {
   using type = T;
@@ -179,7 +265,7 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
   const int a = a_by_rows ? slice_elements<T>(t.m, k_step<T>) : slice_elements<T>(k_step<T>, t.m);
   const int b = b_by_rows ? slice_elements<T>(k_step<T>, t.n) : slice_elements<T>(t.n, k_step<T>);
   const size_t ring = size_t(stages) * size_t(a + b) * sizeof(T);
-  const size_t staging = size_t(t.threads() / 32) * 16 * 20 * sizeof(float);
+  const size_t staging = size_t(t.threads() / 32) * 16 * size_t(t.warp_n + 4) * sizeof(float);
   return ring > staging ? ring : staging;
 }
 
@@ -242,12 +328,16 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
 #pragma unroll
     for (int j = 0; j < columns; ++j) fill_fragment(sum[i][j], 0.0f);
 
+  RowSums<T, a_by_rows, a_lines, a_length, threads> row_sums;
+  const bool sums_rows = g.row_sums && n0 == 0;
+
   for (int s = 0; s < stages - 1; ++s) fetch(s);
   for (int64_t step = 0; step < steps; ++step) {
     gpu::copy_wait<stages - 2>();
     gpu::sync_block();  // all have finished with the slot that is fetched next
     fetch(step + stages - 1);
     const Shared<T> as = ring + step % stages * (a_size + b_size), bs = as + a_size;
+    if (sums_rows) row_sums.add(as);
 #pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
     for (int k = 0; k < bk; k += kf) {
       fragment<matrix_a, 16, 16, kf, E, std::conditional_t<a_by_rows, row_major, col_major>>
@@ -276,41 +366,59 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   gpu::copy_wait<0>();
   gpu::sync_block();
 
-  // Fragments have no documented order, so each goes through a small tile of shared memory; a lane
-  // writes 8 of a row.
-  constexpr int ld = 20;
+  if (sums_rows) row_sums.store(g.row_sums + part * g.m + m0, g.m - m0);
+
+  // Fragments have no documented order, so 16 rows of a warp at a time go through shared memory.
+  constexpr int ld = t.warp_n + 4, quads = t.warp_n / 4, together = 4;
   const Shared<float> stage = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
   const int64_t offset = at.c + part * g.split_stride;
+#pragma unroll 1  // one text of what follows, for all rows
+  for (int i = 0; i < rows; ++i) {
 #pragma unroll
-  for (int i = 0; i < rows; ++i)
+    for (int r = 0; r < rows; ++r)  // (registers have no index)
+      if (r == i) {
 #pragma unroll
-    for (int j = 0; j < columns; ++j) {
-      store_matrix_sync(stage, sum[i][j], ld, mem_row_major);
-      gpu::sync_warp();  // a lane reads what others stored
-      const int r = gpu::lane() / 2, first_of_lane = gpu::lane() % 2 * 8;
-#pragma unroll
-      for (int h = 0; h < 8; h += 4) {
-        const auto four = gpu::load_as<gpu::Pack<float, 4>>(stage + (r * ld + first_of_lane + h));
-        float v[4] = {four.v[0], four.v[1], four.v[2], four.v[3]};
-        store_sums(g, offset, m0 + wm + i * 16 + r, n0 + wn + j * 16 + first_of_lane + h, v);
+        for (int j = 0; j < columns; ++j)
+          store_matrix_sync(stage + j * 16, sum[r][j], ld, mem_row_major);
       }
-      gpu::sync_warp();
+    gpu::sync_warp();  // a lane reads what others stored
+#pragma unroll 1
+    for (int first_of_lane = gpu::lane(); first_of_lane < 16 * quads;
+         first_of_lane += together * 32) {
+      Quad<float> q[together];
+#pragma unroll
+      for (int x = 0; x < together; ++x) {
+        const int number = first_of_lane + x * 32, r = number / quads, e = number % quads * 4;
+        const auto four = gpu::load_as<gpu::Pack<float, 4>>(stage + (r * ld + e));
+        q[x] = {m0 + wm + i * 16 + r, n0 + wn + e, {four.v[0], four.v[1], four.v[2], four.v[3]}};
+      }
+      finish(g, offset, q);
     }
+    gpu::sync_warp();
+  }
 }
 
-// c = sum over parts [split, batch, m, n], in order, + bias. Four elements of a row per thread.
+// The sum over parts [split, batch, m, n] in order, four elements of a row per thread, and that of
+// row sums [split, m].
 template <class T, class A>
-__global__ void gemm_add_parts(const A* parts, int split, Gemm<T> g, int64_t batches) {
+__global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Gemm<T> g,
+                               int64_t batches) {
   const int64_t across = ceil_div(g.n, 4), quads = batches * g.m * across;
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < quads; i += all) {
-    const int64_t column = i % across * 4, row = i / across % g.m, index = i / across / g.m;
-    A v[4] = {};
-    for (int e = 0; e < 4 && column + e < g.n; ++e) {
-      const A* const p = parts + (index * g.m + row) * g.n + column + e;
-      for (int s = 0; s < split; ++s) v[e] += p[s * batches * g.m * g.n];
+    const int64_t index = i / across / g.m;
+    Quad<A> q[1] = {{i / across % g.m, i % across * 4, {}}};
+    for (int e = 0; e < 4 && q[0].column + e < g.n; ++e) {
+      const A* const p = parts + (index * g.m + q[0].row) * g.n + q[0].column + e;
+      for (int s = 0; s < split; ++s) q[0].v[e] += p[s * batches * g.m * g.n];
     }
-    store_sums(g, g.batch.find(index).c, row, column, v);
+    finish(g, g.batch.find(index).c, q);
+  }
+  if (!g.row_sums) return;
+  for (int64_t i = gpu::global_thread(); i < g.m; i += all) {
+    A total = 0;
+    for (int s = 0; s < split; ++s) total += row_parts[s * g.m + i];
+    g.row_sums[i] = total;
   }
 }
 
@@ -394,7 +502,8 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     }
   };
 
-  T sum[rows][4][columns][4] = {};
+  T sum[rows][4][columns][4] = {}, row_sum = 0;
+  const bool sums_rows = g.row_sums && n0 == 0 && id < t.m;
   if (begin < end) {
     fetch(begin);
     put(0);
@@ -404,6 +513,8 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     const int which = int((step - begin) & 1);
     if (step + 1 < end) fetch(step + 1);
     const Shared<T> as = shared + which * turn, bs = as + bk * la;
+    if (sums_rows)
+      for (int k = 0; k < bk; ++k) row_sum += as[k * la + id];
 #pragma unroll
     for (int k = 0; k < bk; ++k) {
       T x[rows][4], y[columns][4];
@@ -422,14 +533,25 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     }
     if (step + 1 < end) put(1 - which);
   }
+  if (sums_rows && m0 + id < g.m) g.row_sums[part * g.m + m0 + id] = row_sum;
+#pragma unroll 1  // as in gemm_tensor
+  for (int line = 0; line < rows * 4; ++line) {
+    Quad<T> q[columns];
 #pragma unroll
-  for (int i = 0; i < rows; ++i)
+    for (int i = 0; i < rows; ++i)
 #pragma unroll
-    for (int p = 0; p < 4; ++p)
+      for (int p = 0; p < 4; ++p)
+        if (i * 4 + p == line) {
 #pragma unroll
-      for (int j = 0; j < columns; ++j)
-        store_sums(g, at.c + part * g.split_stride, m0 + i * 64 + down + p, n0 + j * 64 + right,
-                   sum[i][p][j]);
+          for (int j = 0; j < columns; ++j) {
+            q[j].row = m0 + i * 64 + down + p;
+            q[j].column = n0 + j * 64 + right;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) q[j].v[e] = sum[i][p][j][e];
+          }
+        }
+    finish(g, at.c + part * g.split_stride, q);
+  }
 }
 
 }  // namespace mixtape::kernels::cuda

@@ -7,6 +7,6 @@
 
 namespace mixtape::kernels::cuda {
 
-void gemm(Launch& launch, In a, In b, In bias, Out c, const GemmPlan& plan);
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const GemmPlan& plan);
 
 }  // namespace mixtape::kernels::cuda

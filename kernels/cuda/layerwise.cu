@@ -159,7 +159,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
               parts, chunks, rule.eps, x.as<T>(), size);
   const View result = orthogonalize(
       x, matrix(rows, columns), matrix(k, k), matrix(k, k),
-      [&](In a, In b, Out c) { gemm(launch, a, b, View{}, c); },
+      [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); },
       [&](double b, In s, double c, double a, Out f) {
         gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
                     T(c), T(a), f.as<T>(), k);
