@@ -1,11 +1,11 @@
 // The main job: one small convolutional network trained from the same seed in fp32, fp16 with a
 // gradient scaler, and bf16, and a table that compares the three.
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -13,12 +13,10 @@
 #include "amp/scaler.h"
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "core/runtime.h"
 #include "core/tf32.h"
-#include "examples/program.h"
+#include "examples/command_line.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
-#include "kernels/cpu/parallel.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
 #include "optim/cosine.h"
@@ -31,6 +29,7 @@
 #include "train/run_folder.h"
 
 using namespace mixtape;
+using namespace mixtape::examples;
 
 namespace {
 
@@ -56,15 +55,13 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
-struct Interrupted {};
-
 // What a run reads and writes. All that can be wrong with what the user asked for is found while it
 // is made, before any file is touched.
 struct Job {
   explicit Job(const Options& o)
       : options(o),
-        device(Device::parse(o.device)),
-        data(load(o, device)),
+        device(usable(o.device)),
+        data(load(o)),
         folder(o.out),
         log(emptied(folder) + "/metrics.jsonl") {}
 
@@ -75,9 +72,9 @@ struct Job {
   io::JsonLines log;
 
  private:
-  static train::Split<train::TensorDataset> load(const Options& o, Device device) {
-    device.require();
-    kernels::cpu::num_threads();  // throws where MIXTAPE_NUM_THREADS is no number
+  static train::Split<train::TensorDataset> load(const Options& o) {
+    for (const std::string& mode : o.modes)
+      check(std::ranges::count(o.modes, mode) == 1, "--modes: {} is there twice", mode);
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
     const auto data = train::load_mnist(o.data, o.valid_fraction);
     const Tensor &train = data.train.x(), &valid = data.valid.x();
@@ -198,7 +195,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
         epoch_loss.add(last_loss);
         plot.add(mode, double(++step), last_loss);
         bar.step();
-        if (train::Interrupt::wished()) throw Interrupted();
+        if (train::Interrupt::wished()) throw Interrupted(o.out + " holds what was finished");
       }
     }
     r.train_loss = epoch_loss.take();
@@ -239,10 +236,7 @@ void run(Job& job) {
   const int64_t n = job.data.train.size();
   fmt::print("{} training and {} validation images ({}), {} epoch{}, batches of {}, seed {}{}\n", n,
              job.data.valid.size(), o.data.empty() ? "generated digits" : o.data, o.epochs,
-             o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed,
-             job.device.is_cpu() ? ""
-                                 : fmt::format(", on {} ({})", job.device,
-                                               runtime::properties(job.device.index).name));
+             o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed, on_device(job.device));
   std::fflush(stdout);
   train::Plot plot("Training loss", "step", "loss", true, curve_points);
   std::vector<Result> results;
@@ -251,92 +245,50 @@ void run(Job& job) {
   fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
              job.folder.path());
   print_table(results);
-  check(std::fflush(stdout) == 0, "cannot write the table");
 }
 
-// The command line. CLI11 finds the values; what is wrong with one is said in our words.
-template <class T>
-CLI::Validator number(T low, T high) {
-  const auto wrong = [=](const std::string& text) -> std::string {
-    T value{};
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && stop == end && low <= value && value <= high) return {};
-    return fmt::format("\"{}\" is not a {}number from {} to {}", text,
-                       std::is_integral_v<T> ? "whole " : "", low, high);
-  };
-  return {wrong, ""};
-}
-
-const CLI::Validator known_mode(
-    [](const std::string& text) {
-      const bool known = text == "fp32" || text == "tf32" || text == "fp16" || text == "bf16";
-      return known ? "" : fmt::format("\"{}\" is not fp32, tf32, fp16 or bf16", text);
-    },
-    "");
-
-void define(CLI::App& app, Options& o) {
-  const auto add = [&](const char* name, auto& value, const char* kind, const char* help) {
-    return app.add_option(name, value, help)->type_name(kind)->capture_default_str();
-  };
-  auto* const data = add("--data", o.data, "DIR",
-                         "folder with MNIST files in IDX format, plain or .gz\n"
-                         "(default: digits are drawn)");
-  data->check(folder_name);
-  add("--valid-fraction", o.valid_fraction, "X",
-      "of a single pair of files, the part at the end that\nvalidates")
+void define(CommandLine& line, Options& o) {
+  auto* const data = line.add("--data", o.data, "DIR",
+                              "folder with MNIST files in IDX format, plain or .gz\n"
+                              "(default: digits are drawn)");
+  data->check(name_of("folder"));
+  line.add("--valid-fraction", o.valid_fraction, "X",
+           "of a single pair of files, the part at the end that\nvalidates")
       ->check(number(0.01, 0.9));
-  add("--train-size", o.train_size, "N", "digits to draw for training")
-      ->check(number<int64_t>(1, 1'000'000))
+  line.add("--train-size", o.train_size, "N", "digits to draw for training")
+      ->check(count())
       ->excludes(data);
-  add("--valid-size", o.valid_size, "N", "digits to draw for validation")
-      ->check(number<int64_t>(1, 1'000'000))
+  line.add("--valid-size", o.valid_size, "N", "digits to draw for validation")
+      ->check(count())
       ->excludes(data);
-  add("--epochs", o.epochs, "N", "passes over the training images")
-      ->check(number<int64_t>(1, 1'000'000));
-  add("--batch-size", o.batch_size, "N", "images per step")->check(number<int64_t>(1, 1'000'000));
-  add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
+  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
       ->check(number(1e-12, 1e6));
-  add("--seed", o.seed, "N", "of digits, weights and order")
+  line.add("--seed", o.seed, "N", "of digits, weights and order")
       ->check(number<uint64_t>(0, UINT64_MAX));
-  add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
+  line.add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
       ->delimiter(',')
-      ->check(known_mode);
-  add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
-  add("--out", o.out, "DIR",
-      "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are replaced")
-      ->check(folder_name);
+      ->check(one_of({"fp32", "tf32", "fp16", "bf16"}));
+  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.add("--out", o.out, "DIR",
+           "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are "
+           "replaced")
+      ->check(name_of("folder"));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options o;
-  CLI::App app(
-      "Trains a small convolutional network on digits in fp32, fp16 and bf16, and compares them.",
-      "demo");
-  define(app, o);
-  const auto code = parse(app, argc, argv, [&] {
-    for (const std::string& mode : o.modes)
-      if (std::ranges::count(o.modes, mode) > 1)
-        throw CLI::ValidationError("--modes", mode + " is there twice");
+  CommandLine line(
+      "demo",
+      "Trains a small convolutional network on digits in fp32, fp16 and bf16, and compares them.");
+  define(line, o);
+  return line.run(argc, argv, [&] {
+    return [job = std::make_shared<Job>(o)] {
+      const train::Interrupt interrupt;
+      run(*job);
+    };
   });
-  if (code) return *code;
-
-  std::optional<Job> job;
-  try {
-    job.emplace(o);
-  } catch (const std::exception& e) {
-    return complain(app, e.what(), 2);
-  }
-
-  const train::Interrupt interrupt;
-  try {
-    run(*job);
-  } catch (const Interrupted&) {
-    return complain(app, "interrupted: " + o.out + " holds what was finished", 128 + SIGINT);
-  } catch (const std::exception& e) {
-    return complain(app, e.what(), 1);
-  }
-  return 0;
 }

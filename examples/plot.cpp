@@ -2,10 +2,11 @@
 
 #include <filesystem>
 
-#include "examples/program.h"
+#include "examples/command_line.h"
 #include "train/charts.h"
 
 using namespace mixtape;
+using namespace mixtape::examples;
 
 namespace {
 
@@ -38,29 +39,20 @@ std::vector<train::RunLog> read(const std::vector<std::string>& folders) {
 int main(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string out;
-  CLI::App app("Draws charts of runs: loss.svg, lr.svg and one more for each other quantity.",
-               "mixtape-plot");
-  app.add_option("RUN", folders, "folders of runs, each with its metrics.jsonl")
+  CommandLine line("mixtape-plot",
+                   "Draws charts of runs: loss.svg, lr.svg and one more for each other quantity.");
+  line.add("RUN", folders, "DIR...", "folders of runs, each with its metrics.jsonl")
       ->required()
-      ->check(folder_name);
-  app.add_option("--out", out, "where the charts go (default: the folder of a single run, else .)")
-      ->type_name("DIR")
-      ->check(folder_name);
-  if (const auto code = parse(app, argc, argv, [] {})) return *code;
-  if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
-
-  std::vector<train::RunLog> runs;
-  try {
-    runs = read(folders);
-    train::charts(runs);
-  } catch (const std::exception& e) {
-    return complain(app, e.what(), 2);
-  }
-  try {
-    for (const std::string& file : train::save_charts(runs, train::RunFolder(out)))
-      fmt::print("{}\n", file);
-  } catch (const std::exception& e) {
-    return complain(app, e.what(), 1);
-  }
-  return 0;
+      ->check(name_of("folder"));
+  line.add("--out", out, "DIR", "where the charts go (default: the folder of a single run, else .)")
+      ->check(name_of("folder"));
+  return line.run(argc, argv, [&]() -> CommandLine::Work {
+    if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
+    auto runs = read(folders);
+    train::charts(runs);  // all that can be wrong with them
+    return [&out, runs = std::move(runs)] {
+      for (const std::string& file : train::save_charts(runs, train::RunFolder(out)))
+        fmt::print("{}\n", file);
+    };
+  });
 }
