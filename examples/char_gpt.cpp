@@ -1,0 +1,144 @@
+// A GPT that learns a text character by character, and goes on with it.
+
+#include "amp/autocast.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "examples/command_line.h"
+#include "io/file.h"
+#include "nn/models/gpt.h"
+#include "optim/adam.h"
+#include "train/callbacks.h"
+#include "train/data/text.h"
+#include "train/learner.h"
+
+using namespace mixtape;
+using namespace mixtape::examples;
+
+namespace {
+
+struct Options {
+  std::string text, load, save, prompt, dtype = "float32", device = "cpu";
+  int64_t layers = 4, heads = 4, width = 128, context = 64;
+  int64_t steps = 2000, every = 500, batch_size = 16, workers = 0, sample = 300, top_k = 0;
+  double lr = 3e-3, dropout = 0, temperature = 0.8;
+  uint64_t seed = 1;
+};
+
+void define(CommandLine& line, Options& o) {
+  line.add("--text", o.text, "FILE", "what to learn, in UTF-8; its last tenth validates")
+      ->required();
+  line.add("--layers", o.layers, "N", "blocks of the model")->check(count());
+  line.add("--heads", o.heads, "N", "of attention, in each block")->check(count());
+  line.add("--width", o.width, "N", "numbers per character inside the model")->check(count());
+  line.add("--context", o.context, "N", "characters that the model sees")->check(count());
+  line.add("--dropout", o.dropout, "X", "part that is dropped in training")->check(number(0., 0.9));
+  line.add("--steps", o.steps, "N", "of the optimizer; 0: only --load and sample")->check(count(0));
+  line.add("--every", o.every, "N", "steps from one validation to the next")->check(count());
+  line.add("--batch-size", o.batch_size, "N", "windows of the text per step")->check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
+      ->check(number(1e-12, 1e6));
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.add("--workers", o.workers, "N", "threads that prepare batches")->check(number(0L, 256L));
+  line.add("--seed", o.seed, "N", "of weights, order and samples")
+      ->check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--sample", o.sample, "N", "characters to write at the end")->check(count(0));
+  line.add("--prompt", o.prompt, "TEXT", "what they go on from (default: the text's first one)")
+      ->check(name_of("prompt"));
+  line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: as often as expected")
+      ->check(number(0., 100.));
+  line.add("--top-k", o.top_k, "N", "only of so many likeliest; 0: of all")->check(count(0));
+  line.add("--load", o.load, "FILE", "weights to begin with")->check(name_of("file"));
+  line.add("--save", o.save, "FILE", "where weights go, as safetensors")->check(name_of("file"));
+}
+
+// What the command line asks for, with all that can be wrong with it found.
+struct Job {
+  explicit Job(const Options& given)
+      : o(given),
+        device(usable(o.device)),
+        text(train::CharText::load(o.text, {.context = o.context, .stride = 1})),
+        prompt(o.prompt.empty() ? narrow(text.train().tokens(), 0, 0, 1) : text.encode(o.prompt)),
+        seed(o.seed),
+        model({.vocabulary = int64_t(text.vocabulary().size()),
+               .context = o.context,
+               .layers = o.layers,
+               .heads = o.heads,
+               .width = o.width,
+               .dropout = o.dropout}) {
+    o.every = std::min(o.every, std::max<int64_t>(o.steps, 1));
+    check(o.steps % o.every == 0, "--steps {} is no multiple of --every {}", o.steps, o.every);
+    check(o.top_k <= int64_t(text.vocabulary().size()), "--top-k {} of {} different characters",
+          o.top_k, text.vocabulary().size());
+    if (!o.load.empty()) model.load_state_dict(io::load(o.load).tensors);
+    if (!o.save.empty()) io::AtomicFile probe(o.save);
+  }
+
+  void run();
+  void train();
+
+  Options o;
+  const Device device;
+  const train::CharText text;
+  const Tensor prompt;
+  Seed seed;
+  models::Gpt model;
+};
+
+void Job::train() {
+  const int64_t n = text.train().size();
+  train::Loaders data;
+  data.train.emplace(text.train(), train::DataLoaderOptions{.batch_size = std::min(o.batch_size, n),
+                                                            .shuffle = true,
+                                                            .drop_last = true,
+                                                            .max_batches = o.every,
+                                                            .workers = int(o.workers),
+                                                            .seed = o.seed,
+                                                            .device = device});
+  check(data.train->batches() == o.every,
+        "the text has {} windows, too few for {} steps of {} between validations", n, o.every,
+        o.batch_size);
+  // Windows that do not overlap, so that each character counts once.
+  data.valid.emplace(train::Windows(text.valid().tokens(), o.context, o.context, o.text),
+                     train::DataLoaderOptions{.batch_size = 64, .device = device});
+  train::LearnerOptions options{
+      .loss = models::next_token_loss,
+      .optimizer = [](auto params) { return optim::AdamW(params, {.beta2 = 0.99}); },
+      .callbacks = {std::make_shared<train::GradientClip>(1.0)},
+      .device = device};
+  train::Learner learner(std::move(data), model, options);
+  learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr);
+  if (!o.save.empty()) {
+    io::save(o.save, model.state_dict());
+    fmt::print("wrote {}\n", o.save);
+  }
+  if (learner.is_stopping())
+    throw Interrupted(o.save.empty() ? "nothing was saved"
+                                     : o.save + " holds what was learned so far");
+}
+
+void Job::run() {
+  fmt::print("{} characters, {} different; {} parameters; {}{}\n",
+             text.train().tokens().size(0) + text.valid().tokens().size(0),
+             text.vocabulary().size(), model.num_parameters(), low(o.dtype), on_device(device));
+  if (o.steps > 0) train();
+  if (o.sample == 0) return;
+  const amp::Autocast on({.low = low(o.dtype)});
+  model.to(device);
+  model.eval();
+  const Tensor written = model.generate(unsqueeze(prompt, 0).to(device), o.sample,
+                                        {.temperature = o.temperature, .top_k = o.top_k});
+  fmt::print("{}\n", text.decode(flatten(written).to(Device::cpu())));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CommandLine line("char_gpt",
+                   "Trains a small GPT on a text, character by character, and lets it write.");
+  define(line, o);
+  return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
+}

@@ -1,0 +1,74 @@
+// fastai's first example: threes and sevens from a folder of images, a network of three
+// convolutions, fp16, one epoch of the one-cycle policy.
+
+#include "core/check.h"
+#include "core/random.h"
+#include "examples/command_line.h"
+#include "nn/models/cnn.h"
+#include "optim/adam.h"
+#include "train/data/folder.h"
+#include "train/learner.h"
+
+using namespace mixtape;
+using namespace mixtape::examples;
+
+namespace {
+
+struct Options {
+  std::string data, dtype = "float16", device = "cpu";
+  int64_t epochs = 1, batch_size = 2;
+  double lr = 5e-3;
+  uint64_t seed = 1;
+};
+
+struct Job {
+  explicit Job(const Options& given)
+      : o(given),
+        device(usable(o.device)),
+        images(train::from_folder(o.data, {.valid_fraction = 0.2})) {
+    check(images.train.classes().size() == 2, "{}: {} classes, not 2", o.data,
+          images.train.classes().size());
+  }
+  void run() const;
+
+  const Options o;
+  const Device device;
+  const train::Split<train::ImageFolder> images;
+};
+
+void Job::run() const {
+  const Seed seed(o.seed);
+  const train::PixelStats stats = train::pixel_stats(images.train);
+  const train::Transform transform = train::transforms::normalise(stats.mean, stats.std);
+  train::Loaders data;
+  data.train.emplace(images.train, train::DataLoaderOptions{.batch_size = o.batch_size,
+                                                            .shuffle = true,
+                                                            .seed = o.seed,
+                                                            .device = device,
+                                                            .transform = transform});
+  data.valid.emplace(
+      images.valid,
+      train::DataLoaderOptions{.batch_size = 256, .device = device, .transform = transform});
+  train::Learner learner(
+      std::move(data), models::simple_cnn({3, 16, 16, 2}),
+      {.optimizer = [](auto params) { return optim::AdamW(params, {.beta2 = 0.99}); },
+       .metrics = {train::accuracy},
+       .device = device});
+  learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CommandLine line("one_cycle", "Tells two classes of images apart, after one epoch in fp16.");
+  line.add("--data", o.data, "DIR", "PNG images, a folder for each class")->required();
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate")->check(number(1e-12, 1e6));
+  line.add("--seed", o.seed, "N", "of weights and order")->check(number<uint64_t>(0, UINT64_MAX));
+  return line.run(argc, argv,
+                  [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });
+}

@@ -1,0 +1,28 @@
+// The smallest training loop, without a Learner: a line through points, y = 2 x - 1.
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "examples/command_line.h"
+#include "nn/linear.h"
+#include "optim/sgd.h"
+
+using namespace mixtape;
+
+void fit_a_line() {
+  const Seed seed(1);
+  const Tensor x = randn({256, 1}), y = 2 * x - 1 + 0.1 * randn({256, 1});
+  nn::Linear line(1, 1);
+  optim::SGD opt(line.parameters(), {.lr = 0.1});
+  for (int step = 0; step < 100; ++step) {
+    opt.zero_grad();
+    mse_loss(line(x), y).backward();
+    opt.step();
+  }
+  fmt::print("y = {:.2f} x {:+.2f}, mean squared error {:.4f}\n", line.weight.item(),
+             line.bias.item(), mse_loss(line(x), y).item());
+}
+
+int main(int argc, char** argv) {
+  return examples::CommandLine("regression", "Fits a line to points with a loop of its own.")
+      .run(argc, argv, [] { return fit_a_line; });
+}

@@ -1,0 +1,28 @@
+// The same line as in regression.cpp, fitted by a Learner.
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "examples/command_line.h"
+#include "nn/linear.h"
+#include "optim/sgd.h"
+#include "train/learner.h"
+
+using namespace mixtape;
+
+void fit_a_line() {
+  const Seed seed(1);
+  const Tensor x = randn({256, 1}), y = 2 * x - 1 + 0.1 * randn({256, 1});
+  nn::Linear line(1, 1);
+  train::Learner learner(line,
+                         {.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0.1}); },
+                          .out = nullptr,
+                          .progress = false});
+  learner.fit(x, y, {.batch_size = 256, .epochs = 100, .shuffle = false});
+  fmt::print("y = {:.2f} x {:+.2f}, mean squared error {:.4f}\n", line.weight.item(),
+             line.bias.item(), learner.evaluate(x, y).loss);
+}
+
+int main(int argc, char** argv) {
+  return examples::CommandLine("regression_learner", "Fits a line to points with a Learner.")
+      .run(argc, argv, [] { return fit_a_line; });
+}

@@ -1,0 +1,256 @@
+// Trains a network on images: one of several networks, on one of several data sets, in any
+// precision; from the start, or from weights that another training left.
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "autograd/ops.h"
+#include "core/allocator.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "examples/command_line.h"
+#include "nn/linear.h"
+#include "nn/models/cnn.h"
+#include "nn/models/resnet.h"
+#include "train/callbacks.h"
+#include "train/data/data.h"
+#include "train/learner.h"
+#include "train/run_folder.h"
+
+using namespace mixtape;
+using namespace mixtape::examples;
+
+namespace {
+
+using train::transforms::compose;
+
+struct Options {
+  std::string model = "simple", dataset = "digits", dtype = "float32", device = "cpu", fine_tune,
+              out = "runs/train_images";
+  int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20;
+  double lr = 1e-2;
+  bool masters = false, benchmark = false;
+  uint64_t seed = 1;
+};
+
+void define(CommandLine& line, Options& o) {
+  line.add("--model", o.model, "NAME", "simple, resnet20, resnet18 or resnet50")
+      ->check(one_of({"simple", "resnet20", "resnet18", "resnet50"}));
+  line.add("--dataset", o.dataset, "KIND:DIR",
+           "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG images, a folder for each "
+           "class), digits or\ndigits:N (drawn on the spot)");
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+  line.flag("--masters", o.masters, "with float16: the whole model, and float32 master weights");
+  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
+      ->check(number(1e-12, 1e6));
+  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.add("--workers", o.workers, "N", "threads that prepare batches")->check(number(0L, 256L));
+  line.add("--seed", o.seed, "N", "of weights, order and drawn digits")
+      ->check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--fine-tune", o.fine_tune, "FILE",
+           "weights to begin with (.safetensors); the last layer\nstarts anew if there are other "
+           "classes")
+      ->check(name_of("file"));
+  line.add("--out", o.out, "DIR", "folder for weights.safetensors and metrics.jsonl")
+      ->check(name_of("folder"));
+  line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
+  line.add("--steps", o.steps, "N", "of the benchmark")->check(count());
+}
+
+struct Images {
+  train::AnyDataset train, valid;
+  int64_t classes;
+  train::Transform augment;
+};
+
+Images open(const std::string& dataset, uint64_t seed) {
+  using train::transforms::random_crop, train::transforms::random_flip;
+  const size_t colon = std::min(dataset.find(':'), dataset.size());
+  const std::string kind = dataset.substr(0, colon);
+  std::string where = dataset.substr(std::min(colon + 1, dataset.size()));
+  const auto images = [](const auto& split, size_t classes, train::Transform augment) {
+    return Images{split.train, split.valid, int64_t(classes), std::move(augment)};
+  };
+  if (kind == "digits") {
+    if (where.empty()) where = "8000";
+    const std::string wrong = count(4)(where);
+    check(wrong.empty(), "--dataset digits: {}", wrong);
+    const int64_t n = std::stoll(where);
+    return images(train::make_digits(seed, n, n / 4), 10, random_crop(2));
+  }
+  const auto known = one_of({"mnist", "cifar10", "cifar100", "folder", "digits"});
+  std::string text = kind;
+  const std::string wrong = known(text);
+  check(wrong.empty(), "--dataset: {}", wrong);
+  check(!where.empty(), "--dataset {}: no folder; {}:DIR names one", kind, kind);
+  if (kind == "mnist") return images(train::load_mnist(where, 0.2), 10, random_crop(2));
+  if (kind == "folder") {
+    const auto split = train::from_folder(where, {.valid_fraction = 0.2, .seed = seed});
+    return images(split, split.train.classes().size(), compose({}));
+  }
+  const bool fine = kind == "cifar100";
+  return images(fine ? train::load_cifar100(where) : train::load_cifar10(where), fine ? 100 : 10,
+                compose({random_crop(4), random_flip()}));
+}
+
+nn::Any make_model(const std::string& name, int64_t channels, int64_t classes) {
+  if (name == "resnet20")
+    return models::CifarResNet({.num_classes = classes, .in_channels = channels});
+  if (name == "resnet18")
+    return models::resnet18({.num_classes = classes, .in_channels = channels});
+  if (name == "resnet50")
+    return models::resnet50({.num_classes = classes, .in_channels = channels});
+  nn::Sequential net = models::simple_cnn({channels, 32, 64, 128}, {.batch_norm = true});
+  net.push_back(nn::Linear(128, classes));
+  return net;
+}
+
+// Weights of the same network, whose last layer may be for other classes: then that one stays as
+// it starts. Says what was loaded.
+std::string load_weights(nn::ModuleBase& model, const std::string& path) {
+  auto weights = io::load(path).tensors;
+  const std::string last = model.named_parameters().back().first;  // "fc.bias"
+  const std::string head = last.substr(0, last.rfind('.') + 1);
+  bool anew = false;
+  for (const auto& [name, tensor] : model.named_parameters())
+    if (const auto found = weights.find(name); name.starts_with(head) && found != weights.end())
+      anew |= found->second.shape() != tensor.shape();
+  if (anew) std::erase_if(weights, [&](const auto& w) { return w.first.starts_with(head); });
+  const auto report = model.load_state_dict(weights, {.strict = !anew});
+  for (const std::string& name : report.missing)
+    check(name.starts_with(head), "{}: \"{}\" is missing", path, name);
+  check(report.unexpected.empty(), "{}: \"{}\" is no tensor of this model", path,
+        fmt::join(report.unexpected, "\", \""));
+  return fmt::format(
+      "loaded {} tensors from {}{}", weights.size(), path,
+      anew ? fmt::format("; {} start anew", fmt::join(report.missing, " and ")) : "");
+}
+
+void choose_precision(train::Learner& learner, const Options& o) {
+  if (o.masters)
+    learner.to_fp16(train::MasterOptions{});
+  else
+    learner.to(low(o.dtype));
+}
+
+std::string in_words(const Options& o, const nn::ModuleBase& model, Device device) {
+  return fmt::format("{}: {} parameters, {}{}{}", o.model, model.num_parameters(), low(o.dtype),
+                     o.masters ? " with f32 masters" : "", on_device(device));
+}
+
+// What a training reads and writes. All that can be wrong with what the user asked for is found
+// while it is made.
+class Training {
+ public:
+  explicit Training(const Options& given)
+      : o(given), device(usable(o.device)), seed(o.seed), images(open(o.dataset, o.seed)) {
+    const train::PixelStats stats = train::pixel_stats(images.train);
+    const auto normalise = train::transforms::normalise(stats.mean, stats.std);
+    data.train.emplace(images.train,
+                       train::DataLoaderOptions{.batch_size = o.batch_size,
+                                                .shuffle = true,
+                                                .drop_last = images.train->size() >= o.batch_size,
+                                                .workers = int(o.workers),
+                                                .seed = o.seed,
+                                                .device = device,
+                                                .transform = compose({images.augment, normalise})});
+    data.valid.emplace(images.valid, train::DataLoaderOptions{.batch_size = 256,
+                                                              .workers = int(o.workers),
+                                                              .device = device,
+                                                              .transform = normalise});
+    const Shape shape = images.train->get(0).x.shape();
+    model = make_model(o.model, shape[0], images.classes);
+    try_out(shape);
+    if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
+    folder.emplace(o.out);
+    std::error_code ignored;  // what cannot be removed cannot be opened either
+    std::filesystem::remove(folder->path("metrics.jsonl"), ignored);
+    log = std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl"));
+  }
+
+  void run() {
+    nn::ModuleBase& net = *model.module();
+    fmt::print("{} training and {} validation images, {} classes\n{}\n{}", images.train->size(),
+               images.valid->size(), images.classes, in_words(o, net, device), loaded);
+    train::Learner learner(std::move(data), std::move(model),
+                           {.metrics = {train::accuracy}, .callbacks = {log}, .device = device});
+    choose_precision(learner, o);
+    learner.fit_one_cycle(o.epochs, o.lr);
+    io::save(folder->path("weights.safetensors"), net.state_dict(), {{"model", o.model}});
+    if (learner.is_stopping())
+      throw Interrupted(folder->path() + " holds the weights as they were");
+    fmt::print("wrote {}/: weights.safetensors and metrics.jsonl\n", folder->path());
+  }
+
+ private:
+  // Images too small for the network are the input's fault.
+  void try_out(const Shape& shape) {
+    const NoGrad off;
+    model.module()->eval();
+    try {
+      model(unsqueeze(zeros(shape), 0));
+    } catch (const Error& e) {
+      fail("{}: images of shape {} do not fit {}: {}", images.train->name(), shape, o.model,
+           e.what());
+    }
+    model.module()->train();
+  }
+
+  const Options o;
+  const Device device;
+  Seed seed;
+  const Images images;
+  train::Loaders data;
+  nn::Any model;
+  std::string loaded;
+  std::optional<train::RunFolder> folder;
+  std::shared_ptr<train::JsonlLogger> log;
+};
+
+// Steps on random images of the size that the network is for.
+void benchmark(const Options& o, Device device) {
+  const bool large = o.model == "resnet18" || o.model == "resnet50";
+  const int64_t side = large ? 224 : 32, classes = large ? 1000 : 10;
+  const Seed seed(o.seed);
+  nn::Any model = make_model(o.model, 3, classes);
+  fmt::print("{}; batches of {} random images, {} x {}\n", in_words(o, *model.module(), device),
+             o.batch_size, side, side);
+  const DefaultDevice here(device);
+  const train::Batch batch{randn({o.batch_size, 3, side, side}),
+                           randint(0, classes, {o.batch_size})};
+  train::Learner learner({}, std::move(model), {.device = device});
+  choose_precision(learner, o);
+  std::vector<double> ms;
+  constexpr int64_t warm_up = 3;
+  for (int64_t step = -warm_up; step < o.steps; ++step) {
+    if (step == 0) reset_peak(device);
+    const auto start = std::chrono::steady_clock::now();
+    learner.train_batch(batch);
+    synchronize(device);
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - start;
+    if (step >= 0) ms.push_back(taken.count());
+  }
+  const auto middle = ms.begin() + std::ssize(ms) / 2;
+  std::ranges::nth_element(ms, middle);
+  fmt::print("{:.2f} ms per step (median of {}), {:.1f} images/s, peak {:.1f} MiB\n", *middle,
+             o.steps, 1e3 * double(o.batch_size) / *middle,
+             double(memory_stats(device).peak) / (1 << 20));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CommandLine line("train_images", "Trains a network on images, in fp32, fp16 or bf16.");
+  define(line, o);
+  return line.run(argc, argv, [&]() -> CommandLine::Work {
+    check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
+    if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
+    return [training = std::make_shared<Training>(o)] { training->run(); };
+  });
+}
