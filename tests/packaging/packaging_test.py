@@ -1,23 +1,83 @@
 #!/usr/bin/env python3
-"""Installs the build into an empty folder, then compiles and runs hello.cpp against that copy alone,
-with the flags that pkg-config gives. Usage: packaging_test.py BUILD COMPILER..."""
+"""hello.cpp as a program of someone else's: against an installed copy of the build, with the flags of pkg-config (shared
+and static) and by CMake, where there is one; and with this source as a Meson subproject, where the library is not built
+again: that would take minutes. Usage: packaging_test.py BUILD COMPILER..."""
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 
 build, compiler = sys.argv[1], sys.argv[2:]
-source = pathlib.Path(__file__).parent / "hello.cpp"
+here = pathlib.Path(__file__).resolve().parent
 
-with tempfile.TemporaryDirectory() as temp:
-    subprocess.run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", temp], check=True)
-    [pc] = pathlib.Path(temp).rglob("mixtape.pc")
-    environment = dict(os.environ, PKG_CONFIG_PATH=str(pc.parent), PKG_CONFIG_SYSROOT_DIR=temp)
-    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "mixtape"], check=True,
-                           capture_output=True, text=True, env=environment).stdout.split()
-    program = pathlib.Path(temp) / "hello"
-    subprocess.run([*compiler, "-std=c++20", str(source), *flags, "-o", str(program)], check=True)
-    libraries = pc.parent.parent
-    subprocess.run([str(program)], check=True, env=dict(os.environ, LD_LIBRARY_PATH=str(libraries)))
-print("1 passed, 0 failed")
+
+def run(*command, **options) -> str:
+    done = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        temp = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temp.cleanup)
+        cls.folder = pathlib.Path(temp.name)
+        run("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", temp.name)
+        [pc] = cls.folder.rglob("mixtape.pc")
+        cls.pkgconfig, cls.libraries = pc.parent, pc.parent.parent
+
+    def flags(self, *options: str) -> list[str]:
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(self.pkgconfig), PKG_CONFIG_SYSROOT_DIR=str(self.folder))
+        return run("pkg-config", *options, "mixtape", env=environment).split()
+
+    def check(self, program: pathlib.Path, shared: bool) -> None:
+        run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(self.libraries) if shared else ""))
+        self.assertEqual("libmixtape.so" in run("readelf", "-d", program), shared)
+
+    def test_shared_by_pkg_config(self) -> None:
+        program = self.folder / "hello_shared"
+        run(*compiler, "-std=c++20", here / "hello.cpp", *self.flags("--cflags", "--libs"), "-o", program)
+        self.check(program, shared=True)
+
+    def test_static_by_pkg_config(self) -> None:
+        program = self.folder / "hello_static"
+        flags = [f"-l:lib{flag[2:]}.a" if flag == "-lmixtape" else flag for flag in self.flags("--cflags", "--static", "--libs")]
+        run(*compiler, "-std=c++20", here / "hello.cpp", *flags, "-o", program)
+        self.check(program, shared=False)
+
+    @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
+    def test_both_by_cmake(self) -> None:
+        [config] = self.folder.rglob("mixtape-config.cmake")
+        made = self.folder / "by_cmake"
+        run("cmake", "-G", "Ninja", "-S", here, "-B", made, f"-Dmixtape_DIR={config.parent}", f"-DCMAKE_CXX_COMPILER={compiler[-1]}")
+        run("cmake", "--build", made)
+        self.check(made / "hello_mixtape", shared=True)
+        self.check(made / "hello_static", shared=False)
+        wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", "mixtape 9.0 ")
+        (self.folder / "CMakeLists.txt").write_text(wanted)
+        with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
+            run("cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / "too_new", f"-Dmixtape_DIR={config.parent}")
+
+
+class Subproject(unittest.TestCase):
+    def test_headers_and_library(self) -> None:
+        with tempfile.TemporaryDirectory() as temp:
+            folder = pathlib.Path(temp)
+            shutil.copy(here / "hello.cpp", folder)
+            shutil.copy(here / "consumer.build", folder / "meson.build")
+            (folder / "subprojects").mkdir()
+            (folder / "subprojects/mixtape").symlink_to(here.parent.parent, target_is_directory=True)
+            run("meson", "setup", folder / "build", folder, env=dict(os.environ, CXX=" ".join(compiler)))
+            run("ninja", "-C", folder / "build", "hello.p/hello.cpp.o")
+            self.assertIn("subprojects/mixtape/libmixtape.a", run("ninja", "-C", folder / "build", "-t", "query", "hello"))
+            targets = run("ninja", "-C", folder / "build", "-t", "targets", "all")
+            self.assertFalse([line for line in targets.splitlines() if "mixtape/tests" in line or "mixtape/bench" in line])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
