@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
@@ -23,7 +24,8 @@ using kernels::cpu::ThreadLimit;
 template <class F>
 double best_rate(double work, const F& run) {
   double best = 1e30;
-  for (int i = 0; i < 25; ++i) {
+  for (int i = 0; i < 40; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
     const auto start = std::chrono::steady_clock::now();
     run();
     best = std::min(
@@ -34,7 +36,7 @@ double best_rate(double work, const F& run) {
 
 constexpr int sums = 16;  // independent, so that none waits for the latency of another; and all
                           // different, or the compiler would see that they are one
-constexpr int64_t times = 20'000;
+constexpr int64_t times = 200'000;
 volatile float sink;
 
 // Each returns the operations that it did.

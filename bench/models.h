@@ -34,7 +34,7 @@ struct LstmSize {
 };
 inline constexpr LstmSize lstm{32, 64, 65, 64, 128};
 
-// The last layer shares its weight with the first; gelu by tanh; no dropout.
+// The last layer shares its weight with the first; linear layers without biases; no dropout.
 struct GptSize {
   int64_t batch, context, vocabulary, layers, heads, width;
   double operations() const {  // attention as if it were not causal

@@ -1,6 +1,8 @@
 // Ops: the common ones at sizes that networks have, beside libtorch's; with --full also every row
 // of the tests' catalogue, with as many elements as its shapes allow.
 
+#include <algorithm>
+
 #include "bench/case.h"
 #include "mixtape.h"
 #include "tests/support/op_cases.h"
@@ -81,28 +83,26 @@ std::vector<Shape> scaled(const tests::OpCase& c, int64_t k, bool all) {
   return shapes;
 }
 
-int64_t elements(const std::vector<Shape>& shapes) {
-  int64_t n = 0;
-  for (const Shape& s : shapes) n = std::max(n, s.size());
-  return n;
-}
-
-// The largest of these that the row takes, at most `most` elements; its own shapes at least.
+// The largest shapes that the row takes, with at most `most` elements in any input and in the
+// result; its own at least.
 std::vector<Shape> large_shapes(const tests::OpCase& c, int64_t most) {
   const NoGrad off;
-  for (const bool all : {true, false}) {
-    const std::vector<Shape> twice = scaled(c, 2, all);
-    // What a kernel is to windows grows with them: such a row grows by its batch alone.
-    if (all && (c.op.find("conv") != std::string::npos || c.op.find("pool") != std::string::npos))
-      continue;
+  // What a kernel is to windows grows with all: such a row grows by its batch alone.
+  const bool windows =
+      c.op.find("conv") != std::string::npos || c.op.find("pool") != std::string::npos;
+  const auto fits = [&](const std::vector<Shape>& shapes) {
+    if (std::ranges::any_of(shapes, [&](const Shape& s) { return s.size() > most; })) return false;
     try {
-      c.run(tests::make_inputs(c, f32, false, twice));
+      return c.run(tests::make_inputs(c, f32, false, shapes)).numel() <= most;
     } catch (const Error&) {
-      continue;
+      return false;
     }
-    int64_t k = 2;
-    while (elements(scaled(c, 2 * k, all)) <= most) k *= 2;
-    return scaled(c, k, all);
+  };
+  for (const bool all : {true, false}) {
+    if (all && windows) continue;
+    int64_t k = 1;
+    while (k < most && fits(scaled(c, 2 * k, all))) k *= 2;
+    if (k > 1) return scaled(c, k, all);
   }
   return tests::shapes(c);
 }

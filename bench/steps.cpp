@@ -77,7 +77,8 @@ Call training(const GptSize& s, DType low) {
                                                                    .layers = s.layers,
                                                                    .heads = s.heads,
                                                                    .width = s.width,
-                                                                   .dropout = 0});
+                                                                   .dropout = 0,
+                                                                   .bias = false});
   return step(
       low, net, std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions{.lr = 1e-3}),
       [=](const models::Gpt& n) { return models::next_token_loss(n(text.x), text.y); }, 1.0);

