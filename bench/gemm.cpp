@@ -199,7 +199,7 @@ int run(int rounds, const std::string& filter) {
                          [&] {
                            const kernels::cpu::ThreadLimit one(1);
                            kernels::Launch l(Device::cpu());
-                           kernels::gemm(l, o.a, o.b, View{}, o.out);
+                           kernels::gemm(l, o.a, o.b, kernels::Epilogue{}, o.out);
                          },
                          {}});
     };

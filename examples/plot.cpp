@@ -41,7 +41,8 @@ int main(int argc, char** argv) {
   std::string out;
   CommandLine line("mixtape-plot",
                    "Draws charts of runs: loss.svg, lr.svg and one more for each other quantity.");
-  line.add("RUN", folders, "DIR...", "folders of runs, each with its metrics.jsonl")
+  line.add("RUN", folders, " ", "folders of runs, each with its metrics.jsonl")
+      ->default_str("")
       ->required()
       ->check(name_of("folder"));
   line.add("--out", out, "DIR", "where the charts go (default: the folder of a single run, else .)")

@@ -24,7 +24,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-extern "C" const char __executable_start;  // by the linker
+extern "C" const char __executable_start __attribute__((weak));  // by the linker of a program
 
 // Saves the registers that a call keeps, stores the stack pointer in *from, and goes on where `to`
 // was left.
