@@ -45,7 +45,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--seed", o.seed, "N", "of weights, order and samples")
       ->check(number<uint64_t>(0, UINT64_MAX));
   line.add("--sample", o.sample, "N", "characters to write at the end")->check(count(0));
-  line.add("--prompt", o.prompt, "TEXT", "what they go on from (default: the text's first one)")
+  line.add("--prompt", o.prompt, "TEXT", "what they go on from (default: the text's last)")
       ->check(name_of("prompt"));
   line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: as often as expected")
       ->check(number(0., 100.));
@@ -60,7 +60,8 @@ struct Job {
       : o(given),
         device(usable(o.device)),
         text(train::CharText::load(o.text, {.context = o.context, .stride = 1})),
-        prompt(o.prompt.empty() ? narrow(text.train().tokens(), 0, 0, 1) : text.encode(o.prompt)),
+        prompt(o.prompt.empty() ? slice(text.valid().tokens(), 0, -1, INT64_MAX)
+                                : text.encode(o.prompt)),
         seed(o.seed),
         model({.vocabulary = int64_t(text.vocabulary().size()),
                .context = o.context,

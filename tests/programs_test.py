@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -110,6 +111,18 @@ class Quick(ProgramTest):
         for dtype in "fp16", "bf16":
             self.assertIn(dtype.replace("fp", "f"), self.output("char_gpt", *SMALL_GPT, "--dtype", dtype, "--top-k", 3))
 
+    def test_ctrl_c_keeps_what_was_learned(self) -> None:
+        run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
+                                "gpt.safetensors"], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not run.stdout.readline().startswith("epoch"):  # from here on Ctrl-C is heard
+            pass
+        run.send_signal(signal.SIGINT)
+        output, error = run.communicate()
+        self.assertEqual(run.returncode, 130)
+        self.assertEqual(error.splitlines()[-1], "char_gpt: interrupted: gpt.safetensors holds what was learned so far")
+        self.assertIn("wrote gpt.safetensors", output)
+        self.assertIn("wte.weight", self.weights("gpt.safetensors"))
+
 
 class Mistakes(ProgramTest):
     def test_options(self) -> None:
@@ -175,7 +188,8 @@ class Device(ProgramTest):
         few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
         self.alike("train_images", *few)
         self.last_row("train_images", *few, "--dtype", "fp16", "--masters", "--device", "cuda")
-        self.assertIn("on cuda:0", self.output("train_images", "--benchmark", "--batch-size", 2, "--steps", 1, "--device", "cuda"))
+        self.assertIn("on cuda:0", self.output("train_images", "--benchmark", "--batch-size", 2, "--steps", 1, "--device",
+                                               "cuda"))
 
     def test_text(self) -> None:
         self.alike("char_gpt", *SMALL_GPT, "--every", 6, "--sample", 3)
