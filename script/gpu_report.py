@@ -7,9 +7,14 @@ import sys
 from pathlib import Path
 
 
-def row(figure: dict, copy: float) -> str:
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of Markdown."""
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def row(figure: dict, copy: float) -> list[str]:
     if figure["wrong"] or "ours" not in figure:
-        return f"| {figure['name']} | WRONG: {'; '.join(figure['wrong'])} | | | | |"
+        return [figure["name"], f"WRONG: {'; '.join(figure['wrong'])}", "", "", "", ""]
     ours = figure["ours"]
     spread = (ours["high_ms"] - ours["low_ms"]) / ours["median_ms"]
     rate = {"bytes": lambda: f"{figure['per_second'] / 1e9:.0f} GB/s",
@@ -19,8 +24,7 @@ def row(figure: dict, copy: float) -> str:
         against = f"{100 * figure['per_second'] / copy:.0f} % of a copy"
     elif "of_peer" in figure:
         against = f"{figure['of_peer']:.2f}x"
-    cells = [figure["name"], f"{ours['median_ms']:.4f}", f"{100 * spread:.1f} %", rate, against, f"{figure['error']:.1e}"]
-    return "| " + " | ".join(cells) + " |"
+    return [figure["name"], f"{ours['median_ms']:.4f}", f"{100 * spread:.1f} %", rate, against, f"{figure['error']:.1e}"]
 
 
 def markdown(results: dict) -> str:
@@ -40,8 +44,8 @@ def markdown(results: dict) -> str:
     lines += [f"| wrong | {wrong} |" for wrong in results.get("wrong", [])]
     for benchmark in results["benchmarks"]:
         lines += ["", f"`{benchmark['command']}`" + (f", beside {benchmark['peer']}" if benchmark["peer"] else ""), "",
-                  "| case | ms | spread | rate | against | error |", "|---|---|---|---|---|---|"]
-        lines += [row(figure, benchmark["copy_bytes_per_second"]) for figure in benchmark["figures"]]
+                  *table(["case", "ms", "spread", "rate", "against", "error"],
+                         [row(figure, benchmark["copy_bytes_per_second"]) for figure in benchmark["figures"]])]
     if table := results["demo"].get("table"):
         lines += ["", "```text", table, "```"]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""What a run of script/bench found: one file of figures, the same as a table, and a page with plots.
+
+usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md and .html
+       bench_report.py FOLDER               prints the table alone
+       bench_report.py --compare OLD NEW    what got slower from one OUT.json to another; exits with 1 if anything did"""
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+from bench_plots import page
+from gpu_report import table
+
+UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
+LINE = re.compile(r"(?P<name>.+)/threads:(?P<threads>\d+)/(?P<dtype>f\d+|bf16)(?:/(?P<peer>\w+))?$")
+RATIOS = "of_f32", "of_libtorch"
+SLOWER = 1.05  # less is no news
+
+
+def figure(line: dict) -> dict:
+    """One line of Google Benchmark's."""
+    name = re.sub(r"/(iterations:1|manual_time|real_time)", "", line["run_name"])
+    where = LINE.match(name)
+    found = where.groupdict() if where else {"name": name}
+    found = {k: int(v) if k == "threads" else v for k, v in found.items() if v is not None}
+    if "error_occurred" in line:
+        return {**found, "error": line["error_message"]}
+    if "peak_mb" in line:  # its time is that of ten steps in a new process
+        return {**found, "peak_mb": line["peak_mb"]}
+    ms = line["real_time"] * UNITS[line["time_unit"]]
+    if "per_op" in line:
+        ms = line["per_op"] * 1e3
+    found["ms"] = ms
+    for key in "low_ms", "high_ms", "rounds", "flops", "bytes", "of_peak", "of_copy":
+        if key in line:
+            found[key] = line[key]
+    for key in RATIOS:
+        if key in line:
+            found[key] = [line[f"{key}_low"], line[key], line[f"{key}_high"]]
+    return found
+
+
+def read(folder: Path) -> dict:
+    results: dict = {"machine": {}, "cost": {}, "figures": []}
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        if path.name == "about.json":  # device, date, command, cost: of script/bench
+            results.update(content)
+            continue
+        context = content["context"]
+        for k, v in context.items():  # each program measured it; the best is what the machine can do
+            if "/threads:" in k:
+                results["machine"][k] = max(float(v), results["machine"].get(k, 0))
+        deviations = {b["run_name"]: b["real_time"] for b in content["benchmarks"]
+                      if b.get("aggregate_name") == "stddev"}
+        for line in content["benchmarks"]:
+            if line.get("aggregate_name", "median") != "median":
+                continue
+            found = figure(line)
+            if line["run_name"] in deviations and "per_op" not in line:  # quartiles of what is normal
+                half = 0.67 * deviations[line["run_name"]] * UNITS[line["time_unit"]]
+                found |= {"low_ms": found["ms"] - half, "high_ms": found["ms"] + half, "rounds": line["repetitions"]}
+            results["figures"].append(found)
+    for f in results["figures"]:
+        if "of_peak" in f:
+            f["of_peak"] = f["flops"] / 1e9 / peak(results["machine"], f["dtype"], f["threads"])
+    return results
+
+
+def peak(machine: dict, dtype: str, threads: int) -> float:
+    """GFLOP/s: where there is no arithmetic in bf16, f32's, as for f16."""
+    return (dtype == "bf16" and machine.get(f"bf16_gflops/threads:{threads}")) or machine[f"fma_gflops/threads:{threads}"]
+
+
+# --- the table ---
+def time_text(ms: float) -> str:
+    for unit, scale in ("s", 1e3), ("ms", 1), ("µs", 1e-3):
+        if ms >= scale:
+            return f"{ms / scale:.3g} {unit}" if ms / scale < 1000 else f"{ms / scale:.0f} {unit}"
+    return f"{ms * 1e6:.0f} ns"
+
+
+def roof_text(f: dict) -> str:
+    if "of_peak" in f:
+        return f"{100 * f['of_peak']:.0f} % of peak"
+    # Nothing moved: what hands its gradient on has no business with memory.
+    return f"{100 * f['of_copy']:.0f} % of copy" if f.get("of_copy", 100) < 10 else ""
+
+
+def rate_text(f: dict) -> str:
+    if f["name"].startswith("train/"):
+        return f"{1e3 / f['ms']:.0f} steps/s"
+    if "flops" in f:
+        return f"{f['flops'] / 1e9:.0f} GFLOP/s"
+    return f"{f['bytes'] / 1e9:.0f} GB/s" if f.get("of_copy", 100) < 10 else ""
+
+
+def row(f: dict) -> list[str]:
+    if "error" in f:
+        return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), f"ERROR: {f['error']}", "", "", "", "", ""]
+    spread = f"{100 * (f['high_ms'] - f['low_ms']) / f['ms']:.1f} %" if "low_ms" in f else ""
+    faster = f"{1 / f['of_f32'][1]:.2f}x" if "of_f32" in f else ""
+    low, ratio, high = f.get("of_libtorch", [0, 0, 0])
+    against = f"{ratio:.2f} ({low:.2f} to {high:.2f})" if ratio else ""
+    return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), time_text(f["ms"]), spread, rate_text(f), faster,
+            roof_text(f), against]
+
+
+def markdown(results: dict) -> str:
+    threads = sorted({int(k.split(":")[1]) for k in results["machine"]})
+    lines = [f"# {results.get('device', 'This machine')}, {results.get('date', '')}", "",
+             f"Made by `{results.get('command', 'script/bench')}`. Times are medians of rounds in which precisions and "
+             "peers take turns, `spread` is what lies between the quartiles, `of libtorch` our time over its, by rounds "
+             "(quartiles in brackets): below 1 is faster. A copy is one that touches as many bytes.", ""]
+    rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
+             "copy of memory, read and written": ("copy_gbytes", "GB/s")}
+    lines += table(["this machine at best", *(f"{n} threads" if n > 1 else "1 thread" for n in threads)],
+                   [[what, *(f"{results['machine'][f'{key}/threads:{n}']:.0f} {unit}" for n in threads)]
+                    for what, (key, unit) in rates.items() if f"{key}/threads:{threads[0]}" in results["machine"]])
+    ours = [f for f in results["figures"] if "peer" not in f and "peak_mb" not in f]
+    if ours:
+        lines += ["", *table(["workload", "threads", "", "time", "spread", "rate", "over f32", "of the roof", "of libtorch"],
+                             [row(f) for f in ours])]
+    if memory := [f for f in results["figures"] if "peak_mb" in f]:
+        lines += ["", *table(["most resident memory of a program", ""],
+                             [[f["name"], f"{f['peak_mb']:.0f} MB"] for f in memory])]
+    if results["cost"]:
+        lines += ["", *table(["building", ""], [[k, str(v)] for k, v in results["cost"].items()])]
+    return "\n".join(lines) + "\n"
+
+
+# --- two runs ---
+def key(f: dict) -> tuple:
+    return f["name"], f.get("threads", 0), f.get("dtype", ""), f.get("peer", "")
+
+
+def interval(f: dict) -> tuple[float, float]:
+    """Where the median lies: McGill's notch, which two medians of one kind rarely both miss."""
+    half = 1.57 * (f["high_ms"] - f["low_ms"]) / math.sqrt(f["rounds"]) if "low_ms" in f else 0.1 * f["ms"]
+    return f["ms"] - half, f["ms"] + half
+
+
+def compare(old: dict, new: dict) -> int:
+    before = {key(f): f for f in old["figures"] if "ms" in f}
+    slower, faster, same = [], [], 0
+    for f in new["figures"]:
+        was = before.get(key(f))
+        if was is None or "ms" not in f or "peer" in f:
+            continue
+        ratio = f["ms"] / was["ms"]
+        line = [" ".join(str(k) for k in key(f) if k), time_text(was["ms"]), time_text(f["ms"]), f"{ratio:.2f}"]
+        if ratio > SLOWER and interval(f)[0] > interval(was)[1]:
+            slower.append((ratio, line))
+        elif ratio < 1 / SLOWER and interval(f)[1] < interval(was)[0]:
+            faster.append((ratio, line))
+        else:
+            same += 1
+    if old.get("device") != new.get("device"):
+        print(f"two devices: {old.get('device')} and {new.get('device')}")
+    for k in sorted(old["machine"].keys() & new["machine"].keys()):
+        if abs(new["machine"][k] / old["machine"][k] - 1) > 0.1:
+            print(f"the machine was not the same: {k} {old['machine'][k]:.0f} and {new['machine'][k]:.0f}")
+    for what, found in ("slower", sorted(slower, reverse=True)), ("faster", sorted(faster)):
+        if found:
+            print("\n".join(table([what, "old", "new", "new / old"], [line for _, line in found])))
+    print(f"{len(slower)} slower, {len(faster)} faster, {same} within the noise")
+    return int(bool(slower))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--compare"] and len(arguments) == 3:
+        try:
+            old, new = (json.loads(Path(path).read_text()) for path in arguments[1:])
+            return compare(old, new)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"bench: not results of script/bench: {error}", file=sys.stderr)
+            return 2
+    if len(arguments) not in (1, 2) or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    results = read(Path(arguments[0]))
+    text = markdown(results)
+    print(text, end="")
+    if len(arguments) == 2:
+        out = arguments[1]
+        Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n")
+        Path(f"{out}.md").write_text(text)
+        Path(f"{out}.html").write_text(page(results, text))
+    return int(any("error" in f for f in results["figures"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
