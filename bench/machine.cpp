@@ -24,8 +24,8 @@ using kernels::cpu::ThreadLimit;
 template <class F>
 double best_rate(double work, const F& run) {
   double best = 1e30;
-  for (int i = 0; i < 40; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (int i = 0; i < 80; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
     const auto start = std::chrono::steady_clock::now();
     run();
     best = std::min(

@@ -17,6 +17,7 @@ UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
 LINE = re.compile(r"(?P<name>.+)/threads:(?P<threads>\d+)/(?P<dtype>f\d+|bf16)(?:/(?P<peer>\w+))?$")
 RATIOS = "of_f32", "of_libtorch"
 SLOWER = 1.05  # less is no news
+ORDER = "train", "ops", "conv", "attention", "optim", "overhead", "memory"  # then others
 
 
 def figure(line: dict) -> dict:
@@ -44,7 +45,8 @@ def figure(line: dict) -> dict:
 
 def read(folder: Path) -> dict:
     results: dict = {"machine": {}, "cost": {}, "figures": []}
-    for path in sorted(folder.glob("*.json")):
+    place = {name: n for n, name in enumerate(ORDER)}
+    for path in sorted(folder.glob("*.json"), key=lambda path: (place.get(path.stem, len(place)), path.stem)):
         content = json.loads(path.read_text())
         if path.name == "about.json":  # device, date, command, cost: of script/bench
             results.update(content)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
     """Lines of Markdown."""
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+    return ["|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in (header, ["---"] * len(header), *rows)]
 
 
 def row(figure: dict, copy: float) -> list[str]:
@@ -46,8 +46,8 @@ def markdown(results: dict) -> str:
         lines += ["", f"`{benchmark['command']}`" + (f", beside {benchmark['peer']}" if benchmark["peer"] else ""), "",
                   *table(["case", "ms", "spread", "rate", "against", "error"],
                          [row(figure, benchmark["copy_bytes_per_second"]) for figure in benchmark["figures"]])]
-    if table := results["demo"].get("table"):
-        lines += ["", "```text", table, "```"]
+    if printed := results["demo"].get("table"):
+        lines += ["", "```text", printed, "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -52,7 +52,8 @@ class Options(ScriptTest):
             self.assertEqual(run.stdout, "")
 
     def test_an_option_without_its_value_is_refused(self) -> None:
-        for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("lint", "--only"),
+        for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
+                          ("bench", "--compare", "one"), ("lint", "--only"),
                           ("gpu", "--package"), ("gpu", "--minutes", "x")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
 
@@ -380,6 +381,76 @@ print("[----------] Global test environment tear-down")
         self.assertIn("other tests: 100 passed, 1 failed, 1 skipped\n  FAILED Nn.Breaks\n", run.stdout)
         self.assertIn("| failed | Nn.Breaks |\n", next((self.tree / "out").glob("a-gpu-*.md")).read_text())
         self.assertTrue(run.stdout.endswith("A GPU: 102 tests passed, 1 things are wrong\n"), run.stdout)
+
+
+class Bench(ScriptTest):
+    """What programs wrote, and what becomes of it."""
+
+    def line(self, name: str, ms: float, **counters) -> dict:
+        return {"name": name, "run_name": name, "run_type": "iteration", "iterations": 1, "real_time": ms, "time_unit": "ms",
+                "low_ms": 0.99 * ms, "high_ms": 1.01 * ms, "rounds": 9, **counters}
+
+    def figures(self, out: str, f32_ms: float = 2, fma: float = 100) -> None:
+        against = {"of_libtorch": 0.8, "of_libtorch_low": 0.7, "of_libtorch_high": 0.9}
+        gain = {"of_f32": 0.5, "of_f32_low": 0.4, "of_f32_high": 0.6}
+        end = "/iterations:1/manual_time"
+        lines = [
+            self.line(f"train/mlp/threads:1/f32{end}", f32_ms, flops=50e9, of_peak=9, **against),
+            self.line(f"train/mlp/threads:1/bf16{end}", 1, flops=100e9, of_peak=9, **gain),
+            self.line(f"train/mlp/threads:1/f32/libtorch{end}", 2.5, flops=40e9),
+            self.line(f"ops/matmul/forward/threads:1/f32{end}", 1, flops=90e9, bytes=1e9, of_peak=1, of_copy=0.1),
+            {**self.line("memory/mlp/f32/iterations:1/real_time", 30), "peak_mb": 17.2},
+        ]
+        chain = [{"name": f"chain_{kind}", "run_name": "chain", "aggregate_name": kind, "iterations": 5, "repetitions": 5,
+                  "real_time": time, "time_unit": "us", "per_op": per_op}
+                 for kind, time, per_op in (("mean", 300, 3e-7), ("median", 250, 2.5e-7), ("stddev", 9, 9e-9))]
+        context = {"fma_gflops/threads:1": str(fma), "copy_gbytes/threads:1": "40", "num_cpus": 2}
+        self.write("found/train.json", json.dumps({"context": context, "benchmarks": lines}))
+        self.write("found/overhead.json", json.dumps({"context": {"fma_gflops/threads:1": "60"}, "benchmarks": chain}))
+        self.write("found/about.json", json.dumps({"device": "A CPU", "date": "2026-01-02", "command": "script/bench",
+                                                   "cost": {"libmixtape.a": "9 MB"}}))
+        run = self.run_script("bench_report.py", str(self.tree / "found"), str(self.tree / out))
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual(run.stdout, (self.tree / f"{out}.md").read_text())
+
+    def test_a_table_a_file_and_a_page(self) -> None:
+        self.figures("a")
+        text = (self.tree / "a.md").read_text()
+        for wanted in ["# A CPU, 2026-01-02", "| f32 multiply-adds | 100 GFLOP/s |",
+                       "| train/mlp | 1 | f32 | 2 ms | 2.0 % | 500 steps/s | | 50 % of peak | 0.80 (0.70 to 0.90) |",
+                       "| train/mlp | 1 | bf16 | 1 ms | 2.0 % | 1000 steps/s | 2.00x | 100 % of peak | |",
+                       "| chain | | | 250 ns |", "| memory/mlp/f32 | 17 MB |", "| libmixtape.a | 9 MB |"]:
+            self.assertIn(wanted, text)
+        self.assertEqual(text.count("train/mlp |"), 2)  # a peer's times are in the file alone
+        page = (self.tree / "a.html").read_text()
+        self.assertEqual(page.count("<svg"), 3)  # against libtorch, against f32, roofline
+        self.assertIn("prefers-color-scheme: dark", page)
+        self.assertEqual(len(json.loads((self.tree / "a.json").read_text())["figures"]), 6)
+
+    def compare(self) -> subprocess.CompletedProcess:
+        return self.run_script("bench", "--compare", str(self.tree / "a.json"), str(self.tree / "b.json"))
+
+    def test_what_got_slower_is_told_beyond_the_noise(self) -> None:
+        self.figures("a")
+        for ms, status, said in [(2.02, 0, "0 slower, 0 faster, 4 within"), (2.3, 1, "1 slower, 0 faster, 3 within"),
+                                 (1.5, 0, "0 slower, 1 faster, 3 within")]:
+            self.figures("b", f32_ms=ms)
+            run = self.compare()
+            self.assertEqual(run.returncode, status, run.stdout)
+            self.assertIn(said, run.stdout)
+            self.assertNotIn("machine", run.stdout)
+
+    def test_another_machine_is_told(self) -> None:
+        self.figures("a")
+        self.figures("b", fma=70)
+        self.assertIn("the machine was not the same: fma_gflops/threads:1 100 and 70", self.compare().stdout)
+
+    def test_what_is_no_result_is_refused(self) -> None:
+        self.figures("a")
+        self.write("b.json", "{}")
+        run = self.compare()
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("not results of script/bench", run.stderr)
 
 
 class Summary(ScriptTest):
