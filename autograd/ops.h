@@ -3,7 +3,6 @@
 // Operands of two-operand ops are broadcast; dimensions may be negative; all throw Error on a
 // misfit.
 
-#include <array>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -299,6 +298,12 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // --- networks: convolutions are cross-correlations; they and pools take an image without n ---
+struct Size2 {  // rows and columns: {3, 5}, or 3 for both
+  int64_t h, w;
+  Size2(int64_t both) : h(both), w(both) {}
+  Size2(int64_t h, int64_t w) : h(h), w(w) {}
+  int64_t operator[](int d) const { return d == 0 ? h : w; }
+};
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
 };
@@ -306,15 +311,14 @@ struct Conv1dOptions {
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv1dOptions& options = {});
 struct Conv2dOptions {
-  std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
+  Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
 };
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 struct ConvTranspose2dOptions {
-  std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, output_padding = {0, 0},
-                         dilation = {1, 1};
+  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
 };
 // The gradient of conv2d as a function: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
@@ -344,8 +348,8 @@ Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const
                 const RecurrentOptions& options = {});
 
 struct PoolOptions {
-  std::array<int64_t, 2> stride = {0, 0}, padding = {0, 0};  // stride 0 means the window's size
-  bool ceil_mode = false;                                    // windows may hang over the end
+  Size2 stride = 0, padding = 0;  // stride 0 means the window's size
+  bool ceil_mode = false;         // windows may hang over the end
   bool count_include_pad = true;  // of avg_pool2d: padding counts as zeros
 };
 struct Pool1dOptions {
@@ -354,15 +358,15 @@ struct Pool1dOptions {
 };
 // x [n, c, h, w] -> [n, c, h', w'], the largest of each window: NaN if there is one, else the first
 // in row-major order, which gets the gradient.
-Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
+Tensor max_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // x [n, c, h, w] -> [n, c, h', w'], the mean of each window.
-Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> window, const PoolOptions& options = {});
+Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 // To a wanted size: window i runs from floor(i h / size) to ceil((i + 1) h / size).
-Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size);
-Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size);
+Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
+Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 
@@ -372,8 +376,7 @@ struct InterpolateOptions {
   bool align_corners = false;  // of Bilinear: corner centres meet, instead of edges
 };
 // x [n, c, h, w] -> [n, c, size]; pixels lie where PyTorch puts them
-Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size,
-                   const InterpolateOptions& options = {});
+Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 

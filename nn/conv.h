@@ -5,7 +5,6 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "nn/module.h"
-#include "nn/size.h"
 
 namespace mixtape::nn {
 

@@ -143,6 +143,17 @@ TEST(RnnRelu, SlopesAtItsKinkAreRecordedAsTheKernelHasThem) {
 
 // --- convolutions ---
 
+TEST(Windows, OneNumberIsForRowsAndColumns) {
+  const Tensor x = ones({1, 1, 6, 6}), w = ones({1, 1, 3, 3});
+  EXPECT_EQ(conv2d(x, w, {}, {.padding = 1}).shape(), Shape({1, 1, 6, 6}));
+  EXPECT_EQ(conv2d(x, w, {}, {.padding = {1}}).shape(), Shape({1, 1, 6, 6}));
+  EXPECT_EQ(conv_transpose2d(x, w, {}, {.stride = 2}).shape(), Shape({1, 1, 13, 13}));
+  EXPECT_EQ(max_pool2d(x, 2).shape(), Shape({1, 1, 3, 3}));
+  EXPECT_EQ(avg_pool2d(x, 3, {.stride = 1, .padding = 1}).shape(), Shape({1, 1, 6, 6}));
+  EXPECT_EQ(adaptive_avg_pool2d(x, 1).shape(), Shape({1, 1, 1, 1}));
+  EXPECT_EQ(interpolate(x, 8).shape(), Shape({1, 1, 8, 8}));
+}
+
 TEST(Convolutions, RefuseWhatDoesNotFit) {
   const Tensor x = image(), line = ones({1, 4, 5});
   EXPECT_ERROR(conv1d(x, line), "conv1d: the input has shape [1, 2, 4, 5], not [n, c, l]");

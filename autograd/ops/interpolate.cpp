@@ -19,7 +19,7 @@ void check_images(const Tensor& x) {
 
 }  // namespace
 
-Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size, const InterpolateOptions& o) {
+Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   const Scope scope(Interpolate::info.name);
   check_images(x);
   check(o.mode == Interpolation::Bilinear || !o.align_corners,

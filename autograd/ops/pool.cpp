@@ -89,7 +89,7 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
   return s;
 }
 
-Samplings windows(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+Samplings windows(const Tensor& x, Size2 size, const PoolOptions& o) {
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   return {windows(x.size(2), size[0], o, 0), windows(x.size(3), size[1], o, 1)};
 }
@@ -99,7 +99,7 @@ Sampling adaptive(int64_t length, int64_t size) {
   return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
 }
 
-Samplings adaptive(const Tensor& x, std::array<int64_t, 2> size) {
+Samplings adaptive(const Tensor& x, Size2 size) {
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
 }
@@ -119,22 +119,22 @@ PoolOptions in_one_row(const Pool1dOptions& o) {
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
   if (x.rank() == 3) return squeeze(max_pool2d(unsqueeze(x, 0), size, o), 0);
   const Scope scope(MaxPool2d::info.name);
   return call<MaxPool2d>(x, windows(x, size, o));
 }
-Tensor avg_pool2d(const Tensor& x, std::array<int64_t, 2> size, const PoolOptions& o) {
+Tensor avg_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
   if (x.rank() == 3) return squeeze(avg_pool2d(unsqueeze(x, 0), size, o), 0);
   const Scope scope(AvgPool2d::info.name);
   return call<AvgPool2d>(x, windows(x, size, o));
 }
-Tensor adaptive_max_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+Tensor adaptive_max_pool2d(const Tensor& x, Size2 size) {
   if (x.rank() == 3) return squeeze(adaptive_max_pool2d(unsqueeze(x, 0), size), 0);
   const Scope scope(AdaptiveMaxPool2d::info.name);
   return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
 }
-Tensor adaptive_avg_pool2d(const Tensor& x, std::array<int64_t, 2> size) {
+Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size) {
   if (x.rank() == 3) return squeeze(adaptive_avg_pool2d(unsqueeze(x, 0), size), 0);
   const Scope scope(AdaptiveAvgPool2d::info.name);
   return call<AdaptiveAvgPool2d>(x, adaptive(x, size));

@@ -26,7 +26,7 @@ std::vector<OpCase> networks() {
       return scaled_dot_product_attention(x[0], x[1], x[2], with_mask);
     };
   };
-  const auto resized = [](std::array<int64_t, 2> size, InterpolateOptions o) {
+  const auto resized = [](Size2 size, InterpolateOptions o) {
     return [=](In x) { return interpolate(x[0], size, o); };
   };
   return {
