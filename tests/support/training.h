@@ -1,6 +1,11 @@
 #pragma once
-// A small training that tests of Learner share: points in three clusters, and a net for them.
+// A small training that tests of Learner share: points in three clusters, a
+// net for them, a callback that notes what happens, and all of the state as bytes.
 
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -44,5 +49,63 @@ inline train::LearnerOptions quiet() {
   o.progress = false;
   return o;
 }
+
+// Notes every moment, and may ask for something at one of them.
+struct Spy : train::Callback {
+  std::string seen, at;
+  std::function<void(train::Learner&)> ask;
+  void note(std::string_view moment, train::Learner& l) {
+    seen += seen.empty() ? "" : " ";
+    seen += moment;
+    if (moment == at) ask(l);
+  }
+  void on_train_begin(train::Learner& l) override { note("train", l); }
+  void on_epoch_begin(train::Learner& l) override { note("epoch", l); }
+  void on_batch_begin(train::Learner& l) override {
+    note(l.state.training ? "batch" : "vbatch", l);
+  }
+  void on_loss_begin(train::Learner& l) override { note(l.state.training ? "loss" : "vloss", l); }
+  void on_backward_begin(train::Learner& l) override { note("backward", l); }
+  void on_backward_end(train::Learner& l) override { note("backward.", l); }
+  void on_step_begin(train::Learner& l) override { note("step", l); }
+  void on_step_end(train::Learner& l) override { note("step.", l); }
+  void on_batch_end(train::Learner& l) override {
+    note(l.state.training ? "batch." : "vbatch.", l);
+  }
+  void on_valid_begin(train::Learner& l) override { note("valid", l); }
+  void on_valid_end(train::Learner& l) override { note("valid.", l); }
+  void on_epoch_end(train::Learner& l) override { note("epoch.", l); }
+  void on_train_end(train::Learner& l) override { note("train.", l); }
+};
+
+using Bytes = std::map<std::string, std::vector<uint8_t>>;
+
+// All of a training's state as bytes.
+inline Bytes bytes(train::Learner& l) {
+  Bytes all;
+  for (const auto& [name, t] : l.state_dict()) {
+    const Tensor dense = t.contiguous().to(Device::cpu());
+    const auto* const data = static_cast<const uint8_t*>(dense.host());
+    all[name].assign(data, data + dense.numel() * int64_t(size_of(dense.dtype())));
+  }
+  return all;
+}
+
+// The names of what is not the same in both.
+inline std::string differing(const Bytes& a, const Bytes& b) {
+  std::string names;
+  for (const auto& [name, data] : a)
+    if (!b.contains(name) || b.at(name) != data) names += name + " ";
+  for (const auto& [name, data] : b)
+    if (!a.contains(name)) names += name + " ";
+  return names;
+}
+
+// Every way to train.
+using Choose = void (*)(train::Learner&);
+inline const Choose precisions[] = {
+    [](train::Learner&) {}, [](train::Learner& l) { l.to_fp16({.growth_interval = 3}); },
+    [](train::Learner& l) { l.to_bf16(); }, [](train::Learner& l) { l.to_fp16({.max_noskip = 3}); },
+    [](train::Learner& l) { l.to_fp16({.clip = 1, .flat_master = true}); }};
 
 }  // namespace mixtape::test

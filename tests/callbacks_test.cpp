@@ -1,0 +1,153 @@
+// Callbacks: the moments they see, what they may skip, and those that come with the library.
+#include "train/callbacks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "optim/sgd.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
+
+namespace mixtape::train {
+namespace {
+
+using test::clusters;
+using test::loaders;
+using test::Net;
+using test::quiet;
+using test::Spy;
+using test::TempFolder;
+
+std::string moments(const std::string& at, std::function<void(Learner&)> ask) {
+  const Seed seed(1);
+  Learner learner(loaders(16, 8), Net(), quiet());
+  learner.data.valid.emplace(clusters(6, 2), DataLoaderOptions{.batch_size = 6});
+  const auto spy = std::make_shared<Spy>();
+  spy->at = at;
+  spy->ask = std::move(ask);
+  learner.add(spy);
+  learner.fit(1);
+  return spy->seen;
+}
+
+TEST(Callbacks, SeeEveryMomentAndMaySkip) {
+  const std::string batch = " batch loss backward backward. step step. batch.",
+                    valid = " valid vbatch vloss vbatch. valid.";
+  const auto skip = [](Learner& l) { l.skip(); };
+  EXPECT_EQ(moments("", {}), "train epoch" + batch + batch + valid + " epoch. train.");
+  EXPECT_EQ(moments("epoch", skip), "train epoch" + valid + " epoch. train.");
+  EXPECT_EQ(moments("batch", skip),
+            "train epoch batch batch. batch batch." + valid + " epoch. train.");
+  const std::string to_loss = " batch loss batch.", to_back = " batch loss backward batch.",
+                    to_grads = " batch loss backward backward. batch.",
+                    to_step = " batch loss backward backward. step batch.";
+  const auto whole = [&](const std::string& b) {
+    return "train epoch" + b + b + valid + " epoch. train.";
+  };
+  EXPECT_EQ(moments("loss", skip), whole(to_loss));
+  EXPECT_EQ(moments("backward", skip), whole(to_back));
+  EXPECT_EQ(moments("backward.", skip), whole(to_grads));
+  EXPECT_EQ(moments("step", skip), whole(to_step));
+  EXPECT_EQ(moments("step.", [](Learner& l) { l.stop(); }), "train epoch" + batch + " train.");
+}
+
+TEST(Callbacks, EndEvenAfterAnException) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "loss";
+  spy->ask = [](Learner&) { throw std::runtime_error("enough"); };
+  learner.add(spy);
+  EXPECT_THROW(learner.fit(1), std::runtime_error);
+  EXPECT_EQ(spy->seen, "train epoch batch loss train.");
+}
+
+// Four batches of 4 make the step that one of 16 makes.
+TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
+  for (const bool scaled : {false, true}) {
+    const auto weights_after = [&](int64_t batch, int64_t accumulate) {
+      const Seed seed(1);
+      Net net;
+      net.eval();
+      LearnerOptions o = quiet();
+      o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0.1}); };
+      if (accumulate > 1) o.callbacks = {std::make_shared<GradientAccumulation>(accumulate)};
+      Loaders data;
+      data.train.emplace(clusters(40, 1), DataLoaderOptions{.batch_size = batch});
+      net.drop = nn::Dropout(0.0);
+      Learner learner(std::move(data), net, o);
+      if (scaled) learner.to_fp16({.init_scale = 1024});
+      learner.autocast.reset();  // exact arithmetic: only the scale differs
+      learner.fit(2);
+      EXPECT_EQ(learner.history.steps.size(), 6u);  // 16, 16 and 8 examples, twice
+      return net.up.weight.detach();
+    };
+    EXPECT_LT(max(abs(weights_after(4, 4) - weights_after(16, 1))).item(), 1e-6);
+  }
+}
+
+TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
+  const TensorDataset points = clusters(32, 1);
+  const auto weights_after = [&](int64_t batches) {
+    const Seed seed(1);
+    Net net;
+    net.drop = nn::Dropout(0.0);
+    LearnerOptions o = quiet();
+    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0.1}); };
+    o.callbacks = {std::make_shared<GradientAccumulation>(batches)};
+    Learner learner(net, o);
+    const int64_t n = 32 / batches;
+    for (int64_t i = 0; i < batches; ++i)
+      learner.train_batch({narrow(points.x(), 0, i * n, n), narrow(points.y(), 0, i * n, n)});
+    return net.up.weight.detach();
+  };
+  EXPECT_LT(max(abs(weights_after(2) - weights_after(1))).item(), 1e-6);
+}
+
+TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 2})};
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  Learner learner(loaders(), Net(), o);
+  learner.fit(10);
+  EXPECT_EQ(learner.history.epochs.size(), 3u);
+  learner.fit(10);  // anew
+  EXPECT_EQ(learner.history.epochs.size(), 6u);
+}
+
+TEST(Callbacks, TerminateOnNanSaysWhere) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TerminateOnNan>()};
+  int calls = 0;
+  o.loss = [&](const Tensor& out, const Tensor& y) {
+    return cross_entropy(out, y) * (++calls == 3 ? NAN : 1.0);
+  };
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(1), "the loss of step 2 is");
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Callbacks, LogsHaveARowPerEpoch) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<CsvLogger>(folder / "log.csv"),
+                 std::make_shared<JsonlLogger>(folder / "log.jsonl", true)};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(2);
+  const std::string csv = test::slurp(folder / "log.csv");
+  EXPECT_TRUE(csv.starts_with("epoch,train_loss,valid_loss,accuracy,seconds\n0,")) << csv;
+  EXPECT_EQ(std::ranges::count(csv, '\n'), 3);
+  const std::string jsonl = test::slurp(folder / "log.jsonl");
+  EXPECT_EQ(std::ranges::count(jsonl, '\n'), 2 + 12) << jsonl;
+}
+
+}  // namespace
+}  // namespace mixtape::train

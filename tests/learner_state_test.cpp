@@ -1,0 +1,184 @@
+// What a learner saves and goes on from, and that lr_find leaves no trace.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
+#include "train/callbacks.h"
+
+namespace mixtape::train {
+namespace {
+
+using test::bytes;
+using test::Choose;
+using test::differing;
+using test::loaders;
+using test::Net;
+using test::precisions;
+using test::quiet;
+using test::Spy;
+using test::TempFolder;
+
+// Cut after any batch, saved, and gone on with in a fresh learner: the same bytes.
+TEST(Checkpoints, ResumeBitForBit) {
+  const TempFolder folder;
+  const auto fresh = [](Choose choose, int64_t stop_at, const std::string& file) {
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    if (stop_at > 0) {
+      spy->at = "batch.";
+      spy->ask = [=](Learner& l) {
+        if (l.state.step != stop_at) return;
+        l.save(file);
+        l.stop();
+      };
+    }
+    o.callbacks = {spy, std::make_shared<EarlyStopping>()};
+    auto learner = std::make_unique<Learner>(loaders(50, 16), Net(), o);
+    choose(*learner);
+    return learner;
+  };
+  const std::string file = folder / "cut.ckpt";
+  for (const Choose choose : precisions) {
+    const Seed seed(1);
+    const auto whole = fresh(choose, 0, file);
+    whole->fit_one_cycle(3, 1e-2);
+    const auto expected = bytes(*whole);
+    for (int64_t cut = 1; cut <= 12; ++cut) {
+      {
+        const Seed same(1);
+        fresh(choose, cut, file)->fit_one_cycle(3, 1e-2);
+      }
+      const Seed other(7);
+      const auto resumed = fresh(choose, 0, file);
+      resumed->fit_one_cycle(3, 1e-2, {.resume = file});
+      EXPECT_EQ(differing(bytes(*resumed), expected), "") << "cut after batch " << cut;
+    }
+  }
+}
+
+TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  Learner learner(loaders(), Net(), quiet());
+  learner.fit(1);
+  learner.save(file);
+  const auto before = bytes(learner);
+
+  io::SafeTensors content = io::load(file);
+  const auto with = [&](const io::Metadata& metadata, io::NamedTensors tensors) {
+    io::save(file, tensors, metadata);
+    return file;
+  };
+  const io::NamedTensors good(content.tensors.begin(), content.tensors.end());
+  EXPECT_ERROR(learner.load(with({}, good)), "a.ckpt: not a checkpoint of a training");
+  content.metadata.erase("crc32c");
+  auto metadata = content.metadata;
+  metadata["version"] = "2";
+  EXPECT_ERROR(learner.load(with(metadata, good)),
+               "a.ckpt: a checkpoint of version 2, and this library knows version 1");
+  io::NamedTensors part;
+  for (const auto& t : good)
+    if (!t.first.starts_with("optimizer.group")) part.push_back(t);
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "a.ckpt: ");
+  part = good;
+  for (auto& [name, tensor] : part)
+    if (name == "model.up.weight") tensor = zeros({2, 2});
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "up.weight");
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  learner.load(with(content.metadata, good));
+  EXPECT_EQ(differing(bytes(learner), before), "");
+}
+
+TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 8) std::raise(SIGINT);
+  };
+  o.callbacks = {
+      spy, std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(3);
+  EXPECT_EQ(learner.state.step, 9);  // the step was finished, the fit was not
+  EXPECT_EQ(learner.history.epochs.size(), 1u);
+  Learner other(loaders(), Net(), quiet());
+  other.fit(3, {.resume = folder / "last.ckpt"});
+  EXPECT_EQ(other.state.step, 18);
+  EXPECT_EQ(other.history.epochs.size(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
+}
+
+// Whichever callback saves first: what it saves is what all have learnt from the epoch.
+TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
+  const Seed seed(1);
+  const TempFolder first, second;
+  LearnerOptions o = quiet();
+  for (const TempFolder* folder : {&first, &second})
+    o.callbacks.push_back(
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder->path()}));
+  Learner learner(loaders(), Net(), o);
+  learner.fit(1);
+  EXPECT_TRUE(test::slurp(first / "last.ckpt") == test::slurp(second / "last.ckpt"));
+}
+
+TEST(LrFind, LeavesAllAsItWas) {
+  for (const Choose choose : precisions) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    choose(learner);
+    learner.fit(1);
+    const auto before = bytes(learner);
+    const LrFind found = learner.lr_find({.steps = 30});
+    EXPECT_EQ(differing(bytes(learner), before), "");
+    ASSERT_GT(found.lr.size(), 5u);
+    EXPECT_EQ(found.lr.front(), 1e-7);
+    EXPECT_GT(found.suggested, 1e-7);
+    EXPECT_LT(found.suggested, 10);
+  }
+}
+
+TEST(LrFind, IsUndoneAfterAnExceptionToo) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.to_fp16();
+  learner.fit_one_cycle(1, 1e-2);
+  const auto before = bytes(learner);
+  const double seconds = learner.history.epochs[0].seconds;
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 10) throw std::runtime_error("enough");
+  };
+  learner.add(spy);
+  EXPECT_THROW(learner.lr_find(), std::runtime_error);
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
+  EXPECT_TRUE(learner.schedule != nullptr);
+}
+
+TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TerminateOnNan>(),
+                 std::make_shared<ModelCheckpoint>(
+                     ModelCheckpointOptions{.folder = folder.path(), .every_steps = 1})};
+  o.loss = [](const Tensor& out, const Tensor& y) { return cross_entropy(out, y) * INFINITY; };
+  Learner learner(loaders(), Net(), o);
+  EXPECT_TRUE(learner.lr_find({.steps = 5}).lr.empty());
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+}  // namespace
+}  // namespace mixtape::train
