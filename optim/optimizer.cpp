@@ -227,7 +227,8 @@ void Optimizer::step(const StepControl& control) {
   for (Group& group : groups_)
     for (Slot& slot : group.slots)
       slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow())
-                                             : slot.version == slot.param.version();
+                                             : slot.storage == slot.param.storage()->id() &&
+                                                   slot.version == slot.param.version();
   size_t index = 0;
   for (Group& group : groups_) {
     updates_.clear();
@@ -263,6 +264,7 @@ void Optimizer::step(const StepControl& control) {
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       if (!slot.param.grad() && !slot.agrees) continue;
+      slot.storage = slot.param.storage()->id();
       slot.version = slot.param.version();
       if (group.keeps_shadow(slot)) slot.param.leaf().shadow_version = slot.version;
     }
@@ -358,6 +360,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
     check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
   }
   loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
+  loaded.storage = p.storage()->id();
   loaded.version = p.version();
   return loaded;
 }

@@ -86,9 +86,9 @@ class Optimizer {
     // The rule's buffers and the count of steps, made at the first gradient.
     std::array<Tensor, kernels::Update::max_states> state = {};
     Tensor steps = {};
-    Tensor master = {};    // f32, where a narrow parameter has one
-    uint64_t version = 0;  // of param when master was last written to it
-    bool agrees = false;   // during a step: whether param and its master or shadow did before it
+    Tensor master = {};                 // f32, where a narrow parameter has one
+    uint64_t storage = 0, version = 0;  // of param when master was last written to it
+    bool agrees = false;  // during a step: whether param and its master or shadow did before it
   };
   struct Group {
     std::unique_ptr<Rule> rule;

@@ -163,6 +163,20 @@ TEST(Masters, OfParametersInOneStorage) {
 
 // --- one vector of masters ---
 
+// Whoever gives a parameter another storage wrote it, even if that has the version of the one
+// before.
+TEST(Masters, AreReadAgainFromAnotherStorage) {
+  Tensor p = full({3}, 1, f16).set_requires_grad(true);
+  optim::SGD opt({p}, {.lr = 0, .multi_precision = true});
+  p.set_grad(ones({3}, f16));
+  opt.step();
+  const Tensor other = full({3}, 2, f16);
+  while (other.version() < p.version()) other.storage()->bump_version();
+  p.set_data(other);
+  opt.step();
+  EXPECT_EQ(p.at(0), 2);
+}
+
 TEST(FlatMasters, StepAsSeparateOnes) {
   for (const DType dtype : {f16, bf16})
     for (const auto& [name, make] : problems) {
