@@ -1,0 +1,103 @@
+// What a scaler says of gradients that are not finite, and when it gives up.
+#include <algorithm>
+#include <cmath>
+
+#include "amp/scaler.h"
+#include "amp/trace.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+#include "optim/state.h"
+
+namespace mixtape::amp {
+namespace {
+
+using kernels::ScalerCount;
+
+// What the trace of this thread found last, if there is one and it did.
+std::string first_bad_op() {
+  OverflowTrace* const trace = OverflowTrace::innermost();
+  return !trace || trace->found().empty() ? "" : trace->found().back().text();
+}
+
+}  // namespace
+
+GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t parameters,
+                                         Device device) {
+  auto known = std::ranges::find(watched_, &opt, &Watched::optimizer);
+  if (known == watched_.end())
+    known = watched_.insert(known, {&opt, std::string(opt.name()), std::vector<std::string>(), {}});
+  Watched& w = *known;
+  const int64_t n = static_cast<int64_t>(parameters);
+  if (!w.last || w.last.numel() != n) w.last = optim::filled({n}, 0, f32, device);
+  return w;
+}
+
+// The counters come by mail: on the CPU at once, from a device some updates later.
+void GradScaler::poll(LossScale& s) {
+  if (!s.mail) {
+    const View counts = s.counts;  // in the order of this thread's work
+    s.mail = Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
+  }
+  if (!s.mail.has_arrived()) return;
+  const auto* const counts = s.mail.as<int32_t>();
+  const int32_t skips = counts[int(ScalerCount::Skips)],
+                at_floor = counts[int(ScalerCount::AtFloor)];
+  s.mail = {};
+  std::string what;
+  if (at_floor != 0)
+    what = fmt::format("the loss scale would fall below {}", s.scale.at(0));
+  else if (options_.max_consecutive_skips > 0 && skips >= options_.max_consecutive_skips)
+    what = fmt::format("{} steps in a row were skipped", skips);
+  else
+    return;
+  s.counts.set(int64_t(ScalerCount::Skips), 0);
+  s.counts.set(int64_t(ScalerCount::AtFloor), 0);
+  throw ScaleCollapse(what + diagnosis(s));
+}
+
+std::string GradScaler::diagnosis(const LossScale& s) const {
+  std::string text = "\n  last loss: ";
+  if (!s.last_loss) {
+    text += "none";
+  } else if (s.last_loss.numel() == 1) {
+    text += fmt::format("{}", s.last_loss.item());
+    if (!std::isfinite(s.last_loss.item()))
+      text += ": it is the forward pass that fails, and no scale can help";
+  } else {
+    text += fmt::format("of shape {}", s.last_loss.shape());
+  }
+  text += "\n  recent scales:";
+  const int64_t updates = int64_t(s.counts.at(int64_t(ScalerCount::Updates)));
+  const int64_t remembered = s.history.numel();
+  for (int64_t i = std::max<int64_t>(0, updates - remembered); i < updates; ++i)
+    text += fmt::format(" {}", s.history.at(i % remembered));
+  text += "\n  gradients last not finite:";
+  const std::vector<Overflow> overflow = last_overflow();
+  for (const Overflow& o : overflow)
+    text += fmt::format("\n    {} parameter {}{}{}", o.optimizer, o.parameter,
+                        o.name.empty() ? "" : ": ", o.name);
+  if (overflow.empty()) text += " none";
+  const std::string bad = first_bad_op();
+  return bad.empty() ? text : text + "\n  first bad op: " + bad;
+}
+
+std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
+  std::vector<Overflow> all;
+  const std::string bad = first_bad_op();
+  for (const Watched& w : watched_)
+    for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
+      if (w.last.at(i) != 0)
+        all.push_back(
+            {w.kind, size_t(i) < w.names.size() ? w.names[size_t(i)] : "", size_t(i), bad});
+  return all;
+}
+
+void GradScaler::name_parameters(const optim::Optimizer& opt, std::vector<std::string> names) {
+  const Scope scope("name_parameters");
+  const size_t n = opt.params().size();
+  check(names.size() == n, "{} names for {} parameters", names.size(), n);
+  watched(opt, n, opt.params()[0].device()).names = std::move(names);
+}
+
+}  // namespace mixtape::amp
