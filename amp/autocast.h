@@ -45,7 +45,11 @@ class CastCache {
   CastCache() : number_(++begun_) {}
   // Tells that the losses of all regions until now are scaled, or are meant not to be. A gradient
   // that comes back through a cast to f16 of a later one draws a warning.
-  static void know_scaled() { scaled_ = begun_.load(); }
+  static void know_scaled() {
+    const uint64_t now = begun_;
+    for (uint64_t was = scaled_; was < now && !scaled_.compare_exchange_weak(was, now);) {
+    }
+  }
   // Counts as part of the region with that cache.
   void join(const CastCache& other) { number_ = other.number_; }
 
