@@ -11,6 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
+#include "train/interrupt.h"
 
 namespace mixtape::train {
 namespace {
@@ -117,6 +118,19 @@ TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
   EXPECT_EQ(other.state.step, 18);
   EXPECT_EQ(other.history.epochs.size(), 3u);
   EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
+}
+
+TEST(Interrupts, AreOverWithTheOutermost) {
+  {
+    const Interrupt outer;
+    {
+      const Interrupt inner;
+      std::raise(SIGINT);
+      EXPECT_TRUE(Interrupt::wished());
+    }
+    EXPECT_TRUE(Interrupt::wished());
+  }
+  EXPECT_FALSE(Interrupt::wished());
 }
 
 // Whichever callback saves first: what it saves is what all have learnt from the epoch.

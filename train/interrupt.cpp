@@ -1,20 +1,33 @@
 #include "train/interrupt.h"
 
+#include <atomic>
+#include <csignal>
+#include <mutex>
+
 namespace mixtape::train {
 namespace {
-volatile std::sig_atomic_t flag = 0;
-}
+std::atomic<bool> flag = false;  // without a lock, so that a handler may set it
+std::mutex mutex;
+int alive = 0;  // of all threads
+struct sigaction before;
+}  // namespace
 
 Interrupt::Interrupt() {
-  flag = 0;
+  const std::lock_guard lock(mutex);
+  if (alive++ > 0) return;
   struct sigaction action = {};
-  action.sa_handler = [](int) { flag = 1; };
+  action.sa_handler = [](int) { flag = true; };
   action.sa_flags = int(SA_RESETHAND);
-  sigaction(SIGINT, &action, &outer_);
+  sigaction(SIGINT, &action, &before);
 }
 
-Interrupt::~Interrupt() { sigaction(SIGINT, &outer_, nullptr); }
+Interrupt::~Interrupt() {
+  const std::lock_guard lock(mutex);
+  if (--alive > 0) return;
+  sigaction(SIGINT, &before, nullptr);
+  flag = false;
+}
 
-bool Interrupt::wished() { return flag != 0; }
+bool Interrupt::wished() { return flag; }
 
 }  // namespace mixtape::train

@@ -2,8 +2,6 @@
 // Ctrl-C as a wish: while an Interrupt is alive it only raises a flag, so that a training can end
 // after its step. A second Ctrl-C ends the program as ever.
 
-#include <csignal>
-
 namespace mixtape::train {
 
 class Interrupt {
@@ -12,10 +10,7 @@ class Interrupt {
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
 
-  static bool wished();  // since the innermost Interrupt was made
-
- private:
-  struct sigaction outer_;
+  static bool wished();  // since the first of those alive was made
 };
 
 }  // namespace mixtape::train
