@@ -146,6 +146,21 @@ TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
   EXPECT_TRUE(test::slurp(first / "last.ckpt") == test::slurp(second / "last.ckpt"));
 }
 
+// A training of the same folder takes away what one that was killed left half written.
+TEST(Checkpoints, TidyUpAfterAKill) {
+  const Seed seed(1);
+  const TempFolder folder;
+  test::spit(folder / "last.ckpt.123-4.tmp", "half");
+  test::spit(folder / "best.ckpt.123-5.tmp", "half");
+  test::spit(folder / "mine.tmp", "whole");
+  LearnerOptions o = quiet();
+  o.callbacks = {
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
+  Learner(loaders(), Net(), o).fit(1);
+  EXPECT_EQ(folder.count(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(folder / "mine.tmp"));
+}
+
 TEST(LrFind, LeavesAllAsItWas) {
   for (const Choose choose : precisions) {
     const Seed seed(1);

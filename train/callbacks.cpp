@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -90,6 +91,15 @@ void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
     : options_(options), folder_(options.folder), best_(options.monitor) {
   check(options.every_steps >= 0, "a checkpoint every {} steps", options.every_steps);
+}
+
+void ModelCheckpoint::on_train_begin(Learner&) {
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
+    const std::string name = file.path().filename().string();
+    if (name.ends_with(".tmp") &&
+        (name.starts_with("last.ckpt.") || name.starts_with("best.ckpt.")))
+      std::filesystem::remove(file.path());
+  }
 }
 
 void ModelCheckpoint::on_epoch_end(Learner& l) {

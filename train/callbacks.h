@@ -55,11 +55,13 @@ struct ModelCheckpointOptions {
   int64_t every_steps = 0;             // last.ckpt after so many batches, too
 };
 // Writes last.ckpt after each epoch and when training ends early, by Ctrl-C say, and best.ckpt
-// whenever there was none better. Learner::load and FitOptions::resume read them.
+// whenever there was none better. Learner::load and FitOptions::resume read them. What a process
+// left half written when it was killed is removed when a fit begins.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
   int order() const override { return looks_on + 10; }  // after all that it is to save
+  void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
   optim::StateDict state_dict() const override { return best_.state_dict(); }
