@@ -1,5 +1,6 @@
 #include "train/mixed_precision.h"
 
+#include "amp/loss_scale_optimizer.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -22,14 +23,13 @@ MixedPrecision::MixedPrecision(const MasterOptions& o)
       whole_model_(true),
       loss_fp32_(o.loss_fp32),
       flat_master_(o.flat_master),
-      static_scale_(o.dynamic          ? 0
-                    : o.loss_scale > 0 ? o.loss_scale
-                                       : 512),
-      clip_(o.clip),
-      scaler_{.init_scale = o.dynamic ? (o.loss_scale > 0 ? o.loss_scale : 65536) : static_scale_,
-              .growth_interval = o.max_noskip,
-              .max_scale = o.max_scale} {
+      clip_(o.clip) {
   check(o.loss_scale >= 0, "a loss scale of {}", o.loss_scale);
+  const double scale = o.loss_scale > 0 ? o.loss_scale : o.dynamic ? 65536 : 512;
+  scaler_ = o.dynamic ? amp::ScalerOptions{.init_scale = scale,
+                                           .growth_interval = o.max_noskip,
+                                           .max_scale = o.max_scale}
+                      : amp::LossScale(scale).options;
   check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
 }
 
@@ -75,11 +75,6 @@ void MixedPrecision::on_backward_begin(Learner& l) {
 // From here on other callbacks see true gradients. Clipping is left to the step's own kernel.
 void MixedPrecision::on_backward_end(Learner& l) { l.scaler.unscale(*l.optimizer); }
 
-void MixedPrecision::on_step_end(Learner& l) {
-  if (static_scale_ > 0)
-    l.scaler.update(static_scale_);
-  else
-    l.scaler.update();
-}
+void MixedPrecision::on_step_end(Learner& l) { l.scaler.update(); }
 
 }  // namespace mixtape::train

@@ -50,7 +50,6 @@ class MixedPrecision : public Callback {
  private:
   DType low_;
   bool whole_model_ = false, loss_fp32_ = false, flat_master_ = false;
-  double static_scale_ = 0;  // 0: dynamic
   double clip_ = 0;
   amp::ScalerOptions scaler_;
 };
