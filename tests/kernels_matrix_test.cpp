@@ -16,9 +16,7 @@ namespace {
 
 using cpu::Isa;
 
-// --- gemm ---
-
-class Gemm : public testing::TestWithParam<Isa> {
+class OnEachIsa : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (cpu::current_isa() != GetParam()) GTEST_SKIP() << "not on this processor";
@@ -29,9 +27,12 @@ std::string isa_name(const testing::TestParamInfo<Isa>& info) {
   const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16"};
   return names[static_cast<int>(info.param)];
 }
-INSTANTIATE_TEST_SUITE_P(All, Gemm,
-                         testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16),
-                         isa_name);
+const auto every_isa = testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16);
+
+// --- gemm ---
+
+using Gemm = OnEachIsa;
+INSTANTIATE_TEST_SUITE_P(All, Gemm, every_isa, isa_name);
 
 TEST(Isa, TheInnermostLimitHolds) {
   const Isa best = cpu::current_isa();
@@ -426,6 +427,9 @@ TEST_P(Gemm, SameForAnyThreads) {
 
 // --- convolution ---
 
+using Conv2d = OnEachIsa;
+INSTANTIATE_TEST_SUITE_P(All, Conv2d, every_isa, isa_name);
+
 // Calls f(input position, weight position, output position) for every product of the convolution.
 void each_product(const ConvCase& k, const std::function<void(size_t, size_t, size_t)>& f) {
   const Window& v = k.window;
@@ -447,7 +451,7 @@ void each_product(const ConvCase& k, const std::function<void(size_t, size_t, si
               }
 }
 
-TEST(Conv2d, ForwardAndGradients) {
+TEST_P(Conv2d, ForwardAndGradients) {
   for (const auto& [in, out] : float_pairs)
     for (const ConvCase& k : conv_cases) {
       const int64_t oh = k.window.count(k.h, 0), ow = k.window.count(k.w, 1);
@@ -485,7 +489,7 @@ TEST(Conv2d, ForwardAndGradients) {
     }
 }
 
-TEST(Conv2d, WeightGradientMayBeWider) {
+TEST_P(Conv2d, WeightGradientMayBeWider) {
   const Tensor x = random({2, 3, 6, 6}, bf16, 1), dy = random({2, 4, 4, 4}, bf16, 2),
                narrow({4, 3, 3, 3}, bf16), full({4, 3, 3, 3}, f32);
   launch([&](Launch& l) {
@@ -496,7 +500,7 @@ TEST(Conv2d, WeightGradientMayBeWider) {
     EXPECT_EQ(narrow.at(i), float(BFloat16(full.at(i)))) << i;
 }
 
-TEST(Conv2d, SameForAnyThreads) {
+TEST_P(Conv2d, SameForAnyThreads) {
   const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2);
   for (const DType dtype : {f32, f16}) {
     const Tensor x = random({9, 4, 12, 12}, dtype, 1), w = random({6, 2, 3, 3}, dtype, 2),

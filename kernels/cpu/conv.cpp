@@ -1,22 +1,30 @@
-// 2-D convolution and its gradients, without an im2col matrix. All three are the sum in correlate.h
-// with other lists of positions: the forward pass visits pixels and sums over taps, the gradient of
-// w visits taps and sums over pixels, and the gradient of x is a forward pass over dy for each
-// phase of the stride. `out` has channels as its lanes, so it is transposed on the way to memory.
+// 2-D convolution and its gradients as matrix products whose right operand is never built: an
+// engine gathers panels of it, 32 lines of up to 384 steps, straight from an image. The forward
+// pass has pixels as lines and the elements of a window as steps, the gradient of x is a forward
+// pass over dy for each phase of the stride, and the gradient of w has the elements of a window as
+// lines, channels last, and pixels as steps. Measured in bench/worklog/040.
 
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/buffer.h"
-#include "kernels/cpu/correlate.h"
+#include "kernels/cpu/engine.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
 
 using Positions = std::vector<int64_t>;
-constexpr int64_t chunk = 256;  // pixels whose results wait for their transposition
+constexpr int64_t deep = 384;    // units that are packed at once, at most
+constexpr int64_t beyond = 64;   // elements behind an image that an engine may read
+constexpr int64_t together = 8;  // panels that stay in the second-level cache
+
+constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+constexpr int64_t up(int64_t n, int64_t to) { return pieces(n, to) * to; }
 
 // Sizes of one convolution, per group where channels are meant.
 struct Sizes {
@@ -35,90 +43,226 @@ struct Sizes {
   int64_t y_plane() const { return y[0] * y[1]; }
 };
 
+// An image with `low` zeros before each axis and `size` rows and columns. Columns that are equal
+// modulo `stride` lie side by side.
+struct Canvas {
+  int64_t low[2], size[2], stride = 1;
+
+  int64_t part() const { return pieces(size[1], stride); }
+  int64_t row() const { return part() * stride; }
+  int64_t plane() const { return size[0] * row(); }
+  int64_t column(int64_t q) const { return q % stride * part() + q / stride; }
+  bool is_plain(const int64_t (&x)[2]) const {
+    return stride == 1 && size[0] == x[0] && size[1] == x[1];
+  }
+
+  template <class S>
+  void draw(const S* x, int64_t planes, const int64_t (&x_size)[2], S* room) const {
+    if (is_plain(x_size)) return static_cast<void>(std::copy_n(x, planes * plane(), room));
+    std::fill_n(room, planes * plane(), S());
+    for (int64_t p = 0; p < planes; ++p)
+      for (int64_t r = 0; r < x_size[0]; ++r) {
+        const S* const from = x + (p * x_size[0] + r) * x_size[1];
+        S* const to = room + p * plane() + (low[0] + r) * row();
+        if (stride == 1)
+          std::copy_n(from, x_size[1], to + low[1]);
+        else
+          for (int64_t q = 0; q < x_size[1]; ++q) to[column(low[1] + q)] = from[q];
+      }
+  }
+  // With channels last, for a stride of 1; `other` is room for as many elements as x has.
+  template <class S>
+  void draw_last(const S* x, int64_t planes, const int64_t (&x_size)[2], S* room, S* other) const {
+    const int64_t x_plane = x_size[0] * x_size[1];
+    S* const turned = is_plain(x_size) ? room : other;
+    if (planes > 1 && x_plane > 1) {
+      View from{const_cast<S*>(x), dtype_of<S>(), Layout({planes, x_plane})}, to = from;
+      to.data = turned;
+      to.layout.strides = {1, planes};
+      copy_transposed(from, to);
+      x = turned;
+    } else if (turned == room) {
+      std::copy_n(x, planes * x_plane, room);
+    }
+    if (turned == room) return;
+    std::fill_n(room, planes * plane(), S());
+    for (int64_t r = 0; r < x_size[0]; ++r)
+      std::copy_n(x + r * x_size[1] * planes, x_size[1] * planes,
+                  room + ((low[0] + r) * size[1] + low[1]) * planes);
+  }
+};
+
+// Lines that begin at `at`, cut into panels, and those into what lies side by side.
+struct Panels {
+  int64_t lines, lanes, width;
+  std::vector<Piece> all;
+  Positions first;
+
+  template <class T>
+  Panels(const Engine<T>& e, const Positions& at)
+      : lines(static_cast<int64_t>(at.size())), lanes(e.lanes), width(lanes * e.vectors) {
+    for (int64_t i = 0, begin = 0; i < lines; ++i) {
+      if (i % width == 0) first.push_back(static_cast<int64_t>(all.size()));
+      if (i % width != 0 && at[i] == at[i - 1] + 1 && i - begin < lanes) continue;
+      begin = i;
+      all.push_back({at[i], i % width});
+    }
+    first.push_back(static_cast<int64_t>(all.size()));
+  }
+  int64_t count() const { return static_cast<int64_t>(first.size()) - 1; }
+  int64_t lines_of(int64_t p) const { return std::min(width, lines - p * width); }
+  int vectors_of(int64_t p) const { return static_cast<int>(pieces(lines_of(p), lanes)); }
+  int64_t width_of(int64_t p) const { return vectors_of(p) * lanes; }
+  template <class T>
+  void gather(const Engine<T>& e, int64_t p, const void* data, std::span<const int64_t> step,
+              void* to) const {
+    e.gather(data, step.data(), static_cast<int64_t>(step.size()), all.data() + first[p],
+             first[p + 1] - first[p], width_of(p), to);
+  }
+};
+
+// Rows of one matrix, packed as slivers as high as a tile, each for all units of a block.
 template <class T>
-int64_t round_up(int64_t n) {
-  return (n + wide<T> - 1) / wide<T> * wide<T>;
-}
+struct Rows {
+  const Engine<T>& engine;
+  int64_t count, sliver, pitch;
 
-// The planes of one image in T, with `low` zeros before each axis and a new length. The data itself
-// if nothing changes, else built in `room`.
-template <class T, class S>
-const T* padded(const S* x, int64_t planes, const int64_t (&size)[2], const int64_t (&low)[2],
-                const int64_t (&padded_size)[2], T* room) {
-  const bool same = size[0] == padded_size[0] && size[1] == padded_size[1];
-  if constexpr (std::is_same_v<S, T>)
-    if (same) return x;
-  if (!same) std::fill_n(room, planes * padded_size[0] * padded_size[1], T(0));
-  for (int64_t p = 0; p < planes; ++p)
-    for (int64_t r = 0; r < size[0]; ++r)
-      convert_run(x + (p * size[0] + r) * size[1], size[1],
-                  room + (p * padded_size[0] + low[0] + r) * padded_size[1] + low[1]);
-  return room;
-}
+  Rows(const Engine<T>& e, int64_t rows, int64_t units)
+      : engine(e),
+        count(rows),
+        sliver(pieces(rows, pieces(rows, e.rows))),
+        pitch((units * sliver + e.lanes) * e.unit_bytes) {}
+  int64_t slivers() const { return pieces(count, sliver); }
+  int64_t height(int64_t s) const { return std::min(sliver, count - s * sliver); }
+  int64_t bytes() const { return slivers() * pitch; }
+  // Rows of `depth` numbers, at `unit` of those in `to`.
+  template <class S>
+  void pack(const S* data, int64_t row, int64_t depth, int64_t unit, char* to) const {
+    for (int64_t s = 0; s < slivers(); ++s)
+      engine.pack({data + s * sliver * row, row, 1, height(s), height(s)}, depth, height(s),
+                  to + s * pitch + unit * height(s) * engine.unit_bytes);
+  }
+  // A tile of sliver s with a panel of `width` lanes.
+  Tile<T> tile(const char* packed, int64_t s, const char* panel, int64_t width,
+               int64_t units) const {
+    Tile<T> t{};
+    t.depth = units;
+    t.a = packed + s * pitch;
+    t.a_row = engine.unit_bytes;
+    t.a_step = height(s) * engine.unit_bytes;
+    t.b = panel;
+    t.b_step = width * engine.unit_bytes;
+    return t;
+  }
+};
 
-// out[c][r] = x[r][c] for `columns` columns; lanes beyond `rows` are zero.
-template <class T, class S>
-void pack_transposed(const S* x, int64_t rows, int64_t columns, int64_t stride, T* out,
-                     int64_t width) {
-  for (int64_t r0 = 0; r0 < width; r0 += wide<T>) {
-    if (columns < wide<T>) {
-      for (int64_t c = 0; c < columns; ++c)
-        for (int64_t r = r0; r < r0 + wide<T>; ++r)
-          out[c * width + r] = r < rows ? T(x[r * stride + c]) : T(0);
-      continue;
+// y[r][place[p]] = bias[r] + sum over k of w[r][k] * image[base[p] + step[k]].
+template <class T>
+struct Pass {
+  const Engine<T>& engine;
+  Positions step, place;
+  Panels panels;
+  int64_t depth, block, blocks;  // steps in all, and packed at once
+  Rows<T> rows;
+  bool dense;  // places count from zero
+
+  Pass(const Engine<T>& e, int64_t rows_, const Positions& base, Positions step_, Positions place_)
+      : engine(e),
+        step(std::move(step_)),
+        place(std::move(place_)),
+        panels(e, base),
+        depth(static_cast<int64_t>(step.size())),
+        block(block_of(e, depth)),
+        blocks(std::max<int64_t>(1, pieces(depth, block))),
+        rows(e, rows_, block / e.unit),
+        dense(place.back() == static_cast<int64_t>(place.size()) - 1) {}
+  static int64_t block_of(const Engine<T>& e, int64_t depth) {
+    const int64_t units = std::max<int64_t>(1, pieces(depth, e.unit));
+    return pieces(units, pieces(units, deep)) * e.unit;
+  }
+  int64_t bytes() const { return blocks * rows.bytes(); }  // of the packed weights
+  int64_t panel_pitch() const {
+    return (block / engine.unit * panels.width + engine.lanes) * engine.unit_bytes;
+  }
+
+  template <class S>
+  void pack(const S* w, char* to) const {
+    for (int64_t k = 0; k < depth; k += block)
+      rows.pack(w + k, depth, std::min(block, depth - k), 0, to + k / block * rows.bytes());
+  }
+
+  // `bias` is repeated along a panel.
+  template <class S, class O>
+  void run(const S* image, const char* weights, const T* bias, O* y, int64_t y_row) const {
+    const int64_t most = std::min(together, panels.count()), stride = most * panels.width;
+    Buffer<char> packed(most * panel_pitch());
+    Buffer<T> sums(blocks > 1 || !dense ? rows.count * stride : 0);
+    for (int64_t p = 0; p < panels.count(); p += most)
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t here = std::min(most, panels.count() - p);
+        const auto steps = std::span(step).subspan(b * block, std::min(block, depth - b * block));
+        for (int64_t i = 0; i < here; ++i)
+          panels.gather(engine, p + i, image, steps, packed.data() + i * panel_pitch());
+        const int64_t units = pieces(static_cast<int64_t>(steps.size()), engine.unit);
+        for (int64_t s = 0; s < rows.slivers(); ++s)
+          for (int64_t i = 0; i < here; ++i) {
+            Tile<T> t = rows.tile(weights + b * rows.bytes(), s, packed.data() + i * panel_pitch(),
+                                  panels.width_of(p + i), units);
+            T* const sum = sums.data() + s * rows.sliver * stride + i * panels.width;
+            t.add = b > 0 ? sum : bias ? bias + s * rows.sliver * panels.width : nullptr;
+            t.add_row = b > 0 ? stride : panels.width;
+            t.out = sum;
+            t.out_row = stride;
+            if (b + 1 == blocks)
+              finish(t, s, p + i, y + s * rows.sliver * y_row, y_row);
+            else
+              engine.tile(static_cast<int>(rows.height(s)), panels.vectors_of(p + i), t);
+          }
+      }
+  }
+
+ private:
+  // The tile of the last block, to y; by way of t.out where places are not dense.
+  template <class O>
+  void finish(Tile<T>& t, int64_t s, int64_t p, O* y, int64_t y_row) const {
+    const int64_t height = rows.height(s), lines = panels.lines_of(p), at = p * panels.width;
+    alignas(64) O edge[14 * 32];
+    const bool whole = lines == panels.width_of(p);
+    if (dense) {
+      t.out = whole ? y + at : edge;
+      t.out_row = whole ? y_row : panels.width;
+      t.narrow = !std::is_same_v<O, T>;
     }
-    for (int64_t c = 0; c < columns; c += wide<T>) {
-      const int64_t c0 = std::min(c, columns - wide<T>);  // the last tile overlaps the one before
-      Lanes<T> v[wide<T>];
-      for (int i = 0; i < wide<T>; ++i)
-        v[i] = r0 + i < rows ? load<S, T>(x + (r0 + i) * stride + c0) : Lanes<T>(T(0));
-      transpose<T>(v);
-      for (int i = 0; i < wide<T>; ++i) store(out + (c0 + i) * width + r0, v[i]);
+    engine.tile(static_cast<int>(height), panels.vectors_of(p), t);
+    if (dense && whole) return;
+    for (int64_t r = 0; r < height; ++r) {
+      if (dense) {
+        std::copy_n(edge + r * panels.width, lines, y + r * y_row + at);
+      } else {
+        const T* const sum = static_cast<const T*>(t.out) + r * t.out_row;
+        for (int64_t i = 0; i < lines; ++i) y[r * y_row + place[at + i]] = O(sum[i]);
+      }
     }
   }
-}
+};
 
-// out[r * stride + place[m]] = sum[m][r] + bias[r]; `place` ascends.
-template <class T, class O>
-void store_transposed(const T* sum, std::span<const int64_t> place, int64_t rows, int64_t width,
-                      const T* bias, int64_t stride, O* out) {
-  const int64_t count = static_cast<int64_t>(place.size());
-  if (count < wide<T> || place.back() - place.front() != count - 1) {
-    for (int64_t m = 0; m < count; ++m)
-      for (int64_t r = 0; r < rows; ++r)
-        out[r * stride + place[m]] = O(sum[m * width + r] + (bias ? bias[r] : T(0)));
-    return;
-  }
-  for (int64_t r0 = 0; r0 < rows; r0 += wide<T>) {
-    const int here = static_cast<int>(std::min<int64_t>(wide<T>, rows - r0));
-    for (int64_t m = 0; m < count; m += wide<T>) {
-      const int64_t m0 = std::min(m, count - wide<T>);
-      Lanes<T> v[wide<T>];
-      for (int i = 0; i < wide<T>; ++i) v[i] = load<T, T>(sum + (m0 + i) * width + r0);
-      transpose<T>(v);
-      for (int i = 0; i < here; ++i)
-        store(out + (r0 + i) * stride + place[m0], v[i] + Lanes<T>(bias ? bias[r0 + i] : T(0)));
-    }
-  }
-}
-
-// Positions of the pixels of a plane, and of the taps of a window over `planes` planes, in a padded
-// image with rows of `row` elements.
-Positions pixels(const int64_t (&size)[2], const int64_t (&stride)[2], int64_t row) {
+// Positions of the pixels of a plane that lie `stride` rows apart, and of the taps of a window over
+// `planes` planes.
+Positions pixels(const int64_t (&size)[2], int64_t row) {
   Positions at;
   at.reserve(size[0] * size[1]);
   for (int64_t r = 0; r < size[0]; ++r)
-    for (int64_t q = 0; q < size[1]; ++q) at.push_back(r * stride[0] * row + q * stride[1]);
+    for (int64_t q = 0; q < size[1]; ++q) at.push_back(r * row + q);
   return at;
 }
-Positions taps(const Window& window, int64_t planes, const int64_t (&padded_size)[2]) {
+Positions taps(const Window& window, int64_t planes, const Canvas& canvas) {
   Positions at;
   at.reserve(planes * window.size[0] * window.size[1]);
   for (int64_t p = 0; p < planes; ++p)
     for (int64_t i = 0; i < window.size[0]; ++i)
       for (int64_t j = 0; j < window.size[1]; ++j)
-        at.push_back((p * padded_size[0] + i * window.dilation[0]) * padded_size[1] +
-                     j * window.dilation[1]);
+        at.push_back(p * canvas.plane() + i * window.dilation[0] * canvas.row() +
+                     canvas.column(j * window.dilation[1]));
   return at;
 }
 Positions counting(int64_t n) {
@@ -127,156 +271,189 @@ Positions counting(int64_t n) {
   return at;
 }
 
+// [n][width], each element repeated.
+template <class T>
+const T* repeated(Launch& launch, In bias, int64_t width) {
+  const T* const from = widened<T>(launch, bias);
+  if (!from) return nullptr;
+  T* const to = launch.scratch<T>(bias.size() * width);
+  for (int64_t i = 0; i < bias.size(); ++i) std::fill_n(to + i * width, width, from[i]);
+  return to;
+}
+
+// All passes over each image of x, [images, planes, size]; `weights` of pass i and group g begin at
+// (i * groups + g).
+template <class T, class S, class O>
+void run_passes(Launch& launch, std::span<const Pass<T>> passes, const Canvas& canvas, In x,
+                int64_t groups, const std::vector<const char*>& weights, In bias, Out y) {
+  const int64_t size[2] = {x.shape()[2], x.shape()[3]}, y_row = y.shape()[2] * y.shape()[3];
+  const int64_t planes = x.shape()[1] / groups, channels = y.shape()[1] / groups;
+  const int64_t x_image = planes * size[0] * size[1], width = passes[0].panels.width;
+  const T* const added = repeated<T>(launch, bias, width);
+  parallel_for(x.shape()[0] * groups, [&](int64_t i) {
+    const int64_t g = i % groups;
+    const S* image = x.as<S>() + i * x_image;
+    const bool direct = canvas.is_plain(size) && (i + 1) * x_image + beyond <= x.size();
+    Buffer<S> room(direct ? 0 : planes * canvas.plane() + beyond);
+    if (!direct) {
+      canvas.draw(image, planes, size, room.data());
+      image = room.data();
+    }
+    for (size_t p = 0; p < passes.size(); ++p)
+      passes[p].run(image, weights[p * groups + g], added ? added + g * channels * width : nullptr,
+                    y.as<O>() + i * channels * y_row, y_row);
+  });
+}
+
 template <class T, class S, class O>
 void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
-  const int64_t size[2] = {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]};
-  const int64_t width = round_up<T>(z.out), depth = z.in * z.taps, plane = z.y_plane();
-  const Positions base = pixels(z.y, window.stride, size[1]), step = taps(window, z.in, size);
-  const Positions place = counting(plane);
-
-  T* const weights = launch.scratch<T>(z.groups * depth * width);
-  for (int64_t g = 0; g < z.groups; ++g)
-    pack_transposed(w.as<S>() + g * z.out * depth, z.out, depth, depth, weights + g * depth * width,
-                    width);
-  const T* const added = widened<T>(launch, bias);
-
-  parallel_for(z.images * z.groups, [&](int64_t i) {
-    const int64_t g = i % z.groups;
-    Buffer<T> room(z.in * size[0] * size[1]), sum(std::min(chunk, plane) * width);
-    const T* const image =
-        padded(x.as<S>() + i * z.in * z.x_plane(), z.in, z.x, window.padding, size, room.data());
-    for (int64_t p = 0; p < plane; p += chunk) {
-      const auto here = std::span(base).subspan(p, std::min(chunk, plane - p));
-      correlate<T>(image, here, step, weights + g * depth * width, width, sum.data(), false);
-      store_transposed(sum.data(), std::span(place).subspan(p, here.size()), z.out, width,
-                       added ? added + g * z.out : nullptr, plane, y.as<O>() + i * z.out * plane);
-    }
-  });
+  const Engine<T>& engine = any_engine<T>(current_isa(), x.dtype);
+  const Canvas canvas{{window.padding[0], window.padding[1]},
+                      {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]},
+                      window.stride[1]};
+  const Pass<T> pass(engine, z.out, pixels(z.y, window.stride[0] * canvas.row()),
+                     taps(window, z.in, canvas), counting(z.y_plane()));
+  char* const packed = launch.scratch<char>(z.groups * pass.bytes());
+  std::vector<const char*> weights;
+  for (int64_t g = 0; g < z.groups; ++g) {
+    char* const to = packed + g * pass.bytes();
+    pass.pack(w.as<S>() + g * z.out * pass.depth, to);
+    weights.push_back(to);
+  }
+  run_passes<T, S, O>(launch, std::span(&pass, 1), canvas, x, z.groups, weights, bias, y);
 }
-
-// The pixels of x that meet the same taps: those whose rows and columns are equal modulo the
-// stride.
-struct Phase {
-  Positions base, place, step;
-  std::vector<int64_t> taps;
-  int64_t weights = 0;  // where its packed weights begin
-};
 
 // Pixel y0 + stride * t of x gets dy[t + (y0 + padding - i * dilation) / stride] through each tap i
-// that divides evenly. `low` zeros stand before dy, so that no position is negative.
-std::vector<Phase> phases(const Sizes& z, const Window& window, const int64_t (&low)[2],
-                          const int64_t (&size)[2]) {
-  std::vector<Phase> all;
-  const auto shift = [&](int d, int64_t first, int64_t tap) {
-    return first + window.padding[d] - tap * window.dilation[d];
-  };
-  for (int64_t r0 = 0; r0 < std::min(window.stride[0], z.x[0]); ++r0)
-    for (int64_t q0 = 0; q0 < std::min(window.stride[1], z.x[1]); ++q0) {
-      Phase& phase = all.emplace_back();
-      for (int64_t r = r0, t = 0; r < z.x[0]; r += window.stride[0], ++t)
-        for (int64_t q = q0, u = 0; q < z.x[1]; q += window.stride[1], ++u) {
-          phase.base.push_back(t * size[1] + u);
-          phase.place.push_back(r * z.x[1] + q);
-        }
-      for (int64_t i = 0; i < window.size[0]; ++i)
-        for (int64_t j = 0; j < window.size[1]; ++j)
-          if (shift(0, r0, i) % window.stride[0] == 0 && shift(1, q0, j) % window.stride[1] == 0)
-            phase.taps.push_back(i * window.size[1] + j);
-      for (int64_t o = 0; o < z.out; ++o)
-        for (const int64_t tap : phase.taps) {
-          const int64_t i = tap / window.size[1], j = tap % window.size[1];
-          phase.step.push_back((o * size[0] + low[0] + shift(0, r0, i) / window.stride[0]) *
-                                   size[1] +
-                               low[1] + shift(1, q0, j) / window.stride[1]);
-        }
-    }
-  return all;
-}
-
+// that divides evenly. `low` zeros stand before dy, so that no position is negative. The pixels of
+// x that meet the same taps are those whose rows and columns are equal modulo the stride.
 template <class T, class S, class O>
 void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   const Sizes z(dx, w, dy, window);
-  int64_t low[2], size[2];
+  const Engine<T>& engine = any_engine<T>(current_isa(), dy.dtype);
+  Canvas canvas{};
+  canvas.stride = 1;
   for (int d = 0; d < 2; ++d) {
     const int64_t before = window.dilation[d] * (window.size[d] - 1) - window.padding[d];
-    low[d] = before > 0 ? (before + window.stride[d] - 1) / window.stride[d] : 0;
-    size[d] = low[d] + std::max(z.y[d], (z.x[d] - 1 + window.padding[d]) / window.stride[d] + 1);
+    canvas.low[d] = before > 0 ? pieces(before, window.stride[d]) : 0;
+    canvas.size[d] =
+        canvas.low[d] + std::max(z.y[d], (z.x[d] - 1 + window.padding[d]) / window.stride[d] + 1);
   }
-  std::vector<Phase> all = phases(z, window, low, size);
-  const int64_t width = round_up<T>(z.in), group_weights = z.out * z.taps * width;
-
-  T* const weights = launch.scratch<T>(z.groups * group_weights);
-  int64_t used = 0;
-  for (Phase& phase : all) {
-    phase.weights = used;
-    used += static_cast<int64_t>(phase.step.size()) * width;
-    for (int64_t g = 0; g < z.groups; ++g) {
-      T* to = weights + g * group_weights + phase.weights;
-      for (int64_t o = g * z.out; o < (g + 1) * z.out; ++o)
-        for (const int64_t tap : phase.taps)
-          for (int64_t c = 0; c < width; ++c)
-            *to++ = c < z.in ? T(w.as<S>()[(o * z.in + c) * z.taps + tap]) : T(0);
-    }
-  }
-
-  const T* const added = widened<T>(launch, bias);
-  parallel_for(z.images * z.groups, [&](int64_t i) {
-    const int64_t g = i % z.groups;
-    Buffer<T> room(z.out * size[0] * size[1]), sum(chunk * width);
-    const T* const image =
-        padded(dy.as<S>() + i * z.out * z.y_plane(), z.out, z.y, low, size, room.data());
-    for (const Phase& phase : all)
-      for (size_t p = 0; p < phase.base.size(); p += chunk) {
-        const auto here =
-            std::span(phase.base).subspan(p, std::min<size_t>(chunk, phase.base.size() - p));
-        correlate<T>(image, here, phase.step, weights + g * group_weights + phase.weights, width,
-                     sum.data(), false);
-        store_transposed(sum.data(), std::span(phase.place).subspan(p, here.size()), z.in, width,
-                         added ? added + g * z.in : nullptr, z.x_plane(),
-                         dx.as<O>() + i * z.in * z.x_plane());
+  const auto shift = [&](int d, int64_t first, int64_t tap) {
+    return first + window.padding[d] - tap * window.dilation[d];
+  };
+  std::vector<Pass<T>> passes;
+  std::vector<const char*> weights;
+  for (int64_t r0 = 0; r0 < std::min(window.stride[0], z.x[0]); ++r0)
+    for (int64_t q0 = 0; q0 < std::min(window.stride[1], z.x[1]); ++q0) {
+      const int64_t size[2] = {pieces(z.x[0] - r0, window.stride[0]),
+                               pieces(z.x[1] - q0, window.stride[1])};
+      Positions place, step, used;
+      for (int64_t r = r0; r < z.x[0]; r += window.stride[0])
+        for (int64_t q = q0; q < z.x[1]; q += window.stride[1]) place.push_back(r * z.x[1] + q);
+      for (int64_t o = 0; o < z.out; ++o)
+        for (int64_t i = 0; i < window.size[0]; ++i)
+          for (int64_t j = 0; j < window.size[1]; ++j) {
+            const int64_t down = shift(0, r0, i), across = shift(1, q0, j);
+            if (down % window.stride[0] != 0 || across % window.stride[1] != 0) continue;
+            used.push_back(o * z.in * z.taps + i * window.size[1] + j);
+            step.push_back(o * canvas.plane() +
+                           (canvas.low[0] + down / window.stride[0]) * canvas.row() +
+                           canvas.low[1] + across / window.stride[1]);
+          }
+      const Pass<T>& pass = passes.emplace_back(engine, z.in, pixels(size, canvas.row()),
+                                                std::move(step), std::move(place));
+      S* const turned = launch.scratch<S>(z.in * pass.depth);
+      char* const packed = launch.scratch<char>(z.groups * pass.bytes());
+      for (int64_t g = 0; g < z.groups; ++g) {
+        S* to = turned;
+        for (int64_t c = 0; c < z.in; ++c)
+          for (const int64_t at : used) *to++ = w.as<S>()[(g * z.out * z.in + c) * z.taps + at];
+        weights.push_back(packed + g * pass.bytes());
+        pass.pack(turned, packed + g * pass.bytes());
       }
-  });
+    }
+  run_passes<T, S, O>(launch, passes, canvas, dy, z.groups, weights, bias, dx);
 }
 
 template <class T, class S, class O>
 void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) {
   const Sizes z(x, dw, dy, window);
-  const int64_t size[2] = {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]};
-  const int64_t width = round_up<T>(z.out), depth = z.in * z.taps, plane = z.y_plane();
-  const Positions base = taps(window, z.in, size), step = pixels(z.y, window.stride, size[1]);
-  const Positions place = counting(depth);
+  const Engine<T>& engine = any_engine<T>(current_isa(), x.dtype);
+  const Canvas canvas{{window.padding[0], window.padding[1]},
+                      {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}};
+  const int64_t image = z.in * canvas.plane() + beyond, plane = z.y_plane();
+  Positions line, step;
+  for (int64_t i = 0; i < window.size[0]; ++i)
+    for (int64_t j = 0; j < window.size[1]; ++j)
+      for (int64_t c = 0; c < z.in; ++c)
+        line.push_back((i * window.dilation[0] * canvas.row() + j * window.dilation[1]) * z.in + c);
+  for (int64_t r = 0; r < z.y[0]; ++r)
+    for (int64_t q = 0; q < z.y[1]; ++q)
+      step.push_back((r * window.stride[0] * canvas.row() + q * window.stride[1]) * z.in);
+  const Panels panels(engine, line);
+  // A block is a part of a plane, or several planes, each padded to whole units.
+  const int64_t span = std::max<int64_t>(1, Pass<T>::block_of(engine, plane));
+  const int64_t units = std::max<int64_t>(1, pieces(span, engine.unit));
+  const int64_t most = span < plane ? 1 : std::max<int64_t>(1, deep / units);
+  const Rows<T> rows(engine, z.out, most * units);
+  const int64_t panel_pitch = (most * units * panels.width + engine.lanes) * engine.unit_bytes;
 
   // Each part sums over its own images; the parts are added in order. All together they stay
   // smaller than half of what the call reads.
-  const int64_t total = z.groups * depth * width, half = (x.size() + dy.size()) / 2;
-  const int64_t parts =
-      std::clamp<int64_t>(std::min(z.images, half / std::max<int64_t>(total, 1)), 1, 16);
+  const int64_t width = up(panels.lines, engine.lanes), group = z.out * width;
+  const int64_t total = z.groups * group, half = (x.size() + dy.size()) / 2;
+  const int64_t parts = std::clamp<int64_t>(std::min(z.images, half / total), 1, 16);
   T* const sums = launch.scratch<T>(parts * total);
   parallel_for(parts, [&](int64_t part) {
     T* const sum = sums + part * total;
     std::fill_n(sum, total, T(0));
-    Buffer<T> room(z.in * size[0] * size[1]), columns(std::min(chunk, plane) * width);
-    for (int64_t i = part * z.images / parts * z.groups;
-         i < (part + 1) * z.images / parts * z.groups; ++i) {
-      const T* const image =
-          padded(x.as<S>() + i * z.in * z.x_plane(), z.in, z.x, window.padding, size, room.data());
-      for (int64_t p = 0; p < plane; p += chunk) {
-        const auto here = std::span(step).subspan(p, std::min(chunk, plane - p));
-        pack_transposed(dy.as<S>() + i * z.out * plane + p, z.out,
-                        static_cast<int64_t>(here.size()), plane, columns.data(), width);
-        correlate<T>(image, base, here, columns.data(), width, sum + (i % z.groups) * depth * width,
-                     true);
+    const int64_t end = (part + 1) * z.images / parts,
+                  panels_here = std::min(together, panels.count());
+    Buffer<S> room(most * image), other(z.in * z.x_plane());
+    Buffer<char> a(rows.bytes()), b(panels_here * panel_pitch);
+    const auto add_block = [&](int64_t g, int64_t n, int64_t images, int64_t k) {
+      const auto steps = std::span(step).subspan(k, std::min(span, plane - k));
+      const int64_t depth = static_cast<int64_t>(steps.size()), each = pieces(depth, engine.unit);
+      for (int64_t i = 0; i < images; ++i)
+        rows.pack(dy.as<S>() + ((n + i) * z.groups + g) * z.out * plane + k, plane, depth, i * each,
+                  a.data());
+      for (int64_t p = 0; p < panels.count(); p += panels_here) {
+        const int64_t here = std::min(panels_here, panels.count() - p);
+        for (int64_t i = 0; i < images; ++i)
+          for (int64_t q = 0; q < here; ++q)
+            panels.gather(
+                engine, p + q, room.data() + i * image, steps,
+                b.data() + q * panel_pitch + i * each * panels.width_of(p + q) * engine.unit_bytes);
+        for (int64_t s = 0; s < rows.slivers(); ++s)
+          for (int64_t q = 0; q < here; ++q) {
+            Tile<T> t = rows.tile(a.data(), s, b.data() + q * panel_pitch, panels.width_of(p + q),
+                                  images * each);
+            T* const to = sum + g * group + s * rows.sliver * width + (p + q) * panels.width;
+            t.out = to;
+            t.add = to;
+            t.out_row = t.add_row = width;
+            engine.tile(static_cast<int>(rows.height(s)), panels.vectors_of(p + q), t);
+          }
       }
-    }
+    };
+    for (int64_t g = 0; g < z.groups; ++g)
+      for (int64_t n = part * z.images / parts; n < end; n += most) {
+        const int64_t images = std::min(most, end - n);
+        for (int64_t i = 0; i < images; ++i)
+          canvas.draw_last(x.as<S>() + ((n + i) * z.groups + g) * z.in * z.x_plane(), z.in, z.x,
+                           room.data() + i * image, other.data());
+        for (int64_t k = 0; k < plane; k += span) add_block(g, n, images, k);
+      }
   });
   parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
-  for (int64_t g = 0; g < z.groups; ++g)
-    store_transposed<T, O>(sums + g * depth * width, place, z.out, width, nullptr, depth,
-                           dw.as<O>() + g * z.out * depth);
+  for (int64_t o = 0; o < z.groups * z.out; ++o)
+    for (int64_t c = 0; c < z.in; ++c)
+      for (int64_t t = 0; t < z.taps; ++t)
+        dw.as<O>()[(o * z.in + c) * z.taps + t] = O(sums[o * width + t * z.in + c]);
 }
 
 }  // namespace

@@ -68,4 +68,16 @@ const Engine<float>* find_engine([[maybe_unused]] Isa isa, [[maybe_unused]] DTyp
   return nullptr;
 }
 
+template <>
+const Engine<double>& any_engine(Isa isa, DType dtype) {
+  const Engine<double>* const e = find_engine<double>(isa, dtype);
+  return e ? *e : portable_engines.f64;
+}
+template <>
+const Engine<float>& any_engine(Isa isa, DType dtype) {
+  const Engine<float>* const e = find_engine<float>(isa, dtype);
+  const Engines& p = portable_engines;
+  return e ? *e : dtype == f32 ? p.f32 : dtype == f16 ? p.f16 : p.bf16;
+}
+
 }  // namespace mixtape::kernels::cpu

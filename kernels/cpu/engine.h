@@ -1,7 +1,8 @@
 #pragma once
 // Engine: what a matrix product needs of one instruction set, packing and the sums of one tile.
 // Each is compiled in a file of its own with that set's flags; gemm.cpp chooses at run time and
-// does everything else. Where there is none, products are Eigen's.
+// does everything else. Where there is none, products are Eigen's and convolutions use a portable
+// one.
 
 #include <cstdint>
 
@@ -49,6 +50,11 @@ struct Lines {
   int64_t readable;  // lines that are in memory from here on
 };
 
+// Lanes [at, at + lanes) of a panel, which lie side by side from element `from` on.
+struct Piece {
+  int64_t from, at;
+};
+
 template <class T>  // what is summed in: float or double
 struct Engine {
   int rows, lanes, vectors;  // of the largest tile: rows x (vectors * lanes)
@@ -57,20 +63,28 @@ struct Engine {
   bool in_place;  // units are elements as they lie in memory, so that they need not be packed
   void (*tile)(int rows, int vectors, const Tile<T>&);
   // to[u * width + i] = unit u of line i; zero beyond `depth` elements, anything beyond
-  // the lines.  // Writes up to `lanes` units more than that if width is no multiple of lanes.
+  // the lines. Writes up to `lanes` units more than that if width is no multiple of lanes.
   void (*pack)(const Lines&, int64_t depth, int64_t width, void* to);
+  // The same where step k is step[k] elements from `data`, and lines are given by pieces in
+  // ascending order. Each piece reads and writes as many lanes as a vector has; the next one
+  // overwrites what is too much, at the end up to `lanes` units.
+  void (*gather)(const void* data, const int64_t* step, int64_t depth, const Piece* pieces,
+                 int64_t count, int64_t width, void* to);
 };
 
-// Of products of operands of this dtype; null if there is none.
+// Of products of operands of this dtype; null if there is none but the portable one.
 template <class T>
 const Engine<T>* find_engine(Isa, DType);
+// That, or the portable one.
+template <class T>
+const Engine<T>& any_engine(Isa, DType);
 
 // One for each dtype, in the order f64, f32, f16, bf16. (Of the sets that this build has.)
 struct Engines {
   Engine<double> f64;
   Engine<float> f32, f16, bf16;
 };
-extern const Engines avx2_engines, avx512_engines;
+extern const Engines portable_engines, avx2_engines, avx512_engines;
 extern const Engine<float> avx512_bf16_engine;
 
 void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);  // but for its row sums

@@ -3,7 +3,9 @@
 // file that includes this is compiled for another processor, so nothing here may be shared between
 // files: all is in an unnamed namespace.
 
+#ifdef __AVX2__
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -81,12 +83,16 @@ struct Plain {
     } else if constexpr (std::is_same_v<S, BFloat16>) {
       using Words = typename Pack<uint32_t, n>::type;
       return reinterpret_cast<Vector>(__builtin_convertvector(x, Words) << 16);
-    } else if constexpr (n == 8) {
-      return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x));
     } else {
 #ifdef __AVX512F__
-      return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(x));
+      if constexpr (n == 16) return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(x));
 #endif
+#ifdef __AVX2__
+      if constexpr (n == 8) return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x));
+#endif
+      Vector y;
+      for (int i = 0; i < n; ++i) y[i] = static_cast<T>(Half::from_bits(x[i]));
+      return y;
     }
   }
   // Of one line, `lanes` units of which only the first `count` elements exist.
@@ -104,24 +110,34 @@ struct Plain {
 // for zero.
 template <class O, class V>
 [[gnu::always_inline]] inline auto narrowed(V x) {
+  constexpr int n = sizeof(V) / 4;
   if constexpr (std::is_same_v<O, Half>) {
 #ifdef __AVX512F__
-    return _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    if constexpr (n == 16)
+      return _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #endif
+#ifdef __AVX2__
+    if constexpr (n == 8) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+#endif
+    if constexpr (n == 4) {
+      typename Pack<uint16_t, n>::type y;
+      for (int i = 0; i < n; ++i) y[i] = Half(x[i]).bits;
+      return y;
+    }
   } else {
 #ifdef __AVX512BF16__
-    return _mm512_cvtneps_pbh(x);
-#else
-    constexpr int n = sizeof(V) / 4;
-    using Words = typename Pack<uint32_t, n>::type;
-    const Words f = reinterpret_cast<Words>(x);
-    const Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16, quiet = (f >> 16) | 0x40u;
-    const Words nan = reinterpret_cast<Words>((f & 0x7fffffffu) > 0x7f800000u);
-    return __builtin_convertvector((nan & quiet) | (~nan & rounded),
-                                   typename Pack<uint16_t, n>::type);
+    if constexpr (n == 16)
+      return _mm512_cvtneps_pbh(x);
+    else
 #endif
+    {
+      using Words = typename Pack<uint32_t, n>::type;
+      const Words f = reinterpret_cast<Words>(x);
+      const Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16, quiet = (f >> 16) | 0x40u;
+      const Words nan = reinterpret_cast<Words>((f & 0x7fffffffu) > 0x7f800000u);
+      return __builtin_convertvector((nan & quiet) | (~nan & rounded),
+                                     typename Pack<uint16_t, n>::type);
+    }
   }
 }
 
@@ -141,7 +157,7 @@ template <int n, class V>
       if (!(r & d)) swap_blocks<d>(v[r], v[r + d], std::make_index_sequence<n>());
   };
   round(std::integral_constant<int, 1>());
-  round(std::integral_constant<int, 2>());
+  if constexpr (n > 2) round(std::integral_constant<int, 2>());
   if constexpr (n > 4) round(std::integral_constant<int, 4>());
   if constexpr (n > 8) round(std::integral_constant<int, 8>());
 }
@@ -213,6 +229,18 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
         out[u * width + i] = i < from.count ? P::one(data + i * from.line + u * P::unit * from.step,
                                                      from.step, depth - u * P::unit)
                                             : Unit{};
+  }
+}
+
+template <class P, class S>
+void gather(const void* data, const int64_t* step, int64_t depth, const Piece* pieces,
+            int64_t count, int64_t width, void* to) {
+  typename P::Unit* out = static_cast<typename P::Unit*>(to);
+  for (int64_t k = 0; k < depth; k += P::unit, out += width) {
+    const S* const p = static_cast<const S*>(data) + step[k];
+    const int64_t next = P::unit > 1 && k + 1 < depth ? step[k + 1] - step[k] : 0;
+    for (int64_t i = 0; i < count; ++i)
+      store(out + pieces[i].at, P::across(p + pieces[i].from, next, P::lanes, depth - k));
   }
 }
 
@@ -312,8 +340,8 @@ void tile(int rows, int vectors, const Tile<typename P::T>& t) {
 
 template <class P, class S>
 constexpr Engine<typename P::T> make_engine() {
-  return {P::rows,         P::lanes,    P::vectors, P::unit, sizeof(typename P::Unit),
-          as_stored<P, S>, &tile<P, S>, &pack<P, S>};
+  return {P::rows,         P::lanes,    P::vectors,  P::unit,      sizeof(typename P::Unit),
+          as_stored<P, S>, &tile<P, S>, &pack<P, S>, &gather<P, S>};
 }
 template <class Float, class Double>
 constexpr Engines make_engines() {

@@ -10,10 +10,10 @@
 #include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
-#include "kernels/cpu/correlate.h"
 #include "kernels/cpu/engine.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {

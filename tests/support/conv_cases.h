@@ -34,6 +34,8 @@ inline const ConvCase conv_cases[] = {
     {1, 1, 40, 33, 20, window({5, 5}, {1, 1}, {2, 2})},       // more pixels than one chunk
     {3, 16, 6, 6, 70, window({3, 3}, {1, 1}, {1, 1})},        // several vectors of channels
     {2, 1, 4, 4, 40, window({4, 4})},                         // one pixel
+    {2, 90, 5, 6, 3, window({3, 3})},                         // deeper than a block
+    {3, 5, 17, 15, 33, window({3, 3}, {2, 3}, {1, 1})},       // panels of many pieces
     {0, 2, 5, 5, 3, window({3, 3})},
 };
 
