@@ -8,7 +8,8 @@
 
 using namespace mixtape;
 
-void fit_a_line() {
+void fit_a_line(Device device) {
+  const DefaultDevice here(device);
   const Seed seed(1);
   const Tensor x = randn({256, 1}), y = 2 * x - 1 + 0.1 * randn({256, 1});
   nn::Linear line(1, 1);
@@ -23,6 +24,8 @@ void fit_a_line() {
 }
 
 int main(int argc, char** argv) {
-  return examples::CommandLine("regression", "Fits a line to points with a loop of its own.")
-      .run(argc, argv, [] { return fit_a_line; });
+  std::string device = "cpu";
+  examples::CommandLine line("regression", "Fits a line to points with a loop of its own.");
+  line.add("--device", device, "NAME", "cpu, cuda, cuda:1, ...");
+  return line.run(argc, argv, [&] { return [on = examples::usable(device)] { fit_a_line(on); }; });
 }

@@ -9,12 +9,13 @@
 
 using namespace mixtape;
 
-void fit_a_line() {
+void fit_a_line(Device device) {
   const Seed seed(1);
   const Tensor x = randn({256, 1}), y = 2 * x - 1 + 0.1 * randn({256, 1});
   nn::Linear line(1, 1);
   train::Learner learner(line,
                          {.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0.1}); },
+                          .device = device,
                           .out = nullptr,
                           .progress = false});
   learner.fit(x, y, {.batch_size = 256, .epochs = 100, .shuffle = false});
@@ -23,6 +24,8 @@ void fit_a_line() {
 }
 
 int main(int argc, char** argv) {
-  return examples::CommandLine("regression_learner", "Fits a line to points with a Learner.")
-      .run(argc, argv, [] { return fit_a_line; });
+  std::string device = "cpu";
+  examples::CommandLine line("regression_learner", "Fits a line to points with a Learner.");
+  line.add("--device", device, "NAME", "cpu, cuda, cuda:1, ...");
+  return line.run(argc, argv, [&] { return [on = examples::usable(device)] { fit_a_line(on); }; });
 }

@@ -130,6 +130,8 @@ class Mistakes(ProgramTest):
             self.refused(name, "The following argument was not expected: --bogus (--help lists the options)",
                          *(["--text", "song.txt"] if name == "char_gpt" else ["--data", "."] if name == "one_cycle" else []),
                          "--bogus")
+        for name in "regression", "regression_learner":
+            self.refused(name, "unknown device 'gpu'", "--device", "gpu")
         for name, given in ("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("one_cycle", ["--data", "."]):
             self.refused(name, '--dtype: "fp8" is not float32, float16 or bfloat16', *given, "--dtype", "fp8")
             self.refused(name, '--dtype: "int64" is not float32', *given, "--dtype", "int64")
@@ -190,6 +192,10 @@ class Device(ProgramTest):
         self.last_row("train_images", *few, "--dtype", "fp16", "--masters", "--device", "cuda")
         self.assertIn("on cuda:0", self.output("train_images", "--benchmark", "--batch-size", 2, "--steps", 1, "--device",
                                                "cuda"))
+
+    def test_regression(self) -> None:
+        for name in "regression", "regression_learner":
+            self.assertEqual(self.output(name), self.output(name, "--device", "cuda"))
 
     def test_text(self) -> None:
         self.alike("char_gpt", *SMALL_GPT, "--every", 6, "--sample", 3)
