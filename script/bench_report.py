@@ -76,6 +76,22 @@ def peak(machine: dict, dtype: str, threads: int) -> float:
     return (dtype == "bf16" and machine.get(f"bf16_gflops/threads:{threads}")) or machine[f"fma_gflops/threads:{threads}"]
 
 
+def short(value: object) -> object:
+    """With as many digits as mean anything."""
+    if isinstance(value, dict):
+        return {k: short(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [short(v) for v in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def dump(results: dict) -> str:
+    """JSON with a line for each figure, so that a difference of two files can be read."""
+    head = json.dumps(short({k: v for k, v in results.items() if k != "figures"}), indent=1)
+    figures = ",\n".join(json.dumps(short(f)) for f in results["figures"])
+    return f'{head[:-2]},\n "figures": [\n{figures}\n]}}\n'
+
+
 # --- the table ---
 def time_text(ms: float) -> str:
     for unit, scale in ("s", 1e3), ("ms", 1), ("µs", 1e-3):
@@ -187,7 +203,7 @@ def main(arguments: list[str]) -> int:
     print(text, end="")
     if len(arguments) == 2:
         out = arguments[1]
-        Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n")
+        Path(f"{out}.json").write_text(dump(results))
         Path(f"{out}.md").write_text(text)
         Path(f"{out}.html").write_text(page(results, text))
     return int(any("error" in f for f in results["figures"]))
