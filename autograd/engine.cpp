@@ -205,7 +205,10 @@ struct Engine {
   }
 
   void start(const Tensor& y, Tensor g) {
-    check(y.requires_grad(), "backward from a tensor that no recorded op made");
+    check(y.requires_grad(),
+          "backward from a tensor that no recorded op made: nothing it was made of requires a "
+          "gradient, or it comes from under NoGrad, detach() or grad() without {{.create_graph = "
+          "true}}");
     if (!g) {
       check(y.numel() == 1,
             "backward from a tensor of shape {} needs a gradient (only a single element has the "
