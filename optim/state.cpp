@@ -19,7 +19,15 @@ const Tensor* StateReader::find(std::string_view name) {
 
 double StateReader::number(std::string_view name) {
   const Tensor* const t = find(name);
-  check(t != nullptr, "{} is missing", name);
+  if (!t) {
+    // Beside which others: those of another kind of optimizer, say.
+    const std::string_view group = name.substr(0, name.rfind('.') + 1);
+    std::string beside;
+    for (const auto& [other, tensor] : dict_)
+      if (!group.empty() && other.starts_with(group))
+        beside += (beside.empty() ? ", but there are " : ", ") + other.substr(group.size());
+    check(false, "{} is missing{}", name, beside);
+  }
   check(t->numel() == 1, "{} has shape {}, not one number", name, t->shape());
   return t->item();
 }
