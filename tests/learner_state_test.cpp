@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "optim/sgd.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
@@ -29,7 +30,8 @@ using test::TempFolder;
 // Cut after any batch, saved, and gone on with in a fresh learner: the same bytes.
 TEST(Checkpoints, ResumeBitForBit) {
   const TempFolder folder;
-  const auto fresh = [](Choose choose, int64_t stop_at, const std::string& file) {
+  int64_t accumulate = 1;
+  const auto fresh = [&accumulate](Choose choose, int64_t stop_at, const std::string& file) {
     LearnerOptions o = quiet();
     const auto spy = std::make_shared<Spy>();
     if (stop_at > 0) {
@@ -41,12 +43,13 @@ TEST(Checkpoints, ResumeBitForBit) {
       };
     }
     o.callbacks = {spy, std::make_shared<EarlyStopping>()};
+    if (accumulate > 1) o.callbacks.push_back(std::make_shared<GradientAccumulation>(accumulate));
     auto learner = std::make_unique<Learner>(loaders(50, 16), Net(), o);
     choose(*learner);
     return learner;
   };
   const std::string file = folder / "cut.ckpt";
-  for (const Choose choose : precisions) {
+  const auto run = [&](Choose choose) {
     const Seed seed(1);
     const auto whole = fresh(choose, 0, file);
     whole->fit_one_cycle(3, 1e-2);
@@ -59,9 +62,13 @@ TEST(Checkpoints, ResumeBitForBit) {
       const Seed other(7);
       const auto resumed = fresh(choose, 0, file);
       resumed->fit_one_cycle(3, 1e-2, {.resume = file});
-      EXPECT_EQ(differing(bytes(*resumed), expected), "") << "cut after batch " << cut;
+      EXPECT_EQ(differing(bytes(*resumed), expected), "")
+          << "cut after batch " << cut << " of those that make a step: " << accumulate;
     }
-  }
+  };
+  for (const Choose choose : precisions) run(choose);
+  accumulate = 3;  // a cut within a step: the gradients so far are part of the state
+  for (const Choose choose : precisions) run(choose);
 }
 
 TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
@@ -118,6 +125,7 @@ TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
   EXPECT_EQ(other.state.step, 18);
   EXPECT_EQ(other.history.epochs.size(), 3u);
   EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
+  EXPECT_FALSE(Interrupt::wished());
 }
 
 TEST(Interrupts, AreOverWithTheOutermost) {
@@ -144,6 +152,34 @@ TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
   Learner learner(loaders(), Net(), o);
   learner.fit(1);
   EXPECT_TRUE(test::slurp(first / "last.ckpt") == test::slurp(second / "last.ckpt"));
+}
+
+// What a callback saved is found again beside others, and in another order.
+TEST(Checkpoints, KnowCallbacksByTheirType) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  const auto stopping = [](int64_t patience) {
+    return std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = patience});
+  };
+  o.callbacks = {stopping(9), std::make_shared<ModelCheckpoint>(
+                                  ModelCheckpointOptions{.folder = folder.path()})};
+  Learner learner(loaders(), Net(), o);
+  learner.add(std::make_shared<Spy>());
+  std::dynamic_pointer_cast<Spy>(learner.callbacks()[1])->at = "epoch";
+  std::dynamic_pointer_cast<Spy>(learner.callbacks()[1])->ask = [&](Learner& l) {
+    if (l.state.epoch == 2) l.save(file);
+  };
+  learner.fit(4);
+
+  o.callbacks = {stopping(3)};
+  Learner other(loaders(), Net(), o);
+  other.to_fp32();  // one more callback, before that
+  other.fit(4, {.resume = file});
+  EXPECT_EQ(other.history.epochs.size(), 4u);  // 1 of 3 epochs waited, and 2 more
+  EXPECT_TRUE(other.is_stopping());
 }
 
 // A training of the same folder takes away what one that was killed left half written.

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "io/crc.h"
+#include "optim/clip.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -54,7 +55,20 @@ std::string checksum(const std::map<std::string, Tensor>& tensors) {
   return fmt::format("{:08x}", crc);
 }
 
-std::string callback_prefix(size_t i) { return "callback." + std::to_string(i) + "."; }
+std::string gradient_name(size_t i) { return "gradient." + std::to_string(i); }
+
+// What a checkpoint knows each callback by, whatever stands beside it: its type, and its number
+// among those of that type.
+std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  std::vector<std::string> all;
+  std::map<std::string, int> so_far;
+  for (const auto& callback : callbacks) {
+    const Callback& c = *callback;
+    const std::string type = nn::type_name(typeid(c));
+    all.push_back(fmt::format("callback.{}.{}.", type, so_far[type]++));
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -66,8 +80,12 @@ io::NamedTensors Learner::state_dict() {
   append(all, "scaler.", scaler.state_dict());
   if (schedule) append(all, "schedule.", schedule->state_dict());
   if (data.train) append(all, "data.", data.train->state_dict());
+  const std::vector<std::string> prefix = prefixes(callbacks_);
   for (size_t i = 0; i < callbacks_.size(); ++i)
-    append(all, callback_prefix(i), callbacks_[i]->state_dict());
+    append(all, prefix[i], callbacks_[i]->state_dict());
+  const std::vector<Tensor> params = optimizer->params();
+  for (size_t i = 0; i < params.size(); ++i)
+    if (const Tensor g = optim::dense_grad(params[i])) all.emplace_back(gradient_name(i), g);
   all.emplace_back("random.seed", bits(generator().seed()));
   all.emplace_back("random.offset", bits(generator().offset()));
 
@@ -119,6 +137,8 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
         epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
+  const std::vector<std::string> prefix = prefixes(callbacks_);
+  const std::vector<Tensor> params = optimizer->params();
   const uint64_t seed = bits(find("random.seed", i64, 0)),
                  offset = bits(find("random.offset", i64, 0));
 
@@ -128,7 +148,13 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   if (schedule && this_fit) schedule->load_state_dict(under(dict, "schedule."));
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(under(dict, "data."));
   for (size_t i = 0; i < callbacks_.size(); ++i)
-    callbacks_[i]->load_state_dict(under(dict, callback_prefix(i)));
+    callbacks_[i]->load_state_dict(under(dict, prefix[i]));
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor* const g = reader.find(gradient_name(i));
+    params[i].set_grad(
+        g ? reader.copy_of(gradient_name(i), params[i].shape(), g->dtype(), params[i].device())
+          : Tensor());
+  }
   generator() = Generator(seed);
   generator().set_offset(offset);
 
