@@ -265,6 +265,11 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (s.scale && !new_scale) poll(s);
 }
 
+void GradScaler::abandon() {
+  records_.clear();
+  for (auto& [id, s] : scales_) s.flags.clear();
+}
+
 double GradScaler::scale_value(int id) const {
   if (!enabled()) return 1;
   const auto s = scales_.find(id);

@@ -97,6 +97,10 @@ class GradScaler {
   // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled.
   void update(std::optional<double> new_scale = {});
 
+  // Ends an iteration that an exception broke off, say: what its losses and gradients were is
+  // forgotten, and the scales stay.
+  void abandon();
+
   // These wait for the device.
   double scale_value(int id = 0) const;      // 1 if disabled
   int64_t growth_tracker(int id = 0) const;  // updates without overflow since the scale moved

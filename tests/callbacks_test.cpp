@@ -67,6 +67,49 @@ TEST(Callbacks, EndEvenAfterAnException) {
   EXPECT_EQ(spy->seen, "train epoch batch loss train.");
 }
 
+// Gradients of the batches before are no part of a fit, however they came to be there.
+TEST(Callbacks, AFitAfterAnExceptionBeginsAnew) {
+  const auto weights = [](const std::string& at, void (*choose)(Learner&)) {
+    const Seed seed(1);
+    Net net;
+    Learner learner(loaders(), net, quiet());
+    choose(learner);
+    if (!at.empty()) {
+      const auto spy = std::make_shared<Spy>();
+      spy->at = at;
+      spy->ask = [](Learner& l) {
+        if (l.state.step == 0) throw std::runtime_error("enough");
+      };
+      learner.add(spy);
+      EXPECT_THROW(learner.fit(1), std::runtime_error);
+      spy->at = "";
+    }
+    const Seed again(2);
+    learner.fit_one_cycle(1, 1e-2);
+    return net.up.weight.detach();
+  };
+  for (const auto choose : test::precisions)
+    EXPECT_TRUE(all(eq(weights("backward.", choose), weights("loss", choose))).item());
+}
+
+TEST(Callbacks, ASkippedStepDropsItsGradients) {
+  for (const auto choose : test::precisions) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    choose(learner);
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "step";
+    spy->ask = [](Learner& l) {
+      if (l.state.step % 2 == 0) l.skip();
+    };
+    learner.add(spy);
+    learner.fit(1);
+    EXPECT_EQ(learner.history.steps.size(), 3u);
+    EXPECT_EQ(learner.scaler.counters().updates, learner.scaler.enabled() ? 6 : 0);
+    for (const Tensor& p : learner.optimizer->params()) EXPECT_FALSE(p.grad());
+  }
+}
+
 // Four batches of 4 make the step that one of 16 makes.
 TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
   for (const bool scaled : {false, true}) {

@@ -13,6 +13,7 @@
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
+#include "train/callbacks.h"
 
 namespace mixtape::train {
 namespace {
@@ -180,6 +181,33 @@ TEST(Keras, CompilesFitsAndEvaluates) {
   EXPECT_EQ(model.predict(points.x(), 7).shape(), (Shape{96, 3}));
 }
 
+TEST(Learner, CompilesAgainAfterTraining) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<GradientClip>(0.5)};
+  Learner learner(loaders(), Net(), o);
+  learner.fit_one_cycle(1);
+  EXPECT_TRUE(learner.schedule && learner.step_options.clip_norm);
+  learner.compile(quiet());
+  EXPECT_FALSE(learner.schedule);  // it moved the optimizer that was
+  EXPECT_FALSE(learner.step_options.clip_norm);
+  learner.train_batch(learner.data.train->batch(0));
+}
+
+TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.metrics = {top_k(4)};
+  Learner learner(loaders(), Net(), o);
+  learner.state.batches = 77;
+  EXPECT_ERROR(learner.validate(), "top_k: the 4 highest of 3 classes");
+  EXPECT_EQ(learner.state.batches, 77);
+  EXPECT_FALSE(learner.state.x);
+  EXPECT_ERROR(learner.predict(ones({2, 5})), "5");
+  EXPECT_FALSE(learner.state.x);
+  EXPECT_TRUE(learner.model().is_training());
+}
+
 TEST(Learner, SaysWhatIsMissing) {
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit without training data");
@@ -192,6 +220,15 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(full.score("f1"),
                "no number is called \"f1\"; there are train_loss, valid_loss, accuracy");
   EXPECT_ERROR(full.fit(1, {.resume = "nowhere.ckpt"}), "nowhere.ckpt");
+  struct Blind : Callback {
+    void on_batch_begin(Learner& l) override { l.state.y = {}; }
+  };
+  full.add(std::make_shared<Blind>());
+  EXPECT_ERROR(full.fit(1), "a batch without targets to train on");
+  EXPECT_ERROR(full.validate(), "a batch without targets to validate");
+  full.data.valid.emplace(clusters(3, 1), DataLoaderOptions{.batch_size = 8, .drop_last = true});
+  EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }),
+               "a total over no batch");
 }
 
 // Two learners, each with a loss that looks at the other's model, batch by batch.

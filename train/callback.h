@@ -9,7 +9,9 @@ class Learner;
 
 // In any of these, learner.skip() leaves out what comes next: the epoch (from on_epoch_begin), the
 // batch (on_batch_begin), the backward pass and the step (on_loss_begin, on_backward_begin), the
-// step (on_backward_end, on_step_begin); callbacks after this one are not asked at that moment.
+// step but not its gradients, to which the next batch adds (on_backward_end; only those before
+// MixedPrecision, whose order is -10, may keep them), or the step and its gradients
+// (on_step_begin); callbacks after this one are not asked at that moment.
 // learner.stop() ends the training after the batch. Exceptions end it at once.
 class Callback {
  public:

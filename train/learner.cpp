@@ -24,15 +24,25 @@ OptimizerMaker adamw() {
   return [](std::vector<Tensor> params) { return optim::AdamW(std::move(params)); };
 }
 
-// While one is alive the module evaluates; then it is as it was.
+// While one is alive the learner evaluates; then it is as it was.
 class Evaluating {
  public:
-  explicit Evaluating(nn::ModuleBase& m) : module_(m), trained_(m.is_training()) { m.eval(); }
-  ~Evaluating() { module_.train(trained_); }
+  explicit Evaluating(Learner& l)
+      : learner_(l), here_(l.device()), before_(l.state), trained_(l.model().is_training()) {
+    l.model().eval();
+    l.state.training = false;
+  }
+  ~Evaluating() {
+    learner_.state = std::move(before_);
+    learner_.model().train(trained_);
+  }
   Evaluating(const Evaluating&) = delete;
 
  private:
-  nn::ModuleBase& module_;
+  Learner& learner_;
+  const NoGrad off_;
+  const DefaultDevice here_;
+  Learner::TrainState before_;
   const bool trained_;
 };
 
@@ -72,6 +82,8 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
+  schedule.reset();  // it moves the optimizer that was
+  step_options = {};
   loss = options.loss;
   if (options.optimizer) make_optimizer_ = *options.optimizer;
   optimizer = make_optimizer_(model_.module->parameters());
@@ -146,12 +158,19 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
       options.schedule
           ? options.schedule(*optimizer, epochs * ((state.batches + per_step - 1) / per_step))
           : nullptr;
+  drop_gradients();
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
-
   print_header();
+  train([&] {
+    while (state.epoch < epochs && !stopping_) run_epoch();
+  });
+}
+
+// The body between on_train_begin and on_train_end.
+void Learner::train(const std::function<void()>& body) {
   try {
     each(&Callback::on_train_begin);
-    while (state.epoch < epochs && !stopping_) run_epoch();
+    body();
   } catch (...) {
     try {
       each(&Callback::on_train_end);
@@ -239,13 +258,19 @@ bool Learner::run(const Batch& batch) {
 }
 
 void Learner::train_batch(const Batch& batch) {
+  const DefaultDevice here(device_);
   state.training = true;
   if (run(batch)) {
     check(bool(state.loss), "a batch without targets to train on");
     state.objective = state.loss;
     if (each(&Callback::on_backward_begin)) {
       state.objective.backward();
-      if (each(&Callback::on_backward_end) && each(&Callback::on_step_begin)) step();
+      if (each(&Callback::on_backward_end)) {
+        if (each(&Callback::on_step_begin))
+          step();
+        else
+          leave_out_step();
+      }
     }
     state.output = state.output.detach();
     state.loss = state.loss.detach();
@@ -260,6 +285,17 @@ void Learner::train_batch(const Batch& batch) {
   each(&Callback::on_checkpoint);
 }
 
+void Learner::drop_gradients() {
+  optimizer->zero_grad();
+  scaler.abandon();
+}
+
+// The scale still learns of an overflow.
+void Learner::leave_out_step() {
+  optimizer->zero_grad();
+  scaler.update();
+}
+
 void Learner::step() {
   const double lr = optimizer->lr();
   state.result = scaler.step(*optimizer, step_options);
@@ -270,11 +306,7 @@ void Learner::step() {
 }
 
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
-  const NoGrad off;
-  const DefaultDevice here(device_);
-  const Evaluating evaluating(*model_.module);
-  const auto before = state;
-  state.training = false;
+  const Evaluating evaluating(*this);
   state.batch = 0;
   state.batches = loader.batches();
   each(&Callback::on_valid_begin);
@@ -282,6 +314,7 @@ double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   int64_t examples = 0;
   for (const Batch& batch : loader) {
     if (run(batch)) {
+      check(bool(state.loss), "a batch without targets to validate");
       add_loss(sum, state.loss, batch.x.size(0));
       examples += batch.x.size(0);
       for (Total& total : totals) total.add(state.output, state.y);
@@ -290,7 +323,6 @@ double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
     each(&Callback::on_batch_end);
   }
   each(&Callback::on_valid_end);
-  state = before;
   return sum ? sum.item() / double(examples) : NAN;
 }
 
@@ -311,16 +343,13 @@ Tensor Learner::total(
   check(data.valid.has_value(), "a total without validation data");
   std::vector<Total> totals{Total({"", statistic, {}})};
   run_validation(*data.valid, totals);
+  check(bool(totals[0].sum()), "a total over no batch");
   return totals[0].sum().to(Device::cpu());
 }
 
 Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   check(batch_size > 0, "batches of {}", batch_size);
-  const NoGrad off;
-  const DefaultDevice here(device_);
-  const Evaluating evaluating(*model_.module);
-  const auto before = state;
-  state.training = false;
+  const Evaluating evaluating(*this);
   std::vector<Tensor> outputs;
   const int64_t n = x.size(0);
   for (int64_t i = 0; i < n; i += batch_size) {
@@ -328,7 +357,6 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
           "a callback skipped a batch of a prediction");
     outputs.push_back(is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output);
   }
-  state = before;
   check(!outputs.empty(), "predictions for no examples");
   return cat(outputs);
 }

@@ -155,10 +155,11 @@ class Learner {
   LrFind lr_find(const LrFindOptions& options = {});
   std::string summary();  // for the first batch's shape
 
-  // Everything that a training goes on from: model, optimizer, scaler, schedule, loaders,
-  // callbacks, random numbers, history and where in a fit it is. One safetensors file, written
-  // atomically; the model's tensors are there as "model.conv1.weight". Loading throws Error, and
-  // changes nothing, if the file does not fit; a fit goes on from it by FitOptions::resume.
+  // Everything that a training goes on from: model, optimizer, gradients of a step that has not
+  // come yet, scaler, schedule, loaders, callbacks (found again by their types), random numbers,
+  // history and where in a fit it is. One safetensors file, written atomically; the model's tensors
+  // are there as "model.conv1.weight". Loading throws Error, and changes nothing, if the file does
+  // not fit; a fit goes on from it by FitOptions::resume.
   void save(const std::string& path);
   void load(const std::string& path);
   io::NamedTensors state_dict();
@@ -233,6 +234,9 @@ class Learner {
   void run_epoch();
   bool run(const Batch& batch);  // fills state up to the loss; false if a callback skipped that
   void step();
+  void train(const std::function<void()>& body);
+  void leave_out_step();
+  void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
   void use(std::shared_ptr<MixedPrecision> precision);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss

@@ -67,14 +67,14 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   state.batches = data.train->batches();
   const auto undo = [&] {
     rehearsing_ = stopping_ = false;
+    scaler.abandon();
     load_state_dict(before);
     std::tie(state, loss_sum_, examples_, history.epochs) = rest;
     schedule = std::move(of_fit);
   };
   try {
-    each(&Callback::on_train_begin);
-    find_lr(o, found);
-    each(&Callback::on_train_end);
+    drop_gradients();
+    train([&] { find_lr(o, found); });
   } catch (...) {
     undo();
     throw;
