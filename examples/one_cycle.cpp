@@ -55,6 +55,7 @@ void Job::run() const {
        .metrics = {train::accuracy},
        .device = device});
   learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr);
+  if (learner.is_stopping()) throw Interrupted("nothing was saved");
 }
 
 }  // namespace

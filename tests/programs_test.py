@@ -59,9 +59,19 @@ class ProgramTest(unittest.TestCase):
         data = (self.folder / path).read_bytes()
         return json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
 
-    def digits(self, folder: str, digits: str) -> None:
+    def digits(self, folder: str, digits: str, mnist: str | None = None) -> None:
         """Images of MNIST in a folder for each digit."""
-        subprocess.run([script / "mnist_folder", os.environ["MIXTAPE_MNIST"], self.folder / folder, *digits], check=True)
+        subprocess.run([script / "mnist_folder", mnist or os.environ["MIXTAPE_MNIST"], self.folder / folder, *digits],
+                       check=True)
+
+    def two_classes(self) -> None:
+        """A folder `images` of 20 black threes and 20 white sevens, 8 x 8."""
+        made = self.folder / "made"
+        made.mkdir()
+        (made / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 40) + bytes([3, 7] * 20))
+        (made / "train-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 0x803, 40, 8, 8) + (bytes(64) + b"\xff" * 64) * 20)
+        self.digits("images", "37", str(made))
 
 
 class Quick(ProgramTest):
@@ -110,6 +120,16 @@ class Quick(ProgramTest):
         self.assertNotEqual(one, self.output("char_gpt", *SMALL_GPT, *likeliest[2:]))
         for dtype in "fp16", "bf16":
             self.assertIn(dtype.replace("fp", "f"), self.output("char_gpt", *SMALL_GPT, "--dtype", dtype, "--top-k", 3))
+
+    def test_one_cycle_tells_black_from_white(self) -> None:
+        self.two_classes()
+        few = ["one_cycle", "--data", "images", "--epochs", 20]
+        self.assertEqual(self.last_row(*few)[3], 1)
+        self.digits("more", "0", str(self.folder / "made"))  # there is none
+        self.refused("one_cycle", "more", "--data", "more")
+        (self.folder / "images/9").mkdir()
+        (self.folder / "images/9/0.png").write_bytes(next((self.folder / "images/3").iterdir()).read_bytes())
+        self.refused("one_cycle", "images: 3 classes, not 2", "--data", "images")
 
     def test_ctrl_c_keeps_what_was_learned(self) -> None:
         run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
@@ -192,6 +212,10 @@ class Device(ProgramTest):
         self.last_row("train_images", *few, "--dtype", "fp16", "--masters", "--device", "cuda")
         self.assertIn("on cuda:0", self.output("train_images", "--benchmark", "--batch-size", 2, "--steps", 1, "--device",
                                                "cuda"))
+
+    def test_one_cycle(self) -> None:
+        self.two_classes()
+        self.alike("one_cycle", "--data", "images")
 
     def test_regression(self) -> None:
         for name in "regression", "regression_learner":
