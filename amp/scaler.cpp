@@ -243,6 +243,12 @@ void GradScaler::update(std::optional<double> new_scale) {
         "no loss was ever scaled: call scale(loss).backward() first");
   check(!new_scale || is_scale(*new_scale), "new_scale is {}, not a positive number that f32 holds",
         new_scale.value_or(0));
+  const bool scaled =
+      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.flags.empty(); });
+  check(
+      new_scale || !scaled || !records_.empty(),
+      "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
+      "step(optimizer), which divides the gradients, not the optimizer's step()");
   const std::vector<Record> records = std::exchange(records_, {});
   const kernels::ScalerRule rule{options_.growth_factor,   options_.backoff_factor,
                                  options_.min_scale,       options_.max_scale,

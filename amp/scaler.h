@@ -94,7 +94,8 @@ class GradScaler {
   // Throws Error as unscale() does, and if called twice before update().
   StepResult step(optim::Optimizer& opt, const StepOptions& options = {});
   // Ends the iteration: moves each scale as its optimizers found, or sets all to new_scale. An
-  // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled.
+  // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled, or one
+  // was and no optimizer stepped since.
   void update(std::optional<double> new_scale = {});
 
   // Ends an iteration that an exception broke off, say: what its losses and gradients were is

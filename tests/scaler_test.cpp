@@ -175,6 +175,17 @@ TEST(Stages, UpdateCountsWhatWasUnscaledButNotStepped) {
   EXPECT_EQ(p.at(0), 1);
 }
 
+// optimizer.step() would move weights by gradients that are S times too large.
+TEST(Stages, AnUpdateWithoutAStepIsAnError) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 1});
+  GradScaler scaler;
+  scaler.scale(sum(p)).backward();
+  EXPECT_ERROR(scaler.update(), "no optimizer has stepped since the last update()");
+  EXPECT_TRUE(scaler.step(sgd));
+  scaler.update();
+}
+
 TEST(Stages, AStepWithoutGradientsIsNoError) {
   const Tensor p = parameter({1});
   optim::Adam adam({p}, {.lr = 0.1});
