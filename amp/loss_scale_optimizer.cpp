@@ -48,6 +48,7 @@ LossScaleOptimizer::LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
 
 StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
   inner_->zero_grad();
+  scaler_.abandon();  // what an exception may have left
   scaler_.scale(loss).backward();
   return step(options);
 }

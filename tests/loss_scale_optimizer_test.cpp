@@ -56,6 +56,13 @@ TEST(LossScaleOptimizer, TrainsAsAScalerDoesByHand) {
   EXPECT_EQ(steps, 6);
 }
 
+TEST(LossScaleOptimizer, ForgetsALossWhoseBackwardFailed) {
+  const Net n = net();
+  LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
+  EXPECT_ANY_THROW(opt.minimize(n.in.bias * NAN));  // not one number
+  EXPECT_EQ(opt.minimize(loss_of(n)).state(), StepResult::State::Stepped);
+}
+
 TEST(LossScaleOptimizer, GivesTrueGradients) {
   const Net n = net();
   LossScaleOptimizer opt =
