@@ -227,6 +227,7 @@ TEST(LrFind, IsUndoneAfterAnExceptionToo) {
   };
   learner.add(spy);
   EXPECT_THROW(learner.lr_find(), std::runtime_error);
+  EXPECT_TRUE(spy->seen.ends_with("backward train."));
   EXPECT_EQ(differing(bytes(learner), before), "");
   EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
   EXPECT_TRUE(learner.schedule != nullptr);
