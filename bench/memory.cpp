@@ -11,6 +11,8 @@
 namespace mixtape::bench {
 namespace {
 
+bool failed = false;
+
 template <class Size>
 void add(const std::string& name, const Size& size) {
   for (const DType low : {f32, f16, bf16})
@@ -26,8 +28,10 @@ void add(const std::string& name, const Size& size) {
             }
             int status = 1;
             rusage usage;
-            if (child < 0 || wait4(child, &status, 0, &usage) != child || status != 0)
+            if (child < 0 || wait4(child, &status, 0, &usage) != child || status != 0) {
+              failed = true;
               return state.SkipWithError("the training failed");
+            }
             state.counters["peak_mb"] = double(usage.ru_maxrss) / 1024;
           }
         })
@@ -48,5 +52,5 @@ int main(int argc, char** argv) {
   add("lstm", lstm);
   add("gpt", gpt);
   benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return failed;
 }
