@@ -9,6 +9,7 @@
 
 #include "autograd/tape.h"
 #include "core/random.h"
+#include "kernels/epilogue.h"
 
 namespace mixtape {
 
@@ -294,8 +295,13 @@ Tensor dot(const Tensor& a, const Tensor& b);    // [n], [n] -> []
 // twice in one operand for its diagonal; without "->" the result has the letters that occur once,
 // sorted.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
+using kernels::Activation;  // None, Relu, Gelu or GeluTanh
+struct LinearOptions {
+  Activation activation = Activation::None;  // of the sums, before they are rounded
+};
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const LinearOptions& options = {});
 
 // --- networks: convolutions are cross-correlations; they and pools take an image without n ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both

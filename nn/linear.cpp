@@ -7,7 +7,8 @@
 
 namespace mixtape::nn {
 
-Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) {
+Linear::Linear(int64_t in, int64_t out, const LinearOptions& options)
+    : activation_(options.activation) {
   const Scope scope("Linear");
   check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
   weight = parameter(empty({out, in}));

@@ -33,6 +33,9 @@ TEST(Linear, IsPyTorchs) {
   const nn::Linear plain(100, 3, {.bias = false});
   EXPECT_FALSE(plain.bias);
   EXPECT_TRUE(equal(plain(x), linear(x, plain.weight)));
+  const nn::Linear ended(100, 3, {.activation = Activation::Gelu});
+  EXPECT_TRUE(equal(ended(x), linear(x, ended.weight, ended.bias, {Activation::Gelu})));
+  EXPECT_FALSE(equal(ended(x), linear(x, ended.weight, ended.bias)));
   EXPECT_EQ(error([] { nn::Linear(0, 3); }), "Linear: sizes must be positive: in 0, out 3");
 }
 

@@ -8,6 +8,7 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "autograd/ops/expr.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -40,6 +41,18 @@ void check_number(DType t, double s) {
         t, s);
 }
 
+// dy f', from x or y as f keeps, in x's dtype.
+template <class F, class... Number>
+Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
+  if (grad_enabled())
+    return kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...).times(dy);
+  const Tensor dx(v.shape(), dtype, v.device());
+  kernels::Launch launch(v.device());
+  kernels::unary_grad(launch, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
+                      kernels::Numbers{{s...}}, dx);
+  return dx;
+}
+
 // y = f(x, numbers...)
 template <class F, class... Number>
 struct Unary {
@@ -58,16 +71,10 @@ struct Unary {
   }
   // dx = dy f'
   static Grads backward(const Ctx& ctx, const Tensor& dy, Number... s) {
-    if constexpr (kernels::Constant<F>) {
+    if constexpr (kernels::Constant<F>)
       return {Expr(F::d).times(dy)};
-    } else {
-      const Tensor v = ctx.saved(0);
-      if (grad_enabled())
-        return {kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...).times(dy)};
-      Tensor dx = ctx.like(0);
-      ctx.run(kernels::unary_grad, id, v, dy, kernels::Numbers{{s...}}, dx);
-      return {dx};
-    }
+    else
+      return {unary_gradient<F>(ctx.saved(0), dy, ctx.dtype(0), s...)};
   }
 };
 
@@ -292,6 +299,13 @@ struct Lerp {
 };
 
 }  // namespace
+
+Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy) {
+  Tensor dx = dy;
+  kernels::visit_activation(f,
+                            [&]<class F>() { dx = unary_gradient<F>(x_or_y, dy, x_or_y.dtype()); });
+  return dx;
+}
 
 Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }

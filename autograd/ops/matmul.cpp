@@ -47,23 +47,57 @@ struct Linear {  // x [rows, in]
   static constexpr OpInfo info{
       "linear", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
 
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const LinearOptions& options) {
     check_real(x);
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));
     check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
           bias ? bias.shape() : Shape{}, weight.size(0));
-    Tensor y = ctx.output({x.size(0), weight.size(0)});
-    ctx.run(kernels::gemm, x, weight.t(), kernels::Epilogue{.bias = bias}, y);
+    Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
+    if (ctx.recording() && reads_sums(options)) sums = ctx.output(y.shape());
+    ctx.run(kernels::gemm, x, weight.t(),
+            kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
     ctx.save(x, weight);
+    if (options.activation == Activation::None) return y;
+    ctx.save(bias);
+    if (reads_sums(options))
+      ctx.save_extra(sums);
+    else
+      ctx.save_result(y);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+  // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options) {
+    const Tensor dz = gradient_of_sums(ctx, dy, options);
+    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {
+      const Factors f(dz.t(), ctx.saved(0));
+      const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
+          db(ctx.shape(2), statistics(f.a.dtype()), dz.device());
+      ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
+      return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
+                       [&] { return dw; }, [&] { return db; });
+    }
     return ctx.grads(
-        [&] { return product(dy, ctx.saved(1), ctx.grad_dtype(0)); },      // dy w
-        [&] { return product(dy.t(), ctx.saved(0), ctx.grad_dtype(1)); },  // dyT x
-        [&] { return reshape(sum_to(dy, {.dims = 1, .out = ctx.grad_dtype(2)}), ctx.shape(2)); });
+        [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
+        [&] { return product(dz.t(), ctx.saved(0), ctx.grad_dtype(1)); },
+        [&] { return reshape(sum_to(dz, {.dims = 1, .out = ctx.grad_dtype(2)}), ctx.shape(2)); });
+  }
+
+ private:
+  static bool reads_sums(const LinearOptions& o) {
+    return o.activation == Activation::Gelu || o.activation == Activation::GeluTanh;
+  }
+  static Tensor gradient_of_sums(const Ctx& ctx, const Tensor& dy, const LinearOptions& o) {
+    if (o.activation == Activation::None) return dy;
+    // What was kept of the sums has no history, so to be differentiated again they are made again.
+    const bool again = grad_enabled() && reads_sums(o);
+    return activation_gradient(
+        o.activation,
+        again ? call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{})
+              : ctx.saved(3),
+        dy);
   }
 };
 
@@ -163,13 +197,13 @@ Tensor dot(const Tensor& a, const Tensor& b) {
   return call<Dot>(a, b);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& o) {
   const Scope scope(Linear::info.name);
   check(x.rank() > 0, "the input has no dimensions");
-  if (x.rank() == 2) return call<Linear>(x, weight, bias);
+  if (x.rank() == 2) return call<Linear>(x, weight, bias, o);
   Shape shape = x.shape();
   shape[-1] = 1;
-  const Tensor y = call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias);
+  const Tensor y = call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias, o);
   shape[-1] = y.size(-1);
   return reshape(y, shape);
 }

@@ -33,6 +33,9 @@ struct Factors {
 // The product of two factors, in the wanted dtype where they leave a choice.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);
 
+// dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
+Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
+
 // Dropout by the numbers at one place of the random stream: the same elements at every call.
 struct DropoutAt {
   uint64_t seed = 0, offset = 0;

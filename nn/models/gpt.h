@@ -32,7 +32,9 @@ struct Conv1D : nn::Module<Conv1D> {
   Tensor bias;    // [out], or none
 
   Conv1D(int64_t in, int64_t out, bool bias, double std);
-  Tensor forward(const Tensor& x) const { return linear(x, weight.t(), bias); }
+  Tensor forward(const Tensor& x, const LinearOptions& options = {}) const {
+    return linear(x, weight.t(), bias, options);
+  }
   MIXTAPE_FIELDS(weight, bias)
 };
 
@@ -55,7 +57,9 @@ struct GptBlock : nn::Module<GptBlock> {
   struct Mlp : nn::Module<Mlp> {
     Conv1D c_fc, c_proj;
     explicit Mlp(const GptConfig& c);
-    Tensor forward(const Tensor& x) const { return c_proj(gelu_tanh(c_fc(x))); }
+    Tensor forward(const Tensor& x) const {
+      return c_proj(c_fc(x, LinearOptions{Activation::GeluTanh}));
+    }
     MIXTAPE_FIELDS(c_fc, c_proj)
   };
 

@@ -238,6 +238,9 @@ ROWS = {
     "sqrt_stddev_of_equals": lambda x: x[:, None].expand(3, 4).std(1),
     # products
     "linear_no_bias": F.linear,
+    "linear_to_gelu": lambda x, w, b: F.gelu(F.linear(x, w, b)),
+    "linear_to_gelu_tanh": lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
+    "linear_to_relu": lambda x, w, b: F.relu(F.linear(x, w, b)),
     "conv2d_general": lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=(1, 2), dilation=(2, 1), groups=2),
     "conv2d_dilation": lambda x, w, b: F.conv2d(x, w, b, stride=(1, 2), padding=(0, 1), dilation=(3, 2)),
     "conv2d_depthwise": lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=3),

@@ -26,6 +26,9 @@ auto gradient_of(std::function<Tensor(const Tensor&)> f, Shape shape) {
 }  // namespace
 
 std::vector<OpCase> products() {
+  const auto linear_to = [](Activation f) {
+    return [f](In x) { return linear(x[0], x[1], x[2], {.activation = f}); };
+  };
   const auto conv = [](Conv2dOptions o) {
     return [o](In x) { return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
@@ -100,6 +103,22 @@ std::vector<OpCase> products() {
        .inputs = {{{3, 4}}, {{5, 4}}},
        .run = [](In x) { return linear(x[0], x[1]); },
        .label = "no_bias",
+       .tolerance = 4},
+      {.op = "linear",
+       .inputs = {{{2, 3, 4}}, {{5, 4}}, {{5}}},
+       .run = linear_to(Activation::Gelu),
+       .label = "to_gelu",
+       .tolerance = 4,
+       .empty = {{0, 4}, {5, 4}, {5}}},
+      {.op = "linear",
+       .inputs = {{{3, 4}}, {{5, 4}}, {{5}}},
+       .run = linear_to(Activation::GeluTanh),
+       .label = "to_gelu_tanh",
+       .tolerance = 4},
+      {.op = "linear",
+       .inputs = {{{3, 4}}, {{5, 4}}, {{5}}},
+       .run = linear_to(Activation::Relu),
+       .label = "to_relu",
        .tolerance = 4},
       {.op = "conv2d",
        .inputs = {{{2, 3, 5, 6}}, {{4, 3, 3, 2}}, {{4}}},
