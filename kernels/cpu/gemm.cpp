@@ -242,20 +242,36 @@ void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t ro
   }
 }
 
-// What there is of a tile that went to `edge`, and what is added to it: to c if that is given, else
-// to the sums.
-template <class T, class S, class O>
-void move_edge(const Product<T, S, O>& x, const T* edge, int64_t rows, int64_t columns,
-               const T* add, int64_t add_row, O* c, T* sums, int64_t stride) {
+// What there is of a tile in a room of its own: put(row, column, tile + add, count).
+template <class T, class Put>
+void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns, const T* add,
+               int64_t add_row, Put put) {
   for (int64_t r = 0; r < rows; ++r)
     for_lanes<T>(columns, [&](int64_t q, int64_t count) {
-      Lanes<T> sum = read<T>(edge + r * x.plan.b.sliver + q, count);
-      if (add) sum = sum + read<T>(add + r * add_row + q, count);
-      if (c)
-        put(x, c + r * x.plan.c[0] + q, sum, count);
-      else
-        write(sums + r * stride + q, sum, count);
+      const Lanes<T> sum = read<T>(tile + r * width + q, count);
+      put(r, q, add ? sum + read<T>(add + r * add_row + q, count) : sum, count);
     });
+}
+
+// The same to c, by way of the epilogue: in its place first, where one loop activates all of it.
+template <class T, class S, class O>
+[[gnu::noinline]] void end_tile(const Product<T, S, O>& x, T* tile, int64_t width, int64_t rows,
+                                int64_t columns, const T* add, int64_t add_row, O* c) {
+  const int64_t c_row = x.plan.c[0];
+  move_edge(tile, width, rows, columns, add, add_row,
+            [&](int64_t r, int64_t q, Lanes<T> sum, int64_t count) {
+              if (x.before) write(x.before + (c - x.c) + r * c_row + q, sum, count);
+              store(tile + r * width + q, sum);
+            });
+  const int64_t filled = up(columns, Lanes<T>::width);
+  visit_activation(x.activation, [&]<class F>() {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t q = 0; q < filled; q += Lanes<T>::width)
+        store(tile + r * width + q, F::f(load<T, T>(tile + r * width + q)));
+  });
+  move_edge<T>(
+      tile, width, rows, columns, nullptr, 0,
+      [&](int64_t r, int64_t q, Lanes<T> v, int64_t count) { write(c + r * c_row + q, v, count); });
 }
 
 // A chunk of c; `shared_a`, `shared_b`: what is packed for all.
@@ -343,9 +359,18 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.out_row = stride;
       }
       p.engine.tile(static_cast<int>(high), vectors, t);
-      if (staged)
-        move_edge(x, edge, high, here, add, t.add_row, last ? c + i * p.c[0] + j : nullptr,
-                  sums + i * stride + j, stride);
+      if (!staged) continue;
+      if (last && x.ends()) {
+        end_tile(x, edge, width, high, here, add, t.add_row, c + i * p.c[0] + j);
+        continue;
+      }
+      move_edge(edge, width, high, here, add, t.add_row,
+                [&](int64_t r, int64_t q, Lanes<T> sum, int64_t count) {
+                  if (last)
+                    write(c + (i + r) * p.c[0] + j + q, sum, count);
+                  else
+                    write(sums + (i + r) * stride + j + q, sum, count);
+                });
     }
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);

@@ -67,6 +67,21 @@ inline void expect_close(const Tensor& got, const Values& want, double tol,
   }
 }
 
+// a @ b + bias in double.
+inline Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1),
+                batch = m * k > 0 ? a.numel() / (m * k) : 1;
+  const Values av = to_vector(a), bv = to_vector(b);
+  Values c(static_cast<size_t>(batch * m * n));
+  for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
+    const int64_t p = i / (m * n), r = i / n % m, q = i % n;
+    double s = bias ? bias.at(bias.rank() == 1 ? q : i) : 0;
+    for (int64_t j = 0; j < k; ++j) s += av[(p * m + r) * k + j] * bv[(p * k + j) * n + q];
+    c[i] = s;
+  }
+  return c;
+}
+
 inline void launch(const std::function<void(Launch&)>& body) {
   Launch l(Device::cpu());
   body(l);
