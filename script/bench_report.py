@@ -7,6 +7,7 @@ usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs 
 import json
 import math
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gpu_report import table
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
 LINE = re.compile(r"(?P<name>.+)/threads:(?P<threads>\d+)/(?P<dtype>f\d+|bf16)(?:/(?P<peer>\w+))?$")
 RATIOS = "of_f32", "of_libtorch"
-SLOWER = 1.05  # less is no news
+SLOWER = 1.05  # less is never news
 ORDER = "train", "ops", "conv", "attention", "optim", "overhead", "memory"  # then others
 
 
@@ -160,8 +161,16 @@ def interval(f: dict) -> tuple[float, float]:
     return f["ms"] - half, f["ms"] + half
 
 
+def threshold(before: dict, figures: list[dict]) -> float:
+    """The ratio that is news. A peer does not change: how far its times lie apart is what two runs differ by anyway,
+    and three deviations of that (by the median, so that a few odd ones do not count) are no news."""
+    moved = [abs(math.log(f["ms"] / before[key(f)]["ms"])) for f in figures if "peer" in f and key(f) in before]
+    return max(SLOWER, math.exp(3 * 1.4826 * statistics.median(moved))) if len(moved) >= 5 else SLOWER
+
+
 def compare(old: dict, new: dict) -> int:
     before = {key(f): f for f in old["figures"] if "ms" in f}
+    least = threshold(before, [f for f in new["figures"] if "ms" in f])
     slower, faster, same = [], [], 0
     for f in new["figures"]:
         was = before.get(key(f))
@@ -169,9 +178,9 @@ def compare(old: dict, new: dict) -> int:
             continue
         ratio = f["ms"] / was["ms"]
         line = [" ".join(str(k) for k in key(f) if k), time_text(was["ms"]), time_text(f["ms"]), f"{ratio:.2f}"]
-        if ratio > SLOWER and interval(f)[0] > interval(was)[1]:
+        if ratio > least and interval(f)[0] > interval(was)[1]:
             slower.append((ratio, line))
-        elif ratio < 1 / SLOWER and interval(f)[1] < interval(was)[0]:
+        elif ratio < 1 / least and interval(f)[1] < interval(was)[0]:
             faster.append((ratio, line))
         else:
             same += 1
@@ -183,7 +192,7 @@ def compare(old: dict, new: dict) -> int:
     for what, found in ("slower", sorted(slower, reverse=True)), ("faster", sorted(faster)):
         if found:
             print("\n".join(table([what, "old", "new", "new / old"], [line for _, line in found])))
-    print(f"{len(slower)} slower, {len(faster)} faster, {same} within the noise")
+    print(f"{len(slower)} slower, {len(faster)} faster, {same} within the noise ({100 * least - 100:.0f} %)")
     return int(bool(slower))
 
 

@@ -390,7 +390,7 @@ class Bench(ScriptTest):
         return {"name": name, "run_name": name, "run_type": "iteration", "iterations": 1, "real_time": ms, "time_unit": "ms",
                 "low_ms": 0.99 * ms, "high_ms": 1.01 * ms, "rounds": 9, **counters}
 
-    def figures(self, out: str, f32_ms: float = 2, fma: float = 100) -> None:
+    def figures(self, out: str, f32_ms: float = 2, fma: float = 100, peers: float = 1) -> None:
         against = {"of_libtorch": 0.8, "of_libtorch_low": 0.7, "of_libtorch_high": 0.9}
         gain = {"of_f32": 0.5, "of_f32_low": 0.4, "of_f32_high": 0.6}
         end = "/iterations:1/manual_time"
@@ -401,6 +401,8 @@ class Bench(ScriptTest):
             self.line(f"ops/matmul/forward/threads:1/f32{end}", 1, flops=90e9, bytes=1e9, of_peak=1, of_copy=0.1),
             {**self.line("memory/mlp/f32/iterations:1/real_time", 30), "peak_mb": 17.2},
         ]
+        if peers != 1:
+            lines += [self.line(f"ops/{n}/threads:1/f32/libtorch{end}", peers**n) for n in range(-3, 4)]
         chain = [{"name": f"chain_{kind}", "run_name": "chain", "aggregate_name": kind, "iterations": 5, "repetitions": 5,
                   "real_time": time, "time_unit": "us", "per_op": per_op}
                  for kind, time, per_op in (("mean", 300, 3e-7), ("median", 250, 2.5e-7), ("stddev", 9, 9e-9))]
@@ -439,6 +441,11 @@ class Bench(ScriptTest):
             self.assertEqual(run.returncode, status, run.stdout)
             self.assertIn(said, run.stdout)
             self.assertNotIn("machine", run.stdout)
+
+    def test_noise_is_what_peers_differ_by(self) -> None:
+        self.figures("a", peers=1.001)
+        self.figures("b", f32_ms=2.3, peers=1.06)
+        self.assertIn("0 slower, 0 faster, 4 within", self.compare().stdout)
 
     def test_another_machine_is_told(self) -> None:
         self.figures("a")
