@@ -395,7 +395,9 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
   // A block is a part of a plane, or several planes, each padded to whole units.
   const int64_t span = std::max<int64_t>(1, Pass<T>::block_of(engine, plane));
   const int64_t units = std::max<int64_t>(1, pieces(span, engine.unit));
-  const int64_t most = span < plane ? 1 : std::max<int64_t>(1, deep / units);
+  // (Rows of dy that need no packing are taken from one plane at a time.)
+  const bool in_place = engine.in_place && engine.unit == 1 && plane >= 64 && plane % 64 != 0;
+  const int64_t most = span < plane || in_place ? 1 : std::max<int64_t>(1, deep / units);
   const Rows<T> rows(engine, z.out, most * units);
   const int64_t panel_pitch = (most * units * panels.width + engine.lanes) * engine.unit_bytes;
 
@@ -415,9 +417,9 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
     const auto add_block = [&](int64_t g, int64_t n, int64_t images, int64_t k) {
       const auto steps = std::span(step).subspan(k, std::min(span, plane - k));
       const int64_t depth = static_cast<int64_t>(steps.size()), each = pieces(depth, engine.unit);
-      for (int64_t i = 0; i < images; ++i)
-        rows.pack(dy.as<S>() + ((n + i) * z.groups + g) * z.out * plane + k, plane, depth, i * each,
-                  a.data());
+      const S* const from = dy.as<S>() + (n * z.groups + g) * z.out * plane + k;
+      for (int64_t i = 0; i < images && !in_place; ++i)
+        rows.pack(from + i * z.groups * z.out * plane, plane, depth, i * each, a.data());
       for (int64_t p = 0; p < panels.count(); p += panels_here) {
         const int64_t here = std::min(panels_here, panels.count() - p);
         for (int64_t i = 0; i < images; ++i)
@@ -429,6 +431,11 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
           for (int64_t q = 0; q < here; ++q) {
             Tile<T> t = rows.tile(a.data(), s, b.data() + q * panel_pitch, panels.width_of(p + q),
                                   images * each);
+            if (in_place) {
+              t.a = from + s * rows.sliver * plane;
+              t.a_row = plane * int64_t{sizeof(S)};
+              t.a_step = sizeof(S);
+            }
             T* const to = sum + g * group + s * rows.sliver * width + (p + q) * panels.width;
             t.out = to;
             t.add = to;

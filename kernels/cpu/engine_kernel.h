@@ -232,16 +232,40 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
   }
 }
 
+// With n pieces, which stay in registers; with any number of them if n is 0.
+template <class P, class S, int n>
+void gather_pieces(const S* data, const int64_t* step, int64_t depth, const Piece* pieces,
+                   int64_t count, int64_t width, typename P::Unit* out) {
+  Piece kept[n > 0 ? n : 1];
+  if constexpr (n > 0) std::copy_n(pieces, n, kept);
+  for (int64_t k = 0; k < depth; k += P::unit, out += width) {
+    const S* const p = data + step[k];
+    const int64_t next = P::unit > 1 && k + 1 < depth ? step[k + 1] - step[k] : 0;
+    const auto move = [&](const Piece& piece) __attribute__((always_inline)) {
+      store(out + piece.at, P::across(p + piece.from, next, P::lanes, depth - k));
+    };
+    if constexpr (n > 0) {
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) move(kept[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) move(pieces[i]);
+    }
+  }
+}
+template <class P, class S, int... n>
+void choose_gather(const S* data, const int64_t* step, int64_t depth, const Piece* pieces,
+                   int64_t count, int64_t width, typename P::Unit* to,
+                   std::integer_sequence<int, n...>) {
+  using Gather = void (*)(const S*, const int64_t*, int64_t, const Piece*, int64_t, int64_t,
+                          typename P::Unit*);
+  static constexpr Gather table[] = {gather_pieces<P, S, n>...};
+  table[count < int64_t{sizeof...(n)} ? count : 0](data, step, depth, pieces, count, width, to);
+}
 template <class P, class S>
 void gather(const void* data, const int64_t* step, int64_t depth, const Piece* pieces,
             int64_t count, int64_t width, void* to) {
-  typename P::Unit* out = static_cast<typename P::Unit*>(to);
-  for (int64_t k = 0; k < depth; k += P::unit, out += width) {
-    const S* const p = static_cast<const S*>(data) + step[k];
-    const int64_t next = P::unit > 1 && k + 1 < depth ? step[k + 1] - step[k] : 0;
-    for (int64_t i = 0; i < count; ++i)
-      store(out + pieces[i].at, P::across(p + pieces[i].from, next, P::lanes, depth - k));
-  }
+  choose_gather<P>(static_cast<const S*>(data), step, depth, pieces, count, width,
+                   static_cast<typename P::Unit*>(to), std::make_integer_sequence<int, 7>());
 }
 
 // R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
