@@ -542,6 +542,16 @@ esac
             self.assertEqual(code, 1)
             self.assertIn(wanted, text)
 
+    def test_without_its_tools_it_reads_ptx(self) -> None:
+        self.write("build/kernels/libmixtape_cuda.a.p/gemm.cu.o", "")
+        for body, code, wanted in (("wmma.mma.sync cp.async.cg", 0, "PTX: 1 products"),
+                                   ("wmma.mma.sync", 1, "no asynchronous copy"),
+                                   ("fma.rn cp.async.cg", 1, "no tensor-core instruction")):
+            self.write("bin/nvcc", f"#!/bin/sh\necho '.entry _Z11gemm_tensorI4HalfEvv( {body}'\n", 0o755)
+            run = self.run_script("check_cuda.py", str(self.tree / "build"), env={"PATH": f"{self.tree}/bin:/usr/bin:/bin"})
+            self.assertEqual(run.returncode, code, run.stdout + run.stderr)
+            self.assertIn(wanted, run.stdout)
+
     def test_without_a_build_by_nvcc_it_is_skipped(self) -> None:
         run = self.run_script("check_cuda.py", str(self.tree / "build"))
         self.assertEqual(run.returncode, 77, run.stdout + run.stderr)
