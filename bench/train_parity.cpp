@@ -3,12 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <map>
 
 #include "bench/models.h"
+#include "core/check.h"
+#include "examples/command_line.h"
 #include "io/file.h"
 #include "nn/models/models.h"
 #include "optim/adam.h"
@@ -17,6 +18,7 @@
 #include "train/learner.h"
 
 using namespace mixtape;
+using namespace mixtape::examples;
 
 namespace {
 
@@ -67,8 +69,13 @@ Run train_one(const std::string& mode, const Options& o, Model model, train::Loa
   return run;
 }
 
-Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
+const train::Split<train::TensorDataset>& digits(const Options& o) {
   static const auto data = train::load_mnist(o.mnist, 0.2);
+  return data;
+}
+
+Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
+  const auto& data = digits(o);
   static const auto stats = train::pixel_stats(data.train.x());
   const train::Transform normalise = train::transforms::normalise(stats.mean, stats.std);
   train::Loaders loaders;
@@ -172,43 +179,39 @@ bool compare(const std::string& name, Network network, const Options& o, std::st
 
 int main(int argc, char** argv) {
   Options o;
-  CLI::App app("Trains networks in fp32, fp16, bf16 and with f32 masters, and compares the losses.",
-               "train_parity");
-  app.add_option("--mnist", o.mnist, "folder with MNIST's IDX files, for cnn")->type_name("DIR");
-  app.add_option("--text", o.text, "a text, for lstm and gpt")->type_name("FILE");
-  app.add_option("--seeds", o.seeds, "trainings of each mode")->capture_default_str();
-  app.add_option("--steps", o.steps, "of a training on text")->capture_default_str();
-  app.add_option("--models", o.models, "of cnn, lstm, gpt; by default all that there is data for")
+  CommandLine line("train_parity",
+                   "Trains networks in fp32, fp16, bf16 and with f32 masters, and compares the "
+                   "losses.");
+  line.add("--mnist", o.mnist, "DIR", "folder with MNIST's IDX files, for cnn");
+  line.add("--text", o.text, "FILE", "a text, for lstm and gpt");
+  line.add("--seeds", o.seeds, "N", "trainings of each mode")->check(count());
+  line.add("--steps", o.steps, "N", "of a training on text")->check(count());
+  line.add("--models", o.models, "LIST", "of cnn, lstm, gpt; by default all that there is data for")
       ->delimiter(',')
-      ->check(CLI::IsMember({"cnn", "lstm", "gpt"}));
-  app.add_option("--modes", o.modes, "fp32, fp16, bf16, masters")
+      ->check(one_of({"cnn", "lstm", "gpt"}));
+  line.add("--modes", o.modes, "LIST", "fp32, fp16, bf16, masters")
       ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16", "masters"}));
-  app.add_option("--device", o.device, "cpu, cuda, ...")->capture_default_str();
-  app.add_option("--page", o.page, "also write the table here")->type_name("FILE.md");
-  CLI11_PARSE(app, argc, argv);
-  if (o.models.empty()) {
-    if (!o.mnist.empty()) o.models.push_back("cnn");
-    if (!o.text.empty()) o.models.insert(o.models.end(), {"lstm", "gpt"});
-  }
-  if (o.models.empty() || o.seeds < 1 || o.steps < 1) {
-    fmt::print(stderr, "train_parity: nothing to train (--help lists the options)\n");
-    return 2;
-  }
-  try {
-    std::string page =
-        "| network | mode | validation loss | accuracy | off fp32 | skipped |\n"
-        "|---|---|---|---|---|---|\n";
-    fmt::print("{}", page);
-    bool good = true;
-    const std::map<std::string, Network> networks = {{"cnn", cnn}, {"lstm", lstm}, {"gpt", gpt}};
-    for (const std::string& name : o.models) good &= compare(name, networks.at(name), o, page);
-    if (!o.page.empty()) io::write_file(o.page, page);
-    if (!good) fmt::print(stderr, "train_parity: a mode is beyond the noise\n");
-    return good ? 0 : 1;
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    fmt::print(stderr, "train_parity: {}\n", text.substr(0, text.find('\n')));
-    return 2;
-  }
+      ->check(one_of({"fp32", "fp16", "bf16", "masters"}));
+  line.add("--device", o.device, "NAME", "cpu, cuda, ...");
+  line.add("--page", o.page, "FILE.md", "also write the table here");
+  return line.run(argc, argv, [&] {
+    usable(o.device);
+    if (o.models.empty()) {
+      if (!o.mnist.empty()) o.models.push_back("cnn");
+      if (!o.text.empty()) o.models.insert(o.models.end(), {"lstm", "gpt"});
+    }
+    check(!o.models.empty(), "nothing to train (--help lists the options)");
+    for (const std::string& name : o.models) name == "cnn" ? void(digits(o)) : void(text(o));
+    return [&o] {
+      std::string page =
+          "| network | mode | validation loss | accuracy | off fp32 | skipped |\n"
+          "|---|---|---|---|---|---|\n";
+      fmt::print("{}", page);
+      bool good = true;
+      const std::map<std::string, Network> networks = {{"cnn", cnn}, {"lstm", lstm}, {"gpt", gpt}};
+      for (const std::string& name : o.models) good &= compare(name, networks.at(name), o, page);
+      if (!o.page.empty()) io::write_file(o.page, page);
+      check(good, "a mode is beyond the noise");
+    };
+  });
 }
