@@ -25,12 +25,8 @@ io::JsonFields fields(const StepRow& row) {
 }
 
 io::JsonFields fields(const Learner& l, const EpochRow& row) {
-  io::JsonFields all = {{"step", row.step},
-                        {"epoch", row.epoch},
-                        {"train_loss", row.train_loss},
-                        {"valid_loss", row.valid_loss}};
-  for (size_t i = 0; i < row.metrics.size(); ++i)
-    all.emplace_back(l.metrics[i].name, row.metrics[i]);
+  io::JsonFields all = {{"step", row.step}, {"epoch", row.epoch}};
+  for (const auto& score : l.scores(row)) all.emplace_back(score.name, score.value);
   all.emplace_back("seconds", row.seconds);
   return all;
 }
@@ -38,7 +34,7 @@ io::JsonFields fields(const Learner& l, const EpochRow& row) {
 }  // namespace
 
 bool Best::improved(const Learner& learner) {
-  const auto [value, higher] = learner.score(monitor_);
+  const auto [name, value, higher] = learner.score(monitor_);
   if (std::isnan(value)) return false;
   if (value_ && (higher ? value <= *value_ + min_delta_ : value >= *value_ - min_delta_))
     return false;
@@ -120,8 +116,8 @@ void CsvLogger::on_epoch_end(Learner& l) {
   for (const Metric& m : l.metrics) text += "," + m.name;
   text += ",seconds\n";
   for (const EpochRow& row : l.history.epochs) {
-    text += fmt::format("{},{},{}", row.epoch, row.train_loss, row.valid_loss);
-    for (const double m : row.metrics) text += fmt::format(",{}", m);
+    text += fmt::format("{}", row.epoch);
+    for (const auto& score : l.scores(row)) text += fmt::format(",{}", score.value);
     text += fmt::format(",{:.3f}\n", row.seconds);
   }
   io::write_file(path_, text);

@@ -367,15 +367,20 @@ std::string Learner::summary() {
   return nn::summary_of(*model_.module, [&] { predict(x, x.size(0)); });
 }
 
+std::vector<Learner::Score> Learner::scores(const EpochRow& row) const {
+  std::vector<Score> all = {{"train_loss", row.train_loss, false},
+                            {"valid_loss", row.valid_loss, false}};
+  for (size_t i = 0; i < row.metrics.size(); ++i)
+    all.push_back({metrics.at(i).name, row.metrics[i], metrics[i].higher_is_better});
+  return all;
+}
+
 Learner::Score Learner::score(std::string_view name) const {
   check(!history.epochs.empty(), "\"{}\" before the end of an epoch", name);
-  const EpochRow& row = history.epochs.back();
-  if (name == "train_loss") return {row.train_loss, false};
-  if (name == "valid_loss") return {row.valid_loss, false};
-  std::string names = "train_loss, valid_loss";
-  for (size_t i = 0; i < metrics.size(); ++i) {
-    if (metrics[i].name == name) return {row.metrics.at(i), metrics[i].higher_is_better};
-    names += ", " + metrics[i].name;
+  std::string names;
+  for (Score& s : scores(history.epochs.back())) {
+    if (s.name == name) return std::move(s);
+    names += (names.empty() ? "" : ", ") + s.name;
   }
   fail("no number is called \"{}\"; there are {}", name, names);
 }

@@ -188,12 +188,15 @@ class Learner {
   nn::ModuleBase& model() const { return *model_.module; }
   Device device() const { return device_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const { return callbacks_; }
-  // Of the last epoch, by name: "train_loss", "valid_loss" or a metric's. Throws Error that lists
-  // the names if there is no such number, or no epoch has ended.
+  // What a row of the table says, by name: "train_loss", "valid_loss" and the metrics'.
   struct Score {
+    std::string name;
     double value;
     bool higher_is_better;
   };
+  std::vector<Score> scores(const EpochRow& row) const;
+  // One of the last epoch's. Throws Error that lists the names if there is no such number, or no
+  // epoch has ended.
   Score score(std::string_view name) const;
   void skip() { skipping_ = true; }
   void stop() { stopping_ = true; }

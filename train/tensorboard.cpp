@@ -92,9 +92,8 @@ void TensorBoard::write(Learner& l) {
         file_->write(r.step, {{"loss", r.loss}, {"lr", r.lr}, {"scale", r.scale}});
       },
       [&](const EpochRow& r) {
-        EventFile::Scalars all = {{"train_loss", r.train_loss}, {"valid_loss", r.valid_loss}};
-        for (size_t i = 0; i < r.metrics.size(); ++i)
-          all.emplace_back(l.metrics[i].name, r.metrics[i]);
+        EventFile::Scalars all;
+        for (const auto& score : l.scores(r)) all.emplace_back(score.name, score.value);
         file_->write(r.step, all);
       });
 }
