@@ -1,22 +1,36 @@
-"""The page of bench_report.py: speed-ups as bars, and what operations and bytes allow as a roofline. Colours are
-variables of the style sheet, so that one drawing serves a light and a dark page."""
+"""What bench_report.py draws: speed-ups as bars, and what operations and bytes allow as a roofline; all of it in a page,
+those of one thread in a picture. Colours are variables of the style sheet, so that one drawing serves light and dark."""
 import math
 from html import escape
+from typing import NamedTuple
 
-STYLE = """
+WIDTH = 940
+COLOURS = """
 :root { --page: #ffffff; --text: #1f2328; --faint: #59636e; --grid: #d8dee4; --f32: #2a6fbb; --f16: #b35900;
   --bf16: #2e7d4f; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #0d1117; --text: #e6edf3; --faint: #9198a1; --grid: #30363d; --f32: #6cb0ff; --f16: #f0a050;
     --bf16: #5fc78b; } }
+text { fill: var(--text); font: 13px system-ui, sans-serif; }
+.grid { stroke: var(--grid); } .faint { fill: var(--faint); } .one { stroke: var(--text); stroke-dasharray: 4 3; }
+"""
+LAYOUT = """
 body { background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
   max-width: 60rem; padding: 0 1rem; }
-svg { display: block; width: 100%; margin: 1rem 0; } text { fill: var(--text); font: 13px system-ui, sans-serif; }
+svg { display: block; width: 100%; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 13px; margin: 1.5rem 0; display: block; overflow-x: auto; }
 td, th { border-bottom: 1px solid var(--grid); padding: .2rem .7rem; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
-.grid { stroke: var(--grid); } .faint { fill: var(--faint); } .one { stroke: var(--text); stroke-dasharray: 4 3; }
 """
+
+
+class Drawing(NamedTuple):
+    title: str
+    height: int
+    parts: list[str]
+
+    def svg(self) -> str:
+        return f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.title)}">' + "".join(self.parts) + "</svg>"
 
 
 def text(x: float, y: float, what: str, anchor: str = "start", style: str = "") -> str:
@@ -28,11 +42,7 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str = "grid", stroke
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{style}"{paint}/>'
 
 
-def svg(width: int, height: int, parts: list[str], title: str) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">' + "".join(parts) + "</svg>"
-
-
-def bars(title: str, values: list[tuple[str, str, float, float, float]]) -> str:
+def bars(title: str, values: list[tuple[str, str, float, float, float]]) -> Drawing:
     """(label, dtype, low, value, high) as horizontal bars from 0, with a line at 1."""
     left, right, top, each = 190, 880, 34, 21
     most = max(high for *_, high in values) * 1.06
@@ -49,10 +59,10 @@ def bars(title: str, values: list[tuple[str, str, float, float, float]]) -> str:
                   line(to_x(low), y + each / 2, to_x(high), y + each / 2, "", "var(--text)"),
                   text(to_x(high) + 6, y + 14, f"{value:.2f}")]
     parts.append(line(to_x(1), top, to_x(1), bottom, "one"))
-    return svg(940, bottom + 24, parts, title)
+    return Drawing(title, bottom + 24, parts)
 
 
-def roofline(machine: dict, points: list[dict], threads: int) -> str:
+def roofline(machine: dict, points: list[dict], threads: int) -> Drawing:
     """Operations per second over operations per byte; both logarithmic."""
     roof = {"f32": machine[f"fma_gflops/threads:{threads}"] * 1e9}
     if f"bf16_gflops/threads:{threads}" in machine:
@@ -83,7 +93,7 @@ def roofline(machine: dict, points: list[dict], threads: int) -> str:
                      f'style="fill: var(--{f["dtype"]})"><title>{escape(about)}</title></circle>')
     parts += [f'<circle cx="{left + 20 + 70 * n}" cy="{bottom + 36}" r="4.5" style="fill: var(--{d})"/>'
               + text(left + 30 + 70 * n, bottom + 40, d) for n, d in enumerate(("f32", "f16", "bf16"))]
-    return svg(940, bottom + 48, parts, title)
+    return Drawing(title, bottom + 48, parts)
 
 
 def html_of(markdown: str) -> str:
@@ -106,22 +116,41 @@ def html_of(markdown: str) -> str:
     return "\n".join(parts)
 
 
-def page(results: dict, markdown: str) -> str:
-    training = [f for f in results["figures"] if f["name"].startswith("train/") and "peer" not in f and "ms" in f]
-    plots = []
+def thread_numbers(results: dict) -> list[int]:
+    return sorted({int(k.split(":")[1]) for k in results["machine"]})
+
+
+def drawings(results: dict, threads: list[int]) -> list[Drawing]:
+    ours = [f for f in results["figures"] if "peer" not in f and "ms" in f and f.get("threads") in threads]
+    found = []
     for title, ratio in ("Training steps: how much faster than libtorch in the same precision", "of_libtorch"), \
                         ("Training steps: how much faster than our f32", "of_f32"):
         # A ratio of times below 1 is a speed-up above it.
         values = [(f"{f['name'][6:]} {f['dtype']}, {f['threads']}T", f["dtype"], *(1 / r for r in reversed(f[ratio])))
-                  for f in training if ratio in f]
+                  for f in ours if f["name"].startswith("train/") and ratio in f]
         if values:
-            plots.append(bars(title, values))
-    for threads in sorted({int(k.split(":")[1]) for k in results["machine"]}):
-        points = [f for f in results["figures"]
-                  if "peer" not in f and f.get("threads") == threads and "flops" in f and "bytes" in f]
+            found.append(bars(title, values))
+    for n in threads:
+        points = [f for f in ours if f["threads"] == n and "flops" in f and "bytes" in f]
         if points:
-            plots.append(roofline(results["machine"], points, threads))
+            found.append(roofline(results["machine"], points, n))
+    return found
+
+
+def picture(results: dict) -> str:
+    """A file by itself, with what one thread does."""
+    found = drawings(results, thread_numbers(results)[:1])
+    margin, y, parts = 16, 16, []
+    for drawing in found:
+        parts.append(f'<g transform="translate({margin} {y})">{"".join(drawing.parts)}</g>')
+        y += drawing.height + margin
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 2 * margin} {y}" role="img" aria-label="Benchmarks">'
+            f'<style>{COLOURS}</style><rect width="100%" height="100%" style="fill: var(--page)"/>' + "\n".join(parts) + "</svg>\n")
+
+
+def page(results: dict, markdown: str) -> str:
+    plots = [drawing.svg() for drawing in drawings(results, thread_numbers(results))]
     heading, _, rest = html_of(markdown).partition("\n")
     return (f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f'<meta name="color-scheme" content="light dark"><title>Benchmarks</title><style>{STYLE}</style>\n'
+            f'<meta name="color-scheme" content="light dark"><title>Benchmarks</title><style>{COLOURS}{LAYOUT}</style>\n'
             f"{heading}\n" + "\n".join(plots) + f"\n{rest}\n</html>\n")

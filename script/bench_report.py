@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a run of script/bench found: one file of figures, the same as a table, and a page with plots.
 
-usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md and .html
+usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md, .html and .svg
        bench_report.py FOLDER               prints the table alone
        bench_report.py --compare OLD NEW    what got slower from one OUT.json to another; exits with 1 if anything did"""
 import json
@@ -11,7 +11,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from bench_plots import page
+from bench_plots import page, picture
 from gpu_report import table
 
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
@@ -215,6 +215,7 @@ def main(arguments: list[str]) -> int:
         Path(f"{out}.json").write_text(dump(results))
         Path(f"{out}.md").write_text(text)
         Path(f"{out}.html").write_text(page(results, text))
+        Path(f"{out}.svg").write_text(picture(results))
     return int(any("error" in f for f in results["figures"]))
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 root = Path(sys.argv[1]).resolve()
@@ -427,6 +428,9 @@ class Bench(ScriptTest):
         page = (self.tree / "a.html").read_text()
         self.assertEqual(page.count("<svg"), 3)  # against libtorch, against f32, roofline
         self.assertIn("prefers-color-scheme: dark", page)
+        picture = xml.etree.ElementTree.parse(self.tree / "a.svg").getroot()
+        self.assertEqual(len(picture.findall("{*}g")), 3)
+        self.assertGreater(len(picture.findall(".//{*}circle")), 3)  # a point, and what colours mean
         self.assertEqual(len(json.loads((self.tree / "a.json").read_text())["figures"]), 6)
 
     def compare(self) -> subprocess.CompletedProcess:
