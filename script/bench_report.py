@@ -16,9 +16,8 @@ from gpu_report import table
 
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
 LINE = re.compile(r"(?P<name>.+)/threads:(?P<threads>\d+)/(?P<dtype>f\d+|bf16)(?:/(?P<peer>\w+))?$")
-RATIOS = "of_f32", "of_libtorch"
 SLOWER = 1.05  # less is never news
-ORDER = "train", "ops", "conv", "attention", "optim", "overhead", "memory"  # then others
+ORDER = "train", "gemm", "ops", "conv", "attention", "optim", "overhead", "memory"  # then others
 
 
 def figure(line: dict) -> dict:
@@ -38,10 +37,16 @@ def figure(line: dict) -> dict:
     for key in "low_ms", "high_ms", "rounds", "flops", "bytes", "of_peak", "of_copy":
         if key in line:
             found[key] = line[key]
-    for key in RATIOS:
-        if key in line:
+    for key in line:
+        if key.startswith("of_") and f"{key}_low" in line:  # of_f32, or of_PEER
             found[key] = [line[f"{key}_low"], line[key], line[f"{key}_high"]]
     return found
+
+
+def peers_of(figures: list[dict]) -> list[str]:
+    """Libtorch, which has more than products, first."""
+    names = {k[3:] for f in figures for k, v in f.items() if k.startswith("of_") and isinstance(v, list)} - {"f32"}
+    return sorted(names, key=lambda name: (name != "libtorch", name))
 
 
 def read(folder: Path) -> dict:
@@ -116,22 +121,55 @@ def rate_text(f: dict) -> str:
     return f"{f['bytes'] / 1e9:.0f} GB/s" if f.get("of_copy", 100) < 10 else ""
 
 
-def row(f: dict) -> list[str]:
+def against(f: dict, peer: str) -> str:
+    low, ratio, high = f.get(f"of_{peer}", [0, 0, 0])
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})" if ratio else ""
+
+
+def row(f: dict, peers: list[str]) -> list[str]:
     if "error" in f:
-        return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), f"ERROR: {f['error']}", "", "", "", "", ""]
+        return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), f"ERROR: {f['error']}", *[""] * (4 + len(peers))]
     spread = f"{100 * (f['high_ms'] - f['low_ms']) / f['ms']:.1f} %" if "low_ms" in f else ""
     faster = f"{1 / f['of_f32'][1]:.2f}x" if "of_f32" in f else ""
-    low, ratio, high = f.get("of_libtorch", [0, 0, 0])
-    against = f"{ratio:.2f} ({low:.2f} to {high:.2f})" if ratio else ""
     return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), time_text(f["ms"]), spread, rate_text(f), faster,
-            roof_text(f), against]
+            roof_text(f), *(against(f, peer) for peer in peers)]
+
+
+def workloads(figures: list[dict]) -> list[str]:
+    """A table for each program that has peers of its own."""
+    lines, groups = [], {}
+    for f in figures:
+        groups.setdefault(f["name"].split("/")[0], []).append(f)
+    for peers in sorted({tuple(peers_of(g)) for g in groups.values()}, key=lambda p: (p[:1] != ("libtorch",), p)):
+        mine = [f for g in groups.values() if tuple(peers_of(g)) == peers for f in g]
+        lines += ["", *table(["workload", "threads", "", "time", "spread", "rate", "over f32", "of the roof",
+                              *(f"of {peer}" for peer in peers)], [row(f, peers) for f in mine])]
+    return lines
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def means(figures: list[dict]) -> list[str]:
+    """Of all products, by threads and dtype."""
+    rows, peers = [], peers_of(figures)
+    for threads, dtype in sorted({(f["threads"], f["dtype"]) for f in figures}, key=lambda k: (k[0], k[1] != "f32", k[1])):
+        mine = [f for f in figures if (f["threads"], f["dtype"]) == (threads, dtype)]
+        mean = lambda values: geometric_mean(list(values)) if values else 0  # noqa: E731
+        ratios = {peer: [f[f"of_{peer}"][1] for f in mine if f"of_{peer}" in f] for peer in ["f32", *peers]}
+        rows.append([str(threads), dtype, str(len(mine)), f"{100 * mean([f['of_peak'] for f in mine]):.1f} %",
+                     f"{1 / mean(ratios['f32']):.2f}x" if ratios["f32"] else "",
+                     *(f"{mean(ratios[peer]):.2f}" if ratios[peer] else "" for peer in peers)])
+    return ["", "Geometric means of the products:", "",
+            *table(["threads", "", "shapes", "of peak", "over f32", *(f"of {peer}" for peer in peers)], rows)]
 
 
 def markdown(results: dict) -> str:
     threads = sorted({int(k.split(":")[1]) for k in results["machine"]})
     lines = [f"# {results.get('device', 'This machine')}, {results.get('date', '')}", "",
              f"Made by `{results.get('command', 'script/bench')}`. Times are medians of rounds in which precisions and "
-             "peers take turns, `spread` is what lies between the quartiles, `of libtorch` our time over its, by rounds "
+             "peers take turns, `spread` is what lies between the quartiles, `of PEER` our time over its, by rounds "
              "(quartiles in brackets): below 1 is faster. A copy is one that touches as many bytes.", ""]
     rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
              "copy of memory, read and written": ("copy_gbytes", "GB/s")}
@@ -140,8 +178,9 @@ def markdown(results: dict) -> str:
                     for what, (key, unit) in rates.items() if f"{key}/threads:{threads[0]}" in results["machine"]])
     ours = [f for f in results["figures"] if "peer" not in f and "peak_mb" not in f]
     if ours:
-        lines += ["", *table(["workload", "threads", "", "time", "spread", "rate", "over f32", "of the roof", "of libtorch"],
-                             [row(f) for f in ours])]
+        lines += workloads(ours)
+    if products := [f for f in ours if f["name"].startswith("gemm/") and "of_peak" in f]:
+        lines += means(products)
     if memory := [f for f in results["figures"] if "peak_mb" in f]:
         lines += ["", *table(["most resident memory of a program", ""],
                              [[f["name"], f"{f['peak_mb']:.0f} MB"] for f in memory])]

@@ -433,6 +433,19 @@ class Bench(ScriptTest):
         self.assertGreater(len(picture.findall(".//{*}circle")), 3)  # a point, and what colours mean
         self.assertEqual(len(json.loads((self.tree / "a.json").read_text())["figures"]), 6)
 
+    def test_products_have_peers_of_their_own_and_means(self) -> None:
+        lines = [self.line(f"gemm/{name}/threads:1/f32/iterations:1/manual_time", 1, flops=flops, of_peak=9,
+                           of_onednn=ratio, of_onednn_low=ratio, of_onednn_high=ratio)
+                 for name, flops, ratio in (("a", 90e9, 0.5), ("b", 40e9, 2))]
+        context = {"fma_gflops/threads:1": "100", "copy_gbytes/threads:1": "40"}
+        self.write("found/gemm.json", json.dumps({"context": context, "benchmarks": lines}))
+        self.figures("a")
+        text = (self.tree / "a.md").read_text()
+        for wanted in ["| over f32 | of the roof | of libtorch |", "| over f32 | of the roof | of onednn |",
+                       "| gemm/a | 1 | f32 | 1 ms | 2.0 % | 90 GFLOP/s | | 90 % of peak | 0.50 (0.50 to 0.50) |",
+                       "| 1 | f32 | 2 | 60.0 % | | 1.00 |"]:
+            self.assertIn(wanted, text)
+
     def compare(self) -> subprocess.CompletedProcess:
         return self.run_script("bench", "--compare", str(self.tree / "a.json"), str(self.tree / "b.json"))
 
