@@ -19,7 +19,7 @@ class Any {
  public:
   Any() = default;  // holds nothing
   template <TensorModule M>
-  Any(M&& module) : held_(std::make_unique<Model<M>>(std::move(module))) {}
+  Any(M&& module) : held_(std::make_unique<Model<M>>(std::forward<M>(module))) {}
   Any(Any&&) noexcept = default;
   Any& operator=(Any&&) noexcept = default;
   Any(const Any& other)
