@@ -75,36 +75,32 @@ struct Gelu {  // x times the normal distribution's cumulative function
   static constexpr OpInfo info{"gelu", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return T(0.5) * x * (T(1) + erf(x * T(sqrt_half)));
+    return x * normal(x).cumulative;
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T cumulative = T(0.5) * (T(1) + erf(x * T(sqrt_half)));
-    return cumulative + x * exp(T(-0.5) * x * x) * T(0.3989422804014327);  // 1 / sqrt(2 pi)
+    const auto [cumulative, density] = normal(x);
+    return cumulative + x * density;
   }
-
- private:
-  static constexpr double sqrt_half = 0.7071067811865476;
 };
 
-struct GeluTanh {  // GPT-2's approximation of gelu
+struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoid(2 z)
   static constexpr OpInfo info{"gelu_tanh", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return T(0.5) * x * (T(1) + tanh(inner(x)));
+    return x * sigmoid(inner(x));
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T t = tanh(inner(x));
-    const T d_inner = T(k) + T(3 * k * c) * x * x;
-    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * d_inner;
+    const T s = sigmoid(inner(x)), d_inner = T(k) + T(3 * k * c) * (x * x);
+    return s + x * d_inner * (s * (T(1) - s));
   }
 
  private:
-  static constexpr double k = 0.7978845608028654, c = 0.044715;  // k = sqrt(2 / pi)
+  static constexpr double k = 1.5957691216057308, c = 0.044715;  // k = 2 sqrt(2 / pi)
   template <class T>
   MIXTAPE_HD static T inner(T x) {
-    return T(k) * x * (T(1) + T(c) * x * x);
+    return x * (T(k) + T(k * c) * (x * x));
   }
 };
 
@@ -112,11 +108,11 @@ struct Silu {
   static constexpr OpInfo info{"silu", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return x / (T(1) + exp(-x));
+    return x * sigmoid(x);
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T s = T(1) / (T(1) + exp(-x));
+    const T s = sigmoid(x);
     return s * (T(1) + x * (T(1) - s));
   }
 };
@@ -125,7 +121,7 @@ struct Sigmoid {
   static constexpr OpInfo info{"sigmoid", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return T(1) / (T(1) + exp(-x));
+    return sigmoid(x);
   }
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
@@ -203,7 +199,7 @@ struct Softplus {  // log(1 + exp(x)), written so that exp cannot overflow
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / (T(1) + exp(-x));
+    return sigmoid(x);
   }
 };
 
@@ -215,7 +211,7 @@ struct LogSigmoid {  // -softplus(-x)
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / (T(1) + exp(x));
+    return sigmoid(-x);
   }
 };
 

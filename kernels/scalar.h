@@ -15,7 +15,7 @@ namespace mixtape::kernels {
 // What an unqualified exp(x) means for scalars; other types bring their own by argument lookup.
 namespace math {
 using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
-    std::erf, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
+    std::erf, std::erfc, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
     std::log10, std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan,
     std::tanh, std::trunc;
 template <class T>
@@ -31,6 +31,22 @@ MIXTAPE_HD constexpr bool either(bool a, bool b) { return a || b; }
 MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
 }  // namespace math
 using namespace math;
+
+template <class T>
+MIXTAPE_HD T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
+
+// The normal distribution's cumulative function and density.
+template <class T>
+struct Normal {
+  T cumulative, density;
+};
+template <class T>
+MIXTAPE_HD Normal<T> normal(T x) {
+  return {T(0.5) * erfc(x * T(-0.7071067811865476)),      // -1 / sqrt(2)
+          T(0.3989422804014327) * exp(T(-0.5) * x * x)};  // 1 / sqrt(2 pi)
+}
 
 // Where the op is smooth, for generated tests.
 struct Domain {

@@ -93,6 +93,27 @@ TEST(Simd, FunctionsAreAccurate) {
       [](double x) { return std::nearbyint(x); });
 }
 
+// Of the square in the exponent, half a unit of rounding is as many of the result as it is large.
+TEST(Simd, NormalIsAccurateHoweverSmall) {
+  double worst[2] = {};
+  for (float x = -16; x < 16; x += 1.1e-4f) {
+    const double d = x, off = 5 + d * d;
+    const auto at = normal(Lanes<float>(x));
+    worst[0] =
+        std::max(worst[0], ulps(at.cumulative[7], 0.5 * std::erfc(-d * std::sqrt(0.5))) / off);
+    worst[1] =
+        std::max(worst[1], ulps(at.density[7], 0.3989422804014327 * std::exp(-0.5 * d * d)) / off);
+  }
+  EXPECT_LE(worst[0], 1);
+  EXPECT_LE(worst[1], 1);
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(normal(Lanes<float>(-inf)).cumulative[3], 0);
+  EXPECT_EQ(normal(Lanes<float>(inf)).cumulative[3], 1);
+  EXPECT_EQ(normal(Lanes<float>(inf)).density[3], 0);
+  EXPECT_TRUE(std::isnan(normal(Lanes<float>(std::nanf(""))).cumulative[3]));
+  EXPECT_TRUE(std::isnan(normal(Lanes<float>(std::nanf(""))).density[3]));
+}
+
 TEST(Simd, WholePowersHaveWholeLogarithms) {
   for (int k = -149; k < 128; ++k)
     EXPECT_EQ(log2(Lanes<float>(std::ldexp(1.0f, k)))[0], static_cast<float>(k));
@@ -173,6 +194,7 @@ TEST(Simd, DoubleFunctionsAreTheLibrarys) {
     EXPECT_EQ(cosh(v)[1], std::cosh(x));
     EXPECT_EQ(tanh(v)[1], std::tanh(x));
     EXPECT_EQ(erf(v)[2], std::erf(x));
+    EXPECT_EQ(erfc(v)[2], std::erfc(x));
     EXPECT_EQ(sin(v)[4], std::sin(x));
     EXPECT_EQ(cos(v)[5], std::cos(x));
     EXPECT_EQ(tan(v)[6], std::tan(x));

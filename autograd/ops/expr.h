@@ -80,7 +80,9 @@ inline Expr exp(const Expr& x) { return exp(x.t); }
 inline Expr log(const Expr& x) { return x.t ? Expr(log(x.t)) : Expr(std::log(x.constant)); }
 inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
 inline Expr tanh(const Expr& x) { return tanh(x.t); }
+inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline Expr erf(const Expr& x) { return erf(x.t); }
+inline Expr erfc(const Expr& x) { return Expr(1) - erf(x); }
 inline Expr abs(const Expr& x) { return abs(x.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }

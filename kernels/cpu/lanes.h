@@ -126,14 +126,40 @@ struct Lanes {
   [[gnu::always_inline]] friend Lanes fma(Lanes a, Lanes b, Lanes c) {
     return Vector(W(a.v) * W(b.v) + W(c.v));
   }
-  // NaN in either gives NaN.
-  [[gnu::always_inline]] friend Lanes max(Lanes a, Lanes b) {
-    return select(a != a, a, select(a > b, a, b));
-  }
-  [[gnu::always_inline]] friend Lanes min(Lanes a, Lanes b) {
-    return select(a != a, a, select(a < b, a, b));
-  }
 };
+
+// a > b ? a : b and a < b ? a : b, so b where either is NaN. (One instruction, which g++ 12 does
+// not find in the choice.)
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> larger(Lanes<T> a, Lanes<T> b) {
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>)
+    return typename Lanes<T>::Vector(_mm512_maskz_max_ps(detail::all_lanes, a.v, b.v));
+#endif
+  return select(a > b, a, b);
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> smaller(Lanes<T> a, Lanes<T> b) {
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>)
+    return typename Lanes<T>::Vector(_mm512_maskz_min_ps(detail::all_lanes, a.v, b.v));
+#endif
+  return select(a < b, a, b);
+}
+// NaN in either gives NaN.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> max(Lanes<T> a, Lanes<T> b) {
+  return select(a != a, a, larger(a, b));
+}
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> min(Lanes<T> a, Lanes<T> b) {
+  return select(a != a, a, smaller(a, b));
+}
+// x between numbers; NaN stays NaN.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> clamp(Lanes<T> x, T low, T high) {
+  return smaller(Lanes<T>(high), larger(Lanes<T>(low), x));
+}
 
 namespace detail {
 
@@ -202,6 +228,18 @@ template <class T>
   return Lanes<double>(static_cast<Lanes<double>::Vector>(_mm512_maskz_sqrt_pd(0xff, x.v)));
 #else
   return detail::each(x, [](double a) { return std::sqrt(a); });
+#endif
+}
+// x 2^n for whole n, which fades into subnormals and overflows to infinity.
+[[gnu::always_inline]] inline Lanes<float> ldexp(Lanes<float> x, Lanes<float> n) {
+#ifdef __AVX512F__
+  return Lanes<float>::Vector(_mm512_maskz_scalef_ps(detail::all_lanes, x.v, n.v));
+#else  // in two steps, each by a power that is a normal number
+  const auto whole = __builtin_convertvector(n.v, detail::Bits<float>), half = whole >> 1;
+  const auto power = [](detail::Bits<float> k) {
+    return detail::from_bits<float>((k + 127) << 23);
+  };
+  return x * power(half) * power(whole - half);
 #endif
 }
 // To the nearest integer, ties to even.
@@ -317,7 +355,13 @@ template <class S, class T>
     for (int i = 0; i < x.width; ++i) p[i] = Half(float(x.v[i]));
 #endif
   } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
-    // In integers: vcvtneps2bf16 would flush subnormals.
+#ifdef __AVX512BF16__
+    // The instruction would flush subnormals, which are rare: those go on, in integers.
+    if (_mm512_fpclass_ps_mask(x.v, 0x20) == 0) [[likely]] {
+      const __m256bh h = _mm512_maskz_cvtneps_pbh(detail::all_lanes, x.v);
+      return static_cast<void>(std::memcpy(static_cast<void*>(p), &h, sizeof h));
+    }
+#endif
     const detail::Words16 f = reinterpret_cast<detail::Words16>(x.v);
     const detail::Words16 rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
     const detail::Words16 quiet = (f >> 16) | 0x40u;
