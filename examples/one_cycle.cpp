@@ -17,7 +17,7 @@ namespace {
 struct Options {
   std::string data, dtype = "float16", device = "cpu";
   int64_t epochs = 1, batch_size = 2;
-  double lr = 5e-3;
+  double lr = 8e-3;
   uint64_t seed = 1;
 };
 
@@ -25,7 +25,7 @@ struct Job {
   explicit Job(const Options& given)
       : o(given),
         device(usable(o.device)),
-        images(train::from_folder(o.data, {.valid_fraction = 0.2})) {
+        images(train::from_folder(o.data, {.valid_fraction = 0.14})) {
     check(images.train.classes().size() == 2, "{}: {} classes, not 2", o.data,
           images.train.classes().size());
   }

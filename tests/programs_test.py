@@ -233,11 +233,11 @@ class Mnist(ProgramTest):
 
     def test_one_cycle_tells_threes_from_sevens(self) -> None:
         self.digits("images", "37")
-        accuracy = {dtype: self.last_row("one_cycle", "--data", "images", "--dtype", dtype)[3]
-                    for dtype in ("fp16", "fp32", "bf16")}
-        self.assertGreaterEqual(accuracy["fp16"], 0.963, accuracy)
+        accuracy = {dtype: [self.last_row("one_cycle", "--data", "images", "--dtype", dtype, "--seed", seed)[3]
+                            for seed in range(1, 11)] for dtype in ("fp16", "fp32", "bf16")}
+        self.assertGreaterEqual(min(map(min, accuracy.values())), 0.967, accuracy)  # the aim is 0.963
         for dtype in "fp32", "bf16":
-            self.assertAlmostEqual(accuracy[dtype], accuracy["fp16"], delta=0.01, msg=accuracy)
+            self.assertAlmostEqual(accuracy[dtype][0], accuracy["fp16"][0], delta=0.01, msg=accuracy)
 
     def test_fine_tuning_takes_all_but_the_head(self) -> None:
         self.output("train_images", "--dataset", "digits:64", "--epochs", 1, "--model", "resnet20")
