@@ -259,11 +259,15 @@ void GradScaler::update(std::optional<double> new_scale) {
     for (const Record& r : records)
       if (r.found && r.loss == id) found.push_back(r.found);
     const std::vector<Tensor> flags = std::exchange(s.flags, {});
+    std::vector<View> losses = views(flags);
+    // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
+    if (std::exchange(s.inverse_taken, false) && !found.empty())
+      found.insert(found.end(), losses.begin(), losses.end()), losses.clear();
     if (new_scale) {
       set_scale(s.scale, *new_scale);
     } else if (!found.empty()) {
       kernels::Launch launch(s.scale.device());
-      kernels::scaler_update(launch, found, views(flags), rule, s.scale, s.counts, s.history);
+      kernels::scaler_update(launch, found, losses, rule, s.scale, s.counts, s.history);
       for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
     }
   }
@@ -273,7 +277,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 void GradScaler::abandon() {
   records_.clear();
-  for (auto& [id, s] : scales_) s.flags.clear();
+  for (auto& [id, s] : scales_) s.flags.clear(), s.inverse_taken = false;
 }
 
 double GradScaler::scale_value(int id) const {
@@ -295,10 +299,17 @@ GradScaler::Counters GradScaler::counters(int id) const {
   return {int64_t(c.at(int64_t(ScalerCount::Updates))),
           int64_t(c.at(int64_t(ScalerCount::Skipped)))};
 }
-Tensor GradScaler::inverse_scale(int id) const {
+Tensor GradScaler::scale_tensor(int id) const {
+  if (!enabled()) return ones({});
+  const Scope scope("scale_tensor");
+  return scale_of(const_cast<GradScaler*>(this)->scaled(id).scale);
+}
+Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  return inverse_of(const_cast<GradScaler*>(this)->scaled(id).scale);
+  LossScale& s = scaled(id);
+  s.inverse_taken = true;
+  return inverse_of(s.scale);
 }
 
 optim::StateDict GradScaler::state_dict() const {

@@ -70,7 +70,8 @@ class StepResult {
 // step() without unscale() leaves grad() as backward made it, times S: its kernel unscales what it
 // reads. A step whose gradients hold inf or NaN is skipped: parameters and the optimizer's state
 // stay as they are, bit by bit, and update() lowers the scale. If a loss itself was not finite the
-// step is skipped too, but a lower scale could not help, so it stays.
+// step is skipped too, but a lower scale could not help, so it stays; unless inverse_scale() was
+// taken since the last update(), for then the loss may contain gradients that overflowed.
 //
 // Losses may have scales of their own: scale(loss, id), then step(opt, {.loss = id}).
 class GradScaler {
@@ -109,9 +110,11 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // 1/S on the device, f32, 0-d: for gradients of scale(loss) taken with grad(), as in a gradient
-  // penalty. Throws Error if no loss was scaled.
-  Tensor inverse_scale(int id = 0) const;
+  // S on the device, f32, 0-d: to be looked at later. Throws Error if no loss was scaled.
+  Tensor scale_tensor(int id = 0) const;
+  // 1/S, the same: for gradients of scale(loss) taken with grad(), as in a gradient
+  // penalty.
+  Tensor inverse_scale(int id = 0);
 
   // The parameters whose gradients were not finite in the last step of each optimizer where any
   // were.
@@ -136,10 +139,11 @@ class GradScaler {
   struct LossScale {
     double initial = 0;
     int64_t initial_growth = 0;
-    Tensor scale;               // f32 [S, 1/S]; made on the device of the first loss
-    Tensor counts, history;     // as the kernel scaler_update keeps them
-    Readback mail;              // counts on their way to poll()
-    std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
+    bool inverse_taken = false;  // since update()
+    Tensor scale;                // f32 [S, 1/S]; made on the device of the first loss
+    Tensor counts, history;      // as the kernel scaler_update keeps them
+    Readback mail;               // counts on their way to poll()
+    std::vector<Tensor> flags;   // of the losses since update(): whether they were not finite
     Tensor last_loss;
   };
   struct Record {  // of one optimizer since the last update()

@@ -84,6 +84,7 @@ TEST(Scale, InverseOfAPowerOfTwoIsExact) {
   EXPECT_ERROR((void)scaler.inverse_scale(), "inverse_scale: loss 0 was never scaled");
   (void)scaler.scale(ones({}));
   EXPECT_EQ(scaler.inverse_scale().item(), 0x1p-16);
+  EXPECT_EQ(scaler.scale_tensor().item(), 0x1p16);
   scaler.update(3);
   EXPECT_EQ(scaler.inverse_scale().item(), double(1 / 3.0f));
 }

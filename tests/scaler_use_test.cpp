@@ -208,6 +208,26 @@ TEST(Several, AGradientPenalty) {
   }
 }
 
+TEST(Several, AGradientPenaltyThatOverflowsFindsItsScale) {
+  const Tensor x = waves({8, 4}, 3), w = waves({4, 4}, 1).set_requires_grad();
+  optim::SGD sgd({w}, {.lr = 0.1});
+  GradScaler scaler;  // whose scale is infinite in f16
+  bool stepped = false;
+  for (int i = 0; i < 5; ++i) {
+    sgd.zero_grad();
+    Tensor loss;
+    {
+      const Autocast on({.low = f16});
+      loss = sum(tanh(linear(x, w)));
+    }
+    const Tensor g = grad({scaler.scale(loss)}, {w}, {.create_graph = true})[0];
+    scaler.scale(loss + sum(square(g * scaler.inverse_scale()))).backward();
+    stepped = bool(scaler.step(sgd));
+    scaler.update();
+  }
+  EXPECT_TRUE(stepped) << scaler.scale_value();
+}
+
 TEST(Several, BackwardsAddUpToOneStep) {
   const Tensor x = waves({8, 4}, 3);
   std::vector<std::vector<double>> weights;

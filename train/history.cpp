@@ -7,8 +7,7 @@
 namespace mixtape::train {
 
 bool History::Coming::has_arrived() const {
-  return loss.has_arrived() && (!inverse_scale || inverse_scale.has_arrived()) &&
-         result.has_arrived();
+  return loss.has_arrived() && (!scale || scale.has_arrived()) && result.has_arrived();
 }
 
 void History::add(int64_t step, const Tensor& loss, double lr, const amp::GradScaler& scaler,
@@ -16,7 +15,7 @@ void History::add(int64_t step, const Tensor& loss, double lr, const amp::GradSc
   const NoGrad off;
   const auto asked = [](const Tensor& x) { return Readback(x.raw(), sizeof(double), x.device()); };
   Coming next{{step, 0, lr, 1, false}, asked(loss.detach().to(f64)), {}, result};
-  if (scaler.enabled()) next.inverse_scale = asked(scaler.inverse_scale().to(f64));
+  if (scaler.enabled()) next.scale = asked(scaler.scale_tensor().to(f64));
   coming_.push_back(std::move(next));
   while (!coming_.empty() && coming_.front().has_arrived()) take();
 }
@@ -29,9 +28,9 @@ void History::take() {
   Coming& first = coming_.front();
   first.loss.wait();
   first.row.loss = *first.loss.as<double>();
-  if (first.inverse_scale) {
-    first.inverse_scale.wait();
-    first.row.scale = 1 / *first.inverse_scale.as<double>();
+  if (first.scale) {
+    first.scale.wait();
+    first.row.scale = *first.scale.as<double>();
   }
   first.row.skipped = first.result.state() == amp::StepResult::State::Skipped;
   steps.push_back(first.row);

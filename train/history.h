@@ -42,7 +42,7 @@ class History {
  private:
   struct Coming {
     StepRow row;
-    Readback loss, inverse_scale;
+    Readback loss, scale;
     amp::StepResult result;
     bool has_arrived() const;
   };
