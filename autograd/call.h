@@ -128,9 +128,9 @@ Tensor call(const Args&... args) {
 
   InlineVector<const Tensor*, 6> inputs;
   const auto collect = [&]<class A>(const A& a) {
-    if constexpr (detail::is_tensor<A>) inputs.push_back(&a);
+    if constexpr (detail::is_tensor<A>) inputs.emplace_back(&a);
     if constexpr (detail::is_list<A>)
-      for (const Tensor& t : a) inputs.push_back(&t);
+      for (const Tensor& t : a) inputs.emplace_back(&t);
   };
   (collect(args), ...);
 

@@ -1,5 +1,6 @@
 #include "autograd/tape.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "autograd/call.h"
@@ -48,6 +49,10 @@ const Tensor* deciding_input(const Call& call) {
 }
 
 void broadcast_inputs(Call& call) {
+  const Tensor& first = *call.inputs[0];
+  if (std::ranges::all_of(call.inputs.subspan(1),
+                          [&](const Tensor* t) { return t->shape() == first.shape(); }))
+    return;
   Shape shape = call.inputs[0]->shape();
   for (const Tensor* t : call.inputs)
     if (t->shape() != shape) shape = broadcast(shape, t->shape());
@@ -150,8 +155,12 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
 Ctx::Ctx(const Call& call, bool recording)
     : recording_(recording && !thread_state.forgetting), freed_(recording && !recording_) {
   if (recording)
-    for (const Tensor* t : call.inputs)
-      edges_.push_back(*t ? Edge{node_of(*t), t->shape(), t->dtype()} : Edge{});
+    for (const Tensor* t : call.inputs) {
+      if (*t)
+        edges_.emplace_back(node_of(*t), t->shape(), t->dtype());
+      else
+        edges_.emplace_back();
+    }
   if (const Tensor* first = detail::deciding_input(call)) {
     out_ = call.out.value_or(first->dtype());
     device_ = first->device();
@@ -159,12 +168,13 @@ Ctx::Ctx(const Call& call, bool recording)
 }
 
 void Ctx::check_kept() const {
-  check(!freed_ || recording_,
-        "a gradient is taken within checkpoint(), where {} saved nothing for it", node_->name());
-  check(!freed_,
-        "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
-        "true}} then)",
+  if (!freed_) return;
+  check(recording_, "a gradient is taken within checkpoint(), where {} saved nothing for it",
         node_->name());
+  fail(
+      "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
+      "true}} then)",
+      node_->name());
 }
 
 std::vector<Tensor> Ctx::saved() const {
@@ -178,10 +188,11 @@ Tensor Ctx::saved(size_t i) const {
   check_kept();
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
-  check(
-      s.tensor.storage().get() == s.storage && s.tensor.version() == s.version,
-      "a tensor that {} saved for backward was written to since: it is at version {}, {} was saved",
-      node_->name(), s.tensor.version(), s.version);
+  if (s.tensor.storage().get() != s.storage || s.tensor.version() != s.version) [[unlikely]]
+    fail(
+        "a tensor that {} saved for backward was written to since: it is at version {}, {} was "
+        "saved",
+        node_->name(), s.tensor.version(), s.version);
   if (s.is_result && grad_enabled()) {
     const Tensor y = s.tensor.detach();
     y.set_maker(node_->shared_from_this());

@@ -90,7 +90,7 @@ class Ctx {
   };
   void check_kept() const;
   void keep(const Tensor& t, bool is_result = false) {
-    saved_.push_back({t, t ? t.storage().get() : nullptr, t ? t.version() : 0, is_result});
+    saved_.emplace_back(t, t ? t.storage().get() : nullptr, t ? t.version() : 0, is_result);
   }
 
   InlineVector<Edge, 3> edges_;

@@ -27,9 +27,11 @@ class InlineVector {
   }
   ~InlineVector() { clear(); }
 
-  T& push_back(T value) {
+  T& push_back(T value) { return emplace_back(std::move(value)); }
+  template <class... A>
+  T& emplace_back(A&&... args) {  // of none of its own elements
     if (size_ == capacity_) grow();
-    return *new (begin() + size_++) T(std::move(value));
+    return *new (begin() + size_++) T{std::forward<A>(args)...};
   }
   void pop_back() { std::destroy_at(begin() + --size_); }
   void clear() {
@@ -53,7 +55,7 @@ class InlineVector {
   T& back() { return begin()[size_ - 1]; }
 
  private:
-  void grow() {
+  [[gnu::noinline, gnu::cold]] void grow() {
     T* wider =
         static_cast<T*>(::operator new(2 * capacity_ * sizeof(T), std::align_val_t(alignof(T))));
     std::uninitialized_move_n(begin(), size_, wider);

@@ -67,17 +67,6 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     checked_size(shape);  // says what is wrong
 }
 
-bool Layout::is_contiguous() const {
-  int64_t dense = 1;
-  bool ok = true;
-  for (int d = rank() - 1; d >= 0; --d) {
-    if (shape.dim[d] == 0) return true;
-    if (shape.dim[d] != 1 && strides.dim[d] != dense) ok = false;
-    dense *= shape.dim[d];
-  }
-  return ok;
-}
-
 int wrap_dim(int dim, int rank) {
   check(-rank <= dim && dim < rank, "dimension {} is out of range for rank {}", dim, rank);
   return dim < 0 ? dim + rank : dim;

@@ -56,7 +56,17 @@ struct Layout {
       : shape(shape), strides(strides), offset(offset) {}
 
   int rank() const { return shape.rank; }
-  bool is_contiguous() const;  // row-major and dense (sizes of 1 may have any stride)
+  bool is_contiguous() const {  // row-major and dense (sizes of 1 may have any stride)
+    int64_t dense = 1;
+    bool ok = true;
+    for (int d = shape.rank - 1; d >= 0; --d) {
+      const int64_t size = shape.dim[d];
+      if (size == 0) return true;
+      if (size != 1 && strides.dim[d] != dense) ok = false;
+      dense *= size;
+    }
+    return ok;
+  }
   // The position of the i-th element in row-major order.
   MIXTAPE_HD int64_t at(int64_t i) const {
     int64_t o = offset;

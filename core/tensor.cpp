@@ -41,15 +41,18 @@ void check_index(int64_t i, const Shape& shape) {
 
 }  // namespace
 
-Tensor::Tensor(std::shared_ptr<Storage> storage, const View& view)
-    : impl_(recycle<Impl>(std::move(storage), view)) {}
-
-Tensor::Tensor(const Shape& shape, DType dtype, Device device) {
-  View view{nullptr, dtype, Layout(shape)};
-  auto storage = recycle<Storage>(bytes_of(shape, dtype), device);
+// (In place: whoever copies what was just written piece by piece waits until it is in the cache.)
+Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
+    : view{nullptr, dtype, Layout(shape)} {
+  storage = recycle<Storage>(bytes_of(shape, dtype), device);
   view.data = storage->data();
-  *this = Tensor(std::move(storage), view);
 }
+
+Tensor::Tensor(const std::shared_ptr<Storage>& storage, const View& view)
+    : impl_(recycle<Impl>(storage, view.data, view.dtype, view.layout)) {}
+
+Tensor::Tensor(const Shape& shape, DType dtype, Device device)
+    : impl_(recycle<Impl>(shape, dtype, device)) {}
 
 void Tensor::refuse_none() {
   fail("a tensor is missing: this one is as Tensor() makes it, or was moved from");
@@ -101,9 +104,12 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   const int64_t stored = static_cast<int64_t>(impl().storage->bytes() / size_of(dtype()));
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
         "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
-  View view{static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())), dtype(), layout};
-  view.layout.offset = 0;
-  return {impl_->storage, view};
+  Tensor view;
+  view.impl_ = recycle<Impl>(impl_->storage,
+                             static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())),
+                             dtype(), layout);
+  view.impl_->view.layout.offset = 0;
+  return view;
 }
 
 Tensor Tensor::copied_to(Device where) const {

@@ -22,8 +22,8 @@ class Tensor {
   // No tensor: `if (t)` is false, and what asks more of it throws Error.
   Tensor() = default;
   Tensor(const Shape& shape, DType dtype,
-         Device device = DefaultDevice::current());            // uninitialised
-  Tensor(std::shared_ptr<Storage> storage, const View& view);  // of elements of the storage
+         Device device = DefaultDevice::current());                   // uninitialised
+  Tensor(const std::shared_ptr<Storage>& storage, const View& view);  // of elements of the storage
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().view.layout.shape; }
@@ -111,7 +111,9 @@ class Tensor {
 
  private:
   struct Impl {
-    Impl(std::shared_ptr<Storage> s, const View& v) : storage(std::move(s)), view(v) {}
+    Impl(const Shape& shape, DType dtype, Device device);
+    Impl(const std::shared_ptr<Storage>& storage, void* data, DType dtype, const Layout& layout)
+        : storage(storage), view{data, dtype, layout} {}
     std::shared_ptr<Storage> storage;
     View view;
     bool wants_grad = false;

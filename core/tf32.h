@@ -16,7 +16,7 @@ class Tf32 {
   static bool allowed() { return allowed_; }
 
  private:
-  static inline thread_local bool allowed_ = false;
+  static inline thread_local constinit bool allowed_ = false;
   bool before_;
 };
 

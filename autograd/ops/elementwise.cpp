@@ -161,20 +161,18 @@ struct Binary {
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
     const bool a = ctx.wants(0) && !passes_a<F>(), b = ctx.wants(1) && !passes_b<F>();
-    Tensor da = dy, db = dy;
+    const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
+    const auto made = [&](size_t i) { return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i)); };
+    Grads gradients;
+    gradients.push_back(a ? made(0) : dy);
+    gradients.push_back(b ? made(1) : dy);
     if (a || b) {
-      const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
-      const auto made = [&](size_t i) {
-        return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i));
-      };
       const unsigned reads = (a ? reads_da<F>() : 0) | (b ? reads_db<F>() : 0);
-      if (a) da = made(0);
-      if (b) db = made(1);
       const Tensor none;
       ctx.run(kernels::binary_grad, id, saved(ctx, reads, 0), saved(ctx, reads, 1),
-              saved(ctx, reads, 2), dy, a ? da : none, b ? db : none);
+              saved(ctx, reads, 2), dy, a ? gradients[0] : none, b ? gradients[1] : none);
     }
-    return {da, db};
+    return gradients;
   }
 };
 

@@ -18,36 +18,48 @@ struct Operand {
   char* data;            // null if it is absent
   int64_t size;          // of an element
   const Layout* layout;  // collapsed; null if the operand is dense
+
+  char* at(int64_t i) const { return data ? data + i * size : nullptr; }  // of a dense one
 };
 struct Operands {
   Operand operand[max_operands];
   int count, first_output;
 };
 
+// The first `count` of 16 elements, which are all that may be read; the others become zero. With
+// vectors that mask what they load, that is one of them, and whoever reads it whole need not wait.
+void load_first(void* to, const void* from, int64_t count, int64_t size) {
+  with_word(static_cast<size_t>(size), [&]<class Word>(Word) {
+    for (int i = 0; i < 16; ++i)
+      static_cast<Word*>(to)[i] = i < count ? static_cast<const Word*>(from)[i] : Word(0);
+  });
+}
+void store_first(void* to, const void* from, int64_t count, int64_t size) {
+  with_word(static_cast<size_t>(size), [&]<class Word>(Word) {
+    for (int i = 0; i < 16; ++i)
+      if (i < count) static_cast<Word*>(to)[i] = static_cast<const Word*>(from)[i];
+  });
+}
+
 // Elements [begin, end) where all is dense.
 void run_dense(const Operands& all, int64_t begin, int64_t end, Strip strip, const void* context) {
   const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
   void* p[max_operands];
-  for (int k = 0; k < all.count; ++k) {
-    const Operand& o = all.operand[k];
-    p[k] = o.data ? o.data + begin * o.size : nullptr;
+  if (whole > 0) {
+    for (int k = 0; k < all.count; ++k) p[k] = all.operand[k].at(begin);
+    strip(p, whole, context);
   }
-  if (whole > 0) strip(p, whole, context);
   if (rest == 0) return;
   alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
-  char* direct[max_operands];
   for (int k = 0; k < all.count; ++k) {
-    if (!p[k]) continue;
-    const int64_t size = all.operand[k].size;
-    direct[k] = static_cast<char*>(p[k]) + whole * size;
-    p[k] = buffer[k];
-    if (k >= all.first_output) continue;
-    std::memset(buffer[k], 0, sizeof buffer[k]);
-    std::memcpy(buffer[k], direct[k], static_cast<size_t>(rest * size));
+    const Operand& o = all.operand[k];
+    p[k] = o.data ? buffer[k] : nullptr;
+    if (o.data && k < all.first_output) load_first(buffer[k], o.at(begin + whole), rest, o.size);
   }
   strip(p, 16, context);
   for (int k = all.first_output; k < all.count; ++k)
-    if (p[k]) std::memcpy(direct[k], buffer[k], static_cast<size_t>(rest * all.operand[k].size));
+    if (const Operand& o = all.operand[k]; o.data)
+      store_first(o.at(begin + whole), buffer[k], rest, o.size);
 }
 
 // Elements [begin, end) in row-major order of the collapsed layouts.
