@@ -20,18 +20,20 @@ struct Located {
   consteval Located(const S& s, Where w = Where::here()) : text(s), where(w) {}
 };
 
-// check(a == b, "inner dimensions differ: {} and {}", a, b);
-// The message need not name the op: `raise` prefixes what is now running.
-template <class... Args>
-void check(bool ok, Located<std::type_identity_t<Args>...> message, Args&&... args) {
-  if (!ok) [[unlikely]]
-    raise(fmt::format(message.text, std::forward<Args>(args)...), message.where);
-}
-
 // Unconditional failure with a formatted message.
 template <class... Args>
-[[noreturn]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
+[[noreturn, gnu::cold]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
   raise(fmt::format(message.text, std::forward<Args>(args)...), message.where);
+}
+
+// check(a == b, "inner dimensions differ: {} and {}", a, b);
+// The message need not name the op: `raise` prefixes what is now running. (Inlined, it is a branch;
+// a call would first write the message down.)
+template <class... Args>
+[[gnu::always_inline]] inline void check(bool ok, Located<std::type_identity_t<Args>...> message,
+                                         Args&&... args) {
+  if (!ok) [[unlikely]]
+    fail<Args...>(message, std::forward<Args>(args)...);
 }
 
 }  // namespace mixtape
