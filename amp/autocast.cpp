@@ -83,6 +83,10 @@ Autocast::Autocast(const AutocastOptions& options)
     : state_(opened(options, enclosing())),
       cache_(enclosing() ? enclosing()->cache_ : &own_cache_),
       open_(this) {}
+Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
+  state_.rules = std::make_shared<const Rules>(*state_.rules);
+  own_cache_.join(*region.cache_);
+}
 Autocast::~Autocast() = default;
 
 const Autocast* Autocast::innermost() { return enclosing(); }

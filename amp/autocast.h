@@ -94,7 +94,8 @@ class Autocast final : public Policy {
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
   void apply(Call& call) override;
-  std::shared_ptr<Policy> snapshot() const override;  // with copies of leaves of its own
+  // With copies of leaves and a memory of rules of its own: it may act on another thread.
+  std::shared_ptr<Policy> snapshot() const override;
 
  private:
   struct State {
@@ -102,9 +103,7 @@ class Autocast final : public Policy {
     DType low;
     std::shared_ptr<const Rules> rules;
   };
-  Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {  // opens nothing
-    own_cache_.join(*region.cache_);
-  }
+  Autocast(const Autocast& region);  // opens nothing
   static State opened(const AutocastOptions& options, const Autocast* around);
   Tensor converted(const Tensor& t, DType to);
 

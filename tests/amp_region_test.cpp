@@ -104,6 +104,26 @@ TEST(Region, DecidesAgainFromASnapshot) {
   EXPECT_EQ(softmax(matmul(x, x)).dtype(), bf16) << "a region within has its rules";
 }
 
+// As a checkpoint's does whose backward runs on a thread of its own: each thread looks up ops in
+// rules of its own, so that what one remembers the other need not see. (Under TSan, a race before.)
+TEST(Region, ASnapshotMayActOnAnotherThread) {
+  const AutocastOptions options{.low = f16, .overrides = {{"exp", Precision::Native}}};
+  const Tensor x = values({4}, f16);
+  const auto run = [&] {
+    EXPECT_EQ(exp(x).dtype(), f16);
+    EXPECT_EQ(sqrt(abs(log(sigmoid(x)))).dtype(), f32);
+  };
+  const Autocast on(options);
+  const std::shared_ptr<Policy> there = on.snapshot();
+  EXPECT_NE(static_cast<const Autocast&>(*there).rules(), on.rules());
+  std::thread other([&] {
+    const During<&ThreadState::policy> policy(there.get());
+    run();
+  });
+  run();
+  other.join();
+}
+
 // --- the cache ---
 
 TEST(Cache, CastsALeafOncePerRegion) {
