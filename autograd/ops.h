@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -14,6 +15,13 @@
 namespace mixtape {
 
 using Dims = std::vector<int>;  // which dimensions; empty means all
+
+// What a comparison gives: a tensor of bool. It is not one answer, so `if (eq(a, b))` does not
+// compile: `if (all(eq(a, b)).item())` asks.
+struct BoolTensor : Tensor {
+  explicit BoolTensor(Tensor t) : Tensor(std::move(t)) {}
+  explicit operator bool() const = delete;
+};
 
 // --- creation (not differentiable) ---
 Tensor empty(const Shape& shape, DType dtype = f32,
@@ -194,44 +202,39 @@ inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 // --- comparison: bool ---
-Tensor eq(const Tensor& a, const Tensor& b);
-Tensor ne(const Tensor& a, const Tensor& b);
-Tensor lt(const Tensor& a, const Tensor& b);
-Tensor le(const Tensor& a, const Tensor& b);
-Tensor gt(const Tensor& a, const Tensor& b);
-Tensor ge(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, double b);
-Tensor ne(const Tensor& a, double b);
-Tensor lt(const Tensor& a, double b);
-Tensor le(const Tensor& a, double b);
-Tensor gt(const Tensor& a, double b);
-Tensor ge(const Tensor& a, double b);
+BoolTensor eq(const Tensor& a, const Tensor& b);
+BoolTensor ne(const Tensor& a, const Tensor& b);
+BoolTensor lt(const Tensor& a, const Tensor& b);
+BoolTensor le(const Tensor& a, const Tensor& b);
+BoolTensor gt(const Tensor& a, const Tensor& b);
+BoolTensor ge(const Tensor& a, const Tensor& b);
+BoolTensor eq(const Tensor& a, double b);
+BoolTensor ne(const Tensor& a, double b);
+BoolTensor lt(const Tensor& a, double b);
+BoolTensor le(const Tensor& a, double b);
+BoolTensor gt(const Tensor& a, double b);
+BoolTensor ge(const Tensor& a, double b);
 
-// What a < b gives: that tensor. It is not one answer, so `if (a < b)` does not compile.
-struct Comparison : Tensor {
-  explicit Comparison(const Tensor& t) : Tensor(t) {}
-  explicit operator bool() const = delete;
-};
-inline Comparison operator<(const Tensor& a, const Tensor& b) { return Comparison(lt(a, b)); }
-inline Comparison operator<=(const Tensor& a, const Tensor& b) { return Comparison(le(a, b)); }
-inline Comparison operator>(const Tensor& a, const Tensor& b) { return Comparison(gt(a, b)); }
-inline Comparison operator>=(const Tensor& a, const Tensor& b) { return Comparison(ge(a, b)); }
-inline Comparison operator<(const Tensor& a, double b) { return Comparison(lt(a, b)); }
-inline Comparison operator<=(const Tensor& a, double b) { return Comparison(le(a, b)); }
-inline Comparison operator>(const Tensor& a, double b) { return Comparison(gt(a, b)); }
-inline Comparison operator>=(const Tensor& a, double b) { return Comparison(ge(a, b)); }
-inline Comparison operator<(double a, const Tensor& b) { return b > a; }
-inline Comparison operator<=(double a, const Tensor& b) { return b >= a; }
-inline Comparison operator>(double a, const Tensor& b) { return b < a; }
-inline Comparison operator>=(double a, const Tensor& b) { return b <= a; }
+inline BoolTensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+inline BoolTensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+inline BoolTensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+inline BoolTensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+inline BoolTensor operator<(const Tensor& a, double b) { return lt(a, b); }
+inline BoolTensor operator<=(const Tensor& a, double b) { return le(a, b); }
+inline BoolTensor operator>(const Tensor& a, double b) { return gt(a, b); }
+inline BoolTensor operator>=(const Tensor& a, double b) { return ge(a, b); }
+inline BoolTensor operator<(double a, const Tensor& b) { return b > a; }
+inline BoolTensor operator<=(double a, const Tensor& b) { return b >= a; }
+inline BoolTensor operator>(double a, const Tensor& b) { return b < a; }
+inline BoolTensor operator>=(double a, const Tensor& b) { return b <= a; }
 
-Tensor logical_and(const Tensor& a, const Tensor& b);
-Tensor logical_or(const Tensor& a, const Tensor& b);
-Tensor logical_xor(const Tensor& a, const Tensor& b);
-Tensor logical_not(const Tensor& x);
-Tensor isnan(const Tensor& x);
-Tensor isinf(const Tensor& x);
-Tensor isfinite(const Tensor& x);
+BoolTensor logical_and(const Tensor& a, const Tensor& b);
+BoolTensor logical_or(const Tensor& a, const Tensor& b);
+BoolTensor logical_xor(const Tensor& a, const Tensor& b);
+BoolTensor logical_not(const Tensor& x);
+BoolTensor isnan(const Tensor& x);
+BoolTensor isinf(const Tensor& x);
+BoolTensor isfinite(const Tensor& x);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Where mask is true, value; one outside x's range saturates, unless it is infinite.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
@@ -267,9 +270,9 @@ Tensor max(const Tensor& x, const Dims& dims = {},
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; the first of equals
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
-Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // integers give i64
-Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
-Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // bool
+Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     // integers give i64
+BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
+BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 // (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0). Gradient 0
 // where it has a kink.

@@ -397,8 +397,29 @@ TEST(Comparison, OperatorsGiveTensors) {
   EXPECT_EQ(mask.dtype(), boolean);
   EXPECT_EQ(fmt::format("{}", a < b), fmt::format("{}", mask));
   EXPECT_EQ(Copied::apply(a < b).dtype(), boolean) << "an input, not an attribute";
-  static_assert(!std::is_constructible_v<bool, decltype(a < b)>, "if (a < b) must not compile");
   static_assert(std::is_constructible_v<bool, Tensor>);
+}
+
+// None of these is one answer: in an `if`, it would be true whatever it holds.
+template <class... T>
+constexpr bool answers = (std::is_constructible_v<bool, T> || ...);
+
+TEST(Comparison, IsNoCondition) {
+  const Tensor a = row({1, 2, 3}, f32), b = row({3, 2, 1}, f32);
+  static_assert(!answers<decltype(a < b), decltype(a <= b), decltype(a > b), decltype(a >= b),
+                         decltype(a < 2), decltype(2 >= a)>);
+  static_assert(!answers<decltype(eq(a, b)), decltype(ne(a, b)), decltype(lt(a, b)),
+                         decltype(le(a, b)), decltype(gt(a, b)), decltype(ge(a, b))>);
+  static_assert(!answers<decltype(eq(a, 2)), decltype(ne(a, 2)), decltype(lt(a, 2)),
+                         decltype(le(a, 2)), decltype(gt(a, 2)), decltype(ge(a, 2))>);
+  static_assert(
+      !answers<decltype(logical_and(a, b)), decltype(logical_or(a, b)), decltype(logical_xor(a, b)),
+               decltype(logical_not(a)), decltype(isnan(a)), decltype(isinf(a)),
+               decltype(isfinite(a)), decltype(any(a)), decltype(all(a))>);
+  const Tensor same = eq(a, b);
+  EXPECT_EQ(same.dtype(), boolean);
+  EXPECT_EQ(all(same).item(), 0);
+  EXPECT_EQ(any(same).item(), 1);
 }
 
 TEST(Create, Linspace) {

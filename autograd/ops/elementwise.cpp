@@ -296,6 +296,19 @@ struct Lerp {
   }
 };
 
+template <class F>
+BoolTensor compare(const Tensor& a, const Tensor& b) {
+  return BoolTensor(call<Predicate<F>>(a, b));
+}
+template <class F>
+BoolTensor compare(const Tensor& a, double b) {
+  return BoolTensor(call<WithScalar<F, false>>(a, b));
+}
+template <class F>
+BoolTensor property(const Tensor& x) {
+  return BoolTensor(call<Property<F>>(x));
+}
+
 }  // namespace
 
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy) {
@@ -396,26 +409,24 @@ Tensor glu(const Tensor& x, int dim) {
   return call<Binary<kernels::Glu>>(narrow(x, dim, 0, half), narrow(x, dim, half, half));
 }
 
-Tensor eq(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Equal>>(a, b); }
-Tensor ne(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::NotEqual>>(a, b); }
-Tensor lt(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Less>>(a, b); }
-Tensor le(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::LessEqual>>(a, b); }
-Tensor gt(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Greater>>(a, b); }
-Tensor ge(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::GreaterEqual>>(a, b); }
-Tensor eq(const Tensor& a, double b) { return call<WithScalar<kernels::Equal, false>>(a, b); }
-Tensor ne(const Tensor& a, double b) { return call<WithScalar<kernels::NotEqual, false>>(a, b); }
-Tensor lt(const Tensor& a, double b) { return call<WithScalar<kernels::Less, false>>(a, b); }
-Tensor le(const Tensor& a, double b) { return call<WithScalar<kernels::LessEqual, false>>(a, b); }
-Tensor gt(const Tensor& a, double b) { return call<WithScalar<kernels::Greater, false>>(a, b); }
-Tensor ge(const Tensor& a, double b) {
-  return call<WithScalar<kernels::GreaterEqual, false>>(a, b);
-}
-Tensor logical_and(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::And>>(a, b); }
-Tensor logical_or(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Or>>(a, b); }
-Tensor logical_xor(const Tensor& a, const Tensor& b) { return call<Predicate<kernels::Xor>>(a, b); }
-Tensor logical_not(const Tensor& x) { return call<Property<kernels::Not>>(x); }
-Tensor isnan(const Tensor& x) { return call<Property<kernels::IsNan>>(x); }
-Tensor isinf(const Tensor& x) { return call<Property<kernels::IsInf>>(x); }
-Tensor isfinite(const Tensor& x) { return call<Property<kernels::IsFinite>>(x); }
+BoolTensor eq(const Tensor& a, const Tensor& b) { return compare<kernels::Equal>(a, b); }
+BoolTensor ne(const Tensor& a, const Tensor& b) { return compare<kernels::NotEqual>(a, b); }
+BoolTensor lt(const Tensor& a, const Tensor& b) { return compare<kernels::Less>(a, b); }
+BoolTensor le(const Tensor& a, const Tensor& b) { return compare<kernels::LessEqual>(a, b); }
+BoolTensor gt(const Tensor& a, const Tensor& b) { return compare<kernels::Greater>(a, b); }
+BoolTensor ge(const Tensor& a, const Tensor& b) { return compare<kernels::GreaterEqual>(a, b); }
+BoolTensor eq(const Tensor& a, double b) { return compare<kernels::Equal>(a, b); }
+BoolTensor ne(const Tensor& a, double b) { return compare<kernels::NotEqual>(a, b); }
+BoolTensor lt(const Tensor& a, double b) { return compare<kernels::Less>(a, b); }
+BoolTensor le(const Tensor& a, double b) { return compare<kernels::LessEqual>(a, b); }
+BoolTensor gt(const Tensor& a, double b) { return compare<kernels::Greater>(a, b); }
+BoolTensor ge(const Tensor& a, double b) { return compare<kernels::GreaterEqual>(a, b); }
+BoolTensor logical_and(const Tensor& a, const Tensor& b) { return compare<kernels::And>(a, b); }
+BoolTensor logical_or(const Tensor& a, const Tensor& b) { return compare<kernels::Or>(a, b); }
+BoolTensor logical_xor(const Tensor& a, const Tensor& b) { return compare<kernels::Xor>(a, b); }
+BoolTensor logical_not(const Tensor& x) { return property<kernels::Not>(x); }
+BoolTensor isnan(const Tensor& x) { return property<kernels::IsNan>(x); }
+BoolTensor isinf(const Tensor& x) { return property<kernels::IsInf>(x); }
+BoolTensor isfinite(const Tensor& x) { return property<kernels::IsFinite>(x); }
 
 }  // namespace mixtape

@@ -252,11 +252,11 @@ Tensor argmin(const Tensor& x, int dim, bool keepdim) { return arg<Reduce::Min>(
 Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {
   return over<Prod>(x, dims, keepdim);
 }
-Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
-  return over<Logical<Reduce::Max>>(x, dims, keepdim);
+BoolTensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  return BoolTensor(over<Logical<Reduce::Max>>(x, dims, keepdim));
 }
-Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
-  return over<Logical<Reduce::Min>>(x, dims, keepdim);
+BoolTensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  return BoolTensor(over<Logical<Reduce::Min>>(x, dims, keepdim));
 }
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
   return over<LogSumExp>(x, dims, keepdim);

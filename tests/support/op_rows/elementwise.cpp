@@ -4,7 +4,7 @@
 namespace mixtape::tests {
 
 std::vector<OpCase> elementwise() {
-  const OpS clamp_both = [](const Tensor& x, double s) { return clamp(x, -s, s); };
+  const auto clamp_both = +[](const Tensor& x, double s) { return clamp(x, -s, s); };
   const auto ternary = [](std::string name, auto f, double low) -> OpCase {
     return {.op = std::move(name),
             .inputs = {{{3, 4}}, {{2, 1, 4}}, {{3, 1}, low, 2}},
@@ -111,11 +111,11 @@ std::vector<OpCase> elementwise() {
       with_scalar("pow_scalar", pow, 2.5, 0.3, 2),
       with_scalar("remainder_scalar", remainder, 0.8),
       with_scalar(
-          "sub_from_scalar", [](const Tensor& x, double s) { return sub(s, x); }, 0.75),
+          "sub_from_scalar", +[](const Tensor& x, double s) { return sub(s, x); }, 0.75),
       with_scalar(
-          "div_from_scalar", [](const Tensor& x, double s) { return div(s, x); }, 1.25, 0.4, 2),
+          "div_from_scalar", +[](const Tensor& x, double s) { return div(s, x); }, 1.25, 0.4, 2),
       with_scalar(
-          "pow_from_scalar", [](const Tensor& x, double s) { return pow(s, x); }, 1.25),
+          "pow_from_scalar", +[](const Tensor& x, double s) { return pow(s, x); }, 1.25),
       predicate(binary("eq", eq)),
       predicate(binary("ne", ne)),
       predicate(binary("lt", lt)),

@@ -18,22 +18,26 @@ std::vector<OpCase> extremes();
 
 using Op1 = Tensor (*)(const Tensor&);
 using Op2 = Tensor (*)(const Tensor&, const Tensor&);
-using OpS = Tensor (*)(const Tensor&, double);
 
-inline OpCase unary(std::string name, Op1 f, double low = -3, double high = 3, double away = 0) {
+template <class R>
+OpCase unary(std::string name, R (*f)(const Tensor&), double low = -3, double high = 3,
+             double away = 0) {
   return {.op = std::move(name),
           .inputs = {{{3, 5}, low, high, Input::Real, away}},
           .run = [f](In x) { return f(x[0]); },
           .empty = {{0, 4}}};
 }
-inline OpCase binary(std::string name, Op2 f, double low = -2, double high = 2) {
+template <class R>
+OpCase binary(std::string name, R (*f)(const Tensor&, const Tensor&), double low = -2,
+              double high = 2) {
   return {.op = std::move(name),
           .inputs = {{{3, 5}, low, high}, {{3, 5}, low, high}},
           .run = [f](In x) { return f(x[0], x[1]); },
           .empty = {{0, 4}, {0, 4}}};
 }
-inline OpCase with_scalar(std::string name, OpS f, double s, double low = -2, double high = 2,
-                          double away = 0) {
+template <class R>
+OpCase with_scalar(std::string name, R (*f)(const Tensor&, double), double s, double low = -2,
+                   double high = 2, double away = 0) {
   return {.op = std::move(name),
           .inputs = {{{3, 5}, low, high, Input::Real, away}},
           .run = [f, s](In x) { return f(x[0], s); },
