@@ -236,6 +236,9 @@ BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// A number takes the tensor's dtype.
+Tensor where(const Tensor& condition, const Tensor& a, double b);
+Tensor where(const Tensor& condition, double a, const Tensor& b);
 // Where mask is true, value; one outside x's range saturates, unless it is infinite.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 

@@ -393,6 +393,8 @@ TEST(Comparison, OperatorsGiveTensors) {
   EXPECT_EQ(to_vector(2 > a), (Values{1, 0, 0}));
   EXPECT_EQ(to_vector(2 >= a), (Values{1, 1, 0}));
   EXPECT_EQ(to_vector(where(a < b, a, b)), (Values{1, 2, 1}));
+  EXPECT_EQ(to_vector(where(a < b, a, 7)), (Values{1, 7, 7}));
+  EXPECT_EQ(to_vector(where(a < b, 0.5, b)), (Values{0.5, 2, 1}));
   const Tensor mask = a < b;
   EXPECT_EQ(mask.dtype(), boolean);
   EXPECT_EQ(fmt::format("{}", a < b), fmt::format("{}", mask));

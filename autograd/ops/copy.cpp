@@ -86,6 +86,12 @@ struct ToDevice {
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return call<WhereOp>(condition, a, b);
 }
+Tensor where(const Tensor& condition, const Tensor& a, double b) {
+  return where(condition, a, full({}, b, a.dtype(), a.device()));
+}
+Tensor where(const Tensor& condition, double a, const Tensor& b) {
+  return where(condition, full({}, a, b.dtype(), b.device()), b);
+}
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Scope scope(MaskedFill::info.name);
   return call<MaskedFill>(x, expand(mask, x.shape()), value);
