@@ -259,6 +259,8 @@ Tensor hardswish(const Tensor& x);    // x * hardsigmoid(x)
 Tensor mish(const Tensor& x);         // x * tanh(softplus(x))
 Tensor softsign(const Tensor& x);     // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
+// x above zero, weight x below: one weight [1], or one per channel [c] of x [n, c, ...].
+Tensor prelu(const Tensor& x, const Tensor& weight);
 Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);

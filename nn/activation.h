@@ -66,6 +66,15 @@ struct LeakyReLU : Module<LeakyReLU> {
  private:
   double slope_;
 };
+// x below zero times a weight that is learned, one for all channels or one each.
+struct PReLU : Module<PReLU> {
+  Tensor weight;  // [channels], starts as `init`
+
+  explicit PReLU(int64_t channels = 1, double init = 0.25)
+      : weight(parameter(full({channels}, init))) {}
+  Tensor forward(const Tensor& x) const { return prelu(x, weight); }
+  MIXTAPE_FIELDS(weight)
+};
 struct ELU : Module<ELU> {
   explicit ELU(double alpha = 1) : alpha_(alpha) {}
   Tensor forward(const Tensor& x) const { return elu(x, alpha_); }

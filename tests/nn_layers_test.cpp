@@ -22,6 +22,24 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
 }
 
+TEST(PReLU, LearnsItsSlopes) {
+  const nn::PReLU one, each(3, 0.5);
+  EXPECT_EQ(to_vector(one.weight), std::vector<double>{0.25});
+  EXPECT_EQ(to_vector(each.weight), std::vector<double>(3, 0.5));
+  const Tensor x = randn({2, 3, 4});
+  EXPECT_TRUE(equal(one(x), leaky_relu(x, 0.25)));
+  EXPECT_TRUE(equal(each(x), prelu(x, each.weight)));
+  EXPECT_EQ(error([&] {
+              each(randn({3, 4}));
+            }),
+            "prelu: a weight of shape [3] for an input of shape [3, 4]: one number, or one per "
+            "channel");
+
+  const Tensor low = full({64, 2}, -60, f16);  // its gradient for the weight is beyond f16
+  prelu(low, one.weight).backward({.gradient = full({64, 2}, 1000, f16)});
+  EXPECT_EQ(one.weight.grad().item(), -60.0 * 1000 * 128);
+}
+
 TEST(Linear, IsPyTorchs) {
   const nn::Linear layer(100, 300);
   EXPECT_EQ(layer.weight.shape(), (Shape{300, 100}));

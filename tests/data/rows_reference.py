@@ -281,6 +281,8 @@ ROWS = {
     "layer_norm": lambda x, w, b: F.layer_norm(x, [6], w, b),
     "layer_norm_plain": lambda x: F.layer_norm(x, [3, 4]),
     "layer_norm_eps": lambda x, w, b: F.layer_norm(x, [5], w, b, 1e-3),
+    "prelu": F.prelu,
+    "prelu_channels": F.prelu,
     "rms_norm": lambda x, w: rms_norm(x, -1, w),
     "rms_norm_plain": lambda x: rms_norm(x, (-2, -1)),
     "group_norm": lambda x, w, b: F.group_norm(x, 3, w, b),
