@@ -410,6 +410,8 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}
                   const Tensor& bias = {}, double eps = 1e-5);
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of that shape.
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);
+// x / |x|, a p-norm over dim that is at least eps.
+Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
 // x [n, c, ...] over each of `groups` groups of channels; weight and bias [c] or none.
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
@@ -483,6 +485,24 @@ struct KlDivOptions {
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& options = {});
 // x y / (|x| |y|) over dim, each norm at least eps; x and y broadcast.
 Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double eps = 1e-8);
+// |x - y + eps|, a p-norm over the last dimension; x and y broadcast.
+Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p = 2, double eps = 1e-6,
+                         bool keepdim = false);
+struct TripletMarginOptions {
+  Reduction reduction = Reduction::Mean;
+  double margin = 1, p = 2, eps = 1e-6;
+  bool swap = false;  // the negative's distance to whichever of the other two is nearer
+};
+// max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletMarginOptions& options = {});
+// Of x and y [n, size] and a target [n]: 1 - cosine where that is positive, else max(0, cosine -
+// margin), where it says that they are not alike.
+Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
+                             double margin = 0, Reduction reduction = Reduction::Mean);
+// max(0, margin - target (x - y)): target 1 where x is to be larger, -1 where y is.
+Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
+                           double margin = 0, Reduction reduction = Reduction::Mean);
 
 // --- in place ---
 // Under NoGrad always allowed. While recording: only on a tensor that is not a leaf and whose

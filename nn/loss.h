@@ -140,6 +140,43 @@ struct KLDivLoss : Module<KLDivLoss> {
  private:
   KlDivOptions options_;
 };
+// Of an anchor, a positive and a negative [n, size]: the negative is to be farther by a margin.
+struct TripletMarginLoss : Module<TripletMarginLoss> {
+  explicit TripletMarginLoss(const TripletMarginOptions& o = {}) : options_(o) {}
+  Tensor forward(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
+    return triplet_margin_loss(anchor, positive, negative, options_);
+  }
+  MIXTAPE_FIELDS()
+
+ private:
+  TripletMarginOptions options_;
+};
+// Of x and y [n, size] and a target [n]: 1 where they are to be alike, -1 where not.
+struct CosineEmbeddingLoss : Module<CosineEmbeddingLoss> {
+  explicit CosineEmbeddingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
+      : margin_(margin), reduction_(reduction) {}
+  Tensor forward(const Tensor& x, const Tensor& y, const Tensor& target) const {
+    return cosine_embedding_loss(x, y, target, margin_, reduction_);
+  }
+  MIXTAPE_FIELDS()
+
+ private:
+  double margin_;
+  Reduction reduction_;
+};
+// Of x, y and a target: 1 where x is to be larger, -1 where y is.
+struct MarginRankingLoss : Module<MarginRankingLoss> {
+  explicit MarginRankingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
+      : margin_(margin), reduction_(reduction) {}
+  Tensor forward(const Tensor& x, const Tensor& y, const Tensor& target) const {
+    return margin_ranking_loss(x, y, target, margin_, reduction_);
+  }
+  MIXTAPE_FIELDS()
+
+ private:
+  double margin_;
+  Reduction reduction_;
+};
 // Along dim: a similarity, not a loss.
 struct CosineSimilarity : Module<CosineSimilarity> {
   explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : dim_(dim), eps_(eps) {}

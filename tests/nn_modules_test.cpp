@@ -152,6 +152,13 @@ TEST(Losses, AreTheirFunctions) {
 }
 
 TEST(Losses, KeepTheirWeightsAsBuffers) {
+  expect_same(TripletMarginLoss({.swap = true})(x, y, p),
+              triplet_margin_loss(x, y, p, {.swap = true}));
+  const Tensor alike = from({1, -1, 1, 1, -1}, {5});
+  expect_same(CosineEmbeddingLoss(0.2, Sum)(x, y, alike),
+              cosine_embedding_loss(x, y, alike, 0.2, Sum));
+  expect_same(MarginRankingLoss(0.3, None)(x, y, sign(x)),
+              margin_ranking_loss(x, y, sign(x), 0.3, None));
   const BCEWithLogitsLoss loss({.weight = ones({3}), .pos_weight = from({1, 2, 3}, {3})});
   std::vector<std::string> names;
   for (const auto& [name, t] : loss.named_buffers()) names.push_back(name);

@@ -5,16 +5,13 @@
 #include "autograd/ops.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
+#include "autograd/ops/reduce.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 #include "kernels/losses.h"
 
 namespace mixtape {
 namespace {
-
-Tensor reduced(const Tensor& each, Reduction reduction) {
-  return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
-}
 
 // --- classes ---
 
@@ -124,7 +121,7 @@ struct ClassTargets {
   }
   // A mean is over what the targets weigh: NaN if that is nothing. (Both may be too large for f16.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
-    if (reduction != Reduction::Mean) return mixtape::reduced(each, reduction);
+    if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
     const DType dtype = statistics(each.dtype());
     const Tensor total = sum(cast(each, dtype));
     if (!weights) return cast(total / cast(sum(counts), dtype), each.dtype());
@@ -200,9 +197,9 @@ Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
 }
 // Of each * weight, which are multiplied and summed in the wider of their dtypes.
 Tensor reduced(const Tensor& each, const Tensor& weight, Reduction reduction) {
-  if (!weight) return reduced(each, reduction);
+  if (!weight) return reduce_losses(each, reduction);
   const Factors f(each, expand(weight, each.shape()));
-  return cast(reduced(f.a * f.b, reduction), each.dtype());
+  return cast(reduce_losses(f.a * f.b, reduction), each.dtype());
 }
 
 // p t softplus(-x) + (1 - t) softplus(x)
@@ -292,8 +289,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
           target.dtype());
     check(o.ignore_index < 0, "ignore_index {} beside targets that are probabilities",
           o.ignore_index);
-    loss = reduced(call<CrossEntropy<true>>(x, rows_along(target, 1), o.class_weights, rule),
-                   o.reduction);
+    loss = reduce_losses(call<CrossEntropy<true>>(x, rows_along(target, 1), o.class_weights, rule),
+                         o.reduction);
   } else {
     check_named(logits, "logits", target);
     const Tensor t = reshape(target, {x.size(0)});
@@ -321,25 +318,25 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   const Scope scope(kernels::SquaredError::info.name);
-  return reduced(elementwise<kernels::SquaredError>(x, target), reduction);
+  return reduce_losses(elementwise<kernels::SquaredError>(x, target), reduction);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   const Scope scope(kernels::AbsoluteError::info.name);
-  return reduced(elementwise<kernels::AbsoluteError>(x, target), reduction);
+  return reduce_losses(elementwise<kernels::AbsoluteError>(x, target), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
   const Scope scope(kernels::SmoothL1::info.name);
   check(beta >= 0, "beta is {}, not at least 0", beta);
   if (beta == 0) return l1_loss(x, target, reduction);
-  return reduced(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
+  return reduce_losses(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
   const Scope scope(kernels::Huber::info.name);
   check(delta > 0, "delta is {}, not positive", delta);
-  return reduced(elementwise<kernels::Huber>(x, target, delta), reduction);
+  return reduce_losses(elementwise<kernels::Huber>(x, target, delta), reduction);
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
@@ -369,7 +366,7 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
         "batch_mean and a reduction that is no mean");
   const Tensor each = o.log_target ? elementwise<kernels::KlDivOfLogarithms>(x, target)
                                    : elementwise<kernels::KlDiv>(x, target);
-  if (!o.batch_mean) return reduced(each, o.reduction);
+  if (!o.batch_mean) return reduce_losses(each, o.reduction);
   return x.rank() == 0 ? each : sum(each) / double(x.size(0));
 }
 

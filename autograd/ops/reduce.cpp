@@ -235,6 +235,9 @@ ReduceOptions reduce_options(const Dims& dims, int rank) {
   return o;
 }
 Tensor sum_to(const Tensor& x, const ReduceOptions& options) { return call<Sum>(x, options); }
+Tensor reduce_losses(const Tensor& each, Reduction reduction) {
+  return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
+}
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {

@@ -1,5 +1,6 @@
 #pragma once
-// Summing with a chosen result dtype, for rules that want a gradient in f32 from narrow terms.
+// Sums that other ops are made of: with a chosen result dtype, for rules that want a gradient in
+// f32 from narrow terms, and the reductions of losses.
 
 #include "autograd/ops.h"
 
@@ -12,5 +13,7 @@ struct ReduceOptions {
 ReduceOptions reduce_options(const Dims& dims, int rank);  // no dims: all
 // Keeps reduced dimensions with size 1.
 Tensor sum_to(const Tensor& x, const ReduceOptions& options);
+// What a loss makes of the losses of single elements.
+Tensor reduce_losses(const Tensor& each, Reduction reduction);
 
 }  // namespace mixtape

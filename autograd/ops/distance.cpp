@@ -1,0 +1,57 @@
+// Lengths, distances, and the losses that compare them, for networks that learn where to put
+// things. All made of other ops.
+
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "autograd/ops/reduce.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+
+Tensor normalize(const Tensor& x, double p, int dim, double eps) {
+  const Scope scope("normalize");
+  const Tensor length = norm(x, p, {dim}, true);
+  const double least = length.dtype() == f16 ? std::max(eps, 0x1p-24) : eps;  // in f16, 1e-12 is 0
+  return x / clamp(length, least, {});
+}
+
+Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {
+  const Scope scope("pairwise_distance");
+  return norm(x - y + eps, p, {-1}, keepdim);
+}
+
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletMarginOptions& o) {
+  const Scope scope("triplet_margin_loss");
+  check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
+        "an anchor of shape {}, a positive of shape {} and a negative of shape {}", anchor.shape(),
+        positive.shape(), negative.shape());
+  const auto distance = [&](const Tensor& a, const Tensor& b) {
+    return pairwise_distance(a, b, o.p, o.eps);
+  };
+  Tensor apart = distance(anchor, negative);
+  if (o.swap) apart = minimum(apart, distance(positive, negative));
+  return reduce_losses(relu(distance(anchor, positive) - apart + o.margin), o.reduction);
+}
+
+Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
+                             Reduction reduction) {
+  const Scope scope("cosine_embedding_loss");
+  const Tensor cosine = cosine_similarity(x, y, -1);
+  check(target.shape() == cosine.shape(), "pairs of shape {} and a target of shape {}",
+        cosine.shape(), target.shape());
+  return reduce_losses(where(gt(target, 0), 1.0 - cosine, relu(cosine - margin)), reduction);
+}
+
+Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
+                           Reduction reduction) {
+  const Scope scope("margin_ranking_loss");
+  check(x.shape() == y.shape() && x.shape() == target.shape(),
+        "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
+        target.shape());
+  return reduce_losses(relu(cast(target, x.dtype()) * (y - x) + margin), reduction);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,122 @@
+// Lengths, distances and their losses. Numbers are PyTorch's in f64.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "amp/autocast.h"
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace {
+
+using enum Reduction;
+using Values = std::vector<double>;
+
+void expect_near(const Tensor& x, const Values& want) {
+  ASSERT_EQ(x.numel(), int64_t(want.size()));
+  for (int64_t i = 0; i < x.numel(); ++i)
+    EXPECT_NEAR(x.at(i), want[size_t(i)], 1e-9 * std::max(1.0, std::abs(want[size_t(i)]))) << i;
+}
+// The values of y, and the gradients of its sum.
+void expect_all(const Tensor& y, const Values& want, const std::vector<Tensor>& inputs,
+                const std::vector<Values>& gradients) {
+  expect_near(y, want);
+  const std::vector<Tensor> got = grad({sum(y)}, inputs);
+  for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], gradients[i]);
+}
+
+struct Distances : testing::Test {  // three rows of each; the last anchor is 0
+  const Tensor a = leaf({1, 2, -1, 0.5, 0, 3, 0, 0, 0}), p = leaf({1.5, 1, 0, 0, 1, 1, 1, 0, 0}),
+               n = leaf({0, 2, 1, 1, 1, -1, 0, 0.2, 0});
+
+  static Tensor leaf(std::initializer_list<double> values) {
+    return from(values, {3, 3}, f64).set_requires_grad();
+  }
+};
+
+TEST_F(Distances, Normalize) {
+  expect_all(normalize(a) * from({1, 2, 3}, {3}, f64),
+             {0.4082482904638631, 1.6329931618554523, -1.2247448713915892, 0.1643989873053573, 0,
+              2.9591817714964312, 0, 0, 0},
+             {a},
+             {{0.2721655269759087, 0.5443310539518174, 1.3608276348795436, 0.1599557714322395,
+               0.6575959492214292, -0.0266592952387068, 1e12, 2e12, 3e12}});
+  expect_all(normalize(a, 1, 0) * from({1, 2, 3}, {3, 1}, f64),
+             {2. / 3, 1, -0.25, 2. / 3, 0, 1.5, 0, 0, 0}, {a},
+             {{-2. / 9, 0, 0.5625, 4. / 9, 1, 0.1875, 2, 1.5, 0.75}});
+  EXPECT_ERROR(normalize(a, 2, 2), "normalize: norm: dimension 2 is out of range for rank 2");
+}
+
+TEST_F(Distances, NormalizeOfZerosIsZeroInEveryDtype) {
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor y = normalize(from({0, 0, 3, 4}, {2, 2}, dtype));
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_EQ(to_vector(y), to_vector(from({0, 0, 0.6, 0.8}, {2, 2}, dtype)));
+  }
+}
+
+TEST_F(Distances, Pairwise) {
+  const Values da{-0.3333327407403951, 0.6666674814812346,  -0.6666661481476049,
+                  0.21821826432364388, -0.4364352193403204, 0.8728717479876082,
+                  -0.999999999999,     1.000001e-06,        1.000001e-06};
+  Values dp = da;
+  for (double& d : dp) d = -d;
+  expect_all(pairwise_distance(a, p), {1.4999996666676296, 2.291288502132152, 0.999999000001},
+             {a, p}, {da, dp});
+  EXPECT_EQ(pairwise_distance(a, p, 1, 0, true).shape(), Shape({3, 1}));
+  EXPECT_EQ(pairwise_distance(a, select(p, 0, 0)).shape(), Shape{3});
+}
+
+TEST_F(Distances, TripletMarginLoss) {
+  const auto loss = [](const std::vector<Tensor>& in) {
+    return triplet_margin_loss(in[0], in[1], in[2], {.reduction = None});
+  };
+  const std::vector<Tensor> all{a, p, n};
+  expect_near(loss(all), {0.2639321363808089, 0, 1.799999999996});
+  EXPECT_EQ(gradcheck(loss, all), "");
+  EXPECT_NEAR(triplet_margin_loss(a, p, n).item(), 2.0639321363768089 / 3, 1e-12);
+  expect_all(triplet_margin_loss(a, p, n, {.reduction = None, .margin = 2, .p = 1, .swap = true}),
+             {1.499998, 2.5, 2.8}, all,
+             {{-2, 0, 0, 1, -1, 1, -2, 2, 0},
+              {1, -1, 1, 0, 0, -2, 1, -1, -1},
+              {1, 1, -1, -1, 1, 1, 1, -1, 1}});
+  EXPECT_ERROR(triplet_margin_loss(a, p, select(n, 0, 0)),
+               "triplet_margin_loss: an anchor of shape [3, 3], a positive of shape [3, 3] and a "
+               "negative of shape [3]");
+}
+
+TEST_F(Distances, CosineEmbeddingLoss) {
+  const Tensor x = slice(a, 0, 0, 2), y = slice(n, 0, 0, 2), alike = from({1, -1}, {2}, i64);
+  expect_all(cosine_embedding_loss(x, y, alike, -0.5, None),
+             {0.4522774424949343, 0.02542100212385523}, {x, y},
+             {{0.09128709291749572, -0.18257418583505233, -0.2738612787525176, 0.21548451795457108,
+               0.1898315991504579, -0.03591408632577894},
+              {-0.18257418583502188, -0.14605934866806133, 0.2921186973360131, 0.2531087988672245,
+               0.15819299929199554, 0.41130179815937823}});
+  EXPECT_ERROR(cosine_embedding_loss(x, y, zeros({3})),
+               "cosine_embedding_loss: pairs of shape [2] and a target of shape [3]");
+}
+
+TEST_F(Distances, MarginRankingLoss) {
+  const Tensor x = from({1, 2, 3}, {3}, f64).set_requires_grad(),
+               y = from({2, 2, 1}, {3}, f64).set_requires_grad(), t = from({1, -1, 1}, {3}, i64);
+  expect_all(margin_ranking_loss(x, y, t, 0.5, None), {1.5, 0.5, 0}, {x, y},
+             {{-1, 1, 0}, {1, -1, 0}});
+  EXPECT_NEAR(margin_ranking_loss(x, y, t, 0.5).item(), 2. / 3, 1e-12);
+  EXPECT_ERROR(margin_ranking_loss(x, y, zeros({2})),
+               "margin_ranking_loss: inputs of shapes [3] and [3] and a target of shape [2]");
+}
+
+TEST_F(Distances, AreWideInARegion) {
+  const amp::Autocast on({.low = f16});
+  const Tensor x = full({2, 100}, 300, f16), y = zeros({2, 100}, f16);  // sums of squares of 9e6
+  EXPECT_EQ(normalize(x).dtype(), f32);
+  EXPECT_EQ(triplet_margin_loss(x, y, x).item(), 3001);
+  EXPECT_EQ(cosine_embedding_loss(x, x, ones({2})).dtype(), f32);
+}
+
+}  // namespace
+}  // namespace mixtape
