@@ -36,6 +36,27 @@ struct Unflatten : Module<Unflatten> {
   int dim_;
   Shape sizes_;
 };
+// Images [..., h, w] with so many pixels more on each side, or on the left, right, top and bottom.
+template <class Derived, PadMode mode>
+struct Pad2d : Module<Derived> {
+  explicit Pad2d(int64_t size) : Pad2d(size, size, size, size) {}
+  Pad2d(int64_t left, int64_t right, int64_t top, int64_t bottom)
+      : sizes_{left, right, top, bottom} {}
+  Tensor forward(const Tensor& x) const { return pad(x, sizes_, mode); }
+  MIXTAPE_FIELDS()
+
+ private:
+  std::vector<int64_t> sizes_;
+};
+struct ZeroPad2d : Pad2d<ZeroPad2d, PadMode::Constant> {
+  using Pad2d::Pad2d;
+};
+struct ReflectionPad2d : Pad2d<ReflectionPad2d, PadMode::Reflect> {
+  using Pad2d::Pad2d;
+};
+struct ReplicationPad2d : Pad2d<ReplicationPad2d, PadMode::Replicate> {
+  using Pad2d::Pad2d;
+};
 // [n, c f f, h, w] -> [n, c, h f, w f]
 struct PixelShuffle : Module<PixelShuffle> {
   explicit PixelShuffle(int64_t factor) : factor_(factor) {}

@@ -88,6 +88,9 @@ TEST(Shapes, AreTheirFunctions) {
   expect_is(Flatten(), reshape(x, {2, 144}));
   expect_is(Unflatten(1, {2, 2}), reshape(x, {2, 2, 2, 6, 6}));
   expect_is(Unflatten(-1, {3, -1}), reshape(x, {2, 4, 6, 3, 2}));
+  expect_is(ZeroPad2d(2), pad(x, {2, 2, 2, 2}));
+  expect_is(ReflectionPad2d(1, 2, 0, 3), pad(x, {1, 2, 0, 3}, PadMode::Reflect));
+  expect_is(ReplicationPad2d(2), pad(x, {2, 2, 2, 2}, PadMode::Replicate));
   expect_is(PixelShuffle(2), pixel_shuffle(x, 2));
   expect_is(PixelUnshuffle(3), pixel_unshuffle(x, 3));
   expect_is(Upsample({.scale_factor = 2}), interpolate(x, {12, 12}));
@@ -149,9 +152,6 @@ TEST(Losses, AreTheirFunctions) {
               binary_cross_entropy_with_logits(x, y, {.pos_weight = weight}));
   expect_same(KLDivLoss({.batch_mean = true})(logs, y), kl_div(logs, y, {.batch_mean = true}));
   expect_same(CosineSimilarity()(x, y), cosine_similarity(x, y));
-}
-
-TEST(Losses, KeepTheirWeightsAsBuffers) {
   expect_same(TripletMarginLoss({.swap = true})(x, y, p),
               triplet_margin_loss(x, y, p, {.swap = true}));
   const Tensor alike = from({1, -1, 1, 1, -1}, {5});
@@ -159,6 +159,9 @@ TEST(Losses, KeepTheirWeightsAsBuffers) {
               cosine_embedding_loss(x, y, alike, 0.2, Sum));
   expect_same(MarginRankingLoss(0.3, None)(x, y, sign(x)),
               margin_ranking_loss(x, y, sign(x), 0.3, None));
+}
+
+TEST(Losses, KeepTheirWeightsAsBuffers) {
   const BCEWithLogitsLoss loss({.weight = ones({3}), .pos_weight = from({1, 2, 3}, {3})});
   std::vector<std::string> names;
   for (const auto& [name, t] : loss.named_buffers()) names.push_back(name);
