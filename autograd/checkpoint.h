@@ -22,17 +22,21 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 // f(inputs...), where f gives a tensor or a vector of them. f is kept until backward and called
 // there once more, so what it refers to must live as long and give the same results:
 //   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
+// A module given by name, checkpoint(block, x), is referred to: what has a clone() is not copied.
 // The second call draws the random numbers of the first, in the same module, under the policy (such
 // as an autocast region) of the first, and leaves the generator's position alone. Other traces are
 // left twice, as by running statistics. What f captures gets its gradient like an input. May be
 // nested and differentiated twice; f itself may take no gradients. Throws Error in backward if the
 // second call is seen to differ, or if an input or parameter was written to in between.
 template <class F, std::same_as<Tensor>... T>
-auto checkpoint(F f, const T&... inputs) {
-  using Result = std::remove_cvref_t<std::invoke_result_t<const F&, const T&...>>;
+auto checkpoint(F&& f, const T&... inputs) {
+  constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };
+  using Kept = std::conditional_t<referred, std::reference_wrapper<std::remove_reference_t<F>>,
+                                  std::decay_t<F>>;
+  using Result = std::remove_cvref_t<std::invoke_result_t<const Kept&, const T&...>>;
   constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
   static_assert(several || std::is_same_v<Result, Tensor>);
-  auto call = [f = std::move(f)](const std::vector<Tensor>& in) {
+  auto call = [f = Kept(std::forward<F>(f))](const std::vector<Tensor>& in) {
     return [&]<size_t... i>(std::index_sequence<i...>)->std::vector<Tensor> {
       if constexpr (several)
         return f(in[i]...);

@@ -316,5 +316,17 @@ TEST(Checkpoint, ComputesAgainInTheSameModulesAndRegion) {
   EXPECT_EQ(paths.backward, wanted);
 }
 
+TEST(Checkpoint, OfAModuleRefersToIt) {
+  const nn::Sequential row(nn::Linear(4, 4), nn::Tanh());
+  const nn::ModuleList list(nn::Linear(4, 4));
+  Tensors leaves = row.parameters();
+  for (const Tensor& t : list.parameters()) leaves.push_back(t);
+  const Tensor x = randn({2, 4});
+  const Outcome plain = outcome(leaves, [&] { return list[0](row(x)); });
+  EXPECT_EQ(outcome(leaves, [&] { return checkpoint(list[0], checkpoint(row, x)); }), plain);
+  EXPECT_EQ(outcome({}, [&] { return checkpoint(nn::PReLU(), x.clone().set_requires_grad()); }).y,
+            to_vector(leaky_relu(x, 0.25)));
+}
+
 }  // namespace
 }  // namespace mixtape
