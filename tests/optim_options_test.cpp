@@ -1,4 +1,5 @@
 // Options by group and name, and what an optimizer refuses.
+#include "autograd/ops.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -88,7 +89,12 @@ TEST(Optim, ParametersThatCannotBeOptimized) {
   EXPECT_EQ(error([&] {
               SGD({p, from({1}, {1})});
             }),
-            "sgd: parameter 1 of shape [1] does not require a gradient, or is the result of an op");
+            "sgd: parameter 1 of shape [1] does not require a gradient: leave it out, or freeze it "
+            "later");
+  EXPECT_EQ(error([&] {
+              SGD({p, mul(p, 2)});
+            }),
+            "sgd: parameter 1 of shape [2] is the result of an op, not a leaf");
   EXPECT_EQ(error([&] {
               SGD({p, from({1}, {1}).set_requires_grad(), p});
             }),
