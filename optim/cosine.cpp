@@ -45,7 +45,8 @@ double CosineRestartsOptions::rate(int64_t step, double base_lr) const {
 OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
     : Schedule(optimizer), options_(options) {
   const Scope scope("one_cycle");
-  check(options.max_lr > 0, "max_lr is {}, not a positive number", options.max_lr);
+  for (size_t g = 0; g < optimizer.groups(); ++g)
+    check(max_lr(g) > 0, "max_lr of group {} is {}, not a positive number", g, max_lr(g));
   check(options.total_steps > 0, "total_steps is {}, not a positive number", options.total_steps);
   check(0 <= options.pct_start && options.pct_start <= 1, "pct_start is {}, not in [0, 1]",
         options.pct_start);
@@ -74,9 +75,9 @@ double OneCycle::between(int64_t step, double start, double peak, double end) co
   return options_.anneal == Anneal::Cosine ? cosine(a, b, part) : a + (b - a) * part;
 }
 
-double OneCycle::at(int64_t step, size_t) const {
-  const double start = options_.max_lr / options_.div_factor;
-  return between(step, start, options_.max_lr, start / options_.final_div_factor);
+double OneCycle::at(int64_t step, size_t group) const {
+  const double start = max_lr(group) / options_.div_factor;
+  return between(step, start, max_lr(group), start / options_.final_div_factor);
 }
 
 double OneCycle::momentum_at(int64_t step) const {

@@ -1,6 +1,8 @@
 #pragma once
 // Schedules along half a cosine: Cosine, CosineRestarts, OneCycle.
 
+#include <optional>
+
 #include "optim/schedule.h"
 
 namespace mixtape::optim {
@@ -30,7 +32,7 @@ using CosineRestarts = ClosedForm<CosineRestartsOptions>;
 enum class Anneal { Cosine, Linear };
 
 struct OneCycleOptions {
-  double max_lr = 0;
+  std::optional<double> max_lr = {};  // of all groups; none: each group's own rate is its highest
   int64_t total_steps = 0;
   double pct_start = 0.3;         // part of the steps in which the rate rises
   double div_factor = 25;         // begins at max_lr / div_factor
@@ -53,6 +55,7 @@ class OneCycle : public Schedule {
   void apply(int64_t step) override;
 
  private:
+  double max_lr(size_t group) const { return options_.max_lr.value_or(base_lr(group)); }
   double between(int64_t step, double start, double peak, double end) const;
 
   const OneCycleOptions options_;

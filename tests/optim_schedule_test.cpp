@@ -126,6 +126,17 @@ TEST(Schedule, OneCycleMovesBeta1AndEveryGroup) {
   }
 }
 
+TEST(Schedule, OneCycleOfNoRateRisesToEachGroupsOwn) {
+  const Params p = problem();
+  Adam opt({p[0]}, {.lr = 0.1});
+  opt.add_group({p[1]}, {.lr = 7});
+  const OneCycle schedule(opt, {.total_steps = 10});
+  EXPECT_NEAR(opt.lr(0), 0.1 / 25, 1e-15);
+  EXPECT_NEAR(opt.lr(1), 7. / 25, 1e-15);
+  EXPECT_NEAR(schedule.at(2, 0), 0.1, 1e-15);
+  EXPECT_NEAR(schedule.at(2, 1), 7, 1e-15);
+}
+
 TEST(Schedule, CosineKeepsEachGroupsOwnRate) {
   const Params p = problem();
   SGD opt({p[0]}, {.lr = 1});
@@ -347,8 +358,8 @@ TEST(Schedule, OptionsOutOfRange) {
 
 TEST(Schedule, Errors) {
   SGD opt(problem());
-  EXPECT_EQ(error([&] { OneCycle(opt, {.total_steps = 3}); }),
-            "one_cycle: max_lr is 0, not a positive number");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 0, .total_steps = 3}); }),
+            "one_cycle: max_lr of group 0 is 0, not a positive number");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1}); }),
             "one_cycle: total_steps is 0, not a positive number");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .pct_start = 1.5}); }),
