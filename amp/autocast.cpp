@@ -128,9 +128,9 @@ void Autocast::apply(Call& call) {
     call.out = state_.rules->widens_products() ? f32 : to;
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
-  } else {  // Full: reads what it is given, unless that is mixed or the op just moves values
+  } else {  // Full: reads what it is given, unless that is mixed or forward would not write f32
     call.out = f32;
-    if (call.op.precision == Precision::Any) to = f32;
+    if (call.op.precision == Precision::Any || call.composed) to = f32;
     for (size_t i = 0; uniform && i < call.inputs.size(); ++i)
       if (*call.inputs[i] && call.op.role(i) == Role::Parameter)
         to = widest(to, call.inputs[i]->dtype());

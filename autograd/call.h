@@ -119,6 +119,9 @@ class OpNode final : public Node {
 };
 
 template <class Op>
+struct Function;
+
+template <class Op>
 inline const bool listed_op = list_op(Op::info);
 
 template <class Op, class... Args>
@@ -136,6 +139,7 @@ Tensor call(const Args&... args) {
 
   Call call{Op::info, {inputs.begin(), inputs.size()}};
   call.backward = thread_state.in_backward;
+  call.composed = std::is_base_of_v<Function<Op>, Op>;
   const auto ask = [&]<class A>(const A& a) {
     if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) call.out = a.out;
   };

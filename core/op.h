@@ -60,6 +60,7 @@ struct Call {
   std::span<const Tensor*> inputs;  // an optional input that is absent points to an empty Tensor
   std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
   bool backward = false;            // whether a backward rule makes this call
+  bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
 
   // Puts `t` in place of an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {

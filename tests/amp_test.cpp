@@ -238,6 +238,27 @@ struct TwiceLow : Function<TwiceLow> {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 2}; }
 };
 
+struct CubeFull : Function<CubeFull> {
+  static constexpr OpInfo info{"cube_full", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    ctx.save(x);
+    return x * x * x;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return {dy * square(ctx.saved(0)) * 3};
+  }
+};
+
+TEST(Policies, AUsersFullOpComputesInF32) {
+  const Autocast on({.low = f16});
+  const Tensor x = full({2}, 50, f16).set_requires_grad(), y = CubeFull::apply(x);
+  EXPECT_EQ(y.dtype(), f32);
+  EXPECT_EQ(y.at(0), 125000) << "beyond f16";
+  y.backward({.gradient = ones({2})});
+  EXPECT_EQ(x.grad().dtype(), f16);
+  EXPECT_EQ(x.grad().at(1), 7500);
+}
+
 TEST(Policies, AUsersOpRunsAsItsInfoSays) {
   const Autocast on({.low = f16});
   EXPECT_EQ(Twice::apply(values({3})).dtype(), f32);
