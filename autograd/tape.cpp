@@ -32,6 +32,8 @@ class LeafNode final : public Node {
 };
 constexpr OpInfo leaf_info{"leaf"};
 
+bool castable(DType t) { return is_float(t) && t != f64; }  // by amp::Autocast
+
 }  // namespace
 
 namespace detail {
@@ -75,10 +77,9 @@ void check_inputs(const Call& call) {
     switch (operand ? Role::Activation : call.op.role(i)) {
       case Role::Activation:
         if (t.dtype() != want) [[unlikely]]
-          fail(
-              "inputs have different dtypes: {} and {} (convert one with .to(), or run under "
-              "amp::Autocast)",
-              want, t.dtype());
+          fail("inputs have different dtypes: {} and {} (convert one with .to(){})", want,
+               t.dtype(),
+               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast" : "");
         break;
       case Role::Parameter:
       case Role::Statistic:

@@ -83,6 +83,10 @@ TEST(Tape, RefusesWhatItCannotDo) {
                "the gradient has shape [3], the output [2]");
   EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f64)),
                "add: inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f16)),
+               "f32 and f16 (convert one with .to(), or run under amp::Autocast)");
+  EXPECT_ERROR(mul(from({1}, {1}, f32), from({1}, {1}, boolean)),
+               "f32 and bool (convert one with .to())");  // which Autocast would leave as they are
   EXPECT_ERROR(matmul(ones({2, 3}), ones({2, 2})), "matmul: inner dimensions differ: 3 and 2");
   EXPECT_ERROR(ones({2}, i64).set_requires_grad(), "i64");
 }
