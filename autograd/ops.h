@@ -44,6 +44,10 @@ Tensor randn_like(const Tensor& x);
 // A copy of shape.size() elements in row-major order, on the CPU, of T's dtype.
 template <class T>
 Tensor from_data(const T* data, const Shape& shape);
+template <class T>
+Tensor from_data(const std::vector<T>& data) {  // 1-d
+  return from_data(data.data(), {static_cast<int64_t>(data.size())});
+}
 Tensor rand(const Shape& shape, DType dtype = f32,
             Device device = DefaultDevice::current());  // [0, 1)
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
@@ -56,6 +60,10 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape,
                Device device = DefaultDevice::current());  // i64 in [low, high)
 Tensor randperm(int64_t n,
                 Device device = DefaultDevice::current());  // i64: 0..n-1 in random order
+// n of the classes by their weights, which need not add up to 1: [..., classes] -> i64 [..., n].
+// None twice, unless with replacement. For logits, models::sample.
+Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
+Tensor bernoulli(const Tensor& p);  // 1 with probability p, else 0, in p's dtype
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
 // --- dtype and place ---
@@ -104,6 +112,8 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = Pa
 // --- joining ---
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
+// Sequences [t, ...] of any lengths -> [longest, n, ...], or [n, longest, ...], filled with value.
+Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
 // --- indexing: indices are i64; negative ones count from the end where said ---
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);  // index [k]; dim becomes k

@@ -424,6 +424,68 @@ TEST(Comparison, IsNoCondition) {
   EXPECT_EQ(any(same).item(), 1);
 }
 
+TEST(Create, FromAVector) {
+  const Tensor t = from_data(std::vector<int64_t>{3, -1, 1ll << 60});
+  EXPECT_EQ(t.dtype(), i64);
+  EXPECT_EQ(t.shape(), Shape{3});
+  EXPECT_EQ(t.data<int64_t>()[2], 1ll << 60);
+  EXPECT_EQ(from_data(std::vector<float>()).shape(), Shape{0});
+}
+
+TEST(Create, MultinomialDrawsByTheWeights) {
+  const Seed seed(1);
+  const Tensor weights = from({0, 1, 3, 0, 4, 0, 1, 1, 0, 0, 0, 0}, {2, 6}, f32);
+  const int64_t n = 20000;
+  const Tensor drawn = multinomial(weights, n, true);
+  EXPECT_EQ(drawn.dtype(), i64);
+  ASSERT_EQ(drawn.shape(), (Shape{2, n}));
+  const Values wanted = to_vector(weights / sum(weights, {1}, true));
+  const Tensor counts = sum(one_hot(drawn, 6), {1});
+  for (int64_t i = 0; i < 12; ++i) {
+    const double p = wanted[size_t(i)], sigma = std::sqrt(p * (1 - p) / double(n));
+    EXPECT_NEAR(counts.at(i) / double(n), p, 5 * sigma) << i;
+  }
+  const Tensor halves = narrow(drawn, 1, 0, n / 2);  // no order in them
+  EXPECT_NEAR(mean(select(halves, 0, 0).to(f32)).item(), mean(select(drawn, 0, 0).to(f32)).item(),
+              0.1);
+}
+
+TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
+  const Seed seed(1);
+  const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {20000, 4});
+  const Tensor drawn = multinomial(weights, 3);
+  EXPECT_EQ(sum(one_hot(drawn, 4), {0, 1}).at(1), 0);
+  EXPECT_EQ(to_vector(sum(one_hot(drawn, 4), {0, 1})), (Values{20000, 0, 20000, 20000}));
+  const Tensor first = mean(one_hot(select(drawn, 1, 0), 4), {0});
+  EXPECT_NEAR(first.at(0), 0.125, 0.012);
+  EXPECT_NEAR(first.at(3), 0.625, 0.018);
+  // After 3 was drawn, 2 comes twice as often as 0.
+  const Tensor second = masked_select(select(drawn, 1, 1), eq(select(drawn, 1, 0), 3));
+  EXPECT_NEAR(mean(eq(second, 2).to(f32)).item(), 2.0 / 3, 0.02);
+}
+
+TEST(Create, MultinomialChecksItsWeights) {
+  EXPECT_EQ(multinomial(ones({3, 2}), 0).shape(), (Shape{3, 0}));
+  EXPECT_ERROR(multinomial(from({1, -1}, {2}), 1), "a weight is negative or not finite");
+  EXPECT_ERROR(multinomial(from({1, nan}, {2}), 1, true), "a weight is negative or not finite");
+  EXPECT_ERROR(multinomial(from({1, 0}, {2}), 2), "2 of 1 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(zeros({2}), 1, true), "1 of 0 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(ones({2}, i64), 1), "weights i64 [2]");
+  EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");
+}
+
+TEST(Create, Bernoulli) {
+  const Seed seed(1);
+  const Tensor p = expand(from({0, 0.25, 1}, {3}, f16), {10000, 3}), drawn = bernoulli(p);
+  EXPECT_EQ(drawn.dtype(), f16);
+  EXPECT_EQ(sum(logical_and(ne(drawn, 0), ne(drawn, 1))).item(), 0);
+  const Tensor share = mean(drawn.to(f32), {0});
+  EXPECT_EQ(share.at(0), 0);
+  EXPECT_NEAR(share.at(1), 0.25, 0.02);
+  EXPECT_EQ(share.at(2), 1);
+  EXPECT_ERROR(bernoulli(ones({2}, i64)), "probabilities are i64");
+}
+
 TEST(Create, Linspace) {
   EXPECT_EQ(to_vector(linspace(0, 1, 5)), (Values{0, 0.25, 0.5, 0.75, 1}));
   EXPECT_EQ(to_vector(linspace(3, -3, 7, i64)), (Values{3, 2, 1, 0, -1, -2, -3}));

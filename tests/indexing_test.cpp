@@ -54,10 +54,24 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
 }
 
+TEST(Joining, PadSequence) {
+  const Tensor a = from({1, 2, 3, 4}, {2, 2}).set_requires_grad(), b = from({5, 6}, {1, 2});
+  const Tensor y = pad_sequence({a, b, zeros({0, 2})}, true, -1);
+  ASSERT_EQ(y.shape(), (Shape{3, 2, 2}));
+  EXPECT_EQ(to_vector(y), (std::vector<double>{1, 2, 3, 4, 5, 6, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(to_vector(pad_sequence({a, b})), (std::vector<double>{1, 2, 5, 6, 3, 4, 0, 0}));
+  EXPECT_EQ(pad_sequence({ones({2}, i64), ones({3}, i64)}).dtype(), i64);
+  sum(y * 2).backward();
+  EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{2, 2, 2, 2}));
+}
+
 TEST(JoiningErrors, NameBothValues) {
   const Tensor x = numbers({2, 3});
   EXPECT_ERROR(cat({}), "cat: nothing to join");
   EXPECT_ERROR(stack({}), "stack: nothing to join");
+  EXPECT_ERROR(pad_sequence({}), "pad_sequence: nothing to join");
+  EXPECT_ERROR(pad_sequence({ones({2}), ones({})}), "part 1 is no sequence");
+  EXPECT_ERROR(pad_sequence({ones({2, 3}), ones({1, 4})}), "parts of shape [2, 3] and [2, 4]");
   EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts of rank 2 and 1");
   EXPECT_ERROR(cat({x, numbers({2, 4})}),
                "cat: parts of shape [2, 3] and [2, 4] differ outside dimension 0");

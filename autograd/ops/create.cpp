@@ -122,6 +122,37 @@ Tensor randperm(int64_t n, Device device) {
   return y.to(device);
 }
 
+Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
+  const Scope scope("multinomial");
+  check(weights.rank() > 0 && is_float(weights.dtype()), "weights {} {}", weights.dtype(),
+        weights.shape());
+  const NoGrad off;
+  const Tensor w = cast(weights, f64);
+  Shape shape = w.shape();
+  const int64_t classes = shape[-1];
+  check(all(logical_and(ge(w, 0), isfinite(w))).item() != 0, "a weight is negative or not finite");
+  const double possible = w.numel() ? min(sum(gt(w, 0), {-1})).item() : 0;
+  check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
+        "{} of {} classes whose weight is above zero", n, possible);
+  // w / E, where E has the exponential distribution, are in the order of draws one after another.
+  if (!replacement) return topk(w / -log(uniform(shape, 0x1p-33, 1, f64, w.device())), n).indices;
+  // The classes below a uniform number are the sums before it where all are sorted together.
+  const Tensor sums = cumsum(w, -1);
+  shape[-1] = n;
+  const Tensor drawn = rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
+  const Tensor order = argsort(cat({sums, drawn}, -1));
+  const Tensor below = cumsum(cast(lt(order, static_cast<double>(classes)), i64), -1);
+  return narrow(scatter(order, -1, order, below), -1, classes, n);
+}
+
+Tensor bernoulli(const Tensor& p) {
+  const Scope scope("bernoulli");
+  check(is_float(p.dtype()), "probabilities are {}", p.dtype());
+  const NoGrad off;
+  const DType wide = is_narrow(p.dtype()) ? f32 : p.dtype();
+  return cast(lt(rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
+}
+
 Tensor hot(const Tensor& index, int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(index, index.rank()),
                  arange(0, static_cast<double>(classes), 1, i64, index.device())),

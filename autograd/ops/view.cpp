@@ -295,6 +295,22 @@ Tensor stack(const std::vector<Tensor>& parts, int dim) {
   }
   return cat(rows, d);
 }
+Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first, double value) {
+  const Scope scope("pad_sequence");
+  check(!parts.empty(), "nothing to join");
+  int64_t longest = 0;
+  for (const Tensor& p : parts) {
+    check(p.rank() > 0, "part {} is no sequence: it has no dimension", &p - parts.data());
+    longest = std::max(longest, p.size(0));
+  }
+  std::vector<Tensor> rows;
+  for (const Tensor& p : parts) {
+    std::vector<int64_t> sizes(2 * static_cast<size_t>(p.rank()));
+    sizes.back() = longest - p.size(0);
+    rows.push_back(pad(p, sizes, PadMode::Constant, value));
+  }
+  return stack(rows, batch_first ? 0 : 1);
+}
 
 Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
 Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, from, to); }
