@@ -50,6 +50,38 @@ Tensor part(const Tensor& y, int64_t k, const Tensor& x) {
   return x.rank() == 1 ? squeeze(t, 0) : t;
 }
 
+// Sequences [t, b, ...] that end at different steps.
+struct Ends {
+  Tensor last;      // i64 [b]: the last step of each
+  Tensor column;    // i64 [b]: 0, 1, ...
+  Tensor backward;  // i64 [t, b]: the steps of each from its end to its start, then those beyond
+  Tensor beyond;    // bool [t, b, 1]
+
+  Ends(const Tensor& lengths, int64_t t, int64_t b) {
+    check(lengths.dtype() == i64 && lengths.shape() == Shape{b}, "lengths are {} {}, not i64 {}",
+          lengths.dtype(), lengths.shape(), Shape{b});
+    check(b == 0 || (min(lengths).item() >= 1 && max(lengths).item() <= static_cast<double>(t)),
+          "lengths from {} to {} for {} steps", min(lengths).item(), max(lengths).item(), t);
+    const auto count = [&](int64_t n) {
+      return arange(0, static_cast<double>(n), 1, i64, lengths.device());
+    };
+    const Tensor step = expand(unsqueeze(count(t), 1), {t, b});
+    last = lengths - 1;
+    column = count(b);
+    backward = where(step < lengths, last - step, step);
+    beyond = unsqueeze(step >= lengths, 2);
+  }
+  Tensor turned(const Tensor& x) const { return index(x, {backward, column}); }
+  Tensor at_last(const Tensor& x) const { return index(x, {last, column}); }
+  // Gates of an LSTM that beyond a sequence's end hand its cell state on: f 1, i 0.
+  Tensor held(const Tensor& gates) const {
+    const Tensor fill = unsqueeze(from({-1e4, 1e4, 0, 0}, {4}, gates.dtype()), 1);
+    const Shape by_gate = {gates.size(0), gates.size(1), 4, gates.size(2) / 4};
+    return where(unsqueeze(beyond, 3), fill.to(gates.device()), gates.reshape(by_gate))
+        .reshape(gates.shape());
+  }
+};
+
 }  // namespace
 
 RecurrentWeights::RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bool bias) {
@@ -87,8 +119,8 @@ void RecurrentLayers::list_weights(Fields& fields) {
   }
 }
 
-LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, Op op,
-                                bool training) const {
+LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, const Tensor& lengths,
+                                Op op, bool training) const {
   const auto& o = options_;
   check(input.rank() == 2 || input.rank() == 3, "the input has shape {}, not {} or [t, {}]",
         input.shape(), o.batch_first ? "[b, t, in]" : "[t, b, in]", in_);
@@ -100,6 +132,9 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, Op 
   const Shape state = batched ? Shape{count, x.size(1), hidden_} : Shape{count, hidden_};
   check_state(start.h, "h_0", state);
   check_state(start.c, "c_0", state);
+  check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
+  std::optional<Ends> ends;
+  if (lengths) ends.emplace(lengths, steps, x.size(1));
 
   std::vector<Tensor> h_n, c_n;
   for (int64_t i = 0; i < count;) {
@@ -109,15 +144,21 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, Op 
       const auto own = [&](const Tensor& t) {  // of this direction, [b, hidden]
         return !t ? t : batched ? select(t, 0, i) : narrow(t, 0, i, 1);
       };
-      const Tensor y =
-          op(linear(x, w.weight_ih, w.bias_ih), w, {own(start.h), own(start.c)}, direction == 1);
-      h_n.push_back(select(y, 0, direction ? 0 : steps - 1));
-      if (y.size(0) > steps) c_n.push_back(select(y, 0, steps));
-      outputs.push_back(y.size(0) > steps ? narrow(y, 0, 0, steps) : y);
+      const bool turn = ends && direction == 1;  // then the op goes forward
+      Tensor gates = linear(turn ? ends->turned(x) : x, w.weight_ih, w.bias_ih);
+      if (ends && gates.size(2) == 4 * hidden_) gates = ends->held(gates);
+      Tensor y = op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !turn);
+      if (y.size(0) > steps) {
+        c_n.push_back(select(y, 0, steps));
+        y = narrow(y, 0, 0, steps);
+      }
+      h_n.push_back(ends ? ends->at_last(y) : select(y, 0, direction ? 0 : steps - 1));
+      outputs.push_back(turn ? ends->turned(y) : y);
     }
     x = outputs.size() == 1 ? outputs[0] : cat(outputs, -1);
     if (training && o.dropout > 0 && i < count) x = dropout(x, o.dropout);
   }
+  if (ends) x = masked_fill(x, ends->beyond, 0);
   const auto joined = [&](const std::vector<Tensor>& states) {
     if (states.empty()) return Tensor();
     return batched ? stack(states) : cat(states);
@@ -125,16 +166,16 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, Op 
   return {!batched ? squeeze(x, 1) : swapped ? transpose(x, 0, 1) : x, joined(h_n), joined(c_n)};
 }
 
-RnnOutput RNN::forward(const Tensor& x, const Tensor& h_0) const {
-  const LstmOutput y = run(x, {h_0, {}}, rnn_op_of(f_), is_training());
+RnnOutput RNN::forward(const Tensor& x, const Tensor& h_0, const Tensor& lengths) const {
+  const LstmOutput y = run(x, {h_0, {}}, lengths, rnn_op_of(f_), is_training());
   return {y.output, y.h_n};
 }
-LstmOutput LSTM::forward(const Tensor& x, const LstmState& start) const {
+LstmOutput LSTM::forward(const Tensor& x, const LstmState& start, const Tensor& lengths) const {
   check_complete(start);
-  return run(x, start, lstm_op, is_training());
+  return run(x, start, lengths, lstm_op, is_training());
 }
-RnnOutput GRU::forward(const Tensor& x, const Tensor& h_0) const {
-  const LstmOutput y = run(x, {h_0, {}}, gru_op, is_training());
+RnnOutput GRU::forward(const Tensor& x, const Tensor& h_0, const Tensor& lengths) const {
+  const LstmOutput y = run(x, {h_0, {}}, lengths, gru_op, is_training());
   return {y.output, y.h_n};
 }
 

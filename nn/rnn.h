@@ -62,7 +62,8 @@ class RecurrentLayers {
   // weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   void list_weights(Fields& fields);
   // c_n is filled if the op's result ends with it.
-  LstmOutput run(const Tensor& x, const LstmState& start, Op op, bool training) const;
+  LstmOutput run(const Tensor& x, const LstmState& start, const Tensor& lengths, Op op,
+                 bool training) const;
 
  private:
   int64_t in_, hidden_;
@@ -71,12 +72,14 @@ class RecurrentLayers {
 
 // h = tanh(W x + b + V h + c), or relu. x [t, b, in], or [t, in] of one sequence; h_0 [layers, b,
 // hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
-// weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse.
+// weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse. With
+// lengths, i64 [b] from 1 to t, each sequence ends after so many steps, as one that PyTorch packed:
+// its last state is the one there, the reverse direction starts there, and outputs beyond are 0.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
       : RecurrentLayers(in, hidden, 1, o), f_(f) {}
-  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}) const;
+  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 
  private:
@@ -88,7 +91,8 @@ struct RNN : Module<RNN>, RecurrentLayers {
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers(in, hidden, 4, o) {}
-  LstmOutput forward(const Tensor& x, const LstmState& start = {}) const;
+  LstmOutput forward(const Tensor& x, const LstmState& start = {},
+                     const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
@@ -96,7 +100,7 @@ struct LSTM : Module<LSTM>, RecurrentLayers {
 struct GRU : Module<GRU>, RecurrentLayers {
   GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers(in, hidden, 3, o) {}
-  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}) const;
+  RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 

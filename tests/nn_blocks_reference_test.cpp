@@ -1,5 +1,5 @@
-// Convolutions, norms, attention and blocks against PyTorch's: names, shapes, and with the same
-// weights the same numbers.
+// Convolutions, norms, attention, blocks and packed sequences against PyTorch's: names, shapes, and
+// with the same weights the same numbers.
 
 #include "tests/support/modules_reference.h"
 
@@ -25,6 +25,16 @@ Tensor added() { return reshape(arange(0, 9, 1, f64), {3, 3}) / 8; }
 test::Model attention(nn::MultiheadAttention made, const nn::AttentionMasks& masks = {}) {
   return model(std::move(made), [masks](const nn::MultiheadAttention& m, X x) {
     return Tensors{m(x.at(0), x.at(0), x.at(0), masks).output};
+  });
+}
+
+Tensor lengths() { return from({2, 4, 1}, {3}, i64); }
+// A recurrent layer over sequences of those, from x and a state of one tensor or none.
+template <class M>
+test::Model recurrent(M made) {
+  return model(std::move(made), [](const M& m, X x) {
+    const auto [y, h_n] = m(x.at(0), x.size() > 1 ? x[1] : Tensor(), lengths());
+    return Tensors{y, h_n};
   });
 }
 
@@ -125,6 +135,16 @@ const test::Models& models() {
       {"Conv1d unbatched", [] { return model(Conv1d(2, 2, 2)); }},
       {"Conv2d unbatched", [] { return model(Conv2d(2, 2, 2)); }},
       {"ConvTranspose2d unbatched", [] { return model(ConvTranspose2d(2, 2, 2)); }},
+      {"LSTM lengths",
+       [] {
+         return model(LSTM(2, 2, {.num_layers = 2, .bidirectional = true}), [](const LSTM& m, X x) {
+           const auto [y, h_n, c_n] = m(x.at(0), LstmState{x.at(1), x.at(2)}, lengths());
+           return Tensors{y, h_n, c_n};
+         });
+       }},
+      {"GRU lengths",
+       [] { return recurrent(GRU(2, 2, {.batch_first = true, .bidirectional = true})); }},
+      {"RNN lengths", [] { return recurrent(RNN(2, 2, {.num_layers = 2})); }},
   };
   return all;
 }

@@ -129,6 +129,47 @@ TEST(Recurrent, LayersFollowOneAnother) {
   expect_near(y, input);
 }
 
+// That they are PyTorch's packed sequences is in nn_blocks_reference_test.
+TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
+  const Seed seed(4);
+  const Tensor lengths = from({3, 1}, {2}, i64);
+  for (const DType low : {f32, f16, bf16}) {
+    nn::LSTM net(3, 5, {.bidirectional = true});
+    net.to(low);
+    const Tensor x = randn({4, 2, 3}, low);
+    const auto [y, h_n, c_n] = net(x, nn::LstmState{}, lengths);
+    x.set(3 * 6, NAN);  // the first sequence's last step
+    x.set(1 * 6 + 3, 3e4);
+    const auto [other_y, other_h, other_c] = net(x, nn::LstmState{}, lengths);
+    EXPECT_EQ(to_vector(y), to_vector(other_y)) << name(low);
+    EXPECT_EQ(to_vector(h_n), to_vector(other_h)) << name(low);
+    EXPECT_EQ(to_vector(c_n), to_vector(other_c)) << name(low);
+    EXPECT_EQ(y.dtype(), low);
+    EXPECT_EQ(sum(abs(narrow(select(y, 1, 1), 0, 1, 3))).item(), 0);
+  }
+}
+
+TEST(Recurrent, LengthsMustFit) {
+  const nn::GRU gru(3, 5);
+  const Tensor x = randn({4, 2, 3});
+  EXPECT_EQ(error([&] {
+              gru(x, Tensor(), from({4, 5}, {2}, i64));
+            }),
+            "lengths from 4 to 5 for 4 steps");
+  EXPECT_EQ(error([&] {
+              gru(x, Tensor(), from({0, 1}, {2}, i64));
+            }),
+            "lengths from 0 to 1 for 4 steps");
+  EXPECT_EQ(error([&] {
+              gru(x, Tensor(), from({1, 1}, {2}));
+            }),
+            "lengths are f32 [2], not i64 [2]");
+  EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
+            "lengths are i64 [1], not i64 [2]");
+  EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
+            "lengths, but one sequence of shape [4, 3]");
+}
+
 TEST(Recurrent, BatchFirstAndNoBatch) {
   const Seed seed(4);
   nn::GRU net(3, 5, {.num_layers = 2}), first(3, 5, {.num_layers = 2, .batch_first = true});

@@ -137,6 +137,16 @@ def blocks():
     yield "Conv2d unbatched", case(nn.Conv2d(2, 2, 2), [tensor(2, 3, 3)])
     yield "ConvTranspose2d unbatched", case(nn.ConvTranspose2d(2, 2, 2), [tensor(2, 2, 3)])
 
+    def packed(m, x, *start):
+        ends = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([2, 4, 1]), m.batch_first, enforce_sorted=False)
+        y, last = m(ends, *([start] if len(start) == 2 else start))
+        return nn.utils.rnn.pad_packed_sequence(y, m.batch_first, total_length=4)[0], last
+
+    yield "LSTM lengths", case(nn.LSTM(2, 2, num_layers=2, bidirectional=True),
+                               [tensor(4, 3, 2), tensor(4, 3, 2), tensor(4, 3, 2)], packed)
+    yield "GRU lengths", case(nn.GRU(2, 2, bidirectional=True, batch_first=True), [tensor(3, 4, 2), tensor(2, 3, 2)], packed)
+    yield "RNN lengths", case(nn.RNN(2, 2, num_layers=2), [tensor(4, 3, 2)], packed)
+
 
 def written(value, depth=0):
     """JSON with one line for each leaf of the tree."""
