@@ -208,4 +208,49 @@ Tensor TransformerEncoder::forward(Tensor x, const AttentionMasks& masks) const 
   return norm ? (*norm)(x) : x;
 }
 
+TransformerDecoderLayer::TransformerDecoderLayer(int64_t size, int64_t heads,
+                                                 const TransformerEncoderLayerOptions& o)
+    : self_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
+      multihead_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
+      linear1(size, o.dim_feedforward),
+      linear2(o.dim_feedforward, size),
+      norm1(size, {.eps = o.layer_norm_eps}),
+      norm2(size, {.eps = o.layer_norm_eps}),
+      norm3(size, {.eps = o.layer_norm_eps}),
+      options_(o) {}
+
+Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
+                                        const AttentionMasks& masks,
+                                        const AttentionMasks& memory_masks) const {
+  const auto drop = [&](const Tensor& t) {
+    return is_training() ? dropout(t, options_.dropout) : t;
+  };
+  const auto attend = [&](const Tensor& t) { return drop(self_attn(t, t, t, masks).output); };
+  const auto recall = [&](const Tensor& t) {
+    return drop(multihead_attn(t, memory, memory, memory_masks).output);
+  };
+  const auto feed_forward = [&](const Tensor& t) {
+    return drop(linear2(drop(options_.activation(linear1(t)))));
+  };
+  if (options_.norm_first) {
+    const Tensor h = x + attend(norm1(x)), g = h + recall(norm2(h));
+    return g + feed_forward(norm3(g));
+  }
+  const Tensor h = norm1(x + attend(x)), g = norm2(h + recall(h));
+  return norm3(g + feed_forward(g));
+}
+
+TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int64_t num_layers,
+                                       std::optional<LayerNorm> norm)
+    : norm(std::move(norm)) {
+  const Scope scope("TransformerDecoder");
+  check(num_layers > 0, "{} layers", num_layers);
+  for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
+}
+Tensor TransformerDecoder::forward(Tensor x, const Tensor& memory, const AttentionMasks& masks,
+                                   const AttentionMasks& memory_masks) const {
+  for (const TransformerDecoderLayer& layer : layers) x = layer(x, memory, masks, memory_masks);
+  return norm ? (*norm)(x) : x;
+}
+
 }  // namespace mixtape::nn

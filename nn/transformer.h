@@ -1,5 +1,5 @@
 #pragma once
-// Attention and the encoder made of it, as PyTorch has them.
+// Attention, and the encoder and the decoder made of it, as PyTorch has them.
 
 #include <array>
 #include <optional>
@@ -100,6 +100,35 @@ struct TransformerEncoder : Module<TransformerEncoder> {
   TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
                      std::optional<LayerNorm> norm = {});
   Tensor forward(Tensor x, const AttentionMasks& masks = {}) const;
+  MIXTAPE_FIELDS(layers, norm)
+};
+
+// As the encoder's, but between the two it attends to memory [s, b, size], what an encoder gave.
+// `masks` are for x itself (causal: a position sees none after it), `memory_masks` for memory.
+struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
+  MultiheadAttention self_attn, multihead_attn;
+  Linear linear1, linear2;
+  LayerNorm norm1, norm2, norm3;
+
+  TransformerDecoderLayer(int64_t size, int64_t heads,
+                          const TransformerEncoderLayerOptions& o = {});
+  Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                 const AttentionMasks& memory_masks = {}) const;
+  MIXTAPE_FIELDS(self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3)
+
+ private:
+  TransformerEncoderLayerOptions options_;
+};
+
+// Copies of a layer, and perhaps a norm at the end.
+struct TransformerDecoder : Module<TransformerDecoder> {
+  std::vector<TransformerDecoderLayer> layers;
+  std::optional<LayerNorm> norm;
+
+  TransformerDecoder(const TransformerDecoderLayer& layer, int64_t num_layers,
+                     std::optional<LayerNorm> norm = {});
+  Tensor forward(Tensor x, const Tensor& memory, const AttentionMasks& masks = {},
+                 const AttentionMasks& memory_masks = {}) const;
   MIXTAPE_FIELDS(layers, norm)
 };
 

@@ -145,6 +145,28 @@ const test::Models& models() {
       {"GRU lengths",
        [] { return recurrent(GRU(2, 2, {.batch_first = true, .bidirectional = true})); }},
       {"RNN lengths", [] { return recurrent(RNN(2, 2, {.num_layers = 2})); }},
+      {"TransformerDecoderLayer",
+       [] {
+         return model(TransformerDecoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0}),
+                      [](const TransformerDecoderLayer& m, X x) {
+                        return Tensors{m(x.at(0), x.at(1), AttentionMasks{.causal = true},
+                                         AttentionMasks{.key_padding_mask = padding()})};
+                      });
+       }},
+      {"TransformerDecoder first",
+       [] {
+         const TransformerDecoderLayer layer(4, 2,
+                                             {.dim_feedforward = 3,
+                                              .dropout = 0,
+                                              .activation = gelu,
+                                              .layer_norm_eps = 1e-2,
+                                              .batch_first = true,
+                                              .norm_first = true});
+         return model(
+             TransformerDecoder(layer, 2, LayerNorm(4)), [](const TransformerDecoder& m, X x) {
+               return Tensors{m(x.at(0), x.at(1), AttentionMasks{.key_padding_mask = padding()})};
+             });
+       }},
   };
   return all;
 }

@@ -250,5 +250,23 @@ TEST(TransformerEncoder, CopiesItsLayer) {
             "MultiheadAttention: a size of 6 does not divide into 4 heads");
 }
 
+TEST(TransformerDecoder, CopiesItsLayer) {
+  const Seed seed(7);
+  const nn::TransformerDecoderLayer layer(4, 2, {.dim_feedforward = 8, .dropout = 0.5});
+  nn::TransformerDecoder net(layer, 2);
+  EXPECT_EQ(net.state_dict()[4].first, "layers.0.multihead_attn.in_proj_weight");
+  EXPECT_NE(net.layers[1].linear1.weight.storage(), net.layers[0].linear1.weight.storage());
+  const Tensor x = randn({3, 2, 4}), memory = randn({5, 2, 4});
+  EXPECT_FALSE(equal(net(x, memory), net(x, memory)));
+  net.eval();
+  const Tensor causal = net(x, memory, AttentionMasks{.causal = true});
+  EXPECT_TRUE(equal(select(causal, 0, 0), select(net(narrow(x, 0, 0, 1), memory), 0, 0)));
+  EXPECT_EQ(error([&] {
+              net(x, randn({5, 3, 4}));
+            }),
+            "layers.0.multihead_attn: queries of shape [3, 2, 4], keys of [5, 3, 4]");
+  EXPECT_EQ(error([&] { nn::TransformerDecoder(layer, 0); }), "TransformerDecoder: 0 layers");
+}
+
 }  // namespace
 }  // namespace mixtape

@@ -146,6 +146,13 @@ def blocks():
                                [tensor(4, 3, 2), tensor(4, 3, 2), tensor(4, 3, 2)], packed)
     yield "GRU lengths", case(nn.GRU(2, 2, bidirectional=True, batch_first=True), [tensor(3, 4, 2), tensor(2, 3, 2)], packed)
     yield "RNN lengths", case(nn.RNN(2, 2, num_layers=2), [tensor(4, 3, 2)], packed)
+    yield "TransformerDecoderLayer", case(
+        nn.TransformerDecoderLayer(4, 2, 3, dropout=0), [tensor(3, 2, 4), tensor(3, 2, 4)],
+        lambda m, x, memory: m(x, memory, tgt_mask=later, memory_key_padding_mask=padding))
+    yield "TransformerDecoder first", case(
+        nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 3, dropout=0, activation="gelu", layer_norm_eps=1e-2,
+                                                         batch_first=True, norm_first=True), 2, nn.LayerNorm(4)),
+        [tensor(2, 3, 4), tensor(2, 5, 4)], lambda m, x, memory: m(x, memory, tgt_key_padding_mask=padding))
 
 
 def written(value, depth=0):
