@@ -127,17 +127,20 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   check(weights.rank() > 0 && is_float(weights.dtype()), "weights {} {}", weights.dtype(),
         weights.shape());
   const NoGrad off;
-  const Tensor w = cast(weights, f64);
+  const Tensor w = is_narrow(weights.dtype()) ? cast(weights, f32) : weights;
   Shape shape = w.shape();
   const int64_t classes = shape[-1];
-  check(all(logical_and(ge(w, 0), isfinite(w))).item() != 0, "a weight is negative or not finite");
-  const double possible = w.numel() ? min(sum(gt(w, 0), {-1})).item() : 0;
+  const bool none = w.numel() == 0;
+  check(none || (min(w).item() >= 0 && std::isfinite(max(w).item())),
+        "a weight is negative or not finite");
+  const double possible = none ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
   // w / E, where E has the exponential distribution, are in the order of draws one after another.
-  if (!replacement) return topk(w / -log(uniform(shape, 0x1p-33, 1, f64, w.device())), n).indices;
+  if (!replacement)
+    return topk(w / -log(uniform(shape, 0x1p-33, 1, w.dtype(), w.device())), n).indices;
   // The classes below a uniform number are the sums before it where all are sorted together.
-  const Tensor sums = cumsum(w, -1);
+  const Tensor sums = cumsum(cast(w, f64), -1);
   shape[-1] = n;
   const Tensor drawn = rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
   const Tensor order = argsort(cat({sums, drawn}, -1));
