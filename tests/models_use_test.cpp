@@ -204,8 +204,16 @@ TEST(Sample, DrawsBySoftmax) {
   EXPECT_EQ(shares({.top_k = 2})[1], 0);
   EXPECT_EQ(shares({.top_k = 1})[3], 1);
   EXPECT_EQ(shares({.temperature = 0})[3], 1);
+  expect_shares({.top_p = 0.75}, {0, 0.2 / 0.9, 0.3 / 0.9, 0.4 / 0.9});
+  EXPECT_EQ(shares({.top_p = 0.75})[0], 0);
+  expect_shares({.top_p = 0.65}, {0, 0, 3 / 7.0, 4 / 7.0});
+  EXPECT_EQ(shares({.top_p = 1e-6})[3], 1);
+  EXPECT_EQ(shares({.top_k = 2, .top_p = 0.5})[3], 1) << "0.4 of the 0.7 that two tokens have";
+  expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 0, 9 / 25.0, 16 / 25.0});
   EXPECT_EQ(error([&] { sample(logits, {.temperature = -1}); }), "sample: a temperature of -1");
   EXPECT_EQ(error([&] { sample(logits, {.top_k = 5}); }), "sample: the 5 likeliest of 4 tokens");
+  EXPECT_EQ(error([&] { sample(logits, {.top_p = 0}); }),
+            "sample: the likeliest tokens up to a probability of 0");
 }
 
 TEST(Gpt, Generates) {

@@ -1,5 +1,7 @@
 #include "nn/models/language.h"
 
+#include <cmath>
+
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -20,6 +22,7 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
   check(o.temperature >= 0, "a temperature of {}", o.temperature);
   check(0 <= o.top_k && o.top_k <= vocabulary, "the {} likeliest of {} tokens", o.top_k,
         vocabulary);
+  check(0 < o.top_p && o.top_p <= 1, "the likeliest tokens up to a probability of {}", o.top_p);
   const NoGrad off;
   if (o.temperature == 0) return argmax(logits, -1);
   // The largest of logits with Gumbel noise is distributed as their softmax.
@@ -27,8 +30,12 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
     const Tensor noise = -log(-log(rand(x.shape(), f32, x.device())));
     return argmax(cast(x, f32) / o.temperature + noise, -1, true);
   };
-  if (o.top_k == 0) return squeeze(drawn(logits), -1);
-  const auto [values, tokens] = topk(logits, o.top_k);
+  if (o.top_k == 0 && o.top_p == 1) return squeeze(drawn(logits), -1);
+  auto [values, tokens] = o.top_k ? topk(logits, o.top_k) : sort(logits, -1, true);
+  if (o.top_p < 1) {
+    const Tensor p = softmax(cast(values, f32) / o.temperature);
+    values = masked_fill(values, ge(cumsum(p, -1) - p, o.top_p), -INFINITY);
+  }
   return squeeze(gather(tokens, -1, drawn(values)), -1);
 }
 

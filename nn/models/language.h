@@ -12,6 +12,7 @@ Tensor next_token_loss(const Tensor& logits, const Tensor& targets);
 struct SampleOptions {
   double temperature = 1;  // divides the logits; 0: the likeliest token
   int64_t top_k = 0;       // only of that many likeliest; 0: of all
+  double top_p = 1;        // of those, only of the likeliest that together reach this probability
 };
 // A token by softmax(logits / temperature): [..., vocabulary] -> i64 [...]. Drawn from generator(),
 // so a Seed makes it repeatable.
