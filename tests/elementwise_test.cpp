@@ -435,7 +435,7 @@ TEST(Create, FromAVector) {
 TEST(Create, MultinomialDrawsByTheWeights) {
   const Seed seed(1);
   const Tensor weights = from({0, 1, 3, 0, 4, 0, 1, 1, 0, 0, 0, 0}, {2, 6}, f32);
-  const int64_t n = 20000;
+  const int64_t n = 4000;
   const Tensor drawn = multinomial(weights, n, true);
   EXPECT_EQ(drawn.dtype(), i64);
   ASSERT_EQ(drawn.shape(), (Shape{2, n}));
@@ -452,16 +452,16 @@ TEST(Create, MultinomialDrawsByTheWeights) {
 
 TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
   const Seed seed(1);
-  const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {20000, 4});
+  const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {4000, 4});
   const Tensor drawn = multinomial(weights, 3);
   EXPECT_EQ(sum(one_hot(drawn, 4), {0, 1}).at(1), 0);
-  EXPECT_EQ(to_vector(sum(one_hot(drawn, 4), {0, 1})), (Values{20000, 0, 20000, 20000}));
+  EXPECT_EQ(to_vector(sum(one_hot(drawn, 4), {0, 1})), (Values{4000, 0, 4000, 4000}));
   const Tensor first = mean(one_hot(select(drawn, 1, 0), 4), {0});
-  EXPECT_NEAR(first.at(0), 0.125, 0.012);
-  EXPECT_NEAR(first.at(3), 0.625, 0.018);
+  EXPECT_NEAR(first.at(0), 0.125, 0.026);
+  EXPECT_NEAR(first.at(3), 0.625, 0.038);
   // After 3 was drawn, 2 comes twice as often as 0.
   const Tensor second = masked_select(select(drawn, 1, 1), eq(select(drawn, 1, 0), 3));
-  EXPECT_NEAR(mean(eq(second, 2).to(f32)).item(), 2.0 / 3, 0.02);
+  EXPECT_NEAR(mean(eq(second, 2).to(f32)).item(), 2.0 / 3, 0.047);
 }
 
 TEST(Create, MultinomialChecksItsWeights) {
