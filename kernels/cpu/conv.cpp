@@ -1,14 +1,14 @@
-// 2-D convolution and its gradients as matrix products whose right operand is never built: an
-// engine gathers panels of it, 32 lines of up to 384 steps, straight from an image. The forward
-// pass has pixels as lines and the elements of a window as steps, the gradient of x is a forward
-// pass over dy for each phase of the stride, and the gradient of w has the elements of a window as
-// lines, channels last, and pixels as steps. Measured in bench/worklog/040.
+// 2-D convolution and its gradients as matrix products that an engine reads straight from images
+// with channels last. The forward pass has pixels as rows, the channels of y as lanes and the
+// elements of a window as steps; the gradient of x is a forward pass over dy for each phase of the
+// stride; the gradient of w has the columns and channels of a window as rows, the channels of y as
+// lanes and pixels as steps. Measured in bench/worklog/060.
 
-#include <numeric>
+#include <vector>
 
-#include "kernels/cpu/panels.h"
+#include "kernels/cpu/buffer.h"
+#include "kernels/cpu/canvas.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -31,82 +31,198 @@ struct Sizes {
   int64_t y_plane() const { return y[0] * y[1]; }
 };
 
-// Positions of the pixels of a plane that lie `stride` rows apart, and of the taps of a window over
-// `planes` planes.
-Positions pixels(const int64_t (&size)[2], int64_t row) {
-  Positions at;
-  at.reserve(size[0] * size[1]);
-  for (int64_t r = 0; r < size[0]; ++r)
-    for (int64_t q = 0; q < size[1]; ++q) at.push_back(r * row + q);
-  return at;
-}
-Positions taps(const Window& window, int64_t planes, const Canvas& canvas) {
-  Positions at;
-  at.reserve(planes * window.size[0] * window.size[1]);
-  for (int64_t p = 0; p < planes; ++p)
-    for (int64_t i = 0; i < window.size[0]; ++i)
-      for (int64_t j = 0; j < window.size[1]; ++j)
-        at.push_back(p * canvas.plane() + i * window.dilation[0] * canvas.row() +
-                     canvas.column(j * window.dilation[1]));
-  return at;
-}
-Positions counting(int64_t n) {
-  Positions at(n);
-  std::iota(at.begin(), at.end(), int64_t{0});
-  return at;
-}
-
-// [n][width], each element repeated.
+// The dtype's own engine if that reads images in place, else that of T, as which they are drawn.
 template <class T>
-const T* repeated(Launch& launch, In bias, int64_t width) {
-  const T* const from = widened<T>(launch, bias);
-  if (!from) return nullptr;
-  T* const to = launch.scratch<T>(bias.size() * width);
-  for (int64_t i = 0; i < bias.size(); ++i) std::fill_n(to + i * width, width, from[i]);
-  return to;
+const Engine<T>& engine_of(DType dtype) {
+  const Engine<T>& e = any_engine<T>(current_isa(), dtype);
+  return e.in_place ? e : any_engine<T>(current_isa(), dtype_of<T>());
 }
 
-// All passes over each image of x, [images, planes, size]; `weights` of pass i and group g begin at
-// (i * groups + g).
+// Units from pixel to pixel: pixels whole pages apart would share a few places of the first-level
+// cache.
+template <class T>
+int64_t pitch_of(int64_t units) {
+  return units * int64_t{sizeof(T)} % 4096 == 0 ? units + wide<T> : units;
+}
+
+// The channels of one group of an image, as units.
+template <class S>
+Planes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t unit) {
+  return {x, x + plane, unit * plane, pieces(channels, unit), channels / unit, unit == 2};
+}
+
+struct Tap {
+  int64_t down, across;  // where it sees the canvas
+  int64_t at;            // of its weight, in elements
+};
+
+// y[r, q] = bias + sum over taps and units of w * canvas[r * stride + down, q * stride + across].
+template <class T>
+struct Pass {
+  const Engine<T>& engine;
+  const Canvas& canvas;
+  int64_t image_rows, channels;  // of what is drawn; of y
+  int64_t size[2], stride[2];
+  int64_t first[2], apart[2], y[2];  // where pixels stand in a plane of y, and its size
+  std::vector<Tap> taps = {};
+  int64_t run = 1;                 // taps that follow each other in memory
+  std::vector<Block> blocks = {};  // one for each run
+  T* weights = nullptr;            // of all groups
+
+  int64_t panel() const { return std::min(int64_t{engine.lanes} * engine.vectors, width()); }
+  int64_t width() const { return up(channels, engine.lanes); }
+  int64_t panels() const { return pieces(channels, panel()); }
+  int64_t group() const { return panels() * depth() * panel(); }
+  int64_t depth() const { return static_cast<int64_t>(taps.size()) * canvas.units; }
+
+  // Finds the runs, and packs weights [groups][lane, step and tap at these strides].
+  template <class S>
+  void prepare(Launch& launch, const S* w, int64_t groups, int64_t w_group, int64_t lane,
+               int64_t steps, int64_t step) {
+    const int64_t count = static_cast<int64_t>(taps.size());
+    const auto follows = [&](int64_t t, int64_t n) {
+      return taps[t].down == taps[t - n].down && taps[t].across == taps[t - n].across + n;
+    };
+    if (canvas.pitch == canvas.units) {
+      while (run < count && follows(run, run)) ++run;
+      for (int64_t t = 0; t < count; ++t)
+        if (count % run != 0 || (t % run != 0 && !follows(t, 1))) run = 1;
+    }
+    const int64_t bytes = sizeof(T);
+    for (int64_t t = 0; t < count; t += run)
+      blocks.push_back({(taps[t].down * canvas.row() + taps[t].across * canvas.pitch) * bytes,
+                        t * canvas.units * panel() * bytes});
+    weights = launch.scratch<T>(groups * group());
+    const int64_t unit = engine.unit, each = depth() * panel();
+    parallel_for(groups * panels(), [&](int64_t i) {
+      T* const to = weights + i * each;
+      const int64_t from = i % panels() * panel(), lanes = std::min(panel(), channels - from);
+      std::fill_n(to, each, T(0));
+      const S* const x = w + i / panels() * w_group + from * lane;
+      const auto pack = [&]<class E>(E* out) {
+        for (int64_t k = 0; k < steps; ++k)
+          for (int64_t t = 0; t < count; ++t) {
+            E* const row = out + (t * canvas.units + k / unit) * panel() * unit + k % unit;
+            const S* const line = x + k * step + taps[t].at;
+            for (int64_t l = 0; l < lanes; ++l) row[l * unit] = static_cast<E>(line[l * lane]);
+          }
+      };
+      if (unit == 1)
+        pack(to);
+      else if constexpr (sizeof(S) == 2)
+        pack(reinterpret_cast<S*>(to));
+    });
+  }
+
+  // Of an image that is drawn; `bias` is as wide as all panels.
+  template <class O>
+  void operator()(const T* image, int64_t g, const T* bias, O* to) const {
+    const int64_t bytes = sizeof(T), high = pieces(size[1], pieces(size[1], engine.rows));
+    const int64_t most = std::clamp<int64_t>(8192 / (size[1] * width()), 1, size[0]);
+    Buffer<T> sums(most * size[1] * width());
+    for (int64_t r = 0; r < size[0]; r += most) {
+      const int64_t rows = std::min(most, size[0] - r);
+      for (int64_t p = 0; p < panels(); ++p) {
+        const int64_t at = p * panel(), lanes = std::min(panel(), width() - at);
+        Tile<T> t{};
+        t.a_row = stride[1] * canvas.pitch * bytes;
+        t.a_step = bytes;
+        t.b = weights + g * group() + p * depth() * panel();
+        t.b_step = panel() * bytes;
+        t.add = bias ? bias + at : nullptr;
+        t.out_row = width();
+        for (int64_t i = 0; i < rows; ++i) {
+          see((r + i) * stride[0], t);
+          for (int64_t q = 0; q < size[1]; q += high) {
+            t.a = image + (r + i) * stride[0] * canvas.row() + q * stride[1] * canvas.pitch;
+            t.out = sums.data() + (i * size[1] + q) * width() + at;
+            engine.tile(static_cast<int>(std::min(high, size[1] - q)),
+                        static_cast<int>(lanes / engine.lanes), t);
+          }
+        }
+      }
+      finish(sums.data(), r, rows, to);
+    }
+  }
+
+ private:
+  // The taps that see the image from this row on, not the zeros above and below.
+  void see(int64_t row, Tile<T>& t) const {
+    const auto sees = [&](int64_t n) {
+      const int64_t at = row + taps[n * run].down - canvas.low[0];
+      return at >= 0 && at < image_rows;
+    };
+    int64_t begin = 0, end = static_cast<int64_t>(blocks.size());
+    while (begin < end && !sees(begin)) ++begin;
+    while (begin < end && !sees(end - 1)) --end;
+    t.block = blocks.data() + begin;
+    t.blocks = end - begin;
+    t.depth = run * canvas.units;
+  }
+  template <class O>
+  void finish(const T* sums, int64_t row, int64_t rows, O* to) const {
+    const int64_t plane = y[0] * y[1], pixels = rows * size[1];
+    const auto get = [&](int64_t q, int64_t c, int64_t) __attribute__((always_inline)) {
+      return load<T, T>(sums + q * width() + c);
+    };
+    if (apart[0] == 1 && apart[1] == 1)
+      return turn<T>(
+          pixels, channels, get,
+          [ out = to + row * size[1], plane ](int64_t c, int64_t q, Lanes<T> v, int64_t n)
+              __attribute__((always_inline)) {
+                __builtin_prefetch(out + c * plane + q + 4 * wide<T>, 1);
+                write(out + c * plane + q, v, n);
+              });
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t q = 0; q < pixels; ++q)
+        to[c * plane + (first[0] + (row + q / size[1]) * apart[0]) * y[1] + first[1] +
+           q % size[1] * apart[1]] = O(sums[q * width() + c]);
+  }
+};
+
+// All passes over each image of x, [images, planes, size].
 template <class T, class S, class O>
-void run_passes(Launch& launch, std::span<const Pass<T>> passes, const Canvas& canvas, In x,
-                int64_t groups, const std::vector<const char*>& weights, In bias, Out y) {
-  const int64_t size[2] = {x.shape()[2], x.shape()[3]}, y_row = y.shape()[2] * y.shape()[3];
-  const int64_t planes = x.shape()[1] / groups, channels = y.shape()[1] / groups;
-  const int64_t x_image = planes * size[0] * size[1], width = passes[0].panels.width;
-  const T* const added = repeated<T>(launch, bias, width);
+void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t groups, In bias,
+                Out y) {
+  const Pass<T>& any = passes[0];
+  const int64_t size[2] = {x.shape()[2], x.shape()[3]}, plane = size[0] * size[1];
+  const int64_t planes = x.shape()[1] / groups, y_plane = y.shape()[2] * y.shape()[3];
+  const int64_t room = any.panels() * any.panel();
+  const T* const given = widened<T>(launch, bias);
+  T* const added = given ? launch.scratch<T>(groups * room) : nullptr;
+  for (int64_t g = 0; g < groups && given; ++g) {
+    std::fill_n(added + g * room, room, T(0));
+    std::copy_n(given + g * any.channels, any.channels, added + g * room);
+  }
   parallel_for(x.shape()[0] * groups, [&](int64_t i) {
     const int64_t g = i % groups;
-    const S* image = x.as<S>() + i * x_image;
-    const bool direct = canvas.is_plain(size) && (i + 1) * x_image + beyond <= x.size();
-    Buffer<S> room(direct ? 0 : planes * canvas.plane() + beyond);
-    if (!direct) {
-      canvas.draw(image, planes, size, room.data());
-      image = room.data();
-    }
-    for (size_t p = 0; p < passes.size(); ++p)
-      passes[p].run(image, weights[p * groups + g], added ? added + g * channels * width : nullptr,
-                    y.as<O>() + i * channels * y_row, y_row);
+    Buffer<T> image(any.canvas.area());
+    any.canvas.draw(channels_of(x.as<S>() + i * planes * plane, planes, plane, any.engine.unit),
+                    size, image.data());
+    for (const Pass<T>& pass : passes)
+      pass(image.data(), g, added ? added + g * room : nullptr,
+           y.as<O>() + i * any.channels * y_plane);
   });
 }
 
 template <class T, class S, class O>
 void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
-  const Engine<T>& engine = any_engine<T>(current_isa(), x.dtype);
-  const Canvas canvas{{window.padding[0], window.padding[1]},
-                      {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]},
-                      window.stride[1]};
-  const Pass<T> pass(engine, z.out, pixels(z.y, window.stride[0] * canvas.row()),
-                     taps(window, z.in, canvas), counting(z.y_plane()));
-  char* const packed = launch.scratch<char>(z.groups * pass.bytes());
-  std::vector<const char*> weights;
-  for (int64_t g = 0; g < z.groups; ++g) {
-    char* const to = packed + g * pass.bytes();
-    pass.pack(w.as<S>() + g * z.out * pass.depth, to);
-    weights.push_back(to);
-  }
-  run_passes<T, S, O>(launch, std::span(&pass, 1), canvas, x, z.groups, weights, bias, y);
+  const Engine<T>& engine = engine_of<T>(x.dtype);
+  const int64_t units = pieces(z.in, engine.unit);
+  const Canvas canvas({window.padding[0], window.padding[1]},
+                      {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, units,
+                      pitch_of<T>(units));
+  Pass<T> pass{engine, canvas,           z.x[0],
+               z.out,  {z.y[0], z.y[1]}, {window.stride[0], window.stride[1]},
+               {0, 0}, {1, 1},           {z.y[0], z.y[1]},
+               {}};
+  for (int64_t i = 0; i < window.size[0]; ++i)
+    for (int64_t j = 0; j < window.size[1]; ++j)
+      pass.taps.push_back({i * window.dilation[0], j * window.dilation[1], i * window.size[1] + j});
+  const int64_t lane = z.in * z.taps;
+  pass.prepare(launch, w.as<S>(), z.groups, z.out * lane, lane, z.in, z.taps);
+  run_passes<T, S, O>(launch, std::span(&pass, 1), x, z.groups, bias, y);
 }
 
 // Pixel y0 + stride * t of x gets dy[t + (y0 + padding - i * dilation) / stride] through each tap i
@@ -115,9 +231,9 @@ void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
 template <class T, class S, class O>
 void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   const Sizes z(dx, w, dy, window);
-  const Engine<T>& engine = any_engine<T>(current_isa(), dy.dtype);
-  Canvas canvas{};
-  canvas.stride = 1;
+  const Engine<T>& engine = engine_of<T>(dy.dtype);
+  const int64_t units = pieces(z.out, engine.unit);
+  Canvas canvas({0, 0}, {0, 0}, units, pitch_of<T>(units));
   for (int d = 0; d < 2; ++d) {
     const int64_t before = window.dilation[d] * (window.size[d] - 1) - window.padding[d];
     canvas.low[d] = before > 0 ? pieces(before, window.stride[d]) : 0;
@@ -128,124 +244,111 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
     return first + window.padding[d] - tap * window.dilation[d];
   };
   std::vector<Pass<T>> passes;
-  std::vector<const char*> weights;
   for (int64_t r0 = 0; r0 < std::min(window.stride[0], z.x[0]); ++r0)
     for (int64_t q0 = 0; q0 < std::min(window.stride[1], z.x[1]); ++q0) {
-      const int64_t size[2] = {pieces(z.x[0] - r0, window.stride[0]),
-                               pieces(z.x[1] - q0, window.stride[1])};
-      Positions place, step, used;
-      for (int64_t r = r0; r < z.x[0]; r += window.stride[0])
-        for (int64_t q = q0; q < z.x[1]; q += window.stride[1]) place.push_back(r * z.x[1] + q);
-      for (int64_t o = 0; o < z.out; ++o)
-        for (int64_t i = 0; i < window.size[0]; ++i)
-          for (int64_t j = 0; j < window.size[1]; ++j) {
-            const int64_t down = shift(0, r0, i), across = shift(1, q0, j);
-            if (down % window.stride[0] != 0 || across % window.stride[1] != 0) continue;
-            used.push_back(o * z.in * z.taps + i * window.size[1] + j);
-            step.push_back(o * canvas.plane() +
-                           (canvas.low[0] + down / window.stride[0]) * canvas.row() +
-                           canvas.low[1] + across / window.stride[1]);
-          }
-      const Pass<T>& pass = passes.emplace_back(engine, z.in, pixels(size, canvas.row()),
-                                                std::move(step), std::move(place));
-      S* const turned = launch.scratch<S>(z.in * pass.depth);
-      char* const packed = launch.scratch<char>(z.groups * pass.bytes());
-      for (int64_t g = 0; g < z.groups; ++g) {
-        S* to = turned;
-        for (int64_t c = 0; c < z.in; ++c)
-          for (const int64_t at : used) *to++ = w.as<S>()[(g * z.out * z.in + c) * z.taps + at];
-        weights.push_back(packed + g * pass.bytes());
-        pass.pack(turned, packed + g * pass.bytes());
-      }
+      Pass<T>& pass = passes.emplace_back(
+          Pass<T>{engine,
+                  canvas,
+                  z.y[0],
+                  z.in,
+                  {pieces(z.x[0] - r0, window.stride[0]), pieces(z.x[1] - q0, window.stride[1])},
+                  {1, 1},
+                  {r0, q0},
+                  {window.stride[0], window.stride[1]},
+                  {z.x[0], z.x[1]},
+                  {}});
+      for (int64_t i = window.size[0] - 1; i >= 0; --i)
+        for (int64_t j = window.size[1] - 1; j >= 0; --j) {
+          const int64_t down = shift(0, r0, i), across = shift(1, q0, j);
+          if (down % window.stride[0] != 0 || across % window.stride[1] != 0) continue;
+          pass.taps.push_back({canvas.low[0] + down / window.stride[0],
+                               canvas.low[1] + across / window.stride[1], i * window.size[1] + j});
+        }
+      pass.prepare(launch, w.as<S>(), z.groups, z.out * z.in * z.taps, z.taps, z.out,
+                   z.in * z.taps);
     }
-  run_passes<T, S, O>(launch, passes, canvas, dy, z.groups, weights, bias, dx);
+  run_passes<T, S, O>(launch, passes, dy, z.groups, bias, dx);
 }
 
 template <class T, class S, class O>
 void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) {
   const Sizes z(x, dw, dy, window);
-  const Engine<T>& engine = any_engine<T>(current_isa(), x.dtype);
-  const Canvas canvas{{window.padding[0], window.padding[1]},
-                      {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}};
-  const int64_t image = z.in * canvas.plane() + beyond, plane = z.y_plane();
-  Positions line, step;
-  for (int64_t i = 0; i < window.size[0]; ++i)
-    for (int64_t j = 0; j < window.size[1]; ++j)
-      for (int64_t c = 0; c < z.in; ++c)
-        line.push_back((i * window.dilation[0] * canvas.row() + j * window.dilation[1]) * z.in + c);
-  for (int64_t r = 0; r < z.y[0]; ++r)
-    for (int64_t q = 0; q < z.y[1]; ++q)
-      step.push_back((r * window.stride[0] * canvas.row() + q * window.stride[1]) * z.in);
-  const Panels panels(engine, line);
-  // A block is a part of a plane, or several planes, each padded to whole units.
-  const int64_t span = std::max<int64_t>(1, Pass<T>::block_of(engine, plane));
-  const int64_t units = std::max<int64_t>(1, pieces(span, engine.unit));
-  // (Rows of dy that need no packing are taken from one plane at a time.)
-  const bool in_place = engine.in_place && engine.unit == 1 && plane >= 64 && plane % 64 != 0;
-  const int64_t most = span < plane || in_place ? 1 : std::max<int64_t>(1, deep / units);
-  const Rows<T> rows(engine, z.out, most * units);
-  const int64_t panel_pitch = (most * units * panels.width + engine.lanes) * engine.unit_bytes;
+  const Engine<T>& engine = engine_of<T>(x.dtype);
+  const int64_t unit = engine.unit, bytes = sizeof(T);  // images that one step takes
+  const int64_t width = up(z.out, engine.lanes), panel = int64_t{engine.lanes} * engine.vectors;
+  const Canvas from({window.padding[0], window.padding[1]},
+                    {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, z.in,
+                    pitch_of<T>(z.in));
+  const Canvas to({0, 0}, z.y, z.out, width);
+  // Rows of a product: the channels of one tap, or of a row of taps if they lie side by side.
+  const int64_t run = window.dilation[1] == 1 && from.pitch == z.in ? window.size[1] : 1;
+  const int64_t rows = run * z.in, high = pieces(rows, pieces(rows, engine.rows));
+  const int64_t area = z.taps * z.in * width, total = z.groups * area;
 
   // Each part sums over its own images; the parts are added in order. All together they stay
   // smaller than half of what the call reads.
-  const int64_t width = up(panels.lines, engine.lanes), group = z.out * width;
-  const int64_t total = z.groups * group, half = (x.size() + dy.size()) / 2;
-  const int64_t parts = std::clamp<int64_t>(std::min(z.images, half / total), 1, 16);
+  const int64_t steps = pieces(z.images, unit), half = (x.size() + dy.size()) / 2;
+  const int64_t parts = std::clamp<int64_t>(std::min(steps, half / total), 1, 16);
+  const int64_t together = std::clamp<int64_t>(256 / z.y_plane(), 1, pieces(steps, parts));
+  std::vector<Block> blocks;  // a row of pixels each
+  for (int64_t i = 0; i < together; ++i)
+    for (int64_t r = 0; r < z.y[0]; ++r)
+      blocks.push_back({(i * from.area() + r * window.stride[0] * from.row()) * bytes,
+                        (i * to.area() + r * to.row()) * bytes});
   T* const sums = launch.scratch<T>(parts * total);
   parallel_for(parts, [&](int64_t part) {
     T* const sum = sums + part * total;
     std::fill_n(sum, total, T(0));
-    const int64_t end = (part + 1) * z.images / parts,
-                  panels_here = std::min(together, panels.count());
-    Buffer<S> room(most * image), other(z.in * z.x_plane());
-    Buffer<char> a(rows.bytes()), b(panels_here * panel_pitch);
-    const auto add_block = [&](int64_t g, int64_t n, int64_t images, int64_t k) {
-      const auto steps = std::span(step).subspan(k, std::min(span, plane - k));
-      const int64_t depth = static_cast<int64_t>(steps.size()), each = pieces(depth, engine.unit);
-      const S* const from = dy.as<S>() + (n * z.groups + g) * z.out * plane + k;
-      for (int64_t i = 0; i < images && !in_place; ++i)
-        rows.pack(from + i * z.groups * z.out * plane, plane, depth, i * each, a.data());
-      for (int64_t p = 0; p < panels.count(); p += panels_here) {
-        const int64_t here = std::min(panels_here, panels.count() - p);
-        for (int64_t i = 0; i < images; ++i)
-          for (int64_t q = 0; q < here; ++q)
-            panels.gather(
-                engine, p + q, room.data() + i * image, steps,
-                b.data() + q * panel_pitch + i * each * panels.width_of(p + q) * engine.unit_bytes);
-        for (int64_t s = 0; s < rows.slivers(); ++s)
-          for (int64_t q = 0; q < here; ++q) {
-            Tile<T> t = rows.tile(a.data(), s, b.data() + q * panel_pitch, panels.width_of(p + q),
-                                  images * each);
-            if (in_place) {
-              t.a = from + s * rows.sliver * plane;
-              t.a_row = plane * int64_t{sizeof(S)};
-              t.a_step = sizeof(S);
+    Buffer<T> a(together * from.area()), b(together * to.area());
+    const int64_t end = (part + 1) * steps / parts;
+    for (int64_t n = part * steps / parts; n < end; n += together)
+      for (int64_t g = 0; g < z.groups; ++g) {
+        const int64_t here = std::min(together, end - n);
+        for (int64_t i = 0; i < here; ++i) {
+          const int64_t image = (n + i) * unit;
+          const auto draw = [&](const Canvas& canvas, In t, const int64_t(&size)[2], T* room) {
+            const int64_t plane = size[0] * size[1], next = z.groups * canvas.units * plane;
+            const S* const even = t.as<S>() + image * next + g * canvas.units * plane;
+            const int64_t odds = image + 1 < z.images ? canvas.units : 0;
+            canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2}, size,
+                        room + i * canvas.area());
+          };
+          draw(from, x, z.x, a.data());
+          draw(to, dy, z.y, b.data());
+        }
+        Tile<T> t{};
+        t.depth = z.y[1];
+        t.block = blocks.data();
+        t.blocks = here * z.y[0];
+        t.a_row = bytes;
+        t.a_step = window.stride[1] * from.pitch * bytes;
+        t.b_step = width * bytes;
+        t.out_row = t.add_row = width;
+        for (int64_t k = 0; k < z.taps; k += run)
+          for (int64_t r = 0; r < rows; r += high)
+            for (int64_t l = 0; l < width; l += panel) {
+              t.a = a.data() + k / window.size[1] * window.dilation[0] * from.row() +
+                    k % window.size[1] * window.dilation[1] * from.pitch + r;
+              t.b = b.data() + l;
+              T* const out = sum + g * area + (k * z.in + r) * width + l;
+              t.out = out;
+              t.add = out;
+              engine.tile(static_cast<int>(std::min(high, rows - r)),
+                          static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
             }
-            T* const to = sum + g * group + s * rows.sliver * width + (p + q) * panels.width;
-            t.out = to;
-            t.add = to;
-            t.out_row = t.add_row = width;
-            engine.tile(static_cast<int>(rows.height(s)), panels.vectors_of(p + q), t);
-          }
-      }
-    };
-    for (int64_t g = 0; g < z.groups; ++g)
-      for (int64_t n = part * z.images / parts; n < end; n += most) {
-        const int64_t images = std::min(most, end - n);
-        for (int64_t i = 0; i < images; ++i)
-          canvas.draw_last(x.as<S>() + ((n + i) * z.groups + g) * z.in * z.x_plane(), z.in, z.x,
-                           room.data() + i * image, other.data());
-        for (int64_t k = 0; k < plane; k += span) add_block(g, n, images, k);
       }
   });
   parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
-  for (int64_t o = 0; o < z.groups * z.out; ++o)
-    for (int64_t c = 0; c < z.in; ++c)
-      for (int64_t t = 0; t < z.taps; ++t)
-        dw.as<O>()[(o * z.in + c) * z.taps + t] = O(sums[o * width + t * z.in + c]);
+  parallel_for(z.groups * z.taps, [&](int64_t i) {
+    const int64_t g = i / z.taps, tap = i % z.taps;
+    const T* const sum = sums + g * area + tap * z.in * width;
+    O* const out = dw.as<O>() + g * z.out * z.in * z.taps + tap;
+    for (int64_t o = 0; o < z.out; ++o)
+      for (int64_t c = 0; c < z.in; ++c) out[(o * z.in + c) * z.taps] = O(sum[c * width + o]);
+  });
 }
 
 }  // namespace

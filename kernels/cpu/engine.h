@@ -28,8 +28,14 @@ class IsaLimit {
   int outer_;
 };
 
+// Where some steps of k begin, in bytes from a and from b.
+struct Block {
+  int64_t a, b;
+};
+
 // out[i][j] = sum over k of a[i][k] * b[k][j], plus add[i][j] if that is given; `out` may be `add`.
-// k counts units: elements, or pairs of them. Strides of a and b in bytes, others in elements.
+// k counts units: elements, or pairs of them; it runs over each of the blocks, or, where there is
+// no list of them, once. Strides of a and b in bytes, others in elements.
 template <class T>
 struct Tile {
   int64_t depth;
@@ -40,6 +46,8 @@ struct Tile {
   bool narrow;
   const T* add;
   int64_t add_row;
+  const Block* block = nullptr;
+  int64_t blocks = 1;
 };
 
 // `count` lines of numbers along k, to be laid side by side: rows of a, or columns of b.
@@ -48,11 +56,6 @@ struct Lines {
   int64_t line, step;  // strides in elements, from line to line and along k
   int64_t count;
   int64_t readable;  // lines that are in memory from here on
-};
-
-// Lanes [at, at + lanes) of a panel, which lie side by side from element `from` on.
-struct Piece {
-  int64_t from, at;
 };
 
 template <class T>  // what is summed in: float or double
@@ -65,11 +68,6 @@ struct Engine {
   // to[u * width + i] = unit u of line i; zero beyond `depth` elements, anything beyond
   // the lines. Writes up to `lanes` units more than that if width is no multiple of lanes.
   void (*pack)(const Lines&, int64_t depth, int64_t width, void* to);
-  // The same where step k is step[k] elements from `data`, and lines are given by pieces in
-  // ascending order. Each piece reads and writes as many lanes as a vector has; the next one
-  // overwrites what is too much, at the end up to `lanes` units.
-  void (*gather)(const void* data, const int64_t* step, int64_t depth, const Piece* pieces,
-                 int64_t count, int64_t width, void* to);
 };
 
 // Of products of operands of this dtype; null if there is none but the portable one.

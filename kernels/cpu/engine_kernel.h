@@ -232,42 +232,6 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
   }
 }
 
-// With n pieces, which stay in registers; with any number of them if n is 0.
-template <class P, class S, int n>
-void gather_pieces(const S* data, const int64_t* step, int64_t depth, const Piece* pieces,
-                   int64_t count, int64_t width, typename P::Unit* out) {
-  Piece kept[n > 0 ? n : 1];
-  if constexpr (n > 0) std::copy_n(pieces, n, kept);
-  for (int64_t k = 0; k < depth; k += P::unit, out += width) {
-    const S* const p = data + step[k];
-    const int64_t next = P::unit > 1 && k + 1 < depth ? step[k + 1] - step[k] : 0;
-    const auto move = [&](const Piece& piece) __attribute__((always_inline)) {
-      store(out + piece.at, P::across(p + piece.from, next, P::lanes, depth - k));
-    };
-    if constexpr (n > 0) {
-#pragma GCC unroll 8
-      for (int i = 0; i < n; ++i) move(kept[i]);
-    } else {
-      for (int64_t i = 0; i < count; ++i) move(pieces[i]);
-    }
-  }
-}
-template <class P, class S, int... n>
-void choose_gather(const S* data, const int64_t* step, int64_t depth, const Piece* pieces,
-                   int64_t count, int64_t width, typename P::Unit* to,
-                   std::integer_sequence<int, n...>) {
-  using Gather = void (*)(const S*, const int64_t*, int64_t, const Piece*, int64_t, int64_t,
-                          typename P::Unit*);
-  static constexpr Gather table[] = {gather_pieces<P, S, n>...};
-  table[count < int64_t{sizeof...(n)} ? count : 0](data, step, depth, pieces, count, width, to);
-}
-template <class P, class S>
-void gather(const void* data, const int64_t* step, int64_t depth, const Piece* pieces,
-            int64_t count, int64_t width, void* to) {
-  choose_gather<P>(static_cast<const S*>(data), step, depth, pieces, count, width,
-                   static_cast<typename P::Unit*>(to), std::make_integer_sequence<int, 7>());
-}
-
 // R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
 template <class P, class O, int R, int V, bool apart>
 void sum_tile(const Tile<typename P::T>& t) {
@@ -305,20 +269,27 @@ void sum_tile(const Tile<typename P::T>& t) {
         return p + 2 * three;
     }
   };
-  for (int64_t k = t.depth; k > 0; --k) {
-    typename P::Units w[V];
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) {
-      const Unit x = load<Unit>(row(i));
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
+  for (int64_t n = 0; n < t.blocks; ++n) {
+    if (t.block) {
+      a = static_cast<const char*>(t.a) + t.block[n].a;
+      b = static_cast<const char*>(t.b) + t.block[n].b;
+      high = a + 7 * one;
     }
-    a += t.a_step;
-    high += t.a_step;
-    b += t.b_step;
-    if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));  // else 14 pointers, spilled
+    for (int64_t k = t.depth; k > 0; --k) {
+      typename P::Units w[V];
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        const Unit x = load<Unit>(row(i));
+#pragma GCC unroll 4
+        for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
+      }
+      a += t.a_step;
+      high += t.a_step;
+      b += t.b_step;
+      if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));  // else 14 pointers, spilled
+    }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i)
@@ -364,8 +335,8 @@ void tile(int rows, int vectors, const Tile<typename P::T>& t) {
 
 template <class P, class S>
 constexpr Engine<typename P::T> make_engine() {
-  return {P::rows,         P::lanes,    P::vectors,  P::unit,      sizeof(typename P::Unit),
-          as_stored<P, S>, &tile<P, S>, &pack<P, S>, &gather<P, S>};
+  return {P::rows,         P::lanes,    P::vectors, P::unit, sizeof(typename P::Unit),
+          as_stored<P, S>, &tile<P, S>, &pack<P, S>};
 }
 template <class Float, class Double>
 constexpr Engines make_engines() {

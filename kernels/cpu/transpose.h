@@ -12,9 +12,10 @@ inline constexpr int wide = Lanes<T>::width;
 
 // Rows become columns: log2(lanes) rounds in which blocks of d x d swap places.
 template <class T>
-void transpose(Lanes<T> (&v)[wide<T>]) {
-  const auto round = [&]<int d, size_t... i>(std::integral_constant<int, d>,
-                                             std::index_sequence<i...>) {
+[[gnu::always_inline]] inline void transpose(Lanes<T> (&v)[wide<T>]) {
+  const auto round = [&]<int d, size_t... i>(
+      std::integral_constant<int, d>, std::index_sequence<i...>) __attribute__((always_inline)) {
+#pragma GCC unroll 16
     for (int r = 0; r < wide<T>; ++r) {
       if (r & d) continue;
       const typename Lanes<T>::Vector a = v[r].v, b = v[r + d].v;

@@ -1,0 +1,99 @@
+#pragma once
+// Images as tiles of an engine read them in place: channels last, with zeros around them, in units
+// of the engine. And back: a square of planes and pixels is transposed in registers.
+
+#include <algorithm>
+
+#include "kernels/cpu/engine.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/transpose.h"
+
+namespace mixtape::kernels::cpu {
+
+constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+constexpr int64_t up(int64_t n, int64_t to) { return pieces(n, to) * to; }
+
+// put(c, r, values, count) of rows r, r + 1, ... in column c, where get(r, c, count) has the values
+// of columns c, c + 1, ... in row r.
+template <class T, class Get, class Put>
+[[gnu::always_inline]] inline void turn(int64_t rows, int64_t columns, Get get, Put put) {
+  constexpr int64_t n = wide<T>;
+  const auto square = [&](int64_t r, int64_t c, int64_t height, int64_t width)
+      __attribute__((always_inline)) {
+    Lanes<T> v[n];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < n; ++i) v[i] = i < height ? get(r + i, c, width) : Lanes<T>(T(0));
+    transpose<T>(v);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < n; ++i)
+      if (i < width) put(c + i, r, v[i], height);
+  };
+  for (int64_t c = 0; c < columns; c += n)
+    for (int64_t r = 0; r < rows; r += n) {
+      const int64_t height = std::min(n, rows - r), width = std::min(n, columns - c);
+      if (height == n && width == n)
+        square(r, c, n, n);
+      else
+        square(r, c, height, width);
+    }
+}
+
+// Planes that become units: number u is plane `even + u * stride` or, where a unit is a pair of
+// bf16, that and `odd + u * stride`; from `odds` on the second one is zero.
+template <class S>
+struct Planes {
+  const S *even, *odd;
+  int64_t stride, count, odds;
+  bool pairs;
+
+  template <class T>
+  [[gnu::always_inline]] Lanes<T> get(int64_t u, int64_t at, int64_t n) const {
+    __builtin_prefetch(even + u * stride + at +
+                       4 * wide<T>);  // planes are more streams than it foresees
+    const Lanes<T> x = read<T>(even + u * stride + at, n);
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      if (!pairs) return x;
+      using Words = detail::Words16;
+      Words both = reinterpret_cast<Words>(x.v) >> 16;
+      if (u < odds) both |= reinterpret_cast<Words>(read<T>(odd + u * stride + at, n).v);
+      return reinterpret_cast<typename Lanes<T>::Vector>(both);
+    }
+    return x;
+  }
+};
+
+// `size` rows and columns of pixels of `units` units, each `pitch` units from the next one.
+struct Canvas {
+  int64_t low[2], size[2], units, pitch;  // low: rows and columns of zeros before the image
+
+  Canvas(const int64_t (&low_)[2], const int64_t (&size_)[2], int64_t units_, int64_t pitch_)
+      : low{low_[0], low_[1]}, size{size_[0], size_[1]}, units(units_), pitch(pitch_) {}
+  int64_t row() const { return size[1] * pitch; }
+  int64_t area() const { return size[0] * row(); }
+
+  template <class S, class T>
+  void draw(const Planes<S>& from, const int64_t (&x)[2], T* room) const {
+    const bool plain = size[0] == x[0] && size[1] == x[1];
+    if (!plain || pitch != units) std::fill_n(room, area(), T(0));
+    const int64_t rows = plain ? 1 : x[0], columns = plain ? x[0] * x[1] : x[1];
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const to = room + (low[0] + r) * row() + low[1] * pitch;
+      const int64_t at = r * columns;
+      if (pitch == 1)
+        for_lanes<T>(columns, [&](int64_t q, int64_t n) {
+          write(to + q, from.template get<T>(0, at + q, n), n);
+        });
+      else
+        for (int64_t first = 0; first < units; first += wide<T>)  // few planes at a time
+          turn<T>(
+              std::min<int64_t>(wide<T>, units - first), columns,
+              [&](int64_t u, int64_t q, int64_t n) __attribute__((always_inline)) {
+                return from.template get<T>(first + u, at + q, n);
+              },
+              [&](int64_t q, int64_t u, Lanes<T> v, int64_t n)
+                  __attribute__((always_inline)) { write(to + q * pitch + first + u, v, n); });
+    }
+  }
+};
+
+}  // namespace mixtape::kernels::cpu
