@@ -4,44 +4,45 @@
 // stride; the gradient of w has the columns and channels of a window as rows, the channels of y as
 // lanes and pixels as steps. Measured in bench/worklog/060.
 
-#include <vector>
-
-#include "kernels/cpu/buffer.h"
-#include "kernels/cpu/canvas.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pass.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
 
-// Sizes of one convolution, per group where channels are meant.
+// Sizes of one convolution, per group where channels are meant; groups of single channels count as
+// one.
 struct Sizes {
+  bool single;
   int64_t images, groups, in, out, taps;  // taps: rows * columns of the window
   int64_t x[2], y[2];
 
   Sizes(In x_, In w, In y_, const Window& window)
-      : images(x_.shape()[0]),
-        groups(window.groups),
-        in(w.shape()[1]),
-        out(w.shape()[0] / window.groups),
+      : single(window.groups > 1 && w.shape()[1] == 1 && w.shape()[0] == window.groups),
+        images(x_.shape()[0]),
+        groups(single ? 1 : window.groups),
+        in(x_.shape()[1] / groups),
+        out(y_.shape()[1] / groups),
         taps(window.size[0] * window.size[1]),
         x{x_.shape()[2], x_.shape()[3]},
         y{y_.shape()[2], y_.shape()[3]} {}
   int64_t x_plane() const { return x[0] * x[1]; }
+  int64_t seen() const { return single ? 1 : in; }  // channels that one of y sees
   int64_t y_plane() const { return y[0] * y[1]; }
 };
 
 // The dtype's own engine if that reads images in place, else that of T, as which they are drawn.
 template <class T>
-const Engine<T>& engine_of(DType dtype) {
+const Engine<T>& engine_of(DType dtype, bool single) {
   const Engine<T>& e = any_engine<T>(current_isa(), dtype);
-  return e.in_place ? e : any_engine<T>(current_isa(), dtype_of<T>());
+  return e.in_place && !single ? e : any_engine<T>(current_isa(), dtype_of<T>());
 }
 
 // Units from pixel to pixel: pixels whole pages apart would share a few places of the first-level
 // cache.
 template <class T>
-int64_t pitch_of(int64_t units) {
+int64_t pitch_of(int64_t units, bool single) {
+  if (single) return up(units, 2 * wide<T>);
   return units * int64_t{sizeof(T)} % 4096 == 0 ? units + wide<T> : units;
 }
 
@@ -50,135 +51,6 @@ template <class S>
 Planes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t unit) {
   return {x, x + plane, unit * plane, pieces(channels, unit), channels / unit, unit == 2};
 }
-
-struct Tap {
-  int64_t down, across;  // where it sees the canvas
-  int64_t at;            // of its weight, in elements
-};
-
-// y[r, q] = bias + sum over taps and units of w * canvas[r * stride + down, q * stride + across].
-template <class T>
-struct Pass {
-  const Engine<T>& engine;
-  const Canvas& canvas;
-  int64_t image_rows, channels;  // of what is drawn; of y
-  int64_t size[2], stride[2];
-  int64_t first[2], apart[2], y[2];  // where pixels stand in a plane of y, and its size
-  std::vector<Tap> taps = {};
-  int64_t run = 1;                 // taps that follow each other in memory
-  std::vector<Block> blocks = {};  // one for each run
-  T* weights = nullptr;            // of all groups
-
-  int64_t panel() const { return std::min(int64_t{engine.lanes} * engine.vectors, width()); }
-  int64_t width() const { return up(channels, engine.lanes); }
-  int64_t panels() const { return pieces(channels, panel()); }
-  int64_t group() const { return panels() * depth() * panel(); }
-  int64_t depth() const { return static_cast<int64_t>(taps.size()) * canvas.units; }
-
-  // Finds the runs, and packs weights [groups][lane, step and tap at these strides].
-  template <class S>
-  void prepare(Launch& launch, const S* w, int64_t groups, int64_t w_group, int64_t lane,
-               int64_t steps, int64_t step) {
-    const int64_t count = static_cast<int64_t>(taps.size());
-    const auto follows = [&](int64_t t, int64_t n) {
-      return taps[t].down == taps[t - n].down && taps[t].across == taps[t - n].across + n;
-    };
-    if (canvas.pitch == canvas.units) {
-      while (run < count && follows(run, run)) ++run;
-      for (int64_t t = 0; t < count; ++t)
-        if (count % run != 0 || (t % run != 0 && !follows(t, 1))) run = 1;
-    }
-    const int64_t bytes = sizeof(T);
-    for (int64_t t = 0; t < count; t += run)
-      blocks.push_back({(taps[t].down * canvas.row() + taps[t].across * canvas.pitch) * bytes,
-                        t * canvas.units * panel() * bytes});
-    weights = launch.scratch<T>(groups * group());
-    const int64_t unit = engine.unit, each = depth() * panel();
-    parallel_for(groups * panels(), [&](int64_t i) {
-      T* const to = weights + i * each;
-      const int64_t from = i % panels() * panel(), lanes = std::min(panel(), channels - from);
-      std::fill_n(to, each, T(0));
-      const S* const x = w + i / panels() * w_group + from * lane;
-      const auto pack = [&]<class E>(E* out) {
-        for (int64_t k = 0; k < steps; ++k)
-          for (int64_t t = 0; t < count; ++t) {
-            E* const row = out + (t * canvas.units + k / unit) * panel() * unit + k % unit;
-            const S* const line = x + k * step + taps[t].at;
-            for (int64_t l = 0; l < lanes; ++l) row[l * unit] = static_cast<E>(line[l * lane]);
-          }
-      };
-      if (unit == 1)
-        pack(to);
-      else if constexpr (sizeof(S) == 2)
-        pack(reinterpret_cast<S*>(to));
-    });
-  }
-
-  // Of an image that is drawn; `bias` is as wide as all panels.
-  template <class O>
-  void operator()(const T* image, int64_t g, const T* bias, O* to) const {
-    const int64_t bytes = sizeof(T), high = pieces(size[1], pieces(size[1], engine.rows));
-    const int64_t most = std::clamp<int64_t>(8192 / (size[1] * width()), 1, size[0]);
-    Buffer<T> sums(most * size[1] * width());
-    for (int64_t r = 0; r < size[0]; r += most) {
-      const int64_t rows = std::min(most, size[0] - r);
-      for (int64_t p = 0; p < panels(); ++p) {
-        const int64_t at = p * panel(), lanes = std::min(panel(), width() - at);
-        Tile<T> t{};
-        t.a_row = stride[1] * canvas.pitch * bytes;
-        t.a_step = bytes;
-        t.b = weights + g * group() + p * depth() * panel();
-        t.b_step = panel() * bytes;
-        t.add = bias ? bias + at : nullptr;
-        t.out_row = width();
-        for (int64_t i = 0; i < rows; ++i) {
-          see((r + i) * stride[0], t);
-          for (int64_t q = 0; q < size[1]; q += high) {
-            t.a = image + (r + i) * stride[0] * canvas.row() + q * stride[1] * canvas.pitch;
-            t.out = sums.data() + (i * size[1] + q) * width() + at;
-            engine.tile(static_cast<int>(std::min(high, size[1] - q)),
-                        static_cast<int>(lanes / engine.lanes), t);
-          }
-        }
-      }
-      finish(sums.data(), r, rows, to);
-    }
-  }
-
- private:
-  // The taps that see the image from this row on, not the zeros above and below.
-  void see(int64_t row, Tile<T>& t) const {
-    const auto sees = [&](int64_t n) {
-      const int64_t at = row + taps[n * run].down - canvas.low[0];
-      return at >= 0 && at < image_rows;
-    };
-    int64_t begin = 0, end = static_cast<int64_t>(blocks.size());
-    while (begin < end && !sees(begin)) ++begin;
-    while (begin < end && !sees(end - 1)) --end;
-    t.block = blocks.data() + begin;
-    t.blocks = end - begin;
-    t.depth = run * canvas.units;
-  }
-  template <class O>
-  void finish(const T* sums, int64_t row, int64_t rows, O* to) const {
-    const int64_t plane = y[0] * y[1], pixels = rows * size[1];
-    const auto get = [&](int64_t q, int64_t c, int64_t) __attribute__((always_inline)) {
-      return load<T, T>(sums + q * width() + c);
-    };
-    if (apart[0] == 1 && apart[1] == 1)
-      return turn<T>(
-          pixels, channels, get,
-          [ out = to + row * size[1], plane ](int64_t c, int64_t q, Lanes<T> v, int64_t n)
-              __attribute__((always_inline)) {
-                __builtin_prefetch(out + c * plane + q + 4 * wide<T>, 1);
-                write(out + c * plane + q, v, n);
-              });
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t q = 0; q < pixels; ++q)
-        to[c * plane + (first[0] + (row + q / size[1]) * apart[0]) * y[1] + first[1] +
-           q % size[1] * apart[1]] = O(sums[q * width() + c]);
-  }
-};
 
 // All passes over each image of x, [images, planes, size].
 template <class T, class S, class O>
@@ -208,20 +80,26 @@ void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t g
 template <class T, class S, class O>
 void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
-  const Engine<T>& engine = engine_of<T>(x.dtype);
+  const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
   const int64_t units = pieces(z.in, engine.unit);
   const Canvas canvas({window.padding[0], window.padding[1]},
                       {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, units,
-                      pitch_of<T>(units));
-  Pass<T> pass{engine, canvas,           z.x[0],
-               z.out,  {z.y[0], z.y[1]}, {window.stride[0], window.stride[1]},
-               {0, 0}, {1, 1},           {z.y[0], z.y[1]},
-               {}};
+                      pitch_of<T>(units, z.single));
+  Pass<T> pass{engine,
+               canvas,
+               z.single,
+               z.x[0],
+               z.out,
+               {z.y[0], z.y[1]},
+               {window.stride[0], window.stride[1]},
+               {0, 0},
+               {1, 1},
+               {z.y[0], z.y[1]}};
   for (int64_t i = 0; i < window.size[0]; ++i)
     for (int64_t j = 0; j < window.size[1]; ++j)
       pass.taps.push_back({i * window.dilation[0], j * window.dilation[1], i * window.size[1] + j});
-  const int64_t lane = z.in * z.taps;
-  pass.prepare(launch, w.as<S>(), z.groups, z.out * lane, lane, z.in, z.taps);
+  const int64_t lane = z.seen() * z.taps;
+  pass.prepare(launch, w.as<S>(), z.groups, z.out * lane, lane, z.seen(), z.taps);
   run_passes<T, S, O>(launch, std::span(&pass, 1), x, z.groups, bias, y);
 }
 
@@ -231,9 +109,9 @@ void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
 template <class T, class S, class O>
 void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   const Sizes z(dx, w, dy, window);
-  const Engine<T>& engine = engine_of<T>(dy.dtype);
+  const Engine<T>& engine = engine_of<T>(dy.dtype, z.single);
   const int64_t units = pieces(z.out, engine.unit);
-  Canvas canvas({0, 0}, {0, 0}, units, pitch_of<T>(units));
+  Canvas canvas({0, 0}, {0, 0}, units, pitch_of<T>(units, z.single));
   for (int d = 0; d < 2; ++d) {
     const int64_t before = window.dilation[d] * (window.size[d] - 1) - window.padding[d];
     canvas.low[d] = before > 0 ? pieces(before, window.stride[d]) : 0;
@@ -249,6 +127,7 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
       Pass<T>& pass = passes.emplace_back(
           Pass<T>{engine,
                   canvas,
+                  z.single,
                   z.y[0],
                   z.in,
                   {pieces(z.x[0] - r0, window.stride[0]), pieces(z.x[1] - q0, window.stride[1])},
@@ -264,7 +143,7 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
           pass.taps.push_back({canvas.low[0] + down / window.stride[0],
                                canvas.low[1] + across / window.stride[1], i * window.size[1] + j});
         }
-      pass.prepare(launch, w.as<S>(), z.groups, z.out * z.in * z.taps, z.taps, z.out,
+      pass.prepare(launch, w.as<S>(), z.groups, z.out * z.in * z.taps, z.taps, z.single ? 1 : z.out,
                    z.in * z.taps);
     }
   run_passes<T, S, O>(launch, passes, dy, z.groups, bias, dx);
@@ -273,23 +152,25 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
 template <class T, class S, class O>
 void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) {
   const Sizes z(x, dw, dy, window);
-  const Engine<T>& engine = engine_of<T>(x.dtype);
+  const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
   const int64_t unit = engine.unit, bytes = sizeof(T);  // images that one step takes
-  const int64_t width = up(z.out, engine.lanes), panel = int64_t{engine.lanes} * engine.vectors;
+  const int64_t width = up(z.out, z.single ? wide<T> : engine.lanes),
+                panel = int64_t{engine.lanes} * engine.vectors;
   const Canvas from({window.padding[0], window.padding[1]},
                     {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, z.in,
-                    pitch_of<T>(z.in));
+                    pitch_of<T>(z.in, z.single));
   const Canvas to({0, 0}, z.y, z.out, width);
   // Rows of a product: the channels of one tap, or of a row of taps if they lie side by side.
-  const int64_t run = window.dilation[1] == 1 && from.pitch == z.in ? window.size[1] : 1;
-  const int64_t rows = run * z.in, high = pieces(rows, pieces(rows, engine.rows));
-  const int64_t area = z.taps * z.in * width, total = z.groups * area;
+  const int64_t run =
+      window.dilation[1] == 1 && from.pitch == z.in && !z.single ? window.size[1] : 1;
+  const int64_t rows = run * z.seen(), high = pieces(rows, pieces(rows, engine.rows));
+  const int64_t area = z.taps * z.seen() * width, total = z.groups * area;
 
   // Each part sums over its own images; the parts are added in order. All together they stay
   // smaller than half of what the call reads.
   const int64_t steps = pieces(z.images, unit), half = (x.size() + dy.size()) / 2;
   const int64_t parts = std::clamp<int64_t>(std::min(steps, half / total), 1, 16);
-  const int64_t together = std::clamp<int64_t>(256 / z.y_plane(), 1, pieces(steps, parts));
+  const int64_t together = std::max<int64_t>(1, std::min(256 / z.y_plane(), pieces(steps, parts)));
   std::vector<Block> blocks;  // a row of pixels each
   for (int64_t i = 0; i < together; ++i)
     for (int64_t r = 0; r < z.y[0]; ++r)
@@ -326,15 +207,18 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
         t.out_row = t.add_row = width;
         for (int64_t k = 0; k < z.taps; k += run)
           for (int64_t r = 0; r < rows; r += high)
-            for (int64_t l = 0; l < width; l += panel) {
+            for (int64_t l = 0; l < width; l += z.single ? width : panel) {
               t.a = a.data() + k / window.size[1] * window.dilation[0] * from.row() +
                     k % window.size[1] * window.dilation[1] * from.pitch + r;
               t.b = b.data() + l;
-              T* const out = sum + g * area + (k * z.in + r) * width + l;
+              T* const out = sum + g * area + (k * z.seen() + r) * width + l;
               t.out = out;
               t.add = out;
-              engine.tile(static_cast<int>(std::min(high, rows - r)),
-                          static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
+              if (z.single)
+                sum_lanes(width, t);
+              else
+                engine.tile(static_cast<int>(std::min(high, rows - r)),
+                            static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
             }
       }
   });
@@ -344,10 +228,11 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
   });
   parallel_for(z.groups * z.taps, [&](int64_t i) {
     const int64_t g = i / z.taps, tap = i % z.taps;
-    const T* const sum = sums + g * area + tap * z.in * width;
-    O* const out = dw.as<O>() + g * z.out * z.in * z.taps + tap;
+    const T* const sum = sums + g * area + tap * z.seen() * width;
+    O* const out = dw.as<O>() + g * z.out * z.seen() * z.taps + tap;
     for (int64_t o = 0; o < z.out; ++o)
-      for (int64_t c = 0; c < z.in; ++c) out[(o * z.in + c) * z.taps] = O(sum[c * width + o]);
+      for (int64_t c = 0; c < z.seen(); ++c)
+        out[(o * z.seen() + c) * z.taps] = O(sum[c * width + o]);
   });
 }
 

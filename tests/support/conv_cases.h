@@ -35,7 +35,9 @@ inline const ConvCase conv_cases[] = {
     {3, 16, 6, 6, 70, window({3, 3}, {1, 1}, {1, 1})},        // several vectors of channels
     {2, 1, 4, 4, 40, window({4, 4})},                         // one pixel
     {2, 90, 5, 6, 3, window({3, 3})},                         // deeper than a block
-    {3, 5, 17, 15, 33, window({3, 3}, {2, 3}, {1, 1})},       // panels of many pieces
+    {3, 5, 17, 15, 33, window({3, 3}, {2, 3}, {1, 1})},       // several tiles in a row of pixels
+    {2, 35, 6, 9, 35, window({3, 2}, {1, 2}, {1, 1}, {1, 1}, 35)},  // depthwise, several vectors
+    {1, 1024, 2, 2, 2, window({2, 2}, {1, 1}, {1, 1})},             // pixels whole pages apart
     {0, 2, 5, 5, 3, window({3, 3})},
 };
 
