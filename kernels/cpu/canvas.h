@@ -3,6 +3,7 @@
 // of the engine. And back: a square of planes and pixels is transposed in registers.
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/engine.h"
 #include "kernels/cpu/rows.h"
@@ -62,37 +63,43 @@ struct Planes {
   }
 };
 
-// `size` rows and columns of pixels of `units` units, each `pitch` units from the next one.
+// An image of x[0] rows and x[1] columns within `size` rows and columns of pixels, each of `units`
+// units, the next one after `pitch`. `low` rows and columns of zeros stand before it.
 struct Canvas {
-  int64_t low[2], size[2], units, pitch;  // low: rows and columns of zeros before the image
+  int64_t x[2], low[2], size[2], units, pitch;
+  std::vector<int64_t> place;  // of each pixel of the image
 
-  Canvas(const int64_t (&low_)[2], const int64_t (&size_)[2], int64_t units_, int64_t pitch_)
-      : low{low_[0], low_[1]}, size{size_[0], size_[1]}, units(units_), pitch(pitch_) {}
+  Canvas(const int64_t (&x_)[2], const int64_t (&low_)[2], const int64_t (&size_)[2],
+         int64_t units_, int64_t pitch_)
+      : x{x_[0], x_[1]},
+        low{low_[0], low_[1]},
+        size{size_[0], size_[1]},
+        units(units_),
+        pitch(pitch_) {
+    for (int64_t r = low[0]; r < low[0] + x[0]; ++r)
+      for (int64_t q = low[1]; q < low[1] + x[1]; ++q) place.push_back(r * row() + q * pitch);
+  }
   int64_t row() const { return size[1] * pitch; }
   int64_t area() const { return size[0] * row(); }
 
   template <class S, class T>
-  void draw(const Planes<S>& from, const int64_t (&x)[2], T* room) const {
-    const bool plain = size[0] == x[0] && size[1] == x[1];
-    if (!plain || pitch != units) std::fill_n(room, area(), T(0));
-    const int64_t rows = plain ? 1 : x[0], columns = plain ? x[0] * x[1] : x[1];
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const to = room + (low[0] + r) * row() + low[1] * pitch;
-      const int64_t at = r * columns;
-      if (pitch == 1)
-        for_lanes<T>(columns, [&](int64_t q, int64_t n) {
-          write(to + q, from.template get<T>(0, at + q, n), n);
+  void draw(const Planes<S>& from, T* room) const {
+    const int64_t plane = x[0] * x[1];
+    if (plane * units < area()) std::fill_n(room, area(), T(0));
+    if (pitch == 1) {
+      for (int64_t r = 0; r < plane; r += x[1])
+        for_lanes<T>(x[1], [&](int64_t q, int64_t n) {
+          write(room + place[r] + q, from.template get<T>(0, r + q, n), n);
         });
-      else
-        for (int64_t first = 0; first < units; first += wide<T>)  // few planes at a time
-          turn<T>(
-              std::min<int64_t>(wide<T>, units - first), columns,
-              [&](int64_t u, int64_t q, int64_t n) __attribute__((always_inline)) {
-                return from.template get<T>(first + u, at + q, n);
-              },
-              [&](int64_t q, int64_t u, Lanes<T> v, int64_t n)
-                  __attribute__((always_inline)) { write(to + q * pitch + first + u, v, n); });
+      return;
     }
+    for (int64_t u = 0; u < units; u += wide<T>)  // few planes at a time
+      turn<T>(
+          std::min<int64_t>(wide<T>, units - u), plane,
+          [&](int64_t i, int64_t q, int64_t n)
+              __attribute__((always_inline)) { return from.template get<T>(u + i, q, n); },
+          [ to = room + u, at = place.data() ](int64_t q, int64_t i, Lanes<T> v, int64_t n)
+              __attribute__((always_inline)) { write(to + at[q] + i, v, n); });
   }
 };
 

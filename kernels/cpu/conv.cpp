@@ -57,7 +57,7 @@ template <class T, class S, class O>
 void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t groups, In bias,
                 Out y) {
   const Pass<T>& any = passes[0];
-  const int64_t size[2] = {x.shape()[2], x.shape()[3]}, plane = size[0] * size[1];
+  const int64_t plane = x.shape()[2] * x.shape()[3];
   const int64_t planes = x.shape()[1] / groups, y_plane = y.shape()[2] * y.shape()[3];
   const int64_t room = any.panels() * any.panel();
   const T* const given = widened<T>(launch, bias);
@@ -70,7 +70,7 @@ void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t g
     const int64_t g = i % groups;
     Buffer<T> image(any.canvas.area());
     any.canvas.draw(channels_of(x.as<S>() + i * planes * plane, planes, plane, any.engine.unit),
-                    size, image.data());
+                    image.data());
     for (const Pass<T>& pass : passes)
       pass(image.data(), g, added ? added + g * room : nullptr,
            y.as<O>() + i * any.channels * y_plane);
@@ -82,19 +82,18 @@ void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
   const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
   const int64_t units = pieces(z.in, engine.unit);
-  const Canvas canvas({window.padding[0], window.padding[1]},
+  const Canvas canvas(z.x, {window.padding[0], window.padding[1]},
                       {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, units,
                       pitch_of<T>(units, z.single));
-  Pass<T> pass{engine,
-               canvas,
-               z.single,
-               z.x[0],
-               z.out,
-               {z.y[0], z.y[1]},
-               {window.stride[0], window.stride[1]},
-               {0, 0},
-               {1, 1},
-               {z.y[0], z.y[1]}};
+  Pass<T> pass{.engine = engine,
+               .canvas = canvas,
+               .single = z.single,
+               .channels = z.out,
+               .size = {z.y[0], z.y[1]},
+               .stride = {window.stride[0], window.stride[1]},
+               .first = {0, 0},
+               .apart = {1, 1},
+               .y = {z.y[0], z.y[1]}};
   for (int64_t i = 0; i < window.size[0]; ++i)
     for (int64_t j = 0; j < window.size[1]; ++j)
       pass.taps.push_back({i * window.dilation[0], j * window.dilation[1], i * window.size[1] + j});
@@ -111,37 +110,35 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
   const Sizes z(dx, w, dy, window);
   const Engine<T>& engine = engine_of<T>(dy.dtype, z.single);
   const int64_t units = pieces(z.out, engine.unit);
-  Canvas canvas({0, 0}, {0, 0}, units, pitch_of<T>(units, z.single));
+  int64_t low[2], size[2];
   for (int d = 0; d < 2; ++d) {
     const int64_t before = window.dilation[d] * (window.size[d] - 1) - window.padding[d];
-    canvas.low[d] = before > 0 ? pieces(before, window.stride[d]) : 0;
-    canvas.size[d] =
-        canvas.low[d] + std::max(z.y[d], (z.x[d] - 1 + window.padding[d]) / window.stride[d] + 1);
+    low[d] = before > 0 ? pieces(before, window.stride[d]) : 0;
+    size[d] = low[d] + std::max(z.y[d], (z.x[d] - 1 + window.padding[d]) / window.stride[d] + 1);
   }
+  const Canvas canvas(z.y, low, size, units, pitch_of<T>(units, z.single));
   const auto shift = [&](int d, int64_t first, int64_t tap) {
     return first + window.padding[d] - tap * window.dilation[d];
   };
   std::vector<Pass<T>> passes;
   for (int64_t r0 = 0; r0 < std::min(window.stride[0], z.x[0]); ++r0)
     for (int64_t q0 = 0; q0 < std::min(window.stride[1], z.x[1]); ++q0) {
-      Pass<T>& pass = passes.emplace_back(
-          Pass<T>{engine,
-                  canvas,
-                  z.single,
-                  z.y[0],
-                  z.in,
-                  {pieces(z.x[0] - r0, window.stride[0]), pieces(z.x[1] - q0, window.stride[1])},
-                  {1, 1},
-                  {r0, q0},
-                  {window.stride[0], window.stride[1]},
-                  {z.x[0], z.x[1]},
-                  {}});
+      Pass<T>& pass = passes.emplace_back(Pass<T>{
+          .engine = engine,
+          .canvas = canvas,
+          .single = z.single,
+          .channels = z.in,
+          .size = {pieces(z.x[0] - r0, window.stride[0]), pieces(z.x[1] - q0, window.stride[1])},
+          .stride = {1, 1},
+          .first = {r0, q0},
+          .apart = {window.stride[0], window.stride[1]},
+          .y = {z.x[0], z.x[1]}});
       for (int64_t i = window.size[0] - 1; i >= 0; --i)
         for (int64_t j = window.size[1] - 1; j >= 0; --j) {
           const int64_t down = shift(0, r0, i), across = shift(1, q0, j);
           if (down % window.stride[0] != 0 || across % window.stride[1] != 0) continue;
-          pass.taps.push_back({canvas.low[0] + down / window.stride[0],
-                               canvas.low[1] + across / window.stride[1], i * window.size[1] + j});
+          pass.taps.push_back({low[0] + down / window.stride[0], low[1] + across / window.stride[1],
+                               i * window.size[1] + j});
         }
       pass.prepare(launch, w.as<S>(), z.groups, z.out * z.in * z.taps, z.taps, z.single ? 1 : z.out,
                    z.in * z.taps);
@@ -156,10 +153,10 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
   const int64_t unit = engine.unit, bytes = sizeof(T);  // images that one step takes
   const int64_t width = up(z.out, z.single ? wide<T> : engine.lanes),
                 panel = int64_t{engine.lanes} * engine.vectors;
-  const Canvas from({window.padding[0], window.padding[1]},
+  const Canvas from(z.x, {window.padding[0], window.padding[1]},
                     {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, z.in,
                     pitch_of<T>(z.in, z.single));
-  const Canvas to({0, 0}, z.y, z.out, width);
+  const Canvas to(z.y, {0, 0}, z.y, z.out, width);
   // Rows of a product: the channels of one tap, or of a row of taps if they lie side by side.
   const int64_t run =
       window.dilation[1] == 1 && from.pitch == z.in && !z.single ? window.size[1] : 1;
@@ -187,15 +184,15 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
         const int64_t here = std::min(together, end - n);
         for (int64_t i = 0; i < here; ++i) {
           const int64_t image = (n + i) * unit;
-          const auto draw = [&](const Canvas& canvas, In t, const int64_t(&size)[2], T* room) {
-            const int64_t plane = size[0] * size[1], next = z.groups * canvas.units * plane;
+          const auto draw = [&](const Canvas& canvas, In t, T* room) {
+            const int64_t plane = canvas.x[0] * canvas.x[1], next = z.groups * canvas.units * plane;
             const S* const even = t.as<S>() + image * next + g * canvas.units * plane;
             const int64_t odds = image + 1 < z.images ? canvas.units : 0;
-            canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2}, size,
+            canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2},
                         room + i * canvas.area());
           };
-          draw(from, x, z.x, a.data());
-          draw(to, dy, z.y, b.data());
+          draw(from, x, a.data());
+          draw(to, dy, b.data());
         }
         Tile<T> t{};
         t.depth = z.y[1];

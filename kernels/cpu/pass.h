@@ -70,8 +70,8 @@ template <class T>
 struct Pass {
   const Engine<T>& engine;
   const Canvas& canvas;
-  bool single;                   // whether a channel of y sees but its own
-  int64_t image_rows, channels;  // of what is drawn; of y
+  bool single;       // whether a channel of y sees but its own
+  int64_t channels;  // of y
   int64_t size[2], stride[2];
   int64_t first[2], apart[2], y[2];  // where pixels stand in a plane of y, and its size
   std::vector<Tap> taps = {};
@@ -170,7 +170,7 @@ struct Pass {
   void see(int64_t row, Tile<T>& t) const {
     const auto sees = [&](int64_t n) {
       const int64_t at = row + taps[n * run].down - canvas.low[0];
-      return at >= 0 && at < image_rows;
+      return at >= 0 && at < canvas.x[0];
     };
     int64_t begin = 0, end = static_cast<int64_t>(blocks.size());
     while (begin < end && !sees(begin)) ++begin;
