@@ -1,5 +1,5 @@
 #pragma once
-// The leading dimensions of a matrix product, which are a batch.
+// The leading dimensions of a matrix product, which are a batch, and vectors as other shapes.
 
 #include "core/view.h"
 
@@ -32,6 +32,12 @@ inline Layout leading(Layout l) {
   l.shape.rank -= 2;
   l.strides.rank -= 2;
   return l;
+}
+
+// [n], seen as what images [b, n, h, w] are reduced to.
+inline View per_channel(View v) {
+  v.layout = Layout({1, v.shape()[0], 1, 1}, {0, v.strides()[0], 0, 0});
+  return v;
 }
 
 // A vector [n] as a matrix [n, 1].

@@ -149,7 +149,8 @@ MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
                Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,
                Out dx);  // dense; gradient of x, plus bias [c] if any; w, dy as in conv2d
-MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw);  // dense; gradient of w
+MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw,
+               Out db);  // dense; gradients of w and, if that is given, of bias [o], f32 or f64
 
 // --- planes: dense, x [..., rows, columns] ---
 MIXTAPE_KERNEL(max_pool2d, In x, const Sampling& rows, const Sampling& columns, Out y,

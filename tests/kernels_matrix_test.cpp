@@ -336,13 +336,14 @@ TEST_P(Conv2d, ForwardAndGradients) {
       const Tensor bias = random({k.o}, wide(in), 4);
       const Tensor y = output(y_shape, out), plain = output(y_shape, out),
                    dx = output(x.shape(), out), shifted = output(x.shape(), out),
-                   dw = output(w_shape, out), shift = random({k.c}, wide(in), 5);
+                   dw = output(w_shape, out), db = output({k.o}, wide(in)),
+                   shift = random({k.c}, wide(in), 5);
       launch([&](Launch& l) {
         conv2d(l, x, w, bias, k.window, y);
         conv2d(l, x, w, View{}, k.window, plain);
         conv2d_input(l, dy, w, View{}, k.window, dx);
         conv2d_input(l, dy, w, shift, k.window, shifted);
-        conv2d_weight(l, x, dy, k.window, dw);
+        conv2d_weight(l, x, dy, k.window, dw, db);
       });
       const Values xv = to_vector(x), wv = to_vector(w), dv = to_vector(dy);
       Values y_want(y.numel()), dx_want(x.numel()), dw_want(w.numel());
@@ -360,6 +361,9 @@ TEST_P(Conv2d, ForwardAndGradients) {
       for (int64_t i = 0; i < x.numel(); ++i) dx_want[i] += shift.at(i / (k.h * k.w) % k.c);
       expect_close(shifted, dx_want, tolerance(out), "dx with bias " + what);
       expect_close(dw, dw_want, tolerance(out), "dw " + what);
+      Values db_want(db.numel());
+      for (int64_t i = 0; i < dy.numel(); ++i) db_want[i / (oh * ow) % k.o] += dv[i];
+      expect_close(db, db_want, tolerance(wide(in)), "db " + what);
     }
 }
 
@@ -367,8 +371,8 @@ TEST_P(Conv2d, WeightGradientMayBeWider) {
   const Tensor x = random({2, 3, 6, 6}, bf16, 1), dy = random({2, 4, 4, 4}, bf16, 2),
                narrow({4, 3, 3, 3}, bf16), full({4, 3, 3, 3}, f32);
   launch([&](Launch& l) {
-    conv2d_weight(l, x, dy, window({3, 3}), narrow);
-    conv2d_weight(l, x, dy, window({3, 3}), full);
+    conv2d_weight(l, x, dy, window({3, 3}), narrow, View{});
+    conv2d_weight(l, x, dy, window({3, 3}), full, View{});
   });
   for (int64_t i = 0; i < full.numel(); ++i)
     EXPECT_EQ(narrow.at(i), float(BFloat16(full.at(i)))) << i;
@@ -381,13 +385,13 @@ TEST_P(Conv2d, SameForAnyThreads) {
                  dy = random({9, 6, 12, 12}, dtype, 3);
     expect_same_for_any_threads([&] {
       const Tensor y = output(dy.shape(), dtype), dx = output(x.shape(), dtype),
-                   dw = output(w.shape(), f32);
+                   dw = output(w.shape(), f32), db = output({6}, f32);
       launch([&](Launch& l) {
         conv2d(l, x, w, View{}, v, y);
         conv2d_input(l, dy, w, View{}, v, dx);
-        conv2d_weight(l, x, dy, v, dw);
+        conv2d_weight(l, x, dy, v, dw, db);
       });
-      return std::vector<Tensor>{y, dx, dw};
+      return std::vector<Tensor>{y, dx, dw, db};
     });
   }
 }

@@ -73,7 +73,7 @@ struct Conv2dWeight {  // (x, dy) -> dw
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const Geometry& g) {
     Tensor dw = ctx.output(g.weight);
     const Tensor xc = x.contiguous(), dyc = dy.contiguous();
-    ctx.run(kernels::conv2d_weight, xc, dyc, g.window, dw);
+    ctx.run(kernels::conv2d_weight, xc, dyc, g.window, dw, Tensor());
     ctx.save(x, dy);
     return dw;
   }
@@ -81,6 +81,16 @@ struct Conv2dWeight {  // (x, dy) -> dw
 };
 
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
+  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dy
+    const Factors f(ctx.saved(0), dy);
+    const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dy.device()),
+        db(ctx.shape(2), statistics(f.b.dtype()), dy.device());
+    const Tensor x = f.a.contiguous(), dyc = f.b.contiguous();
+    ctx.run(kernels::conv2d_weight, x, dyc, g.window, dw, db);
+    return ctx.grads(
+        [&] { return apply<ConvTranspose2d>(dyc, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+        [&] { return dw; }, [&] { return db; });
+  }
   return ctx.grads(
       [&] { return apply<ConvTranspose2d>(dy, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
       [&] { return apply<Conv2dWeight>(ctx.saved(0), dy, g, ctx.grad_dtype(1)); },

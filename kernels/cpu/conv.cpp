@@ -4,6 +4,9 @@
 // stride; the gradient of w has the columns and channels of a window as rows, the channels of y as
 // lanes and pixels as steps. Measured in bench/worklog/060.
 
+#include <cstring>
+
+#include "kernels/batch.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/kernels.h"
 
@@ -26,7 +29,6 @@ struct Sizes {
         taps(window.size[0] * window.size[1]),
         x{x_.shape()[2], x_.shape()[3]},
         y{y_.shape()[2], y_.shape()[3]} {}
-  int64_t x_plane() const { return x[0] * x[1]; }
   int64_t seen() const { return single ? 1 : in; }  // channels that one of y sees
   int64_t y_plane() const { return y[0] * y[1]; }
 };
@@ -146,83 +148,122 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
   run_passes<T, S, O>(launch, passes, dy, z.groups, bias, dx);
 }
 
-template <class T, class S, class O>
-void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) {
-  const Sizes z(x, dw, dy, window);
-  const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
-  const int64_t unit = engine.unit, bytes = sizeof(T);  // images that one step takes
-  const int64_t width = up(z.out, z.single ? wide<T> : engine.lanes),
-                panel = int64_t{engine.lanes} * engine.vectors;
-  const Canvas from(z.x, {window.padding[0], window.padding[1]},
-                    {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, z.in,
-                    pitch_of<T>(z.in, z.single));
-  const Canvas to(z.y, {0, 0}, z.y, z.out, width);
+// The gradients of w and of the bias, summed over images that are drawn.
+template <class T, class S>
+struct WeightGradient {
+  const Sizes z;
+  const Window& window;
+  const Engine<T>& engine;
+  const int64_t unit = engine.unit, panel = int64_t{engine.lanes} * engine.vectors;  // unit: images
+  const int64_t width = up(z.out, z.single ? wide<T> : engine.lanes);
+  const Canvas from{z.x,
+                    {window.padding[0], window.padding[1]},
+                    {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]},
+                    z.in,
+                    pitch_of<T>(z.in, z.single)};
+  const Canvas to{z.y, {0, 0}, z.y, z.out, width};
   // Rows of a product: the channels of one tap, or of a row of taps if they lie side by side.
   const int64_t run =
       window.dilation[1] == 1 && from.pitch == z.in && !z.single ? window.size[1] : 1;
-  const int64_t rows = run * z.seen(), high = pieces(rows, pieces(rows, engine.rows));
-  const int64_t area = z.taps * z.seen() * width, total = z.groups * area;
+  const int64_t rows = run * z.seen();
+  const int64_t area = z.taps * z.seen() * width;   // of the sums of w, in one group
+  const int64_t total = z.groups * (area + width);  // those of the bias stand behind them
+  std::vector<Block> blocks = {};                   // a row of pixels each
+  alignas(T) char ones[sizeof(T)] = {};             // a unit of them
 
+  WeightGradient(const Sizes& z_, const Window& window_, const Engine<T>& e, int64_t together)
+      : z(z_), window(window_), engine(e) {
+    const int64_t bytes = sizeof(T);
+    for (int64_t i = 0; i < together; ++i)
+      for (int64_t r = 0; r < z.y[0]; ++r)
+        blocks.push_back({(i * from.area() + r * window.stride[0] * from.row()) * bytes,
+                          (i * to.area() + r * to.row()) * bytes});
+    const auto fill = [&]<class E>(E one) {
+      for (size_t i = 0; i < sizeof ones; i += sizeof one) std::memcpy(ones + i, &one, sizeof one);
+    };
+    unit == 1 ? fill(T(1)) : fill(S(1.0f));
+  }
+  // Unit n of group g of x's or dy's images.
+  void draw(const Canvas& canvas, In images, int64_t n, int64_t g, T* room) const {
+    const int64_t plane = canvas.x[0] * canvas.x[1], next = z.groups * canvas.units * plane;
+    const S* const even = images.as<S>() + n * unit * next + g * canvas.units * plane;
+    const int64_t odds = n * unit + 1 < z.images ? canvas.units : 0;
+    canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2}, room);
+  }
+  // Adds group g of `count` images to sums.
+  void add(const T* x, const T* dy, int64_t count, int64_t g, bool bias, T* sums) const {
+    const int64_t bytes = sizeof(T), high = pieces(rows, pieces(rows, engine.rows));
+    Tile<T> t{};
+    t.a_row = bytes;
+    t.b_step = width * bytes;
+    t.out_row = t.add_row = width;
+    const auto tiles = [&](int64_t height, T* out) {
+      for (int64_t l = 0; l < width; l += panel) {
+        t.b = dy + l;
+        t.out = out + l;
+        t.add = out + l;
+        engine.tile(static_cast<int>(height),
+                    static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
+      }
+    };
+    if (bias) {  // the product with a row of ones
+      t.a = ones;
+      t.depth = count * z.y_plane();
+      tiles(1, sums + z.groups * area + g * width);
+    }
+    t.a_step = window.stride[1] * from.pitch * bytes;
+    t.depth = z.y[1];
+    t.block = blocks.data();
+    t.blocks = count * z.y[0];
+    for (int64_t k = 0; k < z.taps; k += run)
+      for (int64_t r = 0; r < rows; r += high) {
+        t.a = x + k / window.size[1] * window.dilation[0] * from.row() +
+              k % window.size[1] * window.dilation[1] * from.pitch + r;
+        T* const out = sums + g * area + (k * z.seen() + r) * width;
+        t.b = dy;
+        t.out = out;
+        t.add = out;
+        if (z.single)
+          sum_lanes(width, t);
+        else
+          tiles(std::min(high, rows - r), out);
+      }
+  }
+};
+
+template <class T, class S, class O>
+void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
+  const Sizes z(x, dw, dy, window);
+  const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
+  // Planes of few pixels are drawn together.
+  const int64_t steps = pieces(z.images, int64_t{engine.unit});
+  const int64_t together = std::max<int64_t>(1, std::min(256 / z.y_plane(), pieces(steps, 16)));
+  const WeightGradient<T, S> gradient(z, window, engine, together);
   // Each part sums over its own images; the parts are added in order. All together they stay
   // smaller than half of what the call reads.
-  const int64_t steps = pieces(z.images, unit), half = (x.size() + dy.size()) / 2;
+  const int64_t total = gradient.total, half = (x.size() + dy.size()) / 2;
   const int64_t parts = std::clamp<int64_t>(std::min(steps, half / total), 1, 16);
-  const int64_t together = std::max<int64_t>(1, std::min(256 / z.y_plane(), pieces(steps, parts)));
-  std::vector<Block> blocks;  // a row of pixels each
-  for (int64_t i = 0; i < together; ++i)
-    for (int64_t r = 0; r < z.y[0]; ++r)
-      blocks.push_back({(i * from.area() + r * window.stride[0] * from.row()) * bytes,
-                        (i * to.area() + r * to.row()) * bytes});
   T* const sums = launch.scratch<T>(parts * total);
   parallel_for(parts, [&](int64_t part) {
-    T* const sum = sums + part * total;
-    std::fill_n(sum, total, T(0));
+    std::fill_n(sums + part * total, total, T(0));
+    const Canvas &from = gradient.from, &to = gradient.to;
     Buffer<T> a(together * from.area()), b(together * to.area());
     const int64_t end = (part + 1) * steps / parts;
     for (int64_t n = part * steps / parts; n < end; n += together)
       for (int64_t g = 0; g < z.groups; ++g) {
-        const int64_t here = std::min(together, end - n);
-        for (int64_t i = 0; i < here; ++i) {
-          const int64_t image = (n + i) * unit;
-          const auto draw = [&](const Canvas& canvas, In t, T* room) {
-            const int64_t plane = canvas.x[0] * canvas.x[1], next = z.groups * canvas.units * plane;
-            const S* const even = t.as<S>() + image * next + g * canvas.units * plane;
-            const int64_t odds = image + 1 < z.images ? canvas.units : 0;
-            canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2},
-                        room + i * canvas.area());
-          };
-          draw(from, x, a.data());
-          draw(to, dy, b.data());
+        const int64_t count = std::min(together, end - n);
+        for (int64_t i = 0; i < count; ++i) {
+          gradient.draw(from, x, n + i, g, a.data() + i * from.area());
+          gradient.draw(to, dy, n + i, g, b.data() + i * to.area());
         }
-        Tile<T> t{};
-        t.depth = z.y[1];
-        t.block = blocks.data();
-        t.blocks = here * z.y[0];
-        t.a_row = bytes;
-        t.a_step = window.stride[1] * from.pitch * bytes;
-        t.b_step = width * bytes;
-        t.out_row = t.add_row = width;
-        for (int64_t k = 0; k < z.taps; k += run)
-          for (int64_t r = 0; r < rows; r += high)
-            for (int64_t l = 0; l < width; l += z.single ? width : panel) {
-              t.a = a.data() + k / window.size[1] * window.dilation[0] * from.row() +
-                    k % window.size[1] * window.dilation[1] * from.pitch + r;
-              t.b = b.data() + l;
-              T* const out = sum + g * area + (k * z.seen() + r) * width + l;
-              t.out = out;
-              t.add = out;
-              if (z.single)
-                sum_lanes(width, t);
-              else
-                engine.tile(static_cast<int>(std::min(high, rows - r)),
-                            static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
-            }
+        gradient.add(a.data(), b.data(), count, g, bool(db), sums + part * total);
       }
   });
   parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
+  const int64_t width = gradient.width, area = gradient.area;
   parallel_for(z.groups * z.taps, [&](int64_t i) {
     const int64_t g = i / z.taps, tap = i % z.taps;
     const T* const sum = sums + g * area + tap * z.seen() * width;
@@ -231,6 +272,8 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw) 
       for (int64_t c = 0; c < z.seen(); ++c)
         out[(o * z.seen() + c) * z.taps] = O(sum[c * width + o]);
   });
+  for (int64_t g = 0; g < z.groups && db; ++g)
+    std::copy_n(sums + z.groups * area + g * width, z.out, db.as<T>() + g * z.out);
 }
 
 }  // namespace
@@ -248,10 +291,10 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
   });
 }
 
-void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw) {
-  if (dw.size() == 0) return;
+void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
+  if (dw.size() == 0) return db ? reduce(launch, Reduce::Sum, dy, per_channel(db)) : void();
   visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
-    weight_gradient<math_t<S>, S, O>(launch, x, dy, window, dw);
+    weight_gradient<math_t<S>, S, O>(launch, x, dy, window, dw, db);
   });
 }
 

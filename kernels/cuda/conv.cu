@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/batch.h"
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -474,7 +475,8 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
   });
 }
 
-void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw) {
+void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
+  if (db) reduce(launch, Reduce::Sum, dy, per_channel(db));
   if (dw.size() == 0) return;
   if (x.size() == 0 || dy.size() == 0) return fill(launch, 0, dw);
   const Sizes z(x, dw, window);

@@ -39,6 +39,8 @@ inline const ConvCase conv_cases[] = {
     {2, 35, 6, 9, 35, window({3, 2}, {1, 2}, {1, 1}, {1, 1}, 35)},  // depthwise, several vectors
     {1, 1024, 2, 2, 2, window({2, 2}, {1, 1}, {1, 1})},             // pixels whole pages apart
     {0, 2, 5, 5, 3, window({3, 3})},
+    {2, 3, 5, 5, 0, window({3, 3})},
+    {2, 0, 5, 5, 3, window({3, 3})},
 };
 
 }  // namespace mixtape::kernels
