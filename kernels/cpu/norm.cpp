@@ -2,7 +2,7 @@
 // in a second pass over data that is still in cache; parameters and their gradients are f32 (or
 // f64) inside.
 
-#include <vector>
+#include <array>
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
@@ -14,18 +14,24 @@ namespace {
 
 constexpr int64_t grain(int64_t n) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)); }
 
-// The sum of f(i, count) over a run, in pieces short enough for f32.
-template <class T, class F>
-[[gnu::always_inline]] inline double sum_over(int64_t n, F f) {
+// What f(i, count, sums) adds to k sums over a run, in pieces short enough for f32.
+template <class T, int k, class F>
+[[gnu::always_inline]] inline std::array<double, k> sums_over(int64_t n, F f) {
   constexpr int64_t piece = 8192;
-  double total = 0;
+  std::array<double, k> total = {};
   for (int64_t start = 0; start < n; start += piece) {
-    Lanes<T> sum(T(0));
+    std::array<Lanes<T>, k> sums;
+    sums.fill(T(0));
     for_lanes<T>(std::min(piece, n - start),
-                 [&](int64_t i, int64_t count) { sum += f(start + i, count); });
-    total += static_cast<double>(hsum(sum));
+                 [&](int64_t i, int64_t count) { f(start + i, count, sums); });
+    for (int j = 0; j < k; ++j) total[j] += static_cast<double>(hsum(sums[j]));
   }
   return total;
+}
+// The sum of f(i, count).
+template <class T, class F>
+[[gnu::always_inline]] inline double sum_over(int64_t n, F f) {
+  return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
 }
 
 struct Moments {
@@ -34,17 +40,17 @@ struct Moments {
 
 // Not centered: around zero.
 template <class T, class S>
-Moments moments(const S* x, int64_t n, bool centered = true) {
-  const double size = static_cast<double>(n);
+[[gnu::always_inline]] inline Moments moments(const S* x, int64_t n, bool centered = true) {
+  const double per = 1 / static_cast<double>(n);
   const auto element = [&](int64_t i, int64_t count) { return read<T>(x + i, count); };
-  const double mean = centered ? sum_over<T>(n, element) / size : 0;
+  const double mean = centered ? sum_over<T>(n, element) * per : 0;
   const Lanes<T> center(static_cast<T>(mean));
   const double squares = sum_over<T>(n, [&](int64_t i, int64_t count) {
     const Lanes<T> d = keep(read<T>(x + i, count) - center, count);
     return d * d;
   });
   const double off = mean - static_cast<double>(static_cast<T>(mean));
-  return {mean, squares / size - off * off};
+  return {mean, squares * per - off * off};
 }
 
 // The channels of x [n, c, inner] one at a time as dense runs of T, and back.
@@ -89,16 +95,18 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
+        O* const out = y.as<O>() + r * n;
         const Moments m = moments<T>(in, n, bool(mean));
         const T center = static_cast<T>(m.mean),
                 inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
         if (mean) mean.as<T>()[r] = center;
         rstd.as<T>()[r] = inverse;
+        const Lanes<T> less(center), times(inverse);
         for_lanes<T>(n, [&](int64_t i, int64_t count) {
-          Lanes<T> v = (read<T>(in + i, count) - Lanes<T>(center)) * Lanes<T>(inverse);
+          Lanes<T> v = (read<T>(in + i, count) - less) * times;
           if (scale) v = v * read<T>(scale + i, count);
           if (shift) v = v + read<T>(shift + i, count);
-          write(y.as<O>() + r * n + i, v, count);
+          write(out + i, v, count);
         });
       }
     });
@@ -112,46 +120,46 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
   visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, w);
-    const auto normal = [&](int64_t r, int64_t i, int64_t count) {
-      const Lanes<T> v = read<T>(x.as<S>() + r * n + i, count);
-      return (mean ? v - Lanes<T>(mean.as<T>()[r]) : v) * Lanes<T>(rstd.as<T>()[r]);
-    };
-    const auto scaled = [&](int64_t r, int64_t i, int64_t count) {
-      const Lanes<T> g = read<T>(dy.as<D>() + r * n + i, count);
-      return scale ? g * read<T>(scale + i, count) : g;
-    };
-    const double size = static_cast<double>(n);
-    if (dx)
-      parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const auto g = [&](int64_t i, int64_t count) { return scaled(r, i, count); };
-          const auto gh = [&](int64_t i, int64_t count) {
-            return scaled(r, i, count) * normal(r, i, count);
-          };
-          const Lanes<T> level(mean ? static_cast<T>(sum_over<T>(n, g) / size) : T(0));
-          const Lanes<T> slope(static_cast<T>(sum_over<T>(n, gh) / size));
-          for_lanes<T>(n, [&](int64_t i, int64_t count) {
-            const Lanes<T> v = scaled(r, i, count) - level - normal(r, i, count) * slope;
-            write(dx.as<O>() + r * n + i, v * Lanes<T>(rstd.as<T>()[r]), count);
-          });
-        }
-      });
-    if (!dw && !db) return;
-
-    // Each part sums over its own rows; the parts are added in order.
-    const int64_t parts = std::clamp<int64_t>(rows / 32, 1, 16);
-    T* const sums = launch.scratch<T>(parts * 2 * n);
-    std::fill_n(sums, parts * 2 * n, T(0));
+    const double per = 1 / static_cast<double>(n);
+    // Each part sums dw and db over its own rows; the parts are added in order.
+    const bool sum = dw || db;
+    const int64_t parts = std::clamp<int64_t>(rows / grain(n), 1, 32);
+    T* const sums = sum ? launch.scratch<T>(parts * 2 * n) : nullptr;
+    if (sum) std::fill_n(sums, parts * 2 * n, T(0));
     parallel_for(parts, [&](int64_t part) {
-      T *const w_sum = sums + part * 2 * n, *const b_sum = w_sum + n;
-      for (int64_t r = part * rows / parts; r < (part + 1) * rows / parts; ++r)
-        for_lanes<T>(n, [&](int64_t i, int64_t count) {
-          const Lanes<T> g = read<T>(dy.as<D>() + r * n + i, count);
-          write(w_sum + i, read<T>(w_sum + i, count) + g * normal(r, i, count), count);
-          write(b_sum + i, read<T>(b_sum + i, count) + g, count);
+      for (int64_t r = part * rows / parts; r < (part + 1) * rows / parts; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const D* const dout = dy.as<D>() + r * n;
+        const Lanes<T> center(mean ? mean.as<T>()[r] : T(0)), inverse(rstd.as<T>()[r]);
+        const auto normal = [&](int64_t i, int64_t count) {
+          return (read<T>(in + i, count) - center) * inverse;
+        };
+        // (A mere product would be contracted with the difference that it is in, and so be another
+        // number there than in the mean: a row of one would not give 0.)
+        const auto scaled = [&](Lanes<T> g, int64_t i, int64_t count) {
+          return scale ? fma(g, read<T>(scale + i, count), Lanes<T>(T(0))) : g;
+        };
+        const auto [g_sum, gh_sum] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& s) {
+          const Lanes<T> d = read<T>(dout + i, count), g = scaled(d, i, count);
+          const Lanes<T> h = normal(i, count);
+          s[0] += g;
+          s[1] += g * h;
+          if (!sum) return;
+          T *const w_sum = sums + part * 2 * n + i, *const b_sum = w_sum + n;
+          write(w_sum, read<T>(w_sum, count) + d * h, count);
+          write(b_sum, read<T>(b_sum, count) + d, count);
         });
+        if (!dx) continue;
+        const Lanes<T> level(mean ? static_cast<T>(g_sum * per) : T(0)),
+            slope(static_cast<T>(gh_sum * per));
+        O* const out = dx.as<O>() + r * n;
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> g = scaled(read<T>(dout + i, count), i, count);
+          write(out + i, (g - level - normal(i, count) * slope) * inverse, count);
+        });
+      }
     });
-    for (int64_t part = 1; part < parts; ++part)
+    for (int64_t part = 1; sum && part < parts; ++part)
       for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[part * 2 * n + i];
     if (dw) narrow_to(dw, sums);
     if (db) narrow_to(db, sums + n);
