@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -285,13 +286,16 @@ template <class T>
 [[gnu::always_inline]] inline T hsum(Lanes<T> x) {
   return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return a + b; });
 }
+// NaN in any lane gives NaN.
 template <class T>
 [[gnu::always_inline]] inline T hmax(Lanes<T> x) {
-  return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return max(a, b); });
+  const T y = detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return larger(a, b); });
+  return any(x != x) ? std::numeric_limits<T>::quiet_NaN() : y;
 }
 template <class T>
 [[gnu::always_inline]] inline T hmin(Lanes<T> x) {
-  return detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return min(a, b); });
+  const T y = detail::fold(x, [](Lanes<T> a, Lanes<T> b) { return smaller(a, b); });
+  return any(x != x) ? std::numeric_limits<T>::quiet_NaN() : y;
 }
 
 // --- memory ---

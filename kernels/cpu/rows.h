@@ -33,8 +33,10 @@ template <class T, class S>
 template <class T>
 [[gnu::always_inline]] inline Lanes<T> keep(Lanes<T> x, int64_t count) {
   if (count == Lanes<T>::width) return x;
-  for (int64_t i = count; i < Lanes<T>::width; ++i) x.v[i] = T(0);
-  return x;
+  typename detail::Vector<T>::integer lane;
+  for (int i = 0; i < Lanes<T>::width; ++i) lane[i] = i;
+  using Index = std::decay_t<decltype(lane[0])>;
+  return select(Mask<T>{lane < static_cast<Index>(count)}, x, Lanes<T>(T(0)));
 }
 
 // y[i] = T(x[i])

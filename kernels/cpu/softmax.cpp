@@ -23,7 +23,7 @@ template <class T, class S>
 T row_max(const S* x, int64_t n) {
   Lanes<T> top(-std::numeric_limits<T>::infinity());
   for_lanes<T>(n, [&](int64_t i, int64_t count) {
-    top = max(top, read<T>(x + i, count, minus_infinity<S>()));
+    top = max(read<T>(x + i, count, minus_infinity<S>()), top);
   });
   return hmax(top);
 }
