@@ -80,7 +80,7 @@ template <class S>
        static_cast<int32_t>(position);
   const Indices first = at;
   const auto take = [&](Floats v, int32_t offset) {
-    const Indices wins = (v > best) | ((v != v) & (best == best));
+    const Indices wins = ~(v <= best) & (best == best);
     best = wins ? v : best;
     at = wins ? first + offset : at;
   };
@@ -111,7 +111,7 @@ void pool_halves(const S* x, int64_t rows, int64_t columns, int64_t begin, int64
           const int64_t count = std::min<int64_t>(16, y_columns - q);
           pool_pairs(x + from, columns, position, 2 * count, best, at);
           store_first(y + to, Lanes<float>(best), count);
-          std::memcpy(index + to, &at, static_cast<size_t>(count) * sizeof(int32_t));
+          detail::write_first<int32_t, 16>(index + to, reinterpret_cast<int32_t*>(&at), count);
         }
       }
 }
@@ -145,15 +145,20 @@ void put_at(Launch&, In y, In index, Out x) {
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     parallel_ranges(x.size() / x_plane, grain(x_plane), [&](int64_t begin, int64_t end) {
-      constexpr bool direct = std::is_same_v<T, O>;
-      Buffer<T> room(direct ? 0 : x_plane);  // windows may overlap: narrow sums are rounded once
+      constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
+      // Windows may overlap: narrow sums are rounded once.
+      Buffer<T> values(wide ? 0 : y_plane), room(direct ? 0 : x_plane);
       for (int64_t p = begin; p < end; ++p) {
-        const S* const from = y.as<S>() + p * y_plane;
         const int32_t* const at = index.as<int32_t>() + p * y_plane;
+        const T* from = values.data();
         T* sum = room.data();
+        if constexpr (wide)
+          from = y.as<S>() + p * y_plane;
+        else
+          convert_run(y.as<S>() + p * y_plane, y_plane, values.data());
         if constexpr (direct) sum = x.as<O>() + p * x_plane;
         std::fill_n(sum, x_plane, T(0));
-        for (int64_t i = 0; i < y_plane; ++i) sum[at[i]] += static_cast<T>(from[i]);
+        for (int64_t i = 0; i < y_plane; ++i) sum[at[i]] += from[i];
         if constexpr (!direct) convert_run(sum, x_plane, x.as<O>() + p * x_plane);
       }
     });
