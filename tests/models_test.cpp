@@ -264,6 +264,16 @@ TEST(GptBlock, StartsAsGpt2) {
             "tokens of shape [3] after 0, not [b, t] with at most 6 in all");
 }
 
+// Heads are joined and split by views alone, and gradients of weights arrive as the weights lie.
+TEST(Gpt, StepCopiesNoTensor) {
+  const Gpt net(without_dropout(tiny));
+  const Tensor tokens = zeros({2, 6}, i64);
+  const amp::Report report;
+  next_token_loss(net(tokens), tokens).backward();
+  for (const auto& row : report.rows())
+    EXPECT_FALSE(row.op == "clone" || row.op == "reshape") << row.op << " " << row.backward;
+}
+
 TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {
   const Seed seed(9);
   GptBlock block({.layers = 1, .heads = 2, .width = 8, .dropout = 0.5});

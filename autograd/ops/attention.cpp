@@ -32,7 +32,9 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     ctx.run(kernels::masked_softmax, scores, mask, bias, rule.causal, rule.scale, p);
     ctx.save(q, k, v, mask, bias);
     ctx.save_extra(p);
-    return product(dropout(p, rule.drop), v, ctx.dtype());
+    const Tensor y = by_positions(v, q.size(-2), ctx);
+    ctx.run(kernels::gemm, dropout(p, rule.drop), v, kernels::Epilogue{}, y);
+    return y;
   }
 
   // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
@@ -52,6 +54,16 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 
  private:
+  // A result [.., heads, t, features] that lies as [.., t, heads, features]: what is done next is
+  // to join the heads.
+  static Tensor by_positions(const Tensor& v, int64_t t, const Ctx& ctx) {
+    Shape shape = v.shape();
+    shape[-2] = t;
+    if (shape.rank < 3) return ctx.output(shape);
+    std::swap(shape[-3], shape[-2]);
+    return transpose(ctx.output(shape), -3, -2);
+  }
+
   // The probabilities again, written with ops. Hidden keys get scores far below all others instead
   // of -inf, for a row that has no others; what that row then holds is wiped out.
   static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {

@@ -48,7 +48,7 @@ struct Linear {  // x [rows, in]
       "linear", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const LinearOptions& options) {
+                        const LinearOptions& options, bool) {
     check_real(x);
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
@@ -68,10 +68,13 @@ struct Linear {  // x [rows, in]
       ctx.save_result(y);
     return y;
   }
-  // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options) {
+  // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows. Of a weight by
+  // columns, which is a parameter's transpose, dw is made as xT dz: so the parameter's gradient is
+  // dense.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
+                        bool by_columns) {
     const Tensor dz = gradient_of_sums(ctx, dy, options);
-    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {
+    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
       const Factors f(dz.t(), ctx.saved(0));
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
           db(ctx.shape(2), statistics(f.a.dtype()), dz.device());
@@ -81,7 +84,11 @@ struct Linear {  // x [rows, in]
     }
     return ctx.grads(
         [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
-        [&] { return product(dz.t(), ctx.saved(0), ctx.grad_dtype(1)); },
+        [&] {
+          const Tensor x = ctx.saved(0);
+          return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
+                            : product(dz.t(), x, ctx.grad_dtype(1));
+        },
         [&] { return reshape(sum_to(dz, {.dims = 1, .out = ctx.grad_dtype(2)}), ctx.shape(2)); });
   }
 
@@ -95,7 +102,7 @@ struct Linear {  // x [rows, in]
     const bool again = grad_enabled() && reads_sums(o);
     return activation_gradient(
         o.activation,
-        again ? call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{})
+        again ? call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false)
               : ctx.saved(3),
         dy);
   }
@@ -200,10 +207,13 @@ Tensor dot(const Tensor& a, const Tensor& b) {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const LinearOptions& o) {
   const Scope scope(Linear::info.name);
   check(x.rank() > 0, "the input has no dimensions");
-  if (x.rank() == 2) return call<Linear>(x, weight, bias, o);
+  const bool by_columns =
+      weight.rank() == 2 && weight.strides()[0] == 1 && weight.strides()[1] != 1;
+  if (x.rank() == 2) return call<Linear>(x, weight, bias, o, by_columns);
   Shape shape = x.shape();
   shape[-1] = 1;
-  const Tensor y = call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias, o);
+  const Tensor y =
+      call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias, o, by_columns);
   shape[-1] = y.size(-1);
   return reshape(y, shape);
 }

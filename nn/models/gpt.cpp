@@ -39,10 +39,10 @@ Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
   check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
   // [b, t, 3 width] -> three times [b, heads, t, width / heads]
-  const Tensor qkv =
-      permute(reshape(c_attn(x), {b, t, 3, heads_, width / heads_}), {2, 0, 3, 1, 4});
-  const Tensor q = select(qkv, 0, 0);
-  Tensor k = select(qkv, 0, 1), v = select(qkv, 0, 2);
+  const Tensor qkv = reshape(c_attn(x), {b, t, 3, heads_, width / heads_});
+  const auto part = [&](int64_t i) { return transpose(select(qkv, 2, i), 1, 2); };
+  const Tensor q = part(0);
+  Tensor k = part(1), v = part(2);
   if (past) {
     if (past->k) {
       check(t == 1, "{} positions after a past of {}, not one", t, past->k.size(2));
