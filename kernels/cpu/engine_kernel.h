@@ -276,6 +276,14 @@ void sum_tile(const Tile<typename P::T>& t) {
       high = a + 7 * one;
     }
     for (int64_t k = t.depth; k > 0; --k) {
+      // What comes from memory is asked for in time: the rows of the next tile, where they are read
+      // in place, a line of each at once; else what follows.
+      if constexpr (!apart) {
+        __builtin_prefetch(a + 48 * t.a_step);
+      } else if (k % (64 / static_cast<int>(sizeof(Unit))) == 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i) __builtin_prefetch(row(i) + R * one);
+      }
       typename P::Units w[V];
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
