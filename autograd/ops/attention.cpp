@@ -32,9 +32,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     ctx.run(kernels::masked_softmax, scores, mask, bias, rule.causal, rule.scale, p);
     ctx.save(q, k, v, mask, bias);
     ctx.save_extra(p);
-    const Tensor y = by_positions(v, q.size(-2), ctx);
-    ctx.run(kernels::gemm, dropout(p, rule.drop), v, kernels::Epilogue{}, y);
-    return y;
+    return by_positions(dropout(p, rule.drop), v, ctx.dtype());
   }
 
   // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
@@ -47,21 +45,31 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       const Tensor dp = dropout(product(dy, v.t(), statistics(dy.dtype())), rule.drop);
       ds = softmax_gradient(p, dp);
     }
-    return ctx.grads([&] { return product(ds, k, ctx.grad_dtype(0)) * rule.scale; },
-                     [&] { return product(ds.t(), q, ctx.grad_dtype(1)) * rule.scale; },
-                     [&] { return product(dropout(p, rule.drop).t(), dy, ctx.grad_dtype(2)); },
+    const auto gradient = [&](size_t of, const Tensor& a, const Tensor& b, double scale) {
+      const Tensor y = swapped(by_positions(a, b, ctx.grad_dtype(of)));  // dense
+      return swapped(scale == 1 ? y : y * scale);
+    };
+    return ctx.grads([&] { return gradient(0, ds, k, rule.scale); },
+                     [&] { return gradient(1, ds.t(), q, rule.scale); },
+                     [&] { return gradient(2, dropout(p, rule.drop).t(), dy, 1); },
                      [] { return Tensor(); }, [&] { return ds; });
   }
 
  private:
-  // A result [.., heads, t, features] that lies as [.., t, heads, features]: what is done next is
-  // to join the heads.
-  static Tensor by_positions(const Tensor& v, int64_t t, const Ctx& ctx) {
-    Shape shape = v.shape();
-    shape[-2] = t;
-    if (shape.rank < 3) return ctx.output(shape);
-    std::swap(shape[-3], shape[-2]);
-    return transpose(ctx.output(shape), -3, -2);
+  // Heads and positions change places.
+  static Tensor swapped(const Tensor& x) { return x.rank() < 3 ? x : transpose(x, -3, -2); }
+  // The product [.., heads, t, features], which lies as [.., t, heads, features]: what comes next
+  // is to join the heads.
+  static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
+    if (grad_enabled()) return product(a, b, wanted);
+    const Factors f(a, b);
+    Shape shape = a.shape();
+    shape[-1] = b.size(-1);
+    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
+    const Tensor y = swapped(Tensor(shape, f.product(wanted), a.device()));
+    kernels::Launch launch(a.device());
+    kernels::gemm(launch, f.a, f.b, kernels::Epilogue{}, y);
+    return y;
   }
 
   // The probabilities again, written with ops. Hidden keys get scores far below all others instead
