@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/op.h"
 #include "core/warn.h"
+#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 
@@ -137,6 +138,37 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
+// State goes where its parameter went. A master goes to what anyone else wrote into its parameter,
+// but keeps what it knows beyond that where it still rounds to it: a model may only have moved.
+void Optimizer::follow(Slot& slot) {
+  const Tensor& p = slot.param;
+  const auto move = [&](Tensor& t) {
+    if (t && t.device() != p.device()) t = dense_copy(t, t.dtype(), p.device());
+  };
+  for (Tensor& state : slot.state) move(state);
+  move(slot.steps);
+  move(slot.master);
+  if (slot.agrees || !slot.master || !is_narrow(p.dtype())) return;
+  const Tensor rounded = dense_copy(slot.master, p.dtype(), p.device());
+  const Tensor written = dense_copy(p, f32, p.device()), same(p.shape(), boolean, p.device());
+  kernels::Launch launch(p.device());
+  constexpr int equal = kernels::index_in<kernels::Equal>(kernels::BinaryOps{});
+  kernels::binary(launch, equal, rounded, p, same);
+  kernels::where(launch, same, slot.master, written, slot.master);
+  slot.agrees = true;
+}
+
+std::vector<Tensor> Optimizer::masters() {
+  std::vector<Tensor> all;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) {
+      slot.agrees = slot.is_untouched();
+      follow(slot);
+      all.push_back(is_narrow(slot.param.dtype()) ? slot.master : Tensor());
+    }
+  return all;
+}
+
 // Makes state that is missing, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
@@ -150,10 +182,10 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
       continue;
     }
     if (!buffer) buffer = filled(p.shape(), s.initial, dtype, p.device());
-    check(buffer.dtype() == dtype && buffer.device() == p.device(),
-          "parameter {} is now {} on {}, but its state is {} on {}: make a new optimizer after "
-          "moving a model",
-          index, p.dtype(), p.device(), buffer.dtype(), buffer.device());
+    check(buffer.dtype() == dtype,
+          "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
+          "model",
+          index, p.dtype(), buffer.dtype());
   }
   if (!uses_any(states))
     slot.steps = {};
@@ -162,8 +194,9 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   prepare_narrow(slot, group);
 }
 
-// The other of a parameter and its copy: an f32 master, or a narrow shadow. It is read again after
-// anyone else wrote the parameter, so that a step which is skipped leaves the two in agreement.
+// The other of a parameter and its copy: an f32 master, or a narrow shadow. That is made again
+// after anyone else wrote the parameter, so that a step which is skipped leaves the two in
+// agreement.
 void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_narrow(p.dtype())) {
@@ -175,9 +208,6 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
                       "precision: let the optimizer keep f32 copies with "
                       "{{.multi_precision = true}}",
                       name(), p.dtype()));
-    } else if (!slot.agrees) {
-      kernels::Launch launch(p.device());
-      kernels::convert(launch, p, slot.master);
     }
   } else if (group.keeps_shadow(slot)) {
     // (What a live graph saved is not written over.)
@@ -214,7 +244,7 @@ void Optimizer::flatten_masters(Group& group) {
     Layout layout(p.shape());
     layout.offset = begin;
     const Tensor master = flat.with_layout(layout);
-    kernels::convert(launch, slot.master && slot.agrees ? slot.master : p, master);
+    kernels::convert(launch, slot.master ? slot.master : p, master);
     slot.master = master;
     slot.agrees = true;
     begin += room(slot);
@@ -227,10 +257,10 @@ void Optimizer::step(const StepControl& control) {
   check_control(control.grad_scale, "grad_scale");
   // Before any parameter is written, since they may share a storage and thereby its version.
   for (Group& group : groups_)
-    for (Slot& slot : group.slots)
-      slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow())
-                                             : slot.storage == slot.param.storage()->id() &&
-                                                   slot.version == slot.param.version();
+    for (Slot& slot : group.slots) {
+      slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow()) : slot.is_untouched();
+      follow(slot);
+    }
   size_t index = 0;
   for (Group& group : groups_) {
     updates_.clear();

@@ -51,6 +51,8 @@ class Optimizer {
   bool multi_precision(size_t group) const { return groups_[group].options.multi_precision; }
   // From the next step on, in all groups, as the options of the same names say.
   void set_multi_precision(bool on, bool flat_master = false);
+  // Of each of params() the master as the next step would read it, or no tensor.
+  std::vector<Tensor> masters();
   void set_shadow(std::optional<DType> dtype);  // throws Error if it is not f16 or bf16
   double rescale_grad(size_t group) const { return groups_[group].options.rescale_grad; }
   std::vector<Tensor> params() const;  // of all groups, in order
@@ -89,6 +91,9 @@ class Optimizer {
     Tensor master = {};                 // f32, where a narrow parameter has one
     uint64_t storage = 0, version = 0;  // of param when master was last written to it
     bool agrees = false;  // during a step: whether param and its master or shadow did before it
+    bool is_untouched() const {
+      return storage == param.storage()->id() && version == param.version();
+    }
   };
   struct Group {
     std::unique_ptr<Rule> rule;
@@ -100,6 +105,7 @@ class Optimizer {
   template <class F>
   void each_slot(F f) const;
   Rule& rule(size_t group) const;
+  static void follow(Slot& slot);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_narrow(Slot& slot, const Group& group);
   static void flatten_masters(Group& group);

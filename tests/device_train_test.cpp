@@ -255,5 +255,32 @@ TEST(FarBehind, ACollapseIsNoticedLate) {
 
 #endif
 
+// All that an optimizer keeps follows a model that moves; what the masters know beyond their
+// parameters, too.
+TEST(DeviceTraining, StateFollowsTheModel) {
+  for (const bool flat : {false, true}) {
+    const auto train = [&](bool moves) {
+      const Seed seed(1);
+      nn::Linear net(8, 4);
+      net.to(f16);
+      optim::AdamW opt(net.parameters(),
+                       {.lr = 1e-3, .multi_precision = true, .flat_master = flat});
+      for (int step = 0; step < 4; ++step) {
+        const Device on = moves && step % 2 == 1 ? device : Device::cpu();
+        net.to(on);
+        for (const Tensor& p : net.parameters()) p.set_grad(ones(p.shape(), f16, on));
+        opt.step();
+      }
+      std::vector<double> state;
+      for (const auto& [name, t] : opt.state_dict())
+        for (const double value : to_vector(t.to(Device::cpu()))) state.push_back(value);
+      return state;
+    };
+    const std::vector<double> moved = train(true), stayed = train(false);
+    ASSERT_EQ(moved.size(), stayed.size());
+    for (size_t i = 0; i < moved.size(); ++i) EXPECT_NEAR(moved[i], stayed[i], 1e-6) << i;
+  }
+}
+
 }  // namespace
 }  // namespace mixtape

@@ -137,6 +137,22 @@ TEST(Precision, IsWhatWasChosenLast) {
   EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision, however often it was chosen
 }
 
+// What the masters know beyond f16 is not lost on the way back.
+TEST(Precision, ComesBackFromMasters) {
+  const Seed seed(1);
+  Net net;
+  Learner learner(loaders(), net, quiet());
+  learner.to_fp16(MasterOptions{}).fit(1);
+  const Tensor narrow = net.up.weight.detach();
+  Tensor master;
+  for (const auto& [name, t] : learner.optimizer->state_dict())
+    if (name == "state.0.master") master = t.clone();
+  learner.to_fp32();
+  EXPECT_TRUE(all(eq(net.up.weight, master)).item());
+  EXPECT_TRUE(all(eq(net.up.weight.to(f16), narrow)).item());
+  EXPECT_FALSE(all(eq(net.up.weight, narrow.to(f32))).item());
+}
+
 // An absurd loss overflows: such a step does not happen at all, and the static scale stays.
 TEST(Precision, ASkippedStepChangesNothing) {
   for (const bool dynamic : {true, false}) {

@@ -50,7 +50,11 @@ void MixedPrecision::begin(Learner& l) {
 void MixedPrecision::end(Learner& l) {
   l.optimizer->set_shadow({});
   if (!whole_model_) return;
+  const std::vector<Tensor> masters = l.optimizer->masters(), params = l.optimizer->params();
   l.model().to(f32);
+  const NoGrad off;
+  for (size_t i = 0; i < params.size(); ++i)
+    if (masters[i]) copy_(params[i], masters[i]);
   l.optimizer->set_multi_precision(false);
 }
 
