@@ -134,6 +134,32 @@ TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
   }
 }
 
+// A batch that is left out, be it the last of its group or of the epoch, is no part of any step.
+TEST(Callbacks, GradientsAccumulateOverBatchesThatRan) {
+  struct Skipping : Callback {
+    std::vector<double> slopes;
+    void on_batch_begin(Learner& l) override {
+      if (l.state.training && (l.state.step == 2 || l.state.step % 7 == 6)) l.skip();
+    }
+    void on_step_begin(Learner& l) override {
+      slopes.push_back(l.optimizer->params()[1].grad().item());
+    }
+  };
+  const Seed seed(1);
+  const auto skipping = std::make_shared<Skipping>();
+  LearnerOptions o = quiet();
+  o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };
+  o.metrics.clear();
+  o.callbacks = {skipping, std::make_shared<GradientAccumulation>(3)};
+  Loaders data;
+  data.train.emplace(
+      TensorDataset(ones({14, 1}, f32, Device::cpu()), ones({14}, f32, Device::cpu())),
+      DataLoaderOptions{.batch_size = 2});
+  Learner learner(std::move(data), nn::Linear(1, 1), o);
+  learner.fit(3);  // 0 1 3, 4 5 | 7, 8 9 10, 11 12 | 14, 15 16 17, and 18 19 of a step to come
+  EXPECT_EQ(skipping->slopes, std::vector<double>(5, 1));
+}
+
 TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
   const TensorDataset points = clusters(32, 1);
   const auto weights_after = [&](int64_t batches) {

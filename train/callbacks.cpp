@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -152,16 +153,28 @@ GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) 
 }
 
 void GradientAccumulation::on_backward_begin(Learner& l) {
-  // The last group of an epoch may be smaller.
-  const int64_t first = l.state.batch / batches_ * batches_;
-  const int64_t left = l.state.batches - first;  // none in loops of others
-  const int64_t group = left > 0 ? std::min(batches_, left) : batches_;
-  l.state.objective = l.state.objective / double(group);
+  const std::vector<Tensor> params = l.optimizer->params();
+  const bool dropped = std::ranges::none_of(params, [](const Tensor& p) { return bool(p.grad()); });
+  if (done_ == group_ || dropped) {
+    const int64_t left = l.state.batches - l.state.batch;  // none in loops of others
+    group_ = left > 0 ? std::min(batches_, left) : batches_;
+    done_ = 0;
+  }
+  l.state.objective = l.state.objective / double(group_);
 }
 
 void GradientAccumulation::on_backward_end(Learner& l) {
-  const int64_t done = l.state.batch + 1;
-  if (done % batches_ != 0 && done != l.state.batches) l.skip();
+  if (++done_ < group_) l.skip();
+}
+
+optim::StateDict GradientAccumulation::state_dict() const {
+  return {{"group", number(double(group_))}, {"done", number(double(done_))}};
+}
+
+void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
+  optim::StateReader reader(dict);
+  group_ = int64_t(reader.number("group"));
+  done_ = int64_t(reader.number("done"));
 }
 
 GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {

@@ -106,8 +106,9 @@ class JsonlLogger : public Callback {
   HistoryReader reader_;
 };
 
-// The optimizer steps after so many batches, and at the end of an epoch; gradients are those of the
-// mean loss over them.
+// The optimizer steps after so many batches, of which the last group of an epoch may have fewer;
+// gradients are those of the mean loss over them. A batch that is skipped is none of them: where
+// the epoch ends before its last group is whole, the next one completes it.
 class GradientAccumulation : public Callback {
  public:
   explicit GradientAccumulation(int64_t batches);
@@ -115,9 +116,12 @@ class GradientAccumulation : public Callback {
   void on_backward_begin(Learner& learner) override;
   void on_backward_end(Learner& learner) override;
   int64_t batches_per_step() const override { return batches_; }
+  optim::StateDict state_dict() const override;
+  void load_state_dict(const optim::StateDict& dict) override;
 
  private:
   const int64_t batches_;
+  int64_t group_ = 0, done_ = 0;  // batches of the group at hand, and how many of them ran
 };
 
 // Limits the norm of all gradients, in the step's own kernel.
