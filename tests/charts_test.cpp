@@ -92,6 +92,32 @@ TEST(RunFolder, HoldsTheRun) {
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0");
 }
 
+// What an earlier run drew is gone, but not what is drawn since, or somebody else's.
+TEST(RunFolder, HoldsNoChartsOfAnEarlierRun) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = recorded(folder.path());
+  o.classes = {"a", "b", "c"};
+  Learner first(loaders(48, 16), Net(), o);
+  first.to_fp16();
+  first.lr_find({.steps = 5});
+  first.fit(1);
+  spit(folder / "mine.svg", "");
+  o = recorded(folder.path());
+  o.metrics.clear();
+  const auto fit = [&](bool find, const std::string& resume) {
+    Learner learner(loaders(48, 16), Net(), o);
+    if (find) learner.lr_find({.steps = 5});
+    learner.fit(2, {.resume = resume});
+    return names(folder.path());
+  };
+  EXPECT_EQ(fit(true, ""),
+            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg scale.svg");
+  EXPECT_EQ(fit(false, folder / "last.ckpt"),
+            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg scale.svg");
+  EXPECT_EQ(fit(false, ""), "best.ckpt last.ckpt loss.svg lr.svg metrics.jsonl mine.svg scale.svg");
+}
+
 TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
   const Seed seed(1);
   const TempFolder folder;

@@ -178,7 +178,26 @@ io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>
 }
 
 Charts::Charts(std::string folder, std::vector<std::string> classes)
-    : folder_(std::move(folder)), classes_(std::move(classes)) {}
+    : folder_(std::move(folder)), classes_(std::move(classes)) {
+  std::set<std::string> names = {"loss", "confusion", "lr_find"};
+  try {
+    for (const RunLog& run : read_run(folder_.path()))
+      for (const io::Series& q : run.quantities) names.insert(q.name);
+  } catch (const Error&) {  // there was none, or it is damaged
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string()))
+      earlier_.emplace_back(entry.path().string(), entry.last_write_time());
+}
+
+void Charts::on_train_begin(Learner& l) {
+  const bool fresh = l.history.epochs.empty() && l.history.steps.empty();
+  for (const auto& [file, time] : std::exchange(earlier_, {})) {
+    std::error_code none;  // it may be gone
+    if (fresh && std::filesystem::last_write_time(file, none) == time)
+      std::filesystem::remove(file, none);
+  }
+}
 
 void Charts::on_epoch_end(Learner& l) {
   const bool last = l.state.epoch == l.state.epochs || l.is_stopping();

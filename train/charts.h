@@ -10,6 +10,7 @@
 //
 // Trainings that share a file are told apart by a text, "mode".
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,16 +43,20 @@ std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunF
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
 // Draws the charts of a run folder whenever a fit ends, and with names of classes confusion.svg,
-// for which it goes through the validation data once more.
+// for which it goes through the validation data once more. Those of an earlier run are removed when
+// a training begins that does not go on from it.
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});
   int order() const override { return looks_on + 20; }  // once the weights are safe
+  void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_train_end(Learner& learner) override;
 
  private:
   const RunFolder folder_;
+  std::vector<std::pair<std::string, std::filesystem::file_time_type>>
+      earlier_;  // files there were
   const std::vector<std::string> classes_;
 };
 
