@@ -224,6 +224,21 @@ TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
   EXPECT_TRUE(learner.model().is_training());
 }
 
+TEST(Learner, LeavesEachModuleInItsMode) {
+  const Seed seed(1);
+  Net net;
+  Learner learner(loaders(), net, quiet());
+  net.norm.eval();
+  learner.validate();
+  EXPECT_TRUE(net.is_training() && net.drop.is_training());
+  EXPECT_FALSE(net.norm.is_training());
+}
+
+TEST(Learner, TakesLoadersByName) {
+  Learner learner(Loaders{.train = std::move(loaders().train)}, Net(), quiet());
+  EXPECT_FALSE(learner.data.valid);
+}
+
 TEST(Learner, SaysWhatIsMissing) {
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit without training data");
@@ -243,8 +258,11 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(full.fit(1), "a batch without targets to train on");
   EXPECT_ERROR(full.validate(), "a batch without targets to validate");
   full.data.valid.emplace(clusters(3, 1), DataLoaderOptions{.batch_size = 8, .drop_last = true});
-  EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }),
-               "a total over no batch");
+  const std::string none = "the validation data has 3 examples, which make no batch";
+  EXPECT_ERROR(full.validate(), none);
+  EXPECT_ERROR(full.fit(1), none);
+  EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }), none);
+  EXPECT_ERROR(full.evaluate(zeros({0, 6}), zeros({0}, i64)), "0 examples, which make no batch");
 }
 
 // Two learners, each with a loss that looks at the other's model, batch by batch.

@@ -27,14 +27,16 @@ OptimizerMaker adamw() {
 // While one is alive the learner evaluates; then it is as it was.
 class Evaluating {
  public:
-  explicit Evaluating(Learner& l)
-      : learner_(l), here_(l.device()), before_(l.state), trained_(l.model().is_training()) {
+  explicit Evaluating(Learner& l) : learner_(l), here_(l.device()), before_(l.state) {
+    for (const auto& [name, m] : l.model().named_modules())
+      trained_.emplace_back(m, m->is_training());
     l.model().eval();
     l.state.training = false;
   }
   ~Evaluating() {
     learner_.state = std::move(before_);
-    learner_.model().train(trained_);
+    for (const auto& [m, trained] : trained_)  // each after those that it is in
+      if (m->is_training() != trained) m->train(trained);
   }
   Evaluating(const Evaluating&) = delete;
 
@@ -43,8 +45,12 @@ class Evaluating {
   const NoGrad off_;
   const DefaultDevice here_;
   Learner::TrainState before_;
-  const bool trained_;
+  std::vector<std::pair<nn::ModuleBase*, bool>> trained_;
 };
+
+void check_batches(const DataLoader& data, const char* what) {
+  check(data.batches() > 0, "{} has {} examples, which make no batch", what, data.examples());
+}
 
 // sum + the loss of n examples, in f64 and on the loss's device.
 void add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
@@ -148,8 +154,8 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
   state.epoch = state.batch = 0;
   state.epochs = epochs;
   state.batches = data.train->batches();
-  check(state.batches > 0, "the training data has {} examples, which make no batch",
-        data.train->examples());
+  check_batches(*data.train, "the training data");
+  if (data.valid) check_batches(*data.valid, "the validation data");
   stopping_ = false;
   if (options.lr) optimizer->set_lr(*options.lr);
   int64_t per_step = 1;
@@ -306,6 +312,7 @@ void Learner::step() {
 }
 
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
+  check_batches(loader, "the validation data");
   const Evaluating evaluating(*this);
   state.batch = 0;
   state.batches = loader.batches();

@@ -29,7 +29,7 @@
 namespace mixtape::train {
 
 struct Loaders {
-  std::optional<DataLoader> train, valid;
+  std::optional<DataLoader> train = {}, valid = {};
 };
 
 // Makes an optimizer for parameters, by value: [](auto params) { return optim::SGD(params); }
