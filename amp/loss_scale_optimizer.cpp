@@ -28,7 +28,9 @@ optim::StateDict part(const optim::StateDict& dict, std::string_view prefix) {
 LossScale::LossScale(double fixed)
     : options{.init_scale = fixed,
               .max_scale = fixed,
-              .hysteresis = std::numeric_limits<int32_t>::max()} {}
+              .hysteresis = std::numeric_limits<int32_t>::max()} {
+  check(fixed > 0, "loss_scale is {}, not a positive number", fixed);
+}
 
 LossScale LossScale::named(std::string_view name) {
   check(name == "dynamic", "loss_scale is '{}', not \"dynamic\" or a number", name);

@@ -197,6 +197,37 @@ TEST(Checkpoints, TidyUpAfterAKill) {
   EXPECT_TRUE(std::filesystem::exists(folder / "mine.tmp"));
 }
 
+TEST(Checkpoints, SayWhatDoesNotFit) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string scheduled = folder / "scheduled.ckpt", plain = folder / "plain.ckpt";
+  const auto save = [](const std::string& file, bool schedule) {
+    Learner learner(loaders(), Net(), quiet());
+    schedule ? learner.fit_one_cycle(2, 1e-2) : learner.fit(2);
+    learner.save(file);
+  };
+  save(scheduled, true);
+  save(plain, false);
+  LearnerOptions o = quiet();
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(2, {.resume = scheduled}),
+               "scheduled.ckpt: a fit with a schedule, and this one has none");
+  EXPECT_ERROR(learner.fit_one_cycle(2, 1e-2, {.resume = plain}),
+               "plain.ckpt: a fit without a schedule, and this one has one");
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1e-2, {.resume = scheduled}), "a fit of 2 epochs, not 1");
+  learner.add(std::make_shared<EarlyStopping>());
+  EXPECT_ERROR(learner.load(plain), "plain.ckpt: nothing about the callback EarlyStopping: waited");
+}
+
+TEST(LrFind, SaysWhatItNeeds) {
+  Learner learner(loaders(), Net(), quiet());
+  EXPECT_ERROR(learner.lr_find({.start = 0}),
+               "lr_find from a rate of 0 to 10, not 0 < start < end");
+  EXPECT_ERROR(learner.lr_find({.end = INFINITY}), "to inf");
+  EXPECT_ERROR(learner.lr_find({.steps = 1}), "lr_find of 1 steps, not at least 2");
+  EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor is 1, not more than 1");
+}
+
 TEST(LrFind, LeavesAllAsItWas) {
   for (const Choose choose : precisions) {
     const Seed seed(1);

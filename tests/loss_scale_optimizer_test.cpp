@@ -141,7 +141,8 @@ TEST(LossScaleOptimizer, RefusesAScaleBesideItsOwn) {
   EXPECT_ERROR(LossScaleOptimizer(nullptr), "there is no optimizer");
   EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = "static"}),
                "loss_scale is 'static', not \"dynamic\" or a number");
-  EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = 0}), "init_scale is 0");
+  EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = 0}),
+               "loss_scale is 0, not a positive number");
   LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
   EXPECT_ERROR(opt.apply_gradients({}), "0 gradients for 4 parameters");
   EXPECT_ERROR(opt.apply_gradients(std::vector<Tensor>(4)), "loss 0 was never scaled");

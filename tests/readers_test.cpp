@@ -215,7 +215,8 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
   EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"), "f: line 2, column \"a\": \"\" is not a number");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1,\"2\n3\n", "f"), "f: the quote that line 3 opens is never");
   EXPECT_ERROR(parse_csv("a,b\n1,\"2\"x\n", "f"), "f: line 2: \"x\" follows a closing quote");
-  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}), "f: no column is \"c\"");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}),
+               "f: no column is \"c\"; there are \"a\", \"b\"");
   EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are \"a\"");
   EXPECT_ERROR(read_csv("/no/such.csv"), "/no/such.csv: cannot open");
 }

@@ -137,6 +137,13 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
         epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
+  const io::NamedTensors of_schedule = under(dict, "schedule.");
+  if (this_fit) {
+    check(number("fit.epochs") == double(state.epochs), "a fit of {} epochs, not {}",
+          number("fit.epochs"), state.epochs);
+    check(schedule || of_schedule.empty(), "a fit with a schedule, and this one has none");
+    check(!schedule || !of_schedule.empty(), "a fit without a schedule, and this one has one");
+  }
   const std::vector<std::string> prefix = prefixes(callbacks_);
   const std::vector<Tensor> params = optimizer->params();
   const uint64_t seed = bits(find("random.seed", i64, 0)),
@@ -145,10 +152,18 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   model_.module->load_state_dict(under(dict, "model."));
   optimizer->load_state_dict(under(dict, "optimizer."));
   scaler.load_state_dict(under(dict, "scaler."));
-  if (schedule && this_fit) schedule->load_state_dict(under(dict, "schedule."));
+  if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(under(dict, "data."));
-  for (size_t i = 0; i < callbacks_.size(); ++i)
-    callbacks_[i]->load_state_dict(under(dict, prefix[i]));
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const io::NamedTensors part = under(dict, prefix[i]);
+    try {
+      callbacks_[i]->load_state_dict(part);
+    } catch (const Error& e) {
+      const Callback& c = *callbacks_[i];
+      fail("{} the callback {}: {}", part.empty() ? "nothing about" : "the state of",
+           nn::type_name(typeid(c)), e.what());
+    }
+  }
   for (size_t i = 0; i < params.size(); ++i) {
     const Tensor* const g = reader.find(gradient_name(i));
     params[i].set_grad(
@@ -169,8 +184,6 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   }
   state.step = int64_t(number("fit.step"));
   if (!this_fit) return;
-  check(number("fit.epochs") == double(state.epochs), "a fit of {} epochs, not {}",
-        number("fit.epochs"), state.epochs);
   state.epoch = int64_t(number("fit.epoch"));
   state.batch = int64_t(number("fit.batch"));
   loss_sum_ = full({}, number("fit.loss_sum"), f64, device_);

@@ -52,8 +52,10 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   check(data.train.has_value(), "lr_find without training data");
   check(data.train->batches() > 0, "the training data has {} examples, which make no batch",
         data.train->examples());
-  check(0 < o.start && o.start < o.end, "rates from {} to {}", o.start, o.end);
-  check(o.steps >= 2, "{} steps", o.steps);
+  check(0 < o.start && o.start < o.end && std::isfinite(o.end),
+        "lr_find from a rate of {} to {}, not 0 < start < end", o.start, o.end);
+  check(o.steps >= 2, "lr_find of {} steps, not at least 2", o.steps);
+  check(o.stop_factor > 1, "stop_factor is {}, not more than 1", o.stop_factor);
   const DefaultDevice here(device_);
   const Interrupt interrupt;
   io::NamedTensors before;

@@ -123,7 +123,11 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
   const auto found = options.target.empty()
                          ? columns.end() - 1
                          : std::find(columns.begin(), columns.end(), options.target);
-  check(found != columns.end(), "{}: no column is {}", name, io::quote(options.target));
+  if (found == columns.end()) {
+    std::string all;
+    for (const std::string& c : columns) all += (all.empty() ? "" : ", ") + io::quote(c);
+    fail("{}: no column is {}; there are {}", name, io::quote(options.target), all);
+  }
   check(std::count(columns.begin(), columns.end(), *found) == 1, "{}: two columns are {}", name,
         io::quote(*found));
   const auto target = size_t(found - columns.begin());
