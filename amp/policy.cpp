@@ -235,6 +235,7 @@ Precision Rules::precision(const OpInfo& op) const {
 void Rules::check_paths() const {
   if (!modules_ran_) return;
   const std::vector<std::string_view> paths = interned();
+  if (std::exchange(paths_seen_, paths.size()) != paths.size()) return;
   for (const Rule& r : levels_[0]) {
     const auto matched = [&](std::string_view path) { return matches_path(r.pattern, path); };
     if (r.names_op || std::ranges::any_of(paths, matched)) continue;

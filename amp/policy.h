@@ -32,8 +32,8 @@ std::string_view name(Preset p);
 // modules within it except those of Precision::Any, which move values and follow their inputs.
 //
 // A path starts at the outermost module that runs. One that matches no module of any model that ran
-// is an error, with near paths, of the next region that is opened with the same overrides: by then
-// the first one has seen what there is. Models with paths of their own want regions of their own.
+// is an error, with near paths, of a region that is opened with the same overrides after one that
+// saw no module for the first time: until then another model may follow, for which it is meant.
 //
 // The innermost region that mentions an op decides; within a region an op's name beats a path, and
 // of two names or two paths the last listed wins. Explicit casts are beyond any rule.
@@ -58,7 +58,7 @@ class Rules {
  public:
   // Throws Error, listing near names, if an override is not the name of an op but looks like one
   // misspelt: near such a name, and without wildcard, dot or final digit; or if modules ran under
-  // these rules and the path of none is matched.
+  // these rules, none of them for the first time, and the path of none is matched.
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
   Precision precision(const OpInfo& op) const;  // in the module now running
@@ -89,6 +89,7 @@ class Rules {
   mutable std::unordered_map<Place, Precision, Hash> resolved_;
   bool own_paths_ = false;            // among the rules of the innermost region
   mutable bool modules_ran_ = false;  // whose paths are not checked yet
+  mutable size_t paths_seen_ = 0;     // when a region was last opened
 };
 
 }  // namespace mixtape::amp
