@@ -481,7 +481,8 @@ struct BceOptions {
   Tensor weight = {};      // of each element; broadcasts; of x's dtype or f32
   Tensor pos_weight = {};  // of the positive class, with logits only; likewise
 };
-// x in [0, 1]; logarithms are at least -100. An f16 or bf16 x is an Error: use the one with logits.
+// x in [0, 1], else an Error; logarithms are at least -100. An f16 or bf16 x is an Error: use the
+// one with logits.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});
 // Of sigmoid(x), for any x, without its rounding.
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,

@@ -88,6 +88,13 @@ TEST(LossErrors, OfElements) {
   EXPECT_ERROR(binary_cross_entropy(x, x, {.pos_weight = ones({2})}),
                "pos_weight is an option of binary_cross_entropy_with_logits alone");
   EXPECT_ERROR(binary_cross_entropy(x, x, {.weight = ones({3})}), "[3]");
+  const auto of = [&](double p) {  // on a device the error may come late
+    binary_cross_entropy(from({p, 0.5}, {2}), x).item();
+    binary_cross_entropy(x, x).item();
+  };
+  EXPECT_ERROR(of(1.5), "probabilities from 0.5 to 1.5, not within 0 to 1");
+  EXPECT_ERROR(of(-0.25), "probabilities from -0.25 to 0.5, not within 0 to 1");
+  EXPECT_EQ(test::error([&] { of(NAN); }), "no error") << "the loss tells";
   EXPECT_ERROR(binary_cross_entropy_with_logits(x, x, {.weight = ones({2, 2})}), "[2, 2]");
   EXPECT_ERROR(cosine_similarity(zeros({2, 3}), zeros({2, 4})), "cosine_similarity: ");
   EXPECT_ERROR(cosine_similarity(zeros({2, 3}), zeros({2, 3}), 2), "cosine_similarity: ");

@@ -7,6 +7,7 @@
 #include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "core/format.h"
+#include "core/readback.h"
 #include "kernels/kernels.h"
 #include "kernels/losses.h"
 
@@ -339,6 +340,29 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction
   return reduce_losses(elementwise<kernels::Huber>(x, target, delta), reduction);
 }
 
+// On a device the error comes later. NaN passes: the loss has it, too.
+static void check_probabilities(const Tensor& x) {
+  if (x.numel() == 0 || !is_float(x.dtype())) return;
+  const Tensor bounds({2}, x.dtype(), x.device());
+  kernels::Launch launch(x.device());
+  Layout one(x.shape());
+  for (int d = 0; d < x.rank(); ++d) one.shape.dim[d] = 1;
+  kernels::reduce(launch, kernels::Reduce::Min, x, bounds.with_layout(one));
+  one.offset = 1;
+  kernels::reduce(launch, kernels::Reduce::Max, x, bounds.with_layout(one));
+  const bool wide = x.dtype() == f64;
+  Readback values(bounds.raw(), 2 * size_of(x.dtype()), x.device());
+  check_later(std::move(values), [wide](const void* bounds) {
+    const auto at = [=](int i) {
+      return wide ? static_cast<const double*>(bounds)[i]
+                  : double(static_cast<const float*>(bounds)[i]);
+    };
+    return at(0) < 0 || at(1) > 1
+               ? fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1))
+               : std::string();
+  });
+}
+
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
   const Scope scope(kernels::BinaryCrossEntropy::info.name);
   check(!is_narrow(x.dtype()),
@@ -346,6 +370,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         "binary_cross_entropy_with_logits",
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
+  check_probabilities(x);
   return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
 }
 
