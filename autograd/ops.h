@@ -401,6 +401,17 @@ struct InterpolateOptions {
 };
 // x [n, c, h, w] -> [n, c, size]; pixels lie where PyTorch puts them
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
+struct GridSampleOptions {
+  Interpolation mode = Interpolation::Bilinear;
+  PadMode padding = PadMode::Constant;  // of places outside: zeros; Replicate: the nearest pixel
+  bool align_corners = false;           // -1 and 1 are the centres of corners, instead of edges
+};
+// x [n, c, h, w] at the places (x, y) of a grid [n, h', w', 2], from -1, the left or upper end, to
+// 1 -> [n, c, h', w']. Gradients go to both.
+Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
+// The places where theta [n, 2, 3] moves those of images of a size [n, c, h, w]: [n, h, w, 2], at
+// least f32.
+Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 

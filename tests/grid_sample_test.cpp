@@ -1,0 +1,111 @@
+// Images read at places of a grid. Numbers are PyTorch's in f64.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "amp/autocast.h"
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace {
+
+using Values = std::vector<double>;
+
+void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-9) {
+  ASSERT_EQ(x.numel(), int64_t(want.size()));
+  for (int64_t i = 0; i < x.numel(); ++i) EXPECT_NEAR(x.at(i), want[size_t(i)], tolerance) << i;
+}
+Tensor image(DType dtype = f64) {
+  return sin(reshape(arange(0, 24, 1, f64), {1, 2, 3, 4})).to(dtype);
+}
+Tensor places() {  // six, of which three lie outside
+  return from({-1.3, -.9, -.35, .2, .1, .9, .77, -.1, 1.4, .3, -.6, 2.7}, {1, 2, 3, 2}, f64);
+}
+
+TEST(GridSample, ReadsWherePyTorchReads) {
+  const std::pair<GridSampleOptions, Values> cases[] = {
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Constant, .align_corners = false},
+       {0, -0.4846800119, -0.1671665008, 0.5564223457, 0, 0, 0, -0.3231149915, 0.1591205038,
+        0.2159412521, 0, 0}},
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Constant, .align_corners = true},
+       {-0.04162413724, -0.6777870883, -0.240159384, 0.3411492095, 0.06395742286, 0, -0.2814382768,
+        -0.5879355342, 0.1759054269, -0.06805911772, -0.0595808298, 0}},
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Replicate, .align_corners = false},
+       {0, -0.4846800119, -0.257179232, 0.5796066101, -0.08865296365, 0.8161863182, -0.536572918,
+        -0.3231149915, 0.2448007751, 0.2249388042, -0.2983667166, 0.8900583671}},
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Replicate, .align_corners = true},
+       {-0.07568024953, -0.6777870883, -0.240159384, 0.3411492095, 0.1598935571, 0.6430143898,
+        -0.5117059579, -0.5879355342, 0.1759054269, -0.06805911772, -0.1489520745, 0.8671714834}},
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Reflect, .align_corners = false},
+       {0.08414709848, -0.4846800119, -0.257179232, 0.5796066101, -0.1816034817, 0.2524412954,
+        -0.4408989225, -0.3231149915, 0.2448007751, 0.2249388042, -0.3339645241, -0.2495509316}},
+      {{.mode = Interpolation::Bilinear, .padding = PadMode::Reflect, .align_corners = true},
+       {0.2560200192, -0.6777870883, -0.240159384, 0.3411492095, -0.1513208863, 0.08999514474,
+        -0.154533514, -0.5879355342, 0.1759054269, -0.06805911772, -0.3765887091, -0.1813702081}},
+      {{.mode = Interpolation::Nearest, .padding = PadMode::Reflect, .align_corners = false},
+       {0, -0.9589242747, -0.5440211109, 0.6569865987, 0.6569865987, 0, -0.536572918, -0.9613974919,
+        -0.00885130929, 0.1498772097, 0.1498772097, -0.536572918}},
+      {{.mode = Interpolation::Nearest, .padding = PadMode::Reflect, .align_corners = true},
+       {0, -0.9589242747, -0.5440211109, 0.6569865987, -0.2794154982, 0.8414709848, -0.536572918,
+        -0.9613974919, -0.00885130929, 0.1498772097, -0.7509872468, 0.4201670368}},
+  };
+  for (const auto& [options, want] : cases) {
+    expect_near(grid_sample(image(), places(), options), want);
+    const auto f = [o = options](const std::vector<Tensor>& in) {
+      return grid_sample(in[0], in.size() > 1 ? in[1] : places(), o);
+    };
+    std::vector<Tensor> inputs{image().set_requires_grad()};
+    if (options.mode == Interpolation::Bilinear) inputs.push_back(places().set_requires_grad());
+    EXPECT_EQ(gradcheck(f, inputs), "");
+  }
+}
+
+TEST(GridSample, OfTheOwnGridIsTheImage) {
+  for (const bool corners : {false, true}) {
+    const Tensor same =
+        affine_grid(from({1, 0, 0, 0, 1, 0}, {1, 2, 3}, f64), {1, 2, 3, 4}, corners);
+    expect_near(grid_sample(image(), same, {.align_corners = corners}), to_vector(image()));
+  }
+}
+
+TEST(AffineGrid, IsPyTorchs) {
+  const Tensor theta = from({.5, .2, -.1, -.3, 1.1, .25}, {1, 2, 3}, f64).set_requires_grad();
+  const Tensor edges = affine_grid(theta, {1, 1, 2, 3});
+  expect_near(edges, {-8. / 15, -.1, -.2, -.3, 2. / 15, -.5, -1. / 3, 1, 0, .8, 1. / 3, .6});
+  expect_near(affine_grid(theta, {1, 1, 2, 3}, true),
+              {-.8, -.55, -.3, -.85, .2, -1.15, -.4, 1.65, .1, 1.35, .6, 1.05});
+  expect_near(affine_grid(theta, {1, 1, 1, 2}, true), {-.6, .55, .4, -.05});
+  const Tensor weight = reshape(arange(1, 13, 1, f64), edges.shape());
+  expect_near(grad({sum(edges * weight)}, {theta})[0], {5.333333333, 9, 36, 5.333333333, 9, 42});
+}
+
+TEST(GridSample, KeepsPlacesWideInARegion) {
+  const Tensor theta = from({1, 0, 0, 0, 1, 0}, {1, 2, 3}), x = randn({1, 1, 64, 64});
+  const amp::Autocast on({.low = f16});
+  const Tensor grid = affine_grid(theta.to(f16), {1, 1, 64, 64});
+  EXPECT_EQ(grid.dtype(), f32);
+  EXPECT_EQ(grid_sample(x.to(f16), grid).dtype(), f16);
+  expect_near(grid_sample(x, grid), to_vector(x), 1e-4);  // f16: off by 1 / 128 of a pixel
+}
+
+TEST(GridSample, Errors) {
+  const Tensor x = zeros({2, 1, 4, 4});
+  EXPECT_ERROR(grid_sample(zeros({4, 4}), zeros({2, 3, 3, 2})),
+               "grid_sample: the input has shape [4, 4], not [n, c, h, w]");
+  EXPECT_ERROR(
+      grid_sample(x, zeros({1, 3, 3, 2})),
+      "grid_sample: a grid of shape [1, 3, 3, 2] for an input of shape [2, 1, 4, 4]: it has "
+      "to be [n, h', w', 2]");
+  EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.padding = PadMode::Circular}),
+               "grid_sample: padding that goes round");
+  EXPECT_ERROR(affine_grid(zeros({2, 3}), {2, 1, 4, 4}),
+               "affine_grid: theta has shape [2, 3], not [2, 2, 3]");
+  EXPECT_ERROR(affine_grid(zeros({2, 2, 3}), {4, 4}),
+               "affine_grid: for images of shape [4, 4], not [n, c, h, w]");
+}
+
+}  // namespace
+}  // namespace mixtape
