@@ -134,7 +134,10 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   check_state(start.c, "c_0", state);
   check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
   std::optional<Ends> ends;
-  if (lengths) ends.emplace(lengths, steps, x.size(1));
+  if (lengths) {
+    ends.emplace(lengths, steps, x.size(1));
+    x = masked_fill(x, ends->beyond, 0);  // or a NaN there, times a gradient of 0, would be one
+  }
 
   std::vector<Tensor> h_n, c_n;
   for (int64_t i = 0; i < count;) {
