@@ -2,7 +2,7 @@
 // it needs of the operands, block by block of k, and sums tiles that an engine keeps in registers.
 // Every element of c is one sum in the order of k, so neither the cut nor the number of threads,
 // nor which operand becomes rows and which lanes, changes a bit. Measured in bench/worklog/020 to
-// 022.
+// 022 and 071.
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +10,7 @@
 #include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
-#include "kernels/cpu/engine.h"
+#include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/transpose.h"
@@ -19,112 +19,10 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
-// One operand: lines along k, which are rows of a or columns of b.
-struct Side {
-  int64_t count, line, step;  // lines; strides in elements from line to line and along k
-  int64_t sliver = 1;         // lines that one tile reads, packed side by side
-  int64_t chunk = 1;          // lines that one chunk reads
-  bool in_place = false;      // read where they are, not packed
-  bool shared = false;        // packed once for all chunks
-};
-
-// How products of one shape and layout are computed. What becomes rows (a) and what lanes (b) is
-// chosen here, so c may be computed as its transpose.
-template <class T>
-struct Plan {
-  const Engine<T>& engine;
-  int64_t k, element;  // steps; bytes of an element
-  Side a, b;
-  int64_t c[2], bias[2];  // strides along a and along b
-  bool narrow;            // c is not of T
-  bool swapped = false, c_in_place = false;
-  int64_t depth = 1;  // elements of k that are packed at once
-
-  int64_t units(int64_t elements) const { return pieces(elements, engine.unit); }
-  int64_t across() const { return pieces(b.count, b.chunk); }
-  int64_t chunks() const { return pieces(a.count, a.chunk) * across(); }
-  // Bytes from one sliver to the next, and of all lines from `from` to `to`.
-  int64_t pitch(const Side& x, int64_t depth) const {
-    return (units(depth) * x.sliver + (x.sliver % engine.lanes ? engine.lanes : 0)) *
-           engine.unit_bytes;
-  }
-  int64_t room(const Side& x, int64_t lines, int64_t depth) const {
-    return pieces(lines, x.sliver) * pitch(x, depth);
-  }
-
-  void choose() {
-    place();
-    Plan turned = *this;
-    std::swap(turned.a, turned.b);
-    std::swap(turned.c[0], turned.c[1]);
-    std::swap(turned.bias[0], turned.bias[1]);
-    turned.swapped = true;
-    turned.place();
-    if (turned.cost() < cost()) {
-      std::swap(a, b);
-      std::swap(c[0], c[1]);
-      std::swap(bias[0], bias[1]);
-      swapped = true;
-      place();
-    }
-    cut();
-  }
-
- private:
-  void place() {
-    const bool as_is = engine.in_place && k % engine.unit == 0;
-    const int64_t page = 4096 / element;
-    // Lines whole pages apart would share a few places of the first-level cache.
-    a.in_place = as_is && ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
-                           (engine.unit == 1 && a.line == 1 && a.step <= page / 2));
-    b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
-                 (a.count <= engine.rows ||
-                  (a.count <= 10 * engine.rows && (k <= 16 || b.step % (page / 4) != 0)));
-    c_in_place = c[1] == 1 && bias[1] == 1;
-  }
-  // In cycles, roughly.
-  double cost() const {
-    const auto packing = [&](const Side& x) {
-      return x.in_place ? 0 : double(x.count * k) * (x.line == 1 ? 0.15 : x.step == 1 ? 0.3 : 2);
-    };
-    const int64_t columns = up(b.count, engine.lanes);
-    return double(std::max<int64_t>(a.count, 4) * columns * k) / (2 * engine.lanes * engine.unit) +
-           packing(a) + packing(b) +
-           (c_in_place ? 0
-                       : double(a.count * b.count) * (c[1] == 1   ? 0.2
-                                                      : c[0] == 1 ? 0.4
-                                                                  : 2));
-  }
-  void cut() {
-    a.sliver = pieces(a.count, pieces(a.count, engine.rows));
-    b.sliver = int64_t{engine.lanes} * engine.vectors;
-    const int64_t all = std::max<int64_t>(units(k), 1);
-    depth = up(pieces(all, pieces(all, 384)), 16) * engine.unit;
-    // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
-    // for all, and is cut only where there would be few chunks.
-    a.chunk = up(a.count, a.sliver);
-    b.chunk = up(b.count, b.sliver);
-    const auto share = [&](Side& x, const Side& other, int64_t parts) {
-      const int64_t least = (int64_t{engine.unit} << 19) / std::max<int64_t>(1, other.chunk * k);
-      x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, 128)));
-      x.chunk = up(std::max<int64_t>(x.chunk, 1), x.sliver);
-    };
-    Side& many = a.count > b.count ? a : b;
-    Side& few = a.count > b.count ? b : a;
-    share(many, few, 8);
-    if (chunks() < 8) share(few, many, 8 / chunks());
-    a.shared = !a.in_place && b.chunk < b.count;
-    b.shared = !b.in_place && a.chunk < a.count;
-  }
-};
-
 // One product of the batch.
 template <class T, class S, class O>
 struct Product {
-  const Plan<T>& plan;
+  const GemmPlan<T>& plan;
   const S *a, *b;
   const T* bias;
   Activation activation;
@@ -154,7 +52,7 @@ struct Room {
   std::optional<Buffer<char>> a, b;
   std::optional<Buffer<T>> sums;
 
-  explicit Room(const Plan<T>& p) {
+  explicit Room(const GemmPlan<T>& p) {
     if (!p.a.in_place && !p.a.shared) a.emplace(p.room(p.a, p.a.chunk, p.depth));
     if (!p.b.shared) b.emplace(p.room(p.b, p.b.in_place ? p.b.sliver : p.b.chunk, p.depth));
     if (!p.c_in_place || (p.narrow && p.k > p.depth)) sums.emplace(p.a.chunk * p.b.chunk);
@@ -163,7 +61,7 @@ struct Room {
 
 // Steps [k, k + depth) of the lines [from, to), as slivers one after the other.
 template <class T, class S>
-void pack(const Plan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
+void pack(const GemmPlan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
           int64_t depth, char* room) {
   const int64_t unit = p.engine.unit;
   // Lines that lie side by side are read together, a few steps at a time.
@@ -182,13 +80,13 @@ void pack(const Plan<T>& p, const Side& x, const S* data, int64_t from, int64_t 
 
 // Where a line's sliver begins in what is shared, for the block of k that begins at `k`.
 template <class T>
-int64_t shared_at(const Plan<T>& p, const Side& x, int64_t line, int64_t k, int64_t depth) {
+int64_t shared_at(const GemmPlan<T>& p, const Side& x, int64_t line, int64_t k, int64_t depth) {
   return k / p.depth * p.room(x, x.count, p.depth) + line / x.sliver * p.pitch(x, depth);
 }
 
 // All lines, block by block of k.
 template <class T, class S>
-void pack_shared(const Plan<T>& p, const Side& x, const S* data, char* room) {
+void pack_shared(const GemmPlan<T>& p, const Side& x, const S* data, char* room) {
   const int64_t group = x.sliver * std::max<int64_t>(1, 256 / x.sliver);
   const int64_t groups = pieces(x.count, group);
   parallel_for(groups * pieces(p.k, p.depth), [&](int64_t i) {
@@ -290,7 +188,7 @@ template <class T, class S, class O>
 template <class T, class S, class O>
 void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const char* shared_b,
            Room<T>& room) {
-  const Plan<T>& p = x.plan;
+  const GemmPlan<T>& p = x.plan;
   const int64_t row = index / p.across() * p.a.chunk, column = index % p.across() * p.b.chunk;
   const int64_t rows = std::min(p.a.chunk, p.a.count - row),
                 columns = std::min(p.b.chunk, p.b.count - column);
@@ -391,7 +289,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
 
 template <class T, class S, class O>
 void multiply(const Product<T, S, O>& x) {
-  const Plan<T>& p = x.plan;
+  const GemmPlan<T>& p = x.plan;
   std::optional<Buffer<char>> a, b;
   const auto share = [&](const Side& side, const S* data, std::optional<Buffer<char>>& all) {
     if (side.shared)
@@ -421,14 +319,14 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
     // Where there is one line, or one step, its stride is free.
     const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
-    Plan<T> plan{*engine,
-                 k,
-                 sizeof(S),
-                 {m, stride(al, -2), stride(al, -1)},
-                 {n, stride(bl, -1), stride(bl, -2)},
-                 {stride(cl, -2), stride(cl, -1)},
-                 {1, 1},
-                 !std::is_same_v<T, O>};
+    GemmPlan<T> plan{*engine,
+                     k,
+                     sizeof(S),
+                     {m, stride(al, -2), stride(al, -1)},
+                     {n, stride(bl, -1), stride(bl, -2)},
+                     {stride(cl, -2), stride(cl, -1)},
+                     {1, 1},
+                     !std::is_same_v<T, O>};
     if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     plan.choose();
     const T* const added = widened<T>(launch, bias);
