@@ -173,8 +173,9 @@ optim::StateDict GradientAccumulation::state_dict() const {
 
 void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  group_ = int64_t(reader.number("group"));
-  done_ = int64_t(reader.number("done"));
+  const bool known = reader.find("group");  // else saved without this callback
+  group_ = known ? int64_t(reader.number("group")) : 0;
+  done_ = known ? int64_t(reader.number("done")) : 0;
 }
 
 GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
