@@ -103,7 +103,11 @@ class Optimizer {
   };
   // f(index over all groups, slot, group)
   template <class F>
-  void each_slot(F f) const;
+  void each_slot(F f) const {
+    size_t index = 0;
+    for (const Group& group : groups_)
+      for (const Slot& slot : group.slots) f(index++, slot, group);
+  }
   Rule& rule(size_t group) const;
   static void follow(Slot& slot);
   void prepare(Slot& slot, size_t index, const Group& group);

@@ -2,6 +2,7 @@
 // Rule: how the parameters of a group move. Its options and the buffers that it keeps have names,
 // and its kernel takes all parameters in one call. To write an optimizer is to write a rule.
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 
@@ -53,6 +54,9 @@ struct State {
   double initial = 0;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
+inline bool uses_any(const States& states) {
+  return std::any_of(states.begin(), states.end(), [](const State& s) { return s.used; });
+}
 
 class Rule {
  public:

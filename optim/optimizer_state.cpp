@@ -1,0 +1,92 @@
+// What an optimizer saves: state by parameter, options by group.
+#include "core/check.h"
+#include "core/format.h"
+#include "core/op.h"
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+namespace {
+
+std::string state_prefix(size_t index) { return fmt::format("state.{}.", index); }
+std::string option_name(size_t group, std::string_view option) {
+  return fmt::format("group.{}.{}", group, option);
+}
+
+}  // namespace
+
+StateDict Optimizer::state_dict() const {
+  StateDict dict;
+  each_slot([&](size_t index, const Slot& slot, const Group& group) {
+    const std::string prefix = state_prefix(index);
+    const States states = group.rule->states();
+    if (slot.steps && uses_any(states)) dict.emplace_back(prefix + "step", slot.steps);
+    for (size_t k = 0; k < states.size(); ++k)
+      if (states[k].used && slot.state[k])
+        dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
+    if (slot.master) dict.emplace_back(prefix + "master", slot.master);
+  });
+  for (size_t g = 0; g < groups(); ++g)
+    for (const Option& option : rule(g).options())
+      dict.emplace_back(option_name(g, option.name()), from({option.get()}, {}, f64));
+  return dict;
+}
+
+Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Slot& slot,
+                                     const Group& group) const {
+  const Tensor& p = slot.param;
+  const std::string prefix = state_prefix(index), step = prefix + "step";
+  const States states = group.rule->states();
+  Slot loaded{p};
+  if (uses_any(states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
+  for (size_t k = 0; k < states.size(); ++k) {
+    if (!states[k].used) continue;
+    const std::string key = prefix + std::string(states[k].name);
+    loaded.state[k] = reader.copy_of(key, p.shape(), wide(p.dtype()), p.device());
+    check(!loaded.steps || loaded.state[k], "{} is there, but {} is missing", step, key);
+    check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
+  }
+  loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
+  loaded.storage = p.storage()->id();
+  loaded.version = p.version();
+  return loaded;
+}
+
+void Optimizer::load_state_dict(const StateDict& dict) {
+  const Scope scope(name());
+  StateReader reader(dict);
+  std::vector<double> numbers;
+  for (size_t g = 0; g < groups(); ++g) {
+    for (const Option& option : rule(g).options()) {
+      numbers.push_back(reader.number(option_name(g, option.name())));
+      option.check_value(numbers.back());
+    }
+  }
+  std::vector<Slot> slots;
+  exchange_options(numbers);  // which state a rule has depends on them
+  try {
+    for (size_t g = 0; g < groups(); ++g) rule(g).check_options();
+    each_slot([&](size_t index, const Slot& slot, const Group& group) {
+      slots.push_back(load_slot(reader, index, slot, group));
+    });
+    reader.check_all_read();
+  } catch (...) {
+    exchange_options(numbers);
+    throw;
+  }
+  size_t index = 0;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) slot = std::move(slots[index++]);
+}
+
+void Optimizer::exchange_options(std::vector<double>& numbers) {
+  auto number = numbers.begin();
+  for (size_t g = 0; g < groups(); ++g) {
+    for (const Option& option : rule(g).options()) {
+      const double before = option.get();
+      option.set(*number);
+      *number++ = before;
+    }
+  }
+}
+
+}  // namespace mixtape::optim
