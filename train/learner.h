@@ -234,6 +234,9 @@ class Learner {
 
   using Moment = void (Callback::*)(Learner&);
   bool each(Moment moment);  // whether to go on with what comes next
+  static void check_batches(const DataLoader& data, const char* what);  // that there are any
+  // sum + the loss of n examples, in f64 and on the loss's device.
+  static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);
   void run_epoch();
   bool run(const Batch& batch);  // fills state up to the loss; false if a callback skipped that
   void step();

@@ -1,0 +1,108 @@
+// Learner without training: validation, totals, predictions, the summary.
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "nn/summary.h"
+#include "train/learner.h"
+
+namespace mixtape::train {
+namespace {
+
+// While one is alive the learner evaluates; then it is as it was.
+class Evaluating {
+ public:
+  explicit Evaluating(Learner& l) : learner_(l), here_(l.device()), before_(l.state) {
+    for (const auto& [name, m] : l.model().named_modules())
+      trained_.emplace_back(m, m->is_training());
+    l.model().eval();
+    l.state.training = false;
+  }
+  ~Evaluating() {
+    learner_.state = std::move(before_);
+    for (const auto& [m, trained] : trained_)  // each after those that it is in
+      if (m->is_training() != trained) m->train(trained);
+  }
+  Evaluating(const Evaluating&) = delete;
+
+ private:
+  Learner& learner_;
+  const NoGrad off_;
+  const DefaultDevice here_;
+  Learner::TrainState before_;
+  std::vector<std::pair<nn::ModuleBase*, bool>> trained_;
+};
+
+}  // namespace
+
+double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
+  check_batches(loader, "the validation data");
+  const Evaluating evaluating(*this);
+  state.batch = 0;
+  state.batches = loader.batches();
+  each(&Callback::on_valid_begin);
+  Tensor sum;
+  int64_t examples = 0;
+  for (const Batch& batch : loader) {
+    if (run(batch)) {
+      check(bool(state.loss), "a batch without targets to validate");
+      add_loss(sum, state.loss, batch.x.size(0));
+      examples += batch.x.size(0);
+      for (Total& total : totals) total.add(state.output, state.y);
+    }
+    ++state.batch;
+    each(&Callback::on_batch_end);
+  }
+  each(&Callback::on_valid_end);
+  return sum ? sum.item() / double(examples) : NAN;
+}
+
+Scores Learner::validate(DataLoader& loader) {
+  std::vector<Total> totals(metrics.begin(), metrics.end());
+  Scores scores{run_validation(loader, totals), {}};
+  for (const Total& total : totals) scores.metrics.push_back(total.value());
+  return scores;
+}
+
+Scores Learner::validate() {
+  check(data.valid.has_value(), "validate without validation data");
+  return validate(*data.valid);
+}
+
+Scores Learner::evaluate(const Tensor& x, const Tensor& y, int64_t batch_size) {
+  DataLoader loader(TensorDataset(x.to(Device::cpu()), y.to(Device::cpu())),
+                    {.batch_size = batch_size});
+  return validate(loader);
+}
+
+Tensor Learner::total(
+    const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic) {
+  check(data.valid.has_value(), "a total without validation data");
+  std::vector<Total> totals{Total({"", statistic, {}})};
+  run_validation(*data.valid, totals);
+  check(bool(totals[0].sum()), "a total over no batch");
+  return totals[0].sum().to(Device::cpu());
+}
+
+Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
+  check(batch_size > 0, "batches of {}", batch_size);
+  const Evaluating evaluating(*this);
+  std::vector<Tensor> outputs;
+  const int64_t n = x.size(0);
+  for (int64_t i = 0; i < n; i += batch_size) {
+    check(run({narrow(x, 0, i, std::min(batch_size, n - i)), {}}),
+          "a callback skipped a batch of a prediction");
+    outputs.push_back(is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output);
+  }
+  check(!outputs.empty(), "predictions for no examples");
+  return cat(outputs);
+}
+
+std::string Learner::summary() {
+  check(data.train.has_value(), "summary without training data: nn::summary takes inputs");
+  const Tensor x = data.train->batch(0).x;
+  return nn::summary_of(*model_.module, [&] { predict(x, x.size(0)); });
+}
+
+}  // namespace mixtape::train
