@@ -16,12 +16,7 @@
 namespace mixtape::train {
 namespace {
 
-using test::clusters;
-using test::loaders;
-using test::Net;
-using test::quiet;
-using test::Spy;
-using test::TempFolder;
+using namespace test;
 
 std::string moments(const std::string& at, std::function<void(Learner&)> ask) {
   const Seed seed(1);
@@ -88,12 +83,12 @@ TEST(Callbacks, AFitAfterAnExceptionBeginsAnew) {
     learner.fit_one_cycle(1, 1e-2);
     return net.up.weight.detach();
   };
-  for (const auto choose : test::precisions)
+  for (const auto choose : precisions)
     EXPECT_TRUE(all(eq(weights("backward.", choose), weights("loss", choose))).item());
 }
 
 TEST(Callbacks, ASkippedStepDropsItsGradients) {
-  for (const auto choose : test::precisions) {
+  for (const auto choose : precisions) {
     const Seed seed(1);
     Learner learner(loaders(), Net(), quiet());
     choose(learner);
@@ -211,10 +206,10 @@ TEST(Callbacks, LogsHaveARowPerEpoch) {
                  std::make_shared<JsonlLogger>(folder / "log.jsonl", true)};
   Learner learner(loaders(), Net(), o);
   learner.fit(2);
-  const std::string csv = test::slurp(folder / "log.csv");
+  const std::string csv = slurp(folder / "log.csv");
   EXPECT_TRUE(csv.starts_with("epoch,train_loss,valid_loss,accuracy,seconds\n0,")) << csv;
   EXPECT_EQ(std::ranges::count(csv, '\n'), 3);
-  const std::string jsonl = test::slurp(folder / "log.jsonl");
+  const std::string jsonl = slurp(folder / "log.jsonl");
   EXPECT_EQ(std::ranges::count(jsonl, '\n'), 2 + 12) << jsonl;
 }
 

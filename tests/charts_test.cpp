@@ -21,12 +21,7 @@
 namespace mixtape::train {
 namespace {
 
-using test::loaders;
-using test::Net;
-using test::quiet;
-using test::slurp;
-using test::spit;
-using test::TempFolder;
+using namespace test;
 
 std::string names(const std::string& folder) {
   std::vector<std::string> all;
@@ -356,13 +351,13 @@ TEST(TensorBoard, IsReadByTensorBoard) {
       "    a = A(sys.argv[1]); a.Reload()\n"
       "    e = a.Scalars(\"loss\")\n"
       "    assert [x.step for x in e] == [3, 300] and e[1].value == 0.25, e\n";
-  if (!test::python(program)) GTEST_SKIP() << "needs Python with tensorboard";
+  if (!python(program)) GTEST_SKIP() << "needs Python with tensorboard";
   const TempFolder folder;
   EventFile(folder.path()).write(3, {{"loss", 1}});  // void from step 3 on, by what follows
   EventFile file(folder.path(), 3);
   file.write(3, {{"loss", 0.5}, {"lr", 1e-3}});
   file.write(300, {{"loss", 0.25}});
-  EXPECT_TRUE(test::python(program, folder.path()));
+  EXPECT_TRUE(python(program, folder.path()));
 }
 
 }  // namespace

@@ -17,15 +17,7 @@
 namespace mixtape::train {
 namespace {
 
-using test::bytes;
-using test::Choose;
-using test::differing;
-using test::loaders;
-using test::Net;
-using test::precisions;
-using test::quiet;
-using test::Spy;
-using test::TempFolder;
+using namespace test;
 
 // Cut after any batch, saved, and gone on with in a fresh learner: the same bytes.
 TEST(Checkpoints, ResumeBitForBit) {
@@ -151,7 +143,7 @@ TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
         std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder->path()}));
   Learner learner(loaders(), Net(), o);
   learner.fit(1);
-  EXPECT_TRUE(test::slurp(first / "last.ckpt") == test::slurp(second / "last.ckpt"));
+  EXPECT_TRUE(slurp(first / "last.ckpt") == slurp(second / "last.ckpt"));
 }
 
 // What a callback saved is found again beside others, and in another order.
@@ -186,9 +178,9 @@ TEST(Checkpoints, KnowCallbacksByTheirType) {
 TEST(Checkpoints, TidyUpAfterAKill) {
   const Seed seed(1);
   const TempFolder folder;
-  test::spit(folder / "last.ckpt.123-4.tmp", "half");
-  test::spit(folder / "best.ckpt.123-5.tmp", "half");
-  test::spit(folder / "mine.tmp", "whole");
+  spit(folder / "last.ckpt.123-4.tmp", "half");
+  spit(folder / "best.ckpt.123-5.tmp", "half");
+  spit(folder / "mine.tmp", "whole");
   LearnerOptions o = quiet();
   o.callbacks = {
       std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};

@@ -18,10 +18,7 @@
 namespace mixtape::train {
 namespace {
 
-using test::clusters;
-using test::loaders;
-using test::Net;
-using test::quiet;
+using namespace test;
 
 TEST(Learner, Trains) {
   const Seed seed(1);

@@ -22,12 +22,7 @@ extern char** environ;
 namespace mixtape::train {
 namespace {
 
-using test::loaders;
-using test::Net;
-using test::quiet;
-using test::slurp;
-using test::spit;
-using test::TempFolder;
+using namespace test;
 using Clock = std::chrono::steady_clock;
 
 constexpr int precisions = 3;  // f32, Autocast with a scaler, the whole model in f16
@@ -138,12 +133,6 @@ TEST(Checkpoints, AreRefusedWhenDamaged) {
   std::string bad = good;
   bad.back() ^= 1;
   EXPECT_TRUE(error(bad).starts_with(file + ": damaged: the checksum of its tensors is "));
-  std::string newer = good;
-  const std::string version = "\"version\":\"1\"";
-  const size_t at = newer.find(version);
-  ASSERT_NE(at, newer.npos);
-  newer[at + version.size() - 2] = '2';
-  EXPECT_EQ(error(newer), file + ": a checkpoint of version 2, and this library knows version 1");
   EXPECT_TRUE(state() == before);
   EXPECT_ERROR(learner.fit(1, {.resume = folder / "none.ckpt"}), "none.ckpt: cannot open");
   learner.load(file);
