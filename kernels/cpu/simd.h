@@ -165,6 +165,7 @@ template <class F>
 
 // Of the normal distribution at x. Below 0, the cumulative function is the density times a function
 // that varies little, so that it is right to x^2 + 5 ulp, however small; beyond 14.5 it is 0 and 1.
+// (bench/worklog/050)
 [[gnu::always_inline]] inline Normal<Lanes<float>> normal(Lanes<float> x) {
   const Lanes<float> a = smaller(Lanes<float>(14.5f), abs(x));
   const Lanes<float> e = detail::Exponent::of_two(a * a * -0.721347520f).value();  // exp(-a^2 / 2)
