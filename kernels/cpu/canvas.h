@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "kernels/cpu/engine.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/transpose.h"
 
 namespace mixtape::kernels::cpu {
-
-constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-constexpr int64_t up(int64_t n, int64_t to) { return pieces(n, to) * to; }
 
 // put(c, r, values, count) of rows r, r + 1, ... in column c, where get(r, c, count) has the values
 // of columns c, c + 1, ... in row r.

@@ -8,11 +8,9 @@
 #include <utility>
 
 #include "kernels/cpu/engine.h"
+#include "kernels/cpu/pieces.h"
 
 namespace mixtape::kernels::cpu {
-
-constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-constexpr int64_t up(int64_t n, int64_t to) { return pieces(n, to) * to; }
 
 // One operand: lines along k, which are rows of a or columns of b.
 struct Side {

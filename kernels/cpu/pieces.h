@@ -1,0 +1,11 @@
+#pragma once
+// How often something fits, and what that fills.
+
+#include <cstdint>
+
+namespace mixtape::kernels::cpu {
+
+constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+constexpr int64_t up(int64_t n, int64_t to) { return pieces(n, to) * to; }
+
+}  // namespace mixtape::kernels::cpu
