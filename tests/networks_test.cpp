@@ -143,6 +143,15 @@ TEST(RnnRelu, SlopesAtItsKinkAreRecordedAsTheKernelHasThem) {
 
 // --- convolutions ---
 
+TEST(Windows, ATransposedConvolutionOfNoRows) {
+  const Tensor x = ones({1, 2, 0, 4}).set_requires_grad(),
+               w = ones({2, 3, 3, 3}).set_requires_grad();
+  const Tensor y = conv_transpose2d(x, w);
+  EXPECT_EQ(y.shape(), Shape({1, 3, 2, 6}));
+  sum(y).backward();
+  EXPECT_EQ(sum(abs(w.grad())).item(), 0);
+}
+
 TEST(Windows, OneNumberIsForRowsAndColumns) {
   const Tensor x = ones({1, 1, 6, 6}), w = ones({1, 1, 3, 3});
   EXPECT_EQ(conv2d(x, w, {}, {.padding = 1}).shape(), Shape({1, 1, 6, 6}));

@@ -42,13 +42,13 @@ template <class T, class Get, class Put>
 template <class S>
 struct Planes {
   const S *even, *odd;
-  int64_t stride, count, odds;
+  int64_t stride, odds;
   bool pairs;
 
   template <class T>
   [[gnu::always_inline]] Lanes<T> get(int64_t u, int64_t at, int64_t n) const {
-    __builtin_prefetch(even + u * stride + at +
-                       4 * wide<T>);  // planes are more streams than it foresees
+    // (Planes are more streams than the processor foresees.)
+    __builtin_prefetch(even + u * stride + at + 4 * wide<T>);
     const Lanes<T> x = read<T>(even + u * stride + at, n);
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (!pairs) return x;
@@ -74,6 +74,7 @@ struct Canvas {
         size{size_[0], size_[1]},
         units(units_),
         pitch(pitch_) {
+    place.reserve(static_cast<size_t>(x[0] * x[1]));
     for (int64_t r = low[0]; r < low[0] + x[0]; ++r)
       for (int64_t q = low[1]; q < low[1] + x[1]; ++q) place.push_back(r * row() + q * pitch);
   }

@@ -45,13 +45,13 @@ const Engine<T>& engine_of(DType dtype, bool single) {
 template <class T>
 int64_t pitch_of(int64_t units, bool single) {
   if (single) return up(units, 2 * wide<T>);
-  return units * int64_t{sizeof(T)} % 4096 == 0 ? units + wide<T> : units;
+  return units > 0 && units * int64_t{sizeof(T)} % 4096 == 0 ? units + wide<T> : units;
 }
 
 // The channels of one group of an image, as units.
 template <class S>
 Planes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t unit) {
-  return {x, x + plane, unit * plane, pieces(channels, unit), channels / unit, unit == 2};
+  return {x, x + plane, unit * plane, channels / unit, unit == 2};
 }
 
 // All passes over each image of x, [images, planes, size].
@@ -188,46 +188,55 @@ struct WeightGradient {
     const int64_t plane = canvas.x[0] * canvas.x[1], next = z.groups * canvas.units * plane;
     const S* const even = images.as<S>() + n * unit * next + g * canvas.units * plane;
     const int64_t odds = n * unit + 1 < z.images ? canvas.units : 0;
-    canvas.draw(Planes<S>{even, even + next, plane, canvas.units, odds, unit == 2}, room);
+    canvas.draw(Planes<S>{even, even + next, plane, odds, unit == 2}, room);
   }
-  // Adds group g of `count` images to sums.
-  void add(const T* x, const T* dy, int64_t count, int64_t g, bool bias, T* sums) const {
+  // Adds group g of `count` images to sums: of w at taps [first, last), and of the bias.
+  void add(const T* x, const T* dy, int64_t count, int64_t g, int64_t first, int64_t last,
+           bool bias, T* sums) const {
     const int64_t bytes = sizeof(T), high = pieces(rows, pieces(rows, engine.rows));
     Tile<T> t{};
     t.a_row = bytes;
     t.b_step = width * bytes;
     t.out_row = t.add_row = width;
-    const auto tiles = [&](int64_t height, T* out) {
+    const auto tiles = [&](int64_t height, const T* b, T* out) {
       for (int64_t l = 0; l < width; l += panel) {
-        t.b = dy + l;
+        t.b = b + l;
         t.out = out + l;
         t.add = out + l;
         engine.tile(static_cast<int>(height),
                     static_cast<int>(std::min(panel, width - l) / engine.lanes), t);
       }
     };
-    if (bias) {  // the product with a row of ones
-      t.a = ones;
-      t.depth = count * z.y_plane();
-      tiles(1, sums + z.groups * area + g * width);
-    }
     t.a_step = window.stride[1] * from.pitch * bytes;
     t.depth = z.y[1];
-    t.block = blocks.data();
-    t.blocks = count * z.y[0];
-    for (int64_t k = 0; k < z.taps; k += run)
-      for (int64_t r = 0; r < rows; r += high) {
-        t.a = x + k / window.size[1] * window.dilation[0] * from.row() +
-              k % window.size[1] * window.dilation[1] * from.pitch + r;
-        T* const out = sums + g * area + (k * z.seen() + r) * width;
-        t.b = dy;
-        t.out = out;
-        t.add = out;
-        if (z.single)
-          sum_lanes(width, t);
-        else
-          tiles(std::min(high, rows - r), out);
-      }
+    // Long sums are sums of shorter ones.
+    const int64_t all = count * z.y[0], some = std::max<int64_t>(1, 512 / z.y[1]);
+    for (int64_t block = 0; block < all; block += some) {
+      t.block = blocks.data() + block;
+      t.blocks = std::min(some, all - block);
+      for (int64_t k = first; k < last; k += run)
+        for (int64_t r = 0; r < rows; r += high) {
+          t.a = x + k / window.size[1] * window.dilation[0] * from.row() +
+                k % window.size[1] * window.dilation[1] * from.pitch + r;
+          T* const out = sums + g * area + (k * z.seen() + r) * width;
+          t.b = dy;
+          t.out = out;
+          t.add = out;
+          if (z.single)
+            sum_lanes(width, t);
+          else
+            tiles(std::min(high, rows - r), dy, out);
+        }
+    }
+    if (!bias) return;
+    t.a = ones;  // the product with a row of ones
+    t.a_step = 0;
+    t.block = nullptr;
+    t.blocks = 1;
+    for (int64_t at = 0; at < count * z.y_plane(); at += 512) {
+      t.depth = std::min<int64_t>(512, count * z.y_plane() - at);
+      tiles(1, dy + at * width, sums + z.groups * area + g * width);
+    }
   }
 };
 
@@ -237,40 +246,47 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
   const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
   // Planes of few pixels are drawn together.
   const int64_t steps = pieces(z.images, int64_t{engine.unit});
-  const int64_t together = std::max<int64_t>(1, std::min(256 / z.y_plane(), pieces(steps, 16)));
+  const int64_t together =
+      std::max<int64_t>(1, std::min(256 / std::max<int64_t>(1, z.y_plane()), pieces(steps, 16)));
   const WeightGradient<T, S> gradient(z, window, engine, together);
-  // Each part sums over its own images; the parts are added in order. All together they stay
-  // smaller than half of what the call reads.
+  // Each part sums over its own images; the parts are added in order. They have no more elements
+  // than half of what the call reads, unless there is one: then tasks draw the same images and
+  // share the taps.
   const int64_t total = gradient.total, half = (x.size() + dy.size()) / 2;
   const int64_t parts = std::clamp<int64_t>(std::min(steps, half / total), 1, 16);
+  const int64_t taps = parts * z.groups < 8 ? gradient.run : z.taps;
+  const int64_t shares = z.taps / taps;
   T* const sums = launch.scratch<T>(parts * total);
-  parallel_for(parts, [&](int64_t part) {
-    std::fill_n(sums + part * total, total, T(0));
+  std::fill_n(sums, parts * total, T(0));
+  parallel_for(parts * z.groups * shares, [&](int64_t i) {
+    const int64_t part = i / shares / z.groups, g = i / shares % z.groups, tap = i % shares * taps;
     const Canvas &from = gradient.from, &to = gradient.to;
     Buffer<T> a(together * from.area()), b(together * to.area());
     const int64_t end = (part + 1) * steps / parts;
-    for (int64_t n = part * steps / parts; n < end; n += together)
-      for (int64_t g = 0; g < z.groups; ++g) {
-        const int64_t count = std::min(together, end - n);
-        for (int64_t i = 0; i < count; ++i) {
-          gradient.draw(from, x, n + i, g, a.data() + i * from.area());
-          gradient.draw(to, dy, n + i, g, b.data() + i * to.area());
-        }
-        gradient.add(a.data(), b.data(), count, g, bool(db), sums + part * total);
+    for (int64_t n = part * steps / parts; n < end; n += together) {
+      const int64_t count = std::min(together, end - n);
+      for (int64_t k = 0; k < count; ++k) {
+        gradient.draw(from, x, n + k, g, a.data() + k * from.area());
+        gradient.draw(to, dy, n + k, g, b.data() + k * to.area());
       }
+      gradient.add(a.data(), b.data(), count, g, tap, tap + taps, bool(db) && tap == 0,
+                   sums + part * total);
+    }
   });
   parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
   const int64_t width = gradient.width, area = gradient.area;
-  parallel_for(z.groups * z.taps, [&](int64_t i) {
-    const int64_t g = i / z.taps, tap = i % z.taps;
-    const T* const sum = sums + g * area + tap * z.seen() * width;
-    O* const out = dw.as<O>() + g * z.out * z.seen() * z.taps + tap;
-    for (int64_t o = 0; o < z.out; ++o)
-      for (int64_t c = 0; c < z.seen(); ++c)
-        out[(o * z.seen() + c) * z.taps] = O(sum[c * width + o]);
+  const int64_t lanes = wide<T>, strips = pieces(z.out, lanes);
+  parallel_for(z.groups * strips, [&](int64_t i) {
+    const int64_t g = i / strips, first = i % strips * lanes, last = std::min(first + lanes, z.out);
+    O* const out = dw.as<O>() + g * z.out * z.seen() * z.taps;
+    for (int64_t c = 0; c < z.seen(); ++c)
+      for (int64_t tap = 0; tap < z.taps; ++tap) {
+        const T* const sum = sums + g * area + (tap * z.seen() + c) * width;
+        for (int64_t o = first; o < last; ++o) out[(o * z.seen() + c) * z.taps + tap] = O(sum[o]);
+      }
   });
   for (int64_t g = 0; g < z.groups && db; ++g)
     std::copy_n(sums + z.groups * area + g * width, z.out, db.as<T>() + g * z.out);

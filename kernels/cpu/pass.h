@@ -19,9 +19,8 @@ void multiply_lanes(int64_t rows, int64_t width, const Tile<T>& t) {
       __attribute__((always_inline)) {
     Lanes<T> sum[n];
     for (int k = 0; k < n; ++k) sum[k] = t.add ? load<T, T>(t.add + l) : Lanes<T>(T(0));
-    const char *const a = static_cast<const char*>(t.a) + i * t.a_row, *const b =
-                                                                           static_cast<const char*>(
-                                                                               t.b);
+    const char* const a = static_cast<const char*>(t.a) + i * t.a_row;
+    const char* const b = static_cast<const char*>(t.b);
     for (int64_t m = 0; m < t.blocks; ++m) {
       const Lanes<T> w = load<T, T>(reinterpret_cast<const T*>(b + t.block[m].b) + l);
       for (int k = 0; k < n; ++k)
@@ -132,8 +131,11 @@ struct Pass {
   void operator()(const T* image, int64_t g, const T* bias, O* to) const {
     const int64_t bytes = sizeof(T), width = panel();
     const int64_t high = pieces(size[1], pieces(size[1], engine.rows));
-    const int64_t most = std::clamp<int64_t>(8192 / (size[1] * width), 1, size[0]);
-    Buffer<T> sums(most * size[1] * width);
+    // Of rows of pixels, or of a part of one. (What turns the sums reads whole vectors.)
+    const int64_t pixels = std::max(high, 8192 / width / high * high);
+    const int64_t across = std::min(size[1], pixels);
+    const int64_t most = std::clamp<int64_t>(pixels / across, 1, size[0]);
+    Buffer<T> sums(most * across * width + wide<T>);
     Tile<T> t{};
     t.depth = run * each();
     t.a_row = stride[1] * canvas.pitch * bytes;
@@ -145,23 +147,25 @@ struct Pass {
       const int vectors = static_cast<int>(pieces(here, engine.lanes));
       t.b = weights + g * group() + c * depth();
       t.add = bias ? bias + c : nullptr;
-      for (int64_t r = 0; r < size[0]; r += most) {
-        const int64_t rows = std::min(most, size[0] - r);
-        for (int64_t i = 0; i < rows; ++i) {
-          const T* const from = image + (r + i) * stride[0] * canvas.row();
-          see((r + i) * stride[0], t);
-          for (int64_t q = 0; q < size[1]; q += high) {
-            t.a = from + q * stride[1] * canvas.pitch + (single ? c : 0);
-            t.out = sums.data() + (i * size[1] + q) * width;
-            const int64_t some = std::min(high, size[1] - q);
-            if (single)
-              multiply_lanes(some, width, t);
-            else
-              engine.tile(static_cast<int>(some), vectors, t);
+      for (int64_t r = 0; r < size[0]; r += most)
+        for (int64_t q0 = 0; q0 < size[1]; q0 += across) {
+          const int64_t rows = std::min(most, size[0] - r),
+                        columns = std::min(across, size[1] - q0);
+          for (int64_t i = 0; i < rows; ++i) {
+            const T* const from = image + (r + i) * stride[0] * canvas.row();
+            see((r + i) * stride[0], t);
+            for (int64_t q = 0; q < columns; q += high) {
+              t.a = from + (q0 + q) * stride[1] * canvas.pitch + (single ? c : 0);
+              t.out = sums.data() + (i * columns + q) * width;
+              const int64_t some = std::min(high, columns - q);
+              if (single)
+                multiply_lanes(some, width, t);
+              else
+                engine.tile(static_cast<int>(some), vectors, t);
+            }
           }
+          finish(sums.data(), r, rows, q0, columns, here, to + c * y[0] * y[1]);
         }
-        finish(sums.data(), r, rows, here, to + c * y[0] * y[1]);
-      }
     }
   }
 
@@ -178,25 +182,27 @@ struct Pass {
     t.block = blocks.data() + begin;
     t.blocks = end - begin;
   }
-  // Some rows of pixels of the first `count` channels, to the planes that begin at `to`.
+  // Some rows of pixels of the first `count` channels, or some pixels of a row, to the planes that
+  // begin at `to`.
   template <class O>
-  void finish(const T* sums, int64_t row, int64_t rows, int64_t count, O* to) const {
+  void finish(const T* sums, int64_t row, int64_t rows, int64_t column, int64_t columns,
+              int64_t count, O* to) const {
     const int64_t plane = y[0] * y[1], pitch = panel();
     const auto get = [=](int64_t q, int64_t c, int64_t) __attribute__((always_inline)) {
       return load<T, T>(sums + q * pitch + c);
     };
     if (apart[0] == 1 && apart[1] == 1)
       return turn<T>(
-          rows * size[1], count, get,
-          [ out = to + row * size[1], plane ](int64_t c, int64_t q, Lanes<T> v, int64_t n)
+          rows * columns, count, get,
+          [ out = to + row * size[1] + column, plane ](int64_t c, int64_t q, Lanes<T> v, int64_t n)
               __attribute__((always_inline)) {
                 __builtin_prefetch(out + c * plane + q + 4 * wide<T>, 1);
                 write(out + c * plane + q, v, n);
               });
-    for (int64_t r = 0; r < rows; ++r, sums += size[1] * pitch)
+    for (int64_t r = 0; r < rows; ++r, sums += columns * pitch)
       for (int64_t c = 0; c < count; ++c) {
         O* const out = to + c * plane + (first[0] + (row + r) * apart[0]) * y[1] + first[1];
-        for (int64_t q = 0; q < size[1]; ++q) out[q * apart[1]] = O(sums[q * pitch + c]);
+        for (int64_t q = 0; q < columns; ++q) out[(column + q) * apart[1]] = O(sums[q * pitch + c]);
       }
   }
 };

@@ -31,13 +31,15 @@ inline const ConvCase conv_cases[] = {
     {1, 3, 5, 5, 17, window({1, 1}, {3, 3})},                    // stride beyond the window
     {2, 2, 6, 7, 3, window({2, 2}, {2, 2}, {3, 3})},             // padding beyond the window
     {1, 2, 9, 9, 2, window({3, 3}, {2, 2}, {2, 2}, {2, 2})},  // dilation and stride share a factor
-    {1, 1, 40, 33, 20, window({5, 5}, {1, 1}, {2, 2})},       // more pixels than one chunk
+    {1, 1, 40, 33, 20, window({5, 5}, {1, 1}, {2, 2})},       // rows of more than two tiles
     {3, 16, 6, 6, 70, window({3, 3}, {1, 1}, {1, 1})},        // several vectors of channels
     {2, 1, 4, 4, 40, window({4, 4})},                         // one pixel
-    {2, 90, 5, 6, 3, window({3, 3})},                         // deeper than a block
+    {2, 90, 5, 6, 3, window({3, 3})},                         // few outputs of many channels
     {3, 5, 17, 15, 33, window({3, 3}, {2, 3}, {1, 1})},       // several tiles in a row of pixels
     {2, 35, 6, 9, 35, window({3, 2}, {1, 2}, {1, 1}, {1, 1}, 35)},  // depthwise, several vectors
     {1, 1024, 2, 2, 2, window({2, 2}, {1, 1}, {1, 1})},             // pixels whole pages apart
+    {40, 2, 5, 5, 3, window({3, 3})},                               // images drawn together
+    {1, 2, 1, 3000, 3, window({1, 3})},  // a row of more pixels than are summed at once
     {0, 2, 5, 5, 3, window({3, 3})},
     {2, 3, 5, 5, 0, window({3, 3})},
     {2, 0, 5, 5, 3, window({3, 3})},
