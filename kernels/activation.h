@@ -93,7 +93,7 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
     const T s = sigmoid(inner(x)), d_inner = T(k) + T(3 * k * c) * (x * x);
-    return s + x * d_inner * (s * (T(1) - s));
+    return s + x * (s * (T(1) - s)) * d_inner;
   }
 
  private:

@@ -338,6 +338,14 @@ TEST(Elementwise, NarrowCompositesRoundOnce) {
   EXPECT_EQ(addcmul(x, a, b).item(), full({}, 256 + 1.0078125 * 127, bf16).item());
 }
 
+TEST(Elementwise, SlopesOfGeluFarOut) {
+  for (const DType dtype : {f64, f32}) {
+    const Tensor x = row({-1e15, -50, 50, 1e15}, dtype).set_requires_grad();
+    EXPECT_EQ(to_vector(grad({sum(gelu_tanh(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
+    EXPECT_EQ(to_vector(grad({sum(gelu(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
+  }
+}
+
 TEST(Elementwise, ZeroGradientsAreRecorded) {
   const Tensor x = row({0.3, nan, inf}, f32).set_requires_grad();
   const Tensor y = floor(x);
@@ -466,11 +474,13 @@ TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
 
 TEST(Create, MultinomialChecksItsWeights) {
   EXPECT_EQ(multinomial(ones({3, 2}), 0).shape(), (Shape{3, 0}));
+  EXPECT_EQ(multinomial(ones({0, 5}), 2).shape(), (Shape{0, 2}));
   EXPECT_ERROR(multinomial(from({1, -1}, {2}), 1), "a weight is negative or not finite");
   EXPECT_ERROR(multinomial(from({1, nan}, {2}), 1, true), "a weight is negative or not finite");
   EXPECT_ERROR(multinomial(from({1, 0}, {2}), 2), "2 of 1 classes whose weight is above zero");
   EXPECT_ERROR(multinomial(zeros({2}), 1, true), "1 of 0 classes whose weight is above zero");
-  EXPECT_ERROR(multinomial(ones({2}, i64), 1), "weights i64 [2]");
+  EXPECT_ERROR(multinomial(ones({2}, i64), 1),
+               "weights are i64 [2], not of a float dtype and [..., classes]");
   EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");
 }
 
