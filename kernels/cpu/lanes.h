@@ -124,7 +124,12 @@ struct Lanes {
     return mask.v ? a.v : b.v;
   }
   // a * b + c, rounded once where the processor can (kernels are compiled with -ffp-contract=fast).
+  // By name, or where c is a product itself the compiler may round that one instead.
   [[gnu::always_inline]] friend Lanes fma(Lanes a, Lanes b, Lanes c) {
+#ifdef __AVX512F__
+    if constexpr (std::is_same_v<T, float>) return Vector(_mm512_fmadd_ps(a.v, b.v, c.v));
+    if constexpr (std::is_same_v<T, double>) return Vector(_mm512_fmadd_pd(a.v, b.v, c.v));
+#endif
     return Vector(W(a.v) * W(b.v) + W(c.v));
   }
 };
