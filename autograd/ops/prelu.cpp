@@ -16,17 +16,20 @@ struct Prelu {  // weight of x's rank, broadcasts
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight) {
     check_real(x);
     ctx.save(x, weight);
-    return where(gt(x, 0), x, x * cast(weight, x.dtype()));
+    const Tensor y = cast(x, ctx.dtype());
+    return where(gt(y, 0), y, y * cast(weight, y.dtype()));
   }
   // dx = dy or w dy, dw = sum of x dy where x is not positive
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor x = ctx.saved(0), w = ctx.saved(1), positive = gt(x, 0);
-    ReduceOptions over{.out = ctx.grad_dtype(1)};
-    for (int d = 0; d < w.rank(); ++d) over.dims |= uint32_t(w.size(d) == 1) << d;
     const DType dtype = statistics(x.dtype());
-    return ctx.grads(
-        [&] { return where(positive, dy, dy * cast(w, dy.dtype())); },
-        [&] { return sum_to(where(positive, 0.0, cast(x, dtype) * cast(dy, dtype)), over); });
+    ReduceOptions over{.out = dtype};
+    for (int d = 0; d < w.rank(); ++d) over.dims |= uint32_t(w.size(d) == 1) << d;
+    return ctx.grads([&] { return where(positive, dy, dy * cast(w, dy.dtype())); },
+                     [&] {
+                       const Tensor terms = where(positive, 0.0, cast(x, dtype) * cast(dy, dtype));
+                       return cast(sum_to(terms, over), ctx.grad_dtype(1));
+                     });
   }
 };
 
