@@ -63,7 +63,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
   for (Tensor& g : gradients) {
     if (!g) continue;
     if (is_narrow(g.dtype())) g = cast(g, f32);
-    if (scaler_.enabled()) g = g * cast(scaler_.inverse_scale(), g.dtype());
+    if (scaler_.enabled()) g = g * cast(1.0 / scaler_.scale_tensor(), g.dtype());
   }
   return gradients;
 }

@@ -110,7 +110,8 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // S on the device, f32, 0-d: to be looked at later. Throws Error if no loss was scaled.
+  // S on the device, f32, 0-d, as it is when read: update() writes it. Throws Error if no loss was
+  // scaled.
   Tensor scale_tensor(int id = 0) const;
   // 1/S, the same: for gradients of scale(loss) taken with grad(), as in a gradient
   // penalty.

@@ -172,8 +172,8 @@ TEST(Optim, AParameterThatChangedSinceItsStateWasMade) {
   p.set_data(from({1, 2, 3, 4}, {2, 2}, f64));
   p.set_grad(from({1, 2, 3, 4}, {2, 2}, f64));
   EXPECT_EQ(error([&] { opt.step(); }),
-            "adam: parameter 0 is now f64 on cpu, but its state is f32 on cpu: make a new "
-            "optimizer after moving a model");
+            "adam: parameter 0 is now f64, but its state is f32: make a new optimizer after "
+            "converting a model");
   p.set_data(from({1, 2, 3, 4}, {2, 2}).with_layout(Layout({2, 2}, {1, 2})));
   p.set_grad(from({1, 2, 3, 4}, {2, 2}));
   EXPECT_EQ(error([&] { opt.step(); }), "adam: parameter 0 has become strided: [1, 2] of [2, 2]");
