@@ -57,14 +57,16 @@ struct Ends {
   Tensor backward;  // i64 [t, b]: the steps of each from its end to its start, then those beyond
   Tensor beyond;    // bool [t, b, 1]
 
-  Ends(const Tensor& lengths, int64_t t, int64_t b) {
-    check(lengths.dtype() == i64 && lengths.shape() == Shape{b}, "lengths are {} {}, not i64 {}",
-          lengths.dtype(), lengths.shape(), Shape{b});
-    check(b == 0 || (min(lengths).item() >= 1 && max(lengths).item() <= static_cast<double>(t)),
-          "lengths from {} to {} for {} steps", min(lengths).item(), max(lengths).item(), t);
-    const auto count = [&](int64_t n) {
-      return arange(0, static_cast<double>(n), 1, i64, lengths.device());
-    };
+  Ends(const Tensor& given, int64_t t, int64_t b, Device device) {
+    check(given.dtype() == i64 && given.shape() == Shape{b}, "lengths are {} {}, not i64 {}",
+          given.dtype(), given.shape(), Shape{b});
+    if (b > 0) {
+      const double least = min(given).item(), most = max(given).item();
+      check(least >= 1 && most <= static_cast<double>(t),
+            "lengths from {} to {}, not from 1 to the {} steps that there are", least, most, t);
+    }
+    const Tensor lengths = given.to(device);
+    const auto count = [&](int64_t n) { return arange(0, static_cast<double>(n), 1, i64, device); };
     const Tensor step = expand(unsqueeze(count(t), 1), {t, b});
     last = lengths - 1;
     column = count(b);
@@ -135,7 +137,7 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
   std::optional<Ends> ends;
   if (lengths) {
-    ends.emplace(lengths, steps, x.size(1));
+    ends.emplace(lengths, steps, x.size(1), x.device());
     x = masked_fill(x, ends->beyond, 0);  // or a NaN there, times a gradient of 0, would be one
   }
 

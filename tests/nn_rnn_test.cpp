@@ -162,15 +162,16 @@ TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
 
 TEST(Recurrent, LengthsMustFit) {
   const nn::GRU gru(3, 5);
+  EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));
   const Tensor x = randn({4, 2, 3});
   EXPECT_EQ(error([&] {
               gru(x, Tensor(), from({4, 5}, {2}, i64));
             }),
-            "lengths from 4 to 5 for 4 steps");
+            "lengths from 4 to 5, not from 1 to the 4 steps that there are");
   EXPECT_EQ(error([&] {
               gru(x, Tensor(), from({0, 1}, {2}, i64));
             }),
-            "lengths from 0 to 1 for 4 steps");
+            "lengths from 0 to 1, not from 1 to the 4 steps that there are");
   EXPECT_EQ(error([&] {
               gru(x, Tensor(), from({1, 1}, {2}));
             }),
