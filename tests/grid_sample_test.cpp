@@ -100,7 +100,7 @@ TEST(GridSample, Errors) {
       "grid_sample: a grid of shape [1, 3, 3, 2] for an input of shape [2, 1, 4, 4]: it has "
       "to be [n, h', w', 2]");
   EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.padding = PadMode::Circular}),
-               "grid_sample: padding that goes round");
+               "grid_sample: padding is Circular, not Constant, Replicate or Reflect");
   EXPECT_ERROR(affine_grid(zeros({2, 3}), {2, 1, 4, 4}),
                "affine_grid: theta has shape [2, 3], not [2, 2, 3]");
   EXPECT_ERROR(affine_grid(zeros({2, 2, 3}), {4, 4}),

@@ -213,7 +213,7 @@ TEST(Sample, DrawsBySoftmax) {
   EXPECT_EQ(error([&] { sample(logits, {.temperature = -1}); }), "sample: a temperature of -1");
   EXPECT_EQ(error([&] { sample(logits, {.top_k = 5}); }), "sample: the 5 likeliest of 4 tokens");
   EXPECT_EQ(error([&] { sample(logits, {.top_p = 0}); }),
-            "sample: the likeliest tokens up to a probability of 0");
+            "sample: top_p is 0, not above 0 and at most 1");
 }
 
 TEST(Gpt, Generates) {

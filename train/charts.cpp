@@ -186,8 +186,11 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
   } catch (const Error&) {  // there was none, or it is damaged
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
-    if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string()))
-      earlier_.emplace_back(entry.path().string(), entry.last_write_time());
+    if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string())) {
+      std::error_code none;  // a link to nothing
+      const auto time = entry.last_write_time(none);
+      if (!none) earlier_.emplace_back(entry.path().string(), time);
+    }
 }
 
 void Charts::on_train_begin(Learner& l) {

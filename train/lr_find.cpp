@@ -50,8 +50,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
 
 LrFind Learner::lr_find(const LrFindOptions& o) {
   check(data.train.has_value(), "lr_find without training data");
-  check(data.train->batches() > 0, "the training data has {} examples, which make no batch",
-        data.train->examples());
+  check_batches(*data.train, "the training data");
   check(0 < o.start && o.start < o.end && std::isfinite(o.end),
         "lr_find from a rate of {} to {}, not 0 < start < end", o.start, o.end);
   check(o.steps >= 2, "lr_find of {} steps, not at least 2", o.steps);

@@ -124,16 +124,20 @@ Tensor randperm(int64_t n, Device device) {
 
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   const Scope scope("multinomial");
-  check(weights.rank() > 0 && is_float(weights.dtype()), "weights {} {}", weights.dtype(),
+  check(weights.rank() > 0 && is_float(weights.dtype()),
+        "weights are {} {}, not of a float dtype and [..., classes]", weights.dtype(),
         weights.shape());
   const NoGrad off;
   const Tensor w = is_narrow(weights.dtype()) ? cast(weights, f32) : weights;
   Shape shape = w.shape();
   const int64_t classes = shape[-1];
-  const bool none = w.numel() == 0;
-  check(none || (min(w).item() >= 0 && std::isfinite(max(w).item())),
+  if (w.numel() == 0 && classes > 0) {  // no rows
+    shape[-1] = n;
+    return empty(shape, i64, w.device());
+  }
+  check(classes == 0 || (min(w).item() >= 0 && std::isfinite(max(w).item())),
         "a weight is negative or not finite");
-  const double possible = none ? 0 : min(sum(gt(w, 0), {-1})).item();
+  const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
   // w / E, where E has the exponential distribution, are in the order of draws one after another.
@@ -150,7 +154,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
 
 Tensor bernoulli(const Tensor& p) {
   const Scope scope("bernoulli");
-  check(is_float(p.dtype()), "probabilities are {}", p.dtype());
+  check(is_float(p.dtype()), "probabilities are {}, not of a float dtype", p.dtype());
   const NoGrad off;
   const DType wide = is_narrow(p.dtype()) ? f32 : p.dtype();
   return cast(lt(rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());

@@ -275,6 +275,30 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   };
 };
 
+// On a device the error comes later. NaN passes: the loss has it, too.
+void check_probabilities(const Tensor& x) {
+  if (x.numel() == 0 || !is_float(x.dtype())) return;
+  const DType dtype = statistics(x.dtype());
+  const Tensor bounds({2}, dtype, x.device());
+  kernels::Launch launch(x.device());
+  Layout one(x.shape());
+  for (int d = 0; d < x.rank(); ++d) one.shape.dim[d] = 1;
+  kernels::reduce(launch, kernels::Reduce::Min, x, bounds.with_layout(one));
+  one.offset = 1;
+  kernels::reduce(launch, kernels::Reduce::Max, x, bounds.with_layout(one));
+  const bool wide = dtype == f64;
+  Readback values(bounds.raw(), 2 * size_of(dtype), x.device());
+  check_later(std::move(values), [wide](const void* found) {
+    const auto at = [=](int i) {
+      return wide ? static_cast<const double*>(found)[i]
+                  : double(static_cast<const float*>(found)[i]);
+    };
+    return at(0) < 0 || at(1) > 1
+               ? fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1))
+               : std::string();
+  });
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
@@ -338,29 +362,6 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction
   const Scope scope(kernels::Huber::info.name);
   check(delta > 0, "delta is {}, not positive", delta);
   return reduce_losses(elementwise<kernels::Huber>(x, target, delta), reduction);
-}
-
-// On a device the error comes later. NaN passes: the loss has it, too.
-static void check_probabilities(const Tensor& x) {
-  if (x.numel() == 0 || !is_float(x.dtype())) return;
-  const Tensor bounds({2}, x.dtype(), x.device());
-  kernels::Launch launch(x.device());
-  Layout one(x.shape());
-  for (int d = 0; d < x.rank(); ++d) one.shape.dim[d] = 1;
-  kernels::reduce(launch, kernels::Reduce::Min, x, bounds.with_layout(one));
-  one.offset = 1;
-  kernels::reduce(launch, kernels::Reduce::Max, x, bounds.with_layout(one));
-  const bool wide = x.dtype() == f64;
-  Readback values(bounds.raw(), 2 * size_of(x.dtype()), x.device());
-  check_later(std::move(values), [wide](const void* bounds) {
-    const auto at = [=](int i) {
-      return wide ? static_cast<const double*>(bounds)[i]
-                  : double(static_cast<const float*>(bounds)[i]);
-    };
-    return at(0) < 0 || at(1) > 1
-               ? fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1))
-               : std::string();
-  });
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {

@@ -13,7 +13,8 @@ void set_blas_threads(int n);
 
 // "openblas" and "onednn", those that are there and know the dtype.
 std::vector<std::string> blas(DType dtype);
-// c = a @ b for dense [batch, m, k] and [batch, k, n], either of them possibly transposed. c is f32.
+// c = a @ b for dense [batch, m, k] and [batch, k, n], either of them possibly transposed. c is
+// f32.
 bench::Call product(const std::string& peer, const Tensor& a, const Tensor& b, const Tensor& c);
 
 }  // namespace mixtape::peers

@@ -22,7 +22,7 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
   check(o.temperature >= 0, "a temperature of {}", o.temperature);
   check(0 <= o.top_k && o.top_k <= vocabulary, "the {} likeliest of {} tokens", o.top_k,
         vocabulary);
-  check(0 < o.top_p && o.top_p <= 1, "the likeliest tokens up to a probability of {}", o.top_p);
+  check(0 < o.top_p && o.top_p <= 1, "top_p is {}, not above 0 and at most 1", o.top_p);
   const NoGrad off;
   if (o.temperature == 0) return argmax(logits, -1);
   // The largest of logits with Gumbel noise is distributed as their softmax.
