@@ -196,12 +196,19 @@ Tensor TransformerEncoderLayer::drop(const Tensor& x) const {
   return is_training() ? dropout(x, options_.dropout) : x;
 }
 
+template <class Layer>
+static std::vector<Layer> clones(const Layer& layer, int64_t count) {
+  check(count > 0, "{} layers", count);
+  std::vector<Layer> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(layer.clone());
+  return all;
+}
+
 TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
                                        std::optional<LayerNorm> norm)
     : norm(std::move(norm)) {
   const Scope scope("TransformerEncoder");
-  check(num_layers > 0, "{} layers", num_layers);
-  for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
+  layers = clones(layer, num_layers);
 }
 Tensor TransformerEncoder::forward(Tensor x, const AttentionMasks& masks) const {
   for (const TransformerEncoderLayer& layer : layers) x = layer(x, masks);
@@ -244,8 +251,7 @@ TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int
                                        std::optional<LayerNorm> norm)
     : norm(std::move(norm)) {
   const Scope scope("TransformerDecoder");
-  check(num_layers > 0, "{} layers", num_layers);
-  for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
+  layers = clones(layer, num_layers);
 }
 Tensor TransformerDecoder::forward(Tensor x, const Tensor& memory, const AttentionMasks& masks,
                                    const AttentionMasks& memory_masks) const {
