@@ -60,10 +60,11 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
       grad({scaler_.scale(loss)}, inner_->params(), {.allow_unused = true});
   const NoGrad off;
   const NoPolicy as_called;
+  const Tensor inverse = 1.0 / scaler_.scale_tensor();
   for (Tensor& g : gradients) {
     if (!g) continue;
     if (is_narrow(g.dtype())) g = cast(g, f32);
-    if (scaler_.enabled()) g = g * cast(1.0 / scaler_.scale_tensor(), g.dtype());
+    if (scaler_.enabled()) g = g * cast(inverse, g.dtype());
   }
   return gradients;
 }
