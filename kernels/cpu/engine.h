@@ -1,8 +1,8 @@
 #pragma once
 // Engine: what a matrix product needs of one instruction set, packing and the sums of one tile.
-// Each is compiled in a file of its own with that set's flags; gemm.cpp chooses at run time and
-// does everything else. Where there is none, products are Eigen's and convolutions use a portable
-// one.
+// Each is compiled in a file of its own with that set's flags; gemm.cpp and conv.cpp choose at run
+// time and do everything else. Where there is none, products are Eigen's and convolutions use a
+// portable one.
 
 #include <cstdint>
 
