@@ -27,4 +27,9 @@ DType parse_dtype(std::string_view text) {
   fail("unknown dtype '{}'; known are {}", text, accepted);
 }
 
+void detail::refuse(DType t) { fail("a kernel of floats met {} (convert it)", name(t)); }
+void detail::refuse(DType in, DType out) {
+  fail("a kernel of {} can write that or f32, not {} (convert the result)", name(in), name(out));
+}
+
 }  // namespace mixtape

@@ -95,8 +95,13 @@ constexpr DType dtype_of() {
 template <class T>
 using math_t = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
 
-// f.operator()<T>() with the C++ type of `t`. `visit_float` takes float dtypes only; the caller has
-// checked. There is no other switch over DType in the library.
+namespace detail {
+[[noreturn]] void refuse(DType t);  // where a float is needed
+[[noreturn]] void refuse(DType in, DType out);
+}  // namespace detail
+
+// f.operator()<T>() with the C++ type of `t`; visit_float throws Error unless that is a float.
+// There is no other switch over DType in the library.
 template <class F>
 decltype(auto) visit(DType t, F&& f) {
   switch (t) {
@@ -125,21 +130,24 @@ decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {
     case f64:
       return f.template operator()<double>();
+    case f32:
+      return f.template operator()<float>();
     case f16:
       return f.template operator()<Half>();
     case bf16:
       return f.template operator()<BFloat16>();
     default:
-      return f.template operator()<float>();
+      detail::refuse(t);
   }
 }
 
-// A kernel's input and output dtypes: the output is the input's dtype or f32. Two cases per input,
-// not a product.
+// A kernel's input and output dtypes: the output is the input's dtype or f32, or else Error. Two
+// cases per input, not a product.
 template <class F>
 decltype(auto) visit_float(DType in, DType out, F&& f) {
   return visit_float(in, [&]<class In>() -> decltype(auto) {
     if (out == in) return f.template operator()<In, In>();
+    if (out != f32) detail::refuse(in, out);
     return f.template operator()<In, float>();
   });
 }

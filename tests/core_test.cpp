@@ -60,6 +60,18 @@ TEST(Format, KnowsOurTypes) {
             "bf16 [2, 3] cuda:1 Low");
 }
 
+TEST(DType, KernelsOfFloatsRefuseOthers) {
+  EXPECT_EQ(error([] { visit_float(i32, []<class T>() {}); }),
+            "a kernel of floats met i32 (convert it)");
+  const auto pair = [](DType in, DType out) {
+    return error([=] { visit_float(in, out, []<class In, class Out>() {}); });
+  };
+  EXPECT_EQ(pair(f32, f16), "a kernel of f32 can write that or f32, not f16 (convert the result)");
+  EXPECT_EQ(pair(f16, bf16),
+            "a kernel of f16 can write that or f32, not bf16 (convert the result)");
+  EXPECT_EQ(pair(f16, f32) + pair(f64, f32) + pair(bf16, bf16), "no errorno errorno error");
+}
+
 TEST(DType, ParsesTheNamesPeopleUse) {
   for (auto text : {"f16", "fp16", "float16", "half"}) EXPECT_EQ(parse_dtype(text), f16) << text;
   for (auto text : {"bf16", "bfloat16"}) EXPECT_EQ(parse_dtype(text), bf16) << text;

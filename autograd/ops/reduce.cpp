@@ -6,6 +6,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "autograd/ops/scan.h"
 #include "core/format.h"
@@ -234,7 +235,11 @@ ReduceOptions reduce_options(const Dims& dims, int rank) {
   if (dims.empty()) o.dims = (1u << rank) - 1;
   return o;
 }
-Tensor sum_to(const Tensor& x, const ReduceOptions& options) { return call<Sum>(x, options); }
+Tensor sum_to(const Tensor& x, const ReduceOptions& o) {
+  const DType wide = statistics(x.dtype());  // a kernel writes that, or its input's dtype
+  if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);
+  return cast(call<Sum>(x, ReduceOptions{o.dims, wide}), *o.out);
+}
 Tensor reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
 }
