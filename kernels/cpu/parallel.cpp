@@ -1,5 +1,8 @@
-// One region runs in the pool at a time; a thread that finds it taken does its work alone. Workers
-// spin for a moment before they sleep, since a training step opens hundreds of short regions.
+// One region runs in the pool at a time; a thread that finds it taken does its work alone. Each
+// thread begins with a share of neighbouring chunks, the same one in region after region, so that
+// what it wrote is still in its cache when it is read; then it helps the others with theirs.
+// Workers spin for a moment before they sleep, since a training step opens hundreds of short
+// regions.
 
 #include "kernels/cpu/parallel.h"
 
@@ -76,15 +79,18 @@ class Pool {
     }
     const std::lock_guard owner(owner_, std::adopt_lock);
     while (static_cast<int>(workers_.size()) < threads - 1)
-      workers_.emplace_back([this] { work(); });
+      workers_.emplace_back([this, self = static_cast<int>(workers_.size()) + 1] { work(self); });
+    if (static_cast<int>(shares_.size()) != threads) shares_ = std::vector<Share>(threads);
     body_ = body;
     context_ = context;
-    count_ = count;
     max_workers_ = threads - 1;
-    next_.store(0, std::memory_order_relaxed);
+    for (int64_t t = 0; t < threads; ++t) {
+      shares_[t].next.store(t * count / threads, std::memory_order_relaxed);
+      shares_[t].end = (t + 1) * count / threads;
+    }
     open_ = true;
     announce();
-    take_chunks();
+    take_chunks(0);
     open_ = false;
     while (!spin([this] { return inside_ == 0; }, std::chrono::microseconds(100)))
       std::this_thread::yield();
@@ -95,6 +101,12 @@ class Pool {
   }
 
  private:
+  // Chunks [next, end).
+  struct alignas(64) Share {
+    std::atomic<int64_t> next = 0;
+    int64_t end = 0;
+  };
+
   void announce() {
     epoch_.fetch_add(1);
     if (sleeping_ > 0) {
@@ -103,19 +115,23 @@ class Pool {
     }
   }
 
-  void take_chunks() {
+  void take_chunks(int self) {
+    const int threads = static_cast<int>(shares_.size());
     in_region = true;
     try {
-      for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;)
-        body_(context_, i);
+      for (int k = 0; k < threads; ++k) {
+        Share& share = shares_[(self + k) % threads];
+        for (int64_t i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;)
+          body_(context_, i);
+      }
     } catch (...) {
-      next_.store(count_, std::memory_order_relaxed);
+      for (Share& share : shares_) share.next.store(share.end, std::memory_order_relaxed);
       if (!failed_.exchange(true)) error_ = std::current_exception();
     }
     in_region = false;
   }
 
-  void work() {
+  void work(int self) {
     unsigned seen = 0;
     while (true) {
       const auto called = [&] { return epoch_ != seen; };
@@ -130,7 +146,7 @@ class Pool {
       // A region is left by its owner only when open_ is false and nobody is inside, so its fields
       // may be read by whoever counted itself in and then found it open (both sequentially
       // consistent).
-      if (inside_.fetch_add(1) < max_workers_ && open_) take_chunks();
+      if (inside_.fetch_add(1) < max_workers_ && open_) take_chunks(self);
       inside_.fetch_sub(1);
     }
   }
@@ -138,12 +154,11 @@ class Pool {
   std::mutex owner_;  // held by the thread whose region this is
   Body body_ = nullptr;
   void* context_ = nullptr;
-  int64_t count_ = 0;
   std::exception_ptr error_;
   std::atomic<bool> failed_ = false;
   std::atomic<int> max_workers_ = 0;
   std::atomic<bool> open_ = false;
-  alignas(64) std::atomic<int64_t> next_ = 0;
+  std::vector<Share> shares_;
   alignas(64) std::atomic<int> inside_ = 0;
   alignas(64) std::atomic<unsigned> epoch_ = 0;
   std::atomic<bool> stop_ = false;
