@@ -79,7 +79,7 @@ class Quick(DemoTest):
         self.assertEqual(rows[0]["speed"], "1.00x")
         peak = {row["mode"]: float(row["peak"]) for row in rows}
         self.assertLess(peak["fp16"], 0.8 * peak["fp32"])  # activations take half
-        self.assertEqual(peak["fp16"], peak["bf16"])
+        self.assertAlmostEqual(peak["fp16"], peak["bf16"], delta=0.15)  # scratch memory differs
 
     def test_weights_open_as_safetensors(self) -> None:
         self.trained(*SMALL)

@@ -137,6 +137,30 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   EXPECT_EQ(to_vector(x), (std::vector<double>{1, 1}));
 }
 
+// A rule may put its gradient over the one that it is given, but not over one that others see.
+TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
+  const Tensor x = leaf({-2, -1, 1, 2}, {4}), three = full({4}, 3, f64);
+  using Values = std::vector<double>;
+  Tensor kept;
+  const Tensor y = relu(x);
+  const HookHandle hook = register_hook(y, [&](const Tensor& dy) {
+    kept = dy;
+    return Tensor();
+  });
+  y.backward({.gradient = three, .retain_graph = true});
+  EXPECT_EQ(to_vector(three), Values(4, 3)) << "a gradient that the caller has";
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 3, 3}));
+  kept = {};
+  (y * three).backward({.gradient = ones({4}, f64)});
+  EXPECT_EQ(to_vector(kept), Values(4, 3)) << "one that a hook keeps";
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 6, 6}));
+  const Tensor h = x * 2, z = relu(h);
+  const auto all = grad({z * three}, {z, h, x}, {.gradients = {ones({4}, f64)}});
+  EXPECT_EQ(to_vector(all[0]), Values(4, 3)) << "one that is asked for";
+  EXPECT_EQ(to_vector(all[1]), (Values{0, 0, 3, 3}));
+  EXPECT_EQ(to_vector(all[2]), (Values{0, 0, 6, 6}));
+}
+
 TEST(Tape, GradOfOutputsWithRespectToInputs) {
   const Tensor a = leaf({2}, {1}), b = leaf({3}, {1}), unused = leaf({0}, {1});
   const Tensor h = a * b;

@@ -46,7 +46,7 @@ template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
   if (grad_enabled())
     return kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...).times(dy);
-  const Tensor dx(v.shape(), dtype, v.device());
+  const Tensor dx = in_place_of(dy, dtype);
   kernels::Launch launch(v.device());
   kernels::unary_grad(launch, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
                       kernels::Numbers{{s...}}, dx);
@@ -311,8 +311,15 @@ BoolTensor property(const Tensor& x) {
 
 }  // namespace
 
+Tensor in_place_of(const Tensor& dy, DType dtype) {
+  // (Observers look at dy once more, after the rule.)
+  if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
+    return dy;
+  return Tensor(dy.shape(), dtype, dy.device());
+}
+
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy) {
-  Tensor dx = dy;
+  Tensor dx;
   kernels::visit_activation(f,
                             [&]<class F>() { dx = unary_gradient<F>(x_or_y, dy, x_or_y.dtype()); });
   return dx;

@@ -56,13 +56,13 @@ struct Linear {  // x [rows, in]
     check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
           bias ? bias.shape() : Shape{}, weight.size(0));
     Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
-    if (ctx.recording() && reads_sums(options)) sums = ctx.output(y.shape());
+    if (ctx.recording() && reads_sums(options.activation)) sums = ctx.output(y.shape());
     ctx.run(kernels::gemm, x, weight.t(),
             kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
     ctx.save(x, weight);
     if (options.activation == Activation::None) return y;
     ctx.save(bias);
-    if (reads_sums(options))
+    if (reads_sums(options.activation))
       ctx.save_extra(sums);
     else
       ctx.save_result(y);
@@ -73,7 +73,9 @@ struct Linear {  // x [rows, in]
   // dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
                         bool by_columns) {
-    const Tensor dz = gradient_of_sums(ctx, dy, options);
+    const Tensor dz = gradient_of_sums(ctx, 3, options.activation, dy, [&] {
+      return call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false);
+    });
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
       const Factors f(dz.t(), ctx.saved(0));
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
@@ -90,21 +92,6 @@ struct Linear {  // x [rows, in]
                             : product(dz.t(), x, ctx.grad_dtype(1));
         },
         [&] { return reshape(sum_to(dz, {.dims = 1, .out = ctx.grad_dtype(2)}), ctx.shape(2)); });
-  }
-
- private:
-  static bool reads_sums(const LinearOptions& o) {
-    return o.activation == Activation::Gelu || o.activation == Activation::GeluTanh;
-  }
-  static Tensor gradient_of_sums(const Ctx& ctx, const Tensor& dy, const LinearOptions& o) {
-    if (o.activation == Activation::None) return dy;
-    // What was kept of the sums has no history, so to be differentiated again they are made again.
-    const bool again = grad_enabled() && reads_sums(o);
-    return activation_gradient(
-        o.activation,
-        again ? call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false)
-              : ctx.saved(3),
-        dy);
   }
 };
 

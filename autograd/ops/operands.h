@@ -5,6 +5,7 @@
 #include <string>
 
 #include "autograd/ops.h"
+#include "autograd/tape.h"
 
 namespace mixtape {
 
@@ -33,8 +34,21 @@ struct Factors {
 // The product of two factors, in the wanted dtype where they leave a choice.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);
 
+// Where a gradient goes that is made of dy element by element: over dy, if nobody else sees that.
+Tensor in_place_of(const Tensor& dy, DType dtype);
+
 // dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
+
+// What the gradient of an epilogue's activation is made of: the sums, or else the result.
+inline bool reads_sums(Activation f) { return f == Activation::Gelu || f == Activation::GeluTanh; }
+// The gradient of the sums, from what is saved as number `kept`. Saved sums have no history: to be
+// differentiated again they are made `again`.
+template <class Again>
+Tensor gradient_of_sums(const Ctx& ctx, size_t kept, Activation f, const Tensor& dy, Again again) {
+  if (f == Activation::None) return dy;
+  return activation_gradient(f, grad_enabled() && reads_sums(f) ? again() : ctx.saved(kept), dy);
+}
 
 // Dropout by the numbers at one place of the random stream: the same elements at every call.
 struct DropoutAt {
