@@ -38,19 +38,38 @@ struct Moments {
   double mean, var;  // biased
 };
 
-// Not centered: around zero.
-template <class T, class S>
-[[gnu::always_inline]] inline Moments moments(const S* x, int64_t n, bool centered = true) {
+// Of so many runs at once, one behind the other: none waits for another's sums. Not centered:
+// around zero.
+template <class T, int runs, class S>
+[[gnu::always_inline]] inline std::array<Moments, runs> moments_of(const S* x, int64_t n,
+                                                                   bool centered = true) {
   const double per = 1 / static_cast<double>(n);
-  const auto element = [&](int64_t i, int64_t count) { return read<T>(x + i, count); };
-  const double mean = centered ? sum_over<T>(n, element) * per : 0;
-  const Lanes<T> center(static_cast<T>(mean));
-  const double squares = sum_over<T>(n, [&](int64_t i, int64_t count) {
-    const Lanes<T> d = keep(read<T>(x + i, count) - center, count);
-    return d * d;
+  std::array<double, runs> mean = {};
+  if (centered)
+    mean = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
+      for (int r = 0; r < runs; ++r) sums[r] += read<T>(x + r * n + i, count);
+    });
+  std::array<Lanes<T>, runs> center;
+  for (int r = 0; r < runs; ++r) {
+    mean[r] *= per;
+    center[r] = static_cast<T>(mean[r]);
+  }
+  const auto squares = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
+    for (int r = 0; r < runs; ++r) {
+      const Lanes<T> d = keep(read<T>(x + r * n + i, count) - center[r], count);
+      sums[r] += d * d;
+    }
   });
-  const double off = mean - static_cast<double>(static_cast<T>(mean));
-  return {mean, squares * per - off * off};
+  std::array<Moments, runs> result;
+  for (int r = 0; r < runs; ++r) {
+    const double off = mean[r] - static_cast<double>(static_cast<T>(mean[r]));
+    result[r] = {mean[r], squares[r] * per - off * off};
+  }
+  return result;
+}
+template <class T, class S>
+[[gnu::always_inline]] inline Moments moments(const S* x, int64_t n) {
+  return moments_of<T, 1>(x, n)[0];
 }
 
 // The channels of x [n, c, inner] one at a time as dense runs of T, and back.
@@ -92,23 +111,28 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    const auto normalize = [&](int64_t r, const Moments& m) {
+      const S* const in = x.as<S>() + r * n;
+      O* const out = y.as<O>() + r * n;
+      const T center = static_cast<T>(m.mean), inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
+      if (mean) mean.as<T>()[r] = center;
+      rstd.as<T>()[r] = inverse;
+      const Lanes<T> less(center), times(inverse);
+      for_lanes<T>(n, [&](int64_t i, int64_t count) {
+        Lanes<T> v = (read<T>(in + i, count) - less) * times;
+        if (scale) v = v * read<T>(scale + i, count);
+        if (shift) v = v + read<T>(shift + i, count);
+        write(out + i, v, count);
+      });
+    };
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const S* const in = x.as<S>() + r * n;
-        O* const out = y.as<O>() + r * n;
-        const Moments m = moments<T>(in, n, bool(mean));
-        const T center = static_cast<T>(m.mean),
-                inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
-        if (mean) mean.as<T>()[r] = center;
-        rstd.as<T>()[r] = inverse;
-        const Lanes<T> less(center), times(inverse);
-        for_lanes<T>(n, [&](int64_t i, int64_t count) {
-          Lanes<T> v = (read<T>(in + i, count) - less) * times;
-          if (scale) v = v * read<T>(scale + i, count);
-          if (shift) v = v + read<T>(shift + i, count);
-          write(out + i, v, count);
-        });
+      constexpr int together = 4;
+      int64_t r = begin;
+      for (; r + together <= end; r += together) {
+        const auto all = moments_of<T, together>(x.as<S>() + r * n, n, bool(mean));
+        for (int i = 0; i < together; ++i) normalize(r + i, all[i]);
       }
+      for (; r < end; ++r) normalize(r, moments_of<T, 1>(x.as<S>() + r * n, n, bool(mean))[0]);
     });
   });
 }

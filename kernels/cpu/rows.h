@@ -29,14 +29,14 @@ template <class T, class S>
     store_first(p, x, count);
 }
 
-// Lanes from `count` on become zero.
+// Lanes from `count` on become those of `rest`.
 template <class T>
-[[gnu::always_inline]] inline Lanes<T> keep(Lanes<T> x, int64_t count) {
-  if (count == Lanes<T>::width) return x;
+[[gnu::always_inline]] inline Lanes<T> keep(Lanes<T> x, int64_t count, Lanes<T> rest = T(0)) {
+  if (count >= Lanes<T>::width) return x;
   typename detail::Vector<T>::integer lane;
   for (int i = 0; i < Lanes<T>::width; ++i) lane[i] = i;
   using Index = std::decay_t<decltype(lane[0])>;
-  return select(Mask<T>{lane < static_cast<Index>(count)}, x, Lanes<T>(T(0)));
+  return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
 }
 
 // y[i] = T(x[i])

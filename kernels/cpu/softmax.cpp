@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
@@ -89,7 +90,9 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
     using T = math_t<S>;
     const Lanes<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
-      Buffer<T> scores(n), bias_room(n);
+      constexpr int64_t width = Lanes<T>::width;
+      Buffer<T> scores(up(n, width)),
+          bias_room(n);  // what is read again is written in whole vectors
       Buffer<bool> mask_room(n);
       T* const e = scores.data();
       for (int64_t r = begin; r < end; ++r) {
@@ -102,22 +105,32 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
         if (bias)
           visit_float(bias.dtype,
                       [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_room.data()); });
+        Lanes<T> tops = nothing;
         for_lanes<T>(seen, [&](int64_t i, int64_t count) {
           Lanes<T> v = read<T>(in + i, count) * factor;
           if (added) v = v + read<T>(added + i, count);
           if (allowed) v = select(read<T>(allowed + i, count) != Lanes<T>(T(0)), v, nothing);
-          write(e + i, v, count);
+          v = keep(v, count, nothing);
+          store(e + i, v);
+          tops = max(v, tops);
         });
-        const T top = row_max<T>(e, seen);
+        const T top = hmax(tops);
         if (top == minus_infinity<T>()) {
           std::fill_n(out, n, O(0.0f));
           continue;
         }
-        const Lanes<T> share(T(1) / row_sum_exp<T>(e, seen, top, e));
-        for_lanes<T>(seen, [&](int64_t i, int64_t count) {
-          write(out + i, read<T>(e + i, count) * share, count);
+        Lanes<T> sum(T(0));
+        for (int64_t i = 0; i < seen; i += width) {
+          const Lanes<T> v = exp(load<T, T>(e + i) - Lanes<T>(top));
+          store(e + i, v);
+          sum += v;
+        }
+        const Lanes<T> share(T(1) / hsum(sum));
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          Lanes<T> v(T(0));
+          if (i < seen) v = keep(load<T, T>(e + i) * share, seen - i);
+          write(out + i, v, count);
         });
-        std::fill(out + seen, out + n, O(0.0f));
       }
     });
   });
