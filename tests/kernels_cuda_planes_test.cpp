@@ -57,12 +57,12 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
         const Results got = results(), want = results();
         on_device([&](Launch& l) {
           cuda::max_pool2d(l, x, k.rows, k.columns, got.y, got.index);
-          cuda::put_at(l, dy, got.index, got.dx);
+          cuda::put_at(l, false, dy, got.index, got.dx);
           cuda::take_at(l, x, got.index, got.taken);
         });
         launch([&](Launch& l) {
           cpu::max_pool2d(l, x, k.rows, k.columns, want.y, want.index);
-          cpu::put_at(l, dy, want.index, want.dx);
+          cpu::put_at(l, false, dy, want.index, want.dx);
           cpu::take_at(l, x, want.index, want.taken);
         });
         const std::string what = fmt::format("{} to {}, rows {} columns {}, ties {}", name(in),
@@ -83,14 +83,14 @@ TEST(CudaPool, PutsAnywhereInOrder) {
         Tensor x = output(large, out);
         const Tensor want = output(large, out);
         if (odd) x = unaligned(x);
-        on_device([&](Launch& l) { cuda::put_at(l, y, index, x); });
-        launch([&](Launch& l) { cpu::put_at(l, y, index, want); });
+        on_device([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
+        launch([&](Launch& l) { cpu::put_at(l, false, y, index, want); });
         expect_equal(x, want, fmt::format("{} to {}, {} places", name(in), name(out), places));
       }
 }
 TEST(CudaPool, PutsNothing) {
   const Tensor y({3, 0, 0}, f32), index({3, 0, 0}, i32), x = output({3, 5, 7}, f32);
-  on_device([&](Launch& l) { cuda::put_at(l, y, index, x); });
+  on_device([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
   expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
 }
 

@@ -12,6 +12,7 @@ using kernels::Sampling;
 // Positions of maxima, which are no input: they have no gradient and no dtype to choose.
 struct Positions {
   Tensor index;
+  bool apart;  // no two of a plane are equal
 };
 struct TakeAt;
 
@@ -20,7 +21,7 @@ struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
     Tensor x = ctx.output(shape);
     const Tensor yc = y.contiguous();
-    ctx.run(kernels::put_at, yc, at.index, x);
+    ctx.run(kernels::put_at, at.apart, yc, at.index, x);
     return x;
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
@@ -53,8 +54,11 @@ struct MaxPool {
     ctx.save_extra(index);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return {call<PutAt>(dy, Positions{ctx.saved(0)}, ctx.shape(0))};
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
+    const auto apart = [](const Sampling& along) {
+      return adaptive ? along.from % along.to == 0 : along.stride >= along.size;
+    };
+    return {call<PutAt>(dy, Positions{ctx.saved(0), apart(s[0]) && apart(s[1])}, ctx.shape(0))};
   }
 };
 

@@ -76,17 +76,17 @@ template <class S>
   Floats next, below, last;
   row(x, best, next);
   row(x + columns, below, last);
+  // The better one of each row, then of both.
+  const auto winner = [](Floats& one, const Floats& other) {
+    const Indices wins = ~(other <= one) & (one == one);
+    one = wins ? other : one;
+    return wins;
+  };
+  const Indices right = winner(best, next), right_below = winner(below, last),
+                lower = winner(best, below);
   at = Indices{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30} +
        static_cast<int32_t>(position);
-  const Indices first = at;
-  const auto take = [&](Floats v, int32_t offset) {
-    const Indices wins = ~(v <= best) & (best == best);
-    best = wins ? v : best;
-    at = wins ? first + offset : at;
-  };
-  take(next, 1);
-  take(below, static_cast<int32_t>(columns));
-  take(last, static_cast<int32_t>(columns + 1));
+  at += lower ? static_cast<int32_t>(columns) - right_below : -right;  // (true is -1)
 }
 
 // Windows of 2 x 2 with stride 2 over planes [begin, end). Where memory allows, a row's last vector
@@ -139,13 +139,23 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
   });
 }
 
-void put_at(Launch&, In y, In index, Out x) {
+void put_at(Launch&, bool apart, In y, In index, Out x) {
   if (x.size() == 0) return;
   const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     parallel_ranges(x.size() / x_plane, grain(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
+      if constexpr (std::is_same_v<S, O>)
+        if (apart) {
+          for (int64_t p = begin; p < end; ++p) {
+            O* const plane = x.as<O>() + p * x_plane;
+            std::fill_n(plane, x_plane, O(0.0f));
+            for (int64_t i = p * y_plane; i < (p + 1) * y_plane; ++i)
+              plane[index.as<int32_t>()[i]] = y.as<S>()[i];
+          }
+          return;
+        }
       // Windows may overlap: narrow sums are rounded once.
       Buffer<T> values(wide ? 0 : y_plane), room(direct ? 0 : x_plane);
       for (int64_t p = begin; p < end; ++p) {

@@ -192,7 +192,7 @@ void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& colu
   });
 }
 
-void put_at(Launch& launch, In y, In index, Out x) {
+void put_at(Launch& launch, bool, In y, In index, Out x) {
   if (x.size() == 0) return;
   const int x_plane = int(plane_of(x)), y_plane = int(plane_of(y));  // fit, as an index does
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
