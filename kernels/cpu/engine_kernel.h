@@ -189,7 +189,8 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
       const auto each_unit = [&](int64_t lanes) __attribute__((always_inline)) {
         const S* p = data + i;
         for (int64_t u = 0; u < units; ++u, p += P::unit * from.step) {
-          __builtin_prefetch(p + 8 * P::unit * from.step);  // further than the processor foresees
+          for (int64_t k = 0; k < P::unit; ++k)  // further than the processor foresees
+            __builtin_prefetch(p + (8 * P::unit + k) * from.step);
           put(out + u * width + i, P::across(p, from.step, lanes, depth - u * P::unit));
         }
       };
@@ -205,14 +206,13 @@ void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
         const S* const p = data + i * from.line + u * P::unit;
         const int64_t left = depth - u * P::unit, last = from.count - 1 - i;
         if (last < 0) continue;
-        const auto each_line = [&](int64_t count) __attribute__((always_inline)) {
+        if (left >= n * P::unit && last >= n - 1) {
 #pragma GCC unroll 16
+          for (int64_t r = 0; r < n; ++r) v[r] = P::along(p + r * from.line, n * P::unit);
+        } else {
+          const int64_t count = std::min(left, n * P::unit);
           for (int64_t r = 0; r < n; ++r) v[r] = P::along(p + std::min(r, last) * from.line, count);
-        };
-        if (left >= n * P::unit)
-          each_line(n * P::unit);
-        else
-          each_line(left);
+        }
         transpose<n>(v);
         Unit* const block = out + u * width + i;
         if (units - u >= n) {

@@ -2,7 +2,7 @@
 // it needs of the operands, block by block of k, and sums tiles that an engine keeps in registers.
 // Every element of c is one sum in the order of k, so neither the cut nor the number of threads,
 // nor which operand becomes rows and which lanes, changes a bit. Measured in bench/worklog/020 to
-// 022 and 071.
+// 022, 071 and 092.
 
 #include <algorithm>
 #include <optional>
@@ -27,24 +27,7 @@ struct Product {
   const T* bias;
   Activation activation;
   O *c, *before;
-
-  bool ends() const { return activation != Activation::None || before; }
 };
-
-// c[0, count) = activation(v)
-template <class T, class S, class O>
-[[gnu::noinline]] void activate(const Product<T, S, O>& x, O* c, Lanes<T> v, int64_t count) {
-  if (x.before) write(x.before + (c - x.c), v, count);
-  visit_activation(x.activation, [&]<class F>() { v = F::f(v); });
-  write(c, v, count);
-}
-template <class T, class S, class O>
-[[gnu::always_inline]] inline void put(const Product<T, S, O>& x, O* c, Lanes<T> v, int64_t count) {
-  if (x.ends())
-    activate(x, c, v, count);
-  else
-    write(c, v, count);
-}
 
 // Memory of one chunk, or of all for what they share.
 template <class T>
@@ -96,47 +79,61 @@ void pack_shared(const GemmPlan<T>& p, const Side& x, const S* data, char* room)
   });
 }
 
-// c = activation(sums + bias) for rows from `row` and columns from `column` on.
+// (A function of its own, for the sake of its registers.)
+template <class F, class T>
+[[gnu::noinline]] void activate(T* sums, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i, sums += stride)
+    for (int64_t j = 0; j < columns; j += wide<T>) store(sums + j, F::f(load<T, T>(sums + j)));
+}
+
+// c = activation(sums + bias) for rows from `row` and columns from `column` on: a few rows at a
+// time, that stay in the first cache, and in loops of one kind of work each.
 template <class T, class S, class O>
-void finish(const Product<T, S, O>& x, const T* sums, int64_t stride, int64_t row, int64_t rows,
+void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
   const int64_t c_row = x.plan.c[0], c_column = x.plan.c[1];
   const int64_t b_row = x.plan.bias[0], b_column = x.plan.bias[1];
-  O* const c = x.c + row * c_row + column * c_column;
-  const T* const bias = x.bias ? x.bias + row * b_row + column * b_column : nullptr;
-  constexpr int64_t width = Lanes<T>::width;
-  const auto added = [&](int64_t at, int64_t step, int64_t count) -> Lanes<T> {
-    if (!bias) return T(0);
-    if (step == 1) return read<T>(bias + at, count);
-    if (step == 0) return bias[at];
-    Lanes<T> v = T(0);
-    for (int64_t i = 0; i < count; ++i) v.v[i] = bias[at + i * step];
-    return v;
-  };
-  if (c_column == 1) {
-    for (int64_t i = 0; i < rows; ++i)
-      for_lanes<T>(columns, [&](int64_t j, int64_t count) {
-        const Lanes<T> sum = load<T, T>(sums + i * stride + j);
-        put(x, c + i * c_row + j,
-            bias ? sum + added(i * b_row + j * b_column, b_column, count) : sum, count);
+  const auto write_to = [&](O* c, int64_t some) {
+    const auto get = [&](int64_t i, int64_t j, int64_t) {
+      return load<T, T>(sums + i * stride + j);
+    };
+    if (c_column == 1) {
+      for (int64_t i = 0; i < some; ++i)
+        for_lanes<T>(columns, [&](int64_t j, int64_t count) {
+          write(c + i * c_row + j, get(i, j, count), count);
+        });
+    } else if (c_row == 1) {
+      turn<T>(some, columns, get, [&](int64_t j, int64_t i, Lanes<T> v, int64_t count) {
+        write(c + i + j * c_column, v, count);
       });
-  } else if (c_row == 1) {
-    for (int64_t j = 0; j < columns; j += width)
-      for (int64_t i = 0; i < rows; i += width) {
-        const int64_t count = std::min(width, rows - i);
-        Lanes<T> v[width];
-        for (int64_t r = 0; r < width; ++r)
-          v[r] = r < count ? load<T, T>(sums + (i + r) * stride + j) : Lanes<T>(T(0));
-        transpose<T>(v);
-        for (int64_t r = 0; r < std::min(width, columns - j); ++r)
-          put(x, c + i + (j + r) * c_column,
-              bias ? v[r] + added(i * b_row + (j + r) * b_column, b_row, count) : v[r], count);
-      }
-  } else {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j)
-        put(x, c + i * c_row + j * c_column,
-            Lanes<T>(sums[i * stride + j] + (bias ? bias[i * b_row + j * b_column] : T(0))), 1);
+    } else {
+      for (int64_t i = 0; i < some; ++i)
+        for (int64_t j = 0; j < columns; ++j) c[i * c_row + j * c_column] = O(sums[i * stride + j]);
+    }
+  };
+  // f(v, i, j, count) in place of each vector of sums
+  const auto replace = [&](int64_t some, auto f) {
+    for (int64_t i = 0; i < some; ++i)
+      for_lanes<T>(columns, [&](int64_t j, int64_t count) {
+        T* const at = sums + i * stride + j;
+        store(at, f(load<T, T>(at), i, j, count));
+      });
+  };
+  const int64_t most = c_column == 1 ? 2 : wide<T>;
+  for (const int64_t end = row + rows; row < end; row += most, sums += most * stride) {
+    const int64_t some = std::min(most, end - row);
+    if (x.bias)
+      replace(some, [&](Lanes<T> v, int64_t i, int64_t j, int64_t count) {
+        const T* const bias = x.bias + (row + i) * b_row + (column + j) * b_column;
+        if (b_column == 1) return v + read<T>(bias, count);
+        Lanes<T> added(*bias);
+        for (int64_t l = 1; b_column != 0 && l < count; ++l) added.v[l] = bias[l * b_column];
+        return v + added;
+      });
+    const int64_t at = row * c_row + column * c_column;
+    if (x.before) write_to(x.before + at, some);
+    visit_activation(x.activation, [&]<class F>() { activate<F>(sums, stride, some, columns); });
+    write_to(x.c + at, some);
   }
 }
 
@@ -149,39 +146,6 @@ void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns, cons
       const Lanes<T> sum = read<T>(tile + r * width + q, count);
       put(r, q, add ? sum + read<T>(add + r * add_row + q, count) : sum, count);
     });
-}
-
-// Asks for the memory that end_tile writes, which the tile itself does not. (Inline, or GCC takes
-// it for a function without effect.)
-template <class T, class S, class O>
-[[gnu::always_inline]] inline void fetch(const Product<T, S, O>& x, const O* c, int64_t rows,
-                                         int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r, c += x.plan.c[0])
-    for (const O* const p : {c, x.before ? x.before + (c - x.c) : c}) {
-      __builtin_prefetch(p, 1);
-      __builtin_prefetch(p + columns - 1, 1);
-    }
-}
-
-// The same to c, by way of the epilogue: in its place first, where one loop activates all of it.
-template <class T, class S, class O>
-[[gnu::noinline]] void end_tile(const Product<T, S, O>& x, T* tile, int64_t width, int64_t rows,
-                                int64_t columns, const T* add, int64_t add_row, O* c) {
-  const int64_t c_row = x.plan.c[0];
-  move_edge(tile, width, rows, columns, add, add_row,
-            [&](int64_t r, int64_t q, Lanes<T> sum, int64_t count) {
-              if (x.before) write(x.before + (c - x.c) + r * c_row + q, sum, count);
-              store(tile + r * width + q, sum);
-            });
-  const int64_t filled = up(columns, Lanes<T>::width);
-  visit_activation(x.activation, [&]<class F>() {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t q = 0; q < filled; q += Lanes<T>::width)
-        store(tile + r * width + q, F::f(load<T, T>(tile + r * width + q)));
-  });
-  move_edge<T>(
-      tile, width, rows, columns, nullptr, 0,
-      [&](int64_t r, int64_t q, Lanes<T> v, int64_t count) { write(c + r * c_row + q, v, count); });
 }
 
 // A chunk of c; `shared_a`, `shared_b`: what is packed for all.
@@ -223,20 +187,17 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
     }
     Tile<T> t;
     t.depth = units;
-    // What is tiled in the inner loop stays in the second-level cache.
-    const bool rows_inside = rows <= columns;
-    const int64_t down = pieces(rows, p.a.sliver), right = pieces(columns, width);
-    for (int64_t at = 0; at < down * right; ++at) {
-      const int64_t i = (rows_inside ? at % down : at / right) * p.a.sliver;
-      const int64_t j = (rows_inside ? at / down : at % right) * width;
+    const int64_t a_pitch = p.pitch(p.a, depth), b_pitch = p.pitch(p.b, depth);
+    const auto tile = [&](int64_t down, int64_t right) {
+      const int64_t i = down * p.a.sliver, j = right * width;
       const int64_t high = std::min(p.a.sliver, rows - i), here = std::min(width, columns - j);
-      const int vectors = static_cast<int>(pieces(here, lanes));
+      const int vectors = here == width ? p.engine.vectors : static_cast<int>(pieces(here, lanes));
       if (p.a.in_place) {
         t.a = x.a + (row + i) * p.a.line + k * p.a.step;
         t.a_row = p.a.line * p.element;
         t.a_step = p.a.step * p.element * p.engine.unit;
       } else {
-        t.a = a + i / p.a.sliver * p.pitch(p.a, depth);
+        t.a = a + down * a_pitch;
         t.a_row = unit_bytes;
         t.a_step = high * unit_bytes;
       }
@@ -244,7 +205,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.b = x.b + column + j + k * p.b.step;
         t.b_step = p.b.step * p.element;
       } else {
-        t.b = b + (p.b.in_place ? 0 : j / width * p.pitch(p.b, depth));
+        t.b = b + (p.b.in_place ? 0 : right * b_pitch);
         t.b_step = width * unit_bytes;
       }
       t.add = k > 0 ? sums + i * stride + j : nullptr;
@@ -253,12 +214,11 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.add = x.bias + (row + i) * p.bias[0] + column + j;
         t.add_row = p.bias[0];
       }
-      // What goes to c by way of `edge`: tiles with less than whole vectors, and those that end.
-      const bool staged = p.c_in_place && (here < vectors * lanes || (last && x.ends()));
+      // Tiles with less than whole vectors go to c by way of `edge`.
+      const bool staged = p.c_in_place && here < vectors * lanes;
       const T* const add = t.add;
       t.narrow = to_c && p.narrow && !staged;
       if (staged) {
-        if (last) fetch(x, c + i * p.c[0] + j, high, here);
         t.out = edge;
         t.out_row = width;
         t.add = nullptr;
@@ -270,11 +230,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.out_row = stride;
       }
       p.engine.tile(static_cast<int>(high), vectors, t);
-      if (!staged) continue;
-      if (last && x.ends()) {
-        end_tile(x, edge, width, high, here, add, t.add_row, c + i * p.c[0] + j);
-        continue;
-      }
+      if (!staged) return;
       move_edge(edge, width, high, here, add, t.add_row,
                 [&](int64_t r, int64_t q, Lanes<T> sum, int64_t count) {
                   if (last)
@@ -282,7 +238,15 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
                   else
                     write(sums + (i + r) * stride + j + q, sum, count);
                 });
-    }
+    };
+    // What is tiled in the inner loop stays in the second-level cache.
+    const int64_t tall = pieces(rows, p.a.sliver), wide = pieces(columns, width);
+    if (rows <= columns)
+      for (int64_t right = 0; right < wide; ++right)
+        for (int64_t down = 0; down < tall; ++down) tile(down, right);
+    else
+      for (int64_t down = 0; down < tall; ++down)
+        for (int64_t right = 0; right < wide; ++right) tile(down, right);
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
 }
@@ -326,7 +290,8 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                      {n, stride(bl, -1), stride(bl, -2)},
                      {stride(cl, -2), stride(cl, -1)},
                      {1, 1},
-                     !std::is_same_v<T, O>};
+                     !std::is_same_v<T, O>,
+                     epilogue.activation != Activation::None || epilogue.before};
     if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     plan.choose();
     const T* const added = widened<T>(launch, bias);

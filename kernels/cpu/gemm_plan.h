@@ -30,6 +30,7 @@ struct GemmPlan {
   Side a, b;
   int64_t c[2], bias[2];  // strides along a and along b
   bool narrow;            // c is not of T
+  bool ends;              // sums are not all that is written
   bool swapped = false, c_in_place = false;
   int64_t depth = 1;  // elements of k that are packed at once
 
@@ -73,7 +74,7 @@ struct GemmPlan {
     b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
                  (a.count <= engine.rows ||
                   (a.count <= 10 * engine.rows && (k <= 16 || b.step % (page / 4) != 0)));
-    c_in_place = c[1] == 1 && bias[1] == 1;
+    c_in_place = !ends && c[1] == 1 && bias[1] == 1;
   }
   // In cycles, roughly.
   double cost() const {
