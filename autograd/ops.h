@@ -330,6 +330,7 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
 };
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  Activation activation = Activation::None;  // of the sums, before they are rounded
 };
 // x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -337,6 +338,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
+  Activation activation = Activation::None;  // of the sums, before they are rounded
 };
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},

@@ -1,6 +1,6 @@
 #pragma once
-// Epilogue: what a matrix product does to its sums while it has them at hand, before they are
-// rounded and written, so that no pass over memory of its own is needed.
+// Epilogue: what a matrix product, or a convolution, does to its sums while it has them at hand,
+// before they are rounded and written, so that no pass over memory of its own is needed.
 
 #include "core/view.h"
 

@@ -145,8 +145,8 @@ MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
 // --- matrix products: f32 accumulation, any strides, leading dims are a batch (equal in a and b)
 // ---
 MIXTAPE_KERNEL(gemm, In a, In b, const Epilogue& epilogue, Out c);  // c = a @ b, and more
-MIXTAPE_KERNEL(conv2d, In x, In w, In bias, const Window& window,
-               Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], dense
+MIXTAPE_KERNEL(conv2d, In x, In w, const Epilogue& epilogue, const Window& window,
+               Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], bias [o], dense; no row sums
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,
                Out dx);  // dense; gradient of x, plus bias [c] if any; w, dy as in conv2d
 MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw,

@@ -39,7 +39,7 @@ Tensor starting_bias(const Tensor& weight, int64_t out, bool wanted) {
 }  // namespace
 
 Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
-    : options_{o.stride, o.padding, o.dilation, o.groups} {
+    : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
   const Scope scope("Conv1d");
   check_channels(in, out, o.groups);
   check_sizes("kernel", {kernel});
@@ -51,7 +51,7 @@ Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
 }
 
 Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o)
-    : options_{o.stride, o.padding, o.dilation, o.groups} {
+    : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
   const Scope scope("Conv2d");
   check_channels(in, out, o.groups);
   check_window(kernel, o);

@@ -12,6 +12,7 @@ struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
+  Activation activation = Activation::None;  // of the sums, before they are rounded
 };
 
 // [n, in, l] -> [n, out, l']
@@ -31,6 +32,7 @@ struct ConvOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
+  Activation activation = Activation::None;  // of the sums, before they are rounded
 };
 
 // [n, in, h, w] -> [n, out, h', w']

@@ -9,7 +9,7 @@ namespace mixtape::kernels {
 namespace {
 
 struct Results {
-  Tensor y, plain, dx, shifted, dw, db;
+  Tensor y, plain, active, before, dx, shifted, dw, db;
 };
 struct Operands {
   Tensor x, w, dy, bias, shift;
@@ -21,8 +21,12 @@ struct Operands {
         bias(random({k.o}, wide(in), 4)),
         shift(random({k.c}, in, 5)),
         window(k.window) {}
+  Epilogue gelu(const Tensor& before) const {
+    return {.bias = bias, .activation = Activation::Gelu, .before = before};
+  }
   Results results(DType out) const {
     return {output(dy.shape(), out), output(dy.shape(), out),
+            output(dy.shape(), out), output(dy.shape(), out),
             output(x.shape(), out),  output(x.shape(), out),
             output(w.shape(), out),  output(bias.shape(), wide(x.dtype()))};
   }
@@ -31,15 +35,17 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out) {
   const Operands o(k, in);
   const Results got = o.results(out), want = o.results(out);
   on_device([&](Launch& l) {
-    cuda::conv2d(l, o.x, o.w, o.bias, o.window, got.y);
-    cuda::conv2d(l, o.x, o.w, View{}, o.window, got.plain);
+    cuda::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, got.y);
+    cuda::conv2d(l, o.x, o.w, {}, o.window, got.plain);
+    cuda::conv2d(l, o.x, o.w, o.gelu(got.before), o.window, got.active);
     cuda::conv2d_input(l, o.dy, o.w, View{}, o.window, got.dx);
     cuda::conv2d_input(l, o.dy, o.w, o.shift, o.window, got.shifted);
     cuda::conv2d_weight(l, o.x, o.dy, o.window, got.dw, got.db);
   });
   launch([&](Launch& l) {
-    cpu::conv2d(l, o.x, o.w, o.bias, o.window, want.y);
-    cpu::conv2d(l, o.x, o.w, View{}, o.window, want.plain);
+    cpu::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, want.y);
+    cpu::conv2d(l, o.x, o.w, {}, o.window, want.plain);
+    cpu::conv2d(l, o.x, o.w, o.gelu(want.before), o.window, want.active);
     cpu::conv2d_input(l, o.dy, o.w, View{}, o.window, want.dx);
     cpu::conv2d_input(l, o.dy, o.w, o.shift, o.window, want.shifted);
     cpu::conv2d_weight(l, o.x, o.dy, o.window, want.dw, want.db);
@@ -48,6 +54,8 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out) {
                                        o.x.shape().to_string(), o.w.shape().to_string());
   expect_close(got.y, to_vector(want.y), tolerance(out), "y " + what);
   expect_close(got.plain, to_vector(want.plain), tolerance(out), "y without bias " + what);
+  expect_close(got.before, to_vector(want.before), tolerance(out), "before gelu " + what);
+  expect_close(got.active, to_vector(want.active), tolerance(out), "gelu of y " + what);
   expect_close(got.dx, to_vector(want.dx), tolerance(out), "dx " + what);
   expect_close(got.shifted, to_vector(want.shifted), tolerance(out), "dx with bias " + what);
   expect_close(got.dw, to_vector(want.dw), tolerance(out), "dw " + what);

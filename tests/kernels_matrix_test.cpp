@@ -335,12 +335,15 @@ TEST_P(Conv2d, ForwardAndGradients) {
                    dy = random(y_shape, in, 3);
       const Tensor bias = random({k.o}, wide(in), 4);
       const Tensor y = output(y_shape, out), plain = output(y_shape, out),
+                   before = output(y_shape, out), active = output(y_shape, out),
                    dx = output(x.shape(), out), shifted = output(x.shape(), out),
                    dw = output(w_shape, out), db = output({k.o}, wide(in)),
                    shift = random({k.c}, wide(in), 5);
       launch([&](Launch& l) {
-        conv2d(l, x, w, bias, k.window, y);
-        conv2d(l, x, w, View{}, k.window, plain);
+        conv2d(l, x, w, Epilogue{.bias = bias}, k.window, y);
+        conv2d(l, x, w, Epilogue{}, k.window, plain);
+        conv2d(l, x, w, Epilogue{.bias = bias, .activation = Activation::Relu, .before = before},
+               k.window, active);
         conv2d_input(l, dy, w, View{}, k.window, dx);
         conv2d_input(l, dy, w, shift, k.window, shifted);
         conv2d_weight(l, x, dy, k.window, dw, db);
@@ -357,6 +360,9 @@ TEST_P(Conv2d, ForwardAndGradients) {
       expect_close(plain, y_want, tolerance(out), "y " + what);
       for (int64_t i = 0; i < y.numel(); ++i) y_want[i] += bias.at(i / (oh * ow) % k.o);
       expect_close(y, y_want, tolerance(out), "y with bias " + what);
+      EXPECT_EQ(to_vector(before), to_vector(y)) << what;
+      for (int64_t i = 0; i < y.numel(); ++i)
+        ASSERT_EQ(active.at(i), std::max(y.at(i), 0.0)) << what << " at " << i;
       expect_close(dx, dx_want, tolerance(out), "dx " + what);
       for (int64_t i = 0; i < x.numel(); ++i) dx_want[i] += shift.at(i / (k.h * k.w) % k.c);
       expect_close(shifted, dx_want, tolerance(out), "dx with bias " + what);
@@ -387,7 +393,7 @@ TEST_P(Conv2d, SameForAnyThreads) {
       const Tensor y = output(dy.shape(), dtype), dx = output(x.shape(), dtype),
                    dw = output(w.shape(), f32), db = output({6}, f32);
       launch([&](Launch& l) {
-        conv2d(l, x, w, View{}, v, y);
+        conv2d(l, x, w, Epilogue{}, v, y);
         conv2d_input(l, dy, w, View{}, v, dx);
         conv2d_weight(l, x, dy, v, dw, db);
       });

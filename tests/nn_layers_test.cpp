@@ -68,6 +68,11 @@ TEST(Conv2d, IsPyTorchs) {
   EXPECT_TRUE(equal(
       layer(x), conv2d(x, layer.weight, layer.bias,
                        {.stride = {2, 2}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 3})));
+  const nn::Conv2d ended(6, 4, 3, {.activation = Activation::Relu});
+  EXPECT_TRUE(equal(ended(x), relu(conv2d(x, ended.weight, ended.bias))));
+  const nn::Conv1d line(6, 4, 3, {.activation = Activation::Gelu});
+  EXPECT_TRUE(equal(line(flatten(x, 2)), conv1d(flatten(x, 2), line.weight, line.bias,
+                                                {.activation = Activation::Gelu})));
   EXPECT_FALSE(nn::Conv2d(1, 1, 3, {.bias = false}).bias);
   EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.groups = 4}); }),
             "Conv2d: 4 and 6 channels do not divide into 4 groups");

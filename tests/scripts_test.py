@@ -396,8 +396,8 @@ class Bench(ScriptTest):
         gain = {"of_f32": 0.5, "of_f32_low": 0.4, "of_f32_high": 0.6}
         end = "/iterations:1/manual_time"
         lines = [
-            self.line(f"train/mlp/threads:1/f32{end}", f32_ms, flops=50e9, of_peak=9, **against),
-            self.line(f"train/mlp/threads:1/bf16{end}", 1, flops=100e9, of_peak=9, **gain),
+            self.line(f"train/mlp/threads:1/f32{end}", f32_ms, flops=50e9, of_peak=0.5, **against),
+            self.line(f"train/mlp/threads:1/bf16{end}", 1, flops=100e9, of_peak=1, **gain),
             self.line(f"train/mlp/threads:1/f32/libtorch{end}", 2.5, flops=40e9),
             self.line(f"ops/matmul/forward/threads:1/f32{end}", 1, flops=90e9, bytes=1e9, of_peak=1, of_copy=0.1),
             {**self.line("memory/mlp/f32/iterations:1/real_time", 30), "peak_mb": 17.2},
@@ -434,7 +434,7 @@ class Bench(ScriptTest):
         self.assertEqual(len(json.loads((self.tree / "a.json").read_text())["figures"]), 6)
 
     def test_products_have_peers_of_their_own_and_means(self) -> None:
-        lines = [self.line(f"gemm/{name}/threads:1/f32/iterations:1/manual_time", 1, flops=flops, of_peak=9,
+        lines = [self.line(f"gemm/{name}/threads:1/f32/iterations:1/manual_time", 1, flops=flops, of_peak=flops / 100e9,
                            of_onednn=ratio, of_onednn_low=ratio, of_onednn_high=ratio)
                  for name, flops, ratio in (("a", 90e9, 0.5), ("b", 40e9, 2))]
         context = {"fma_gflops/threads:1": "100", "copy_gbytes/threads:1": "40"}

@@ -19,10 +19,13 @@ using kernels::Window;
 struct Geometry {
   Window window;
   Shape input, weight, output;
+  Activation activation = Activation::None;  // of Conv2d's sums
   std::optional<DType> out = {};
 
-  Geometry with(DType dtype) const {
+  // Of the sums alone.
+  Geometry linear(std::optional<DType> dtype = {}) const {
     Geometry g = *this;
+    g.activation = Activation::None;
     g.out = dtype;
     return g;
   }
@@ -32,7 +35,7 @@ struct Geometry {
 template <class Op, class... Bias>
 Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, const Bias&... none) {
   const Factors f(x, y);
-  return call<Op>(f.a, f.b, none..., g.with(f.product(want)));
+  return call<Op>(f.a, f.b, none..., g.linear(f.product(want)));
 }
 Tensor bias_gradient(const Ctx& ctx, const Tensor& dy) {
   return reshape(sum_to(dy, {.dims = 0b1101, .out = ctx.grad_dtype(2)}), ctx.shape(2));
@@ -44,10 +47,19 @@ struct Conv2d {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
     check_real(x);
-    Tensor y = ctx.output(g.output);
+    Tensor y = ctx.output(g.output), sums;
+    if (ctx.recording() && reads_sums(g.activation)) sums = ctx.output(y.shape());
     const Tensor xc = x.contiguous(), wc = w.contiguous();
-    ctx.run(kernels::conv2d, xc, wc, bias, g.window, y);
+    ctx.run(kernels::conv2d, xc, wc,
+            kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
+            y);
     ctx.save(x, w);
+    if (g.activation == Activation::None) return y;
+    ctx.save(bias);
+    if (reads_sums(g.activation))
+      ctx.save_extra(sums);
+    else
+      ctx.save_result(y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
@@ -80,7 +92,10 @@ struct Conv2dWeight {  // (x, dy) -> dw
   static Grads backward(const Ctx& ctx, const Tensor& dw, const Geometry& g);
 };
 
-Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
+Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy_, const Geometry& g) {
+  const Tensor dy = gradient_of_sums(ctx, 3, g.activation, dy_, [&] {
+    return call<Conv2d>(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear());
+  });
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dy
     const Factors f(ctx.saved(0), dy);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dy.device()),
@@ -141,7 +156,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
           "a window of {} (dilation {}) does not fit into {} + 2 * {}", w.size[d], w.dilation[d],
           x.size(2 + d), w.padding[d]);
   const Shape y{x.size(0), outputs, w.count(x.size(2), 0), w.count(x.size(3), 1)};
-  return call<Conv2d>(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y});
+  return call<Conv2d>(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y, o.activation});
 }
 
 }  // namespace
@@ -154,7 +169,8 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   const Conv2dOptions rows{.stride = {1, o.stride},
                            .padding = {0, o.padding},
                            .dilation = {1, o.dilation},
-                           .groups = o.groups};
+                           .groups = o.groups,
+                           .activation = o.activation};
   return squeeze(convolve(unsqueeze(x, 2), unsqueeze(weight, 2), bias, rows), 2);
 }
 

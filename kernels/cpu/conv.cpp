@@ -56,13 +56,13 @@ Planes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t unit)
 
 // All passes over each image of x, [images, planes, size].
 template <class T, class S, class O>
-void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t groups, In bias,
-                Out y) {
+void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t groups,
+                const Epilogue& epilogue, Out y) {
   const Pass<T>& any = passes[0];
   const int64_t plane = x.shape()[2] * x.shape()[3];
   const int64_t planes = x.shape()[1] / groups, y_plane = y.shape()[2] * y.shape()[3];
   const int64_t room = any.panels() * any.panel();
-  const T* const given = widened<T>(launch, bias);
+  const T* const given = widened<T>(launch, epilogue.bias);
   T* const added = given ? launch.scratch<T>(groups * room) : nullptr;
   for (int64_t g = 0; g < groups && given; ++g) {
     std::fill_n(added + g * room, room, T(0));
@@ -73,14 +73,15 @@ void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t g
     Buffer<T> image(any.canvas.area());
     any.canvas.draw(channels_of(x.as<S>() + i * planes * plane, planes, plane, any.engine.unit),
                     image.data());
+    const int64_t at = i * any.channels * y_plane;
     for (const Pass<T>& pass : passes)
-      pass(image.data(), g, added ? added + g * room : nullptr,
-           y.as<O>() + i * any.channels * y_plane);
+      pass(image.data(), g, added ? added + g * room : nullptr, epilogue.activation,
+           epilogue.before ? epilogue.before.as<O>() + at : nullptr, y.as<O>() + at);
   });
 }
 
 template <class T, class S, class O>
-void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
+void forward(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
   const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
   const int64_t units = pieces(z.in, engine.unit);
@@ -101,7 +102,7 @@ void forward(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
       pass.taps.push_back({i * window.dilation[0], j * window.dilation[1], i * window.size[1] + j});
   const int64_t lane = z.seen() * z.taps;
   pass.prepare(launch, w.as<S>(), z.groups, z.out * lane, lane, z.seen(), z.taps);
-  run_passes<T, S, O>(launch, std::span(&pass, 1), x, z.groups, bias, y);
+  run_passes<T, S, O>(launch, std::span(&pass, 1), x, z.groups, epilogue, y);
 }
 
 // Pixel y0 + stride * t of x gets dy[t + (y0 + padding - i * dilation) / stride] through each tap i
@@ -145,7 +146,7 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
       pass.prepare(launch, w.as<S>(), z.groups, z.out * z.in * z.taps, z.taps, z.single ? 1 : z.out,
                    z.in * z.taps);
     }
-  run_passes<T, S, O>(launch, passes, dy, z.groups, bias, dx);
+  run_passes<T, S, O>(launch, passes, dy, z.groups, {.bias = bias}, dx);
 }
 
 // The gradients of w and of the bias, summed over images that are drawn.
@@ -294,10 +295,11 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
 
 }  // namespace
 
-void conv2d(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
+void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   if (y.size() == 0) return;
-  visit_float(x.dtype, y.dtype,
-              [&]<class S, class O>() { forward<math_t<S>, S, O>(launch, x, w, bias, window, y); });
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    forward<math_t<S>, S, O>(launch, x, w, epilogue, window, y);
+  });
 }
 
 void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {

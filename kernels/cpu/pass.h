@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "kernels/activation.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/canvas.h"
 #include "kernels/cpu/parallel.h"
@@ -126,9 +127,11 @@ struct Pass {
     });
   }
 
-  // Of an image that is drawn; `bias` is as wide as all panels.
+  // Of an image that is drawn; `bias` is as wide as all panels. What is activated goes to `before`
+  // first, if that is given.
   template <class O>
-  void operator()(const T* image, int64_t g, const T* bias, O* to) const {
+  void operator()(const T* image, int64_t g, const T* bias, Activation activation, O* before,
+                  O* to) const {
     const int64_t bytes = sizeof(T), width = panel();
     const int64_t high = pieces(size[1], pieces(size[1], engine.rows));
     // Of rows of pixels, or of a part of one. (What turns the sums reads whole vectors.)
@@ -164,7 +167,16 @@ struct Pass {
                 engine.tile(static_cast<int>(some), vectors, t);
             }
           }
-          finish(sums.data(), r, rows, q0, columns, here, to + c * y[0] * y[1]);
+          const auto write_to = [&](O* out) {
+            finish(sums.data(), r, rows, q0, columns, here, out + c * y[0] * y[1]);
+          };
+          if (before) write_to(before);
+          visit_activation(activation, [&]<class F>() {
+            T* const v = sums.data();
+            for (int64_t i = 0; i < rows * columns * width; i += wide<T>)
+              store(v + i, F::f(load<T, T>(v + i)));
+          });
+          write_to(to);
         }
     }
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cuda/planes.cuh"
 
@@ -184,9 +185,12 @@ void in_slices(Launch& launch, int64_t images, int64_t bytes, F f) {
   }
 }
 
-// c = a @ b for [images, groups, ., .]; to row r of group g is added bias[g * rows + r].
-void product(Launch& launch, const View& a, const View& b, In bias, const View& c) {
-  if (!bias) return gemm(launch, a, b, {}, c);
+// c = activation(a @ b) for [images, groups, ., .], of which `before` is one, too; to row r of
+// group g is added bias[g * rows + r].
+void product(Launch& launch, const View& a, const View& b, const Epilogue& epilogue,
+             const View& c) {
+  const View& bias = epilogue.bias;
+  if (!bias) return gemm(launch, a, b, epilogue, c);
   const auto of_group = [](const View& v, int64_t g) {
     const Shape &n = v.shape(), &s = v.strides();
     return View{static_cast<char*>(v.data) + g * s[1] * int64_t(size_of(v.dtype)), v.dtype,
@@ -196,7 +200,11 @@ void product(Launch& launch, const View& a, const View& b, In bias, const View& 
   for (int64_t g = 0; g < c.shape()[1]; ++g) {
     const View added{static_cast<char*>(bias.data) + g * rows * step * int64_t(size_of(bias.dtype)),
                      bias.dtype, Layout({rows, c.shape()[3]}, {step, 0})};
-    gemm(launch, of_group(a, g), of_group(b, g), {.bias = added}, of_group(c, g));
+    gemm(launch, of_group(a, g), of_group(b, g),
+         {.bias = added,
+          .activation = epilogue.activation,
+          .before = epilogue.before ? of_group(epilogue.before, g) : View{}},
+         of_group(c, g));
   }
 }
 
@@ -318,8 +326,8 @@ const T* widened(Launch& launch, In x) {
 // --- depthwise: planes that meet only themselves ---
 template <class S, class O>
 __global__ void sum_taps(const S* __restrict__ x, const S* __restrict__ w, Geometry g, int channels,
-                         int outputs, const gpu::math_t<S>* bias, Strips strips,
-                         O* __restrict__ y) {
+                         int outputs, const gpu::math_t<S>* bias, Activation activation,
+                         Strips strips, O* __restrict__ before, O* __restrict__ y) {
   using T = gpu::math_t<S>;
   const int64_t strip = gpu::global_thread();
   if (strip >= strips.count) return;
@@ -344,10 +352,18 @@ __global__ void sum_taps(const S* __restrict__ x, const S* __restrict__ w, Geome
         if (unsigned(r) < unsigned(g.x[0])) sum[k] += weight * gpu::widen(x[r * g.x[1] + q]);
       }
     }
-  y += (at.plane * g.y[0] + at.row) * g.y[1] + at.column;
+  const int64_t first = (at.plane * g.y[0] + at.row) * g.y[1] + at.column;
+  const auto store = [&](O* to) {
 #pragma unroll
-  for (int k = 0; k < Strips::height; ++k)
-    if (at.row + k < g.y[0]) y[k * g.y[1]] = gpu::narrow<O>(sum[k]);
+    for (int k = 0; k < Strips::height; ++k)
+      if (at.row + k < g.y[0]) to[first + k * g.y[1]] = gpu::narrow<O>(sum[k]);
+  };
+  if (before) store(before);
+  visit_activation(activation, [&]<class F>() {
+#pragma unroll
+    for (int k = 0; k < Strips::height; ++k) sum[k] = F::f(sum[k]);
+  });
+  store(y);
 }
 
 // A block sums up some taps of one channel over a part of all pixels. Grid: channels, parts, taps.
@@ -417,30 +433,33 @@ void depthwise_weight(Launch& launch, In x, In dy, const Geometry& g, Out dw) {
   });
 }
 
-// y = w columns of x + bias, for w [groups, rows, depth].
-void convolve(Launch& launch, In x, In w, In bias, const Geometry& g, Out y) {
+// y = activation(w columns of x + bias), for w [groups, rows, depth].
+void convolve(Launch& launch, In x, In w, const Epilogue& epilogue, const Geometry& g, Out y) {
   const int64_t groups = w.shape()[0], depth = w.shape()[2];
   const int64_t bytes = groups * depth * padded(g.y_plane(), x.dtype) * int64_t(size_of(x.dtype));
   in_slices(launch, x.shape()[0], is_its_own_columns(x, g) ? 0 : bytes,
             [&](Launch& slice, int64_t first, int64_t images) {
               const Columns col = columns(slice, x, g, first, images, false);
+              Epilogue e = epilogue;
+              if (e.before) e.before = planes(e.before, first, images, groups);
               product(slice, repeated(w, images), col.matrices(images, groups, depth, g.y_plane()),
-                      bias, planes(y, first, images, groups));
+                      e, planes(y, first, images, groups));
             });
 }
 
 }  // namespace
 
-void conv2d(Launch& launch, In x, In w, In bias, const Window& window, Out y) {
+void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   if (y.size() == 0) return;
   const Sizes z(x, w, window);
   const Geometry g(x, y, window);
-  if (!z.depthwise()) return convolve(launch, x, weights(launch, w, z, g.taps()), bias, g, y);
+  if (!z.depthwise()) return convolve(launch, x, weights(launch, w, z, g.taps()), epilogue, g, y);
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     const Strips strips(z.images * y.shape()[1], g.y[0], g.y[1]);
     gpu::launch(strips.grid("conv2d_depthwise"), launch.stream, sum_taps<S, O>, x.as<const S>(),
                 w.as<const S>(), g, int(y.shape()[1]), int(z.out),
-                widened<gpu::math_t<S>>(launch, bias), strips, y.as<O>());
+                widened<gpu::math_t<S>>(launch, epilogue.bias), epilogue.activation, strips,
+                epilogue.before.as<O>(), y.as<O>());
   });
 }
 
@@ -449,7 +468,8 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
   const Sizes z(dx, w, window);
   const Geometry g(dx, dy, window);
   if (!z.depthwise() && !g.steps())
-    return convolve(launch, dy, reversed_weights(launch, w, z, g.taps()), bias, g.reversed(), dx);
+    return convolve(launch, dy, reversed_weights(launch, w, z, g.taps()), {.bias = bias},
+                    g.reversed(), dx);
   visit_float(dy.dtype, dx.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     const T* const added = widened<T>(launch, bias);
