@@ -79,10 +79,31 @@ __attribute__((target("avx512f,avx512bf16"))) double avx512_bf16() {
 }
 #endif
 
-double rate(double (*loop)(), int threads) {
+using Loop = double (*)();
+
+Loop f32_loop() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return avx512_fma;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_fma;
+#endif
+  return portable_fma;
+}
+Loop bf16_loop() {  // null where there is no such arithmetic
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) return avx512_bf16;
+#endif
+  return nullptr;
+}
+
+double run(Loop loop, int threads) {
   const ThreadLimit limit(threads);
-  const double work = loop();  // and the clock rises
-  return best_rate(work * threads, [&] { parallel_for(threads, [&](int64_t) { loop(); }); });
+  std::vector<double> operations(static_cast<size_t>(threads));
+  parallel_for(threads, [&](int64_t i) { operations[static_cast<size_t>(i)] = loop(); });
+  return operations[0] * threads;
+}
+double rate(Loop loop, int threads) {
+  const double work = run(loop, threads);  // and the clock rises
+  return best_rate(work, [&] { run(loop, threads); });
 }
 
 // Measured once for each number of threads (and of bytes).
@@ -96,23 +117,18 @@ auto once(const Key& key, const F& measure) {
 }  // namespace
 
 double fma_rate(int threads) {
-  return once(threads, [&] {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return rate(avx512_fma, threads);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-      return rate(avx2_fma, threads);
-#endif
-    return rate(portable_fma, threads);
-  });
+  return once(threads, [&] { return rate(f32_loop(), threads); });
 }
 
 std::optional<double> bf16_rate(int threads) {
   return once(threads, [&]() -> std::optional<double> {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bf16")) return rate(avx512_bf16, threads);
-#endif
-    return {};
+    if (!bf16_loop()) return {};
+    return rate(bf16_loop(), threads);
   });
+}
+
+double run_multiply_adds(DType dtype, int threads) {
+  return run(dtype == bf16 && bf16_loop() ? bf16_loop() : f32_loop(), threads);
 }
 
 double copy_rate(double bytes, int threads) {
@@ -132,12 +148,6 @@ double copy_rate(double bytes, int threads) {
       });
     });
   });
-}
-
-double peak(DType dtype, int threads) {
-  if (dtype == bf16)
-    if (const auto rate = bf16_rate(threads)) return *rate;
-  return fma_rate(threads);
 }
 
 }  // namespace mixtape::bench

@@ -18,7 +18,8 @@ std::optional<double> bf16_rate(int threads);
 // fit in. Beyond a cache's size, of memory.
 double copy_rate(double bytes, int threads);
 
-// The roof of arithmetic on that dtype.
-double peak(DType dtype, int threads);
+// The loop that the rate of that dtype's arithmetic is measured with, once (half a millisecond):
+// returns the operations it did.
+double run_multiply_adds(DType dtype, int threads);
 
 }  // namespace mixtape::bench

@@ -48,8 +48,10 @@ struct Mlp : nn::Module<Mlp> {
   nn::Linear fc1, fc2, fc3;
 
   explicit Mlp(const MlpSize& s)
-      : fc1(s.in, s.hidden), fc2(s.hidden, s.hidden), fc3(s.hidden, s.classes) {}
-  Tensor forward(const Tensor& x) const { return fc3(relu(fc2(relu(fc1(x))))); }
+      : fc1(s.in, s.hidden, {.activation = Activation::Relu}),
+        fc2(s.hidden, s.hidden, {.activation = Activation::Relu}),
+        fc3(s.hidden, s.classes) {}
+  Tensor forward(const Tensor& x) const { return fc3(fc2(fc1(x))); }
   MIXTAPE_FIELDS(fc1, fc2, fc3)
 };
 
@@ -58,13 +60,12 @@ struct Cnn : nn::Module<Cnn> {
   nn::Linear fc1, fc2{128, 10};
 
   explicit Cnn(const CnnSize& s)
-      : conv1(1, s.conv1, 3, {.padding = {s.padding, s.padding}}),
-        conv2(s.conv1, s.conv2, 3, {.padding = {s.padding, s.padding}}),
-        fc1(s.flat, 128) {}
+      : conv1(1, s.conv1, 3, {.padding = s.padding, .activation = Activation::Relu}),
+        conv2(s.conv1, s.conv2, 3, {.padding = s.padding, .activation = Activation::Relu}),
+        fc1(s.flat, 128, {.activation = Activation::Relu}) {}
   Tensor forward(const Tensor& x) const {
-    Tensor h = max_pool2d(relu(conv1(x)), {2, 2});
-    h = max_pool2d(relu(conv2(h)), {2, 2});
-    return fc2(relu(fc1(flatten(h, 1))));
+    const Tensor h = max_pool2d(conv2(max_pool2d(conv1(x), 2)), 2);
+    return fc2(fc1(flatten(h, 1)));
   }
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };

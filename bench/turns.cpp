@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -42,7 +43,8 @@ Quartiles quartiles(std::vector<double> v) {
 struct Workload {
   int threads;
   std::vector<Variant> variants;
-  std::vector<std::vector<double>> seconds = {};  // of each variant, one per round
+  std::vector<std::vector<double>> seconds = {};    // of each variant, one per round
+  std::map<DType, std::vector<double>> roofs = {};  // operations per second, one per round
 
   void measure() {
     if (!seconds.empty()) return;
@@ -64,13 +66,20 @@ struct Workload {
     if (chosen.smoke) {
       for (auto& one : all) one = {1};
     } else {
-      for (int r = 0; r < chosen.rounds; ++r)
+      for (int r = 0; r < chosen.rounds; ++r) {
+        for (const DType dtype : {f32, bf16}) {
+          const double start = now(threads), operations = run_multiply_adds(dtype, threads);
+          roofs[dtype].push_back(operations / (now(threads) - start));
+        }
         for (size_t i = 0; i < calls.size(); ++i) {
-          // A peer's threads that wait in a loop for more work would take ours from us.
-          if (threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+          // A peer's threads wait in a loop for more work, libgomp's for four milliseconds: until
+          // they sleep, they would take a core from whoever comes next.
+          if (threads > 1 && !variants[(i + variants.size() - 1) % variants.size()].peer.empty())
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
           calls[i]();
           all[i].push_back(stretch(calls[i], counts[i]));
         }
+      }
     }
     seconds = std::move(all);
   }
@@ -78,6 +87,14 @@ struct Workload {
     const double start = now(threads);
     for (int64_t i = 0; i < count; ++i) call();
     return (now(threads) - start) / double(count);
+  }
+  // In each round, how much of what the machine could do in it?
+  double of_peak(size_t one) const {
+    const auto roof = roofs.find(variants[one].dtype == bf16 ? bf16 : f32);
+    std::vector<double> all;
+    for (size_t r = 0; r < seconds[one].size(); ++r)
+      all.push_back(variants[one].operations / seconds[one][r] / roof->second[r]);
+    return quartiles(std::move(all)).median;
   }
   // In each round, how much longer than `other` did `one` take?
   Quartiles ratio(size_t one, size_t other) const {
@@ -99,7 +116,7 @@ void report(benchmark::State& state, const Workload& w, size_t index) {
   counters["rounds"] = double(w.seconds[index].size());
   if (v.operations > 0) {
     counters["flops"] = v.operations / t.median;
-    counters["of_peak"] = v.operations / t.median / peak(v.dtype, w.threads);
+    counters["of_peak"] = w.of_peak(index);
   }
   if (v.bytes) {
     const double moved = v.bytes();

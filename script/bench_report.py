@@ -71,15 +71,7 @@ def read(folder: Path) -> dict:
                 half = 0.67 * deviations[line["run_name"]] * UNITS[line["time_unit"]]
                 found |= {"low_ms": found["ms"] - half, "high_ms": found["ms"] + half, "rounds": line["repetitions"]}
             results["figures"].append(found)
-    for f in results["figures"]:
-        if "of_peak" in f:
-            f["of_peak"] = f["flops"] / 1e9 / peak(results["machine"], f["dtype"], f["threads"])
     return results
-
-
-def peak(machine: dict, dtype: str, threads: int) -> float:
-    """GFLOP/s: where there is no arithmetic in bf16, f32's, as for f16."""
-    return (dtype == "bf16" and machine.get(f"bf16_gflops/threads:{threads}")) or machine[f"fma_gflops/threads:{threads}"]
 
 
 def short(value: object) -> object:
@@ -170,7 +162,8 @@ def markdown(results: dict) -> str:
     lines = [f"# {results.get('device', 'This machine')}, {results.get('date', '')}", "",
              f"Made by `{results.get('command', 'script/bench')}`. Times are medians of rounds in which precisions and "
              "peers take turns, `spread` is what lies between the quartiles, `of PEER` our time over its, by rounds "
-             "(quartiles in brackets): below 1 is faster. A copy is one that touches as many bytes.", ""]
+             "(quartiles in brackets): below 1 is faster. The peak is what multiply-adds in registers reach in the same "
+             "rounds, a copy one that touches as many bytes.", ""]
     rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
              "copy of memory, read and written": ("copy_gbytes", "GB/s")}
     lines += table(["this machine at best", *(f"{n} threads" if n > 1 else "1 thread" for n in threads)],
