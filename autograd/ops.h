@@ -147,7 +147,7 @@ Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
-Tensor div(const Tensor& a, const Tensor& b);  // integers as in C++, but x / 0 is 0
+Tensor div(const Tensor& a, const Tensor& b);  // of integers in f32
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // gradient shared at ties; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
@@ -157,6 +157,7 @@ Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor div(const Tensor& a, double b);
+Tensor floor_divide(const Tensor& a, double b);  // floor(a / b); of integers exact below 2^53
 Tensor pow(const Tensor& a, double b);
 Tensor remainder(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);

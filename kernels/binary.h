@@ -31,7 +31,6 @@ struct Mul {
 
 struct Div {
   static constexpr OpInfo info{"div", Precision::Widest};
-  static constexpr bool integers = true;
   static constexpr Domain domain{.low = 0.3};
   MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
   template <class T>

@@ -251,6 +251,30 @@ TEST(Elementwise, ZerosKeepTheirSign) {
   EXPECT_EQ(atan2(zero, zero).at(0), -static_cast<double>(std::acos(-1.0f)));
 }
 
+TEST(Elementwise, IntegersDivideInF32) {
+  const Tensor n = row({7, -7, 0}, i64), hits = eq(n, row({7, 7, 0}, i64));
+  for (const Tensor& y : {n / 2.0, n / row({2, 2, 2}, u8), n.to(i32) / row({2, 2, 2}, i64)}) {
+    EXPECT_EQ(y.dtype(), f32);
+    EXPECT_EQ(to_vector(y), (Values{3.5, -3.5, 0}));
+  }
+  EXPECT_EQ(to_vector(7.0 / row({2, -4}, i32)), (Values{3.5, -1.75}));
+  EXPECT_EQ((sum(hits) / 4.0).item(), 0.5);
+  EXPECT_EQ(to_vector(hits / 2.0), (Values{0.5, 0, 0.5}));
+  EXPECT_EQ(to_vector(n / row({0, 0, 1}, i64)), (Values{inf, -inf, 0}));
+}
+
+TEST(Elementwise, WholeQuotientsGoDown) {
+  const Tensor n = row({7, -7, -8, 0}, i64), q = floor_divide(n, 4);
+  EXPECT_EQ(q.dtype(), i64);
+  EXPECT_EQ(to_vector(q), (Values{1, -2, -2, 0}));
+  EXPECT_EQ(to_vector(floor_divide(n, -4)), (Values{-2, 1, 2, 0}));
+  EXPECT_EQ(to_vector(floor_divide(row({255}, u8), 2)), (Values{127}));
+  EXPECT_EQ(to_vector(floor_divide(row({7, -7}, f16), 2)), (Values{3, -4}));
+  EXPECT_ERROR(floor_divide(n, 0), "floor_divide: of i64 elements by zero");
+  EXPECT_ERROR(floor_divide(n, 0.5), "floor_divide: of i64 elements and 0.5");
+  EXPECT_ERROR(floor_divide(eq(n, 0), 2), "floor_divide: of bool elements");
+}
+
 TEST(Elementwise, HalvesGoToEven) {
   EXPECT_EQ(to_vector(round(row({-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e30}, f64))),
             (Values{-2, -2, 0, 0, 2, 2, 1e30}));
@@ -603,19 +627,19 @@ TEST(InPlace, TheResultKeepsItsDtype) {
   EXPECT_EQ(to_vector(narrow), (Values{1.5, 2.25}));
   const Tensor n = row({7, -7}, i64);
   n -= row({1, 1}, i32);
-  n /= 4.0;
-  EXPECT_EQ(to_vector(n), (Values{1, -2}));
   n *= row({3}, u8);
-  EXPECT_EQ(to_vector(clamp_(n, -5, {})), (Values{3, -5}));
+  EXPECT_EQ(to_vector(clamp_(n, -5, {})), (Values{18, -5}));
   EXPECT_EQ(n.dtype(), i64);
   const Tensor half = row({0.5, 0.5}, f32);
   EXPECT_ERROR(n += half, "add_: of i64 elements and f32 ones, which would be truncated");
-  EXPECT_ERROR(div_(n, half), "div_: of i64 elements and f32 ones");
+  const std::string quotients = "div_: of i64 elements, which cannot hold quotients";
+  EXPECT_ERROR(div_(n, half), quotients);
+  EXPECT_ERROR(n /= 2.0, quotients);
   EXPECT_ERROR(n -= 0.5, "sub_: sub_scalar: of i64 elements and 0.5");
   EXPECT_ERROR(clamp_(n, 0.5, {}), "clamp_: clamp: of i64 elements and 0.5");
   EXPECT_ERROR(clamp_(n, {}, {}), "clamp_: clamp: no bound is given");
   EXPECT_ERROR(sub_(n, ones({3}, i64)), "sub_");
-  EXPECT_EQ(to_vector(n), (Values{3, -5}));
+  EXPECT_EQ(to_vector(n), (Values{18, -5}));
 }
 
 TEST(InPlace, RecordsWhereNobodySees) {

@@ -44,7 +44,7 @@ struct Batch {
     const Seed seed(11);
     const Tensor wide = randn({12, 5});
     x = wide.to(dtype);
-    target = argmax(wide, 1).to(i64) / 2;
+    target = floor_divide(argmax(wide, 1), 2);
   }
 };
 template <class N>

@@ -296,6 +296,9 @@ struct Lerp {
   }
 };
 
+// What integers are where their quotient is wanted.
+Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
+
 template <class F>
 BoolTensor compare(const Tensor& a, const Tensor& b) {
   return BoolTensor(call<Predicate<F>>(a, b));
@@ -328,7 +331,10 @@ Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy)
 Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }
 Tensor mul(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Mul>>(a, b); }
-Tensor div(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Div>>(a, b); }
+Tensor div(const Tensor& a, const Tensor& b) {
+  if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Div>>(a, b);
+  return call<Binary<kernels::Div>>(dividend(a), dividend(b));
+}
 Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Maximum>>(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Minimum>>(a, b); }
@@ -339,13 +345,25 @@ Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Ata
 Tensor add(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Add, false>>(a, b); }
 Tensor sub(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Sub, false>>(a, b); }
 Tensor mul(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Mul, false>>(a, b); }
-Tensor div(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Div, false>>(a, b); }
+Tensor div(const Tensor& a, double b) {
+  return call<WithScalarGrad<kernels::Div, false>>(dividend(a), b);
+}
+Tensor floor_divide(const Tensor& a, double b) {
+  const Scope scope("floor_divide");
+  if (is_float(a.dtype())) return floor(a / b);
+  check(a.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+  check(b != 0, "of {} elements by zero", a.dtype());
+  check_number(a.dtype(), b);
+  return cast(floor(cast(a, f64) / b), a.dtype());
+}
 Tensor pow(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Pow, false>>(a, b); }
 Tensor remainder(const Tensor& a, double b) {
   return call<WithScalarGrad<kernels::Remainder, false>>(a, b);
 }
 Tensor sub(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Sub, true>>(b, a); }
-Tensor div(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Div, true>>(b, a); }
+Tensor div(double a, const Tensor& b) {
+  return call<WithScalarGrad<kernels::Div, true>>(dividend(b), a);
+}
 Tensor pow(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Pow, true>>(b, a); }
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   const Scope scope(kernels::Clamp::info.name);

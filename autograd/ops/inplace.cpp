@@ -49,6 +49,12 @@ const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y, con
   });
 }
 
+void check_quotient(const Tensor& x) {
+  const Scope scope("div_");
+  check(is_float(x.dtype()), "of {} elements, which cannot hold quotients (convert with .to())",
+        x.dtype());
+}
+
 }  // namespace
 
 const Tensor& fill_(const Tensor& x, double value) {
@@ -70,6 +76,7 @@ const Tensor& mul_(const Tensor& x, const Tensor& y) {
   return combine("mul_", x, y, [](const Tensor& a, const Tensor& b) { return mul(a, b); });
 }
 const Tensor& div_(const Tensor& x, const Tensor& y) {
+  check_quotient(x);
   return combine("div_", x, y, [](const Tensor& a, const Tensor& b) { return div(a, b); });
 }
 const Tensor& add_(const Tensor& x, double y) {
@@ -82,6 +89,7 @@ const Tensor& mul_(const Tensor& x, double y) {
   return rewrite("mul_", x, false, [&](const Tensor& t) { return mul(t, y); });
 }
 const Tensor& div_(const Tensor& x, double y) {
+  check_quotient(x);
   return rewrite("div_", x, false, [&](const Tensor& t) { return div(t, y); });
 }
 const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
