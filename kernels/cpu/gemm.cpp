@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/activation.h"
 #include "kernels/batch.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/gemm_plan.h"
@@ -79,13 +78,6 @@ void pack_shared(const GemmPlan<T>& p, const Side& x, const S* data, char* room)
   });
 }
 
-// (A function of its own, for the sake of its registers.)
-template <class F, class T>
-[[gnu::noinline]] void activate(T* sums, int64_t stride, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i, sums += stride)
-    for (int64_t j = 0; j < columns; j += wide<T>) store(sums + j, F::f(load<T, T>(sums + j)));
-}
-
 // c = activation(sums + bias) for rows from `row` and columns from `column` on: a few rows at a
 // time, that stay in the first cache, and in loops of one kind of work each.
 template <class T, class S, class O>
@@ -111,28 +103,26 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
         for (int64_t j = 0; j < columns; ++j) c[i * c_row + j * c_column] = O(sums[i * stride + j]);
     }
   };
-  // f(v, i, j, count) in place of each vector of sums
-  const auto replace = [&](int64_t some, auto f) {
+  const auto add_bias = [&](int64_t some) {
     for (int64_t i = 0; i < some; ++i)
       for_lanes<T>(columns, [&](int64_t j, int64_t count) {
+        const T* const bias = x.bias + (row + i) * b_row + (column + j) * b_column;
+        Lanes<T> added(*bias);
+        if (b_column == 1)
+          added = read<T>(bias, count);
+        else if (b_column != 0)
+          for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
         T* const at = sums + i * stride + j;
-        store(at, f(load<T, T>(at), i, j, count));
+        store(at, load<T, T>(at) + added);
       });
   };
   const int64_t most = c_column == 1 ? 2 : wide<T>;
   for (const int64_t end = row + rows; row < end; row += most, sums += most * stride) {
     const int64_t some = std::min(most, end - row);
-    if (x.bias)
-      replace(some, [&](Lanes<T> v, int64_t i, int64_t j, int64_t count) {
-        const T* const bias = x.bias + (row + i) * b_row + (column + j) * b_column;
-        if (b_column == 1) return v + read<T>(bias, count);
-        Lanes<T> added(*bias);
-        for (int64_t l = 1; b_column != 0 && l < count; ++l) added.v[l] = bias[l * b_column];
-        return v + added;
-      });
+    if (x.bias) add_bias(some);
     const int64_t at = row * c_row + column * c_column;
     if (x.before) write_to(x.before + at, some);
-    visit_activation(x.activation, [&]<class F>() { activate<F>(sums, stride, some, columns); });
+    activate(x.activation, sums, stride, some, columns);
     write_to(x.c + at, some);
   }
 }

@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "kernels/activation.h"
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/canvas.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/launch.h"
 
 namespace mixtape::kernels::cpu {
@@ -171,11 +171,7 @@ struct Pass {
             finish(sums.data(), r, rows, q0, columns, here, out + c * y[0] * y[1]);
           };
           if (before) write_to(before);
-          visit_activation(activation, [&]<class F>() {
-            T* const v = sums.data();
-            for (int64_t i = 0; i < rows * columns * width; i += wide<T>)
-              store(v + i, F::f(load<T, T>(v + i)));
-          });
+          activate(activation, sums.data(), 0, 1, rows * columns * width);
           write_to(to);
         }
     }

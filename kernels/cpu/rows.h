@@ -2,6 +2,7 @@
 // Dense runs of numbers, walked in vectors: whole ones, then one that is only partly filled. What
 // the row kernels are written with.
 
+#include "kernels/activation.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/kernels.h"
 
@@ -37,6 +38,19 @@ template <class T>
   for (int i = 0; i < Lanes<T>::width; ++i) lane[i] = i;
   using Index = std::decay_t<decltype(lane[0])>;
   return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
+}
+
+// f(sums) in the place of some rows of them, in whole vectors; no activation leaves them. (A
+// function of its own for each, for the sake of its registers.)
+template <class F, class T>
+[[gnu::noinline]] void replace_rows(T* sums, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i, sums += stride)
+    for (int64_t j = 0; j < columns; j += Lanes<T>::width)
+      store(sums + j, F::f(load<T, T>(sums + j)));
+}
+template <class T>
+void activate(Activation f, T* sums, int64_t stride, int64_t rows, int64_t columns) {
+  visit_activation(f, [&]<class F>() { replace_rows<F>(sums, stride, rows, columns); });
 }
 
 // y[i] = T(x[i])
