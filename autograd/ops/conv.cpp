@@ -54,12 +54,7 @@ struct Conv2d {
             kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
             y);
     ctx.save(x, w);
-    if (g.activation == Activation::None) return y;
-    ctx.save(bias);
-    if (reads_sums(g.activation))
-      ctx.save_extra(sums);
-    else
-      ctx.save_result(y);
+    save_activated(ctx, g.activation, bias, sums, y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
@@ -92,24 +87,24 @@ struct Conv2dWeight {  // (x, dy) -> dw
   static Grads backward(const Ctx& ctx, const Tensor& dw, const Geometry& g);
 };
 
-Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy_, const Geometry& g) {
-  const Tensor dy = gradient_of_sums(ctx, 3, g.activation, dy_, [&] {
+Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
+  const Tensor dz = gradient_of_sums(ctx, g.activation, dy, [&] {
     return call<Conv2d>(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear());
   });
-  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dy
-    const Factors f(ctx.saved(0), dy);
-    const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dy.device()),
-        db(ctx.shape(2), statistics(f.b.dtype()), dy.device());
-    const Tensor x = f.a.contiguous(), dyc = f.b.contiguous();
-    ctx.run(kernels::conv2d_weight, x, dyc, g.window, dw, db);
+  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dz
+    const Factors f(ctx.saved(0), dz);
+    const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
+        db(ctx.shape(2), statistics(f.b.dtype()), dz.device());
+    const Tensor x = f.a.contiguous(), dzc = f.b.contiguous();
+    ctx.run(kernels::conv2d_weight, x, dzc, g.window, dw, db);
     return ctx.grads(
-        [&] { return apply<ConvTranspose2d>(dyc, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+        [&] { return apply<ConvTranspose2d>(dzc, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
         [&] { return dw; }, [&] { return db; });
   }
   return ctx.grads(
-      [&] { return apply<ConvTranspose2d>(dy, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-      [&] { return apply<Conv2dWeight>(ctx.saved(0), dy, g, ctx.grad_dtype(1)); },
-      [&] { return bias_gradient(ctx, dy); });
+      [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+      [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
+      [&] { return bias_gradient(ctx, dz); });
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },

@@ -60,12 +60,7 @@ struct Linear {  // x [rows, in]
     ctx.run(kernels::gemm, x, weight.t(),
             kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
     ctx.save(x, weight);
-    if (options.activation == Activation::None) return y;
-    ctx.save(bias);
-    if (reads_sums(options.activation))
-      ctx.save_extra(sums);
-    else
-      ctx.save_result(y);
+    save_activated(ctx, options.activation, bias, sums, y);
     return y;
   }
   // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows. Of a weight by
@@ -73,7 +68,7 @@ struct Linear {  // x [rows, in]
   // dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
                         bool by_columns) {
-    const Tensor dz = gradient_of_sums(ctx, 3, options.activation, dy, [&] {
+    const Tensor dz = gradient_of_sums(ctx, options.activation, dy, [&] {
       return call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false);
     });
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {

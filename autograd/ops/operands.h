@@ -42,12 +42,22 @@ Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy)
 
 // What the gradient of an epilogue's activation is made of: the sums, or else the result.
 inline bool reads_sums(Activation f) { return f == Activation::Gelu || f == Activation::GeluTanh; }
-// The gradient of the sums, from what is saved as number `kept`. Saved sums have no history: to be
-// differentiated again they are made `again`.
+// Keeps that as number 3, behind x and the weight, and the bias.
+inline void save_activated(Ctx& ctx, Activation f, const Tensor& bias, const Tensor& sums,
+                           const Tensor& y) {
+  if (f == Activation::None) return;
+  ctx.save(bias);
+  if (reads_sums(f))
+    ctx.save_extra(sums);
+  else
+    ctx.save_result(y);
+}
+// The gradient of the sums. Those that are kept have no history: to be differentiated again they
+// are made `again`.
 template <class Again>
-Tensor gradient_of_sums(const Ctx& ctx, size_t kept, Activation f, const Tensor& dy, Again again) {
+Tensor gradient_of_sums(const Ctx& ctx, Activation f, const Tensor& dy, Again again) {
   if (f == Activation::None) return dy;
-  return activation_gradient(f, grad_enabled() && reads_sums(f) ? again() : ctx.saved(kept), dy);
+  return activation_gradient(f, grad_enabled() && reads_sums(f) ? again() : ctx.saved(3), dy);
 }
 
 // Dropout by the numbers at one place of the random stream: the same elements at every call.
