@@ -90,10 +90,10 @@ struct Workload {
   }
   // In each round, how much of what the machine could do in it?
   double of_peak(size_t one) const {
-    const auto roof = roofs.find(variants[one].dtype == bf16 ? bf16 : f32);
+    const std::vector<double>& roof = roofs.at(variants[one].dtype == bf16 ? bf16 : f32);
     std::vector<double> all;
     for (size_t r = 0; r < seconds[one].size(); ++r)
-      all.push_back(variants[one].operations / seconds[one][r] / roof->second[r]);
+      all.push_back(variants[one].operations / seconds[one][r] / roof[r]);
     return quartiles(std::move(all)).median;
   }
   // In each round, how much longer than `other` did `one` take?

@@ -91,8 +91,8 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
     const Lanes<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       constexpr int64_t width = Lanes<T>::width;
-      Buffer<T> scores(up(n, width)),
-          bias_room(n);  // what is read again is written in whole vectors
+      // What is read again at once is written in whole vectors: a partial one would be waited for.
+      Buffer<T> scores(up(n, width)), bias_room(n);
       Buffer<bool> mask_room(n);
       T* const e = scores.data();
       for (int64_t r = begin; r < end; ++r) {
