@@ -24,6 +24,10 @@ void add_common() {
   };
   const auto norm = [](In x) { return layer_norm(x[0], x[1].shape(), x[1], x[2]); };
   const auto pool = [](In x) { return max_pool2d(x[0], {2, 2}); };
+  const auto overlapping = [](In x) {
+    return max_pool2d(x[0], {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
+  };
+  const int64_t stem = pick(112, 6);  // of a ResNet
   const auto soft = [](In x) { return softmax(x[0], -1); };
   const auto activation = [](In x) { return gelu(x[0]); };
   const int64_t wide = pick(4096, 4), width = pick(1024, 8), channels = pick(128, 6);
@@ -55,8 +59,13 @@ void add_common() {
             "embedding",
             {{{65, channels}}, {{rows}, 65}},
             [](In x) { return embedding(x[0], x[1]); }},
-           {"ops/max_pool2d/64x32x26x26", "max_pool2d", {{{images, 32, 26, 26}}}, pool, {2}},
-           {"ops/max_pool2d/64x64x11x11", "max_pool2d", {{{images, 64, 11, 11}}}, pool, {2}},
+           {"ops/max_pool2d/64x32x26x26", "max_pool2d", {{{images, 32, 26, 26}}}, pool, {2, 2, 0}},
+           {"ops/max_pool2d/64x64x11x11", "max_pool2d", {{{images, 64, 11, 11}}}, pool, {2, 2, 0}},
+           {"ops/max_pool2d/4x64x112x112_3x3",
+            "max_pool2d",
+            {{{pick(4, 1), 64, stem, stem}}},
+            overlapping,
+            {3, 2, 1}},
            {"ops/matmul/512",
             "matmul",
             {square, square},

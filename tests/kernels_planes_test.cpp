@@ -107,6 +107,7 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {2, 2, windows(7, 2, 2, 0, false, 1), windows(9, 2, 2, 0, false, 1)},
       {2, 2, windows(7, 3, 2, 1), windows(9, 3, 2, 1)},
       {1, 2, windows(9, 2, 1, 1), windows(40, 3, 2)},
+      {1, 2, windows(30, 9, 3, 4), windows(31, 9, 2, 3)},
       {2, 1, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 20, 6)},
       {0, 2, windows(4, 2, 2), windows(4, 2, 2)},
   };

@@ -30,9 +30,9 @@ const std::map<std::string, Op>& ops() {
       {"embedding", [](const Tensors& x, const Options&) { return at::embedding(x[0], x[1]); }},
       {"matmul", [](const Tensors& x, const Options&) { return at::matmul(x[0], x[1]); }},
       {"linear", [](const Tensors& x, const Options&) { return at::linear(x[0], x[1], x[2]); }},
-      {"max_pool2d",
+      {"max_pool2d",  // size, stride, padding
        [](const Tensors& x, const Options& o) {
-         return at::max_pool2d(x[0], {o[0], o[0]});
+         return at::max_pool2d(x[0], {o[0], o[0]}, {o[1], o[1]}, {o[2], o[2]});
        }},
       {"conv2d",  // stride, padding, groups
        [](const Tensors& x, const Options& o) {

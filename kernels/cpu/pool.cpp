@@ -13,49 +13,139 @@ constexpr int64_t grain(int64_t plane) {
   return std::max<int64_t>(1, 32768 / std::max<int64_t>(plane, 1));
 }
 
-// One line of windows after another: the largest of each column, in vectors, with the row where it
-// first stands; then the largest of the window's columns.
-template <class S>
-void pool_plane(const S* x, const Sampling& rows, const Sampling& columns, S* y, int32_t* index) {
-  using T = math_t<S>;
-  using Rows = typename detail::Vector<T>::integer;
-  using Row = std::decay_t<decltype(Rows{}[0])>;
-  Buffer<T> top(columns.from);
-  Buffer<Row> place(columns.from);
-  Buffer<int64_t> edges(2 * columns.to);
-  for (int64_t q = 0; q < columns.to; ++q) {
-    edges.data()[2 * q] = columns.begin(q);
-    edges.data()[2 * q + 1] = columns.end(q);
+// The best elements so far of some windows, a lane for each, and their places.
+template <class T>
+struct Best {
+  using Vector = typename Lanes<T>::Vector;
+  using Places = typename detail::Vector<T>::integer;
+  using Place = std::decay_t<decltype(Places{}[0])>;
+  Vector value;
+  Places place;
+
+  // Takes what is larger, or the first NaN, of elements that stand behind.
+  [[gnu::always_inline]] void meet(const Vector& other, const Places& at) {
+    take(~(other <= value) & (value == value), other, at);
   }
-  for (int64_t r = 0; r < rows.to; ++r) {
-    const int64_t begin = rows.begin(r), end = rows.end(r);
-    for_lanes<T>(columns.from, [&](int64_t c, int64_t count) {
-      auto best = read<T>(x + begin * columns.from + c, count).v;
-      Rows at = Rows{} + static_cast<Row>(begin);
-      for (int64_t row = begin + 1; row < end; ++row) {
-        const auto v = read<T>(x + row * columns.from + c, count).v;
-        const Rows wins = (v > best) | ((v != v) & (best == best));
-        best = wins ? v : best;
-        at = wins ? Rows{} + static_cast<Row>(row) : at;
-      }
-      write(top.data() + c, Lanes<T>(best), count);
-      std::memcpy(place.data() + c, &at, static_cast<size_t>(count) * sizeof(Row));
-    });
+  // The same of elements that may stand before.
+  [[gnu::always_inline]] void meet_any(const Vector& other, const Places& at) {
+    const Places larger = ~(other <= value) & (value == value),
+                 equal = (other == value) | ((other != other) & (value != value));
+    take(larger | (equal & (at < place)), other, at);
+  }
+
+ private:
+  [[gnu::always_inline]] void take(const Places& wins, const Vector& other, const Places& at) {
+    value = wins ? other : value;
+    place = wins ? at : place;
+  }
+};
+
+// Pools a line of windows at a time: the best of each column, in vectors; then, from each column
+// on, of as many as a window has, in vectors too if those are few. Wide windows, and those that the
+// edge cuts off, go from column to column.
+template <class S>
+class PlanePool {
+ public:
+  PlanePool(const Sampling& rows, const Sampling& columns)
+      : rows_(rows),
+        columns_(columns),
+        room_(columns.from + few + 2 * width),
+        values_(room_),
+        slid_(room_),
+        places_(2 * room_),
+        edges_(2 * columns.to) {
     for (int64_t q = 0; q < columns.to; ++q) {
-      int64_t at = edges.data()[2 * q];
-      T best = top.data()[at];
-      for (int64_t c = at + 1; c < edges.data()[2 * q + 1]; ++c) {
-        const T v = top.data()[c];
-        const bool equal = v == best || (v != v && best != best);
-        if (equal ? place.data()[c] >= place.data()[at] : !(v > best || v != v)) continue;
-        best = v;
-        at = c;
-      }
-      *y++ = S(best);
-      *index++ = static_cast<int32_t>(place.data()[at] * columns.from + at);
+      const int64_t begin = edges_.data()[2 * q] = columns.begin(q);
+      const int64_t end = edges_.data()[2 * q + 1] = columns.end(q);
+      longest_ = std::max(longest_, end - begin);
     }
   }
-}
+
+  void operator()(const S* x, S* y, int32_t* index) const {
+    for (int64_t r = 0; r < rows_.to; ++r) {
+      pool_columns(x, r);
+      if (longest_ <= few) slide();
+      const int64_t* edge = edges_.data();
+      const S* const values = slid_.data();
+      const Place* const places = places_.data() + room_;
+      for (int64_t q = columns_.to; q > 0; --q, ++y, ++index, edge += 2) {
+        const int64_t begin = edge[0], end = edge[1];
+        if (longest_ <= few && end - begin == longest_) {
+          *y = values[begin];
+          *index = static_cast<int32_t>(places[begin]);
+        } else {
+          pool_window(begin, end, *y, *index);
+        }
+      }
+    }
+  }
+
+ private:
+  using T = math_t<S>;
+  using Place = typename Best<T>::Place;
+  using Places = typename Best<T>::Places;
+  static constexpr int64_t width = Lanes<T>::width, few = 8;
+
+  void pool_columns(const S* x, int64_t r) const {
+    const int64_t begin = rows_.begin(r), end = rows_.end(r);
+    Places lane;
+    for (int i = 0; i < width; ++i) lane[i] = i;
+    for_lanes<T>(columns_.from, [&](int64_t c, int64_t count) {
+      int64_t at = begin * columns_.from + c;
+      Best<T> best{read<T>(x + at, count).v, lane + static_cast<Place>(at)};
+      for (int64_t row = begin + 1; row < end; ++row) {
+        at += columns_.from;
+        best.meet(read<T>(x + at, count).v, lane + static_cast<Place>(at));
+      }
+      std::memcpy(values_.data() + c, &best.value, sizeof best.value);
+      put(best.place, c);
+    });
+  }
+  void slide() const {
+    for (int64_t c = 0; c < columns_.from; c += width) {
+      Best<T> best = at(c);
+      for (int64_t j = 1; j < longest_; ++j) {
+        const Best<T> next = at(c + j);
+        best.meet_any(next.value, next.place);
+      }
+      store(slid_.data() + c, Lanes<T>(best.value));
+      put(best.place, room_ + c);
+    }
+  }
+  void pool_window(int64_t begin, int64_t end, S& y, int32_t& index) const {
+    T best = values_.data()[begin];
+    Place place = places_.data()[begin];
+    for (int64_t c = begin + 1; c < end; ++c) {
+      const T v = values_.data()[c];
+      const Place at = places_.data()[c];
+      const bool equal = v == best || (v != v && best != best);
+      if (equal ? at >= place : !(v > best || v != v)) continue;
+      best = v;
+      place = at;
+    }
+    y = S(best);
+    index = static_cast<int32_t>(place);
+  }
+
+  [[gnu::always_inline]] Best<T> at(int64_t i) const {
+    Best<T> b;
+    std::memcpy(&b.value, values_.data() + i, sizeof b.value);
+    std::memcpy(&b.place, places_.data() + i, sizeof b.place);
+    return b;
+  }
+  [[gnu::always_inline]] void put(const Places& places, int64_t i) const {
+    std::memcpy(places_.data() + i, &places, sizeof places);
+  }
+
+  const Sampling rows_, columns_;
+  const int64_t room_;
+  int64_t longest_ = 0;  // window, in columns
+  // Of columns, and of as many as a window has; places of both.
+  const Buffer<T> values_;
+  const Buffer<S> slid_;
+  const Buffer<Place> places_;
+  const Buffer<int64_t> edges_;  // where the columns of each window begin and end
+};
 
 using Floats = Lanes<float>::Vector;
 using Indices = detail::Vector<float>::integer;
@@ -132,9 +222,9 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
         if (halves(rows) && halves(columns))
           return pool_halves(x.as<S>(), rows.from, columns.from, begin, end, planes, y.as<S>(),
                              index.as<int32_t>());
+      const PlanePool<S> pool(rows, columns);
       for (int64_t p = begin; p < end; ++p)
-        pool_plane(x.as<S>() + p * x_plane, rows, columns, y.as<S>() + p * y_plane,
-                   index.as<int32_t>() + p * y_plane);
+        pool(x.as<S>() + p * x_plane, y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
     });
   });
 }
