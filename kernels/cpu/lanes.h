@@ -343,16 +343,26 @@ template <class S, class T = math_t<S>>
   return x;
 }
 
+namespace detail {
+// A vector of numbers of type E to memory that holds such. (Copied as bytes, it might be a change
+// to anything, and loops would read all their pointers again after each.)
+template <class E, class V>
+[[gnu::always_inline]] inline void put(void* p, const V& x) {
+  using Unaligned __attribute__((vector_size(sizeof(V)), aligned(alignof(E)))) = E;
+  *static_cast<Unaligned*>(p) = x;
+}
+}  // namespace detail
+
 // Rounds to nearest even; NaN stays NaN and subnormals stay themselves.
 template <class S, class T>
 [[gnu::always_inline]] inline void store(S* p, Lanes<T> x) {
   if constexpr (std::is_same_v<S, T>) {
-    std::memcpy(p, &x.v, sizeof x.v);
+    detail::put<T>(p, x.v);
   } else if constexpr (std::is_same_v<S, Half> && std::is_same_v<T, float>) {
 #if defined(__AVX512F__)
     const __m256i h = _mm512_maskz_cvtps_ph(detail::all_lanes, x.v,
                                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
 #elif defined(__F16C__)
     __m256 part[2];
     std::memcpy(part, &x.v, sizeof part);
@@ -368,7 +378,7 @@ template <class S, class T>
     // The instruction would flush subnormals, which are rare: those go on, in integers.
     if (_mm512_fpclass_ps_mask(x.v, 0x20) == 0) [[likely]] {
       const __m256bh h = _mm512_maskz_cvtneps_pbh(detail::all_lanes, x.v);
-      return static_cast<void>(std::memcpy(static_cast<void*>(p), &h, sizeof h));
+      return detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
     }
 #endif
     const detail::Words16 f = reinterpret_cast<detail::Words16>(x.v);
@@ -380,10 +390,9 @@ template <class S, class T>
 #else
     const auto h = __builtin_convertvector(r, detail::Halves16);
 #endif
-    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
   } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
-    const detail::Floats8 f = __builtin_convertvector(x.v, detail::Floats8);
-    std::memcpy(p, &f, sizeof f);
+    detail::put<float>(p, __builtin_convertvector(x.v, detail::Floats8));
   } else {
     for (int i = 0; i < x.width; ++i) p[i] = S(T(x.v[i]));
   }
