@@ -175,6 +175,7 @@ Tensor call(const Args&... args) {
       auto attributes = detail::attributes(args...);
       auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
+      if (y.requires_grad()) y = y.detach();  // an input itself, whose history stays its own
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(std::move(node));
     }
@@ -182,6 +183,7 @@ Tensor call(const Args&... args) {
   if (!y) {
     Ctx ctx(call, false);
     y = run(ctx);
+    if (y.requires_grad()) y = y.detach();
   }
   if (thread_state.observer) detail::observe(call, y);
   return y;

@@ -114,6 +114,11 @@ struct Engine {
     release(*node);
     check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
           node->ctx.edges_.size());
+    for (size_t i = grads.size(); i < node->ctx.edges_.size(); ++i)
+      check(!node->ctx.wants(i),
+            "{} gradients for {} inputs, of which number {} wants one (an empty Tensor stands for "
+            "none)",
+            grads.size(), node->ctx.edges_.size(), i);
     for (size_t i = 0; i < grads.size(); ++i)
       if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
   }

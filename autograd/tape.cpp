@@ -79,7 +79,10 @@ void check_inputs(const Call& call) {
         if (t.dtype() != want) [[unlikely]]
           fail("inputs have different dtypes: {} and {} (convert one with .to(){})", want,
                t.dtype(),
-               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast" : "");
+               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast"
+               : t.dtype() == i64 || t.dtype() == boolean
+                   ? ", or give it Role::Index or Role::Mask in the OpInfo of an op of your own"
+                   : "");
         break;
       case Role::Parameter:
       case Role::Statistic:
@@ -187,6 +190,7 @@ std::vector<Tensor> Ctx::saved() const {
 
 Tensor Ctx::saved(size_t i) const {
   check_kept();
+  check(i < saved_.size(), "saved({}), but {} tensors were saved for backward", i, saved_.size());
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
   if (s.tensor.storage().get() != s.storage || s.tensor.version() != s.version) [[unlikely]]

@@ -442,6 +442,45 @@ TEST(Function, OfFirstOrderOnlyRefusesTheSecond) {
                "again");
 }
 
+struct Reversed : Function<Reversed> {
+  static constexpr OpInfo info{"test_reversed"};
+  static Tensor forward(Ctx&, const Tensor& x) { return x; }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy * -1.0}; }
+};
+
+TEST(Function, MayReturnItsInput) {
+  const Tensor w = leaf({1, 1}, {2}), features = w * 1.0, y = Reversed::apply(features);
+  (sum(features * 10.0) + sum(y)).backward();
+  EXPECT_EQ(w.grad().at(0), 9);
+  const Tensor of_leaf = Reversed::apply(w);
+  EXPECT_TRUE(w.is_leaf());
+  w.set_grad({});
+  sum(w * 10.0).backward();
+  EXPECT_EQ(w.grad().at(0), 10);
+  const NoGrad off;
+  EXPECT_FALSE(Reversed::apply(w).requires_grad());
+}
+
+struct Forgetful : Function<Forgetful> {
+  static constexpr OpInfo info{"test_forgetful"};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, int64_t) {
+    ctx.save(a);
+    return a * b;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int64_t reads) {
+    return {dy * ctx.saved(size_t(reads))};
+  }
+};
+
+TEST(Function, OwesAGradientToEachInputThatWantsOne) {
+  const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
+  EXPECT_ERROR(sum(Forgetful::apply(a, b, int64_t{0})).backward(),
+               "test_forgetful: 1 gradients for 2 inputs, of which number 1 wants one");
+  EXPECT_ERROR(sum(Forgetful::apply(a, b, int64_t{1})).backward(),
+               "saved(1), but 1 tensors were saved for backward");
+  EXPECT_NO_THROW(sum(Forgetful::apply(a, b.detach(), int64_t{0})).backward());
+}
+
 TEST(Gradcheck, FindsAWrongRule) {
   const std::string wrong =
       gradcheck([](const auto& in) { return WrongCube::apply(in[0]); }, {leaf({0.5, -1.5}, {2})});
