@@ -32,6 +32,7 @@ Tensor zeros(const Shape& shape, DType dtype = f32, Device device = DefaultDevic
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
               Device device = DefaultDevice::current());
+Tensor arange(double stop);  // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());

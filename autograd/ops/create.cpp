@@ -75,6 +75,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
 
+Tensor arange(double stop) { return arange(0, stop); }
+
 Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device) {
   check(n >= 0 && std::isfinite(stop - start), "{} numbers from {} to {}", n, start, stop);
   return made(kernels::linspace, Shape{n}, dtype, device, start, stop);
