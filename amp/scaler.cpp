@@ -118,6 +118,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     s.counts.set(int64_t(ScalerCount::Growth), double(s.initial_growth));
     s.history = zeros({remembered}, f32, device);
   }
+  s.used = true;
   const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
@@ -136,8 +137,8 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id)
 }
 
 GradScaler::Record& GradScaler::record(const optim::Optimizer& opt) {
-  const auto known = std::ranges::find(records_, &opt, &Record::optimizer);
-  return known != records_.end() ? *known : records_.emplace_back(Record{.optimizer = &opt});
+  const auto known = std::ranges::find(records_, opt.id(), &Record::optimizer);
+  return known != records_.end() ? *known : records_.emplace_back(Record{.optimizer = opt.id()});
 }
 
 // One view per parameter, empty where there is no gradient; none at all if there is none anywhere.
@@ -209,6 +210,13 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     return result;
   }
 
+  check(!r || r->stage == Stage::Ready || r->found.numel() == int64_t(grads.size()),
+        "{} has {} parameters, of which {} were unscaled: add groups before unscale()", opt.name(),
+        grads.size(), r ? r->found.numel() : 0);
+  check(
+      !r || r->stage != Stage::Ready || options.unscaled || s->used,
+      "no loss was scaled since the last update(), so that dividing the gradients would be wrong: "
+      "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
   kernels::Launch launch(device);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
@@ -259,6 +267,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     for (const Record& r : records)
       if (r.found && r.loss == id) found.push_back(r.found);
     const std::vector<Tensor> flags = std::exchange(s.flags, {});
+    s.used = false;
     std::vector<View> losses = views(flags);
     // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
     if (std::exchange(s.inverse_taken, false) && !found.empty())
@@ -277,7 +286,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 void GradScaler::abandon() {
   records_.clear();
-  for (auto& [id, s] : scales_) s.flags.clear(), s.inverse_taken = false;
+  for (auto& [id, s] : scales_) s.flags.clear(), s.used = s.inverse_taken = false;
 }
 
 double GradScaler::scale_value(int id) const {
@@ -307,7 +316,12 @@ Tensor GradScaler::scale_tensor(int id) const {
 Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  LossScale& s = scaled(id);
+  const auto known = scales_.find(id);
+  check(known != scales_.end() && known->second.scale,
+        "loss {} was never scaled: call scale(loss) first, in a statement before (within one, C++ "
+        "may come here before it)",
+        id);
+  LossScale& s = known->second;
   s.inverse_taken = true;
   return inverse_of(s.scale);
 }

@@ -140,21 +140,21 @@ class GradScaler {
   struct LossScale {
     double initial = 0;
     int64_t initial_growth = 0;
-    bool inverse_taken = false;  // since update()
-    Tensor scale;                // f32 [S, 1/S]; made on the device of the first loss
-    Tensor counts, history;      // as the kernel scaler_update keeps them
-    Readback mail;               // counts on their way to poll()
-    std::vector<Tensor> flags;   // of the losses since update(): whether they were not finite
+    bool used = false, inverse_taken = false;  // since update()
+    Tensor scale;                              // f32 [S, 1/S]; made on the device of the first loss
+    Tensor counts, history;                    // as the kernel scaler_update keeps them
+    Readback mail;                             // counts on their way to poll()
+    std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
     Tensor last_loss;
   };
-  struct Record {  // of one optimizer since the last update()
-    const optim::Optimizer* optimizer;
+  struct Record {        // of one optimizer since the last update()
+    uint64_t optimizer;  // its id
     Stage stage = Stage::Ready;
     int loss = 0;
     Tensor found = {};  // f32 [parameters]; none: no gradients
   };
-  struct Watched {  // of one optimizer, from its first step on
-    const optim::Optimizer* optimizer;
+  struct Watched {       // of one optimizer, from its first step on
+    uint64_t optimizer;  // its id
     std::string kind;
     std::vector<std::string> names;
     Tensor last;  // as Record::found, of the last step where any was set

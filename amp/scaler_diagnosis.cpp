@@ -24,9 +24,10 @@ std::string first_bad_op() {
 
 GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t parameters,
                                          Device device) {
-  auto known = std::ranges::find(watched_, &opt, &Watched::optimizer);
+  auto known = std::ranges::find(watched_, opt.id(), &Watched::optimizer);
   if (known == watched_.end())
-    known = watched_.insert(known, {&opt, std::string(opt.name()), std::vector<std::string>(), {}});
+    known =
+        watched_.insert(known, {opt.id(), std::string(opt.name()), std::vector<std::string>(), {}});
   Watched& w = *known;
   const int64_t n = static_cast<int64_t>(parameters);
   if (!w.last || w.last.numel() != n) w.last = optim::filled({n}, 0, f32, device);

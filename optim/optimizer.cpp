@@ -1,6 +1,7 @@
 // What all optimizers share: who is updated, and where state lives.
 #include "optim/optimizer.h"
 
+#include <atomic>
 #include <cmath>
 
 #include "core/check.h"
@@ -46,6 +47,10 @@ static void check_shadow(std::optional<DType> dtype) {
   check(!dtype || is_narrow(*dtype), "shadow is {}, not f16 or bf16", dtype.value_or(f32));
 }
 
+uint64_t Optimizer::next_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
 Optimizer::~Optimizer() {
   each_slot([](size_t, const Slot& slot, const Group& group) {
     if (group.options.shadow) slot.param.set_shadow({});

@@ -39,6 +39,8 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) = default;
 
   virtual std::string_view name() const = 0;
+  // Of no other optimizer of this process; it moves along.
+  uint64_t id() const { return id_; }
 
   // Updates every parameter that has a gradient; the others keep their state as it is. With `skip`
   // set nothing changes at all. Throws Error if a gradient does not fit its parameter.
@@ -116,6 +118,9 @@ class Optimizer {
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
 
+  static uint64_t next_id();
+
+  uint64_t id_ = next_id();
   std::vector<Group> groups_;
   std::vector<kernels::Update> updates_;  // of one group; kept so that a step allocates nothing
 };

@@ -140,6 +140,46 @@ TEST(Scale, WaitsForHysteresis) {
 
 // --- the state machine ---
 
+TEST(Stages, BelongToAnOptimizerAndNotToItsPlace) {
+  const Tensor p = parameter({1}), q = parameter({1});
+  GradScaler scaler({.init_scale = 4});
+  const auto gradients = [&] {
+    (void)scaler.scale(ones({}));
+    p.set_grad(full({1}, 4));
+    q.set_grad(full({1}, 4));
+  };
+  gradients();
+  optim::SGD sgd({p}, {.lr = 1});
+  scaler.unscale(sgd);
+  optim::SGD moved = std::move(sgd);
+  const double before = p.at(0);
+  EXPECT_TRUE(scaler.step(moved));
+  EXPECT_FLOAT_EQ(p.at(0), before - 1) << "divided once";
+  moved = optim::SGD({q}, {.lr = 1});
+  EXPECT_TRUE(scaler.step(moved)) << "another optimizer";
+  scaler.update(4);
+
+  gradients();
+  scaler.unscale(moved);
+  moved.add_group({p}, {.lr = 1});
+  EXPECT_ERROR(scaler.step(moved), "sgd has 2 parameters, of which 1 were unscaled");
+}
+
+TEST(Stages, RefuseGradientsOfNoScaledLoss) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 1});
+  GradScaler scaler({.init_scale = 4});
+  (void)scaler.scale(ones({}));
+  p.set_grad(ones({1}));
+  EXPECT_TRUE(scaler.step(sgd));
+  scaler.update();
+  const double before = p.at(0);
+  EXPECT_ERROR(scaler.step(sgd), "step: no loss was scaled since the last update()");
+  EXPECT_EQ(p.at(0), before);
+  EXPECT_TRUE(scaler.step(sgd, {.unscaled = true}));
+  EXPECT_EQ(p.at(0), before - 1);
+}
+
 TEST(Stages, AreEnforced) {
   const Tensor p = parameter({1});
   optim::SGD sgd({p}, {.lr = 0.1});
