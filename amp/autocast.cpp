@@ -1,5 +1,8 @@
 #include "amp/autocast.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -87,7 +90,13 @@ Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_
   state_.rules = std::make_shared<const Rules>(*state_.rules);
   own_cache_.join(*region.cache_);
 }
-Autocast::~Autocast() = default;
+Autocast::~Autocast() {
+  if (!open_ || thread_state.policy == this) return;
+  // What is open on this thread would lead to one that is gone.
+  std::fputs("Autocast: a region ends before one that was opened in it, or on another thread\n",
+             stderr);
+  std::abort();
+}
 
 const Autocast* Autocast::innermost() { return enclosing(); }
 

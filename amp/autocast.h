@@ -82,7 +82,7 @@ class Autocast final : public Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, or as Rules::make does.
   explicit Autocast(const AutocastOptions& options = {});
-  ~Autocast() override;
+  ~Autocast() override;  // aborts unless it is the innermost of its thread
   Autocast& operator=(const Autocast&) = delete;
 
   static const Autocast* innermost();  // of this thread, or null

@@ -227,6 +227,16 @@ TEST(Policies, InPlaceKeepsTheDtypeOfItsTarget) {
   EXPECT_EQ(s.dtype(), f32);
 }
 
+TEST(AutocastDeathTest, RegionsEndInReverse) {
+  EXPECT_DEATH(
+      {
+        auto outer = std::make_unique<Autocast>(AutocastOptions{.low = f16});
+        const Autocast inner({.low = bf16});
+        outer.reset();
+      },
+      "a region ends before one that was opened in it");
+}
+
 struct Twice : Function<Twice> {
   static constexpr OpInfo info{"twice"};
   static Tensor forward(Ctx&, const Tensor& x) { return x * 2; }
