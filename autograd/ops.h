@@ -63,7 +63,9 @@ Tensor randperm(int64_t n,
 // n of the classes by their weights, which need not add up to 1: [..., classes] -> i64 [..., n].
 // None twice, unless with replacement. For logits, models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
-Tensor bernoulli(const Tensor& p);  // 1 with probability p, else 0, in p's dtype
+// 1 with probability p, else 0, in p's dtype; a p outside [0, 1] is an Error, on a device a late
+// one.
+Tensor bernoulli(const Tensor& p);
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
 // --- dtype and place ---

@@ -518,6 +518,16 @@ TEST(Create, Bernoulli) {
   EXPECT_NEAR(share.at(1), 0.25, 0.02);
   EXPECT_EQ(share.at(2), 1);
   EXPECT_ERROR(bernoulli(ones({2}, i64)), "probabilities are i64");
+  EXPECT_EQ(bernoulli(zeros({0, 3})).shape(), (Shape{0, 3}));
+  const auto of = [](double p, DType dtype) {  // on a device the error may come late
+    (void)bernoulli(from({p, 0.5}, {2}, dtype)).at(0);
+    (void)bernoulli(from({0, 1}, {2}, dtype)).at(0);
+  };
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    EXPECT_ERROR(of(1.5, dtype), "bernoulli: probabilities from 0.5 to 1.5, not within 0 to 1");
+    EXPECT_ERROR(of(-0.25, dtype), "bernoulli: probabilities from -0.25 to 0.5, not within 0 to 1");
+    EXPECT_ERROR(of(nan, dtype), "bernoulli: probabilities from nan to nan, not within 0 to 1");
+  }
 }
 
 TEST(Create, Linspace) {
