@@ -412,7 +412,8 @@ struct GridSampleOptions {
   bool align_corners = false;           // -1 and 1 are the centres of corners, instead of edges
 };
 // x [n, c, h, w] at the places (x, y) of a grid [n, h', w', 2], from -1, the left or upper end, to
-// 1 -> [n, c, h', w']. Gradients go to both.
+// 1 -> [n, c, h', w'] in x's dtype; that of the grid may be wider, but f64 goes with f64. Gradients
+// go to both.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 // The places where theta [n, 2, 3] moves those of images of a size [n, c, h, w]: [n, h, w, 2], at
 // least f32.
