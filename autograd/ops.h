@@ -167,6 +167,8 @@ Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
 // At least low, then at most high. Gradient 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
+// Each bound a tensor that broadcasts, or none; the gradient goes to whichever was taken.
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
                double value = 1);  // x + value a b

@@ -331,7 +331,8 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(clamp(n, 0.5, {}), "clamp: of i64 elements and 0.5 (convert them to a float dtype)");
   EXPECT_ERROR(clamp(n, nan, {}), "clamp: of i64 elements and nan");
   EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: of i64 elements and 1.5");
-  EXPECT_ERROR(clamp(ones({2}), {}, {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), std::nullopt, {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), Tensor(), {}), "clamp: no bound is given");
   EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
   EXPECT_ERROR(glu(ones({2, 3}), 2), "glu: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),
@@ -506,6 +507,26 @@ TEST(Create, MultinomialChecksItsWeights) {
   EXPECT_ERROR(multinomial(ones({2}, i64), 1),
                "weights are i64 [2], not of a float dtype and [..., classes]");
   EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");
+}
+
+TEST(Clamp, ByTensors) {
+  const Tensor x = row({-2, 1, 5, nan}, f64).set_requires_grad(),
+               low = row({-1, 1, 0, 0}, f64).set_requires_grad(),
+               high = row({1, 1, 2, 1}, f64).set_requires_grad();
+  const Tensor y = clamp(x, low, high);
+  EXPECT_EQ(to_vector(slice(y, 0, 0, 3)), (Values{-1, 1, 2}));
+  EXPECT_TRUE(std::isnan(y.at(3)));
+  const std::vector<Tensor> dx = grad({sum(y)}, {x, low, high});
+  EXPECT_EQ(to_vector(dx[0]), (Values{0, 1, 0, 1})) << "all of it at a bound";
+  EXPECT_EQ(to_vector(dx[1]), (Values{1, 0, 0, 0}));
+  EXPECT_EQ(to_vector(dx[2]), (Values{0, 0, 1, 0}));
+  EXPECT_EQ(to_vector(clamp(row({0, 5}, f32), row({3, 3}, f32), row({1, 1}, f32))), (Values{1, 1}));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), row({nan}, f32), {}).at(0)));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), {}, row({nan}, f32)).at(0)));
+  const Tensor n = clamp(row({-3, 9}, i64), row({0}, i64), row({4}, i64));
+  EXPECT_EQ(n.dtype(), i64);
+  EXPECT_EQ(to_vector(n), (Values{0, 4}));
+  EXPECT_ERROR(clamp(row({1}, f32), row({1}, f64), {}), "different dtypes: f32 and f64");
 }
 
 TEST(Create, Bernoulli) {
