@@ -93,6 +93,9 @@ std::vector<Tensor> split(const Tensor& x, int64_t size,
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+// Axes of n, m, ... numbers as coordinates of all places of a grid: each [n, m, ...]. Of "xy", as
+// of images, the first axis lies along the columns: [m, n, ...].
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
 // Windows of `size` elements, `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
 // Dimensions a and b give way to a last one: x[..., i, i + offset].
