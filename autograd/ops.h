@@ -359,6 +359,12 @@ struct ConvTranspose2dOptions {
 // none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
+struct ConvTranspose1dOptions {
+  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+// The same of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
 
 // One direction of a recurrent layer over t steps of a batch b, of n hidden units. x is what the
 // inputs give to the gates: linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. The
