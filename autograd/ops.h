@@ -472,6 +472,15 @@ struct EmbeddingOptions {
 };
 // table [rows, n], index i64 [...] -> [..., n]
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
+enum class BagMode { Sum, Mean, Max };
+struct EmbeddingBagOptions {
+  BagMode mode = BagMode::Mean;
+  std::optional<int64_t> padding = {};  // a row that no bag counts
+};
+// The sum, mean or largest of the rows of each bag: index i64 [bags, k], or [k] with offsets i64
+// [bags], where each bag begins (waits for the device) -> [bags, n]. Nothing gives zeros.
+Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
+                     const EmbeddingBagOptions& options = {});
 
 // --- losses ---
 enum class Reduction { Mean, Sum, None };
