@@ -71,7 +71,7 @@ StepResult::Cause StepResult::cause() const {
   if (!verdict_) return Cause::None;
   if (!verdict_->has_arrived()) verdict_->wait();
   const float verdict = *verdict_->as<float>();
-  return verdict == 0 ? Cause::None : verdict == 1 ? Cause::Gradients : Cause::Loss;
+  return verdict == 0 ? Cause::None : verdict == 1 ? Cause::Gradients : of_loss_;
 }
 
 GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
@@ -237,6 +237,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     kernels::scaler_verdict(launch, r->found, views(s->flags), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
+    if (s->inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
   opt.step({.skip = verdict, .grad_scale = factor});
   if (r) r->stage = Stage::Stepped;

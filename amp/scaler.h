@@ -48,7 +48,8 @@ struct StepOptions {
 class StepResult {
  public:
   enum class State { Stepped, Skipped, NoGrads };
-  enum class Cause { None, Gradients, Loss };  // what was not finite
+  // What was not finite. A loss that may contain gradients (see inverse_scale) counts as those.
+  enum class Cause { None, Gradients, Loss };
 
   State state() const;
   Cause cause() const;
@@ -61,6 +62,7 @@ class StepResult {
   friend class GradScaler;
   bool has_grads_ = true;
   std::shared_ptr<Readback> verdict_;  // of scaler_verdict; none: nothing could be skipped
+  Cause of_loss_ = Cause::Loss;        // of one that is not finite
   Tensor norm_;
 };
 

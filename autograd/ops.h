@@ -64,7 +64,9 @@ Tensor randperm(int64_t n,
 // n of the classes by their weights, which need not add up to 1: [..., classes] -> i64 [..., n].
 // None twice, unless with replacement. For logits, models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
-Tensor bernoulli(const Tensor& p);  // 1 with probability p, else 0, in p's dtype
+// 1 with probability p, else 0, in p's dtype; a p outside [0, 1] is an Error, on a device a late
+// one.
+Tensor bernoulli(const Tensor& p);
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
 // --- dtype and place ---
@@ -92,6 +94,9 @@ std::vector<Tensor> split(const Tensor& x, int64_t size,
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+// Axes of n, m, ... numbers as coordinates of all places of a grid: each [n, m, ...]. Of "xy", as
+// of images, the first axis lies along the columns: [m, n, ...].
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
 // Windows of `size` elements, `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
 // Dimensions a and b give way to a last one: x[..., i, i + offset].
@@ -166,6 +171,8 @@ Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
 // At least low, then at most high. Gradient 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
+// Each bound a tensor that broadcasts, or none; the gradient goes to whichever was taken.
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
                double value = 1);  // x + value a b
@@ -353,6 +360,12 @@ struct ConvTranspose2dOptions {
 // none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
+struct ConvTranspose1dOptions {
+  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+// The same of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
 
 // One direction of a recurrent layer over t steps of a batch b, of n hidden units. x is what the
 // inputs give to the gates: linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. The
@@ -411,7 +424,8 @@ struct GridSampleOptions {
   bool align_corners = false;           // -1 and 1 are the centres of corners, instead of edges
 };
 // x [n, c, h, w] at the places (x, y) of a grid [n, h', w', 2], from -1, the left or upper end, to
-// 1 -> [n, c, h', w']. Gradients go to both.
+// 1 -> [n, c, h', w'] in x's dtype; that of the grid may be wider, but f64 goes with f64. Gradients
+// go to both.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 // The places where theta [n, 2, 3] moves those of images of a size [n, c, h, w]: [n, h, w, 2], at
 // least f32.
@@ -459,6 +473,15 @@ struct EmbeddingOptions {
 };
 // table [rows, n], index i64 [...] -> [..., n]
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
+enum class BagMode { Sum, Mean, Max };
+struct EmbeddingBagOptions {
+  BagMode mode = BagMode::Mean;
+  std::optional<int64_t> padding = {};  // a row that no bag counts
+};
+// The sum, mean or largest of the rows of each bag: index i64 [bags, k], or [k] with offsets i64
+// [bags], where each bag begins (waits for the device) -> [bags, n]. Nothing gives zeros.
+Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
+                     const EmbeddingBagOptions& options = {});
 
 // --- losses ---
 enum class Reduction { Mean, Sum, None };
@@ -514,6 +537,10 @@ Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double e
 // |x - y + eps|, a p-norm over the last dimension; x and y broadcast.
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p = 2, double eps = 1e-6,
                          bool keepdim = false);
+// The distances, p-norms, of all points x [..., n, size] to all y [..., m, size]: [..., n, m], in
+// at least f32. Of p = 2 and more than 25 points by a product, where those of points that are close
+// lose digits; otherwise by way of [..., n, m, size]. Gradient 0 where a distance is.
+Tensor cdist(const Tensor& x, const Tensor& y, double p = 2);
 struct TripletMarginOptions {
   Reduction reduction = Reduction::Mean;
   double margin = 1, p = 2, eps = 1e-6;

@@ -256,6 +256,10 @@ MIXTAPE_KERNEL(adadelta, std::span<const Update> updates, const AdadeltaRule& ru
                const StepControl& control);  // square_avg, acc_delta
 MIXTAPE_KERNEL(lion, std::span<const Update> updates, const LionRule& rule,
                const StepControl& control);  // exp_avg
+MIXTAPE_KERNEL(nadam, std::span<const Update> updates, const NadamRule& rule,
+               const StepControl& control);  // exp_avg, exp_avg_sq
+MIXTAPE_KERNEL(radam, std::span<const Update> updates, const RadamRule& rule,
+               const StepControl& control);  // exp_avg, exp_avg_sq
 MIXTAPE_KERNEL(lamb, std::span<const Update> updates, const LambRule& rule,
                const StepControl& control);  // exp_avg, exp_avg_sq
 MIXTAPE_KERNEL(

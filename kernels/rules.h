@@ -56,6 +56,14 @@ struct LionRule {
   double lr, beta1, beta2, weight_decay;
   bool maximize;
 };
+struct NadamRule {
+  double lr, beta1, beta2, eps, weight_decay, momentum_decay;
+  bool maximize;
+};
+struct RadamRule {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool maximize;
+};
 struct LambRule {
   double lr, beta1, beta2, eps, weight_decay;
   double min_norm, max_norm;    // limits of a parameter's norm

@@ -94,6 +94,75 @@ struct Step<AdamRule, T> {
   }
 };
 
+// Moments; p -= lr ((1 - mu_t) g / (1 - M_t) + mu_t+1 m / (1 - M_t+1)) / (sqrt(v / (1 - b2^t)) +
+// eps) where mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t the product of mu_1 to mu_t
+// (Dozat 2016, algorithm 2).
+template <class T>
+struct Step<NadamRule, T> {
+  static constexpr int states = 2;
+  Moments<T> moments;
+  T take_grad, take_mean, unbias, eps, decay;
+
+  MIXTAPE_HD Step(const NadamRule& rule, double steps)
+      : moments(rule),
+        unbias(T(1 / sqrt(1 - pow(rule.beta2, steps + 1)))),
+        eps(T(rule.eps)),
+        decay(T(rule.weight_decay)) {
+    const double t = steps + 1, product = mus(rule, t), next = mu(rule, t + 1);
+    take_grad = T(-rule.lr * (1 - mu(rule, t)) / (1 - product));
+    take_mean = T(-rule.lr * next / (1 - product * next));
+  }
+  template <class V, class State>
+  [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+    if (decay != T(0)) g = fma(p, V(decay), g);
+    const auto [m, v] = moments.move(g, state);
+    return p + fma(V(take_grad), g, V(take_mean) * m) / fma(sqrt(v), V(unbias), V(eps));
+  }
+
+ private:
+  MIXTAPE_HD static double mu(const NadamRule& rule, double t) {
+    return rule.beta1 * (1 - 0.5 * pow(0.96, t * rule.momentum_decay));
+  }
+  // M_t, anew at each step: it needs no state, and after some dozens of factors it is 0 beside 1.
+  // Where momentum_decay is large, all factors but the first are beta1.
+  MIXTAPE_HD static double mus(const NadamRule& rule, double t) {
+    const double ratio = pow(0.96, rule.momentum_decay);
+    double product = 1, power = 1, i = 0;
+    while (i < t && product > 1e-20 && power > 1e-20) {
+      ++i;
+      power *= ratio;
+      product *= rule.beta1 * (1 - 0.5 * power);
+    }
+    return product > 1e-20 ? product * pow(rule.beta1, t - i) : 0;
+  }
+};
+
+// Moments; p -= lr r m / (1 - b1^t) sqrt(1 - b2^t) / (sqrt(v) + eps), r being what rectifies the
+// variance of the denominator; or p -= lr m / (1 - b1^t) in the first steps, where that has none
+// (Liu et al. 2020, algorithm 2).
+template <class T>
+struct Step<RadamRule, T> {
+  static constexpr int states = 2;
+  Moments<T> moments;
+  T rate, eps, decay;
+  bool rectified;
+
+  MIXTAPE_HD Step(const RadamRule& rule, double steps)
+      : moments(rule), eps(T(rule.eps)), decay(T(rule.weight_decay)) {
+    const double t = steps + 1, kept = pow(rule.beta2, t), most = 2 / (1 - rule.beta2) - 1;
+    const double length = most - 2 * t * kept / (1 - kept);
+    rectified = length > 5;
+    const double r = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length);
+    rate = T(-rule.lr / (1 - pow(rule.beta1, t)) * (rectified ? sqrt(r * (1 - kept)) : 1));
+  }
+  template <class V, class State>
+  [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+    if (decay != T(0)) g = fma(p, V(decay), g);
+    const auto [m, v] = moments.move(g, state);
+    return fma(V(rate), rectified ? m / (sqrt(v) + V(eps)) : m, p);
+  }
+};
+
 // p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023,
 // algorithm 2)
 template <class T>

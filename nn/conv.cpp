@@ -21,6 +21,12 @@ void check_window(const Size2& kernel, const auto& o) {
   check_sizes("dilation", {o.dilation.h, o.dilation.w});
   check_sizes("padding", {o.padding.h, o.padding.w}, 0);
 }
+void check_window(int64_t kernel, const auto& o) {
+  check_sizes("kernel", {kernel});
+  check_sizes("stride", {o.stride});
+  check_sizes("dilation", {o.dilation});
+  check_sizes("padding", {o.padding}, 0);
+}
 void check_channels(int64_t in, int64_t out, int64_t groups) {
   check(in > 0 && out > 0, "channels must be positive: in {}, out {}", in, out);
   check(groups > 0 && in % groups == 0 && out % groups == 0,
@@ -42,10 +48,7 @@ Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
     : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
   const Scope scope("Conv1d");
   check_channels(in, out, o.groups);
-  check_sizes("kernel", {kernel});
-  check_sizes("stride", {o.stride});
-  check_sizes("dilation", {o.dilation});
-  check_sizes("padding", {o.padding}, 0);
+  check_window(kernel, o);
   weight = starting_weight({out, in / o.groups, kernel});
   bias = starting_bias(weight, out, o.bias);
 }
@@ -56,6 +59,17 @@ Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o)
   check_channels(in, out, o.groups);
   check_window(kernel, o);
   weight = starting_weight({out, in / o.groups, kernel.h, kernel.w});
+  bias = starting_bias(weight, out, o.bias);
+}
+
+ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
+                                 const ConvTranspose1dOptions& o)
+    : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
+  const Scope scope("ConvTranspose1d");
+  check_channels(in, out, o.groups);
+  check_window(kernel, o);
+  check_sizes("padding at the output", {o.output_padding}, 0);
+  weight = starting_weight({in, out / o.groups, kernel});
   bias = starting_bias(weight, out, o.bias);
 }
 

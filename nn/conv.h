@@ -48,6 +48,27 @@ struct Conv2d : Module<Conv2d> {
   Conv2dOptions options_;
 };
 
+struct ConvTranspose1dOptions {
+  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+
+// The gradient of a Conv1d as a layer: [n, in, l] -> [n, out, l'], where l' = (l - 1) stride
+// - 2 padding + dilation (kernel - 1) + output_padding + 1.
+struct ConvTranspose1d : Module<ConvTranspose1d> {
+  Tensor
+      weight;   // [in, out / groups, kernel]: as PyTorch has it, its fan in is out / groups kernel
+  Tensor bias;  // [out], or none
+
+  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose1dOptions& o = {});
+  Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  mixtape::ConvTranspose1dOptions options_;
+};
+
 struct ConvTransposeOptions {
   Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;

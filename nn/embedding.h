@@ -1,7 +1,9 @@
 #pragma once
-// Embedding: a row of a table for each index.
+// Embedding: a row of a table for each index; EmbeddingBag: for each of some lists of indices, what
+// its rows are together.
 
 #include <optional>
+#include <string_view>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -10,17 +12,14 @@
 
 namespace mixtape::nn {
 
-struct EmbeddingOptions {
-  // A row that starts as zeros and gets no gradient; negative: from the end.
-  std::optional<int64_t> padding_idx = {};
-};
-
-// i64 [...] -> [..., size]. The table starts normal with standard deviation 1.
-struct Embedding : Module<Embedding> {
+// What both have: starts normal with standard deviation 1, and zeros in the row of the padding.
+struct EmbeddingTable {
   Tensor weight;  // [rows, size]
 
-  Embedding(int64_t rows, int64_t size, const EmbeddingOptions& o = {}) : padding_(o.padding_idx) {
-    const Scope scope("Embedding");
+ protected:
+  EmbeddingTable(std::string_view name, int64_t rows, int64_t size, std::optional<int64_t> padding)
+      : padding_(padding) {
+    const Scope scope(name);
     check(rows > 0 && size > 0, "sizes must be positive: rows {}, size {}", rows, size);
     weight = parameter(empty({rows, size}));
     init::normal_(weight);
@@ -30,13 +29,43 @@ struct Embedding : Module<Embedding> {
     const NoGrad off;
     zero_(select(weight, 0, *padding_));
   }
+  std::optional<int64_t> padding_;
+};
+
+struct EmbeddingOptions {
+  // A row that starts as zeros and gets no gradient; negative: from the end.
+  std::optional<int64_t> padding_idx = {};
+};
+
+// i64 [...] -> [..., size]. The table starts normal with standard deviation 1.
+struct Embedding : Module<Embedding>, EmbeddingTable {
+  Embedding(int64_t rows, int64_t size, const EmbeddingOptions& o = {})
+      : EmbeddingTable("Embedding", rows, size, o.padding_idx) {}
   Tensor forward(const Tensor& index) const {
     return embedding(weight, index, {.padding = padding_});
   }
   MIXTAPE_FIELDS(weight)
+};
+
+struct EmbeddingBagOptions {
+  BagMode mode = BagMode::Mean;
+  // A row that starts as zeros, gets no gradient and is in no bag; negative: from the end.
+  std::optional<int64_t> padding_idx = {};
+};
+
+// The sum, mean or largest of the rows of each bag: i64 [bags, k], or [k] and where each bag
+// begins, i64 [bags] -> [bags, size]. A bag of nothing gives zeros. The table starts as an
+// Embedding's.
+struct EmbeddingBag : Module<EmbeddingBag>, EmbeddingTable {
+  EmbeddingBag(int64_t rows, int64_t size, const EmbeddingBagOptions& o = {})
+      : EmbeddingTable("EmbeddingBag", rows, size, o.padding_idx), mode_(o.mode) {}
+  Tensor forward(const Tensor& index, const Tensor& offsets = {}) const {
+    return embedding_bag(weight, index, offsets, {.mode = mode_, .padding = padding_});
+  }
+  MIXTAPE_FIELDS(weight)
 
  private:
-  std::optional<int64_t> padding_;
+  BagMode mode_;
 };
 
 }  // namespace mixtape::nn

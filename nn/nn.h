@@ -10,6 +10,7 @@
 #include "nn/loss.h"
 #include "nn/module.h"
 #include "nn/norm.h"
+#include "nn/parametrize.h"
 #include "nn/pool.h"
 #include "nn/rnn.h"
 #include "nn/sequential.h"

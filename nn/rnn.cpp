@@ -1,6 +1,7 @@
 #include "nn/rnn.h"
 
 #include <cmath>
+#include <limits>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -151,7 +152,9 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       };
       const bool turn = ends && direction == 1;  // then the op goes forward
       Tensor gates = linear(turn ? ends->turned(x) : x, w.weight_ih, w.bias_ih);
-      if (ends && gates.size(2) == 4 * hidden_) gates = ends->held(gates);
+      if (ends && op == lstm_op) gates = ends->held(gates);
+      if (ends && op == rnn_op<Nonlinearity::Relu>)  // or it might grow there without bound
+        gates = masked_fill(gates, ends->beyond, -std::numeric_limits<double>::infinity());
       Tensor y = op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !turn);
       if (y.size(0) > steps) {
         c_n.push_back(select(y, 0, steps));

@@ -18,7 +18,7 @@ double cosine(double a, double b, double part) {
 }  // namespace
 
 void CosineOptions::validate() const {
-  const Scope scope("cosine");
+  const Scope scope(name);
   check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
   check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
 }
@@ -27,7 +27,7 @@ double CosineOptions::rate(int64_t step, double base_lr) const {
 }
 
 void CosineRestartsOptions::validate() const {
-  const Scope scope("cosine_restarts");
+  const Scope scope(name);
   check(first_steps > 0, "first_steps is {}, not a positive number", first_steps);
   check(factor > 0, "factor is {}, not a positive number", factor);
   check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
@@ -44,7 +44,7 @@ double CosineRestartsOptions::rate(int64_t step, double base_lr) const {
 
 OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
     : Schedule(optimizer), options_(options) {
-  const Scope scope("one_cycle");
+  const Scope scope(OneCycle::name());
   for (size_t g = 0; g < optimizer.groups(); ++g)
     check(max_lr(g) > 0, "max_lr of group {} is {}, not a positive number", g, max_lr(g));
   check(options.total_steps > 0, "total_steps is {}, not a positive number", options.total_steps);

@@ -10,6 +10,7 @@ namespace mixtape::optim {
 // min_lr + (base_lr - min_lr) (1 + cos(pi step / total_steps)) / 2 (Loshchilov & Hutter 2017), the
 // closed form of torch's CosineAnnealingLR. Beyond total_steps the rate rises again.
 struct CosineOptions {
+  static constexpr std::string_view name = "cosine";
   int64_t total_steps = 0;
   double min_lr = 0;
 
@@ -21,6 +22,7 @@ using Cosine = ClosedForm<CosineOptions>;
 // Cosine, begun again when it has ended, each time `factor` times as long: torch's
 // CosineAnnealingWarmRestarts with T_0 = first_steps and T_mult = factor.
 struct CosineRestartsOptions {
+  static constexpr std::string_view name = "cosine_restarts";
   int64_t first_steps = 0, factor = 1;
   double min_lr = 0;
 
@@ -48,6 +50,7 @@ class OneCycle : public Schedule {
  public:
   // Throws Error if options are out of range, or if there is no momentum to cycle.
   OneCycle(Optimizer& optimizer, const OneCycleOptions& options);
+  std::string_view name() const override { return "one_cycle"; }
   double at(int64_t step, size_t group = 0) const override;
   double momentum_at(int64_t step) const;
 

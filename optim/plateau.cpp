@@ -16,7 +16,7 @@ std::string rate_name(size_t group) { return fmt::format("group.{}.lr", group); 
 
 Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
     : optimizer_(&optimizer), options_(options) {
-  const Scope scope("plateau");
+  const Scope scope(name());
   check(0 <= options.factor && options.factor < 1, "factor is {}, not in [0, 1)", options.factor);
   check(options.patience >= 0, "patience is {}, not a number from 0", options.patience);
   check(options.threshold >= 0, "threshold is {}, not a number from 0", options.threshold);
@@ -61,7 +61,8 @@ void Plateau::lower() {
 
 StateDict Plateau::state_dict() const {
   const auto count = [](int64_t n) { return from({static_cast<double>(n)}, {}, i64); };
-  StateDict dict{{"step", count(steps_)},
+  StateDict dict{{"kind", from_text(name())},
+                 {"step", count(steps_)},
                  {"best", from({best_}, {}, f64)},
                  {"bad_steps", count(bad_steps_)},
                  {"cooldown", count(cooldown_)}};
@@ -71,8 +72,9 @@ StateDict Plateau::state_dict() const {
 }
 
 void Plateau::load_state_dict(const StateDict& dict) {
-  const Scope scope("plateau");
+  const Scope scope(name());
   StateReader reader(dict);
+  reader.check_kind(name());
   const auto from_zero = [&](const std::string& name) {
     const double value = reader.number(name);
     check(value >= 0, "{} is {}, not a number from 0", name, value);

@@ -29,6 +29,7 @@ class Plateau {
   // Throws Error if an option is out of range.
   Plateau(Optimizer& optimizer, const PlateauOptions& options = {});
 
+  std::string_view name() const { return "plateau"; }
   // Once for each evaluation. NaN is no better than anything. Given the result of an optimizer's
   // step, does nothing if that was skipped.
   void step(double metric);
@@ -41,8 +42,8 @@ class Plateau {
   double best() const { return best_; }
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
-  // "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading sets.
-  // Loading throws Error, and changes nothing, if names or values do not fit.
+  // "kind", "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading
+  // sets. Loading throws Error, and changes nothing, if the kind, names or values do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 

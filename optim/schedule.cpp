@@ -32,7 +32,8 @@ void Schedule::settle() {
 }
 
 StateDict Schedule::state_dict() const {
-  StateDict dict{{"step", from({static_cast<double>(steps_)}, {}, i64)}};
+  StateDict dict{{"kind", from_text(name())},
+                 {"step", from({static_cast<double>(steps_)}, {}, i64)}};
   for (size_t g = 0; g < base_lr_.size(); ++g)
     dict.emplace_back(base_name(g), from({base_lr_[g]}, {}, f64));
   return dict;
@@ -41,6 +42,7 @@ StateDict Schedule::state_dict() const {
 void Schedule::load_state_dict(const StateDict& dict) {
   const Scope scope("schedule");
   StateReader reader(dict);
+  reader.check_kind(name());
   const double step = reader.number("step");
   check(step >= 0, "step is {}, not a number from 0", step);
   std::vector<double> rates;

@@ -17,6 +17,7 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
 
+  virtual std::string_view name() const = 0;
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
@@ -39,9 +40,11 @@ class Schedule {
   int64_t steps() const { return steps_; }
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
-  // "step", and "group.0.base_lr" and so on: the rates that the optimizer began with.
+  // "kind", which is the name, "step", and "group.0.base_lr" and so on: the rates that the
+  // optimizer began with. Loading throws Error if it is another kind's, or if names or shapes do
+  // not fit.
   StateDict state_dict() const;
-  void load_state_dict(const StateDict& dict);  // throws Error if names or shapes do not fit
+  void load_state_dict(const StateDict& dict);
 
  protected:
   explicit Schedule(Optimizer& optimizer);
@@ -62,8 +65,9 @@ class Schedule {
   int64_t steps_ = 0;
 };
 
-// The schedule that follows from its options alone: they have `double rate(int64_t step, double
-// base_lr) const`, and `void validate() const`, which throws Error if they are out of range.
+// The schedule that follows from its options alone: they have a static `name`, `double rate(int64_t
+// step, double base_lr) const`, and `void validate() const`, which throws Error if they are out of
+// range.
 template <class Options>
 class ClosedForm : public Schedule {
  public:
@@ -72,6 +76,7 @@ class ClosedForm : public Schedule {
     options_.validate();
     Schedule::apply(0);
   }
+  std::string_view name() const override { return Options::name; }
   double at(int64_t step, size_t group = 0) const override {
     return options_.rate(step, base_lr(group));
   }

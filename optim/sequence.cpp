@@ -9,7 +9,7 @@
 namespace mixtape::optim {
 
 void SequentialOptions::validate() const {
-  const Scope scope("sequential");
+  const Scope scope(name);
   check(parts.size() == milestones.size() + 1, "{} milestones between {} parts", milestones.size(),
         parts.size());
   int64_t last = 0;
@@ -26,7 +26,7 @@ double SequentialOptions::rate(int64_t step, double base_lr) const {
 }
 
 void ChainedOptions::validate() const {
-  const Scope scope("chained");
+  const Scope scope(name);
   check(!parts.empty(), "there are no parts");
 }
 

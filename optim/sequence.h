@@ -32,6 +32,7 @@ class Curve {
 // Part 0 until the first milestone, then part 1 from its own beginning, and so on: torch's
 // SequentialLR.
 struct SequentialOptions {
+  static constexpr std::string_view name = "sequential";
   std::vector<Curve> parts = {};
   std::vector<int64_t> milestones = {};  // one fewer than parts, ascending
 
@@ -43,6 +44,7 @@ using Sequential = ClosedForm<SequentialOptions>;
 // Each part begins with the rate that the part before it gives: factors multiply. torch's
 // ChainedScheduler.
 struct ChainedOptions {
+  static constexpr std::string_view name = "chained";
   std::vector<Curve> parts = {};
 
   void validate() const;

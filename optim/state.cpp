@@ -32,6 +32,16 @@ double StateReader::number(std::string_view name) {
   return t->item();
 }
 
+void StateReader::check_kind(std::string_view kind) {
+  const Tensor* const t = find("kind");
+  check(t, "kind is missing");
+  check(t->dtype() == u8 && t->rank() == 1, "kind is {} {}, not a text", t->dtype(), t->shape());
+  const Tensor here = dense_copy(*t, u8, Device::cpu());
+  const std::string_view found(reinterpret_cast<const char*>(here.data<uint8_t>()),
+                               static_cast<size_t>(here.numel()));
+  check(found == kind, "the state of {}, not of {}", found, kind);
+}
+
 Tensor StateReader::copy_of(std::string_view name, const Shape& shape, DType dtype, Device device) {
   const Tensor* const t = find(name);
   if (!t) return {};
@@ -43,6 +53,12 @@ Tensor StateReader::copy_of(std::string_view name, const Shape& shape, DType dty
 void StateReader::check_all_read() const {
   for (size_t i = 0; i < dict_.size(); ++i)
     check(read_[i], "'{}' belongs to nothing here", dict_[i].first);
+}
+
+Tensor from_text(std::string_view text) {
+  Tensor t({static_cast<int64_t>(text.size())}, u8, Device::cpu());
+  std::ranges::copy(text, t.data<uint8_t>());
+  return t;
 }
 
 Tensor dense_copy(const Tensor& x, DType dtype, Device device) {

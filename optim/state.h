@@ -21,6 +21,8 @@ class StateReader {
   const Tensor* find(std::string_view name);
   // Throws Error if it is missing, or not one number.
   double number(std::string_view name);
+  // Throws Error unless "kind" has this text.
+  void check_kind(std::string_view kind);
   // A copy of a float tensor of this shape, or no tensor. Throws Error if shape or type differ.
   Tensor copy_of(std::string_view name, const Shape& shape, DType dtype, Device device);
   // Throws Error if a name is left that nobody asked for.
@@ -31,6 +33,8 @@ class StateReader {
   std::vector<bool> read_;
 };
 
+// Its bytes: u8 [length].
+Tensor from_text(std::string_view text);
 // A dense copy in another dtype or place.
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);

@@ -70,6 +70,37 @@ TEST_F(Distances, Pairwise) {
   EXPECT_EQ(pairwise_distance(a, select(p, 0, 0)).shape(), Shape{3});
 }
 
+// Values, gradients and batches are in rows_reference_test.
+TEST_F(Distances, AllPairs) {
+  const Tensor x = leaf({0, 3, 4, 1, 0, 0, 0, 0, 0}), origin = select(x, 0, 2);
+  expect_near(cdist(x, unsqueeze(origin, 0)), {5, 1, 0});
+  expect_near(cdist(x, unsqueeze(origin, 0), 1), {7, 1, 0});
+  expect_near(cdist(x, unsqueeze(origin, 0), 0), {2, 1, 0});
+  const auto all = [](const std::vector<Tensor>& in) { return cdist(in[0], in[1], 1.5); };
+  EXPECT_EQ(gradcheck(all, {a, p}), "");
+  EXPECT_EQ(cdist(zeros({0, 3}), zeros({4, 3})).shape(), (Shape{0, 4}));
+  EXPECT_EQ(cdist(zeros({2, 0, 3}), zeros({40, 3})).shape(), (Shape{2, 0, 40}));
+  EXPECT_ERROR(cdist(zeros({2, 3}), zeros({2, 4})),
+               "cdist: points of shapes [2, 3] and [2, 4], not [..., n, size] and [..., m, size]");
+  EXPECT_ERROR(cdist(zeros({3}), zeros({2, 3})), "cdist: points of shapes [3] and [2, 3]");
+  EXPECT_ERROR(cdist(a, p, -1), "cdist: of order -1");
+  EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: of i64 elements");
+}
+
+TEST_F(Distances, AllPairsOfManyAreByAProduct) {
+  const Tensor few = sin(reshape(arange(0, 60, 1, f64), {20, 3})).set_requires_grad();
+  const Tensor many = cos(reshape(arange(0, 90, 1, f64), {30, 3})).set_requires_grad();
+  const auto d = [](const std::vector<Tensor>& in) { return cdist(in[0], in[1]); };
+  EXPECT_EQ(gradcheck(d, {few, many}), "");
+  const Tensor halves = cat({d({few, slice(many, 0, 0, 15)}), d({few, slice(many, 0, 15, 30)})}, 1);
+  expect_near(d({few, many}), to_vector(halves));
+  const Tensor own = cdist(many.to(f32), many.to(f32));  // 0 on the diagonal, but for rounding
+  EXPECT_LT(max(diagonal(own)).item(), 2e-3);
+  for (const Tensor& g : grad({sum(own)}, {many})) EXPECT_TRUE(all(isfinite(g)).item());
+  const Tensor same = ones({30, 3}, f64).set_requires_grad();
+  EXPECT_EQ(sum(abs(grad({sum(cdist(same, same))}, {same})[0])).item(), 0);
+}
+
 TEST_F(Distances, TripletMarginLoss) {
   const auto loss = [](const std::vector<Tensor>& in) {
     return triplet_margin_loss(in[0], in[1], in[2], {.reduction = None});
@@ -114,6 +145,10 @@ TEST_F(Distances, AreWideInARegion) {
   const amp::Autocast on({.low = f16});
   const Tensor x = full({2, 100}, 300, f16), y = zeros({2, 100}, f16);  // sums of squares of 9e6
   EXPECT_EQ(normalize(x).dtype(), f32);
+  EXPECT_EQ(to_vector(cdist(x, y)), Values(4, 3000));
+  const Tensor most = cdist(expand(slice(x, 0, 0, 1), {30, 100}), y);  // by a product
+  EXPECT_EQ(most.dtype(), f32);
+  EXPECT_EQ(to_vector(most), Values(60, 3000));
   EXPECT_EQ(triplet_margin_loss(x, y, x).item(), 3001);
   EXPECT_EQ(cosine_embedding_loss(x, x, ones({2})).dtype(), f32);
 }

@@ -331,7 +331,8 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(clamp(n, 0.5, {}), "clamp: of i64 elements and 0.5 (convert them to a float dtype)");
   EXPECT_ERROR(clamp(n, nan, {}), "clamp: of i64 elements and nan");
   EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: of i64 elements and 1.5");
-  EXPECT_ERROR(clamp(ones({2}), {}, {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), std::nullopt, {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), Tensor(), {}), "clamp: no bound is given");
   EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
   EXPECT_ERROR(glu(ones({2, 3}), 2), "glu: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),
@@ -508,6 +509,26 @@ TEST(Create, MultinomialChecksItsWeights) {
   EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");
 }
 
+TEST(Clamp, ByTensors) {
+  const Tensor x = row({-2, 1, 5, nan}, f64).set_requires_grad(),
+               low = row({-1, 1, 0, 0}, f64).set_requires_grad(),
+               high = row({1, 1, 2, 1}, f64).set_requires_grad();
+  const Tensor y = clamp(x, low, high);
+  EXPECT_EQ(to_vector(slice(y, 0, 0, 3)), (Values{-1, 1, 2}));
+  EXPECT_TRUE(std::isnan(y.at(3)));
+  const std::vector<Tensor> dx = grad({sum(y)}, {x, low, high});
+  EXPECT_EQ(to_vector(dx[0]), (Values{0, 1, 0, 1})) << "all of it at a bound";
+  EXPECT_EQ(to_vector(dx[1]), (Values{1, 0, 0, 0}));
+  EXPECT_EQ(to_vector(dx[2]), (Values{0, 0, 1, 0}));
+  EXPECT_EQ(to_vector(clamp(row({0, 5}, f32), row({3, 3}, f32), row({1, 1}, f32))), (Values{1, 1}));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), row({nan}, f32), {}).at(0)));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), {}, row({nan}, f32)).at(0)));
+  const Tensor n = clamp(row({-3, 9}, i64), row({0}, i64), row({4}, i64));
+  EXPECT_EQ(n.dtype(), i64);
+  EXPECT_EQ(to_vector(n), (Values{0, 4}));
+  EXPECT_ERROR(clamp(row({1}, f32), row({1}, f64), {}), "different dtypes: f32 and f64");
+}
+
 TEST(Create, Bernoulli) {
   const Seed seed(1);
   const Tensor p = expand(from({0, 0.25, 1}, {3}, f16), {10000, 3}), drawn = bernoulli(p);
@@ -518,6 +539,16 @@ TEST(Create, Bernoulli) {
   EXPECT_NEAR(share.at(1), 0.25, 0.02);
   EXPECT_EQ(share.at(2), 1);
   EXPECT_ERROR(bernoulli(ones({2}, i64)), "probabilities are i64");
+  EXPECT_EQ(bernoulli(zeros({0, 3})).shape(), (Shape{0, 3}));
+  const auto of = [](double p, DType dtype) {  // on a device the error may come late
+    (void)bernoulli(from({p, 0.5}, {2}, dtype)).at(0);
+    (void)bernoulli(from({0, 1}, {2}, dtype)).at(0);
+  };
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    EXPECT_ERROR(of(1.5, dtype), "bernoulli: probabilities from 0.5 to 1.5, not within 0 to 1");
+    EXPECT_ERROR(of(-0.25, dtype), "bernoulli: probabilities from -0.25 to 0.5, not within 0 to 1");
+    EXPECT_ERROR(of(nan, dtype), "bernoulli: probabilities from nan to nan, not within 0 to 1");
+  }
 }
 
 TEST(Create, Linspace) {

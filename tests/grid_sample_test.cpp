@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "amp/autocast.h"
 #include "autograd/gradcheck.h"
@@ -91,6 +92,28 @@ TEST(GridSample, KeepsPlacesWideInARegion) {
   expect_near(grid_sample(x, grid), to_vector(x), 1e-4);  // f16: off by 1 / 128 of a pixel
 }
 
+// Half a pixel of a large image is beyond f16, so a narrow image may have a wide grid.
+TEST(GridSample, OfANarrowImageAtWidePlaces) {
+  for (const DType low : {f16, bf16})
+    for (const DType of_grid : {f32, low})
+      for (const bool region : {false, true})
+        for (const Interpolation mode : {Interpolation::Nearest, Interpolation::Bilinear}) {
+          std::optional<amp::Autocast> on;
+          if (region) on.emplace(amp::AutocastOptions{.low = low});
+          const Tensor x = image(low).set_requires_grad(),
+                       grid = places().to(of_grid).set_requires_grad();
+          const Tensor y = grid_sample(x, grid, {.mode = mode});
+          const Tensor wide = grid_sample(x.to(f64), grid.to(f64), {.mode = mode});
+          EXPECT_EQ(y.dtype(), low);
+          expect_near(y, to_vector(wide), low == f16 ? 1e-3 : 8e-3);
+          sum(y.to(f32)).backward();
+          EXPECT_EQ(x.grad().dtype(), low);
+          if (mode == Interpolation::Bilinear) {
+            EXPECT_EQ(grid.grad().dtype(), of_grid);
+          }
+        }
+}
+
 TEST(GridSample, Errors) {
   const Tensor x = zeros({2, 1, 4, 4});
   EXPECT_ERROR(grid_sample(zeros({4, 4}), zeros({2, 3, 3, 2})),
@@ -101,6 +124,14 @@ TEST(GridSample, Errors) {
       "to be [n, h', w', 2]");
   EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.padding = PadMode::Circular}),
                "grid_sample: padding is Circular, not Constant, Replicate or Reflect");
+  for (const Interpolation mode : {Interpolation::Nearest, Interpolation::Bilinear}) {
+    EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}, f64), {.mode = mode}),
+                 "grid_sample: an input of f32 and a grid of f64: both are f64, or neither");
+    EXPECT_ERROR(grid_sample(x.to(f64), zeros({2, 3, 3, 2}), {.mode = mode}),
+                 "grid_sample: an input of f64 and a grid of f32: both are f64, or neither");
+  }
+  EXPECT_ERROR(grid_sample(zeros({2, 1, 4, 4}, i64), zeros({2, 3, 3, 2})),
+               "grid_sample: of i64 elements");
   EXPECT_ERROR(affine_grid(zeros({2, 3}), {2, 1, 4, 4}),
                "affine_grid: theta has shape [2, 3], not [2, 2, 3]");
   EXPECT_ERROR(affine_grid(zeros({2, 2, 3}), {4, 4}),

@@ -105,6 +105,26 @@ TEST(RearrangingErrors, NameBothValues) {
                "pad: margins of 1 and 1 elements from within 0");
 }
 
+TEST(Meshgrid, SpreadsAxesOverAGrid) {
+  const Tensor a = numbers({2}), b = numbers({3});
+  const auto ij = meshgrid({a, b}), xy = meshgrid({a, b}, "xy");
+  EXPECT_EQ(ij[0].shape(), (Shape{2, 3}));
+  EXPECT_EQ(xy[1].shape(), (Shape{3, 2}));
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 3; ++j) {
+      EXPECT_EQ(ij[0].at(i * 3 + j), a.at(i));
+      EXPECT_EQ(ij[1].at(i * 3 + j), b.at(j));
+      EXPECT_EQ(xy[0].at(j * 2 + i), a.at(i));
+      EXPECT_EQ(xy[1].at(j * 2 + i), b.at(j));
+    }
+  EXPECT_EQ(ij[0].storage()->id(), a.storage()->id()) << "a view";
+  EXPECT_EQ(meshgrid({a}, "xy")[0].shape(), Shape{2});
+  EXPECT_EQ(meshgrid({select(a, 0, 0), b})[0].shape(), (Shape{1, 3}));
+  EXPECT_TRUE(meshgrid({}).empty());
+  EXPECT_ERROR(meshgrid({a}, "yx"), "meshgrid: indexing is \"yx\", not \"ij\" or \"xy\"");
+  EXPECT_ERROR(meshgrid({numbers({2, 3})}), "meshgrid: an axis has shape [2, 3], not [n]");
+}
+
 TEST(IndexErrors, NameTheRangeAndTheSize) {
   const Tensor x = numbers({2, 3}), empty = zeros({0, 3});
   const Tensor bad = from({0, 3}, {1, 2}, i64), under = from({-1, 0}, {1, 2}, i64);

@@ -106,6 +106,12 @@ TEST(CudaOptim, AdagradAdadeltaAndLion) {
   expect_same_step(cuda::adadelta, cpu::adadelta, {0.1, 0.9, 1e-6, 0.1, true}, 3);
   expect_same_step(cuda::lion, cpu::lion, {0.1, 0.9, 0.99, 0.1, false}, 1);
 }
+TEST(CudaOptim, NadamAndRadam) {
+  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-8, 0.1, 4e-3, false}, 3);
+  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-3, 0, 2, true}, 3);
+  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.99, 1e-8, 0.1, false}, 3);
+  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.5, 1e-8, 0, true}, 3);
+}
 TEST(CudaOptim, Lamb) {
   expect_same_step(cuda::lamb, cpu::lamb, {0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false}, 3);
 }

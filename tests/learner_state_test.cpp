@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "optim/cosine.h"
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
@@ -207,6 +208,11 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   EXPECT_ERROR(learner.fit_one_cycle(2, 1e-2, {.resume = plain}),
                "plain.ckpt: a fit without a schedule, and this one has one");
   EXPECT_ERROR(learner.fit_one_cycle(1, 1e-2, {.resume = scheduled}), "a fit of 2 epochs, not 1");
+  const auto cosine = [](optim::Optimizer& opt, int64_t steps) {
+    return std::make_unique<optim::Cosine>(opt, optim::CosineOptions{.total_steps = steps});
+  };
+  EXPECT_ERROR(learner.fit(2, {.schedule = cosine, .resume = scheduled}),
+               "scheduled.ckpt: schedule: the state of one_cycle, not of cosine");
   learner.add(std::make_shared<EarlyStopping>());
   EXPECT_ERROR(learner.load(plain), "plain.ckpt: nothing about the callback EarlyStopping: waited");
 }

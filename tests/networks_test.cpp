@@ -210,6 +210,19 @@ TEST(ConvTranspose2d, IsLowAndAddsItsBiasInF32) {
       << "2049 alone would round to 2048";
 }
 
+TEST(ConvTranspose1d, IsARowOfConvTranspose2d) {
+  const Tensor x = reshape(arange(0, 10, 1, f32), {1, 2, 5}), w = ones({2, 3, 2});
+  EXPECT_EQ(conv_transpose1d(x, w, {}, {.stride = 2}).shape(), (Shape{1, 3, 10}));
+  EXPECT_EQ(conv_transpose1d(select(x, 0, 0), w).shape(), (Shape{3, 6}));
+  EXPECT_ERROR(conv_transpose1d(image(), w),
+               "conv_transpose1d: the input has shape [1, 2, 4, 5], not [n, c, l] or [c, l]");
+  EXPECT_ERROR(conv_transpose1d(x, image()),
+               "conv_transpose1d: the weight has shape [1, 2, 4, 5], not [c, o/groups, k]");
+  EXPECT_ERROR(conv_transpose1d(x, w, {}, {.output_padding = 1}), "an output padding of 1");
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(conv_transpose1d(x, w).dtype(), bf16);
+}
+
 // --- pools ---
 
 TEST(Pools, RefuseWhatDoesNotFit) {

@@ -145,6 +145,17 @@ const test::Models& models() {
       {"GRU lengths",
        [] { return recurrent(GRU(2, 2, {.batch_first = true, .bidirectional = true})); }},
       {"RNN lengths", [] { return recurrent(RNN(2, 2, {.num_layers = 2})); }},
+      {"WeightNorm", [] { return model(WeightNorm(Linear(3, 2))); }},
+      {"WeightNorm dim", [] { return model(WeightNorm(Conv2d(2, 3, 2, {.bias = false}), 1)); }},
+      {"SpectralNorm", [] { return model(SpectralNorm(Linear(3, 2))); }},
+      {"SpectralNorm eval",
+       [] {
+         SpectralNorm made(Conv2d(2, 3, 2));
+         made.eval();
+         return model(std::move(made));
+       }},
+      {"SpectralNorm transposed",
+       [] { return model(SpectralNorm(ConvTranspose2d(2, 3, 2), {.n_power_iterations = 2})); }},
       {"TransformerDecoderLayer",
        [] {
          return model(TransformerDecoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0}),

@@ -47,6 +47,24 @@ TEST(Conv1d, IsPyTorchs) {
   EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.dilation = 0}); }), "Conv1d: a dilation of 0");
 }
 
+TEST(ConvTranspose1d, IsPyTorchs) {
+  const Seed seed(5);
+  const nn::ConvTranspose1d layer(40, 60, 5, {.stride = 2, .padding = 1, .groups = 2});
+  EXPECT_EQ(layer.weight.shape(), (Shape{40, 30, 5}));
+  expect_uniform(layer.weight, 1 / std::sqrt(30.0 * 5));  // the fan in of a weight [out, in, ...]
+  EXPECT_LE(std::max(moments(layer.bias).high, -moments(layer.bias).low), 1 / std::sqrt(150.0));
+  EXPECT_EQ(layer.bias.shape(), Shape{60});
+  const Tensor x = randn({1, 40, 4});
+  EXPECT_TRUE(equal(layer(x), conv_transpose1d(x, layer.weight, layer.bias,
+                                               {.stride = 2, .padding = 1, .groups = 2})));
+  EXPECT_FALSE(nn::ConvTranspose1d(1, 1, 3, {.bias = false}).bias);
+  EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 3, {.groups = 4}); }),
+            "ConvTranspose1d: 4 and 6 channels do not divide into 4 groups");
+  EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 3, {.output_padding = -1}); }),
+            "ConvTranspose1d: a padding at the output of -1");
+  EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 0); }), "ConvTranspose1d: a kernel of 0");
+}
+
 TEST(ConvTranspose2d, IsPyTorchs) {
   const Seed seed(2);
   const nn::ConvTranspose2d layer(40, 60, {3, 5}, {.stride = 2, .groups = 2});

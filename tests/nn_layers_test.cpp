@@ -180,6 +180,51 @@ TEST(Embedding, IsATableOfNormalRows) {
             "Embedding: sizes must be positive: rows 3, size 0");
 }
 
+// That numbers are PyTorch's is in rows_reference_test.
+TEST(EmbeddingBag, IsTheRowsOfABagTogether) {
+  nn::EmbeddingBag bag(5, 2, {.mode = BagMode::Sum, .padding_idx = -1});
+  const Tensor& table = bag.weight;
+  EXPECT_EQ(to_vector(select(table, 0, 4)), (std::vector<double>{0, 0}));
+  const Tensor index = from({0, 1, 4, 3, 4}, {5}, i64), begins = from({0, 2, 2, 4}, {4}, i64);
+  const Tensor y = bag(index, begins), row = table.detach();
+  EXPECT_TRUE(equal(y, stack({select(row, 0, 0) + select(row, 0, 1), zeros({2}), select(row, 0, 3),
+                              zeros({2})})));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(bag.weight.grad()), (std::vector<double>{1, 1, 1, 1, 0, 0, 1, 1, 0, 0}));
+  EXPECT_TRUE(equal(bag(from({0, 1, 4, 4}, {2, 2}, i64)),
+                    slice(bag(slice(index, 0, 0, 3), from({0, 2}, {2}, i64)), 0, 0, 2)));
+  for (const BagMode mode : {BagMode::Sum, BagMode::Mean, BagMode::Max}) {
+    const nn::EmbeddingBag other(5, 2, {.mode = mode, .padding_idx = 4});
+    EXPECT_EQ(to_vector(other(from({4, 4}, {1, 2}, i64))), (std::vector<double>{0, 0}));
+    EXPECT_EQ(to_vector(other(zeros({2, 0}, i64))), std::vector<double>(4));
+    EXPECT_EQ(to_vector(other(zeros({0}, i64), zeros({2}, i64))), std::vector<double>(4));
+    EXPECT_EQ(other(zeros({0}, i64), zeros({0}, i64)).shape(), (Shape{0, 2}));
+  }
+}
+
+TEST(EmbeddingBag, Errors) {
+  const nn::EmbeddingBag bag(5, 2);
+  const Tensor index = from({0, 1, 4}, {3}, i64);
+  const auto of = [&](const Tensor& i, const Tensor& offsets) {
+    return error([&] { bag(i, offsets); });
+  };
+  EXPECT_EQ(of(index, {}),
+            "embedding_bag: the index has shape [3], not [bags, k], without offsets");
+  EXPECT_EQ(of(unsqueeze(index, 0), index),
+            "embedding_bag: the index has shape [1, 3], not [k], beside offsets");
+  EXPECT_EQ(of(index, zeros({2})), "embedding_bag: offsets are f32 [2], not i64 [bags]");
+  EXPECT_EQ(of(index, from({1, 2}, {2}, i64)),
+            "embedding_bag: offsets begin at 1, and the smallest of their bags of 3 indices has 1");
+  EXPECT_EQ(
+      of(index, from({0, 2, 1}, {3}, i64)),
+      "embedding_bag: offsets begin at 0, and the smallest of their bags of 3 indices has -1");
+  EXPECT_EQ(
+      of(index, from({0, 4}, {2}, i64)),
+      "embedding_bag: offsets begin at 0, and the smallest of their bags of 3 indices has -1");
+  EXPECT_EQ(error([] { nn::EmbeddingBag(4, 3, {.padding_idx = 4}); }),
+            "EmbeddingBag: padding_idx 4 of 4 rows");
+}
+
 TEST(Embedding, PaddingIsZeroAndStaysSo) {
   nn::Embedding table(4, 3, {.padding_idx = -2});
   EXPECT_TRUE(equal(select(table.weight, 0, 2), zeros({3})));

@@ -160,6 +160,25 @@ TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
   }
 }
 
+// A state of relu that grows has no end: beyond its sequence's it would reach infinity, and that
+// times a gradient of zero would be NaN.
+TEST(Recurrent, ReluStopsAtAnEnd) {
+  for (const bool bidirectional : {false, true}) {
+    nn::RNN net(1, 1, {.bidirectional = bidirectional}, nn::Nonlinearity::Relu);
+    for (const auto& [name, p] : net.named_parameters()) {
+      const NoGrad off;
+      fill_(p, name.starts_with("bias") ? 0 : name.starts_with("weight_hh") ? 1e20 : 1);
+    }
+    const auto [y, last] =
+        net(ones({4, 2, 1}) * from({0, 1}, {1, 2, 1}), Tensor(), from({4, 1}, {2}, i64));
+    const int64_t ways = last.size(0);
+    EXPECT_EQ(to_vector(sum(last, {0})), (std::vector<double>{0, double(ways)}));
+    EXPECT_EQ(sum(abs(narrow(y, 0, 1, 3))).item(), 0);
+    for (const Tensor& g : grad({sum(y)}, net.parameters()))
+      EXPECT_TRUE(all(isfinite(g)).item()) << "one of " << ways;
+  }
+}
+
 TEST(Recurrent, LengthsMustFit) {
   const nn::GRU gru(3, 5);
   EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));

@@ -71,9 +71,9 @@ TEST(Optim, MomentumHasANameWhereThereIsOne) {
   for (const auto& [name, make] : problems)
     names[name.substr(0, name.find('/'))] = make(p)->momentum_name();
   const std::map<std::string, std::string> wanted = {
-      {"sgd", "momentum"},     {"adam", "beta1"}, {"adamw", "beta1"},
-      {"rmsprop", "momentum"}, {"adagrad", ""},   {"adadelta", ""},
-      {"lion", "beta1"},       {"lamb", "beta1"}, {"muon", "momentum"},
+      {"sgd", "momentum"},  {"adam", "beta1"},  {"adamw", "beta1"}, {"rmsprop", "momentum"},
+      {"adagrad", ""},      {"adadelta", ""},   {"lion", "beta1"},  {"lamb", "beta1"},
+      {"muon", "momentum"}, {"nadam", "beta1"}, {"radam", "beta1"},
   };
   EXPECT_EQ(names, wanted);
 }

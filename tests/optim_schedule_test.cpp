@@ -180,6 +180,38 @@ TEST(Schedule, ResumesWithTheRatesItBeganWith) {
   EXPECT_EQ(other.lr(), opt.lr());
 }
 
+// Their numbers have the same names, so nothing else would tell.
+TEST(Schedule, DoesNotResumeAnotherKind) {
+  SGD opt(problem(), {.lr = 1});
+  Cosine cosine(opt, {.total_steps = 9});
+  Polynomial polynomial(opt, {});
+  Plateau plateau(opt);
+  cosine.step();
+  EXPECT_EQ(error([&] { polynomial.load_state_dict(cosine.state_dict()); }),
+            "schedule: the state of cosine, not of polynomial");
+  EXPECT_EQ(error([&] { cosine.load_state_dict(plateau.state_dict()); }),
+            "schedule: the state of plateau, not of cosine");
+  EXPECT_EQ(error([&] { plateau.load_state_dict(cosine.state_dict()); }),
+            "plateau: the state of cosine, not of plateau");
+  EXPECT_EQ(polynomial.steps(), 0);
+  EXPECT_EQ(error([&] {
+              cosine.load_state_dict({{"kind", scalar(3)}});
+            }),
+            "schedule: kind is f32 [], not a text");
+}
+
+// A state has its kind's name, which is that of its errors.
+TEST(Schedule, KindsDiffer) {
+  SGD opt(problem(), {.lr = 1});
+  std::set<std::string> kinds;
+  for (const auto& [name, make] : schedules) {
+    const auto schedule = make(opt);
+    kinds.emplace(schedule->name());
+    EXPECT_EQ(to_vector(schedule->state_dict()[0].second).size(), schedule->name().size());
+  }
+  EXPECT_EQ(kinds.size(), 11u);
+}
+
 TEST(Schedule, OneCycleNeedsAMomentum) {
   Adagrad opt(problem());
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3}); }),
@@ -304,7 +336,8 @@ TEST(Plateau, Errors) {
   EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best has shape [2], not one number");
   EXPECT_EQ(with("best", {}), "plateau: best is no tensor");
   EXPECT_EQ(with("worst", scalar(1)), "plateau: 'worst' belongs to nothing here");
-  EXPECT_EQ(error([&] { plateau.load_state_dict({}); }), "plateau: best is missing");
+  EXPECT_EQ(error([&] { plateau.load_state_dict({}); }), "plateau: kind is missing");
+  EXPECT_EQ(error([&] { plateau.load_state_dict({good[0]}); }), "plateau: best is missing");
   EXPECT_EQ(opt.lr(), 1e-3);
 }
 
@@ -379,26 +412,29 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] { schedule.step(); }), "step 3 of a schedule of 2");
   EXPECT_EQ(schedule.steps(), 2);
 
-  EXPECT_EQ(error([&] { schedule.load_state_dict({}); }), "schedule: step is missing");
+  const StateDict::value_type kind{"kind", from_text("one_cycle")};
+  EXPECT_EQ(error([&] { schedule.load_state_dict({}); }), "schedule: kind is missing");
   EXPECT_EQ(error([&] {
-              schedule.load_state_dict({{"step", scalar(1)}});
+              schedule.load_state_dict({kind, {"step", scalar(1)}});
             }),
             "schedule: group.0.base_lr is missing");
+  EXPECT_EQ(error([&] { schedule.load_state_dict({kind}); }), "schedule: step is missing");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict(
-                  {{"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});
+                  {kind, {"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});
             }),
             "schedule: 'lr' belongs to nothing here");
   EXPECT_EQ(error([&] {
-              schedule.load_state_dict({{"step", {}}, {"group.0.base_lr", scalar(1)}});
+              schedule.load_state_dict({kind, {"step", {}}, {"group.0.base_lr", scalar(1)}});
             }),
             "schedule: step is no tensor");
+  EXPECT_EQ(
+      error([&] {
+        schedule.load_state_dict({kind, {"step", scalar(-1)}, {"group.0.base_lr", scalar(1)}});
+      }),
+      "schedule: step is -1, not a number from 0");
   EXPECT_EQ(error([&] {
-              schedule.load_state_dict({{"step", scalar(-1)}, {"group.0.base_lr", scalar(1)}});
-            }),
-            "schedule: step is -1, not a number from 0");
-  EXPECT_EQ(error([&] {
-              schedule.load_state_dict({{"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
+              schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
             }),
             "schedule: step 9 of a schedule of 2");
   EXPECT_EQ(schedule.steps(), 2);

@@ -91,6 +91,16 @@ TEST(Skip, ALossThatOnlyOverflowsWhenScaledBacksOff) {
   EXPECT_EQ(loop.scaler.scale_value(), 32768);
 }
 
+TEST(Skip, ForALossMadeOfGradientsIsForThose) {
+  Loop loop({.init_scale = 64});
+  (void)loop.scaler.scale(sum(loop.p));
+  (void)loop.scaler.inverse_scale();
+  EXPECT_EQ(loop.run(1, inf).cause(), Cause::Gradients);
+  EXPECT_EQ(loop.scaler.scale_value(), 32);
+  EXPECT_EQ(loop.run(1, inf).cause(), Cause::Loss) << "none were asked for in this iteration";
+  EXPECT_EQ(loop.scaler.scale_value(), 32);
+}
+
 TEST(Skip, ALossWithoutHistoryIsNobodysBusiness) {
   Loop loop({});
   (void)loop.scaler.scale(full({}, NAN));

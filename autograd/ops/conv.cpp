@@ -203,4 +203,18 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   return call<ConvTranspose2d>(x, weight, bias, Geometry{w, y, weight.shape(), x.shape()});
 }
 
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose1dOptions& o) {
+  if (x.rank() == 2) return squeeze(conv_transpose1d(unsqueeze(x, 0), weight, bias, o), 0);
+  const Scope scope("conv_transpose1d");
+  check(x.rank() == 3, "the input has shape {}, not [n, c, l] or [c, l]", x.shape());
+  check(weight.rank() == 3, "the weight has shape {}, not [c, o/groups, k]", weight.shape());
+  const ConvTranspose2dOptions rows{.stride = {1, o.stride},
+                                    .padding = {0, o.padding},
+                                    .output_padding = {0, o.output_padding},
+                                    .dilation = {1, o.dilation},
+                                    .groups = o.groups};
+  return squeeze(conv_transpose2d(unsqueeze(x, 2), unsqueeze(weight, 2), bias, rows), 2);
+}
+
 }  // namespace mixtape

@@ -158,6 +158,7 @@ Tensor bernoulli(const Tensor& p) {
   const Scope scope("bernoulli");
   check(is_float(p.dtype()), "probabilities are {}, not of a float dtype", p.dtype());
   const NoGrad off;
+  check_probabilities(p, false);
   const DType wide = is_narrow(p.dtype()) ? f32 : p.dtype();
   return cast(lt(rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -20,6 +21,23 @@ Tensor normalize(const Tensor& x, double p, int dim, double eps) {
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {
   const Scope scope("pairwise_distance");
   return norm(x - y + eps, p, {-1}, keepdim);
+}
+
+Tensor cdist(const Tensor& x, const Tensor& y, double p) {
+  const Scope scope("cdist");
+  check_real(x);
+  check_real(y);
+  check(x.rank() >= 2 && y.rank() >= 2 && x.size(-1) == y.size(-1),
+        "points of shapes {} and {}, not [..., n, size] and [..., m, size]", x.shape(), y.shape());
+  check(p >= 0, "of order {}", p);
+  const Tensor a = cast(x, statistics(x.dtype())), b = cast(y, statistics(y.dtype()));
+  if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25)
+    return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, {-1});
+  const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
+  const Tensor products = matmul(a, transpose(b), {.out = a.dtype()});
+  const Tensor squared = squares(a) + transpose(squares(b)) - 2 * products;
+  const Tensor none = le(squared, 0);  // where the root has no gradient, and rounding may leave < 0
+  return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0);
 }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,

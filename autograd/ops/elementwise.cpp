@@ -372,6 +372,14 @@ Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> h
   return call<Unary<kernels::Clamp, double, double>>(x, low.value_or(-infinity),
                                                      high.value_or(infinity));
 }
+// By comparisons, not maximum and minimum, which share the gradient where x is at a bound. NaN
+// stays, as x and as a bound.
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
+  const Scope scope("clamp");
+  check(low || high, "no bound is given");
+  const Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
+  return high ? where(logical_or(gt(y, high), isnan(high)), high, y) : y;
+}
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) { return call<Lerp>(a, b, weight); }
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
   return call<PlusScaled<kernels::Mul>>(x, a, b, value);

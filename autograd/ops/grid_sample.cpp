@@ -30,6 +30,10 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   check(grid.rank() == 4 && grid.size(0) == x.size(0) && grid.size(3) == 2,
         "a grid of shape {} for an input of shape {}: it has to be [n, h', w', 2]", grid.shape(),
         x.shape());
+  check_real(x);
+  check_real(grid);
+  check((x.dtype() == f64) == (grid.dtype() == f64),
+        "an input of {} and a grid of {}: both are f64, or neither", x.dtype(), grid.dtype());
   check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
   const int64_t places = grid.size(1) * grid.size(2);

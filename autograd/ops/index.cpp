@@ -4,6 +4,8 @@
 
 #include "autograd/ops/index.h"
 
+#include <limits>
+
 #include "autograd/call.h"
 #include "autograd/ops/operands.h"
 #include "core/format.h"
@@ -221,6 +223,27 @@ Shape of_rows(const Rows& rows) {
   return shape;
 }
 
+// Bags of any sizes: [bags, longest], and which of those are in them, or no tensor if all are.
+struct Bags {
+  Tensor index, inside = {};
+};
+Bags padded_bags(const Tensor& index, const Tensor& offsets) {
+  check(offsets.dtype() == i64 && offsets.rank() == 1, "offsets are {} {}, not i64 [bags]",
+        offsets.dtype(), offsets.shape());
+  const int64_t n = index.numel(), bags = offsets.numel();
+  if (bags == 0) return {reshape(slice(index, 0, 0, 0), {0, 0})};
+  const Tensor end = full({1}, double(n), i64, offsets.device());
+  const Tensor size = slice(cat({offsets, end}), 0, 1, bags + 1) - offsets;
+  const double first = offsets.at(0), least = min(size).item();
+  check(first == 0 && least >= 0,
+        "offsets begin at {}, and the smallest of their bags of {} indices has {}", first, n,
+        least);
+  const Tensor step = arange(0, max(size).item(), 1, i64, index.device());
+  const Tensor inside = lt(step, unsqueeze(size, 1));
+  const Tensor from = reshape(where(inside, unsqueeze(offsets, 1) + step, 0), {inside.numel()});
+  return {reshape(index_select(index, 0, from), inside.shape()), inside};
+}
+
 }  // namespace
 
 void check_range(const Tensor& index, int64_t low, int64_t end,
@@ -332,6 +355,29 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
   return reshape(
       call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, options),
       shape);
+}
+
+Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets,
+                     const EmbeddingBagOptions& o) {
+  const Scope scope("embedding_bag");
+  check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
+        offsets ? "[k], beside offsets" : "[bags, k], without offsets");
+  auto [index_of, inside] = offsets ? padded_bags(index, offsets) : Bags{index};
+  if (index_of.size(1) == 0)
+    return zeros({index_of.size(0), table.size(1)}, table.dtype(), table.device());
+  Tensor rows = embedding(table, index_of, {.padding = o.padding});
+  if (o.padding) {
+    const Tensor real = ne(index_of, double(*o.padding));
+    inside = inside ? Tensor(logical_and(inside, real)) : real;
+  }
+  const bool largest = o.mode == BagMode::Max;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (inside) rows = masked_fill(rows, unsqueeze(logical_not(inside), 2), largest ? -infinity : 0);
+  const bool sums = o.mode == BagMode::Sum || inside;
+  const Tensor y = largest ? max(rows, {1}) : sums ? sum(rows, {1}) : mean(rows, {1});
+  if (!inside || o.mode == BagMode::Sum) return y;
+  const Tensor count = sum(inside, {1}, true);
+  return largest ? masked_fill(y, eq(count, 0), 0) : y / cast(clamp(count, 1, {}), y.dtype());
 }
 
 DropoutAt draw_dropout(double p, int64_t elements) {

@@ -275,31 +275,29 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   };
 };
 
-// On a device the error comes later. NaN passes: the loss has it, too.
-void check_probabilities(const Tensor& x) {
-  if (x.numel() == 0 || !is_float(x.dtype())) return;
-  const DType dtype = statistics(x.dtype());
-  const Tensor bounds({2}, dtype, x.device());
-  kernels::Launch launch(x.device());
-  Layout one(x.shape());
-  for (int d = 0; d < x.rank(); ++d) one.shape.dim[d] = 1;
-  kernels::reduce(launch, kernels::Reduce::Min, x, bounds.with_layout(one));
+}  // namespace
+
+void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
+  if (p.numel() == 0 || !is_float(p.dtype())) return;
+  const DType dtype = statistics(p.dtype());
+  const Tensor bounds({2}, dtype, p.device());
+  kernels::Launch launch(p.device());
+  Layout one(p.shape());
+  for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
+  kernels::reduce(launch, kernels::Reduce::Min, p, bounds.with_layout(one));
   one.offset = 1;
-  kernels::reduce(launch, kernels::Reduce::Max, x, bounds.with_layout(one));
-  const bool wide = dtype == f64;
-  Readback values(bounds.raw(), 2 * size_of(dtype), x.device());
-  check_later(std::move(values), [wide](const void* found) {
+  kernels::reduce(launch, kernels::Reduce::Max, p, bounds.with_layout(one));
+  const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
     const auto at = [=](int i) {
       return wide ? static_cast<const double*>(found)[i]
                   : double(static_cast<const float*>(found)[i]);
     };
-    return at(0) < 0 || at(1) > 1
-               ? fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1))
-               : std::string();
-  });
+    const bool fit = nan_passes ? !(at(0) < 0 || at(1) > 1) : at(0) >= 0 && at(1) <= 1;
+    return fit ? std::string()
+               : fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1));
+  };
+  check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
 }
-
-}  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);
@@ -371,7 +369,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         "binary_cross_entropy_with_logits",
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
-  check_probabilities(x);
+  check_probabilities(x, true);  // NaN passes: the loss has it, too
   return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
 }
 

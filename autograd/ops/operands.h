@@ -73,6 +73,8 @@ Tensor dropout(const Tensor& x, const DropoutAt& at);
 void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t, int64_t)>& problem,
                  Where where = Where::here());
+// Throws Error unless 0 <= p <= 1 for all elements, likewise late on a device.
+void check_probabilities(const Tensor& p, bool nan_passes, Where where = Where::here());
 // As one_hot, but zeros for an index out of range.
 Tensor hot(const Tensor& index, int64_t classes, DType dtype);
 

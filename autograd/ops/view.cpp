@@ -271,6 +271,26 @@ std::vector<Tensor> unbind(const Tensor& x, int dim) {
   return pieces;
 }
 
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing) {
+  const Scope scope("meshgrid");
+  const bool turned = indexing == "xy";
+  check(turned || indexing == "ij", "indexing is \"{}\", not \"ij\" or \"xy\"", indexing);
+  Shape shape;
+  for (const Tensor& axis : axes) {
+    check(axis.rank() <= 1, "an axis has shape {}, not [n]", axis.shape());
+    shape.push_back(axis.numel());
+  }
+  std::vector<Tensor> grids;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    Shape along = shape;
+    for (int d = 0; d < shape.rank; ++d)
+      if (d != int(i)) along[d] = 1;
+    const Tensor grid = expand(reshape(axes[i], along), shape);
+    grids.push_back(turned && shape.rank > 1 ? transpose(grid, 0, 1) : grid);
+  }
+  return grids;
+}
+
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
   return call<Unfold>(x, Windows{wrap_dim(dim, x.rank()), size, step});
 }

@@ -28,5 +28,13 @@ void adadelta(Launch& launch, std::span<const Update> updates, const AdadeltaRul
               const StepControl& control) {
   step(launch, updates, rule, control);
 }
+void nadam(Launch& launch, std::span<const Update> updates, const NadamRule& rule,
+           const StepControl& control) {
+  step(launch, updates, rule, control);
+}
+void radam(Launch& launch, std::span<const Update> updates, const RadamRule& rule,
+           const StepControl& control) {
+  step(launch, updates, rule, control);
+}
 
 }  // namespace mixtape::kernels::cpu

@@ -112,6 +112,7 @@ def flattened(name: str, optimizer) -> dict[str, torch.Tensor]:
 def solve_in_torch(name: str, make, halfway: dict[str, torch.Tensor]) -> list[np.ndarray]:
     params = [torch.tensor(values(k, 0), requires_grad=True) for k in range(len(SHAPES))]
     optimizer = make(params)
+    torch.set_default_dtype(torch.float64 if name.startswith("nadam") else torch.float32)  # of its product of momenta
     for t in range(1, STEPS + 1):
         for k, p in enumerate(params):
             p.grad = None if is_late(name, k, t) else torch.tensor(values(k, t))
@@ -155,6 +156,15 @@ def main() -> None:
         "adamw/maximize": lambda p: o.AdamW(p, lr=0.05, weight_decay=0.2, maximize=True),
         "adamw/groups": lambda p: o.AdamW([{"params": p[:1], "lr": 0.05, "weight_decay": 0.2},
                                            {"params": p[1:], "lr": 0.01, "weight_decay": 0}]),
+        # foreach: without it, torch 1.13 multiplies one product of momenta by the last momentum twice
+        "nadam/default": lambda p: o.NAdam(p, foreach=True),
+        "nadam/decay": lambda p: o.NAdam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, foreach=True),
+        "nadam/momentum": lambda p: o.NAdam(p, lr=0.02, momentum_decay=0.7, foreach=True),
+        "nadam/late": lambda p: o.NAdam(p, lr=0.02, foreach=True),
+        "radam/default": lambda p: o.RAdam(p),
+        "radam/decay": lambda p: o.RAdam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+        "radam/never": lambda p: o.RAdam(p, lr=0.02, betas=(0.9, 0.5)),
+        "radam/late": lambda p: o.RAdam(p, lr=0.02),
         "rmsprop/default": lambda p: o.RMSprop(p),
         "rmsprop/decay": lambda p: o.RMSprop(p, lr=0.02, alpha=0.9, eps=1e-3, weight_decay=0.1),
         "rmsprop/momentum": lambda p: o.RMSprop(p, lr=0.02, alpha=0.8, momentum=0.7),
@@ -192,7 +202,8 @@ def main() -> None:
         for name, params in solutions.items():
             numbers = ", ".join(f"{x:.16g}" for p in params for x in p.flatten())
             print(f'{{"{name}", {{{numbers}}}}},', file=file)
-    kept = ("sgd/momentum", "adam/amsgrad", "adamw/groups", "rmsprop/all", "adagrad/decay", "adadelta/decay")
+    kept = ("sgd/momentum", "adam/amsgrad", "adamw/groups", "rmsprop/all", "adagrad/decay", "adadelta/decay",
+            "nadam/decay", "radam/decay")
     write_safetensors(FOLDER / "torch_optim_state.safetensors",
                       {key: x for key, x in halfway.items() if key.rsplit("/", 1)[0] in kept})
 

@@ -11,6 +11,7 @@ import sys
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 torch.manual_seed(1)
 
@@ -62,6 +63,20 @@ class RMSNorm(nn.Module):
 
     def forward(self, x):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class WeightNorm(nn.Module):
+    """That of torch.nn.utils.parametrizations, which torch 1.13 has not."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, g, v):
+        return torch._weight_norm(v, g, self.dim)
+
+    def right_inverse(self, weight):
+        return torch.norm_except_dim(weight, 2, self.dim), weight
 
 
 def indices(*values):
@@ -153,6 +168,17 @@ def blocks():
         nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 3, dropout=0, activation="gelu", layer_norm_eps=1e-2,
                                                          batch_first=True, norm_first=True), 2, nn.LayerNorm(4)),
         [tensor(2, 3, 4), tensor(2, 5, 4)], lambda m, x, memory: m(x, memory, tgt_key_padding_mask=padding))
+
+
+    def normed(module, dim=0):
+        return parametrize.register_parametrization(module, "weight", WeightNorm(dim), unsafe=True)
+
+    spectral_norm = nn.utils.parametrizations.spectral_norm
+    yield "WeightNorm", case(normed(nn.Linear(3, 2)), [tensor(2, 3)])
+    yield "WeightNorm dim", case(normed(nn.Conv2d(2, 3, 2, bias=False), 1), [tensor(1, 2, 3, 3)])
+    yield "SpectralNorm", case(spectral_norm(nn.Linear(3, 2)), [tensor(2, 3)])
+    yield "SpectralNorm eval", case(spectral_norm(nn.Conv2d(2, 3, 2)), [tensor(1, 2, 3, 3)], training=False)
+    yield "SpectralNorm transposed", case(spectral_norm(nn.ConvTranspose2d(2, 3, 2), n_power_iterations=2), [tensor(1, 2, 2, 2)])
 
 
 def written(value, depth=0):

@@ -48,6 +48,10 @@ def normed(training, mean=0.1, var=1.3, momentum=0.1, eps=1e-5):
     return run
 
 
+def bags(mode="mean", **options):
+    return lambda table, i: F.embedding_bag(i, table, torch.tensor([0, 3, 3, 5]), mode=mode, **options)
+
+
 def joined(parts):
     return torch.cat([part.flatten() for part in parts])
 
@@ -343,6 +347,20 @@ ROWS = {
         x, y, pos_weight=w, reduction="none"),
     "kl_div": lambda x, y: F.kl_div(x, y, reduction="none"),
     "kl_div_log_target": lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True),
+    "where_clamp": torch.clamp,
+    "where_clamp_from_above": lambda x, high: torch.clamp(x, max=high),
+    "expand_meshgrid": lambda *x: torch.stack(torch.meshgrid(*x, indexing="ij")),
+    "expand_meshgrid_xy": lambda *x: torch.stack(torch.meshgrid(*x, indexing="xy")),
+    "norm_cdist": torch.cdist,
+    "norm_cdist_1": lambda x, y: torch.cdist(x, y, 1),
+    "norm_cdist_3": lambda x, y: torch.cdist(x, y, 3),
+    "norm_cdist_inf": lambda x, y: torch.cdist(x, y, math.inf),
+    "matmul_cdist": torch.cdist,
+    "conv_transpose2d_1d": lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1, 2, 2),
+    "embedding_bag": bags(),
+    "embedding_bag_sum": bags(mode="sum"),
+    "embedding_bag_max": bags(mode="max", padding_idx=2),
+    "embedding_bag_of_rows": lambda table, i: F.embedding_bag(i, table, padding_idx=1),
     "cosine_similarity": F.cosine_similarity,
     "cosine_similarity_broadcast": lambda x, y: F.cosine_similarity(x, y, 0),
     "cosine_similarity_of_tiny": F.cosine_similarity,

@@ -134,6 +134,8 @@ inline Problem adagrad(const AdagradOptions& o = {}) { return solve<Adagrad>(o);
 inline Problem adadelta(const AdadeltaOptions& o = {}) { return solve<Adadelta>(o); }
 inline Problem lion(const LionOptions& o = {}) { return solve<Lion>(o); }
 inline Problem lamb(const LambOptions& o = {}) { return solve<Lamb>(o); }
+inline Problem nadam(const NAdamOptions& o = {}) { return solve<NAdam>(o); }
+inline Problem radam(const RAdamOptions& o = {}) { return solve<RAdam>(o); }
 inline Problem muon(const MuonOptions& o = {}) { return solve<Muon>(o); }
 inline std::unique_ptr<Optimizer> adamw_groups(const Params& p, const Common& common) {
   auto opt = std::make_unique<AdamW>(Params{p[0]},
@@ -192,6 +194,16 @@ inline const std::map<std::string, Problem> problems = {
     {"lamb/trust",
      lamb({.lr = 0.05, .weight_decay = 0.1, .min_trust = 0.3, .max_trust = 0.6, .maximize = true})},
     {"lamb/late", lamb({.lr = 0.05})},
+    {"nadam/default", nadam()},
+    {"nadam/decay",
+     nadam({.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
+    {"nadam/momentum", nadam({.lr = 0.02, .momentum_decay = 0.7})},
+    {"nadam/late", nadam({.lr = 0.02})},
+    {"radam/default", radam()},
+    {"radam/decay",
+     radam({.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
+    {"radam/never", radam({.lr = 0.02, .beta2 = 0.5})},
+    {"radam/late", radam({.lr = 0.02})},
     {"muon/default", muon()},
     {"muon/decay", muon({.lr = 0.05, .momentum = 0.8, .weight_decay = 0.1})},
     {"muon/plain", muon({.momentum = 0.8, .nesterov = false, .maximize = true})},

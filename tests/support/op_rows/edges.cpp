@@ -1,5 +1,7 @@
 // What the other rows leave out, since gradients do not exist there or differences see noise: ties,
 // large numbers, tails; and further options and shapes. Only compared with PyTorch.
+#include <cmath>
+
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape::tests {
@@ -262,12 +264,66 @@ std::vector<OpCase> elementwise_edges() {
   return cases;
 }
 
+// Functions made of other ops, which have no rows of their own.
+std::vector<OpCase> composed_edges() {
+  const auto to_all = [](double p) { return [p](In x) { return cdist(x[0], x[1], p); }; };
+  const auto bags = [](EmbeddingBagOptions o) {
+    return [o](In x) {
+      return embedding_bag(x[0], x[1], from({0, 3, 3, 5}, {4}, i64).to(x[1].device()), o);
+    };
+  };
+  const std::vector<Input> points{{{2, 3, 4}}, {{5, 4}}}, many{{{2, 27, 3}}, {{4, 3}}};
+  const std::vector<Input> words{{{5, 3}}, {{9}, 0, 5, Input::Index}};
+  return {
+      {.op = "where",
+       .inputs = {{{3, 4}}, {{4}, -2, 1}, {{3, 1}, -1, 2}},
+       .run = [](In x) { return clamp(x[0], x[1], x[2]); },
+       .label = "clamp"},
+      {.op = "where",
+       .inputs = {{{4}}, {{3, 1}}},
+       .run = [](In x) { return clamp(x[0], {}, x[1]); },
+       .label = "clamp_from_above"},
+      {.op = "expand",
+       .inputs = {{{3}}, {{4}}, {{2}}},
+       .run = [](In x) { return stack(meshgrid(x)); },
+       .label = "meshgrid"},
+      {.op = "expand",
+       .inputs = {{{3}}, {{4}}, {{2}}},
+       .run = [](In x) { return stack(meshgrid(x, "xy")); },
+       .label = "meshgrid_xy"},
+      {.op = "norm", .inputs = points, .run = to_all(2), .label = "cdist"},
+      {.op = "norm", .inputs = points, .run = to_all(1), .label = "cdist_1"},
+      {.op = "norm", .inputs = points, .run = to_all(3), .label = "cdist_3"},
+      {.op = "norm", .inputs = points, .run = to_all(INFINITY), .label = "cdist_inf"},
+      {.op = "matmul", .inputs = many, .run = to_all(2), .label = "cdist"},
+      {.op = "conv_transpose2d",
+       .inputs = {{{2, 4, 5}}, {{4, 3, 3}}, {{6}}},
+       .run =
+           [](In x) {
+             return conv_transpose1d(
+                 x[0], x[1], x[2],
+                 {.stride = 2, .padding = 1, .output_padding = 1, .dilation = 2, .groups = 2});
+           },
+       .label = "1d"},
+      {.op = "embedding", .inputs = words, .run = bags({}), .label = "bag"},
+      {.op = "embedding", .inputs = words, .run = bags({.mode = BagMode::Sum}), .label = "bag_sum"},
+      {.op = "embedding",
+       .inputs = words,
+       .run = bags({.mode = BagMode::Max, .padding = 2}),
+       .label = "bag_max"},
+      {.op = "embedding",
+       .inputs = {{{4, 3}}, {{3, 4}, 0, 4, Input::Index}},
+       .run = [](In x) { return embedding_bag(x[0], x[1], {}, {.padding = 1}); },
+       .label = "bag_of_rows"},
+  };
+}
+
 }  // namespace
 
 std::vector<OpCase> edges() {
   std::vector<OpCase> all;
   for (auto* topic : {&elementwise_edges, &reduction_edges, &order_edges, &product_edges,
-                      &norm_edges, &loss_edges})
+                      &norm_edges, &loss_edges, &composed_edges})
     for (OpCase& c : topic()) all.push_back(std::move(c));
   return all;
 }

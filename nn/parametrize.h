@@ -1,0 +1,115 @@
+#pragma once
+// WeightNorm and SpectralNorm: any layer that has a weight, which each call computes from what is
+// trained in its stead. Names in the state_dict are those of torch.nn.utils.parametrizations.
+
+#include <concepts>
+#include <optional>
+#include <utility>
+
+#include "nn/conv.h"
+#include "nn/module.h"
+
+namespace mixtape::nn {
+
+template <class M>
+concept HasWeight = std::derived_from<M, ModuleBase> && requires(M& m) {
+  { m.weight } -> std::same_as<Tensor&>;
+};
+
+// A layer in all but its weight, and what that is made of.
+template <class Derived, HasWeight M, class Parametrization>
+class Parametrized : public Module<Derived> {
+ public:
+  Parametrization parametrization;
+
+  // As a call would compute it now.
+  Tensor weight() const {
+    const During<&ThreadState::policy> in_its_own_dtype(nullptr);
+    return parametrization.weight(this->is_training());
+  }
+  // Of a copy that shares the layer's other tensors: several threads may call one module.
+  template <class... Args>
+  auto forward(const Args&... args) const {
+    M layer = [this] {
+      const Cloning permit;
+      return M(layer_);
+    }();
+    if (layer.is_training() != this->is_training()) layer.train(this->is_training());
+    layer.weight = weight();
+    return layer.forward(args...);
+  }
+  bool keeps_f32() const override { return layer_.keeps_f32(); }
+  void list_fields(Fields& fields) override {
+    layer_.list_fields(fields);
+    parametrization.list_fields(fields);
+  }
+
+ protected:
+  template <class... Options>
+  explicit Parametrized(M&& layer, const Options&... options)
+      : parametrization(layer.weight, options...), layer_(std::move(layer)) {
+    layer_.weight = {};  // which leaves it out of the fields
+  }
+
+ private:
+  M layer_;
+};
+
+// g v / |v|, with a length |v| for each index of one dimension.
+struct NormedWeight {
+  Tensor g, v;
+
+  NormedWeight(const Tensor& weight, int dim);
+  Tensor weight(bool training) const;
+  void list_fields(Fields& fields);
+
+ private:
+  int dim_;
+};
+
+// A weight's length and direction apart (Salimans & Kingma 2016): g v / |v|, where each index of
+// `dim` has a length of its own. Starts as the layer's own weight. Hooks of the layer stay behind.
+//   nn::WeightNorm layer(nn::Linear(20, 40));
+template <HasWeight M>
+struct WeightNorm : Parametrized<WeightNorm<M>, M, NormedWeight> {
+  // Throws Error if the layer's weight has no rows.
+  explicit WeightNorm(M layer, int dim = 0) : WeightNorm::Parametrized(std::move(layer), dim) {}
+};
+
+struct SpectralNormOptions {
+  int64_t n_power_iterations = 1;  // in each call in training
+  double eps = 1e-12;
+  std::optional<int> dim = {};  // of the rows; by default 0, of a transposed convolution 1
+};
+
+// W / (uT W v), W being the weight as a matrix of rows.
+struct SpectralWeight {
+  Tensor original;
+  Buffer u, v;
+
+  SpectralWeight(const Tensor& weight, const SpectralNormOptions& o, int dim);
+  Tensor weight(bool training) const;
+  void list_fields(Fields& fields);
+
+ private:
+  Tensor rows() const;  // at least f32
+  void iterate(const Tensor& rows, int64_t times) const;
+
+  int dim_;
+  int64_t iterations_;
+  double eps_;
+};
+
+// A weight divided by its largest singular value (Miyato et al. 2018), as power iterations find it,
+// which go on with each call in training. Hooks of the layer stay behind.
+template <HasWeight M>
+struct SpectralNorm : Parametrized<SpectralNorm<M>, M, SpectralWeight> {
+  static constexpr bool transposed =
+      std::same_as<M, ConvTranspose1d> || std::same_as<M, ConvTranspose2d>;
+
+  // Throws Error if the layer's weight has no rows, or an option is out of range.
+  explicit SpectralNorm(M layer, const SpectralNormOptions& o = {})
+      : SpectralNorm::Parametrized(std::move(layer), o, o.dim.value_or(transposed ? 1 : 0)) {}
+};
+
+}  // namespace mixtape::nn
