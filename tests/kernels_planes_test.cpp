@@ -50,6 +50,8 @@ const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
     {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
     {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
+    {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
+    {of_kind(Kind::Nearest, 3, 3), of_kind(Kind::Nearest, 1, 20)},
     {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
     {of_kind(Kind::Corners, 3, 8), of_kind(Kind::Corners, 37, 16)},
     {of_kind(Kind::Corners, 4, 1), of_kind(Kind::Linear, 1, 20)},
