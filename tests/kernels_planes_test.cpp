@@ -113,9 +113,6 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {2, 1, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 20, 6)},
       {0, 2, windows(4, 2, 2), windows(4, 2, 2)},
   };
-  const auto apart = [](const Sampling& s) {
-    return s.kind == Kind::Windows && s.stride >= s.size;
-  };
   for (const auto& [in, out] : float_pairs)
     for (const auto& k : cases)
       for (const bool ties : {false, true}) {
