@@ -24,6 +24,9 @@ constexpr Conv convs[] = {
     {"resnet50_3x3", 4, 128, 28, 128, 3, 1, 1, 1, false},
     {"resnet50_7x7", 4, 3, 224, 64, 7, 2, 3, 1, true},
     {"depthwise", 8, 128, 28, 128, 3, 1, 1, 128, false},
+    {"one_3x3", 1, 128, 28, 128, 3, 1, 1, 1, true},
+    {"one_7x7", 1, 3, 224, 64, 7, 2, 3, 1, true},
+    {"one_depthwise", 1, 128, 28, 128, 3, 1, 1, 128, true},
 };
 
 void declare() {

@@ -118,6 +118,22 @@ struct Glu {  // a sigmoid(b)
   }
 };
 
+struct Prelu {  // a, times the slope b where it is not positive
+  static constexpr OpInfo info{"prelu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    return select(a > T(0), a, a * b);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a > T(0), T(1), b);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T, T) {
+    return select(a > T(0), T(0), a);
+  }
+};
+
 // Predicates: the result is bool and there is no derivative.
 
 struct Equal {
@@ -166,7 +182,7 @@ struct Xor {
   }
 };
 
-using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Equal,
-                         NotEqual, Less, LessEqual, Greater, GreaterEqual, And, Or, Xor>;
+using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu,
+                         Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, And, Or, Xor>;
 
 }  // namespace mixtape::kernels

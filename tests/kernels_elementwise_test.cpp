@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/format.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
@@ -492,6 +493,56 @@ TEST(Convert, TransposedCopies) {
       expect_each(y, 0, "batch of transposes", [&](int64_t i) { return xt.at(i); });
     }
   }
+}
+
+// Sizes around those of vectors and squares, between layouts of every kind: dimensions in any
+// order, repeated, backwards, with gaps; into dense memory, and into a part of it whose rest stays.
+TEST(Convert, CopiesOfSizesAroundVectors) {
+  const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  const auto check = [](const Tensor& x, DType t, const std::string& what) {
+    const Shape& n = x.shape();
+    const Tensor dense(n, t);
+    Shape around = n;
+    for (int d = 0; d < n.rank; ++d) around[d] = 2 * n[d] + 1;
+    for (const int64_t step : {1, 2}) {
+      const Tensor whole = filled(around, t, 7);
+      Layout part = whole.layout();
+      for (int d = 0; d < n.rank; ++d)
+        part = slice(part, d, 1, d == n.rank - 1 ? 1 + step * n[d] : 1 + n[d],
+                     d == n.rank - 1 ? step : 1);
+      const Tensor y = whole.with_layout(part);
+      launch([&](Launch& l) { convert(l, x, y); });
+      expect_each(y, 0, what + " into a part", [&](int64_t i) { return x.at(i); });
+      double beside = 0, inside = 0;
+      for (int64_t i = 0; i < whole.numel(); ++i) beside += whole.at(i) == 7;
+      for (int64_t i = 0; i < y.numel(); ++i) inside += y.at(i) == 7;
+      EXPECT_EQ(beside - inside, double(whole.numel() - y.numel())) << what;
+    }
+    launch([&](Launch& l) { convert(l, x, dense); });
+    expect_each(dense, 0, what, [&](int64_t i) { return x.at(i); });
+  };
+  for (const DType t : {f64, f32, f16, u8})
+    for (const int64_t a : {1, 2, 3, 4, 5, 17})
+      for (const int64_t b : {0, 1, 2, 16, 17, 67, 260}) {
+        for (const auto& order : orders) {
+          const int64_t sizes[] = {2, a, b};
+          const Tensor made({sizes[order[0]], sizes[order[1]], sizes[order[2]]}, t);
+          int inverse[3];
+          for (int d = 0; d < 3; ++d) inverse[order[d]] = d;
+          const Tensor x = fill_in(made, 10, 200, 13).with_layout(permute(made.layout(), inverse));
+          check(x, t, fmt::format("{} in order {}{}{}", x.shape(), order[0], order[1], order[2]));
+        }
+        const Tensor x = fill_in(Tensor({2, a, b}, t), 10, 200, 13);
+        for (int d = 0; d < 3; ++d) {
+          check(x.with_layout(flip(x.layout(), d)), t, fmt::format("{} backwards", x.shape()));
+          const Layout more = expand(unsqueeze(x.layout(), d), [&] {
+            Shape n = unsqueeze(x.layout(), d).shape;
+            n[d] = 3;
+            return n;
+          }());
+          check(x.with_layout(more), t, fmt::format("{} repeated", x.shape()));
+        }
+      }
 }
 
 TEST(Fill, EveryDtypeAndView) {

@@ -386,10 +386,10 @@ TEST_P(Conv2d, WeightGradientMayBeWider) {
 
 TEST_P(Conv2d, SameForAnyThreads) {
   const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2);
-  for (const DType dtype : {f32, f16}) {
-    const Tensor x = random({9, 4, 12, 12}, dtype, 1), w = random({6, 2, 3, 3}, dtype, 2),
-                 dy = random({9, 6, 12, 12}, dtype, 3);
-    expect_same_for_any_threads([&] {
+  for (const auto& [dtype, images] : {std::pair{f32, 9}, {f16, 9}, {f32, 1}, {bf16, 1}}) {
+    const Tensor x = random({images, 4, 12, 12}, dtype, 1), w = random({6, 2, 3, 3}, dtype, 2),
+                 dy = random({images, 6, 12, 12}, dtype, 3);
+    expect_same_for_any_threads([&, dtype = dtype] {
       const Tensor y = output(dy.shape(), dtype), dx = output(x.shape(), dtype),
                    dw = output(w.shape(), f32), db = output({6}, f32);
       launch([&](Launch& l) {

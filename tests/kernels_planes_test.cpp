@@ -50,6 +50,8 @@ const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
     {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
     {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
+    {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
+    {of_kind(Kind::Nearest, 3, 3), of_kind(Kind::Nearest, 1, 20)},
     {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
     {of_kind(Kind::Corners, 3, 8), of_kind(Kind::Corners, 37, 16)},
     {of_kind(Kind::Corners, 4, 1), of_kind(Kind::Linear, 1, 20)},
@@ -110,9 +112,6 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {1, 2, windows(30, 9, 3, 4), windows(31, 9, 2, 3)},
       {2, 1, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 20, 6)},
       {0, 2, windows(4, 2, 2), windows(4, 2, 2)},
-  };
-  const auto apart = [](const Sampling& s) {
-    return s.kind == Kind::Windows && s.stride >= s.size;
   };
   for (const auto& [in, out] : float_pairs)
     for (const auto& k : cases)

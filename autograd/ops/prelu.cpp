@@ -1,35 +1,61 @@
-// A leaky ReLU whose slopes are learned: written with ops, but one op, so that the weight's
-// gradient is summed in f32 and does not pass through f16.
+// A leaky ReLU whose slopes are learned: one op, so that the weight's gradient is summed in f32 and
+// does not pass through f16.
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
 #include "autograd/ops/reduce.h"
 #include "core/format.h"
+#include "kernels/elementwise.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
 
 struct Prelu {  // weight of x's rank, broadcasts
-  static constexpr OpInfo info{"prelu", Precision::Native, {Role::Activation, Role::Parameter}};
+  using F = kernels::Prelu;
+  static constexpr OpInfo info{
+      F::info.name, F::info.precision, {Role::Activation, Role::Parameter}};
+  static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight) {
     check_real(x);
     ctx.save(x, weight);
-    const Tensor y = cast(x, ctx.dtype());
-    return where(gt(y, 0), y, y * cast(weight, y.dtype()));
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::binary, id, cast(x, y.dtype()), slopes(weight, y), y);
+    return y;
   }
   // dx = dy or w dy, dw = sum of x dy where x is not positive
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor x = ctx.saved(0), w = ctx.saved(1), positive = gt(x, 0);
-    const DType dtype = statistics(x.dtype());
-    ReduceOptions over{.out = dtype};
-    for (int d = 0; d < w.rank(); ++d) over.dims |= uint32_t(w.size(d) == 1) << d;
-    return ctx.grads([&] { return where(positive, dy, dy * cast(w, dy.dtype())); },
+    const Tensor x = cast(ctx.saved(0), dy.dtype()), w = slopes(ctx.saved(1), dy);
+    return ctx.grads([&] { return by_x(ctx, x, w, dy); },
                      [&] {
-                       const Tensor terms = where(positive, 0.0, cast(x, dtype) * cast(dy, dtype));
+                       ReduceOptions over{.out = statistics(x.dtype())};
+                       for (int d = 0; d < w.rank(); ++d)
+                         over.dims |= uint32_t(ctx.shape(1)[d] == 1) << d;
+                       const Tensor terms = by_slope(ctx, x, dy, *over.out);
                        return cast(sum_to(terms, over), ctx.grad_dtype(1));
                      });
+  }
+
+ private:
+  static Tensor slopes(const Tensor& weight, const Tensor& beside) {
+    return expand(cast(weight, beside.dtype()), beside.shape());
+  }
+  static Tensor by_x(const Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& dy) {
+    if (grad_enabled()) return F::da(Expr(x), Expr(w), Expr(0)).times(dy);
+    Tensor dx = ctx.output(x.shape(), dy.dtype());
+    const Tensor none;
+    ctx.run(kernels::binary_grad, id, x, w, none, dy, dx, none);
+    return dx;
+  }
+  static Tensor by_slope(const Ctx& ctx, const Tensor& x, const Tensor& dy, DType dtype) {
+    if (grad_enabled()) return F::db(Expr(cast(x, dtype)), Expr(0), Expr(0)).times(cast(dy, dtype));
+    Tensor terms = ctx.output(x.shape(), dtype);
+    const Tensor none;
+    ctx.run(kernels::binary_grad, id, x, none, none, dy, none, terms);
+    return terms;
   }
 };
 

@@ -56,23 +56,28 @@ struct Canvas {
   int64_t row() const { return size[1] * pitch; }
   int64_t area() const { return size[0] * row(); }
 
+  // Rows [begin, end), which are all that `room` has, from the first `count` units.
   template <class S, class T>
-  void draw(const Planes<S>& from, T* room) const {
-    const int64_t plane = x[0] * x[1];
-    if (plane * units < area()) std::fill_n(room, area(), T(0));
+  void draw(const Planes<S>& from, int64_t count, int64_t begin, int64_t end, T* room) const {
+    const int64_t first = std::clamp<int64_t>(begin - low[0], 0, x[0]) * x[1];
+    const int64_t last = std::clamp<int64_t>(end - low[0], 0, x[0]) * x[1];
+    const int64_t area = (end - begin) * row();
+    const int64_t* const at = place.data();
+    if ((last - first) * count < area) std::fill_n(room, area, T(0));
+    room -= begin * row();
     if (pitch == 1) {
-      for (int64_t r = 0; r < plane; r += x[1])
+      for (int64_t r = first; r < last; r += x[1])
         for_lanes<T>(x[1], [&](int64_t q, int64_t n) {
-          write(room + place[r] + q, from.template get<T>(0, r + q, n), n);
+          write(room + at[r] + q, from.template get<T>(0, r + q, n), n);
         });
       return;
     }
-    for (int64_t u = 0; u < units; u += wide<T>)  // few planes at a time
+    for (int64_t u = 0; u < count; u += wide<T>)  // few planes at a time
       turn<T>(
-          std::min<int64_t>(wide<T>, units - u), plane,
+          std::min<int64_t>(wide<T>, count - u), last - first,
           [&](int64_t i, int64_t q, int64_t n)
-              __attribute__((always_inline)) { return from.template get<T>(u + i, q, n); },
-          [ to = room + u, at = place.data() ](int64_t q, int64_t i, Lanes<T> v, int64_t n)
+              __attribute__((always_inline)) { return from.template get<T>(u + i, first + q, n); },
+          [ to = room + u, at = at + first ](int64_t q, int64_t i, Lanes<T> v, int64_t n)
               __attribute__((always_inline)) { write(to + at[q] + i, v, n); });
   }
 };

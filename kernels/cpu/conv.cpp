@@ -48,10 +48,29 @@ int64_t pitch_of(int64_t units, bool single) {
   return units > 0 && units * int64_t{sizeof(T)} % 4096 == 0 ? units + wide<T> : units;
 }
 
+// Units of a canvas: of a group, or of one panel of channels that see but themselves.
+template <class T>
+int64_t units_of(int64_t channels, int64_t unit, bool single) {
+  return single ? std::min<int64_t>(channels, 2 * wide<T>) : pieces(channels, unit);
+}
+
 // The channels of one group of an image, as units.
 template <class S>
 Planes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t unit) {
   return {x, x + plane, unit * plane, channels / unit, unit == 2};
+}
+
+// The rows of the canvas that are seen from a part of the pixels.
+template <class T>
+void see(std::span<const Pass<T>> passes, Part& part) {
+  part.top = part.bottom = 0;
+  for (const Pass<T>& pass : passes) {
+    const int64_t begin = part.begin(pass.size[0]), end = part.end(pass.size[0]);
+    if (begin == end || pass.taps.empty()) continue;
+    const int64_t top = begin * pass.stride[0] + pass.taps.front().down;
+    part.top = part.bottom == 0 ? top : std::min(part.top, top);
+    part.bottom = std::max(part.bottom, (end - 1) * pass.stride[0] + pass.taps.back().down + 1);
+  }
 }
 
 // All passes over each image of x, [images, planes, size].
@@ -68,14 +87,21 @@ void run_passes(Launch& launch, std::span<const Pass<T>> passes, In x, int64_t g
     std::fill_n(added + g * room, room, T(0));
     std::copy_n(given + g * any.channels, any.channels, added + g * room);
   }
-  parallel_for(x.shape()[0] * groups, [&](int64_t i) {
-    const int64_t g = i % groups;
-    Buffer<T> image(any.canvas.area());
-    any.canvas.draw(channels_of(x.as<S>() + i * planes * plane, planes, plane, any.engine.unit),
-                    image.data());
-    const int64_t at = i * any.channels * y_plane;
+  // Few images are cut into bands, so that there is work for several threads.
+  const int64_t shares = any.single ? any.panels() : 1, tasks = x.shape()[0] * groups * shares;
+  const int64_t bands = std::min(pieces(8, tasks), pieces(any.size[0], 4));
+  parallel_for(tasks * bands, [&](int64_t i) {
+    const int64_t g = i / bands / shares % groups, n = i / bands / shares / groups;
+    Part part{g, i / bands % shares * any.panel(), i % bands, bands};
+    see(passes, part);
+    const int64_t first = (n * groups + g) * planes + part.channel;
+    const int64_t count = any.single ? std::min(any.canvas.units, planes - part.channel) : planes;
+    Buffer<T> image((part.bottom - part.top) * any.canvas.row());
+    any.canvas.draw(channels_of(x.as<S>() + first * plane, count, plane, any.engine.unit),
+                    pieces(count, any.engine.unit), part.top, part.bottom, image.data());
+    const int64_t at = (n * groups + g) * any.channels * y_plane;
     for (const Pass<T>& pass : passes)
-      pass(image.data(), g, added ? added + g * room : nullptr, epilogue.activation,
+      pass(image.data(), part, added ? added + g * room : nullptr, epilogue.activation,
            epilogue.before ? epilogue.before.as<O>() + at : nullptr, y.as<O>() + at);
   });
 }
@@ -84,7 +110,7 @@ template <class T, class S, class O>
 void forward(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   const Sizes z(x, w, y, window);
   const Engine<T>& engine = engine_of<T>(x.dtype, z.single);
-  const int64_t units = pieces(z.in, engine.unit);
+  const int64_t units = units_of<T>(z.in, engine.unit, z.single);
   const Canvas canvas(z.x, {window.padding[0], window.padding[1]},
                       {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]}, units,
                       pitch_of<T>(units, z.single));
@@ -112,7 +138,7 @@ template <class T, class S, class O>
 void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   const Sizes z(dx, w, dy, window);
   const Engine<T>& engine = engine_of<T>(dy.dtype, z.single);
-  const int64_t units = pieces(z.out, engine.unit);
+  const int64_t units = units_of<T>(z.out, engine.unit, z.single);
   int64_t low[2], size[2];
   for (int d = 0; d < 2; ++d) {
     const int64_t before = window.dilation[d] * (window.size[d] - 1) - window.padding[d];
@@ -189,7 +215,8 @@ struct WeightGradient {
     const int64_t plane = canvas.x[0] * canvas.x[1], next = z.groups * canvas.units * plane;
     const S* const even = images.as<S>() + n * unit * next + g * canvas.units * plane;
     const int64_t odds = n * unit + 1 < z.images ? canvas.units : 0;
-    canvas.draw(Planes<S>{even, even + next, plane, odds, unit == 2}, room);
+    canvas.draw(Planes<S>{even, even + next, plane, odds, unit == 2}, canvas.units, 0,
+                canvas.size[0], room);
   }
   // Adds group g of `count` images to sums: of w at taps [first, last), and of the bias.
   void add(const T* x, const T* dy, int64_t count, int64_t g, int64_t first, int64_t last,

@@ -31,6 +31,7 @@ void multiply_lanes(int64_t rows, int64_t width, const Tile<T>& t) {
   };
   for (int64_t l = 0; l < width; l += wide<T>) {
     int64_t i = 0;
+    for (; i + 8 <= rows; i += 8) some(std::integral_constant<int, 8>(), i, l);
     for (; i + 4 <= rows; i += 4) some(std::integral_constant<int, 4>(), i, l);
     for (; i < rows; ++i) some(std::integral_constant<int, 1>(), i, l);
   }
@@ -63,6 +64,15 @@ void sum_lanes(int64_t width, const Tile<T>& t) {
 struct Tap {
   int64_t down, across;  // where it sees the canvas
   int64_t at;            // of its weight, in elements
+};
+
+// What one task does of an image: a group, or one panel of channels where each sees but itself, and
+// a band of rows of pixels. Of the canvas, rows [top, bottom) are drawn.
+struct Part {
+  int64_t group, channel, band, bands, top = 0, bottom = 0;
+
+  int64_t begin(int64_t rows) const { return band * rows / bands; }
+  int64_t end(int64_t rows) const { return (band + 1) * rows / bands; }
 };
 
 // y[r, q] = bias + sum over taps and units of w * canvas[r * stride + down, q * stride + across].
@@ -130,7 +140,7 @@ struct Pass {
   // Of an image that is drawn; `bias` is as wide as all panels. What is activated goes to `before`
   // first, if that is given.
   template <class O>
-  void operator()(const T* image, int64_t g, const T* bias, Activation activation, O* before,
+  void operator()(const T* image, const Part& part, const T* bias, Activation activation, O* before,
                   O* to) const {
     const int64_t bytes = sizeof(T), width = panel();
     const int64_t high = pieces(size[1], pieces(size[1], engine.rows));
@@ -145,20 +155,21 @@ struct Pass {
     t.a_step = bytes;
     t.b_step = width * bytes;
     t.out_row = width;
-    for (int64_t c = 0; c < channels; c += width) {
+    const int64_t begin = part.begin(size[0]), end = part.end(size[0]);
+    const int64_t last = single ? std::min(part.channel + width, channels) : channels;
+    for (int64_t c = part.channel; c < last; c += width) {
       const int64_t here = std::min(width, channels - c);
       const int vectors = static_cast<int>(pieces(here, engine.lanes));
-      t.b = weights + g * group() + c * depth();
+      t.b = weights + part.group * group() + c * depth();
       t.add = bias ? bias + c : nullptr;
-      for (int64_t r = 0; r < size[0]; r += most)
+      for (int64_t r = begin; r < end; r += most)
         for (int64_t q0 = 0; q0 < size[1]; q0 += across) {
-          const int64_t rows = std::min(most, size[0] - r),
-                        columns = std::min(across, size[1] - q0);
+          const int64_t rows = std::min(most, end - r), columns = std::min(across, size[1] - q0);
           for (int64_t i = 0; i < rows; ++i) {
-            const T* const from = image + (r + i) * stride[0] * canvas.row();
+            const T* const from = image + ((r + i) * stride[0] - part.top) * canvas.row();
             see((r + i) * stride[0], t);
             for (int64_t q = 0; q < columns; q += high) {
-              t.a = from + (q0 + q) * stride[1] * canvas.pitch + (single ? c : 0);
+              t.a = from + (q0 + q) * stride[1] * canvas.pitch;
               t.out = sums.data() + (i * columns + q) * width;
               const int64_t some = std::min(high, columns - q);
               if (single)

@@ -73,14 +73,28 @@ struct Columns {
   }
 };
 
+// How often each element is there, if that is all that happens; else 0.
+int64_t repeats(const Sampling& s) {
+  const int64_t n = s.to / s.from;
+  if (s.kind != Sampling::Kind::Nearest || n * s.from != s.to) return 0;
+  for (int64_t i = 0; i < s.to; ++i)
+    if (s.begin(i) != i / n) return 0;
+  return n;
+}
+
 }  // namespace
 
 // Where memory allows, the last vector of a row runs over into what follows: what it reads there is
 // not used, and what it writes there is written after it.
-void resample(Launch&, In x, const Sampling& rows, const Sampling& columns, bool transposed,
+void resample(Launch& launch, In x, const Sampling& rows, const Sampling& columns, bool transposed,
               Out y) {
   if (y.size() == 0) return;
   const int64_t width = x.shape()[-1], x_plane = x.shape()[-2] * width;
+  if (const int64_t r = repeats(rows), c = repeats(columns); !transposed && r > 0 && c > 0) {
+    const Shape each{x.size() / width, r, width, c};
+    const View repeated{x.data, x.dtype, Layout(each, {width, 0, 1, 0})};
+    return convert(launch, repeated, {y.data, y.dtype, Layout(each)});
+  }
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     constexpr int64_t lanes = Lanes<T>::width;

@@ -97,25 +97,6 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, Strip strip,
   }
 }
 
-// Elementwise work may go in any order: that of the output's memory makes most views dense.
-void order_by_output(const View* const* view, int count, const Layout& y, Layout* layouts) {
-  int order[max_rank];
-  for (int d = 0; d < y.rank(); ++d) order[d] = d;
-  std::stable_sort(order, order + y.rank(),
-                   [&](int a, int b) { return std::abs(y.strides[a]) > std::abs(y.strides[b]); });
-  for (int k = 0; k < count; ++k) {
-    if (!*view[k]) continue;
-    Layout& l = layouts[k];
-    l.shape.rank = l.strides.rank = y.rank();
-    for (int d = 0; d < y.rank(); ++d) {
-      l.shape.dim[d] = y.shape[order[d]];
-      l.strides.dim[d] = view[k]->layout.strides[order[d]];
-    }
-    Layout* const one[] = {&l};
-    collapse(one);
-  }
-}
-
 }  // namespace
 
 void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip strip,
@@ -140,42 +121,26 @@ void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip 
         n, grain, [&](int64_t begin, int64_t end) { run_dense(all, begin, end, strip, context); });
     return;
   }
+  const MemoryOrder order(y);  // it makes most views dense
   Layout layouts[max_operands];
-  order_by_output(view, all.count, y, layouts);
   for (int k = 0; k < all.count; ++k) {
     Operand& o = all.operand[k];
-    const Layout& l = layouts[k];
-    if (!o.data || (l.rank() == 1 && (l.strides[0] == 1 || n <= 1))) continue;
+    if (!o.data) continue;
+    Layout& l = layouts[k] = order.of(view[k]->layout);
+    Layout* const one[] = {&l};
+    collapse(one);
+    if (l.rank() == 1 && (l.strides[0] == 1 || n <= 1)) continue;
     o.layout = &l;
     // Reading across the rows of memory costs more than a copy.
     const View x{o.data, view[k]->dtype, l};
     View copy{nullptr, x.dtype, Layout(l.shape)};
     if (k >= all.first_output || !is_transposed(x, copy)) continue;
     copy.data = launch.scratch<char>(n * o.size);
-    copy_transposed(x, copy);
+    cpu::copy(x, copy);
     o = {static_cast<char*>(copy.data), o.size, nullptr};
   }
   parallel_ranges(
       n, grain, [&](int64_t begin, int64_t end) { run_strided(all, begin, end, strip, context); });
-}
-
-void copy(const View& x, const View& y) {
-  if (is_transposed(x, y)) return copy_transposed(x, y);
-  Layout layouts[2];
-  const View* const views[] = {&x, &y};
-  order_by_output(views, 2, y.layout, layouts);
-  const auto dense = [](const Layout& l) { return l.rank() == 1 && l.strides[0] == 1; };
-  const size_t size = size_of(y.dtype);
-  parallel_ranges(y.size(), grain, [&](int64_t begin, int64_t end) {
-    Walk from(x.data, size, layouts[0], begin), to(y.data, size, layouts[1], begin);
-    if (dense(layouts[1])) return from.gather(y.as<char>() + begin * int64_t(size), end - begin);
-    if (dense(layouts[0])) return to.scatter(x.as<char>() + begin * int64_t(size), end - begin);
-    alignas(64) char buffer[piece * sizeof(int64_t)];
-    for (int64_t left = end - begin; left > 0; left -= piece) {
-      from.gather(buffer, std::min(left, piece));
-      to.scatter(buffer, std::min(left, piece));
-    }
-  });
 }
 
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
@@ -211,7 +176,7 @@ void Walk::gather(void* to, int64_t count) {
       const Run run = next(left);
       const Word* x = reinterpret_cast<const Word*>(run.data);
       if (run.stride == 1)
-        std::memcpy(y, x, static_cast<size_t>(run.count) * sizeof(Word));
+        copy_run(x, run.count, y);
       else if (run.stride == 0)
         std::fill_n(y, run.count, *x);
       else
@@ -229,7 +194,7 @@ void Walk::scatter(const void* from, int64_t count) {
       const Run run = next(left);
       Word* y = reinterpret_cast<Word*>(run.data);
       if (run.stride == 1)
-        std::memcpy(y, x, static_cast<size_t>(run.count) * sizeof(Word));
+        copy_run(x, run.count, y);
       else
         for (int64_t i = 0; i < run.count; ++i) y[i * run.stride] = x[i];
       x += run.count;

@@ -5,6 +5,7 @@
 // threads.
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 
 #include "kernels/launch.h"
@@ -22,10 +23,19 @@ void for_strips(Launch& launch, std::initializer_list<const View*> operands, Str
 
 // y = x, both of one shape and dtype.
 void copy(const View& x, const View& y);
-// Whether x is dense along another dimension than y, and neither is small: then such a copy goes in
-// square tiles that use whole cache lines. Both of one shape and dtype.
+// Whether x is dense along another dimension than y, and neither is small: then reading it across
+// its rows costs more than a copy. Both of one shape and dtype.
 bool is_transposed(const View& x, const View& y);
-void copy_transposed(const View& x, const View& y);
+// The dimensions of y from its largest stride to its smallest: the order of its memory. What may be
+// done in any order is done in this one.
+class MemoryOrder {
+ public:
+  explicit MemoryOrder(const Layout& y);
+  Layout of(const Layout& l) const;  // its dimensions, sorted; of y's shape
+
+ private:
+  int rank_, dim_[max_rank];
+};
 
 // f(word) with an unsigned number of `size` bytes: what is only moved need not be understood.
 template <class F>
@@ -40,6 +50,17 @@ void with_word(size_t size, F f) {
     default:
       return f(uint64_t{});
   }
+}
+
+// y[i] = x[i]. Short runs are a few vectors, of which the last may overlap the one before.
+template <class Word>
+[[gnu::always_inline]] inline void copy_run(const Word* x, int64_t n, Word* y) {
+  constexpr int64_t width = 64 / sizeof(Word);
+  if (n < width || n > 16 * width)
+    return static_cast<void>(std::memcpy(y, x, static_cast<size_t>(n) * sizeof(Word)));
+  const auto one = [=](int64_t i) { std::memcpy(y + i, x + i, 64); };
+  for (int64_t i = 0; i + width < n; i += width) one(i);
+  one(n - width);
 }
 
 // Visits the elements of a layout in row-major order, from any position on.

@@ -95,8 +95,9 @@ __device__ void add_in_order(gpu::Shared<T> sums, int at, T v) {
   }
 }
 
-// spans may be null. x_size: of all planes. `aligned`: x stands at a multiple of 16 bytes.
-template <class S, class O>
+// spans may be null. x_size: of all planes. `aligned`: x stands at a multiple of 16 bytes. apart:
+// no place twice, so that nothing is added up.
+template <class S, class O, bool apart>
 __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_plane, int y_plane,
                     int64_t x_size, bool aligned, O* x) {
   using T = gpu::math_t<S>;
@@ -134,10 +135,16 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
 #pragma unroll
         for (int e = 0; e < each; ++e) v[e] = at[e] >= 0 ? gpu::widen(values[i + e * step]) : T(0);
 #pragma unroll
-        for (int e = 0; e < each; ++e) add_in_order(sums, at[e], v[e]);
+        for (int e = 0; e < each; ++e) {
+          if constexpr (!apart)
+            add_in_order(sums, at[e], v[e]);
+          else if (at[e] >= 0)
+            sums[at[e]] = v[e];
+        }
       }
     }
   }
+  gpu::sync_warp();
 
   const int packed = aligned ? length / n * n : 0;
   for (int i = lane * n; i < packed; i += step * n) {
@@ -192,7 +199,7 @@ void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& colu
   });
 }
 
-void put_at(Launch& launch, bool, In y, In index, Out x) {
+void put_at(Launch& launch, bool apart, In y, In index, Out x) {
   if (x.size() == 0) return;
   const int x_plane = int(plane_of(x)), y_plane = int(plane_of(y));  // fit, as an index does
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
@@ -210,9 +217,9 @@ void put_at(Launch& launch, bool, In y, In index, Out x) {
                  {blocks(x.size(), tile * warps), 1, 1},
                  {warps * gpu::warp_size, 1, 1},
                  size_t(warps) * tile_bytes},
-                launch.stream, put<S, O>, y.as<const S>(), index.as<const int32_t>(),
-                static_cast<const Span*>(spans), x_plane, y_plane, x.size(),
-                reinterpret_cast<uintptr_t>(x.data) % 16 == 0, x.as<O>());
+                launch.stream, apart ? put<S, O, true> : put<S, O, false>, y.as<const S>(),
+                index.as<const int32_t>(), static_cast<const Span*>(spans), x_plane, y_plane,
+                x.size(), reinterpret_cast<uintptr_t>(x.data) % 16 == 0, x.as<O>());
   });
 }
 

@@ -40,6 +40,8 @@ inline const ConvCase conv_cases[] = {
     {1, 1024, 2, 2, 2, window({2, 2}, {1, 1}, {1, 1})},             // pixels whole pages apart
     {40, 2, 5, 5, 3, window({3, 3})},                               // images drawn together
     {1, 2, 1, 3000, 3, window({1, 3})},  // a row of more pixels than are summed at once
+    {1, 3, 37, 19, 40, window({7, 7}, {2, 2}, {3, 3})},  // one image in several bands
+    {1, 70, 21, 9, 70, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 70)},
     {0, 2, 5, 5, 3, window({3, 3})},
     {2, 3, 5, 5, 0, window({3, 3})},
     {2, 0, 5, 5, 3, window({3, 3})},
