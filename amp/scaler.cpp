@@ -58,6 +58,13 @@ std::vector<View> views(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
+void check_used(bool used) {
+  check(
+      used,
+      "no loss was scaled since the last update(), so that dividing the gradients would be wrong: "
+      "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
+}
+
 // A place for the gradient of a parameter that has none.
 View nothing() { return {nullptr, f32, Layout(Shape{0})}; }
 
@@ -172,6 +179,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
   const Device device = s.scale.device();
   if (gradients(opt, device).empty()) return;
+  check_used(s.used);
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
 
@@ -210,13 +218,12 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     return result;
   }
 
-  check(!r || r->stage == Stage::Ready || r->found.numel() == int64_t(grads.size()),
-        "{} has {} parameters, of which {} were unscaled: add groups before unscale()", opt.name(),
-        grads.size(), r ? r->found.numel() : 0);
-  check(
-      !r || r->stage != Stage::Ready || options.unscaled || s->used,
-      "no loss was scaled since the last update(), so that dividing the gradients would be wrong: "
-      "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
+  if (r && r->stage == Stage::Unscaled)
+    check(r->found.numel() == int64_t(grads.size()),
+          "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
+          opt.name(), grads.size(), r->found.numel());
+  else if (r && !options.unscaled)
+    check_used(s->used);
   kernels::Launch launch(device);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {

@@ -79,10 +79,7 @@ void check_inputs(const Call& call) {
         if (t.dtype() != want) [[unlikely]]
           fail("inputs have different dtypes: {} and {} (convert one with .to(){})", want,
                t.dtype(),
-               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast"
-               : t.dtype() == i64 || t.dtype() == boolean
-                   ? ", or give it Role::Index or Role::Mask in the OpInfo of an op of your own"
-                   : "");
+               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast" : "");
         break;
       case Role::Parameter:
       case Role::Statistic:

@@ -175,6 +175,7 @@ TEST(Stages, RefuseGradientsOfNoScaledLoss) {
   scaler.update();
   const double before = p.at(0);
   EXPECT_ERROR(scaler.step(sgd), "step: no loss was scaled since the last update()");
+  EXPECT_ERROR(scaler.unscale(sgd), "unscale: no loss was scaled since the last update()");
   EXPECT_EQ(p.at(0), before);
   EXPECT_TRUE(scaler.step(sgd, {.unscaled = true}));
   EXPECT_EQ(p.at(0), before - 1);
@@ -197,6 +198,7 @@ TEST(Stages, AreEnforced) {
   EXPECT_ERROR(scaler.step(sgd), "step: sgd has already stepped since the last update()");
   EXPECT_ERROR(scaler.unscale(sgd), "unscale: sgd has already stepped since the last update()");
   scaler.update();
+  (void)scaler.scale(ones({}));
   EXPECT_TRUE(scaler.step(sgd)) << "update() clears all";
   EXPECT_ERROR(scaler.step(sgd, {.clip_norm = -1}), "step: clip_norm is -1");
 }
