@@ -102,10 +102,9 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
   return entry->second;
 }
 
-GradScaler::LossScale& GradScaler::scaled(int id) {
+GradScaler::LossScale& GradScaler::scaled(int id, std::string_view mend) {
   const auto entry = scales_.find(id);
-  check(entry != scales_.end() && entry->second.scale,
-        "loss {} was never scaled: call scale(loss).backward() first", id);
+  check(entry != scales_.end() && entry->second.scale, "loss {} was never scaled: {}", id, mend);
   return entry->second;
 }
 
@@ -324,12 +323,9 @@ Tensor GradScaler::scale_tensor(int id) const {
 Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  const auto known = scales_.find(id);
-  check(known != scales_.end() && known->second.scale,
-        "loss {} was never scaled: call scale(loss) first, in a statement before (within one, C++ "
-        "may come here before it)",
-        id);
-  LossScale& s = known->second;
+  LossScale& s = scaled(id,
+                        "call scale(loss) first, in a statement before (within one, C++ may come "
+                        "here before it)");
   s.inverse_taken = true;
   return inverse_of(s.scale);
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/readback.h"
@@ -163,7 +164,8 @@ class GradScaler {
   };
 
   LossScale& loss_scale(int id);
-  LossScale& scaled(int id);  // throws Error if it never was
+  // Throws Error if it never was, and says what to do.
+  LossScale& scaled(int id, std::string_view mend = "call scale(loss).backward() first");
   Record& record(const optim::Optimizer& opt);
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;

@@ -81,7 +81,9 @@ TEST(Scale, StopsGrowingWhereF32EndsOrTheUserSays) {
 
 TEST(Scale, InverseOfAPowerOfTwoIsExact) {
   GradScaler scaler;
-  EXPECT_ERROR((void)scaler.inverse_scale(), "inverse_scale: loss 0 was never scaled");
+  EXPECT_ERROR(
+      (void)scaler.inverse_scale(),
+      "inverse_scale: loss 0 was never scaled: call scale(loss) first, in a statement before");
   (void)scaler.scale(ones({}));
   EXPECT_EQ(scaler.inverse_scale().item(), 0x1p-16);
   EXPECT_EQ(scaler.scale_tensor().item(), 0x1p16);
