@@ -6,22 +6,15 @@
 namespace mixtape::optim {
 namespace {
 
-class AdamRule : public KernelRule<kernels::AdamRule, kernels::adam> {
+class AdamRule : public MomentsRule<kernels::AdamRule, kernels::adam> {
  public:
-  using KernelRule::KernelRule;
+  using MomentsRule::MomentsRule;
   Options options() override {
-    return {{"lr", numbers_.lr},
-            {"beta1", numbers_.beta1, Option::Range::Fraction},
-            {"beta2", numbers_.beta2, Option::Range::Fraction},
-            {"eps", numbers_.eps},
-            {"weight_decay", numbers_.weight_decay},
-            {"amsgrad", numbers_.amsgrad},
-            {"maximize", numbers_.maximize}};
+    return moments_and({{"amsgrad", numbers_.amsgrad}, {"maximize", numbers_.maximize}});
   }
   States states() const override {
     return {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", numbers_.amsgrad}};
   }
-  std::string_view momentum_name() const override { return "beta1"; }
 };
 
 template <class O>

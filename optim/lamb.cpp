@@ -7,20 +7,15 @@
 namespace mixtape::optim {
 namespace {
 
-class LambRule : public KernelRule<kernels::LambRule, kernels::lamb> {
+class LambRule : public MomentsRule<kernels::LambRule, kernels::lamb> {
  public:
-  using KernelRule::KernelRule;
+  using MomentsRule::MomentsRule;
   Options options() override {
-    return {{"lr", numbers_.lr},
-            {"beta1", numbers_.beta1, Option::Range::Fraction},
-            {"beta2", numbers_.beta2, Option::Range::Fraction},
-            {"eps", numbers_.eps},
-            {"weight_decay", numbers_.weight_decay},
-            {"min_norm", numbers_.min_norm},
-            {"max_norm", numbers_.max_norm},
-            {"min_trust", numbers_.min_trust},
-            {"max_trust", numbers_.max_trust},
-            {"maximize", numbers_.maximize}};
+    return moments_and({{"min_norm", numbers_.min_norm},
+                        {"max_norm", numbers_.max_norm},
+                        {"min_trust", numbers_.min_trust},
+                        {"max_trust", numbers_.max_trust},
+                        {"maximize", numbers_.maximize}});
   }
   void check_options() const override {
     check(numbers_.min_norm <= numbers_.max_norm, "norms from {} to {} are no range",
@@ -28,8 +23,6 @@ class LambRule : public KernelRule<kernels::LambRule, kernels::lamb> {
     check(numbers_.min_trust <= numbers_.max_trust, "trust ratios from {} to {} are no range",
           numbers_.min_trust, numbers_.max_trust);
   }
-  States states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
-  std::string_view momentum_name() const override { return "beta1"; }
 };
 
 }  // namespace

@@ -6,20 +6,13 @@
 namespace mixtape::optim {
 namespace {
 
-class NadamRule : public KernelRule<kernels::NadamRule, kernels::nadam> {
+class NadamRule : public MomentsRule<kernels::NadamRule, kernels::nadam> {
  public:
-  using KernelRule::KernelRule;
+  using MomentsRule::MomentsRule;
   Options options() override {
-    return {{"lr", numbers_.lr},
-            {"beta1", numbers_.beta1, Option::Range::Fraction},
-            {"beta2", numbers_.beta2, Option::Range::Fraction},
-            {"eps", numbers_.eps},
-            {"weight_decay", numbers_.weight_decay},
-            {"momentum_decay", numbers_.momentum_decay},
-            {"maximize", numbers_.maximize}};
+    return moments_and(
+        {{"momentum_decay", numbers_.momentum_decay}, {"maximize", numbers_.maximize}});
   }
-  States states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
-  std::string_view momentum_name() const override { return "beta1"; }
 };
 
 }  // namespace

@@ -6,19 +6,10 @@
 namespace mixtape::optim {
 namespace {
 
-class RadamRule : public KernelRule<kernels::RadamRule, kernels::radam> {
+class RadamRule : public MomentsRule<kernels::RadamRule, kernels::radam> {
  public:
-  using KernelRule::KernelRule;
-  Options options() override {
-    return {{"lr", numbers_.lr},
-            {"beta1", numbers_.beta1, Option::Range::Fraction},
-            {"beta2", numbers_.beta2, Option::Range::Fraction},
-            {"eps", numbers_.eps},
-            {"weight_decay", numbers_.weight_decay},
-            {"maximize", numbers_.maximize}};
-  }
-  States states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
-  std::string_view momentum_name() const override { return "beta1"; }
+  using MomentsRule::MomentsRule;
+  Options options() override { return moments_and({{"maximize", numbers_.maximize}}); }
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // and its kernel takes all parameters in one call. To write an optimizer is to write a rule.
 
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 
@@ -87,6 +88,28 @@ class KernelRule : public Rule {
 
  protected:
   Numbers numbers_;
+};
+
+// One that keeps running means of the gradient and of its square.
+template <class Numbers, const auto& kernel>
+class MomentsRule : public KernelRule<Numbers, kernel> {
+ public:
+  using KernelRule<Numbers, kernel>::KernelRule;
+  States states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::string_view momentum_name() const override { return "beta1"; }
+
+ protected:
+  using KernelRule<Numbers, kernel>::numbers_;
+  // What all of these have, and then others.
+  Options moments_and(std::initializer_list<Option> others) {
+    Options all{{"lr", numbers_.lr},
+                {"beta1", numbers_.beta1, Option::Range::Fraction},
+                {"beta2", numbers_.beta2, Option::Range::Fraction},
+                {"eps", numbers_.eps},
+                {"weight_decay", numbers_.weight_decay}};
+    for (const Option& o : others) all.push_back(o);
+    return all;
+  }
 };
 
 }  // namespace mixtape::optim
