@@ -165,8 +165,11 @@ Tensor call(const Args&... args) {
       }
     };
     // Braces: evaluated from left to right.
-    return std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
-                      std::tuple<decltype(argument(args))...>{argument(args)...});
+    Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
+                          std::tuple<decltype(argument(args))...>{argument(args)...});
+    if (y.requires_grad()) [[unlikely]]  // an input itself, whose history stays its own
+      y = y.detach();
+    return y;
   };
 
   Tensor y;
@@ -175,7 +178,6 @@ Tensor call(const Args&... args) {
       auto attributes = detail::attributes(args...);
       auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
-      if (y.requires_grad()) y = y.detach();  // an input itself, whose history stays its own
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(std::move(node));
     }
@@ -183,7 +185,6 @@ Tensor call(const Args&... args) {
   if (!y) {
     Ctx ctx(call, false);
     y = run(ctx);
-    if (y.requires_grad()) y = y.detach();
   }
   if (thread_state.observer) detail::observe(call, y);
   return y;
