@@ -19,10 +19,11 @@ struct Exponent {
     const Lanes<float> high = fma(n, Lanes<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the
     set(fma(n, Lanes<float>(-0x1.7f7d1cp-20f), high));                 // first of 15 bits
   }
-  [[gnu::always_inline]] static Exponent of_two(Lanes<float> x) {  // of 2^x
+  // Of 2^(x y); the product is not rounded.
+  [[gnu::always_inline]] static Exponent of_two(Lanes<float> x, Lanes<float> y = 1.0f) {
     Exponent e;
-    e.n = (x + magic) - magic;
-    e.set((x - e.n) * 0.693147181f);
+    e.n = fma(x, y, Lanes<float>(magic)) - magic;
+    e.set(fma(x, y, -e.n) * 0.693147181f);
     return e;
   }
   [[gnu::always_inline]] Lanes<float> value() const {
@@ -168,7 +169,7 @@ template <class F>
 // (bench/worklog/050)
 [[gnu::always_inline]] inline Normal<Lanes<float>> normal(Lanes<float> x) {
   const Lanes<float> a = smaller(Lanes<float>(14.5f), abs(x));
-  const Lanes<float> e = detail::Exponent::of_two(a * a * -0.721347520f).value();  // exp(-a^2 / 2)
+  const Lanes<float> e = detail::Exponent::of_two(a * a, -0.721347520f).value();  // exp(-a^2 / 2)
   const Lanes<float> u = (a - 4.0f) / (a + 4.0f);
   const Lanes<float> tail =
       e * detail::polynomial(u, 7.57330856e-4f, 4.42172532e-4f, -8.56523296e-3f, 3.08648996e-2f,
