@@ -49,8 +49,9 @@ template <class T>
 Tensor from_data(const std::vector<T>& data) {  // 1-d
   return from_data(data.data(), {static_cast<int64_t>(data.size())});
 }
-Tensor rand(const Shape& shape, DType dtype = f32,
-            Device device = DefaultDevice::current());  // [0, 1)
+Tensor rand(
+    const Shape& shape, DType dtype = f32,
+    Device device = DefaultDevice::current());  // [0, 1), of 24 bits, or as many as dtype holds
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
                Device device = DefaultDevice::current());
 Tensor randn(const Shape& shape, DType dtype = f32,
@@ -335,6 +336,9 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   int64_t h, w;
   Size2(int64_t both) : h(both), w(both) {}
   Size2(int64_t h, int64_t w) : h(h), w(w) {}
+  template <class F>
+  requires std::is_floating_point_v<F> Size2(F)
+  = delete;  // of 1.5, 1 would be left
   int64_t operator[](int d) const { return d == 0 ? h : w; }
 };
 struct Conv1dOptions {
@@ -411,15 +415,15 @@ Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 
-enum class Interpolation { Nearest, Bilinear };
+enum class Interpolation { Nearest, Bilinear, Bicubic };
 struct InterpolateOptions {
   Interpolation mode = Interpolation::Nearest;
-  bool align_corners = false;  // of Bilinear: corner centres meet, instead of edges
+  bool align_corners = false;  // not of Nearest: corner centres meet, instead of edges
 };
 // x [n, c, h, w] -> [n, c, size]; pixels lie where PyTorch puts them
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
 struct GridSampleOptions {
-  Interpolation mode = Interpolation::Bilinear;
+  Interpolation mode = Interpolation::Bilinear;  // or Nearest
   PadMode padding = PadMode::Constant;  // of places outside: zeros; Replicate: the nearest pixel
   bool align_corners = false;           // -1 and 1 are the centres of corners, instead of edges
 };

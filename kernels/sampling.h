@@ -17,22 +17,25 @@ struct Sampling {
     Adaptive,  // window i runs from floor(i from / to) to ceil((i + 1) from / to)
     Nearest,   // element floor(i from / to), in f32 as in PyTorch, where it may fall one short
     Linear,    // between the two neighbours of (i + 1/2) from / to - 1/2
-    Corners,   // likewise of i (from - 1) / (to - 1)
+    Cubic,     // a cubic convolution of the four around it, of which those outside are the nearest
   };
   Kind kind = Kind::Windows;
   int64_t from = 1, to = 1;  // lengths of the lines
   int64_t size = 1, stride = 1, padding = 0;
   bool count_padding = false;  // in the divisor of a mean
+  bool align_corners = false;  // Linear and Cubic: at i (from - 1) / (to - 1) instead
 
-  // Element i is made of the elements from begin(i) to before end(i).
+  // Element i is made of the elements from begin(i) to before end(i); both ascend with i.
   MIXTAPE_HD int64_t begin(int64_t i) const {
     switch (kind) {
       case Kind::Windows:
         return std::max<int64_t>(0, start(i));
       case Kind::Adaptive:
         return i * from / to;
+      case Kind::Cubic:
+        return within(left(i) - 1);
       default:
-        return std::min(from - 1, static_cast<int64_t>(position(i)));
+        return within(left(i));
     }
   }
   MIXTAPE_HD int64_t end(int64_t i) const {
@@ -41,6 +44,8 @@ struct Sampling {
         return std::min(from, start(i) + size);
       case Kind::Adaptive:
         return ((i + 1) * from + to - 1) / to;
+      case Kind::Cubic:
+        return within(left(i) + 2) + 1;
       default:
         return begin(i) + (begin(i) + 1 < from && fraction(i) > 0 ? 2 : 1);
     }
@@ -51,6 +56,12 @@ struct Sampling {
       case Kind::Windows:
       case Kind::Adaptive:
         return 1 / static_cast<double>(divisor(i));
+      case Kind::Cubic: {
+        double sum = 0;
+        for (int k = -1; k <= 2; ++k)
+          if (within(left(i) + k) == j) sum += cubic(std::abs(fraction(i) - k));
+        return sum;
+      }
       default:
         if (end(i) - begin(i) == 1) return 1;
         return j == begin(i) ? 1 - fraction(i) : fraction(i);
@@ -63,20 +74,23 @@ struct Sampling {
     if (!count_padding) return end(i) - begin(i);
     return std::min(from + padding, start(i) + size) - start(i);
   }
+  MIXTAPE_HD int64_t within(int64_t j) const { return std::max<int64_t>(0, std::min(from - 1, j)); }
   MIXTAPE_HD double position(int64_t i) const {
     const double n = static_cast<double>(from), m = static_cast<double>(to);
     const double at = static_cast<double>(i);
-    switch (kind) {
-      case Kind::Nearest:
-        return std::floor(static_cast<float>(i) *
-                          (static_cast<float>(from) / static_cast<float>(to)));
-      case Kind::Corners:
-        return to > 1 ? at * (n - 1) / (m - 1) : 0;
-      default:
-        return std::max(0.0, (at + 0.5) * n / m - 0.5);
-    }
+    if (kind == Kind::Nearest)
+      return std::floor(static_cast<float>(i) *
+                        (static_cast<float>(from) / static_cast<float>(to)));
+    if (align_corners) return to > 1 ? at * (n - 1) / (m - 1) : 0;
+    const double place = (at + 0.5) * n / m - 0.5;
+    return kind == Kind::Linear ? std::max(0.0, place) : place;
   }
+  MIXTAPE_HD int64_t left(int64_t i) const { return static_cast<int64_t>(std::floor(position(i))); }
   MIXTAPE_HD double fraction(int64_t i) const { return position(i) - std::floor(position(i)); }
+  // The weight of what is so far away, below 2: the curve of Keys with the slope -3/4 at 1.
+  MIXTAPE_HD static double cubic(double d) {
+    return d <= 1 ? (1.25 * d - 2.25) * d * d + 1 : ((-0.75 * d + 3.75) * d - 6) * d + 3;
+  }
 };
 
 }  // namespace mixtape::kernels

@@ -108,8 +108,11 @@ const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
     {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
     {of_kind(Kind::Linear, 3, 25), of_kind(Kind::Linear, 4, 33)},
-    {of_kind(Kind::Corners, 3, 8), of_kind(Kind::Corners, 37, 16)},
-    {of_kind(Kind::Corners, 4, 1), of_kind(Kind::Linear, 1, 20)},
+    {corners(Kind::Linear, 3, 8), corners(Kind::Linear, 37, 16)},
+    {corners(Kind::Linear, 4, 1), of_kind(Kind::Linear, 1, 20)},
+    {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
+    {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
+    {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
 };
 
 TEST(CudaResample, SumsAsTheCpuDoes) {
@@ -134,7 +137,7 @@ TEST(CudaResample, OnlyReadsWhatItWeighs) {
   // Every second pixel falls on one of x: its neighbour has no say.
   const Tensor y = output({2, 3, 7}, f32);
   on_device([&](Launch& l) {
-    cuda::resample(l, x, of_kind(Kind::Corners, 3, 3), of_kind(Kind::Corners, 4, 7), false, y);
+    cuda::resample(l, x, corners(Kind::Linear, 3, 3), corners(Kind::Linear, 4, 7), false, y);
   });
   for (int64_t i = 0; i < y.numel(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i >= 8 && i <= 10) << i;
 }

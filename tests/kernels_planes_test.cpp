@@ -34,11 +34,26 @@ std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
     return even(begin, end, end - begin);
   }
   if (s.kind == Kind::Nearest) return {{i * s.from / s.to, 1.0}};
-  const double corners = s.to > 1 ? at * (n - 1) / (m - 1) : 0;
-  const double source = s.kind == Kind::Corners ? corners : std::max(0.0, (at + 0.5) * n / m - 0.5);
-  const double low = std::floor(source), share = source - low;
-  const int64_t j = static_cast<int64_t>(low);
-  return {{j, 1 - share}, {std::min(j + 1, s.from - 1), share}};
+  double source = (at + 0.5) * n / m - 0.5;
+  if (s.align_corners) source = s.to > 1 ? at * (n - 1) / (m - 1) : 0;
+  if (s.kind == Kind::Linear) source = std::max(0.0, source);
+  const double low = std::floor(source), t = source - low;
+  const auto add = [&](int64_t k, double weight) {
+    result.emplace_back(std::clamp<int64_t>(static_cast<int64_t>(low) + k, 0, s.from - 1), weight);
+  };
+  if (s.kind == Kind::Linear) {
+    add(0, 1 - t);
+    add(1, t);
+    return result;
+  }
+  // Hermite's curve from element 0 to 1; its slopes are 3/4 of what the elements beside differ by.
+  const double leave = (t * t - 2 * t + 1) * t, arrive = (t - 1) * t * t,
+               there = (3 - 2 * t) * t * t;
+  add(-1, -0.75 * leave);
+  add(0, 1 - there - 0.75 * arrive);
+  add(1, there + 0.75 * leave);
+  add(2, 0.75 * arrive);
+  return result;
 }
 
 const std::pair<Sampling, Sampling> resamplings[] = {
@@ -53,8 +68,11 @@ const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
     {of_kind(Kind::Nearest, 3, 3), of_kind(Kind::Nearest, 1, 20)},
     {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
-    {of_kind(Kind::Corners, 3, 8), of_kind(Kind::Corners, 37, 16)},
-    {of_kind(Kind::Corners, 4, 1), of_kind(Kind::Linear, 1, 20)},
+    {corners(Kind::Linear, 3, 8), corners(Kind::Linear, 37, 16)},
+    {corners(Kind::Linear, 4, 1), of_kind(Kind::Linear, 1, 20)},
+    {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
+    {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
+    {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
 };
 
 TEST(Resample, ForwardAndTransposed) {
@@ -92,7 +110,7 @@ TEST(Resample, OnlyReadsWhatItWeighs) {
   // Every second pixel falls on one of x: its neighbour has no say.
   const Tensor z = output({1, 2, 3, 7}, f32);
   launch([&](Launch& l) {
-    resample(l, x, of_kind(Kind::Corners, 3, 3), of_kind(Kind::Corners, 4, 7), false, z);
+    resample(l, x, corners(Kind::Linear, 3, 3), corners(Kind::Linear, 4, 7), false, z);
   });
   for (int64_t i = 0; i < z.numel(); ++i) EXPECT_EQ(std::isnan(z.at(i)), i >= 8 && i <= 10) << i;
 }

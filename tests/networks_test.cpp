@@ -152,6 +152,7 @@ TEST(Windows, ATransposedConvolutionOfNoRows) {
   EXPECT_EQ(sum(abs(w.grad())).item(), 0);
 }
 
+static_assert(!std::is_constructible_v<Size2, double>, "of 1.5 rows, 1 would be left");
 TEST(Windows, OneNumberIsForRowsAndColumns) {
   const Tensor x = ones({1, 1, 6, 6}), w = ones({1, 1, 3, 3});
   EXPECT_EQ(conv2d(x, w, {}, {.padding = 1}).shape(), Shape({1, 1, 6, 6}));
@@ -293,16 +294,17 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(pixel_shuffle(x, 2),
                "pixel_shuffle: 2 channels do not divide into squares of 2 x 2");
   EXPECT_ERROR(pixel_shuffle(x, 0), "squares of 0 x 0");
+  EXPECT_ERROR(pixel_shuffle(x, int64_t(1) << 32), "2 channels do not divide");
   EXPECT_ERROR(pixel_shuffle(ones({4, 2, 2}), 2), "pixel_shuffle: the input has shape [4, 2, 2]");
   EXPECT_ERROR(pixel_unshuffle(x, 2), "4 x 5 pixels do not divide into squares of 2 x 2");
 }
 
 TEST(Interpolate, ToTheSameSizeIsTheImage) {
   const Tensor x = randn({2, 3, 7, 9});
-  for (const bool corners : {false, true})
-    EXPECT_EQ(to_vector(interpolate(x, {7, 9},
-                                    {.mode = Interpolation::Bilinear, .align_corners = corners})),
-              to_vector(x));
+  for (const Interpolation mode : {Interpolation::Bilinear, Interpolation::Bicubic})
+    for (const bool corners : {false, true})
+      EXPECT_EQ(to_vector(interpolate(x, {7, 9}, {.mode = mode, .align_corners = corners})),
+                to_vector(x));
   EXPECT_EQ(to_vector(interpolate(x, {7, 9})), to_vector(x));
 }
 

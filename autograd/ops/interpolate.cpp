@@ -22,14 +22,16 @@ void check_images(const Tensor& x) {
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   const Scope scope(Interpolate::info.name);
   check_images(x);
-  check(o.mode == Interpolation::Bilinear || !o.align_corners,
-        "nearest neighbours with aligned corners (only bilinear interpolation has a choice)");
-  const Sampling::Kind kind = o.mode == Interpolation::Nearest ? Sampling::Kind::Nearest
-                              : o.align_corners                ? Sampling::Kind::Corners
-                                                               : Sampling::Kind::Linear;
+  check(o.mode != Interpolation::Nearest || !o.align_corners,
+        "nearest neighbours with aligned corners (only the other modes have a choice)");
+  using Kind = Sampling::Kind;
+  const Kind kind = o.mode == Interpolation::Nearest    ? Kind::Nearest
+                    : o.mode == Interpolation::Bilinear ? Kind::Linear
+                                                        : Kind::Cubic;
   const auto along = [&](int d) {
     check(size[d] > 0 && x.size(2 + d) > 0, "from {} elements to {}", x.size(2 + d), size[d]);
-    return Sampling{.kind = kind, .from = x.size(2 + d), .to = size[d]};
+    return Sampling{
+        .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
   };
   return call<Interpolate>(x, Samplings{along(0), along(1)});
 }
@@ -38,8 +40,8 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
 Tensor pixel_shuffle(const Tensor& x, int64_t f) {
   const Scope scope("pixel_shuffle");
   check_images(x);
-  check(f > 0 && x.size(1) % (f * f) == 0, "{} channels do not divide into squares of {} x {}",
-        x.size(1), f, f);
+  check(f > 0 && f <= x.size(1) && x.size(1) % (f * f) == 0,
+        "{} channels do not divide into squares of {} x {}", x.size(1), f, f);
   const int64_t n = x.size(0), c = x.size(1) / (f * f), h = x.size(2), w = x.size(3);
   return reshape(permute(reshape(x, {n, c, f, f, h, w}), {0, 1, 4, 2, 5, 3}), {n, c, h * f, w * f});
 }

@@ -301,6 +301,8 @@ ROWS = {
     "interpolate": lambda x: F.interpolate(x, (5, 3)),
     "interpolate_bilinear": lambda x: F.interpolate(x, (7, 2), mode="bilinear"),
     "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),
+    "interpolate_bicubic": lambda x: F.interpolate(x, (7, 3), mode="bicubic"),
+    "interpolate_bicubic_corners": lambda x: F.interpolate(x, (5, 9), mode="bicubic", align_corners=True),
     "interpolate_gradient": gradient_of(lambda x: F.interpolate(x, (5, 3), mode="bilinear"), 2, 1, 3, 4),
     "permute_in_pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     "permute_in_pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),

@@ -20,13 +20,17 @@ inline Sampling windows(int64_t from, int64_t size, int64_t stride, int64_t padd
 inline Sampling of_kind(Sampling::Kind kind, int64_t from, int64_t to) {
   return {.kind = kind, .from = from, .to = to};
 }
+inline Sampling corners(Sampling::Kind kind, int64_t from, int64_t to) {
+  return {.kind = kind, .from = from, .to = to, .align_corners = true};
+}
 // Whether no element is in two windows.
 inline bool apart(const Sampling& s) {
   return s.kind == Sampling::Kind::Windows && s.stride >= s.size;
 }
 inline std::string text(const Sampling& s) {
   return std::to_string(static_cast<int>(s.kind)) + ": " +
-         Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding}.to_string();
+         Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding, s.align_corners}
+             .to_string();
 }
 
 }  // namespace mixtape::kernels
