@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/half.h"  // MIXTAPE_HD
 
@@ -29,6 +30,12 @@ struct Philox {
   }
   // 24 bits as a float in [0, 1): exact, so equal on every device.
   MIXTAPE_HD static constexpr float uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
+  // As many as T holds: more would be rounded, up to 1.
+  template <class T>
+  MIXTAPE_HD static constexpr float uniform_of(uint32_t bits) {
+    constexpr int dropped = std::is_same_v<T, Half> ? 13 : std::is_same_v<T, BFloat16> ? 16 : 0;
+    return float(bits >> (8 + dropped)) * (0x1p-24f * (1 << dropped));
+  }
 };
 
 }  // namespace mixtape

@@ -219,7 +219,7 @@ MIXTAPE_KERNEL(random_uniform, uint64_t seed, uint64_t offset, double low, doubl
 MIXTAPE_KERNEL(random_normal, uint64_t seed, uint64_t offset, double mean, double std,
                Out y);  // Box-Muller on words (0,1) and (2,3)
 MIXTAPE_KERNEL(random_integer, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
-               Out y);  // [low, high) by multiply-shift; y i64
+               Out y);  // [low, high), by draw.h; y i64
 MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
                Out y);  // keeps where uniform >= p, times 1/(1-p)
 

@@ -325,8 +325,8 @@ TEST(ArgReduce, LongLinesAndExtremes) {
 
 constexpr uint64_t seed = 0x123456789abcdef, offset = 0xfffffffe;  // the block number carries
 
-uint32_t word(int64_t i) {
-  return Philox::bits(seed, offset + static_cast<uint64_t>(i / 4))[static_cast<size_t>(i % 4)];
+uint32_t word(int64_t i, uint64_t from = offset) {
+  return Philox::bits(seed, from + static_cast<uint64_t>(i / 4))[static_cast<size_t>(i % 4)];
 }
 
 TEST(Random, UniformsArePhilox) {
@@ -335,7 +335,9 @@ TEST(Random, UniformsArePhilox) {
       const Tensor y({n}, t), one({1}, t);
       launch([&](Launch& l) { random_uniform(l, seed, offset, -2, 3, y); });
       for (int64_t i = 0; i < n; ++i) {
-        one.set(0, -2 + 5.0 * static_cast<double>(Philox::uniform(word(i))));
+        // As many bits as the dtype holds, 24 at most: the first of the word.
+        const int kept = t == f16 ? 11 : t == bf16 ? 8 : 24;
+        one.set(0, -2 + 5 * std::ldexp(static_cast<double>(word(i) >> (32 - kept)), -kept));
         ASSERT_EQ(y.at(i), one.item()) << i;
       }
     }
@@ -372,7 +374,8 @@ __extension__ typedef unsigned __int128 Wide;
 
 TEST(Random, IntegersByMultiplyShift) {
   const std::pair<int64_t, int64_t> ranges[] = {
-      {0, 10}, {-5, 6}, {7, 8}, {-(int64_t{1} << 62), int64_t{1} << 62}};
+      {0, 10},         {-5, 6},          {7, 8},
+      {0, 0xffffffff}, {-1, 0xffffffff}, {-(int64_t{1} << 62), int64_t{1} << 62}};
   for (const auto& range : ranges) {
     const int64_t low = range.first, high = range.second;
     const Tensor y({1001}, i64);
@@ -380,7 +383,10 @@ TEST(Random, IntegersByMultiplyShift) {
     for (int64_t i = 0; i < 1001; ++i) {
       const auto width =
           static_cast<Wide>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
-      ASSERT_EQ(y.data<int64_t>()[i], low + static_cast<int64_t>(width * word(i) >> 32));
+      // Of 2^32 and more, two words each: the second ones are behind the first ones of all.
+      const uint64_t second = width >> 32 ? word(i, offset + 251) : 0;
+      const uint64_t bits = static_cast<uint64_t>(word(i)) << 32 | second;
+      ASSERT_EQ(y.data<int64_t>()[i], low + static_cast<int64_t>(width * bits >> 64));
       ASSERT_TRUE(y.data<int64_t>()[i] >= low && y.data<int64_t>()[i] < high);
     }
   }

@@ -7,6 +7,7 @@
 #include "autograd/ops/operands.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "kernels/draw.h"
 #include "kernels/kernels.h"
 
 namespace mixtape {
@@ -111,8 +112,9 @@ Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "integers from {} to below {}", low, high);
   Generator& g = generator();
-  return made(kernels::random_integer, shape, i64, device, g.seed(), g.reserve(shape.size()), low,
-              high);
+  const uint64_t first = g.reserve(shape.size());
+  if (kernels::RandomInteger(low, high).is_wide()) g.reserve(shape.size());
+  return made(kernels::random_integer, shape, i64, device, g.seed(), first, low, high);
 }
 
 Tensor randperm(int64_t n, Device device) {

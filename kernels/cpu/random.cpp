@@ -8,6 +8,7 @@
 #include "core/philox.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/draw.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -142,7 +143,7 @@ void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double 
           uint32_t bits[batch];
           interleave(words.word, bits);
           for (int k = 0; k < batch; ++k)
-            out[k] = low + (high - low) * static_cast<double>(Philox::uniform(bits[k]));
+            out[k] = low + (high - low) * static_cast<double>(Philox::uniform_of<T>(bits[k]));
         });
   });
 }
@@ -162,17 +163,16 @@ void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double 
 }
 
 void random_integer(Launch&, uint64_t seed, uint64_t offset, int64_t low, int64_t high, Out y) {
-  const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  const RandomInteger draw(low, high);
+  const uint64_t second = offset + RandomInteger::blocks(y.size());
   generate<int64_t>(seed, offset, y.size(), y.as<int64_t>(),
-                    [=](const Words& words, int64_t, int64_t, int64_t* out) {
-                      uint32_t bits[batch];
+                    [=](const Words& words, int64_t first, int64_t, int64_t* out) {
+                      uint32_t bits[batch], more[batch] = {};
                       interleave(words.word, bits);
-                      for (int k = 0; k < batch; ++k) {
-                        // word * range / 2^32, in two halves so that any range fits
-                        const uint64_t b = bits[k], scaled = b * (range >> 32) +
-                                                             ((b * (range & 0xffffffffu)) >> 32);
-                        out[k] = static_cast<int64_t>(static_cast<uint64_t>(low) + scaled);
-                      }
+                      if (draw.is_wide())
+                        interleave(Words(seed, second + static_cast<uint64_t>(first / 4)).word,
+                                   more);
+                      for (int k = 0; k < batch; ++k) out[k] = draw(bits[k], more[k]);
                     });
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/draw.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
@@ -32,7 +33,7 @@ template <class T>
 struct Uniform {
   double low, high;
   MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t) const {
-    return T(low + (high - low) * double(Philox::uniform(words[size_t(k)])));
+    return T(low + (high - low) * double(Philox::uniform_of<T>(words[size_t(k)])));
   }
 };
 
@@ -51,11 +52,12 @@ struct Normal {
 };
 
 struct Integer {
-  uint64_t low, range;
-  // word * range / 2^32, in two halves so that any range fits
-  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t) const {
-    const uint64_t b = words[size_t(k)];
-    return int64_t(low + b * (range >> 32) + ((b * (range & 0xffffffffu)) >> 32));
+  RandomInteger draw;
+  uint64_t seed, second;
+  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i) const {
+    uint32_t more = 0;
+    if (draw.is_wide()) more = Philox::bits(seed, second + uint64_t(i / 4))[size_t(k)];
+    return draw(words[size_t(k)], more);
   }
 };
 
@@ -90,7 +92,7 @@ void random_normal(Launch& launch, uint64_t seed, uint64_t offset, double mean, 
 void random_integer(Launch& launch, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
                     Out y) {
   run<int64_t>(launch, "random_integer", seed, offset, y,
-               Integer{uint64_t(low), uint64_t(high) - uint64_t(low)});
+               Integer{RandomInteger(low, high), seed, offset + RandomInteger::blocks(y.size())});
 }
 
 void dropout(Launch& launch, uint64_t seed, uint64_t offset, double p, In x, Out y) {

@@ -1,0 +1,28 @@
+#pragma once
+// Whole numbers from random bits, the same on both devices.
+
+#include <cstdint>
+
+#include "core/half.h"  // MIXTAPE_HD
+
+namespace mixtape::kernels {
+
+// From low to below high: the upper half of the product of random bits and how many there are. Of
+// 2^32 and more, one word of bits could not reach all: they take a second one each.
+struct RandomInteger {
+  uint64_t low, range;
+
+  MIXTAPE_HD RandomInteger(int64_t low, int64_t high)
+      : low(static_cast<uint64_t>(low)), range(static_cast<uint64_t>(high) - this->low) {}
+  MIXTAPE_HD bool is_wide() const { return range >> 32 != 0; }
+  // Of Philox, for one word for each of n numbers. Second words begin behind them.
+  static uint64_t blocks(int64_t n) { return (static_cast<uint64_t>(n) + 3) / 4; }
+
+  MIXTAPE_HD int64_t operator()(uint32_t word, uint32_t second) const {
+    const uint64_t half = 0xffffffffu, r1 = range >> 32, r0 = range & half;
+    const uint64_t middle = word * r0 + (second * r0 >> 32), other = second * r1 + (middle & half);
+    return static_cast<int64_t>(low + word * r1 + (middle >> 32) + (other >> 32));
+  }
+};
+
+}  // namespace mixtape::kernels
