@@ -84,13 +84,13 @@ class Ctx {
   };
   struct Saved {
     Tensor tensor;
-    const Storage* storage;
     uint64_t version;
+    uint32_t replacements;
     bool is_result;
   };
   void check_kept() const;
   void keep(const Tensor& t, bool is_result = false) {
-    saved_.emplace_back(t, t ? t.storage().get() : nullptr, t ? t.version() : 0, is_result);
+    saved_.emplace_back(t, t ? t.version() : 0, t ? t.replacements() : 0, is_result);
   }
 
   InlineVector<Edge, 3> edges_;

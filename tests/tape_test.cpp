@@ -137,6 +137,41 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   EXPECT_EQ(to_vector(x), (std::vector<double>{1, 1}));
 }
 
+// What copy_ takes stays somebody else's, whether the copy is recorded or not.
+TEST(InPlace, ACopyIsNotWhatItCopied) {
+  const Tensor w = leaf({1, 2}, {2}), x = from({0, 0}, {2}, f64), constant = x.clone();
+  copy_(x, w);
+  sum(x * 3).backward();
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{3, 3}));
+  {
+    const NoGrad off;
+    fill_(x, 9);
+  }
+  EXPECT_EQ(to_vector(w), (std::vector<double>{1, 2}));
+  const Tensor y = w * 2;
+  copy_(y, constant);
+  add_(y, w);
+  EXPECT_EQ(to_vector(constant), (std::vector<double>{0, 0}));
+  const Tensor square = from({1, 2, 3, 4}, {2, 2});
+  copy_(square, square.t());
+  EXPECT_EQ(to_vector(square), (std::vector<double>{1, 3, 2, 4}));
+}
+
+// Memory that was freed comes again at the same address.
+TEST(Tape, DetectsDataThatWasReplaced) {
+  for (int times = 1; times <= 8; ++times) {
+    const Tensor x = leaf({3}, {1});
+    const Tensor y = x * x;
+    for (int i = 0; i < times; ++i) {
+      const NoGrad off;
+      x.set_data(from({7}, {1}, f64));
+    }
+    EXPECT_ERROR(
+        y.backward(),
+        "a tensor that mul saved for backward was written to since: its data was replaced");
+  }
+}
+
 // A rule may put its gradient over the one that it is given, but not over one that others see.
 TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   const Tensor x = leaf({-2, -1, 1, 2}, {4}), three = full({4}, 3, f64);

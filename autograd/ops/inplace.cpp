@@ -63,8 +63,12 @@ const Tensor& fill_(const Tensor& x, double value) {
 }
 const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
 const Tensor& copy_(const Tensor& x, const Tensor& from) {
-  return rewrite("copy_", x, from.requires_grad(),
-                 [&](const Tensor& t) { return fitting(t, from.to(t.device())); });
+  return rewrite("copy_", x, from.requires_grad(), [&](const Tensor& t) {
+    const Tensor y = fitting(t, from.to(t.device()));
+    // What sees from's bytes may neither become x nor be read while x is written.
+    const bool lent = y.storage() == from.storage();
+    return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
+  });
 }
 const Tensor& add_(const Tensor& x, const Tensor& y) {
   return combine("add_", x, y, [](const Tensor& a, const Tensor& b) { return add(a, b); });
