@@ -12,7 +12,7 @@ Device Device::best() { return runtime::device_count() > 0 ? cuda() : cpu(); }
 
 void Device::require() const {
   const int count = is_cpu() ? index + 1 : runtime::device_count();
-  if (index < count) [[likely]]
+  if (0 <= index && index < count) [[likely]]
     return;
   if (count == 0) fail("there is no device {}: {}", to_string(), runtime::no_device_reason());
   fail("there is no device {}: this machine has {}, from cuda:0 on", to_string(), count);
@@ -35,9 +35,6 @@ Device Device::parse(std::string_view text) {
   }
   fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text);
 }
-
-// CPU kernels convert f16 and bf16 to f32 and back, so narrow arithmetic is never faster there.
-bool Device::supports_fast(DType t) const { return !is_narrow(t) || type == DeviceType::cuda; }
 
 std::string Device::to_string() const { return is_cpu() ? "cpu" : "cuda:" + std::to_string(index); }
 

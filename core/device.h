@@ -22,8 +22,6 @@ struct Device {
 
   void require() const;  // throws Error if this machine has no such device
   bool is_cpu() const { return type == DeviceType::cpu; }
-  // Whether arithmetic in `t` is at least as fast as in f32 on this device.
-  bool supports_fast(DType t) const;
   std::string to_string() const;  // "cpu", "cuda:0"
 
   friend bool operator==(const Device&, const Device&) = default;
