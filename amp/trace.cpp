@@ -44,14 +44,13 @@ std::string BadOp::text() const {
   for (const DType t : inputs) from += fmt::format("{}{}", from.empty() ? "" : ", ", t);
   if (infinities > 0) what = fmt::format("{} inf", infinities);
   if (nans > 0) what += fmt::format("{}{} nan", what.empty() ? "" : " and ", nans);
-  std::string text = fmt::format("{} {}",
-                                 kind == Kind::Forward    ? "forward of"
-                                 : kind == Kind::Backward ? "backward of"
-                                                          : "gradient that arrived at",
-                                 op);
+  constexpr std::string_view where[] = {"forward of", "backward of", "gradient that arrived at",
+                                        "what was given to"};
+  std::string text = fmt::format("{} {}", where[int(kind)], op);
   if (!module.empty()) text += " in " + module;
   text += fmt::format(": {} in {} {}", what, dtype, shape);
-  if (kind != Kind::Sum) text += fmt::format(", from {} with absmax {:.3g}", from, input_absmax);
+  if (kind == Kind::Forward || kind == Kind::Backward)
+    text += fmt::format(", from {} with absmax {:.3g}", from, input_absmax);
   return text;
 }
 
@@ -83,6 +82,11 @@ void OverflowTrace::after_rule(const Node& node, const Tensor& dy,
     if (g && g.storage() != dy.storage()) made.push_back(g);
   enter({BadOp::Kind::Backward, true, std::string(node.name()), node.module, iteration_}, {&dy, 1},
         made);
+}
+
+void OverflowTrace::after_delivery(const Node& leaf, const Tensor& grad) {
+  enter({BadOp::Kind::Sum, true, std::string(leaf.name()), leaf.module, iteration_}, {},
+        {&grad, 1});
 }
 
 void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
@@ -127,29 +131,47 @@ void OverflowTrace::judge(const Entry& e, const Survey* rows) {
   const std::span all(rows, e.tensors.size()), in = all.first(e.inputs),
                                                out = all.subspan(e.inputs);
   const auto bad = [](const Survey& s) { return !s.is_finite(); };
-  const auto made = std::ranges::find_if(out, bad);
-  const bool given = std::ranges::any_of(in, bad), anew = made != out.end() && !given;
-  // A bad gradient that no rule made came of adding up finite ones, or from outside.
-  const bool arrived = e.is_rule && given && bad_gradient_in_ != e.iteration;
+  const auto nan = [](const Survey& s) { return s.nans > 0; };
+  const auto made = std::ranges::find_if(out, bad), made_nan = std::ranges::find_if(out, nan),
+             given_nan = std::ranges::find_if(in, nan);
+  const bool given = std::ranges::any_of(in, bad);
   const std::string module = e.module ? *e.module : "";
-  if ((anew || arrived) && found_in_ != e.iteration) {
-    BadOp found{anew ? e.kind : BadOp::Kind::Sum, e.op, module};
+  const auto finding = [&](BadOp::Kind kind, const Survey& s) {
+    BadOp found{kind, e.op, module};
     for (size_t i = 0; i < in.size(); ++i) {
       found.inputs.push_back(e.tensors[i].dtype);
       found.input_absmax = std::max(found.input_absmax, in[i].largest);
     }
-    const Survey& s = anew ? *made : in[0];
     const Counted& t = e.tensors[size_t(&s - rows)];
     found.dtype = t.dtype;
     found.shape = t.shape;
     found.infinities = int64_t(s.infinities) * t.copies;
     found.nans = int64_t(s.nans) * t.copies;
-    found_.push_back(std::move(found));
+    return found;
+  };
+  std::optional<BadOp> found;
+  if (!given && made != out.end())
+    found = finding(e.kind, *made);
+  else if (!e.is_rule && given_nan == in.end() && made_nan != out.end())
+    found = finding(e.kind, *made_nan);
+  else if (e.is_rule && given && bad_gradient_in_ != e.iteration)
+    // That no rule made: it came of adding up finite ones, or from outside.
+    found = finding(BadOp::Kind::Sum, in[0]);
+  // NaN that no op had made and this one passes on, as data may on purpose: its gradients will be
+  // NaN, and no fault of their rules.
+  if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
+      found_in_ != e.iteration && outside_in_ != e.iteration) {
+    outside_ = finding(BadOp::Kind::Input, *given_nan);
+    outside_in_ = e.iteration;
+  }
+  if (found && found_in_ != e.iteration) {
+    const bool excused = e.is_rule && outside_in_ == e.iteration;
+    found_.push_back(excused ? std::move(*outside_) : std::move(*found));
     found_in_ = e.iteration;
   }
-  if (e.kind == BadOp::Kind::Backward && (given || made != out.end()))
+  if (e.kind != BadOp::Kind::Forward && (given || made != out.end()))
     bad_gradient_in_ = e.iteration;
-  for (size_t i = e.inputs; e.is_rule && i < all.size(); ++i) {
+  for (size_t i = e.inputs; e.is_rule && e.kind != BadOp::Kind::Sum && i < all.size(); ++i) {
     const auto& [dtype, shape, copies] = e.tensors[i];
     if (!is_narrow(dtype)) continue;
     Underflow& u = underflow_[{e.op, module, dtype}];

@@ -3,6 +3,7 @@
 // counted on its device, and the counts are read later, many ops at once.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -12,12 +13,13 @@
 
 namespace mixtape::amp {
 
-// An op that made infinities or NaN of finite numbers.
+// An op that made infinities or NaN of finite numbers, or NaN of infinities.
 struct BadOp {
   enum class Kind {
     Forward,   // in its result
     Backward,  // in a gradient that its backward rule made
     Sum,       // in the gradient that arrived at it: a sum of several, or given by the program
+    Input,     // in what it was given and no op had made: NaN in data or in a weight
   };
   Kind kind;
   std::string op, module;          // "cast for linear"; the module's path, empty if there is none
@@ -74,6 +76,7 @@ class OverflowTrace final : public Observer {
   };
   void after(const Call& call, const Tensor& result) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
+  void after_delivery(const Node& leaf, const Tensor& grad) override;
   void enter(Entry entry, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   void read();
   void judge(const Entry& entry, const kernels::Survey* rows);
@@ -84,6 +87,8 @@ class OverflowTrace final : public Observer {
   std::vector<Entry> entries_;
   std::vector<BadOp> found_;
   int64_t found_in_ = -1, bad_gradient_in_ = -1;  // the iterations of the latest
+  std::optional<BadOp> outside_;                  // of Kind::Input: the first of its iteration
+  int64_t outside_in_ = -1;
   std::map<std::tuple<std::string, std::string, DType>, Underflow> underflow_;
   const Observe watching_{*this};
 };

@@ -100,6 +100,8 @@ struct Engine {
       const Tensor leaf = node->leaf();
       if (!leaf || capture) return;
       deliver(leaf, std::move(dy), record);
+      for (Observer* o = thread_state.observer; o; o = o->outer)
+        o->after_delivery(*node, leaf.grad());
       for (const auto& [id, hook] : Hooks::now(*node, &Hooks::accumulated)) hook(leaf);
       return;
     }

@@ -93,6 +93,8 @@ class Observer {
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> gradients) {
     (void)dy, (void)gradients;
   }
+  // The gradient of a leaf, the sum over its uses, has been added to its grad().
+  virtual void after_delivery(const Node& leaf, const Tensor& grad) { (void)leaf, (void)grad; }
   Observer* outer = nullptr;
 };
 

@@ -88,6 +88,34 @@ TEST(Trace, SeesGradientsMeet) {
   EXPECT_EQ(texts(trace).back(), "gradient that arrived at relu: 1 nan in f16 [2]");
 }
 
+// The sum of two uses of a weight, or of two backward passes, as grad() holds it.
+TEST(Trace, SeesGradientsMeetAtALeaf) {
+  const Tensor w = full({2}, 1, f16).set_requires_grad();
+  OverflowTrace trace;
+  sum((w * 40000).to(f32)).backward();
+  EXPECT_TRUE(trace.found().empty());
+  sum((w * 40000).to(f32)).backward();
+  EXPECT_EQ(texts(trace), Texts{"gradient that arrived at leaf: 2 inf in f16 [2]"});
+}
+
+TEST(Trace, BlamesWhoMadeNanOfInfinities) {
+  const Tensor x = ones({2, 2}).set_requires_grad();
+  OverflowTrace trace;
+  const Tensor mask = from({1, 1, 0, 1}, {2, 2}, boolean);
+  sum(exp(softmax(masked_fill(x, mask, -INFINITY)))).backward();
+  EXPECT_EQ(texts(trace), Texts{"forward of softmax: 2 nan in f32 [2, 2], from f32 with absmax 1"});
+}
+
+TEST(Trace, BlamesDataThatWasNan) {
+  const Tensor w = ones({3, 2}).set_requires_grad(), x = from({1, NAN, 2, 3}, {2, 2});
+  OverflowTrace trace;
+  sum(square(linear(x, w))).backward();
+  EXPECT_EQ(texts(trace), Texts{"what was given to linear: 1 nan in f32 [2, 2]"});
+  trace.next_iteration();
+  sum(where(isnan(x), 0, x) * 2);  // NaN on purpose
+  EXPECT_EQ(trace.found().size(), 1u);
+}
+
 TEST(Trace, TellsInfFromNan) {
   OverflowTrace trace;
   log(from({0, -1, 1, -2}, {4}));
@@ -99,7 +127,7 @@ TEST(Trace, AsksWhatOverflowsToBeNews) {
   OverflowTrace trace;
   const Tensor x = from({1, 2, 3, 4}, {2, 2}), bad = from({1, INFINITY}, {2});
   exp(bad);                                                     // it came as infinity
-  const Tensor masked = masked_fill(x, gt(x, 2.5), -INFINITY);  // on purpose
+  const Tensor masked = masked_fill(x, gt(x, 3.5), -INFINITY);  // on purpose
   softmax(masked);
   add(x, bad);
   x.t();
