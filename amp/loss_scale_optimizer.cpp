@@ -27,6 +27,7 @@ optim::StateDict part(const optim::StateDict& dict, std::string_view prefix) {
 
 LossScale::LossScale(double fixed)
     : options{.init_scale = fixed,
+              .min_scale = fixed,
               .max_scale = fixed,
               .hysteresis = std::numeric_limits<int32_t>::max()} {
   check(fixed > 0, "loss_scale is {}, not a positive number", fixed);
@@ -51,6 +52,7 @@ LossScaleOptimizer::LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
 StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
   inner_->zero_grad();
   scaler_.abandon();  // what an exception may have left
+  seen_ = {};
   scaler_.scale(loss).backward();
   return step(options);
 }
@@ -60,12 +62,21 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
       grad({scaler_.scale(loss)}, inner_->params(), {.allow_unused = true});
   const NoGrad off;
   const NoPolicy as_called;
-  const Tensor inverse = 1.0 / scaler_.scale_tensor();
-  for (Tensor& g : gradients) {
-    if (!g) continue;
-    if (is_narrow(g.dtype())) g = cast(g, f32);
-    if (scaler_.enabled()) g = g * cast(inverse, g.dtype());
+  if (!scaler_.enabled()) {
+    for (Tensor& g : gradients)
+      if (g && is_narrow(g.dtype())) g = cast(g, f32);
+    return gradients;
   }
+  const Tensor inverse = 1.0 / scaler_.scale_tensor();
+  std::vector<Tensor> found;
+  for (Tensor& g : gradients) {
+    const DType dtype = g ? accumulate_dtype(g.dtype()) : f32;
+    if (g) g = cast(g, dtype) * cast(inverse, dtype);
+    found.push_back(g ? cast(logical_not(all(isfinite(g))), f32)
+                      : zeros({}, f32, inverse.device()));
+  }
+  const Tensor now = stack(found);
+  seen_ = seen_ ? maximum(seen_, now) : now;
   return gradients;
 }
 
@@ -80,7 +91,7 @@ StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradie
 }
 
 StepResult LossScaleOptimizer::step(const StepOptions& options) {
-  const StepResult result = scaler_.step(*inner_, options);
+  const StepResult result = scaler_.step(*inner_, options, std::exchange(seen_, {}));
   inner_->zero_grad();
   if (!scaler_.enabled()) unscaled_ += result.state() == StepResult::State::Stepped;
   scaler_.update();
@@ -103,8 +114,7 @@ optim::StateDict LossScaleOptimizer::state_dict() const {
 void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
   const Scope scope("load_state_dict");
   optim::StateReader reader(dict);
-  const double iterations = reader.number("iterations");
-  check(iterations >= 0 && iterations < 0x1p53, "'iterations' is {}, not a count", iterations);
+  const int64_t iterations = reader.count("iterations");
   const optim::StateDict scale = part(dict, of_scaler), rest = part(dict, of_optimizer);
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
@@ -112,7 +122,7 @@ void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
   GradScaler(scaler_.options()).load_state_dict(scale);  // throws if it does not fit
   inner_->load_state_dict(rest);
   scaler_.load_state_dict(scale);
-  before_ = int64_t(iterations) - counted();
+  before_ = iterations - counted();
 }
 
 std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer) {

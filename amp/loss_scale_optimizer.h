@@ -42,7 +42,8 @@ class LossScaleOptimizer {
   StepResult minimize(const Tensor& loss, const StepOptions& options = {});
   // The two halves of it, for those who look at gradients in between or sum those of several
   // losses: true gradients (f32, or f64), one for each of params(), no tensor where the loss does
-  // not depend on it. They touch no grad().
+  // not depend on it. They touch no grad(). A step is skipped for gradients that were not finite
+  // when they were computed, also if they were made finite since: clamped, say.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
   // Throws Error if there is not one for each of params(), or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});
@@ -66,7 +67,8 @@ class LossScaleOptimizer {
 
   std::unique_ptr<optim::Optimizer> inner_;
   GradScaler scaler_;
-  int64_t before_ = 0;    // iterations that the scaler has not counted
+  Tensor seen_;         // f32 [parameters], of compute_gradients(): not 0 where one was not finite
+  int64_t before_ = 0;  // iterations that the scaler has not counted
   int64_t unscaled_ = 0;  // steps while the scaler is disabled, and counts nothing
 };
 

@@ -20,6 +20,22 @@ using kernels::ScalerCount;
 
 constexpr int64_t remembered = 16;  // scales, for the diagnosis of a collapse
 
+// What a resumed training goes on with, and its names.
+constexpr std::array<std::pair<std::string_view, ScalerCount>, 3> saved_counts{
+    {{"growth_tracker", ScalerCount::Growth},
+     {"hysteresis_tracker", ScalerCount::Bad},
+     {"consecutive_skips", ScalerCount::Skips}}};
+
+// "scale", or of another loss than the first "scale.1"
+std::string of_loss(std::string_view name, int id) {
+  return id == 0 ? std::string(name) : fmt::format("{}.{}", name, id);
+}
+
+void set_counts(const Tensor& counts, std::span<const int64_t> values) {
+  for (size_t k = 0; k < saved_counts.size(); ++k)
+    counts.set(int64_t(saved_counts[k].second), double(values[k]));
+}
+
 bool is_scale(double value) {
   const float s = static_cast<float>(value);
   return std::isfinite(s) && s > 0;
@@ -102,9 +118,9 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
   return entry->second;
 }
 
-GradScaler::LossScale& GradScaler::scaled(int id, std::string_view mend) {
+GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) {
   const auto entry = scales_.find(id);
-  check(entry != scales_.end() && entry->second.scale, "loss {} was never scaled: {}", id, mend);
+  check(entry != scales_.end() && entry->second.scale, "loss {} was never scaled: {}", id, hint);
   return entry->second;
 }
 
@@ -121,7 +137,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     s.scale = Tensor({2}, f32, device);
     set_scale(s.scale, s.initial);
     s.counts = zeros({int64_t(ScalerCount::Total)}, i32, device);
-    s.counts.set(int64_t(ScalerCount::Growth), double(s.initial_growth));
+    set_counts(s.counts, s.initial_counts);
     s.history = zeros({remembered}, f32, device);
   }
   s.used = true;
@@ -193,6 +209,9 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
 }
 
 StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
+  return step(opt, options, Tensor());
+}
+StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen) {
   const Scope scope("step");
   check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm is {}, not a number from 0",
         options.clip_norm.value_or(0));
@@ -229,6 +248,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
     if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
     kernels::find_nonfinite(launch, grads, factor, r->found);
+    if (seen) kernels::accumulate(launch, seen, r->found);
   }
   if (options.clip_norm) {
     const Tensor total({}, f64, device), clipped({}, f32, device);
@@ -302,12 +322,14 @@ double GradScaler::scale_value(int id) const {
   if (s == scales_.end()) return options_.init_scale;
   return s->second.scale ? s->second.scale.at(0) : s->second.initial;
 }
-int64_t GradScaler::growth_tracker(int id) const {
+int64_t GradScaler::count(int id, size_t which) const {
   const auto s = scales_.find(id);
   if (s == scales_.end()) return 0;
   const LossScale& l = s->second;
-  return l.counts ? int64_t(l.counts.at(int64_t(ScalerCount::Growth))) : l.initial_growth;
+  return l.counts ? int64_t(l.counts.at(int64_t(saved_counts[which].second)))
+                  : l.initial_counts[which];
 }
+int64_t GradScaler::growth_tracker(int id) const { return count(id, 0); }
 GradScaler::Counters GradScaler::counters(int id) const {
   const auto s = scales_.find(id);
   if (s == scales_.end() || !s->second.counts) return {};
@@ -336,15 +358,13 @@ optim::StateDict GradScaler::state_dict() const {
   const auto add = [&](const std::string& name, double value, DType dtype) {
     dict.emplace_back(name, from({value}, {}, dtype));
   };
-  add("scale", scale_value(), f32);
   add("growth_factor", options_.growth_factor, f64);
   add("backoff_factor", options_.backoff_factor, f64);
   add("growth_interval", double(options_.growth_interval), i64);
-  add("growth_tracker", double(growth_tracker()), i32);
   for (const auto& [id, s] : scales_) {
-    if (id == 0) continue;
-    add(fmt::format("scale.{}", id), scale_value(id), f32);
-    add(fmt::format("growth_tracker.{}", id), double(growth_tracker(id)), i32);
+    add(of_loss("scale", id), scale_value(id), f32);
+    for (size_t k = 0; k < saved_counts.size(); ++k)
+      add(of_loss(saved_counts[k].first, id), double(count(id, k)), i32);
   }
   return dict;
 }
@@ -352,49 +372,40 @@ optim::StateDict GradScaler::state_dict() const {
 void GradScaler::load_state_dict(const optim::StateDict& dict) {
   if (!enabled()) return;
   const Scope scope("load_state_dict");
-  check(!dict.empty(), "the state is empty: it was saved by a disabled scaler");
+  check(!dict.empty(),
+        "the state is empty: it was saved by a disabled scaler (without it, this one starts anew)");
+  optim::StateReader reader(dict);
   ScalerOptions options = options_;
-  std::map<int, std::pair<double, int64_t>> loaded;  // scale and tracker by loss
-  std::map<std::string, double> values;
-  for (const auto& [name, tensor] : dict) values[name] = tensor.item();
-  const auto take = [&](const std::string& name) {
-    const auto entry = values.find(name);
-    check(entry != values.end(), "the state has no '{}'", name);
-    const double value = entry->second;
-    values.erase(entry);
-    return value;
-  };
-  options.growth_factor = take("growth_factor");
-  options.backoff_factor = take("backoff_factor");
-  const auto take_count = [&](const std::string& name) {
-    const double value = take(name);
-    check(value >= 0 && value < 0x1p53, "'{}' is {}, not a count", name, value);
-    return int64_t(value);
-  };
-  options.growth_interval = take_count("growth_interval");
-  loaded[0] = {take("scale"), take_count("growth_tracker")};
-  while (!values.empty()) {
-    const std::string name = values.begin()->first;
-    int id = 0;
-    check(std::sscanf(name.c_str(), "scale.%d", &id) == 1 ||
-              std::sscanf(name.c_str(), "growth_tracker.%d", &id) == 1,
-          "the state has an unknown '{}'", name);
-    loaded[id] = {take(fmt::format("scale.{}", id)),
-                  take_count(fmt::format("growth_tracker.{}", id))};
-  }
+  options.growth_factor = reader.number("growth_factor");
+  options.backoff_factor = reader.number("backoff_factor");
+  options.growth_interval = reader.count("growth_interval");
   check_options(options);
-  for (const auto& [id, l] : loaded) {
-    check(is_scale(l.first), "the scale of loss {} is {}, not a positive number that f32 holds", id,
-          l.first);
-  }
+  std::map<int, LossScale> loaded;
+  const auto load = [&](int id) {
+    LossScale& s = loaded[id];
+    const double scale = reader.number(of_loss("scale", id));
+    check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
+          scale);
+    s.initial = std::clamp(scale, options.min_scale, options.max_scale);
+    for (size_t k = 0; k < saved_counts.size(); ++k) {
+      const std::string name = of_loss(saved_counts[k].first, id);
+      // (Files of before have the first only.)
+      if (k == 0 || reader.find(name))
+        s.initial_counts[k] = reader.count(name, std::numeric_limits<int32_t>::max());
+    }
+  };
+  load(0);
+  for (const auto& [name, tensor] : dict)
+    if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1) load(id);
+  reader.check_all_read();
   options_ = options;
-  for (const auto& [id, l] : loaded) {
+  for (const auto& [id, from] : loaded) {
     LossScale& s = loss_scale(id);
-    s.initial = l.first;
-    s.initial_growth = l.second;
+    s.initial = from.initial;
+    s.initial_counts = from.initial_counts;
     if (!s.scale) continue;
-    set_scale(s.scale, l.first);
-    s.counts.set(int64_t(ScalerCount::Growth), double(l.second));
+    set_scale(s.scale, s.initial);
+    set_counts(s.counts, s.initial_counts);
   }
 }
 

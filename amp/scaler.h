@@ -3,6 +3,7 @@
 // how much it may. Scale, counters and flags live on the device, and the optimizer's kernel reads
 // them there: a step waits for nothing, and what it did is read from its result when somebody asks.
 
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
@@ -131,10 +132,11 @@ class GradScaler {
   // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
   void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
 
-  // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker", and "scale.1",
-  // "growth_tracker.1" for the loss with id 1; empty if disabled. To be taken after update().
-  // Loading throws Error, and changes nothing, if names or values do not fit; disabled, it does
-  // nothing.
+  // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
+  // "hysteresis_tracker", "consecutive_skips", and "scale.1", "growth_tracker.1" and so on for the
+  // loss with id 1; empty if disabled. To be taken after update(). Loading throws Error, and
+  // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
+  // that. Disabled, it does nothing.
   optim::StateDict state_dict() const;
   void load_state_dict(const optim::StateDict& dict);
 
@@ -142,11 +144,11 @@ class GradScaler {
   enum class Stage { Ready, Unscaled, Stepped };
   struct LossScale {
     double initial = 0;
-    int64_t initial_growth = 0;
-    bool used = false, inverse_taken = false;  // since update()
-    Tensor scale;                              // f32 [S, 1/S]; made on the device of the first loss
-    Tensor counts, history;                    // as the kernel scaler_update keeps them
-    Readback mail;                             // counts on their way to poll()
+    std::array<int64_t, 3> initial_counts = {};  // those that are saved
+    bool used = false, inverse_taken = false;    // since update()
+    Tensor scale;               // f32 [S, 1/S]; made on the device of the first loss
+    Tensor counts, history;     // as the kernel scaler_update keeps them
+    Readback mail;              // counts on their way to poll()
     std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
     Tensor last_loss;
   };
@@ -163,13 +165,18 @@ class GradScaler {
     Tensor last;  // as Record::found, of the last step where any was set
   };
 
+  friend class LossScaleOptimizer;
+  // Skips the step also where `seen` (f32 [parameters], or no tensor) is not 0: gradients that were
+  // not finite before somebody changed them.
+  StepResult step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen);
   LossScale& loss_scale(int id);
   // Throws Error if it never was, and says what to do.
-  LossScale& scaled(int id, std::string_view mend = "call scale(loss).backward() first");
+  LossScale& scaled(int id, std::string_view hint = "call scale(loss).backward() first");
   Record& record(const optim::Optimizer& opt);
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
   void poll(LossScale& s);
+  int64_t count(int id, size_t which) const;  // one of those that are saved
   std::string diagnosis(const LossScale& s) const;
 
   ScalerOptions options_;

@@ -25,7 +25,7 @@ Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : option
     tensors_.push_back(t);
     check(t.device() == tensors_[0].device(), "tensor {} is on {}, others on {}", i, t.device(),
           tensors_[0].device());
-    averages_.push_back(dense_copy(t, wide(t.dtype()), t.device()));
+    averages_.push_back(dense_copy(t, accumulate_dtype(t.dtype()), t.device()));
   }
   check(!tensors_.empty(), "no tensors to average");
 }
@@ -43,7 +43,7 @@ void Ema::update() {
   std::vector<kernels::Update> updates(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor &t = tensors_[i], &average = averages_[i];
-    check(wide(t.dtype()) == average.dtype() && t.device() == average.device(),
+    check(accumulate_dtype(t.dtype()) == average.dtype() && t.device() == average.device(),
           "tensor {} is now {} on {}, but its average is {} on {}: make a new Ema after moving a "
           "model",
           i, t.dtype(), t.device(), average.dtype(), average.device());
@@ -97,8 +97,7 @@ StateDict Ema::state_dict() const {
 void Ema::load_state_dict(const StateDict& dict) {
   const Scope scope("ema");
   StateReader reader(dict);
-  const double updates = reader.number("updates");
-  check(updates >= 0, "updates is {}, not a number from 0", updates);
+  const int64_t updates = reader.count("updates");
   std::vector<Tensor> averages;
   for (size_t i = 0; i < averages_.size(); ++i) {
     const Tensor& a = averages_[i];
@@ -107,7 +106,7 @@ void Ema::load_state_dict(const StateDict& dict) {
   }
   reader.check_all_read();
   averages_ = std::move(averages);
-  updates_ = static_cast<int64_t>(updates);
+  updates_ = updates;
 }
 
 }  // namespace mixtape::optim

@@ -75,17 +75,14 @@ void Plateau::load_state_dict(const StateDict& dict) {
   const Scope scope(name());
   StateReader reader(dict);
   reader.check_kind(name());
-  const auto from_zero = [&](const std::string& name) {
-    const double value = reader.number(name);
-    check(value >= 0, "{} is {}, not a number from 0", name, value);
-    return value;
-  };
   const double best = reader.number("best");
-  const auto steps = static_cast<int64_t>(from_zero("step"));
-  const auto bad_steps = static_cast<int64_t>(from_zero("bad_steps"));
-  const auto cooldown = static_cast<int64_t>(from_zero("cooldown"));
+  const int64_t steps = reader.count("step"), bad_steps = reader.count("bad_steps"),
+                cooldown = reader.count("cooldown");
   std::vector<double> rates;
-  for (size_t g = 0; g < optimizer_->groups(); ++g) rates.push_back(from_zero(rate_name(g)));
+  for (size_t g = 0; g < optimizer_->groups(); ++g) {
+    rates.push_back(reader.number(rate_name(g)));
+    check(rates[g] >= 0, "{} is {}, not a number from 0", rate_name(g), rates[g]);
+  }
   reader.check_all_read();
   best_ = best;
   steps_ = steps;

@@ -43,14 +43,13 @@ void Schedule::load_state_dict(const StateDict& dict) {
   const Scope scope("schedule");
   StateReader reader(dict);
   reader.check_kind(name());
-  const double step = reader.number("step");
-  check(step >= 0, "step is {}, not a number from 0", step);
+  const int64_t step = reader.count("step");
   std::vector<double> rates;
   for (size_t g = 0; g < base_lr_.size(); ++g) rates.push_back(reader.number(base_name(g)));
   reader.check_all_read();
   std::swap(base_lr_, rates);
   try {
-    go_to(static_cast<int64_t>(step));
+    go_to(step);
   } catch (...) {
     std::swap(base_lr_, rates);
     throw;

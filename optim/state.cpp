@@ -2,6 +2,7 @@
 #include "optim/state.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -30,6 +31,13 @@ double StateReader::number(std::string_view name) {
   }
   check(t->numel() == 1, "{} has shape {}, not one number", name, t->shape());
   return t->item();
+}
+
+int64_t StateReader::count(std::string_view name, int64_t most) {
+  const double value = number(name);
+  check(value >= 0 && value <= double(most) && value == std::trunc(value),
+        "{} is {}, not a whole number from 0 to {}", name, value, most);
+  return static_cast<int64_t>(value);
 }
 
 void StateReader::check_kind(std::string_view kind) {
@@ -62,7 +70,7 @@ Tensor from_text(std::string_view text) {
 }
 
 Tensor dense_copy(const Tensor& x, DType dtype, Device device) {
-  const Tensor here = x.device() == device ? x : x.to(device);
+  const Tensor here = x.copied_to(device);
   Tensor t(x.shape(), dtype, device);
   kernels::Launch launch(device);
   kernels::convert(launch, here, t);

@@ -1,6 +1,7 @@
 #pragma once
 // State: named tensors, as optimizers, schedules and averages save and load them.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,8 @@ class StateReader {
   const Tensor* find(std::string_view name);
   // Throws Error if it is missing, or not one number.
   double number(std::string_view name);
+  // Throws Error unless it is a whole number from 0 to `most`.
+  int64_t count(std::string_view name, int64_t most = int64_t(1) << 53);
   // Throws Error unless "kind" has this text.
   void check_kind(std::string_view kind);
   // A copy of a float tensor of this shape, or no tensor. Throws Error if shape or type differ.
@@ -38,7 +41,5 @@ Tensor from_text(std::string_view text);
 // A dense copy in another dtype or place.
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);
-// The dtype of what is kept about a tensor: f32, or f64 for f64.
-inline DType wide(DType t) { return t == f64 ? f64 : f32; }
 
 }  // namespace mixtape::optim

@@ -56,6 +56,33 @@ TEST(LossScaleOptimizer, TrainsAsAScalerDoesByHand) {
   EXPECT_EQ(steps, 6);
 }
 
+// Clamped, a gradient that overflowed looks like any other.
+TEST(LossScaleOptimizer, SkipsWhatSomebodyMadeFinite) {
+  const Net n = net();
+  LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
+  (void)opt.minimize(loss_of(n));
+  const std::string before = bits(opt.inner());
+  const auto clamped = [&](double factor) {
+    auto gradients = opt.compute_gradients(loss_of(n, factor));
+    for (Tensor& g : gradients) g = clamp(where(isnan(g), 0, g), -0.01, 0.01);
+    return gradients;
+  };
+  EXPECT_FALSE(bool(opt.apply_gradients(clamped(1e30))));
+  EXPECT_EQ(opt.loss_scale(), 32768);
+  EXPECT_EQ(bits(opt.inner()), before);
+  (void)clamped(1e30);  // one of two losses
+  EXPECT_FALSE(bool(opt.apply_gradients(clamped(1))));
+  EXPECT_TRUE(bool(opt.apply_gradients(clamped(1))));
+}
+
+TEST(LossScaleOptimizer, AFixedScaleStaysWhateverIsLoaded) {
+  const Net n = net();
+  const LossScaleOptimizer dynamic = enable_mixed_precision(adamw(n));
+  LossScaleOptimizer fixed = enable_mixed_precision(adamw(n), {.loss_scale = 512.0});
+  fixed.load_state_dict(dynamic.state_dict());
+  EXPECT_EQ(fixed.loss_scale(), 512);
+}
+
 TEST(LossScaleOptimizer, ForgetsALossWhoseBackwardFailed) {
   const Net n = net();
   LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
@@ -184,7 +211,7 @@ TEST(LossScaleOptimizer, LoadsNothingThatDoesNotFit) {
   };
   expect(load_with("scaler.scale", 0), "the scale of loss 0 is 0");
   expect(load_with("optimizer.group.0.lr", -1), "lr is -1");
-  expect(load_with("iterations", -1), "'iterations' is -1, not a count");
+  expect(load_with("iterations", -1), "iterations is -1, not a whole number from 0");
   expect(load_with("model.weight", 1), "'model.weight' belongs to nothing here");
   expect(test::full_error([&] { opt.load_state_dict({}); }), "iterations is missing");
   EXPECT_EQ(bits(opt.inner()), before);

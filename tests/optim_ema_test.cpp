@@ -183,7 +183,7 @@ TEST(Ema, Errors) {
   EXPECT_EQ(error([&] {
               ema.load_state_dict({{"average.0", v}, {"updates", scalar(-1)}});
             }),
-            "ema: updates is -1, not a number from 0");
+            "ema: updates is -1, not a whole number from 0 to 9007199254740992");
   EXPECT_EQ(ema.updates(), 0);
 }
 

@@ -329,9 +329,12 @@ TEST(Plateau, Errors) {
       at->second = t;
     return error([&] { plateau.load_state_dict(dict); });
   };
-  EXPECT_EQ(with("step", scalar(-1)), "plateau: step is -1, not a number from 0");
-  EXPECT_EQ(with("bad_steps", scalar(-1)), "plateau: bad_steps is -1, not a number from 0");
-  EXPECT_EQ(with("cooldown", scalar(nan)), "plateau: cooldown is nan, not a number from 0");
+  EXPECT_EQ(with("step", scalar(-1)),
+            "plateau: step is -1, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(with("bad_steps", scalar(-1)),
+            "plateau: bad_steps is -1, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(with("cooldown", scalar(nan)),
+            "plateau: cooldown is nan, not a whole number from 0 to 9007199254740992");
   EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr is -1, not a number from 0");
   EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best has shape [2], not one number");
   EXPECT_EQ(with("best", {}), "plateau: best is no tensor");
@@ -432,7 +435,7 @@ TEST(Schedule, Errors) {
       error([&] {
         schedule.load_state_dict({kind, {"step", scalar(-1)}, {"group.0.base_lr", scalar(1)}});
       }),
-      "schedule: step is -1, not a number from 0");
+      "schedule: step is -1, not a whole number from 0 to 9007199254740992");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
             }),

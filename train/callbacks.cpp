@@ -81,8 +81,9 @@ optim::StateDict EarlyStopping::state_dict() const {
 
 void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  waited_ = int64_t(reader.number("waited"));
+  const int64_t waited = reader.count("waited");
   best_.load_state_dict(dict);
+  waited_ = waited;
 }
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
@@ -174,8 +175,9 @@ optim::StateDict GradientAccumulation::state_dict() const {
 void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
   const bool known = reader.find("group");  // else saved without this callback
-  group_ = known ? int64_t(reader.number("group")) : 0;
-  done_ = known ? int64_t(reader.number("done")) : 0;
+  const int64_t group = known ? reader.count("group") : 0, done = known ? reader.count("done") : 0;
+  group_ = group;
+  done_ = done;
 }
 
 GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {

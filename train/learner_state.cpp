@@ -151,7 +151,9 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
 
   model_.module->load_state_dict(under(dict, "model."));
   optimizer->load_state_dict(under(dict, "optimizer."));
-  scaler.load_state_dict(under(dict, "scaler."));
+  // (Of a training without a scaler there is none, and one that is needed now starts anew.)
+  if (const io::NamedTensors part = under(dict, "scaler."); !part.empty())
+    scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(under(dict, "data."));
   for (size_t i = 0; i < callbacks_.size(); ++i) {
@@ -182,12 +184,12 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
     const double* const r = steps.data<double>() + i * 5;
     history.steps.push_back({int64_t(r[0]), r[1], r[2], r[3], r[4] != 0});
   }
-  state.step = int64_t(number("fit.step"));
+  state.step = reader.count("fit.step");
   if (!this_fit) return;
-  state.epoch = int64_t(number("fit.epoch"));
-  state.batch = int64_t(number("fit.batch"));
+  state.epoch = reader.count("fit.epoch");
+  state.batch = reader.count("fit.batch");
   loss_sum_ = full({}, number("fit.loss_sum"), f64, device_);
-  examples_ = int64_t(number("fit.examples"));
+  examples_ = reader.count("fit.examples");
 }
 
 void Learner::save(const std::string& path) {
