@@ -29,6 +29,14 @@ void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
         grad.device(), p.device());
 }
 
+// What Autocast is to read in place of a cast: f32 needs none, so that one program is for all
+// dtypes.
+std::optional<DType> shadow_dtype(std::optional<DType> asked) {
+  check(!asked || is_narrow(*asked) || asked == f32, "shadow is {}, not f16, bf16 or f32",
+        asked.value_or(f32));
+  return asked == f32 ? std::nullopt : asked;
+}
+
 }  // namespace
 
 void Option::check_value(double value) const {
@@ -40,11 +48,6 @@ void Option::check_value(double value) const {
     check(0 <= value && value < 1, "{} is {}, not in [0, 1)", name_, value);
   else
     check(!std::isnan(value), "{} is {}, not a number", name_, value);
-}
-
-// A parameter's shadow is what Autocast reads in place of a cast.
-static void check_shadow(std::optional<DType> dtype) {
-  check(!dtype || is_narrow(*dtype), "shadow is {}, not f16 or bf16", dtype.value_or(f32));
 }
 
 uint64_t Optimizer::next_id() {
@@ -68,7 +71,7 @@ void Optimizer::set_multi_precision(bool on, bool flat_master) {
 }
 
 void Optimizer::set_shadow(std::optional<DType> dtype) {
-  check_shadow(dtype);
+  dtype = shadow_dtype(dtype);
   for (Group& group : groups_) {
     group.options.shadow = dtype;
     if (!dtype)
@@ -79,7 +82,6 @@ void Optimizer::set_shadow(std::optional<DType> dtype) {
 void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
                              const CommonOptions& options) {
   const Scope scope(name());
-  check_shadow(options.shadow);
   check(!options.flat_master || options.multi_precision,
         "flat_master is {} and multi_precision {}: without masters there are none to flatten",
         options.flat_master, options.multi_precision);
@@ -90,6 +92,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
   check(!params.empty(), "no parameters to optimize");
   std::vector<Tensor> known = this->params();
   Group group{std::move(rule), {}, options};
+  group.options.shadow = shadow_dtype(options.shadow);
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is no tensor", index);
@@ -126,8 +129,9 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
-// State goes where its parameter went. A master goes to what anyone else wrote into its parameter,
-// but keeps what it knows beyond that where it still rounds to it: a model may only have moved.
+// State goes where its parameter went. If anyone else wrote the parameter, its master takes the new
+// values, except where it still rounds to them (the model may only have moved): there it keeps its
+// extra bits.
 void Optimizer::follow(Slot& slot) {
   const Tensor& p = slot.param;
   const auto move = [&](Tensor& t) {
@@ -160,7 +164,7 @@ std::vector<Tensor> Optimizer::masters() {
 // Makes state that is missing, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
-  const DType dtype = wide(p.dtype());
+  const DType dtype = accumulate_dtype(p.dtype());
   const States states = group.rule->states();
   for (size_t k = 0; k < states.size(); ++k) {
     const State& s = states[k];
@@ -182,9 +186,9 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   prepare_narrow(slot, group);
 }
 
-// The other of a parameter and its copy: an f32 master, or a narrow shadow. That is made again
-// after anyone else wrote the parameter, so that a step which is skipped leaves the two in
-// agreement.
+// Makes a parameter's copy: the f32 master of a narrow one, or the narrow shadow of an f32 one. A
+// shadow is made anew after anyone else wrote the parameter, so that a step which is skipped leaves
+// the two in agreement.
 void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_narrow(p.dtype())) {

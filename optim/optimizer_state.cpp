@@ -23,7 +23,9 @@ StateDict Optimizer::state_dict() const {
     for (size_t k = 0; k < states.size(); ++k)
       if (states[k].used && slot.state[k])
         dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
-    if (slot.master) dict.emplace_back(prefix + "master", slot.master);
+    // (A parameter that is f32 by now has left its master behind.)
+    if (slot.master && is_narrow(slot.param.dtype()))
+      dict.emplace_back(prefix + "master", slot.master);
   });
   for (size_t g = 0; g < groups(); ++g)
     for (const Option& option : rule(g).options())
@@ -41,7 +43,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
   for (size_t k = 0; k < states.size(); ++k) {
     if (!states[k].used) continue;
     const std::string key = prefix + std::string(states[k].name);
-    loaded.state[k] = reader.copy_of(key, p.shape(), wide(p.dtype()), p.device());
+    loaded.state[k] = reader.copy_of(key, p.shape(), accumulate_dtype(p.dtype()), p.device());
     check(!loaded.steps || loaded.state[k], "{} is there, but {} is missing", step, key);
     check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
   }

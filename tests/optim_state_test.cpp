@@ -60,6 +60,31 @@ TEST(State, MastersAreSavedToo) {
   EXPECT_NEAR(state(second, "state.0.master"), 1 - 2e-4, 1e-6);
 }
 
+// What a parameter learnt in f32 is not taken back by the master that it had.
+TEST(State, AMasterIsLeftBehindByAWideParameter) {
+  const Tensor a = from({1}, {1}, bf16).set_requires_grad();
+  SGD opt({a}, {.lr = 1e-4, .multi_precision = true});
+  a.set_grad(from({1}, {1}));
+  opt.step();
+  a.set_data(from({5}, {1}, f32));
+  const StateDict saved = snapshot(opt.state_dict());
+  EXPECT_TRUE(
+      std::ranges::none_of(saved, [](const auto& e) { return e.first.ends_with("master"); }));
+  const Tensor b = from({5}, {1}, bf16).set_requires_grad();
+  SGD other({b}, {.lr = 0, .multi_precision = true});
+  other.load_state_dict(saved);
+  b.set_grad(from({0}, {1}));
+  other.step();
+  EXPECT_EQ(b.item(), 5);
+}
+
+TEST(State, CountsAreWholeNumbers) {
+  const StateDict dict{{"n", from({2.5}, {}, f64)}, {"m", from({1e300}, {}, f64)}};
+  StateReader reader(dict);
+  EXPECT_ERROR(reader.count("n"), "n is 2.5, not a whole number from 0");
+  EXPECT_ERROR(reader.count("m"), "m is 1e+300, not a whole number from 0 to 9007199254740992");
+}
+
 TEST(State, LoadingCopies) {
   const Params a = problem();
   Adam opt(a);
