@@ -45,6 +45,84 @@ TEST(Learner, SumsAnyStatistic) {
   EXPECT_EQ((counts.at(0) + counts.at(4) + counts.at(8)) / 48, learner.validate().metrics[0]);
 }
 
+// Two images are the same digit or not; how sure the pair is, is a third thing that a batch brings.
+struct Siamese : nn::Module<Siamese> {
+  nn::Linear body{2, 8};
+  std::pair<Tensor, Tensor> forward(const Tensor& a, const Tensor& b) const {
+    return {tanh(body(a)), tanh(body(b))};
+  }
+  MIXTAPE_FIELDS(body)
+};
+
+TEST(Learner, TrainsAModelOfSeveralInputs) {
+  const Seed seed(1);
+  const Device cpu = Device::cpu();
+  const Tensor a = randn({64, 2}, f32, cpu), b = randn({64, 2}, f32, cpu),
+               sure = rand({64}, f32, cpu);
+  const Tensor same = lt(sum(square(a - b), {1}), 2).to(f32);
+  const TensorDataset pairs(a, same, {b, sure});
+  Siamese net;
+  LearnerOptions o = quiet();
+  const Metric near{
+      "near",
+      [](const Tensor& d, const Tensor& y) {
+        return stack({sum(eq(lt(d, 1).to(f32), y)).to(f64), full({}, double(y.numel()), f64)});
+      },
+      [](const Tensor& t, int64_t) { return t.at(0) / t.at(1); }};
+  o.pass = [&](const Batch& batch) -> Pass {
+    const auto [one, other] = net(batch.x, batch.more[0]);
+    const Tensor d = sum(square(one - other), {1});
+    const Tensor each = batch.y * d + (1 - batch.y) * relu(2 - d);
+    return {mean(each * batch.more[1]), d};
+  };
+  EXPECT_ERROR(Learner(net, quiet()),
+               "does not map one tensor to one: say in LearnerOptions::pass");
+  for (const DType t : {f32, f16, bf16}) {
+    o.metrics = {near};
+    Learner learner({DataLoader(pairs, {.batch_size = 16, .workers = 1}), DataLoader(pairs)}, net,
+                    o);
+    learner.to(t);
+    const Scores before = learner.validate();
+    learner.fit(5, 0.01);
+    EXPECT_LT(learner.validate().loss, before.loss) << name(t);
+    EXPECT_GT(learner.validate().metrics[0], 0.5);
+    EXPECT_NE(learner.summary().find("body"), std::string::npos);
+    EXPECT_ERROR(learner.predict(a), "does not map one tensor to one, so it predicts nothing");
+  }
+}
+
+TEST(Learner, TrainsWithoutTargets) {
+  const Seed seed(1);
+  const TensorDataset inputs(randn({64, 6}, f32, Device::cpu()), Tensor());
+  Net net;
+  LearnerOptions o = quiet();
+  o.metrics = {};
+  Learner plain({DataLoader(inputs), {}}, net, o);
+  EXPECT_ERROR(plain.fit(1), "a batch without targets to train on (LearnerOptions::pass could do");
+  o.pass = [&](const Batch& batch) -> Pass { return {mean(square(net(batch.x)))}; };
+  Learner learner({DataLoader(inputs), DataLoader(inputs)}, net, o);
+  const double before = learner.validate().loss;
+  learner.fit(3, 0.05);
+  EXPECT_LT(learner.validate().loss, before);
+  learner.metrics = {accuracy};
+  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no output");
+}
+
+// The classes of pixels are dimension 1, as for cross_entropy; those of a sequence may be the last.
+TEST(Metrics, FindTheClasses) {
+  const Tensor target = from({0, 1, 1, 0}, {1, 2, 2}, i64), scores = one_hot(target, 2).to(f32);
+  Total pixels(accuracy), sequence(accuracy), top(top_k(2));
+  pixels.add(permute(scores, {0, 3, 1, 2}), target);
+  EXPECT_EQ(pixels.value(), 1);
+  const Tensor words = from({0, 2, 1, 1, 0, 2}, {2, 3}, i64);
+  sequence.add(one_hot(words, 4).to(f32), words);
+  EXPECT_EQ(sequence.value(), 1);
+  top.add(permute(scores, {0, 3, 1, 2}), target);
+  EXPECT_EQ(top.value(), 1);
+  EXPECT_EQ(sum(confusion_matrix(permute(scores, {0, 3, 1, 2}), target, 2)).item(), 4);
+  EXPECT_ERROR(sequence.add(ones({2, 5}), words), "accuracy: scores of shape [2, 5] for labels of");
+}
+
 TEST(Learner, RefersToAModelThatHasAName) {
   const Seed seed(1);
   Net net;

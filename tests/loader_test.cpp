@@ -157,6 +157,92 @@ TEST(DataLoader, ShufflesWithoutFavour) {
   EXPECT_LT(chi2, 85.4);  // exceeded once in a thousand (49 degrees of freedom)
 }
 
+// What else belongs to an example comes along; a target need not be there.
+TEST(DataLoader, BatchesMoreThanTwoTensors) {
+  struct Odd final : Dataset {
+    std::string name() const override { return "odd"; }
+    int64_t size() const override { return 6; }
+    Example get(int64_t i) const override {
+      const Tensor x = full({2}, double(i));
+      if (i == 5) return {x, x, {x}};
+      return {x, {}, {full({}, double(i), i64), x * 2}};
+    }
+  };
+  const Tensor ids = arange(0, 5, 1, i64);
+  const TensorDataset tensors(reshape(arange(0, 10, 1, f32), {5, 2}), {}, {ids, ids.to(f32)});
+  for (const AnyDataset& data : {AnyDataset(Odd()), AnyDataset(tensors.rows(0, 5))}) {
+    DataLoader loader(data, {.batch_size = 2, .max_batches = 2, .workers = 1});
+    int64_t first = 0;
+    for (const Batch& batch : loader) {
+      EXPECT_FALSE(batch.y);
+      ASSERT_EQ(batch.more.size(), 2u);
+      EXPECT_EQ(to_vector(batch.more[0]), (std::vector<double>{double(first), double(first + 1)}));
+      EXPECT_EQ(batch.more[1].size(0), 2);
+      first += 2;
+    }
+  }
+  const auto get = [](std::initializer_list<int64_t> which) {
+    return Odd().gather(std::vector<int64_t>(which));
+  };
+  EXPECT_ERROR(get({0, 5}), "example 5: it has a target, the first in the batch has none");
+  EXPECT_ERROR(get({5, 0}), "example 0: it has no target, the first in the batch has one");
+  EXPECT_ERROR(TensorDataset(ones({3}), {}, {ones({2})}),
+               "tensors: inputs of shape [3] for more[0] of shape [2]");
+}
+
+TEST(DataLoader, ASamplerSaysWhichExamplesMakeAnEpoch) {
+  const Sampler sampler = [](uint64_t epoch) {
+    return std::vector<int64_t>{4, 4, int64_t(epoch), 0, 9};
+  };
+  DataLoader loader(numbered(10), {.batch_size = 2, .sampler = sampler, .workers = 1});
+  EXPECT_EQ(loader.examples(), 10);
+  EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{4, 4, 0, 0, 9}));
+  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{4, 4, 1, 0, 9}));
+  EXPECT_EQ(to_vector(loader.batch(1).y), (std::vector<double>{2, 0}));
+}
+
+// An example that is there twice is not transformed alike.
+TEST(DataLoader, ASampledExampleHasRandomNumbersForEachPlace) {
+  const Sampler sampler = [](uint64_t) { return std::vector<int64_t>{3, 3}; };
+  DataLoader loader(numbered(10), {.sampler = sampler, .transform = random_transform});
+  const Tensor x = loader.batch(0).x;
+  EXPECT_NE(to_vector(select(x, 0, 0)), to_vector(select(x, 0, 1)));
+}
+
+TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
+  const auto loader = [](std::vector<int64_t> first, std::vector<int64_t> second) {
+    return DataLoader(numbered(10), {.sampler = [=](uint64_t e) { return e ? second : first; }});
+  };
+  DataLoader negative = loader({-1}, {0}), beyond = loader({10}, {0}), other = loader({1}, {1, 2});
+  EXPECT_ERROR(epoch(negative), "numbers: the sampler gave example -1 of 10");
+  EXPECT_ERROR(epoch(beyond), "numbers: the sampler gave example 10 of 10");
+  EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));
+  EXPECT_ERROR(epoch(other), "numbers: the sampler gave 2 examples for epoch 1, and 1 for epoch 0");
+}
+
+TEST(Weighted, DrawsInProportion) {
+  const std::vector<double> weights{0, 1, 0, 3, 0.5, 0};
+  const Sampler sampler = weighted(weights, 9000, 2);
+  EXPECT_EQ(sampler(0), sampler(0));
+  EXPECT_NE(sampler(0), sampler(1));
+  EXPECT_NE(sampler(0), weighted(weights, 9000, 3)(0));
+  std::vector<double> drawn(weights.size());
+  for (const int64_t i : sampler(0)) ++drawn[size_t(i)];
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double share = weights[i] / 4.5, expected = 9000 * share;
+    EXPECT_NEAR(drawn[i], expected, 4 * std::sqrt(expected * (1 - share))) << i;
+  }
+}
+
+TEST(Weighted, RefusesWhatMakesNoSense) {
+  EXPECT_ERROR(weighted({1, -2}, 3), "weight 1 is -2");
+  EXPECT_ERROR(weighted({std::nan("")}, 3), "weight 0 is nan");
+  EXPECT_ERROR(weighted({0, 0}, 3), "2 weights whose sum is 0");
+  EXPECT_ERROR(weighted({}, 3), "0 weights whose sum is 0");
+  EXPECT_ERROR(weighted({1}, 0), "an epoch of 0 examples");
+}
+
 // ---- workers
 
 TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
@@ -322,7 +408,7 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
     return optim::StateDict{{"epoch", from({epoch}, {}, i64)}, {"batch", from({batch}, {}, i64)}};
   };
   EXPECT_ERROR(loader.load_state_dict(state(-1, 0)), "epoch is -1");
-  EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, of 2");
+  EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, not a whole number from 0 to 2");
   EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
   EXPECT_EQ(loader.epoch(), 0u);
 }
@@ -332,6 +418,8 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
   EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
   EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
   EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "at most -1 batches in an epoch");
+  EXPECT_ERROR(DataLoader(good, {.shuffle = true, .sampler = weighted({1}, 2)}),
+               "shuffle, and a sampler");
   EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
   EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");
   EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "0 batches ahead, not 1 to 1024");

@@ -46,9 +46,12 @@ double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   int64_t examples = 0;
   for (const Batch& batch : loader) {
     if (run(batch)) {
-      check(bool(state.loss), "a batch without targets to validate");
+      check(bool(state.loss),
+            "a batch without targets to validate (LearnerOptions::pass could do without)");
       add_loss(sum, state.loss, batch.x.size(0));
       examples += batch.x.size(0);
+      check(totals.empty() || (state.output && state.y), "metrics of a batch that has no {}",
+            state.output ? "targets" : "output: LearnerOptions::pass gave a loss alone");
       for (Total& total : totals) total.add(state.output, state.y);
     }
     ++state.batch;
@@ -91,7 +94,7 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   std::vector<Tensor> outputs;
   const int64_t n = x.size(0);
   for (int64_t i = 0; i < n; i += batch_size) {
-    check(run({narrow(x, 0, i, std::min(batch_size, n - i)), {}}),
+    check(run({narrow(x, 0, i, std::min(batch_size, n - i)), {}}, /*predicts=*/true),
           "a callback skipped a batch of a prediction");
     outputs.push_back(is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output);
   }
@@ -101,8 +104,11 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
 
 std::string Learner::summary() {
   check(data.train.has_value(), "summary without training data: nn::summary takes inputs");
-  const Tensor x = data.train->batch(0).x;
-  return nn::summary_of(*model_.module, [&] { predict(x, x.size(0)); });
+  const Batch first = data.train->batch(0);
+  return nn::summary_of(*model_.module, [&] {
+    const Evaluating evaluating(*this);
+    run(first, /*predicts=*/!pass);
+  });
 }
 
 }  // namespace mixtape::train

@@ -55,6 +55,10 @@ void Learner::compile(const LearnerOptions& options) {
   schedule.reset();  // it moves the optimizer that was
   step_options = {};
   loss = options.loss;
+  pass = options.pass;
+  check(pass || model_.call,
+        "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
+        nn::type_name(typeid(*model_.module)));
   if (options.optimizer) make_optimizer_ = *options.optimizer;
   optimizer = make_optimizer_(model_.module->parameters());
   metrics = options.metrics;
@@ -212,16 +216,28 @@ void Learner::run_epoch() {
   each(&Callback::on_checkpoint);
 }
 
-bool Learner::run(const Batch& batch) {
+bool Learner::run(const Batch& batch, bool predicts) {
   state.x = batch.x.to(device_);
   state.y = batch.y ? batch.y.to(device_) : Tensor();
   state.output = state.loss = state.objective = {};
   if (!each(&Callback::on_batch_begin)) return false;
   std::optional<amp::Autocast> region;
   if (autocast) region.emplace(*autocast);
+  if (pass && !predicts) {
+    Batch here{state.x, state.y};
+    for (const Tensor& t : batch.more) here.more.push_back(t.to(device_));
+    const Pass done = pass(here);
+    check(bool(done.loss), "LearnerOptions::pass gave no loss");
+    state.output = done.output;
+    if (!each(&Callback::on_loss_begin)) return false;
+    state.loss = done.loss;
+    return true;
+  }
+  check(bool(model_.call), "{} does not map one tensor to one, so it predicts nothing",
+        nn::type_name(typeid(*model_.module)));
   state.output = model_.call(state.x);
   if (!each(&Callback::on_loss_begin)) return false;
-  if (state.y) state.loss = loss(state.output, state.y);
+  if (state.y && !predicts) state.loss = loss(state.output, state.y);
   return true;
 }
 
@@ -235,7 +251,8 @@ void Learner::train_batch(const Batch& batch) {
   const DefaultDevice here(device_);
   state.training = true;
   if (run(batch)) {
-    check(bool(state.loss), "a batch without targets to train on");
+    check(bool(state.loss),
+          "a batch without targets to train on (LearnerOptions::pass could do without)");
     state.objective = state.loss;
     if (each(&Callback::on_backward_begin)) {
       state.objective.backward();
@@ -246,7 +263,7 @@ void Learner::train_batch(const Batch& batch) {
           leave_out_step();
       }
     }
-    state.output = state.output.detach();
+    if (state.output) state.output = state.output.detach();
     state.loss = state.loss.detach();
     state.objective = {};
     add_loss(loss_sum_, state.loss, batch.x.size(0));

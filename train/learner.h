@@ -54,12 +54,21 @@ using LossFunction = std::function<Tensor(const Tensor& output, const Tensor& ta
 // cross_entropy for whole numbers, the mean squared error for others.
 Tensor default_loss(const Tensor& output, const Tensor& target);
 
+// What a learner does with a batch on its device, within its autocast region, where there is more
+// to it than loss(model(x), y): a model of several inputs or results, a state that goes on.
+struct Pass {
+  Tensor loss;
+  Tensor output = {};  // what the metrics get beside the target
+};
+using PassFunction = std::function<Pass(const Batch& batch)>;
+
 // Makes a schedule for so many steps of the optimizer.
 using ScheduleMaker =
     std::function<std::unique_ptr<optim::Schedule>(optim::Optimizer&, int64_t total_steps)>;
 
 struct LearnerOptions {
   LossFunction loss = default_loss;
+  PassFunction pass = {};                        // in place of the model's call and the loss
   std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
   std::vector<Metric> metrics = {};              // of the validation data
   std::vector<std::shared_ptr<Callback>> callbacks = {};
@@ -105,17 +114,17 @@ io::Chart chart(const LrFind& found);
 
 class Learner {
  public:
-  // A model that maps a tensor to a tensor. One given by name is referred to, and must outlive the
-  // learner; any other is kept.
+  // A model that maps a tensor to a tensor, or any other with options.pass. One given by name is
+  // referred to, and must outlive the learner; any other is kept.
   template <class M>
-  requires nn::TensorModule<std::remove_cvref_t<M>> Learner(Loaders data, M&& model,
-                                                            const LearnerOptions& options = {})
+  requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase> Learner(
+      Loaders data, M&& model, const LearnerOptions& options = {})
       : Learner(std::move(data), Model(std::forward<M>(model)), options) {}
   // A model chosen at run time, which is kept.
   Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
   // Without data: for fit(x, y).
   template <class M>
-  requires nn::TensorModule<std::remove_cvref_t<M>>
+  requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   explicit Learner(M&& model, const LearnerOptions& options = {})
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
@@ -177,6 +186,7 @@ class Learner {
   } state;
   Loaders data;
   LossFunction loss;
+  PassFunction pass;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::Schedule> schedule;  // of this fit, or null
   std::optional<amp::AutocastOptions> autocast;
@@ -206,7 +216,7 @@ class Learner {
   struct Model {
     std::shared_ptr<void> owned;
     nn::ModuleBase* module;
-    std::function<Tensor(const Tensor&)> call;
+    std::function<Tensor(const Tensor&)> call;  // none if it maps no tensor to a tensor
 
     template <class M>
     explicit Model(M&& model) {
@@ -220,7 +230,8 @@ class Learner {
         owned = std::move(kept);
       }
       module = held;
-      call = [held](const Tensor& x) -> Tensor { return (*held)(x); };
+      if constexpr (nn::TensorModule<Plain>)
+        call = [held](const Tensor& x) -> Tensor { return (*held)(x); };
     }
     explicit Model(nn::Any model) {
       check(bool(model), "a learner of an Any that holds no module");
@@ -238,7 +249,8 @@ class Learner {
   // sum + the loss of n examples, in f64 and on the loss's device.
   static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);
   void run_epoch();
-  bool run(const Batch& batch);  // fills state up to the loss; false if a callback skipped that
+  // Fills state up to the loss, or just up to the output; false if a callback skipped that.
+  bool run(const Batch& batch, bool predicts = false);
   void step();
   void train(const std::function<void()>& body);
   void leave_out_step();

@@ -10,10 +10,19 @@
 namespace mixtape::train {
 namespace {
 
-// Scores [n, classes] and their labels [n]; those of sequences, [n, t, classes] and [n, t], too.
-void check_labels(std::string_view metric, const Tensor& output, const Tensor& target) {
-  check(output.rank() == target.rank() + 1, "{}: scores of shape {} for labels of shape {}", metric,
-        output.shape(), target.shape());
+// Scores [..., classes] of labels [...]. As for cross_entropy the classes are dimension 1, else the
+// last.
+Tensor scores(std::string_view metric, const Tensor& output, const Tensor& target) {
+  for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1}) {
+    if (output.rank() == 0) break;
+    Dims order;
+    Shape rest;
+    for (int d = 0; d < output.rank(); ++d)
+      if (d != dim) order.push_back(d), rest.push_back(output.shape()[d]);
+    order.push_back(dim);
+    if (rest == target.shape()) return permute(output, order);
+  }
+  fail("{}: scores of shape {} for labels of shape {}", metric, output.shape(), target.shape());
 }
 
 double mean_of(const Tensor& total, int64_t) { return total.at(0) / total.at(1); }
@@ -33,17 +42,17 @@ Tensor squared_error(const Tensor& output, const Tensor& target) {
 
 const Metric accuracy{"accuracy",
                       [](const Tensor& output, const Tensor& target) {
-                        check_labels("accuracy", output, target);
-                        return counted(sum(eq(argmax(output, -1), target)), target.numel());
+                        const Tensor each = scores("accuracy", output, target);
+                        return counted(sum(eq(argmax(each, -1), target)), target.numel());
                       },
                       mean_of};
 
 Metric top_k(int64_t k) {
   check(k >= 1, "top_k: k is {}, not at least 1", k);
   const auto statistic = [k](const Tensor& output, const Tensor& target) {
-    check_labels("top_k", output, target);
-    check(k <= output.size(-1), "top_k: the {} highest of {} classes", k, output.size(-1));
-    return counted(sum(eq(topk(output, k, -1).indices, unsqueeze(target, -1))), target.numel());
+    const Tensor each = scores("top_k", output, target);
+    check(k <= each.size(-1), "top_k: the {} highest of {} classes", k, each.size(-1));
+    return counted(sum(eq(topk(each, k, -1).indices, unsqueeze(target, -1))), target.numel());
   };
   return {"top_" + std::to_string(k), statistic, mean_of};
 }
@@ -74,10 +83,10 @@ const Metric rmse{"rmse", squared_error,
                   false};
 
 Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t classes) {
-  check_labels("confusion_matrix", output, target);
-  check(output.size(-1) == classes, "confusion_matrix: scores of {} classes, not {}",
-        output.size(-1), classes);
-  const Tensor predicted = one_hot(flatten(argmax(output, -1)), classes);
+  const Tensor each = scores("confusion_matrix", output, target);
+  check(each.size(-1) == classes, "confusion_matrix: scores of {} classes, not {}", each.size(-1),
+        classes);
+  const Tensor predicted = one_hot(flatten(argmax(each, -1)), classes);
   return matmul(one_hot(flatten(target), classes).t(), predicted).to(i64);
 }
 

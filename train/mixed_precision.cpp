@@ -69,7 +69,7 @@ void MixedPrecision::on_batch_begin(Learner& l) {
 }
 
 void MixedPrecision::on_loss_begin(Learner& l) {
-  if (loss_fp32_) l.state.output = l.state.output.to(f32);
+  if (loss_fp32_ && l.state.output) l.state.output = l.state.output.to(f32);
 }
 
 void MixedPrecision::on_backward_begin(Learner& l) {

@@ -43,6 +43,13 @@ Tensor row_range(const Tensor& t, int64_t start, int64_t stop) {
   return t.with_layout(slice(t.layout(), 0, start, stop));
 }
 
+// What decides the order of an epoch: a stretch of the seed's stream for each.
+Generator epoch_numbers(uint64_t seed, uint64_t epoch) {
+  Generator g(seed);
+  g.set_offset(epoch << 32);
+  return g;
+}
+
 }  // namespace
 
 void Stack::put(int64_t row, const Tensor& from) {
@@ -64,39 +71,69 @@ void AnyDataset::require() const { check(data_ != nullptr, "no data set"); }
 Batch Dataset::gather(std::span<const int64_t> indices) const {
   const auto n = int64_t(indices.size());
   Stack x("input", n), y("target", n);
+  std::vector<Stack> more;
+  bool targets = false;
   for (int64_t row = 0; row < n; ++row)
     about(indices[size_t(row)], [&] {
       const Example e = get(indices[size_t(row)]);
+      if (row == 0) {
+        targets = bool(e.y);
+        for (size_t k = 0; k < e.more.size(); ++k) more.emplace_back(fmt::format("more[{}]", k), n);
+      }
+      check(bool(e.y) == targets, "it has {} target, the first in the batch has {}",
+            e.y ? "a" : "no", targets ? "one" : "none");
+      check(e.more.size() == more.size(), "more has {} tensors, that of the first in the batch {}",
+            e.more.size(), more.size());
       x.put(row, e.x);
-      y.put(row, e.y);
+      if (targets) y.put(row, e.y);
+      for (size_t k = 0; k < more.size(); ++k) more[k].put(row, e.more[k]);
     });
-  return {x.all(), y.all()};
+  Batch batch{x.all(), y.all()};
+  for (const Stack& m : more) batch.more.push_back(m.all());
+  return batch;
 }
 
 TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, std::string name)
-    : x_(x.detach().contiguous()), y_(y.detach().contiguous()), name_(std::move(name)) {
-  check(x.device().is_cpu() && y.device().is_cpu(),
-        "{}: inputs on {} and targets on {}: a data set is on the CPU", name_, x.device(),
-        y.device());
-  check(x.rank() >= 1 && y.rank() >= 1 && x.size(0) == y.size(0),
-        "{}: inputs of shape {} for targets of shape {}", name_, x.shape(), y.shape());
+    : TensorDataset(x, y, std::vector<Tensor>(), std::move(name)) {}
+TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
+                             std::string name)
+    : name_(std::move(name)) {
+  const auto column = [&](const std::string& what, const Tensor& t) {
+    check(bool(t), "{}: no {}", name_, what);
+    check(t.device().is_cpu(), "{}: {} on {}: a data set is on the CPU", name_, what, t.device());
+    check(t.rank() >= 1 && t.size(0) == x.size(0), "{}: inputs of shape {} for {} of shape {}",
+          name_, x.shape(), what, t.shape());
+    return t.detach().contiguous();
+  };
+  x_ = column("inputs", x);
+  if (y) y_ = column("targets", y);
+  for (size_t k = 0; k < more.size(); ++k)
+    more_.push_back(column(fmt::format("more[{}]", k), more[k]));
+}
+
+template <class F>
+Example TensorDataset::of_each(const F& f) const {
+  Example e{f(x_), y_ ? f(y_) : Tensor()};
+  for (const Tensor& t : more_) e.more.push_back(f(t));
+  return e;
 }
 
 Example TensorDataset::get(int64_t i) const {
   check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
-  return {x_.with_layout(select(x_.layout(), 0, i)), y_.with_layout(select(y_.layout(), 0, i))};
+  return of_each([&](const Tensor& t) { return t.with_layout(select(t.layout(), 0, i)); });
 }
 
 Batch TensorDataset::gather(std::span<const int64_t> indices) const {
   for (const int64_t i : indices)
     check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
-  return {gather_rows(x_, indices), gather_rows(y_, indices)};
+  return of_each([&](const Tensor& t) { return gather_rows(t, indices); });
 }
 
 TensorDataset TensorDataset::rows(int64_t start, int64_t stop) const {
   check(0 <= start && start <= stop && stop <= size(), "{}: examples {} to {} of {}", name_, start,
         stop, size());
-  return {row_range(x_, start, stop), row_range(y_, start, stop), name_};
+  const Example part = of_each([&](const Tensor& t) { return row_range(t, start, stop); });
+  return {part.x, part.y, part.more, name_};
 }
 
 Subset::Subset(AnyDataset of, std::vector<int64_t> indices)
@@ -140,10 +177,30 @@ Split<Subset> split(AnyDataset data, const SplitOptions& options) {
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  Generator g(seed);
-  g.set_offset(epoch << 32);  // a stretch of the stream for each epoch
+  Generator g = epoch_numbers(seed, epoch);
   for (int64_t i = n - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(g.below(i + 1))]);
   return order;
+}
+
+Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed) {
+  check(n > 0, "an epoch of {} examples", n);
+  std::vector<double> ends;  // of the stretch of each, one behind the other
+  double end = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    check(weights[i] >= 0 && std::isfinite(weights[i]), "weight {} is {}", i, weights[i]);
+    ends.push_back(end += weights[i]);
+  }
+  check(end > 0 && std::isfinite(end), "{} weights whose sum is {}", weights.size(), end);
+  return [ends = std::move(ends), n, seed](uint64_t epoch) {
+    Generator g = epoch_numbers(seed, epoch);
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < n; ++i) {
+      // (Rounded, the product may be the end itself.)
+      const double at = std::min(g.uniform() * ends.back(), std::nextafter(ends.back(), 0.0));
+      order.push_back(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
+    }
+    return order;
+  };
 }
 
 }  // namespace mixtape::train

@@ -4,9 +4,12 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -14,11 +17,20 @@
 namespace mixtape::train {
 
 struct Example {
-  Tensor x, y;  // input and target, on the CPU
+  Tensor x, y;                    // input and target, on the CPU; the target may be no tensor
+  std::vector<Tensor> more = {};  // what else belongs to it: a length, a mask, a second input
+
+  // `const auto& [x, y] = example` takes the first two.
+  template <size_t i>
+  const Tensor& get() const {
+    if constexpr (i == 0)
+      return x;
+    else
+      return y;
+  }
 };
-struct Batch {
-  Tensor x, y;  // of n examples, stacked along a first dimension: [n, ...]
-};
+// n examples, each tensor stacked along a first dimension: [n, ...].
+using Batch = Example;
 
 class Dataset {
  public:
@@ -51,11 +63,13 @@ class AnyDataset {
   std::shared_ptr<const Dataset> data_;
 };
 
-// Row i of two tensors [n, ...] on the CPU. Throws Error if they differ in n.
+// Row i of tensors [n, ...] on the CPU. Throws Error if they differ in n.
 class TensorDataset final : public Dataset {
  public:
   TensorDataset() = default;  // none
   TensorDataset(const Tensor& x, const Tensor& y, std::string name = "tensors");
+  TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
+                std::string name = "tensors");
 
   std::string name() const override { return name_; }
   int64_t size() const override { return x_ ? x_.size(0) : 0; }
@@ -67,7 +81,11 @@ class TensorDataset final : public Dataset {
   TensorDataset rows(int64_t start, int64_t stop) const;  // shares the tensors
 
  private:
+  template <class F>
+  Example of_each(const F& f) const;  // f of each tensor that is there
+
   Tensor x_, y_;  // contiguous
+  std::vector<Tensor> more_;
   std::string name_;
 };
 
@@ -111,4 +129,18 @@ int64_t valid_count(int64_t n, double valid_fraction, const std::string& name);
 // 0 to n - 1 in an order that depends on the seed and the epoch alone.
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch = 0);
 
+// The numbers of an epoch's examples, in order: equally many in each epoch, and the same ones
+// whenever it is asked.
+using Sampler = std::function<std::vector<int64_t>(uint64_t epoch)>;
+// n numbers drawn with replacement: i as often as weights[i] is large. Throws Error if a weight is
+// negative or not finite, or all are 0.
+Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed = 0);
+
 }  // namespace mixtape::train
+
+template <>
+struct std::tuple_size<mixtape::train::Example> : std::integral_constant<size_t, 2> {};
+template <size_t i>
+struct std::tuple_element<i, mixtape::train::Example> {
+  using type = const mixtape::Tensor;
+};

@@ -29,8 +29,9 @@ uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
                    uint32_t(seed >> 32));
   return uint64_t(b[0]) << 32 | b[1];
 }
-// Where an example's part of such a stream begins: it has four million numbers.
-uint64_t example_offset(int64_t example) { return uint64_t(example) << 20; }
+// Where the part of such a stream begins that belongs to a place in the epoch: it has four million
+// numbers. (Not to an example, which may be there more than once.)
+uint64_t offset_at(int64_t place) { return uint64_t(place) << 20; }
 
 using Order = std::vector<int64_t>;
 
@@ -40,15 +41,21 @@ using Order = std::vector<int64_t>;
 struct DataLoader::Plan {
   AnyDataset data;
   DataLoaderOptions options;
+  int64_t per_epoch;  // examples
+
+  Plan(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
+    per_epoch = options.sampler ? int64_t(options.sampler(0).size()) : data->size();
+  }
 
   int64_t batches() const {
-    const int64_t n = data->size(), b = options.batch_size;
+    const int64_t n = per_epoch, b = options.batch_size;
     const int64_t all = n / b + (!options.drop_last && n % b > 0);
     return options.max_batches > 0 ? std::min(all, options.max_batches) : all;
   }
   Order order(uint64_t epoch) const {
-    if (options.shuffle) return shuffled(data->size(), options.seed, epoch);
-    Order order(static_cast<size_t>(data->size()));
+    if (options.sampler) return sampled(epoch);
+    if (options.shuffle) return shuffled(per_epoch, options.seed, epoch);
+    Order order(static_cast<size_t>(per_epoch));
     std::iota(order.begin(), order.end(), 0);
     return order;
   }
@@ -56,33 +63,49 @@ struct DataLoader::Plan {
     const int64_t first = i * options.batch_size;
     const int64_t n = std::min(options.batch_size, int64_t(order.size()) - first);
     try {
-      return make(std::span(order).subspan(size_t(first), size_t(n)), epoch);
+      return make(std::span(order).subspan(size_t(first), size_t(n)), epoch, first);
     } catch (const std::exception& e) {
       throw Error(fmt::format("{}: epoch {}, batch {}: {}", data->name(), epoch, i, e.what()));
     }
   }
 
  private:
-  Batch make(std::span<const int64_t> examples, uint64_t epoch) const {
+  Order sampled(uint64_t epoch) const {
+    Order order = options.sampler(epoch);
+    check(int64_t(order.size()) == per_epoch,
+          "{}: the sampler gave {} examples for epoch {}, and {} for epoch 0", data->name(),
+          order.size(), epoch, per_epoch);
+    for (const int64_t i : order)
+      check(0 <= i && i < data->size(), "{}: the sampler gave example {} of {}", data->name(), i,
+            data->size());
+    return order;
+  }
+  // Of the examples that stand at `place` of an epoch.
+  Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t place) const {
     const NoGrad off;
     const DefaultDevice here(Device::cpu());
     // What a data set draws must not depend on what this thread drew before.
     Seed seed(epoch_seed(options.seed, epoch, Purpose::dataset));
-    (*seed).set_offset(example_offset(examples[0]));
+    (*seed).set_offset(offset_at(place));
     Batch batch = data->gather(examples);
     if (options.transform) {
       std::vector<Row> rows;
       rows.reserve(examples.size());
       for (const int64_t example : examples) {
         rows.push_back({example, Generator(epoch_seed(options.seed, epoch, Purpose::transform))});
-        rows.back().random.set_offset(example_offset(example));
+        rows.back().random.set_offset(offset_at(place++));
       }
       batch.x = options.transform(batch.x, rows);
     }
-    for (const Tensor* t : {&batch.x, &batch.y})
-      check(*t && t->rank() > 0 && t->size(0) == int64_t(examples.size()), "{} examples became {}",
-            examples.size(), *t ? "a tensor of shape " + t->shape().to_string() : "no tensor");
-    return {batch.x.copied_to(options.device), batch.y.copied_to(options.device)};
+    const auto finished = [&](const Tensor& t) {
+      check(t && t.rank() > 0 && t.size(0) == int64_t(examples.size()), "{} examples became {}",
+            examples.size(), t ? "a tensor of shape " + t.shape().to_string() : "no tensor");
+      return t.copied_to(options.device);
+    };
+    batch.x = finished(batch.x);
+    if (batch.y) batch.y = finished(batch.y);
+    for (Tensor& t : batch.more) t = finished(t);
+    return batch;
   }
 };
 
@@ -170,13 +193,14 @@ class DataLoader::Run {
 };
 
 DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
-    : plan_(std::make_shared<Plan>(Plan{std::move(data), options})) {
+    : plan_(std::make_shared<Plan>(std::move(data), options)) {
   check(options.batch_size > 0, "batches of {}", options.batch_size);
   check(options.max_batches >= 0, "at most {} batches in an epoch", options.max_batches);
   check(0 <= options.workers && options.workers <= 256, "{} workers, not 0 to 256",
         options.workers);
   check(0 < options.prefetch && options.prefetch <= 1024, "{} batches ahead, not 1 to 1024",
         options.prefetch);
+  check(!(options.shuffle && options.sampler), "shuffle, and a sampler: it has the last word");
   options.device.require();
 }
 DataLoader::~DataLoader() = default;
@@ -221,12 +245,10 @@ optim::StateDict DataLoader::state_dict() const {
 
 void DataLoader::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  const double epoch = reader.number("epoch"), batch = reader.number("batch");
+  const int64_t epoch = reader.count("epoch"), batch = reader.count("batch", batches());
   reader.check_all_read();
-  check(epoch >= 0 && epoch < 0x1p53, "epoch is {}", epoch);
-  check(batch >= 0 && batch <= double(batches()), "batch is {}, of {}", batch, batches());
   set_epoch(uint64_t(epoch));
-  skip(int64_t(batch));
+  skip(batch);
 }
 
 DataLoader::Iterator DataLoader::begin() {

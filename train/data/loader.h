@@ -16,6 +16,7 @@ namespace mixtape::train {
 struct DataLoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;
+  Sampler sampler = {};    // which examples make an epoch, in order; all of them if there is none
   bool drop_last = false;  // leave out a last batch that is smaller
   // An epoch ends after so many, if there are more: shuffled, the next has others. 0: all.
   int64_t max_batches = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "core/tensor.h"
 
@@ -12,12 +13,12 @@ namespace mixtape::train {
 // Copies rows of one shape and dtype into a tensor [n, ...], which the first row makes.
 class Stack {
  public:
-  Stack(const char* what, int64_t n) : what_(what), n_(n) {}
+  Stack(std::string what, int64_t n) : what_(std::move(what)), n_(n) {}
   void put(int64_t row, const Tensor& from);  // throws Error if it is not like the first
   const Tensor& all() const { return all_; }
 
  private:
-  const char* what_;
+  std::string what_;
   int64_t n_;
   Shape row_;
   Tensor all_;

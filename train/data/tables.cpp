@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -96,7 +97,8 @@ std::vector<std::string> distinct(const std::vector<std::string>& values, bool n
   all.erase(std::unique(all.begin(), all.end()), all.end());
   if (numbers)
     std::stable_sort(all.begin(), all.end(), [](const std::string& a, const std::string& b) {
-      return *number(a) < *number(b);
+      const auto key = [](double v) { return std::pair(std::isnan(v), std::isnan(v) ? 0 : v); };
+      return key(*number(a)) < key(*number(b));
     });
   return all;
 }
