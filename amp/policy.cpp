@@ -185,9 +185,9 @@ Overrides parse_overrides(std::string_view text) { return parse(text, ""); }
 
 Overrides load_overrides(const std::string& path) {
   std::ifstream file(path);
-  check(file.good(), "cannot read '{}'", path);
   std::ostringstream text;
-  text << file.rdbuf();
+  if (file.is_open() && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  check(file.is_open() && !file.bad(), "cannot read '{}'", path);  // bad: a folder
   return parse(text.str(), path + ": ");
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // Activation checkpointing: memory for time. A checkpoint keeps its inputs and nothing that its
 // function computed on the way; backward calls the function again and goes on in the graph which
-// that makes. So gradients, to whatever the function uses, are those without it, bit for bit.
+// that makes. So gradients, to whatever the function uses, are those without it, bit for bit; of
+// second order as exact, but for the order in which they are added up.
 
 #include <concepts>
 #include <functional>

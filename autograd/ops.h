@@ -85,7 +85,8 @@ Tensor permute(const Tensor& x, const Dims& order);
 Tensor squeeze(const Tensor& x);           // every dimension of size 1
 Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
-Tensor expand(const Tensor& x, const Shape& shape);  // the only broadcasting there is
+// The only broadcasting there is; -1 keeps a dimension's size.
+Tensor expand(const Tensor& x, const Shape& shape);
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop,
              int64_t step = 1);  // x[start:stop:step]
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length);

@@ -24,51 +24,21 @@ constexpr size_t size_of(DType t) {
 constexpr bool is_float(DType t) { return t <= bf16; }
 constexpr bool is_narrow(DType t) { return t == f16 || t == bf16; }
 constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
+// What sums, statistics and optimizer states are kept in, beside elements of a dtype.
+constexpr DType accumulate_dtype(DType t) { return t == f64 ? f64 : f32; }
+// The largest finite number of a float dtype.
+constexpr double largest(DType t) {
+  return t == f16    ? 65504
+         : t == bf16 ? 0x1.fep127
+         : t == f32  ? 0x1.fffffep127
+                     : 0x1.fffffffffffffp1023;
+}
 
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
 // ... Throws Error that lists the accepted names.
 DType parse_dtype(std::string_view text);
 
 // C++ element type <-> DType.
-namespace detail {
-template <DType>
-struct Element;
-template <>
-struct Element<f64> {
-  using type = double;
-};
-template <>
-struct Element<f32> {
-  using type = float;
-};
-template <>
-struct Element<f16> {
-  using type = Half;
-};
-template <>
-struct Element<bf16> {
-  using type = BFloat16;
-};
-template <>
-struct Element<i64> {
-  using type = int64_t;
-};
-template <>
-struct Element<i32> {
-  using type = int32_t;
-};
-template <>
-struct Element<u8> {
-  using type = uint8_t;
-};
-template <>
-struct Element<boolean> {
-  using type = bool;
-};
-}  // namespace detail
-template <DType t>
-using element_t = typename detail::Element<t>::type;
-
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, double>)
@@ -101,7 +71,7 @@ namespace detail {
 }  // namespace detail
 
 // f.operator()<T>() with the C++ type of `t`; visit_float throws Error unless that is a float.
-// There is no other switch over DType in the library.
+// There is no other switch over DType outside kernels/cuda.
 template <class F>
 decltype(auto) visit(DType t, F&& f) {
   switch (t) {

@@ -215,6 +215,8 @@ TEST(Overrides, AreReadFromText) {
   EXPECT_EQ(load_overrides(path), (Overrides{{"exp", Precision::Any}}));
   std::filesystem::remove(path);
   EXPECT_ERROR(load_overrides(path), "cannot read '" + path);
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  EXPECT_ERROR(load_overrides(folder), "cannot read '" + folder);
 }
 
 // A string match per call would show here: 32 modules, one resolution each.

@@ -340,6 +340,32 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(addcmul(ones({2}), ones({3}), ones({2})), "addcmul");
 }
 
+TEST(Elementwise, ExpandKeepsSizesOfMinusOne) {
+  EXPECT_EQ(expand(ones({2, 1, 3}), {4, -1, 5, -1}).shape(), (Shape{4, 2, 5, 3}));
+  EXPECT_ERROR(expand(ones({2}), {-1, 2}), "expand");
+}
+
+TEST(Elementwise, AFillBeyondF32Saturates) {
+  EXPECT_EQ(masked_fill(ones({1}), ones({1}, boolean), -1e300).item(), -0x1.fffffep127);
+  EXPECT_EQ(masked_fill(ones({1}), ones({1}, boolean), -inf).item(), -inf);
+}
+
+// Squares and means of narrow numbers are not rounded to their dtype on the way.
+TEST(Elementwise, VariancesOfNarrowNumbers) {
+  const auto of = [](std::initializer_list<double> x, DType t) {
+    return from(x, {int64_t(x.size())}, t).set_requires_grad();
+  };
+  const Tensor far = of({1000, -1000, 1000, -1000}, f16),
+               near = of({1e-4, -1e-4, 1e-4, -1e-4}, f16);
+  EXPECT_NEAR(stddev(far).item(), 1154.7, 0.5);
+  EXPECT_NEAR(stddev(near).item(), 1.1547e-4, 1e-7);
+  EXPECT_EQ(stddev(far).dtype(), f16);
+  EXPECT_EQ(var(of({1000, 1000, 1000, 1004}, bf16)).item(), 4);
+  EXPECT_EQ(var(of({2048, 2048, 2048, 2050}, f16)).item(), 1);
+  stddev(far).backward();
+  EXPECT_NEAR(far.grad().at(0), 0.2887, 1e-3);
+}
+
 TEST(Elementwise, ChoicesAreMadeByBools) {
   const Tensor x = ones({3});
   EXPECT_ERROR(where(x, x, x), "where: the condition is f32, not bool");
@@ -626,6 +652,16 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   EXPECT_EQ(min(x).item(), -2);
   EXPECT_EQ(max(x).item(), 2);
   EXPECT_ERROR(randint(3, 3, {2}), "integers from 3 to below 3");
+  for (const DType t : {f64, f32, f16, bf16})
+    EXPECT_LT(max(rand({100000}, t)).item(), 1) << name(t);
+  // Of more than 2^32, all may come: the odd ones, too, and those at either end.
+  const Tensor wide = randint(0, int64_t(1) << 40, {4001});
+  const double odd = mean(remainder(wide, 2).to(f64)).item();
+  EXPECT_NEAR(odd, 0.5, 0.05);
+  EXPECT_NEAR(mean(wide.to(f64)).item() * 0x1p-39, 1, 0.05);
+  const Tensor any =
+      randint(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), {1000});
+  EXPECT_NEAR(mean(lt(any, 0).to(f64)).item(), 0.5, 0.1);
   EXPECT_ERROR(uniform({2}, 1, 0), "uniform numbers from 1 to 0");
   EXPECT_ERROR(normal({2}, 0, -1), "normal numbers of standard deviation -1");
   EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");

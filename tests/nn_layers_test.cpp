@@ -199,6 +199,8 @@ TEST(EmbeddingBag, IsTheRowsOfABagTogether) {
     EXPECT_EQ(to_vector(other(zeros({2, 0}, i64))), std::vector<double>(4));
     EXPECT_EQ(to_vector(other(zeros({0}, i64), zeros({2}, i64))), std::vector<double>(4));
     EXPECT_EQ(other(zeros({0}, i64), zeros({0}, i64)).shape(), (Shape{0, 2}));
+    sum(other(zeros({0}, i64), zeros({2}, i64))).backward();
+    EXPECT_EQ(to_vector(other.weight.grad()), std::vector<double>(10));
   }
 }
 

@@ -185,6 +185,8 @@ TEST(Csv, ReadsNumbersAndATarget) {
 }
 
 TEST(Csv, NumbersTheClassesOfATarget) {
+  const Csv holes = parse_csv("x,kind\n1,nan\n2,3\n3,1\n4,nan\n", "f", {.classes = true});
+  EXPECT_EQ(holes.classes, (Names{"1", "3", "nan"}));
   const Csv text = parse_csv("x,kind\n1,pear\n2,apple\n3,pear\n", "f");
   EXPECT_EQ(text.classes, (Names{"apple", "pear"}));
   EXPECT_EQ(text.data.y().dtype(), i64);

@@ -27,7 +27,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
 
   static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const Tensor& bias, const AttentionRule& rule) {
-    const Tensor scores = matmul(q, k.t(), {.out = statistics(q.dtype())});
+    const Tensor scores = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())});
     const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
     ctx.run(kernels::masked_softmax, scores, mask, bias, rule.causal, rule.scale, p);
     ctx.save(q, k, v, mask, bias);
@@ -42,7 +42,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     const Tensor p = grad_enabled() ? recorded(ctx, rule) : ctx.saved(5);
     Tensor ds;
     if (ctx.wants(0) || ctx.wants(1) || ctx.wants(4)) {
-      const Tensor dp = dropout(product(dy, v.t(), statistics(dy.dtype())), rule.drop);
+      const Tensor dp = dropout(product(dy, v.t(), accumulate_dtype(dy.dtype())), rule.drop);
       ds = softmax_gradient(p, dp);
     }
     const auto gradient = [&](size_t of, const Tensor& a, const Tensor& b, double scale) {
@@ -76,7 +76,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   // of -inf, for a row that has no others; what that row then holds is wiped out.
   static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
-    Tensor s = matmul(q, k.t(), {.out = statistics(q.dtype())}) * rule.scale;
+    Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * rule.scale;
     if (bias) s = s + cast(bias, s.dtype());
     Tensor hidden = eq(s, -std::numeric_limits<double>::infinity());
     if (mask) hidden = logical_or(hidden, logical_not(mask));
@@ -115,7 +115,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
         v.shape());
   check(q.size(-1) == k.size(-1), "queries have {} features, keys {}", q.size(-1), k.size(-1));
   check(k.size(-2) == v.size(-2), "{} keys and {} values", k.size(-2), v.size(-2));
-  check(is_float(q.dtype()), "of {} elements (convert them to a float dtype)", q.dtype());
+  check_real(q);
   check(!o.mask || !o.causal, "a mask and causal (a mask can say both)");
   const Shape batch = broadcast(broadcast(leading(q), leading(k)), leading(v));
   Tensor mask, bias;

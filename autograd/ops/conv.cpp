@@ -94,7 +94,7 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dz
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
-        db(ctx.shape(2), statistics(f.b.dtype()), dz.device());
+        db(ctx.shape(2), accumulate_dtype(f.b.dtype()), dz.device());
     const Tensor x = f.a.contiguous(), dzc = f.b.contiguous();
     ctx.run(kernels::conv2d_weight, x, dzc, g.window, dw, db);
     return ctx.grads(

@@ -34,9 +34,8 @@ struct MaskedFill {
   static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
     check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
-    if (x.dtype() == f16 && std::isfinite(value)) value = std::clamp(value, -65504.0, 65504.0);
-    if (x.dtype() == bf16 && std::isfinite(value))
-      value = std::clamp(value, -0x1.fep127, 0x1.fep127);
+    if (is_float(x.dtype()) && std::isfinite(value))
+      value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));
     Tensor y = ctx.output(x.shape());
     ctx.run(kernels::where, mask, expand(full({}, value, x.dtype(), x.device()), x.shape()), x, y);
     ctx.save(mask);

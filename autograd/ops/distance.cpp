@@ -30,7 +30,7 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   check(x.rank() >= 2 && y.rank() >= 2 && x.size(-1) == y.size(-1),
         "points of shapes {} and {}, not [..., n, size] and [..., m, size]", x.shape(), y.shape());
   check(p >= 0, "of order {}", p);
-  const Tensor a = cast(x, statistics(x.dtype())), b = cast(y, statistics(y.dtype()));
+  const Tensor a = cast(x, accumulate_dtype(x.dtype())), b = cast(y, accumulate_dtype(y.dtype()));
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25)
     return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, {-1});
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };

@@ -281,7 +281,7 @@ struct Lerp {
   static constexpr bool broadcasts = true;
   // From the nearer end, so that a weight of 1 gives b.
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, double weight) {
-    check(is_float(a.dtype()), "of {} elements (convert them to a float dtype)", a.dtype());
+    check_real(a);
     Tensor y = ctx.output(a.shape());
     constexpr int sub = kernels::index_in<kernels::Sub>(kernels::BinaryOps{});
     if (weight < 0.5)

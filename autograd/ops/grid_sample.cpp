@@ -11,8 +11,6 @@
 namespace mixtape {
 namespace {
 
-Tensor wide(const Tensor& t) { return cast(t, statistics(t.dtype())); }
-
 // Where places from -1 to 1 lie among n pixels, the first of which has its centre at 0.
 Tensor pixels(const Tensor& place, int64_t n, const GridSampleOptions& o) {
   const double low = o.align_corners ? 0 : -0.5, span = double(n) - (o.align_corners ? 1 : 0);
@@ -34,6 +32,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   check_real(grid);
   check((x.dtype() == f64) == (grid.dtype() == f64),
         "an input of {} and a grid of {}: both are f64, or neither", x.dtype(), grid.dtype());
+  check(o.mode != Interpolation::Bicubic, "mode is Bicubic, not Nearest or Bilinear");
   check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
   const int64_t places = grid.size(1) * grid.size(2);

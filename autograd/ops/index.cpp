@@ -363,9 +363,8 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
   auto [index_of, inside] = offsets ? padded_bags(index, offsets) : Bags{index};
-  if (index_of.size(1) == 0)
-    return zeros({index_of.size(0), table.size(1)}, table.dtype(), table.device());
   Tensor rows = embedding(table, index_of, {.padding = o.padding});
+  if (index_of.size(1) == 0) return sum(rows, {1});
   if (o.padding) {
     const Tensor real = ne(index_of, double(*o.padding));
     inside = inside ? Tensor(logical_and(inside, real)) : real;
@@ -392,7 +391,7 @@ Tensor dropout(const Tensor& x, const DropoutAt& at) {
 
 Tensor dropout(const Tensor& x, double p) {
   const Scope scope(Dropout::info.name);
-  check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+  check_real(x);
   return dropout(x, draw_dropout(p, x.numel()));
 }
 

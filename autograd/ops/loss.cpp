@@ -37,7 +37,8 @@ struct CrossEntropy {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassRule& rule) {
     check_real(x);
-    Tensor loss = ctx.output({x.size(0)}), lse = ctx.output({x.size(0), 3}, statistics(x.dtype()));
+    Tensor loss = ctx.output({x.size(0)}),
+           lse = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype()));
     const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
     ctx.run(kernels::cross_entropy, xc, tc, wc, rule.ignore, rule.smoothing, loss, lse);
     ctx.save(x, target, weights);
@@ -48,7 +49,7 @@ struct CrossEntropy {
   // dtarget = -log_softmax(x) dq/dtarget dloss
   static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassRule& rule) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1), weights = ctx.saved(2);
-    const DType dtype = statistics(dloss.dtype());
+    const DType dtype = accumulate_dtype(dloss.dtype());
     const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
     const auto of_logits = [&] {
       if (grad_enabled()) {
@@ -123,7 +124,7 @@ struct ClassTargets {
   // A mean is over what the targets weigh: NaN if that is nothing. (Both may be too large for f16.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
-    const DType dtype = statistics(each.dtype());
+    const DType dtype = accumulate_dtype(each.dtype());
     const Tensor total = sum(cast(each, dtype));
     if (!weights) return cast(total / cast(sum(counts), dtype), each.dtype());
     const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
@@ -171,7 +172,7 @@ struct Elementwise {
   static constexpr int id = kernels::index_in<F>(kernels::Losses{});
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
     Tensor y = ctx.output(x.shape());
     ctx.run(kernels::elementwise_loss, id, x, target, s, y);
     ctx.save(x, target);
@@ -210,14 +211,14 @@ struct PositivesWeighted {
                                {Role::Activation, Role::Activation, Role::Parameter}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weight) {
     ctx.save(x, target, weight);
-    const DType dtype = statistics(ctx.dtype());
+    const DType dtype = accumulate_dtype(ctx.dtype());
     const Tensor a = cast(x, dtype), t = cast(target, dtype), p = cast(weight, dtype);
     return cast(p * t * softplus(-a) + (1 - t) * softplus(a), ctx.dtype());
   }
   // dx = ((1 - t) s(x) - p t s(-x)) dy, s the sigmoid; dt = (p softplus(-x) - softplus(x)) dy;
   // dp = t softplus(-x) dy
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const DType dtype = statistics(dy.dtype());
+    const DType dtype = accumulate_dtype(dy.dtype());
     const Tensor x = cast(ctx.saved(0), dtype), t = cast(ctx.saved(1), dtype),
                  p = cast(ctx.saved(2), dtype), d = cast(dy, dtype);
     return ctx.grads([&] { return ((1 - t) * sigmoid(x) - p * t * sigmoid(-x)) * d; },
@@ -233,8 +234,8 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, double eps) {
     check_real(x);
-    const Tensor products = ctx.output({x.size(0), 3}, statistics(x.dtype())), xc = x.contiguous(),
-                 yc = y.contiguous();
+    const Tensor products = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype())),
+                 xc = x.contiguous(), yc = y.contiguous();
     ctx.run(kernels::row_products, xc, yc, products);
     ctx.save(x, y);
     ctx.save_extra(products);
@@ -242,7 +243,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   }
   // dx = (y / (|x| |y|) - cos x / |x|^2) dcos, without the second term where |x| < eps
   static Grads backward(const Ctx& ctx, const Tensor& dcos, double eps) {
-    const DType dtype = statistics(dcos.dtype());
+    const DType dtype = accumulate_dtype(dcos.dtype());
     const Tensor x = cast(ctx.saved(0), dtype), y = cast(ctx.saved(1), dtype),
                  d = unsqueeze(cast(dcos, dtype), 1);
     const Parts p = grad_enabled() ? Parts(sum(x * y, {1}, true), sum(x * x, {1}, true),
@@ -279,7 +280,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
 void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
   if (p.numel() == 0 || !is_float(p.dtype())) return;
-  const DType dtype = statistics(p.dtype());
+  const DType dtype = accumulate_dtype(p.dtype());
   const Tensor bounds({2}, dtype, p.device());
   kernels::Launch launch(p.device());
   Layout one(p.shape());

@@ -74,7 +74,7 @@ struct Linear {  // x [rows, in]
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
       const Factors f(dz.t(), ctx.saved(0));
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
-          db(ctx.shape(2), statistics(f.a.dtype()), dz.device());
+          db(ctx.shape(2), accumulate_dtype(f.a.dtype()), dz.device());
       ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
       return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
                        [&] { return dw; }, [&] { return db; });

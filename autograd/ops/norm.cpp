@@ -10,7 +10,6 @@ namespace mixtape {
 namespace {
 
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
-Tensor wide(const Tensor& t) { return t ? cast(t, statistics(t.dtype())) : t; }
 
 // For the gradient of a gradient: the normalised x and how it came about, written with ops.
 struct Normal {
@@ -53,7 +52,7 @@ struct RowNorm {  // x [rows, n]; weight and bias [n] or none
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         double eps) {
     check_real(x);
-    const DType stats = statistics(x.dtype());
+    const DType stats = accumulate_dtype(x.dtype());
     Tensor y = ctx.output(x.shape()), rstd = ctx.output({x.size(0)}, stats);
     const Tensor mean = centered ? ctx.output({x.size(0)}, stats) : Tensor();
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
@@ -85,7 +84,7 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
                         int64_t groups, double eps) {
     check_real(x);
     const Shape rows{x.size(0) * groups};
-    Tensor y = ctx.output(x.shape()), mean = ctx.output(rows, statistics(x.dtype())),
+    Tensor y = ctx.output(x.shape()), mean = ctx.output(rows, accumulate_dtype(x.dtype())),
            rstd = ctx.output(rows, mean.dtype());
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
     ctx.run(kernels::group_norm, xc, groups, w, b, eps, y, mean, rstd);
@@ -122,7 +121,7 @@ struct BatchNorm {  // x [n, c, inner]
                         const Tensor& running_mean, const Tensor& running_var,
                         const BatchNormRule& rule) {
     check_real(x);
-    const DType stats = statistics(x.dtype());
+    const DType stats = accumulate_dtype(x.dtype());
     Tensor y = ctx.output(x.shape()), mean, rstd;
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
     if (rule.training) {

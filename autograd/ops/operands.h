@@ -11,8 +11,8 @@ namespace mixtape {
 
 // Throws Error for elements that are not floats: kernels of floats would misread them.
 void check_real(const Tensor& t);
-// What sums and statistics are kept in, beside elements of a dtype.
-inline DType statistics(DType x) { return x == f64 ? f64 : f32; }
+// t in the dtype of sums of its elements; no tensor stays none.
+inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 

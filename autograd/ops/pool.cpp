@@ -2,6 +2,7 @@
 // image of one row.
 
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "autograd/ops/resample.h"
 
 namespace mixtape {
@@ -46,7 +47,9 @@ template <bool adaptive>
 struct MaxPool {
   static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
+    check(s[0].from * s[1].from <= std::numeric_limits<int32_t>::max(),
+          "planes of {} x {}: their places are counted in 32 bits", s[0].from, s[1].from);
     Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
     Tensor index = ctx.output(y.shape(), i32);
     const Tensor xc = x.contiguous();

@@ -31,7 +31,7 @@ struct Prelu {  // weight of x's rank, broadcasts
     const Tensor x = cast(ctx.saved(0), dy.dtype()), w = slopes(ctx.saved(1), dy);
     return ctx.grads([&] { return by_x(ctx, x, w, dy); },
                      [&] {
-                       ReduceOptions over{.out = statistics(x.dtype())};
+                       ReduceOptions over{.out = accumulate_dtype(x.dtype())};
                        for (int d = 0; d < w.rank(); ++d)
                          over.dims |= uint32_t(ctx.shape(1)[d] == 1) << d;
                        const Tensor terms = by_slope(ctx, x, dy, *over.out);

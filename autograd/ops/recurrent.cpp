@@ -48,7 +48,7 @@ struct Recurrent {
     check_real(x);
     const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
-    const DType wide = y.dtype() == f64 ? f64 : f32;
+    const DType wide = accumulate_dtype(y.dtype());
     const Tensor xc = x.contiguous(), w = cast(weight, y.dtype()).t();
     const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()), from_h({b, C::gates * n}, wide);
     Tensor state, kept;
@@ -75,7 +75,7 @@ struct Recurrent {
     if (grad_enabled()) return by_ops(ctx, dy, reverse);
     const Tensor y = ctx.saved(5), dyc = dy.contiguous(), w = cast(ctx.saved(1), y.dtype());
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
-    const DType wide = y.dtype() == f64 ? f64 : f32;
+    const DType wide = accumulate_dtype(y.dtype());
     const Tensor h0 = or_zeros(ctx.saved(3), {b, n}, y.dtype(), y.device());
     Tensor kept, states, first, carry;  // states: after each step; first: before them all
     if (C::kept) kept = ctx.saved(6);

@@ -143,7 +143,7 @@ struct Logical {
 struct LogSumExp {
   static constexpr OpInfo info{"logsumexp", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
     const Tensor y = ctx.output(reduced(x.shape(), o)), rows = as_rows(x, o).contiguous();
     ctx.run(kernels::logsumexp, rows, y);
     ctx.save(x);
@@ -166,7 +166,7 @@ struct NormOptions : ReduceOptions {
 struct Norm {
   static constexpr OpInfo info{"norm", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
     // Sums of narrow numbers to a power leave the narrow range before the root is taken.
     const DType wide = is_narrow(ctx.dtype()) ? f32 : ctx.dtype();
     const auto total = [&](Reduce op) {
@@ -236,7 +236,7 @@ ReduceOptions reduce_options(const Dims& dims, int rank) {
   return o;
 }
 Tensor sum_to(const Tensor& x, const ReduceOptions& o) {
-  const DType wide = statistics(x.dtype());  // a kernel writes that, or its input's dtype
+  const DType wide = accumulate_dtype(x.dtype());  // a kernel writes that, or its input's dtype
   if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);
   return cast(call<Sum>(x, ReduceOptions{o.dims, wide}), *o.out);
 }
@@ -276,15 +276,30 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 }
 
 // Two passes, so that a large mean costs no precision.
-Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
+// A statistic of x, made in f32 of narrow elements, whose squares they could not hold. The result
+// is rounded to their dtype, but not where a policy rules, which keeps sums in f32.
+template <class F>
+Tensor statistic(const Tensor& x, const F& f) {
+  check_real(x);
+  const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
+  return thread_state.policy ? y : cast(y, x.dtype());
+}
+Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Tensor total = sum(square(x - mean(x, dims, true)), dims, keepdim);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
   return total / std::max(0.0, n - correction);
 }
+Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
+  const Scope scope("var");
+  return statistic(x, [&](const Tensor& w) { return variance(w, dims, keepdim, correction); });
+}
 Tensor stddev(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
-  // Of equal elements there is no derivative: PyTorch gives zero, not 0 / 0.
-  const Tensor v = var(x, dims, keepdim, correction), flat = eq(v, 0);
-  return masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
+  const Scope scope("stddev");
+  return statistic(x, [&](const Tensor& w) {
+    // Of equal elements there is no derivative: PyTorch gives zero, not 0 / 0.
+    const Tensor v = variance(w, dims, keepdim, correction), flat = eq(v, 0);
+    return masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
+  });
 }
 
 }  // namespace mixtape

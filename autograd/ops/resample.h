@@ -5,6 +5,7 @@
 #include <array>
 
 #include "autograd/call.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -18,7 +19,7 @@ struct Resample {  // x [n, c, h, w]
   static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
     Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
     const Tensor xc = x.contiguous();

@@ -2,6 +2,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -13,7 +14,7 @@ struct Softmax {  // over the last dimension of x [rows, n]
   static constexpr OpInfo info{log ? "log_softmax" : "softmax", Precision::Full};
 
   static Tensor forward(Ctx& ctx, const Tensor& x) {
-    check(is_float(x.dtype()), "of {} elements (convert them to a float dtype)", x.dtype());
+    check_real(x);
     Tensor y = ctx.output(x.shape());
     const Tensor xc = x.contiguous();
     ctx.run(kernels::softmax, log, xc, y);

@@ -216,7 +216,10 @@ Tensor unsqueeze(const Tensor& x, int dim) {
   const Scope scope("unsqueeze");
   return reshape(x, unsqueeze(x.layout(), dim).shape);
 }
-Tensor expand(const Tensor& x, const Shape& shape) {
+Tensor expand(const Tensor& x, const Shape& wanted) {
+  Shape shape = wanted;
+  for (int d = 0, from = x.rank() - wanted.rank; d < shape.rank; ++d)
+    if (shape[d] == -1 && from + d >= 0) shape[d] = x.shape()[from + d];
   return shape == x.shape() ? x : call<Expand>(x, shape);
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/dtype.h"
 #include "core/error.h"
 #include "core/half.h"
 
@@ -215,20 +216,7 @@ inline void atomic_max(int* p, int v) {
 #endif
 
 // --- numbers: f16 and bf16 are storage, arithmetic is f32 or f64 ---
-template <class T>
-struct MathType {
-  using type = T;
-};
-template <>
-struct MathType<Half> {
-  using type = float;
-};
-template <>
-struct MathType<BFloat16> {
-  using type = float;
-};
-template <class T>
-using math_t = typename MathType<T>::type;
+using mixtape::math_t;
 
 // To the type in which T is computed, and from one type to another, rounding once.
 template <class T>
