@@ -4,9 +4,11 @@
 
 #include <array>
 #include <concepts>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,11 @@
 namespace mixtape::nn {
 
 class ModuleBase;
+
+// Whether M is derived from the Module of itself, or of its base or its heir.
+template <class M>
+inline constexpr bool names_itself =
+    std::is_base_of_v<typename M::ModuleOf, M> || std::is_base_of_v<M, typename M::ModuleOf>;
 
 // A tensor that belongs to a module's state without being trained: a running mean.
 struct Buffer : Tensor {
@@ -30,8 +37,9 @@ struct Field {
   ModuleBase* module = nullptr;
 };
 
-// A module's fields by name. Elements of a vector or an array are named "blocks.0"; an optional is
-// named as its value; tensors, optionals and Any that hold nothing are left out.
+// A module's fields by name. Elements of a vector or an array are named "blocks.0", those of a map
+// "heads.image"; an optional is named as its value; tensors, optionals and Any that hold nothing
+// are left out.
 class Fields {
  public:
   // (Not inline, since every module instantiates what calls them.)
@@ -49,6 +57,10 @@ class Fields {
   template <class T, size_t n>
   void add(std::string name, std::array<T, n>& field) {
     add_each(name, field);
+  }
+  template <class T>
+  void add(std::string name, std::map<std::string, T>& field) {
+    for (auto& [key, value] : field) add(name + '.' + key, value);
   }
   template <class T>  // nn::Any: whatever module it holds
   requires requires(T& t) {
@@ -68,12 +80,20 @@ class Fields {
   // The names are the macro's arguments as one text: "up, down".
   template <class... T>
   void add_all([[maybe_unused]] std::string_view names, T&... fields) {
-    (add(take_name(names), fields), ...);
+    (add_field(take_name(names), fields), ...);
   }
 
   std::vector<Field>& list() { return list_; }
 
  private:
+  template <class T>
+  void add_field(std::string name, T& field) {
+    static_assert(
+        requires { add(name, field); },
+        "a field in MIXTAPE_FIELDS is a Tensor, an nn::Buffer, a module, an nn::Any, or a vector, "
+        "array, optional or std::map<std::string, ...> of those");
+    if constexpr (requires { add(name, field); }) add(std::move(name), field);
+  }
   static std::string take_name(std::string_view& names);  // off the front
 
   std::vector<Field> list_;
@@ -82,8 +102,10 @@ class Fields {
 }  // namespace mixtape::nn
 
 // Any number of fields, each a Tensor (a parameter), an nn::Buffer, a module, an nn::Any, or a
-// vector, array or optional of those. In the order in which they are to be saved.
-#define MIXTAPE_FIELDS(...)                                                             \
-  void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override { \
-    fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                  \
+// vector, array, optional or map by name of those. In the order in which they are to be saved.
+#define MIXTAPE_FIELDS(...)                                                               \
+  void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {   \
+    static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,  \
+                  "struct M : nn::Module<M>, but here another class is in the brackets"); \
+    fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                    \
   }

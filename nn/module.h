@@ -163,6 +163,8 @@ class Cloning {
 template <class Derived>
 class Module : public ModuleBase {
  public:
+  using ModuleOf = Derived;
+
   // Runs forward. Errors from inside begin with this module's path.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {

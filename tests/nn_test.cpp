@@ -300,6 +300,24 @@ struct Stack : nn::Module<Stack> {
   MIXTAPE_FIELDS(decoder)
 };
 
+// Modules by name, as a ModuleDict would hold them.
+struct Heads : nn::Module<Heads> {
+  std::map<std::string, Probe> heads;
+  MIXTAPE_FIELDS(heads)
+};
+
+TEST(Fields, OfAMapAreNamedByItsKeys) {
+  Heads net;
+  net.heads["text"];
+  net.heads["image"];
+  std::vector<std::string> names;
+  for (const auto& [name, t] : net.named_parameters()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"heads.image.weight", "heads.text.weight"}));
+  EXPECT_FALSE(net.clone().heads.at("text").weight.is_same(net.heads.at("text").weight));
+}
+static_assert(!std::is_constructible_v<nn::Sequential, nn::Linear&, nn::ReLU>,
+              "moved in, or cloned");
+
 const std::string misfit = "matmul: inner dimensions differ: 3 and 2 (of [1, 3] and [2, 1])";
 
 TEST(Path, StartsAtTheOutermostModule) {
