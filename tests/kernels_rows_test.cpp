@@ -30,21 +30,38 @@ double log_sum_exp(const Values& v) {
 const Shape row_shapes[] = {{1, 1},   {3, 1},    {4, 7},     {5, 16}, {3, 17},
                             {70, 33}, {2, 1000}, {1, 20000}, {0, 5}};
 
+// Rows [a, b, n] that are the columns of matrices [a, n, b].
+const Shape column_shapes[] = {{1, 16, 3},   {2, 37, 2}, {3, 20, 7}, {2, 70, 33},
+                               {1, 5, 1000}, {2, 40, 1}, {2, 0, 5},  {0, 20, 3}};
+Tensor as_columns(const Tensor& x) {
+  const Tensor matrices({x.size(0), x.size(2), x.size(1)}, x.dtype()),
+      y = matrices.with_layout(transpose(matrices.layout(), 1, 2));
+  for (int64_t i = 0; i < x.numel(); ++i) y.set(i, x.at(i));
+  return y;
+}
+Tensor placed(const Tensor& x) { return x.rank() == 3 ? as_columns(x) : x; }
+
+std::vector<Shape> all_shapes() {
+  std::vector<Shape> all(std::begin(row_shapes), std::end(row_shapes));
+  all.insert(all.end(), std::begin(column_shapes), std::end(column_shapes));
+  return all;
+}
+
 // --- softmax ---
 
 TEST(Softmax, ForwardAndGradient) {
   for (const auto& [in, out] : float_pairs)
-    for (const Shape& shape : row_shapes)
+    for (const Shape& shape : all_shapes())
       for (const bool log : {false, true}) {
-        const Tensor x = random(shape, in, 1, -8, 8), y = output(shape, out);
-        const Tensor v = random(shape, in, 2, log ? -4 : 0, log ? 0 : 1), dy = random(shape, in, 3),
-                     dx = output(shape, out);
+        const Tensor x = placed(random(shape, in, 1, -8, 8)), y = placed(output(shape, out));
+        const Tensor v = placed(random(shape, in, 2, log ? -4 : 0, log ? 0 : 1)),
+                     dy = placed(random(shape, in, 3)), dx = placed(output(shape, out));
         launch([&](Launch& l) {
           softmax(l, log, x, y);
           softmax_grad(l, log, v, dy, dx);
         });
         Values y_want, dx_want;
-        for (int64_t r = 0; r < shape[0]; ++r) {
+        for (int64_t r = 0; r < shape.size() / shape[-1]; ++r) {
           const Values a = row(x, r), b = row(v, r), g = row(dy, r);
           const double lse = log_sum_exp(a), total = sum(g);
           double dot = 0;
@@ -62,33 +79,34 @@ TEST(Softmax, ForwardAndGradient) {
 }
 
 TEST(Softmax, ReadsAWiderGradient) {
-  const Tensor y = random({3, 20}, bf16, 1, 0, 1), dy = random({3, 20}, f32, 2),
-               dx = output({3, 20}, bf16), full = output({3, 20}, f32);
-  launch([&](Launch& l) {
-    softmax_grad(l, false, y, dy, full);
-    softmax_grad(l, false, y, dy, dx);
-  });
-  for (int64_t i = 0; i < dx.numel(); ++i)
-    EXPECT_EQ(dx.at(i), float(BFloat16(float(full.at(i))))) << i;
-  double dot = 0;
-  for (int64_t i = 0; i < 20; ++i) dot += y.at(i) * dy.at(i);
-  EXPECT_NEAR(full.at(3), y.at(3) * (dy.at(3) - dot), 1e-5);
+  for (const Shape& shape : {Shape{3, 20}, Shape{1, 3, 20}}) {
+    const Tensor y = placed(random(shape, bf16, 1, 0, 1)), dy = placed(random(shape, f32, 2)),
+                 dx = placed(output(shape, bf16)), full = placed(output(shape, f32));
+    launch([&](Launch& l) {
+      softmax_grad(l, false, y, dy, full);
+      softmax_grad(l, false, y, dy, dx);
+    });
+    for (int64_t i = 0; i < dx.numel(); ++i)
+      EXPECT_EQ(dx.at(i), float(BFloat16(float(full.at(i))))) << i;
+    double dot = 0;
+    for (int64_t i = 0; i < 20; ++i) dot += y.at(i) * dy.at(i);
+    EXPECT_NEAR(full.at(3), y.at(3) * (dy.at(3) - dot), 1e-5);
+  }
 }
 
 TEST(Softmax, InfinitiesAndNan) {
-  for (const DType dtype : {f64, f32, f16, bf16}) {
-    const Tensor x = from(
-                     {-inf, -inf, -inf, 0, -inf, 0, 1, nan, 0, inf, 0, 0, 60000, 60000, -60000},
-                     {5, 3}, dtype),
-                 y = output({5, 3}, dtype);
-    launch([&](Launch& l) { softmax(l, false, x, y); });
-    expect_close(y, {nan, nan, nan, 0.5, 0, 0.5, nan, nan, nan, nan, nan, nan, 0.5, 0.5, 0},
-                 tolerance(dtype), "y");
-    launch([&](Launch& l) { softmax(l, true, x, y); });
-    for (const int i : {0, 1, 2, 6, 7, 8}) EXPECT_TRUE(std::isnan(y.at(i))) << i;
-    EXPECT_EQ(y.at(4), -inf);
-    EXPECT_NEAR(y.at(3), -std::log(2), 2e-3);
-  }
+  const Values of_x = {-inf, -inf, -inf, 0, -inf, 0, 1, nan, 0, inf, 0, 0, 60000, 60000, -60000};
+  for (const DType dtype : {f64, f32, f16, bf16})
+    for (const Shape& shape : {Shape{5, 3}, Shape{1, 5, 3}}) {
+      const Tensor x = placed(from(of_x, shape, dtype)), y = placed(output(shape, dtype));
+      launch([&](Launch& l) { softmax(l, false, x, y); });
+      expect_close(y, {nan, nan, nan, 0.5, 0, 0.5, nan, nan, nan, nan, nan, nan, 0.5, 0.5, 0},
+                   tolerance(dtype), "y");
+      launch([&](Launch& l) { softmax(l, true, x, y); });
+      for (const int i : {0, 1, 2, 6, 7, 8}) EXPECT_TRUE(std::isnan(y.at(i))) << i;
+      EXPECT_EQ(y.at(4), -inf);
+      EXPECT_NEAR(y.at(3), -std::log(2), 2e-3);
+    }
 }
 
 // Attention's softmax: scaled, biased, masked, causal, each with and without.
@@ -146,16 +164,19 @@ TEST(MaskedSoftmax, RowsWithNothingAreZeroAndNanStays) {
 // Against -sum(q log(softmax(x))) written out, q the smoothed and weighted target of each class.
 void compare_cross_entropy(DType in, DType out, const Shape& shape, double eps, bool weighted,
                            bool probabilities) {
-  const int64_t rows = shape[0], n = shape[1], ignore = -100;
-  const Tensor x = random(shape, in, 1, -5, 5), dloss = random({rows}, wide(in), 2),
+  const int64_t n = shape[-1], rows = shape.size() / n, ignore = -100;
+  const Tensor x = placed(random(shape, in, 1, -5, 5)), dloss = random({rows}, wide(in), 2),
                w = random({n}, wide(in), 3, 0.5, 2);
-  const Tensor target = probabilities ? random(shape, wide(in), 4, 0, 2 / static_cast<double>(n))
-                                      : Tensor({rows}, i64);
+  const Tensor target = probabilities
+                            ? placed(random(shape, wide(in), 4, 0, 2 / static_cast<double>(n)))
+                            : Tensor({rows}, i64);
   if (!probabilities)
     for (int64_t r = 0; r < rows; ++r)
       target.set(r, static_cast<double>(r % 3 == 2 ? ignore : r * 7 % n));
-  const Tensor loss = output({rows}, out), lse = output({rows, 3}, wide(in)),
-               dx = output(shape, out);
+  Shape kept = shape;
+  kept[-1] = 3;
+  const Tensor loss = output({rows}, out), lse = placed(output(kept, wide(in))),
+               dx = placed(output(shape, out));
   launch([&](Launch& l) {
     const View weights = weighted ? View(w) : View{};
     cross_entropy(l, x, target, weights, ignore, eps, loss, lse);
@@ -189,7 +210,7 @@ void compare_cross_entropy(DType in, DType out, const Shape& shape, double eps, 
 
 TEST(CrossEntropy, ForwardAndGradient) {
   for (const auto& [in, out] : float_pairs)
-    for (const Shape& shape : row_shapes)
+    for (const Shape& shape : all_shapes())
       for (const double eps : {0.0, 0.1})
         for (const bool weighted : {false, true})
           for (const bool probabilities : {false, true})
@@ -198,67 +219,100 @@ TEST(CrossEntropy, ForwardAndGradient) {
 
 TEST(CrossEntropy, ForbiddenClasses) {
   const View none;
-  const Tensor x = from({0, -inf, 0}, {1, 3}), loss({1}, f32), lse({1, 3}, f32), dx({1, 3}, f32);
-  launch([&](Launch& l) {
-    cross_entropy(l, x, indices({2}), none, -100, 0, loss, lse);
-    cross_entropy_grad(l, x, indices({2}), none, lse, filled({1}, f32, 1), -100, 0, dx);
-  });
-  EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
-  expect_close(dx, {0.5, 0, -0.5}, 1e-6, "dx");
-  launch([&](Launch& l) { cross_entropy(l, x, indices({1}), none, -100, 0, loss, lse); });
-  EXPECT_EQ(loss.at(0), inf);
-  const Tensor p = from({0.5, 0, 0.5}, {1, 3});  // nothing is wanted of what cannot be
-  launch([&](Launch& l) {
-    cross_entropy(l, x, p, none, -100, 0, loss, lse);
-    cross_entropy_grad(l, x, p, none, lse, filled({1}, f32, 1), -100, 0, dx);
-  });
-  EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
-  expect_close(dx, {0, 0, 0}, 1e-6, "dx");
+  for (const Shape& shape : {Shape{1, 3}, Shape{1, 1, 3}}) {
+    const Tensor x = placed(from({0, -inf, 0}, shape)), loss({1}, f32),
+                 lse = placed(output(shape, f32)), dx = placed(output(shape, f32));
+    launch([&](Launch& l) {
+      cross_entropy(l, x, indices({2}), none, -100, 0, loss, lse);
+      cross_entropy_grad(l, x, indices({2}), none, lse, filled({1}, f32, 1), -100, 0, dx);
+    });
+    EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
+    expect_close(dx, {0.5, 0, -0.5}, 1e-6, "dx");
+    launch([&](Launch& l) { cross_entropy(l, x, indices({1}), none, -100, 0, loss, lse); });
+    EXPECT_EQ(loss.at(0), inf);
+    const Tensor p = placed(from({0.5, 0, 0.5}, shape));  // nothing is wanted of what cannot be
+    launch([&](Launch& l) {
+      cross_entropy(l, x, p, none, -100, 0, loss, lse);
+      cross_entropy_grad(l, x, p, none, lse, filled({1}, f32, 1), -100, 0, dx);
+    });
+    EXPECT_NEAR(loss.at(0), std::log(2), 1e-6);
+    expect_close(dx, {0, 0, 0}, 1e-6, "dx");
+  }
+}
+
+TEST(CrossEntropy, NothingComesFromIgnoredRows) {
+  for (const Shape& shape : {Shape{2, 3}, Shape{1, 2, 3}}) {
+    const Tensor x = placed(from({nan, inf, 0, 1, nan, 2}, shape)), loss = output({2}, f32),
+                 lse = placed(output(shape, f32)), dx = placed(output(shape, f32));
+    launch([&](Launch& l) {
+      cross_entropy(l, x, indices({1, 0}), View{}, 1, 0.1, loss, lse);
+      cross_entropy_grad(l, x, indices({1, 0}), View{}, lse, filled({2}, f32, nan), 1, 0.1, dx);
+    });
+    expect_close(loss, {0, nan}, 0, "loss");
+    expect_close(dx, {0, 0, 0, nan, nan, nan}, 0, "dx");
+  }
 }
 
 // --- logsumexp ---
 
 TEST(Rows, LogSumExp) {
   for (const auto& [in, out] : float_pairs)
-    for (const int64_t n : {1, 5, 16, 67}) {
-      const Tensor x = random({7, n}, in, 1, -30, 30), y = output({7}, out);
+    for (const Shape& shape : {Shape{7, 1}, Shape{7, 5}, Shape{7, 16}, Shape{7, 67}, Shape{1, 7, 1},
+                               Shape{2, 37, 3}, Shape{1, 16, 16}, Shape{2, 5, 67}}) {
+      const Tensor x = placed(random(shape, in, 1, -30, 30)),
+                   y = output({shape.size() / shape[-1]}, out);
       launch([&](Launch& l) { logsumexp(l, x, y); });
       Values want;
-      for (int64_t r = 0; r < 7; ++r) {
-        double sum = 0;
-        for (int64_t i = 0; i < n; ++i) sum += std::exp(x.at(r * n + i));
-        want.push_back(std::log(sum));
-      }
-      expect_close(y, want, tolerance(out), std::string(name(in)));
+      for (int64_t r = 0; r < y.numel(); ++r) want.push_back(log_sum_exp(row(x, r)));
+      expect_close(y, want, tolerance(out), std::string(name(in)) + shape.to_string());
     }
-  const Tensor x = from({-inf, -inf, -inf, inf, 1, inf, nan, 1, 2, 3e38, -inf, 3e38}, {4, 3}),
-               y = output({4}, f32), none = output({2}, f32);
-  launch([&](Launch& l) {
-    logsumexp(l, x, y);
-    logsumexp(l, Tensor({2, 0}, f32), none);
-  });
-  expect_close(y, {-inf, inf, nan, 3e38}, 1e-6, "edges");
-  expect_close(none, {-inf, -inf}, 0, "of nothing");
+  const Values of_x = {-inf, -inf, -inf, inf, 1, inf, nan, 1, 2, 3e38, -inf, 3e38};
+  for (const Shape& shape : {Shape{4, 3}, Shape{1, 4, 3}}) {
+    const Tensor y = output({4}, f32), none = output({2}, f32);
+    Shape empty = shape;
+    empty[-1] = 0, empty[-2] = 2;
+    launch([&](Launch& l) {
+      logsumexp(l, placed(from(of_x, shape)), y);
+      logsumexp(l, placed(Tensor(empty, f32)), none);
+    });
+    expect_close(y, {-inf, inf, nan, 3e38}, 1e-6, "edges");
+    expect_close(none, {-inf, -inf}, 0, "of nothing");
+  }
 }
 
 TEST(Rows, SameForAnyThreads) {
-  for (const DType dtype : {f32, bf16}) {
-    const Tensor x = random({500, 130}, dtype, 1), dy = random({500, 130}, dtype, 2);
-    const Tensor bias = random({500, 130}, f32, 3), mask = filled({500, 130}, boolean, 1),
-                 w = random({130}, f32, 4);
-    const Tensor target({500}, i64);
-    for (int64_t i = 0; i < 500; ++i) target.set(i, static_cast<double>(i * 37 % 11));
-    expect_same_for_any_threads([&] {
-      const Tensor p = output(x.shape(), dtype), dp = output(x.shape(), dtype),
-                   q = output(x.shape(), dtype);
-      const Tensor loss = output({500}, f32), lse = output({500, 3}, f32);
-      launch([&](Launch& l) {
-        softmax(l, false, x, p);
-        softmax_grad(l, false, x, dy, dp);
-        masked_softmax(l, x, mask, bias, true, 0.3, q);
-        cross_entropy(l, x, target, w, -1, 0.1, loss, lse);
+  for (const DType dtype : {f32, bf16})
+    for (const Shape& shape : {Shape{500, 130}, Shape{2, 250, 130}}) {
+      const Tensor x = placed(random(shape, dtype, 1)), dy = placed(random(shape, dtype, 2));
+      const Tensor w = random({130}, f32, 4), target({500}, i64);
+      for (int64_t i = 0; i < 500; ++i) target.set(i, static_cast<double>(i * 37 % 11));
+      Shape kept = shape;
+      kept[-1] = 3;
+      expect_same_for_any_threads([&] {
+        const Tensor p = placed(output(shape, dtype)), dp = placed(output(shape, dtype)),
+                     dx = placed(output(shape, dtype));
+        const Tensor loss = output({500}, f32), lse = placed(output(kept, f32)),
+                     total = output({500}, f32);
+        launch([&](Launch& l) {
+          softmax(l, false, x, p);
+          softmax_grad(l, false, x, dy, dp);
+          logsumexp(l, x, total);
+          cross_entropy(l, x, target, w, -1, 0.1, loss, lse);
+          cross_entropy_grad(l, x, target, w, lse, loss, -1, 0.1, dx);
+        });
+        return std::vector<Tensor>{p, dp, total, loss, lse, dx};
       });
-      return std::vector<Tensor>{p, dp, q, loss, lse};
+    }
+}
+
+TEST(MaskedSoftmax, SameForAnyThreads) {
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor x = random({500, 130}, dtype, 1), bias = random({500, 130}, f32, 3),
+                 mask = filled({500, 130}, boolean, 1);
+    expect_same_for_any_threads([&] {
+      const Tensor y = output(x.shape(), dtype);
+      launch([&](Launch& l) { masked_softmax(l, x, mask, bias, true, 0.3, y); });
+      return std::vector<Tensor>{y};
     });
   }
 }

@@ -26,7 +26,7 @@ Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassRule& 
   return masked_fill(dx, unsqueeze(eq(target, double(rule.ignore)), 1), 0);
 }
 
-// The loss of each row of x [rows, n]. The target is a class of each row, or probabilities of all.
+// The loss of each of x's lines. The target is a class of each, or probabilities of all.
 template <bool probabilities>
 struct CrossEntropy {
   static constexpr OpInfo info{
@@ -37,10 +37,13 @@ struct CrossEntropy {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassRule& rule) {
     check_real(x);
-    Tensor loss = ctx.output({x.size(0)}),
-           lse = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype()));
+    Shape kept = x.shape();
+    kept[1] = 3;
+    Tensor loss = ctx.output(without(x.shape(), 1)),
+           lse = ctx.output(kept, accumulate_dtype(x.dtype()));
     const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
-    ctx.run(kernels::cross_entropy, xc, tc, wc, rule.ignore, rule.smoothing, loss, lse);
+    ctx.run(kernels::cross_entropy, rows_of(xc), rows_of(tc), wc, rule.ignore, rule.smoothing, loss,
+            rows_of(lse));
     ctx.save(x, target, weights);
     ctx.save_extra(lse);
     return loss;
@@ -53,31 +56,38 @@ struct CrossEntropy {
     const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
     const auto of_logits = [&] {
       if (grad_enabled()) {
-        const Tensor q = wanted(x.size(1), target, weights, rule, dtype);
-        const Tensor d = (softmax(cast(x, dtype)) * sum(q, {1}, true) - q) * each();
+        const Tensor q = wanted(x, target, weights, rule, dtype);
+        const Tensor d = (softmax(cast(x, dtype), 1) * sum(q, {1}, true) - q) * each();
         return probabilities ? d : without_ignored(d, target, rule);
       }
       Tensor dx = ctx.like(0);
       const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
                    dc = dloss.contiguous();
-      ctx.run(kernels::cross_entropy_grad, xc, tc, wc, ctx.saved(3), dc, rule.ignore,
-              rule.smoothing, dx);
+      ctx.run(kernels::cross_entropy_grad, rows_of(xc), rows_of(tc), wc, rows_of(ctx.saved(3)), dc,
+              rule.ignore, rule.smoothing, rows_of(dx));
       return dx;
     };
     const auto of_target = [&] {
-      const Tensor d = log_softmax(cast(x, dtype)) * each() * (rule.smoothing - 1);
-      return weights ? d * cast(weights, dtype) : d;
+      const Tensor d = log_softmax(cast(x, dtype), 1) * each() * (rule.smoothing - 1);
+      return weights ? d * of_classes(weights, x, dtype) : d;
     };
     return ctx.grads(of_logits, of_target);
   }
 
  private:
-  static Tensor wanted(int64_t n, const Tensor& target, const Tensor& weights,
+  static Tensor wanted(const Tensor& x, const Tensor& target, const Tensor& weights,
                        const ClassRule& rule, DType dtype) {
-    Tensor q = probabilities ? cast(target, dtype) : hot(target, n, dtype);
-    if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(n);
-    if (weights) q = q * cast(weights, dtype);
-    return q;
+    Tensor q = cast(target, dtype);
+    if constexpr (!probabilities) {
+      q = hot(target, x.size(1), dtype);
+      if (x.rank() == 3) q = transpose(q, 1, 2);
+    }
+    if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(x.size(1));
+    return weights ? q * of_classes(weights, x, dtype) : q;
+  }
+  // The weights of classes, beside lines.
+  static Tensor of_classes(const Tensor& weights, const Tensor& x, DType dtype) {
+    return reshape(cast(weights, dtype), x.rank() == 3 ? Shape{x.size(1), 1} : weights.shape());
   }
 };
 
@@ -132,24 +142,6 @@ struct ClassTargets {
     return cast(total / weight, each.dtype());
   }
 };
-
-// What remains of a shape without one dimension.
-Shape without(const Shape& shape, int dim) {
-  Shape rest;
-  for (int d = 0; d < shape.rank; ++d)
-    if (d != dim) rest.push_back(shape[d]);
-  return rest;
-}
-
-// [a, n, b] -> [a * b, n], n the size of that dimension.
-Tensor rows_along(const Tensor& x, int dim) {
-  Dims order;
-  for (int d = 0; d < x.rank(); ++d)
-    if (d != dim) order.push_back(d);
-  order.push_back(dim);
-  const Tensor last = dim == x.rank() - 1 ? x : permute(x, order);
-  return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
-}
 
 void check_classes(const Tensor& x, std::string_view what, const Tensor& weights) {
   check(x.rank() >= 2, "the {} have shape {}, not [n, classes, ...]", what, x.shape());
@@ -306,18 +298,18 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}",
         o.label_smoothing);
   const ClassRule rule{o.ignore_index, o.label_smoothing};
-  const Tensor x = rows_along(logits, 1);
+  const Tensor x = lines_along(logits, 1);
   Tensor loss;
   if (target.shape() == logits.shape()) {
     check(is_float(target.dtype()), "targets of the shape of the logits are probabilities, not {}",
           target.dtype());
     check(o.ignore_index < 0, "ignore_index {} beside targets that are probabilities",
           o.ignore_index);
-    loss = reduce_losses(call<CrossEntropy<true>>(x, rows_along(target, 1), o.class_weights, rule),
-                         o.reduction);
+    const Tensor p = lines_like(x, target, 1);
+    loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, rule), o.reduction);
   } else {
     check_named(logits, "logits", target);
-    const Tensor t = reshape(target, {x.size(0)});
+    const Tensor t = reshape(target, without(x.shape(), 1));
     const ClassTargets targets(t, o.ignore_index, x.size(1));
     loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, rule), o.class_weights,
                            o.reduction);

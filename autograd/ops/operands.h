@@ -16,6 +16,20 @@ inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtyp
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
+// What remains of a shape without one dimension.
+Shape without(const Shape& shape, int dim);
+// [a, n, b] -> [a * b, n], n the size of that dimension.
+Tensor rows_along(const Tensor& x, int dim);
+// What kernels of rows are given along a dimension, as ops see it: rows [a * b, n], or matrices
+// [a, n, b] whose columns are taken where they lie. (A GPU has rows alone.)
+Tensor lines_along(const Tensor& x, int dim);
+Tensor lines_like(const Tensor& lines, const Tensor& x, int dim);   // in the form of others
+Tensor lines_to(const Tensor& lines, const Shape& shape, int dim);  // and back
+// As the kernels see them: [..., n].
+inline Tensor rows_of(const Tensor& lines) {
+  return lines && lines.rank() == 3 ? lines.with_layout(transpose(lines.layout(), 1, 2)) : lines;
+}
+
 // Two factors in the wider of their dtypes: in a second backward a gradient may be wider than what
 // was saved.
 struct Factors {

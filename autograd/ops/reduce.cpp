@@ -1,6 +1,7 @@
 // Reductions over any dimensions. The ops keep the reduced dimensions with size 1, so that their
 // rules are plain broadcasting; the functions drop them where asked.
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -144,8 +145,9 @@ struct LogSumExp {
   static constexpr OpInfo info{"logsumexp", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
     check_real(x);
-    const Tensor y = ctx.output(reduced(x.shape(), o)), rows = as_rows(x, o).contiguous();
-    ctx.run(kernels::logsumexp, rows, y);
+    const Tensor y = ctx.output(reduced(x.shape(), o));
+    const Tensor lines = (one(o) ? lines_along(x, first(o)) : as_rows(x, o)).contiguous();
+    ctx.run(kernels::logsumexp, rows_of(lines), y);
     ctx.save(x);
     ctx.save_result(y);
     return y;
@@ -154,8 +156,14 @@ struct LogSumExp {
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
     const Tensor none = eq(ctx.saved(1), -infinity),
                  x = masked_fill(cast(ctx.saved(0), dy.dtype()), none, 0);
-    return {from_rows(softmax(as_rows(x, o)), x.shape(), o) * masked_fill(dy, none, 0)};
+    const Tensor p =
+        one(o) ? softmax(x, first(o)) : from_rows(softmax(as_rows(x, o)), x.shape(), o);
+    return {p * masked_fill(dy, none, 0)};
   }
+
+ private:
+  static bool one(const ReduceOptions& o) { return std::has_single_bit(o.dims); }
+  static int first(const ReduceOptions& o) { return std::countr_zero(o.dims); }
 };
 
 struct NormOptions : ReduceOptions {

@@ -10,14 +10,14 @@ namespace mixtape {
 namespace {
 
 template <bool log>
-struct Softmax {  // over the last dimension of x [rows, n]
+struct Softmax {  // over dimension 1 of lines
   static constexpr OpInfo info{log ? "log_softmax" : "softmax", Precision::Full};
 
   static Tensor forward(Ctx& ctx, const Tensor& x) {
     check_real(x);
     Tensor y = ctx.output(x.shape());
     const Tensor xc = x.contiguous();
-    ctx.run(kernels::softmax, log, xc, y);
+    ctx.run(kernels::softmax, log, rows_of(xc), rows_of(y));
     ctx.save_result(y);
     return y;
   }
@@ -25,10 +25,10 @@ struct Softmax {  // over the last dimension of x [rows, n]
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor y = ctx.saved(0);
     if (grad_enabled())
-      return {log ? dy - exp(y) * sum(dy, {-1}, true) : y * (dy - sum(dy * y, {-1}, true))};
+      return {log ? dy - exp(y) * sum(dy, {1}, true) : y * (dy - sum(dy * y, {1}, true))};
     Tensor dx = ctx.like(0);
     const Tensor dyc = dy.contiguous();
-    ctx.run(kernels::softmax_grad, log, y, dyc, dx);
+    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(dyc), rows_of(dx));
     return {dx};
   }
 };
@@ -38,9 +38,7 @@ Tensor softmax_over(const Tensor& x, int dim) {
   const Scope scope(Softmax<log>::info.name);
   if (x.rank() == 0) return reshape(softmax_over<log>(reshape(x, {1}), 0), {});
   const int d = wrap_dim(dim, x.rank());
-  if (d != x.rank() - 1) return transpose(softmax_over<log>(transpose(x, d, -1), -1), d, -1);
-  const Tensor rows = reshape(x, {x.numel() / std::max<int64_t>(1, x.size(-1)), x.size(-1)});
-  return reshape(call<Softmax<log>>(rows), x.shape());
+  return lines_to(call<Softmax<log>>(lines_along(x, d)), x.shape(), d);
 }
 
 }  // namespace

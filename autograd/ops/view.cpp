@@ -202,6 +202,55 @@ Tensor transpose(const Tensor& x, int a, int b) {
   std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
   return permute(x, order);
 }
+
+namespace {
+
+Dims moved_last(int rank, int dim) {
+  Dims order;
+  for (int d = 0; d < rank; ++d)
+    if (d != dim) order.push_back(d);
+  order.push_back(dim);
+  return order;
+}
+
+}  // namespace
+
+Shape without(const Shape& shape, int dim) {
+  Shape rest;
+  for (int d = 0; d < shape.rank; ++d)
+    if (d != dim) rest.push_back(shape[d]);
+  return rest;
+}
+Tensor rows_along(const Tensor& x, int dim) {
+  const Tensor last = dim == x.rank() - 1 ? x : permute(x, moved_last(x.rank(), dim));
+  return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
+}
+Tensor lines_along(const Tensor& x, int dim) {
+  // Fewer columns would leave lanes empty, and of longer ones a vector's width does not stay in the
+  // cache (worklog 103).
+  constexpr int64_t fewest = 16, longest = 128;
+  int64_t a = 1, b = 1;
+  for (int d = 0; d < x.rank(); ++d) (d < dim ? a : b) *= d == dim ? 1 : x.size(d);
+  const bool are_rows = permute(x.layout(), moved_last(x.rank(), dim)).is_contiguous();
+  if (are_rows || b < fewest || x.size(dim) > longest || !x.device().is_cpu())
+    return rows_along(x, dim);
+  return reshape(x, {a, x.size(dim), b});
+}
+Tensor lines_like(const Tensor& lines, const Tensor& x, int dim) {
+  return lines.rank() == 3 ? reshape(x, lines.shape()) : rows_along(x, dim);
+}
+Tensor lines_to(const Tensor& lines, const Shape& shape, int dim) {
+  if (lines.rank() == 3 || dim == shape.rank - 1) return reshape(lines, shape);
+  const Dims order = moved_last(shape.rank, dim);
+  Shape moved = shape;
+  Dims back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    moved[int(i)] = shape[order[i]];
+    back[size_t(order[i])] = int(i);
+  }
+  return permute(reshape(lines, moved), back);
+}
+
 Tensor squeeze(const Tensor& x) {
   Shape shape;
   for (const int64_t n : x.shape())

@@ -1,6 +1,7 @@
-// Softmax, with masks too, its logarithm and cross-entropy over rows, in vectors. A row is read for
-// its maximum, then once more for the sum of exponentials; nothing overflows, and a row of -inf
-// gives NaN.
+// Softmax, with masks too, its logarithm and cross-entropy over rows, in vectors: lanes hold parts
+// of a row or, where rows are the columns of matrices, neighbouring ones (worklog 103). A row is
+// read for its maximum, then once more for the sum of exponentials; nothing overflows, and a row of
+// -inf gives NaN.
 
 #include <limits>
 
@@ -41,6 +42,80 @@ T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
   return hsum(sum);
 }
 
+// Rows of softmax, logsumexp and cross-entropy may be the columns of dense matrices: views of shape
+// [..., b, n] and strides [..., 1, b]. Then so is whatever else has numbers for them: lse is a view
+// [..., b, 3]. (Of rows of one element, the stride says nothing.)
+bool are_columns(In x) { return x.shape()[-1] > 1 && x.strides()[-1] != 1; }
+
+// As many of such rows as there are lanes.
+template <class T>
+struct Columns {
+  static constexpr int64_t width = Lanes<T>::width;
+  const int64_t first, count;  // of all rows; how many there are
+  const int64_t matrix, column;
+
+  // f(columns, room) for all rows of x; `rooms` times [n, width] numbers fit there.
+  template <class F>
+  static void visit(In x, int64_t rooms, F&& f) {
+    const int64_t n = x.shape()[-1], b = x.shape()[-2], blocks = (b + width - 1) / width;
+    Layout matrices = x.layout;
+    matrices.shape.rank -= 2;
+    parallel_ranges(matrices.shape.size() * blocks, grain(n * width),
+                    [&](int64_t begin, int64_t end) {
+                      Buffer<T> room(rooms * n * width);
+                      for (int64_t i = begin; i < end; ++i) {
+                        const int64_t matrix = i / blocks, column = i % blocks * width;
+                        f(Columns{matrix * b + column, std::min(width, b - column), matrix, column},
+                          room.data());
+                      }
+                    });
+  }
+  template <class S>
+  S* in(const View& v) const {  // where they begin
+    return v.as<S>() + matrix * v.shape()[-1] * v.shape()[-2] + column;
+  }
+};
+
+// The maximum of columns, whose elements go to `keep`.
+template <class T, class S>
+Lanes<T> column_max(const S* x, int64_t n, int64_t stride, int64_t count, T* keep) {
+  Lanes<T> top(-std::numeric_limits<T>::infinity());
+  for (int64_t i = 0; i < n; ++i) {
+    const Lanes<T> v = read<T>(x + i * stride, count);
+    store(keep + i * v.width, v);
+    top = max(v, top);
+  }
+  return top;
+}
+
+// The sum of exp(x - top); each term also takes the place of x where that is wanted.
+template <class T>
+Lanes<T> column_sum_exp(T* x, int64_t n, Lanes<T> top, bool replace) {
+  Lanes<T> sum(T(0));
+  for (int64_t i = 0; i < n; ++i) {
+    const Lanes<T> e = exp(load<T, T>(x + i * top.width) - top);
+    if (replace) store(x + i * top.width, e);
+    sum += e;
+  }
+  return sum;
+}
+
+template <class S, class O>
+void softmax_of_columns(bool log_of, In x, Out y) {
+  using T = math_t<S>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
+    O* const out = c.template in<O>(y);
+    const Lanes<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
+                   sum = column_sum_exp(e, n, top, !log_of), log_sum = log(sum),
+                   scale = Lanes<T>(T(1)) / sum;
+    for (int64_t i = 0; i < n; ++i) {
+      const Lanes<T> v = load<T, T>(e + i * c.width);
+      write(out + i * b, log_of ? v - top - log_sum : v * scale, c.count);
+    }
+  });
+}
+
 }  // namespace
 
 void softmax(Launch&, bool log, In x, Out y) {
@@ -48,6 +123,7 @@ void softmax(Launch&, bool log, In x, Out y) {
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
+    if (are_columns(x)) return softmax_of_columns<S, O>(log, x, y);
     parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(log ? 0 : n);
       T* const e = room.data();
@@ -136,12 +212,37 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
   });
 }
 
+namespace {
+
+template <class S, class D, class O>
+void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
+  using T = math_t<S>;
+  const int64_t n = y.shape()[-1], b = y.shape()[-2];
+  Columns<T>::visit(y, 0, [&](const Columns<T>& c, T*) {
+    const S* const out = c.template in<S>(y);
+    const D* const dout = c.template in<D>(dy);
+    O* const to = c.template in<O>(dx);
+    Lanes<T> total(T(0));
+    for (int64_t i = 0; i < n; ++i) {
+      const Lanes<T> g = read<T>(dout + i * b, c.count);
+      total += log_of ? g : g * read<T>(out + i * b, c.count);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const Lanes<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
+      write(to + i * b, log_of ? g - exp(v) * total : v * (g - total), c.count);
+    }
+  });
+}
+
+}  // namespace
+
 // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
     using T = math_t<S>;
+    if (are_columns(y)) return softmax_grad_of_columns<S, D, O>(log, y, dy, dx);
     parallel_ranges(y.size() / n, grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const out = y.as<S>() + r * n;
@@ -166,10 +267,27 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
     visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
 }
 
+namespace {
+
+template <class S, class O>
+void logsumexp_of_columns(In x, Out y) {
+  using T = math_t<S>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
+    const Lanes<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
+                   sum = column_sum_exp(e, n, top, false);
+    const Mask<T> finite = abs(top) <= Lanes<T>(std::numeric_limits<T>::max());
+    write(y.as<O>() + c.first, select(finite, top + log(sum), top), c.count);
+  });
+}
+
+}  // namespace
+
 void logsumexp(Launch&, In x, Out y) {
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
+    if (are_columns(x)) return logsumexp_of_columns<S, O>(x, y);
     parallel_ranges(y.size(), grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
@@ -218,6 +336,34 @@ class Targets {
     if (at == ignore_) return {};
     return {at, w_ ? w_[at] * keep_ : keep_, even_q_};
   }
+  // q of all classes in some columns, [n, width], and which columns are not ignored.
+  Mask<T> spread_columns(const Columns<T>& c, int64_t b, T* q) const {
+    using L = Lanes<T>;
+    typename detail::Vector<T>::integer at{};
+    using Class = std::decay_t<decltype(at[0])>;
+    if (are_probabilities()) {
+      visit_float(target_.dtype, [&]<class P>() {
+        const P* const p = c.template in<P>(target_);
+        for (int64_t i = 0; i < n_; ++i) {
+          const L smoothed = read<T>(p + i * b, c.count) * L(keep_) + L(even_);
+          store(q + i * L::width, w_ ? smoothed * L(w_[i]) : smoothed);
+        }
+      });
+      return {at == 0};
+    }
+    const int64_t* const target = target_.as<int64_t>() + c.first;
+    Class named[L::width];
+    for (int64_t k = 0; k < L::width; ++k)
+      named[k] = k < c.count && target[k] != ignore_ ? static_cast<Class>(target[k]) : -1;
+    std::memcpy(&at, named, sizeof at);
+    const Mask<T> counts{at >= 0};
+    for (int64_t i = 0; i < n_; ++i) {
+      const T others = even_q_ ? even_q_[i] : T(0), mass = w_ ? w_[i] * keep_ : keep_;
+      const L all = select(Mask<T>{at == static_cast<Class>(i)}, L(mass + others), L(others));
+      store(q + i * L::width, select(counts, all, L(T(0))));
+    }
+    return counts;
+  }
 
  private:
   template <class P>
@@ -235,6 +381,52 @@ class Targets {
   const T* even_q_ = nullptr;
 };
 
+template <class S, class O>
+void cross_entropy_of_columns(const Targets<math_t<S>>& targets, In x, Out loss, Out lse) {
+  using T = math_t<S>;
+  using L = Lanes<T>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 2, [&](const Columns<T>& c, T* v) {
+    T* const q = v + n * c.width;
+    targets.spread_columns(c, b, q);
+    const L top = column_max<T>(c.template in<S>(x), n, b, c.count, v),
+            log_sum = log(column_sum_exp(v, n, top, false));
+    L value(T(0)), total(T(0));
+    for (int64_t i = 0; i < n; ++i) {
+      const L part = load<T, T>(q + i * c.width);
+      const L lost = top - load<T, T>(v + i * c.width) + log_sum;
+      value += select(part == T(0), L(T(0)), part * lost);  // also if p is 0
+      total += part;
+    }
+    T* const kept = c.template in<T>(lse);
+    write(kept, top, c.count);
+    write(kept + b, log_sum, c.count);
+    write(kept + 2 * b, total, c.count);
+    write(loss.as<O>() + c.first, value, c.count);
+  });
+}
+
+template <class S, class O>
+void cross_entropy_grad_of_columns(const Targets<math_t<S>>& targets, In x, In lse,
+                                   const math_t<S>* dloss, Out dx) {
+  using T = math_t<S>;
+  using L = Lanes<T>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* q) {
+    const Mask<T> counts = targets.spread_columns(c, b, q);
+    const S* const in = c.template in<S>(x);
+    O* const out = c.template in<O>(dx);
+    const T* const kept = c.template in<T>(lse);
+    const L top = read<T>(kept, c.count), log_sum = read<T>(kept + b, c.count),
+            total = read<T>(kept + 2 * b, c.count), scale = read<T>(dloss + c.first, c.count);
+    for (int64_t i = 0; i < n; ++i) {
+      const L p = exp(read<T>(in + i * b, c.count) - top - log_sum);
+      const L d = scale * (p * total - load<T, T>(q + i * c.width));
+      write(out + i * b, select(counts, d, L(T(0))), c.count);
+    }
+  });
+}
+
 }  // namespace
 
 // With log p = x - top - log_sum: loss = -sum(q log p).
@@ -244,6 +436,7 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
+    if (are_columns(x)) return cross_entropy_of_columns<S, O>(targets, x, loss, lse);
     parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
@@ -282,6 +475,7 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, dloss);
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
+    if (are_columns(x)) return cross_entropy_grad_of_columns<S, O>(targets, x, lse, scale, dx);
     parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {

@@ -76,6 +76,11 @@ std::vector<OpCase> reductions() {
        .run = [](In x) { return logsumexp(x[0], {-1}); },
        .empty = {{0, 5}}},
       {.op = "logsumexp",
+       .inputs = {{{2, 3, 4, 5}}},
+       .run = [](In x) { return logsumexp(x[0], {1}); },
+       .label = "columns",
+       .empty = {{2, 0, 4, 5}}},
+      {.op = "logsumexp",
        .inputs = {{{2, 3, 4}}},
        .run =
            [](In x) {
