@@ -34,6 +34,7 @@ std::vector<Input> inputs(DType t, int modulus) {
           {"image", image},
           {"long rows", numbered({3, 9001}, t, modulus)},
           {"long columns", numbered({1030, 37}, t, modulus)},
+          {"short rows", numbered({70, 2, 5, 3}, t, modulus)},
           {"one", numbered({1, 1}, t, modulus)}};
 }
 
@@ -134,7 +135,7 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
     return out;
   };
   for (const auto& [in, out] : float_pairs)
-    for (const Shape& shape : {Shape{3, 50, 7}, Shape{1, 9001}, Shape{700, 33}}) {
+    for (const Shape& shape : {Shape{3, 50, 7}, Shape{1, 9001}, Shape{700, 33}, Shape{131, 16}}) {
       const Tensor x = random(shape, in, 5, -2, 2), near_one = random(shape, in, 6, 0.99, 1.01);
       for (int dims = 0; dims < 1 << x.rank(); ++dims) {
         const Shape to = reduced_shape(shape, dims);
@@ -163,7 +164,7 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
 // Without undefined behaviour, which only a sanitized build sees: on lanes, across lanes, and from
 // chunk to chunk, along rows and along columns.
 TEST(Reduce, SumsAndProductsOfIntegersWrapAroundIn64Bits) {
-  for (const Shape& shape : {Shape{1, 41}, Shape{1, 9001}, Shape{1030, 37}}) {
+  for (const Shape& shape : {Shape{1, 41}, Shape{1, 9001}, Shape{1030, 37}, Shape{1030, 3}}) {
     Tensor x(shape, i64);
     for (int64_t i = 0; i < x.numel(); ++i)
       x.data<int64_t>()[i] = static_cast<int64_t>(uint64_t(i + 1) * 0x9e3779b97f4a7c15u | 1);
@@ -189,6 +190,28 @@ TEST(Reduce, SumsAndProductsOfIntegersWrapAroundIn64Bits) {
   const Tensor none({1}, i64);
   launch([&](Launch& l) { reduce(l, Reduce::Prod, Tensor({0}, i32), none); });
   EXPECT_EQ(none.item(), 1);
+}
+
+// More than are copied at once, of which some are not numbers.
+TEST(Reduce, ManyResultsOfFewElements) {
+  for (const DType dtype : {f64, f32, bf16}) {
+    const Tensor x = numbered({50011, 3}, dtype, 100);
+    x.set(3 * 50010, nan);
+    x.set(3 * 43700 + 1, -inf);
+    Values high = folded(groups(x, {50011, 1}), Reduce::Max),
+           sum = folded(groups(x, {50011, 1}), Reduce::Sum);
+    high[50010] = nan;
+    expect_same_for_any_threads([&] {
+      const Tensor top = output({50011, 1}, dtype), total = output({50011, 1}, dtype);
+      launch([&](Launch& l) {
+        reduce(l, Reduce::Max, x, top);
+        reduce(l, Reduce::Sum, x, total);
+      });
+      expect_close(top, high, 0, "max");
+      expect_close(total, sum, dtype == bf16 ? 5e-3 : 0, "sum");
+      return std::vector<Tensor>{top, total};
+    });
+  }
 }
 
 TEST(Reduce, OutputsMayHaveGaps) {

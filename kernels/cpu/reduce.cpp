@@ -1,12 +1,13 @@
 // Reductions in a fixed order. Each result is made of chunks of fixed size; a chunk is reduced on
 // lanes in f32 (f64, i64), and the chunks are combined one after the other in f64 (i64). Where a
 // kept dimension is dense in memory, lanes hold neighbouring results; elsewhere, parts of one
-// result.
+// result, unless those are few: then results are made neighbours first (worklog 103).
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 
+#include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strips.h"
@@ -16,9 +17,10 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t chunk_elements = 4096;  // of one result, where lanes hold its parts
-constexpr int64_t chunk_rows = 256;       // of one result, where lanes hold neighbouring results
-constexpr int64_t grain = 16384;          // elements that are worth a thread's while
+constexpr int64_t chunk_elements = 4096;     // of one result, where lanes hold its parts
+constexpr int64_t chunk_rows = 256;          // of one result, where lanes hold neighbouring results
+constexpr int64_t grain = 16384;             // elements that are worth a thread's while
+constexpr int64_t piece_elements = 1 << 16;  // of what is copied at once, to stay in the cache
 
 // Type to accumulate one chunk in, and to combine chunks in.
 template <class T>
@@ -258,14 +260,16 @@ void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* total
   }
 }
 
+int64_t chunks_of_rows(const Plan& plan) { return (plan.count + chunk_rows - 1) / chunk_rows; }
+
+// With room for all chunks, [chunk, result].
 template <class Op, class S>
-void reduce_neighbours(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
+void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
   using T = chunk_t<S>;
   constexpr int width = Lanes<T>::width, unroll = 4;
   constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
   const int64_t inner = plan.kept_x.shape[-1], blocks = (inner + columns - 1) / columns;
-  const int64_t chunks = (plan.count + chunk_rows - 1) / chunk_rows;
-  T* const parts = launch.scratch<T>(plan.results * chunks);  // [chunk, result]
+  const int64_t chunks = chunks_of_rows(plan);
   const int64_t cost = std::min(plan.count, chunk_rows) * std::min(inner, columns);
   parallel_ranges(plan.results / inner * blocks * chunks, std::max<int64_t>(1, grain / cost),
                   [&](int64_t first, int64_t last) {
@@ -294,6 +298,27 @@ void reduce_neighbours(Launch& launch, const S* x, const Plan& plan, total_t<S>*
   });
 }
 
+// Results of at most a vector of elements each, which a copy makes neighbours, piece by piece.
+template <class Op, class S>
+void reduce_few(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+  const int64_t outer = plan.kept_x.shape[0], inner = plan.results / outer;
+  const int64_t step = std::clamp<int64_t>(piece_elements / (inner * plan.count), 1, outer);
+  parallel_ranges(outer, step, [&](int64_t begin, int64_t end) {
+    View from{const_cast<S*>(x) + begin * plan.kept_x.strides[0], dtype_of<S>(), plan.reduced};
+    for (int d = 0; d < plan.kept_x.rank(); ++d) {
+      from.layout.shape.push_back(d == 0 ? end - begin : plan.kept_x.shape[d]);
+      from.layout.strides.push_back(plan.kept_x.strides[d]);
+    }
+    Plan piece = plan;
+    piece.results = (end - begin) * inner;
+    piece.kept_x = Layout({piece.results});
+    piece.reduced = Layout({plan.count}, {piece.results});
+    const Buffer<S> room(from.size());
+    copy(from, {room.data(), from.dtype, Layout(from.shape())});
+    reduce_neighbours<Op>(room.data(), piece, parts + begin * inner, totals + begin * inner);
+  });
+}
+
 template <class Op>
 void reduce_with(Launch& launch, bool mean, In x, Out y) {
   const Plan plan(x, y);
@@ -301,9 +326,14 @@ void reduce_with(Launch& launch, bool mean, In x, Out y) {
   View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
               Layout(plan.kept_y.shape)};
   const auto run = [&]<class S>() {
+    using T = chunk_t<S>;
     auto* const to = totals.as<total_t<S>>();
+    const bool few = plan.count > 1 && plan.count <= Lanes<T>::width && plan.results >= 64;
+    const auto parts = [&] { return launch.scratch<T>(plan.results * chunks_of_rows(plan)); };
     if (neighbours)
-      reduce_neighbours<Op>(launch, x.as<S>(), plan, to);
+      reduce_neighbours<Op>(x.as<S>(), plan, parts(), to);
+    else if (few)
+      reduce_few<Op>(x.as<S>(), plan, parts(), to);
     else
       reduce_rows<Op>(launch, x.as<S>(), plan, to);
   };
