@@ -44,8 +44,8 @@ T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
 
 // Rows of softmax, logsumexp and cross-entropy may be the columns of dense matrices: views of shape
 // [..., b, n] and strides [..., 1, b]. Then so is whatever else has numbers for them: lse is a view
-// [..., b, 3]. (Of rows of one element, the stride says nothing.)
-bool are_columns(In x) { return x.shape()[-1] > 1 && x.strides()[-1] != 1; }
+// [..., b, 3]. (A matrix [rows, 1] is of rows, whatever its stride.)
+bool are_columns(In x) { return x.layout.rank() > 2 && x.strides()[-1] != 1; }
 
 // As many of such rows as there are lanes.
 template <class T>

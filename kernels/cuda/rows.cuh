@@ -168,7 +168,7 @@ class Row {
     const int past = int(first % width);
     head_ = past == 0 ? 0 : int(std::min<int64_t>(n, width - past));
     count_ = int((n - head_) / width);
-    wanted_ = wanted < n ? int((wanted - head_ + width - 1) / width) : count_;
+    wanted_ = int(std::min<int64_t>(count_, (wanted - head_ + width - 1) / width));
     const int64_t begin = head_ + int64_t(count_) * width;
     edge_ = index_ < head_ ? index_ : index_ - head_ < n - begin ? begin + index_ - head_ : -1;
   }
