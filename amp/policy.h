@@ -31,9 +31,9 @@ std::string_view name(Preset p);
 // ops, in any module. Any other is a module's path, and is about all ops in that module and the
 // modules within it except those of Precision::Any, which move values and follow their inputs.
 //
-// A path starts at the outermost module that runs. One that matches no module of any model that ran
-// is an error, with near paths, of a region that is opened with the same overrides after one that
-// saw no module for the first time: until then another model may follow, for which it is meant.
+// A path starts at the outermost module that runs. One that matches no module is an error, with
+// near paths, but only once it is safe to say so: when a region with the same overrides is opened
+// again, and no module has run since that was not known before.
 //
 // The innermost region that mentions an op decides; within a region an op's name beats a path, and
 // of two names or two paths the last listed wins. Explicit casts are beyond any rule.

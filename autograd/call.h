@@ -7,16 +7,15 @@
 //   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
 // Tensors, and lists of them, are its inputs; everything else is an attribute, kept in the node.
 // Optional facts, each a static constexpr bool:
-//   moves_only        its gradient is dy's numbers moved about, so it takes them as wide as its
-//   input
-//                     wants them: a cast, a view
+//   moves_only        its gradient is dy's numbers moved about: a cast, a view. It takes them as
+//                     wide as its input wants them.
 //   broadcasts        its inputs are expanded to their common shape, after any policy has seen them
 //   first_order_only  its backward rule calls kernels, so it can't be differentiated again
 // An op that selects part of its input may say which, with
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x.
-// An attribute with a member `out` that holds a DType asks for that result dtype, and is no
-// business of a policy.
+// An attribute with a member `out` that holds a DType asks for that result dtype; policies leave
+// such a call alone.
 
 #include <array>
 #include <tuple>

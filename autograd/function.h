@@ -4,8 +4,9 @@
 //   struct Cube : Function<Cube> {
 //     static constexpr OpInfo info{"cube"};                       // and its Precision, if not Any
 //     static Tensor forward(Ctx& ctx, const Tensor& x) { ctx.save(x); return x * x * x; }
-//     static Grads backward(const Ctx& ctx, const Tensor& dy) { return {dy * square(ctx.saved(0)) *
-//     3}; }
+//     static Grads backward(const Ctx& ctx, const Tensor& dy) {
+//       return {dy * square(ctx.saved(0)) * 3};
+//     }
 //   };
 //   Tensor y = Cube::apply(x);
 //

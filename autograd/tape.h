@@ -103,7 +103,7 @@ class Ctx {
 };
 
 // A graph that is made only in backward, when the gradients of its results are there: see
-// autograd/checkpoint.h. Until then, nodes without gap in their order stand for the results.
+// autograd/checkpoint.h. Until then, nodes of consecutive numbers stand in for the results.
 class Deferred {
  public:
   virtual ~Deferred() = default;

@@ -40,7 +40,7 @@ constexpr size_t largest = size_t{1} << 47;  // the address space
 constexpr size_t device_alignment = 256;
 constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
-// Between blocks, so that AddressSanitizer sees who leaves his.
+// Padding between blocks, so that AddressSanitizer catches who leaves his own.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
 // The only two functions that know where a device's memory comes from.

@@ -14,7 +14,7 @@ namespace {
 
 void require(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  cudaGetLastError();  // what can be forgotten is
+  cudaGetLastError();  // clears the error, unless it is one that stays
   fail("CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 

@@ -80,8 +80,8 @@ class AtomicFile {
   int fd_;  // until synced
 };
 
-// A file that grows: each append is one write(), so that those of several writers do not mix and a
-// crash loses at most the last.
+// A file that grows: each append is one write(), unless the system takes only a part, so that those
+// of several writers do not mix and a crash loses at most the last.
 class AppendFile {
  public:
   explicit AppendFile(std::string path);  // made where there is none; throws Error

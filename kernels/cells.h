@@ -14,9 +14,8 @@ enum class Cell : int { Tanh, Relu, Lstm, Gru };
 //   gates, kept   how many numbers per unit: x and h, and what its gradient reads besides
 //   f             the new hidden value; `state`, which goes from step to step beside it, is
 //                 replaced, and what the gradient needs is put into `keep`
-//   df            dx and dh from dy, the gradient of the new hidden value `y`; `before` is the
-//   state
-//                 before the step, and `carry`, its gradient, is replaced. What reached the hidden
+//   df            dx and dh from dy, the gradient of the new hidden value `y`; `before` is what
+//                 the state was, and `carry`, its gradient, is replaced. What reached the hidden
 //                 value before the step by h is not in there: that is dh times the weight
 
 template <class F, Cell cell>

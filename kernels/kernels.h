@@ -142,8 +142,7 @@ MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);
 MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
                Out y);  // Max or Min; first winner, NaN wins; y i64
 
-// --- matrix products: f32 accumulation, any strides, leading dims are a batch (equal in a and b)
-// ---
+// --- matrix products: f32 accumulation, any strides, leading dims are a batch, alike in both ---
 MIXTAPE_KERNEL(gemm, In a, In b, const Epilogue& epilogue, Out c);  // c = a @ b, and more
 MIXTAPE_KERNEL(conv2d, In x, In w, const Epilogue& epilogue, const Window& window,
                Out y);  // x [n,c,h,w], w [o,c/groups,kh,kw], bias [o], dense; no row sums
@@ -223,8 +222,7 @@ MIXTAPE_KERNEL(random_integer, uint64_t seed, uint64_t offset, int64_t low, int6
 MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
                Out y);  // keeps where uniform >= p, times 1/(1-p)
 
-// --- optimizers and the scaler: any number of tensors in one call; scalars are f32 in device
-// memory ---
+// --- optimizers and the scaler: many tensors in one call; scalars are f32 in device memory ---
 MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,

@@ -19,7 +19,7 @@ class Callback {
 
   // Those with lower numbers come first; those with equal numbers in the order they were added.
   virtual int order() const { return 0; }
-  // From here on they only look on, and lr_find leaves them out: what it does is undone.
+  // Callbacks of this order and above only observe. lr_find, which undoes all it did, skips them.
   static constexpr int looks_on = 100;
 
   virtual void on_train_begin(Learner&) {}

@@ -1,5 +1,5 @@
 #pragma once
-// How often something fits, and what that fills.
+// Division rounded up, and rounding up to a multiple.
 
 #include <cstdint>
 
