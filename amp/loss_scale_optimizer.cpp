@@ -13,16 +13,6 @@ namespace {
 
 constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
 
-void append(optim::StateDict& to, std::string_view prefix, const optim::StateDict& from) {
-  for (const auto& [name, t] : from) to.emplace_back(std::string(prefix) + name, t);
-}
-optim::StateDict part(const optim::StateDict& dict, std::string_view prefix) {
-  optim::StateDict found;
-  for (const auto& [name, t] : dict)
-    if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), t);
-  return found;
-}
-
 }  // namespace
 
 LossScale::LossScale(double fixed)
@@ -106,8 +96,8 @@ int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
 
 optim::StateDict LossScaleOptimizer::state_dict() const {
   optim::StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
-  append(dict, of_scaler, scaler_.state_dict());
-  append(dict, of_optimizer, inner_->state_dict());
+  optim::append(dict, of_scaler, scaler_.state_dict());
+  optim::append(dict, of_optimizer, inner_->state_dict());
   return dict;
 }
 
@@ -115,7 +105,8 @@ void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
   const Scope scope("load_state_dict");
   optim::StateReader reader(dict);
   const int64_t iterations = reader.count("iterations");
-  const optim::StateDict scale = part(dict, of_scaler), rest = part(dict, of_optimizer);
+  const optim::StateDict scale = optim::part(dict, of_scaler),
+                         rest = optim::part(dict, of_optimizer);
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
           "'{}' belongs to nothing here", name);

@@ -15,8 +15,6 @@
 namespace mixtape::train {
 namespace {
 
-Tensor number(double x) { return full({}, x, f64, Device::cpu()); }
-
 io::JsonFields fields(const StepRow& row) {
   return {{"step", row.step},
           {"loss", row.loss},
@@ -45,7 +43,7 @@ bool Best::improved(const Learner& learner) {
 
 optim::StateDict Best::state_dict() const {
   if (!value_) return {};
-  return {{"best", number(*value_)}};
+  return {{"best", optim::from_number(*value_)}};
 }
 
 void Best::load_state_dict(const optim::StateDict& dict) {
@@ -75,7 +73,7 @@ void EarlyStopping::on_epoch_end(Learner& learner) {
 
 optim::StateDict EarlyStopping::state_dict() const {
   optim::StateDict all = best_.state_dict();
-  all.emplace_back("waited", number(double(waited_)));
+  all.emplace_back("waited", optim::from_number(double(waited_)));
   return all;
 }
 
@@ -169,7 +167,8 @@ void GradientAccumulation::on_backward_end(Learner& l) {
 }
 
 optim::StateDict GradientAccumulation::state_dict() const {
-  return {{"group", number(double(group_))}, {"done", number(double(done_))}};
+  return {{"group", optim::from_number(double(group_))},
+          {"done", optim::from_number(double(done_))}};
 }
 
 void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {

@@ -15,18 +15,6 @@ namespace {
 
 constexpr std::string_view format_name = "mixtape-training", format_version = "1";
 
-void append(io::NamedTensors& to, const std::string& prefix, const io::NamedTensors& part) {
-  for (const auto& [name, tensor] : part) to.emplace_back(prefix + name, tensor);
-}
-
-// Those under a prefix, without it.
-io::NamedTensors under(const io::NamedTensors& dict, std::string_view prefix) {
-  io::NamedTensors part;
-  for (const auto& [name, tensor] : dict)
-    if (name.starts_with(prefix)) part.emplace_back(name.substr(prefix.size()), tensor);
-  return part;
-}
-
 // Rows of numbers: f64 [rows, columns].
 Tensor table(const std::vector<std::vector<double>>& rows, int64_t columns) {
   const Tensor t({int64_t(rows.size()), columns}, f64, Device::cpu());
@@ -34,7 +22,6 @@ Tensor table(const std::vector<std::vector<double>>& rows, int64_t columns) {
   for (const auto& row : rows) at = std::copy(row.begin(), row.end(), at);
   return t;
 }
-Tensor number(double x) { return full({}, x, f64, Device::cpu()); }
 // All 64 bits of it.
 Tensor bits(uint64_t x) {
   const Tensor t({}, i64, Device::cpu());
@@ -75,14 +62,14 @@ std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& 
 io::NamedTensors Learner::state_dict() {
   history.settle();
   io::NamedTensors all;
-  append(all, "model.", model_.module->state_dict());
-  append(all, "optimizer.", optimizer->state_dict());
-  append(all, "scaler.", scaler.state_dict());
-  if (schedule) append(all, "schedule.", schedule->state_dict());
-  if (data.train) append(all, "data.", data.train->state_dict());
+  optim::append(all, "model.", model_.module->state_dict());
+  optim::append(all, "optimizer.", optimizer->state_dict());
+  optim::append(all, "scaler.", scaler.state_dict());
+  if (schedule) optim::append(all, "schedule.", schedule->state_dict());
+  if (data.train) optim::append(all, "data.", data.train->state_dict());
   const std::vector<std::string> prefix = prefixes(callbacks_);
   for (size_t i = 0; i < callbacks_.size(); ++i)
-    append(all, prefix[i], callbacks_[i]->state_dict());
+    optim::append(all, prefix[i], callbacks_[i]->state_dict());
   const std::vector<Tensor> params = optimizer->params();
   for (size_t i = 0; i < params.size(); ++i)
     if (const Tensor g = optim::dense_grad(params[i])) all.emplace_back(gradient_name(i), g);
@@ -100,12 +87,12 @@ io::NamedTensors Learner::state_dict() {
     rows.push_back({double(r.step), r.loss, r.lr, r.scale, double(r.skipped)});
   all.emplace_back("history.steps", table(rows, 5));
 
-  all.emplace_back("fit.epoch", number(double(state.epoch)));
-  all.emplace_back("fit.epochs", number(double(state.epochs)));
-  all.emplace_back("fit.batch", number(double(state.batch)));
-  all.emplace_back("fit.step", number(double(state.step)));
-  all.emplace_back("fit.loss_sum", number(loss_sum_ ? loss_sum_.item() : 0));
-  all.emplace_back("fit.examples", number(double(examples_)));
+  all.emplace_back("fit.epoch", optim::from_number(double(state.epoch)));
+  all.emplace_back("fit.epochs", optim::from_number(double(state.epochs)));
+  all.emplace_back("fit.batch", optim::from_number(double(state.batch)));
+  all.emplace_back("fit.step", optim::from_number(double(state.step)));
+  all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
+  all.emplace_back("fit.examples", optim::from_number(double(examples_)));
   return all;
 }
 
@@ -137,7 +124,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
         epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
-  const io::NamedTensors of_schedule = under(dict, "schedule.");
+  const io::NamedTensors of_schedule = optim::part(dict, "schedule.");
   if (this_fit) {
     check(number("fit.epochs") == double(state.epochs), "a fit of {} epochs, not {}",
           number("fit.epochs"), state.epochs);
@@ -149,15 +136,16 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   const uint64_t seed = bits(find("random.seed", i64, 0)),
                  offset = bits(find("random.offset", i64, 0));
 
-  model_.module->load_state_dict(under(dict, "model."));
-  optimizer->load_state_dict(under(dict, "optimizer."));
+  model_.module->load_state_dict(optim::part(dict, "model."));
+  optimizer->load_state_dict(optim::part(dict, "optimizer."));
   // (Of a training without a scaler there is none, and one that is needed now starts anew.)
-  if (const io::NamedTensors part = under(dict, "scaler."); !part.empty())
+  if (const io::NamedTensors part = optim::part(dict, "scaler."); !part.empty())
     scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
-  if (data.train && reader.find("data.epoch")) data.train->load_state_dict(under(dict, "data."));
+  if (data.train && reader.find("data.epoch"))
+    data.train->load_state_dict(optim::part(dict, "data."));
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    const io::NamedTensors part = under(dict, prefix[i]);
+    const io::NamedTensors part = optim::part(dict, prefix[i]);
     try {
       callbacks_[i]->load_state_dict(part);
     } catch (const Error& e) {
