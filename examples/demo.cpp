@@ -225,8 +225,8 @@ void print_table(const std::vector<Result>& results) {
   const auto fp32 = std::ranges::find(results, "fp32", &Result::mode);
   for (const Result& r : results)
     fmt::print(
-        "{:<4}{:>12.4f}{:>12.4f}{:>8.2f} %{:>8.2f}{:>9}{:>9.1f}{:>8}{:>7}\n", r.mode, r.train_loss,
-        r.valid.loss, 100 * r.valid.accuracy, r.ms_per_step,
+        "{:<4}{:>12.4f}{:>12.4f}{:>8.2f} %{:>8.{}f}{:>9}{:>9.1f}{:>8}{:>7}\n", r.mode, r.train_loss,
+        r.valid.loss, 100 * r.valid.accuracy, r.ms_per_step, r.ms_per_step < 1e4 ? 2 : 0,
         fp32 == results.end() ? "-" : fmt::format("{:.2f}x", fp32->ms_per_step / r.ms_per_step),
         double(r.peak_bytes) / (1 << 20), r.skipped, r.scale);
 }

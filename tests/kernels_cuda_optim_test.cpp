@@ -278,7 +278,8 @@ TEST(CudaScaler, JudgesAndUpdates) {
     for (int i = 0; i < (many ? 500 : 3); ++i) flags.push_back(filled({1}, f32, 0));
     if (broken) flags[many ? 7 : 2].set(0, 1);
     const std::vector<View> losses(flags.begin(), flags.end());
-    const View all_found[] = {filled({2}, f32, 0), found};
+    const Tensor none_found = filled({2}, f32, 0);
+    const View all_found[] = {none_found, found};
     Tensor verdict[2], last[2];
     for (const int k : {0, 1}) {
       verdict[k] = output({}, f32);
