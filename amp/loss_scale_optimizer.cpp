@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::amp {
 namespace {
@@ -58,14 +59,15 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     return gradients;
   }
   const Tensor inverse = 1.0 / scaler_.scale_tensor();
-  std::vector<Tensor> found;
+  const Tensor now({int64_t(gradients.size())}, f32, inverse.device());
+  std::vector<View> views;
   for (Tensor& g : gradients) {
     const DType dtype = g ? accumulate_dtype(g.dtype()) : f32;
     if (g) g = cast(g, dtype) * cast(inverse, dtype);
-    found.push_back(g ? cast(logical_not(all(isfinite(g))), f32)
-                      : zeros({}, f32, inverse.device()));
+    views.push_back(g ? View(g) : View{nullptr, f32, Layout(Shape{0})});
   }
-  const Tensor now = stack(found);
+  kernels::Launch launch(inverse.device());
+  kernels::find_nonfinite(launch, views, View{}, now);
   seen_ = seen_ ? maximum(seen_, now) : now;
   return gradients;
 }
