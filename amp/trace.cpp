@@ -165,7 +165,8 @@ void OverflowTrace::judge(const Entry& e, const Survey* rows) {
     outside_in_ = e.iteration;
   }
   if (found && found_in_ != e.iteration) {
-    const bool excused = e.is_rule && outside_in_ == e.iteration;
+    const bool only_nan = found->nans > 0 && found->infinities == 0,
+               excused = e.is_rule && only_nan && outside_in_ == e.iteration;
     found_.push_back(excused ? std::move(*outside_) : std::move(*found));
     found_in_ = e.iteration;
   }

@@ -190,7 +190,7 @@ Tensor Ctx::saved(size_t i) const {
   check(i < saved_.size(), "saved({}), but {} tensors were saved for backward", i, saved_.size());
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
-  if (s.tensor.replacements() != s.replacements) [[unlikely]]
+  if (s.tensor.storage()->id() != s.storage) [[unlikely]]
     fail("a tensor that {} saved for backward was written to since: its data was replaced",
          node_->name());
   if (s.tensor.version() != s.version) [[unlikely]]

@@ -84,13 +84,12 @@ class Ctx {
   };
   struct Saved {
     Tensor tensor;
-    uint64_t version;
-    uint32_t replacements;
+    uint64_t storage, version;  // by its id: an address may come again
     bool is_result;
   };
   void check_kept() const;
   void keep(const Tensor& t, bool is_result = false) {
-    saved_.emplace_back(t, t ? t.version() : 0, t ? t.replacements() : 0, is_result);
+    saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, is_result);
   }
 
   InlineVector<Edge, 3> edges_;

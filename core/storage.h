@@ -37,15 +37,7 @@ class Storage {
   Device device() const { return device_; }
   bool is_foreign() const { return foreign_ != nullptr; }
 
-  // Unique over the life of the process, unlike an address. Given on first use.
-  uint64_t id() const {
-    uint64_t mine = id_.load(std::memory_order_relaxed);
-    if (mine == 0) {
-      const uint64_t fresh = next_id_.fetch_add(1, std::memory_order_relaxed);
-      mine = id_.compare_exchange_strong(mine, fresh, std::memory_order_relaxed) ? fresh : mine;
-    }
-    return mine;
-  }
+  uint64_t id() const { return id_; }  // unique over the life of the process, unlike an address
   // Before this thread queues work on the bytes: if another thread's stream used them last, this
   // one's waits for what that has queued so far.
   void touch() {
@@ -65,7 +57,15 @@ class Storage {
   void hand_over();
   void collect() noexcept;  // before the bytes are used again: waits for all streams that used them
 
-  static inline std::atomic<uint64_t> next_id_{1};
+  // Threads take numbers many at a time.
+  static uint64_t fresh_id() {
+    constexpr uint64_t many = uint64_t(1) << 20;
+    if (next_id_ % many == 0) [[unlikely]]
+      next_id_ = next_ids_.fetch_add(many, std::memory_order_relaxed);
+    return ++next_id_;
+  }
+  static inline std::atomic<uint64_t> next_ids_{uint64_t(1) << 20};
+  static inline thread_local constinit uint64_t next_id_ = 0;
 
   alignas(64) unsigned char few_[64];
   void* data_ = nullptr;
@@ -75,7 +75,7 @@ class Storage {
   std::atomic<int> last_{-1};      // who used it last
   std::atomic<uint64_t> used_{0};  // one bit for each other stream that ever did
   std::shared_ptr<void> foreign_;
-  mutable std::atomic<uint64_t> id_{0};
+  const uint64_t id_ = fresh_id();
   std::atomic<uint64_t> version_{0};
 };
 

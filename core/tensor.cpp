@@ -136,7 +136,6 @@ void Tensor::set_data(const Tensor& other) const {
   const auto source = other.impl_;
   impl().storage = source->storage;
   impl().view = source->view;
-  ++impl().replacements;
 }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {

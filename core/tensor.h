@@ -69,7 +69,6 @@ class Tensor {
   Tensor copied_to(Device where) const;
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
   uint64_t version() const { return impl().storage->version(); }
-  uint32_t replacements() const { return impl().replacements; }  // calls of set_data()
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   // True if this handle is the only one, and neither another tensor nor another library sees the
@@ -119,7 +118,6 @@ class Tensor {
     std::shared_ptr<Storage> storage;
     View view;
     bool wants_grad = false;
-    uint32_t replacements = 0;
     std::shared_ptr<Node> maker;
     std::shared_ptr<Leaf> leaf;
   };

@@ -108,6 +108,9 @@ TEST(Policies, WhatIsMadeOfFullOpsIsWideAsWell) {
   const Autocast on({.low = f16});
   EXPECT_EQ(var(values({4, 4}, f16)).dtype(), f32);
   EXPECT_EQ(stddev(values({4, 4}, f16)).dtype(), f32);
+  const Autocast off({.enabled = false});
+  EXPECT_EQ(var(values({4, 4}, f16)).dtype(), sum(values({4, 4}, f16)).dtype());
+  EXPECT_EQ(stddev(values({4, 4}, f16)).dtype(), f16);
 }
 
 TEST(Policies, FullOfMixedActivationsRunsInF32) {

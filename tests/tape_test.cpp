@@ -172,6 +172,16 @@ TEST(Tape, DetectsDataThatWasReplaced) {
   }
 }
 
+// As an average does that stands in for the weights for a while.
+TEST(Tape, TakesDataThatIsBack) {
+  const Tensor x = leaf({3}, {1}), mine = x.detach();
+  const Tensor y = x * x;
+  x.set_data(from({7}, {1}, f64));
+  x.set_data(mine);
+  y.backward();
+  EXPECT_EQ(x.grad().item(), 6);
+}
+
 // A rule may put its gradient over the one that it is given, but not over one that others see.
 TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   const Tensor x = leaf({-2, -1, 1, 2}, {4}), three = full({4}, 3, f64);

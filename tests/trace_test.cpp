@@ -112,8 +112,16 @@ TEST(Trace, BlamesDataThatWasNan) {
   sum(square(linear(x, w))).backward();
   EXPECT_EQ(texts(trace), Texts{"what was given to linear: 1 nan in f32 [2, 2]"});
   trace.next_iteration();
-  sum(where(isnan(x), 0, x) * 2);  // NaN on purpose
+  const Tensor v = full({2, 2}, 1, f16).set_requires_grad();
+  const Tensor held = where(isnan(x), 0, x * 2);  // NaN on purpose
   EXPECT_EQ(trace.found().size(), 1u);
+  ((v * 300) * 300).to(f32).backward({.gradient = held + 1000.0});
+  EXPECT_EQ(texts(trace).back(),
+            "forward of mul_scalar: 4 inf in f16 [2, 2], from f16 with absmax 300");
+  trace.next_iteration();
+  (x * 2);
+  (v * 300 * 0.001).to(f32).backward({.gradient = full({2, 2}, 3e5)});
+  EXPECT_NE(texts(trace).back().find("inf"), std::string::npos) << "an overflow, whatever x was";
 }
 
 TEST(Trace, TellsInfFromNan) {

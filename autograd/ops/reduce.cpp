@@ -283,15 +283,21 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   return over<Norm>(x, NormOptions{reduce_options(dims, x.rank()), p}, keepdim);
 }
 
-// Two passes, so that a large mean costs no precision.
-// A statistic of x, made in f32 of narrow elements, whose squares they could not hold. The result
-// is rounded to their dtype, but not where a policy rules, which keeps sums in f32.
+// The dtype that a sum of x has here: its own, or what a policy makes of it.
+DType dtype_of_sum(const Tensor& x) {
+  const NoGrad off;
+  const During<&ThreadState::observer> unseen(nullptr);
+  return sum(x.with_layout(Layout(Shape{0}))).dtype();
+}
+// A statistic of x, made in f32 of narrow elements, whose squares they could not hold, and then
+// rounded as a sum would be.
 template <class F>
 Tensor statistic(const Tensor& x, const F& f) {
   check_real(x);
   const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
-  return thread_state.policy ? y : cast(y, x.dtype());
+  return is_narrow(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
 }
+// Two passes, so that a large mean costs no precision.
 Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Tensor total = sum(square(x - mean(x, dims, true)), dims, keepdim);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
