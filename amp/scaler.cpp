@@ -391,7 +391,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
       const std::string name = of_loss(saved_counts[k].first, id);
       // (Files of before have the first only.)
       if (k == 0 || reader.find(name))
-        s.initial_counts[k] = reader.count(name, std::numeric_limits<int32_t>::max());
+        s.initial_counts[k] = reader.count(name, int64_t(1) << 30);  // which goes on in 32 bits
     }
   };
   load(0);

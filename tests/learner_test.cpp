@@ -89,6 +89,16 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
     EXPECT_NE(learner.summary().find("body"), std::string::npos);
     EXPECT_ERROR(learner.predict(a), "does not map one tensor to one, so it predicts nothing");
   }
+  o.pass = [&](const Batch& batch) -> Pass {
+    EXPECT_EQ(batch.x.dtype(), f16);
+    EXPECT_EQ(batch.more[0].dtype(), f16);
+    const auto [one, other] = net(batch.x, batch.more[0]);
+    return {mean(square((one - other).to(f32)))};
+  };
+  o.metrics = {};
+  Learner whole({DataLoader(pairs, {.batch_size = 16}), {}}, net, o);
+  whole.to_fp16(MasterOptions{});
+  whole.fit(1, 0.01);
 }
 
 TEST(Learner, TrainsWithoutTargets) {

@@ -389,7 +389,7 @@ TEST(State, RefusesWhatDoesNotFit) {
                "growth_factor is 0.5, not above 1");
   EXPECT_ERROR(scaler.load_state_dict(with("scale", NAN)), "the scale of loss 0 is nan");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", -1)),
-               "growth_tracker is -1, not a whole number from 0 to 2147483647");
+               "growth_tracker is -1, not a whole number from 0 to 1073741824");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", 1e10)),
                "growth_tracker is 10000000000");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_interval", NAN)),

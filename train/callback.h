@@ -25,7 +25,7 @@ class Callback {
   virtual void on_train_begin(Learner&) {}
   virtual void on_epoch_begin(Learner&) {}
   virtual void on_batch_begin(Learner&) {}     // may replace state.x and state.y
-  virtual void on_loss_begin(Learner&) {}      // may replace state.output
+  virtual void on_loss_begin(Learner&) {}      // may replace state.output (not of a pass's loss)
   virtual void on_backward_begin(Learner&) {}  // may replace state.objective, made of state.loss
   virtual void on_backward_end(Learner&) {}    // gradients are there
   virtual void on_step_begin(Learner&) {}

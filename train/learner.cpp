@@ -219,14 +219,14 @@ void Learner::run_epoch() {
 bool Learner::run(const Batch& batch, bool predicts) {
   state.x = batch.x.to(device_);
   state.y = batch.y ? batch.y.to(device_) : Tensor();
+  state.more.clear();
+  for (const Tensor& t : batch.more) state.more.push_back(t.to(device_));
   state.output = state.loss = state.objective = {};
   if (!each(&Callback::on_batch_begin)) return false;
   std::optional<amp::Autocast> region;
   if (autocast) region.emplace(*autocast);
   if (pass && !predicts) {
-    Batch here{state.x, state.y};
-    for (const Tensor& t : batch.more) here.more.push_back(t.to(device_));
-    const Pass done = pass(here);
+    const Pass done = pass({state.x, state.y, state.more});
     check(bool(done.loss), "LearnerOptions::pass gave no loss");
     state.output = done.output;
     if (!each(&Callback::on_loss_begin)) return false;

@@ -181,6 +181,7 @@ class Learner {
     int64_t step = 0;                // batches since the learner was made
     bool training = false;           // or validating
     Tensor x, y, output;
+    std::vector<Tensor> more;
     Tensor loss, objective;  // what the loss function gave, and what backward starts from
     amp::StepResult result;  // of the last step
   } state;

@@ -18,8 +18,9 @@ struct Metric {
   bool higher_is_better = true;
 };
 
-// Of scores [n, classes] for labels [n]: the part where the highest score is the label's, or where
-// the label's is among the k highest.
+// Of scores [n, classes, ...] for labels [n, ...], as for cross_entropy, or [..., classes] where
+// only that fits: the part where the highest score is the label's, or where the label's is among
+// the k highest.
 extern const Metric accuracy;
 Metric top_k(int64_t k);
 // The mean over classes of 2 hits / (predicted + present); a class in neither counts as 0.

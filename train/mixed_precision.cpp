@@ -64,8 +64,11 @@ void MixedPrecision::on_train_begin(Learner& l) {
 }
 
 void MixedPrecision::on_batch_begin(Learner& l) {
-  if (whole_model_ && is_float(l.state.x.dtype()) && l.state.x.dtype() != f64)
-    l.state.x = l.state.x.to(low_);
+  const auto narrow = [&](Tensor& t) {
+    if (whole_model_ && is_float(t.dtype()) && t.dtype() != f64) t = t.to(low_);
+  };
+  narrow(l.state.x);
+  for (Tensor& t : l.state.more) narrow(t);
 }
 
 void MixedPrecision::on_loss_begin(Learner& l) {

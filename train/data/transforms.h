@@ -1,7 +1,7 @@
 #pragma once
 // Transforms: what happens to the inputs of a batch between the data set and the network. Random
 // ones draw from a generator per example, so what becomes of it depends on the loader's seed, the
-// epoch and its number, and neither on the batch it is in nor on who makes that.
+// epoch and its place there, and neither on the batch it is in nor on who makes that.
 
 #include <cstdint>
 #include <functional>
