@@ -16,6 +16,8 @@ inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtyp
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
+// What reshape(permute(y, order), ...) made of a y of this shape, back to that shape.
+Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // What remains of a shape without one dimension.
 Shape without(const Shape& shape, int dim);
 // [a, n, b] -> [a * b, n], n the size of that dimension.

@@ -106,14 +106,7 @@ Tensor as_rows(const Tensor& x, const ReduceOptions& o) {
 }
 // And back.
 Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o) {
-  const Dims order = kept_first(shape.rank, o);
-  Shape moved = shape;
-  Dims inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    moved[int(i)] = shape[order[i]];
-    inverse[size_t(order[i])] = int(i);
-  }
-  return permute(reshape(rows, moved), inverse);
+  return permute_back(rows, shape, kept_first(shape.rank, o));
 }
 
 struct Prod {
@@ -283,6 +276,8 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   return over<Norm>(x, NormOptions{reduce_options(dims, x.rank()), p}, keepdim);
 }
 
+namespace {
+
 // The dtype that a sum of x has here: its own, or what a policy makes of it.
 DType dtype_of_sum(const Tensor& x) {
   const NoGrad off;
@@ -303,6 +298,9 @@ Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction)
   const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
   return total / std::max(0.0, n - correction);
 }
+
+}  // namespace
+
 Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("var");
   return statistic(x, [&](const Tensor& w) { return variance(w, dims, keepdim, correction); });

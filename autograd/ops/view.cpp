@@ -215,6 +215,15 @@ Dims moved_last(int rank, int dim) {
 
 }  // namespace
 
+Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order) {
+  Shape moved = shape;
+  Dims inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    moved[int(i)] = shape[order[i]];
+    inverse[size_t(order[i])] = int(i);
+  }
+  return permute(reshape(x, moved), inverse);
+}
 Shape without(const Shape& shape, int dim) {
   Shape rest;
   for (int d = 0; d < shape.rank; ++d)
@@ -241,14 +250,7 @@ Tensor lines_like(const Tensor& lines, const Tensor& x, int dim) {
 }
 Tensor lines_to(const Tensor& lines, const Shape& shape, int dim) {
   if (lines.rank() == 3 || dim == shape.rank - 1) return reshape(lines, shape);
-  const Dims order = moved_last(shape.rank, dim);
-  Shape moved = shape;
-  Dims back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    moved[int(i)] = shape[order[i]];
-    back[size_t(order[i])] = int(i);
-  }
-  return permute(reshape(lines, moved), back);
+  return permute_back(lines, shape, moved_last(shape.rank, dim));
 }
 
 Tensor squeeze(const Tensor& x) {
