@@ -54,6 +54,18 @@ const Kind kinds[] = {
        const int order[] = {0, 3, 1, 2};
        return whole.with_layout(permute(whole.layout(), order));
      }},
+    {"few channels, last",
+     [](DType t) {
+       const Tensor whole({3, 19, 37, 2}, t);
+       const int order[] = {0, 3, 1, 2};
+       return whole.with_layout(permute(whole.layout(), order));
+     }},
+    {"few channels, first",
+     [](DType t) {
+       const Tensor whole({3, 2, 19, 37}, t);
+       const int order[] = {0, 2, 3, 1};
+       return whole.with_layout(permute(whole.layout(), order));
+     }},
     {"large", [](DType t) { return Tensor({40001}, t); }},
 };
 const Kind expanded_kinds[] = {
@@ -71,6 +83,16 @@ const Kind expanded_kinds[] = {
      [](DType t) {
        const Tensor one({1, 1}, t);
        return one.with_layout(expand(one.layout(), {50, 37}));
+     }},
+    {"many expanded rows",
+     [](DType t) {
+       const Tensor rows({7, 5}, t);
+       return rows.with_layout(expand(transpose(rows.layout(), 0, 1), {480, 5, 7}));
+     }},
+    {"long expanded rows",
+     [](DType t) {
+       const Tensor row({1, 4099}, t);
+       return row.with_layout(expand(row.layout(), {3, 4099}));
      }},
 };
 

@@ -184,8 +184,9 @@ Layout MemoryOrder::of(const Layout& l) const {
 bool is_transposed(const View& x, const View& y) {
   if (y.size() < 4096) return false;
   const Plan plan(x.layout, y.layout);
+  const bool few_rows = plan.rows <= 4 && plan.x_column == plan.rows;  // which a copy interleaves
   return plan.x_row == 1 && plan.y_column == 1 && plan.x_column != 0 && plan.x_column != 1 &&
-         plan.rows >= 8 && plan.columns >= 8;
+         (plan.rows >= 8 || few_rows) && plan.columns >= 2;
 }
 
 void copy(const View& x, const View& y) {

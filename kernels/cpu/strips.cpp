@@ -12,14 +12,18 @@ namespace {
 
 constexpr int64_t grain = 16384;  // elements per chunk of parallel work
 constexpr int64_t piece = 512;    // elements that pass through a buffer at a time
+constexpr int64_t most_repeated = 4096;
 constexpr int max_operands = 6;
 
 struct Operand {
   char* data;            // null if it is absent
   int64_t size;          // of an element
   const Layout* layout;  // collapsed; null if the operand is dense
+  int64_t period = 0;    // if not 0, a dense one repeats after so many, and a piece beyond is there
 
-  char* at(int64_t i) const { return data ? data + i * size : nullptr; }  // of a dense one
+  char* at(int64_t i) const {  // of a dense one
+    return data ? data + (period ? i % period : i) * size : nullptr;
+  }
 };
 struct Operands {
   Operand operand[max_operands];
@@ -76,8 +80,8 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, Strip strip,
     for (int k = 0; k < all.count; ++k) {
       const Operand& o = all.operand[k];
       if (!o.data) continue;
-      char* const direct = o.data + at * o.size;
-      p[k] = !o.layout && padded == n ? direct : buffer[k];
+      char* const direct = o.at(at);
+      p[k] = !o.layout && (padded == n || o.period) ? direct : buffer[k];
       if (p[k] == direct || k >= all.first_output) continue;
       if (o.layout)
         walks[k].gather(buffer[k], n);
@@ -95,6 +99,22 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, Strip strip,
         std::memcpy(y.data + at * y.size, buffer[k], static_cast<size_t>(n * y.size));
     }
   }
+}
+
+// What repeats after a few elements, a bias for one, is laid out once, with room for a piece that
+// begins anywhere in it: then each piece of it is dense.
+Operand repeated(Launch& launch, const Operand& o) {
+  Layout once = *o.layout;
+  const int64_t all = once.shape.size();
+  once.shape.dim[0] = 1;
+  const int64_t period = once.shape.size();
+  const int64_t count = std::min((all + 15) & ~int64_t{15}, period + piece);
+  char* const table = launch.scratch<char>(count * o.size);
+  Walk(o.data, static_cast<size_t>(o.size), once, 0).gather(table, period);
+  for (int64_t done = period; done < count; done *= 2)
+    std::memcpy(table + done * o.size, table,
+                static_cast<size_t>(std::min(done, count - done) * o.size));
+  return {table, o.size, nullptr, period};
 }
 
 }  // namespace
@@ -131,6 +151,10 @@ void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip 
     collapse(one);
     if (l.rank() == 1 && (l.strides[0] == 1 || n <= 1)) continue;
     o.layout = &l;
+    if (k < all.first_output && l.strides[0] == 0 && n / l.shape[0] <= most_repeated) {
+      o = repeated(launch, o);
+      continue;
+    }
     // Reading across the rows of memory costs more than a copy.
     const View x{o.data, view[k]->dtype, l};
     View copy{nullptr, x.dtype, Layout(l.shape)};
