@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "autograd/function.h"
 #include "core/format.h"
@@ -665,6 +667,21 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   EXPECT_ERROR(uniform({2}, 1, 0), "uniform numbers from 1 to 0");
   EXPECT_ERROR(normal({2}, 0, -1), "normal numbers of standard deviation -1");
   EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");
+}
+
+TEST(Create, PermutationsComeEquallyOften) {
+  const Seed seed(3);
+  std::map<std::array<double, 3>, int> counts;
+  for (int i = 0; i < 12000; ++i) {
+    const Tensor p = randperm(3);
+    ++counts[{p.at(0), p.at(1), p.at(2)}];
+  }
+  EXPECT_EQ(counts.size(), 6);
+  for (const auto& [order, count] : counts) EXPECT_NEAR(count, 2000, 220);  // five deviations
+  EXPECT_EQ(randperm(0).shape(), Shape{0});
+  const Tensor large = randperm(100000);
+  EXPECT_EQ(sum(ne(sort(large).values, arange(0, 100000, 1, i64))).item(), 0);
+  EXPECT_NEAR(mean(narrow(large, 0, 0, 1000).to(f64)).item(), 50000, 5000);
 }
 
 TEST(InPlace, ArithmeticAndItsOperators) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autograd/ops.h"
 #include "autograd/ops/operands.h"
@@ -119,10 +120,16 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
 
 Tensor randperm(int64_t n, Device device) {
   check(n >= 0, "a permutation of {} elements", n);
-  Tensor y = arange(0, static_cast<double>(n), 1, i64, Device::cpu());
+  const Tensor y = arange(0, static_cast<double>(n), 1, i64, Device::cpu());
+  using Limits = std::numeric_limits<int64_t>;
+  const Tensor draws = randint(Limits::min(), Limits::max(), {n}, Device::cpu());
   int64_t* const p = y.data<int64_t>();
-  Generator& g = generator();
-  for (int64_t i = n - 1; i > 0; --i) std::swap(p[i], p[g.below(i + 1)]);  // Fisher and Yates
+  const int64_t* const draw = draws.data<int64_t>();
+  for (int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
+    const uint64_t bits = static_cast<uint64_t>(draw[i]);
+    const kernels::RandomInteger at(0, i + 1);
+    std::swap(p[i], p[at(static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits))]);
+  }
   return y.to(device);
 }
 
