@@ -120,14 +120,15 @@ void argsort(Launch&, bool descending, In x, Out index) {
 }
 
 // Keeps twice as many candidates as are wanted. When there is no more room the better half stays,
-// and from then on only what beats the worst of it comes in.
+// and from then on only what beats the worst of it comes in: most pieces have nothing that does.
 void topk(Launch&, bool largest, In x, Out index) {
   const int64_t n = x.shape()[-1], k = index.shape()[-1];
   if (index.size() == 0) return;
   visit(x.dtype, [&]<class T>() {
     using P = Pair<Key<T>>;
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
-      const int64_t most = std::min(n, std::max<int64_t>(2 * k, 64));
+      constexpr int64_t piece = 64;
+      const int64_t most = std::min(n, 2 * k);
       const Buffer<P> room(most);
       for (int64_t r = begin; r < end; ++r) {
         const T* const row = x.as<T>() + r * n;
@@ -139,11 +140,17 @@ void topk(Launch&, bool largest, In x, Out index) {
           count = k;
           return kept[k - 1].key;
         };
-        for (auto worst = halve(); i < n; ++i) {
-          const auto v = ranked(row[i], largest);
-          if (v >= worst) continue;  // of equals, the first wins
-          kept[count++] = {v, static_cast<uint32_t>(i)};
-          if (count == most) worst = halve();
+        for (auto worst = halve(); i < n;) {
+          const int64_t end = std::min(n, i + piece);
+          auto best = worst;
+          for (int64_t j = i; j < end; ++j) best = std::min(best, ranked(row[j], largest));
+          if (best == worst) i = end;
+          for (; i < end; ++i) {
+            const auto v = ranked(row[i], largest);
+            if (v >= worst) continue;  // of equals, the first wins
+            kept[count++] = {v, static_cast<uint32_t>(i)};
+            if (count == most) worst = halve();
+          }
         }
         std::partial_sort(kept, kept + k, kept + count);
         for (int64_t j = 0; j < k; ++j) index.as<int64_t>()[r * k + j] = kept[j].at;
