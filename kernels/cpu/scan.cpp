@@ -48,9 +48,9 @@ void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
   const View& x = a ? a : b;
   const Lines<3> lines(dim, y.shape(), {(a ? a : x).strides(), (b ? b : x).strides(), y.strides()});
   const Steps all{transposed, lines.length, lines.along, lines.next};
-  // Where each line is dense, a few at a time hide how long a sum takes, and more would compete for
-  // the cache.
-  const bool dense = std::abs(lines.along[2]) < std::abs(lines.next[2]);
+  // Where each line is dense and not short, a few at a time hide how long a sum takes, and more
+  // would compete for the cache.
+  const bool dense = std::abs(lines.along[2]) < std::abs(lines.next[2]) && lines.length > 8;
   const auto run = [&]<bool has_a, bool has_b, class S, class O>() {
     lines.for_blocks(dense ? few : most_columns, lines.length,
                      [&](const int64_t(&at)[3], int64_t columns, int64_t) {
