@@ -168,19 +168,22 @@ TEST(Index, ScatterAddSumsInOrder) {
 TEST(Index, SourcesMayHaveAnyStrides) {
   const Tensor wide = numbered({40, 90}, f32, 100), x = transposed(wide, 0, 1), one({1}, f32);
   one.set(0, 3);
-  const Tensor index = indices_of({"", nullptr, {90, 40}, 0}, 7)[0], y = filled({7, 40}, f32, 0),
-               last = filled({7, 40}, f32, -1);
-  launch([&](Launch& l) {
-    scatter_add(l, 0, index, one.with_layout(Layout({90, 40}, {0, 0})), y);
-    scatter(l, 0, index, x, last);
-  });
-  Values counts(7 * 40), want(7 * 40, -1);
-  for (int64_t i = 0; i < index.numel(); ++i) {
-    counts[static_cast<size_t>(named(y, 0, index, i))] += 3;
-    want[static_cast<size_t>(named(y, 0, index, i))] = x.at(i);
+  for (const int dim : {0, 1}) {
+    const Tensor index = indices_of({"", nullptr, {90, 40}, dim}, 7)[0];
+    const Shape shape = dim == 0 ? Shape{7, 40} : Shape{90, 7};
+    const Tensor y = filled(shape, f32, 0), last = filled(shape, f32, -1);
+    launch([&](Launch& l) {
+      scatter_add(l, dim, index, one.with_layout(Layout({90, 40}, {0, 0})), y);
+      scatter(l, dim, index, x, last);
+    });
+    Values counts(static_cast<size_t>(y.numel())), want(counts.size(), -1);
+    for (int64_t i = 0; i < index.numel(); ++i) {
+      counts[static_cast<size_t>(named(y, dim, index, i))] += 3;
+      want[static_cast<size_t>(named(y, dim, index, i))] = x.at(i);
+    }
+    EXPECT_EQ(to_vector(y), counts);
+    EXPECT_EQ(to_vector(last), want);
   }
-  EXPECT_EQ(to_vector(y), counts);
-  EXPECT_EQ(to_vector(last), want);
 }
 
 TEST(Index, SameBitsForAnyThreads) {

@@ -35,8 +35,9 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
   Shape beside = addressed.strides();
   beside[dim] = 0;  // along it the index leads
   const Lines<3> lines(dim, index.shape(), {beside, index.strides(), other.strides()});
-  // Runs go along what is denser in memory.
-  const bool along = lines.width == 1 || std::abs(lines.along[2]) < std::abs(lines.next[2]);
+  // Runs go along what is denser in memory, of the index if the other is the same everywhere.
+  const int by = lines.along[2] == 0 && lines.next[2] == 0 ? 1 : 2;
+  const bool along = lines.width == 1 || std::abs(lines.along[by]) < std::abs(lines.next[by]);
   // Across lines, narrow blocks keep to few cache lines, and there are more of them to share among
   // threads; but what one index names as a whole is copied in long runs.
   const int64_t columns = along ? lines.enough() : independent && lines.next[1] == 0 ? 4096 : 64;
