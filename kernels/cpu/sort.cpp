@@ -128,7 +128,7 @@ void topk(Launch&, bool largest, In x, Out index) {
     using P = Pair<Key<T>>;
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
       constexpr int64_t piece = 64;
-      const int64_t most = std::min(n, 2 * k);
+      const int64_t most = n <= 16 ? n : std::min(n, 2 * k);
       const Buffer<P> room(most);
       for (int64_t r = begin; r < end; ++r) {
         const T* const row = x.as<T>() + r * n;
@@ -152,7 +152,8 @@ void topk(Launch&, bool largest, In x, Out index) {
             if (count == most) worst = halve();
           }
         }
-        std::partial_sort(kept, kept + k, kept + count);
+        halve();
+        std::sort(kept, kept + k);
         for (int64_t j = 0; j < k; ++j) index.as<int64_t>()[r * k + j] = kept[j].at;
       }
     });
