@@ -124,6 +124,7 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {1, 1, windows(2, 2, 2), windows(2, 2, 2)},
       {1, 2, windows(5, 2, 2), windows(37, 2, 2)},
       {3, 1, windows(66, 2, 2), windows(67, 2, 2)},
+      {3, 7, windows(4, 2, 2), windows(5, 2, 2)},
       {2, 2, windows(7, 2, 2, 0, false, 1), windows(9, 2, 2, 0, false, 1)},
       {2, 2, windows(7, 3, 2, 1), windows(9, 3, 2, 1)},
       {1, 2, windows(9, 2, 1, 1), windows(40, 3, 2)},

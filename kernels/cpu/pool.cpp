@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
@@ -179,31 +180,37 @@ template <class S>
   at += lower ? static_cast<int32_t>(columns) - right_below : -right;  // (true is -1)
 }
 
-// Windows of 2 x 2 with stride 2 over planes [begin, end). Where memory allows, a row's last vector
-// runs over into what follows, which is written after it.
+// Windows of 2 x 2 with stride 2 over a plane. Unless it is the last, a row's last vector runs over
+// into what follows, which is written after it.
+template <bool last, class S>
+[[gnu::noinline]] void pool_plane(const S* x, int64_t rows, int64_t columns, S* y, int32_t* index) {
+  const int64_t across = columns / 2;
+  for (int64_t r = 0; r + 1 < rows; r += 2, y += across, index += across)
+    for (int64_t q = 0; q < across; q += 16) {
+      const int64_t position = r * columns + 2 * q, count = std::min<int64_t>(16, across - q);
+      Floats best;
+      Indices at;
+      pool_pairs(x + position, columns, position, last ? 2 * count : 32, best, at);
+      if constexpr (last) {
+        store_first(y + q, Lanes<float>(best), count);
+        detail::write_first<int32_t, 16>(index + q, reinterpret_cast<int32_t*>(&at), count);
+      } else {
+        store(y + q, Lanes<float>(best));
+        std::memcpy(index + q, &at, sizeof at);
+      }
+    }
+}
+
+// The same of planes [begin, end) of so many.
 template <class S>
 void pool_halves(const S* x, int64_t rows, int64_t columns, int64_t begin, int64_t end,
                  int64_t planes, S* y, int32_t* index) {
-  const int64_t y_rows = rows / 2, y_columns = columns / 2;
-  const int64_t readable = planes * rows * columns, writable = end * y_rows * y_columns;
+  const int64_t x_plane = rows * columns, y_plane = (rows / 2) * (columns / 2);
+  // Planes behind which enough can be read, and may be written.
+  const int64_t inner = std::min(planes - pieces(32, x_plane), end - pieces(16, y_plane));
   for (int64_t p = begin; p < end; ++p)
-    for (int64_t r = 0; r < y_rows; ++r)
-      for (int64_t q = 0; q < y_columns; q += 16) {
-        const int64_t position = 2 * r * columns + 2 * q, from = p * rows * columns + position;
-        const int64_t to = (p * y_rows + r) * y_columns + q;
-        Floats best;
-        Indices at;
-        if (from + columns + 32 <= readable && to + 16 <= writable) {
-          pool_pairs(x + from, columns, position, 32, best, at);
-          store(y + to, Lanes<float>(best));
-          std::memcpy(index + to, &at, sizeof at);
-        } else {
-          const int64_t count = std::min<int64_t>(16, y_columns - q);
-          pool_pairs(x + from, columns, position, 2 * count, best, at);
-          store_first(y + to, Lanes<float>(best), count);
-          detail::write_first<int32_t, 16>(index + to, reinterpret_cast<int32_t*>(&at), count);
-        }
-      }
+    (p < inner ? pool_plane<false, S> : pool_plane<true, S>)(x + p * x_plane, rows, columns,
+                                                             y + p * y_plane, index + p * y_plane);
 }
 
 }  // namespace
