@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/cpu/engine.h"
-#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
 

@@ -21,8 +21,7 @@ class Chunks {
       : first_(launch.scratch<int64_t>(static_cast<int64_t>(tensors) + 1)),
         last_(first_ + tensors) {
     first_[0] = 0;
-    for (size_t i = 0; i < tensors; ++i)
-      first_[i + 1] = first_[i] + (size(i) + length - 1) / length;
+    for (size_t i = 0; i < tensors; ++i) first_[i + 1] = first_[i] + pieces(size(i), length);
   }
   Chunks(Launch& launch, std::span<const View> tensors)
       : Chunks(launch, tensors.size(), [&](size_t i) { return tensors[i].size(); }) {}

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/strips.h"
 
 namespace mixtape::kernels::cpu {

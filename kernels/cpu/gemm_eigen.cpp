@@ -88,12 +88,11 @@ struct Tiles {
     if (m * n * k >= int64_t{1} << 21) {
       height = std::min<int64_t>(m, 256);
       width = std::min<int64_t>(n, 512);
-      while (((m + height - 1) / height) * ((n + width - 1) / width) < 8 &&
-             std::max(height, width) > 128)
-        (width >= height ? width : height) = (std::max(width, height) / 2 + 15) / 16 * 16;
+      while (pieces(m, height) * pieces(n, width) < 8 && std::max(height, width) > 128)
+        (width >= height ? width : height) = up(std::max(width, height) / 2, 16);
     }
-    across = (n + width - 1) / width;
-    count = (m + height - 1) / height * across;
+    across = pieces(n, width);
+    count = pieces(m, height) * across;
   }
 };
 

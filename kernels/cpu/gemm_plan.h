@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/engine.h"
-#include "kernels/cpu/pieces.h"
+#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
 

@@ -121,8 +121,8 @@ void bounds(Launch& launch, In x, Out low_high) {
   Layout layout = x.layout;
   Layout* const one[] = {&layout};
   collapse(one);
-  const int64_t pieces = (x.size() + piece - 1) / piece;
-  int64_t* const parts = launch.scratch<int64_t>(2 * pieces);
+  const int64_t count = pieces(x.size(), piece);
+  int64_t* const parts = launch.scratch<int64_t>(2 * count);
   parallel_ranges(x.size(), piece, [&](int64_t begin, int64_t end) {
     int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
     const auto add = [&](const int64_t* p, int64_t count, int64_t stride) {
@@ -144,7 +144,7 @@ void bounds(Launch& launch, In x, Out low_high) {
     parts[begin / piece * 2] = low;
     parts[begin / piece * 2 + 1] = high;
   });
-  for (int64_t i = 1; i < pieces; ++i) {
+  for (int64_t i = 1; i < count; ++i) {
     parts[0] = std::min(parts[0], parts[2 * i]);
     parts[1] = std::max(parts[1], parts[2 * i + 1]);
   }
@@ -154,15 +154,15 @@ void bounds(Launch& launch, In x, Out low_high) {
 void nonzero(Launch& launch, In mask, Out index) {
   constexpr int64_t piece = 4096;
   const uint8_t* const set = mask.as<uint8_t>();
-  const int64_t n = mask.size(), pieces = (n + piece - 1) / piece;
+  const int64_t n = mask.size(), count = pieces(n, piece);
   const int rank = mask.layout.rank();
-  int64_t* const first = launch.scratch<int64_t>(pieces);  // of the true ones in each piece
+  int64_t* const first = launch.scratch<int64_t>(count);  // of the true ones in each piece
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) count += set[i];
     first[begin / piece] = count;
   });
-  for (int64_t i = 0, total = 0; i < pieces; ++i) total += std::exchange(first[i], total);
+  for (int64_t i = 0, total = 0; i < count; ++i) total += std::exchange(first[i], total);
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
     int64_t* to = index.as<int64_t>() + first[begin / piece] * rank;
     int64_t found[piece + 1], count = 0;

@@ -40,12 +40,12 @@ class Lines {
     const int64_t lines = across_[0].shape.size();
     if (lines == 0 || length == 0) return;
     const int64_t columns = std::min(width, most_columns), steps = std::min(length, most_steps);
-    const int64_t blocks = (width + columns - 1) / columns, pieces = (length + steps - 1) / steps;
+    const int64_t blocks = pieces(width, columns), in_line = pieces(length, steps);
     const int64_t grain = std::max<int64_t>(1, 16384 / (columns * steps));
-    parallel_ranges(lines / width * blocks * pieces, grain, [&](int64_t begin, int64_t end) {
+    parallel_ranges(lines / width * blocks * in_line, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t step = i % pieces * steps, column = i / pieces % blocks * columns;
-        const int64_t line = i / pieces / blocks * width;
+        const int64_t step = i % in_line * steps, column = i / in_line % blocks * columns;
+        const int64_t line = i / in_line / blocks * width;
         int64_t at[n];
         for (int k = 0; k < n; ++k)
           at[k] = across_[k].at(line) + column * next[k] + step * along[k];

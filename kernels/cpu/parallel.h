@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/pieces.h"
+
 namespace mixtape::kernels::cpu {
 
 // Threads that work on one region, the caller included: MIXTAPE_NUM_THREADS, by default the cores
@@ -46,8 +48,7 @@ void parallel_for(int64_t count, F&& f) {
 // f(begin, end) over [0, n) in pieces of `grain` (the last may be shorter).
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& f) {
-  parallel_for((n + grain - 1) / grain,
-               [&](int64_t i) { f(i * grain, std::min(n, (i + 1) * grain)); });
+  parallel_for(pieces(n, grain), [&](int64_t i) { f(i * grain, std::min(n, (i + 1) * grain)); });
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -242,7 +242,7 @@ template <class Op, class S, int unroll>
 
 template <class Op, class S>
 void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
-  const int64_t chunks = std::max<int64_t>(1, (plan.count + chunk_elements - 1) / chunk_elements);
+  const int64_t chunks = std::max<int64_t>(1, pieces(plan.count, chunk_elements));
   total_t<S>* const parts =
       chunks == 1 ? totals : launch.scratch<total_t<S>>(plan.results * chunks);
   const int64_t cost = std::clamp<int64_t>(plan.count, 1, chunk_elements);
@@ -260,7 +260,7 @@ void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* total
   }
 }
 
-int64_t chunks_of_rows(const Plan& plan) { return (plan.count + chunk_rows - 1) / chunk_rows; }
+int64_t chunks_of_rows(const Plan& plan) { return pieces(plan.count, chunk_rows); }
 
 // With room for all chunks, [chunk, result].
 template <class Op, class S>
@@ -268,7 +268,7 @@ void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<
   using T = chunk_t<S>;
   constexpr int width = Lanes<T>::width, unroll = 4;
   constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
-  const int64_t inner = plan.kept_x.shape[-1], blocks = (inner + columns - 1) / columns;
+  const int64_t inner = plan.kept_x.shape[-1], blocks = pieces(inner, columns);
   const int64_t chunks = chunks_of_rows(plan);
   const int64_t cost = std::min(plan.count, chunk_rows) * std::min(inner, columns);
   parallel_ranges(plan.results / inner * blocks * chunks, std::max<int64_t>(1, grain / cost),

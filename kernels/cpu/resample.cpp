@@ -15,7 +15,7 @@ namespace {
 
 template <class T>
 int64_t whole_vectors(int64_t n) {
-  return (n + Lanes<T>::width - 1) / Lanes<T>::width * Lanes<T>::width;
+  return up(n, Lanes<T>::width);
 }
 
 // Element i of one line is the sum of weight[k] * x[place[k]] for k from first[i] to first[i + 1].

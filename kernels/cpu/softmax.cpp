@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
@@ -57,7 +56,7 @@ struct Columns {
   // f(columns, room) for all rows of x; `rooms` times [n, width] numbers fit there.
   template <class F>
   static void visit(In x, int64_t rooms, F&& f) {
-    const int64_t n = x.shape()[-1], b = x.shape()[-2], blocks = (b + width - 1) / width;
+    const int64_t n = x.shape()[-1], b = x.shape()[-2], blocks = pieces(b, width);
     Layout matrices = x.layout;
     matrices.shape.rank -= 2;
     parallel_ranges(matrices.shape.size() * blocks, grain(n * width),

@@ -68,7 +68,7 @@ template <class F, class S, class D, class O>
 __global__ void map_channels(F f, int64_t count, int64_t c, int64_t inner, bool whole, const S* x,
                              const D* dy, O* y) {
   constexpr int width = Fit<O, S, D>::width;
-  const int64_t runs = (count + width - 1) / width, all = gpu::all_threads();
+  const int64_t runs = pieces(count, width), all = gpu::all_threads();
   for (int64_t r = gpu::global_thread(); r < runs; r += all) {
     const int64_t begin = r * width, plane = quotient(begin, inner);
     int64_t channel = plane - quotient(plane, c) * c, left = (plane + 1) * inner - begin;
@@ -112,7 +112,7 @@ void map_all(Launch& launch, const char* name, F f, In x, const D* dy, O* y) {
                         static_cast<const void*>(y)})
     whole = whole && reinterpret_cast<uintptr_t>(p) % 16 == 0;
   gpu::launch({name,
-               gpu::blocks_for((count - 1) / Fit<O, S, D>::width + 1, 256, launch.device.index),
+               gpu::blocks_for(pieces(count, Fit<O, S, D>::width), 256, launch.device.index),
                {256, 1, 1}},
               launch.stream, map_channels<F, S, D, O>, f, count, z.c, z.inner, whole,
               x.as<const S>(), dy, y);

@@ -121,7 +121,7 @@ inline int parts_for(const Launch& launch, int64_t blocks, int64_t most) {
 template <int width, class F, class S, class D>
 void over_columns(Launch& launch, F f, int64_t rows, int64_t n, const S* x, const D* dy,
                   typename F::V* total) {
-  const int64_t blocks = (n + 32 * width - 1) / (32 * width);
+  const int64_t blocks = pieces(n, 32 * width);
   const int parts = parts_for(launch, blocks, rows / (4 * down));
   auto* const sums = launch.scratch<typename F::V>(parts * n);
   gpu::launch({"sum_columns",
@@ -152,7 +152,7 @@ int channel_parts(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, cons
                   int most, typename F::V*& sums) {
   using Fits = Fit<S, S, D>;
   Pieces z{n, c, inner, std::min<int64_t>(inner, gpu::warp_size * Fits::width * Fits::packs), 0, 1};
-  if (inner > 0) z.in_a_run = (inner + z.length - 1) / z.length;
+  if (inner > 0) z.in_a_run = pieces(inner, z.length);
   z.lanes = team_for<Fits>(z.length);
   const int64_t all = n * z.in_a_run, enough = 256 / z.lanes;
   const int parts = std::min(most, parts_for(launch, c, all / (4 * enough)));

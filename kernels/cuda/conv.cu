@@ -17,8 +17,6 @@ namespace {
 constexpr int64_t slice_bytes = 256 << 10;  // of columns per multiprocessor: what caches hold
 constexpr int threads = 256;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // A window and the planes on both of its sides, per direction.
 struct Geometry {
   int x[2], y[2], size[2], stride[2], padding[2], dilation[2];
@@ -137,7 +135,7 @@ View image_of(In x, int64_t first) {
 // Where a row of pixels ends in memory: products copy 16 bytes at a time.
 int64_t padded(int64_t pixels, DType t) {
   const int64_t n = 16 / int64_t(size_of(t));
-  return ceil_div(pixels, n) * n;
+  return up(pixels, n);
 }
 // Whether each window is one pixel in its place, so that planes can be read as columns.
 bool is_its_own_columns(In x, const Geometry& g) {
@@ -163,7 +161,7 @@ Columns columns(Launch& launch, In x, const Geometry& g, int64_t first, int64_t 
     if (rows * packs == 0) return;
     gpu::launch(
         {"conv2d_columns",
-         {unsigned(ceil_div(packs, threads)), unsigned(std::min<int64_t>(channels, 65535)), 1},
+         {unsigned(pieces(packs, threads)), unsigned(std::min<int64_t>(channels, 65535)), 1},
          {threads, 1, 1}},
         launch.stream, fill_columns<S>, from.as<const S>(), g, int(channels), int(images),
         int(length), to.as<S>());
@@ -412,7 +410,7 @@ __global__ void sum_pixels(const S* __restrict__ x, const S* __restrict__ dy, Ge
 
 void depthwise_weight(Launch& launch, In x, In dy, const Geometry& g, Out dw) {
   const int64_t channels = dy.shape()[1], pixels = dy.shape()[0] * g.y_plane();
-  const int64_t taps = ceil_div(g.taps(), taps_at_once);
+  const int64_t taps = pieces(g.taps(), taps_at_once);
   // Parts, where there are too few channels to fill the device: each at least 2048 long.
   const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / (channels * taps);
   const int64_t count = std::clamp<int64_t>(std::min(wanted, pixels / 2048), 1, 1024);

@@ -281,10 +281,9 @@ void start_map(Launch& launch, const char* name, F f,
                const MapPlan<outs + int(sizeof...(In))>& plan) {
   constexpr int n = 2 * unit_of<outs + int(sizeof...(In)), Out, In...>, threads = 256;
   if (plan.count == 0) return;
-  gpu::launch({name,
-               gpu::blocks_for((plan.count + n - 1) / n, threads, launch.device.index),
-               {threads, 1, 1}},
-              launch.stream, map_elements<F, outs, Out, In...>, f, plan);
+  gpu::launch(
+      {name, gpu::blocks_for(pieces(plan.count, n), threads, launch.device.index), {threads, 1, 1}},
+      launch.stream, map_elements<F, outs, Out, In...>, f, plan);
 }
 
 // y = f(x...) with the types of their elements, or float, double or Whole (visit_memory).

@@ -152,7 +152,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
     for (int64_t first = 0; first < p.batch; first += most) {
       some.first = first;
       start<T>(launch, some,
-               {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(plan.split),
+               {unsigned(pieces(p.m, t.m) * pieces(p.n, t.n)), unsigned(plan.split),
                 unsigned(std::min(most, p.batch - first))},
                plan.tile);
     }
@@ -177,7 +177,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
   start_all(parts);
   g.split = 1;
   gpu::launch({"gemm_add_parts",
-               gpu::blocks_for(p.batch * p.m * ceil_div(p.n, 4), 256, launch.device.index),
+               gpu::blocks_for(p.batch * p.m * pieces(p.n, 4), 256, launch.device.index),
                {256, 1, 1}},
               launch.stream, gemm_add_parts<T, A>, static_cast<const A*>(parts.c), parts.row_sums,
               plan.split, g, p.batch);

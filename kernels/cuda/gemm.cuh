@@ -286,8 +286,7 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   const Shared<T> ring = gpu::shared_memory<T>();
 
   // Tiles in bands of eight rows: the tiles in flight then use few rows of a and few columns of b.
-  const int64_t down = ceil_div(g.m, t.m), across = ceil_div(g.n, t.n),
-                id = int64_t(gpu::block().x);
+  const int64_t down = pieces(g.m, t.m), across = pieces(g.n, t.n), id = int64_t(gpu::block().x);
   constexpr int64_t band = 8;
   const int64_t first = id / (band * across) * band;
   const int64_t height = down - first < band ? down - first : band;
@@ -299,7 +298,7 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   const int64_t lda = a_by_rows ? g.a_down : g.a_right, ldb = b_by_rows ? g.b_down : g.b_right;
 
   // This block's part of k, in whole steps.
-  const int64_t steps_in_all = ceil_div(g.k, bk), part = int64_t(gpu::block().y);
+  const int64_t steps_in_all = pieces(g.k, bk), part = int64_t(gpu::block().y);
   const int64_t begin = steps_in_all * part / g.split, end = steps_in_all * (part + 1) / g.split;
   const int64_t steps = end - begin;
 
@@ -403,7 +402,7 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
 template <class T, class A>
 __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Gemm<T> g,
                                int64_t batches) {
-  const int64_t across = ceil_div(g.n, 4), quads = batches * g.m * across;
+  const int64_t across = pieces(g.n, 4), quads = batches * g.m * across;
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < quads; i += all) {
     const int64_t index = i / across / g.m;
@@ -455,11 +454,11 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
   const Shared<T> shared = gpu::shared_memory<T>();
   const int id = int(gpu::thread().x), down = id / 16 * 4, right = id % 16 * 4;
 
-  const int64_t across = ceil_div(g.n, t.n);
+  const int64_t across = pieces(g.n, t.n);
   const int64_t m0 = gpu::block().x / across * t.m, n0 = gpu::block().x % across * t.n;
   const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
   const T *const a = g.a + at.a, *const b = g.b + at.b;
-  const int64_t steps_in_all = ceil_div(g.k, bk), part = int64_t(gpu::block().y);
+  const int64_t steps_in_all = pieces(g.k, bk), part = int64_t(gpu::block().y);
   const int64_t begin = steps_in_all * part / g.split, end = steps_in_all * (part + 1) / g.split;
 
   // Neighbouring threads load along the dense dimension of their operand.

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "core/half.h"  // MIXTAPE_HD
+#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cuda {
 
@@ -31,18 +31,16 @@ struct GemmPlan {
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
 
-MIXTAPE_HD inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // In units of the time one multiprocessor takes for 64 x 64 x 32 multiplications at full speed.
 inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {
   const Tile& t = tiles[plan.tile];
   // What a tile reaches of full speed: the smaller, the more it waits for shared memory.
   constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7};
   const int per_multiprocessor = t.tensor && t.threads() >= 256 ? 1 : 2;
-  const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
-  const int64_t waves = ceil_div(blocks, int64_t(multiprocessors) * per_multiprocessor);
+  const int64_t blocks = pieces(p.m, t.m) * pieces(p.n, t.n) * p.batch * plan.split;
+  const int64_t waves = pieces(blocks, int64_t(multiprocessors) * per_multiprocessor);
   const double steps =
-      double(ceil_div(ceil_div(p.k, 32), plan.split)) + 4;  // 4: filling and draining the pipeline
+      double(pieces(pieces(p.k, 32), plan.split)) + 4;  // 4: filling and draining the pipeline
   const double work = double(waves * per_multiprocessor) * steps * (t.m / 64.0) * (t.n / 64.0);
   // The parts are written and read once more in f32, at about 4 bytes per step and multiprocessor;
   // a step of exact arithmetic is about ten times as long.

@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/half.h"
+#include "kernels/pieces.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -295,7 +296,7 @@ int multiprocessors(int device);
 // runs at once.
 inline Index3 blocks_for(int64_t count, int threads, int device) {
   const int64_t most = int64_t(multiprocessors(device)) * (2048 / threads),
-                wanted = (count + threads - 1) / threads;
+                wanted = kernels::pieces(count, threads);
   return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
 }
 

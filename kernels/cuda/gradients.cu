@@ -165,7 +165,7 @@ __global__ void finish_norm(const double* parts, int64_t count, Norm norm, void*
 template <class Norm>
 void run_norm(Launch& launch, std::span<const View> grads, Norm norm, Out result) {
   int64_t most = 0;
-  for (const View& g : grads) most += (g.size() + chunk_length - 1) / chunk_length;
+  for (const View& g : grads) most += pieces(g.size(), chunk_length);
   double* const parts = launch.scratch<double>(most);
   int64_t chunks = 0;
   const auto of = [&]<class T>() {
@@ -290,7 +290,7 @@ void survey(Launch& launch, std::span<const View> tensors, Out surveys) {
   if (tensors.empty()) return;
   run_clear(launch, int64_t(tensors.size()) * survey_size, surveys.as<double>());
   int64_t most = 0, chunks = 0;
-  for (const View& t : tensors) most += (t.size() + chunk_length - 1) / chunk_length;
+  for (const View& t : tensors) most += pieces(t.size(), chunk_length);
   Survey* const parts = launch.scratch<Survey>(most);
   const auto of = [&]<class T>() {
     chunks = for_gradients<T>(tensors, chunks, [&](const Table<Gradient>& table) {

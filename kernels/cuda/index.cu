@@ -286,8 +286,8 @@ void add_sorted(Launch& launch, int dim, In index, In x, In y) {
   unsigned wide = 1;
   while (wide < 32 && wide < across) wide *= 2;
   const unsigned down = 256 / wide;
-  const gpu::Index3 blocks{unsigned((r.lines * r.n + down - 1) / down),
-                           unsigned(std::min<int64_t>((across + wide - 1) / wide, 65535)), 1};
+  const gpu::Index3 blocks{unsigned(pieces(r.lines * r.n, down)),
+                           unsigned(std::min<int64_t>(pieces(across, wide), 65535)), 1};
   gpu::launch({"add_runs", blocks, {wide, down, 1}}, launch.stream,
               packed ? add_runs<S, T, most> : add_runs<S, T, 1>, r, x.as<const S>(), y.as<T>());
 }
@@ -408,7 +408,7 @@ void bounds(Launch& launch, In x, Out low_high) {
 }
 
 void nonzero(Launch& launch, In mask, Out index) {
-  const int64_t n = mask.size(), tiles = (n + mask_tile - 1) / mask_tile;
+  const int64_t n = mask.size(), tiles = pieces(n, mask_tile);
   if (index.size() == 0) return;
   int* const counts = launch.scratch<int>(tiles);
   const gpu::Index3 blocks{unsigned(tiles), 1, 1}, threads{sort_threads, 1, 1};

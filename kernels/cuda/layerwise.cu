@@ -64,7 +64,7 @@ void run_lamb(Launch& launch, std::span<const Update> updates, const LambRule& r
               const Control& control) {
   using Numbers = Step<LambRule, T>;
   int64_t chunks = 0;
-  for (const Update& u : updates) chunks += (u.param.size() + chunk_length - 1) / chunk_length;
+  for (const Update& u : updates) chunks += pieces(u.param.size(), chunk_length);
   Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
@@ -149,7 +149,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
   };
   const Step<MuonRule, T> step(rule, rows, columns);
   const View x = matrix(rows, columns);
-  const int64_t chunks = (size + chunk_length - 1) / chunk_length;
+  const int64_t chunks = pieces(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
   for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Parameter<1>>& table) {
     launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);

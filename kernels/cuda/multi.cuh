@@ -66,7 +66,7 @@ int64_t for_tables(size_t tensors, int64_t chunks_before, Describe describe, Run
     table.size[k] = 0;
     if (!describe(i, table.item[k], table.size[k]) || table.size[k] == 0) continue;
     table.number[k] = int(i);
-    table.first[k + 1] = table.first[k] + int((table.size[k] + chunk_length - 1) / chunk_length);
+    table.first[k + 1] = table.first[k] + int(pieces(table.size[k], chunk_length));
     if (++table.count == table.capacity) flush();
   }
   flush();

@@ -13,11 +13,11 @@ struct Strips {
   int down, columns;
 
   Strips(int64_t planes, int64_t rows, int64_t columns)
-      : count(planes * ((rows + height - 1) / height) * columns),
-        down(int((rows + height - 1) / height)),
+      : count(planes * pieces(rows, height) * columns),
+        down(int(pieces(rows, height))),
         columns(int(columns)) {}
   gpu::Grid grid(const char* name) const {
-    return {name, {unsigned((count + threads - 1) / threads), 1, 1}, {threads, 1, 1}};
+    return {name, {unsigned(pieces(count, threads)), 1, 1}, {threads, 1, 1}};
   }
   struct Place {
     int64_t plane;

@@ -111,7 +111,7 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
   for (int i = lane; i < tile; i += step) sums[i] = T(0);
   gpu::sync_warp();
 
-  const int chunks = (y_plane + chunk - 1) / chunk;
+  const int chunks = pieces(y_plane, chunk);
   for (int64_t plane = begin / x_plane; plane * x_plane < begin + length; ++plane) {
     const int base = int(plane * x_plane - begin);  // of its places in the tile
     const int32_t* const places = index + plane * y_plane;
@@ -174,7 +174,7 @@ __global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index,
 }
 
 int64_t plane_of(In x) { return x.shape()[-2] * x.shape()[-1]; }
-unsigned blocks(int64_t count, int64_t each) { return unsigned((count + each - 1) / each); }
+unsigned blocks(int64_t count, int64_t each) { return unsigned(pieces(count, each)); }
 
 }  // namespace
 
@@ -206,7 +206,7 @@ void put_at(Launch& launch, bool apart, In y, In index, Out x) {
     constexpr int64_t tile = tile_bytes / int64_t(sizeof(gpu::math_t<S>));
     Span* spans = nullptr;
     if (x_plane > tile && y_plane > chunk) {
-      const int chunks = (y_plane + chunk - 1) / chunk;
+      const int chunks = pieces(y_plane, chunk);
       const int64_t count = x.size() / x_plane * chunks;
       spans = launch.scratch<Span>(count);
       gpu::launch({"put_at_spans", {blocks(count, warps), 1, 1}, {warps * gpu::warp_size, 1, 1}},

@@ -168,7 +168,7 @@ class Row {
     const int past = int(first % width);
     head_ = past == 0 ? 0 : int(std::min<int64_t>(n, width - past));
     count_ = int((n - head_) / width);
-    wanted_ = int(std::min<int64_t>(count_, (wanted - head_ + width - 1) / width));
+    wanted_ = int(std::min<int64_t>(count_, pieces(wanted - head_, width)));
     const int64_t begin = head_ + int64_t(count_) * width;
     edge_ = index_ < head_ ? index_ : index_ - head_ < n - begin ? begin + index_ - head_ : -1;
   }
@@ -263,7 +263,7 @@ int team_for(int64_t n) {
     while (team < warp && team < packs) team *= 2;
     return std::min(team, warp);
   }
-  const int64_t warps = (packs + warp * Fits::packs - 1) / (warp * Fits::packs);
+  const int64_t warps = pieces(packs, warp * Fits::packs);
   return int(std::min<int64_t>(warps * warp, most_threads));
 }
 
@@ -274,7 +274,7 @@ void for_rows(Launch& launch, const char* name, int64_t count, int64_t n,
   if (count == 0) return;
   const int team = team_for<Fits>(n), teams = team > gpu::warp_size ? 1 : 128 / team;
   gpu::launch({name,
-               {unsigned((count + teams - 1) / teams), 1, 1},
+               {unsigned(pieces(count, teams)), 1, 1},
                {unsigned(teams * team), 1, 1},
                team > gpu::warp_size ? Team::shared_bytes : 0},
               launch.stream, kernel, Rows{count, n, team}, a...);

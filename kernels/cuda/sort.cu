@@ -72,7 +72,7 @@ template <class K>
 void tournament(Launch& launch, Candidates<K> now, int64_t rows, Out index) {
   const int64_t k = index.shape()[-1];
   for (;;) {
-    const int64_t tiles = (now.in_row + bitonic_most - 1) / bitonic_most;
+    const int64_t tiles = pieces(now.in_row, bitonic_most);
     const TilesOf<K> source{now, tiles};
     if (tiles == 1)
       return launch_bitonic<K>(launch, rows, now.in_row, k, source,
@@ -189,7 +189,7 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
     const int lanes = p.along != 1 && of_x.strides[-1] == 1 && p.lines >= 32 ? 1
                       : p.n > 1024                                           ? sort_threads
                                                                              : gpu::warp_size;
-    const int64_t groups = (p.lines * lanes + sort_threads - 1) / sort_threads;
+    const int64_t groups = pieces(p.lines * lanes, sort_threads);
     // Parts, where there are too few lines to fill the device.
     const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / groups;
     p.part_count = int(std::clamp<int64_t>(std::min(wanted, p.n / 1024), 1, 1024));

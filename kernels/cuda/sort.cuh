@@ -119,7 +119,7 @@ void launch_bitonic(Launch& launch, int64_t rows, int64_t n, int64_t kept, Sourc
   while (padded < n) padded *= 2;
   const int in_block = std::max(1, 2 * sort_threads / padded);
   gpu::launch({"bitonic_sort",
-               {unsigned((rows + in_block - 1) / in_block), 1, 1},
+               {unsigned(pieces(rows, in_block)), 1, 1},
                {sort_threads, 1, 1},
                size_t(in_block) * size_t(padded) * (sizeof(K) + sizeof(uint32_t))},
               launch.stream, bitonic_sort<K, Source, Sink>, rows, int(n), padded, int(kept), source,
@@ -235,7 +235,7 @@ struct Sorted {
 template <class K>
 Sorted<K> radix_sort(Launch& launch, K* keys, int64_t rows, int64_t n, int bits,
                      int64_t* index = nullptr, int64_t kept = 0) {
-  const int tiles = int((n + tile_length - 1) / tile_length);
+  const int tiles = int(pieces(n, tile_length));
   const gpu::Index3 blocks{unsigned(rows * tiles), 1, 1}, threads{sort_threads, 1, 1};
   int* const counts = launch.scratch<int>(rows * digits * tiles);
   Sorted<K> now{keys, nullptr},
