@@ -98,13 +98,6 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 };
 
-Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
-Tensor expand_leading(const Tensor& x, Shape to) {
-  to.push_back(x.size(-2));
-  to.push_back(x.size(-1));
-  return expand(x, to);
-}
-
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,

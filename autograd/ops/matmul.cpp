@@ -15,6 +15,13 @@ Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
   return matmul(f.a, f.b, {.out = f.product(wanted)});
 }
 
+Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
+Tensor expand_leading(const Tensor& x, Shape to) {
+  to.push_back(x.size(-2));
+  to.push_back(x.size(-1));
+  return expand(x, to);
+}
+
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
@@ -134,18 +141,9 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
         a.shape(), b.shape());
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
-  const auto batch = [](const Tensor& x) {
-    return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2)));
-  };
-  if (batch(a) == batch(b)) return call<Matmul>(a, b, options);
-  const Shape common = broadcast(batch(a), batch(b));
-  const auto expanded = [&](const Tensor& x) {
-    Shape shape = common;
-    shape.push_back(x.size(-2));
-    shape.push_back(x.size(-1));
-    return expand(x, shape);
-  };
-  return call<Matmul>(expanded(a), expanded(b), options);
+  if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
+  const Shape batch = broadcast(leading(a), leading(b));
+  return call<Matmul>(expand_leading(a, batch), expand_leading(b, batch), options);
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {

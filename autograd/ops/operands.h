@@ -16,6 +16,9 @@ inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtyp
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
+// The leading dimensions of matrices, all but the last two; and x with others.
+Shape leading(const Tensor& x);
+Tensor expand_leading(const Tensor& x, Shape to);
 // What reshape(permute(y, order), ...) made of a y of this shape, back to that shape.
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // What remains of a shape without one dimension.
