@@ -117,11 +117,6 @@ Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g
       [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
 }
 
-void check_bias(const Tensor& bias, int64_t outputs) {
-  check(!bias || bias.shape() == Shape{outputs}, "the bias has shape {} for {} outputs",
-        bias ? bias.shape() : Shape{}, outputs);
-}
-
 // Options: Conv2dOptions or ConvTranspose2dOptions.
 template <class Options>
 Window make_window(const Shape& weight, const Options& o) {

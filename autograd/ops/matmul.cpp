@@ -25,6 +25,11 @@ Tensor expand_leading(const Tensor& x, Shape to) {
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
+void check_bias(const Tensor& bias, int64_t outputs) {
+  if (bias)
+    check(bias.shape() == Shape{outputs}, "the bias has shape {} for {} outputs", bias.shape(),
+          outputs);
+}
 
 namespace {
 
@@ -60,8 +65,7 @@ struct Linear {  // x [rows, in]
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));
-    check(!bias || bias.shape() == Shape{weight.size(0)}, "the bias has shape {} for {} outputs",
-          bias ? bias.shape() : Shape{}, weight.size(0));
+    check_bias(bias, weight.size(0));
     Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
     if (ctx.recording() && reads_sums(options.activation)) sums = ctx.output(y.shape());
     ctx.run(kernels::gemm, x, weight.t(),

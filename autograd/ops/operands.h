@@ -11,6 +11,8 @@ namespace mixtape {
 
 // Throws Error for elements that are not floats: kernels of floats would misread them.
 void check_real(const Tensor& t);
+// Throws Error unless a bias, if there is one, has a number for each output.
+void check_bias(const Tensor& bias, int64_t outputs);
 // t in the dtype of sums of its elements; no tensor stays none.
 inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
 // Row-major; no tensor stays none.
