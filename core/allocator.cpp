@@ -16,17 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/asan.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/stream.h"
 
-#ifdef __has_feature
-#define MIXTAPE_ASAN __has_feature(address_sanitizer)
-#elif defined(__SANITIZE_ADDRESS__)
-#define MIXTAPE_ASAN 1
-#else
-#define MIXTAPE_ASAN 0
-#endif
 #if MIXTAPE_ASAN
 #include <sanitizer/asan_interface.h>
 #endif

@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "core/asan.h"
+
 namespace mixtape {
 namespace detail {
 
@@ -56,10 +58,7 @@ class Recycler {
 
   static size_t rounded(size_t bytes) { return (bytes + step - 1) / step * step; }
   static List* list(size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
-    return (void)bytes, nullptr;  // reuse would hide a use after free
-#else
-    if (bytes > largest) return nullptr;
+    if (MIXTAPE_ASAN || bytes > largest) return nullptr;  // reuse would hide a use after free
     if (!lists) [[unlikely]] {
       if (ended) return nullptr;
       lists = new Lists;
@@ -67,7 +66,6 @@ class Recycler {
       (void)guard;
     }
     return &lists->of[rounded(bytes) / step - 1];
-#endif
   }
   static inline thread_local constinit Lists* lists = nullptr;
   static inline thread_local constinit bool ended = false;

@@ -11,11 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/asan.h"
 #include "core/error.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -249,7 +250,7 @@ TEST_F(Segments, LargeBlocksHaveMemoryOfTheirOwn) {
   EXPECT_EQ(reserved(), 0);
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
 TEST(Allocator, AddressSanitizerSeesUseAfterReleaseAndOverruns) {
   char* p = static_cast<char*>(allocate(100, {}));
   EXPECT_FALSE(__asan_address_is_poisoned(p + 99));

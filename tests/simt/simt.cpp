@@ -16,10 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "core/asan.h"
 #include "core/check.h"
 #include "kernels/cpu/parallel.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -75,7 +76,7 @@ struct Fiber {
   Index3 index = {};
   std::vector<Copy> copies = {};  // not yet delivered
   int group = 0;                  // the one now being filled
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   void* fake_stack = nullptr;
 #endif
 };
@@ -189,7 +190,7 @@ class Machine {
   uint32_t epoch_ = 1;
   int threads_ = 0, live_ = 0, current_ = 0;
   bool cancelled_ = false;
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   void* main_fake_ = nullptr;
   const void* main_bottom_ = nullptr;
   size_t main_size_ = 0;
@@ -214,7 +215,7 @@ void Machine::fault(const std::string& what) {
 
 void Machine::enter() {
   Machine& m = machine;
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   __sanitizer_finish_switch_fiber(nullptr, &m.main_bottom_, &m.main_size_);
 #endif
   try {
@@ -234,22 +235,22 @@ void Machine::enter() {
 void Machine::resume(int thread) {
   current_ = thread;
   Fiber& f = fibers_[size_t(thread)];
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   __sanitizer_start_switch_fiber(&main_fake_, stacks_ + size_t(thread) * stack_bytes, stack_bytes);
 #endif
   mixtape_simt_switch(&main_, f.stack_pointer);
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   __sanitizer_finish_switch_fiber(main_fake_, nullptr, nullptr);
 #endif
 }
 
 void Machine::leave(Fiber& f) {
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   __sanitizer_start_switch_fiber(f.state == State::Done ? nullptr : &f.fake_stack, main_bottom_,
                                  main_size_);
 #endif
   mixtape_simt_switch(&f.stack_pointer, main_);
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
   __sanitizer_finish_switch_fiber(f.fake_stack, &main_bottom_, &main_size_);
 #endif
 }
@@ -270,7 +271,7 @@ void Machine::prepare() {
     const unsigned x = config.block.x, y = config.block.y, i = unsigned(t);
     f.index = {i % x, i / x % y, i / (x * y)};
     unsigned char* const end = stacks_ + size_t(t + 1) * stack_bytes;
-#ifdef __SANITIZE_ADDRESS__
+#if MIXTAPE_ASAN
     __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
 #endif
     void** top = reinterpret_cast<void**>(end);

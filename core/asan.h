@@ -1,0 +1,13 @@
+#pragma once
+// MIXTAPE_ASAN: whether AddressSanitizer watches this program, as g++ and clang say it.
+
+#if defined(__SANITIZE_ADDRESS__)
+#define MIXTAPE_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MIXTAPE_ASAN 1
+#endif
+#endif
+#ifndef MIXTAPE_ASAN
+#define MIXTAPE_ASAN 0
+#endif
