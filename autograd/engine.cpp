@@ -11,36 +11,22 @@
 #include "core/format.h"
 
 namespace mixtape {
+namespace {
 
 // What was registered on a tensor: what the slots in Node and Leaf point to.
 struct Hooks {
-  template <class F>
-  using List = std::vector<std::pair<uint64_t, F>>;
-
-  List<Node::Hook> gradient;                             // of register_hook
-  List<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
-  uint64_t next_id = 1;
+  HookList<Node::Hook> gradient;                             // of register_hook
+  HookList<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
 
   template <class F>
-  static HookHandle add(const Tensor& x, List<F> Hooks::*list, F f) {
+  static HookHandle add(const Tensor& x, HookList<F> Hooks::*list, F f) {
     std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
     if (!slot) slot = std::make_shared<Hooks>();
     if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
-    Hooks& hooks = *static_cast<Hooks*>(slot.get());
-    (hooks.*list).emplace_back(hooks.next_id, std::move(f));
-    HookHandle handle;
-    handle.hooks_ = slot;
-    handle.id_ = hooks.next_id++;
-    return handle;
+    return (of(slot)->*list).add(slot, std::move(f));
   }
-  // A copy, since a hook may register and remove others.
-  template <class F>
-  static List<F> now(const Node& node, List<F> Hooks::*list) {
-    return node.hooks ? static_cast<Hooks*>(node.hooks.get())->*list : List<F>();
-  }
+  static Hooks* of(const std::shared_ptr<void>& slot) { return static_cast<Hooks*>(slot.get()); }
 };
-
-namespace {
 
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
@@ -102,7 +88,8 @@ struct Engine {
       deliver(leaf, std::move(dy), record);
       for (Observer* o = thread_state.observer; o; o = o->outer)
         o->after_delivery(*node, leaf.grad());
-      for (const auto& [id, hook] : Hooks::now(*node, &Hooks::accumulated)) hook(leaf);
+      if (node->hooks)
+        Hooks::of(node->hooks)->accumulated.for_each([&](const auto& hook) { hook(leaf); });
       return;
     }
     if (!leads_on(*node)) return;
@@ -132,15 +119,17 @@ struct Engine {
 
   // What hooks make of a gradient.
   Tensor seen(const Node& node, Tensor dy) {
-    for (const auto& [id, hook] : Hooks::now(node, &Hooks::gradient))
-      if (Tensor changed = hook(dy)) {
-        check(changed.shape() == dy.shape(), "a hook returned a gradient of shape {} for one of {}",
-              changed.shape(), dy.shape());
-        check(changed.dtype() == dy.dtype() && changed.device() == dy.device(),
-              "a hook returned a gradient of {} on {} for one of {} on {}", changed.dtype(),
-              changed.device(), dy.dtype(), dy.device());
-        dy = std::move(changed);
-      }
+    const auto run = [&](const Node::Hook& hook) {
+      Tensor changed = hook(dy);
+      if (!changed) return;
+      check(changed.shape() == dy.shape(), "a hook returned a gradient of shape {} for one of {}",
+            changed.shape(), dy.shape());
+      check(changed.dtype() == dy.dtype() && changed.device() == dy.device(),
+            "a hook returned a gradient of {} on {} for one of {} on {}", changed.dtype(),
+            changed.device(), dy.dtype(), dy.device());
+      dy = std::move(changed);
+    };
+    if (node.hooks) Hooks::of(node.hooks)->gradient.for_each(run);
     if (capture) {
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
     }
@@ -288,14 +277,6 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
   check(leaf && leaf.is_leaf(),
         "a hook on the accumulated gradient of a tensor that is no leaf, so has none");
   return Hooks::add(leaf, &Hooks::accumulated, std::move(f));
-}
-
-void HookHandle::remove() {
-  const auto mine = [this](const auto& hook) { return hook.first == id_; };
-  if (const auto hooks = std::static_pointer_cast<Hooks>(hooks_.lock())) {
-    std::erase_if(hooks->gradient, mine);
-    std::erase_if(hooks->accumulated, mine);
-  }
 }
 
 void Tensor::backward() const { mixtape::backward(*this); }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "autograd/hook_list.h"
 #include "core/op.h"
 #include "kernels/launch.h"
 
@@ -182,16 +183,6 @@ struct GradOptions {
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
-// Removes a hook. It may outlive the tensor, and need not be kept.
-class HookHandle {
- public:
-  void remove();
-
- private:
-  friend struct Hooks;
-  std::weak_ptr<void> hooks_;
-  uint64_t id_ = 0;
-};
 // Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
 // reaches x; what f returns, if it is a tensor, takes its place, for grad() as well. Hooks run in
 // the order in which they were registered; one that is registered or removed meanwhile counts from

@@ -9,19 +9,15 @@
 namespace mixtape::nn {
 
 struct ModuleHooks {
-  template <class F>
-  using List = std::vector<std::pair<uint64_t, F>>;
-  List<ForwardPreHook> before_forward;
-  List<ForwardHook> after_forward;
-  List<BackwardHook> backward;
-  uint64_t next_id = 1;
+  HookList<ForwardPreHook> before_forward;
+  HookList<ForwardHook> after_forward;
+  HookList<BackwardHook> backward;
 
   // Adds a hook to one of the lists, of a module's hooks that may not be there yet.
   template <class F>
-  static HookHandle add(std::shared_ptr<ModuleHooks>& hooks, List<F> ModuleHooks::*list, F f) {
+  static HookHandle add(std::shared_ptr<ModuleHooks>& hooks, HookList<F> ModuleHooks::*list, F f) {
     if (!hooks) hooks = std::make_shared<ModuleHooks>();
-    ((*hooks).*list).emplace_back(hooks->next_id, std::move(f));
-    return {hooks, hooks->next_id++};
+    return ((*hooks).*list).add(hooks, std::move(f));
   }
 };
 
@@ -96,15 +92,14 @@ Tensors values(const std::vector<Tensor*>& tensors) {
 void put(const Tensors& from, const std::vector<Tensor*>& to) {
   for (size_t i = 0; i < to.size(); ++i) *to[i] = from[i];
 }
-// Calls each hook, which may change the list, but not its length. (From a copy: a hook may remove
-// itself.)
+// Calls each hook, which may change the list, but not its length.
 template <class F, class Call>
-void run_all(ModuleHooks::List<F> hooks, Tensors& list, const char* what, const Call& call) {
+void run_all(const HookList<F>& hooks, Tensors& list, const char* what, const Call& call) {
   const size_t n = list.size();
-  for (const auto& entry : hooks) {
-    call(entry.second);
+  hooks.for_each([&](const F& hook) {
+    call(hook);
     check(list.size() == n, "a hook left {} of {} {}", list.size(), n, what);
-  }
+  });
 }
 
 }  // namespace
@@ -130,15 +125,6 @@ HookHandle ModuleBase::register_forward_hook(ForwardHook f) {
 }
 HookHandle ModuleBase::register_full_backward_hook(BackwardHook f) {
   return ModuleHooks::add(hooks_, &ModuleHooks::backward, std::move(f));
-}
-
-void HookHandle::remove() {
-  const auto hooks = hooks_.lock();
-  if (!hooks) return;
-  const auto is_this = [this](const auto& hook) { return hook.first == id_; };
-  std::erase_if(hooks->before_forward, is_this);
-  std::erase_if(hooks->after_forward, is_this);
-  std::erase_if(hooks->backward, is_this);
 }
 
 HookedCall::HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks)

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/hook_list.h"
 #include "core/tensor.h"
 
 namespace mixtape::nn {
@@ -26,17 +27,7 @@ using BackwardHook = std::function<void(Tensors& grad_inputs, const Tensors& gra
 
 struct ModuleHooks;  // those of one module
 
-// Takes a hook away again. Follows the module when that is moved; harmless when it is gone.
-class HookHandle {
- public:
-  HookHandle() = default;
-  HookHandle(const std::shared_ptr<ModuleHooks>& hooks, uint64_t id) : hooks_(hooks), id_(id) {}
-  void remove();
-
- private:
-  std::weak_ptr<ModuleHooks> hooks_;
-  uint64_t id_ = 0;
-};
+using mixtape::HookHandle;
 
 // What hooks see of arguments and results: a Tensor, a vector of them, or a struct that lists its
 // own with tensors().

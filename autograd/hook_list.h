@@ -1,0 +1,53 @@
+#pragma once
+// Functions that people register, and the handles by which they take them away again.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace mixtape {
+
+// Removes a hook. It may outlive what the hook is on, follows that where it is moved, and need not
+// be kept.
+class HookHandle {
+ public:
+  void remove() {
+    if (remove_) remove_();
+  }
+
+ private:
+  template <class F>
+  friend class HookList;
+  std::function<void()> remove_;
+};
+
+template <class F>
+class HookList {
+ public:
+  // `owner` keeps this list alive.
+  HookHandle add(const std::shared_ptr<void>& owner, F f) {
+    hooks_.emplace_back(++newest_, std::move(f));
+    HookHandle handle;
+    handle.remove_ = [list = std::weak_ptr(std::shared_ptr<HookList>(owner, this)), id = newest_] {
+      if (const auto l = list.lock())
+        std::erase_if(l->hooks_, [id](const auto& hook) { return hook.first == id; });
+    };
+    return handle;
+  }
+  bool empty() const { return hooks_.empty(); }
+  // Calls f with each, in the order in which they were added. One that a hook adds or removes
+  // meanwhile counts from the next time on.
+  template <class Each>
+  void for_each(const Each& f) const {
+    const auto now = hooks_;
+    for (const auto& [id, hook] : now) f(hook);
+  }
+
+ private:
+  std::vector<std::pair<uint64_t, F>> hooks_;
+  uint64_t newest_ = 0;
+};
+
+}  // namespace mixtape
