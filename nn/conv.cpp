@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "core/format.h"
 #include "nn/init.h"
 
@@ -33,15 +31,6 @@ void check_channels(int64_t in, int64_t out, int64_t groups) {
         "{} and {} channels do not divide into {} groups", in, out, groups);
 }
 
-Tensor starting_weight(const Shape& shape) {
-  return parameter(init::kaiming_uniform_(empty(shape), {.a = std::sqrt(5.0)}));
-}
-Tensor starting_bias(const Tensor& weight, int64_t out, bool wanted) {
-  if (!wanted) return {};
-  const double bound = 1 / std::sqrt(static_cast<double>(init::fan(weight).in));
-  return parameter(init::uniform_(empty({out}), -bound, bound));
-}
-
 }  // namespace
 
 Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
@@ -49,8 +38,8 @@ Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
   const Scope scope("Conv1d");
   check_channels(in, out, o.groups);
   check_window(kernel, o);
-  weight = starting_weight({out, in / o.groups, kernel});
-  bias = starting_bias(weight, out, o.bias);
+  weight = init::starting_weight({out, in / o.groups, kernel});
+  bias = init::starting_bias(weight, out, o.bias);
 }
 
 Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o)
@@ -58,8 +47,8 @@ Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o)
   const Scope scope("Conv2d");
   check_channels(in, out, o.groups);
   check_window(kernel, o);
-  weight = starting_weight({out, in / o.groups, kernel.h, kernel.w});
-  bias = starting_bias(weight, out, o.bias);
+  weight = init::starting_weight({out, in / o.groups, kernel.h, kernel.w});
+  bias = init::starting_bias(weight, out, o.bias);
 }
 
 ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
@@ -69,8 +58,8 @@ ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
   check_channels(in, out, o.groups);
   check_window(kernel, o);
   check_sizes("padding at the output", {o.output_padding}, 0);
-  weight = starting_weight({in, out / o.groups, kernel});
-  bias = starting_bias(weight, out, o.bias);
+  weight = init::starting_weight({in, out / o.groups, kernel});
+  bias = init::starting_bias(weight, out, o.bias);
 }
 
 ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel,
@@ -80,8 +69,8 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel,
   check_channels(in, out, o.groups);
   check_window(kernel, o);
   check_sizes("padding at the output", {o.output_padding.h, o.output_padding.w}, 0);
-  weight = starting_weight({in, out / o.groups, kernel.h, kernel.w});
-  bias = starting_bias(weight, out, o.bias);
+  weight = init::starting_weight({in, out / o.groups, kernel.h, kernel.w});
+  bias = init::starting_bias(weight, out, o.bias);
 }
 
 }  // namespace mixtape::nn

@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "nn/module.h"
 
 namespace mixtape::nn::init {
 namespace {
@@ -165,6 +166,15 @@ const Tensor& orthogonal_(const Tensor& t, double gain) {
   const Tensor q = randn({std::min(rows, columns), std::max(rows, columns)}, f64, t.device());
   orthonormalise(q);
   return copy_(t, reshape((rows <= columns ? q : q.t()) * gain, t.shape()));
+}
+
+Tensor starting_weight(const Shape& shape) {
+  return parameter(kaiming_uniform_(empty(shape), {.a = std::sqrt(5.0)}));
+}
+Tensor starting_bias(const Tensor& weight, int64_t out, bool wanted) {
+  if (!wanted) return {};
+  const double bound = 1 / std::sqrt(static_cast<double>(fan(weight).in));
+  return parameter(uniform_(empty({out}), -bound, bound));
 }
 
 }  // namespace mixtape::nn::init

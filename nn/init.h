@@ -50,4 +50,9 @@ const Tensor& xavier_normal_(const Tensor& t, double gain = 1);
 // there are fewer, are orthogonal and of length `gain`. Every such matrix is as likely as another.
 const Tensor& orthogonal_(const Tensor& t, double gain = 1);
 
+// Parameters of linear layers and convolutions as they start, uniform within 1 / sqrt(fan in of the
+// weight); no bias unless it is wanted.
+Tensor starting_weight(const Shape& shape);
+Tensor starting_bias(const Tensor& weight, int64_t out, bool wanted);
+
 }  // namespace mixtape::nn::init
