@@ -178,6 +178,15 @@ void ModuleBase::train(bool on) {
   for (const auto& [name, m] : named_modules()) m->training_ = on;
 }
 
+Evaluating::Evaluating(ModuleBase& m) {
+  for (const auto& [path, inner] : m.named_modules())
+    was_training_.emplace_back(inner, inner->training_);
+  m.eval();
+}
+Evaluating::~Evaluating() {
+  for (const auto& [m, training] : was_training_) m->training_ = training;
+}
+
 void ModuleBase::zero_grad() {
   for (const Tensor& t : parameters()) t.set_grad({});
 }

@@ -105,6 +105,7 @@ class ModuleBase {
 
  private:
   friend class Any;
+  friend class Evaluating;
   friend class Running;
   void find_path(const ModuleBase& root) const;
 
@@ -146,6 +147,17 @@ class CallHook {
   static inline thread_local constinit const CallHook* innermost_ = nullptr;
   const F f_;
   const CallHook* const outer_;
+};
+
+// While one is alive, a module and all inside it evaluate; then each is as it was.
+class Evaluating {
+ public:
+  explicit Evaluating(ModuleBase& m);
+  ~Evaluating();
+  Evaluating(const Evaluating&) = delete;
+
+ private:
+  std::vector<std::pair<ModuleBase*, bool>> was_training_;
 };
 
 // While one is alive, modules may be copied on this thread.

@@ -10,22 +10,6 @@
 namespace mixtape::nn {
 namespace {
 
-// Evaluation mode while alive; then every module is as it was.
-class Evaluating {
- public:
-  explicit Evaluating(ModuleBase& net) {
-    for (const auto& [path, m] : net.named_modules()) was_.emplace_back(m, m->is_training());
-    net.eval();
-  }
-  ~Evaluating() {
-    for (const auto& [m, training] : was_) m->train(training);  // outer modules first
-  }
-  Evaluating(const Evaluating&) = delete;
-
- private:
-  std::vector<std::pair<ModuleBase*, bool>> was_;
-};
-
 std::string grouped(int64_t n) {  // 1,234,567
   std::string text = std::to_string(n);
   for (size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, ",");

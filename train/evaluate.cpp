@@ -13,25 +13,19 @@ namespace {
 // While one is alive the learner evaluates; then it is as it was.
 class Evaluating {
  public:
-  explicit Evaluating(Learner& l) : learner_(l), here_(l.device()), before_(l.state) {
-    for (const auto& [name, m] : l.model().named_modules())
-      trained_.emplace_back(m, m->is_training());
-    l.model().eval();
+  explicit Evaluating(Learner& l)
+      : learner_(l), model_(l.model()), here_(l.device()), before_(l.state) {
     l.state.training = false;
   }
-  ~Evaluating() {
-    learner_.state = std::move(before_);
-    for (const auto& [m, trained] : trained_)  // each after those that it is in
-      if (m->is_training() != trained) m->train(trained);
-  }
+  ~Evaluating() { learner_.state = std::move(before_); }
   Evaluating(const Evaluating&) = delete;
 
  private:
   Learner& learner_;
+  const nn::Evaluating model_;
   const NoGrad off_;
   const DefaultDevice here_;
   Learner::TrainState before_;
-  std::vector<std::pair<nn::ModuleBase*, bool>> trained_;
 };
 
 }  // namespace
