@@ -2,28 +2,36 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "nn/init.h"
 
 namespace mixtape::nn {
+
+struct RecurrentKind {
+  // One direction of one layer, as in autograd/ops.h.
+  Tensor (*op)(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse);
+  // What each gate is beyond a sequence's end, where the state might else grow without bound.
+  std::span<const double> beyond = {};
+};
+
 namespace {
 
-Tensor lstm_op(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
+template <auto f>
+Tensor without_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
+                    bool reverse) {
+  return f(x, w.weight_hh, w.bias_hh, start.h, {.reverse = reverse});
+}
+Tensor with_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
   return lstm(x, w.weight_hh, w.bias_hh, start.h, start.c, {.reverse = reverse});
 }
-Tensor gru_op(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
-  return gru(x, w.weight_hh, w.bias_hh, start.h, {.reverse = reverse});
-}
-template <Nonlinearity f>
-Tensor rnn_op(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
-  return (f == Nonlinearity::Tanh ? rnn_tanh : rnn_relu)(x, w.weight_hh, w.bias_hh, start.h,
-                                                         {.reverse = reverse});
-}
-auto* rnn_op_of(Nonlinearity f) {
-  return f == Nonlinearity::Tanh ? rnn_op<Nonlinearity::Tanh> : rnn_op<Nonlinearity::Relu>;
-}
+constexpr double hand_on[] = {-1e4, 1e4, 0, 0};  // i 0, f 1: the cell state stays
+constexpr double off[] = {-std::numeric_limits<double>::infinity()};
+constexpr RecurrentKind of_lstm{with_cell, hand_on}, of_gru{without_cell<gru>},
+    of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, off};
+const RecurrentKind& of_rnn(Nonlinearity f) { return f == Nonlinearity::Tanh ? of_tanh : of_relu; }
 
 void check_state(const Tensor& t, const char* name, const Shape& wanted) {
   check(!t || t.shape() == wanted, "{} has shape {}, not {}", name, t ? t.shape() : wanted, wanted);
@@ -33,8 +41,8 @@ void check_complete(const LstmState& s) {
 }
 
 // A cell is a sequence of one step: the op's result [1, b, hidden], of an LSTM [2, b, hidden].
-template <class Op>
-Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state, Op op) {
+Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state,
+            const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),
         w.weight_ih.size(1), w.weight_ih.size(1));
   Shape shape = x.shape();
@@ -43,7 +51,7 @@ Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state, 
   check_state(state.c, "c", shape);
   const auto batched = [&](const Tensor& t) { return t && t.rank() == 1 ? unsqueeze(t, 0) : t; };
   const Tensor gates = linear(batched(x), w.weight_ih, w.bias_ih);
-  return op(unsqueeze(gates, 0), w, {batched(state.h), batched(state.c)}, false);
+  return kind.op(unsqueeze(gates, 0), w, {batched(state.h), batched(state.c)}, false);
 }
 // Part k of that result, of the shape of the input.
 Tensor part(const Tensor& y, int64_t k, const Tensor& x) {
@@ -76,10 +84,12 @@ struct Ends {
   }
   Tensor turned(const Tensor& x) const { return index(x, {backward, column}); }
   Tensor at_last(const Tensor& x) const { return index(x, {last, column}); }
-  // Gates of an LSTM that beyond a sequence's end hand its cell state on: f 1, i 0.
-  Tensor held(const Tensor& gates) const {
-    const Tensor fill = unsqueeze(from({-1e4, 1e4, 0, 0}, {4}, gates.dtype()), 1);
-    const Shape by_gate = {gates.size(0), gates.size(1), 4, gates.size(2) / 4};
+  // Gates that beyond a sequence's end are those of this kind.
+  Tensor held(const Tensor& gates, const RecurrentKind& kind) const {
+    const int64_t n = int64_t(kind.beyond.size());
+    if (n == 0) return gates;
+    const Tensor fill = from(kind.beyond, {n, 1}, gates.dtype());
+    const Shape by_gate = {gates.size(0), gates.size(1), n, gates.size(2) / n};
     return where(unsqueeze(beyond, 3), fill.to(gates.device()), gates.reshape(by_gate))
         .reshape(gates.shape());
   }
@@ -123,7 +133,7 @@ void RecurrentLayers::list_weights(Fields& fields) {
 }
 
 LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, const Tensor& lengths,
-                                Op op, bool training) const {
+                                const RecurrentKind& kind, bool training) const {
   const auto& o = options_;
   check(input.rank() == 2 || input.rank() == 3, "the input has shape {}, not {} or [t, {}]",
         input.shape(), o.batch_first ? "[b, t, in]" : "[t, b, in]", in_);
@@ -152,10 +162,8 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       };
       const bool turn = ends && direction == 1;  // then the op goes forward
       Tensor gates = linear(turn ? ends->turned(x) : x, w.weight_ih, w.bias_ih);
-      if (ends && op == lstm_op) gates = ends->held(gates);
-      if (ends && op == rnn_op<Nonlinearity::Relu>)  // or it might grow there without bound
-        gates = masked_fill(gates, ends->beyond, -std::numeric_limits<double>::infinity());
-      Tensor y = op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !turn);
+      if (ends) gates = ends->held(gates, kind);
+      Tensor y = kind.op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !turn);
       if (y.size(0) > steps) {
         c_n.push_back(select(y, 0, steps));
         y = narrow(y, 0, 0, steps);
@@ -175,28 +183,28 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
 }
 
 RnnOutput RNN::forward(const Tensor& x, const Tensor& h_0, const Tensor& lengths) const {
-  const LstmOutput y = run(x, {h_0, {}}, lengths, rnn_op_of(f_), is_training());
+  const LstmOutput y = run(x, {h_0, {}}, lengths, of_rnn(f_), is_training());
   return {y.output, y.h_n};
 }
 LstmOutput LSTM::forward(const Tensor& x, const LstmState& start, const Tensor& lengths) const {
   check_complete(start);
-  return run(x, start, lengths, lstm_op, is_training());
+  return run(x, start, lengths, of_lstm, is_training());
 }
 RnnOutput GRU::forward(const Tensor& x, const Tensor& h_0, const Tensor& lengths) const {
-  const LstmOutput y = run(x, {h_0, {}}, lengths, gru_op, is_training());
+  const LstmOutput y = run(x, {h_0, {}}, lengths, of_gru, is_training());
   return {y.output, y.h_n};
 }
 
 Tensor RNNCell::forward(const Tensor& x, const Tensor& h) const {
-  return part(step(x, *this, {h, {}}, rnn_op_of(f_)), 0, x);
+  return part(step(x, *this, {h, {}}, of_rnn(f_)), 0, x);
 }
 LstmState LSTMCell::forward(const Tensor& x, const LstmState& state) const {
   check_complete(state);
-  const Tensor y = step(x, *this, state, lstm_op);
+  const Tensor y = step(x, *this, state, of_lstm);
   return {part(y, 0, x), part(y, 1, x)};
 }
 Tensor GRUCell::forward(const Tensor& x, const Tensor& h) const {
-  return part(step(x, *this, {h, {}}, gru_op), 0, x);
+  return part(step(x, *this, {h, {}}, of_gru), 0, x);
 }
 
 }  // namespace mixtape::nn

@@ -48,6 +48,8 @@ struct LstmState {
   std::array<Tensor*, 2> tensors() { return {&h, &c}; }
 };
 
+struct RecurrentKind;
+
 // What the three layers have in common: weights by layer and direction, and the way through them.
 class RecurrentLayers {
  public:
@@ -55,15 +57,12 @@ class RecurrentLayers {
   std::vector<RecurrentWeights> weights;
 
  protected:
-  // One direction of one layer, as in autograd/ops.h.
-  using Op = Tensor (*)(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
-                        bool reverse);
   RecurrentLayers(int64_t in, int64_t hidden, int64_t gates, const RecurrentLayerOptions& o);
   // weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   void list_weights(Fields& fields);
   // c_n is filled if the op's result ends with it.
-  LstmOutput run(const Tensor& x, const LstmState& start, const Tensor& lengths, Op op,
-                 bool training) const;
+  LstmOutput run(const Tensor& x, const LstmState& start, const Tensor& lengths,
+                 const RecurrentKind& kind, bool training) const;
 
  private:
   int64_t in_, hidden_;
