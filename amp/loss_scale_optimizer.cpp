@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
+#include "optim/clip.h"
 
 namespace mixtape::amp {
 namespace {
@@ -64,7 +65,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
   for (Tensor& g : gradients) {
     const DType dtype = g ? accumulate_dtype(g.dtype()) : f32;
     if (g) g = cast(g, dtype) * cast(inverse, dtype);
-    views.push_back(g ? View(g) : View{nullptr, f32, Layout(Shape{0})});
+    views.push_back(optim::gradient_view(g));
   }
   kernels::Launch launch(inverse.device());
   kernels::find_nonfinite(launch, views, View{}, now);

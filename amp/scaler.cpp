@@ -81,9 +81,6 @@ void check_used(bool used) {
       "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
 }
 
-// A place for the gradient of a parameter that has none.
-View nothing() { return {nullptr, f32, Layout(Shape{0})}; }
-
 }  // namespace
 
 StepResult::State StepResult::state() const {
@@ -176,7 +173,7 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device devi
             grads.size(), opt.name());
       check(p.device() == device, "parameter {} of {} is on {}, others or the loss on {}",
             grads.size(), opt.name(), p.device(), device);
-      grads.push_back(g ? View(g) : nothing());
+      grads.push_back(optim::gradient_view(g));
       any = any || g;
     }
   }

@@ -13,6 +13,11 @@ Tensor dense_grad(const Tensor& param);
 // Those of all parameters that have one, on one device; else throws Error.
 std::vector<View> dense_grads(const std::vector<Tensor>& params);
 
+// For kernels that want a view of each gradient: of no elements where there is none.
+inline View gradient_view(const Tensor& grad) {
+  return grad ? View(grad) : View{nullptr, f32, Layout(Shape{0})};
+}
+
 struct ClipOptions {
   double norm_type = 2;             // p of the norm: any positive number, or infinity
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
