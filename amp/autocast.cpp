@@ -46,22 +46,15 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
     sweep_at_ = 64 + 2 * copies_.size();
   }
   Tensor data = leaf.shadow();
-  if (data && data.dtype() == to) {
-    ++stats.hits;
-    ++of_thread.hits;
-  } else {
+  bool hit = data && data.dtype() == to;
+  if (!hit) {
     Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
-    if (copy.data && copy.version == leaf.version()) {
-      ++stats.hits;
-      ++of_thread.hits;
-    } else {
-      ++stats.casts;
-      ++of_thread.casts;
-      const NoGrad off;
-      copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
-    }
+    hit = copy.data && copy.version == leaf.version();
+    const NoGrad off;
+    if (!hit) copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
     data = copy.data;
   }
+  for (Stats* s : {&stats, &of_thread}) ++(hit ? s->hits : s->casts);
   Layout layout = t.layout();
   layout.offset = t.offset() - begin;
   const Tensor narrowed = data.with_layout(layout);
