@@ -10,17 +10,13 @@
 namespace mixtape::train {
 namespace {
 
-// Scores [..., classes] of labels [...]. As for cross_entropy the classes are dimension 1, else the
-// last.
-Tensor scores(std::string_view metric, const Tensor& output, const Tensor& target) {
+// The dimension of the classes, in scores of labels: 1 as for cross_entropy, else the last.
+int class_dim(std::string_view metric, const Tensor& output, const Tensor& target) {
   for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1}) {
-    if (output.rank() == 0) break;
-    Dims order;
     Shape rest;
     for (int d = 0; d < output.rank(); ++d)
-      if (d != dim) order.push_back(d), rest.push_back(output.shape()[d]);
-    order.push_back(dim);
-    if (rest == target.shape()) return permute(output, order);
+      if (d != dim) rest.push_back(output.size(d));
+    if (output.rank() > 0 && rest == target.shape()) return dim;
   }
   fail("{}: scores of shape {} for labels of shape {}", metric, output.shape(), target.shape());
 }
@@ -42,17 +38,17 @@ Tensor squared_error(const Tensor& output, const Tensor& target) {
 
 const Metric accuracy{"accuracy",
                       [](const Tensor& output, const Tensor& target) {
-                        const Tensor each = scores("accuracy", output, target);
-                        return counted(sum(eq(argmax(each, -1), target)), target.numel());
+                        const int dim = class_dim("accuracy", output, target);
+                        return counted(sum(eq(argmax(output, dim), target)), target.numel());
                       },
                       mean_of};
 
 Metric top_k(int64_t k) {
   check(k >= 1, "top_k: k is {}, not at least 1", k);
   const auto statistic = [k](const Tensor& output, const Tensor& target) {
-    const Tensor each = scores("top_k", output, target);
-    check(k <= each.size(-1), "top_k: the {} highest of {} classes", k, each.size(-1));
-    return counted(sum(eq(topk(each, k, -1).indices, unsqueeze(target, -1))), target.numel());
+    const int dim = class_dim("top_k", output, target);
+    check(k <= output.size(dim), "top_k: the {} highest of {} classes", k, output.size(dim));
+    return counted(sum(eq(topk(output, k, dim).indices, unsqueeze(target, dim))), target.numel());
   };
   return {"top_" + std::to_string(k), statistic, mean_of};
 }
@@ -83,10 +79,10 @@ const Metric rmse{"rmse", squared_error,
                   false};
 
 Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t classes) {
-  const Tensor each = scores("confusion_matrix", output, target);
-  check(each.size(-1) == classes, "confusion_matrix: scores of {} classes, not {}", each.size(-1),
-        classes);
-  const Tensor predicted = one_hot(flatten(argmax(each, -1)), classes);
+  const int dim = class_dim("confusion_matrix", output, target);
+  check(output.size(dim) == classes, "confusion_matrix: scores of {} classes, not {}",
+        output.size(dim), classes);
+  const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes);
   return matmul(one_hot(flatten(target), classes).t(), predicted).to(i64);
 }
 
