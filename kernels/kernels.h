@@ -162,7 +162,8 @@ MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bo
                Out y);  // y = R x CT, of the weights R of rows and C of columns; or y = RT x C
 
 // --- rows: dense, x [rows, n]; statistics f32 (f64 for f64) [rows] ---
-MIXTAPE_KERNEL(softmax, bool log, In x, Out y);  // (on the CPU, of columns too: cpu/softmax.cpp)
+// (Those of softmax, logsumexp and cross_entropy may on the CPU be columns: cpu/softmax.h.)
+MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
 // y = softmax(scale x + bias), x [..., queries, keys], only over keys that a bool mask allows, and
