@@ -3,7 +3,6 @@
 
 #include "io/png.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <vector>

@@ -1,6 +1,5 @@
 // Autocast regions: how they nest, and how often they cast a parameter.
 
-#include <optional>
 #include <thread>
 
 #include "core/allocator.h"

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
-#include <set>
 #include <thread>
 
 #include "core/check.h"

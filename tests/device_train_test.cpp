@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "amp/autocast.h"
 #include "amp/scaler.h"
 #include "autograd/ops.h"

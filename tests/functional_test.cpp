@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "autograd/function.h"
 #include "tests/support/errors.h"
 

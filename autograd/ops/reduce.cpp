@@ -2,7 +2,6 @@
 // rules are plain broadcasting; the functions drop them where asked.
 
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "autograd/call.h"

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "bench/gpu/report.h"
 #include "bench/models.h"
 #include "core/stream.h"

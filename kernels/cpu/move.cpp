@@ -1,8 +1,6 @@
 // Moving and converting elements.
 
 #include <algorithm>
-#include <bit>
-#include <cstdlib>
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"

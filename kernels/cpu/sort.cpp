@@ -1,7 +1,6 @@
 // Order, of keys (kernels/order.h): short rows by comparison, long ones digit by digit.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/lines.h"

@@ -3,8 +3,6 @@
 // up is brought together by sorting the index once for all elements that it names as a whole (a row
 // of an embedding), and then added in order.
 
-#include <limits>
-
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/sort.cuh"
 #include "kernels/elementwise.h"

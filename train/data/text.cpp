@@ -1,6 +1,5 @@
 #include "train/data/text.h"
 
-#include <cmath>
 #include <set>
 
 #include "core/check.h"
