@@ -50,8 +50,10 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   if (!hit) {
     Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
     hit = copy.data && copy.version == leaf.version();
-    const NoGrad off;
-    if (!hit) copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
+    if (!hit) {
+      const NoGrad off;
+      copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
+    }
     data = copy.data;
   }
   for (Stats* s : {&stats, &of_thread}) ++(hit ? s->hits : s->casts);

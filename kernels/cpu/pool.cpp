@@ -3,9 +3,9 @@
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
+#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -74,7 +75,7 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, Strip strip,
     if (const Operand& o = all.operand[k]; o.layout)
       walks[k] = Walk(o.data, static_cast<size_t>(o.size), *o.layout, begin);
   for (int64_t at = begin; at < end; at += piece) {
-    const int64_t n = std::min(end - at, piece), padded = (n + 15) & ~int64_t{15};
+    const int64_t n = std::min(end - at, piece), padded = up(n, 16);
     void* p[max_operands] = {};
     for (int k = 0; k < all.count; ++k) {
       const Operand& o = all.operand[k];
@@ -107,7 +108,7 @@ Operand repeated(Launch& launch, const Operand& o) {
   const int64_t all = once.shape.size();
   once.shape.dim[0] = 1;
   const int64_t period = once.shape.size();
-  const int64_t count = std::min((all + 15) & ~int64_t{15}, period + piece);
+  const int64_t count = std::min(up(all, 16), period + piece);
   char* const table = launch.scratch<char>(count * o.size);
   Walk(o.data, static_cast<size_t>(o.size), once, 0).gather(table, period);
   for (int64_t done = period; done < count; done *= 2)
