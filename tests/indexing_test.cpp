@@ -78,6 +78,23 @@ TEST(JoiningErrors, NameBothValues) {
   EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
 }
 
+// Also where every element stays where it is.
+TEST(Rearranging, GivesMemoryOfItsOwn) {
+  const NoGrad off;
+  const Tensor x = numbers({1, 3});
+  const std::vector<double> before = to_vector(x);
+  for (const Tensor& y :
+       {flip(x, {}), roll(x, 0, 1), roll(x, 3, 1), repeat(x, {1, 1}), repeat(x, {2, 1}),
+        repeat_interleave(x, 1, 0), tril(x, 3), triu(x), pad(x, {0, 0}), pad(x, {-1, 0}),
+        pad(x, {0, 0}, PadMode::Circular), cat({x}), stack({x}), pad_sequence({x})}) {
+    fill_(select(reshape(y, {-1, y.size(-1)}), 0, 0), 7);
+    EXPECT_EQ(to_vector(x), before);
+  }
+  const Tensor rows = repeat(x, {2, 1});
+  fill_(select(rows, 0, 0), 7);
+  EXPECT_EQ(to_vector(select(rows, 0, 1)), before);
+}
+
 TEST(RearrangingErrors, NameBothValues) {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(),
                     least = std::numeric_limits<int64_t>::min();

@@ -99,6 +99,11 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
   return longer;
 }
 
+// What was made of x, but in memory of its own: some of it may be only another view of x.
+Tensor copied_of(const Tensor& x, const Tensor& y) {
+  return y.storage() == x.storage() ? clone(y) : y;
+}
+
 }  // namespace
 
 Tensor flip(const Tensor& x, const Dims& dims) {
@@ -109,7 +114,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
 Tensor roll(const Tensor& x, int64_t shift, int dim) {
   const Scope scope("roll");
   const int64_t n = x.size(dim), by = n == 0 ? 0 : (shift % n + n) % n;
-  if (by == 0) return x;
+  if (by == 0) return clone(x);
   return cat({narrow(x, dim, n - by, by), narrow(x, dim, 0, n - by)}, dim);
 }
 
@@ -129,7 +134,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
     shape = repeated(shape, d, times[d]);
     y = reshape(expand(reshape(y, {rows, 1, n}), {rows, times[d], n}), shape);
   }
-  return y;
+  return copied_of(x, y);
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
@@ -171,7 +176,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
   }
   const bool done =
       mode != PadMode::Constant || std::ranges::all_of(margins, [](int64_t m) { return m == 0; });
-  return done ? y : call<Pad>(y, margins, value);
+  return done ? copied_of(x, y) : call<Pad>(y, margins, value);
 }
 
 }  // namespace mixtape
