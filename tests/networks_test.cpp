@@ -1,6 +1,7 @@
 // Products, convolutions, pools, norms and attention beyond what every op is tested for: their
 // errors, the corners of their definitions, and what they round.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,6 +17,7 @@ namespace mixtape {
 namespace {
 
 using Values = std::vector<double>;
+constexpr int64_t most = std::numeric_limits<int64_t>::max();
 const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
 Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
@@ -176,6 +178,14 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(conv1d(line, ones({2, 4, 3}), {}, {.dilation = 3}),
                "a window of 3 (dilation 3) does not fit into 5 + 2 * 0");
   EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.stride = 0}), "stride 0, dilation 1, padding 0");
+  for (const int64_t n : {most, int64_t{1} << 62}) {
+    EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.stride = n}), fmt::format("stride {}", n));
+    EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.padding = n}), fmt::format("padding {}", n));
+    EXPECT_ERROR(conv1d(line, ones({2, 4, 3}), {}, {.dilation = n}), fmt::format("dilation {}", n));
+    EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.groups = n}), fmt::format("{} groups", n));
+    EXPECT_ERROR(conv_transpose1d(line, ones({4, 2, 3}), {}, {.padding = n}),
+                 fmt::format("padding {} of a window of 3 over 5 elements", n));
+  }
   EXPECT_ERROR(conv1d(line, ones({2, 4, 0})), "a weight of shape [2, 4, 1, 0] has no window");
   EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), ones({3})), "the bias has shape [3] for 2 outputs");
 
@@ -237,6 +247,10 @@ TEST(Pools, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(avg_pool1d(line, 2, {.stride = -1}),
                "avg_pool1d: avg_pool2d: a window of 2 with stride -1");
   EXPECT_ERROR(avg_pool2d(x, {0, 2}), "a window of 0 with stride 0");
+  EXPECT_ERROR(max_pool1d(line, 2, {.stride = most, .ceil_mode = true}),
+               "a window of 2 with stride 9223372036854775807");
+  EXPECT_ERROR(max_pool1d(line, most, {.padding = most / 2}), "a window of 9223372036854775807");
+  EXPECT_ERROR(max_pool1d(line, 2, {.padding = most}), "padding 9223372036854775807 of a window");
   EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}), "padding 2 of a window of 3 (at most");
   EXPECT_ERROR(avg_pool1d(line, 6), "a window of 6 does not fit into 5 + 2 * 0");
   EXPECT_ERROR(max_pool2d(ones({1, 2, 0, 4}), {2, 2}, {.padding = {1, 1}}),

@@ -119,7 +119,7 @@ Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g
 
 // Options: Conv2dOptions or ConvTranspose2dOptions.
 template <class Options>
-Window make_window(const Shape& weight, const Options& o) {
+Window make_window(const Shape& x, const Shape& weight, const Options& o) {
   Window w;
   w.groups = o.groups;
   for (int d = 0; d < 2; ++d) {
@@ -128,19 +128,22 @@ Window make_window(const Shape& weight, const Options& o) {
     w.padding[d] = o.padding[d];
     w.dilation[d] = o.dilation[d];
     check(w.size[d] > 0, "a weight of shape {} has no window", weight);
-    check(w.stride[d] > 0 && w.dilation[d] > 0 && w.padding[d] >= 0,
-          "stride {}, dilation {}, padding {}", w.stride[d], w.dilation[d], w.padding[d]);
+    check(w.stride[d] > 0 && w.dilation[d] > 0 &&
+              countable({x[2 + d], w.size[d], w.stride[d], w.dilation[d], w.padding[d]}),
+          "stride {}, dilation {}, padding {} of a window of {} over {} elements", w.stride[d],
+          w.dilation[d], w.padding[d], w.size[d], x[2 + d]);
   }
   return w;
 }
 
 Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+  check(o.groups > 0 && countable({o.groups, weight.size(1)}), "{} groups", o.groups);
   const int64_t outputs = weight.size(0), taken = weight.size(1) * o.groups;
-  check(o.groups > 0 && x.size(1) == taken,
-        "the input has {} channels, the weight takes {} in {} groups", x.size(1), taken, o.groups);
+  check(x.size(1) == taken, "the input has {} channels, the weight takes {} in {} groups",
+        x.size(1), taken, o.groups);
   check(outputs % o.groups == 0, "{} outputs in {} groups", outputs, o.groups);
   check_bias(bias, outputs);
-  const Window w = make_window(weight.shape(), o);
+  const Window w = make_window(x.shape(), weight.shape(), o);
   for (int d = 0; d < 2; ++d)
     check(x.size(2 + d) + 2 * w.padding[d] > w.dilation[d] * (w.size[d] - 1),
           "a window of {} (dilation {}) does not fit into {} + 2 * {}", w.size[d], w.dilation[d],
@@ -180,10 +183,11 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   check(weight.rank() == 4, "the weight has shape {}, not [c, o/groups, kh, kw]", weight.shape());
   check(x.size(1) == weight.size(0), "the input has {} channels, the weight takes {}", x.size(1),
         weight.size(0));
-  check(o.groups > 0 && x.size(1) % o.groups == 0, "{} channels in {} groups", x.size(1), o.groups);
+  check(o.groups > 0 && countable({o.groups, weight.size(1)}) && x.size(1) % o.groups == 0,
+        "{} channels in {} groups", x.size(1), o.groups);
   const int64_t outputs = weight.size(1) * o.groups;
   check_bias(bias, outputs);
-  const Window w = make_window(weight.shape(), o);
+  const Window w = make_window(x.shape(), weight.shape(), o);
   Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {
     const int64_t more = o.output_padding[d];

@@ -1,7 +1,10 @@
 #pragma once
 // What rules and checks of several topics need to know of their operands.
 
+#include <algorithm>
 #include <functional>
+#include <initializer_list>
+#include <limits>
 #include <string>
 
 #include "autograd/ops.h"
@@ -21,6 +24,14 @@ inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 // The leading dimensions of matrices, all but the last two; and x with others.
 Shape leading(const Tensor& x);
 Tensor expand_leading(const Tensor& x, Shape to);
+
+// Whether windows of such lengths, steps and sizes can be counted in 64 bits: by sums of products
+// of two of these numbers.
+inline bool countable(std::initializer_list<int64_t> numbers) {
+  return std::ranges::all_of(
+      numbers, [](int64_t n) { return 0 <= n && n <= std::numeric_limits<int32_t>::max(); });
+}
+
 // What reshape(permute(y, order), ...) made of a y of this shape, back to that shape.
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // What remains of a shape without one dimension.

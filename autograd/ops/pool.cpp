@@ -85,11 +85,12 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
              .stride = o.stride[d] ? o.stride[d] : size,
              .padding = padding,
              .count_padding = o.count_include_pad};
-  check(size > 0 && s.stride > 0, "a window of {} with stride {}", size, s.stride);
-  check(padding >= 0 && 2 * padding <= size, "padding {} of a window of {} (at most half)", padding,
+  check(size > 0 && s.stride > 0 && countable({size, s.stride}), "a window of {} with stride {}",
+        size, s.stride);
+  check(padding >= 0 && padding <= size / 2, "padding {} of a window of {} (at most half)", padding,
         size);
-  check(length > 0 && length + 2 * padding >= size, "a window of {} does not fit into {} + 2 * {}",
-        size, length, padding);
+  check(length > 0 && countable({length}) && length + 2 * padding >= size,
+        "a window of {} does not fit into {} + 2 * {}", size, length, padding);
   const int64_t room = length + 2 * padding - size;
   s.to = (room + (o.ceil_mode ? s.stride - 1 : 0)) / s.stride + 1;
   if ((s.to - 1) * s.stride >= length + padding) --s.to;  // a window of padding alone
