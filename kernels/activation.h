@@ -9,6 +9,7 @@ namespace mixtape::kernels {
 
 struct Relu {
   static constexpr OpInfo info{"relu", Precision::Any};
+  static constexpr bool flat = true;
   static constexpr bool integers = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
@@ -22,6 +23,7 @@ struct Relu {
 
 struct Relu6 {
   static constexpr OpInfo info{"relu6", Precision::Any};
+  static constexpr bool flat = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x < T(0), T(0), select(x > T(6), T(6), x));
@@ -131,6 +133,7 @@ struct Sigmoid {
 
 struct Hardsigmoid {
   static constexpr OpInfo info{"hardsigmoid", Precision::Native};
+  static constexpr bool flat = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return Relu6::f(x + T(3)) / T(6);
@@ -143,6 +146,7 @@ struct Hardsigmoid {
 
 struct Hardswish {  // x hardsigmoid(x)
   static constexpr OpInfo info{"hardswish", Precision::Native};
+  static constexpr bool flat = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return x * Relu6::f(x + T(3)) / T(6);

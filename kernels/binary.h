@@ -57,6 +57,7 @@ struct Pow {
 
 struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are split
   static constexpr OpInfo info{"maximum", Precision::Widest};
+  static constexpr bool flat = true;
   static constexpr bool integers = true;
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
   template <class T>
@@ -68,6 +69,7 @@ struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are 
 
 struct Minimum {
   static constexpr OpInfo info{"minimum", Precision::Widest};
+  static constexpr bool flat = true;
   static constexpr bool integers = true;
   MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
   template <class T>
@@ -120,6 +122,7 @@ struct Glu {  // a sigmoid(b)
 
 struct Prelu {  // a, times the slope b where it is not positive
   static constexpr OpInfo info{"prelu", Precision::Native};
+  static constexpr bool flat = true;
   template <class T>
   MIXTAPE_HD static T f(T a, T b) {
     return select(a > T(0), a, a * b);

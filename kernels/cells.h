@@ -29,7 +29,7 @@ struct PlainCell {  // y = f(x + h)
   }
   template <class T>
   MIXTAPE_HD static void df(const T*, T, T y, T dy, T&, T* dx, T* dh) {
-    dx[0] = dh[0] = dy * F::d_from_y(y);
+    dx[0] = dh[0] = passed<F>(dy, F::d_from_y(y));
   }
 };
 

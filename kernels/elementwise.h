@@ -74,6 +74,20 @@ MIXTAPE_HD T derivative_b(T a, T b, T c) {
     return F::db(a, b, c);
 }
 
+// Whether f is constant on pieces. No gradient passes there, not even one that is not finite: that
+// of sqrt(relu(x)) is 0 where x is negative.
+template <class F>
+concept Flat = requires {
+  requires F::flat;
+};
+template <class F, class T>
+MIXTAPE_HD T passed(T dy, T derivative) {
+  if constexpr (Flat<F>)
+    return select(derivative == T(0), T(0), dy * derivative);
+  else
+    return dy * derivative;
+}
+
 // Whether the result is bool: what has no derivative at all.
 template <class F>
 concept Predicate =

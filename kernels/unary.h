@@ -64,6 +64,7 @@ struct Trunc {
 
 struct Clamp {
   static constexpr OpInfo info{"clamp", Precision::Any};
+  static constexpr bool flat = true;
   static constexpr bool integers = true;
   template <class T>
   MIXTAPE_HD static T f(T x, T low, T high) {

@@ -244,6 +244,49 @@ TEST(Elementwise, BinaryEdgesAreAsInPyTorch) {
                  {c.da, c.db});
 }
 
+// As PyTorch selects: 0 times what is not finite would be NaN.
+TEST(Elementwise, NothingPassesWhereItIsFlat) {
+  const auto all = [](double v) { return Values(20, v); };  // in lanes, and some beside them
+  const Tensor dy = where(eq(remainder(arange(20), 2), 0.0), full({}, inf), full({}, nan));
+  const auto expect_nothing = [&](const std::string& name,
+                                  const std::function<Tensor(const Tensor&)>& f, double at) {
+    for (const DType dtype : {f64, f32, f16})
+      for (const bool recorded : {false, true}) {
+        const Tensor x = row(all(at), dtype).set_requires_grad();
+        const Tensor y = f(x);
+        const auto g = grad({y}, {x}, {.gradients = {dy.to(dtype)}, .create_graph = recorded});
+        EXPECT_EQ(to_vector(g[0]), all(0)) << fmt::format("{} at {} in {}", name, at, dtype);
+      }
+  };
+  expect_nothing("relu", relu, -2);
+  expect_nothing("relu6", relu6, 7);
+  expect_nothing("hardsigmoid", hardsigmoid, 5);
+  expect_nothing("hardswish", hardswish, -4);
+  const auto within = [](const Tensor& x) { return clamp(x, 0.0, 1.0); };
+  expect_nothing("clamp", within, -2);
+  expect_nothing("clamp", within, 2);
+  const auto beside = [](const Tensor& x) { return full({20}, 1, x.dtype()); };
+  expect_nothing(
+      "maximum", [&](const Tensor& x) { return maximum(beside(x), x); }, 0);
+  expect_nothing(
+      "minimum", [&](const Tensor& x) { return minimum(x, beside(x)); }, 2);
+  expect_nothing(
+      "linear",
+      [](const Tensor& x) {
+        return linear(unsqueeze(x, 1), full({1, 1}, 1, x.dtype()), {},
+                      {.activation = Activation::Relu})
+            .reshape({20});
+      },
+      -2);
+
+  const Tensor x = row({-1, 4}, f64).set_requires_grad();
+  sum(sqrt(relu(x))).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0.25}));
+  const Tensor w = row({0.5}, f64).set_requires_grad(), p = row({1, 2}, f64);
+  const auto dw = grad({prelu(p, w)}, {w}, {.gradients = {row({inf, nan}, f64)}});
+  EXPECT_EQ(to_vector(dw[0]), Values{0});
+}
+
 TEST(Elementwise, ZerosKeepTheirSign) {
   const Tensor zero = row({-0.0, -0.25}, f32);
   for (const auto f : {sin, tan, asin, atan, sinh, tanh, round, trunc, ceil, relu6, softsign})

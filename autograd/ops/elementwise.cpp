@@ -45,7 +45,7 @@ void check_number(DType t, double s) {
 template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
   if (grad_enabled())
-    return kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...).times(dy);
+    return passed<F>(dy, kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...));
   const Tensor dx = in_place_of(dy, dtype);
   kernels::Launch launch(v.device());
   kernels::unary_grad(launch, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
@@ -156,8 +156,10 @@ struct Binary {
     const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i, dy.dtype()); };
     const unsigned a = reads_da<F>(), b = reads_db<F>();
     return ctx.grads(
-        [&] { return kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2)).times(dy); },
-        [&] { return kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2)).times(dy); });
+        [&] { return passed<F>(dy, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2))); },
+        [&] {
+          return passed<F>(dy, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2)));
+        });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
     const bool a = ctx.wants(0) && !passes_a<F>(), b = ctx.wants(1) && !passes_b<F>();

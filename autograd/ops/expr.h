@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "kernels/elementwise.h"
 
 namespace mixtape {
 
@@ -89,6 +90,15 @@ inline Expr cos(const Expr& x) { return cos(x.t); }
 inline Expr sinh(const Expr& x) { return sinh(x.t); }
 inline Expr cosh(const Expr& x) { return cosh(x.t); }
 inline Expr round(const Expr& x) { return round(x.t); }
+
+// dy f' of an elementwise op.
+template <class F>
+Tensor passed(const Tensor& dy, const Expr& derivative) {
+  if constexpr (kernels::Flat<F>)
+    return kernels::passed<F>(Expr(dy), derivative).t;
+  else
+    return derivative.times(dy);
+}
 
 // Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
 struct Reads {

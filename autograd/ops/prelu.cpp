@@ -44,14 +44,15 @@ struct Prelu {  // weight of x's rank, broadcasts
     return expand(cast(weight, beside.dtype()), beside.shape());
   }
   static Tensor by_x(const Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& dy) {
-    if (grad_enabled()) return F::da(Expr(x), Expr(w), Expr(0)).times(dy);
+    if (grad_enabled()) return passed<F>(dy, F::da(Expr(x), Expr(w), Expr(0)));
     Tensor dx = ctx.output(x.shape(), dy.dtype());
     const Tensor none;
     ctx.run(kernels::binary_grad, id, x, w, none, dy, dx, none);
     return dx;
   }
   static Tensor by_slope(const Ctx& ctx, const Tensor& x, const Tensor& dy, DType dtype) {
-    if (grad_enabled()) return F::db(Expr(cast(x, dtype)), Expr(0), Expr(0)).times(cast(dy, dtype));
+    if (grad_enabled())
+      return passed<F>(cast(dy, dtype), F::db(Expr(cast(x, dtype)), Expr(0), Expr(0)));
     Tensor terms = ctx.output(x.shape(), dtype);
     const Tensor none;
     ctx.run(kernels::binary_grad, id, x, none, none, dy, none, terms);

@@ -29,8 +29,8 @@ void both_gradients(void* const* p, int64_t n, const void*) {
   for (int64_t i = 0; i < n; i += L::width) {
     const L x = a ? get<S>(a + i) : L(0), y = b ? get<S>(b + i) : L(0),
             z = c ? get<S>(c + i) : L(0), g = get<S>(dy + i);
-    if (da) store(da + i, g * derivative_a<F>(x, y, z));
-    if (db) store(db + i, g * derivative_b<F>(x, y, z));
+    if (da) store(da + i, passed<F>(g, derivative_a<F>(x, y, z)));
+    if (db) store(db + i, passed<F>(g, derivative_b<F>(x, y, z)));
   }
 }
 
@@ -81,7 +81,7 @@ void scalar_gradient(void* const* p, int64_t n, const void* context) {
   const auto run = [&](auto derivative) {
     for (int64_t i = 0; i < n; i += L::width) {
       const L x = a ? get<S>(a + i) : L(0), z = c ? get<S>(c + i) : L(0);
-      store(da + i, get<S>(dy + i) * derivative(x, z));
+      store(da + i, passed<F>(get<S>(dy + i), derivative(x, z)));
     }
   };
   if (s.swapped)

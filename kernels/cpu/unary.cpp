@@ -36,7 +36,7 @@ void backward(void* const* p, int64_t n, const void* context) {
   Tx* const dx = static_cast<Tx*>(p[2]);
   with_numbers<F, L>(context, [=](auto... s) {
     for (int64_t i = 0; i < n; i += L::width)
-      store(dx + i, get<Tx>(dy + i) * derivative<F>(get<Tx>(v + i), s...));
+      store(dx + i, passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)));
   });
 }
 

@@ -18,7 +18,8 @@ template <class F, class V>
 struct Gradients {
   bool a, b;
   MIXTAPE_HD Values<V, 2> operator()(V x, V y, V z, V dy) const {
-    return {{a ? dy * derivative_a<F>(x, y, z) : V(0), b ? dy * derivative_b<F>(x, y, z) : V(0)}};
+    return {{a ? passed<F>(dy, derivative_a<F>(x, y, z)) : V(0),
+             b ? passed<F>(dy, derivative_b<F>(x, y, z)) : V(0)}};
   }
 };
 

@@ -24,11 +24,11 @@ struct Backward {
   V s[2];
   MIXTAPE_HD V operator()(V v, V dy) const {
     if constexpr (numbers_of<F> == 0)
-      return dy * derivative<F>(v);
+      return passed<F>(dy, derivative<F>(v));
     else if constexpr (numbers_of<F> == 1)
-      return dy * derivative<F>(v, s[0]);
+      return passed<F>(dy, derivative<F>(v, s[0]));
     else
-      return dy * derivative<F>(v, s[0], s[1]);
+      return passed<F>(dy, derivative<F>(v, s[0], s[1]));
   }
 };
 
