@@ -391,6 +391,14 @@ TEST(Norms, OfGroupsLieBetweenThoseOfLayersAndInstances) {
   }
 }
 
+// What overflowed at one place stays there.
+TEST(BatchNorm, FixedStatisticsPassGradientsOneByOne) {
+  const Tensor x = count({1, 1, 4}).set_requires_grad(), running = full({1}, 4);
+  const Tensor y = batch_norm(x, running, running, full({1}, 3), {}, {.eps = 0});
+  const auto dx = grad({y}, {x}, {.gradients = {from({inf, 2, -inf, 4}, {1, 1, 4})}});
+  EXPECT_EQ(to_vector(dx[0]), (Values{inf, 3, -inf, 6}));
+}
+
 TEST(RmsNorm, KeepsNarrowActivationsBesideAWideWeight) {
   const amp::Autocast on({.low = bf16});
   const Tensor x = full({2, 8}, 3, bf16), w = full({8}, 1.001);

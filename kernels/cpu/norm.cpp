@@ -355,8 +355,11 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
         w_sum[c] = static_cast<T>(slope);
         b_sum[c] = static_cast<T>(level);
         if (!dx) continue;
-        const double per = fixed_stats ? 0 : 1 / static_cast<double>(n);
-        const Lanes<T> mean_g(static_cast<T>(level * per)), mean_gh(static_cast<T>(slope * per));
+        const double per = 1 / static_cast<double>(n);
+        const auto share = [&](double sum) {
+          return fixed_stats ? T(0) : static_cast<T>(sum * per);
+        };
+        const Lanes<T> mean_g(share(level)), mean_gh(share(slope));
         const Lanes<T> scale(inverse[c] * (weight ? weight[c] : T(1)));
         for_lanes<T>(n, [&](int64_t i, int64_t count) {
           const Lanes<T> v = read<T>(g + i, count) - mean_g - read<T>(h + i, count) * mean_gh;
