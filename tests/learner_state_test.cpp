@@ -242,6 +242,36 @@ TEST(LrFind, LeavesAllAsItWas) {
   }
 }
 
+// What a rate does to the loss is given here; which rates a batch's noise or the way back from an
+// explosion would suggest, is known.
+LrFind found_with(const std::function<double(int64_t step, double lr)>& given) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const Learner* running = nullptr;
+  int64_t step = 0;
+  o.loss = [&](const Tensor& y, const Tensor&) {
+    return sum(y * 0) + given(step++, running->optimizer->lr());
+  };
+  Learner learner(loaders(), Net(), o);
+  running = &learner;
+  return learner.lr_find();
+}
+
+TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {
+  const auto falls = [](double lr) { return 2 - 1 / (1 + 0.01 / lr); };  // most at 1e-2
+  for (const double noise : {0.6, -0.6}) {                               // of the first batch
+    const LrFind found =
+        found_with([&](int64_t i, double lr) { return falls(lr) + (i == 0 ? noise : 0); });
+    EXPECT_GT(found.suggested, 1e-3) << noise;
+    EXPECT_LT(found.suggested, 1) << noise;
+  }
+  const LrFind exploded = found_with([&](int64_t, double lr) {
+    return lr < 0.1 ? falls(lr) : lr < 0.5 ? 9 : 0.6;
+  });
+  EXPECT_GT(exploded.suggested, 1e-3);
+  EXPECT_LT(exploded.suggested, 0.1);
+}
+
 TEST(LrFind, IsUndoneAfterAnExceptionToo) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());

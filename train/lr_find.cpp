@@ -13,10 +13,15 @@
 namespace mixtape::train {
 namespace {
 
-// The rate at which the loss falls fastest as the rate's logarithm grows.
+// The rate at which the loss falls fastest as the rate's logarithm grows. Not among the first
+// tenth, whose means are of so few batches that they follow the noise of these, and not beyond the
+// lowest loss: what falls there comes back from an explosion.
 double steepest(const LrFind& f) {
-  double slope = 0, lr = f.lr.empty() ? NAN : f.lr.front();
-  for (size_t i = 1; i + 1 < f.lr.size(); ++i)
+  if (f.lr.empty()) return NAN;
+  const auto first = f.loss.begin() + std::ssize(f.loss) / 10;
+  const auto lowest = size_t(std::min_element(first, f.loss.end()) - f.loss.begin());
+  double slope = 0, lr = f.lr[lowest];
+  for (size_t i = std::max<size_t>(f.lr.size() / 10, 1); i < lowest; ++i)
     if (f.loss[i + 1] - f.loss[i - 1] < slope) {
       slope = f.loss[i + 1] - f.loss[i - 1];
       lr = f.lr[i];
