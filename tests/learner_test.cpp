@@ -35,6 +35,27 @@ TEST(Learner, Trains) {
   EXPECT_TRUE(learner.model().is_training());  // validation left it as it was
 }
 
+TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
+  const auto each = {+[](Learner&) {}, +[](Learner& l) { l.to_fp16(); },
+                     +[](Learner& l) { l.to_fp16(MasterOptions{}); }};
+  for (const auto choose : each) {
+    const Seed seed(1);
+    Net net;
+    net.up.requires_grad_(false);
+    Learner learner(loaders(), net, quiet());
+    EXPECT_FALSE(net.up.weight.requires_grad());
+    choose(learner);
+    const auto at_first = to_vector(net.up.weight), head = to_vector(net.down.weight);
+    learner.fit(1);
+    const auto narrow = to_vector(from(at_first, net.up.weight.shape(), net.up.weight.dtype()));
+    EXPECT_EQ(to_vector(net.up.weight), narrow);
+    EXPECT_NE(to_vector(net.down.weight), head);
+    net.up.requires_grad_(true);
+    learner.fit(1);
+    EXPECT_NE(to_vector(net.up.weight), narrow);
+  }
+}
+
 TEST(Learner, SumsAnyStatistic) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());
