@@ -4,6 +4,7 @@
 
 #include <array>
 #include <concepts>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -85,6 +86,16 @@ class Fields {
 
   std::vector<Field>& list() { return list_; }
 
+  // The bytes of the module itself, as its MIXTAPE_FIELDS knows them.
+  template <class M>
+  void set_owner(const M& m) {
+    owner_ = reinterpret_cast<const char*>(&m);
+    size_ = sizeof m;
+  }
+  bool within_owner(const void* p) const {
+    return std::less_equal<const void*>()(owner_, p) && std::less<const void*>()(p, owner_ + size_);
+  }
+
  private:
   template <class T>
   void add_field(std::string name, T& field) {
@@ -97,6 +108,8 @@ class Fields {
   static std::string take_name(std::string_view& names);  // off the front
 
   std::vector<Field> list_;
+  const char* owner_ = nullptr;
+  size_t size_ = 0;
 };
 
 }  // namespace mixtape::nn
@@ -107,5 +120,6 @@ class Fields {
   void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {   \
     static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,  \
                   "struct M : nn::Module<M>, but here another class is in the brackets"); \
+    fields_of_module.set_owner(*this);                                                    \
     fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                    \
   }

@@ -94,7 +94,8 @@ class ModuleBase {
   void own_tensors();  // replaces each tensor by a copy, keeping ties
 
   // Its path from a module that it may be part of, or null. Found once for all modules of that
-  // root, and remembered until the root changes; a moved module starts anew.
+  // root, and remembered until the root changes; a moved module starts anew. Throws Error if it is
+  // a field that MIXTAPE_FIELDS leaves out although it is to be trained.
   const std::string* path_from(const ModuleBase& root) const {
     if (root_.load(std::memory_order_relaxed) != &root) [[unlikely]]
       find_path(root);
@@ -108,6 +109,7 @@ class ModuleBase {
   friend class Evaluating;
   friend class Running;
   void find_path(const ModuleBase& root) const;
+  const ModuleBase* forgotten_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
   bool training_ = true;
   // Atomic since several threads may run one module; they would all write the same.

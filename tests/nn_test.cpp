@@ -121,6 +121,57 @@ TEST(Fields, WhatHoldsNothingIsLeftOut) {
   EXPECT_EQ(names(nn::Linear(2, 2, {.bias = false}).state_dict()), Names{"weight"});
 }
 
+// `out` runs, but nobody lists it.
+struct Forgetful : nn::Module<Forgetful> {
+  nn::Linear in{2, 3}, out{3, 2};
+  Tensor forward(const Tensor& x) const { return out(in(x)); }
+  MIXTAPE_FIELDS(in)
+};
+struct HoldsForgetful : nn::Module<HoldsForgetful> {
+  std::vector<Forgetful> inner;
+  HoldsForgetful() { inner.emplace_back(); }
+  Tensor forward(const Tensor& x) const { return inner[0](x); }
+  MIXTAPE_FIELDS(inner)
+};
+
+TEST(Fields, OneThatIsForgottenIsAnErrorWhenItRuns) {
+  const Tensor x = ones({1, 2});
+  Forgetful net;
+  {
+    const NoGrad off;
+    net(x);
+  }
+  for (int i = 0; i < 2; ++i)
+    EXPECT_ERROR(net(x),
+                 "Forgetful holds a Linear that its MIXTAPE_FIELDS leaves out, so it would be "
+                 "neither trained nor saved: list it there, or freeze it");
+  EXPECT_ERROR(HoldsForgetful()(x), "inner.0: Forgetful holds a Linear");
+  net.out(ones({1, 3}));  // by itself it is no part of anything
+}
+
+TEST(Fields, MayLeaveOutWhatIsFrozenTiedOrElsewhere) {
+  const Tensor x = ones({1, 2});
+  Forgetful frozen;
+  frozen.out.requires_grad_(false);
+  frozen(x);
+  Forgetful tied;
+  tied.in = nn::Linear(2, 2);
+  tied.out.weight = tied.in.weight;
+  tied.out.bias = tied.in.bias;
+  tied(x);
+
+  struct Refers : nn::Module<Refers> {
+    const nn::Linear& other;
+    nn::Linear own{2, 2};
+    explicit Refers(const nn::Linear& other) : other(other) {}
+    Tensor forward(const Tensor& x) const { return own(other(x)); }
+    MIXTAPE_FIELDS(own)
+  };
+  const nn::Linear elsewhere(2, 2);
+  Refers refers(elsewhere);
+  refers(x);
+}
+
 TEST(Module, ATiedTensorIsOneParameterWithTwoNames) {
   Tied net;
   EXPECT_EQ(net.parameters().size(), 1u);
@@ -328,7 +379,10 @@ TEST(Path, StartsAtTheOutermostModule) {
   EXPECT_EQ(error([&] { net.decoder[3](x); }), "mlp: " + misfit) << "now the layer is the root";
   EXPECT_EQ(error([&] { net.decoder[3].mlp(x); }), misfit);
   EXPECT_EQ(error([&] { net(x, 3); }), "decoder.3.mlp: " + misfit);
-  EXPECT_EQ(error([&] { net(x, 9); }), misfit) << "no field, no path";
+  {
+    const NoGrad off;
+    EXPECT_EQ(error([&] { net(x, 9); }), misfit) << "no field, no path";
+  }
   EXPECT_EQ(Scope::innermost(), nullptr) << "errors close their scopes";
 }
 
