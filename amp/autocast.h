@@ -81,7 +81,7 @@ class CastCache {
 class Autocast final : public Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, or as Rules::make does.
-  explicit Autocast(const AutocastOptions& options = {});
+  [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
   ~Autocast() override;  // aborts unless it is the innermost of its thread
   Autocast& operator=(const Autocast&) = delete;
 

@@ -50,7 +50,7 @@ Overrides load_overrides(const std::string& path);  // of a text file
 
 // While one is alive, ops of this thread run as they are called.
 struct NoPolicy : During<&ThreadState::policy> {
-  NoPolicy() : During(nullptr) {}
+  [[nodiscard]] NoPolicy() : During(nullptr) {}
 };
 
 // The rules of a region and of those around it.

@@ -27,7 +27,7 @@ struct ReportOptions {
 // it around the Autocast region, so that it sees all casts.
 class Report final : Observer {
  public:
-  explicit Report(ReportOptions options = {});
+  [[nodiscard]] explicit Report(ReportOptions options = {});
   Report(const Report&) = delete;
 
   // Calls of one op in the same dtypes. In backward, of an op's rule: from the dtype of the

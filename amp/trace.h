@@ -41,7 +41,7 @@ struct BadOp {
 // backward rule takes, if its gradients are finite.
 class OverflowTrace final : public Observer {
  public:
-  OverflowTrace() = default;
+  [[nodiscard]] OverflowTrace() = default;
   OverflowTrace(const OverflowTrace&) = delete;
   static OverflowTrace* innermost();  // of this thread, or null
 

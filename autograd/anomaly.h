@@ -20,7 +20,7 @@ struct AnomalyOptions {
 // are those of At scopes: an op does not know its caller's. Ops take several times as long.
 class DetectAnomaly final : Observer {
  public:
-  explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
+  [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
   DetectAnomaly(const DetectAnomaly&) = delete;
 
  private:

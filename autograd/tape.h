@@ -199,11 +199,11 @@ inline bool grad_enabled() { return thread_state.recording; }
 
 // While one is alive, this thread records nothing.
 struct NoGrad : During<&ThreadState::recording> {
-  NoGrad() : During(false) {}
+  [[nodiscard]] NoGrad() : During(false) {}
 };
 // While one is alive, this thread records, also inside a NoGrad.
 struct EnableGrad : During<&ThreadState::recording> {
-  EnableGrad() : During(true) {}
+  [[nodiscard]] EnableGrad() : During(true) {}
 };
 
 }  // namespace mixtape

@@ -31,7 +31,7 @@ struct Device {
 // device, on this thread. The innermost counts.
 class DefaultDevice {
  public:
-  explicit DefaultDevice(Device device);  // throws Error if there is no such device
+  [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device
   ~DefaultDevice() { current_ = outer_; }
   DefaultDevice(const DefaultDevice&) = delete;
   DefaultDevice& operator=(const DefaultDevice&) = delete;

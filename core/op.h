@@ -47,7 +47,7 @@ std::vector<std::string_view> interned();
 // A scope for people to open: errors from within name the place where it was, "model.cpp:42".
 class At {
  public:
-  explicit At(Where where = Where::here());
+  [[nodiscard]] explicit At(Where where = Where::here());
 
  private:
   const std::string text_;
@@ -116,7 +116,7 @@ template <auto member>
 class During {
  public:
   using Value = std::remove_reference_t<decltype(thread_state.*member)>;
-  explicit During(Value value) : outer_(std::exchange(thread_state.*member, value)) {}
+  [[nodiscard]] explicit During(Value value) : outer_(std::exchange(thread_state.*member, value)) {}
   ~During() { thread_state.*member = outer_; }
   During(const During&) = delete;
   During& operator=(const During&) = delete;

@@ -33,7 +33,7 @@ Generator& generator();
 // While one is alive, this thread draws from a fresh stream of the given seed.
 class Seed {
  public:
-  explicit Seed(uint64_t seed);
+  [[nodiscard]] explicit Seed(uint64_t seed);
   ~Seed();
   Seed(const Seed&) = delete;
   Generator& operator*() { return mine_; }

@@ -58,7 +58,7 @@ class Event {
 // Names what a profiler sees while alive.
 class Range {
  public:
-  explicit Range(const char* name) { runtime::begin_range(name); }
+  [[nodiscard]] explicit Range(const char* name) { runtime::begin_range(name); }
   ~Range() { runtime::end_range(); }
   Range(const Range&) = delete;
 };

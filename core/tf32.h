@@ -8,7 +8,7 @@ namespace mixtape {
 // keep the call of backward() inside. The innermost counts; outside, nothing is rounded.
 class Tf32 {
  public:
-  explicit Tf32(bool allow = true) : before_(allowed_) { allowed_ = allow; }
+  [[nodiscard]] explicit Tf32(bool allow = true) : before_(allowed_) { allowed_ = allow; }
   ~Tf32() { allowed_ = before_; }
   Tf32(const Tf32&) = delete;
   Tf32& operator=(const Tf32&) = delete;

@@ -13,7 +13,7 @@ void warn(const std::string& text);
 // While one is alive, this thread's warnings go to `tell`.
 class OnWarning {
  public:
-  explicit OnWarning(std::function<void(const std::string&)> tell);
+  [[nodiscard]] explicit OnWarning(std::function<void(const std::string&)> tell);
   ~OnWarning();
   OnWarning(const OnWarning&) = delete;
   OnWarning& operator=(const OnWarning&) = delete;

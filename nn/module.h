@@ -135,7 +135,8 @@ class Running {
 class CallHook {
  public:
   using F = std::function<void(const ModuleBase&, const Tensor&)>;
-  explicit CallHook(F f) : f_(std::move(f)), outer_(std::exchange(innermost_, this)) {}
+  [[nodiscard]] explicit CallHook(F f)
+      : f_(std::move(f)), outer_(std::exchange(innermost_, this)) {}
   ~CallHook() { innermost_ = outer_; }
   CallHook(const CallHook&) = delete;
 

@@ -45,7 +45,7 @@ class Ema {
   // They are copies: what is written to them meanwhile is lost.
   class Applied {
    public:
-    explicit Applied(Ema& ema);
+    [[nodiscard]] explicit Applied(Ema& ema);
     ~Applied();
     Applied(const Applied&) = delete;
     Applied& operator=(const Applied&) = delete;

@@ -125,7 +125,11 @@ TEST(Overrides, RejectMisspeltOps) {
   EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override without a name");
   for (const char* path :
        {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn", "ln", "scale"})
-    EXPECT_EQ(test::error([&] { Autocast({.overrides = {{path, P::Full}}}); }), "no error") << path;
+    EXPECT_EQ(test::error([&] {
+                const Autocast on({.overrides = {{path, P::Full}}});
+              }),
+              "no error")
+        << path;
 }
 
 // (Paths that no other test has: they are remembered.)
@@ -170,7 +174,7 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
     (void)matmul(x, transpose(x));
   }
   EXPECT_EQ(test::error([] {
-              Autocast({.low = f16, .overrides = {{"not.yet", Precision::Full}}});
+              const Autocast on({.low = f16, .overrides = {{"not.yet", Precision::Full}}});
             }),
             "no error")
       << "no module ran";
