@@ -257,7 +257,7 @@ BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// A number takes the tensor's dtype.
+// A number takes the tensor's dtype; of integers it has to be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
 // Where mask is true, value; one outside x's range saturates, unless it is infinite.

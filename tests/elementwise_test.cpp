@@ -417,6 +417,15 @@ TEST(Elementwise, ChoicesAreMadeByBools) {
   EXPECT_ERROR(masked_fill(x, ones({3}, i64), 0), "masked_fill: the mask is i64, not bool");
 }
 
+TEST(Elementwise, IntegersAreNotFilledWithFractions) {
+  const Tensor x = from({1, 2}, {2}, i64), one = from({1, 0}, {2}, boolean);
+  EXPECT_ERROR(where(one, x, 0.5), "where: of i64 elements and 0.5 (convert them to a float");
+  EXPECT_ERROR(where(one, 0.5, x), "where: of i64 elements and 0.5 (convert them to a float");
+  EXPECT_ERROR(masked_fill(x, one, 0.5), "masked_fill: of i64 elements and 0.5 (convert them");
+  EXPECT_EQ(to_vector(where(one, x, 7)), (Values{1, 7}));
+  EXPECT_EQ(to_vector(masked_fill(x, one, 7)), (Values{7, 2}));
+}
+
 TEST(Elementwise, RemainderSlopesByTheQuotientItTook) {  // 1 / 0.1 rounds up to 10
   const Tensor a = row({1, -1, 5, -5, 5}, f32), b = row({0.1, 0.1, -inf, inf, inf}, f32);
   b.set_requires_grad();

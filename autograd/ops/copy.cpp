@@ -4,6 +4,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -34,6 +35,7 @@ struct MaskedFill {
   static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
     check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
+    check_number(x.dtype(), value);
     if (is_float(x.dtype()) && std::isfinite(value))
       value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));
     Tensor y = ctx.output(x.shape());
@@ -80,16 +82,22 @@ struct ToDevice {
   static Grads backward(const Ctx& ctx, const Tensor& dy) { return {dy.to(ctx.device())}; }
 };
 
+Tensor number_beside(const Tensor& t, double value) {
+  const Scope scope(WhereOp::info.name);
+  check_number(t.dtype(), value);
+  return full({}, value, t.dtype(), t.device());
+}
+
 }  // namespace
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return call<WhereOp>(condition, a, b);
 }
 Tensor where(const Tensor& condition, const Tensor& a, double b) {
-  return where(condition, a, full({}, b, a.dtype(), a.device()));
+  return where(condition, a, number_beside(a, b));
 }
 Tensor where(const Tensor& condition, double a, const Tensor& b) {
-  return where(condition, full({}, a, b.dtype(), b.device()), b);
+  return where(condition, number_beside(b, a), b);
 }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Scope scope(MaskedFill::info.name);

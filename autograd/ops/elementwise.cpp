@@ -25,6 +25,11 @@ Expr pow(const Expr& a, const Expr& b) {
   });
 }
 
+void check_number(DType t, double s) {
+  check(is_float(t) || s == std::trunc(s), "of {} elements and {} (convert them to a float dtype)",
+        t, s);
+}
+
 namespace {
 
 template <class F>
@@ -35,10 +40,6 @@ void check_elements(DType t) {
     check(t != boolean, "of bool elements (convert them to a number dtype)");
   else
     check(is_float(t), "of {} elements (convert them to a float dtype)", t);
-}
-void check_number(DType t, double s) {
-  check(is_float(t) || s == std::trunc(s), "of {} elements and {} (convert them to a float dtype)",
-        t, s);
 }
 
 // dy f', from x or y as f keeps, in x's dtype.
