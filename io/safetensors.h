@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/named_tensors.h"
 
 namespace mixtape::io {
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using mixtape::NamedTensors;
 using Metadata = std::map<std::string, std::string>;
 
 struct SafeTensors {

@@ -15,13 +15,14 @@
 #include <map>
 #include <typeinfo>
 
+#include "core/named_tensors.h"
 #include "core/op.h"
 #include "nn/fields.h"
 #include "nn/hooks.h"
 
 namespace mixtape::nn {
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using mixtape::NamedTensors;
 using StateDict = NamedTensors;
 
 // "Linear" for mixtape::nn::Linear.

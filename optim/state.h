@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/named_tensors.h"
 
 namespace mixtape::optim {
 
-using StateDict = std::vector<std::pair<std::string, Tensor>>;
+using StateDict = NamedTensors;
 
 // Hands out the tensors of a dict by name, and knows which nobody asked for.
 class StateReader {

@@ -213,6 +213,14 @@ TEST(SafeTensors, KeepsNothingAtAll) {
   EXPECT_TRUE(load(folder / "none").tensors.empty());
 }
 
+TEST(SafeTensors, WritesWhatWasLoadedAsItIs) {
+  const TempFolder folder;
+  save(folder / "one", {{"b", from({1, 2}, {2})}, {"a", from({3}, {})}});
+  save(folder / "two", load(folder / "one").tensors);
+  const SafeTensors back = load(folder / "two");
+  EXPECT_EQ(back.tensors.size(), 2u);
+  EXPECT_EQ(to_vector(back.tensors.at("b")), (std::vector<double>{1, 2}));
+}
 TEST(SafeTensors, WritesStridedTensorsRowMajor) {
   const TempFolder folder;
   const Tensor x = from({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {3, 4});

@@ -184,7 +184,7 @@ void Learner::save(const std::string& path) {
   std::map<std::string, Tensor> all;
   for (const auto& [name, tensor] : state_dict())
     all.emplace(name, tensor.contiguous().to(Device::cpu()));
-  io::save(path, {all.begin(), all.end()},
+  io::save(path, all,
            {{"format", std::string(format_name)},
             {"version", std::string(format_version)},
             {"crc32c", checksum(all)}});
@@ -207,7 +207,7 @@ void Learner::load(const std::string& path, bool this_fit) {
     check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
           path, checksum(file.tensors), sum);
   try {
-    load_state_dict({file.tensors.begin(), file.tensors.end()}, this_fit);
+    load_state_dict(file.tensors, this_fit);
   } catch (const Error& e) {
     fail("{}: {}", path, e.what());
   }
