@@ -1,5 +1,7 @@
 #pragma once
-// All of Mixtape's public interface.
+// What a training loop is written with. Not in here, to keep the include cheap: train/ (Learner,
+// callbacks, data; train/learner.h and train/data/data.h), and images and plain files (io/png.h,
+// io/file.h).
 
 #include "amp/amp.h"
 #include "autograd/anomaly.h"
