@@ -41,8 +41,14 @@ LossScaleOptimizer::LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
           inner_->rescale_grad(group));
 }
 
+optim::Optimizer& LossScaleOptimizer::held() const {
+  check(inner_ != nullptr,
+        "there is no optimizer in here: it was moved from, as by disable_mixed_precision()");
+  return *inner_;
+}
+
 StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
-  inner_->zero_grad();
+  held().zero_grad();
   scaler_.abandon();  // what an exception may have left
   seen_ = {};
   scaler_.scale(loss).backward();
@@ -51,7 +57,7 @@ StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& o
 
 std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
   std::vector<Tensor> gradients =
-      grad({scaler_.scale(loss)}, inner_->params(), {.allow_unused = true});
+      grad({scaler_.scale(loss)}, held().params(), {.allow_unused = true});
   const NoGrad off;
   const NoPolicy as_called;
   if (!scaler_.enabled()) {
@@ -75,7 +81,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
 
 StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradients,
                                                StepOptions options) {
-  const std::vector<Tensor> params = inner_->params();
+  const std::vector<Tensor> params = held().params();
   check(gradients.size() == params.size(), "apply_gradients: {} gradients for {} parameters",
         gradients.size(), params.size());
   for (size_t i = 0; i < params.size(); ++i) params[i].set_grad(gradients[i]);
@@ -84,8 +90,8 @@ StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradie
 }
 
 StepResult LossScaleOptimizer::step(const StepOptions& options) {
-  const StepResult result = scaler_.step(*inner_, options, std::exchange(seen_, {}));
-  inner_->zero_grad();
+  const StepResult result = scaler_.step(held(), options, std::exchange(seen_, {}));
+  held().zero_grad();
   if (!scaler_.enabled()) unscaled_ += result.state() == StepResult::State::Stepped;
   scaler_.update();
   return result;
@@ -100,7 +106,7 @@ int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
 optim::StateDict LossScaleOptimizer::state_dict() const {
   optim::StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
   optim::append(dict, of_scaler, scaler_.state_dict());
-  optim::append(dict, of_optimizer, inner_->state_dict());
+  optim::append(dict, of_optimizer, held().state_dict());
   return dict;
 }
 
@@ -114,7 +120,7 @@ void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
           "'{}' belongs to nothing here", name);
   GradScaler(scaler_.options()).load_state_dict(scale);  // throws if it does not fit
-  inner_->load_state_dict(rest);
+  held().load_state_dict(rest);
   scaler_.load_state_dict(scale);
   before_ = iterations - counted();
 }

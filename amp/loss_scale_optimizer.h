@@ -52,7 +52,7 @@ class LossScaleOptimizer {
   int64_t iterations() const;
   double loss_scale() const { return scaler_.scale_value(); }
 
-  optim::Optimizer& inner() { return *inner_; }
+  optim::Optimizer& inner() { return held(); }  // throws Error if it was moved from
   const GradScaler& scaler() const { return scaler_; }
 
   // "iterations", and those of the two within as "optimizer.group.0.lr", "scaler.scale". Loading
@@ -62,6 +62,7 @@ class LossScaleOptimizer {
 
  private:
   friend std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer);
+  optim::Optimizer& held() const;
   StepResult step(const StepOptions& options);
   int64_t counted() const;
 

@@ -90,7 +90,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
   for (const Option& option : rule->options()) option.check_value(option.get());
   rule->check_options();
   check(!params.empty(), "no parameters to optimize");
-  std::vector<Tensor> known = this->params();
+  std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
   Group group{std::move(rule), {}, options};
   group.options.shadow = shadow_dtype(options.shadow);
   for (Tensor& p : params) {
@@ -117,15 +117,15 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
 }
 
 std::vector<Tensor> Optimizer::params() const {
+  require_groups();
   std::vector<Tensor> all;
   each_slot([&](size_t, const Slot& slot, const Group&) { all.push_back(slot.param); });
   return all;
 }
 
 std::vector<Tensor> Optimizer::params(size_t group) const {
-  check(group < groups(), "group {} of {}", group, groups());
   std::vector<Tensor> all;
-  for (const Slot& slot : groups_[group].slots) all.push_back(slot.param);
+  for (const Slot& slot : at(group).slots) all.push_back(slot.param);
   return all;
 }
 
@@ -245,6 +245,7 @@ void Optimizer::flatten_masters(Group& group) {
 
 void Optimizer::step(const StepControl& control) {
   const Scope scope(name());
+  require_groups();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
   // Before any parameter is written, since they may share a storage and thereby its version.
@@ -295,6 +296,7 @@ void Optimizer::step(const StepControl& control) {
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
+  require_groups();
   each_slot([&](size_t, const Slot& slot, const Group&) {
     const Tensor g = slot.param.grad();
     if (set_to_none || !g) return slot.param.set_grad({});
@@ -306,9 +308,14 @@ void Optimizer::zero_grad(bool set_to_none) {
 
 // --- options ---
 
-Rule& Optimizer::rule(size_t group) const {
+void Optimizer::require_groups() const {
+  check(!groups_.empty(), "this {} has no parameters: it was moved from", name());
+}
+
+const Optimizer::Group& Optimizer::at(size_t group) const {
+  require_groups();
   check(group < groups(), "group {} of {}", group, groups());
-  return *groups_[group].rule;
+  return groups_[group];
 }
 
 void Optimizer::set_lr(double lr) {

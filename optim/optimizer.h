@@ -50,13 +50,13 @@ class Optimizer {
 
   size_t groups() const { return groups_.size(); }
   // Whether narrow parameters of the group are updated through f32 copies.
-  bool multi_precision(size_t group) const { return groups_[group].options.multi_precision; }
+  bool multi_precision(size_t group) const { return at(group).options.multi_precision; }
   // From the next step on, in all groups, as the options of the same names say.
   void set_multi_precision(bool on, bool flat_master = false);
   // Of each of params() the master as the next step would read it, or no tensor.
   std::vector<Tensor> masters();
   void set_shadow(std::optional<DType> dtype);  // throws Error if it is not f16 or bf16
-  double rescale_grad(size_t group) const { return groups_[group].options.rescale_grad; }
+  double rescale_grad(size_t group) const { return at(group).options.rescale_grad; }
   std::vector<Tensor> params() const;  // of all groups, in order
   std::vector<Tensor> params(size_t group) const;
 
@@ -110,7 +110,9 @@ class Optimizer {
     for (const Group& group : groups_)
       for (const Slot& slot : group.slots) f(index++, slot, group);
   }
-  Rule& rule(size_t group) const;
+  const Group& at(size_t group) const;  // throws Error if there is no such group
+  Rule& rule(size_t group) const { return *at(group).rule; }
+  void require_groups() const;  // throws Error if another optimizer has them now
   static void follow(Slot& slot);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_narrow(Slot& slot, const Group& group);

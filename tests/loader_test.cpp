@@ -93,6 +93,15 @@ TEST(DataLoader, GivesExamplesInOrderAndALastBatchThatIsSmaller) {
   EXPECT_EQ(last.y.dtype(), i64);
 }
 
+TEST(DataLoader, SaysThatItWasMovedFrom) {
+  DataLoader loader(numbered(10), {.batch_size = 4});
+  const DataLoader other = std::move(loader);
+  EXPECT_EQ(other.batches(), 3);
+  EXPECT_ERROR(loader.batches(), "this loader was moved from");
+  EXPECT_ERROR(loader.batch(0), "this loader was moved from");
+  EXPECT_ERROR(epoch(loader), "this loader was moved from");
+}
+
 TEST(DataLoader, DropsALastBatchThatIsSmaller) {
   DataLoader dropping(numbered(10), {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(dropping.batches(), 2);

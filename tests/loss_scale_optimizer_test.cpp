@@ -148,6 +148,8 @@ TEST(LossScaleOptimizer, GivesTheOptimizerBack) {
   LossScaleOptimizer opt = enable_mixed_precision(std::move(plain));
   (void)opt.minimize(loss_of(n));
   LossScaleOptimizer moved = std::move(opt);
+  EXPECT_ERROR(opt.minimize(loss_of(n)), "there is no optimizer in here: it was moved from");
+  EXPECT_ERROR(plain.step(), "this adamw has no parameters: it was moved from");
   (void)moved.minimize(loss_of(n));
   const optim::Optimizer* const inner = &moved.inner();
   const auto back = disable_mixed_precision(std::move(moved));

@@ -23,6 +23,8 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(opt.lr(), 0.3);
   EXPECT_EQ(error([&] { opt.set_lr(1, 2); }), "group 2 of 2");
   EXPECT_EQ(error([&] { opt.params(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.rescale_grad(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.multi_precision(2); }), "group 2 of 2");
   EXPECT_EQ(error([&] { opt.option("beta1"); }),
             "no option 'beta1' in sgd, which has lr, momentum, dampening, weight_decay, nesterov, "
             "maximize");
@@ -30,6 +32,21 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_FALSE(opt.has_option("beta1"));
   EXPECT_EQ(error([&] { opt.has_option("lr", 2); }), "group 2 of 2");
   EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 of 2");
+}
+
+TEST(Optim, SaysThatItWasMovedFrom) {
+  const Params p = problem();
+  SGD opt(p, {.lr = 0.1});
+  StepLr schedule(opt, {.step_size = 1});
+  const SGD other = std::move(opt);
+  const std::string moved = "this sgd has no parameters: it was moved from";
+  EXPECT_EQ(error([&] { opt.step(); }), "sgd: " + moved);
+  EXPECT_EQ(error([&] { opt.zero_grad(); }), moved);
+  EXPECT_EQ(error([&] { opt.lr(); }), moved);
+  EXPECT_EQ(error([&] { opt.params(0); }), moved);
+  EXPECT_EQ(error([&] { opt.state_dict(); }), moved);
+  EXPECT_EQ(error([&] { schedule.step(); }), moved);
+  EXPECT_EQ(other.lr(), 0.1);
 }
 
 TEST(Optim, FlagsAreOptionsToo) {

@@ -207,15 +207,20 @@ DataLoader::~DataLoader() = default;
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
-int64_t DataLoader::examples() const { return plan_->data->size(); }
-int64_t DataLoader::batches() const { return plan_->batches(); }
-int64_t DataLoader::batch_size() const { return plan_->options.batch_size; }
-const DataLoaderOptions& DataLoader::options() const { return plan_->options; }
-const Dataset& DataLoader::dataset() const { return *plan_->data; }
+const DataLoader::Plan& DataLoader::plan() const {
+  check(plan_ != nullptr, "this loader was moved from");
+  return *plan_;
+}
+
+int64_t DataLoader::examples() const { return plan().data->size(); }
+int64_t DataLoader::batches() const { return plan().batches(); }
+int64_t DataLoader::batch_size() const { return plan().options.batch_size; }
+const DataLoaderOptions& DataLoader::options() const { return plan().options; }
+const Dataset& DataLoader::dataset() const { return *plan().data; }
 
 Batch DataLoader::batch(int64_t i) const {
   check(i >= 0 && i < batches(), "batch {} of {}", i, batches());
-  return plan_->make(plan_->order(epoch_), epoch_, i);
+  return plan().make(plan().order(epoch_), epoch_, i);
 }
 
 void DataLoader::stop() {
@@ -252,6 +257,7 @@ void DataLoader::load_state_dict(const optim::StateDict& dict) {
 }
 
 DataLoader::Iterator DataLoader::begin() {
+  plan();
   if (begun_) set_epoch(epoch_ + 1);  // a loop that was left early
   stop();
   begun_ = true;
@@ -261,7 +267,7 @@ DataLoader::Iterator DataLoader::begin() {
 }
 
 bool DataLoader::advance(uint64_t loop) {
-  check(loop == loop_ && run_, "this loop over {} has ended", plan_->data->name());
+  check(loop == loop_ && run_, "this loop over {} has ended", plan().data->name());
   current_ = {};  // before the next is made
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);

@@ -82,6 +82,7 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
+  const Plan& plan() const;     // throws Error if another loader has it now
   bool advance(uint64_t loop);  // to the next batch; false after the last
   void stop();
 
