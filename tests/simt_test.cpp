@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <numeric>
+#include <set>
 #include <vector>
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/cuda/gpu.cuh"
 #include "tests/support/errors.h"
 
@@ -29,6 +32,13 @@ TEST(Simt, EveryThreadOfEveryBlockRunsOnce) {
   std::vector<int> out(5 * 70, -1);
   run(5, 70, 0, identify, out.data());
   for (unsigned i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], int(i * 10 + i % 70 % 32));
+}
+
+__global__ void number_lanes(int* out) { out[thread().y * block_size().x + thread().x] = lane(); }
+TEST(Simt, LanesAreNumberedAlongX) {  // as they are on a device: in narrower blocks they repeat
+  std::vector<int> out(32);
+  launch({"k", {1, 1, 1}, {8, 4, 1}}, nullptr, number_lanes, out.data());
+  for (unsigned i = 0; i < 32; ++i) EXPECT_EQ(out[i], int(i % 8));
 }
 
 __global__ void block_sum(const float* x, float* y, int n) {
@@ -235,7 +245,22 @@ __global__ void all_write_one(float*) {
 }
 TEST(Simt, FindsWritesThatRace) {
   EXPECT_ERROR(run(1, 2, 64, all_write_one, static_cast<float*>(nullptr)),
-               "was written by thread 0 with no barrier");
+               "was written by thread ");
+}
+
+// --- order ---
+
+__global__ void last_of_each(unsigned* lane_of_block, unsigned* block_of_all) {
+  lane_of_block[block().x] = thread().x;
+  *block_of_all = block().x;
+}
+TEST(Simt, RunsLanesAndBlocksInDifferentOrders) {
+  const kernels::cpu::ThreadLimit one(1);
+  std::vector<unsigned> lanes(16);
+  unsigned last = 0;
+  run(16, 32, 0, last_of_each, lanes.data(), &last);
+  EXPECT_GT(std::set(lanes.begin(), lanes.end()).size(), 4u);
+  EXPECT_EQ(last, 0u) << "the last block goes first";
 }
 
 // --- bounds and alignment ---
@@ -297,8 +322,9 @@ TEST(Simt, CountsBankConflicts) {
 TEST(Simt, RefusesImpossibleLaunches) {
   EXPECT_ERROR(run(1, 1025, 0, write_at, 0), "kernel k: 1025 threads in a block, not 1 to 1024");
   EXPECT_ERROR(run(1, 0, 0, write_at, 0), "kernel k: 0 threads in a block");
-  EXPECT_ERROR(run(1, 1, 228 * 1024, write_at, 0),
-               "kernel k: 233472 bytes of shared memory, of at most 232448");
+  EXPECT_ERROR(run(1, 1, 100 * 1024, write_at, 0),
+               "kernel k: 102400 bytes of shared memory, of at most 101376");
+  EXPECT_ERROR(run(0, 1, 64, write_at, 0), "kernel k: a grid of 0 x 1 x 1 blocks");
 }
 
 }  // namespace

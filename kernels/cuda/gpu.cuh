@@ -128,7 +128,7 @@ inline const Index3& thread() { return simt::thread_index(); }
 inline const Index3& block() { return simt::block_index(); }
 inline const Index3& block_size() { return simt::block_size(); }
 inline const Index3& grid_size() { return simt::grid_size(); }
-inline int lane() { return simt::lane(); }
+inline int lane() { return int(thread().x & 31); }
 
 inline void sync_block(Where where = Where::here()) { simt::sync_block(where); }
 inline void sync_warp(Where where = Where::here()) { simt::sync_warp(where); }
@@ -140,12 +140,13 @@ T shuffle(T v, int from, Where where = Where::here()) {
 }
 template <class T>
 T shuffle_xor(T v, int mask, Where where = Where::here()) {
-  simt::exchange(&v, sizeof v, lane() ^ mask, where);
+  simt::exchange(&v, sizeof v, simt::lane() ^ mask, where);
   return v;
 }
 template <class T>
 T shuffle_down(T v, int by, Where where = Where::here()) {
-  simt::exchange(&v, sizeof v, lane() + by < warp_size ? lane() + by : lane(), where);
+  const int lane = simt::lane();
+  simt::exchange(&v, sizeof v, lane + by < warp_size ? lane + by : lane, where);
   return v;
 }
 inline bool any_lane(bool v, Where where = Where::here()) {
@@ -158,7 +159,7 @@ inline bool any_lane(bool v, Where where = Where::here()) {
 inline int same_before(int v, Where where = Where::here()) {
   int all[warp_size], same = 0;
   simt::gather(&v, sizeof v, all, where);
-  for (int l = 0; l < lane(); ++l) same += all[l] == v;
+  for (int l = 0; l < simt::lane(); ++l) same += all[l] == v;
   return same;
 }
 

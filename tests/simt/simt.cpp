@@ -59,6 +59,8 @@ namespace {
 constexpr int warp_size = 32;
 constexpr size_t stack_bytes = size_t{64} << 10;
 constexpr int max_threads = 1024;
+// Of the devices for which sm_80 is compiled, 8.6 and 8.9 have least.
+constexpr size_t most_shared = size_t{99} << 10;
 
 enum class State : uint8_t { Ready, AtWarp, AtBlock, Done };
 
@@ -172,6 +174,7 @@ class Machine {
   void resume(int thread);
   void leave(Fiber& f);
   void schedule();
+  void run_warp(int w);
   bool release_warp(int w);
   void release_block();
   void flush_banks(Warp& w);
@@ -189,6 +192,7 @@ class Machine {
   std::exception_ptr failure_;
   uint32_t epoch_ = 1;
   int threads_ = 0, live_ = 0, current_ = 0;
+  uint32_t turn_ = 0;  // of warps so far, from another number on in each block
   bool cancelled_ = false;
 #if MIXTAPE_ASAN
   void* main_fake_ = nullptr;
@@ -288,6 +292,7 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(void*), 
   body_ = body;
   context_ = context;
   threads_ = live_ = int(c.block.x * c.block.y * c.block.z);
+  turn_ = at.x + at.y + at.z;
   fibers_.resize(size_t(threads_));
   warps_.resize(size_t((threads_ + warp_size - 1) / warp_size));
   shared_.resize(std::max(shared_.size(), c.shared_bytes + 128));
@@ -302,13 +307,24 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(void*), 
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+// Lets the lanes of a warp that are ready go on. Nothing may depend on their order, so it is
+// another one each time.
+void Machine::run_warp(int w) {
+  const int order = int(turn_++ * 2654435761u >> 27);
+  for (int i = 0; i < warp_size; ++i) {
+    const int l = i ^ order;
+    if (l < lanes(w) && fibers_[size_t(w * warp_size + l)].state == State::Ready)
+      resume(w * warp_size + l);
+  }
+}
+
 void Machine::schedule() {
-  while (live_ > 0) {
-    for (int w = 0; w < int(warps_.size()); ++w) {
-      do {
-        for (int l = 0; l < lanes(w); ++l)
-          if (fibers_[size_t(w * warp_size + l)].state == State::Ready) resume(w * warp_size + l);
-      } while (!cancelled_ && release_warp(w));
+  for (int round = 0; live_ > 0; ++round) {
+    const int count = int(warps_.size());
+    for (int i = 0; i < count; ++i) {
+      const int w = round % 2 == 0 ? i : count - 1 - i;
+      do run_warp(w);
+      while (!cancelled_ && release_warp(w));
     }
     if (cancelled_) {  // let the others unwind
       for (Fiber& f : fibers_)
@@ -473,16 +489,18 @@ void run(const Config& config, void (*body)(void* context), void* context) {
   const int64_t threads = int64_t(config.block.x) * config.block.y * config.block.z;
   check(threads > 0 && threads <= max_threads, "kernel {}: {} threads in a block, not 1 to {}",
         config.kernel, threads, max_threads);
-  check(config.shared_bytes <= 227 * 1024, "kernel {}: {} bytes of shared memory, of at most {}",
-        config.kernel, config.shared_bytes, 227 * 1024);
-  check(config.grid.y <= 65535 && config.grid.z <= 65535 && config.grid.x <= 2147483647u,
+  check(config.shared_bytes <= most_shared, "kernel {}: {} bytes of shared memory, of at most {}",
+        config.kernel, config.shared_bytes, most_shared);
+  const auto within = [](unsigned size, unsigned most) { return 0 < size && size <= most; };
+  check(within(config.grid.x, 2147483647) && within(config.grid.y, 65535) &&
+            within(config.grid.z, 65535),
         "kernel {}: a grid of {} x {} x {} blocks", config.kernel, config.grid.x, config.grid.y,
         config.grid.z);
   if (config.function) Launched::all().add(config.function);
   const int64_t blocks = int64_t(config.grid.x) * config.grid.y * config.grid.z;
   kernels::cpu::parallel_for(blocks, [&](int64_t i) {
     const unsigned x = config.grid.x, y = config.grid.y;
-    const unsigned n = unsigned(i);
+    const unsigned n = unsigned(blocks - 1 - i);  // a device promises no order
     machine.run_block(config, {n % x, n / x % y, n / (x * y)}, body, context);
   });
 }
