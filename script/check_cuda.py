@@ -56,17 +56,17 @@ def opcodes(part: Path, arch: str) -> dict[str, Counts]:
     for line in run("cuobjdump", "-arch", arch, "-sass", part).splitlines():
         if found := re.match(r"\s*Function : (\S+)", line):
             current = counts.setdefault(found[1], {})
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(HMMA|LDSM|LDGSTS)\b", line):
+        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(HMMA|LDSM|LDGSTS|LD|ST)\b", line):
             current[found[1]] = current.get(found[1], 0) + 1
     return counts
 
 
 def ptx_opcodes(nvcc: str) -> dict[str, Counts]:
-    """The like of the products' PTX: the instructions that become HMMA and LDGSTS."""
+    """The like of the products' PTX: the instructions that become HMMA, LDSM and LDGSTS."""
     text = run(nvcc, "-ptx", "-arch=compute_80", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}",
                ROOT / "kernels" / "cuda" / "gemm.cu", "-o", "-")
     parts = re.split(r"\.entry (\w+)", text)
-    opcode = {"HMMA": r"\bwmma\.mma\.", "LDGSTS": r"\bcp\.async\.c"}
+    opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\bldmatrix\.", "LDGSTS": r"\bcp\.async\.c"}
     return {name: {what: len(re.findall(pattern, body)) for what, pattern in opcode.items()}
             for name, body in zip(parts[1::2], parts[2::2])}
 
@@ -85,12 +85,14 @@ def wrong_products(arch: str, counts: dict[str, Counts]) -> list[str]:
     products = {name: count for name, count in counts.items() if "gemm_tensor" in name}
     if not products:
         wrong.append(f"{arch}: no product on tensor cores")
-    for what, (kernel, count) in zip(demangled(list(products)), products.items()):
+    for what, count in zip(demangled(list(products)), products.values()):
         if count.get("HMMA", 0) == 0:
             wrong.append(f"{arch}: {what}: no tensor-core instruction")
-        # (nvcc 13 loads fragments of bf16 and TF32 otherwise.)
-        if arch != "PTX" and "4Half" in kernel and count.get("LDSM", 0) * 6 < count.get("HMMA", 0):
+        # (Of floats, ldmatrix can only load lines along k.)
+        if "<float," not in what and count.get("LDSM", 0) * 4 < count.get("HMMA", 0):
             wrong.append(f"{arch}: {what}: {count} - fragments do not come by ldmatrix")
+        if count.get("LD", 0) + count.get("ST", 0) > 0:
+            wrong.append(f"{arch}: {what}: {count} - shared memory is reached by generic addresses")
         if count.get("LDGSTS", 0) == 0:
             wrong.append(f"{arch}: {what}: no asynchronous copy")
     return wrong

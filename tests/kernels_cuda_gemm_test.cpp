@@ -246,13 +246,17 @@ TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
 }
 TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
   // What the epilogue reads may conflict; the loop must not add to it as k grows.
-  const auto conflicts = [](int64_t k) {
+  const auto conflicts = [](int64_t k, DType in, bool a_by_rows, bool b_by_rows) {
     const simt::BankConflicts counted;
     const GemmPlan plan{2, 1};
-    expect_product({64, 64, k}, &plan);
+    expect_product({64, 64, k, in, f32, a_by_rows, b_by_rows}, &plan, in == f32);
     return counted.count(simt::Access::Read);
   };
-  EXPECT_EQ(conflicts(512), conflicts(128));
+  for (const DType in : {f16, f32})
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        EXPECT_EQ(conflicts(512, in, ra, rb), conflicts(128, in, ra, rb))
+            << size_of(in) << ra << rb;
 }
 
 // What an H200 (132 multiprocessors) would run.

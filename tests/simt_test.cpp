@@ -61,44 +61,80 @@ TEST(Simt, ShufflesAndBarriersGiveASum) {
   for (float s : y) EXPECT_EQ(s, 499500);
 }
 
-template <class T, class LA, class LB>
-__global__ void tile_product(const T* a, const T* b, float* c, unsigned lda, unsigned ldb) {
-  using namespace nvcuda::wmma;
-  fragment<matrix_a, 16, 16, 16, T, LA> fa;
-  fragment<matrix_b, 16, 16, 16, T, LB> fb;
-  fragment<accumulator, 16, 16, 16, float> sum;
-  fill_fragment(sum, 1.0f);
-  load_matrix_sync(fa, a, lda);
-  load_matrix_sync(fb, b, ldb);
-  mma_sync(sum, fa, fb, sum);
-  store_matrix_sync(c, sum, 16, mem_row_major);
+// --- tensor cores ---
+
+// Words of 16 lines of 32 bytes, as ldmatrix hands them to the lanes.
+__global__ void fragments(const uint32_t* x, uint32_t* y, int transposed) {
+  const Shared<uint32_t> room = shared_memory<uint32_t>();
+  for (int i = lane(); i < 128; i += 32) room[i] = x[i];
+  sync_warp();
+  const Shared<uint32_t> row = room + (lane() % 16 * 8 + lane() / 16 * 4);
+  const Fragment f = transposed ? load_matrices<true>(row) : load_matrices<false>(row);
+  for (int i = 0; i < 4; ++i) y[lane() * 4 + i] = f.part[i];
 }
-TEST(Simt, TensorCoresMultiplyInAllLayouts) {
-  using nvcuda::wmma::col_major, nvcuda::wmma::row_major;
-  std::vector<Half> a(256), b(256);
-  for (int i = 0; i < 256; ++i) {
-    a[size_t(i)] = Half(float(i * 7 % 19 - 9));
-    b[size_t(i)] = Half(float(i * 5 % 23 - 11));
-  }
-  const auto expect = [&](bool ta, bool tb, const std::vector<float>& c) {
-    for (int r = 0; r < 16; ++r)
-      for (int n = 0; n < 16; ++n) {
-        float want = 1;
-        for (int k = 0; k < 16; ++k)
-          want += float(a[size_t(ta ? k * 16 + r : r * 16 + k)]) *
-                  float(b[size_t(tb ? n * 16 + k : k * 16 + n)]);
-        ASSERT_EQ(c[size_t(r * 16 + n)], want) << r << " " << n;
+TEST(Simt, LoadsMatricesAsDocumented) {
+  std::vector<uint32_t> x(128), y(128);
+  const auto element = [](unsigned line, unsigned column) { return line * 16 + column; };
+  for (unsigned i = 0; i < 128; ++i)
+    x[i] = element(i / 8, i % 8 * 2) | element(i / 8, i % 8 * 2 + 1) << 16;
+  for (const bool transposed : {false, true}) {
+    run(1, 32, 512, fragments, x.data(), y.data(), int(transposed));
+    for (unsigned l = 0; l < 32; ++l)
+      for (unsigned i = 0; i < 4; ++i) {
+        const unsigned top = i % 2 * 8, left = i / 2 * 8, a = l / 4, b = l % 4 * 2;
+        const unsigned first = transposed ? element(top + b, left + a) : element(top + a, left + b),
+                       second = transposed ? element(top + b + 1, left + a)
+                                           : element(top + a, left + b + 1);
+        ASSERT_EQ(y[l * 4 + i], first | second << 16) << transposed << " " << l << " " << i;
       }
+  }
+}
+
+// a b^T for lines of 32 bytes, as mma.sync expects and leaves them.
+template <class T>
+__global__ void tile_product(const T* a, const T* b, float* c) {
+  constexpr int length = 32 / int(sizeof(T)), n = 4 / int(sizeof(T));
+  const auto load = [&](const T* x) {
+    Fragment f;
+    for (int i = 0; i < 4; ++i)
+      std::memcpy(&f.part[i],
+                  x + (i % 2 * 8 + lane() / 4) * length + i / 2 * length / 2 + lane() % 4 * n, 4);
+    return f;
   };
+  float sum[2][4];
+  for (int e = 0; e < 8; ++e) sum[e / 4][e % 4] = 1;
+  multiply<T>(sum, load(a), load(b));
+  for (int h = 0; h < 2; ++h)
+    for (int e = 0; e < 4; ++e)
+      c[(lane() / 4 + e / 2 * 8) * 16 + 8 * h + lane() % 4 * 2 + e % 2] = sum[h][e];
+}
+template <class T>
+void expect_tile_product() {
+  constexpr int length = 32 / int(sizeof(T));
+  std::vector<T> a(16 * length), b(16 * length);
+  for (int i = 0; i < 16 * length; ++i) {
+    a[size_t(i)] = T(float(i * 7 % 19 - 9));
+    b[size_t(i)] = T(float(i * 5 % 23 - 11));
+  }
   std::vector<float> c(256);
-  run(1, 32, 0, tile_product<Half, row_major, row_major>, a.data(), b.data(), c.data(), 16u, 16u);
-  expect(false, false, c);
-  run(1, 32, 0, tile_product<Half, col_major, row_major>, a.data(), b.data(), c.data(), 16u, 16u);
-  expect(true, false, c);
-  run(1, 32, 0, tile_product<Half, row_major, col_major>, a.data(), b.data(), c.data(), 16u, 16u);
-  expect(false, true, c);
-  run(1, 32, 0, tile_product<Half, col_major, col_major>, a.data(), b.data(), c.data(), 16u, 16u);
-  expect(true, true, c);
+  run(1, 32, 0, tile_product<T>, static_cast<const T*>(a.data()), static_cast<const T*>(b.data()),
+      c.data());
+  for (int r = 0; r < 16; ++r)
+    for (int n = 0; n < 16; ++n) {
+      float want = 1;
+      for (int k = 0; k < length; ++k)
+        want += float(a[size_t(r * length + k)]) * float(b[size_t(n * length + k)]);
+      ASSERT_EQ(c[size_t(r * 16 + n)], want) << r << " " << n;
+    }
+}
+TEST(Simt, TensorCoresMultiply) {
+  expect_tile_product<Half>();
+  expect_tile_product<BFloat16>();
+  expect_tile_product<float>();
+}
+TEST(Simt, RoundsToTf32) {
+  EXPECT_EQ(std::bit_cast<float>(rounded_to_tf32(1 + 0x1p-11f)), 1 + 0x1p-10f);
+  EXPECT_EQ(std::bit_cast<float>(rounded_to_tf32(-1 - 0x1p-12f)), -1);
 }
 
 // --- asynchronous copies; the bugs that may be planted in them ---

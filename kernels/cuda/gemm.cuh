@@ -4,10 +4,10 @@
 //
 // A block computes one tile of c. It copies slices of a and b through shared memory in a ring of
 // `stages` (cp.async), and each warp multiplies 64 x 64 or 32 x 32 of the tile in 16 x 16
-// fragments. Rows in shared memory are padded by 16 bytes, which keeps fragment loads free of bank
-// conflicts. Edges are filled with zeros. Operands are row- or column-major; rows that do not begin
-// at multiples of 16 bytes are copied element by element. Large k and few tiles: k is split, parts
-// go to an f32 workspace and are added in order by a second kernel, so results do not depend on
+// fragments. Rows in shared memory are padded, which keeps fragment loads free of bank conflicts.
+// Edges are filled with zeros. Operands are row- or column-major; rows that do not begin at
+// multiples of 16 bytes are copied element by element. Large k and few tiles: k is split, parts go
+// to an f32 workspace and are added in order by a second kernel, so results do not depend on
 // scheduling.
 
 #include "core/dtype.h"
@@ -157,18 +157,20 @@ __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Quad<A>
 namespace detail {
 
 constexpr int stages = 3;
+constexpr int stage_padding = 8;  // of the epilogue's rows, in floats
 // What one step advances k by, and how many of it one fragment takes.
 template <class T>
 constexpr int k_step = 64 / int(sizeof(T));
 template <class T>
 constexpr int k_fragment = sizeof(T) == 4 ? 8 : 16;
+// An operand's slice in shared memory: `lines` dense runs of `length`, so far apart.
 template <class T>
-constexpr int padding = 16 / int(sizeof(T));
-
-// An operand's slice in shared memory: `lines` dense runs of `length`.
+constexpr int line_step(int length) {
+  return length + (sizeof(T) == 4 && length > k_step<T> ? 8 : 16 / int(sizeof(T)));
+}
 template <class T>
 constexpr int slice_elements(int lines, int length) {
-  return lines * (length + padding<T>);
+  return lines * line_step<T>(length);
 }
 
 // Copies lines [line, line + lines) x elements [at, at + length) of a matrix whose lines are ld
@@ -181,7 +183,7 @@ __device__ __forceinline__ void copy_slice(Shared<T> to, const T* from, int64_t 
     const int l = i / chunks, e = i % chunks * chunk;
     const int64_t left = line + l < line_end ? end - at - e : 0;
     const int valid = left <= 0 ? 0 : left >= chunk ? chunk : int(left);
-    const Shared<T> target = to + (l * (length + padding<T>)+e);
+    const Shared<T> target = to + (l * line_step<T>(length) + e);
     const T* const source = valid > 0 ? from + (line + l) * ld + at + e : from;
     if (fast) {
       gpu::copy_async<T>(target, source, valid * int(sizeof(T)));
@@ -206,7 +208,7 @@ struct RowSums {
     for (int i = 0; i < loads; ++i) {
       const int at = i * threads + int(gpu::thread().x);
       const auto pack = gpu::load_as<gpu::Pack<T, chunk>>(
-          slice + (at / chunks * (length + padding<T>)+at % chunks * chunk));
+          slice + (at / chunks * line_step<T>(length) + at % chunks * chunk));
 #pragma unroll
       for (int e = 0; e < chunk; ++e) sum[by_rows ? i : e] += gpu::widen(pack.v[e]);
     }
@@ -231,28 +233,27 @@ struct RowSums {
   }
 };
 
-template <class T>
-struct FragmentType {
-  using type = T;
-};
-#ifdef __CUDACC__
-template <>
-struct FragmentType<Half> {
-  using type = __half;
-};
-template <>
-struct FragmentType<BFloat16> {
-  using type = __nv_bfloat16;
-};
-#endif
-template <>
-struct FragmentType<float> {
-  using type = nvcuda::wmma::precision::tf32;
-};
-
-template <class F>
-__device__ __forceinline__ void round_to_tf32(F& f) {
-  for (int i = 0; i < F::num_elements; ++i) f.x[i] = nvcuda::wmma::__float_to_tf32(f.x[i]);
+// 16 lines of an operand, 32 bytes deep, from the first one on; they are dense along k, or along
+// the other dimension.
+template <class T, bool along_k>
+__device__ __forceinline__ gpu::Fragment load_fragment(Shared<T> slice, int step) {
+  const int lane = gpu::lane();
+  gpu::Fragment f;
+  if constexpr (along_k) {
+    f = gpu::load_matrices<false>(slice + (lane % 16 * step + lane / 16 * (16 / int(sizeof(T)))));
+  } else if constexpr (sizeof(T) == 2) {
+    f = gpu::load_matrices<true>(slice + ((lane % 8 + lane / 16 * 8) * step + lane / 8 % 2 * 8));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      f.part[i] = std::bit_cast<uint32_t>(
+          float(slice[(lane % 4 + i / 2 * 4) * step + lane / 4 + i % 2 * 8]));
+  }
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (uint32_t& part : f.part) part = gpu::rounded_to_tf32(std::bit_cast<float>(part));
+  }
+  return f;
 }
 
 }  // namespace detail
@@ -265,7 +266,8 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
   const int a = a_by_rows ? slice_elements<T>(t.m, k_step<T>) : slice_elements<T>(k_step<T>, t.m);
   const int b = b_by_rows ? slice_elements<T>(k_step<T>, t.n) : slice_elements<T>(t.n, k_step<T>);
   const size_t ring = size_t(stages) * size_t(a + b) * sizeof(T);
-  const size_t staging = size_t(t.threads() / 32) * 16 * size_t(t.warp_n + 4) * sizeof(float);
+  const size_t staging =
+      size_t(t.threads() / 32) * 16 * size_t(t.warp_n + stage_padding) * sizeof(float);
   return ring > staging ? ring : staging;
 }
 
@@ -273,16 +275,14 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
 // batch.
 template <class T, bool a_by_rows, bool b_by_rows, int tile>
 __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
-  using namespace nvcuda::wmma;
   using namespace detail;
-  using E = typename FragmentType<T>::type;
   constexpr Tile t = tiles[tile];
   constexpr int threads = t.threads(), bk = k_step<T>, kf = k_fragment<T>;
   constexpr int a_lines = a_by_rows ? t.m : bk, a_length = a_by_rows ? bk : t.m;
   constexpr int b_lines = b_by_rows ? bk : t.n, b_length = b_by_rows ? t.n : bk;
   constexpr int a_size = slice_elements<T>(a_lines, a_length),
                 b_size = slice_elements<T>(b_lines, b_length);
-  constexpr int la = a_length + padding<T>, lb = b_length + padding<T>;
+  constexpr int la = line_step<T>(a_length), lb = line_step<T>(b_length);
   const Shared<T> ring = gpu::shared_memory<T>();
 
   // Tiles in bands of eight rows: the tiles in flight then use few rows of a and few columns of b.
@@ -321,11 +321,7 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   constexpr int warps_across = t.n / t.warp_n, rows = t.warp_m / 16, columns = t.warp_n / 16;
   const int warp = int(gpu::thread().x) / 32;
   const int wm = warp / warps_across * t.warp_m, wn = warp % warps_across * t.warp_n;
-  fragment<accumulator, 16, 16, kf, float> sum[rows][columns];
-#pragma unroll
-  for (int i = 0; i < rows; ++i)
-#pragma unroll
-    for (int j = 0; j < columns; ++j) fill_fragment(sum[i][j], 0.0f);
+  float sum[rows][columns][2][4] = {};
 
   RowSums<T, a_by_rows, a_lines, a_length, threads> row_sums;
   const bool sums_rows = g.row_sums && n0 == 0;
@@ -339,26 +335,17 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
     if (sums_rows) row_sums.add(as);
 #pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
     for (int k = 0; k < bk; k += kf) {
-      fragment<matrix_a, 16, 16, kf, E, std::conditional_t<a_by_rows, row_major, col_major>>
-          fa[rows];
+      gpu::Fragment fa[rows];
 #pragma unroll
-      for (int i = 0; i < rows; ++i) {
-        load_matrix_sync(
-            fa[i],
-            gpu::fragment_pointer(as + (a_by_rows ? (wm + i * 16) * la + k : k * la + wm + i * 16)),
-            la);
-        if constexpr (std::is_same_v<T, float>) round_to_tf32(fa[i]);
-      }
+      for (int i = 0; i < rows; ++i)
+        fa[i] = load_fragment<T, a_by_rows>(
+            as + (a_by_rows ? (wm + i * 16) * la + k : k * la + wm + i * 16), la);
 #pragma unroll
       for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
-        fragment<matrix_b, 16, 16, kf, E, std::conditional_t<b_by_rows, row_major, col_major>> fb;
-        load_matrix_sync(
-            fb,
-            gpu::fragment_pointer(bs + (b_by_rows ? k * lb + wn + j * 16 : (wn + j * 16) * lb + k)),
-            lb);
-        if constexpr (std::is_same_v<T, float>) round_to_tf32(fb);
+        const gpu::Fragment fb = load_fragment<T, !b_by_rows>(
+            bs + (b_by_rows ? k * lb + wn + j * 16 : (wn + j * 16) * lb + k), lb);
 #pragma unroll
-        for (int i = 0; i < rows; ++i) mma_sync(sum[i][j], fa[i], fb, sum[i][j]);
+        for (int i = 0; i < rows; ++i) gpu::multiply<T>(sum[i][j], fa[i], fb);
       }
     }
   }
@@ -367,8 +354,9 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
 
   if (sums_rows) row_sums.store(g.row_sums + part * g.m + m0, g.m - m0);
 
-  // Fragments have no documented order, so 16 rows of a warp at a time go through shared memory.
-  constexpr int ld = t.warp_n + 4, quads = t.warp_n / 4, together = 4;
+  // So that neighbours are written side by side, 16 rows of a warp at a time go through shared
+  // memory.
+  constexpr int ld = t.warp_n + stage_padding, quads = t.warp_n / 4, together = 4;
   const Shared<float> stage = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
   const int64_t offset = at.c + part * g.split_stride;
 #pragma unroll 1  // one text of what follows, for all rows
@@ -378,7 +366,14 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
       if (r == i) {
 #pragma unroll
         for (int j = 0; j < columns; ++j)
-          store_matrix_sync(stage + j * 16, sum[r][j], ld, mem_row_major);
+#pragma unroll
+          for (int e = 0; e < 8; e += 2) {
+            const auto& of_half = sum[r][j][e / 4];
+            const int down = gpu::lane() / 4 + e % 4 / 2 * 8,
+                      right = j * 16 + e / 4 * 8 + gpu::lane() % 4 * 2;
+            gpu::store_as(stage + (down * ld + right),
+                          gpu::Pack<float, 2>{{of_half[e % 4], of_half[e % 4 + 1]}});
+          }
       }
     gpu::sync_warp();  // a lane reads what others stored
 #pragma unroll 1

@@ -18,15 +18,20 @@
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <mma.h>
 #else
 #include "tests/simt/simt.h"
-#include "tests/simt/wmma.h"
+#include "tests/simt/tensor.h"
 #endif
 
 namespace mixtape::gpu {
 
 constexpr int warp_size = 32;
+
+// What a lane has of an operand of a tensor core: 16 lines, each of 32 bytes along k, in tiles of 8
+// lines by 16 bytes: part[i] is word lane % 4 of line lane / 4 of the tile i % 2 down, i / 2 along.
+struct Fragment {
+  uint32_t part[4];
+};
 
 #ifdef __CUDACC__
 
@@ -89,23 +94,71 @@ __device__ inline Shared<T> shared_memory(size_t offset = 0) {
 template <class T>
 __device__ inline void copy_async(Shared<T> to, const T* from, int valid = 16) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-               "r"(valid));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid)
+               : "memory");
 }
-__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;"); }
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most `pending` of the groups committed by this thread are under way.
 template <int pending>
 __device__ inline void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// What load_matrix_sync takes: our f16 and bf16 under CUDA's names.
-__device__ inline const float* fragment_pointer(const float* p) { return p; }
-__device__ inline const __half* fragment_pointer(const Half* p) {
-  return reinterpret_cast<const __half*>(p);
+// Four matrices of 8 rows of 16 bytes. `row` is row lane % 8 of matrix lane / 8, aligned to 16. Of
+// matrix i, part[i] is word lane % 4 of row lane / 4; transposed, which needs elements of two
+// bytes, of column lane / 4.
+template <bool transposed, class T>
+__device__ inline Fragment load_matrices(Shared<T> row) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  Fragment f;
+  uint32_t(&p)[4] = f.part;
+  if constexpr (transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(p[0]), "=r"(p[1]), "=r"(p[2]), "=r"(p[3])
+                 : "r"(address)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(p[0]), "=r"(p[1]), "=r"(p[2]), "=r"(p[3])
+                 : "r"(address)
+                 : "memory");
+  return f;
 }
-__device__ inline const __nv_bfloat16* fragment_pointer(const BFloat16* p) {
-  return reinterpret_cast<const __nv_bfloat16*>(p);
+// d += a b^T for eight lines of b, whose tiles are b0 and b1.
+template <class T>
+__device__ inline void multiply_eight(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                      uint32_t b1) {
+  if constexpr (std::is_same_v<T, Half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// sum += a b^T for lines of f16, of bf16 or, as TF32, of f32. sum[h][e] is in row lane / 4 + e / 2
+// * 8 and column 8 h + lane % 4 * 2 + e % 2.
+template <class T>
+__device__ inline void multiply(float (&sum)[2][4], const Fragment& a, const Fragment& b) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) multiply_eight<T>(sum[h], a.part, b.part[h], b.part[h + 2]);
+}
+// To the nearest number of 10 bits of fraction, ties away from zero.
+__device__ inline uint32_t rounded_to_tf32(float x) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
 }
 template <class V, class T>
 __device__ inline V load_as(const T* p) {  // sizeof(V) bytes at once, so aligned
@@ -178,10 +231,18 @@ void copy_wait() {
   simt::cp_async_wait(pending);
 }
 
-template <class T>
-Shared<T> fragment_pointer(Shared<T> p) {
-  return p;
+template <bool transposed, class T>
+Fragment load_matrices(Shared<T> row, Where where = Where::here()) {
+  Fragment f;
+  simt::load_matrices(row.unchecked(), transposed, f.part, where);
+  return f;
 }
+template <class T>
+void multiply(float (&sum)[2][4], const Fragment& a, const Fragment& b,
+              Where where = Where::here()) {
+  simt::multiply<T>(sum, a.part, b.part, where);
+}
+inline uint32_t rounded_to_tf32(float x) { return simt::rounded_to_tf32(x); }
 template <class V, class T>
 V load_as(const T* p) {
   simt::check_aligned(p, sizeof(V));
