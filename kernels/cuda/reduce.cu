@@ -130,6 +130,29 @@ MIXTAPE_HD void deliver(const Problem<T, A, Out>& p, int64_t result, int64_t at_
     p.y[at_y] = finished<A, Out>(sum, p.scale);
 }
 
+// What a thread joins of a result whose x begins at `at`: every `step`-th element from `first` of a
+// part on. Several loads are under way together.
+template <class Op, class T, class A, class Out>
+__device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int first, int step) {
+  constexpr int ahead = 8;
+  const int64_t begin = p.length * part / p.part_count, end = p.length * (part + 1) / p.part_count;
+  A sum = Op::template identity<A>();
+  for (int64_t i = begin + first; i < end; i += ahead * step) {
+    T x[ahead];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      if (i + k * step >= end) break;
+      int64_t from[1];
+      p.reduced.find(i + k * step, from);
+      x[k] = p.x[at + from[0]];
+    }
+#pragma unroll
+    for (int k = 0; k < ahead; ++k)
+      if (i + k * step < end) sum = Op::join(sum, Op::of(A(gpu::widen(x[k]))));
+  }
+  return sum;
+}
+
 // A team of so many threads per result (32, or all 256 of the block). Grid: teams, parts.
 template <class Op, class T, class A, class Out>
 __global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
@@ -140,13 +163,7 @@ __global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
   int64_t at[2] = {};
   if (result < p.results) {
     p.kept.find(result, at);
-    const int64_t begin = p.length * part / p.part_count,
-                  end = p.length * (part + 1) / p.part_count;
-    for (int64_t i = begin + team.index; i < end; i += team.size) {
-      int64_t from[1];
-      p.reduced.find(i, from);
-      sum = Op::join(sum, Op::of(A(gpu::widen(p.x[at[1] + from[0]]))));
-    }
+    sum = join_some<Op>(p, at[1], part, team.index, team.size);
   }
   sum = team.join(
       sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
@@ -163,13 +180,7 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
   int64_t at[2] = {};
   if (result < p.results) {
     p.kept.find(result, at);
-    const int64_t begin = p.length * part / p.part_count,
-                  end = p.length * (part + 1) / p.part_count;
-    for (int64_t i = begin + t; i < end; i += down) {
-      int64_t from[1];
-      p.reduced.find(i, from);
-      sum = Op::join(sum, Op::of(A(gpu::widen(p.x[at[1] + from[0]]))));
-    }
+    sum = join_some<Op>(p, at[1], part, t, down);
   }
   const gpu::Shared<A> sums = gpu::shared_memory<A>();
   sums[t * 32 + int(gpu::thread().x)] = sum;
@@ -179,13 +190,19 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
   deliver<Op>(p, result, at[0], part, sum);
 }
 
+// A warp per result.
 template <class Op, class A, class Out>
 __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
                              double scale, Out* y) {
-  const int64_t result = gpu::global_thread();
-  if (result >= results) return;
-  A sum = parts[result * part_count];
-  for (int i = 1; i < part_count; ++i) sum = Op::join(sum, parts[result * part_count + i]);
+  Team team(gpu::warp_size);
+  const int64_t result = gpu::global_thread() / gpu::warp_size;
+  A sum = Op::template identity<A>();
+  if (result < results)
+    for (int i = team.index; i < part_count; i += team.size)
+      sum = Op::join(sum, parts[result * part_count + i]);
+  sum = team.join(
+      sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (team.index != 0 || result >= results) return;
   int64_t at[2];
   kept.find(result, at);
   y[at[0]] = finished<A, Out>(sum, scale);
@@ -252,9 +269,9 @@ void run(Launch& launch, In x, const View& y, double scale) {
     gpu::launch({"reduce_dense", grid, {256, 1, 1}, by_block ? Team::shared_bytes : 0},
                 launch.stream, reduce_dense<Op, T, A, Out>, p, by_block ? 256 : 32);
   if (p.parts)
-    gpu::launch({"reduce_parts", {unsigned((p.results + 255) / 256), 1, 1}, {256, 1, 1}},
-                launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
-                p.part_count, p.results, p.kept, scale, p.y);
+    gpu::launch({"reduce_parts", {unsigned((p.results + 7) / 8), 1, 1}, {256, 1, 1}}, launch.stream,
+                reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts), p.part_count, p.results,
+                p.kept, scale, p.y);
 }
 
 }  // namespace

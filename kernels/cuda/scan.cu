@@ -152,10 +152,19 @@ __global__ void start_parts(Pair<T>* ends, int64_t lines, int parts) {
   const int64_t line = gpu::global_thread();
   if (line >= lines) return;
   T state(has_b ? 0 : 1);
-  for (int i = 0; i < parts; ++i) {
-    const Pair<T> p = ends[line * parts + i];
-    ends[line * parts + i].b = state;
-    state = i == 0 && has_b ? p.b : applied<has_a, has_b>(p, state);
+  constexpr int ahead = 8;  // loads that are under way together
+  for (int i = 0; i < parts; i += ahead) {
+    Pair<T>* const at = ends + line * parts + i;
+    Pair<T> p[ahead];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k)
+      if (i + k < parts) p[k] = at[k];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      if (i + k >= parts) break;
+      at[k].b = state;
+      state = i + k == 0 && has_b ? p[k].b : applied<has_a, has_b>(p[k], state);
+    }
   }
 }
 

@@ -112,6 +112,14 @@ __device__ inline Winner better(const Winner& a, const Winner& b) {
   return b.merit > a.merit || (b.merit == a.merit && b.at < a.at) ? b : a;
 }
 
+// That of neighbouring lanes.
+template <int lanes>
+__device__ inline Winner best_of(Winner best) {
+  for (int mask = lanes / 2; mask > 0; mask /= 2)
+    best = better(best, {gpu::shuffle_xor(best.merit, mask), gpu::shuffle_xor(best.at, mask)});
+  return best;
+}
+
 template <class T>
 struct LinesOf {
   const T* x;
@@ -140,8 +148,7 @@ __global__ void find_winners(LinesOf<T> p) {
       best = better(best, {p.largest ? merit<true>(x) : merit<false>(x), i});
     }
   }
-  for (int mask = std::min(lanes, gpu::warp_size) / 2; mask > 0; mask /= 2)
-    best = better(best, {gpu::shuffle_xor(best.merit, mask), gpu::shuffle_xor(best.at, mask)});
+  best = best_of<std::min(lanes, gpu::warp_size)>(best);
   if constexpr (lanes == sort_threads) {
     const gpu::Shared<uint64_t> merits = gpu::shared_memory<uint64_t>();
     const gpu::Shared<int64_t> places = gpu::shared_memory<int64_t>(64);
@@ -159,12 +166,16 @@ __global__ void find_winners(LinesOf<T> p) {
   else
     p.y[at[0]] = best.at;
 }
+// A warp per line.
 __global__ void join_winners(const Winner* parts, int part_count, int64_t lines, Walk<2> beside,
                              int64_t* y) {
-  const int64_t line = gpu::global_thread();
+  const int64_t line = gpu::global_thread() / gpu::warp_size;
   if (line >= lines) return;
   Winner best;
-  for (int i = 0; i < part_count; ++i) best = better(best, parts[line * part_count + i]);
+  for (int i = gpu::lane(); i < part_count; i += gpu::warp_size)
+    best = better(best, parts[line * part_count + i]);
+  best = best_of<gpu::warp_size>(best);
+  if (gpu::lane() != 0) return;
   int64_t at[2];
   beside.find(line, at);
   y[at[0]] = best.at;
@@ -208,9 +219,9 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
     else
       start(find_winners<T, sort_threads>);
     if (p.parts)
-      gpu::launch({"join_winners", {unsigned((p.lines + 255) / 256), 1, 1}, {256, 1, 1}},
-                  launch.stream, join_winners, static_cast<const Winner*>(p.parts), p.part_count,
-                  p.lines, p.beside, p.y);
+      gpu::launch({"join_winners", {unsigned((p.lines + 7) / 8), 1, 1}, {256, 1, 1}}, launch.stream,
+                  join_winners, static_cast<const Winner*>(p.parts), p.part_count, p.lines,
+                  p.beside, p.y);
   });
 }
 
