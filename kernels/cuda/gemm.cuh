@@ -392,6 +392,18 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   }
 }
 
+// Four neighbours, 16 bytes at a time.
+template <class T, class P>
+__device__ __forceinline__ void load_four(T (&to)[4], P from) {
+  constexpr int n = 16 / int(sizeof(T));
+#pragma unroll
+  for (int e = 0; e < 4; e += n) {
+    const auto pack = gpu::load_as<gpu::Pack<T, n>>(from + e);
+#pragma unroll
+    for (int i = 0; i < n; ++i) to[e + i] = pack.v[i];
+  }
+}
+
 // The sum over parts [split, batch, m, n] in order, four elements of a row per thread, and that of
 // row sums [split, m].
 template <class T, class A>
@@ -402,9 +414,17 @@ __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Ge
   for (int64_t i = gpu::global_thread(); i < quads; i += all) {
     const int64_t index = i / across / g.m;
     Quad<A> q[1] = {{i / across % g.m, i % across * 4, {}}};
-    for (int e = 0; e < 4 && q[0].column + e < g.n; ++e) {
-      const A* const p = parts + (index * g.m + q[0].row) * g.n + q[0].column + e;
-      for (int s = 0; s < split; ++s) q[0].v[e] += p[s * batches * g.m * g.n];
+    const A* const p = parts + (index * g.m + q[0].row) * g.n + q[0].column;
+#pragma unroll 4
+    for (int s = 0; s < split; ++s) {
+      const A* const from = p + s * batches * g.m * g.n;
+      A v[4];
+      if (g.n % 4 == 0)
+        load_four(v, from);
+      else
+        for (int e = 0; e < 4; ++e) v[e] = q[0].column + e < g.n ? from[e] : A(0);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) q[0].v[e] += v[e];
     }
     finish(g, g.batch.find(index).c, q);
   }
@@ -423,18 +443,6 @@ constexpr int exact_step = 64 / int(sizeof(T));  // what a step advances k by
 template <class T>
 constexpr size_t exact_shared_bytes(const Tile& t) {
   return 2 * size_t(exact_step<T>) * size_t(t.m + 4 + t.n + 4) * sizeof(T);
-}
-
-// Four neighbours in shared memory, 16 bytes at a time.
-template <class T>
-__device__ __forceinline__ void load_four(T (&to)[4], Shared<T> from) {
-  constexpr int n = 16 / int(sizeof(T));
-#pragma unroll
-  for (int e = 0; e < 4; e += n) {
-    const auto pack = gpu::load_as<gpu::Pack<T, n>>(from + e);
-#pragma unroll
-    for (int i = 0; i < n; ++i) to[e + i] = pack.v[i];
-  }
 }
 
 // A block of 256 threads computes a tile of c, each thread m/16 x n/16 of it in groups of four.
@@ -513,9 +521,9 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     for (int k = 0; k < bk; ++k) {
       T x[rows][4], y[columns][4];
 #pragma unroll
-      for (int i = 0; i < rows; ++i) load_four<T>(x[i], as + (k * la + i * 64 + down));
+      for (int i = 0; i < rows; ++i) load_four(x[i], as + (k * la + i * 64 + down));
 #pragma unroll
-      for (int j = 0; j < columns; ++j) load_four<T>(y[j], bs + (k * lb + j * 64 + right));
+      for (int j = 0; j < columns; ++j) load_four(y[j], bs + (k * lb + j * 64 + right));
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
