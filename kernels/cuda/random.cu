@@ -1,38 +1,55 @@
 // Random numbers: one thread computes one block of Philox and the four elements that read it, so
-// the bits are those of the CPU. Elements are stored one by one: neighbouring threads write
-// neighbouring fours.
+// the bits are those of the CPU.
 
 #include <cmath>
 
 #include "core/philox.h"
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/draw.h"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
 
-// y[4 i + k] = f(words of block i, k, 4 i + k)
-template <class F, class T>
-__global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, T* y) {
+// Four elements of y, from words of block i: y[4 i + k] = f(words, k, 4 i + k, x[4 i + k]).
+template <class F, class X, class Y>
+__global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
+  const bool whole_x = at_once<4>(x), whole_y = at_once<4>(y);
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
+    const int64_t at = i * 4;
     const Philox::Block words = Philox::bits(seed, offset + uint64_t(i));
-    for (int k = 0; k < 4 && i * 4 + k < n; ++k) y[i * 4 + k] = f(words, k, i * 4 + k);
+    const bool whole = at + 4 <= n;
+    X in[4] = {};
+    if (x && whole)
+      load_run(x + at, whole_x, in);
+    else if (x)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (at + k < n) in[k] = x[at + k];
+    Y out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out[k] = f(words, k, at + k, in[k]);
+    if (whole)
+      store_run(y + at, whole_y, out);
+    else
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (at + k < n) y[at + k] = out[k];
   }
 }
-template <class T, class F>
-void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f) {
+template <class T, class F, class X = T>
+void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f,
+         const X* x = nullptr) {
   const int64_t n = y.size();
   if (n == 0) return;
   gpu::launch({name, gpu::blocks_for((n + 3) / 4, 256, launch.device.index), {256, 1, 1}},
-              launch.stream, generate<F, T>, f, seed, offset, n, y.as<T>());
+              launch.stream, generate<F, X, T>, f, seed, offset, n, x, y.as<T>());
 }
 
 template <class T>
 struct Uniform {
   double low, high;
-  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t) const {
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
     return T(low + (high - low) * double(Philox::uniform_of<T>(words[size_t(k)])));
   }
 };
@@ -41,7 +58,7 @@ struct Uniform {
 template <class T>
 struct Normal {
   gpu::math_t<T> mean, deviation;
-  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t) const {
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
     using M = gpu::math_t<T>;
     using std::cos, std::log, std::sin, std::sqrt;
     const M u = M(1.0f - Philox::uniform(words[size_t(k / 2 * 2)])),
@@ -54,7 +71,7 @@ struct Normal {
 struct Integer {
   RandomInteger draw;
   uint64_t seed, second;
-  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i) const {
+  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i, int64_t) const {
     uint32_t more = 0;
     if (draw.is_wide()) more = Philox::bits(seed, second + uint64_t(i / 4))[size_t(k)];
     return draw(words[size_t(k)], more);
@@ -63,13 +80,11 @@ struct Integer {
 
 template <class Tx, class Ty>
 struct Dropout {
-  const Tx* x;
   uint32_t threshold;
   gpu::math_t<Tx> scale;
-  MIXTAPE_HD Ty operator()(const Philox::Block& words, int k, int64_t i) const {
+  MIXTAPE_HD Ty operator()(const Philox::Block& words, int k, int64_t, Tx x) const {
     using M = gpu::math_t<Tx>;
-    return gpu::narrow<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x[i]) * scale)
-                                                                : M(0));
+    return gpu::narrow<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x) * scale) : M(0));
   }
 };
 
@@ -100,7 +115,7 @@ void dropout(Launch& launch, uint64_t seed, uint64_t offset, double p, In x, Out
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
   visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
     run<Ty>(launch, "dropout", seed, offset, y,
-            Dropout<Tx, Ty>{x.as<Tx>(), threshold, gpu::math_t<Tx>(1 / (1 - p))});
+            Dropout<Tx, Ty>{threshold, gpu::math_t<Tx>(1 / (1 - p))}, x.as<const Tx>());
   });
 }
 
