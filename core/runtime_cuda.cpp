@@ -36,6 +36,12 @@ struct Devices {
     for (int i = 0; i < count; ++i) {
       cudaDeviceProp p{};
       require(cudaGetDeviceProperties(&p, i), "reading a device's properties");
+      if (p.major < 8) {  // CUDA lists the best ones first
+        count = i;
+        reason = fmt::format("no CUDA device of compute capability 8.0: {} has {}.{}", p.name,
+                             p.major, p.minor);
+        break;
+      }
       properties[size_t(i)] = {p.name, p.major, p.minor, p.multiProcessorCount,
                                int64_t(p.totalGlobalMem)};
     }
