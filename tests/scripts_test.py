@@ -561,8 +561,9 @@ esac
 
     def test_without_its_tools_it_reads_ptx(self) -> None:
         self.write("build/kernels/libmixtape_cuda.a.p/gemm.cu.o", "")
-        for body, code, wanted in (("wmma.mma.sync cp.async.cg", 0, "PTX: 1 products"),
-                                   ("wmma.mma.sync", 1, "no asynchronous copy"),
+        for body, code, wanted in (("mma.sync.aligned ldmatrix.sync cp.async.cg", 0, "PTX: 1 products"),
+                                   ("mma.sync.aligned ldmatrix.sync", 1, "no asynchronous copy"),
+                                   ("mma.sync.aligned cp.async.cg", 1, "fragments do not come by ldmatrix"),
                                    ("fma.rn cp.async.cg", 1, "no tensor-core instruction")):
             self.write("bin/nvcc", f"#!/bin/sh\necho '.entry _Z11gemm_tensorI4HalfEvv( {body}'\n", 0o755)
             run = self.run_script("check_cuda.py", str(self.tree / "build"), env={"PATH": f"{self.tree}/bin:/usr/bin:/bin"})
