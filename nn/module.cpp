@@ -216,44 +216,55 @@ void CallHook::call_all(const ModuleBase& m, const Tensor& y) {
   for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, y);
 }
 
-// The module of the tree below root in whose bytes this one lies without being listed, although it
-// has something to train that the tree has not: its MIXTAPE_FIELDS forgot it. Otherwise null.
+const std::string ModuleBase::forgotten;
+
+// The innermost module of the tree below root in whose bytes this one, which is not in that tree,
+// lies although it has something to train that the tree has not: its MIXTAPE_FIELDS forgot it.
+// Otherwise null.
 const ModuleBase* ModuleBase::forgotten_by(const ModuleBase& root,
                                            const std::vector<Field>& fields) const {
   std::unordered_set<const void*> known;
-  std::vector<const ModuleBase*> modules{&root};
+  const ModuleBase* holder = nullptr;
+  const auto look_into = [&](const ModuleBase& m) {
+    Fields of_m;
+    const_cast<ModuleBase&>(m).list_fields(of_m);  // changes none
+    if (of_m.within_owner(this)) holder = &m;
+  };
+  look_into(root);
   for (const Field& f : fields) {
     if (f.tensor) known.insert(f.tensor->id());
-    if (f.module) modules.push_back(f.module);
+    if (f.module) look_into(*f.module);
   }
-  if (std::ranges::find(modules, this) != modules.end()) return nullptr;
   const auto is_new = [&](const Tensor& t) { return t.requires_grad() && !known.contains(t.id()); };
-  if (std::ranges::none_of(parameters(), is_new)) return nullptr;
-  const auto holder = std::ranges::find_if(modules, [this](const ModuleBase* m) {
-    Fields of_m;
-    const_cast<ModuleBase*>(m)->list_fields(of_m);  // changes none
-    return of_m.within_owner(this);
-  });
-  return holder == modules.end() ? nullptr : *holder;
+  return holder && std::ranges::any_of(parameters(), is_new) ? holder : nullptr;
 }
 
-void ModuleBase::find_path(const ModuleBase& root) const {
-  const auto place = [&root](const ModuleBase& m, const std::string* path) {
+const std::string* ModuleBase::find_path(const ModuleBase& root) const {
+  if (root_.load(std::memory_order_relaxed) == &root && !grad_enabled())
+    return nullptr;  // it is forgotten, but not to be trained now
+  std::unordered_set<const ModuleBase*> listed;
+  const auto place = [&](const ModuleBase& m, const std::string* path) {
+    if (!listed.insert(&m).second) return;
     m.path_.store(path, std::memory_order_relaxed);
     m.root_.store(&root, std::memory_order_relaxed);
   };
+  place(root, intern(""));
   const std::vector<Field> fields = tree(root);
+  for (const Field& f : fields)
+    if (f.module) place(*f.module, intern(f.name));
+  if (listed.contains(this)) return path_.load(std::memory_order_relaxed);
+
   const ModuleBase* const holder = forgotten_by(root, fields);
   if (holder)
     check(!grad_enabled(),
           "{} holds a {} that its MIXTAPE_FIELDS leaves out, so it would be neither trained nor "
-          "saved: list it there, or freeze it with requires_grad_(false)",
+          "saved: list it there, freeze it with requires_grad_(false), or hold a pointer to it",
           type_name(typeid(*holder)), type_name(typeid(*this)));
-  place(*this, nullptr);                                        // unless it turns up below
-  if (holder) root_.store(nullptr, std::memory_order_relaxed);  // asks again when it may be trained
-  place(root, intern(""));
-  for (const Field& f : fields)
-    if (f.module) place(*f.module, intern(f.name));
+  place(*this, holder ? &forgotten : nullptr);
+  if (!holder)
+    for (const Field& f : tree(*this))
+      if (f.module) place(*f.module, nullptr);
+  return nullptr;
 }
 
 }  // namespace mixtape::nn

@@ -96,10 +96,11 @@ class ModuleBase {
 
   // Its path from a module that it may be part of, or null. Found once for all modules of that
   // root, and remembered until the root changes; a moved module starts anew. Throws Error if it is
-  // a field that MIXTAPE_FIELDS leaves out although it is to be trained.
+  // a member that MIXTAPE_FIELDS leaves out although it is to be trained.
   const std::string* path_from(const ModuleBase& root) const {
-    if (root_.load(std::memory_order_relaxed) != &root) [[unlikely]]
-      find_path(root);
+    if (root_.load(std::memory_order_relaxed) != &root ||
+        path_.load(std::memory_order_relaxed) == &forgotten) [[unlikely]]
+      return find_path(root);
     return path_.load(std::memory_order_relaxed);
   }
 
@@ -109,8 +110,11 @@ class ModuleBase {
   friend class Any;
   friend class Evaluating;
   friend class Running;
-  void find_path(const ModuleBase& root) const;
+  const std::string* find_path(const ModuleBase& root) const;
   const ModuleBase* forgotten_by(const ModuleBase& root, const std::vector<Field>& fields) const;
+
+  static const std::string
+      forgotten;  // the path of one that may run as long as nothing is recorded
 
   bool training_ = true;
   // Atomic since several threads may run one module; they would all write the same.
@@ -156,7 +160,7 @@ class CallHook {
 // While one is alive, a module and all inside it evaluate; then each is as it was.
 class Evaluating {
  public:
-  explicit Evaluating(ModuleBase& m);
+  [[nodiscard]] explicit Evaluating(ModuleBase& m);
   ~Evaluating();
   Evaluating(const Evaluating&) = delete;
 

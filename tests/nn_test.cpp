@@ -134,6 +134,12 @@ struct HoldsForgetful : nn::Module<HoldsForgetful> {
   MIXTAPE_FIELDS(inner)
 };
 
+struct ContainsForgetful : nn::Module<ContainsForgetful> {
+  Forgetful inner;
+  Tensor forward(const Tensor& x) const { return inner(x); }
+  MIXTAPE_FIELDS(inner)
+};
+
 TEST(Fields, OneThatIsForgottenIsAnErrorWhenItRuns) {
   const Tensor x = ones({1, 2});
   Forgetful net;
@@ -144,8 +150,9 @@ TEST(Fields, OneThatIsForgottenIsAnErrorWhenItRuns) {
   for (int i = 0; i < 2; ++i)
     EXPECT_ERROR(net(x),
                  "Forgetful holds a Linear that its MIXTAPE_FIELDS leaves out, so it would be "
-                 "neither trained nor saved: list it there, or freeze it");
+                 "neither trained nor saved: list it there, freeze it");
   EXPECT_ERROR(HoldsForgetful()(x), "inner.0: Forgetful holds a Linear");
+  EXPECT_ERROR(ContainsForgetful()(x), "inner: Forgetful holds a Linear");
   net.out(ones({1, 3}));  // by itself it is no part of anything
 }
 
