@@ -74,7 +74,7 @@ MIXTAPE_HD T derivative_b(T a, T b, T c) {
     return F::db(a, b, c);
 }
 
-// Whether f is constant on pieces. No gradient passes there, not even one that is not finite: that
+// Whether f is constant on a piece. No gradient passes there, not even one that is not finite: that
 // of sqrt(relu(x)) is 0 where x is negative.
 template <class F>
 concept Flat = requires {

@@ -279,6 +279,15 @@ TEST(Elementwise, NothingPassesWhereItIsFlat) {
       },
       -2);
 
+  // A derivative that is 0 by chance has one of its own.
+  const auto second = [](const Tensor& y, const Tensor& x, const Tensor& by) {
+    return grad({sum(grad({sum(y)}, {x}, {.create_graph = true})[0])}, {by})[0].item();
+  };
+  const Tensor a = row({-2, 3}, f64).set_requires_grad(), slope = row({0}, f64).set_requires_grad(),
+               at = row({-1.5}, f64).set_requires_grad();
+  EXPECT_EQ(second(prelu(a, slope), a, slope), 1);
+  EXPECT_NEAR(second(hardswish(at), at, at), 1.0 / 3, 1e-12);
+
   const Tensor x = row({-1, 4}, f64).set_requires_grad();
   sum(sqrt(relu(x))).backward();
   EXPECT_EQ(to_vector(x.grad()), (Values{0, 0.25}));

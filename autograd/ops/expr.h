@@ -94,10 +94,11 @@ inline Expr round(const Expr& x) { return round(x.t); }
 // dy f' of an elementwise op.
 template <class F>
 Tensor passed(const Tensor& dy, const Expr& derivative) {
+  Tensor g = derivative.times(dy);
+  // Only what 0 cannot multiply is cut off: elsewhere the derivative has one of its own.
   if constexpr (kernels::Flat<F>)
-    return kernels::passed<F>(Expr(dy), derivative).t;
-  else
-    return derivative.times(dy);
+    g = masked_fill(g, logical_and(whole(derivative == 0), logical_not(isfinite(dy))), 0);
+  return g;
 }
 
 // Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
