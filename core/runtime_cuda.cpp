@@ -36,7 +36,7 @@ struct Devices {
     for (int i = 0; i < count; ++i) {
       cudaDeviceProp p{};
       require(cudaGetDeviceProperties(&p, i), "reading a device's properties");
-      if (p.major < 8) {  // CUDA lists the best ones first
+      if (p.major < 8) {  // those behind it are left out as well; CUDA lists the fastest first
         count = i;
         reason = fmt::format("no CUDA device of compute capability 8.0: {} has {}.{}", p.name,
                              p.major, p.minor);

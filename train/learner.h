@@ -33,6 +33,7 @@ struct Loaders {
 };
 
 // Makes an optimizer for parameters, by value: [](auto params) { return optim::SGD(params); }
+// (A Learner gives it all, frozen ones too, which it leaves as they are until they are thawed.)
 class OptimizerMaker {
  public:
   template <class F>
@@ -108,7 +109,7 @@ struct LrFindOptions {
 };
 struct LrFind {
   std::vector<double> lr, loss;  // of each step; the loss is smoothed
-  double suggested;              // where the loss falls fastest
+  double suggested;              // where the loss falls fastest, before it is lowest
 };
 io::Chart chart(const LrFind& found);
 

@@ -137,7 +137,8 @@ Window make_window(const Shape& x, const Shape& weight, const Options& o) {
 }
 
 Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
-  check(o.groups > 0 && countable({o.groups, weight.size(1)}), "{} groups", o.groups);
+  check(o.groups > 0 && countable({o.groups, weight.size(1)}), "{} groups of {} channels", o.groups,
+        weight.size(1));
   const int64_t outputs = weight.size(0), taken = weight.size(1) * o.groups;
   check(x.size(1) == taken, "the input has {} channels, the weight takes {} in {} groups",
         x.size(1), taken, o.groups);

@@ -16,7 +16,7 @@ namespace mixtape {
 void check_real(const Tensor& t);
 // Throws Error unless a bias, if there is one, has a number for each output.
 void check_bias(const Tensor& bias, int64_t outputs);
-// Throws Error for a number that elements of integers cannot hold: of 0.5 nothing would be left.
+// Throws Error for a number with a fraction beside integers: of 0.5 nothing would be left.
 void check_number(DType t, double s);
 // t in the dtype of sums of its elements; no tensor stays none.
 inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
