@@ -13,7 +13,7 @@ TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {
                                        from({60000}, {1}, f16), Tensor({0}, f32)};
     const std::vector<View> views(grads.begin(), grads.end());
     const Tensor found({6}, f32);
-    kernels::Launch launch(Device::cpu());
+    kernels::Launch launch(DefaultDevice::current());
     (writes ? kernels::unscale : kernels::find_nonfinite)(launch, views, scalar(2), found);
     // 120000 is finite in f32, but not as an f16 gradient.
     EXPECT_EQ(to_vector(found), (std::vector<double>{0, 1, 1, 1, double(writes), 0}));
@@ -45,7 +45,7 @@ TEST(Kernels, SurveyCountsWhatElementsAre) {
       from({-1e300, tiny, 0x1p-1022}, {3}, f64), Tensor({0}, f32)};
   const std::vector<View> views(tensors.begin(), tensors.end());
   const Tensor surveys({5, kernels::survey_size}, f64);
-  kernels::Launch launch(Device::cpu());
+  kernels::Launch launch(DefaultDevice::current());
   kernels::survey(launch, views, surveys);
   const std::vector<double> f16s = {2, 2, 1, 2, 2}, bf16s = {tensors[1].at(2), 0, 1, 0, 1},
                             f32s = {7, 1, 0, 0, 1}, f64s = {1e300, 0, 0, 0, 1}, none(5);
@@ -99,7 +99,7 @@ TEST(Clip, NormsOfOtherOrders) {
       return clip_grad_norm({p, q}, max_norm, {.norm_type = order}).item();
     };
     p.set_grad(Tensor({16385}, dtype));
-    kernels::Launch launch(Device::cpu());
+    kernels::Launch launch(DefaultDevice::current());
     kernels::fill(launch, 0, p.grad());
     p.grad().set(16384, -4);
     p.grad().set(5, 2);
@@ -147,7 +147,7 @@ TEST(Clip, LargeGradientsDoNotOverflowTheNorm) {
 
 TEST(Clip, FactorIncludesTheScaleOfTheGradients) {
   const Tensor total = scalar(8, f64), norm = scalar(0), factor = scalar(0);
-  kernels::Launch launch(Device::cpu());
+  kernels::Launch launch(DefaultDevice::current());
   kernels::clip_factor(launch, total, scalar(0.5), 1, norm, factor);
   EXPECT_EQ(norm.item(), 4);
   EXPECT_FLOAT_EQ(static_cast<float>(factor.item()), 0.125f);

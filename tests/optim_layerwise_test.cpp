@@ -108,7 +108,7 @@ TEST(Muon, AConvolutionIsAMatrixOfItsOutputs) {
 TEST(Muon, NoGradientNoStep) {
   const Params p = matrix({3, 4});
   const std::vector<double> before = to_vector(p[0]);
-  kernels::Launch launch(Device::cpu());
+  kernels::Launch launch(p[0].device());
   kernels::fill(launch, 0, p[0].grad());
   Muon opt(p);
   opt.step();
