@@ -139,7 +139,7 @@ TEST(Regression, AStepWaitsForTheDeviceOrIsNotCounted) {
   Loop loop({.init_scale = 4, .growth_interval = 2});
   loop.run(1);
   const int64_t waits = synchronizations();
-  for (int i = 0; i < 6; ++i) loop.run(i % 3 ? 1 : inf);
+  for (int i = 0; i < 6; ++i) loop.run_ahead(i % 3 ? 1 : inf);
   EXPECT_EQ(synchronizations(), waits);
   EXPECT_EQ(loop.scaler.counters().updates, 7);
   EXPECT_EQ(loop.scaler.counters().skipped, 2);

@@ -343,6 +343,7 @@ TEST(State, GoesOnInTheMiddleOfAStreak) {
       scaler->scale(sum(p) * 1e35).backward();
       (void)scaler->step(opt);
       scaler->update();
+      hear(*scaler);
     };
     for (int i = 0; i < 3; ++i) {
       step();

@@ -1,19 +1,23 @@
 #pragma once
-// What tests say of errors. Includes core/error.h alone, so that tests of core may use it.
+// What tests say of errors. Includes core alone, so that tests of core may use it.
 
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "core/device.h"
 #include "core/error.h"
+#include "core/stream.h"
 
 namespace mixtape::test {
 
-// The whole message of the Error that f throws, or "no error".
+// The whole message of the Error that f throws, or that the device finds in what f asked of it; or
+// "no error".
 template <class F>
 std::string full_error(const F& f) {
   try {
     f();
+    synchronize(DefaultDevice::current());
   } catch (const Error& e) {
     return e.what();
   }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "core/stream.h"
 #include "tests/support/amp.h"
 #include "tests/support/optim.h"
 
@@ -24,6 +25,13 @@ inline std::vector<uint32_t> bits(const Tensor& t) {
   return b;
 }
 
+// What a device would tell of an update some updates later, it tells now.
+inline void hear(GradScaler& scaler) {
+  if (DefaultDevice::current().is_cpu()) return;
+  synchronize(DefaultDevice::current());
+  scaler.update();
+}
+
 // One optimizer over one parameter whose gradients a test sets by hand.
 struct Loop {
   Tensor p = parameter({1, 2, 3});
@@ -32,6 +40,11 @@ struct Loop {
 
   explicit Loop(const ScalerOptions& options) : scaler(options) {}
   StepResult run(double grad, double loss = 1) {
+    const StepResult result = run_ahead(grad, loss);
+    hear(scaler);
+    return result;
+  }
+  StepResult run_ahead(double grad, double loss = 1) {  // waits for nothing
     scaler.scale(sum(p) * loss).backward();
     p.set_grad(full({3}, grad));
     const StepResult result = scaler.step(sgd);
