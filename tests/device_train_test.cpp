@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "amp/autocast.h"
 #include "amp/scaler.h"
 #include "autograd/ops.h"
@@ -153,10 +155,22 @@ TEST(DeviceTraining, RunsOnAnotherDeviceToo) {
 
 #ifdef MIXTAPE_EMULATED
 
+TEST(FarBehind, LearnsTheSame) {
+  const auto losses = [](bool is_late) {
+    std::optional<simt::LateStreams> late;
+    if (is_late) late.emplace();
+    Training training(f16, device);
+    std::vector<double> all;
+    for (int i = 0; i < 6; ++i) all.push_back(training.step().item());
+    return all;
+  };
+  EXPECT_EQ(losses(true), losses(false));
+}
+
 TEST(FarBehind, NothingOfAStepWaits) {
   Training training(f16, device);
   for (int i = 0; i < 3; ++i) training.step();
-  const simt::LateMarks late;
+  const simt::LateStreams late;
   const int64_t waits = synchronizations();
   for (int i = 0; i < 20; ++i) training.step();
   EXPECT_EQ(synchronizations(), waits);
@@ -164,7 +178,7 @@ TEST(FarBehind, NothingOfAStepWaits) {
 
 TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {
   const Tensor table = ones({4, 2}, f32, device), index = from({1, 4}, {2}, i64).to(device);
-  const simt::LateMarks late;
+  const simt::LateStreams late;
   const Tensor rows = embedding(table, index);  // (what it holds for 4 is anybody's guess)
   EXPECT_EQ(test::error([&] { sum(rows).item(); }), "embedding: indices from 1 to 4 into 4 rows");
   EXPECT_EQ(sum(table).item(), 8) << "said once";
@@ -176,7 +190,7 @@ TEST(FarBehind, SuchAnIndexReachesNoOtherMemory) {
   const auto attempt = [&](auto f) {
     try {
       {
-        const simt::LateMarks late;
+        const simt::LateStreams late;
         const Tensor y = f();
         if (y.requires_grad()) sum(y).backward();
       }
@@ -223,7 +237,7 @@ TEST(FarBehind, AScheduleTakesBackTheStepsThatDidNotHappen) {
   step(1);
   EXPECT_EQ(schedule.steps(), 1);
   {
-    const simt::LateMarks late;
+    const simt::LateStreams late;
     const auto skipped = step(1e39);
     EXPECT_FALSE(skipped.has_arrived());
     EXPECT_EQ(schedule.steps(), 2) << "as far as is known";
@@ -245,7 +259,7 @@ TEST(FarBehind, ACollapseIsNoticedLate) {
     scaler.update();
   };
   {
-    const simt::LateMarks late;
+    const simt::LateStreams late;
     for (int i = 0; i < 4; ++i) step();
   }
   EXPECT_THROW(for (int i = 0; i < 3; ++i) step(), amp::ScaleCollapse);

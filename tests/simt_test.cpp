@@ -8,8 +8,10 @@
 #include <set>
 #include <vector>
 
+#include "core/runtime.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/gpu.cuh"
+#include "tests/simt/runtime.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {
@@ -351,6 +353,51 @@ TEST(Simt, CountsBankConflicts) {
   EXPECT_EQ(conflicts(2), 1);
   EXPECT_EQ(conflicts(32), 31);
   EXPECT_EQ(conflicts(31), 0);
+}
+
+// --- streams that are late ---
+
+TEST(Simt, ALateStreamSeesWhatTheHostChangesTooEarly) {
+  const runtime::Handle stream = runtime::create_stream(0);
+  float x = 1, y = 0;
+  const simt::LateStreams late;
+  runtime::copy(&y, &x, sizeof x, stream, 0);
+  EXPECT_EQ(y, 0) << "read too early";
+  x = 2;
+  runtime::synchronize(stream, 0);
+  EXPECT_EQ(y, 2);
+}
+TEST(Simt, LateStreamsWaitOnlyWhereTheyAreTold) {
+  const runtime::Handle first = runtime::create_stream(0), second = runtime::create_stream(0);
+  for (const bool ordered : {false, true}) {
+    float x = 1, y = 0, z = -1;
+    const simt::LateStreams late;
+    runtime::copy(&y, &x, sizeof x, first, 0);
+    if (ordered) runtime::wait(second, 0, first, 0);
+    runtime::copy(&z, &y, sizeof y, second, 0);
+    runtime::synchronize(second, 0);
+    EXPECT_EQ(z, ordered ? 1 : 0);
+  }
+}
+TEST(Simt, MarksOfLateStreamsPassInTheirOrder) {
+  const runtime::Handle stream = runtime::create_stream(0);
+  const runtime::Mark first = runtime::create_mark(0, true), second = runtime::create_mark(0, true);
+  EXPECT_TRUE(runtime::has_passed(first)) << "never recorded";
+  {
+    const simt::LateStreams late;
+    runtime::record(first, stream, 0);
+    std::vector<int> out(32);
+    launch({"k", {1, 1, 1}, {32, 1, 1}}, stream, number_lanes, out.data());
+    runtime::record(second, stream, 0);
+    EXPECT_FALSE(runtime::has_passed(first));
+    runtime::wait_for(first);
+    EXPECT_EQ(out[31], 0) << "the kernel comes after it";
+    EXPECT_FALSE(runtime::has_passed(second));
+    EXPECT_GE(runtime::milliseconds_between(first, second), 0);
+    EXPECT_EQ(out[31], 31);
+  }
+  runtime::destroy_mark(first);
+  runtime::destroy_mark(second);
 }
 
 // --- launches ---

@@ -344,12 +344,15 @@ void launch(const Grid& grid, void* stream, void (*kernel)(P...), A&&... args) {
 }
 #else
 template <class... P, class... A>
-void launch(const Grid& grid, void*, void (*kernel)(P...), A&&... args) {
-  auto body = [&] { kernel(args...); };
-  simt::run(
-      {grid.name, grid.blocks, grid.threads, grid.shared_bytes,
-       reinterpret_cast<const void*>(kernel)},
-      [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
+void launch(const Grid& grid, void* stream, void (*kernel)(P...), A&&... args) {
+  const std::tuple<P...> values(std::forward<A>(args)...);
+  simt::in_stream(stream, [=] {
+    auto body = [&] { std::apply(kernel, values); };
+    simt::run(
+        {grid.name, grid.blocks, grid.threads, grid.shared_bytes,
+         reinterpret_cast<const void*>(kernel)},
+        [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
+  });
 }
 #endif
 

@@ -1,5 +1,5 @@
 // The runtime of the emulator: two devices whose memory is the host's. Work is done when it is
-// queued, so every stream is always empty.
+// queued, or, if streams are late, when somebody waits for it.
 #include "tests/simt/runtime.h"
 
 #include "core/runtime.h"
@@ -8,17 +8,82 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tests/simt/simt.h"
 
 namespace mixtape::simt {
+namespace {
 
-std::atomic<int> LateMarks::alive_{0};
+using Clock = std::chrono::steady_clock;
+
+// A point in a stream, once it has been queued there.
+struct Queued;
+struct Point {
+  Queued* stream = nullptr;
+  std::atomic<bool> passed{false};
+  Clock::time_point when = {};
+};
+
+// What a stream has not done yet. One lock guards all, and what late streams do. (Neither is ever
+// destroyed: tensors may outlive any static.)
+std::recursive_mutex& lock = *new std::recursive_mutex;
+struct Queued {
+  std::deque<std::function<void()>> work;
+
+  void do_next() {
+    const auto next = std::move(work.front());
+    work.pop_front();
+    next();
+  }
+  void catch_up() {
+    const std::lock_guard locked(lock);
+    while (!work.empty()) do_next();
+  }
+};
+std::deque<Queued>& streams() {
+  static auto* const all = new std::deque<Queued>;
+  return *all;
+}
+void catch_up_all() {
+  const std::lock_guard locked(lock);
+  for (Queued& stream : streams()) stream.catch_up();
+}
+void pass(Point& point) {
+  const std::lock_guard locked(lock);
+  while (!point.passed) point.stream->do_next();
+}
+
+}  // namespace
+
+std::atomic<int> LateStreams::alive_{std::getenv("MIXTAPE_LATE") ? 1 : 0};
+LateStreams::~LateStreams() noexcept(false) {
+  if (--alive_ == 0) catch_up_all();
+}
+
+void in_stream(void* stream, std::function<void()> work) {
+  if (!stream) return work();
+  auto& queued = *static_cast<Queued*>(stream);
+  if (LateStreams::any()) {
+    const std::lock_guard locked(lock);
+    queued.work.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
 
 }  // namespace mixtape::simt
 
 namespace mixtape::runtime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using simt::Point;
+using simt::Queued;
 
 void* host_memory(size_t bytes) noexcept {
   return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -36,27 +101,51 @@ void select(int) {}
 void* allocate(size_t bytes, int) {
   return bytes > size_t(properties(0).memory) ? nullptr : host_memory(bytes);
 }
-void release(void* block, int) noexcept { std::free(block); }
+void release(void* block, int) noexcept {
+  simt::catch_up_all();
+  std::free(block);
+}
 void* allocate_pinned(size_t bytes) noexcept { return host_memory(bytes); }
 void release_pinned(void* block) noexcept { std::free(block); }
-Handle create_stream(int) { return nullptr; }
-void wait(Handle, int, Handle, int) {}
-void synchronize(Handle, int) {}
-void copy(void* to, const void* from, size_t bytes, Handle, int) { std::memcpy(to, from, bytes); }
-struct Point {
-  Clock::time_point when;
-  bool waited_for = false;
-};
-Mark create_mark(int, bool) { return new Point; }
-void destroy_mark(Mark mark) noexcept { delete static_cast<Point*>(mark); }
-void record(Mark mark, Handle, int) { *static_cast<Point*>(mark) = {Clock::now()}; }
-bool has_passed(Mark mark) {
-  return static_cast<Point*>(mark)->waited_for || !simt::LateMarks::any();
+
+Handle create_stream(int) {
+  const std::lock_guard locked(simt::lock);
+  return &simt::streams().emplace_back();
 }
-void wait_for(Mark mark) { static_cast<Point*>(mark)->waited_for = true; }
+void wait(Handle waiting, int, Handle other, int) {
+  const auto point = std::make_shared<Point>();
+  point->stream = static_cast<Queued*>(other);
+  simt::in_stream(other, [point] { point->passed = true; });
+  simt::in_stream(waiting, [point] { simt::pass(*point); });
+}
+void synchronize(Handle stream, int) { static_cast<Queued*>(stream)->catch_up(); }
+void copy(void* to, const void* from, size_t bytes, Handle stream, int) {
+  simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
+}
+
+using Recorded = std::shared_ptr<Point>;  // null before it was
+Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
+
+Mark create_mark(int, bool) { return new Recorded; }
+void destroy_mark(Mark mark) noexcept { delete &recorded(mark); }
+void record(Mark mark, Handle stream, int) {
+  const auto point = std::make_shared<Point>();
+  point->stream = static_cast<Queued*>(stream);
+  recorded(mark) = point;
+  simt::in_stream(stream, [point] {
+    point->when = simt::Clock::now();
+    point->passed = true;
+  });
+}
+bool has_passed(Mark mark) { return !recorded(mark) || recorded(mark)->passed; }
+void wait_for(Mark mark) {
+  if (recorded(mark)) simt::pass(*recorded(mark));
+}
 double milliseconds_between(Mark first, Mark second) {
-  const auto at = [](Mark m) { return static_cast<Point*>(m)->when; };
-  return std::chrono::duration<double, std::milli>(at(second) - at(first)).count();
+  wait_for(first);
+  wait_for(second);
+  return std::chrono::duration<double, std::milli>(recorded(second)->when - recorded(first)->when)
+      .count();
 }
 void begin_range(const char*) {}
 void end_range() {}

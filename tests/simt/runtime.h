@@ -5,13 +5,14 @@
 
 namespace mixtape::simt {
 
-// While one is alive, no mark in a stream has passed until somebody waits for it: the device is far
-// behind the host.
-class LateMarks {
+// While one is alive, or with MIXTAPE_LATE in the environment, streams do nothing until somebody
+// waits for them: the device is far behind the host. What the host reads, changes or frees too
+// early, and what one stream takes from another without waiting, then goes wrong.
+class LateStreams {
  public:
-  LateMarks() { ++alive_; }
-  ~LateMarks() { --alive_; }
-  LateMarks(const LateMarks&) = delete;
+  LateStreams() { ++alive_; }
+  ~LateStreams() noexcept(false);  // catches up; throws the Error of a kernel
+  LateStreams(const LateStreams&) = delete;
   static bool any() { return alive_ > 0; }
 
  private:

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 
@@ -36,6 +37,8 @@ struct Config {
 
 // Runs body(context) once for every thread of the grid. Throws the first Error of a block.
 void run(const Config& config, void (*body)(void* context), void* context);
+// Does work when it is the stream's turn (tests/simt/runtime.h).
+void in_stream(void* stream, std::function<void()> work);
 
 // --- what a thread may ask; only inside run() ---
 const Index3& thread_index();
