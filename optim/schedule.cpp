@@ -32,8 +32,10 @@ void Schedule::settle() {
 }
 
 StateDict Schedule::state_dict() const {
+  int64_t steps = steps_;  // less what nobody could take back who loads it
+  for (const Coming& coming : coming_) steps -= !coming.stepped();
   StateDict dict{{"kind", from_text(name())},
-                 {"step", from({static_cast<double>(steps_)}, {}, i64)}};
+                 {"step", from({static_cast<double>(steps)}, {}, i64)}};
   for (size_t g = 0; g < base_lr_.size(); ++g)
     dict.emplace_back(base_name(g), from({base_lr_[g]}, {}, f64));
   return dict;
@@ -54,6 +56,7 @@ void Schedule::load_state_dict(const StateDict& dict) {
     std::swap(base_lr_, rates);
     throw;
   }
+  coming_.clear();
 }
 
 }  // namespace mixtape::optim

@@ -41,8 +41,8 @@ class Schedule {
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
   // "kind", which is the name, "step", and "group.0.base_lr" and so on: the rates that the
-  // optimizer began with. Loading throws Error if it is another kind's, or if names or shapes do
-  // not fit.
+  // optimizer began with. Saving waits for results that a device still keeps. Loading throws Error
+  // if it is another kind's, or if names or shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 

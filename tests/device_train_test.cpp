@@ -246,6 +246,18 @@ TEST(FarBehind, AScheduleTakesBackTheStepsThatDidNotHappen) {
   }
   step(1);
   EXPECT_EQ(schedule.steps(), 2) << "one of three was skipped";
+
+  const simt::LateStreams late;
+  const auto skipped = step(1e39);
+  const optim::StateDict saved = schedule.state_dict();
+  EXPECT_TRUE(skipped.has_arrived()) << "saving waits";
+  optim::Cosine loaded(opt, {.total_steps = 10});
+  (void)step(1e39);
+  loaded.load_state_dict(saved);
+  EXPECT_EQ(loaded.steps(), 2) << "nobody could take back the third any more";
+  schedule.load_state_dict(saved);
+  step(1);
+  EXPECT_EQ(schedule.steps(), 3) << "what was skipped before loading is none of its steps";
 }
 
 TEST(FarBehind, ACollapseIsNoticedLate) {
