@@ -23,8 +23,8 @@ void for_strips(Launch& launch, std::initializer_list<const View*> operands, Str
 
 // y = x, both of one shape and dtype.
 void copy(const View& x, const View& y);
-// Whether x is dense along another dimension than y, and neither is small: then reading it across
-// its rows costs more than a copy. Both of one shape and dtype.
+// Whether x is dense along another dimension than y, and a copy turns it fast: then reading it
+// across its rows costs more than a copy. Both of one shape and dtype.
 bool is_transposed(const View& x, const View& y);
 // The dimensions of y from its largest stride to its smallest: the order of its memory. What may be
 // done in any order is done in this one.

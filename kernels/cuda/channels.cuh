@@ -106,7 +106,7 @@ void finish(Launch& launch, F f, int64_t parts, int64_t columns, const typename 
             typename F::V* total = nullptr) {
   if (columns == 0) return;
   gpu::launch({"join_parts",
-               {unsigned((columns + 31) / 32), 1, 1},
+               {unsigned(pieces(columns, 32)), 1, 1},
                {32, down, 1},
                32 * down * sizeof(typename F::V)},
               launch.stream, join_parts<F>, f, parts, columns, sums, total);

@@ -52,7 +52,7 @@ __global__ void clear(int64_t n, T* flags) {
 }
 template <class T>
 void run_clear(Launch& launch, int64_t n, T* flags) {
-  gpu::launch({"clear", {unsigned((n + 255) / 256), 1, 1}, {256, 1, 1}}, launch.stream, clear<T>, n,
+  gpu::launch({"clear", {unsigned(pieces(n, 256)), 1, 1}, {256, 1, 1}}, launch.stream, clear<T>, n,
               flags);
 }
 
@@ -295,7 +295,7 @@ void survey(Launch& launch, std::span<const View> tensors, Out surveys) {
   const auto of = [&]<class T>() {
     chunks = for_gradients<T>(tensors, chunks, [&](const Table<Gradient>& table) {
       launch_table(launch, "survey_parts", survey_parts<T>, table, parts);
-      gpu::launch({"join_surveys", {unsigned((table.count + 31) / 32), 1, 1}, {32, 1, 1}},
+      gpu::launch({"join_surveys", {unsigned(pieces(table.count, 32)), 1, 1}, {32, 1, 1}},
                   launch.stream, join_surveys, table, static_cast<const Survey*>(parts),
                   surveys.as<Survey>());
     });

@@ -42,7 +42,7 @@ void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const
          const X* x = nullptr) {
   const int64_t n = y.size();
   if (n == 0) return;
-  gpu::launch({name, gpu::blocks_for((n + 3) / 4, 256, launch.device.index), {256, 1, 1}},
+  gpu::launch({name, gpu::blocks_for(pieces(n, 4), 256, launch.device.index), {256, 1, 1}},
               launch.stream, generate<F, X, T>, f, seed, offset, n, x, y.as<T>());
 }
 

@@ -253,9 +253,9 @@ void run(Launch& launch, In x, const View& y, double scale) {
   const bool columns =
       plan.reduced.strides[-1] != 1 && plan.kept_x.strides[-1] == 1 && p.results >= 32;
   const bool by_block = !columns && p.length > 1024;
-  const int64_t groups = columns    ? (p.results + 31) / 32
+  const int64_t groups = columns    ? pieces(p.results, 32)
                          : by_block ? p.results
-                                    : (p.results + 7) / 8;
+                                    : pieces(p.results, 8);
   // Parts, where there are too few results to fill the device: each at least 1024 long.
   const int64_t wanted =
       int64_t(gpu::multiprocessors(launch.device.index)) * 8 / std::max<int64_t>(1, groups);
@@ -269,9 +269,9 @@ void run(Launch& launch, In x, const View& y, double scale) {
     gpu::launch({"reduce_dense", grid, {256, 1, 1}, by_block ? Team::shared_bytes : 0},
                 launch.stream, reduce_dense<Op, T, A, Out>, p, by_block ? 256 : 32);
   if (p.parts)
-    gpu::launch({"reduce_parts", {unsigned((p.results + 7) / 8), 1, 1}, {256, 1, 1}}, launch.stream,
-                reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts), p.part_count, p.results,
-                p.kept, scale, p.y);
+    gpu::launch({"reduce_parts", {unsigned(pieces(p.results, 8)), 1, 1}, {256, 1, 1}},
+                launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
+                p.part_count, p.results, p.kept, scale, p.y);
 }
 
 }  // namespace

@@ -174,10 +174,10 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
                         backward ? launch.scratch<Uses>(s.from) : nullptr};
     };
     const Axis<T, n> down = axis(rows), across = axis(columns);
-    gpu::launch({"resample_axes", {unsigned((longest + 127) / 128), 1, 1}, {128, 1, 1}},
+    gpu::launch({"resample_axes", {unsigned(pieces(longest, 128)), 1, 1}, {128, 1, 1}},
                 launch.stream, fill_axes<T, n>, down, across);
     if (large)
-      gpu::launch({"resample_large", {unsigned((y.size() + 7) / 8), 1, 1}, {256, 1, 1}},
+      gpu::launch({"resample_large", {unsigned(pieces(y.size(), 8)), 1, 1}, {256, 1, 1}},
                   launch.stream, sum_large<S, O, n, backward>, x.as<const S>(), down, across,
                   height, x_plane, x_columns, y_columns, y.size(), width, y.as<O>());
     else

@@ -185,7 +185,7 @@ void run(Launch& launch, Scan<S, O> s, bool by_thread) {
     Scan<S, O> ends_only = s;
     ends_only.y = nullptr;
     gpu::launch(grid, launch.stream, scan_by_block<has_a, has_b, S, O>, ends_only, ends);
-    gpu::launch({"start_parts", {unsigned((s.count + 255) / 256), 1, 1}, threads}, launch.stream,
+    gpu::launch({"start_parts", {unsigned(pieces(s.count, 256)), 1, 1}, threads}, launch.stream,
                 start_parts<has_a, has_b, T>, ends, s.count, s.parts);
   }
   gpu::launch(grid, launch.stream, scan_by_block<has_a, has_b, S, O>, s, ends);

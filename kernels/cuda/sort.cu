@@ -219,9 +219,9 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
     else
       start(find_winners<T, sort_threads>);
     if (p.parts)
-      gpu::launch({"join_winners", {unsigned((p.lines + 7) / 8), 1, 1}, {256, 1, 1}}, launch.stream,
-                  join_winners, static_cast<const Winner*>(p.parts), p.part_count, p.lines,
-                  p.beside, p.y);
+      gpu::launch({"join_winners", {unsigned(pieces(p.lines, 8)), 1, 1}, {256, 1, 1}},
+                  launch.stream, join_winners, static_cast<const Winner*>(p.parts), p.part_count,
+                  p.lines, p.beside, p.y);
   });
 }
 
