@@ -113,8 +113,8 @@ class ModuleBase {
   const std::string* find_path(const ModuleBase& root) const;
   const ModuleBase* forgotten_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
-  static const std::string
-      forgotten;  // the path of one that may run as long as nothing is recorded
+  // The path of one that may run as long as nothing is recorded.
+  static const std::string forgotten;
 
   bool training_ = true;
   // Atomic since several threads may run one module; they would all write the same.

@@ -28,8 +28,8 @@ struct MasterOptions {
   double clip = 0;            // limits the norm of all gradients; 0: no limit
   bool flat_master = false;   // masters of a group in one tensor
   double max_scale = 1 << 24;
-  bool loss_fp32 =
-      true;  // the loss reads f32 (but what LearnerOptions::pass does is its own affair)
+  // The loss reads f32 (but what LearnerOptions::pass does is its own affair).
+  bool loss_fp32 = true;
 };
 
 class MixedPrecision : public Callback {
