@@ -88,6 +88,15 @@ void Ema::Applied::restore() {
   for (size_t i = 0; i < values_.size(); ++i) ema_.tensors_[i].set_data(values_[i]);
 }
 
+void Ema::overwrite_tensors() const {
+  const Scope scope("ema");
+  check(applied_ == 0, "overwriting tensors while the averages stand in their place");
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& t = tensors_[i];
+    t.set_data(dense_copy(averages_[i], t.dtype(), t.device()));
+  }
+}
+
 StateDict Ema::state_dict() const {
   StateDict dict{{"updates", from({static_cast<double>(updates_)}, {}, i64)}};
   for (size_t i = 0; i < averages_.size(); ++i) dict.emplace_back(average_name(i), averages_[i]);

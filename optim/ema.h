@@ -57,6 +57,9 @@ class Ema {
     std::vector<Tensor> values_;  // what the tensors held, of as many as hold averages now
   };
 
+  // The averages become the tensors' values, for good. Throws Error while they are applied.
+  void overwrite_tensors() const;
+
   // "updates", and "average.0" and so on: the live tensors; loading copies. Loading throws Error,
   // and changes nothing, if names or shapes do not fit.
   StateDict state_dict() const;

@@ -185,6 +185,79 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
+TEST(Callbacks, ReduceLrOnPlateauFollowsANumberOfTheTable) {
+  const Seed seed(1);
+  std::vector<double> accuracy = {0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7};  // more is better
+  LearnerOptions o = quiet();
+  o.metrics = {{"given",
+                [&](const Tensor&, const Tensor& y) { return zeros({1}, f64, y.device()); },
+                [&](const Tensor&, int64_t) { return accuracy.front(); }}};
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1}); };
+  const auto spy = std::make_shared<Spy>();
+  std::vector<double> rates;
+  spy->at = "epoch.";
+  spy->ask = [&](Learner& l) {
+    rates.push_back(l.optimizer->lr());
+    accuracy.erase(accuracy.begin());
+  };
+  o.callbacks = {std::make_shared<ReduceLrOnPlateau>(
+                     optim::PlateauOptions{.factor = 0.5, .patience = 1}, "given"),
+                 spy};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(7);
+  EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 0.5, 0.5, 0.5, 0.25}));
+  EXPECT_ERROR(learner.fit_one_cycle(1),
+               "ReduceLrOnPlateau in a fit whose learning rate the schedule one_cycle sets");
+}
+
+// The averages that a loop of one's own makes validate, and remain.
+TEST(Callbacks, EmaWeightsValidateAndRemain) {
+  const optim::EmaOptions options{.decay = 0.8, .warmup = true};
+  const auto train = [&](std::shared_ptr<Callback> averaging, Net& net) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    if (averaging) o.callbacks = {averaging};
+    std::optional<optim::Ema> ema;
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "step.";
+    spy->ask = [&](Learner& l) { ema->update(l.state.result); };
+    if (!averaging) o.callbacks = {spy};
+    Learner learner(loaders(), net, o);
+    if (averaging) {
+      learner.fit(2);
+      return learner.history.epochs.back().valid_loss;
+    }
+    ema.emplace(net.parameters(), options);
+    learner.data.valid.reset();
+    learner.fit(2);
+    ema->overwrite_tensors();
+    learner.data.valid = loaders().valid;
+    return learner.validate().loss;
+  };
+  Net mine, theirs;
+  theirs.load_state_dict(mine.state_dict());
+  EXPECT_EQ(train(nullptr, mine), train(std::make_shared<EmaWeights>(options), theirs));
+  for (size_t i = 0; i < mine.parameters().size(); ++i)
+    EXPECT_TRUE(all(eq(mine.parameters()[i], theirs.parameters()[i])).item()) << i;
+}
+
+// A validation that fails leaves the averages, not what stood there half the time.
+TEST(Callbacks, EmaWeightsOutliveAnException) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "vloss";
+  spy->ask = [](Learner&) { throw std::runtime_error("enough"); };
+  o.callbacks = {std::make_shared<EmaWeights>(), spy};
+  Net net;
+  Learner learner(loaders(), net, o);
+  EXPECT_THROW(learner.fit(1), std::runtime_error);
+  const Tensor before = net.up.weight.clone();
+  spy->at = "";
+  learner.fit(1);  // nothing is applied any more
+  EXPECT_FALSE(all(eq(before, net.up.weight)).item());
+}
+
 TEST(Callbacks, TerminateOnNanSaysWhere) {
   const Seed seed(1);
   LearnerOptions o = quiet();

@@ -35,7 +35,7 @@ TEST(Checkpoints, ResumeBitForBit) {
         l.stop();
       };
     }
-    o.callbacks = {spy, std::make_shared<EarlyStopping>()};
+    o.callbacks = {spy, std::make_shared<EarlyStopping>(), std::make_shared<EmaWeights>()};
     if (accumulate > 1) o.callbacks.push_back(std::make_shared<GradientAccumulation>(accumulate));
     auto learner = std::make_unique<Learner>(loaders(50, 16), Net(), o);
     choose(*learner);
@@ -62,6 +62,28 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
   accumulate = 3;  // a cut within a step: the gradients so far are part of the state
   for (const Choose choose : precisions) run(choose);
+}
+
+TEST(Checkpoints, ResumeOnAPlateau) {
+  const TempFolder folder;
+  const auto fit = [&](const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";
+    spy->ask = [&](Learner& l) {
+      if (l.state.epoch == 2) l.save(folder / "two.ckpt");
+    };
+    o.callbacks = {
+        std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 2, .eps = 0}), spy};
+    Learner learner(loaders(), Net(), o);
+    learner.fit(4, {.resume = resume});
+    return learner.optimizer->lr();
+  };
+  const double whole = fit("");
+  EXPECT_DOUBLE_EQ(whole, 1e-13);  // three epochs of four brought nothing better
+  EXPECT_EQ(fit(folder / "two.ckpt"), whole);
 }
 
 TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {

@@ -135,6 +135,26 @@ TEST(Ema, MasterWeightsSurviveAnEvaluation) {
   EXPECT_EQ(bits(with), bits(without));
 }
 
+// Then the weights are what the optimizer goes on from, whatever its f32 copies were.
+TEST(Ema, OverwritesTensorsForGood) {
+  const Tensor w = from({1}, {1}, bf16).set_requires_grad();
+  SGD opt({w}, {.lr = 1, .multi_precision = true});
+  Ema ema({w}, {.decay = 0.5});
+  w.set_grad(from({-2}, {1}, bf16));
+  opt.step();
+  ema.update();
+  EXPECT_EQ(w.item(), 3);
+  {
+    const Ema::Applied averaged(ema);
+    EXPECT_EQ(error([&] { ema.overwrite_tensors(); }),
+              "ema: overwriting tensors while the averages stand in their place");
+  }
+  ema.overwrite_tensors();
+  EXPECT_EQ(w.item(), 2);
+  opt.step();
+  EXPECT_EQ(w.item(), 4);
+}
+
 TEST(Ema, ResumesExactly) {
   const Params a = problem(), b = problem();
   Ema whole(a, {.warmup = true}), resumed(b, {.warmup = true});

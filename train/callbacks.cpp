@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -29,6 +30,8 @@ io::JsonFields fields(const Learner& l, const EpochRow& row) {
   all.emplace_back("seconds", row.seconds);
   return all;
 }
+
+bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
 
 }  // namespace
 
@@ -58,7 +61,7 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
 }
 
 void EarlyStopping::on_train_begin(Learner& learner) {
-  if (learner.state.epoch > 0 || learner.state.batch > 0) {  // resumed
+  if (is_resumed(learner)) {
     if (waited_ >= options_.patience) learner.stop();
     return;
   }
@@ -184,6 +187,60 @@ GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
 }
 
 void GradientClip::on_train_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
+
+ReduceLrOnPlateau::ReduceLrOnPlateau(const optim::PlateauOptions& options, std::string monitor)
+    : options_(options), monitor_(std::move(monitor)) {}
+
+void ReduceLrOnPlateau::on_train_begin(Learner& l) {
+  check(!l.schedule, "ReduceLrOnPlateau in a fit whose learning rate the schedule {} sets",
+        l.schedule ? l.schedule->name() : "");
+  if (!is_resumed(l)) loaded_.clear();
+}
+
+void ReduceLrOnPlateau::on_epoch_end(Learner& l) {
+  const Learner::Score score = l.score(monitor_);
+  if (!plateau_) {
+    options_.better = score.higher_is_better ? optim::Better::Higher : optim::Better::Lower;
+    plateau_.emplace(*l.optimizer, options_);
+    if (!loaded_.empty()) plateau_->load_state_dict(std::exchange(loaded_, {}));
+  }
+  plateau_->step(score.value);
+}
+
+optim::StateDict ReduceLrOnPlateau::state_dict() const {
+  return plateau_ ? plateau_->state_dict() : loaded_;
+}
+
+void EmaWeights::on_train_begin(Learner& l) {
+  ema_.reset();
+  if (!is_resumed(l))
+    loaded_.clear();
+  else if (!loaded_.empty())
+    begin(l);
+}
+
+void EmaWeights::begin(Learner& l) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : l.model().state_dict()) tensors.push_back(tensor);
+  ema_.emplace(tensors, options_);
+  if (!loaded_.empty()) ema_->load_state_dict(std::exchange(loaded_, {}));
+}
+
+void EmaWeights::on_batch_begin(Learner& l) {
+  if (l.state.training && !ema_) begin(l);
+}
+
+void EmaWeights::on_step_end(Learner& l) { ema_->update(l.state.result); }
+
+void EmaWeights::on_valid_begin(Learner&) {
+  if (ema_) applied_.emplace(*ema_);
+}
+
+void EmaWeights::on_train_end(Learner&) {
+  applied_.reset();  // of a validation that an exception ended
+  if (ema_) ema_->overwrite_tensors();
+  ema_.reset();
+}
 
 void TerminateOnNan::on_batch_end(Learner& l) {
   const double loss = l.history.last_loss();

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "io/file.h"
+#include "optim/ema.h"
+#include "optim/plateau.h"
 #include "train/callback.h"
 #include "train/history.h"
 #include "train/run_folder.h"
@@ -132,6 +134,50 @@ class GradientClip : public Callback {
 
  private:
   const double max_norm_;
+};
+
+// Lowers the learning rate when a number of the table no longer gets better; counts in epochs. Its
+// options' `better` follows from the number. Throws Error in a fit that has a schedule.
+class ReduceLrOnPlateau : public Callback {
+ public:
+  explicit ReduceLrOnPlateau(const optim::PlateauOptions& options = {},
+                             std::string monitor = "valid_loss");
+  void on_train_begin(Learner& learner) override;
+  void on_epoch_end(Learner& learner) override;
+  void on_train_end(Learner&) override { plateau_.reset(); }
+  optim::StateDict state_dict() const override;
+  void load_state_dict(const optim::StateDict& dict) override { loaded_ = dict; }
+
+ private:
+  optim::PlateauOptions options_;
+  const std::string monitor_;
+  std::optional<optim::Plateau> plateau_;  // of this fit, from its first epoch's end
+  optim::StateDict loaded_;                // of a checkpoint, until then
+};
+
+// Averages the weights and buffers of the steps that happened. Validation is of the averages, which
+// the model keeps when a fit ends; the next fit begins a new average. With a GradScaler every step
+// waits for the device, to learn whether it happened.
+class EmaWeights : public Callback {
+ public:
+  explicit EmaWeights(const optim::EmaOptions& options = {}) : options_(options) {}
+  int order() const override { return looks_on; }
+  void on_train_begin(Learner& learner) override;
+  void on_batch_begin(Learner& learner) override;
+  void on_step_end(Learner& learner) override;
+  void on_valid_begin(Learner&) override;
+  void on_valid_end(Learner&) override { applied_.reset(); }
+  void on_train_end(Learner&) override;
+  optim::StateDict state_dict() const override { return ema_ ? ema_->state_dict() : loaded_; }
+  void load_state_dict(const optim::StateDict& dict) override { loaded_ = dict; }
+
+ private:
+  void begin(Learner& learner);
+
+  const optim::EmaOptions options_;
+  std::optional<optim::Ema> ema_;  // of this fit, from its first batch
+  std::optional<optim::Ema::Applied> applied_;
+  optim::StateDict loaded_;  // of a checkpoint, until then
 };
 
 // Ends a training whose loss is NaN or infinite, with an Error. It learns of the loss when that has
