@@ -1,5 +1,4 @@
 // core without the layers above it: tensors as handles, random numbers, errors, names.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -95,9 +94,8 @@ TEST(Device, ParsesAndPrints) {
 TEST(Device, MemoryOfOneThatIsMissingIsAnError) {
   EXPECT_NE(error([] { Tensor({2}, f32, Device::cuda(-1)); }), "");
   const std::string missing = error([] { Tensor({2}, f32, Device::cuda(7)); });
-  EXPECT_THAT(missing, testing::StartsWith("there is no device cuda:7: "));
-  EXPECT_THAT(error([] { memory_stats(Device::cuda(700)); }),
-              testing::StartsWith("there is no device cuda:700: "));
+  EXPECT_TRUE(missing.starts_with("there is no device cuda:7: ")) << missing;
+  EXPECT_ERROR(memory_stats(Device::cuda(700)), "there is no device cuda:700: ");
   EXPECT_EQ(error([] { DefaultDevice on(Device::cuda(7)); }), missing);
 }
 

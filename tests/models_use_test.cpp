@@ -151,7 +151,7 @@ TEST(NextTokenLoss, IsTheMeanOverTokens) {
 
 TEST(Gpt, LoadsFilesOfHuggingFace) {
   const auto file = io::load(test::data_file("gpt2_tiny.safetensors")).tensors;
-  const auto& c = test::reference("models").at("Gpt");
+  const auto c = test::reference("models").at("Gpt");
   const Tensor tokens = test::tensor(c.at("inputs")[0], i64);
   const auto expect_reference = [&](const Gpt& net) {
     const Tensor got = net(tokens), want = test::tensor(c.at("outputs")[0], f32);

@@ -1,6 +1,7 @@
 // Modules: what one line of fields gives, and that nothing about them depends on where they are.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "autograd/ops.h"

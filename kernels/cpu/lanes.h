@@ -445,6 +445,7 @@ template <class S, int width>
 // The first n < width elements; other lanes read as `rest` and are not written.
 template <class S, class T = math_t<S>>
 [[gnu::always_inline]] inline Lanes<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
+  if (n >= Lanes<T>::width) __builtin_unreachable();  // or g++ 13 warns of what would happen then
   S buffer[Lanes<T>::width];
   for (int i = 0; i < Lanes<T>::width; ++i) buffer[i] = rest;
   detail::read_first<S, Lanes<T>::width>(buffer, p, n);
