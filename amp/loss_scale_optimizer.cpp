@@ -1,6 +1,8 @@
 // The training step of a scaled loss, in one call or two.
 #include "amp/loss_scale_optimizer.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "amp/policy.h"
@@ -56,8 +58,12 @@ StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& o
 }
 
 std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
-  std::vector<Tensor> gradients =
-      grad({scaler_.scale(loss)}, held().params(), {.allow_unused = true});
+  const std::vector<Tensor> params = held().params();
+  std::vector<Tensor> trained, gradients;
+  std::ranges::copy_if(params, std::back_inserter(trained), &Tensor::requires_grad);
+  const std::vector<Tensor> found = grad({scaler_.scale(loss)}, trained, {.allow_unused = true});
+  for (auto next = found.begin(); const Tensor& p : params)
+    gradients.push_back(p.requires_grad() ? *next++ : Tensor());
   const NoGrad off;
   const NoPolicy as_called;
   if (!scaler_.enabled()) {

@@ -115,7 +115,7 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
   return entry->second;
 }
 
-GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) {
+const GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) const {
   const auto entry = scales_.find(id);
   check(entry != scales_.end() && entry->second.scale, "loss {} was never scaled: {}", id, hint);
   return entry->second;
@@ -130,6 +130,11 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   const NoPolicy as_called;
   const Device device = loss.device();
   LossScale& s = loss_scale(id);
+  if (s.scale && s.scale.device() != device) {  // the model has moved
+    check(s.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
+          s.scale.device());
+    for (Tensor* t : {&s.scale, &s.counts, &s.history}) *t = t->copied_to(device);
+  }
   if (!s.scale) {
     s.scale = Tensor({2}, f32, device);
     set_scale(s.scale, s.initial);
@@ -138,6 +143,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     s.history = zeros({remembered}, f32, device);
   }
   s.used = true;
+  if (std::exchange(s.stepped, false)) s.judged = s.flags.size();
   const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
@@ -214,7 +220,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
         options.clip_norm.value_or(0));
   StepResult result;
   Record* r = nullptr;
-  LossScale* s = nullptr;
+  const LossScale* s = nullptr;
   if (enabled()) {
     r = &record(opt);
     check(r->stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
@@ -257,9 +263,12 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   Tensor verdict;
   if (r) {
     verdict = Tensor({}, f32, device);
-    kernels::scaler_verdict(launch, r->found, views(s->flags), verdict,
+    const std::vector<View> losses = views(s->flags);
+    kernels::scaler_verdict(launch, r->found, std::span(losses).subspan(s->judged), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
+    loss_scale(r->loss).stepped = true;
+    result.deferred_ = !device.is_cpu();
     if (s->inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
   opt.step({.skip = verdict, .grad_scale = factor});
@@ -291,7 +300,8 @@ void GradScaler::update(std::optional<double> new_scale) {
     for (const Record& r : records)
       if (r.found && r.loss == id) found.push_back(r.found);
     const std::vector<Tensor> flags = std::exchange(s.flags, {});
-    s.used = false;
+    s.used = s.stepped = false;
+    s.judged = 0;
     std::vector<View> losses = views(flags);
     // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
     if (std::exchange(s.inverse_taken, false) && !found.empty())
@@ -310,7 +320,11 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 void GradScaler::abandon() {
   records_.clear();
-  for (auto& [id, s] : scales_) s.flags.clear(), s.used = s.inverse_taken = false;
+  for (auto& [id, s] : scales_) {
+    s.flags.clear();
+    s.judged = 0;
+    s.used = s.stepped = s.inverse_taken = false;
+  }
 }
 
 double GradScaler::scale_value(int id) const {
@@ -337,15 +351,16 @@ GradScaler::Counters GradScaler::counters(int id) const {
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});
   const Scope scope("scale_tensor");
-  return scale_of(const_cast<GradScaler*>(this)->scaled(id).scale);
+  return scale_of(scaled(id).scale);
 }
 Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  LossScale& s = scaled(id,
-                        "call scale(loss) first, in a statement before (within one, C++ may come "
-                        "here before it)");
-  s.inverse_taken = true;
+  const LossScale& s =
+      scaled(id,
+             "call scale(loss) first, in a statement before (within one, C++ may come here before "
+             "it)");
+  loss_scale(id).inverse_taken = true;
   return inverse_of(s.scale);
 }
 
@@ -386,9 +401,10 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
     s.initial = std::clamp(scale, options.min_scale, options.max_scale);
     for (size_t k = 0; k < saved_counts.size(); ++k) {
       const std::string name = of_loss(saved_counts[k].first, id);
-      // (Files of before have the first only.)
-      if (k == 0 || reader.find(name))
-        s.initial_counts[k] = reader.count(name, int64_t(1) << 30);  // which goes on in 32 bits
+      // (Files of before have the first only, and PyTorch calls it so.)
+      const bool theirs = k == 0 && id == 0 && reader.find("_growth_tracker");
+      if (k == 0 || reader.find(name))  // which goes on in 32 bits
+        s.initial_counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
     }
   };
   load(0);

@@ -57,6 +57,7 @@ class StepResult {
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
   bool has_arrived() const { return !verdict_ || verdict_->has_arrived(); }
+  bool is_deferred() const { return deferred_; }  // a device decides: asking may wait
   // Of all gradients, before clipping: f32, 0-d. No tensor without clip_norm.
   const Tensor& norm() const { return norm_; }
 
@@ -65,6 +66,7 @@ class StepResult {
   bool has_grads_ = true;
   std::shared_ptr<Readback> verdict_;  // of scaler_verdict; none: nothing could be skipped
   Cause of_loss_ = Cause::Loss;        // of one that is not finite
+  bool deferred_ = false;
   Tensor norm_;
 };
 
@@ -150,6 +152,8 @@ class GradScaler {
     Tensor counts, history;     // as the kernel scaler_update keeps them
     Readback mail;              // counts on their way to poll()
     std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
+    size_t judged = 0;          // how many of those the next step has nothing to do with
+    bool stepped = false;       // since the last loss
     Tensor last_loss;
   };
   struct Record {        // of one optimizer since the last update()
@@ -171,7 +175,8 @@ class GradScaler {
   StepResult step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen);
   LossScale& loss_scale(int id);
   // Throws Error if it never was, and says what to do.
-  LossScale& scaled(int id, std::string_view hint = "call scale(loss).backward() first");
+  const LossScale& scaled(int id,
+                          std::string_view hint = "call scale(loss).backward() first") const;
   Record& record(const optim::Optimizer& opt);
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;

@@ -30,7 +30,8 @@ GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t par
         watched_.insert(known, {opt.id(), std::string(opt.name()), std::vector<std::string>(), {}});
   Watched& w = *known;
   const int64_t n = static_cast<int64_t>(parameters);
-  if (!w.last || w.last.numel() != n) w.last = optim::filled({n}, 0, f32, device);
+  if (!w.last || w.last.numel() != n || w.last.device() != device)
+    w.last = optim::filled({n}, 0, f32, device);
   return w;
 }
 

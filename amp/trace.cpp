@@ -78,8 +78,11 @@ void OverflowTrace::after(const Call& call, const Tensor& result) {
 void OverflowTrace::after_rule(const Node& node, const Tensor& dy,
                                std::span<const Tensor> gradients) {
   std::vector<Tensor> made;
-  for (const Tensor& g : gradients)
-    if (g && g.storage() != dy.storage()) made.push_back(g);
+  for (const Tensor& g : gradients) {
+    if (!g || g.storage() == dy.storage()) continue;
+    if (g.device() != dy.device()) return;  // moved, or of no interest
+    made.push_back(g);
+  }
   enter({BadOp::Kind::Backward, true, std::string(node.name()), node.module, iteration_}, {&dy, 1},
         made);
 }

@@ -21,13 +21,12 @@ MIXTAPE_HD inline void update_scale(const ScalerRule& rule, bool broken, bool ba
   const auto count = [&](ScalerCount c) -> int32_t& { return counts[int(c)]; };
   bad = bad && !broken;
   float s = *scale;
-  count(ScalerCount::AtFloor) = 0;
   if (bad) {
     count(ScalerCount::Growth) = 0;
     if (++count(ScalerCount::Bad) >= rule.hysteresis) {
       const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
       const double next = s * rule.backoff;
-      count(ScalerCount::AtFloor) = next < floor;
+      if (next < floor) count(ScalerCount::AtFloor) = 1;  // until somebody was told
       s = static_cast<float>(std::max(next, floor));
     }
   } else if (!broken) {

@@ -112,6 +112,19 @@ TEST(LossScaleOptimizer, GivesTrueGradients) {
   EXPECT_EQ(opt.iterations(), 1);
 }
 
+TEST(LossScaleOptimizer, GivesNoGradientsOfFrozenParameters) {
+  const Tensor p = parameter({1}), q = parameter({2}).set_requires_grad();
+  auto opt = enable_mixed_precision(optim::SGD({p, q}, {.lr = 0.5}));
+  p.set_requires_grad(false);
+  const std::vector<Tensor> gradients = opt.compute_gradients(sum(p * q));
+  ASSERT_EQ(gradients.size(), 2u);
+  EXPECT_FALSE(gradients[0]);
+  EXPECT_EQ(gradients[1].item(), 1);
+  opt.apply_gradients(gradients);
+  EXPECT_EQ(p.item(), 1);
+  EXPECT_EQ(q.item(), 1.5);
+}
+
 TEST(LossScaleOptimizer, ClipsInTheStep) {
   const Net n = net();
   LossScaleOptimizer opt = enable_mixed_precision(optim::SGD(n.parameters(), {.lr = 1}));

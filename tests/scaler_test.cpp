@@ -323,6 +323,19 @@ TEST(State, GoesRoundBeforeAndAfterTheFirstLoss) {
   }
 }
 
+TEST(State, MayBePyTorchs) {
+  const auto number = [](double x, DType dtype) { return full({}, x, dtype); };
+  Loop loop({});
+  loop.scaler.load_state_dict({{"scale", number(128, f64)},
+                               {"growth_factor", number(4, f64)},
+                               {"backoff_factor", number(0.25, f64)},
+                               {"growth_interval", number(3, i64)},
+                               {"_growth_tracker", number(2, i64)}});
+  EXPECT_EQ(loop.scaler.scale_value(), 128);
+  loop.run(1);
+  EXPECT_EQ(loop.scaler.scale_value(), 512);
+}
+
 TEST(State, KeepsTheScalesOfAllLosses) {
   GradScaler scaler({.init_scale = 8});
   (void)scaler.scale(ones({}), 3);

@@ -137,6 +137,28 @@ TEST(Several, OptimizersSkipOnTheirOwnAndShareTheScale) {
   EXPECT_EQ(step(1, 1), std::pair(true, true));
 }
 
+// As in a GAN: the loss of one network, and then of the other.
+TEST(Several, OptimizersSkipForTheLossesBeforeTheirStep) {
+  const Tensor p = parameter({1}), q = parameter({1});
+  optim::SGD a({p}, {.lr = 0.5}), b({q}, {.lr = 0.5});
+  GradScaler scaler({.init_scale = 8});
+  const auto step = [&](double lp, double lq) {
+    (void)scaler.scale(sum(p) * lp);
+    p.set_grad(full({1}, 1));
+    const auto of_a = scaler.step(a).cause();
+    (void)scaler.scale(sum(q) * lq);
+    q.set_grad(full({1}, 1));
+    const auto of_b = scaler.step(b).cause();
+    scaler.update();
+    return std::pair(of_a, of_b);
+  };
+  using enum StepResult::Cause;
+  EXPECT_EQ(step(inf, 1), std::pair(Loss, None));
+  EXPECT_EQ(step(1, inf), std::pair(None, Loss));
+  EXPECT_EQ(step(1, 1), std::pair(None, None));
+  EXPECT_EQ(scaler.scale_value(), 8);
+}
+
 TEST(Several, LossesMayHaveScalesOfTheirOwn) {
   const Tensor p = parameter({1}), q = parameter({1});
   optim::SGD a({p}, {.lr = 0.5}), b({q}, {.lr = 0.5});
