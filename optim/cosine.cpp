@@ -88,7 +88,7 @@ void OneCycle::apply(int64_t step) {
   check(step <= options_.total_steps, "step {} of a schedule of {}", step, options_.total_steps);
   Schedule::apply(step);
   if (!options_.cycle_momentum) return;
-  for (size_t g = 0; g < optimizer().groups(); ++g)
+  for (size_t g = 0; g < groups(); ++g)
     optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
 }
 

@@ -2,11 +2,11 @@
 // Ema: an exponential moving average of the weights, which often is a better model than the last
 // weights are (Polyak & Juditsky 1992).
 
-#include <concepts>
 #include <cstdint>
 #include <vector>
 
 #include "core/tensor.h"
+#include "optim/outcome.h"
 #include "optim/state.h"
 
 namespace mixtape::optim {
@@ -31,8 +31,7 @@ class Ema {
   // average = decay average + (1 - decay) value: after each step of the optimizer. Given the result
   // of that step, does nothing if it was skipped. Throws Error while the averages are applied.
   void update();
-  template <class R>
-  requires std::constructible_from<bool, const R&>
+  template <Outcome R>
   void update(const R& stepped) {
     if (static_cast<bool>(stepped)) update();
   }

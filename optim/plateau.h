@@ -1,10 +1,10 @@
 #pragma once
 // Plateau: lowers the rate when a metric no longer gets better.
 
-#include <concepts>
 #include <cstdint>
 
 #include "optim/optimizer.h"
+#include "optim/outcome.h"
 
 namespace mixtape::optim {
 
@@ -33,8 +33,7 @@ class Plateau {
   // Once for each evaluation. NaN is no better than anything. Given the result of an optimizer's
   // step, does nothing if that was skipped.
   void step(double metric);
-  template <class R>
-  requires std::constructible_from<bool, const R&>
+  template <Outcome R>
   void step(double metric, const R& stepped) {
     if (static_cast<bool>(stepped)) step(metric);
   }

@@ -2,6 +2,7 @@
 #include "optim/schedule.h"
 
 #include "core/check.h"
+#include "core/format.h"
 #include "core/op.h"
 
 namespace mixtape::optim {
@@ -16,7 +17,7 @@ Schedule::Schedule(Optimizer& optimizer) : optimizer_(&optimizer) {
 }
 
 void Schedule::apply(int64_t step) {
-  for (size_t g = 0; g < base_lr_.size(); ++g) optimizer_->set_lr(at(step, g), g);
+  for (size_t g = 0; g < groups(); ++g) optimizer_->set_lr(at(step, g), g);
 }
 
 void Schedule::go_to(int64_t step) {
@@ -24,20 +25,27 @@ void Schedule::go_to(int64_t step) {
   steps_ = step;
 }
 
-void Schedule::settle() {
-  int64_t steps = steps_;
-  for (; !coming_.empty() && coming_.front().has_arrived(); coming_.pop_front())
-    steps -= !coming_.front().stepped();
+void Schedule::advance(int64_t by, size_t most) {
+  int64_t steps = steps_ + by;
+  for (; coming_.size() > most; coming_.pop_front()) steps -= !coming_.front()();
   if (steps != steps_) go_to(steps);
 }
 
+double Schedule::base_lr(size_t group) const {
+  check(group < base_lr_.size(), "group {} of {} that {} began with", group, base_lr_.size(),
+        name());
+  return base_lr_[group];
+}
+
 StateDict Schedule::state_dict() const {
-  int64_t steps = steps_;  // less what nobody could take back who loads it
-  for (const Coming& coming : coming_) steps -= !coming.stepped();
-  StateDict dict{{"kind", from_text(name())},
-                 {"step", from({static_cast<double>(steps)}, {}, i64)}};
+  StateDict dict{{"kind", from_text(name())}, {"step", from_number(static_cast<double>(steps_))}};
   for (size_t g = 0; g < base_lr_.size(); ++g)
-    dict.emplace_back(base_name(g), from({base_lr_[g]}, {}, f64));
+    dict.emplace_back(base_name(g), from_number(base_lr_[g]));
+  if (coming_.empty()) return dict;
+  std::vector<double> happened;
+  for (const auto& step_happened : coming_) happened.push_back(step_happened());
+  const DefaultDevice here(Device::cpu());
+  dict.emplace_back("coming", from(happened, {int64_t(happened.size())}));
   return dict;
 }
 
@@ -48,15 +56,23 @@ void Schedule::load_state_dict(const StateDict& dict) {
   const int64_t step = reader.count("step");
   std::vector<double> rates;
   for (size_t g = 0; g < base_lr_.size(); ++g) rates.push_back(reader.number(base_name(g)));
+  decltype(coming_) coming;
+  if (const Tensor* const of = reader.find("coming")) {
+    check(of->rank() == 1 && of->numel() <= int64_t(lag), "coming is {}, not [n] with n up to {}",
+          of->shape(), lag);
+    for (int64_t i = 0; i < of->numel(); ++i)
+      coming.push_back([happened = of->at(i) != 0] { return happened; });
+  }
   reader.check_all_read();
   std::swap(base_lr_, rates);
   try {
     go_to(step);
   } catch (...) {
     std::swap(base_lr_, rates);
+    apply(steps_);
     throw;
   }
-  coming_.clear();
+  coming_ = std::move(coming);
 }
 
 }  // namespace mixtape::optim

@@ -2,13 +2,13 @@
 // Learning-rate schedules: closed forms in the number of steps taken, which set the rate of every
 // group of an optimizer.
 
-#include <concepts>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <vector>
 
 #include "optim/optimizer.h"
+#include "optim/outcome.h"
 
 namespace mixtape::optim {
 
@@ -21,45 +21,44 @@ class Schedule {
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
-  // After each step of the optimizer. Given the result of that step, advances only if it happened;
-  // one that a device still keeps counts as a step until it has arrived, so nothing waits.
-  void step() { go_to(steps_ + 1); }
-  template <class R>
-  requires std::constructible_from<bool, const R&>
+  // After each step of the optimizer. Given the result of that step, advances only if it happened.
+  // One that a device decides counts as a step until `lag` later ones were made, and is taken back
+  // then if it was skipped: so hardly anything waits, and every run has the same rates.
+  void step() { advance(1, 0); }
+  template <Outcome R>
   void step(const R& stepped) {
-    if constexpr (requires { stepped.has_arrived(); }) {
-      settle();
-      if (!stepped.has_arrived()) {
-        coming_.push_back({[stepped] { return stepped.has_arrived(); },
-                           [stepped] { return static_cast<bool>(stepped); }});
-        return step();
+    if constexpr (requires { stepped.is_deferred(); }) {
+      if (stepped.is_deferred()) {
+        coming_.push_back([stepped] { return static_cast<bool>(stepped); });
+        return advance(1, lag);
       }
     }
-    if (static_cast<bool>(stepped)) step();
+    advance(static_cast<bool>(stepped), 0);
   }
+  static constexpr size_t lag = 8;
   int64_t steps() const { return steps_; }
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
-  // "kind", which is the name, "step", and "group.0.base_lr" and so on: the rates that the
-  // optimizer began with. Saving waits for results that a device still keeps. Loading throws Error
-  // if it is another kind's, or if names or shapes do not fit.
+  // "kind", which is the name, "step", "group.0.base_lr" and so on: the rates that the optimizer
+  // began with; and "coming", whether the last steps happened, where a device decided. Saving waits
+  // for those. Loading throws Error, and changes nothing, if it is another kind's, or if names or
+  // shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  protected:
   explicit Schedule(Optimizer& optimizer);
-  virtual void apply(int64_t step);  // sets the optimizer's options
-  double base_lr(size_t group) const { return base_lr_[group]; }
+  virtual void apply(int64_t step);                  // sets the optimizer's options
+  size_t groups() const { return base_lr_.size(); }  // that the optimizer began with
+  double base_lr(size_t group) const;                // throws Error if there was no such group
   Optimizer& optimizer() const { return *optimizer_; }
 
  private:
   void go_to(int64_t step);
-  void settle();  // takes back the steps that did not happen, as far as that is known
+  // Goes on by so many steps, and takes back those that did not happen of all but `most` coming_.
+  void advance(int64_t by, size_t most);
 
-  struct Coming {
-    std::function<bool()> has_arrived, stepped;
-  };
-  std::deque<Coming> coming_;
+  std::deque<std::function<bool()>> coming_;  // whether the last steps happened; asking may wait
   Optimizer* optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 
 #include "amp/autocast.h"
 #include "amp/scaler.h"
+#include "amp/trace.h"
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "core/readback.h"
@@ -85,6 +87,44 @@ TEST(DeviceTraining, HasTheLossesOfTheCpu) {
           << fmt::format("step {} in {}", i, low);
     }
   }
+}
+
+TEST(DeviceTraining, AScalerGoesWhereItsModelGoes) {
+  nn::Linear net(2, 1);
+  net.to(Device::cpu());
+  optim::SGD opt(net.parameters());
+  amp::GradScaler scaler({.init_scale = 8});
+  scaler.name_parameters(opt, {"weight", "bias"});
+  const auto step = [&](double gradient) {
+    opt.zero_grad();
+    scaler.scale(sum(net(ones({1, 2}, f32, net.weight.device())))).backward();
+    net.weight.set_grad(full({1, 2}, gradient, f32, net.weight.device()));
+    const amp::StepResult result = scaler.step(opt);
+    scaler.update();
+    return bool(result);
+  };
+  EXPECT_TRUE(step(1));
+  net.to(device);
+  EXPECT_TRUE(step(1));
+  EXPECT_FALSE(step(INFINITY));
+  EXPECT_EQ(scaler.scale_value(), 4);
+  ASSERT_EQ(scaler.last_overflow().size(), 1u);
+  EXPECT_EQ(scaler.last_overflow()[0].name, "weight");
+
+  (void)scaler.scale(sum(net.bias));
+  const Tensor elsewhere = ones({}, f32, Device::cpu());
+  EXPECT_ERROR(scaler.scale(elsewhere),
+               "a loss on cpu, after one on cuda:0 since the last update()");
+}
+
+// (The emulator's devices share their memory: only a real one would notice.)
+TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
+  nn::Linear net(2, 1);
+  net.to(device);
+  net.register_full_backward_hook([](nn::Tensors&, const nn::Tensors&) {});
+  amp::OverflowTrace trace;
+  sum(net(ones({1, 2}, f32, device)).to(Device::cpu())).backward();
+  EXPECT_TRUE(trace.found().empty());
 }
 
 TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
@@ -172,7 +212,7 @@ TEST(FarBehind, NothingOfAStepWaits) {
   for (int i = 0; i < 3; ++i) training.step();
   const simt::LateStreams late;
   const int64_t waits = synchronizations();
-  for (int i = 0; i < 20; ++i) training.step();
+  for (size_t i = 0; i < optim::Schedule::lag; ++i) training.step();
   EXPECT_EQ(synchronizations(), waits);
 }
 
@@ -221,43 +261,64 @@ TEST(FarBehind, SuchAnIndexReachesNoOtherMemory) {
             "nll_loss: targets");
 }
 
-TEST(FarBehind, AScheduleTakesBackTheStepsThatDidNotHappen) {
+// A step that a device skips is taken back so many steps later, whenever the host hears of it, and
+// by a training that goes on from a checkpoint, too.
+TEST(FarBehind, SchedulesGiveEveryRunTheSameRates) {
+  const auto lag = int64_t(optim::Schedule::lag);
+  const auto rates = [&](bool late, int64_t cut) {
+    std::optional<simt::LateStreams> streams;
+    if (late) streams.emplace();
+    const Tensor p = ones({2}, f32, device).set_requires_grad();
+    optim::SGD opt({p}, {.lr = 0.1});
+    std::optional<optim::Cosine> schedule(std::in_place, opt, optim::CosineOptions{30});
+    amp::GradScaler scaler({.init_scale = 4});
+    std::vector<double> rates;
+    for (int64_t i = 0; i < 24; ++i) {
+      opt.zero_grad();
+      const int64_t waits = synchronizations();
+      scaler.scale(sum(p * (i == 2 || i == 3 || i == 12 ? 1e39 : 1))).backward();
+      const amp::StepResult result = scaler.step(opt);
+      schedule->step(result);
+      scaler.update();
+      EXPECT_EQ(synchronizations(), i < lag ? waits : synchronizations());
+      rates.push_back(opt.lr());
+      if (i + 1 != cut) continue;
+      const optim::StateDict saved = schedule->state_dict();
+      EXPECT_TRUE(result.has_arrived()) << "saving waits";
+      schedule.emplace(opt, optim::CosineOptions{30});
+      schedule->load_state_dict(saved);
+    }
+    return rates;
+  };
+  const std::vector<double> whole = rates(false, 0);
+  const Tensor p = ones({1}, f32, device).set_requires_grad();
+  optim::SGD opt({p}, {.lr = 0.1});
+  const optim::Cosine schedule(opt, {.total_steps = 30});
+  for (int64_t i = 0; i < 24; ++i)
+    EXPECT_EQ(whole[size_t(i)],
+              schedule.at(i + 1 - (i >= 2 + lag) - (i >= 3 + lag) - (i >= 12 + lag)));
+  for (const int64_t cut : {0, 2, 3, 5, 11, 12, 20}) {
+    EXPECT_EQ(rates(true, cut), whole) << "cut after " << cut;
+    EXPECT_EQ(rates(false, cut), whole) << "cut after " << cut;
+  }
+}
+
+// Where a floor was hit is not forgotten while the host looks elsewhere.
+TEST(FarBehind, AFloorIsNoticedLate) {
   const Tensor p = ones({2}, f32, device).set_requires_grad();
   optim::SGD opt({p}, {.lr = 0.1});
-  optim::Cosine schedule(opt, {.total_steps = 10});
-  amp::GradScaler scaler({.init_scale = 4});
-  const auto step = [&](double factor) {
-    opt.zero_grad();
-    scaler.scale(sum(p * factor)).backward();
-    const auto result = scaler.step(opt);
-    schedule.step(result);
+  amp::GradScaler scaler({.init_scale = 4, .min_scale = 3});
+  const auto step = [&](double gradient) {
+    scaler.scale(sum(p)).backward();
+    p.set_grad(full({2}, gradient, f32, device));
+    scaler.step(opt);
     scaler.update();
-    return result;
   };
-  step(1);
-  EXPECT_EQ(schedule.steps(), 1);
   {
     const simt::LateStreams late;
-    const auto skipped = step(1e39);
-    EXPECT_FALSE(skipped.has_arrived());
-    EXPECT_EQ(schedule.steps(), 2) << "as far as is known";
-    EXPECT_EQ(skipped.state(), amp::StepResult::State::Skipped) << "asking waits";
-    EXPECT_TRUE(skipped.has_arrived());
+    for (const double gradient : {1.0, double(INFINITY), 1.0}) step(gradient);
   }
-  step(1);
-  EXPECT_EQ(schedule.steps(), 2) << "one of three was skipped";
-
-  const simt::LateStreams late;
-  const auto skipped = step(1e39);
-  const optim::StateDict saved = schedule.state_dict();
-  EXPECT_TRUE(skipped.has_arrived()) << "saving waits";
-  optim::Cosine loaded(opt, {.total_steps = 10});
-  (void)step(1e39);
-  loaded.load_state_dict(saved);
-  EXPECT_EQ(loaded.steps(), 2) << "nobody could take back the third any more";
-  schedule.load_state_dict(saved);
-  step(1);
-  EXPECT_EQ(schedule.steps(), 3) << "what was skipped before loading is none of its steps";
+  EXPECT_ERROR((step(1), step(1)), "the loss scale would fall below 3");
 }
 
 TEST(FarBehind, ACollapseIsNoticedLate) {

@@ -44,6 +44,7 @@ TEST(Ema, NarrowWeightsLoseNothing) {
 TEST(Ema, ASkippedStepDoesNotCount) {
   struct Result {
     bool stepped;
+    bool is_deferred() const { return false; }
     explicit operator bool() const { return stepped; }
   };
   const Tensor w = from({1}, {1});

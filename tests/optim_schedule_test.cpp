@@ -151,6 +151,7 @@ TEST(Schedule, CosineKeepsEachGroupsOwnRate) {
 TEST(Schedule, ASkippedStepDoesNotAdvance) {
   struct Result {
     bool stepped;
+    bool is_deferred() const { return false; }
     explicit operator bool() const { return stepped; }
   };
   SGD opt(problem(), {.lr = 1});
