@@ -1,9 +1,12 @@
 #include "amp/policy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <sstream>
 
 #include "core/check.h"
@@ -73,14 +76,9 @@ Precision of_preset(Preset preset, const OpInfo& op) {
       return full && std::ranges::none_of(losses, is_loss) ? Precision::Native : op.precision;
     case Preset::O3:
       return full ? Precision::Native : op.precision;
-    case Preset::O0:
-    case Preset::Off:
-      return Precision::Any;
-    case Preset::Torch:
-    case Preset::O1:
-      break;
+    default:  // Torch and O1; O0 and Off open no region
+      return op.precision;
   }
-  return op.precision;
 }
 
 // What people vary when they write a name: case and underscores.
@@ -117,9 +115,7 @@ std::string listed(Near names, size_t most = 8) {
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   names.resize(std::min(names.size(), most));
-  std::string text;
-  for (const auto& [distance, name] : names) text += (text.empty() ? "" : ", ") + std::string(name);
-  return text;
+  return fmt::format("{}", fmt::join(names | std::views::values, ", "));
 }
 
 void check_plausible_path(std::string_view pattern) {

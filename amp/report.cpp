@@ -1,6 +1,8 @@
 // What is seen is counted in tables by what it is; what a report says is made of them when asked.
 #include "amp/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -202,12 +204,6 @@ std::vector<Report::StayedF32> Report::stayed_f32() const {
 
 namespace {
 
-std::string joined(const std::vector<DType>& dtypes) {
-  std::string text;
-  for (const DType t : dtypes) text += fmt::format("{}{}", text.empty() ? "" : ", ", t);
-  return text;
-}
-
 std::string sized(int64_t bytes) {
   if (bytes < 10 << 10) return fmt::format("{} B", bytes);
   if (bytes < 10 << 20) return fmt::format("{:.1f} KiB", double(bytes) / 1024);
@@ -251,8 +247,8 @@ std::string Report::text() const {
     auto& line = table.emplace_back(std::vector<std::string>{
         r.by.empty() ? r.op : fmt::format("{} for {}", r.op, r.by),
         r.backward ? "backward" : "forward",
-        fmt::format("{} -> {}", joined(r.inputs), joined(r.outputs)), fmt::format("{}", r.calls),
-        r.bytes_cast ? sized(r.bytes_cast) : ""});
+        fmt::format("{} -> {}", fmt::join(r.inputs, ", "), fmt::join(r.outputs, ", ")),
+        fmt::format("{}", r.calls), r.bytes_cast ? sized(r.bytes_cast) : ""});
     if (options_.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
   }
   std::string text = aligned(table, number);
@@ -277,13 +273,12 @@ std::string Report::text() const {
                        p.product.empty() ? "no op read it" : p.product + " read it as f32");
   });
   section("shapes that miss the tensor cores' fast path", missed_shapes(), [](const Shapes& s) {
-    std::string sizes, pad;
-    for (const Shape& shape : s.operands)
-      sizes += fmt::format("{}{}", sizes.empty() ? "" : " x ", shape);
+    std::string pad;
     for (const auto& [from, to] : s.pad)
       pad += fmt::format("{}{} to {}", pad.empty() ? "pad " : ", ", from, to);
-    return fmt::format("{} of {} {}: {}{}: {}", s.op, s.dtype, sizes, times(s.calls),
-                       place("", s.module), pad.empty() ? "depthwise, so no product" : pad);
+    return fmt::format("{} of {} {}: {}{}: {}", s.op, s.dtype, fmt::join(s.operands, " x "),
+                       times(s.calls), place("", s.module),
+                       pad.empty() ? "depthwise, so no product" : pad);
   });
   return text;
 }

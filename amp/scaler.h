@@ -38,10 +38,10 @@ class ScaleCollapse : public Error {
 };
 
 struct StepOptions {
-  std::optional<double> clip_norm =
-      {};  // limits the norm of all (unscaled) gradients, as clip_grad_norm
-  std::optional<int> loss =
-      {};                 // whose scale the gradients carry: by default as in unscale(), or 0
+  // Limits the norm of all (unscaled) gradients, as clip_grad_norm.
+  std::optional<double> clip_norm = {};
+  // Whose scale the gradients carry: by default as in unscale(), or 0.
+  std::optional<int> loss = {};
   bool unscaled = false;  // the gradients are the true ones, whoever divided them by the scale
 };
 

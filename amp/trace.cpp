@@ -1,6 +1,8 @@
 // Surveys wait on the device with what is known of their ops, and are judged in the order of these.
 #include "amp/trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "autograd/ops.h"
@@ -40,8 +42,7 @@ Tensor rows(const Tensor& surveys, int64_t first, int64_t count) {
 }  // namespace
 
 std::string BadOp::text() const {
-  std::string from, what;
-  for (const DType t : inputs) from += fmt::format("{}{}", from.empty() ? "" : ", ", t);
+  std::string what;
   if (infinities > 0) what = fmt::format("{} inf", infinities);
   if (nans > 0) what += fmt::format("{}{} nan", what.empty() ? "" : " and ", nans);
   constexpr std::string_view where[] = {"forward of", "backward of", "gradient that arrived at",
@@ -50,7 +51,7 @@ std::string BadOp::text() const {
   if (!module.empty()) text += " in " + module;
   text += fmt::format(": {} in {} {}", what, dtype, shape);
   if (kind == Kind::Forward || kind == Kind::Backward)
-    text += fmt::format(", from {} with absmax {:.3g}", from, input_absmax);
+    text += fmt::format(", from {} with absmax {:.3g}", fmt::join(inputs, ", "), input_absmax);
   return text;
 }
 
