@@ -138,7 +138,7 @@ class Pool {
 
   void release(void* block, size_t bytes, int stream) noexcept {
     const SizeClass size = SizeClass::of(bytes);
-    forbid(block, size.bytes);
+    if (device_.is_cpu()) forbid(block, size.bytes);  // a device may not be done with it
     const std::lock_guard lock(lock_);
     shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);
