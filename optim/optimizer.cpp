@@ -161,23 +161,28 @@ std::vector<Tensor> Optimizer::masters() {
   return all;
 }
 
+// Makes the buffers that are missing.
+void Optimizer::make_buffers(Slot& slot, const States& states) {
+  const Tensor& p = slot.param;
+  for (size_t k = 0; k < states.size(); ++k)
+    if (states[k].used && !slot.state[k])
+      slot.state[k] = filled(p.shape(), states[k].initial, accumulate_dtype(p.dtype()), p.device());
+}
+
 // Makes state that is missing, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
-  const DType dtype = accumulate_dtype(p.dtype());
   const States states = group.rule->states();
+  make_buffers(slot, states);
   for (size_t k = 0; k < states.size(); ++k) {
-    const State& s = states[k];
     Tensor& buffer = slot.state[k];
-    if (!s.used) {
+    if (!states[k].used)
       buffer = {};
-      continue;
-    }
-    if (!buffer) buffer = filled(p.shape(), s.initial, dtype, p.device());
-    check(buffer.dtype() == dtype,
-          "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
-          "model",
-          index, p.dtype(), buffer.dtype());
+    else
+      check(buffer.dtype() == accumulate_dtype(p.dtype()),
+            "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
+            "model",
+            index, p.dtype(), buffer.dtype());
   }
   if (!uses_any(states))
     slot.steps = {};
@@ -351,6 +356,11 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
       throw;
     }
   }
+  // A buffer that is needed from now on is made here, so that what is saved before the next step is
+  // all that these options load.
+  const States states = rule.states();
+  for (Slot& slot : groups_[group].slots)
+    if (slot.steps) make_buffers(slot, states);
 }
 
 std::string_view Optimizer::momentum_name(size_t group) const {

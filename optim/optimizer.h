@@ -114,6 +114,7 @@ class Optimizer {
   Rule& rule(size_t group) const { return *at(group).rule; }
   void require_groups() const;  // throws Error if another optimizer has them now
   static void follow(Slot& slot);
+  static void make_buffers(Slot& slot, const States& states);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_narrow(Slot& slot, const Group& group);
   static void flatten_masters(Group& group);

@@ -209,5 +209,26 @@ TEST(State, LoadingTakesTheOptionsFirst) {
   EXPECT_EQ(bits(with), bits(without));
 }
 
+// An option that wants one more buffer, set between two steps.
+TEST(State, SavesWhatItLoadsAfterAnOptionWasSet) {
+  const auto goes_round = [](const auto& make, const std::string& option, double value) {
+    const Params a = problem(), b = problem();
+    auto opt = make(a), other = make(b);
+    set_grads(a, 1, f32);
+    opt.step();
+    opt.set_option(option, value);
+    EXPECT_NO_THROW(other.load_state_dict(snapshot(opt.state_dict()))) << option;
+    for (size_t i = 0; i < a.size(); ++i) b[i].set_data(from(to_vector(a[i]), a[i].shape()));
+    set_grads(a, 2, f32);
+    set_grads(b, 2, f32);
+    opt.step();
+    other.step();
+    EXPECT_EQ(bits(opt), bits(other)) << option;
+  };
+  goes_round([](const Params& p) { return Adam(p); }, "amsgrad", 1);
+  goes_round([](const Params& p) { return RMSprop(p); }, "centered", 1);
+  goes_round([](const Params& p) { return RMSprop(p); }, "momentum", 0.9);
+}
+
 }  // namespace
 }  // namespace mixtape::optim
