@@ -317,8 +317,12 @@ void Optimizer::require_groups() const {
   check(!groups_.empty(), "this {} has no parameters: it was moved from", name());
 }
 
-const Optimizer::Group& Optimizer::at(size_t group) const {
+size_t Optimizer::groups() const {
   require_groups();
+  return groups_.size();
+}
+
+const Optimizer::Group& Optimizer::at(size_t group) const {
   check(group < groups(), "group {} of {}", group, groups());
   return groups_[group];
 }

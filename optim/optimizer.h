@@ -48,7 +48,7 @@ class Optimizer {
   // Drops the gradients, or fills them with zeros where they are.
   void zero_grad(bool set_to_none = true);
 
-  size_t groups() const { return groups_.size(); }
+  size_t groups() const;  // throws Error if it was moved from, as whatever reads a group
   // Whether narrow parameters of the group are updated through f32 copies.
   bool multi_precision(size_t group) const { return at(group).options.multi_precision; }
   // From the next step on, in all groups, as the options of the same names say.

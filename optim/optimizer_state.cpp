@@ -15,7 +15,6 @@ std::string option_name(size_t group, std::string_view option) {
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
-  require_groups();
   StateDict dict;
   each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
@@ -55,7 +54,6 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
 }
 
 void Optimizer::load_state_dict(const StateDict& dict) {
-  require_groups();
   const Scope scope(name());
   StateReader reader(dict);
   std::vector<double> numbers;

@@ -42,7 +42,9 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   const std::string moved = "this sgd has no parameters: it was moved from";
   EXPECT_EQ(error([&] { opt.step(); }), "sgd: " + moved);
   EXPECT_EQ(error([&] { opt.zero_grad(); }), moved);
+  EXPECT_EQ(error([&] { opt.groups(); }), moved);
   EXPECT_EQ(error([&] { opt.lr(); }), moved);
+  EXPECT_EQ(error([&] { opt.set_lr(1); }), moved);
   EXPECT_EQ(error([&] { opt.params(0); }), moved);
   EXPECT_EQ(error([&] { opt.state_dict(); }), moved);
   EXPECT_EQ(error([&] { schedule.step(); }), moved);
