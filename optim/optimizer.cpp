@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -54,7 +55,17 @@ uint64_t Optimizer::next_id() {
   static std::atomic<uint64_t> last = 0;
   return ++last;
 }
-Optimizer::~Optimizer() {
+Optimizer::~Optimizer() { take_shadows_back(); }
+
+Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
+  if (this == &other) return *this;
+  take_shadows_back();
+  id_ = other.id_;
+  groups_ = std::exchange(other.groups_, {});
+  return *this;
+}
+
+void Optimizer::take_shadows_back() const {
   each_slot([](size_t, const Slot& slot, const Group& group) {
     if (group.options.shadow) slot.param.set_shadow({});
   });

@@ -36,7 +36,7 @@ class Optimizer {
  public:
   virtual ~Optimizer();
   Optimizer(Optimizer&&) = default;
-  Optimizer& operator=(Optimizer&&) = default;
+  Optimizer& operator=(Optimizer&& other) noexcept;
 
   virtual std::string_view name() const = 0;
   // Of no other optimizer of this process; it moves along.
@@ -121,6 +121,7 @@ class Optimizer {
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
 
+  void take_shadows_back() const;
   static uint64_t next_id();
 
   uint64_t id_ = next_id();

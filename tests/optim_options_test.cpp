@@ -51,6 +51,23 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   EXPECT_EQ(other.lr(), 0.1);
 }
 
+TEST(Optim, AssigningOverOneTakesItsShadowsBack) {
+  const Tensor p = from({1, 2}, {2}).set_requires_grad(), q = from({1}, {1}).set_requires_grad();
+  SGD opt({p}, {.lr = 0.1, .shadow = bf16}), other({q}, {.lr = 0.2, .shadow = bf16});
+  p.set_grad(from({1, 2}, {2}));
+  q.set_grad(from({1}, {1}));
+  opt.step();
+  other.step();
+  EXPECT_TRUE(p.shadow());
+  const uint64_t id = other.id();
+  opt = std::move(other);
+  EXPECT_FALSE(p.shadow()) << "nothing would keep it up to date";
+  EXPECT_TRUE(q.shadow());
+  EXPECT_EQ(opt.id(), id);
+  EXPECT_EQ(opt.lr(), 0.2);
+  EXPECT_EQ(error([&] { other.lr(); }), "this sgd has no parameters: it was moved from");
+}
+
 TEST(Optim, FlagsAreOptionsToo) {
   const Params a = problem(), b = problem();
   SGD up(a, {.lr = 0.1, .maximize = true}), turned(b, {.lr = 0.1});
