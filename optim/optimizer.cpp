@@ -110,9 +110,6 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
     check(is_float(p.dtype()), "parameter {} is {}, not a float", index, p.dtype());
     check(!p.maker(), "parameter {} of shape {} is the result of an op, not a leaf", index,
           p.shape());
-    check(p.is_leaf(),
-          "parameter {} of shape {} does not require a gradient: leave it out, or freeze it later",
-          index, p.shape());
     check(p.is_contiguous(), "parameter {} of shape {} has strides {}, but is updated as dense",
           index, p.shape(), p.strides());
     check(p.device() == params[0].device(), "parameter {} is on {}, others of its group on {}",

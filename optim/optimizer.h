@@ -79,8 +79,8 @@ class Optimizer {
 
  protected:
   Optimizer() = default;
-  // Throws Error unless all are float tensors that want a gradient, dense, new here, on one device,
-  // and the rule's options are in range.
+  // Throws Error unless all are float tensors that no recorded op made, dense, new here, on one
+  // device, and the rule's options are in range. (Those that are frozen may be thawed.)
   void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
                     const CommonOptions& options = {});
 

@@ -53,6 +53,20 @@ TEST(Freezing, LeavesParametersAsTheyAre) {
   EXPECT_NE(to_vector(net.body.weight), body);
 }
 
+TEST(Freezing, MayComeBeforeTheOptimizer) {
+  TwoLayers net;
+  net.body.requires_grad_(false);
+  optim::AdamW opt(net.parameters(), {.lr = 0.1, .weight_decay = 0.5, .shadow = bf16});
+  const Tensor x = randn({5, 3});
+  const Values body = to_vector(net.body.weight), head = to_vector(net.head.weight);
+  step(opt, sum(net(x)));
+  EXPECT_EQ(to_vector(net.body.weight), body);
+  EXPECT_NE(to_vector(net.head.weight), head);
+  net.body.requires_grad_();
+  step(opt, sum(net(x)));
+  EXPECT_NE(to_vector(net.body.weight), body);
+}
+
 TEST(Freezing, RecordsNothingBelowTheFirstTrainedLayer) {
   TwoLayers net;
   net.body.requires_grad_(false);

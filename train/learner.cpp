@@ -23,23 +23,6 @@ OptimizerMaker adamw() {
   return [](std::vector<Tensor> params) { return optim::AdamW(std::move(params)); };
 }
 
-// While one is alive, frozen parameters are not: an optimizer holds them as well, and leaves them
-// as they are until they are thawed, but is not made of what is frozen already.
-class Thawed {
- public:
-  explicit Thawed(const std::vector<Tensor>& params) {
-    for (const Tensor& p : params)
-      if (is_float(p.dtype()) && !p.requires_grad()) frozen_.push_back(p.set_requires_grad());
-  }
-  ~Thawed() {
-    for (const Tensor& p : frozen_) p.set_requires_grad(false);
-  }
-  Thawed(const Thawed&) = delete;
-
- private:
-  std::vector<Tensor> frozen_;
-};
-
 double now() {
   const auto t = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(t).count();
@@ -77,11 +60,7 @@ void Learner::compile(const LearnerOptions& options) {
         "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
         nn::type_name(typeid(*model_.module)));
   if (options.optimizer) make_optimizer_ = *options.optimizer;
-  {
-    const std::vector<Tensor> params = model_.module->parameters();
-    const Thawed thawed(params);
-    optimizer = make_optimizer_(params);
-  }
+  optimizer = make_optimizer_(model_.module->parameters());
   metrics = options.metrics;
   callbacks_.clear();
   for (const auto& callback : options.callbacks) add(callback);
