@@ -21,6 +21,10 @@ struct ModuleHooks {
   }
 };
 
+bool has_any(const ModuleHooks& hooks) {
+  return !hooks.before_forward.empty() || !hooks.after_forward.empty() || !hooks.backward.empty();
+}
+
 namespace {
 
 constexpr OpInfo info{"module hook"};

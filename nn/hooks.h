@@ -25,7 +25,8 @@ using ForwardHook = std::function<void(const ModuleBase&, const Tensors& inputs,
 // gradients of the outputs are there. (The module may be gone by then, so it is not passed.)
 using BackwardHook = std::function<void(Tensors& grad_inputs, const Tensors& grad_outputs)>;
 
-struct ModuleHooks;  // those of one module
+struct ModuleHooks;                      // those of one module
+bool has_any(const ModuleHooks& hooks);  // whether one is left
 
 using mixtape::HookHandle;
 

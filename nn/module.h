@@ -74,8 +74,8 @@ class ModuleBase {
   void requires_grad_(bool on = true);
 
   // Hooks (nn/hooks.h) run in the order in which they were registered, whenever this module is
-  // called; while there are none, a call only tests a pointer. They move with the module; clone()
-  // leaves them behind, since they may refer to what they were registered for.
+  // called; where there never were any, a call only tests a pointer. They move with the module;
+  // clone() leaves them behind, since they may refer to what they were registered for.
   HookHandle register_forward_pre_hook(ForwardPreHook f);
   HookHandle register_forward_hook(ForwardHook f);
   HookHandle register_full_backward_hook(BackwardHook f);
@@ -103,6 +103,8 @@ class ModuleBase {
       return find_path(root);
     return path_.load(std::memory_order_relaxed);
   }
+
+  bool has_hooks() const { return hooks_ && has_any(*hooks_); }
 
   std::shared_ptr<ModuleHooks> hooks_;
 
@@ -191,8 +193,8 @@ class Module : public ModuleBase {
     const Running running(*this);
     using Result = decltype(self().forward(std::forward<Args>(args)...));
     if constexpr (std::is_object_v<Result>) {
-      Result y = hooks_ ? hooked<Args...>(std::forward<Args>(args)...)
-                        : self().forward(std::forward<Args>(args)...);
+      Result y = has_hooks() ? hooked<Args...>(std::forward<Args>(args)...)
+                             : self().forward(std::forward<Args>(args)...);
       if constexpr (HoldsTensors<Result>) CallHook::call(*this, first_tensor(y));
       return y;
     } else {  // a reference, or nothing: there is nothing to hook

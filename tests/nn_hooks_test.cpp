@@ -197,6 +197,29 @@ TEST(Hooks, AreRemovable) {
   EXPECT_LT(calls, 1000);
 }
 
+struct Watch : nn::Module<Watch> {  // where its argument is
+  Tensor forward(const Tensor& x) const {
+    seen = &x;
+    return x;
+  }
+  mutable const Tensor* seen = nullptr;
+  MIXTAPE_FIELDS()
+};
+
+TEST(Hooks, OnceRemovedCostACallNothing) {
+  Watch net;
+  nn::HookHandle hook = net.register_forward_pre_hook([](const nn::ModuleBase&, Tensors&) {});
+  const Tensor x = from({1}, {1});
+  net(x);
+  EXPECT_NE(net.seen, &x) << "hooks get tensors of their own";
+  hook.remove();
+  net(x);
+  EXPECT_EQ(net.seen, &x);
+  nn::summary(net, x);
+  net(x);
+  EXPECT_EQ(net.seen, &x) << "a summary leaves none behind";
+}
+
 TEST(Hooks, MoveWithTheModuleButAreNotCloned) {
   Scale net(1);
   int calls = 0;
