@@ -36,16 +36,6 @@ template <class T>
 concept HoldsTensors = std::same_as<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) {
   t.tensors();
 };
-// The first of them, or null.
-template <HoldsTensors T>
-Tensor* first_tensor(T& value) {
-  if constexpr (std::same_as<T, Tensor>)
-    return &value;
-  else if constexpr (std::same_as<T, Tensors>)
-    return value.empty() ? nullptr : value.data();
-  else
-    return value.tensors()[0];
-}
 
 // One call of a module that has hooks: told the arguments before forward, and the result after it.
 // (Its functions are not inline, since every module instantiates what calls them.)

@@ -212,10 +212,6 @@ void ModuleBase::own_tensors() {
   }
 }
 
-void CallHook::call_all(const ModuleBase& m, const Tensor& y) {
-  for (const CallHook* hook = innermost_; hook; hook = hook->outer_) hook->f_(m, y);
-}
-
 const std::string ModuleBase::forgotten;
 
 // The innermost module of the tree below root in whose bytes this one, which is not in that tree,

@@ -11,7 +11,6 @@
 //   };
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <typeinfo>
 
@@ -137,28 +136,6 @@ class Running {
   const Scope scope_;
 };
 
-// While one is alive, f is called on this thread with each module that returned a tensor, or a
-// struct of them, and the (first) tensor.
-class CallHook {
- public:
-  using F = std::function<void(const ModuleBase&, const Tensor&)>;
-  [[nodiscard]] explicit CallHook(F f)
-      : f_(std::move(f)), outer_(std::exchange(innermost_, this)) {}
-  ~CallHook() { innermost_ = outer_; }
-  CallHook(const CallHook&) = delete;
-
-  static void call(const ModuleBase& m, const Tensor* y) {
-    if (innermost_ && y && *y) [[unlikely]]
-      call_all(m, *y);
-  }
-
- private:
-  static void call_all(const ModuleBase& m, const Tensor& y);
-  static inline thread_local constinit const CallHook* innermost_ = nullptr;
-  const F f_;
-  const CallHook* const outer_;
-};
-
 // While one is alive, a module and all inside it evaluate; then each is as it was.
 class Evaluating {
  public:
@@ -193,10 +170,8 @@ class Module : public ModuleBase {
     const Running running(*this);
     using Result = decltype(self().forward(std::forward<Args>(args)...));
     if constexpr (std::is_object_v<Result>) {
-      Result y = has_hooks() ? hooked<Args...>(std::forward<Args>(args)...)
-                             : self().forward(std::forward<Args>(args)...);
-      if constexpr (HoldsTensors<Result>) CallHook::call(*this, first_tensor(y));
-      return y;
+      return has_hooks() ? hooked<Args...>(std::forward<Args>(args)...)
+                         : self().forward(std::forward<Args>(args)...);
     } else {  // a reference, or nothing: there is nothing to hook
       return self().forward(std::forward<Args>(args)...);
     }

@@ -38,6 +38,22 @@ std::string table(const std::vector<Row>& rows) {
   return text + rule + '\n';
 }
 
+// A forward hook of a module and of all inside it.
+class Hooks {
+ public:
+  Hooks(ModuleBase& net, const ForwardHook& f) {
+    for (const auto& [path, m] : net.named_modules())
+      handles_.push_back(m->register_forward_hook(f));
+  }
+  ~Hooks() {
+    for (HookHandle& handle : handles_) handle.remove();
+  }
+  Hooks(const Hooks&) = delete;
+
+ private:
+  std::vector<HookHandle> handles_;
+};
+
 }  // namespace
 
 std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
@@ -45,8 +61,9 @@ std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
   {
     const Evaluating mode(net);
     const NoGrad off;
-    const CallHook note(
-        [&](const ModuleBase& m, const Tensor& y) { outputs[&m] = y.shape().to_string(); });
+    const Hooks hooks(net, [&](const ModuleBase& m, const Tensors&, Tensors& y) {
+      if (!y.empty() && y[0]) outputs[&m] = y[0].shape().to_string();
+    });
     run();
   }
 
