@@ -94,8 +94,10 @@ class ModuleBase {
   void own_tensors();  // replaces each tensor by a copy, keeping ties
 
   // Its path from a module that it may be part of, or null. Found once for all modules of that
-  // root, and remembered until the root changes; a moved module starts anew. Throws Error if it is
-  // a member that MIXTAPE_FIELDS leaves out although it is to be trained.
+  // root, and remembered until the root changes; a moved module starts anew. (A std::vector of
+  // modules that is moved or swapped as a whole moves none: those keep the paths that they had
+  // until another root has run.) Throws Error if it is a member that MIXTAPE_FIELDS leaves out
+  // although it is to be trained.
   const std::string* path_from(const ModuleBase& root) const {
     if (root_.load(std::memory_order_relaxed) != &root ||
         path_.load(std::memory_order_relaxed) == &forgotten) [[unlikely]]

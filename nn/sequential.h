@@ -20,8 +20,12 @@ class Any {
   Any() = default;  // holds nothing
   template <TensorModule M>
   Any(M&& module) : held_(std::make_unique<Model<M>>(std::forward<M>(module))) {}
-  Any(Any&&) noexcept = default;
-  Any& operator=(Any&&) noexcept = default;
+  Any(Any&& other) noexcept : held_(std::move(other.held_)) { forget_path(); }
+  Any& operator=(Any&& other) noexcept {
+    held_ = std::move(other.held_);
+    forget_path();
+    return *this;
+  }
   Any(const Any& other)
       : held_(other.held_ ? other.held_->copy() : nullptr) {}  // for clone(), as modules
   Any& operator=(const Any&) = delete;
@@ -69,6 +73,11 @@ class Any {
     }
     M value;
   };
+  // What it holds stays where it was, but may have another path from the same root now.
+  void forget_path() noexcept {
+    if (held_) held_->module().root_.store(nullptr, std::memory_order_relaxed);
+  }
+
   std::unique_ptr<Interface> held_;
 };
 

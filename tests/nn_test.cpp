@@ -408,6 +408,12 @@ TEST(Path, FollowsMoves) {
   EXPECT_EQ(error([&] { taken(x); }), "mlp: " + misfit);
   nn::Sequential row(nn::Identity(), std::move(taken));
   EXPECT_EQ(error([&] { row(x); }), "1.mlp: " + misfit);
+  std::swap(row[0], row[1]);
+  EXPECT_EQ(error([&] { row(x); }), "0.mlp: " + misfit);
+  nn::Any held = std::move(row[0]);
+  row[0] = nn::Identity();
+  row.push_back(std::move(held));
+  EXPECT_EQ(error([&] { row(x); }), "2.mlp: " + misfit);
 }
 
 TEST(Path, IsInternedAndKeptForBackward) {
