@@ -68,7 +68,8 @@ struct NormedWeight {
 };
 
 // A weight's length and direction apart (Salimans & Kingma 2016): g v / |v|, where each index of
-// `dim` has a length of its own. Starts as the layer's own weight. Hooks of the layer stay behind.
+// `dim` has a length of its own (negative: from the end, while PyTorch's -1 is one length for all,
+// which there is not here). Starts as the layer's own weight. Hooks of the layer stay behind.
 //   nn::WeightNorm layer(nn::Linear(20, 40));
 template <HasWeight M>
 struct WeightNorm : Parametrized<WeightNorm<M>, M, NormedWeight> {
