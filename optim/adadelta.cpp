@@ -21,11 +21,9 @@ class AdadeltaRule : public KernelRule<kernels::AdadeltaRule, kernels::adadelta>
 
 }  // namespace
 
-void Adadelta::add_group(std::vector<Tensor> params, const AdadeltaOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<AdadeltaRule>(
-                   kernels::AdadeltaRule{o.lr, o.rho, o.eps, o.weight_decay, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const AdadeltaOptions& o) {
+  return std::make_unique<AdadeltaRule>(
+      kernels::AdadeltaRule{o.lr, o.rho, o.eps, o.weight_decay, o.maximize});
 }
 
 }  // namespace mixtape::optim

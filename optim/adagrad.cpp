@@ -26,12 +26,10 @@ class AdagradRule : public KernelRule<kernels::AdagradRule, kernels::adagrad> {
 
 }  // namespace
 
-void Adagrad::add_group(std::vector<Tensor> params, const AdagradOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<AdagradRule>(
-                   kernels::AdagradRule{o.lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
-                   o.initial_accumulator_value),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const AdagradOptions& o) {
+  return std::make_unique<AdagradRule>(
+      kernels::AdagradRule{o.lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
+      o.initial_accumulator_value);
 }
 
 }  // namespace mixtape::optim

@@ -6,6 +6,7 @@
 namespace mixtape::optim {
 
 struct AdagradOptions {
+  static constexpr std::string_view name = "adagrad";
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
@@ -13,17 +14,10 @@ struct AdagradOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const AdagradOptions& options);
 
 // s += g^2, p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011). Semantics and
 // names are those of torch.optim.Adagrad.
-class Adagrad : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit Adagrad(std::vector<Tensor> params, const AdagradOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const AdagradOptions& options);
-  std::string_view name() const override { return "adagrad"; }
-};
+using Adagrad = OptimizerOf<AdagradOptions>;
 
 }  // namespace mixtape::optim

@@ -18,21 +18,14 @@ class AdamRule : public MomentsRule<kernels::AdamRule, kernels::adam> {
 };
 
 template <class O>
-std::unique_ptr<Rule> make_rule(const O& o, bool decoupled) {
+std::unique_ptr<Rule> rule_of(const O& o, bool decoupled) {
   return std::make_unique<AdamRule>(kernels::AdamRule{o.lr, o.beta1, o.beta2, o.eps, o.weight_decay,
                                                       o.amsgrad, decoupled, o.maximize});
 }
 
 }  // namespace
 
-std::unique_ptr<Rule> adam_rule(const AdamOptions& o) { return make_rule(o, false); }
-std::unique_ptr<Rule> adam_rule(const AdamWOptions& o) { return make_rule(o, true); }
-
-void Adam::add_group(std::vector<Tensor> params, const AdamOptions& o) {
-  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
-}
-void AdamW::add_group(std::vector<Tensor> params, const AdamWOptions& o) {
-  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
-}
+std::unique_ptr<Rule> make_rule(const AdamOptions& o) { return rule_of(o, false); }
+std::unique_ptr<Rule> make_rule(const AdamWOptions& o) { return rule_of(o, true); }
 
 }  // namespace mixtape::optim

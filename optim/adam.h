@@ -7,6 +7,7 @@
 namespace mixtape::optim {
 
 struct AdamOptions {
+  static constexpr std::string_view name = "adam";
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool amsgrad = false;  // divides by the largest mean square so far (Reddi et al. 2018)
   bool maximize = false;
@@ -15,19 +16,13 @@ struct AdamOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const AdamOptions& options);
 
 // Kingma & Ba 2015, algorithm 1. Semantics and names are those of torch.optim.Adam.
-class Adam : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit Adam(std::vector<Tensor> params, const AdamOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const AdamOptions& options);
-  std::string_view name() const override { return "adam"; }
-};
+using Adam = OptimizerOf<AdamOptions>;
 
 struct AdamWOptions {
+  static constexpr std::string_view name = "adamw";
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
   bool amsgrad = false, maximize = false;  // as Adam's
   // Of all optimizers (CommonOptions).
@@ -35,19 +30,9 @@ struct AdamWOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const AdamWOptions& options);
 
 // Adam whose decay acts on the weights and not through the gradient (Loshchilov & Hutter 2019).
-class AdamW : public Optimizer {
- public:
-  explicit AdamW(std::vector<Tensor> params, const AdamWOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const AdamWOptions& options);
-  std::string_view name() const override { return "adamw"; }
-};
-
-// The rule of both, for optimizers that treat some of their parameters so.
-std::unique_ptr<Rule> adam_rule(const AdamOptions& options);
-std::unique_ptr<Rule> adam_rule(const AdamWOptions& options);
+using AdamW = OptimizerOf<AdamWOptions>;
 
 }  // namespace mixtape::optim

@@ -27,12 +27,10 @@ class LambRule : public MomentsRule<kernels::LambRule, kernels::lamb> {
 
 }  // namespace
 
-void Lamb::add_group(std::vector<Tensor> params, const LambOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<LambRule>(kernels::LambRule{o.lr, o.beta1, o.beta2, o.eps,
-                                                            o.weight_decay, o.min_norm, o.max_norm,
-                                                            o.min_trust, o.max_trust, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const LambOptions& o) {
+  return std::make_unique<LambRule>(kernels::LambRule{o.lr, o.beta1, o.beta2, o.eps, o.weight_decay,
+                                                      o.min_norm, o.max_norm, o.min_trust,
+                                                      o.max_trust, o.maximize});
 }
 
 }  // namespace mixtape::optim

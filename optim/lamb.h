@@ -9,6 +9,7 @@
 namespace mixtape::optim {
 
 struct LambOptions {
+  static constexpr std::string_view name = "lamb";
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0;
   // Limits of |p| (phi in the paper), and of the trust ratio. Both trust limits at 1: AdamW, for
   // groups of biases and norms.
@@ -20,17 +21,10 @@ struct LambOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const LambOptions& options);
 
 // p -= lr trust (r + weight_decay p), trust = |p| / |r + weight_decay p|, where r is Adam's step
 // with both corrections for bias (You et al. 2020, algorithm 2). Where a norm is 0, trust is 1.
-class Lamb : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit Lamb(std::vector<Tensor> params, const LambOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const LambOptions& options);
-  std::string_view name() const override { return "lamb"; }
-};
+using Lamb = OptimizerOf<LambOptions>;
 
 }  // namespace mixtape::optim

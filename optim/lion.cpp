@@ -22,11 +22,9 @@ class LionRule : public KernelRule<kernels::LionRule, kernels::lion> {
 
 }  // namespace
 
-void Lion::add_group(std::vector<Tensor> params, const LionOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<LionRule>(
-                   kernels::LionRule{o.lr, o.beta1, o.beta2, o.weight_decay, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const LionOptions& o) {
+  return std::make_unique<LionRule>(
+      kernels::LionRule{o.lr, o.beta1, o.beta2, o.weight_decay, o.maximize});
 }
 
 }  // namespace mixtape::optim

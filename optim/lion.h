@@ -6,6 +6,7 @@
 namespace mixtape::optim {
 
 struct LionOptions {
+  static constexpr std::string_view name = "lion";
   double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
@@ -13,17 +14,10 @@ struct LionOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const LionOptions& options);
 
 // p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p), then m = beta2 m + (1 - beta2) g (Chen
 // et al. 2023, algorithm 2). Wants a rate 3 to 10 times smaller than AdamW's, and more decay.
-class Lion : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit Lion(std::vector<Tensor> params, const LionOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const LionOptions& options);
-  std::string_view name() const override { return "lion"; }
-};
+using Lion = OptimizerOf<LionOptions>;
 
 }  // namespace mixtape::optim

@@ -30,14 +30,13 @@ class MuonRule : public KernelRule<kernels::MuonRule, kernels::muon> {
 
 }  // namespace
 
-void Muon::add_group(std::vector<Tensor> params, const MuonOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<MuonRule>(kernels::MuonRule{o.lr, o.momentum, o.eps, o.weight_decay,
-                                                            o.nesterov, o.match_adam, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const MuonOptions& o) {
+  return std::make_unique<MuonRule>(kernels::MuonRule{o.lr, o.momentum, o.eps, o.weight_decay,
+                                                      o.nesterov, o.match_adam, o.maximize});
 }
+
 void Muon::add_group(std::vector<Tensor> params, const AdamWOptions& o) {
-  append_group(std::move(params), adam_rule(o), CommonOptions::of(o));
+  append_group(std::move(params), make_rule(o), CommonOptions::of(o));
 }
 
 }  // namespace mixtape::optim

@@ -8,6 +8,7 @@
 namespace mixtape::optim {
 
 struct MuonOptions {
+  static constexpr std::string_view name = "muon";
   double lr = 0.02, momentum = 0.95, eps = 1e-7, weight_decay = 0;
   bool nesterov = true;
   // Makes steps as large as Adam's, so that its rate and decay fit (Liu et al. 2025).
@@ -18,20 +19,17 @@ struct MuonOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const MuonOptions& options);
 
 // p -= lr (sqrt(max(1, rows / columns)) U V^T + weight_decay p), where U S V^T is the running mean
 // of the gradient and U V^T is found by five Newton-Schulz steps (Jordan 2024). A parameter of more
 // than two dimensions is a matrix of size(0) rows. Meant for hidden layers: give biases, norms,
-// embeddings and the last layer to a group of AdamWOptions.
-class Muon : public Optimizer {
+// embeddings and the last layer to a group of AdamWOptions, since fewer dimensions are an Error.
+class Muon : public OptimizerOf<MuonOptions> {
  public:
-  // Throws Error as all optimizers do, and if a parameter has fewer than two dimensions.
-  explicit Muon(std::vector<Tensor> params, const MuonOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const MuonOptions& options);
+  using OptimizerOf::add_group;
+  using OptimizerOf::OptimizerOf;
   void add_group(std::vector<Tensor> params, const AdamWOptions& options);
-  std::string_view name() const override { return "muon"; }
 };
 
 }  // namespace mixtape::optim

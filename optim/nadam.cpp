@@ -17,11 +17,9 @@ class NadamRule : public MomentsRule<kernels::NadamRule, kernels::nadam> {
 
 }  // namespace
 
-void NAdam::add_group(std::vector<Tensor> params, const NAdamOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<NadamRule>(kernels::NadamRule{
-                   o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.momentum_decay, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const NAdamOptions& o) {
+  return std::make_unique<NadamRule>(kernels::NadamRule{
+      o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.momentum_decay, o.maximize});
 }
 
 }  // namespace mixtape::optim

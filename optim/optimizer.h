@@ -129,4 +129,20 @@ class Optimizer {
   std::vector<kernels::Update> updates_;  // of one group; kept so that a step allocates nothing
 };
 
+// The optimizer that goes by the rule of its options, which have a `name` and the common ones:
+//   std::unique_ptr<Rule> make_rule(const SGDOptions& options);
+//   using SGD = OptimizerOf<SGDOptions>;
+template <class Options>
+class OptimizerOf : public Optimizer {
+ public:
+  // Throws Error if a parameter cannot be optimized, or an option is out of range.
+  explicit OptimizerOf(std::vector<Tensor> params, const Options& options = {}) {
+    add_group(std::move(params), options);
+  }
+  void add_group(std::vector<Tensor> params, const Options& options) {
+    append_group(std::move(params), make_rule(options), CommonOptions::of(options));
+  }
+  std::string_view name() const override { return Options::name; }
+};
+
 }  // namespace mixtape::optim

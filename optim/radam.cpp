@@ -14,11 +14,9 @@ class RadamRule : public MomentsRule<kernels::RadamRule, kernels::radam> {
 
 }  // namespace
 
-void RAdam::add_group(std::vector<Tensor> params, const RAdamOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<RadamRule>(
-                   kernels::RadamRule{o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const RAdamOptions& o) {
+  return std::make_unique<RadamRule>(
+      kernels::RadamRule{o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.maximize});
 }
 
 }  // namespace mixtape::optim

@@ -6,6 +6,7 @@
 namespace mixtape::optim {
 
 struct RAdamOptions {
+  static constexpr std::string_view name = "radam";
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool maximize = false;
   // Of all optimizers (CommonOptions).
@@ -13,16 +14,9 @@ struct RAdamOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const RAdamOptions& options);
 
 // Liu et al. 2020, algorithm 2. Semantics and names are those of torch.optim.RAdam.
-class RAdam : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit RAdam(std::vector<Tensor> params, const RAdamOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const RAdamOptions& options);
-  std::string_view name() const override { return "radam"; }
-};
+using RAdam = OptimizerOf<RAdamOptions>;
 
 }  // namespace mixtape::optim

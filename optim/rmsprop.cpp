@@ -28,11 +28,9 @@ class RmspropRule : public KernelRule<kernels::RmspropRule, kernels::rmsprop> {
 
 }  // namespace
 
-void RMSprop::add_group(std::vector<Tensor> params, const RMSpropOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<RmspropRule>(kernels::RmspropRule{
-                   o.lr, o.alpha, o.eps, o.momentum, o.weight_decay, o.centered, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const RMSpropOptions& o) {
+  return std::make_unique<RmspropRule>(kernels::RmspropRule{
+      o.lr, o.alpha, o.eps, o.momentum, o.weight_decay, o.centered, o.maximize});
 }
 
 }  // namespace mixtape::optim

@@ -6,6 +6,7 @@
 namespace mixtape::optim {
 
 struct RMSpropOptions {
+  static constexpr std::string_view name = "rmsprop";
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, momentum = 0, weight_decay = 0;
   bool centered = false;  // divides by an estimate of the standard deviation instead
   bool maximize = false;
@@ -14,17 +15,10 @@ struct RMSpropOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const RMSpropOptions& options);
 
 // v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps) (Hinton 2012; centered: Graves 2013).
 // Semantics and names are those of torch.optim.RMSprop.
-class RMSprop : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit RMSprop(std::vector<Tensor> params, const RMSpropOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const RMSpropOptions& options);
-  std::string_view name() const override { return "rmsprop"; }
-};
+using RMSprop = OptimizerOf<RMSpropOptions>;
 
 }  // namespace mixtape::optim

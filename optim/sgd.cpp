@@ -29,11 +29,9 @@ class SgdRule : public KernelRule<kernels::SgdRule, kernels::sgd> {
 
 }  // namespace
 
-void SGD::add_group(std::vector<Tensor> params, const SGDOptions& o) {
-  append_group(std::move(params),
-               std::make_unique<SgdRule>(kernels::SgdRule{o.lr, o.momentum, o.dampening,
-                                                          o.weight_decay, o.nesterov, o.maximize}),
-               CommonOptions::of(o));
+std::unique_ptr<Rule> make_rule(const SGDOptions& o) {
+  return std::make_unique<SgdRule>(
+      kernels::SgdRule{o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, o.maximize});
 }
 
 }  // namespace mixtape::optim

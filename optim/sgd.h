@@ -6,6 +6,7 @@
 namespace mixtape::optim {
 
 struct SGDOptions {
+  static constexpr std::string_view name = "sgd";
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false, maximize = false;
   // Of all optimizers (CommonOptions).
@@ -13,17 +14,10 @@ struct SGDOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;
 };
+std::unique_ptr<Rule> make_rule(const SGDOptions& options);
 
 // buf = momentum buf + (1 - dampening) g, the first time g; p -= lr buf, where g includes
 // weight_decay p. Semantics and names are those of torch.optim.SGD.
-class SGD : public Optimizer {
- public:
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
-  explicit SGD(std::vector<Tensor> params, const SGDOptions& options = {}) {
-    add_group(std::move(params), options);
-  }
-  void add_group(std::vector<Tensor> params, const SGDOptions& options);
-  std::string_view name() const override { return "sgd"; }
-};
+using SGD = OptimizerOf<SGDOptions>;
 
 }  // namespace mixtape::optim
