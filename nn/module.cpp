@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -115,35 +115,28 @@ int64_t ModuleBase::num_parameters() const {
 }
 
 LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions& options) {
-  std::map<std::string, Tensor> by_name;
+  std::map<std::string, Tensor> unread;
   for (const auto& [name, t] : from)
-    check(by_name.emplace(name, t).second, "the state to load has '{}' twice", name);
-  return load_state_dict(by_name, options);
-}
-
-LoadReport ModuleBase::load_state_dict(const std::map<std::string, Tensor>& from,
-                                       const LoadOptions& options) {
+    check(unread.emplace(name, t).second, "the state to load has '{}' twice", name);
   LoadReport report;
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, Tensor>> copies;
-  std::set<std::string> names;
   std::unordered_set<const void*> loaded;
   const std::vector<Field> fields = tree(*this);
   for (const Field& f : fields) {
     if (!f.tensor) continue;
-    names.insert(f.name);
-    const auto found = from.find(f.name);
-    if (found == from.end()) continue;
+    const auto found = unread.extract(f.name);
+    if (!found) continue;
+    const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());
-    copies.emplace_back(*f.tensor, found->second);
-    if (const Tensor& t = found->second; t.shape() != f.tensor->shape())
+    copies.emplace_back(*f.tensor, t);
+    if (t.shape() != f.tensor->shape())
       wrong.push_back(
           fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
   }
   for (const Field& f : fields)  // one name of a tied tensor is enough
     if (f.tensor && !loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
-  for (const auto& [name, t] : from)
-    if (!names.contains(name)) report.unexpected.push_back(name);
+  for (const auto& [name, t] : unread) report.unexpected.push_back(name);
 
   if (options.strict && !report.missing.empty())
     wrong.push_back(fmt::format("missing: {}", fmt::join(report.missing, ", ")));

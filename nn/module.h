@@ -11,7 +11,6 @@
 //   };
 
 #include <atomic>
-#include <map>
 #include <typeinfo>
 
 #include "core/named_tensors.h"
@@ -56,8 +55,6 @@ class ModuleBase {
   // Copies values into the tensors that are there, converting dtypes. Throws Error, before anything
   // is written, that lists the missing and unexpected names and the shapes that differ.
   LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
-  LoadReport load_state_dict(const std::map<std::string, Tensor>& from,
-                             const LoadOptions& options = {});
 
   // Converts in place: every handle to a parameter sees it. Only floats change dtype; tensors of
   // normalisation layers and losses go no narrower than f32. Gradients of what changed are dropped.
