@@ -7,22 +7,9 @@
 
 namespace mixtape::nn {
 
-struct MaxPoolOptions {
-  Size2 stride = 0;  // 0: the window's size
-  Size2 padding = 0;
-  bool ceil_mode = false;  // windows may hang over the end
-};
-struct AvgPoolOptions {
-  Size2 stride = 0;
-  Size2 padding = 0;
-  bool ceil_mode = false, count_include_pad = true;  // padding counts as zeros
-};
-
 // [n, c, h, w] -> [n, c, h', w']
 struct MaxPool2d : Module<MaxPool2d> {
-  explicit MaxPool2d(Size2 window, const MaxPoolOptions& o = {})
-      : window_(window),
-        options_{.stride = o.stride, .padding = o.padding, .ceil_mode = o.ceil_mode} {
+  explicit MaxPool2d(Size2 window, const PoolOptions& o = {}) : window_(window), options_(o) {
     const Scope scope("MaxPool2d");
     check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
   }
@@ -35,12 +22,7 @@ struct MaxPool2d : Module<MaxPool2d> {
 };
 // [n, c, h, w] -> [n, c, h', w']
 struct AvgPool2d : Module<AvgPool2d> {
-  explicit AvgPool2d(Size2 window, const AvgPoolOptions& o = {})
-      : window_(window),
-        options_{.stride = o.stride,
-                 .padding = o.padding,
-                 .ceil_mode = o.ceil_mode,
-                 .count_include_pad = o.count_include_pad} {
+  explicit AvgPool2d(Size2 window, const PoolOptions& o = {}) : window_(window), options_(o) {
     const Scope scope("AvgPool2d");
     check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
   }
@@ -53,7 +35,7 @@ struct AvgPool2d : Module<AvgPool2d> {
 };
 // [n, c, l] -> [n, c, l']
 struct MaxPool1d : Module<MaxPool1d> {
-  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_{o} {
+  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_(o) {
     const Scope scope("MaxPool1d");
     check(window > 0, "a window of {}", window);
   }
@@ -62,11 +44,11 @@ struct MaxPool1d : Module<MaxPool1d> {
 
  private:
   int64_t window_;
-  mixtape::Pool1dOptions options_;
+  Pool1dOptions options_;
 };
 // [n, c, l] -> [n, c, l']
 struct AvgPool1d : Module<AvgPool1d> {
-  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_{o} {
+  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_(o) {
     const Scope scope("AvgPool1d");
     check(window > 0, "a window of {}", window);
   }
@@ -75,7 +57,7 @@ struct AvgPool1d : Module<AvgPool1d> {
 
  private:
   int64_t window_;
-  mixtape::Pool1dOptions options_;
+  Pool1dOptions options_;
 };
 // [n, c, h, w] -> [n, c, size]
 struct AdaptiveAvgPool2d : Module<AdaptiveAvgPool2d> {
