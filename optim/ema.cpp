@@ -98,7 +98,7 @@ void Ema::overwrite_tensors() const {
 }
 
 StateDict Ema::state_dict() const {
-  StateDict dict{{"updates", from({static_cast<double>(updates_)}, {}, i64)}};
+  StateDict dict{{"updates", from_number(static_cast<double>(updates_))}};
   for (size_t i = 0; i < averages_.size(); ++i) dict.emplace_back(average_name(i), averages_[i]);
   return dict;
 }

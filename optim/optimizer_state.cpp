@@ -29,7 +29,7 @@ StateDict Optimizer::state_dict() const {
   });
   for (size_t g = 0; g < groups(); ++g)
     for (const Option& option : rule(g).options())
-      dict.emplace_back(option_name(g, option.name()), from({option.get()}, {}, f64));
+      dict.emplace_back(option_name(g, option.name()), from_number(option.get()));
   return dict;
 }
 

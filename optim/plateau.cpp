@@ -60,14 +60,13 @@ void Plateau::lower() {
 }
 
 StateDict Plateau::state_dict() const {
-  const auto count = [](int64_t n) { return from({static_cast<double>(n)}, {}, i64); };
   StateDict dict{{"kind", from_text(name())},
-                 {"step", count(steps_)},
-                 {"best", from({best_}, {}, f64)},
-                 {"bad_steps", count(bad_steps_)},
-                 {"cooldown", count(cooldown_)}};
+                 {"step", from_number(double(steps_))},
+                 {"best", from_number(best_)},
+                 {"bad_steps", from_number(double(bad_steps_))},
+                 {"cooldown", from_number(double(cooldown_))}};
   for (size_t g = 0; g < optimizer_->groups(); ++g)
-    dict.emplace_back(rate_name(g), from({lr(g)}, {}, f64));
+    dict.emplace_back(rate_name(g), from_number(lr(g)));
   return dict;
 }
 

@@ -35,7 +35,7 @@ class Translation {
     const std::string key = fmt::format("state.{}.{}", index, field);
     if (field != "step") return static_cast<void>(ours_[key] = value);
     has_step_[index] = true;
-    ours_[key] = from({number(key, value)}, {}, f32);  // PyTorch counts in other dtypes, too
+    ours_[key] = from_number(number(key, value));  // PyTorch counts in other dtypes, too
   }
   // name: "ID.option", of a group, or of a parameter by name
   void add_option(std::string_view name, const Tensor& value) {
@@ -54,7 +54,7 @@ class Translation {
   StateDict result() {
     // SGD and Muon count no steps in PyTorch: their buffer is there, or not yet.
     for (size_t i = 0; i < has_buffer_.size(); ++i)
-      if (has_buffer_[i] && !has_step_[i]) ours_[fmt::format("state.{}.step", i)] = from({1}, {});
+      if (has_buffer_[i] && !has_step_[i]) ours_[fmt::format("state.{}.step", i)] = from_number(1);
     return {ours_.begin(), ours_.end()};
   }
 
@@ -84,7 +84,7 @@ class Translation {
     return value.item();
   }
   void set(size_t group, std::string_view option, double value) {
-    ours_[fmt::format("group.{}.{}", group, option)] = from({value}, {}, f64);
+    ours_[fmt::format("group.{}.{}", group, option)] = from_number(value);
   }
 
   const Optimizer& optimizer_;
