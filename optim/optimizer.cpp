@@ -11,6 +11,7 @@
 #include "core/warn.h"
 #include "kernels/elementwise.h"
 #include "kernels/kernels.h"
+#include "kernels/pieces.h"
 #include "optim/clip.h"
 
 namespace mixtape::optim {
@@ -228,7 +229,7 @@ void Optimizer::flatten_masters(Group& group) {
   const Device device = group.slots[0].param.device();
   const auto room = [&](const Slot& slot) {
     const Tensor& p = slot.param;
-    return is_narrow(p.dtype()) && p.device() == device ? (p.numel() + unit - 1) / unit * unit : 0;
+    return is_narrow(p.dtype()) && p.device() == device ? kernels::up(p.numel(), unit) : 0;
   };
   int64_t size = 0;
   const Tensor* first = nullptr;
