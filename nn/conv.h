@@ -57,8 +57,8 @@ struct ConvTranspose1dOptions {
 // The gradient of a Conv1d as a layer: [n, in, l] -> [n, out, l'], where l' = (l - 1) stride
 // - 2 padding + dilation (kernel - 1) + output_padding + 1.
 struct ConvTranspose1d : Module<ConvTranspose1d> {
-  Tensor
-      weight;   // [in, out / groups, kernel]: as PyTorch has it, its fan in is out / groups kernel
+  // [in, out / groups, kernel]: as PyTorch has it, its fan in is out / groups kernel
+  Tensor weight;
   Tensor bias;  // [out], or none
 
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose1dOptions& o = {});

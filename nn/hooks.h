@@ -5,7 +5,6 @@
 #include <concepts>
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "autograd/hook_list.h"

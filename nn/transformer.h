@@ -36,8 +36,8 @@ struct MultiheadAttentionOptions {
 // softmax(q kT / sqrt(size / heads)) v in each of `heads` parts of the projected inputs, projected
 // again. in_proj_weight starts Xavier uniform, biases start as zeros.
 struct MultiheadAttention : Module<MultiheadAttention> {
-  Tensor
-      in_proj_weight;  // [3 size, size]: of queries, keys and values; none if these differ in size
+  // [3 size, size]: of queries, keys and values; none if these differ in size
+  Tensor in_proj_weight;
   Tensor q_proj_weight;  // [size, size], if they do
   Tensor k_proj_weight;  // [size, kdim], likewise
   Tensor v_proj_weight;  // [size, vdim], likewise

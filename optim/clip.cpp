@@ -15,6 +15,19 @@ Device device_of(const std::vector<Tensor>& params) {
   return params.empty() ? Device::cpu() : params[0].device();
 }
 
+// The gradients that there are, on one device; else throws Error.
+std::vector<View> dense_grads(const std::vector<Tensor>& params) {
+  std::vector<View> grads;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor g = dense_grad(params[i]);
+    if (!g) continue;
+    check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
+          g.device(), device_of(params));
+    grads.push_back(g);
+  }
+  return grads;
+}
+
 void bump_versions(const std::vector<Tensor>& params) {
   for (const Tensor& p : params)
     if (const Tensor g = p.grad()) g.storage()->bump_version();
@@ -30,18 +43,6 @@ Tensor dense_grad(const Tensor& param) {
   kernels::convert(launch, g, dense);
   param.set_grad(dense);
   return dense;
-}
-
-std::vector<View> dense_grads(const std::vector<Tensor>& params) {
-  std::vector<View> grads;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Tensor g = dense_grad(params[i]);
-    if (!g) continue;
-    check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
-          g.device(), device_of(params));
-    grads.push_back(g);
-  }
-  return grads;
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,

@@ -10,8 +10,6 @@ namespace mixtape::optim {
 // The gradient of a parameter, or no tensor. One that is strided is first replaced by a dense copy,
 // as kernels over many tensors need it.
 Tensor dense_grad(const Tensor& param);
-// Those of all parameters that have one, on one device; else throws Error.
-std::vector<View> dense_grads(const std::vector<Tensor>& params);
 
 // For kernels that want a view of each gradient: of no elements where there is none.
 inline View gradient_view(const Tensor& grad) {
