@@ -3,7 +3,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "nn/module.h"
+#include "nn/op_module.h"
 
 namespace mixtape::nn {
 
@@ -60,40 +60,20 @@ struct AvgPool1d : Module<AvgPool1d> {
   Pool1dOptions options_;
 };
 // [n, c, h, w] -> [n, c, size]
-struct AdaptiveAvgPool2d : Module<AdaptiveAvgPool2d> {
-  explicit AdaptiveAvgPool2d(Size2 size) : size_(size) {}
-  Tensor forward(const Tensor& x) const { return adaptive_avg_pool2d(x, size_); }
-  MIXTAPE_FIELDS()
-
- private:
-  Size2 size_;
+struct AdaptiveAvgPool2d : OpModule<AdaptiveAvgPool2d, adaptive_avg_pool2d> {
+  explicit AdaptiveAvgPool2d(Size2 size) : OpModule(size) {}
 };
 // [n, c, h, w] -> [n, c, size]
-struct AdaptiveMaxPool2d : Module<AdaptiveMaxPool2d> {
-  explicit AdaptiveMaxPool2d(Size2 size) : size_(size) {}
-  Tensor forward(const Tensor& x) const { return adaptive_max_pool2d(x, size_); }
-  MIXTAPE_FIELDS()
-
- private:
-  Size2 size_;
+struct AdaptiveMaxPool2d : OpModule<AdaptiveMaxPool2d, adaptive_max_pool2d> {
+  explicit AdaptiveMaxPool2d(Size2 size) : OpModule(size) {}
 };
 // [n, c, l] -> [n, c, size]
-struct AdaptiveAvgPool1d : Module<AdaptiveAvgPool1d> {
-  explicit AdaptiveAvgPool1d(int64_t size) : size_(size) {}
-  Tensor forward(const Tensor& x) const { return adaptive_avg_pool1d(x, size_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t size_;
+struct AdaptiveAvgPool1d : OpModule<AdaptiveAvgPool1d, adaptive_avg_pool1d> {
+  explicit AdaptiveAvgPool1d(int64_t size) : OpModule(size) {}
 };
 // [n, c, l] -> [n, c, size]
-struct AdaptiveMaxPool1d : Module<AdaptiveMaxPool1d> {
-  explicit AdaptiveMaxPool1d(int64_t size) : size_(size) {}
-  Tensor forward(const Tensor& x) const { return adaptive_max_pool1d(x, size_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t size_;
+struct AdaptiveMaxPool1d : OpModule<AdaptiveMaxPool1d, adaptive_max_pool1d> {
+  explicit AdaptiveMaxPool1d(int64_t size) : OpModule(size) {}
 };
 
 }  // namespace mixtape::nn

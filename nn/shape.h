@@ -3,7 +3,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "nn/module.h"
+#include "nn/op_module.h"
 
 namespace mixtape::nn {
 
@@ -58,22 +58,12 @@ struct ReplicationPad2d : Pad2d<ReplicationPad2d, PadMode::Replicate> {
   using Pad2d::Pad2d;
 };
 // [n, c f f, h, w] -> [n, c, h f, w f]
-struct PixelShuffle : Module<PixelShuffle> {
-  explicit PixelShuffle(int64_t factor) : factor_(factor) {}
-  Tensor forward(const Tensor& x) const { return pixel_shuffle(x, factor_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t factor_;
+struct PixelShuffle : OpModule<PixelShuffle, pixel_shuffle> {
+  explicit PixelShuffle(int64_t factor) : OpModule(factor) {}
 };
 // [n, c, h f, w f] -> [n, c f f, h, w]
-struct PixelUnshuffle : Module<PixelUnshuffle> {
-  explicit PixelUnshuffle(int64_t factor) : factor_(factor) {}
-  Tensor forward(const Tensor& x) const { return pixel_unshuffle(x, factor_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t factor_;
+struct PixelUnshuffle : OpModule<PixelUnshuffle, pixel_unshuffle> {
+  explicit PixelUnshuffle(int64_t factor) : OpModule(factor) {}
 };
 
 struct UpsampleOptions {  // one of the first two

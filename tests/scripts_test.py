@@ -221,6 +221,15 @@ struct Exp : Module<Exp> {
   Tensor forward(const Tensor& x) const { return exp(x, low_); }
   MIXTAPE_FIELDS()
 };
+template <class Derived, auto op>
+struct OpModule : Module<Derived> {
+  Tensor forward(const Tensor& x) const { return op(x); }
+  MIXTAPE_FIELDS()
+};
+struct Log : OpModule<Log, log_e> {};
+struct Pow : OpModule<Pow, power> {
+  explicit Pow(double exponent = 2) : OpModule(exponent) {}
+};
 struct NoModule {
   int x;
 };
@@ -256,6 +265,8 @@ struct NoModule {
         fields = "`weight` [out]<br>`bias` [out]<br>`count` buffer<br>`layers` `std::vector<Layer>`"
         self.assertIn(f"| `Layer(int64_t size)` | [in] -> [out]. maps. | {fields} | `nn.Layer` |", text)
         self.assertIn("| `Exp()` | `exp(x, low)` |  | `nn.Exp` |", text)
+        self.assertIn("| `Log()` | `log_e(x)` |  | `nn.Log` |", text)
+        self.assertIn("| `Pow(double exponent = 2)` | `power(x, exponent)` |  | `nn.Pow` |", text)
         self.assertIn("- `NoModule`: `int x`\n", text)
         self.assertNotIn("`Base", text)
 
