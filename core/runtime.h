@@ -26,9 +26,11 @@ void select(int device);  // what this thread starts runs there
 // Device memory, or null if there is none left. Throws Error if the device fails otherwise.
 void* allocate(size_t bytes, int device);
 void release(void* block, int device) noexcept;
+#ifdef MIXTAPE_EMULATED
+int owner(const void* memory);  // the device whose it is; -1: the host's
+#endif
 // Host memory that a device copies from and to while the host goes on; null if there is none left.
 void* allocate_pinned(size_t bytes) noexcept;
-void release_pinned(void* block) noexcept;
 
 // A queue of work that a device does in order.
 using Handle = void*;

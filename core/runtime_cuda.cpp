@@ -88,7 +88,6 @@ void* allocate_pinned(size_t bytes) noexcept {
   cudaGetLastError();
   return nullptr;
 }
-void release_pinned(void* block) noexcept { cudaFreeHost(block); }
 
 Handle create_stream(int device) {
   select(device);

@@ -14,7 +14,6 @@ void select(int) { absent(); }
 void* allocate(size_t, int) { return nullptr; }
 void release(void*, int) noexcept {}
 void* allocate_pinned(size_t) noexcept { return nullptr; }
-void release_pinned(void*) noexcept {}
 Handle create_stream(int) { absent(); }
 void wait(Handle, int, Handle, int) { absent(); }
 void synchronize(Handle, int) { absent(); }

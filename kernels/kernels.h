@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "kernels/epilogue.h"
 #include "kernels/launch.h"
+#include "kernels/place.h"
 #include "kernels/rules.h"
 #include "kernels/sampling.h"
 
@@ -35,7 +36,14 @@ struct Kernel {
     if (!run)
       raise(std::string("kernel '") + name + "' is not in this build for " +
             launch.device.to_string());
+#ifdef MIXTAPE_EMULATED
+    [&](Args... given) {
+      (check_place(launch.device, name, given), ...);
+      run(launch, given...);
+    }(std::forward<A>(args)...);
+#else
     run(launch, std::forward<A>(args)...);
+#endif
   }
 };
 template <class... Args>

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -89,6 +90,16 @@ void* host_memory(size_t bytes) noexcept {
   return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
 }
 
+// The devices' memory, by where it begins.
+struct Block {
+  size_t bytes;
+  int device;
+};
+std::map<const std::byte*, Block>& blocks() {
+  static auto* const all = new std::map<const std::byte*, Block>;
+  return *all;
+}
+
 }  // namespace
 
 int device_count() { return 2; }
@@ -98,15 +109,28 @@ const Properties& properties(int) {
   return emulated;
 }
 void select(int) {}
-void* allocate(size_t bytes, int) {
-  return bytes > size_t(properties(0).memory) ? nullptr : host_memory(bytes);
+void* allocate(size_t bytes, int device) {
+  if (bytes > size_t(properties(0).memory)) return nullptr;
+  void* const block = host_memory(bytes);
+  const std::lock_guard locked(simt::lock);
+  blocks()[static_cast<std::byte*>(block)] = {bytes, device};
+  return block;
 }
 void release(void* block, int) noexcept {
   simt::catch_up_all();
+  const std::lock_guard locked(simt::lock);
+  blocks().erase(static_cast<std::byte*>(block));
   std::free(block);
 }
+int owner(const void* memory) {
+  const std::lock_guard locked(simt::lock);
+  const auto* const at = static_cast<const std::byte*>(memory);
+  auto after = blocks().upper_bound(at);
+  if (after == blocks().begin()) return -1;
+  const auto& [begin, block] = *--after;
+  return at < begin + block.bytes ? block.device : -1;
+}
 void* allocate_pinned(size_t bytes) noexcept { return host_memory(bytes); }
-void release_pinned(void* block) noexcept { std::free(block); }
 
 Handle create_stream(int) {
   const std::lock_guard locked(simt::lock);
