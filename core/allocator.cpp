@@ -313,7 +313,7 @@ Pool& first_use(std::atomic<Pool*>& pool, Device device) {
 }
 
 Pool& pool(Device device) {
-  if (device.index >= runtime::max_devices) [[unlikely]]
+  if (static_cast<unsigned>(device.index) >= runtime::max_devices) [[unlikely]]
     device.require();  // throws
   auto& slot = device.is_cpu() ? cpu_pool : device_pools[size_t(device.index)];
   Pool* const made = slot.load(std::memory_order_acquire);

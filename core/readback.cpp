@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -12,7 +13,9 @@
 namespace mixtape {
 
 struct Readback::Slot {
-  Device device;
+  explicit Slot(Device device) : device(device) {}
+
+  const Device device;
   alignas(16) std::byte here[most];  // on the CPU
   void* pinned = nullptr;
   runtime::Mark mark = nullptr;
@@ -35,18 +38,19 @@ struct Readback::Slot {
         return slot;
       }
     }
-    auto* const slot = new Slot{device, {}};
+    auto slot = std::make_unique<Slot>(device);
     if (!device.is_cpu()) {
       slot->pinned = runtime::allocate_pinned(most);
       check(slot->pinned != nullptr, "out of pinned memory: {} bytes requested", most);
       slot->mark = runtime::create_mark(device.index, false);
     }
-    return slot;
+    return slot.release();
   }
 };
 std::mutex Readback::Slot::mutex;
 
-Readback::Readback(const void* from, size_t bytes, Device device) {
+// (A constructor that calls another is destroyed if it throws.)
+Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
   slot_ = Slot::take(device);
   if (device.is_cpu()) {

@@ -2,14 +2,17 @@
 #include "core/storage.h"
 
 #include <bit>
+#include <mutex>
 
 #include "core/error.h"
 
 namespace mixtape {
 
 void Storage::hand_over() {
+  static std::mutex mutex;  // who finds us as the last must also find what we wait for
   const Stream& mine = Stream::current(device_);
   if (mine.number != stream_) used_.fetch_or(uint64_t{1} << mine.number);
+  const std::lock_guard lock(mutex);
   mine.wait_for(Stream::numbered(last_.exchange(mine.number)));
 }
 

@@ -97,6 +97,10 @@ TEST(Device, MemoryOfOneThatIsMissingIsAnError) {
   EXPECT_TRUE(missing.starts_with("there is no device cuda:7: ")) << missing;
   EXPECT_ERROR(memory_stats(Device::cuda(700)), "there is no device cuda:700: ");
   EXPECT_EQ(error([] { DefaultDevice on(Device::cuda(7)); }), missing);
+  for (const auto ask :
+       {+[] { (void)memory_stats(Device::cuda(-1)); }, +[] { reset_peak(Device::cuda(-1)); },
+        +[] { empty_cache(Device::cuda(-1)); }})
+    EXPECT_NE(error(ask), "no error");
 }
 
 TEST(Philox, AgreesWithRandom123) {
