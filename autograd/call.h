@@ -17,6 +17,7 @@
 // An attribute with a member `out` that holds a DType asks for that result dtype; policies leave
 // such a call alone.
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -177,6 +178,9 @@ Tensor call(const Args&... args) {
       auto attributes = detail::attributes(args...);
       auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
+      if (std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); }))
+          [[unlikely]]
+        y = y.detach();  // an input that wants no gradient: this history is not its own
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(std::move(node));
     }

@@ -33,7 +33,7 @@ struct Hooks {
 void deliver(const Tensor& leaf, Tensor g, bool recorded) {
   Leaf& l = leaf.leaf();
   if (recorded) {
-    l.grad = l.grad ? add(l.grad, g) : g;
+    l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
     detail::accumulate(g, l.grad);
   } else {

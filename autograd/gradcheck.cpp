@@ -15,7 +15,7 @@ Tensor projected(const Function& f, const std::vector<Tensor>& inputs, uint64_t 
   const Tensor y = f(inputs);
   check(y.dtype() == f64, "gradcheck needs an f64 result, not {}", name(y.dtype()));
   const Seed fixed(seed);
-  return sum(y * uniform(y.shape(), 0.5, 1.5, f64));
+  return sum(y * uniform(y.shape(), 0.5, 1.5, f64, y.device()));
 }
 
 std::string first_order(const Function& f, const std::vector<Tensor>& inputs,
@@ -57,11 +57,11 @@ std::string gradcheck(const Function& f, const std::vector<Tensor>& inputs,
   const Function gradient = [&](const std::vector<Tensor>& in) {
     std::vector<Tensor> leaves;
     for (const Tensor& t : in)
-      if (t && t.is_leaf()) leaves.push_back(t);
+      if (t && t.is_leaf() && t.dtype() == f64) leaves.push_back(t);
     Tensor total;
     for (const Tensor& g : grad({projected(f, in, 1)}, leaves, {.create_graph = true})) {
       const Seed fixed(3);
-      const Tensor part = sum(g * uniform(g.shape(), 0.5, 1.5, f64));
+      const Tensor part = sum(g * uniform(g.shape(), 0.5, 1.5, f64, g.device()));
       total = total ? total + part : part;
     }
     // A gradient that is constant has no history; this gives it one, with derivative zero.

@@ -23,7 +23,6 @@ class LeafNode final : public Node {
 
   void join(const Tensor& leaf) {
     order = newest();
-    grad_dtype = leaf.dtype();
     hooks = leaf.leaf().hooks;
   }
 
@@ -261,6 +260,7 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
   Leaf& leaf = t.leaf();
   if (!leaf.node) leaf.node = recycle<LeafNode>(t, Call{leaf_info, {}});
   if (leaf.node.use_count() == 1) static_cast<LeafNode&>(*leaf.node).join(t);
+  leaf.node->grad_dtype = t.dtype();  // an older graph, if there is one, is of other data
   return leaf.node;
 }
 

@@ -664,6 +664,22 @@ TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
 }
 
+TEST(Create, FractionsAreNoIntegers) {
+  EXPECT_ERROR(arange(0, 1, 0.1), "0.1 among elements of i64 (choose a float dtype)");
+  EXPECT_ERROR(arange(0.5, 3), "0.5 among elements of i64");
+  EXPECT_ERROR(full({2}, 0.5, i64), "0.5 among elements of i64");
+  EXPECT_ERROR(fill_(zeros({2}, i32), NAN), "nan among elements of i32");
+  EXPECT_EQ(arange(0, 1, 0.1, f32).numel(), 10);
+  EXPECT_EQ(full({}, 2, i64).item(), 2);
+}
+
+TEST(Create, WhatFailsDrawsNothing) {
+  const uint64_t before = generator().offset();
+  EXPECT_ERROR(rand({-8}), "-8");
+  EXPECT_ERROR(randint(0, 9, {-8}), "-8");
+  EXPECT_EQ(generator().offset(), before);
+}
+
 TEST(Create, OneHotChecksItsIndices) {
   EXPECT_EQ(to_vector(one_hot(arange(0, 2), 3)), (Values{1, 0, 0, 0, 1, 0}));
   EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));

@@ -493,6 +493,24 @@ struct Reversed : Function<Reversed> {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * -1.0}; }
 };
 
+TEST(Gradients, RecordedOnesShareNoStorage) {
+  const Tensor x = leaf({1, 2, 3}, {3}), z = leaf({1, 2, 3}, {3});
+  sum(x + z).backward({.create_graph = true});
+  EXPECT_NE(x.grad().storage(), z.grad().storage());
+  sum(x * 2.0).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 3, 3}));
+  EXPECT_EQ(to_vector(z.grad()), (std::vector<double>{1, 1, 1}));
+}
+
+// A loss that somebody keeps does not decide what later gradients are.
+TEST(Gradients, HaveTheDtypeThatTheirLeafHasNow) {
+  const Tensor w = leaf({1, 2}, {2});
+  const Tensor kept = sum(w * 2.0);
+  w.set_data(w.detach().to(w.dtype() == f64 ? f32 : f64));
+  sum(w * w).backward();
+  EXPECT_EQ(w.grad().dtype(), w.dtype());
+}
+
 TEST(Function, MayReturnItsInput) {
   const Tensor w = leaf({1, 1}, {2}), features = w * 1.0, y = Reversed::apply(features);
   (sum(features * 10.0) + sum(y)).backward();
@@ -504,6 +522,20 @@ TEST(Function, MayReturnItsInput) {
   EXPECT_EQ(w.grad().at(0), 10);
   const NoGrad off;
   EXPECT_FALSE(Reversed::apply(w).requires_grad());
+}
+
+struct First : Function<First> {
+  static constexpr OpInfo info{"test_first"};
+  static Tensor forward(Ctx&, const Tensor& x, const Tensor&) { return x; }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy, dy}; }
+};
+
+TEST(Function, LeavesAnInputWithoutHistoryAlone) {
+  const Tensor x = from({1, 2}, {2}), w = leaf({3, 4}, {2}), y = First::apply(x, w);
+  EXPECT_TRUE(y.requires_grad());
+  EXPECT_FALSE(x.requires_grad());
+  sum(y).backward();
+  EXPECT_EQ(w.grad().at(1), 1);
 }
 
 struct Forgetful : Function<Forgetful> {

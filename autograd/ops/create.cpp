@@ -23,13 +23,21 @@ Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device
   return y;
 }
 
+void check_fits(DType dtype, double value) {
+  check(is_float(dtype) || value == std::trunc(value),
+        "{} among elements of {} (choose a float dtype)", value, dtype);
+}
+
 // One 32-bit number per element, whatever the dtype.
 template <class Kernel>
 Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType dtype,
              Device device) {
   check(is_float(dtype), "random real numbers of dtype {}", dtype);
+  const Tensor y(shape, dtype, device);  // or nothing is drawn
   Generator& g = generator();
-  return made(kernel, shape, dtype, device, g.seed(), g.reserve(shape.size()), a, b);
+  kernels::Launch launch(device);
+  kernel(launch, g.seed(), g.reserve(y.numel()), a, b, y);
+  return y;
 }
 
 }  // namespace
@@ -38,6 +46,7 @@ Tensor empty(const Shape& shape, DType dtype, Device device) {
   return Tensor(shape, dtype, device);
 }
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  check_fits(dtype, value);
   return made(kernels::fill, shape, dtype, device, value);
 }
 Tensor zeros(const Shape& shape, DType dtype, Device device) {
@@ -74,6 +83,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
         "arange from {} to {} by {}", start, stop, step);
   const double n = std::max(0.0, std::ceil((stop - start) / step));
   check(n <= 0x1p53, "arange from {} to {} by {} has {} elements", start, stop, step, n);
+  check_fits(dtype, start);
+  check_fits(dtype, step);
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
 
@@ -112,10 +123,13 @@ Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "integers from {} to below {}", low, high);
+  const Tensor y(shape, i64, device);
   Generator& g = generator();
-  const uint64_t first = g.reserve(shape.size());
-  if (kernels::RandomInteger(low, high).is_wide()) g.reserve(shape.size());
-  return made(kernels::random_integer, shape, i64, device, g.seed(), first, low, high);
+  const uint64_t first = g.reserve(y.numel());
+  if (kernels::RandomInteger(low, high).is_wide()) g.reserve(y.numel());
+  kernels::Launch launch(device);
+  kernels::random_integer(launch, g.seed(), first, low, high, y);
+  return y;
 }
 
 Tensor randperm(int64_t n, Device device) {

@@ -50,7 +50,8 @@ struct Recurrent {
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
     const DType wide = accumulate_dtype(y.dtype());
     const Tensor xc = x.contiguous(), w = cast(weight, y.dtype()).t();
-    const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()), from_h({b, C::gates * n}, wide);
+    const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()),
+                 from_h({b, C::gates * n}, wide, y.device());
     Tensor state, kept;
     if (has_state) state = or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()).clone();
     if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n});
