@@ -18,7 +18,6 @@
 // such a call alone.
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "autograd/tape.h"
@@ -73,22 +72,16 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
     return Op::backward(ctx, dy);
 }
 
-// Inside an op's forward, other ops are only helpers: nothing is recorded, no policy acts.
-struct Bare {
-  const During<&ThreadState::recording> recording{false};
-  const During<&ThreadState::policy> policy{nullptr};
-};
-
 const Tensor* deciding_input(const Call& call);
 void broadcast_inputs(Call& call);
 void check_inputs(const Call& call);
 bool any_requires_grad(std::span<const Tensor* const> inputs);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
-void observe(const Call& call);
-void observe(const Call& call, const Tensor& result);
-void observe(const Node& node, const Tensor& dy);
-void observe(const Node& node, const Tensor& dy, std::span<const Tensor> gradients);
+template <class... P, class... A>
+void observe(void (Observer::*event)(P...), const A&... args) {
+  for (Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);
+}
 
 }  // namespace detail
 
@@ -147,11 +140,13 @@ Tensor call(const Args&... args) {
   if (thread_state.policy && !call.out) thread_state.policy->apply(call);
   if constexpr (detail::broadcasts<Op>) detail::broadcast_inputs(call);
   detail::check_inputs(call);
-  if (thread_state.observer) detail::observe(call);
+  detail::observe(&Observer::before, call);
 
   // The arguments again, with the tensors that the policy may have put in place of ours.
   const auto run = [&](Ctx& ctx) {
-    const detail::Bare bare;
+    // Other ops are only helpers there: nothing is recorded, no policy acts.
+    const During<&ThreadState::recording> recording(false);
+    const During<&ThreadState::policy> policy(nullptr);
     const Tensor** next = inputs.begin();
     const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
       if constexpr (detail::is_tensor<A>) {
@@ -189,7 +184,7 @@ Tensor call(const Args&... args) {
     Ctx ctx(call, false);
     y = run(ctx);
   }
-  if (thread_state.observer) detail::observe(call, y);
+  detail::observe(&Observer::after, call, y);
   return y;
 }
 

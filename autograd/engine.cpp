@@ -86,8 +86,7 @@ struct Engine {
       const Tensor leaf = node->leaf();
       if (!leaf || capture) return;
       deliver(leaf, std::move(dy), record);
-      for (Observer* o = thread_state.observer; o; o = o->outer)
-        o->after_delivery(*node, leaf.grad());
+      detail::observe(&Observer::after_delivery, *node, leaf.grad());
       if (node->hooks)
         Hooks::of(node->hooks)->accumulated.for_each([&](const auto& hook) { hook(leaf); });
       return;
@@ -96,9 +95,9 @@ struct Engine {
     if (!record && node->selects()) return add_to_part(*node, dy);
     const Scope op(node->name());
     if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
-    if (thread_state.observer) detail::observe(*node, dy);
+    detail::observe(&Observer::before_rule, *node, dy);
     Grads grads = apply_rule(*node, dy);
-    if (thread_state.observer) detail::observe(*node, dy, {grads.begin(), grads.size()});
+    detail::observe(&Observer::after_rule, *node, dy, std::span<const Tensor>(grads));
     dy = {};
     release(*node);
     check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
@@ -234,10 +233,7 @@ struct Engine {
 
 void backward(const Tensor& y, const BackwardOptions& options) {
   Engine engine{options.retain_graph || options.create_graph, options.create_graph};
-  {
-    const NoGrad off;
-    engine.start(y, options.gradient);
-  }
+  engine.start(y, options.gradient);
   engine.run();
 }
 

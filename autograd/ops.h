@@ -43,8 +43,13 @@ Tensor full_like(const Tensor& x, double value);
 Tensor rand_like(const Tensor& x);
 Tensor randn_like(const Tensor& x);
 // A copy of shape.size() elements in row-major order, on the CPU, of T's dtype.
+namespace detail {
+Tensor from_bytes(const void* data, const Shape& shape, DType dtype);
+}
 template <class T>
-Tensor from_data(const T* data, const Shape& shape);
+Tensor from_data(const T* data, const Shape& shape) {
+  return detail::from_bytes(data, shape, dtype_of<T>());
+}
 template <class T>
 Tensor from_data(const std::vector<T>& data) {  // 1-d
   return from_data(data.data(), {static_cast<int64_t>(data.size())});

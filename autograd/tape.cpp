@@ -50,10 +50,6 @@ const Tensor* deciding_input(const Call& call) {
 }
 
 void broadcast_inputs(Call& call) {
-  const Tensor& first = *call.inputs[0];
-  if (std::ranges::all_of(call.inputs.subspan(1),
-                          [&](const Tensor* t) { return t->shape() == first.shape(); }))
-    return;
   Shape shape = call.inputs[0]->shape();
   for (const Tensor* t : call.inputs)
     if (t->shape() != shape) shape = broadcast(shape, t->shape());
@@ -67,7 +63,7 @@ void check_inputs(const Call& call) {
   const Tensor* const first = deciding_input(call);
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
-    if (!t || &t == first) continue;
+    if (!t) continue;
     if (t.device() != first->device()) [[unlikely]]
       fail("inputs are on different devices: {} and {}", first->device(), t.device());
     const DType want = first->dtype();
@@ -99,28 +95,12 @@ void check_inputs(const Call& call) {
 }
 
 bool any_requires_grad(std::span<const Tensor* const> inputs) {
-  for (const Tensor* t : inputs)
-    if (t->requires_grad()) return true;
-  return false;
+  return std::ranges::any_of(inputs, [](const Tensor* t) { return t->requires_grad(); });
 }
 
 void accumulate(const Tensor& x, const Tensor& y) {
-  kernels::Launch launch(y.device());
-  kernels::accumulate(launch, x, y);
+  kernels::run(y.device(), kernels::accumulate, x, y);
   y.storage()->bump_version();
-}
-
-void observe(const Call& call) {
-  for (Observer* o = thread_state.observer; o; o = o->outer) o->before(call);
-}
-void observe(const Call& call, const Tensor& result) {
-  for (Observer* o = thread_state.observer; o; o = o->outer) o->after(call, result);
-}
-void observe(const Node& node, const Tensor& dy) {
-  for (Observer* o = thread_state.observer; o; o = o->outer) o->before_rule(node, dy);
-}
-void observe(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) {
-  for (Observer* o = thread_state.observer; o; o = o->outer) o->after_rule(node, dy, gradients);
 }
 
 // Stands where the history of a fused gradient would be, and leads where that would.

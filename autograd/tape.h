@@ -69,8 +69,7 @@ class Ctx {
   // Runs a kernel on the op's device.
   template <class Kernel, class... A>
   void run(const Kernel& kernel, A&&... args) const {
-    kernels::Launch launch(device_);
-    kernel(launch, std::forward<A>(args)...);
+    kernels::run(device_, kernel, std::forward<A>(args)...);
   }
 
  private:

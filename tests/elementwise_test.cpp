@@ -422,7 +422,7 @@ TEST(Elementwise, VariancesOfNarrowNumbers) {
 
 TEST(Elementwise, ChoicesAreMadeByBools) {
   const Tensor x = ones({3});
-  EXPECT_ERROR(where(x, x, x), "where: the condition is f32, not bool");
+  EXPECT_ERROR(where(x, x, x), "where: the mask is f32, not bool");
   EXPECT_ERROR(masked_fill(x, ones({3}, i64), 0), "masked_fill: the mask is i64, not bool");
 }
 

@@ -4,11 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -67,8 +63,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     shape[-1] = b.size(-1);
     if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
     const Tensor y = swapped(Tensor(shape, f.product(wanted), a.device()));
-    kernels::Launch launch(a.device());
-    kernels::gemm(launch, f.a, f.b, kernels::Epilogue{}, y);
+    kernels::run(a.device(), kernels::gemm, f.a, f.b, kernels::Epilogue{}, y);
     return y;
   }
 
@@ -92,8 +87,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static Tensor softmax_gradient(const Tensor& p, const Tensor& dp) {
     if (grad_enabled()) return p * (dp - sum(dp * p, {-1}, true));
     const Tensor ds(p.shape(), p.dtype(), p.device());
-    kernels::Launch launch(p.device());
-    kernels::softmax_grad(launch, false, p, dp, ds);
+    kernels::run(p.device(), kernels::softmax_grad, false, p, dp, ds);
     return ds;
   }
 };

@@ -2,12 +2,7 @@
 // its gradient for the weight are three ops, each of which is linear in both operands and whose
 // rules are the other two: so they can be differentiated for ever.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -143,7 +138,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
   check(x.size(1) == taken, "the input has {} channels, the weight takes {} in {} groups",
         x.size(1), taken, o.groups);
   check(outputs % o.groups == 0, "{} outputs in {} groups", outputs, o.groups);
-  check_bias(bias, outputs);
+  check_shape(bias, "the bias", {outputs});
   const Window w = make_window(x.shape(), weight.shape(), o);
   for (int d = 0; d < 2; ++d)
     check(x.size(2 + d) + 2 * w.padding[d] > w.dilation[d] * (w.size[d] - 1),
@@ -187,7 +182,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   check(o.groups > 0 && countable({o.groups, weight.size(1)}) && x.size(1) % o.groups == 0,
         "{} channels in {} groups", x.size(1), o.groups);
   const int64_t outputs = weight.size(1) * o.groups;
-  check_bias(bias, outputs);
+  check_shape(bias, "the bias", {outputs});
   const Window w = make_window(x.shape(), weight.shape(), o);
   Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {

@@ -2,11 +2,7 @@
 
 #include <cmath>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -16,7 +12,6 @@ struct WhereOp {
       "where", Precision::Widest, {Role::Mask, Role::Activation, Role::Activation}};
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
-    check(condition.dtype() == boolean, "the condition is {}, not bool", condition.dtype());
     Tensor y = ctx.output(a.shape());
     // (A policy may ask for a result wider than the operands, which the kernel only moves.)
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
@@ -34,7 +29,6 @@ struct WhereOp {
 struct MaskedFill {
   static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
-    check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
     check_number(x.dtype(), value);
     if (is_float(x.dtype()) && std::isfinite(value))
       value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));

@@ -4,12 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/check.h"
-#include "core/format.h"
 #include "kernels/draw.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -18,8 +14,7 @@ template <class Kernel, class... A>
 Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device,
             const A&... args) {
   Tensor y(shape, dtype, device);
-  kernels::Launch launch(device);
-  kernel(launch, args..., y);
+  kernels::run(device, kernel, args..., y);
   return y;
 }
 
@@ -62,21 +57,13 @@ Tensor full_like(const Tensor& x, double value) {
   return full(x.shape(), value, x.dtype(), x.device());
 }
 
-template <class T>
-Tensor from_data(const T* data, const Shape& shape) {
-  Tensor y(shape, dtype_of<T>(), Device::cpu());
+Tensor detail::from_bytes(const void* data, const Shape& shape, DType dtype) {
+  const Tensor y(shape, dtype, Device::cpu());
   check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
-  std::copy_n(data, y.numel(), y.data<T>());
+  std::copy_n(static_cast<const char*>(data), y.numel() * int64_t(size_of(dtype)),
+              static_cast<char*>(y.raw()));
   return y.copied_to(DefaultDevice::current());
 }
-template Tensor from_data(const double*, const Shape&);
-template Tensor from_data(const float*, const Shape&);
-template Tensor from_data(const Half*, const Shape&);
-template Tensor from_data(const BFloat16*, const Shape&);
-template Tensor from_data(const int64_t*, const Shape&);
-template Tensor from_data(const int32_t*, const Shape&);
-template Tensor from_data(const uint8_t*, const Shape&);
-template Tensor from_data(const bool*, const Shape&);
 
 Tensor arange(double start, double stop, double step, DType dtype, Device device) {
   check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),
@@ -98,8 +85,7 @@ Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device
 Tensor eye(int64_t n, DType dtype, Device device) {
   Tensor y = zeros({n, n}, dtype, device);
   const Tensor diagonal = y.with_layout(Layout(Shape{n}, Shape{n + 1}));
-  kernels::Launch launch(device);
-  kernels::fill(launch, 1, diagonal);
+  kernels::run(device, kernels::fill, 1, diagonal);
   return y;
 }
 

@@ -3,13 +3,11 @@
 // operands whose axes were permuted into those of the batch, its own, and the summed ones.
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <map>
 #include <string>
 
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/format.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {
@@ -122,7 +120,7 @@ class Einsum {
   static std::string name(Axis a) {
     return a < 0 ? fmt::format("dimension {} of '...'", a) : fmt::format("'{}'", char(a));
   }
-  int64_t& size(Axis a) { return sizes_[size_t(a + max_rank)]; }
+  int64_t& size(Axis a) { return sizes_.try_emplace(a, -1).first->second; }
   int64_t size(const Axes& axes) {
     int64_t product = 1;
     for (const Axis a : axes) product *= size(a);
@@ -226,11 +224,7 @@ class Einsum {
 
   std::vector<Operand> operands_;
   Axes result_;
-  std::array<int64_t, 128 + max_rank> sizes_ = [] {
-    std::array<int64_t, 128 + max_rank> unknown;
-    unknown.fill(-1);
-    return unknown;
-  }();
+  std::map<Axis, int64_t> sizes_;  // -1: of no operand
 };
 
 }  // namespace

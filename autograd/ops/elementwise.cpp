@@ -2,15 +2,12 @@
 
 #include "kernels/elementwise.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 
@@ -48,9 +45,8 @@ Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... 
   if (grad_enabled())
     return passed<F>(dy, kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...));
   const Tensor dx = in_place_of(dy, dtype);
-  kernels::Launch launch(v.device());
-  kernels::unary_grad(launch, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
-                      kernels::Numbers{{s...}}, dx);
+  kernels::run(v.device(), kernels::unary_grad, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
+               kernels::Numbers{{s...}}, dx);
   return dx;
 }
 
@@ -107,15 +103,13 @@ unsigned reads_db() {
 }
 // Whether the gradient is that of the result, as it is.
 template <class F>
-constexpr bool passes_a() {
-  if constexpr (kernels::ConstantA<F>) return F::da == 1;
-  return false;
-}
+concept PassesA = requires {
+  requires F::da == 1;
+};
 template <class F>
-constexpr bool passes_b() {
-  if constexpr (kernels::ConstantB<F>) return F::db == 1;
-  return false;
-}
+concept PassesB = requires {
+  requires F::db == 1;
+};
 
 // What a rule reads: saved tensors as operands of an expression, nothing elsewhere.
 Expr operand(const Ctx& ctx, unsigned reads, size_t i, DType dtype) {
@@ -163,7 +157,7 @@ struct Binary {
         });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
-    const bool a = ctx.wants(0) && !passes_a<F>(), b = ctx.wants(1) && !passes_b<F>();
+    const bool a = ctx.wants(0) && !PassesA<F>, b = ctx.wants(1) && !PassesB<F>;
     const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
     const auto made = [&](size_t i) { return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i)); };
     Grads gradients;
@@ -235,7 +229,7 @@ struct WithScalarGrad : WithScalar<F, Swapped> {
   using Base = WithScalar<F, Swapped>;
   // dx = dy df/dx
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
-    if constexpr (Swapped ? passes_b<F>() : passes_a<F>()) return {dy};
+    if constexpr (Swapped ? PassesB<F> : PassesA<F>) return {dy};
     const unsigned reads = Base::reads();
     if (grad_enabled()) {
       const Expr x = operand(ctx, reads, 0, dy.dtype()), y = operand(ctx, reads, 1, dy.dtype());

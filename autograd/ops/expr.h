@@ -3,6 +3,7 @@
 // writes that derivative on the tape, which is what gives every such op second and higher order.
 
 #include <cmath>
+#include <functional>
 
 #include "autograd/ops.h"
 #include "kernels/elementwise.h"
@@ -38,39 +39,24 @@ Expr combine(const Expr& a, const Expr& b, const F& f) {
   if (b.t) return f(a.constant, b.t);
   return f(a.constant, b.constant);
 }
-inline Expr operator+(const Expr& a, const Expr& b) {
-  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x + y); });
-}
-inline Expr operator-(const Expr& a, const Expr& b) {
-  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x - y); });
-}
-inline Expr operator*(const Expr& a, const Expr& b) {
-  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x * y); });
-}
-inline Expr operator/(const Expr& a, const Expr& b) {
-  return combine(a, b, [](const auto& x, const auto& y) { return Expr(x / y); });
-}
+inline Expr operator+(const Expr& a, const Expr& b) { return combine(a, b, std::plus()); }
+inline Expr operator-(const Expr& a, const Expr& b) { return combine(a, b, std::minus()); }
+inline Expr operator*(const Expr& a, const Expr& b) { return combine(a, b, std::multiplies()); }
+inline Expr operator/(const Expr& a, const Expr& b) { return combine(a, b, std::divides()); }
 inline Expr operator-(const Expr& a) { return a.t ? Expr(neg(a.t)) : Expr(-a.constant); }
 Expr pow(const Expr& a, const Expr& b);
 
-// A comparison, of constants too, is a bool tensor.
-inline Tensor whole(const Expr& a) { return a.t ? a.t : full({}, a.constant, f64); }
-inline Expr operator>(const Expr& a, const Expr& b) {
-  return b.t ? gt(whole(a), b.t) : gt(whole(a), b.constant);
-}
-inline Expr operator<(const Expr& a, const Expr& b) {
-  return b.t ? lt(whole(a), b.t) : lt(whole(a), b.constant);
-}
-inline Expr operator<=(const Expr& a, const Expr& b) {
-  return b.t ? le(whole(a), b.t) : le(whole(a), b.constant);
-}
-inline Expr operator>=(const Expr& a, const Expr& b) {
-  return b.t ? ge(whole(a), b.t) : ge(whole(a), b.constant);
-}
+// A comparison is a bool tensor; of constants it is 1 or 0.
+inline Expr operator>(const Expr& a, const Expr& b) { return combine(a, b, std::greater()); }
+inline Expr operator<(const Expr& a, const Expr& b) { return combine(a, b, std::less()); }
+inline Expr operator<=(const Expr& a, const Expr& b) { return combine(a, b, std::less_equal()); }
+inline Expr operator>=(const Expr& a, const Expr& b) { return combine(a, b, std::greater_equal()); }
 inline Expr operator==(const Expr& a, const Expr& b) {
-  return b.t ? eq(whole(a), b.t) : eq(whole(a), b.constant);
+  if (!b.t) return a.t ? Expr(eq(a.t, b.constant)) : Expr(a.constant == b.constant);
+  return a.t ? eq(a.t, b.t) : eq(b.t, a.constant);
 }
 inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
+  if (!condition.t) return condition.constant != 0 ? a : b;
   const DType dtype = a.t ? a.t.dtype() : b.t ? b.t.dtype() : f64;
   const auto operand = [&](const Expr& e) {
     return e.t ? e.t : full({}, e.constant, dtype, condition.t.device());
@@ -97,7 +83,7 @@ Tensor passed(const Tensor& dy, const Expr& derivative) {
   Tensor g = derivative.times(dy);
   // Only what 0 cannot multiply is cut off: elsewhere the derivative has one of its own.
   if constexpr (kernels::Flat<F>)
-    g = masked_fill(g, logical_and(whole(derivative == 0), logical_not(isfinite(dy))), 0);
+    g = masked_fill(g, logical_and((derivative == 0).t, logical_not(isfinite(dy))), 0);
   return g;
 }
 

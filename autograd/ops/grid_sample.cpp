@@ -3,10 +3,7 @@
 
 #include <algorithm>
 
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/check.h"
-#include "core/format.h"
 
 namespace mixtape {
 namespace {

@@ -2,15 +2,11 @@
 // are each other's gradient; an index that is the same for many elements is expanded, not copied.
 // Also dropout, which picks elements at random.
 
-#include "autograd/ops/index.h"
+#include "autograd/ops/operands.h"
 
 #include <limits>
 
-#include "autograd/call.h"
-#include "autograd/ops/operands.h"
-#include "core/format.h"
 #include "core/readback.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -166,8 +162,7 @@ Tensor corner(Tensor x, const Shape& shape) {
 Tensor places(const Tensor& mask) {
   const Tensor y({int64_t(sum(mask).item()), mask.rank()}, i64, mask.device()),
       dense = mask.contiguous();
-  kernels::Launch launch(mask.device());
-  kernels::nonzero(launch, dense, y);
+  kernels::run(mask.device(), kernels::nonzero, dense, y);
   return y;
 }
 Tensor flat_places(const Tensor& mask) {
@@ -250,18 +245,14 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t, int64_t)>& problem, Where where) {
   if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
-  kernels::Launch launch(index.device());
-  kernels::bounds(launch, index, bounds);
+  kernels::run(index.device(), kernels::bounds, index, bounds);
   const auto verdict = [=](const void* values) {
     const auto* const b = static_cast<const int64_t*>(values);
     return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
   };
-  if (!index.device().is_cpu()) {
-    Readback values(bounds.raw(), 16, index.device());
-    if (end <= low) values.wait();  // kernels have no element that could stand for a wrong one
-    return check_later(std::move(values), verdict, where);
-  }
-  if (const std::string what = verdict(bounds.raw()); !what.empty()) raise(what, where);
+  Readback values(bounds.raw(), 16, index.device());
+  if (end <= low) values.wait();  // kernels have no element that could stand for a wrong one
+  check_later(std::move(values), verdict, where);
 }
 
 Tensor pick(const Tensor& x, int dim, const Tensor& index) {
@@ -343,8 +334,8 @@ Tensor nonzero(const Tensor& x) { return places(x.dtype() == boolean ? x : ne(x,
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
   const Scope scope(Embedding::info.name);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
-  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
   const Tensor flat = reshape(index, {index.numel()});
+  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} into {} rows", smallest, largest, rows);
   });

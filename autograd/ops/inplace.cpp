@@ -1,10 +1,7 @@
 // Writing to tensors. While recording, an in-place op is its out-of-place form whose result takes
 // the place of the old value: safe only if nobody else can see the storage, which is checked.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {
@@ -16,8 +13,7 @@ const Tensor& rewrite(std::string_view op, const Tensor& x, bool history, const 
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     const NoGrad off;
     const Tensor y = f(x);
-    kernels::Launch launch(x.device());
-    kernels::convert(launch, expand(y, x.shape()), x);
+    kernels::run(x.device(), kernels::convert, expand(y, x.shape()), x);
     x.storage()->bump_version();
     return x;
   }
@@ -39,14 +35,18 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 
 // x = f(x, y), with y converted to x's dtype, but not from a float to an integer: of 0.5 nothing
 // would be left.
-template <class F>
-const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y, const F& f) {
+const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y,
+                      Tensor (*f)(const Tensor&, const Tensor&)) {
   return rewrite(op, x, y.requires_grad(), [&](const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
           t.dtype(), y.dtype());
     return f(t, fitting(t, y));
   });
+}
+const Tensor& combine(std::string_view op, const Tensor& x, double y,
+                      Tensor (*f)(const Tensor&, double)) {
+  return rewrite(op, x, false, [&](const Tensor& t) { return f(t, y); });
 }
 
 void check_quotient(const Tensor& x) {
@@ -70,31 +70,19 @@ const Tensor& copy_(const Tensor& x, const Tensor& from) {
     return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
   });
 }
-const Tensor& add_(const Tensor& x, const Tensor& y) {
-  return combine("add_", x, y, [](const Tensor& a, const Tensor& b) { return add(a, b); });
-}
-const Tensor& sub_(const Tensor& x, const Tensor& y) {
-  return combine("sub_", x, y, [](const Tensor& a, const Tensor& b) { return sub(a, b); });
-}
-const Tensor& mul_(const Tensor& x, const Tensor& y) {
-  return combine("mul_", x, y, [](const Tensor& a, const Tensor& b) { return mul(a, b); });
-}
+const Tensor& add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add); }
+const Tensor& sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub); }
+const Tensor& mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul); }
 const Tensor& div_(const Tensor& x, const Tensor& y) {
   check_quotient(x);
-  return combine("div_", x, y, [](const Tensor& a, const Tensor& b) { return div(a, b); });
+  return combine("div_", x, y, div);
 }
-const Tensor& add_(const Tensor& x, double y) {
-  return rewrite("add_", x, false, [&](const Tensor& t) { return add(t, y); });
-}
-const Tensor& sub_(const Tensor& x, double y) {
-  return rewrite("sub_", x, false, [&](const Tensor& t) { return sub(t, y); });
-}
-const Tensor& mul_(const Tensor& x, double y) {
-  return rewrite("mul_", x, false, [&](const Tensor& t) { return mul(t, y); });
-}
+const Tensor& add_(const Tensor& x, double y) { return combine("add_", x, y, add); }
+const Tensor& sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub); }
+const Tensor& mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul); }
 const Tensor& div_(const Tensor& x, double y) {
   check_quotient(x);
-  return rewrite("div_", x, false, [&](const Tensor& t) { return div(t, y); });
+  return combine("div_", x, y, div);
 }
 const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return rewrite("clamp_", x, false, [&](const Tensor& t) { return clamp(t, low, high); });

@@ -1,6 +1,5 @@
 // Images of another size: interpolation, and channels traded for pixels.
 
-#include "autograd/ops.h"
 #include "autograd/ops/resample.h"
 
 namespace mixtape {

@@ -1,14 +1,9 @@
 // Losses. Their kernels read narrow predictions and write f32 losses; a reduction is an op of its
 // own, whose gradient is one number repeated.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
 #include "core/readback.h"
-#include "kernels/kernels.h"
 #include "kernels/losses.h"
 
 namespace mixtape {
@@ -274,12 +269,11 @@ void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
   if (p.numel() == 0 || !is_float(p.dtype())) return;
   const DType dtype = accumulate_dtype(p.dtype());
   const Tensor bounds({2}, dtype, p.device());
-  kernels::Launch launch(p.device());
   Layout one(p.shape());
   for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
-  kernels::reduce(launch, kernels::Reduce::Min, p, bounds.with_layout(one));
+  kernels::run(p.device(), kernels::reduce, kernels::Reduce::Min, p, bounds.with_layout(one));
   one.offset = 1;
-  kernels::reduce(launch, kernels::Reduce::Max, p, bounds.with_layout(one));
+  kernels::run(p.device(), kernels::reduce, kernels::Reduce::Max, p, bounds.with_layout(one));
   const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
     const auto at = [=](int i) {
       return wide ? static_cast<const double*>(found)[i]

@@ -1,12 +1,7 @@
 // Matrix products. Weight gradients are asked for in the dtype that the weight wants, so under
 // autocast they leave the f32 accumulators unrounded.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 
@@ -25,10 +20,8 @@ Tensor expand_leading(const Tensor& x, Shape to) {
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
-void check_bias(const Tensor& bias, int64_t outputs) {
-  if (bias)
-    check(bias.shape() == Shape{outputs}, "the bias has shape {} for {} outputs", bias.shape(),
-          outputs);
+void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
+  if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
 }
 
 namespace {
@@ -65,7 +58,7 @@ struct Linear {  // x [rows, in]
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));
-    check_bias(bias, weight.size(0));
+    check_shape(bias, "the bias", {weight.size(0)});
     Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
     if (ctx.recording() && reads_sums(options.activation)) sums = ctx.output(y.shape());
     ctx.run(kernels::gemm, x, weight.t(),

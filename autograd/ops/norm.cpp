@@ -1,10 +1,6 @@
 // Normalisation. Statistics are f32 whatever the activations are, and are kept for backward.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -167,12 +163,6 @@ struct BatchNorm {  // x [n, c, inner]
   }
 };
 
-void check_channels(const Tensor& t, std::string_view what, int64_t channels) {
-  if (t)
-    check(t.shape() == Shape{channels}, "{} has shape {} for {} channels", what, t.shape(),
-          channels);
-}
-
 template <bool centered>
 Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
                 double eps) {
@@ -184,10 +174,8 @@ Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const
   for (int d = 0; d < shape.rank; ++d)
     check(x.size(outer + d) == shape[d], "normalising over {} of an input of shape {}", shape,
           x.shape());
-  check(!weight || weight.shape() == shape, "the weight has shape {}, not {}",
-        weight ? weight.shape() : shape, shape);
-  check(!bias || bias.shape() == shape, "the bias has shape {}, not {}",
-        bias ? bias.shape() : shape, shape);
+  check_shape(weight, "the weight", shape);
+  check_shape(bias, "the bias", shape);
   const int64_t n = shape.size(), rows = x.numel() / std::max<int64_t>(1, n);
   const auto flat = [&](const Tensor& t) { return t ? reshape(t, {n}) : t; };
   return reshape(call<Op>(reshape(x, {rows, n}), flat(weight), flat(bias), eps), x.shape());
@@ -206,8 +194,8 @@ Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const
   check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
   const int64_t c = x.size(1);
   check(groups > 0 && c % groups == 0, "{} channels in {} groups", c, groups);
-  check_channels(weight, "the weight", c);
-  check_channels(bias, "the bias", c);
+  check_shape(weight, "the weight", {c});
+  check_shape(bias, "the bias", {c});
   return reshape(call<Op>(by_channel(x), weight, bias, groups, eps), x.shape());
 }
 
@@ -239,10 +227,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   const int64_t c = x.size(1);
   check(o.training || (running_mean && running_var), "evaluation needs running statistics");
   check(bool(running_mean) == bool(running_var), "one running statistic without the other");
-  check_channels(running_mean, "the running mean", c);
-  check_channels(running_var, "the running variance", c);
-  check_channels(weight, "the weight", c);
-  check_channels(bias, "the bias", c);
+  check_shape(running_mean, "the running mean", {c});
+  check_shape(running_var, "the running variance", {c});
+  check_shape(weight, "the weight", {c});
+  check_shape(bias, "the bias", {c});
   const int64_t per_channel = x.numel() / std::max<int64_t>(1, c);
   check(!o.training || per_channel > 1, "training needs more than one value per channel: shape {}",
         x.shape());

@@ -1,5 +1,5 @@
 #pragma once
-// What rules and checks of several topics need to know of their operands.
+// What every file here starts from, and what rules and checks of several topics share.
 
 #include <algorithm>
 #include <functional>
@@ -7,15 +7,17 @@
 #include <limits>
 #include <string>
 
+#include "autograd/call.h"
 #include "autograd/ops.h"
-#include "autograd/tape.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
 
 // Throws Error for elements that are not floats: kernels of floats would misread them.
 void check_real(const Tensor& t);
-// Throws Error unless a bias, if there is one, has a number for each output.
-void check_bias(const Tensor& bias, int64_t outputs);
+// Throws Error if there is such a tensor, and it has another shape.
+void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
 // Throws Error for a number with a fraction beside integers: of 0.5 nothing would be left.
 void check_number(DType t, double s);
 // t in the dtype of sums of its elements; no tensor stays none.
@@ -111,5 +113,21 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
 void check_probabilities(const Tensor& p, bool nan_passes, Where where = Where::here());
 // As one_hot, but zeros for an index out of range.
 Tensor hot(const Tensor& index, int64_t classes, DType dtype);
+// As gather and index_select, of indices known to be i64 and in range.
+Tensor pick(const Tensor& x, int dim, const Tensor& index);
+Tensor pick_slices(const Tensor& x, int dim, const Tensor& index);
+
+// Sums with a chosen result dtype, for rules that want a gradient in f32 from narrow terms.
+struct ReduceOptions {
+  uint32_t dims = 0;              // bit d: dimension d is reduced
+  std::optional<DType> out = {};  // dtype of the result
+};
+ReduceOptions reduce_options(const Dims& dims, int rank);  // no dims: all
+// Keeps reduced dimensions with size 1.
+Tensor sum_to(const Tensor& x, const ReduceOptions& options);
+// What a loss makes of the losses of single elements.
+Tensor reduce_losses(const Tensor& each, Reduction reduction);
+// The product of all other elements along dim, for each; exact where some are zero.
+Tensor product_of_others(const Tensor& x, int dim);
 
 }  // namespace mixtape

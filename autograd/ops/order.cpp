@@ -1,11 +1,7 @@
 // Order: sorting and selecting are about positions, which have no gradient; the values are gathered
 // from there, so that the gradient follows them.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
-#include "autograd/ops/index.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {

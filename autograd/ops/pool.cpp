@@ -1,8 +1,6 @@
 // Pools: the largest or the mean of each window of an image. Those over a line are pools over an
 // image of one row.
 
-#include "autograd/ops.h"
-#include "autograd/ops/operands.h"
 #include "autograd/ops/resample.h"
 
 namespace mixtape {

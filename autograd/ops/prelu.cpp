@@ -1,14 +1,9 @@
 // A leaky ReLU whose slopes are learned: one op, so that the weight's gradient is summed in f32 and
 // does not pass through f16.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
 #include "kernels/elementwise.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {

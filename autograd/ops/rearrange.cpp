@@ -4,12 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
-#include "autograd/ops/index.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {

@@ -2,14 +2,9 @@
 // all of them and a step costs a product and a kernel, not a dozen nodes. What goes from step to
 // step beside the hidden state stays f32. Figures: bench/worklog/006.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "core/format.h"
 #include "kernels/cells.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {
@@ -104,8 +99,7 @@ struct Recurrent {
                        const Tensor start = unsqueeze(h0, 0);
                        const Tensor h = reverse ? cat({narrow(y, 0, 1, steps - 1), start})
                                                 : cat({start, narrow(y, 0, 0, steps - 1)});
-                       const Factors f(rows.t(), reshape(h, {steps * b, n}));
-                       return matmul(f.a, f.b, {.out = f.product(ctx.grad_dtype(1))});
+                       return product(rows.t(), reshape(h, {steps * b, n}), ctx.grad_dtype(1));
                      },
                      [&] {
                        return reshape(sum_to(rows, {.dims = 1, .out = ctx.grad_dtype(2)}),
@@ -166,11 +160,9 @@ Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   check(x.rank() == 3 && x.size(2) == C::gates * n, "the gates have shape {}, not [t, b, {}]",
         x.shape(), C::gates * n);
   check(x.size(0) > 0, "a sequence of no steps");
-  check(!bias || bias.shape() == Shape{C::gates * n}, "the bias has shape {}, not [{}]",
-        bias ? bias.shape() : Shape{}, C::gates * n);
-  const Shape state{x.size(1), n};
-  check(!h0 || h0.shape() == state, "h0 has shape {}, not {}", h0 ? h0.shape() : state, state);
-  check(!c0 || c0.shape() == state, "c0 has shape {}, not {}", c0 ? c0.shape() : state, state);
+  check_shape(bias, "the bias", {C::gates * n});
+  check_shape(h0, "h0", {x.size(1), n});
+  check_shape(c0, "c0", {x.size(1), n});
   return call<Op>(x, weight, bias, h0, c0, options.reverse);
 }
 

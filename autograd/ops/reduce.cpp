@@ -4,13 +4,7 @@
 #include <bit>
 #include <limits>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "autograd/ops/reduce.h"
-#include "autograd/ops/scan.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {

@@ -4,10 +4,7 @@
 
 #include <array>
 
-#include "autograd/call.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 

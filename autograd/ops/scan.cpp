@@ -3,11 +3,7 @@
 // w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and da_i = w_i y_(i-1). So everything here is its own
 // kind of gradient, to any order, and nothing divides.
 
-#include "autograd/ops/scan.h"
-
-#include "autograd/call.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {

@@ -1,10 +1,6 @@
 // Softmax and its logarithm.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
 #include "autograd/ops/operands.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {

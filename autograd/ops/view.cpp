@@ -3,10 +3,7 @@
 
 #include <algorithm>
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
-#include "core/format.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {
