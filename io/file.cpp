@@ -135,8 +135,10 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   static std::atomic<unsigned> count{0};
-  temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  do {  // a process of this number, in another container, may have been killed
+    temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(path_, "create a file beside it");
 }
 

@@ -67,6 +67,23 @@ TEST(AtomicFile, NamesFileAndReason) {
   EXPECT_ERROR(file.commit(), "taken: cannot replace: Is a directory");
 }
 
+// Of a process of the same number, in another container.
+TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
+  const TempFolder folder;
+  std::string left;
+  {
+    const AtomicFile first(folder / "a");
+    left = std::filesystem::directory_iterator(folder.path())->path().string();
+  }
+  const size_t number = left.rfind('-') + 1;
+  for (int next = 1; next < 4; ++next)
+    spit(left.substr(0, number) + std::to_string(std::stoi(left.substr(number)) + next) + ".tmp",
+         "half");
+  write_file(folder / "a", "whole");
+  EXPECT_EQ(slurp(folder / "a"), "whole");
+  EXPECT_EQ(folder.count(), 4u);
+}
+
 TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
   const TempFolder folder;
   const std::string path = folder / "net.safetensors";
