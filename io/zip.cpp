@@ -35,11 +35,11 @@ class Record {
   uint64_t size() const { return bytes_.size(); }
   uint64_t number(uint64_t at, int width) const {
     uint64_t value = 0;
-    std::memcpy(&value, &bytes_[at], size_t(width));
+    std::memcpy(&value, bytes_.data() + at, size_t(width));
     return value;
   }
   std::string text(uint64_t at, uint64_t size) const {
-    return {reinterpret_cast<const char*>(&bytes_[at]), size};
+    return {reinterpret_cast<const char*>(bytes_.data() + at), size};
   }
 
  private:

@@ -387,6 +387,7 @@ TEST(Npz, RefusesHostileArchives) {
        "f: \"a.npy\" overlaps another at byte 0"},
       {zip({.items = {{"a.npy", two}, {"a.npy", two}}}), "f: \"a.npy\": is there twice"},
       {zip({.items = {{"a.txt", two}}}), "f: \"a.txt\": is no .npy"},
+      {zip({.items = {{"", two}}}), "f: \"\": is no .npy"},
       {zip({.items = {{.name = "a.npy", .content = two, .crc = 1}}}),
        fmt::format("f: \"a.npy\": its checksum is {:08x}, not 00000001", crc_of(two))},
       {zip({.items = {{"a.npy", two + "x"}}}), "f: \"a.npy\": u8 [2] takes 2 bytes, from byte"},
