@@ -17,7 +17,7 @@ Interrupt::Interrupt() {
   if (alive++ > 0) return;
   struct sigaction action = {};
   action.sa_handler = [](int) { flag = true; };
-  action.sa_flags = int(SA_RESETHAND);
+  action.sa_flags = int(SA_RESETHAND | SA_RESTART);  // a write to a pipe goes on
   sigaction(SIGINT, &action, &before);
 }
 
