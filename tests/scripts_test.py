@@ -370,6 +370,11 @@ print("[----------] Global test environment tear-down")
     def test_a_package_does_not_replace_a_folder(self) -> None:
         self.assertEqual(self.run_script("gpu", "--package", str(self.tree)).returncode, 2)
 
+    def test_a_package_is_made_where_the_script_was_called(self) -> None:
+        (self.tree / "script" / "package").mkdir()
+        run = self.run_script("gpu", "--package", "package", cwd=self.tree / "script")
+        self.assertIn(f"{self.tree}/script/package exists", run.stderr)
+
     def test_all_stages_run_and_are_written_down(self) -> None:
         run = self.package()
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
