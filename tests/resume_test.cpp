@@ -133,6 +133,9 @@ TEST(Checkpoints, AreRefusedWhenDamaged) {
   std::string bad = good;
   bad.back() ^= 1;
   EXPECT_TRUE(error(bad).starts_with(file + ": damaged: the checksum of its tensors is "));
+  bad = good;
+  bad.replace(bad.find("crc32c"), 6, "crc32d");
+  EXPECT_EQ(error(bad), file + ": no checksum, and 3 metadata, not 2");
   EXPECT_TRUE(state() == before);
   EXPECT_ERROR(learner.fit(1, {.resume = folder / "none.ckpt"}), "none.ckpt: cannot open");
   learner.load(file);

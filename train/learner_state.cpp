@@ -203,9 +203,12 @@ void Learner::load(const std::string& path, bool this_fit) {
   check(value("version") == format_version,
         "{}: a checkpoint of version {}, and this library knows version {}", path, value("version"),
         format_version);
-  if (const std::string sum = value("crc32c"); !sum.empty())  // one edited elsewhere may have none
+  if (const std::string sum = value("crc32c"); !sum.empty())
     check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
           path, checksum(file.tensors), sum);
+  else  // one edited elsewhere may have none; in one that is damaged, it goes by another name
+    check(file.metadata.size() == 2, "{}: no checksum, and {} metadata, not 2", path,
+          file.metadata.size());
   try {
     load_state_dict(file.tensors, this_fit);
   } catch (const Error& e) {
