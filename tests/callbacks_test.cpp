@@ -274,6 +274,27 @@ TEST(Callbacks, TerminateOnNanSaysWhere) {
   learner.fit(1);  // which has nothing to do with that step
 }
 
+// A row has a number for each metric, whatever was known when its epoch ended.
+TEST(Callbacks, LogsHaveAColumnPerMetric) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<CsvLogger>(folder / "log.csv"),
+                 std::make_shared<JsonlLogger>(folder / "log.jsonl")};
+  Learner learner({loaders().train, {}}, Net(), o);
+  learner.fit(1);
+  EXPECT_NE(slurp(folder / "log.csv").find(",nan,nan,"), std::string::npos);
+  EXPECT_NE(slurp(folder / "log.jsonl").find("\"accuracy\":null"), std::string::npos);
+  learner.metrics.clear();
+  learner.fit(1);
+  learner.metrics = {accuracy, top_k(2)};
+  learner.data.valid = loaders().valid;
+  learner.fit(1);
+  const std::string csv = slurp(folder / "log.csv");
+  EXPECT_EQ(std::ranges::count(csv, '\n'), 4);
+  EXPECT_EQ(std::ranges::count(csv, ','), 4 * 5) << csv;
+}
+
 TEST(Callbacks, LogsHaveARowPerEpoch) {
   const Seed seed(1);
   const TempFolder folder;

@@ -64,6 +64,34 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
 }
 
+// What was measured is saved in as many columns as there are metrics now.
+TEST(Checkpoints, HoldRowsOfOtherMetrics) {
+  const Seed seed(1);
+  const TempFolder folder;
+  Loaders data = loaders();
+  data.valid.reset();
+  Learner learner(std::move(data), Net(), quiet());
+  learner.fit(2);
+  learner.metrics = {accuracy, top_k(2)};
+  learner.data.valid = loaders().valid;
+  learner.fit(1);
+  learner.save(folder / "a.ckpt");
+  const double valid = learner.history.epochs[2].valid_loss;
+  const double top = learner.history.epochs[2].metrics[1];
+  learner.load(folder / "a.ckpt");
+  ASSERT_EQ(learner.history.epochs.size(), 3u);
+  EXPECT_TRUE(std::isnan(learner.history.epochs[0].metrics[1]));
+  EXPECT_EQ(learner.history.epochs[2].valid_loss, valid);
+  EXPECT_EQ(learner.history.epochs[2].metrics[1], top);
+  learner.metrics.clear();
+  learner.lr_find({.steps = 3});
+  EXPECT_EQ(learner.history.epochs[2].metrics[1], top);
+  learner.save(folder / "b.ckpt");
+  learner.load(folder / "b.ckpt");
+  EXPECT_TRUE(learner.history.epochs[2].metrics.empty());
+  EXPECT_EQ(learner.history.epochs[2].valid_loss, valid);
+}
+
 TEST(Checkpoints, ResumeOnAPlateau) {
   const TempFolder folder;
   const auto fit = [&](const std::string& resume) {

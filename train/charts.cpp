@@ -58,6 +58,11 @@ const io::Series* quantity(const RunLog& run, std::string_view name) {
   return found == run.quantities.end() ? nullptr : &*found;
 }
 
+// Without validation data there are epochs, but no number of theirs.
+bool has_numbers(const io::Series& s) {
+  return std::ranges::any_of(s.y, [](double y) { return std::isfinite(y); });
+}
+
 bool is_loss(std::string_view quantity) { return quantity.ends_with("loss"); }
 
 // A loss that is positive is read best as a logarithm; the scale moves by factors.
@@ -115,7 +120,8 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
   std::vector<std::string> quantities;
   for (const RunLog& run : runs)
     for (const io::Series& q : run.quantities)
-      if (std::ranges::find(quantities, q.name) == quantities.end()) quantities.push_back(q.name);
+      if (has_numbers(q) && std::ranges::find(quantities, q.name) == quantities.end())
+        quantities.push_back(q.name);
 
   const bool alone = runs.size() == 1;
   const auto has = [&](std::string_view name) {

@@ -200,8 +200,12 @@ void Learner::run_epoch() {
     }
   }
   history.settle();
-  EpochRow row{state.epoch, state.step, examples_ ? loss_sum_.item() / double(examples_) : NAN,
-               NAN,         {},         0};
+  EpochRow row{.epoch = state.epoch,
+               .step = state.step,
+               .train_loss = examples_ ? loss_sum_.item() / double(examples_) : NAN,
+               .valid_loss = NAN,
+               .metrics = std::vector<double>(metrics.size(), NAN),
+               .seconds = 0};
   if (data.valid) {
     const Scores scores = validate();
     row.valid_loss = scores.loss;
@@ -299,8 +303,9 @@ void Learner::step() {
 std::vector<Learner::Score> Learner::scores(const EpochRow& row) const {
   std::vector<Score> all = {{"train_loss", row.train_loss, false},
                             {"valid_loss", row.valid_loss, false}};
-  for (size_t i = 0; i < row.metrics.size(); ++i)
-    all.push_back({metrics.at(i).name, row.metrics[i], metrics[i].higher_is_better});
+  for (size_t i = 0; i < metrics.size(); ++i)  // a row knows those that there were then
+    all.push_back({metrics[i].name, i < row.metrics.size() ? row.metrics[i] : NAN,
+                   metrics[i].higher_is_better});
   return all;
 }
 

@@ -80,6 +80,7 @@ io::NamedTensors Learner::state_dict() {
   for (const EpochRow& r : history.epochs) {
     rows.push_back({double(r.epoch), double(r.step), r.train_loss, r.valid_loss});
     rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
+    rows.back().resize(4 + metrics.size(), NAN);  // there may have been others then
   }
   all.emplace_back("history.epochs", table(rows, 4 + int64_t(metrics.size())));
   rows.clear();
