@@ -51,6 +51,71 @@ TEST(Callbacks, SeeEveryMomentAndMaySkip) {
   EXPECT_EQ(moments("step.", [](Learner& l) { l.stop(); }), "train epoch" + batch + " train.");
 }
 
+// What a callback adds to the objective is of the loss that the model gave, whatever those of the
+// library do to it for the backward pass.
+TEST(Callbacks, TheObjectiveIsTheirsBeforeItIsScaledAndDivided) {
+  struct Penalty : Callback {
+    double slope = 0;
+    void on_backward_begin(Learner& l) override {
+      l.state.objective = l.state.loss + 3 * sum(l.optimizer->params()[1]);
+    }
+    void on_step_begin(Learner& l) override { slope = l.optimizer->params()[1].grad().item(); }
+  };
+  for (const int64_t batches : {1, 2})
+    for (const bool scaled : {false, true}) {
+      const auto penalty = std::make_shared<Penalty>();
+      LearnerOptions o = quiet();
+      o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };
+      o.callbacks = {penalty, std::make_shared<GradientAccumulation>(batches)};
+      Learner learner(nn::Linear(1, 1), o);
+      if (scaled) learner.to_fp16();
+      for (int64_t i = 0; i < batches; ++i) learner.train_batch({ones({2, 1}), ones({2, 1})});
+      EXPECT_EQ(penalty->slope, 4) << batches << " " << scaled;
+    }
+}
+
+// The scaler hears nothing of a loss that is left out, so that the next step happens.
+TEST(Callbacks, ASkippedLossIsForgotten) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  double factor = NAN;
+  o.loss = [&](const Tensor& out, const Tensor& y) { return cross_entropy(out, y) * factor; };
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (std::isnan(l.state.loss.item())) l.skip();
+  };
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  learner.to_fp16();
+  const Batch batch = learner.data.train->batch(0);
+  learner.train_batch(batch);
+  factor = 1;
+  learner.train_batch(batch);
+  EXPECT_EQ(learner.state.result.state(), amp::StepResult::State::Stepped);
+}
+
+// A callback that adds another is asked once, and the other from the next moment on.
+TEST(Callbacks, MayAddOthers) {
+  const Seed seed(1);
+  struct Earlier : Spy {
+    int order() const override { return -1; }
+  };
+  const auto earlier = std::make_shared<Earlier>();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "train";
+  spy->ask = [&](Learner& l) {
+    if (l.callbacks().size() < 4) l.add(earlier);
+  };
+  LearnerOptions o = quiet();
+  o.callbacks = {spy};
+  Learner learner(loaders(16, 16), Net(), o);
+  learner.data.valid.reset();
+  learner.fit(1);
+  EXPECT_EQ(learner.callbacks().size(), 2u);
+  EXPECT_EQ("train " + earlier->seen, spy->seen);
+}
+
 TEST(Callbacks, EndEvenAfterAnException) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());

@@ -17,7 +17,9 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
-  // Those with lower numbers come first; those with equal numbers in the order they were added.
+  // Those with lower numbers come first; those with equal numbers in the order they were added. At
+  // on_backward_begin all is the other way round: what is done to the objective last, the division
+  // by batches and the scale, is undone first.
   virtual int order() const { return 0; }
   // Callbacks of this order and above only observe. lr_find, which undoes all it did, skips them.
   static constexpr int looks_on = 100;

@@ -114,7 +114,7 @@ class JsonlLogger : public Callback {
 class GradientAccumulation : public Callback {
  public:
   explicit GradientAccumulation(int64_t batches);
-  int order() const override { return -20; }  // before the scale and the step
+  int order() const override { return -20; }  // before gradients are unscaled
   void on_backward_begin(Learner& learner) override;
   void on_backward_end(Learner& learner) override;
   int64_t batches_per_step() const override { return batches_; }

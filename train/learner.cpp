@@ -105,12 +105,15 @@ Learner& Learner::to_bf16() { return to(bf16); }
 Learner& Learner::to_fp32() { return to(f32); }
 Learner& Learner::to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }
 
-bool Learner::each(Moment moment) {
+bool Learner::each(Moment moment, bool backwards) {
+  auto now = callbacks_;  // of which a callback may add or take away some
+  if (backwards) std::ranges::reverse(now);
   skipping_ = false;
-  // By index: a callback may add others.
-  for (size_t i = 0; i < callbacks_.size() && !skipping_; ++i)
-    if (!rehearsing_ || callbacks_[i]->order() < Callback::looks_on)
-      (*callbacks_[i].*moment)(*this);
+  for (const auto& callback : now) {
+    if (rehearsing_ && callback->order() >= Callback::looks_on) continue;
+    (*callback.*moment)(*this);
+    if (skipping_) break;
+  }
   return !std::exchange(skipping_, false);
 }
 
@@ -258,7 +261,7 @@ void Learner::train_batch(const Batch& batch) {
     check(bool(state.loss),
           "a batch without targets to train on (LearnerOptions::pass could do without)");
     state.objective = state.loss;
-    if (each(&Callback::on_backward_begin)) {
+    if (each(&Callback::on_backward_begin, /*backwards=*/true)) {
       state.objective.backward();
       if (each(&Callback::on_backward_end)) {
         if (each(&Callback::on_step_begin))

@@ -133,7 +133,7 @@ class Learner {
 
   // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays.
   void compile(const LearnerOptions& options);
-  void add(std::shared_ptr<Callback> callback);
+  void add(std::shared_ptr<Callback> callback);  // sees the moments that come after this one
 
   // How training is done from here on; each replaces what was chosen before. They change what
   // Autocast, GradScaler and the model's dtype are, and no code of the loop.
@@ -246,7 +246,8 @@ class Learner {
   Learner(Loaders data, Model model, const LearnerOptions& options);
 
   using Moment = void (Callback::*)(Learner&);
-  bool each(Moment moment);  // whether to go on with what comes next
+  // Whether to go on with what comes next.
+  bool each(Moment moment, bool backwards = false);
   static void check_batches(const DataLoader& data, const char* what);  // that there are any
   // sum + the loss of n examples, in f64 and on the loss's device.
   static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);
