@@ -64,6 +64,29 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
 }
 
+// A fit begins with a whole epoch, wherever another was when it was saved or left.
+TEST(Checkpoints, ANewFitBeginsAnEpoch) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "batch.";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 2) l.stop();
+  };
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(3);
+  learner.save(folder / "cut.ckpt");
+  learner.lr_find({.steps = 2});
+  learner.fit_one_cycle(2);
+  EXPECT_EQ(learner.state.step, 2 + 2 * 6);
+  Learner other(loaders(), Net(), quiet());
+  other.load(folder / "cut.ckpt");
+  other.fit_one_cycle(2);
+  EXPECT_EQ(other.state.step, 2 + 2 * 6);
+}
+
 // What was measured is saved in as many columns as there are metrics now.
 TEST(Checkpoints, HoldRowsOfOtherMetrics) {
   const Seed seed(1);

@@ -140,6 +140,8 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
           ? options.schedule(*optimizer, epochs * ((state.batches + per_step - 1) / per_step))
           : nullptr;
   drop_gradients();
+  // An epoch that another fit left in the middle is none of this one's.
+  if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
   print_header();
   train([&] {
