@@ -64,6 +64,32 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
 }
 
+// A validation whose epochs differ goes on with the next one's.
+TEST(Checkpoints, ResumeValidationsThatDiffer) {
+  const TempFolder folder;
+  const std::string file = folder / "cut.ckpt";
+  const auto fit = [&](int64_t stop_at, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "batch.";
+    spy->ask = [&](Learner& l) {
+      if (l.state.step != stop_at) return;
+      l.save(file);
+      l.stop();
+    };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    learner.data.valid.emplace(
+        clusters(48, 2), DataLoaderOptions{.batch_size = 8, .shuffle = true, .max_batches = 2});
+    learner.fit(3, {.resume = resume});
+    return bytes(learner);
+  };
+  const auto whole = fit(0, "");
+  fit(8, "");  // after one validation
+  EXPECT_EQ(differing(fit(0, file), whole), "");
+}
+
 // A fit begins with a whole epoch, wherever another was when it was saved or left.
 TEST(Checkpoints, ANewFitBeginsAnEpoch) {
   const Seed seed(1);

@@ -67,6 +67,11 @@ io::NamedTensors Learner::state_dict() {
   optim::append(all, "scaler.", scaler.state_dict());
   if (schedule) optim::append(all, "schedule.", schedule->state_dict());
   if (data.train) optim::append(all, "data.", data.train->state_dict());
+  // A validation is never gone on with: what counts is the next one's epoch.
+  if (data.valid) {
+    const uint64_t next = data.valid->epoch() + (data.valid->position() > 0);
+    all.emplace_back("valid.epoch", optim::from_number(double(next)));
+  }
   const std::vector<std::string> prefix = prefixes(callbacks_);
   for (size_t i = 0; i < callbacks_.size(); ++i)
     optim::append(all, prefix[i], callbacks_[i]->state_dict());
@@ -145,6 +150,8 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch"))
     data.train->load_state_dict(optim::part(dict, "data."));
+  if (data.valid && reader.find("valid.epoch"))
+    data.valid->set_epoch(uint64_t(reader.count("valid.epoch")));
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     const io::NamedTensors part = optim::part(dict, prefix[i]);
     try {
