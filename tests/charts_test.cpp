@@ -133,6 +133,21 @@ TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1 6 7 8 e2");
 }
 
+// A picture that cannot be drawn is no reason to lose an epoch.
+TEST(RunFolder, HoldsTheWeightsBeforeThePictures) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = recorded(folder.path());
+  o.classes = {"a", "b"};
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(1), "scores of 3 classes, not 2");
+  Learner other(loaders(), Net(), quiet());
+  for (const char* file : {"last.ckpt", "best.ckpt"}) {
+    other.load(folder / file);
+    EXPECT_EQ(other.history.epochs.size(), 1u) << file;
+  }
+}
+
 TEST(RunFolder, IsWrittenEvenAfterAnException) {
   const Seed seed(1);
   const TempFolder folder;

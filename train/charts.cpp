@@ -208,8 +208,8 @@ void Charts::on_train_begin(Learner& l) {
   }
 }
 
-void Charts::on_epoch_end(Learner& l) {
-  const bool last = l.state.epoch == l.state.epochs || l.is_stopping();
+void Charts::on_checkpoint(Learner& l) {
+  const bool last = l.state.batch == 0 && (l.state.epoch == l.state.epochs || l.is_stopping());
   if (classes_.empty() || !last || !l.data.valid) return;
   const Tensor counts = l.total([&](const Tensor& output, const Tensor& target) {
     return confusion_matrix(output, target, int64_t(classes_.size()));

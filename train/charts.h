@@ -50,7 +50,7 @@ class Charts : public Callback {
   explicit Charts(std::string folder, std::vector<std::string> classes = {});
   int order() const override { return looks_on + 20; }  // once the weights are safe
   void on_train_begin(Learner& learner) override;
-  void on_epoch_end(Learner& learner) override;
+  void on_checkpoint(Learner& learner) override;
   void on_train_end(Learner& learner) override;
 
  private:
