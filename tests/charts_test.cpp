@@ -163,6 +163,17 @@ TEST(RunFolder, IsWrittenEvenAfterAnException) {
   EXPECT_ERROR(learner.fit(1), "metrics.jsonl: cannot create a file beside it");
 }
 
+// Without validation data there is nothing to draw of them.
+TEST(Charts, AreOfWhatTheLearnerKnows) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<Charts>(folder.path())};
+  Learner learner({loaders().train, {}}, Net(), o);
+  learner.fit(1);
+  EXPECT_EQ(names(folder.path()), "loss.svg lr.svg scale.svg");
+}
+
 RunLog run(const std::string& text, const TempFolder& folder) {
   spit(folder / "metrics.jsonl", text);
   return read_run(folder.path(), "a").at(0);

@@ -37,20 +37,46 @@ T& named(std::vector<T>& list, const std::string& name) {
   return list.back();
 }
 
+void add(RunLog& run, const std::string& name, double step, double value) {
+  io::Series& quantity = named(run.quantities, name);
+  quantity.x.push_back(step);
+  quantity.y.push_back(value);
+}
+
+void add_skipped(RunLog& run, double step, double scale) {
+  run.skipped_x.push_back(step);
+  run.skipped_y.push_back(scale);
+}
+
 void take(RunLog& run, const io::JsonFields& line, double step) {
   for (const auto& [key, value] : line) {
     if (key == "step" || key == "epoch" || key == "seconds") continue;
     const bool* const flag = std::get_if<bool>(&value);
     if (key == "skipped" && flag && *flag) {
       const auto* const scale = find(line, "scale");
-      run.skipped_x.push_back(step);
-      run.skipped_y.push_back(scale ? number_of(*scale) : NAN);
+      add_skipped(run, step, scale ? number_of(*scale) : NAN);
     }
     if (flag || std::holds_alternative<std::string>(value)) continue;
-    io::Series& quantity = named(run.quantities, key);
-    quantity.x.push_back(step);
-    quantity.y.push_back(number_of(value));
+    add(run, key, step, number_of(value));
   }
+}
+
+// What JsonlLogger would write of it.
+RunLog log_of(const Learner& l) {
+  RunLog run;
+  HistoryReader().read(
+      l.history,
+      [&](const StepRow& row) {
+        const auto step = double(row.step);
+        add(run, "loss", step, row.loss);
+        add(run, "lr", step, row.lr);
+        add(run, "scale", step, row.scale);
+        if (row.skipped) add_skipped(run, step, row.scale);
+      },
+      [&](const EpochRow& row) {
+        for (const auto& score : l.scores(row)) add(run, score.name, double(row.step), score.value);
+      });
+  return run;
 }
 
 const io::Series* quantity(const RunLog& run, std::string_view name) {
@@ -217,6 +243,6 @@ void Charts::on_checkpoint(Learner& l) {
   io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
 }
 
-void Charts::on_train_end(Learner&) { save_charts(read_run(folder_.path()), folder_); }
+void Charts::on_train_end(Learner& l) { save_charts({log_of(l)}, folder_); }
 
 }  // namespace mixtape::train

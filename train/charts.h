@@ -42,9 +42,9 @@ std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunF
 // classes are numbered.
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
-// Draws the charts of a run folder whenever a fit ends, and with names of classes confusion.svg,
-// for which it goes through the validation data once more. Those of an earlier run are removed when
-// a training begins that does not go on from it.
+// Draws the charts of the learner's history whenever a fit ends, and with names of classes
+// confusion.svg, for which it goes through the validation data once more. Those of an earlier run
+// are removed when a training begins that does not go on from it.
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});
