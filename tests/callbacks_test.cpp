@@ -306,6 +306,29 @@ TEST(Callbacks, EmaWeightsValidateAndRemain) {
     EXPECT_TRUE(all(eq(mine.parameters()[i], theirs.parameters()[i])).item()) << i;
 }
 
+// A checkpoint's averages are what its validation was of.
+TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto averaging = [] {
+    return std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9});
+  };
+  o.callbacks = {averaging(), std::make_shared<ModelCheckpoint>(
+                                  ModelCheckpointOptions{.folder = folder.path()})};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(2);
+  o.callbacks = {averaging()};
+  Learner other(loaders(), Net(), o);
+  for (int twice = 0; twice < 2; ++twice) {
+    other.load(folder / "last.ckpt");
+    EXPECT_EQ(other.validate().loss, learner.history.epochs[1].valid_loss);
+    const auto weights = to_vector(other.optimizer->params()[0]);
+    other.train_batch(other.data.train->batch(0));
+    EXPECT_NE(to_vector(other.optimizer->params()[0]), weights);
+  }
+}
+
 // A validation that fails leaves the averages, not what stood there half the time.
 TEST(Callbacks, EmaWeightsOutliveAnException) {
   const Seed seed(1);

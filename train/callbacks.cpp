@@ -230,10 +230,20 @@ void EmaWeights::on_batch_begin(Learner& l) {
   if (l.state.training && !ema_) begin(l);
 }
 
-void EmaWeights::on_step_end(Learner& l) { ema_->update(l.state.result); }
+void EmaWeights::on_step_end(Learner& l) {
+  if (!ema_) begin(l);  // something was loaded within the batch
+  ema_->update(l.state.result);
+}
 
-void EmaWeights::on_valid_begin(Learner&) {
+void EmaWeights::on_valid_begin(Learner& l) {
+  if (!ema_ && !loaded_.empty()) begin(l);
   if (ema_) applied_.emplace(*ema_);
+}
+
+void EmaWeights::load_state_dict(const optim::StateDict& dict) {
+  applied_.reset();
+  ema_.reset();
+  loaded_ = dict;
 }
 
 void EmaWeights::on_train_end(Learner&) {

@@ -156,7 +156,8 @@ class ReduceLrOnPlateau : public Callback {
 };
 
 // Averages the weights and buffers of the steps that happened. Validation is of the averages, which
-// the model keeps when a fit ends; the next fit begins a new average. With a GradScaler every step
+// the model keeps when a fit ends; the next fit begins a new average. A checkpoint of a fit holds
+// the averages beside the last weights: loaded, they validate. With a GradScaler every step
 // waits for the device, to learn whether it happened.
 class EmaWeights : public Callback {
  public:
@@ -165,17 +166,17 @@ class EmaWeights : public Callback {
   void on_train_begin(Learner& learner) override;
   void on_batch_begin(Learner& learner) override;
   void on_step_end(Learner& learner) override;
-  void on_valid_begin(Learner&) override;
+  void on_valid_begin(Learner& learner) override;
   void on_valid_end(Learner&) override { applied_.reset(); }
   void on_train_end(Learner&) override;
   optim::StateDict state_dict() const override { return ema_ ? ema_->state_dict() : loaded_; }
-  void load_state_dict(const optim::StateDict& dict) override { loaded_ = dict; }
+  void load_state_dict(const optim::StateDict& dict) override;
 
  private:
   void begin(Learner& learner);
 
   const optim::EmaOptions options_;
-  std::optional<optim::Ema> ema_;  // of this fit, from its first batch
+  std::optional<optim::Ema> ema_;  // of this fit, from its first batch; or of what was loaded
   std::optional<optim::Ema::Applied> applied_;
   optim::StateDict loaded_;  // of a checkpoint, until then
 };
