@@ -250,6 +250,18 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
+TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
+  LearnerOptions o = quiet();
+  o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1}); };
+  o.callbacks = {std::make_shared<GradientClip>(0.5)};
+  nn::Linear net(1, 1, {.bias = false});
+  Learner learner(net, o);
+  const double before = net.weight.item();
+  learner.train_batch({ones({1, 1}), ones({1, 1})});
+  EXPECT_NEAR(before - net.weight.item(), 0.5, 1e-4);
+}
+
 TEST(Callbacks, ReduceLrOnPlateauFollowsANumberOfTheTable) {
   const Seed seed(1);
   std::vector<double> accuracy = {0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7};  // more is better

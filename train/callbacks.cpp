@@ -186,7 +186,7 @@ GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
   check(max_norm > 0, "gradients clipped to a norm of {}", max_norm);
 }
 
-void GradientClip::on_train_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
+void GradientClip::on_step_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
 
 ReduceLrOnPlateau::ReduceLrOnPlateau(const optim::PlateauOptions& options, std::string monitor)
     : options_(options), monitor_(std::move(monitor)) {}

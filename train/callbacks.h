@@ -130,7 +130,7 @@ class GradientAccumulation : public Callback {
 class GradientClip : public Callback {
  public:
   explicit GradientClip(double max_norm);
-  void on_train_begin(Learner& learner) override;
+  void on_step_begin(Learner& learner) override;
 
  private:
   const double max_norm_;
