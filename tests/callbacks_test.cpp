@@ -250,6 +250,26 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
+TEST(Callbacks, SayWhatTheyWaitForInVain) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const auto refused = [&](std::shared_ptr<Callback> callback, const std::string& why) {
+    o.callbacks = {std::move(callback)};
+    Learner learner(loaders(), Net(), o);
+    learner.data.valid.reset();
+    EXPECT_ERROR(learner.fit(1), why);
+    EXPECT_TRUE(learner.history.steps.empty());
+  };
+  const std::string none = "\"valid_loss\" is of the validation data, and there are none";
+  refused(std::make_shared<EarlyStopping>(), none);
+  refused(std::make_shared<ReduceLrOnPlateau>(), none);
+  refused(std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.factor = 2}, "train_loss"),
+          "factor is 2, not in [0, 1)");
+  o.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "train_loss"})};
+  Learner learner({loaders().train, {}}, Net(), o);
+  learner.fit(1);
+}
+
 TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
   LearnerOptions o = quiet();
   o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };

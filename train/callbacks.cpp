@@ -33,6 +33,12 @@ io::JsonFields fields(const Learner& l, const EpochRow& row) {
 
 bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
 
+// Without it the number would never be better, nor worse.
+void check_is_there(const Learner& l, const std::string& monitor) {
+  check(l.data.valid || monitor == "train_loss",
+        "\"{}\" is of the validation data, and there are none", monitor);
+}
+
 }  // namespace
 
 bool Best::improved(const Learner& learner) {
@@ -61,6 +67,7 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
 }
 
 void EarlyStopping::on_train_begin(Learner& learner) {
+  check_is_there(learner, options_.monitor);
   if (is_resumed(learner)) {
     if (waited_ >= options_.patience) learner.stop();
     return;
@@ -194,6 +201,8 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(const optim::PlateauOptions& options, std::
 void ReduceLrOnPlateau::on_train_begin(Learner& l) {
   check(!l.schedule, "ReduceLrOnPlateau in a fit whose learning rate the schedule {} sets",
         l.schedule ? l.schedule->name() : "");
+  check_is_there(l, monitor_);
+  optim::Plateau(*l.optimizer, options_);  // throws what it would throw an epoch later
   if (!is_resumed(l)) loaded_.clear();
 }
 

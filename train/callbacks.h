@@ -37,6 +37,7 @@ struct EarlyStoppingOptions {
   int64_t patience = 3;  // epochs without improvement until training ends
   double min_delta = 0;  // what counts as one
 };
+// A fit without validation data, which are what all numbers but train_loss are of, is an Error.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
@@ -57,8 +58,9 @@ struct ModelCheckpointOptions {
   int64_t every_steps = 0;             // last.ckpt after so many batches, too
 };
 // Writes last.ckpt after each epoch and when training ends early, by Ctrl-C say, and best.ckpt
-// whenever there was none better. Learner::load and FitOptions::resume read them. What a process
-// left half written when it was killed is removed when a fit begins.
+// whenever there was none better (without validation data never). Learner::load and
+// FitOptions::resume read them. What a process left half written when it was killed is removed when
+// a fit begins.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
@@ -137,7 +139,8 @@ class GradientClip : public Callback {
 };
 
 // Lowers the learning rate when a number of the table no longer gets better; counts in epochs. Its
-// options' `better` follows from the number. Throws Error in a fit that has a schedule.
+// options' `better` follows from the number. Throws Error in a fit that has a schedule, or no
+// validation data for it.
 class ReduceLrOnPlateau : public Callback {
  public:
   explicit ReduceLrOnPlateau(const optim::PlateauOptions& options = {},
