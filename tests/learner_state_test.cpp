@@ -374,6 +374,18 @@ TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {
   EXPECT_LT(exploded.suggested, 0.1);
 }
 
+TEST(LrFind, IsNoPartOfAFitThatStoppedEarly) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  o.callbacks = {std::make_shared<EarlyStopping>()};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(9);
+  EXPECT_EQ(learner.state.epoch, 4);
+  EXPECT_EQ(learner.lr_find({.steps = 10}).lr.size(), 10u);
+  EXPECT_EQ(learner.state.epoch, 4);
+}
+
 TEST(LrFind, IsUndoneAfterAnExceptionToo) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());

@@ -70,6 +70,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   LrFind found;
   rehearsing_ = true;
   stopping_ = false;
+  state.epoch = state.batch = 0;  // or it would look like a fit that is gone on with
   state.batches = data.train->batches();
   const auto undo = [&] {
     rehearsing_ = stopping_ = false;
