@@ -158,6 +158,7 @@ TEST(RunFolder, IsWrittenEvenAfterAnException) {
   o.callbacks = {std::make_shared<TerminateOnNan>()};
   Learner learner(loaders(), Net(), o);
   EXPECT_ERROR(learner.fit(1), "the loss of step 2 is");
+  EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2");
   EXPECT_TRUE(std::filesystem::exists(folder / "loss.svg"));
   std::filesystem::remove_all(folder.path());
   EXPECT_ERROR(learner.fit(1), "metrics.jsonl: cannot create a file beside it");

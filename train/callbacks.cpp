@@ -140,6 +140,10 @@ void JsonlLogger::on_train_begin(Learner& l) {
   write(l);
 }
 
+void JsonlLogger::on_train_end(Learner& l) {
+  if (file_) write(l);
+}
+
 void JsonlLogger::write(Learner& l) {
   if (!file_) {
     io::write_file(path_, "");

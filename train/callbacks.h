@@ -100,6 +100,7 @@ class JsonlLogger : public Callback {
   void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override { write(learner); }
   void on_epoch_end(Learner& learner) override { write(learner); }
+  void on_train_end(Learner& learner) override;  // after an exception some are missing
 
  private:
   void write(Learner& learner);

@@ -154,8 +154,10 @@ void Learner::train(const std::function<void()>& body) {
   try {
     each(&Callback::on_train_begin);
     body();
+    history.settle();
   } catch (...) {
     try {
+      history.settle();
       each(&Callback::on_train_end);
     } catch (const std::exception&) {  // most likely a consequence of the first
     }

@@ -81,6 +81,10 @@ void TensorBoard::on_train_begin(Learner& l) {
   write(l);
 }
 
+void TensorBoard::on_train_end(Learner& l) {
+  if (file_) write(l);
+}
+
 void TensorBoard::write(Learner& l) {
   if (!file_) {
     file_.emplace(folder_);
