@@ -56,6 +56,15 @@ TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
   }
 }
 
+TEST(Learner, FitsWithDefaultsWhereNothingIsSaid) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.fit(1, {});
+  EXPECT_EQ(learner.optimizer->lr(), 1e-2);
+  learner.fit(1, 1);
+  EXPECT_EQ(learner.optimizer->lr(), 1);
+}
+
 TEST(Learner, SumsAnyStatistic) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());

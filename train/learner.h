@@ -145,7 +145,10 @@ class Learner {
 
   // Trains for so many epochs and prints a row for each. Throws Error without training data.
   void fit(int64_t epochs, const FitOptions& options = {});
-  void fit(int64_t epochs, double lr) { fit(epochs, FitOptions{.lr = lr}); }
+  // (No plain double, which {} would be as well.)
+  void fit(int64_t epochs, std::convertible_to<double> auto lr) {
+    fit(epochs, FitOptions{.lr = double(lr)});
+  }
   void fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
   void fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
   // One batch, as fit does it. For loops of your own, such as those of two learners.
