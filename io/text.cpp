@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 
 namespace mixtape::io {
 namespace {
@@ -29,14 +32,20 @@ size_t sequence(std::string_view s) {
   return is_continuation(s, 3) ? 4 : 0;
 }
 
-template <class Spell>
-std::string spell(std::string_view text, Spell one_byte) {
+// Of special bytes the spelling given, and of other control codes what `control` makes of them.
+std::string spell(std::string_view text,
+                  std::initializer_list<std::pair<char, std::string_view>> special,
+                  std::string (*control)(int code)) {
   std::string out;
   out.reserve(text.size() + 2);
   while (!text.empty()) {
     const size_t n = sequence(text);
-    if (n == 1)
-      one_byte(out, text[0]);
+    const char c = text[0];
+    const auto* const found = std::ranges::find(special, c, [](const auto& s) { return s.first; });
+    if (found != special.end())
+      out += found->second;
+    else if (n == 1 && (c < 0x20 || c == 0x7F))
+      out += control(c);
     else
       out += n == 0 ? replacement : text.substr(0, n);
     text.remove_prefix(n == 0 ? 1 : n);
@@ -48,63 +57,23 @@ std::string spell(std::string_view text, Spell one_byte) {
 
 std::string json_string(std::string_view text) {
   return '"' +
-         spell(text,
-               [](std::string& out, char c) {
-                 switch (c) {
-                   case '"':
-                     out += "\\\"";
-                     return;
-                   case '\\':
-                     out += "\\\\";
-                     return;
-                   case '\n':
-                     out += "\\n";
-                     return;
-                   case '\r':
-                     out += "\\r";
-                     return;
-                   case '\t':
-                     out += "\\t";
-                     return;
-                   default:
-                     break;
-                 }
-                 if (c < 0x20 || c == 0x7F)
-                   out += fmt::format("\\u{:04x}", static_cast<int>(c));
-                 else
-                   out += c;
-               }) +
+         spell(text, {{'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}},
+               [](int code) { return fmt::format("\\u{:04x}", code); }) +
          '"';
 }
 
+// (XML 1.0 has no way to write other control codes.)
 std::string xml_text(std::string_view text) {
-  return spell(text, [](std::string& out, char c) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        return;
-      case '<':
-        out += "&lt;";
-        return;
-      case '>':
-        out += "&gt;";
-        return;
-      case '"':
-        out += "&quot;";
-        return;
-      case '\t':
-      case '\n':
-      case '\r':
-        out += c;
-        return;
-      default:
-        break;
-    }
-    if (c < 0x20)  // XML 1.0 has no way to write these
-      out += replacement;
-    else
-      out += c;
-  });
+  return spell(text,
+               {{'&', "&amp;"},
+                {'<', "&lt;"},
+                {'>', "&gt;"},
+                {'"', "&quot;"},
+                {'\t', "\t"},
+                {'\n', "\n"},
+                {'\r', "\r"},
+                {'\x7F', "\x7F"}},
+               [](int) { return std::string(replacement); });
 }
 
 bool is_utf8(std::string_view text) {
