@@ -350,7 +350,7 @@ TEST(Progress, RedrawsInPlaceOnATerminal) {
 // ---- plot and run folder
 
 TEST(Plot, AveragesLongCurves) {
-  Plot plot("loss");
+  Plot plot({.title = "loss"});
   for (int i = 0; i < 5000; ++i) plot.add("train", i, 2 * i);
   plot.add("valid", 10, NAN);
   const io::Chart chart = plot.chart();

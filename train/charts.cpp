@@ -160,9 +160,12 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
     const bool both = alone && has(training) && has("valid_loss");
     if (both && name == "valid_loss") continue;
     const bool joint = both && name == training;
-    Plot plot(joint ? "Loss" : title_of(name), "step", is_loss(name) ? "loss" : name,
-              is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss")),
-              curve_points);
+    Plot plot(
+        {.title = joint ? "Loss" : title_of(name),
+         .x_label = "step",
+         .y_label = is_loss(name) ? "loss" : name,
+         .log_y = is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss"))},
+        curve_points);
     for (const RunLog& run : runs) {
       if (const auto* const q = quantity(run, name))
         add_curve(plot, joint ? "training" : alone ? "" : run.name, *q, name == "scale");

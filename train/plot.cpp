@@ -1,6 +1,7 @@
 #include "train/plot.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "io/file.h"
@@ -16,14 +17,9 @@ void halve(std::vector<double>& v) {
 
 }  // namespace
 
-Plot::Plot(std::string title, std::string x_label, std::string y_label, bool log_y,
-           size_t most_points)
-    : most_points_(most_points) {
+Plot::Plot(io::Chart chart, size_t most_points)
+    : empty_(std::move(chart)), most_points_(most_points) {
   check(most_points >= 2 && most_points % 2 == 0, "curves of {} points", most_points);
-  empty_.title = std::move(title);
-  empty_.x_label = std::move(x_label);
-  empty_.y_label = std::move(y_label);
-  empty_.log_y = log_y;
 }
 
 void Plot::add(std::string_view name, double x, double y) {

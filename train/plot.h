@@ -13,8 +13,8 @@ namespace mixtape::train {
 
 class Plot {
  public:
-  explicit Plot(std::string title, std::string x_label = "step", std::string y_label = {},
-                bool log_y = false, size_t most_points = 1024);
+  // The chart, whose series come behind those that it may have.
+  explicit Plot(io::Chart chart, size_t most_points = 1024);
 
   // Adds a point to the named curve, which is made on first use. Values that are not finite become
   // gaps.
@@ -31,7 +31,7 @@ class Plot {
     int64_t pending = 0;    // of which the last point has these
   };
 
-  io::Chart empty_;
+  const io::Chart empty_;
   size_t most_points_;
   std::vector<Curve> curves_;
 };
