@@ -29,11 +29,6 @@ namespace {
 // No single call moves more than this: larger counts are refused or cut on some systems.
 constexpr size_t most_at_once = size_t(1) << 30;
 
-std::string folder_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 #ifdef MIXTAPE_ZLIB
 struct Inflater {
   z_stream stream = {};
@@ -168,7 +163,9 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
   // The rename itself lasts once the folder is synced. Not every file system can; the data is safe.
-  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const auto parent = std::filesystem::path(path_).parent_path();
+  const int folder =
+      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
   ::fsync(folder);
   ::close(folder);
@@ -177,8 +174,7 @@ void AtomicFile::commit() {
 AppendFile::AppendFile(std::string path)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
-  const char* reason = std::strerror(errno);
-  check(fd_ >= 0, "{}: cannot open for appending: {}", path_, reason);
+  if (fd_ < 0) fail_errno(path_, "open for appending");
 }
 
 AppendFile::~AppendFile() { ::close(fd_); }
@@ -193,8 +189,7 @@ void AppendFile::append(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    const char* reason = std::strerror(errno);
-    check(n > 0, "{}: cannot append: {}", path_, reason);
+    if (n <= 0) fail_errno(path_, "append");
     bytes.remove_prefix(static_cast<size_t>(n));
   }
 }

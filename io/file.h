@@ -55,8 +55,9 @@ class InputBytes final : public Source {
 };
 
 // All bytes of a file; one whose name ends in .gz is unpacked. Throws Error beyond `limit` bytes,
-// unpacked ones included, before they are allocated.
-std::vector<std::byte> read_file(const std::string& path, uint64_t limit);
+// unpacked ones included, before they are allocated. (The limit is twice EMNIST, the largest of the
+// data sets that are read as a whole.)
+std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint64_t(1) << 30);
 
 // A file that appears under its name only when complete: bytes go to a temporary file beside it,
 // which commit() syncs and renames. Without commit() the temporary file is removed and the old

@@ -1,7 +1,6 @@
 #include "io/jsonl.h"
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
@@ -9,8 +8,6 @@
 
 namespace mixtape::io {
 namespace {
-
-constexpr uint64_t most_bytes = uint64_t(1) << 30;
 
 struct Spell {
   std::string operator()(double x) const {
@@ -24,7 +21,7 @@ struct Spell {
 using Json = nlohmann::ordered_json;
 
 JsonValue value_of(const Json& j, const std::string& where) {
-  if (j.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (j.is_null()) return double(NAN);
   if (j.is_boolean()) return j.get<bool>();
   if (j.is_string()) return j.get<std::string>();
   check(j.is_number(), "{}: holds an {}", where, j.type_name());
@@ -61,7 +58,7 @@ JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
 void JsonLines::write(const JsonFields& fields) { file_.append(json_object(fields) + '\n'); }
 
 std::vector<JsonFields> read_json_lines(const std::string& path) {
-  const std::vector<std::byte> bytes = read_file(path, most_bytes);
+  const std::vector<std::byte> bytes = read_file(path);
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::vector<JsonFields> all;
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))

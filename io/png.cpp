@@ -76,14 +76,10 @@ void check_size(const Header& h, uint64_t file, const std::string& name) {
         h.height, packed, file, file * most_inflated);
 }
 
-// Between [height, width, channels] of files and [channels, height, width].
-void spread(const uint8_t* from, uint8_t* to, int64_t pixels, int64_t channels, bool interleaved) {
-  for (int64_t p = 0; p < pixels; ++p)
-    for (int64_t c = 0; c < channels; ++c)
-      if (interleaved)
-        to[c * pixels + p] = from[p * channels + c];
-      else
-        to[p * channels + c] = from[c * pixels + p];
+// [rows, columns] to [columns, rows]: of pixels and channels, whichever comes first in a file.
+void turn(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
 }
 
 }  // namespace
@@ -103,7 +99,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr) != 0, "{}: {}", name,
         image.message);
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
-  spread(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels, true);
+  turn(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels);
   return t;
 }
 
@@ -127,8 +123,7 @@ void save_png(const std::string& path, const Tensor& image) {
     dense.append(reinterpret_cast<const char*>(run.data()), run.size());
   });
   std::vector<uint8_t> pixels(dense.size());
-  spread(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), height * width, channels,
-         false);
+  turn(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), channels, height * width);
   Image out;
   out.width = png_uint_32(width);
   out.height = png_uint_32(height);

@@ -4,7 +4,6 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
-#include <bit>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,8 +16,6 @@
 
 namespace mixtape::io {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 using nlohmann::json;
 

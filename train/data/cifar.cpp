@@ -9,7 +9,6 @@
 namespace mixtape::train {
 namespace {
 
-constexpr uint64_t largest_file = uint64_t(1) << 30;  // six times CIFAR-100
 constexpr size_t pixels = 3 * 32 * 32;
 
 struct Kind {
@@ -36,7 +35,7 @@ TensorDataset parse(std::span<const std::byte> file, const std::string& name, co
 }
 
 TensorDataset read(const std::string& path, const Kind& kind) {
-  return parse(io::read_file(path, largest_file), path, kind);
+  return parse(io::read_file(path), path, kind);
 }
 
 }  // namespace

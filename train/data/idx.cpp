@@ -2,7 +2,6 @@
 
 #include "train/data/idx.h"
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -10,12 +9,11 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/elements.h"
 #include "io/file.h"
 
 namespace mixtape::train {
 namespace {
-
-constexpr uint64_t largest_file = uint64_t(1) << 30;  // twice EMNIST, the largest in use
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -69,17 +67,14 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
         file.size());
 
   Shape shape;
-  uint64_t elements = 1;
-  bool fits = true;
   for (size_t d = 0; d < rank; ++d) {
     const size_t at = 4 + 4 * d;
     const uint32_t size = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
     shape.push_back(size);
-    fits = fits && !__builtin_mul_overflow(elements, std::max(size, 1u), &elements) &&
-           elements <= INT64_MAX;
   }
-  check(fits, "{}: the size of {} overflows", name, shape);
-  const uint64_t wanted = header + static_cast<uint64_t>(shape.size());
+  const auto bytes = io::bytes_needed(shape, u8);
+  check(bytes.has_value(), "{}: the size of {} overflows", name, shape);
+  const uint64_t wanted = header + *bytes;
   check(file.size() == wanted, "{}: shape {} needs a file of {} bytes, this has {}", name, shape,
         wanted, file.size());
   const Tensor t(shape, u8, Device::cpu());
@@ -87,9 +82,7 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   return t;
 }
 
-Tensor read_idx(const std::string& path) {
-  return parse_idx(io::read_file(path, largest_file), path);
-}
+Tensor read_idx(const std::string& path) { return parse_idx(io::read_file(path), path); }
 
 Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction) {
   const auto train = load_pair(folder, "train"), test = load_pair(folder, "t10k");

@@ -15,8 +15,6 @@
 namespace mixtape::train {
 namespace {
 
-constexpr uint64_t largest_file = uint64_t(1) << 30;
-
 struct Record {
   int64_t line;  // where it begins, from 1
   std::vector<std::string> fields;
@@ -174,7 +172,7 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
 }
 
 Csv read_csv(const std::string& path, const CsvOptions& options) {
-  const std::vector<std::byte> file = io::read_file(path, largest_file);
+  const std::vector<std::byte> file = io::read_file(path);
   return parse_csv({reinterpret_cast<const char*>(file.data()), file.size()}, path, options);
 }
 

@@ -10,8 +10,6 @@
 namespace mixtape::train {
 namespace {
 
-constexpr uint64_t largest_file = uint64_t(1) << 30;
-
 // f(character) for each of valid UTF-8: its first byte says how many it has.
 template <class F>
 void each_character(std::string_view text, F f) {
@@ -66,7 +64,7 @@ CharText::CharText(std::string_view text, const CharTextOptions& options, const 
 }
 
 CharText CharText::load(const std::string& path, const CharTextOptions& options) {
-  const std::vector<std::byte> file = io::read_file(path, largest_file);
+  const std::vector<std::byte> file = io::read_file(path);
   return CharText({reinterpret_cast<const char*>(file.data()), file.size()}, options, path);
 }
 
