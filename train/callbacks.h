@@ -22,7 +22,6 @@ class Best {
   explicit Best(std::string monitor, double min_delta = 0)
       : monitor_(std::move(monitor)), min_delta_(min_delta) {}
   bool improved(const Learner& learner);  // throws Error as Learner::score does
-  double value() const { return value_.value(); }
   optim::StateDict state_dict() const;
   void load_state_dict(const optim::StateDict& dict);
 

@@ -37,13 +37,8 @@ class Total {
   explicit Total(Metric metric) : metric_(std::move(metric)) {}
 
   void add(const Tensor& output, const Tensor& target);
-  const std::string& name() const { return metric_.name; }
   const Tensor& sum() const { return sum_; }
   double value() const;  // waits for the device; NaN before the first batch
-
-  // For checkpoints.
-  int64_t examples() const { return examples_; }
-  void restore(Tensor sum, int64_t examples) { sum_ = std::move(sum), examples_ = examples; }
 
  private:
   Metric metric_;

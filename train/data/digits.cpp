@@ -115,7 +115,6 @@ class Draws {
   }
   float unit() { return Philox::uniform(bits()); }  // [0, 1)
   float between(float low, float high) { return low + unit() * (high - low); }
-  bool chance(float p) { return unit() < p; }
   size_t below(size_t n) { return size_t((uint64_t(bits()) * n) >> 32); }
   // Bell-shaped around 0 with the given standard deviation: four uniforms have variance 1/3.
   float bell(float deviation) {

@@ -216,7 +216,6 @@ int64_t DataLoader::examples() const { return plan().data->size(); }
 int64_t DataLoader::batches() const { return plan().batches(); }
 int64_t DataLoader::batch_size() const { return plan().options.batch_size; }
 const DataLoaderOptions& DataLoader::options() const { return plan().options; }
-const Dataset& DataLoader::dataset() const { return *plan().data; }
 
 Batch DataLoader::batch(int64_t i) const {
   check(i >= 0 && i < batches(), "batch {} of {}", i, batches());

@@ -46,7 +46,6 @@ class DataLoader {
   int64_t batches() const;   // in an epoch
   int64_t batch_size() const;
   const DataLoaderOptions& options() const;
-  const Dataset& dataset() const;
 
   // The epoch of the loop now running or left early, else of the next one.
   uint64_t epoch() const { return epoch_; }
