@@ -89,9 +89,8 @@ optim::StateDict EarlyStopping::state_dict() const {
 
 void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  const int64_t waited = reader.count("waited");
+  waited_ = reader.count("waited");
   best_.load_state_dict(dict);
-  waited_ = waited;
 }
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
@@ -188,9 +187,8 @@ optim::StateDict GradientAccumulation::state_dict() const {
 void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
   const bool known = reader.find("group");  // else saved without this callback
-  const int64_t group = known ? reader.count("group") : 0, done = known ? reader.count("done") : 0;
-  group_ = group;
-  done_ = done;
+  group_ = known ? reader.count("group") : 0;
+  done_ = known ? reader.count("done") : 0;
 }
 
 GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
@@ -266,19 +264,13 @@ void EmaWeights::on_train_end(Learner&) {
 }
 
 // What a learner has seen before is no business of this fit.
-void TerminateOnNan::on_train_begin(Learner& l) {
-  reader_ = {};
-  reader_.read(
-      l.history, [](const StepRow&) {}, [](const EpochRow&) {});
-}
+void TerminateOnNan::on_train_begin(Learner& l) { seen_ = l.history.steps.size(); }
 
 void TerminateOnNan::on_batch_end(Learner& l) {
-  reader_.read(
-      l.history,
-      [](const StepRow& row) {
-        check(std::isfinite(row.loss), "the loss of step {} is {}", row.step, row.loss);
-      },
-      [](const EpochRow&) {});
+  for (; seen_ < l.history.steps.size(); ++seen_) {
+    const StepRow& row = l.history.steps[seen_];
+    check(std::isfinite(row.loss), "the loss of step {} is {}", row.step, row.loss);
+  }
 }
 
 }  // namespace mixtape::train

@@ -194,7 +194,7 @@ class TerminateOnNan : public Callback {
   void on_epoch_end(Learner& learner) override { on_batch_end(learner); }
 
  private:
-  HistoryReader reader_;
+  size_t seen_ = 0;  // of the history's steps
 };
 
 }  // namespace mixtape::train

@@ -1,6 +1,6 @@
 #include "train/history.h"
 
-#include <limits>
+#include <cmath>
 
 #include "autograd/ops.h"
 
@@ -37,8 +37,6 @@ void History::take() {
   coming_.pop_front();
 }
 
-double History::last_loss() const {
-  return steps.empty() ? std::numeric_limits<double>::quiet_NaN() : steps.back().loss;
-}
+double History::last_loss() const { return steps.empty() ? NAN : steps.back().loss; }
 
 }  // namespace mixtape::train

@@ -1,7 +1,6 @@
 #include "train/metric.h"
 
 #include <cmath>
-#include <limits>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -94,7 +93,7 @@ void Total::add(const Tensor& output, const Tensor& target) {
 }
 
 double Total::value() const {
-  if (!sum_) return std::numeric_limits<double>::quiet_NaN();
+  if (!sum_) return NAN;
   return metric_.value(sum_.to(Device::cpu()), examples_);
 }
 

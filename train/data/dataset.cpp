@@ -10,25 +10,18 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "io/elements.h"
 #include "train/data/stack.h"
 
 namespace mixtape::train {
 namespace {
-
-Shape with_rows(int64_t n, const Shape& row) {
-  Shape shape{n};
-  for (const int64_t size : row) shape.push_back(size);
-  return shape;
-}
-
-int64_t bytes_of(const Tensor& t) { return t.numel() * int64_t(size_of(t.dtype())); }
 
 // Rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   Shape shape = from.shape();
   shape.dim[0] = int64_t(indices.size());
   const Tensor to(shape, from.dtype(), Device::cpu());
-  const size_t bytes = size_t(bytes_of(to)) / indices.size();
+  const size_t bytes = io::bytes_of(to) / indices.size();
   const auto* source = static_cast<const char*>(from.host());
   auto* out = static_cast<char*>(to.host());
   if (bytes > 0)
@@ -37,10 +30,6 @@ Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
       out += bytes;
     }
   return to;
-}
-
-Tensor row_range(const Tensor& t, int64_t start, int64_t stop) {
-  return t.with_layout(slice(t.layout(), 0, start, stop));
 }
 
 // What decides the order of an epoch: a stretch of the seed's stream for each.
@@ -56,14 +45,16 @@ void Stack::put(int64_t row, const Tensor& from) {
   check(bool(from), "it has no {}", what_);
   if (!all_) {
     row_ = from.shape();
-    all_ = Tensor(with_rows(n_, row_), from.dtype(), Device::cpu());
+    Shape shape{n_};
+    for (const int64_t size : row_) shape.push_back(size);
+    all_ = Tensor(shape, from.dtype(), Device::cpu());
   }
   check(from.shape() == row_ && from.dtype() == all_.dtype(),
         "its {} is {} {}, that of the first in the batch {} {}", what_, from.dtype(), from.shape(),
         all_.dtype(), row_);
   const Tensor dense = from.contiguous();
-  if (const int64_t bytes = bytes_of(dense))
-    std::memcpy(static_cast<char*>(all_.host()) + row * bytes, dense.host(), size_t(bytes));
+  if (const uint64_t bytes = io::bytes_of(dense))
+    std::memcpy(static_cast<char*>(all_.host()) + uint64_t(row) * bytes, dense.host(), bytes);
 }
 
 void AnyDataset::require() const { check(data_ != nullptr, "no data set"); }
@@ -132,7 +123,8 @@ Batch TensorDataset::gather(std::span<const int64_t> indices) const {
 TensorDataset TensorDataset::rows(int64_t start, int64_t stop) const {
   check(0 <= start && start <= stop && stop <= size(), "{}: examples {} to {} of {}", name_, start,
         stop, size());
-  const Example part = of_each([&](const Tensor& t) { return row_range(t, start, stop); });
+  const Example part =
+      of_each([&](const Tensor& t) { return t.with_layout(slice(t.layout(), 0, start, stop)); });
   return {part.x, part.y, part.more, name_};
 }
 

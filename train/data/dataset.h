@@ -23,10 +23,7 @@ struct Example {
   // `const auto& [x, y] = example` takes the first two.
   template <size_t i>
   const Tensor& get() const {
-    if constexpr (i == 0)
-      return x;
-    else
-      return y;
+    return i == 0 ? x : y;
   }
 };
 // n examples, each tensor stacked along a first dimension: [n, ...].

@@ -122,7 +122,9 @@ Transform random_flip(double probability) {
     const Lines l(x);
     const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
     const int64_t lines = l.planes * l.height, image = lines * l.width;
-    const auto flip = [&]<class T>(const T* source, T* out) {
+    visit(x.dtype(), [&]<class T>() {
+      const T* source = static_cast<const T*>(from.host());
+      T* out = static_cast<T*>(to.host());
       for (Row& row : rows) {
         if (row.random.uniform() >= probability)
           std::copy_n(source, image, out);
@@ -131,9 +133,7 @@ Transform random_flip(double probability) {
             std::reverse_copy(source + i, source + i + l.width, out + i);
         source += image, out += image;
       }
-    };
-    visit(x.dtype(),
-          [&]<class T>() { flip(static_cast<const T*>(from.host()), static_cast<T*>(to.host())); });
+    });
     return to;
   };
 }
