@@ -102,20 +102,6 @@ struct Evaluation {
   double loss, accuracy;
 };
 
-class Average {
- public:
-  void add(double x) { sum_ += x, ++n_; }
-  double take() {  // and start anew
-    const double mean = sum_ / double(n_);
-    sum_ = 0, n_ = 0;
-    return mean;
-  }
-
- private:
-  double sum_ = 0;
-  int64_t n_ = 0;
-};
-
 constexpr size_t curve_points = 128;  // more would show the noise of single batches
 
 struct Result {
@@ -169,8 +155,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   std::vector<double> step_ms;
   int64_t step = 0;
   for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
-    Average epoch_loss;
-    double last_loss = 0;
+    double epoch_loss = 0, last_loss = 0;
     reset_peak(job.device);
     {
       train::Progress bar(fmt::format("{} epoch {}/{}", mode, epoch, o.epochs), batches.batches(),
@@ -192,13 +177,13 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
         step_ms.push_back(
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                 .count());
-        epoch_loss.add(last_loss);
+        epoch_loss += last_loss;
         plot.add(mode, double(++step), last_loss);
         bar.step();
         if (train::Interrupt::wished()) throw Interrupted(o.out + " holds what was finished");
       }
     }
-    r.train_loss = epoch_loss.take();
+    r.train_loss = epoch_loss / double(batches.batches());
     r.peak_bytes = std::max(r.peak_bytes, memory_stats(job.device).peak - others);
     r.valid = evaluate(net, valid, low);
     job.log.write({{"mode", mode},
@@ -238,7 +223,8 @@ void run(Job& job) {
              job.data.valid.size(), o.data.empty() ? "generated digits" : o.data, o.epochs,
              o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed, on_device(job.device));
   std::fflush(stdout);
-  train::Plot plot("Training loss", "step", "loss", true, curve_points);
+  train::Plot plot({.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true},
+                   curve_points);
   std::vector<Result> results;
   for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, plot));
   plot.save(job.folder.path("loss.svg"));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "autograd/ops.h"
 #include "core/allocator.h"
@@ -167,8 +166,6 @@ class Training {
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
-    std::error_code ignored;  // what cannot be removed cannot be opened either
-    std::filesystem::remove(folder->path("metrics.jsonl"), ignored);
     log = std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl"));
   }
 
