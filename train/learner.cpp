@@ -17,19 +17,6 @@
 #include "train/progress.h"
 
 namespace mixtape::train {
-namespace {
-
-OptimizerMaker adamw() {
-  return [](std::vector<Tensor> params) { return optim::AdamW(std::move(params)); };
-}
-
-double now() {
-  const auto t = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(t).count();
-}
-
-}  // namespace
-
 Tensor default_loss(const Tensor& output, const Tensor& target) {
   return is_float(target.dtype()) ? mse_loss(output, target) : cross_entropy(output, target);
 }
@@ -40,7 +27,7 @@ Learner::Learner(Loaders loaders, nn::Any model, const LearnerOptions& options)
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
     : data(std::move(loaders)),
       model_(std::move(model)),
-      make_optimizer_(adamw()),
+      make_optimizer_([](auto params) { return optim::AdamW(std::move(params)); }),
       device_(options.device) {
   device_.require();
   model_.module->to(device_);
@@ -190,7 +177,7 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
 }
 
 void Learner::run_epoch() {
-  const double start = now();
+  const auto start = std::chrono::steady_clock::now();
   if (state.batch == 0) loss_sum_ = {}, examples_ = 0;
   model_.module->train();
   state.training = true;
@@ -218,7 +205,7 @@ void Learner::run_epoch() {
     row.valid_loss = scores.loss;
     row.metrics = scores.metrics;
   }
-  row.seconds = now() - start;
+  row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   history.epochs.push_back(row);
   print_row(row);
   ++state.epoch;
@@ -268,10 +255,12 @@ void Learner::train_batch(const Batch& batch) {
     if (each(&Callback::on_backward_begin, /*backwards=*/true)) {
       state.objective.backward();
       if (each(&Callback::on_backward_end)) {
-        if (each(&Callback::on_step_begin))
+        if (each(&Callback::on_step_begin)) {
           step();
-        else
-          leave_out_step();
+        } else {
+          optimizer->zero_grad();
+          scaler.update();  // it still learns of an overflow
+        }
       }
     }
     if (state.output) state.output = state.output.detach();
@@ -290,12 +279,6 @@ void Learner::train_batch(const Batch& batch) {
 void Learner::drop_gradients() {
   optimizer->zero_grad();
   scaler.abandon();
-}
-
-// The scale still learns of an overflow.
-void Learner::leave_out_step() {
-  optimizer->zero_grad();
-  scaler.update();
 }
 
 void Learner::step() {

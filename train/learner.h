@@ -174,7 +174,7 @@ class Learner {
   // are there as "model.conv1.weight". Loading throws Error, and changes nothing, if the file does
   // not fit; a fit goes on from it by FitOptions::resume.
   void save(const std::string& path);
-  void load(const std::string& path);
+  void load(const std::string& path, bool this_fit = false);
   io::NamedTensors state_dict();
   void load_state_dict(const io::NamedTensors& dict, bool this_fit = false);
 
@@ -219,31 +219,26 @@ class Learner {
 
  private:
   struct Model {
-    std::shared_ptr<void> owned;
-    nn::ModuleBase* module;
+    std::shared_ptr<nn::ModuleBase> module;     // owns nothing if it is referred to
     std::function<Tensor(const Tensor&)> call;  // none if it maps no tensor to a tensor
 
     template <class M>
     explicit Model(M&& model) {
       using Plain = std::remove_cvref_t<M>;
-      Plain* held;
-      if constexpr (std::is_lvalue_reference_v<M>) {
-        held = &model;
-      } else {
-        auto kept = std::make_shared<Plain>(std::move(model));
-        held = kept.get();
-        owned = std::move(kept);
-      }
+      std::shared_ptr<Plain> held;
+      if constexpr (std::is_lvalue_reference_v<M>)
+        held = {std::shared_ptr<void>(), &model};
+      else
+        held = std::make_shared<Plain>(std::move(model));
       module = held;
       if constexpr (nn::TensorModule<Plain>)
-        call = [held](const Tensor& x) -> Tensor { return (*held)(x); };
+        call = [held = held.get()](const Tensor& x) -> Tensor { return (*held)(x); };
     }
     explicit Model(nn::Any model) {
       check(bool(model), "a learner of an Any that holds no module");
       auto kept = std::make_shared<nn::Any>(std::move(model));
-      module = kept->module();
+      module = {kept, kept->module()};
       call = [any = kept.get()](const Tensor& x) { return (*any)(x); };
-      owned = std::move(kept);
     }
   };
   Learner(Loaders data, Model model, const LearnerOptions& options);
@@ -259,12 +254,10 @@ class Learner {
   bool run(const Batch& batch, bool predicts = false);
   void step();
   void train(const std::function<void()>& body);
-  void leave_out_step();
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
   void use(std::shared_ptr<MixedPrecision> precision);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
-  void load(const std::string& path, bool this_fit);
   void restore(const io::NamedTensors& dict, bool this_fit);
   void print_header() const;
   void print_row(const EpochRow& row) const;

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "io/crc.h"
+#include "io/elements.h"
 #include "optim/clip.h"
 #include "train/learner.h"
 
@@ -37,7 +38,7 @@ std::string checksum(const std::map<std::string, Tensor>& tensors) {
     const std::string about = fmt::format("{} {} {}", name, t.dtype(), t.shape());
     crc = io::crc32c(std::as_bytes(std::span(about)), crc);
     const auto* const data = static_cast<const std::byte*>(t.host());
-    crc = io::crc32c({data, size_t(t.numel()) * size_of(t.dtype())}, crc);
+    crc = io::crc32c({data, io::bytes_of(t)}, crc);
   }
   return fmt::format("{:08x}", crc);
 }
@@ -197,8 +198,6 @@ void Learner::save(const std::string& path) {
             {"version", std::string(format_version)},
             {"crc32c", checksum(all)}});
 }
-
-void Learner::load(const std::string& path) { load(path, false); }
 
 void Learner::load(const std::string& path, bool this_fit) {
   const io::SafeTensors file = io::load(path);

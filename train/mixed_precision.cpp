@@ -18,12 +18,7 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
   check(is_narrow(low_) || low_ == f32, "trained in {}, not f16, bf16 or f32", low_);
 }
 
-MixedPrecision::MixedPrecision(const MasterOptions& o)
-    : low_(f16),
-      whole_model_(true),
-      loss_fp32_(o.loss_fp32),
-      flat_master_(o.flat_master),
-      clip_(o.clip) {
+MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) {
   check(o.loss_scale >= 0, "a loss scale of {}", o.loss_scale);
   const double scale = o.loss_scale > 0 ? o.loss_scale : o.dynamic ? 65536 : 512;
   scaler_ = o.dynamic ? amp::ScalerOptions{.init_scale = scale,
@@ -37,10 +32,10 @@ void MixedPrecision::begin(Learner& l) {
   l.scaler = amp::GradScaler(scaler_);
   l.autocast.reset();
   l.step_options.clip_norm.reset();
-  if (clip_ > 0) l.step_options.clip_norm = clip_;
-  if (whole_model_) {
+  if (masters_ && masters_->clip > 0) l.step_options.clip_norm = masters_->clip;
+  if (masters_) {
     l.model().to(low_);
-    l.optimizer->set_multi_precision(true, flat_master_);
+    l.optimizer->set_multi_precision(true, masters_->flat_master);
   } else if (low_ != f32) {
     l.autocast = amp::AutocastOptions{.low = low_};
     l.optimizer->set_shadow(low_);  // steady state casts no weights
@@ -49,7 +44,7 @@ void MixedPrecision::begin(Learner& l) {
 
 void MixedPrecision::end(Learner& l) {
   l.optimizer->set_shadow({});
-  if (!whole_model_) return;
+  if (!masters_) return;
   const std::vector<Tensor> masters = l.optimizer->masters(), params = l.optimizer->params();
   l.model().to(f32);
   const NoGrad off;
@@ -60,19 +55,19 @@ void MixedPrecision::end(Learner& l) {
 
 // Weights that were loaded or replaced since begin() may be f32 again.
 void MixedPrecision::on_train_begin(Learner& l) {
-  if (whole_model_) l.model().to(low_);
+  if (masters_) l.model().to(low_);
 }
 
 void MixedPrecision::on_batch_begin(Learner& l) {
   const auto narrow = [&](Tensor& t) {
-    if (whole_model_ && is_float(t.dtype()) && t.dtype() != f64) t = t.to(low_);
+    if (masters_ && is_float(t.dtype()) && t.dtype() != f64) t = t.to(low_);
   };
   narrow(l.state.x);
   for (Tensor& t : l.state.more) narrow(t);
 }
 
 void MixedPrecision::on_loss_begin(Learner& l) {
-  if (loss_fp32_ && l.state.output) l.state.output = l.state.output.to(f32);
+  if (masters_ && masters_->loss_fp32 && l.state.output) l.state.output = l.state.output.to(f32);
 }
 
 void MixedPrecision::on_backward_begin(Learner& l) {

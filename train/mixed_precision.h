@@ -2,7 +2,7 @@
 // MixedPrecision: the callback behind Learner::to_fp16, to_bf16 and to_fp32. It has the five hooks
 // that fastai's has, by the same names.
 
-#include <limits>
+#include <optional>
 #include <string>
 
 #include "amp/autocast.h"
@@ -50,8 +50,7 @@ class MixedPrecision : public Callback {
 
  private:
   DType low_;
-  bool whole_model_ = false, loss_fp32_ = false, flat_master_ = false;
-  double clip_ = 0;
+  std::optional<MasterOptions> masters_;  // of the whole model in low_
   amp::ScalerOptions scaler_;
 };
 
