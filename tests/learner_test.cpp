@@ -268,6 +268,28 @@ TEST(Precision, ComesBackFromMasters) {
   EXPECT_FALSE(all(eq(net.up.weight, narrow.to(f32))).item());
 }
 
+// Nor is what the weights were before, or what another optimizer gets.
+TEST(Precision, MastersBeginAsTheWeightsAre) {
+  const Seed seed(1);
+  Net net;
+  const auto first = to_vector(net.up.weight);
+  for (const bool flat : {false, true}) {
+    Learner learner(loaders(), net, quiet());
+    learner.to_fp16(MasterOptions{.flat_master = flat});
+    EXPECT_EQ(net.up.weight.dtype(), f16);
+    learner.to_fp32();
+    EXPECT_EQ(to_vector(net.up.weight), first);
+  }
+  Learner learner(loaders(), net, quiet());
+  learner.to_fp16(MasterOptions{}).fit(1);
+  const auto trained = to_vector(learner.optimizer->masters()[0]);
+  learner.compile(quiet());
+  EXPECT_EQ(net.up.weight.dtype(), f16);
+  EXPECT_EQ(to_vector(learner.optimizer->masters()[0]), trained);
+  learner.fit(1);
+  EXPECT_NE(to_vector(learner.optimizer->masters()[0]), trained);
+}
+
 // An absurd loss overflows: such a step does not happen at all, and the static scale stays.
 TEST(Precision, ASkippedStepChangesNothing) {
   for (const bool dynamic : {true, false}) {

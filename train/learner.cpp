@@ -47,6 +47,7 @@ void Learner::compile(const LearnerOptions& options) {
         "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
         nn::type_name(typeid(*model_.module)));
   if (options.optimizer) make_optimizer_ = *options.optimizer;
+  if (precision_) precision_->end(*this);  // what only the former optimizer knows is the model's
   optimizer = make_optimizer_(model_.module->parameters());
   metrics = options.metrics;
   callbacks_.clear();

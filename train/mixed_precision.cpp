@@ -34,8 +34,17 @@ void MixedPrecision::begin(Learner& l) {
   l.step_options.clip_norm.reset();
   if (masters_ && masters_->clip > 0) l.step_options.clip_norm = masters_->clip;
   if (masters_) {
+    const std::vector<Tensor> params = l.optimizer->params();
+    std::vector<Tensor> wide;
+    for (const Tensor& p : params) wide.push_back(p.detach());
     l.model().to(low_);
     l.optimizer->set_multi_precision(true, masters_->flat_master);
+    // Masters begin as the weights are, not as f16 has them.
+    optim::StateDict state = l.optimizer->state_dict();
+    for (size_t i = 0; i < params.size(); ++i)
+      if (is_narrow(params[i].dtype()) && wide[i].dtype() == f32)
+        state.emplace_back(fmt::format("state.{}.master", i), wide[i]);
+    l.optimizer->load_state_dict(state);
   } else if (low_ != f32) {
     l.autocast = amp::AutocastOptions{.low = low_};
     l.optimizer->set_shadow(low_);  // steady state casts no weights
