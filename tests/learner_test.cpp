@@ -319,6 +319,18 @@ TEST(Precision, ASkippedStepChangesNothing) {
   }
 }
 
+TEST(Precision, OverflowsHaveTheNamesOfTheModel) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.loss = [](const Tensor& output, const Tensor& y) { return cross_entropy(output, y) * 1e35; };
+  Learner learner(loaders(), Net(), o);
+  learner.to_fp16();
+  learner.fit(1);
+  std::vector<std::string> names;
+  for (const auto& bad : learner.scaler.last_overflow()) names.push_back(bad.name);
+  EXPECT_NE(std::ranges::find(names, "up.weight"), names.end());
+}
+
 TEST(Keras, CompilesFitsAndEvaluates) {
   const Seed seed(1);
   const TensorDataset points = clusters(96, 1);

@@ -1,5 +1,7 @@
 #include "train/mixed_precision.h"
 
+#include <map>
+
 #include "amp/loss_scale_optimizer.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -28,8 +30,22 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) 
   check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
 }
 
+namespace {
+
+// Of the optimizer's parameters, as the model calls them.
+std::vector<std::string> names_of(const optim::Optimizer& opt, nn::ModuleBase& model) {
+  std::map<const void*, std::string> known;
+  for (const auto& [name, p] : model.named_parameters()) known.emplace(p.id(), name);
+  std::vector<std::string> names;
+  for (const Tensor& p : opt.params()) names.push_back(known[p.id()]);
+  return names;
+}
+
+}  // namespace
+
 void MixedPrecision::begin(Learner& l) {
   l.scaler = amp::GradScaler(scaler_);
+  if (l.scaler.enabled()) l.scaler.name_parameters(*l.optimizer, names_of(*l.optimizer, l.model()));
   l.autocast.reset();
   l.step_options.clip_norm.reset();
   if (masters_ && masters_->clip > 0) l.step_options.clip_norm = masters_->clip;
