@@ -79,6 +79,18 @@ TEST(CudaSoftmax, InfinitiesAndNan) {
                 kernel(l, x, to[0]);
                 kernel(l, Tensor({2, 0}, f32), to[1]);
               });
+  // NaN in any place of a pack, of another lane's and of another warp's, whatever is beside it.
+  for (const auto& [n, at] : {std::pair{8, 0}, {8, 7}, {40, 3}, {3000, 5}, {3000, 2999}})
+    for (const double rest : {-inf, 1., inf}) {
+      const Tensor row = filled({1, n}, f32, rest);
+      row.set(at, nan);
+      expect_same(
+          "NaN", {{{1, n}, f32, 0}, {{1}, f32, 0}}, std::pair(&cuda::softmax, &cuda::logsumexp),
+          std::pair(&cpu::softmax, &cpu::logsumexp), [&](auto kernels, Launch& l, const auto& to) {
+            kernels.first(l, false, row, to[0]);
+            kernels.second(l, row, to[1]);
+          });
+    }
   // A lane that sees only -inf beside others that do not, in a row of a block.
   const Tensor wide = filled({1, 3000}, f32, -inf);
   wide.set(1700, 2);
@@ -116,6 +128,17 @@ TEST(CudaMaskedSoftmax, NothingAllowedAndInPlace) {
   on_device([&](Launch& l) { cuda::masked_softmax(l, got, mask, View{}, false, 1, got); });
   launch([&](Launch& l) { cpu::masked_softmax(l, want, mask, View{}, false, 1, want); });
   expect_close(got, to_vector(want), 1e-6, "in place");
+}
+TEST(CudaMaskedSoftmax, NanStaysBesideWhatIsMasked) {
+  const Tensor mask = from({1, 0, 0, 0}, {1, 4}, boolean);
+  for (const bool causal : {false, true}) {
+    const Tensor x = filled({4, 4}, f32, nan);
+    const View seen = mask.with_layout(Layout({4, 4}, {0, 1}));
+    expect_same("NaN", {{{4, 4}, f32, 0}}, cuda::masked_softmax, cpu::masked_softmax,
+                [&](auto kernel, Launch& l, const auto& to) {
+                  kernel(l, x, causal ? View{} : seen, View{}, causal, 1, to[0]);
+                });
+  }
 }
 
 // --- losses ---

@@ -1,6 +1,6 @@
 #pragma once
 // The sum of exponentials of a row in one pass: it is relative to the largest so far, so that
-// nothing overflows (Milakov and Gimelshein 2018).
+// nothing overflows (Milakov and Gimelshein 2018). NaN counts as the largest, and stays.
 
 #include "kernels/cuda/rows.cuh"
 #include "kernels/scalar.h"
@@ -12,14 +12,17 @@ struct SoftSum {
   T top = T(-std::numeric_limits<float>::infinity()), sum = T(0);  // of exp(x - top)
 
   __device__ static SoftSum joined(const SoftSum& a, const SoftSum& b) {
-    const T top = a.top > b.top ? a.top : b.top, shift = finite(top);
+    const T top = a.top > b.top || a.top != a.top ? a.top : b.top, shift = finite(top);
     return {top, a.sum * exp(a.top - shift) + b.sum * exp(b.top - shift)};
   }
   template <class V, int n>
   __device__ void add(const V (&x)[n]) {
     T now = top;
 #pragma unroll
-    for (int i = 0; i < n; ++i) now = now > T(gpu::widen(x[i])) ? now : T(gpu::widen(x[i]));
+    for (int i = 0; i < n; ++i) {
+      const T v = gpu::widen(x[i]);
+      now = v > now || v != v ? v : now;
+    }
     const T shift = finite(now);
     sum *= exp(top - shift);
 #pragma unroll
