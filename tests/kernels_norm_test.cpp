@@ -199,6 +199,37 @@ TEST(GroupNorm, AbsentOutputsAndEmpties) {
 
 // --- batch norm ---
 
+// Sums that are rounded, of which the mean is made, must not count as spread.
+TEST(Norms, EqualNumbersHaveNoVariance) {
+  const struct {
+    double value;
+    int64_t n;
+  } cases[] = {{470451.4375, 160}, {214258.921875, 192}, {2262875.25, 96}, {100001, 4096}};
+  for (const auto& [value, n] : cases)
+    for (const int64_t rows : {1, 4}) {
+      const std::string what = std::to_string(value) + " rows " + std::to_string(rows);
+      const Tensor x = filled({rows, n}, f32, value), y = output({rows, n}, f32),
+                   mean = output({rows}, f32), var = output({rows}, f32),
+                   rstd = output({rows}, f32);
+      const auto check = [&] {
+        expect_close(mean, to_vector(filled({rows}, f32, value)), 0, "mean " + what);
+        expect_close(rstd, to_vector(filled({rows}, f32, 1 / std::sqrt(1e-5))), 1e-2,
+                     "rstd " + what);
+      };
+      launch([&](Launch& l) { layer_norm(l, x, View{}, View{}, 1e-5, y, mean, rstd); });
+      check();
+      expect_close(y, Values(size_t(rows * n)), 1e-6, "layer norm " + what);
+      const Tensor channels = x.with_layout(Layout({1, rows, n}, {rows * n, n, 1}));
+      launch(
+          [&](Launch& l) { group_norm(l, channels, rows, View{}, View{}, 1e-5, y, mean, rstd); });
+      check();
+      expect_close(y, Values(size_t(rows * n)), 1e-6, "group norm " + what);
+      launch([&](Launch& l) { batch_stats(l, channels, 1e-5, mean, var, rstd); });
+      check();
+      expect_close(var, Values(size_t(rows)), 1e-8, "var " + what);
+    }
+}
+
 TEST(BatchNorm, ForwardAndGradient) {
   const double eps = 1e-3;
   const Shape shapes[] = {{1, 1, 3},  {4, 3, 1},  {70, 37, 1}, {3, 5, 6},

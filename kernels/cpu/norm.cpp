@@ -44,26 +44,26 @@ template <class T, int runs, class S>
 [[gnu::always_inline]] inline std::array<Moments, runs> moments_of(const S* x, int64_t n,
                                                                    bool centered = true) {
   const double per = 1 / static_cast<double>(n);
-  std::array<double, runs> mean = {};
+  std::array<double, runs> total = {};
   if (centered)
-    mean = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
+    total = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
       for (int r = 0; r < runs; ++r) sums[r] += read<T>(x + r * n + i, count);
     });
-  std::array<Lanes<T>, runs> center;
-  for (int r = 0; r < runs; ++r) {
-    mean[r] *= per;
-    center[r] = static_cast<T>(mean[r]);
-  }
-  const auto squares = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
+  std::array<T, runs> center;
+  for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(total[r] * per);
+  // The sums that made a center were rounded: how far it is from the mean is found beside the
+  // squares.
+  const auto about = sums_over<T, 2 * runs>(n, [&](int64_t i, int64_t count, auto& sums) {
     for (int r = 0; r < runs; ++r) {
-      const Lanes<T> d = keep(read<T>(x + r * n + i, count) - center[r], count);
-      sums[r] += d * d;
+      const Lanes<T> d = keep(read<T>(x + r * n + i, count) - Lanes<T>(center[r]), count);
+      sums[r] += d;
+      sums[runs + r] += d * d;
     }
   });
   std::array<Moments, runs> result;
   for (int r = 0; r < runs; ++r) {
-    const double off = mean[r] - static_cast<double>(static_cast<T>(mean[r]));
-    result[r] = {mean[r], squares[r] * per - off * off};
+    const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
+    result[r] = {center[r] + off, var < 0 ? 0 : var};  // (NaN stays)
   }
   return result;
 }
