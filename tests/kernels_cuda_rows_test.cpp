@@ -38,6 +38,14 @@ Tensor misplaced(const Tensor& x) {
   return view;
 }
 
+// The same elements of a vector, every other one in memory.
+Tensor spread(const Tensor& x) {
+  const Tensor view =
+      filled({2 * x.numel()}, x.dtype(), 100).with_layout(Layout(x.shape(), Shape{2}));
+  for (int64_t i = 0; i < x.numel(); ++i) view.set(i, x.at(i));
+  return view;
+}
+
 TEST(CudaSoftmax, RowsOfAnyLength) {
   for (const auto& [in, out] : float_pairs)
     for (const Shape& shape : row_shapes)
@@ -224,6 +232,19 @@ TEST(CudaNll, PicksClasses) {
                   });
     }
 }
+TEST(CudaLosses, WeightsApart) {
+  const Tensor x = random({5, 40}, f32, 1), w = spread(random({40}, f32, 2)), target({5}, i64);
+  for (int64_t r = 0; r < 5; ++r) target.set(r, double(7 * r));
+  expect_same("cross entropy", {{{5}, f32, 1e-6}, {{5, 3}, f32, 1e-6}}, cuda::cross_entropy,
+              cpu::cross_entropy, [&](auto kernel, Launch& l, const auto& to) {
+                kernel(l, x, target, w, -100, 0.1, to[0], to[1]);
+              });
+  expect_same("nll", {{{5, 1}, f32, 0}}, cuda::nll_loss, cpu::nll_loss,
+              [&](auto kernel, Launch& l, const auto& to) {
+                kernel(l, x.with_layout(Layout({5, 40, 1}, {40, 1, 1})),
+                       target.with_layout(Layout({5, 1}, {1, 1})), w, -100, to[0]);
+              });
+}
 TEST(CudaRowProducts, RowsOfAnyLength) {
   for (const DType t : {f64, f32, f16, bf16})
     for (const Shape& shape : row_shapes) {
@@ -375,6 +396,23 @@ TEST(CudaBatchNorm, ForwardAndGradient) {
                       });
         }
       }
+}
+TEST(CudaNorms, ParametersApart) {
+  const Tensor x = random({3, 8, 5}, f32, 1), rows = x.with_layout(Layout({15, 8}, {8, 1})),
+               w = spread(random({8}, f32, 2)), b = spread(random({8}, f32, 3)),
+               stats = filled({8}, f32, 1);
+  const Result y{{3, 8, 5}, f32, 1e-5}, of_rows{{15}, f32, 1e-5}, of_groups{{6}, f32, 1e-5};
+  expect_same("layer norm", {y, of_rows, of_rows}, cuda::layer_norm, cpu::layer_norm,
+              [&](auto kernel, Launch& l, const auto& to) {
+                kernel(l, rows, w, b, 1e-3, to[0], to[1], to[2]);
+              });
+  expect_same("group norm", {y, of_groups, of_groups}, cuda::group_norm, cpu::group_norm,
+              [&](auto kernel, Launch& l, const auto& to) {
+                kernel(l, x, 2, w, b, 1e-3, to[0], to[1], to[2]);
+              });
+  expect_same(
+      "batch norm", {y}, cuda::batch_norm, cpu::batch_norm,
+      [&](auto kernel, Launch& l, const auto& to) { kernel(l, x, stats, stats, w, b, to[0]); });
 }
 TEST(CudaBatchNorm, OnlyWhatIsWanted) {
   const Tensor x = random({3, 2, 4}, f32, 1), stats = filled({2}, f32, 1),

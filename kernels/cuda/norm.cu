@@ -19,8 +19,8 @@ struct Affine {
 #pragma unroll
     for (int i = 0; i < n; ++i) scale[i] = T(1), shift[i] = T(0);
     if (inner == 0) {
-      if (w) w.load(column, scale);
-      if (b) b.load(column, shift);
+      if (w) w.load(0, column, scale);
+      if (b) b.load(0, column, shift);
       return;
     }
     const int64_t of_row = quotient(column, inner),

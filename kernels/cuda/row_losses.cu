@@ -46,12 +46,12 @@ struct Targets {
   // q of some classes of a row, beside its mass.
   template <int n>
   __device__ void load(int64_t row_begin, int64_t column, T (&q)[n]) const {
-    if (p) p.load(row_begin + column, q);
+    if (p) p.load(row_begin, column, q);
 #pragma unroll
     for (int i = 0; i < n; ++i) q[i] = p ? q[i] * kept + even : even;
     if (!w) return;
     T weight[n];
-    w.load(column, weight);
+    w.load(0, column, weight);
 #pragma unroll
     for (int i = 0; i < n; ++i) q[i] *= weight[i];
   }

@@ -71,7 +71,7 @@ MIXTAPE_HD auto with_type(void* data, DType t, F f) {
   return f(static_cast<float*>(data));
 }
 
-// Numbers that are computed in T. Runs of them are `step` apart; what is absent has none.
+// Numbers that are computed in T, `step` apart in memory; what is absent has none.
 template <class T>
 struct Parameter {
   void* data = nullptr;
@@ -80,18 +80,18 @@ struct Parameter {
 
   Parameter() = default;
   explicit Parameter(const View& v) : data(v.data), dtype(v.dtype) {
-    if (v) step = v.shape().rank > 0 ? v.strides()[-1] : 1;
+    if (v && !v.layout.is_contiguous()) step = v.strides()[-1];
   }
   MIXTAPE_HD explicit operator bool() const { return data != nullptr; }
 
   __device__ T operator[](int64_t i) const {
-    return with_type<T>(data, dtype, [&](auto* p) { return T(gpu::widen(p[i])); });
+    return with_type<T>(data, dtype, [&](auto* p) { return T(gpu::widen(p[i * step])); });
   }
-  // v = the run that begins at i
+  // v = the run that begins at i, of numbers that begin at `first` in memory
   template <int count>
-  __device__ void load(int64_t i, T (&v)[count]) const {
+  __device__ void load(int64_t first, int64_t i, T (&v)[count]) const {
     with_type<T>(data, dtype, [&]<class S>(S* all) {
-      const S* const p = all + i;
+      const S* const p = all + first + i * step;
       if (step == 1) {
         S raw[count];
         load_run(p, at_once<count>(p), raw);
@@ -107,16 +107,16 @@ struct Parameter {
   template <int count, class Index>
   __device__ void gather(Index index, bool one, T (&v)[count]) const {
     with_type<T>(data, dtype, [&](auto* p) {
-      T last = T(gpu::widen(p[index(0)]));
+      T last = T(gpu::widen(p[index(0) * step]));
 #pragma unroll
       for (int e = 0; e < count; ++e) {
-        if (e > 0 && !one) last = T(gpu::widen(p[index(e)]));
+        if (e > 0 && !one) last = T(gpu::widen(p[index(e) * step]));
         v[e] = last;
       }
     });
   }
   __device__ void set(int64_t i, T x) const {
-    with_type<T>(data, dtype, [&]<class S>(S* p) { p[i] = gpu::narrow<S>(x); });
+    with_type<T>(data, dtype, [&]<class S>(S* p) { p[i * step] = gpu::narrow<S>(x); });
   }
 };
 

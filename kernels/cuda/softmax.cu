@@ -115,10 +115,11 @@ struct Allowed {
     if (v) step = v.strides()[-1];
   }
   template <int count>
-  __device__ void load(int64_t i, bool (&v)[count]) const {
-    if (step == 1) return load_run(data + i, at_once<count>(data + i), v);
+  __device__ void load(int64_t first, int64_t i, bool (&v)[count]) const {
+    const bool* const p = data + first + i * step;
+    if (step == 1) return load_run(p, at_once<count>(p), v);
 #pragma unroll
-    for (int e = 0; e < count; ++e) v[e] = data[i + e * step];
+    for (int e = 0; e < count; ++e) v[e] = p[e * step];
   }
 };
 
@@ -143,13 +144,13 @@ __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
     for (int i = 0; i < n; ++i) score[i] = gpu::widen(v[i]) * scale;
     if (bias.values.data) {
       T more[n];
-      bias.values.load(bias_row + column * bias.values.step, more);
+      bias.values.load(bias_row, column, more);
 #pragma unroll
       for (int i = 0; i < n; ++i) score[i] += more[i];
     }
     if (mask.values.data) {
       bool allowed[n];
-      mask.values.load(mask_row + column * mask.values.step, allowed);
+      mask.values.load(mask_row, column, allowed);
 #pragma unroll
       for (int i = 0; i < n; ++i) score[i] = allowed[i] ? score[i] : nothing;
     }
