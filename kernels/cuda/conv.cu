@@ -178,7 +178,6 @@ void in_slices(Launch& launch, int64_t images, int64_t bytes, F f) {
       images);
   for (int64_t first = 0; first < images; first += each) {
     Launch slice(launch.device);
-    slice.stream = launch.stream;
     f(slice, first, std::min(each, images - first));
   }
 }

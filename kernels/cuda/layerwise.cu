@@ -143,7 +143,6 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
   if (size == 0) return;
   const int64_t columns = size / rows, k = std::min(rows, columns);
   Launch launch(outer.device);
-  launch.stream = outer.stream;
   const auto matrix = [&](int64_t m, int64_t n) {
     return View{launch.scratch<T>(m * n), dtype_of<T>(), Layout({m, n})};
   };
