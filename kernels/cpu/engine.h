@@ -50,8 +50,8 @@ struct Tile {
   int64_t blocks = 1;
 };
 
-// `count` lines of numbers along k, to be laid side by side: rows of a, or columns of b.
-struct Lines {
+// Strands: `count` lines of numbers along k, to be laid side by side: rows of a, or columns of b.
+struct Strands {
   const void* data;
   int64_t line, step;  // strides in elements, from line to line and along k
   int64_t count;
@@ -67,7 +67,7 @@ struct Engine {
   void (*tile)(int rows, int vectors, const Tile<T>&);
   // to[u * width + i] = unit u of line i; zero beyond `depth` elements, anything beyond
   // the lines. Writes up to `lanes` units more than that if width is no multiple of lanes.
-  void (*pack)(const Lines&, int64_t depth, int64_t width, void* to);
+  void (*pack)(const Strands&, int64_t depth, int64_t width, void* to);
 };
 
 // Of products of operands of this dtype; null if there is none but the portable one.

@@ -163,7 +163,7 @@ template <int n, class V>
 }
 
 template <class P, class S>
-void pack(const Lines& from, int64_t depth, int64_t width, void* to) {
+void pack(const Strands& from, int64_t depth, int64_t width, void* to) {
   constexpr int64_t n = P::lanes;
   using Unit = typename P::Unit;
   using Units = typename P::Units;

@@ -39,7 +39,7 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
   for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end; i += 2 * across) {
     const Four first = four_at(i, chunk.end, g.aligned),
                second = four_at(i + across, chunk.end, g.aligned);
-    const Bits<T> one = fetch<T>(g.data, g.type, first), other = fetch<T>(g.data, g.type, second);
+    const Words<T> one = fetch<T>(g.data, g.type, first), other = fetch<T>(g.data, g.type, second);
     f(one, first, g);
     f(other, second, g);
   }
@@ -63,11 +63,11 @@ __global__ void scale_and_find(Table<Gradient> table, const float* factor, float
   const Chunk chunk = chunk_of_block(table);
   const T by(factor ? *factor : 1.0f);
   bool bad = false;
-  for_chunk<T>(table, chunk, [&](const Bits<T>& bits, const Four& four, const Gradient& g) {
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
     T x[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] = element(bits, g.type, e) * by;
-    const Bits<T> rounded = packed(x, g.type);
+    const Words<T> rounded = packed(x, g.type);
     if (writes) store(g.data, g.type, four, rounded);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -98,7 +98,7 @@ template <class T>
 __global__ void survey_parts(Table<Gradient> table, Survey* parts) {
   const Chunk chunk = chunk_of_block(table);
   Counts<T> c;
-  for_chunk<T>(table, chunk, [&](const Bits<T>& bits, const Four& four, const Gradient& g) {
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
     const T smallest = T(smallest_normal(g.type));
 #pragma unroll
     for (int e = 0; e < 4; ++e)
@@ -145,7 +145,7 @@ template <class T, class Norm>
 __global__ void norm_parts(Table<Gradient> table, Norm norm, double* parts) {
   const Chunk chunk = chunk_of_block(table);
   double sum = 0;
-  for_chunk<T>(table, chunk, [&](const Bits<T>& bits, const Four& four, const Gradient& g) {
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if (e < four.count) sum = Norm::join(sum, norm.of(double(element(bits, g.type, e))));
@@ -190,7 +190,7 @@ __global__ void find_clip_factor(const void* grad_norm, DType type, const float*
 template <class T>
 __global__ void limit_values(Table<Gradient> table, T limit) {
   const Chunk chunk = chunk_of_block(table);
-  for_chunk<T>(table, chunk, [&](const Bits<T>& bits, const Four& four, const Gradient& g) {
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
     T x[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e)

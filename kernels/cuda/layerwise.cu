@@ -8,8 +8,8 @@ namespace {
 // --- LAMB ---
 
 template <class T>
-__global__ void lamb_moments(Table<Parameter<2>> table, Control control,
-                             const Step<LambRule, T>* steps, SquaredNorms* parts) {
+__global__ void lamb_moments(Table<Moved<2>> table, Control control, const Step<LambRule, T>* steps,
+                             SquaredNorms* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const Step<LambRule, T> step = steps[table.number[chunk.tensor]];
@@ -30,7 +30,7 @@ __global__ void lamb_moments(Table<Parameter<2>> table, Control control,
 }
 
 // A block for each parameter.
-__global__ void lamb_trust(Table<Parameter<2>> table, Control control, LambRule rule,
+__global__ void lamb_trust(Table<Moved<2>> table, Control control, LambRule rule,
                            const SquaredNorms* parts, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
@@ -46,7 +46,7 @@ __global__ void lamb_trust(Table<Parameter<2>> table, Control control, LambRule 
 }
 
 template <class T>
-__global__ void lamb_move(Table<Parameter<2>> table, Control control, double lr,
+__global__ void lamb_move(Table<Moved<2>> table, Control control, double lr,
                           const Step<LambRule, T>* steps, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
@@ -69,7 +69,7 @@ void run_lamb(Launch& launch, std::span<const Update> updates, const LambRule& r
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
   launch_begin<Numbers, T>(launch, updates, rule, control, steps);
-  for_parameters<2, T>(updates, 0, [&](const Table<Parameter<2>>& table) {
+  for_parameters<2, T>(updates, 0, [&](const Table<Moved<2>>& table) {
     launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
     gpu::launch({"lamb_trust",
                  {unsigned(table.count), 1, 1},
@@ -84,8 +84,8 @@ void run_lamb(Launch& launch, std::span<const Update> updates, const LambRule& r
 
 // x is what will be orthogonalized; parts, its squared norms.
 template <class T>
-__global__ void muon_momentum(Table<Parameter<1>> table, Control control, Step<MuonRule, T> step,
-                              T* x, double* parts) {
+__global__ void muon_momentum(Table<Moved<1>> table, Control control, Step<MuonRule, T> step, T* x,
+                              double* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   double sum = 0;
@@ -124,7 +124,7 @@ __global__ void mix(T b, const T* s, T c, T a, T* f, int64_t k) {
 }
 
 template <class T>
-__global__ void muon_move(Table<Parameter<1>> table, Control control, Step<MuonRule, T> step,
+__global__ void muon_move(Table<Moved<1>> table, Control control, Step<MuonRule, T> step,
                           const T* orthogonal) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
@@ -150,7 +150,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
   const View x = matrix(rows, columns);
   const int64_t chunks = pieces(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
-  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Parameter<1>>& table) {
+  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Moved<1>>& table) {
     launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);
   });
   const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
@@ -163,7 +163,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
         gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
                     T(c), T(a), f.as<T>(), k);
       });
-  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Parameter<1>>& table) {
+  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Moved<1>>& table) {
     launch_table(launch, "muon_move", muon_move<T>, table, control, step, result.as<T>());
   });
 }

@@ -89,7 +89,7 @@ void launch_table(Launch& launch, const char* name, void (*kernel)(Table<Item>, 
 // As they lie in memory, so that the loads of several operands are under way together before any of
 // them is looked at. For arithmetic in T; of f64 for arithmetic in f32, rounded.
 template <class T>
-struct Bits {
+struct Words {
   uint32_t word[sizeof(T)] = {};
 };
 
@@ -110,10 +110,10 @@ inline bool is_aligned(const View& v) {
 }
 
 template <class T>
-__device__ inline Bits<T> fetch(const void* data, DType t, const Four& f) {
+__device__ inline Words<T> fetch(const void* data, DType t, const Four& f) {
   using Pair = gpu::Pack<uint32_t, 2>;
   using Quad = gpu::Pack<uint32_t, 4>;
-  Bits<T> bits;
+  Words<T> bits;
   if (t == f64) {
     const double* const p = static_cast<const double*>(data) + f.at;
     if constexpr (sizeof(T) == 4) {
@@ -162,7 +162,7 @@ __device__ inline Bits<T> fetch(const void* data, DType t, const Four& f) {
 }
 
 template <class T>
-__device__ inline void store(void* data, DType t, const Four& f, const Bits<T>& bits) {
+__device__ inline void store(void* data, DType t, const Four& f, const Words<T>& bits) {
   using Pair = gpu::Pack<uint32_t, 2>;
   using Quad = gpu::Pack<uint32_t, 4>;
   const auto quad = [&](int from) {
@@ -203,7 +203,7 @@ __device__ inline void store(void* data, DType t, const Four& f, const Bits<T>& 
 
 // Element e of four, and the four as they will lie in memory.
 template <class T>
-__device__ inline T element(const Bits<T>& bits, DType t, int e) {
+__device__ inline T element(const Words<T>& bits, DType t, int e) {
   if (sizeof(T) == 8 && t == f64)
     return T(std::bit_cast<double>(uint64_t(bits.word[2 * e % sizeof(T) + 1]) << 32 |
                                    bits.word[2 * e % sizeof(T)]));
@@ -213,8 +213,8 @@ __device__ inline T element(const Bits<T>& bits, DType t, int e) {
                     : gpu::widen(std::bit_cast<BFloat16>(half)));
 }
 template <class T>
-__device__ inline Bits<T> packed(const T (&x)[4], DType t) {
-  Bits<T> bits;
+__device__ inline Words<T> packed(const T (&x)[4], DType t) {
+  Words<T> bits;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     if (sizeof(T) == 8 && t == f64) {

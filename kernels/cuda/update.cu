@@ -6,7 +6,7 @@ namespace mixtape::kernels::cuda {
 namespace {
 
 template <class T, class Rule>
-__global__ void take_step(Table<Parameter<Step<Rule, T>::states>> table, Control control,
+__global__ void take_step(Table<Moved<Step<Rule, T>::states>> table, Control control,
                           const Step<Rule, T>* steps) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);

@@ -10,7 +10,7 @@
 namespace mixtape::kernels::cuda {
 
 template <int states>
-struct Parameter {
+struct Moved {
   void *param, *grad, *shadow;
   void* state[states];
   DType type, grad_type, shadow_type;
@@ -67,9 +67,9 @@ void launch_begin(Launch& launch, std::span<const Update> updates, const Rule& r
 // run(table) for all parameters that are computed in T. Returns the number of chunks.
 template <int states, class T, class Run>
 int64_t for_parameters(std::span<const Update> updates, int64_t chunks_before, Run run) {
-  return for_tables<Parameter<states>>(
+  return for_tables<Moved<states>>(
       updates.size(), chunks_before,
-      [&](size_t i, Parameter<states>& item, int64_t& size) {
+      [&](size_t i, Moved<states>& item, int64_t& size) {
         const Update& u = updates[i];
         item = {u.param.data,   u.grad.data,
                 u.shadow.data,  {},
@@ -100,16 +100,16 @@ struct Moves {
   bool param = true, states = true;
 };
 template <Moves moves, class T, int states, class F>
-__device__ void for_elements(const Parameter<states>& p, const Chunk& chunk, T grad_scale, F f) {
+__device__ void for_elements(const Moved<states>& p, const Chunk& chunk, T grad_scale, F f) {
   for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end;
        i += 4 * chunk_threads) {
     const Four four = four_at(i, chunk.end, p.aligned);
-    Bits<T> state[states];
+    Words<T> state[states];
 #pragma unroll
     for (int k = 0; k < states; ++k)
       if (p.state[k]) state[k] = fetch<T>(p.state[k], dtype_of<T>(), four);
-    const Bits<T> param = fetch<T>(p.param, p.type, four),
-                  grad = fetch<T>(p.grad, p.grad_type, four);
+    const Words<T> param = fetch<T>(p.param, p.type, four),
+                   grad = fetch<T>(p.grad, p.grad_type, four);
     T x[4], s[states][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
