@@ -120,7 +120,7 @@ MIXTAPE_KERNEL(convert, In x, Out y);  // y = dtype(x): any dtype to any, any st
 MIXTAPE_KERNEL(fill, double value, Out y);
 MIXTAPE_KERNEL(arange, double start, double step, Out y);    // dense; y[i] = start + i * step
 MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends exact
-MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or a wider float
+MIXTAPE_KERNEL(accumulate, In x, Out y);                     // y += x; y of x's dtype or f32
 // x on one side of that diagonal of its last two dims (and on it), zeros on the other; dense.
 MIXTAPE_KERNEL(triangle, bool upper, int64_t diagonal, In x, Out y);
 

@@ -608,8 +608,8 @@ TEST(Linspace, MeetsBothEnds) {
 }
 
 TEST(Accumulate, NarrowIntoWideAndIntegers) {
-  const std::pair<DType, DType> pairs[] = {{f32, f32},   {f16, f32}, {bf16, f32}, {f32, f64},
-                                           {bf16, bf16}, {f16, f16}, {i64, i64},  {i32, i32}};
+  const std::pair<DType, DType> pairs[] = {{f64, f64},   {f32, f32}, {f16, f32}, {bf16, f32},
+                                           {bf16, bf16}, {f16, f16}, {i64, i64}, {i32, i32}};
   for (const auto& dtypes : pairs) {
     const DType in = dtypes.first, out = dtypes.second;
     for_inputs([&](const Kind& kind) {

@@ -108,9 +108,9 @@ void linspace(Launch&, double start, double stop, Out y) {
 
 void accumulate(Launch& launch, In x, Out y) {
   if (is_float(x.dtype)) {
-    for_strips(launch, {&x, &y, &y}, visit_float(x.dtype, [&]<class Tx>() {
-                 return visit_float(y.dtype,
-                                    []<class Ty>() -> Strip { return &accumulate_strip<Tx, Ty>; });
+    for_strips(launch, {&x, &y, &y},
+               visit_float(x.dtype, y.dtype, []<class Tx, class Ty>() -> Strip {
+                 return &accumulate_strip<Tx, Ty>;
                }));
   } else {
     for_strips(launch, {&x, &y, &y},
