@@ -141,7 +141,8 @@ MIXTAPE_KERNEL(topk, bool largest, In x, Out index);        // [rows, k]
 
 // --- scans: a, b and y of one shape ---
 // y_i = a_i y_(i-1) + b_i along dim; transposed, y_i = a_(i+1) y_(i+1) + b_i. Without a, a is 1;
-// without b, b is 0 and what comes before the first is 1. Integers to i64; floats sum in f64.
+// without b, b is 0 and what comes before the first is 1. Integers to i64; floats sum in f64. (On
+// CUDA neighbouring a's are multiplied before they meet y: where that overflows, 0 becomes NaN.)
 MIXTAPE_KERNEL(scan, bool transposed, int dim, In a, In b, Out y);
 
 // --- reductions: y has x's rank, with 1 where x is reduced ---
