@@ -236,7 +236,7 @@ MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
 MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
-               Out found);  // the same without writing g
+               Out found);  // the same without writing or rounding the products
 MIXTAPE_KERNEL(survey, std::span<const View> tensors,
                Out surveys);  // dense floats; f64 [tensors, 5], a Survey (kernels/survey.h) each
 MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,

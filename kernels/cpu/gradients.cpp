@@ -11,7 +11,7 @@ namespace mixtape::kernels::cpu {
 namespace {
 
 // A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
-// What counts is the product as the gradient's dtype holds it.
+// Of one that is written, what counts is what the gradient's dtype holds of it.
 template <bool writes>
 void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
   float* const flags = found.as<float>();

@@ -1,8 +1,8 @@
 #pragma once
 // Lanes<float>, Lanes<double> and Lanes<int64_t>: 64 bytes of numbers that behave as one. The width
 // is the same on every processor (the compiler splits it where registers are shorter), so an
-// element's result never depends on where it falls. Everything is forced inline: this header is
-// compiled for several instruction sets within one program.
+// element's result never depends on where it falls. Everything is forced inline, so that vectors
+// stay in registers.
 
 #include <cmath>
 #include <cstdint>

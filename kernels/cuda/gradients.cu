@@ -57,7 +57,7 @@ void run_clear(Launch& launch, int64_t n, T* flags) {
 }
 
 // A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
-// What counts is the product as the gradient's dtype holds it.
+// Of one that is written, what counts is what the gradient's dtype holds of it.
 template <class T, bool writes>
 __global__ void scale_and_find(Table<Gradient> table, const float* factor, float* found) {
   const Chunk chunk = chunk_of_block(table);
