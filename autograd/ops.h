@@ -3,6 +3,7 @@
 // Operands of two-operand ops are broadcast; dimensions may be negative; all throw Error on a
 // misfit.
 
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -92,8 +93,9 @@ Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
 // The only broadcasting there is; -1 keeps a dimension's size.
 Tensor expand(const Tensor& x, const Shape& shape);
-Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop,
-             int64_t step = 1);  // x[start:stop:step]
+// x[start:stop:step]; without `stop`, to the end
+Tensor slice(const Tensor& x, int dim, int64_t start,
+             int64_t stop = std::numeric_limits<int64_t>::max(), int64_t step = 1);
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length);
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
 std::vector<Tensor> split(const Tensor& x, int64_t size,
@@ -571,26 +573,26 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
 // Under NoGrad always allowed. While recording: only on a tensor that is not a leaf and whose
 // storage no other tensor shares; the result has the history of the op. x keeps its dtype. All
 // return x.
-const Tensor& fill_(const Tensor& x, double value);
-const Tensor& zero_(const Tensor& x);
-const Tensor& copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts
-const Tensor& add_(const Tensor& x, const Tensor& y);
-const Tensor& sub_(const Tensor& x, const Tensor& y);
-const Tensor& mul_(const Tensor& x, const Tensor& y);
-const Tensor& div_(const Tensor& x, const Tensor& y);
-const Tensor& add_(const Tensor& x, double y);
-const Tensor& sub_(const Tensor& x, double y);
-const Tensor& mul_(const Tensor& x, double y);
-const Tensor& div_(const Tensor& x, double y);
-const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high);
+Tensor fill_(const Tensor& x, double value);
+Tensor zero_(const Tensor& x);
+Tensor copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts
+Tensor add_(const Tensor& x, const Tensor& y);
+Tensor sub_(const Tensor& x, const Tensor& y);
+Tensor mul_(const Tensor& x, const Tensor& y);
+Tensor div_(const Tensor& x, const Tensor& y);
+Tensor add_(const Tensor& x, double y);
+Tensor sub_(const Tensor& x, double y);
+Tensor mul_(const Tensor& x, double y);
+Tensor div_(const Tensor& x, double y);
+Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high);
 
-inline const Tensor& operator+=(const Tensor& x, const Tensor& y) { return add_(x, y); }
-inline const Tensor& operator-=(const Tensor& x, const Tensor& y) { return sub_(x, y); }
-inline const Tensor& operator*=(const Tensor& x, const Tensor& y) { return mul_(x, y); }
-inline const Tensor& operator/=(const Tensor& x, const Tensor& y) { return div_(x, y); }
-inline const Tensor& operator+=(const Tensor& x, double y) { return add_(x, y); }
-inline const Tensor& operator-=(const Tensor& x, double y) { return sub_(x, y); }
-inline const Tensor& operator*=(const Tensor& x, double y) { return mul_(x, y); }
-inline const Tensor& operator/=(const Tensor& x, double y) { return div_(x, y); }
+inline Tensor operator+=(const Tensor& x, const Tensor& y) { return add_(x, y); }
+inline Tensor operator-=(const Tensor& x, const Tensor& y) { return sub_(x, y); }
+inline Tensor operator*=(const Tensor& x, const Tensor& y) { return mul_(x, y); }
+inline Tensor operator/=(const Tensor& x, const Tensor& y) { return div_(x, y); }
+inline Tensor operator+=(const Tensor& x, double y) { return add_(x, y); }
+inline Tensor operator-=(const Tensor& x, double y) { return sub_(x, y); }
+inline Tensor operator*=(const Tensor& x, double y) { return mul_(x, y); }
+inline Tensor operator/=(const Tensor& x, double y) { return div_(x, y); }
 
 }  // namespace mixtape

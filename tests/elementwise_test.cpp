@@ -781,6 +781,12 @@ TEST(InPlace, ArithmeticAndItsOperators) {
   EXPECT_EQ(to_vector(x), (Values{9, 2}));
 }
 
+TEST(InPlace, ResultsOutliveWhatTheyWereMadeOf) {
+  const Tensor &sum = add_(ones({2}), 1.0), &product = (ones({2}) *= 3.0);
+  EXPECT_EQ(to_vector(sum), (Values{2, 2}));
+  EXPECT_EQ(to_vector(product), (Values{3, 3}));
+}
+
 TEST(InPlace, TheResultKeepsItsDtype) {
   const Tensor narrow = row({1, 2}, f16);
   narrow += row({0.5, 0.25}, f32);

@@ -348,6 +348,13 @@ TEST(Tape, UpdatesWithinBackward) {  // each leaf as soon as its gradient is com
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{1, 1}));
 }
 
+TEST(Tape, SlicesMayGoToTheEnd) {
+  const Tensor x = leaf({1, 2, 3, 4}, {4}), y = slice(x, 0, 1);
+  EXPECT_EQ(to_vector(y), (std::vector<double>{2, 3, 4}));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1, 1, 1}));
+}
+
 TEST(Tape, SlicesAddIntoOneBuffer) {
   const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {6});
   const Tensor whole = x * 1.0;

@@ -8,7 +8,7 @@ namespace {
 
 // x = f(x), seen by every handle to x.
 template <class F>
-const Tensor& rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
+Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     const NoGrad off;
@@ -35,8 +35,8 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 
 // x = f(x, y), with y converted to x's dtype, but not from a float to an integer: of 0.5 nothing
 // would be left.
-const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y,
-                      Tensor (*f)(const Tensor&, const Tensor&)) {
+Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
+               Tensor (*f)(const Tensor&, const Tensor&)) {
   return rewrite(op, x, y.requires_grad(), [&](const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
@@ -44,8 +44,7 @@ const Tensor& combine(std::string_view op, const Tensor& x, const Tensor& y,
     return f(t, fitting(t, y));
   });
 }
-const Tensor& combine(std::string_view op, const Tensor& x, double y,
-                      Tensor (*f)(const Tensor&, double)) {
+Tensor combine(std::string_view op, const Tensor& x, double y, Tensor (*f)(const Tensor&, double)) {
   return rewrite(op, x, false, [&](const Tensor& t) { return f(t, y); });
 }
 
@@ -57,12 +56,12 @@ void check_quotient(const Tensor& x) {
 
 }  // namespace
 
-const Tensor& fill_(const Tensor& x, double value) {
+Tensor fill_(const Tensor& x, double value) {
   return rewrite("fill_", x, false,
                  [&](const Tensor& t) { return full({}, value, t.dtype(), t.device()); });
 }
-const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
-const Tensor& copy_(const Tensor& x, const Tensor& from) {
+Tensor zero_(const Tensor& x) { return fill_(x, 0); }
+Tensor copy_(const Tensor& x, const Tensor& from) {
   return rewrite("copy_", x, from.requires_grad(), [&](const Tensor& t) {
     const Tensor y = fitting(t, from.to(t.device()));
     // What sees from's bytes may neither become x nor be read while x is written.
@@ -70,21 +69,21 @@ const Tensor& copy_(const Tensor& x, const Tensor& from) {
     return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
   });
 }
-const Tensor& add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add); }
-const Tensor& sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub); }
-const Tensor& mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul); }
-const Tensor& div_(const Tensor& x, const Tensor& y) {
+Tensor add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add); }
+Tensor sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub); }
+Tensor mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul); }
+Tensor div_(const Tensor& x, const Tensor& y) {
   check_quotient(x);
   return combine("div_", x, y, div);
 }
-const Tensor& add_(const Tensor& x, double y) { return combine("add_", x, y, add); }
-const Tensor& sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub); }
-const Tensor& mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul); }
-const Tensor& div_(const Tensor& x, double y) {
+Tensor add_(const Tensor& x, double y) { return combine("add_", x, y, add); }
+Tensor sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub); }
+Tensor mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul); }
+Tensor div_(const Tensor& x, double y) {
   check_quotient(x);
   return combine("div_", x, y, div);
 }
-const Tensor& clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
+Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return rewrite("clamp_", x, false, [&](const Tensor& t) { return clamp(t, low, high); });
 }
 
