@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "kernels/kernels.h"
-#include "kernels/scalar.h"
 
 namespace mixtape::kernels {
 

@@ -52,7 +52,7 @@ __global__ void block_sum(const float* x, float* y, int n) {
   sync_block();
   if (thread().x < 32) {
     sum = unsigned(lane()) < block_size().x / 32 ? float(part[lane()]) : 0.0f;
-    for (int by = 16; by > 0; by /= 2) sum += shuffle_down(sum, by);
+    for (int by = 16; by > 0; by /= 2) sum += shuffle(sum, lane() + by);
     if (lane() == 0) y[block().x] = sum;
   }
 }

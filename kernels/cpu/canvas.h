@@ -8,7 +8,6 @@
 #include "kernels/cpu/engine.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/transpose.h"
-#include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
 

@@ -52,7 +52,7 @@ void pack(const GemmPlan<T>& p, const Side& x, const S* data, int64_t from, int6
     for (int64_t i = from; i < to; i += x.sliver) {
       const int64_t count = std::min(x.sliver, to - i);
       // (Of a, the last sliver is as narrow as its tile.)
-      const int64_t width = x.sliver % p.engine.lanes == 0 && &x == &p.b ? x.sliver : count;
+      const int64_t width = &x == &p.b ? x.sliver : count;
       p.engine.pack({data + i * x.line + (k + d) * x.step, x.line, x.step, count, x.count - i},
                     std::min(steps, depth - d), width,
                     room + (i - from) / x.sliver * p.pitch(x, depth) +

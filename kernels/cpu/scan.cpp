@@ -46,7 +46,7 @@ template <bool has_a, bool has_b, class S, class O>
 
 void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
   const View& x = a ? a : b;
-  const Lines<3> lines(dim, y.shape(), {(a ? a : x).strides(), (b ? b : x).strides(), y.strides()});
+  const Lines<3> lines(dim, y.shape(), {x.strides(), (b ? b : x).strides(), y.strides()});
   const Steps all{transposed, lines.length, lines.along, lines.next};
   // Where each line is dense and not short, a few at a time hide how long a sum takes, and more
   // would compete for the cache.

@@ -1,7 +1,6 @@
 #include "kernels/cpu/strips.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"

@@ -48,8 +48,7 @@ __device__ inline int lane() { return int(threadIdx.x & 31); }
 __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline void sync_warp() { __syncwarp(); }
 
-// The value of another lane: of lane `from`, of lane ^ mask, of lane + by (or one's own beyond the
-// warp). A struct of numbers goes word by word.
+// The value of another lane: of lane `from`, of lane ^ mask. A struct of numbers goes word by word.
 template <class T, class F>
 __device__ inline T by_words(T v, F exchange) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -69,10 +68,6 @@ __device__ inline T shuffle(T v, int from) {
 template <class T>
 __device__ inline T shuffle_xor(T v, int mask) {
   return by_words(v, [mask](auto word) { return __shfl_xor_sync(~0u, word, mask); });
-}
-template <class T>
-__device__ inline T shuffle_down(T v, int by) {
-  return by_words(v, [by](auto word) { return __shfl_down_sync(~0u, word, by); });
 }
 
 // Whether any lane of the warp says so; how many lanes before this one hold the same value.
@@ -169,7 +164,6 @@ __device__ inline void store_as(T* p, const V& v) {
   *reinterpret_cast<V*>(p) = v;
 }
 
-__device__ inline int atomic_add(int* p, int v) { return atomicAdd(p, v); }
 __device__ inline void atomic_max(int* p, int v) { atomicMax(p, v); }
 
 #else
@@ -194,12 +188,6 @@ T shuffle(T v, int from, Where where = Where::here()) {
 template <class T>
 T shuffle_xor(T v, int mask, Where where = Where::here()) {
   simt::exchange(&v, sizeof v, simt::lane() ^ mask, where);
-  return v;
-}
-template <class T>
-T shuffle_down(T v, int by, Where where = Where::here()) {
-  const int lane = simt::lane();
-  simt::exchange(&v, sizeof v, lane + by < warp_size ? lane + by : lane, where);
   return v;
 }
 inline bool any_lane(bool v, Where where = Where::here()) {
@@ -268,7 +256,6 @@ void store_as(Shared<T> p, const V& v) {
   std::memcpy(static_cast<void*>(p.unchecked()), &v, sizeof v);
 }
 
-inline int atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline void atomic_max(int* p, int v) {
   int old = __atomic_load_n(p, __ATOMIC_RELAXED);
   while (old < v &&

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/sort.cuh"
-#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {

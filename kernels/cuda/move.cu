@@ -1,7 +1,6 @@
 // Moving: converting, copying, filling, counting, choosing, adding up.
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {

@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {

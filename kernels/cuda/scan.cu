@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
@@ -197,7 +196,7 @@ void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
   if (y.size() == 0) return;
   const View& x = a ? a : b;
   const int64_t n = y.shape()[dim];
-  Layout layouts[3] = {(a ? a : x).layout, (b ? b : x).layout, y.layout};
+  Layout layouts[3] = {x.layout, (b ? b : x).layout, y.layout};
   int64_t along[3], first[3];
   for (int k = 0; k < 3; ++k) {
     along[k] = layouts[k].strides[dim];
