@@ -143,7 +143,7 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
     using T = math_t<S>;
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     if (are_columns(x)) return cross_entropy_of_columns<S, O>(targets, x, loss, lse);
-    parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
@@ -182,7 +182,7 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
     const T* const scale = widened<T>(launch, dloss);
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     if (are_columns(x)) return cross_entropy_grad_of_columns<S, O>(targets, x, lse, scale, dx);
-    parallel_ranges(rows, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;

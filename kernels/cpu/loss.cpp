@@ -49,7 +49,7 @@ struct Backward {
   }
 };
 
-constexpr int64_t grain = 16384;  // targets, or elements of rows, per chunk of parallel work
+constexpr int64_t grain = 16384;  // targets per chunk of parallel work
 
 }  // namespace
 
@@ -102,24 +102,23 @@ void row_products(Launch&, In x, In y, Out products) {
   const int64_t n = x.shape()[1], rows = x.shape()[0];
   visit_float(x.dtype, [&]<class S>() {
     using T = math_t<S>;
-    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t r = begin; r < end; ++r) {
-                        const S* const a = x.as<S>() + r * n;
-                        const S* const b = y.as<S>() + r * n;
-                        Lanes<T> xy(T(0)), xx(T(0)), yy(T(0));
-                        for_lanes<T>(n, [&](int64_t i, int64_t count) {
-                          const Lanes<T> u = read<T>(a + i, count), v = read<T>(b + i, count);
-                          xy = fma(u, v, xy);
-                          xx = fma(u, u, xx);
-                          yy = fma(v, v, yy);
-                        });
-                        T* const out = products.as<T>() + 3 * r;
-                        out[0] = hsum(xy);
-                        out[1] = hsum(xx);
-                        out[2] = hsum(yy);
-                      }
-                    });
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const a = x.as<S>() + r * n;
+        const S* const b = y.as<S>() + r * n;
+        Lanes<T> xy(T(0)), xx(T(0)), yy(T(0));
+        for_lanes<T>(n, [&](int64_t i, int64_t count) {
+          const Lanes<T> u = read<T>(a + i, count), v = read<T>(b + i, count);
+          xy = fma(u, v, xy);
+          xx = fma(u, u, xx);
+          yy = fma(v, v, yy);
+        });
+        T* const out = products.as<T>() + 3 * r;
+        out[0] = hsum(xy);
+        out[1] = hsum(xx);
+        out[2] = hsum(yy);
+      }
+    });
   });
 }
 

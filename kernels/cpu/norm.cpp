@@ -12,8 +12,6 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t grain(int64_t n) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)); }
-
 // What f(i, count, sums) adds to k sums over a run, in pieces short enough for f32.
 template <class T, int k, class F>
 [[gnu::always_inline]] inline std::array<double, k> sums_over(int64_t n, F f) {
@@ -125,7 +123,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
         write(out + i, v, count);
       });
     };
-    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       constexpr int together = 4;
       int64_t r = begin;
       for (; r + together <= end; r += together) {
@@ -147,7 +145,7 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
     const double per = 1 / static_cast<double>(n);
     // Each part sums dw and db over its own rows; the parts are added in order.
     const bool sum = dw || db;
-    const int64_t parts = std::clamp<int64_t>(rows / grain(n), 1, 32);
+    const int64_t parts = std::clamp<int64_t>(rows / grain_of(n), 1, 32);
     T* const sums = sum ? launch.scratch<T>(parts * 2 * n) : nullptr;
     if (sum) std::fill_n(sums, parts * 2 * n, T(0));
     parallel_for(parts, [&](int64_t part) {
@@ -198,7 +196,7 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
-    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const Moments m = moments<T>(x.as<S>() + r * n, n);
         const T inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
@@ -229,7 +227,7 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
     const T* const scale = widened<T>(launch, w);
     const int64_t rows = std::max<int64_t>(1, images);  // of no images the sums are zeros
     T *const w_sum = launch.scratch<T>(rows * all), *const b_sum = launch.scratch<T>(rows * all);
-    parallel_ranges(images * groups, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(images * groups, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const Lanes<T> center(mean.as<T>()[r]), inverse(rstd.as<T>()[r]);
         const auto normal = [&](int64_t i, int64_t count) {
@@ -280,7 +278,7 @@ void batch_stats(Launch&, In x, double eps, Out mean, Out var, Out rstd) {
   const Channels z(x);
   visit_float(x.dtype, [&]<class S>() {
     using T = math_t<S>;
-    parallel_ranges(z.c, grain(z.length()), [&](int64_t begin, int64_t end) {
+    parallel_ranges(z.c, grain_of(z.length()), [&](int64_t begin, int64_t end) {
       Buffer<T> run(z.length());
       for (int64_t c = begin; c < end; ++c) {
         z.gather(x.as<S>(), c, run.data());
@@ -303,7 +301,7 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
     T* const scale = launch.scratch<T>(z.c);
     for (int64_t c = 0; c < z.c; ++c) scale[c] = inverse[c] * (weight ? weight[c] : T(1));
     const int64_t run = z.c * z.inner;  // of one image
-    parallel_ranges(z.n, grain(run), [&](int64_t begin, int64_t end) {
+    parallel_ranges(z.n, grain_of(run), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * run; i < end * run; i += run) {
         const S* const in = x.as<S>() + i;
         O* const out = y.as<O>() + i;
@@ -337,7 +335,7 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
     const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
     const T* const weight = widened<T>(launch, w);
     T *const w_sum = launch.scratch<T>(z.c), *const b_sum = launch.scratch<T>(z.c);
-    parallel_ranges(z.c, grain(z.length()), [&](int64_t begin, int64_t end) {
+    parallel_ranges(z.c, grain_of(z.length()), [&](int64_t begin, int64_t end) {
       const int64_t n = z.length();
       Buffer<T> x_run(n), dy_run(n);
       T *const h = x_run.data(), *const g = dy_run.data();

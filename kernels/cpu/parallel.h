@@ -45,6 +45,11 @@ void parallel_for(int64_t count, F&& f) {
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 
+// How many runs of n elements are worth a thread's while.
+constexpr int64_t grain_of(int64_t n) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1));
+}
+
 // f(begin, end) over [0, n) in pieces of `grain` (the last may be shorter).
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& f) {

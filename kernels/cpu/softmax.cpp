@@ -29,7 +29,7 @@ void softmax(Launch&, bool log, In x, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     if (are_columns(x)) return softmax_of_columns<S, O>(log, x, y);
-    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> room(log ? 0 : n);
       T* const e = room.data();
       for (int64_t r = begin; r < end; ++r) {
@@ -70,7 +70,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
   visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
     using T = math_t<S>;
     const Lanes<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
-    parallel_ranges(x.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       constexpr int64_t width = Lanes<T>::width;
       // What is read again at once is written in whole vectors: a partial one would be waited for.
       Buffer<T> scores(up(n, width)), bias_room(n);
@@ -148,7 +148,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const auto run = [&]<class S, class D, class O>() {
     using T = math_t<S>;
     if (are_columns(y)) return softmax_grad_of_columns<S, D, O>(log, y, dy, dx);
-    parallel_ranges(y.size() / n, grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const out = y.as<S>() + r * n;
         const D* const dout = dy.as<D>() + r * n;
@@ -193,7 +193,7 @@ void logsumexp(Launch&, In x, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     if (are_columns(x)) return logsumexp_of_columns<S, O>(x, y);
-    parallel_ranges(y.size(), grain(n), [&](int64_t begin, int64_t end) {
+    parallel_ranges(y.size(), grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         const T top = row_max<T>(in, n);  // where not finite, the result

@@ -12,8 +12,6 @@
 
 namespace mixtape::kernels::cpu {
 
-constexpr int64_t grain(int64_t n) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)); }
-
 template <class S>
 S minus_infinity() {
   return S(-std::numeric_limits<float>::infinity());
@@ -58,7 +56,7 @@ struct Columns {
     const int64_t n = x.shape()[-1], b = x.shape()[-2], blocks = pieces(b, width);
     Layout matrices = x.layout;
     matrices.shape.rank -= 2;
-    parallel_ranges(matrices.shape.size() * blocks, grain(n * width),
+    parallel_ranges(matrices.shape.size() * blocks, grain_of(n * width),
                     [&](int64_t begin, int64_t end) {
                       Buffer<T> room(rooms * n * width);
                       for (int64_t i = begin; i < end; ++i) {
