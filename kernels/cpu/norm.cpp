@@ -65,10 +65,6 @@ template <class T, int runs, class S>
   }
   return result;
 }
-template <class T, class S>
-[[gnu::always_inline]] inline Moments moments(const S* x, int64_t n) {
-  return moments_of<T, 1>(x, n)[0];
-}
 
 // The channels of x [n, c, inner] one at a time as dense runs of T, and back.
 struct Channels {
@@ -198,7 +194,7 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const Moments m = moments<T>(x.as<S>() + r * n, n);
+        const Moments m = moments_of<T, 1>(x.as<S>() + r * n, n)[0];
         const T inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
         mean.as<T>()[r] = static_cast<T>(m.mean);
         rstd.as<T>()[r] = inverse;
@@ -282,7 +278,7 @@ void batch_stats(Launch&, In x, double eps, Out mean, Out var, Out rstd) {
       Buffer<T> run(z.length());
       for (int64_t c = begin; c < end; ++c) {
         z.gather(x.as<S>(), c, run.data());
-        const Moments m = moments<T>(run.data(), z.length());
+        const Moments m = moments_of<T, 1>(run.data(), z.length())[0];
         mean.as<T>()[c] = static_cast<T>(m.mean);
         var.as<T>()[c] = static_cast<T>(m.var);
         rstd.as<T>()[c] = static_cast<T>(1 / std::sqrt(m.var + eps));

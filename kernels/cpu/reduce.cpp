@@ -82,19 +82,15 @@ struct Prod : Elements {
 
 template <class S>
 constexpr S lowest() {
-  if constexpr (std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>)
+  if constexpr (is_float(dtype_of<S>()))
     return S(-std::numeric_limits<float>::infinity());
-  else if constexpr (std::is_floating_point_v<S>)
-    return -std::numeric_limits<S>::infinity();
   else
     return std::numeric_limits<S>::min();
 }
 template <class S>
 constexpr S highest() {
-  if constexpr (std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>)
+  if constexpr (is_float(dtype_of<S>()))
     return S(std::numeric_limits<float>::infinity());
-  else if constexpr (std::is_floating_point_v<S>)
-    return std::numeric_limits<S>::infinity();
   else
     return std::numeric_limits<S>::max();
 }
