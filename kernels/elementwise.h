@@ -5,6 +5,7 @@
 // scalar.h only. `integers` says that an op takes them, too; predicates take every dtype. The ops
 // are in activation.h, unary.h and binary.h; here is what may be asked of them.
 
+#include "core/view.h"
 #include "kernels/binary.h"
 #include "kernels/unary.h"
 
@@ -107,6 +108,31 @@ MIXTAPE_HD T number(double x) {
     return Whole(convert_to<int64_t>(x));
   else
     return T(x);
+}
+
+// The two powers that matter, without the library's pow.
+template <int n>
+struct Power : Pow {
+  MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
+  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
+};
+
+// run.operator()<F>() for f(x, scalar), or f(scalar, x) if swapped.
+template <class Run>
+void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
+  const bool power = op == index_in<Pow>(BinaryOps{}) && !swapped;
+  if (power && scalar == 2)
+    run.template operator()<Power<2>>();
+  else if (power && scalar == 3)
+    run.template operator()<Power<3>>();
+  else
+    visit_op(BinaryOps{}, op, run);
+}
+
+// The dtype of a binary op's operands, which may be absent where gradients are made: those are then
+// as narrow as dy, or f32.
+inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
+  return a ? a.dtype : b ? b.dtype : is_narrow(dy.dtype) ? dy.dtype : gradient;
 }
 
 template <class F>

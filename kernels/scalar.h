@@ -61,6 +61,13 @@ struct OpList {
 template <class... A, class... B>
 OpList<A..., B...> joined(OpList<A...>, OpList<B...>);
 
+// run.operator()<F>() for the op at this position of a list.
+template <class... F, class Run>
+void visit_op(OpList<F...>, int op, Run run) {
+  int i = 0;
+  (void)((i++ == op ? (run.template operator()<F>(), true) : false) || ...);
+}
+
 // What integers of every width compute in: 64 bits that wrap around, with x / 0 = x % 0 = 0.
 struct Whole {
   int64_t v = 0;

@@ -1,7 +1,6 @@
 // c = f(a, b) and c = f(a, scalar), and their gradients.
 
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/rows.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -33,13 +32,6 @@ void both_gradients(void* const* p, int64_t n, const void*) {
     if (db) store(db + i, passed<F>(g, derivative_b<F>(x, y, z)));
   }
 }
-
-// The two powers that matter, without the library's pow.
-template <int n>
-struct Power : Pow {
-  MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
-  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
-};
 
 struct Scalar {
   double value;
@@ -101,89 +93,57 @@ void add_scaled(void* const* p, int64_t n, const void* context) {
     put(y + i, get<T>(x + i) + s * F::f(get<T>(a + i), get<T>(b + i)));
 }
 
-struct Pairwise {
-  template <class F>
-  static Strip of(DType a, DType c) {
-    return pick<F>(a, c, []<class T, class Tc>() -> Strip { return &pairwise<F, T, Tc>; });
-  }
-};
-struct WithScalar {
-  template <class F>
-  static Strip of(DType a, DType c) {
-    return pick<F>(a, c, []<class T, class Tc>() -> Strip { return &with_scalar<F, T, Tc>; });
-  }
-};
-struct PlusScaled {
-  template <class F>
-  static Strip of(DType x, DType y) {
-    if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
-      return pick<F>(x, y, []<class T, class Ty>() -> Strip { return &add_scaled<F, T, Ty>; });
-    else
-      return nullptr;
-  }
-};
-struct BothGradients {
-  template <class F>
-  static Strip of(DType a, DType dy, DType da) {
-    Strip strip = nullptr;
-    if constexpr (!Predicate<F>)
-      visit_gradient(a, dy, da,
-                     [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
-    return strip;
-  }
-};
-struct ScalarGradient {
-  template <class F>
-  static Strip of(DType a, DType dy, DType da) {
-    Strip strip = nullptr;
-    if constexpr (!Predicate<F>)
-      visit_gradient(a, dy, da,
-                     [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
-    return strip;
-  }
-};
-
-template <class Pick, class... DTypes>
-Strip scalar_strip(int op, const Scalar& s, DTypes... dtypes) {
-  if (op == index_in<Pow>(BinaryOps{}) && !s.swapped) {
-    if (s.value == 2) return Pick::template of<Power<2>>(dtypes...);
-    if (s.value == 3) return Pick::template of<Power<3>>(dtypes...);
-  }
-  return strip_of<Pick>(BinaryOps{}, op, dtypes...);
-}
-
-// The dtype of the operands, which may be absent: beside them, gradients are as narrow or f32.
-DType operand_dtype(In a, In b, In dy, DType gradient) {
-  return a ? a.dtype : b ? b.dtype : is_narrow(dy.dtype) ? dy.dtype : gradient;
-}
-
 }  // namespace
 
 void binary(Launch& launch, int op, In a, In b, Out c) {
-  for_strips(launch, {&a, &b, &c}, strip_of<Pairwise>(BinaryOps{}, op, a.dtype, c.dtype));
+  const Strip strip = strip_of(BinaryOps{}, op, [&]<class F>() {
+    return pick<F>(a.dtype, c.dtype,
+                   []<class T, class Tc>() -> Strip { return &pairwise<F, T, Tc>; });
+  });
+  for_strips(launch, {&a, &b, &c}, strip);
 }
 
 void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db) {
   const DType gradient = da ? da.dtype : db.dtype;
-  const Strip strip = strip_of<BothGradients>(BinaryOps{}, op, operand_dtype(a, b, dy, gradient),
-                                              dy.dtype, gradient);
+  Strip strip = nullptr;
+  visit_op(BinaryOps{}, op, [&]<class F>() {
+    if constexpr (!Predicate<F>)
+      visit_gradient(operand_dtype(a, b, dy, gradient), dy.dtype, gradient,
+                     [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
+  });
   for_strips(launch, {&a, &b, &c, &dy, &da, &db}, strip, nullptr, 2);
 }
 
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
   const Scalar scalar{b, swapped};
-  for_strips(launch, {&a, &c}, scalar_strip<WithScalar>(op, scalar, a.dtype, c.dtype), &scalar);
+  Strip strip = nullptr;
+  visit_scalar_op(op, b, swapped, [&]<class F>() {
+    strip = pick<F>(a.dtype, c.dtype,
+                    []<class T, class Tc>() -> Strip { return &with_scalar<F, T, Tc>; });
+  });
+  for_strips(launch, {&a, &c}, strip, &scalar);
 }
 
 void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In c, In dy, Out da) {
   const Scalar scalar{b, swapped};
-  const Strip strip = scalar_strip<ScalarGradient>(op, scalar, operand_dtype(a, a, dy, da.dtype),
-                                                   dy.dtype, da.dtype);
+  Strip strip = nullptr;
+  visit_scalar_op(op, b, swapped, [&]<class F>() {
+    if constexpr (!Predicate<F>)
+      visit_gradient(operand_dtype(a, a, dy, da.dtype), dy.dtype, da.dtype,
+                     [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
+  });
   for_strips(launch, {&a, &c, &dy, &da}, strip, &scalar);
 }
 
 void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
-  for_strips(launch, {&x, &a, &b, &y}, strip_of<PlusScaled>(BinaryOps{}, op, x.dtype, y.dtype), &s);
+  const Strip strip = strip_of(BinaryOps{}, op, [&]<class F>() -> Strip {
+    if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
+      return pick<F>(x.dtype, y.dtype,
+                     []<class T, class Ty>() -> Strip { return &add_scaled<F, T, Ty>; });
+    else
+      return nullptr;
+  });
+  for_strips(launch, {&x, &a, &b, &y}, strip, &s);
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -55,11 +55,12 @@ Strip pick(DType in, DType out, Make make) {
   }
 }
 
-// Pick::of<F>(dtypes...) for the op at this position of a list.
-template <class Pick, class... F, class... DTypes>
-Strip strip_of(OpList<F...>, int op, DTypes... dtypes) {
-  static constexpr Strip (*table[])(DTypes...) = {&Pick::template of<F>...};
-  return table[op](dtypes...);
+// choose.operator()<F>() for the op at this position of a list.
+template <class Ops, class Choose>
+Strip strip_of(Ops ops, int op, Choose choose) {
+  Strip strip = nullptr;
+  visit_op(ops, op, [&]<class F>() { strip = choose.template operator()<F>(); });
+  return strip;
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -36,31 +36,25 @@ void backward(void* const* p, int64_t n, const void* context) {
   }
 }
 
-struct Forward {
-  template <class F>
-  static Strip of(DType x, DType y) {
-    return visit_float(x, y, []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
-  }
-};
-struct Backward {
-  template <class F>
-  static Strip of(DType x, DType y) {
-    return visit_float(x, y, []<class Tx, class Ty>() -> Strip { return &backward<F, Tx, Ty>; });
-  }
-};
-
 constexpr int64_t grain = 16384;  // targets per chunk of parallel work
 
 }  // namespace
 
 void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
-  for_strips(launch, {&x, &target, &y}, strip_of<Forward>(Losses{}, op, x.dtype, y.dtype), &s);
+  const Strip strip = strip_of(Losses{}, op, [&]<class F>() {
+    return visit_float(x.dtype, y.dtype,
+                       []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
+  });
+  for_strips(launch, {&x, &target, &y}, strip, &s);
 }
 
 void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
                            Out dtarget) {
-  for_strips(launch, {&x, &target, &dy, &dx, &dtarget},
-             strip_of<Backward>(Losses{}, op, x.dtype, dy.dtype), &s, 2);
+  const Strip strip = strip_of(Losses{}, op, [&]<class F>() {
+    return visit_float(x.dtype, dy.dtype,
+                       []<class Tx, class Ty>() -> Strip { return &backward<F, Tx, Ty>; });
+  });
+  for_strips(launch, {&x, &target, &dy, &dx, &dtarget}, strip, &s, 2);
 }
 
 void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y) {

@@ -40,33 +40,26 @@ void backward(void* const* p, int64_t n, const void* context) {
   });
 }
 
-struct Forward {
-  template <class F>
-  static Strip of(DType x, DType y) {
-    return pick<F>(x, y, []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
-  }
-};
-struct Backward {
-  template <class F>
-  static Strip of(DType x, DType y) {
-    return visit_float(x, y, []<class Tx, class Ty>() -> Strip {
+}  // namespace
+
+void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
+  const Strip strip = strip_of(UnaryOps{}, op, [&]<class F>() {
+    return pick<F>(x.dtype, y.dtype,
+                   []<class Tx, class Ty>() -> Strip { return &forward<F, Tx, Ty>; });
+  });
+  for_strips(launch, {&x, &y}, strip, &numbers);
+}
+
+void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
+  const Strip strip = strip_of(UnaryOps{}, op, [&]<class F>() {
+    return visit_float(dx.dtype, dy.dtype, []<class Tx, class Ty>() -> Strip {
       if constexpr (NeedsX<F> || NeedsY<F>)
         return &backward<F, Tx, Ty>;
       else
         return nullptr;
     });
-  }
-};
-
-}  // namespace
-
-void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
-  for_strips(launch, {&x, &y}, strip_of<Forward>(UnaryOps{}, op, x.dtype, y.dtype), &numbers);
-}
-
-void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
-  for_strips(launch, {&v, &dy, &dx}, strip_of<Backward>(UnaryOps{}, op, dx.dtype, dy.dtype),
-             &numbers);
+  });
+  for_strips(launch, {&v, &dy, &dx}, strip, &numbers);
 }
 
 }  // namespace mixtape::kernels::cpu

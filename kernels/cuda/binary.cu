@@ -23,13 +23,6 @@ struct Gradients {
   }
 };
 
-// The two powers that matter, without the library's pow.
-template <int n>
-struct Power : Pow {
-  MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
-  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
-};
-
 template <class F, class V>
 struct PlusScaled {
   V s;
@@ -56,23 +49,7 @@ void run_gradients(Launch& launch, DType dtype, const Argument& a, const Argumen
     });
 }
 
-// The dtype of the operands, which may be absent: beside them, gradients are as narrow or f32.
-DType operand_dtype(In a, In b, In dy, DType gradient) {
-  return a ? a.dtype : b ? b.dtype : is_narrow(dy.dtype) ? dy.dtype : gradient;
-}
-
 const View absent;
-
-// run.operator()<F>() for f(x, scalar).
-template <class Run>
-void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
-  if (op == index_in<Pow>(BinaryOps{}) && !swapped && scalar == 2)
-    run.template operator()<Power<2>>();
-  else if (op == index_in<Pow>(BinaryOps{}) && !swapped && scalar == 3)
-    run.template operator()<Power<3>>();
-  else
-    visit_op(BinaryOps{}, op, run);
-}
 
 }  // namespace
 

@@ -315,13 +315,6 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   (std::make_integer_sequence<int, ins>());
 }
 
-// run.operator()<F>() for the op at this position of a list.
-template <class... F, class Run>
-void visit_op(OpList<F...>, int op, Run run) {
-  int i = 0;
-  (void)((i++ == op ? (run.template operator()<F>(), true) : false) || ...);
-}
-
 // run.operator()<V>() for the type that a dtype is computed in.
 template <class Run>
 void visit_math(DType t, Run run) {
