@@ -42,10 +42,9 @@ template <class F>
 void run_gradients(Launch& launch, DType dtype, const Argument& a, const Argument& b, In c, In dy,
                    Out da, Out db) {
   if constexpr (!Predicate<F>)
-    visit_math(dtype, [&]<class V>() {
-      if constexpr (!std::is_same_v<V, Whole>)
-        map_numbers<V>(launch, F::info.name.data(), Gradients<F, V>{bool(da), bool(db)}, {&da, &db},
-                       {a, b, {&c}, {&dy}});
+    visit_float_math(dtype, [&]<class V>() {
+      map_numbers<V>(launch, F::info.name.data(), Gradients<F, V>{bool(da), bool(db)}, {&da, &db},
+                     {a, b, {&c}, {&dy}});
     });
 }
 

@@ -71,10 +71,7 @@ void step(Launch& launch, const char* name, const Operands<outs>& y, const Opera
 template <class F>
 void visit_cell(Cell kind, DType t, F f) {
   kernels::visit_cell(kind, [&]<class C>() {
-    if (t == f64)
-      f.template operator()<C, double>();
-    else
-      f.template operator()<C, float>();
+    visit_float_math(t, [&]<class V>() { f.template operator()<C, V>(); });
   });
 }
 

@@ -315,13 +315,18 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   (std::make_integer_sequence<int, ins>());
 }
 
-// run.operator()<V>() for the type that a dtype is computed in.
+// run.operator()<V>() for the type that a dtype, or one of floats, is computed in.
 template <class Run>
-void visit_math(DType t, Run run) {
+void visit_float_math(DType t, Run run) {
   if (t == f64)
     run.template operator()<double>();
-  else if (is_float(t))
+  else
     run.template operator()<float>();
+}
+template <class Run>
+void visit_math(DType t, Run run) {
+  if (is_float(t))
+    visit_float_math(t, run);
   else
     run.template operator()<Whole>();
 }

@@ -26,10 +26,7 @@ struct Backward {
 template <class Run>
 void visit_loss(int op, DType t, Run run) {
   visit_op(Losses{}, op, [&]<class F>() {
-    if (t == f64)
-      run.template operator()<F, double>();
-    else
-      run.template operator()<F, float>();
+    visit_float_math(t, [&]<class V>() { run.template operator()<F, V>(); });
   });
 }
 

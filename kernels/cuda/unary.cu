@@ -49,8 +49,8 @@ void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
 void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
   const double* const s = numbers.value;
   visit_op(UnaryOps{}, op, [&]<class F>() {
-    visit_math(dx.dtype, [&]<class V>() {
-      if constexpr ((NeedsX<F> || NeedsY<F>)&&!std::is_same_v<V, Whole>)
+    visit_float_math(dx.dtype, [&]<class V>() {
+      if constexpr (NeedsX<F> || NeedsY<F>)
         map_numbers<V>(launch, F::info.name.data(),
                        Backward<F, V>{{number<V>(s[0]), number<V>(s[1])}}, {&dx}, {{&v}, {&dy}});
     });
