@@ -18,17 +18,24 @@ struct Gradient {
   bool aligned;
 };
 
-// run(table) for all gradients that are computed in T; chunks are numbered from `before` on.
-template <class T, class Run>
-int64_t for_gradients(std::span<const View> grads, int64_t before, Run run) {
-  return for_tables<Gradient>(
-      grads.size(), before,
-      [&](size_t i, Gradient& item, int64_t& size) {
-        item = {grads[i].data, grads[i].dtype, is_aligned(grads[i])};
-        size = grads[i].size();
-        return (grads[i].dtype == f64) == std::is_same_v<T, double>;
-      },
-      run);
+// run.operator()<T>(table) for all gradients, those that are computed in float first. Returns the
+// number of chunks.
+template <class Run>
+int64_t for_gradients(std::span<const View> grads, Run run) {
+  int64_t chunks = 0;
+  const auto of = [&]<class T>() {
+    chunks = for_tables<Gradient>(
+        grads.size(), chunks,
+        [&](size_t i, Gradient& item, int64_t& size) {
+          item = {grads[i].data, grads[i].dtype, is_aligned(grads[i])};
+          size = grads[i].size();
+          return (grads[i].dtype == f64) == std::is_same_v<T, double>;
+        },
+        [&](const Table<Gradient>& table) { run.template operator()<T>(table); });
+  };
+  of.template operator()<float>();
+  of.template operator()<double>();
+  return chunks;
 }
 
 // f(bits, four, gradient) for the elements of this block's chunk; two loads are under way at once.
@@ -83,14 +90,10 @@ void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, 
   const int64_t n = int64_t(grads.size());
   if (n == 0) return;
   run_clear(launch, n, found.as<float>());
-  const auto of = [&]<class T>() {
-    for_gradients<T>(grads, 0, [&](const Table<Gradient>& table) {
-      launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
-                   factor.as<const float>(), found.as<float>());
-    });
-  };
-  of.template operator()<float>();
-  of.template operator()<double>();
+  for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
+                 factor.as<const float>(), found.as<float>());
+  });
 }
 
 // Each chunk's survey, then those of each tensor put together.
@@ -167,14 +170,9 @@ void run_norm(Launch& launch, std::span<const View> grads, Norm norm, Out result
   int64_t most = 0;
   for (const View& g : grads) most += pieces(g.size(), chunk_length);
   double* const parts = launch.scratch<double>(most);
-  int64_t chunks = 0;
-  const auto of = [&]<class T>() {
-    chunks = for_gradients<T>(grads, chunks, [&](const Table<Gradient>& table) {
-      launch_table(launch, "norm_parts", norm_parts<T, Norm>, table, norm, parts);
-    });
-  };
-  of.template operator()<float>();
-  of.template operator()<double>();
+  const int64_t chunks = for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "norm_parts", norm_parts<T, Norm>, table, norm, parts);
+  });
   gpu::launch({"finish_norm", {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream,
               finish_norm<Norm>, static_cast<const double*>(parts), chunks, norm, result.data,
               result.dtype);
@@ -289,19 +287,15 @@ void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, O
 void survey(Launch& launch, std::span<const View> tensors, Out surveys) {
   if (tensors.empty()) return;
   run_clear(launch, int64_t(tensors.size()) * survey_size, surveys.as<double>());
-  int64_t most = 0, chunks = 0;
+  int64_t most = 0;
   for (const View& t : tensors) most += pieces(t.size(), chunk_length);
   Survey* const parts = launch.scratch<Survey>(most);
-  const auto of = [&]<class T>() {
-    chunks = for_gradients<T>(tensors, chunks, [&](const Table<Gradient>& table) {
-      launch_table(launch, "survey_parts", survey_parts<T>, table, parts);
-      gpu::launch({"join_surveys", {unsigned(pieces(table.count, 32)), 1, 1}, {32, 1, 1}},
-                  launch.stream, join_surveys, table, static_cast<const Survey*>(parts),
-                  surveys.as<Survey>());
-    });
-  };
-  of.template operator()<float>();
-  of.template operator()<double>();
+  for_gradients(tensors, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "survey_parts", survey_parts<T>, table, parts);
+    gpu::launch({"join_surveys", {unsigned(pieces(table.count, 32)), 1, 1}, {32, 1, 1}},
+                launch.stream, join_surveys, table, static_cast<const Survey*>(parts),
+                surveys.as<Survey>());
+  });
 }
 
 void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
@@ -318,13 +312,9 @@ void clip_factor(Launch& launch, In grad_norm, In scale, double max_norm, Out no
 }
 
 void clip_value(Launch& launch, std::span<const View> grads, double limit) {
-  const auto of = [&]<class T>() {
-    for_gradients<T>(grads, 0, [&](const Table<Gradient>& table) {
-      launch_table(launch, "clip_value", limit_values<T>, table, T(limit));
-    });
-  };
-  of.template operator()<float>();
-  of.template operator()<double>();
+  for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "clip_value", limit_values<T>, table, T(limit));
+  });
 }
 
 void scaler_verdict(Launch& launch, In found, std::span<const View> losses, Out verdict, Out last) {
