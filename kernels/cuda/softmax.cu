@@ -83,26 +83,20 @@ __global__ __launch_bounds__(most_threads, 1) void logsumexp_rows(Rows rows, con
 template <class V>
 struct Beside {
   V values;
-  int rank = 0;
-  int64_t size[max_rank] = {}, stride[max_rank] = {};
+  Walk<1> rows;
 
   explicit Beside(const View& v) : values(v) {
     if (!v) return;
-    Layout rows = v.layout;
-    --rows.shape.rank, --rows.strides.rank;
-    Layout* const all[] = {&rows};
+    Layout above = v.layout;
+    --above.shape.rank, --above.strides.rank;
+    Layout* const all[] = {&above};
     collapse(all);
-    rank = rows.rank();
-    for (int d = 0; d < rank; ++d) size[d] = rows.shape[d], stride[d] = rows.strides[d];
+    rows = walk_of<1>({&above});
   }
   __device__ int64_t begin(int64_t row) const {
-    int64_t at = 0;
-    for (int d = rank - 1; d > 0; --d) {
-      const int64_t above = quotient(row, size[d]);
-      at += (row - above * size[d]) * stride[d];
-      row = above;
-    }
-    return at + row * stride[0];
+    int64_t at[1];
+    rows.find(row, at);
+    return at[0];
   }
 };
 
