@@ -71,14 +71,6 @@ __global__ void scan_by_thread(Scan<S, O> s) {
   }
 }
 
-template <class T>
-__device__ T of_lane(T v, int from) {
-  if constexpr (std::is_same_v<T, Whole>)
-    return Whole(gpu::shuffle(v.v, from));
-  else
-    return gpu::shuffle(v, from);
-}
-
 // Grid: lines times parts. With `ends`, the states that parts start from: [line, part]. Without y,
 // writes the composed steps of each part there instead.
 template <bool has_a, bool has_b, class S, class O>
@@ -106,10 +98,10 @@ __global__ void scan_by_block(Scan<S, O> s, Pair<state_t<S>>* ends) {
     }
     Pair<T> upto = sum;  // with the lanes below
     for (int by = 1; by < gpu::warp_size; by *= 2) {
-      const Pair<T> below{of_lane(upto.a, gpu::lane() - by), of_lane(upto.b, gpu::lane() - by)};
+      const Pair<T> below = gpu::shuffle(upto, gpu::lane() - by);
       if (gpu::lane() >= by) upto = compose<has_a, has_b>(below, upto);
     }
-    Pair<T> before{of_lane(upto.a, gpu::lane() - 1), of_lane(upto.b, gpu::lane() - 1)};
+    Pair<T> before = gpu::shuffle(upto, gpu::lane() - 1);
     bool any = gpu::lane() > 0;
     gpu::sync_block();  // who is still reading the last tile
     if (gpu::lane() == gpu::warp_size - 1) {
