@@ -107,15 +107,11 @@ void map_all(Launch& launch, const char* name, F f, In x, const D* dy, O* y) {
   const int64_t count = x.size();
   if (count == 0) return;
   const Channels z(x);
-  bool whole = true;
-  for (const void* p : {static_cast<const void*>(x.data), static_cast<const void*>(dy),
-                        static_cast<const void*>(y)})
-    whole = whole && reinterpret_cast<uintptr_t>(p) % 16 == 0;
-  gpu::launch({name,
-               gpu::blocks_for(pieces(count, Fit<O, S, D>::width), 256, launch.device.index),
-               {256, 1, 1}},
-              launch.stream, map_channels<F, S, D, O>, f, count, z.c, z.inner, whole,
-              x.as<const S>(), dy, y);
+  constexpr int width = Fit<O, S, D>::width;
+  const S* const from = x.as<const S>();
+  const bool whole = at_once<width>(from) && at_once<width>(dy) && at_once<width>(y);
+  gpu::launch({name, gpu::blocks_for(pieces(count, width), 256, launch.device.index), {256, 1, 1}},
+              launch.stream, map_channels<F, S, D, O>, f, count, z.c, z.inner, whole, from, dy, y);
 }
 
 }  // namespace

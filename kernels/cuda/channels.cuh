@@ -136,11 +136,8 @@ template <class F, class S, class D>
 void columns(Launch& launch, F f, int64_t rows, int64_t n, const S* x, const D* dy,
              typename F::V* total = nullptr) {
   constexpr int width = 4;
-  const auto whole = [](const auto* p) {
-    return reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, width * sizeof *p) == 0;
-  };
   if (n == 0) return;
-  if (n % width == 0 && whole(x) && whole(dy))
+  if (n % width == 0 && at_once<width>(x) && at_once<width>(dy))
     over_columns<width>(launch, f, rows, n, x, dy, total);
   else
     over_columns<1>(launch, f, rows, n, x, dy, total);

@@ -22,7 +22,7 @@ template <int count, class S>
 inline constexpr int piece = std::min(count, int(16 / sizeof(S)));
 
 template <int count, class S>
-__device__ bool at_once(const S* p) {  // whether an address allows whole pieces
+MIXTAPE_HD bool at_once(const S* p) {  // whether an address allows whole pieces
   return reinterpret_cast<uintptr_t>(p) % (piece<count, S> * sizeof(S)) == 0;
 }
 template <int count, class S>
