@@ -110,8 +110,8 @@ void map_all(Launch& launch, const char* name, F f, In x, const D* dy, O* y) {
   constexpr int width = Fit<O, S, D>::width;
   const S* const from = x.as<const S>();
   const bool whole = at_once<width>(from) && at_once<width>(dy) && at_once<width>(y);
-  gpu::launch({name, gpu::blocks_for(pieces(count, width), 256, launch.device.index), {256, 1, 1}},
-              launch.stream, map_channels<F, S, D, O>, f, count, z.c, z.inner, whole, from, dy, y);
+  gpu::launch_over(launch, name, pieces(count, width), map_channels<F, S, D, O>, f, count, z.c,
+                   z.inner, whole, from, dy, y);
 }
 
 }  // namespace

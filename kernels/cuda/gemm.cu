@@ -176,11 +176,8 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
   }
   start_all(parts);
   g.split = 1;
-  gpu::launch({"gemm_add_parts",
-               gpu::blocks_for(p.batch * p.m * pieces(p.n, 4), 256, launch.device.index),
-               {256, 1, 1}},
-              launch.stream, gemm_add_parts<T, A>, static_cast<const A*>(parts.c), parts.row_sums,
-              plan.split, g, p.batch);
+  gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * pieces(p.n, 4), gemm_add_parts<T, A>,
+                   static_cast<const A*>(parts.c), parts.row_sums, plan.split, g, p.batch);
 }
 
 // `choose` gives the plan of a problem, on tensor cores or not.

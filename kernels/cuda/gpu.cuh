@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/half.h"
+#include "kernels/launch.h"
 #include "kernels/pieces.h"
 
 #ifdef __CUDACC__
@@ -350,6 +351,14 @@ inline Index3 blocks_for(int64_t count, int threads, int device) {
   const int64_t most = int64_t(multiprocessors(device)) * (2048 / threads),
                 wanted = kernels::pieces(count, threads);
   return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
+}
+// Starts a kernel that does so; none, where there is no work.
+template <class... P, class... A>
+void launch_over(const kernels::Launch& launch, const char* name, int64_t count,
+                 void (*kernel)(P...), A&&... args) {
+  if (count > 0)
+    gpu::launch({name, blocks_for(count, 256, launch.device.index), {256, 1, 1}}, launch.stream,
+                kernel, std::forward<A>(args)...);
 }
 
 }  // namespace mixtape::gpu

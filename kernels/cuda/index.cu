@@ -247,9 +247,8 @@ Runs sorted_runs(Launch& launch, int dim, In index, In x, In y) {
   collapse(by_inner);
 
   uint32_t* const keys = launch.scratch<uint32_t>(lines * n);
-  gpu::launch({"write_keys", gpu::blocks_for(lines * n, 256, launch.device.index), {256, 1, 1}},
-              launch.stream, write_keys, walk_of<1>({&names}), lines * n, y.shape()[dim],
-              index.as<const int64_t>(), keys);
+  gpu::launch_over(launch, "write_keys", lines * n, write_keys, walk_of<1>({&names}), lines * n,
+                   y.shape()[dim], index.as<const int64_t>(), keys);
   Sorted<uint32_t> sorted{launch.scratch<uint32_t>(lines * n), launch.scratch<uint32_t>(lines * n)};
   if (n <= bitonic_most) {
     launch_bitonic<uint32_t>(launch, lines, n, n, FromKeys{keys, n},
@@ -297,10 +296,10 @@ void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
   Layout* const all[] = {&of_y, &of_index, &of_x};
   collapse(all);
   const int64_t lines = of_y.shape.size();
-  gpu::launch({"add_lines", gpu::blocks_for(lines, 256, launch.device.index), {256, 1, 1}},
-              launch.stream, add_lines<S, T>, walk_of<3>({&of_y, &of_index, &of_x}), lines,
-              index.shape()[dim], y.shape()[dim], y.strides()[dim], index.strides()[dim],
-              x.strides()[dim], index.as<const int64_t>(), x.as<const S>(), y.as<T>());
+  gpu::launch_over(launch, "add_lines", lines, add_lines<S, T>,
+                   walk_of<3>({&of_y, &of_index, &of_x}), lines, index.shape()[dim], y.shape()[dim],
+                   y.strides()[dim], index.strides()[dim], x.strides()[dim],
+                   index.as<const int64_t>(), x.as<const S>(), y.as<T>());
 }
 constexpr int64_t few_names = 32;  // in a line, for which sorting does not pay
 
@@ -351,9 +350,9 @@ void gather(Launch& launch, int dim, In x, In index, Out y) {
   const int n = o.group(int64_t(16 / bytes), x.as<char>(), y.as<char>());
   const int64_t count = o.index.shape.size();
   with_word(bytes * size_t(n), [&]<class Word>() {
-    gpu::launch({"gather", gpu::blocks_for(count, 256, launch.device.index), {256, 1, 1}},
-                launch.stream, gather_words<Word>, walk_of<3>({&o.addressed, &o.index, &o.other}),
-                count, o.size, o.step, x.as<const Word>(), index.as<const int64_t>(), y.as<Word>());
+    gpu::launch_over(launch, "gather", count, gather_words<Word>,
+                     walk_of<3>({&o.addressed, &o.index, &o.other}), count, o.size, o.step,
+                     x.as<const Word>(), index.as<const int64_t>(), y.as<Word>());
   });
 }
 
@@ -369,18 +368,17 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   Layout* const all[] = {&names, &of_claims, &positions};
   collapse(all);
   const int64_t claimed = names.shape.size();
-  gpu::launch({"claim_places", gpu::blocks_for(claimed, 256, launch.device.index), {256, 1, 1}},
-              launch.stream, claim_places, walk_of<3>({&names, &of_claims, &positions}), claimed,
-              o.size, index.as<const int64_t>(), claims);
+  gpu::launch_over(launch, "claim_places", claimed, claim_places,
+                   walk_of<3>({&names, &of_claims, &positions}), claimed, o.size,
+                   index.as<const int64_t>(), claims);
   const size_t bytes = size_of(y.dtype);
   const int n = o.group(int64_t(16 / bytes), x.as<char>(), y.as<char>());
   const int64_t count = o.index.shape.size();
   with_word(bytes * size_t(n), [&]<class Word>() {
-    gpu::launch({"scatter", gpu::blocks_for(count, 256, launch.device.index), {256, 1, 1}},
-                launch.stream, scatter_words<Word>,
-                walk_of<5>({&o.addressed, &o.index, &o.other, &o.claims, &o.position}), count,
-                o.size, o.step, static_cast<const int*>(claims), index.as<const int64_t>(),
-                x.as<const Word>(), y.as<Word>());
+    gpu::launch_over(launch, "scatter", count, scatter_words<Word>,
+                     walk_of<5>({&o.addressed, &o.index, &o.other, &o.claims, &o.position}), count,
+                     o.size, o.step, static_cast<const int*>(claims), index.as<const int64_t>(),
+                     x.as<const Word>(), y.as<Word>());
   });
 }
 

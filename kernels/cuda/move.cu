@@ -82,20 +82,16 @@ void fill(Launch& launch, double value, Out y) {
 
 void arange(Launch& launch, double start, double step, Out y) {
   const int64_t n = y.size();
-  if (n == 0) return;
   visit(y.dtype, [&]<class T>() {
-    gpu::launch({"arange", gpu::blocks_for(n, 256, launch.device.index), {256, 1, 1}},
-                launch.stream, count_up<T>, start, step, n, y.as<T>());
+    gpu::launch_over(launch, "arange", n, count_up<T>, start, step, n, y.as<T>());
   });
 }
 
 void linspace(Launch& launch, double start, double stop, Out y) {
   const int64_t n = y.size();
-  if (n == 0) return;
   const double step = n > 1 ? (stop - start) / double(n - 1) : 0;
   visit(y.dtype, [&]<class T>() {
-    gpu::launch({"linspace", gpu::blocks_for(n, 256, launch.device.index), {256, 1, 1}},
-                launch.stream, count_between<T>, start, stop, step, n, y.as<T>());
+    gpu::launch_over(launch, "linspace", n, count_between<T>, start, stop, step, n, y.as<T>());
   });
 }
 
@@ -112,11 +108,8 @@ void triangle(Launch& launch, bool upper, int64_t diagonal, In x, Out y) {
   const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
   visit(y.dtype, [&]<class T>() {
     using Word = Bits<sizeof(T)>;
-    gpu::launch({"triangle",
-                 gpu::blocks_for(all_rows * gpu::warp_size, 256, launch.device.index),
-                 {256, 1, 1}},
-                launch.stream, keep_triangle<Word>, upper, shift, rows, all_rows, columns,
-                x.as<const Word>(), y.as<Word>());
+    gpu::launch_over(launch, "triangle", all_rows * gpu::warp_size, keep_triangle<Word>, upper,
+                     shift, rows, all_rows, columns, x.as<const Word>(), y.as<Word>());
   });
 }
 

@@ -41,9 +41,7 @@ template <class T, class F, class X = T>
 void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f,
          const X* x = nullptr) {
   const int64_t n = y.size();
-  if (n == 0) return;
-  gpu::launch({name, gpu::blocks_for(pieces(n, 4), 256, launch.device.index), {256, 1, 1}},
-              launch.stream, generate<F, X, T>, f, seed, offset, n, x, y.as<T>());
+  gpu::launch_over(launch, name, pieces(n, 4), generate<F, X, T>, f, seed, offset, n, x, y.as<T>());
 }
 
 template <class T>

@@ -218,23 +218,20 @@ void row_products(Launch& launch, In x, In y, Out products) {
 }
 
 void nll_loss(Launch& launch, In x, In target, In w, int64_t ignore, Out y) {
-  if (y.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    gpu::launch({"nll_loss", gpu::blocks_for(y.size(), 256, launch.device.index), {256, 1, 1}},
-                launch.stream, nll_loss_of<S, O>, y.size(), x.shape()[2], x.strides()[0],
-                x.strides()[1], x.strides()[2], x.shape()[1], target.as<int64_t>(), ignore,
-                x.as<S>(), Parameter<gpu::math_t<S>>(w), y.as<O>());
+    gpu::launch_over(launch, "nll_loss", y.size(), nll_loss_of<S, O>, y.size(), x.shape()[2],
+                     x.strides()[0], x.strides()[1], x.strides()[2], x.shape()[1],
+                     target.as<int64_t>(), ignore, x.as<S>(), Parameter<gpu::math_t<S>>(w),
+                     y.as<O>());
   });
 }
 
 void nll_loss_grad(Launch& launch, In target, In w, int64_t ignore, In dy, Out dx) {
-  if (dx.size() == 0) return;
   visit_float(dx.dtype, [&]<class O>() {
     using P = Parameter<gpu::math_t<O>>;
-    gpu::launch(
-        {"nll_loss_grad", gpu::blocks_for(dx.size(), 256, launch.device.index), {256, 1, 1}},
-        launch.stream, nll_loss_grad_of<gpu::math_t<O>, O>, dx.size(), dx.shape()[1], dx.shape()[2],
-        target.as<int64_t>(), ignore, P(w), P(dy), dx.as<O>());
+    gpu::launch_over(launch, "nll_loss_grad", dx.size(), nll_loss_grad_of<gpu::math_t<O>, O>,
+                     dx.size(), dx.shape()[1], dx.shape()[2], target.as<int64_t>(), ignore, P(w),
+                     P(dy), dx.as<O>());
   });
 }
 

@@ -95,8 +95,8 @@ void sort_rows(Launch& launch, bool descending, In x, Out index) {
       return launch_bitonic<K>(launch, rows, n, kept, RowsOf<T>{x.as<const T>(), n, descending},
                                ToIndex{index.as<int64_t>(), kept});
     K* const keys = launch.scratch<K>(x.size());
-    gpu::launch({"write_keys", gpu::blocks_for(x.size(), 256, launch.device.index), {256, 1, 1}},
-                launch.stream, write_keys<T>, x.as<const T>(), x.size(), descending, keys);
+    gpu::launch_over(launch, "write_keys", x.size(), write_keys<T>, x.as<const T>(), x.size(),
+                     descending, keys);
     if (kept <= tournament_most) return tournament<K>(launch, {keys, nullptr, n}, rows, index);
     radix_sort(launch, keys, rows, n, 8 * int(sizeof(T)), index.as<int64_t>(), kept);
   });
