@@ -63,22 +63,22 @@ void orthonormalise(const Tensor& q) {
 }
 
 // Values in row-major order, computed here.
-const Tensor& assign(const Tensor& t, const std::vector<double>& values) {
+Tensor assign(const Tensor& t, const std::vector<double>& values) {
   const NoGrad off;
   return copy_(t, from(values, t.shape(), f64).to(t.device()));
 }
 
 }  // namespace
 
-const Tensor& uniform_(const Tensor& t, double low, double high) {
+Tensor uniform_(const Tensor& t, double low, double high) {
   const NoGrad off;
   return copy_(t, uniform(t.shape(), low, high, t.dtype(), t.device()));
 }
-const Tensor& normal_(const Tensor& t, double mean, double std) {
+Tensor normal_(const Tensor& t, double mean, double std) {
   const NoGrad off;
   return copy_(t, normal(t.shape(), mean, std, t.dtype(), t.device()));
 }
-const Tensor& trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
+Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
   const double below = normal_probability((o.low - o.mean) / o.std),
@@ -88,21 +88,21 @@ const Tensor& trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
     v = std::clamp(o.mean + o.std * normal_quantile(below + v * within), o.low, o.high);
   return assign(t, values);
 }
-const Tensor& constant_(const Tensor& t, double value) {
+Tensor constant_(const Tensor& t, double value) {
   const NoGrad off;
   return fill_(t, value);
 }
-const Tensor& zeros_(const Tensor& t) { return constant_(t, 0); }
-const Tensor& ones_(const Tensor& t) { return constant_(t, 1); }
+Tensor zeros_(const Tensor& t) { return constant_(t, 0); }
+Tensor ones_(const Tensor& t) { return constant_(t, 1); }
 
-const Tensor& eye_(const Tensor& t) {
+Tensor eye_(const Tensor& t) {
   check(t.rank() == 2, "a tensor of shape {} is no matrix", t.shape());
   std::vector<double> values(static_cast<size_t>(t.numel()));
   for (int64_t i = 0; i < std::min(t.size(0), t.size(1)); ++i)
     values[static_cast<size_t>(i * t.size(1) + i)] = 1;
   return assign(t, values);
 }
-const Tensor& dirac_(const Tensor& t, int64_t groups) {
+Tensor dirac_(const Tensor& t, int64_t groups) {
   check(t.rank() >= 3, "a weight of shape {} is no convolution's: it needs [out, in, ...]",
         t.shape());
   check(groups > 0 && t.size(0) % groups == 0, "{} channels do not divide into {} groups",
@@ -143,22 +143,20 @@ double calculate_gain(Function f, double slope) {
   }
 }
 
-const Tensor& kaiming_uniform_(const Tensor& t, const KaimingOptions& options) {
+Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options) {
   const double bound = unit_bound * kaiming_std(t, options);
   return uniform_(t, -bound, bound);
 }
-const Tensor& kaiming_normal_(const Tensor& t, const KaimingOptions& options) {
+Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options) {
   return normal_(t, 0, kaiming_std(t, options));
 }
-const Tensor& xavier_uniform_(const Tensor& t, double gain) {
+Tensor xavier_uniform_(const Tensor& t, double gain) {
   const double bound = unit_bound * xavier_std(t, gain);
   return uniform_(t, -bound, bound);
 }
-const Tensor& xavier_normal_(const Tensor& t, double gain) {
-  return normal_(t, 0, xavier_std(t, gain));
-}
+Tensor xavier_normal_(const Tensor& t, double gain) { return normal_(t, 0, xavier_std(t, gain)); }
 
-const Tensor& orthogonal_(const Tensor& t, double gain) {
+Tensor orthogonal_(const Tensor& t, double gain) {
   check(t.rank() >= 2, "a tensor of shape {} is no matrix", t.shape());
   if (t.numel() == 0) return t;
   const NoGrad off;

@@ -6,20 +6,20 @@
 
 namespace mixtape::nn::init {
 
-const Tensor& uniform_(const Tensor& t, double low = 0, double high = 1);
-const Tensor& normal_(const Tensor& t, double mean = 0, double std = 1);
+Tensor uniform_(const Tensor& t, double low = 0, double high = 1);
+Tensor normal_(const Tensor& t, double mean = 0, double std = 1);
 // Normal, but only values from low to high.
 struct TruncNormalOptions {
   double mean = 0, std = 1, low = -2, high = 2;
 };
-const Tensor& trunc_normal_(const Tensor& t, const TruncNormalOptions& options = {});
-const Tensor& constant_(const Tensor& t, double value);
-const Tensor& zeros_(const Tensor& t);
-const Tensor& ones_(const Tensor& t);
+Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& options = {});
+Tensor constant_(const Tensor& t, double value);
+Tensor zeros_(const Tensor& t);
+Tensor ones_(const Tensor& t);
 // [n, m]: ones on the diagonal, zeros elsewhere.
-const Tensor& eye_(const Tensor& t);
+Tensor eye_(const Tensor& t);
 // A convolution's weight [out, in / groups, ...] that passes its input on, channel by channel.
-const Tensor& dirac_(const Tensor& t, int64_t groups = 1);
+Tensor dirac_(const Tensor& t, int64_t groups = 1);
 
 // How many inputs feed one output of a weight [out, in, ...], and how many outputs one input feeds.
 // Throws Error below two dimensions.
@@ -39,16 +39,16 @@ struct KaimingOptions {
   double a = 0;
   bool fan_out = false;  // keep the variance of gradients instead of activations
 };
-const Tensor& kaiming_uniform_(const Tensor& t, const KaimingOptions& options = {});
-const Tensor& kaiming_normal_(const Tensor& t, const KaimingOptions& options = {});
+Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options = {});
+Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options = {});
 
 // Glorot and Bengio 2010: standard deviation gain * sqrt(2 / (fan in + fan out)).
-const Tensor& xavier_uniform_(const Tensor& t, double gain = 1);
-const Tensor& xavier_normal_(const Tensor& t, double gain = 1);
+Tensor xavier_uniform_(const Tensor& t, double gain = 1);
+Tensor xavier_normal_(const Tensor& t, double gain = 1);
 
 // Saxe et al. 2013 (arXiv 1312.6120): as a matrix [out, the rest], its rows, or its columns if
 // there are fewer, are orthogonal and of length `gain`. Every such matrix is as likely as another.
-const Tensor& orthogonal_(const Tensor& t, double gain = 1);
+Tensor orthogonal_(const Tensor& t, double gain = 1);
 
 // Parameters of linear layers and convolutions as they start, uniform within 1 / sqrt(fan in of the
 // weight); no bias unless it is wanted.
