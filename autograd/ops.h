@@ -43,14 +43,9 @@ Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
 Tensor rand_like(const Tensor& x);
 Tensor randn_like(const Tensor& x);
-// A copy of shape.size() elements in row-major order, on the CPU, of T's dtype.
-namespace detail {
-Tensor from_bytes(const void* data, const Shape& shape, DType dtype);
-}
+// A copy of shape.size() elements in row-major order, of T's dtype, on the default device.
 template <class T>
-Tensor from_data(const T* data, const Shape& shape) {
-  return detail::from_bytes(data, shape, dtype_of<T>());
-}
+Tensor from_data(const T* data, const Shape& shape);
 template <class T>
 Tensor from_data(const std::vector<T>& data) {  // 1-d
   return from_data(data.data(), {static_cast<int64_t>(data.size())});
@@ -96,7 +91,8 @@ Tensor expand(const Tensor& x, const Shape& shape);
 // x[start:stop:step]; without `stop`, to the end
 Tensor slice(const Tensor& x, int dim, int64_t start,
              int64_t stop = std::numeric_limits<int64_t>::max(), int64_t step = 1);
-Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length);
+Tensor narrow(const Tensor& x, int dim, int64_t start,
+              int64_t length);  // x[start:start + length], which x must have
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
 std::vector<Tensor> split(const Tensor& x, int64_t size,
                           int dim = 0);  // pieces of `size`; the last may be smaller

@@ -538,7 +538,7 @@ struct First : Function<First> {
 };
 
 TEST(Function, LeavesAnInputWithoutHistoryAlone) {
-  const Tensor x = from({1, 2}, {2}), w = leaf({3, 4}, {2}), y = First::apply(x, w);
+  const Tensor x = from({1, 2}, {2}, f64), w = leaf({3, 4}, {2}), y = First::apply(x, w);
   EXPECT_TRUE(y.requires_grad());
   EXPECT_FALSE(x.requires_grad());
   sum(y).backward();

@@ -57,13 +57,21 @@ Tensor full_like(const Tensor& x, double value) {
   return full(x.shape(), value, x.dtype(), x.device());
 }
 
-Tensor detail::from_bytes(const void* data, const Shape& shape, DType dtype) {
-  const Tensor y(shape, dtype, Device::cpu());
+template <class T>
+Tensor from_data(const T* data, const Shape& shape) {
+  Tensor y(shape, dtype_of<T>(), Device::cpu());
   check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
-  std::copy_n(static_cast<const char*>(data), y.numel() * int64_t(size_of(dtype)),
-              static_cast<char*>(y.raw()));
+  std::copy_n(data, y.numel(), y.data<T>());
   return y.copied_to(DefaultDevice::current());
 }
+template Tensor from_data(const double*, const Shape&);
+template Tensor from_data(const float*, const Shape&);
+template Tensor from_data(const Half*, const Shape&);
+template Tensor from_data(const BFloat16*, const Shape&);
+template Tensor from_data(const int64_t*, const Shape&);
+template Tensor from_data(const int32_t*, const Shape&);
+template Tensor from_data(const uint8_t*, const Shape&);
+template Tensor from_data(const bool*, const Shape&);
 
 Tensor arange(double start, double stop, double step, DType dtype, Device device) {
   check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),
