@@ -12,6 +12,7 @@
 #include "core/dlpack_abi.h"
 #include "core/format.h"
 #include "core/stream.h"
+#include "kernels/kernels.h"
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
 #include "tests/support/op_cases.h"
@@ -172,6 +173,33 @@ TEST(Devices, MemoryIsCountedAndUsedAgain) {
   EXPECT_ERROR(Tensor({int64_t{1} << 50}, u8, device),
                "out of memory on cuda:0: 1125899906842624 bytes requested");
 }
+
+TEST(Devices, ConstantsOfDerivativesGoWithTheirOperands) {
+  const Tensor x = full({2}, 3, f32, device).set_requires_grad();
+  const Tensor once = grad({sum(pow(x, 3.0))}, {x}, {.create_graph = true})[0];
+  EXPECT_EQ(to_vector(grad({sum(once)}, {x})[0]), (std::vector<double>{18, 18}));
+}
+
+#ifdef MIXTAPE_EMULATED
+TEST(Devices, KernelsTakeMemoryOfTheirOwn) {
+  const Tensor here = ones({4}, f32, Device::cpu()), there = ones({4}, f32, device);
+  const std::vector<View> list{there, here};
+  std::vector<kernels::Update> updates(1);
+  updates[0].param = updates[0].grad = here;
+  EXPECT_ERROR(kernels::run(device, kernels::convert, here, there),
+               "kernel 'convert' on cuda:0 is given memory of cpu");
+  EXPECT_ERROR(kernels::run(Device::cpu(), kernels::convert, here, there),
+               "kernel 'convert' on cpu is given memory of cuda:0");
+  EXPECT_ERROR(kernels::run(device, kernels::clip_value, list, 1.0),
+               "kernel 'clip_value' on cuda:0 is given memory of cpu");
+  const auto step = [&](const kernels::StepControl& control) {
+    kernels::run(device, kernels::sgd, updates, kernels::SgdRule{}, control);
+  };
+  EXPECT_ERROR(step({}), "kernel 'sgd' on cuda:0 is given memory of cpu");
+  updates[0].param = updates[0].grad = there;
+  EXPECT_ERROR(step({.skip = here}), "kernel 'sgd' on cuda:0 is given memory of cpu");
+}
+#endif
 
 TEST(Devices, ATensorTakesItsOrderToAnotherThread) {
   const Tensor x = ones({4}, f32, device);

@@ -423,6 +423,11 @@ TEST(Schedule, Errors) {
             }),
             "schedule: group.0.base_lr is missing");
   EXPECT_EQ(error([&] { schedule.load_state_dict({kind}); }), "schedule: step is missing");
+  EXPECT_EQ(error([&] { (void)schedule.at(0, 1); }), "group 1 of 1 that one_cycle began with");
+  StateDict many = schedule.state_dict();
+  many.emplace_back("coming", filled({int64_t(Schedule::lag) + 1}, 1, f32, Device::cpu()));
+  EXPECT_EQ(error([&] { schedule.load_state_dict(many); }),
+            "schedule: coming is [9], not [n] with n up to 8");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict(
                   {kind, {"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});

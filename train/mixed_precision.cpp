@@ -9,6 +9,18 @@
 #include "train/learner.h"
 
 namespace mixtape::train {
+namespace {
+
+// Of the optimizer's parameters, as the model calls them.
+std::vector<std::string> names_of(const optim::Optimizer& opt, nn::ModuleBase& model) {
+  std::map<const void*, std::string> known;
+  for (const auto& [name, p] : model.named_parameters()) known.emplace(p.id(), name);
+  std::vector<std::string> names;
+  for (const Tensor& p : opt.params()) names.push_back(known[p.id()]);
+  return names;
+}
+
+}  // namespace
 
 MixedPrecision::MixedPrecision(const AmpOptions& o)
     : low_(o.enabled ? o.amp_mode.dtype : f32),
@@ -29,19 +41,6 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) 
                       : amp::LossScale(scale).options;
   check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
 }
-
-namespace {
-
-// Of the optimizer's parameters, as the model calls them.
-std::vector<std::string> names_of(const optim::Optimizer& opt, nn::ModuleBase& model) {
-  std::map<const void*, std::string> known;
-  for (const auto& [name, p] : model.named_parameters()) known.emplace(p.id(), name);
-  std::vector<std::string> names;
-  for (const Tensor& p : opt.params()) names.push_back(known[p.id()]);
-  return names;
-}
-
-}  // namespace
 
 void MixedPrecision::begin(Learner& l) {
   l.scaler = amp::GradScaler(scaler_);
