@@ -337,7 +337,7 @@ int64_t GradScaler::count(int id, size_t which) const {
   const auto s = scales_.find(id);
   if (s == scales_.end()) return 0;
   const LossScale& l = s->second;
-  return l.counts ? int64_t(l.counts.at(int64_t(saved_counts[which].second)))
+  return l.counts ? l.counts.at<int64_t>(int64_t(saved_counts[which].second))
                   : l.initial_counts[which];
 }
 int64_t GradScaler::growth_tracker(int id) const { return count(id, 0); }
@@ -345,8 +345,8 @@ GradScaler::Counters GradScaler::counters(int id) const {
   const auto s = scales_.find(id);
   if (s == scales_.end() || !s->second.counts) return {};
   const Tensor& c = s->second.counts;
-  return {int64_t(c.at(int64_t(ScalerCount::Updates))),
-          int64_t(c.at(int64_t(ScalerCount::Skipped)))};
+  return {c.at<int64_t>(int64_t(ScalerCount::Updates)),
+          c.at<int64_t>(int64_t(ScalerCount::Skipped))};
 }
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});

@@ -25,7 +25,7 @@ std::optional<Anomaly> find(const Tensor& t, bool inf) {
   const Tensor probe = inf ? x - x : x;  // of an infinity NaN, the only number that is not itself
   const Tensor found = ne(probe, probe).to(i32);
   if (sum(found).item() == 0) return {};
-  const int64_t at = static_cast<int64_t>(argmax(found, 0).item());
+  const int64_t at = argmax(found, 0).item<int64_t>();
   const double value = x.at(at);
   return Anomaly{at, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -34,6 +35,18 @@ T convert(double value) {
   return static_cast<T>(value);
 }
 
+// The same for an element, of which an integer may have more bits than a double.
+template <class T, class E>
+T value_of(E element) {
+  if constexpr (!std::is_integral_v<E>) {
+    return convert<T>(static_cast<double>(element));
+  } else {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool> && sizeof(T) < sizeof(E))
+      check(std::in_range<T>(element), "{} does not fit {}", element, dtype_of<T>());
+    return static_cast<T>(element);
+  }
+}
+
 void check_index(int64_t i, const Shape& shape) {
   check(0 <= i && i < shape.size(), "element {} of {}, which has {}", i, shape, shape.size());
 }
@@ -61,9 +74,10 @@ void Tensor::require_dtype(DType wanted) const {
   check(dtype() == wanted, "the tensor is {}, not {}", dtype(), wanted);
 }
 
-double Tensor::item() const {
+template <class T>
+T Tensor::item() const {
   check(numel() == 1, "item() needs one element, but {} has {}", shape(), numel());
-  return at(0);
+  return at<T>(0);
 }
 
 void* Tensor::host() const {
@@ -72,15 +86,16 @@ void* Tensor::host() const {
   return raw();
 }
 
-double Tensor::at(int64_t i) const {
+template <class T>
+T Tensor::at(int64_t i) const {
   check_index(i, shape());
-  return visit(dtype(), [&]<class T>() {
-    const T* const p = static_cast<const T*>(raw()) + layout().at(i);
-    if (device().is_cpu()) return static_cast<double>(*p);
-    T value;
+  return visit(dtype(), [&]<class E>() {
+    const E* const p = static_cast<const E*>(raw()) + layout().at(i);
+    if (device().is_cpu()) return value_of<T>(*p);
+    E value;
     impl_->storage->touch();
     copy_bytes(&value, Device::cpu(), p, device(), sizeof value);
-    return static_cast<double>(value);
+    return value_of<T>(value);
   });
 }
 
@@ -186,15 +201,28 @@ Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtyp
   return from(std::span(values.begin(), values.size()), shape, dtype);
 }
 
-std::vector<double> to_vector(const Tensor& x) {
+template <class T>
+std::vector<T> to_vector(const Tensor& x) {
   const Tensor here = x.copied_to(Device::cpu());
-  std::vector<double> out(static_cast<size_t>(x.numel()));
-  visit(x.dtype(), [&]<class T>() {
-    const T* data = static_cast<const T*>(here.raw());
+  std::vector<T> out(static_cast<size_t>(x.numel()));
+  visit(x.dtype(), [&]<class E>() {
+    const E* data = static_cast<const E*>(here.raw());
     for (size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<double>(data[x.layout().at(static_cast<int64_t>(i))]);
+      out[i] = value_of<T>(data[x.layout().at(static_cast<int64_t>(i))]);
   });
   return out;
 }
+
+#define MIXTAPE_READ_AS(T)              \
+  template T Tensor::item() const;      \
+  template T Tensor::at(int64_t) const; \
+  template std::vector<T> to_vector(const Tensor&);
+MIXTAPE_READ_AS(double)
+MIXTAPE_READ_AS(float)
+MIXTAPE_READ_AS(int64_t)
+MIXTAPE_READ_AS(int32_t)
+MIXTAPE_READ_AS(uint8_t)
+MIXTAPE_READ_AS(bool)
+#undef MIXTAPE_READ_AS
 
 }  // namespace mixtape

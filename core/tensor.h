@@ -56,9 +56,13 @@ class Tensor {
     impl_->storage->touch();
     return impl_->view;
   }
-  double item() const;  // the only element, as a double; throws Error if there are more
-  double at(
-      int64_t i) const;  // element i in row-major order, as a double (slow: for tests, printing)
+  // The only element; throws Error if there are more. T is a C++ type of numbers or bool: an
+  // integer takes what is left of fractions cut off, and throws Error if it cannot hold that.
+  template <class T = double>
+  T item() const;
+  // Element i in row-major order, likewise (slow: for tests, printing).
+  template <class T = double>
+  T at(int64_t i) const;
   void set(int64_t i, double value) const;  // likewise; bumps the version
 
   Tensor detach() const;  // the same data without history
@@ -160,7 +164,8 @@ class WeakTensor {
 // A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
-std::vector<double> to_vector(const Tensor& x);  // row-major
+template <class T = double>
+std::vector<T> to_vector(const Tensor& x);  // row-major, each element as item() gives it
 
 // As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.
 std::string to_string(const Tensor& x);

@@ -238,6 +238,24 @@ TEST(Tensor, EveryDTypeReadsAndWrites) {
   EXPECT_EQ(from({-0x1p63}, {1}, i64).item(), -0x1p63);
 }
 
+TEST(Tensor, ReadsAsTheTypeAskedFor) {
+  const int64_t odd = (int64_t{1} << 53) + 1;  // more bits than a double has
+  Tensor whole({2}, i64);
+  whole.data<int64_t>()[0] = odd;
+  whole.data<int64_t>()[1] = -1;
+  EXPECT_EQ(whole.at<int64_t>(0), odd);
+  EXPECT_EQ(to_vector<int64_t>(whole), (std::vector<int64_t>{odd, -1}));
+  for (DType t : {f64, f32, f16, bf16}) {
+    const Tensor x = from({-2.5, 0}, {2}, t);
+    EXPECT_EQ(x.at<float>(0), -2.5f);
+    EXPECT_EQ(x.at<int32_t>(0), -2);
+    EXPECT_EQ(to_vector<bool>(x), (std::vector<bool>{true, false}));
+  }
+  EXPECT_EQ(error([&] { whole.at<int32_t>(0); }), "9007199254740993 does not fit i32");
+  EXPECT_EQ(error([&] { whole.at<uint8_t>(1); }), "-1 does not fit u8");
+  EXPECT_EQ(error([] { from({NAN}, {1}).item<int64_t>(); }), "nan does not fit i64");
+}
+
 TEST(Tensor, ErrorsNameBothValues) {
   const Tensor x = from({1, 2}, {2});
   EXPECT_EQ(error([&] { x.data<double>(); }), "the tensor is f32, not f64");

@@ -522,7 +522,7 @@ RC_GTEST_PROP(Indexing, MasksAndTheirPlacesAgree, ()) {
   const Tensor places = nonzero(mask);
   std::vector<Tensor> each = unbind(places, 1);
   const Tensor picked = masked_select(x, mask);
-  RC_ASSERT(picked.numel() == int64_t(sum(mask).item()));
+  RC_ASSERT(picked.numel() == sum(mask).item<int64_t>());
   RC_ASSERT(same(index(x, {mask}), picked));
   RC_ASSERT(same(index(x, each), picked));
   RC_ASSERT(same(index_put(zeros_like(x), each, picked), x * cast(mask, f64)));

@@ -160,7 +160,7 @@ Tensor corner(Tensor x, const Shape& shape) {
 
 // Where the mask is true: i64 [count, rank].
 Tensor places(const Tensor& mask) {
-  const Tensor y({int64_t(sum(mask).item()), mask.rank()}, i64, mask.device()),
+  const Tensor y({sum(mask).item<int64_t>(), mask.rank()}, i64, mask.device()),
       dense = mask.contiguous();
   kernels::run(mask.device(), kernels::nonzero, dense, y);
   return y;

@@ -85,8 +85,8 @@ Tensor CharText::encode(std::string_view text) const {
 std::string CharText::decode(const Tensor& tokens) const {
   check(tokens.dtype() == i64, "tokens are i64, not {}", tokens.dtype());
   std::string text;
-  for (const double token : to_vector(tokens)) {
-    check(token >= 0 && token < double(vocabulary_.size()), "token {} is not within 0 to {}", token,
+  for (const int64_t token : to_vector<int64_t>(tokens)) {
+    check(token >= 0 && size_t(token) < vocabulary_.size(), "token {} is not within 0 to {}", token,
           vocabulary_.size());
     text += vocabulary_[size_t(token)];
   }
