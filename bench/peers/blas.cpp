@@ -25,13 +25,21 @@ F find(std::initializer_list<const char*> libraries, const char* name) {
   return nullptr;
 }
 
+// The function, if it computes at all: oneDNN has no product of bf16 where there is no AVX-512.
+template <class T>
+OneDnn<T> works(OneDnn<T> gemm) {
+  const T one[1] = {};
+  float product = 0;
+  return gemm && gemm('N', 'N', 1, 1, 1, 1, one, 1, one, 1, 0, &product, 1) == 0 ? gemm : nullptr;
+}
+
 constexpr auto openblas = {"libopenblas.so.0"};
 constexpr auto dnnl = {"libdnnl.so.3", "libdnnl.so.2"};
 
 struct Found {
   OpenBlas sgemm = find<OpenBlas>(openblas, "cblas_sgemm");
   OneDnn<float> f32_gemm = find<OneDnn<float>>(dnnl, "dnnl_sgemm");
-  OneDnn<uint16_t> bf16_gemm = find<OneDnn<uint16_t>>(dnnl, "dnnl_gemm_bf16bf16f32");
+  OneDnn<uint16_t> bf16_gemm = works(find<OneDnn<uint16_t>>(dnnl, "dnnl_gemm_bf16bf16f32"));
   using SetThreads = void (*)(int);
   SetThreads openblas_threads = find<SetThreads>(openblas, "openblas_set_num_threads"),
              openmp_threads = find<SetThreads>({"libgomp.so.1"}, "omp_set_num_threads");
