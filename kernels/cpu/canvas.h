@@ -26,7 +26,7 @@ struct Planes {
     const Lanes<T> x = read<T>(even + u * stride + at, n);
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (!pairs) return x;
-      using Words = detail::Words16;
+      using Words = detail::Words;
       Words both = reinterpret_cast<Words>(x.v) >> 16;
       if (u < odds) both |= reinterpret_cast<Words>(read<T>(odd + u * stride + at, n).v);
       return reinterpret_cast<typename Lanes<T>::Vector>(both);

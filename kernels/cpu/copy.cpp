@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strips.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 template <class Word>
 struct Tile {
-  static constexpr int size = std::min<int>(16, 64 / sizeof(Word));
+  static constexpr int size = std::min<int>(16, vector_bytes / sizeof(Word));
   using Row __attribute__((vector_size(size * sizeof(Word)))) = Word;
 
   template <int half, int... i>

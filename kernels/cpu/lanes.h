@@ -1,8 +1,7 @@
 #pragma once
-// Lanes<float>, Lanes<double> and Lanes<int64_t>: 64 bytes of numbers that behave as one. The width
-// is the same on every processor (the compiler splits it where registers are shorter), so an
-// element's result never depends on where it falls. Everything is forced inline, so that vectors
-// stay in registers.
+// Lanes<float>, Lanes<double> and Lanes<int64_t>: a register of numbers that behave as one. An
+// element's result never depends on where it falls; a sum over many does depend on the width.
+// Everything is forced inline, so that vectors stay in registers.
 
 #include <cmath>
 #include <cstdint>
@@ -13,37 +12,45 @@
 
 #include "core/dtype.h"
 
-#if defined(__AVX512F__) || defined(__F16C__)
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
 namespace mixtape::kernels::cpu {
+
+// Of a register. (What is longer g++ takes apart, choices and shuffles into single numbers.)
+#ifdef __AVX512F__
+inline constexpr int vector_bytes = 64;
+#else
+inline constexpr int vector_bytes = 32;
+#endif
 
 namespace detail {
 template <class T>
 struct Vector;
 template <>
 struct Vector<float> {
-  using type __attribute__((vector_size(64))) = float;
+  using type __attribute__((vector_size(vector_bytes))) = float;
   using wrapping = type;  // what sums and products are formed in: of signed integers, unsigned ones
-  using integer __attribute__((vector_size(64))) = int32_t;
+  using integer __attribute__((vector_size(vector_bytes))) = int32_t;
 };
 template <>
 struct Vector<double> {
-  using type __attribute__((vector_size(64))) = double;
+  using type __attribute__((vector_size(vector_bytes))) = double;
   using wrapping = type;
-  using integer __attribute__((vector_size(64))) = int64_t;
+  using integer __attribute__((vector_size(vector_bytes))) = int64_t;
 };
 template <>
 struct Vector<int64_t> {
-  using type __attribute__((vector_size(64))) = int64_t;
-  using wrapping __attribute__((vector_size(64))) = uint64_t;
+  using type __attribute__((vector_size(vector_bytes))) = int64_t;
+  using wrapping __attribute__((vector_size(vector_bytes))) = uint64_t;
   using integer = type;
 };
-using Floats8 __attribute__((vector_size(32))) = float;
-using Doubles8 = Vector<double>::type;
-using Halves16 __attribute__((vector_size(32))) = uint16_t;
-using Words16 __attribute__((vector_size(64))) = uint32_t;
+// As many as there are lanes of double, and of float.
+using HalfFloats __attribute__((vector_size(vector_bytes / 2))) = float;
+using Doubles = Vector<double>::type;
+using Halves __attribute__((vector_size(vector_bytes / 2))) = uint16_t;
+using Words __attribute__((vector_size(vector_bytes))) = uint32_t;
 #ifdef __AVX512F__
 // g++ 12 warns about uninitialised memory inside the unmasked intrinsics.
 inline constexpr __mmask16 all_lanes = 0xffff;
@@ -79,10 +86,12 @@ template <class T>
 #ifdef __AVX512F__
   return _mm512_test_epi64_mask(reinterpret_cast<__m512i>(m.v), reinterpret_cast<__m512i>(m.v)) !=
          0;
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256(reinterpret_cast<__m256i>(m.v), reinterpret_cast<__m256i>(m.v));
 #else
   const auto words = reinterpret_cast<detail::Vector<int64_t>::type>(m.v);
   int64_t all = 0;
-  for (int i = 0; i < 8; ++i) all |= words[i];
+  for (int i = 0; i < vector_bytes / 8; ++i) all |= words[i];
   return all != 0;
 #endif
 }
@@ -91,7 +100,7 @@ template <class T>
 struct Lanes {
   using Vector = typename detail::Vector<T>::type;
   using W = typename detail::Vector<T>::wrapping;
-  static constexpr int width = 64 / sizeof(T);
+  static constexpr int width = vector_bytes / sizeof(T);
   Vector v;
 
   Lanes() = default;
@@ -129,6 +138,9 @@ struct Lanes {
 #ifdef __AVX512F__
     if constexpr (std::is_same_v<T, float>) return Vector(_mm512_fmadd_ps(a.v, b.v, c.v));
     if constexpr (std::is_same_v<T, double>) return Vector(_mm512_fmadd_pd(a.v, b.v, c.v));
+#elif defined(__FMA__)
+    if constexpr (std::is_same_v<T, float>) return Vector(_mm256_fmadd_ps(a.v, b.v, c.v));
+    if constexpr (std::is_same_v<T, double>) return Vector(_mm256_fmadd_pd(a.v, b.v, c.v));
 #endif
     return Vector(W(a.v) * W(b.v) + W(c.v));
   }
@@ -141,6 +153,8 @@ template <class T>
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<T, float>)
     return typename Lanes<T>::Vector(_mm512_maskz_max_ps(detail::all_lanes, a.v, b.v));
+#elif defined(__AVX2__)
+  if constexpr (std::is_same_v<T, float>) return typename Lanes<T>::Vector(_mm256_max_ps(a.v, b.v));
 #endif
   return select(a > b, a, b);
 }
@@ -149,6 +163,8 @@ template <class T>
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<T, float>)
     return typename Lanes<T>::Vector(_mm512_maskz_min_ps(detail::all_lanes, a.v, b.v));
+#elif defined(__AVX2__)
+  if constexpr (std::is_same_v<T, float>) return typename Lanes<T>::Vector(_mm256_min_ps(a.v, b.v));
 #endif
   return select(a < b, a, b);
 }
@@ -225,6 +241,8 @@ template <class T>
 #ifdef __AVX512F__
   return Lanes<float>(
       static_cast<Lanes<float>::Vector>(_mm512_maskz_sqrt_ps(detail::all_lanes, x.v)));
+#elif defined(__AVX2__)
+  return Lanes<float>(static_cast<Lanes<float>::Vector>(_mm256_sqrt_ps(x.v)));
 #else
   return detail::each(x, [](float a) { return std::sqrt(a); });
 #endif
@@ -232,6 +250,8 @@ template <class T>
 [[gnu::always_inline]] inline Lanes<double> sqrt(Lanes<double> x) {
 #ifdef __AVX512F__
   return Lanes<double>(static_cast<Lanes<double>::Vector>(_mm512_maskz_sqrt_pd(0xff, x.v)));
+#elif defined(__AVX2__)
+  return Lanes<double>(static_cast<Lanes<double>::Vector>(_mm256_sqrt_pd(x.v)));
 #else
   return detail::each(x, [](double a) { return std::sqrt(a); });
 #endif
@@ -275,14 +295,17 @@ template <int distance, class T, int... i>
 [[gnu::always_inline]] inline Lanes<T> swapped(Lanes<T> x, std::integer_sequence<int, i...>) {
   return Lanes<T>(__builtin_shufflevector(x.v, x.v, (i ^ distance)...));
 }
+template <int distance, class T, class F>
+[[gnu::always_inline]] inline T fold(Lanes<T> x, F f) {
+  x = f(x, swapped<distance>(x, std::make_integer_sequence<int, Lanes<T>::width>()));
+  if constexpr (distance > 1)
+    return fold<distance / 2>(x, f);
+  else
+    return x.v[0];
+}
 template <class T, class F>
 [[gnu::always_inline]] inline T fold(Lanes<T> x, F f) {
-  constexpr std::make_integer_sequence<int, Lanes<T>::width> lanes;
-  if constexpr (lanes.size() == 16) x = f(x, swapped<8>(x, lanes));
-  x = f(x, swapped<4>(x, lanes));
-  x = f(x, swapped<2>(x, lanes));
-  x = f(x, swapped<1>(x, lanes));
-  return x.v[0];
+  return fold<Lanes<T>::width / 2>(x, f);
 }
 }  // namespace detail
 
@@ -315,26 +338,23 @@ template <class S, class T = math_t<S>>
 #if defined(__AVX512F__)
     x.v = _mm512_maskz_cvtph_ps(detail::all_lanes,
                                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__F16C__)
-    const __m256 low = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256 high = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + 1));
-    std::memcpy(&x.v, &low, 32);
-    std::memcpy(reinterpret_cast<char*>(&x.v) + 32, &high, 32);
+#elif defined(__AVX2__) && defined(__F16C__)
+    x.v = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
     for (int i = 0; i < x.width; ++i) x.v[i] = float(p[i]);
 #endif
   } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
-    detail::Halves16 h;
+    detail::Halves h;
     std::memcpy(&h, p, sizeof h);
 #ifdef __AVX512F__
-    const auto words = reinterpret_cast<detail::Words16>(
+    const auto words = reinterpret_cast<detail::Words>(
         _mm512_maskz_cvtepu16_epi32(detail::all_lanes, reinterpret_cast<__m256i>(h)));
 #else
-    const auto words = __builtin_convertvector(h, detail::Words16);
+    const auto words = __builtin_convertvector(h, detail::Words);
 #endif
     x.v = reinterpret_cast<typename Lanes<T>::Vector>(words << 16);
   } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
-    detail::Floats8 f;
+    detail::HalfFloats f;
     std::memcpy(&f, p, sizeof f);
     x.v = __builtin_convertvector(f, typename Lanes<T>::Vector);
   } else {
@@ -362,14 +382,10 @@ template <class S, class T>
 #if defined(__AVX512F__)
     const __m256i h = _mm512_maskz_cvtps_ph(detail::all_lanes, x.v,
                                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
-#elif defined(__F16C__)
-    __m256 part[2];
-    std::memcpy(part, &x.v, sizeof part);
-    for (int i = 0; i < 2; ++i) {
-      const __m128i h = _mm256_cvtps_ph(part[i], _MM_FROUND_TO_NEAREST_INT);
-      std::memcpy(static_cast<void*>(p + 8 * i), &h, sizeof h);
-    }
+    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
+#elif defined(__AVX2__) && defined(__F16C__)
+    const __m128i h = _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT);
+    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
 #else
     for (int i = 0; i < x.width; ++i) p[i] = Half(float(x.v[i]));
 #endif
@@ -378,21 +394,21 @@ template <class S, class T>
     // The instruction would flush subnormals, which are rare: those go on, in integers.
     if (_mm512_fpclass_ps_mask(x.v, 0x20) == 0) [[likely]] {
       const __m256bh h = _mm512_maskz_cvtneps_pbh(detail::all_lanes, x.v);
-      return detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
+      return detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
     }
 #endif
-    const detail::Words16 f = reinterpret_cast<detail::Words16>(x.v);
-    const detail::Words16 rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
-    const detail::Words16 quiet = (f >> 16) | 0x40u;
-    const detail::Words16 r = (f & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+    const detail::Words f = reinterpret_cast<detail::Words>(x.v);
+    const detail::Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
+    const detail::Words quiet = (f >> 16) | 0x40u;
+    const detail::Words r = (f & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
 #ifdef __AVX512F__
     const __m256i h = _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r));
 #else
-    const auto h = __builtin_convertvector(r, detail::Halves16);
+    const auto h = __builtin_convertvector(r, detail::Halves);
 #endif
-    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves16>(h));
+    detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
   } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
-    detail::put<float>(p, __builtin_convertvector(x.v, detail::Floats8));
+    detail::put<float>(p, __builtin_convertvector(x.v, detail::HalfFloats));
   } else {
     for (int i = 0; i < x.width; ++i) p[i] = S(T(x.v[i]));
   }
@@ -410,6 +426,12 @@ namespace detail {
 
 // The first n elements of a dense vector over those of `rest`, and back to memory. By a mask where
 // the processor has one: bytes copied one run after another would have to be waited for.
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+[[gnu::always_inline]] inline __m256i first_words(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+#endif
 template <class S, int width>
 [[gnu::always_inline]] inline void read_first(S* rest, const S* p, int64_t n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -423,6 +445,14 @@ template <class S, int width>
         _mm256_mask_loadu_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rest)),
                                 static_cast<__mmask16>(first), p));
   else
+#elif defined(__AVX2__)
+  if constexpr (width * sizeof(S) == 32 && sizeof(S) == 4) {
+    const __m256i first = first_words(n);
+    const __m256 old = _mm256_loadu_ps(reinterpret_cast<const float*>(rest)),
+                 read = _mm256_maskload_ps(reinterpret_cast<const float*>(p), first);
+    _mm256_storeu_ps(reinterpret_cast<float*>(rest),
+                     _mm256_blendv_ps(old, read, _mm256_castsi256_ps(first)));
+  } else
 #endif
     std::memcpy(static_cast<void*>(rest), p, static_cast<size_t>(n) * sizeof(S));
 }
@@ -435,6 +465,11 @@ template <class S, int width>
   else if constexpr (width * sizeof(S) == 32 && sizeof(S) == 2)
     _mm256_mask_storeu_epi16(p, static_cast<__mmask16>(first),
                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  else
+#elif defined(__AVX2__)
+  if constexpr (width * sizeof(S) == 32 && sizeof(S) == 4)
+    _mm256_maskstore_ps(reinterpret_cast<float*>(p), first_words(n),
+                        _mm256_loadu_ps(reinterpret_cast<const float*>(x)));
   else
 #endif
     std::memcpy(static_cast<void*>(p), x, static_cast<size_t>(n) * sizeof(S));

@@ -151,18 +151,20 @@ class PlanePool {
 using Floats = Lanes<float>::Vector;
 using Indices = detail::Vector<float>::integer;
 
-// Sixteen 2 x 2 windows side by side, the first at x; `position` is that of x in its plane. Reads
-// `count` elements of both rows.
-template <class S>
+constexpr int side_by_side = Lanes<float>::width;
+
+// So many 2 x 2 windows, the first at x; `position` is that of x in its plane. Reads `count`
+// elements of both rows.
+template <class S, int... i>
 [[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t columns, int64_t position,
-                                              int64_t count, Floats& best, Indices& at) {
+                                              int64_t count, Floats& best, Indices& at,
+                                              std::integer_sequence<int, i...>) {
+  constexpr int64_t n = side_by_side;
   const auto row = [&](const S* p, Floats& even, Floats& odd) {
-    const Floats low = read<float>(p, std::min<int64_t>(count, 16)).v;
-    const Floats high = count > 16 ? read<float>(p + 16, count - 16).v : Floats{};
-    even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
-                                   30);
-    odd = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29,
-                                  31);
+    const Floats low = read<float>(p, std::min(count, n)).v;
+    const Floats high = count > n ? read<float>(p + n, count - n).v : Floats{};
+    even = __builtin_shufflevector(low, high, (2 * i)...);
+    odd = __builtin_shufflevector(low, high, (2 * i + 1)...);
   };
   Floats next, below, last;
   row(x, best, next);
@@ -175,8 +177,7 @@ template <class S>
   };
   const Indices right = winner(best, next), right_below = winner(below, last),
                 lower = winner(best, below);
-  at = Indices{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30} +
-       static_cast<int32_t>(position);
+  at = Indices{(2 * i)...} + static_cast<int32_t>(position);
   at += lower ? static_cast<int32_t>(columns) - right_below : -right;  // (true is -1)
 }
 
@@ -186,14 +187,17 @@ template <bool last, class S>
 [[gnu::noinline]] void pool_plane(const S* x, int64_t rows, int64_t columns, S* y, int32_t* index) {
   const int64_t across = columns / 2;
   for (int64_t r = 0; r + 1 < rows; r += 2, y += across, index += across)
-    for (int64_t q = 0; q < across; q += 16) {
-      const int64_t position = r * columns + 2 * q, count = std::min<int64_t>(16, across - q);
+    for (int64_t q = 0; q < across; q += side_by_side) {
+      const int64_t position = r * columns + 2 * q;
+      const int64_t count = std::min<int64_t>(side_by_side, across - q);
       Floats best;
       Indices at;
-      pool_pairs(x + position, columns, position, last ? 2 * count : 32, best, at);
+      pool_pairs(x + position, columns, position, last ? 2 * count : 2 * side_by_side, best, at,
+                 std::make_integer_sequence<int, side_by_side>());
       if constexpr (last) {
         store_first(y + q, Lanes<float>(best), count);
-        detail::write_first<int32_t, 16>(index + q, reinterpret_cast<int32_t*>(&at), count);
+        detail::write_first<int32_t, side_by_side>(index + q, reinterpret_cast<int32_t*>(&at),
+                                                   count);
       } else {
         store(y + q, Lanes<float>(best));
         std::memcpy(index + q, &at, sizeof at);
@@ -207,7 +211,8 @@ void pool_halves(const S* x, int64_t rows, int64_t columns, int64_t begin, int64
                  int64_t planes, S* y, int32_t* index) {
   const int64_t x_plane = rows * columns, y_plane = (rows / 2) * (columns / 2);
   // Planes behind which enough can be read, and may be written.
-  const int64_t inner = std::min(planes - pieces(32, x_plane), end - pieces(16, y_plane));
+  const int64_t inner =
+      std::min(planes - pieces(2 * side_by_side, x_plane), end - pieces(side_by_side, y_plane));
   for (int64_t p = begin; p < end; ++p)
     (p < inner ? pool_plane<false, S> : pool_plane<true, S>)(x + p * x_plane, rows, columns,
                                                              y + p * y_plane, index + p * y_plane);

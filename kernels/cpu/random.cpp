@@ -16,24 +16,29 @@ namespace {
 
 constexpr int batch = 64;  // numbers that 16 blocks make
 
-using Longs __attribute__((vector_size(64))) = uint64_t;
-using Ints __attribute__((vector_size(64))) = uint32_t;
-using HalfInts __attribute__((vector_size(32))) = uint32_t;
+using Longs __attribute__((vector_size(vector_bytes))) = uint64_t;
+using Ints = detail::Words;
+using HalfInts __attribute__((vector_size(vector_bytes / 2))) = uint32_t;
+constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 
 // The 64-bit products of 32-bit numbers in 64-bit lanes.
 [[gnu::always_inline]] inline Longs product(Longs a, Longs b) {
 #ifdef __AVX512F__
   return reinterpret_cast<Longs>(
       _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Longs>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #else
   return a * b;
 #endif
 }
 
-// Philox::bits of eight blocks, in 64-bit lanes.
-[[gnu::always_inline]] inline void eight_blocks(uint64_t seed, uint64_t first,
-                                                HalfInts (&words)[4]) {
-  const Longs block = first + Longs{0, 1, 2, 3, 4, 5, 6, 7};
+// Philox::bits of as many blocks as there are 64-bit lanes.
+[[gnu::always_inline]] inline void some_blocks(uint64_t seed, uint64_t first,
+                                               HalfInts (&words)[4]) {
+  Longs block;
+  for (int i = 0; i < long_lanes; ++i) block[i] = first + static_cast<uint64_t>(i);
   const Longs low = Longs{} + 0xffffffffu;
   Longs c0 = block & low, c1 = block >> 32, c2 = {}, c3 = {};
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
@@ -56,37 +61,36 @@ struct Words {
 
   [[gnu::always_inline]] Words(uint64_t seed, uint64_t first) {
     HalfInts part[4];
-    for (uint64_t half = 0; half < 16; half += 8) {
-      eight_blocks(seed, first + half, part);
-      for (int w = 0; w < 4; ++w) std::memcpy(&word[w][half], &part[w], sizeof part[w]);
+    for (uint64_t l = 0; l < 16; l += long_lanes) {
+      some_blocks(seed, first + l, part);
+      for (int w = 0; w < 4; ++w) std::memcpy(&word[w][l], &part[w], sizeof part[w]);
     }
   }
 };
+
+// Runs of `length` from both in turn, from the lower or from the higher half of each.
+template <int length, bool higher, int... i>
+[[gnu::always_inline]] inline Ints in_turn(Ints a, Ints b, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(a, b,
+                                 (higher * int_lanes / 2 + i / (2 * length) * length + i % length +
+                                  i / length % 2 * int_lanes)...);
+}
 
 // out[4 l + w] = in[w][l]: from words of blocks to the order of elements.
 template <class T>
 [[gnu::always_inline]] inline void interleave(const T (&in)[4][16], T* out) {
   if constexpr (sizeof(T) == 4) {
-    Ints a, b, c, d;
-    std::memcpy(&a, in[0], 64);
-    std::memcpy(&b, in[1], 64);
-    std::memcpy(&c, in[2], 64);
-    std::memcpy(&d, in[3], 64);
-    const Ints ab[] = {
-        __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
-        __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                31)};
-    const Ints cd[] = {
-        __builtin_shufflevector(c, d, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
-        __builtin_shufflevector(c, d, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                31)};
-    for (int h = 0; h < 2; ++h) {
-      const Ints low = __builtin_shufflevector(ab[h], cd[h], 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20,
-                                               21, 6, 7, 22, 23);
-      const Ints high = __builtin_shufflevector(ab[h], cd[h], 8, 9, 24, 25, 10, 11, 26, 27, 12, 13,
-                                                28, 29, 14, 15, 30, 31);
-      std::memcpy(out + 32 * h, &low, 64);
-      std::memcpy(out + 32 * h + 16, &high, 64);
+    constexpr std::make_integer_sequence<int, int_lanes> lanes;
+    for (int l = 0; l < 16; l += int_lanes, out += 4 * int_lanes) {
+      Ints w[4];
+      for (int i = 0; i < 4; ++i) std::memcpy(&w[i], &in[i][l], sizeof w[i]);
+      const Ints ab[] = {in_turn<1, false>(w[0], w[1], lanes), in_turn<1, true>(w[0], w[1], lanes)};
+      const Ints cd[] = {in_turn<1, false>(w[2], w[3], lanes), in_turn<1, true>(w[2], w[3], lanes)};
+      for (int h = 0; h < 2; ++h) {
+        const Ints both[] = {in_turn<2, false>(ab[h], cd[h], lanes),
+                             in_turn<2, true>(ab[h], cd[h], lanes)};
+        std::memcpy(out + 2 * int_lanes * h, both, sizeof both);
+      }
     }
   } else {
     for (int l = 0; l < 16; ++l)

@@ -51,7 +51,7 @@ struct Logarithm {
   Lanes<float> n, f, f2, cube;
 
   [[gnu::always_inline]] explicit Logarithm(Lanes<float> x, Lanes<float> extra_n = 0.0f) {
-    const Words16 offset = reinterpret_cast<Words16>(x.v) - 0x3f3504f3u;  // bits of sqrt(1/2)
+    const Words offset = reinterpret_cast<Words>(x.v) - 0x3f3504f3u;  // bits of sqrt(1/2)
     const Bits<float> whole = reinterpret_cast<Bits<float>>(offset) >> 23;
     const Lanes<float> mantissa =
         reinterpret_cast<Lanes<float>::Vector>((offset & 0x7fffffu) + 0x3f3504f3u);
@@ -182,19 +182,34 @@ namespace detail {
 // x = n pi / 2 + r with |r| <= pi / 4, in double: n times the 33 bits of the first part of pi / 2
 // is exact up to 2^20.
 struct Reduced {
-  Floats8 r, n;
+  HalfFloats r, n;
 
-  [[gnu::always_inline]] explicit Reduced(Floats8 x) {
-    const Lanes<double> d = __builtin_convertvector(x, Doubles8);
+  [[gnu::always_inline]] explicit Reduced(HalfFloats x) {
+    const Lanes<double> d = __builtin_convertvector(x, Doubles);
     const Lanes<double> whole = (d * 0.6366197723675814 + 0x1.8p52) - 0x1.8p52;
     const Lanes<double> rest = fma(whole, Lanes<double>(-0x1.921fb544p0), d);
-    r = __builtin_convertvector(fma(whole, Lanes<double>(-0x1.0b4611a626331p-34), rest).v, Floats8);
-    n = __builtin_convertvector(whole.v, Floats8);
+    r = __builtin_convertvector(fma(whole, Lanes<double>(-0x1.0b4611a626331p-34), rest).v,
+                                HalfFloats);
+    n = __builtin_convertvector(whole.v, HalfFloats);
   }
 };
-[[gnu::always_inline]] inline Lanes<float> joined(Floats8 a, Floats8 b) {
-  return Lanes<float>(
-      __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+// The lower lanes of floats, the higher ones, and both again.
+template <int first, int... i>
+[[gnu::always_inline]] inline HalfFloats half(Lanes<float> x, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(x.v, x.v, (first + i)...);
+}
+inline constexpr std::make_integer_sequence<int, Lanes<double>::width> half_lanes;
+[[gnu::always_inline]] inline HalfFloats low(Lanes<float> x) { return half<0>(x, half_lanes); }
+[[gnu::always_inline]] inline HalfFloats high(Lanes<float> x) {
+  return half<Lanes<double>::width>(x, half_lanes);
+}
+template <int... i>
+[[gnu::always_inline]] inline Lanes<float> joined(HalfFloats a, HalfFloats b,
+                                                  std::integer_sequence<int, i...>) {
+  return Lanes<float>(__builtin_shufflevector(a, b, i...));
+}
+[[gnu::always_inline]] inline Lanes<float> joined(HalfFloats a, HalfFloats b) {
+  return joined(a, b, std::make_integer_sequence<int, Lanes<float>::width>());
 }
 
 // The sine and cosine of |r| <= pi / 4.
@@ -208,13 +223,13 @@ struct Sines {
     even = fma(s * s, polynomial(s, 2.4547437e-5f, -1.3888301e-3f, 4.1666665e-2f),
                fma(s, Lanes<float>(-0.5f), 1.0f));
   }
-  [[gnu::always_inline]] Lanes<float> sine(Words16 q) const {  // of r + q pi / 2
+  [[gnu::always_inline]] Lanes<float> sine(Words q) const {  // of r + q pi / 2
     const Lanes<float> value = select(Mask<float>{(q & 1u) != 0u}, even, odd);
     return from_bits<float>(bits(value) ^ reinterpret_cast<Bits<float>>((q & 2u) << 30));
   }
 };
-[[gnu::always_inline]] inline Words16 to_words(Lanes<float> whole) {
-  return reinterpret_cast<Words16>(__builtin_convertvector(whole.v, Bits<float>));
+[[gnu::always_inline]] inline Words to_words(Lanes<float> whole) {
+  return reinterpret_cast<Words>(__builtin_convertvector(whole.v, Bits<float>));
 }
 
 // f(sines of r, q) where x = r + q pi / 2. Lanes beyond 2^20 are rare and go one by one, to
@@ -222,12 +237,11 @@ struct Sines {
 template <class F, class G>
 [[gnu::always_inline]] inline Lanes<float> at_angle(Lanes<float> x, F f, G exact) {
   const Mask<float> far = !(abs(x) < 0x1p20f);  // NaN, too
-  const auto v = select(far, Lanes<float>(0.0f), x).v;
-  const Reduced low(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
-  const Reduced high(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  Lanes<float> y = f(Sines(joined(low.r, high.r)), to_words(joined(low.n, high.n)));
+  const Lanes<float> v = select(far, Lanes<float>(0.0f), x);
+  const Reduced lower(low(v)), higher(high(v));
+  Lanes<float> y = f(Sines(joined(lower.r, higher.r)), to_words(joined(lower.n, higher.n)));
   if (any(far)) [[unlikely]]
-    for (int i = 0; i < 16; ++i)
+    for (int i = 0; i < x.width; ++i)
       if (far[i]) y.v[i] = exact(float(x.v[i]));
   return y;
 }

@@ -26,18 +26,16 @@ namespace detail {
 template <class F, class G>
 [[gnu::always_inline]] inline Lanes<float> in_double(Lanes<float> a, Lanes<float> b,
                                                      Mask<float> regular, F f, G exact) {
-  const auto x = select(regular, a, 1.0f).v, y = select(regular, b, 1.0f).v;
-  const auto half = [&](Floats8 from_x, Floats8 from_y) {
-    const Lanes<double> z = f(Lanes<double>(__builtin_convertvector(from_x, Doubles8)),
-                              Lanes<double>(__builtin_convertvector(from_y, Doubles8)));
-    return __builtin_convertvector(z.v, Floats8);
+  const Lanes<float> x = select(regular, a, Lanes<float>(1.0f)),
+                     y = select(regular, b, Lanes<float>(1.0f));
+  const auto of_half = [&](HalfFloats from_x, HalfFloats from_y) {
+    const Lanes<double> z = f(Lanes<double>(__builtin_convertvector(from_x, Doubles)),
+                              Lanes<double>(__builtin_convertvector(from_y, Doubles)));
+    return __builtin_convertvector(z.v, HalfFloats);
   };
-  Lanes<float> c = joined(half(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
-                               __builtin_shufflevector(y, y, 0, 1, 2, 3, 4, 5, 6, 7)),
-                          half(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15),
-                               __builtin_shufflevector(y, y, 8, 9, 10, 11, 12, 13, 14, 15)));
+  Lanes<float> c = joined(of_half(low(x), low(y)), of_half(high(x), high(y)));
   if (any(!regular)) [[unlikely]]
-    for (int i = 0; i < 16; ++i)
+    for (int i = 0; i < x.width; ++i)
       if (!regular[i]) c.v[i] = exact(float(a.v[i]), float(b.v[i]));
   return c;
 }

@@ -27,8 +27,8 @@ template <class T>
   constexpr std::make_index_sequence<wide<T>> lanes;
   round(std::integral_constant<int, 1>(), lanes);
   round(std::integral_constant<int, 2>(), lanes);
-  round(std::integral_constant<int, 4>(), lanes);
-  if constexpr (wide<T> == 16) round(std::integral_constant<int, 8>(), lanes);
+  if constexpr (wide < T >> 4) round(std::integral_constant<int, 4>(), lanes);
+  if constexpr (wide < T >> 8) round(std::integral_constant<int, 8>(), lanes);
 }
 
 // put(c, r, values, count) of rows r, r + 1, ... in column c, where get(r, c, count) has the values
