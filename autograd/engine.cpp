@@ -84,7 +84,7 @@ struct Engine {
     dy = seen(*node, std::move(dy));
     if (node->is_leaf()) {
       const Tensor leaf = node->leaf();
-      if (!leaf || capture) return;
+      if (!leaf || !leaf.is_leaf() || capture) return;  // (or frozen since it was recorded)
       deliver(leaf, std::move(dy), record);
       detail::observe(&Observer::after_delivery, *node, leaf.grad());
       if (node->hooks)

@@ -206,6 +206,18 @@ TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   EXPECT_EQ(to_vector(all[2]), (Values{0, 0, 6, 6}));
 }
 
+TEST(Tape, LeavesWhatWasFrozenSinceItWasRecorded) {
+  const Tensor x = leaf({1, 2}, {2}), w = leaf({3, 4}, {2});
+  const Tensor y = sum(x * w);
+  w.set_requires_grad(false);
+  y.backward({.retain_graph = true});
+  EXPECT_FALSE(w.grad());
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 4}));
+  w.set_requires_grad();
+  y.backward();
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 2}));
+}
+
 TEST(Tape, GradOfOutputsWithRespectToInputs) {
   const Tensor a = leaf({2}, {1}), b = leaf({3}, {1}), unused = leaf({0}, {1});
   const Tensor h = a * b;
