@@ -29,10 +29,11 @@ struct Hooks {
 };
 
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
-// storage with no other tensor; else copied. Later ones are added in place, at the same address.
+// storage with no other tensor; else copied. Later ones are added in place, at the same address,
+// unless somebody set one that is not dense: its elements may share their memory.
 void deliver(const Tensor& leaf, Tensor g, bool recorded) {
   Leaf& l = leaf.leaf();
-  if (recorded) {
+  if (recorded || (l.grad && !l.grad.is_contiguous())) {
     l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
     detail::accumulate(g, l.grad);

@@ -206,6 +206,14 @@ TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   EXPECT_EQ(to_vector(all[2]), (Values{0, 0, 6, 6}));
 }
 
+TEST(Tape, AddsToAGradientWhoseElementsAreOne) {
+  const Tensor x = leaf({1, 2, 3}, {3}), one = full({}, 1, f64);
+  x.set_grad(expand(one, {3}));
+  sum(x * from({1, 2, 3}, {3}, f64)).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 3, 4}));
+  EXPECT_EQ(one.item(), 1);
+}
+
 TEST(Tape, LeavesWhatWasFrozenSinceItWasRecorded) {
   const Tensor x = leaf({1, 2}, {2}), w = leaf({3, 4}, {2});
   const Tensor y = sum(x * w);
