@@ -566,9 +566,9 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
                            double margin = 0, Reduction reduction = Reduction::Mean);
 
 // --- in place ---
-// Under NoGrad always allowed. While recording: only on a tensor that is not a leaf and whose
-// storage no other tensor shares; the result has the history of the op. x keeps its dtype. All
-// return x.
+// Under NoGrad always allowed, unless several elements of x are one, as expand makes them. While
+// recording: only on a tensor that is not a leaf and whose storage no other tensor shares; the
+// result has the history of the op. x keeps its dtype. All return x.
 Tensor fill_(const Tensor& x, double value);
 Tensor zero_(const Tensor& x);
 Tensor copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts

@@ -137,6 +137,18 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   EXPECT_EQ(to_vector(x), (std::vector<double>{1, 1}));
 }
 
+TEST(InPlace, RefusesElementsThatAreOne) {
+  const NoGrad off;
+  const Tensor one = from({1}, {1}), row = expand(one, {3});
+  EXPECT_ERROR(add_(row, from({1, 2, 3}, {3})),
+               "add_: in place on shape [3] with strides [0], where several elements are one");
+  EXPECT_ERROR(fill_(expand(one, {2, 1}), 2), "in place on shape [2, 1] with strides [0, 1]");
+  EXPECT_EQ(one.item(), 1);
+  add_(expand(one, {1, 1}), 1.0);
+  zero_(expand(from({}, {0, 1}), {0, 3}));
+  EXPECT_EQ(one.item(), 2);
+}
+
 // What copy_ takes stays somebody else's, whether the copy is recorded or not.
 TEST(InPlace, ACopyIsNotWhatItCopied) {
   const Tensor w = leaf({1, 2}, {2}), x = from({0, 0}, {2}, f64), constant = x.clone();

@@ -6,11 +6,22 @@
 namespace mixtape {
 namespace {
 
+// Whether several elements are one in memory, as expand makes them.
+bool repeats(const Layout& l) {
+  bool any = false;
+  for (int d = 0; d < l.rank(); ++d) any |= l.shape[d] > 1 && l.strides[d] == 0;
+  return any && l.shape.size() > 0;
+}
+
 // x = f(x), seen by every handle to x.
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
+    check(!repeats(x.layout()),
+          "in place on shape {} with strides {}, where several elements are one (clone() parts "
+          "them)",
+          x.shape(), x.strides());
     const NoGrad off;
     const Tensor y = f(x);
     kernels::run(x.device(), kernels::convert, expand(y, x.shape()), x);
