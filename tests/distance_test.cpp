@@ -141,6 +141,16 @@ TEST_F(Distances, MarginRankingLoss) {
                "margin_ranking_loss: inputs of shapes [3] and [3] and a target of shape [2]");
 }
 
+// Where a margin is just kept, as between what is equal with a margin of 0, gradients go on.
+TEST_F(Distances, LossesMoveWhatIsAtTheMargin) {
+  const Tensor x = from({1, 0}, {1, 2}, f64).set_requires_grad(), t = ones({1, 2}, f64);
+  expect_all(margin_ranking_loss(x, x.detach(), t, 0, None), {0, 0}, {x}, {{-1, -1}});
+  const Tensor y = from({0, 1}, {1, 2}, f64);
+  expect_all(cosine_embedding_loss(x, y, -ones({1}, f64), 0, None), {0}, {x}, {{0, 1}});
+  expect_all(triplet_margin_loss(x, y, from({1, 2}, {1, 2}, f64), {.margin = 0, .p = 1, .eps = 0}),
+             {0}, {x}, {{1, 0}});
+}
+
 TEST_F(Distances, AreWideInARegion) {
   const amp::Autocast on({.low = f16});
   const Tensor x = full({2, 100}, 300, f16), y = zeros({2, 100}, f16);  // sums of squares of 9e6

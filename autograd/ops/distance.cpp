@@ -36,6 +36,13 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0);
 }
 
+namespace {
+
+// max(0, x), whose gradient is 1 at 0, so that what is as near as the margin allows still moves.
+Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
+
+}  // namespace
+
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& o) {
   const Scope scope("triplet_margin_loss");
@@ -47,7 +54,7 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   };
   Tensor apart = distance(anchor, negative);
   if (o.swap) apart = minimum(apart, distance(positive, negative));
-  return reduce_losses(relu(distance(anchor, positive) - apart + o.margin), o.reduction);
+  return reduce_losses(hinge(distance(anchor, positive) - apart + o.margin), o.reduction);
 }
 
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
@@ -56,7 +63,7 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
   const Tensor cosine = cosine_similarity(x, y, -1);
   check(target.shape() == cosine.shape(), "pairs of shape {} and a target of shape {}",
         cosine.shape(), target.shape());
-  return reduce_losses(where(gt(target, 0), 1.0 - cosine, relu(cosine - margin)), reduction);
+  return reduce_losses(where(gt(target, 0), 1.0 - cosine, hinge(cosine - margin)), reduction);
 }
 
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
@@ -65,7 +72,7 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
   check(x.shape() == y.shape() && x.shape() == target.shape(),
         "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
         target.shape());
-  return reduce_losses(relu(cast(target, x.dtype()) * (y - x) + margin), reduction);
+  return reduce_losses(hinge(cast(target, x.dtype()) * (y - x) + margin), reduction);
 }
 
 }  // namespace mixtape
