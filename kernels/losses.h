@@ -95,12 +95,13 @@ struct BinaryCrossEntropy {
   }
 };
 
-// The same of sigmoid(x), written so that exp cannot overflow: softplus(x) - t x.
+// The same of sigmoid(x), written so that exp cannot overflow: softplus(x) - t x, where an infinite
+// x meets its factor once.
 struct BinaryCrossEntropyWithLogits {
   static constexpr OpInfo info{"binary_cross_entropy_with_logits", Precision::Full};
   template <class T>
   MIXTAPE_HD static T f(T x, T t, T) {
-    return select(x > T(0), x, T(0)) - t * x + log1p(exp(-abs(x)));
+    return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
   }
   template <class T>
   MIXTAPE_HD static T dx(T x, T t, T) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "amp/autocast.h"
@@ -221,6 +222,14 @@ TEST(BinaryCrossEntropyLoss, OfLogitsDoesNotOverflow) {
     for (int i = 0; i < 6; ++i) EXPECT_NEAR(each.at(i), want[size_t(i)], 1e-5 * want[size_t(i)]);
     expect_near(grad({sum(each)}, {x})[0], {0, 0, 1, -1, 0, 0});
   }
+}
+
+TEST(BinaryCrossEntropyLoss, OfAnInfiniteLogitIsInfiniteWhereItIsWrong) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor x = leaf({inf, -inf, inf}, {3}), t = from({0, 1, 0.5}, {3});
+  const Tensor each = binary_cross_entropy_with_logits(x, t, {.reduction = None});
+  EXPECT_EQ(to_vector(each), Values(3, inf));
+  expect_near(grad({sum(each)}, {x})[0], {1, -1, 0.5});
 }
 
 TEST(BinaryCrossEntropyLoss, AWeightOfPositivesThatIsTinyLosesNoDigits) {
