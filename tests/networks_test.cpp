@@ -252,6 +252,7 @@ TEST(Pools, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(max_pool1d(line, 2, {.padding = most}), "padding 9223372036854775807 of a window");
   EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}), "padding 2 of a window of 3 (at most");
   EXPECT_ERROR(avg_pool1d(line, 6), "a window of 6 does not fit into 5 + 2 * 0");
+  EXPECT_ERROR(max_pool1d(line, 7, {.stride = 2, .ceil_mode = true}), "a window of 7 does not fit");
   EXPECT_ERROR(max_pool2d(ones({1, 2, 0, 4}), {2, 2}, {.padding = {1, 1}}),
                "a window of 2 does not fit into 0 + 2 * 1");
   EXPECT_ERROR(adaptive_avg_pool2d(flat, {2, 2}), "adaptive_avg_pool2d: the input has shape");
@@ -272,6 +273,19 @@ TEST(Pools, HangOverTheEndInCeilMode) {
   expect_near(avg_pool1d(x, 4, {.padding = 1, .ceil_mode = true}), {0.75, 7.0 / 3});
   expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .ceil_mode = true}), {0.25, 2.25});
   expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .count_include_pad = false}), {0.5, 3});
+}
+
+// As in PyTorch, also where not even the first one fits.
+TEST(Pools, HangOverASmallImageInCeilMode) {
+  const Tensor x = from({1, 2, 3, 4}, {1, 1, 2, 2}).set_requires_grad();
+  const PoolOptions by_two{.stride = 2, .ceil_mode = true};
+  EXPECT_EQ(to_vector(max_pool2d(x, 3, by_two)), (std::vector<double>{4}));
+  EXPECT_EQ(to_vector(avg_pool2d(x, 3, by_two)), (std::vector<double>{2.5}));
+  EXPECT_EQ(to_vector(grad({avg_pool2d(x, 3, by_two)}, {x})[0]), std::vector<double>(4, 0.25));
+  const Tensor padded = avg_pool2d(x, {3, 2}, {.stride = 2, .padding = {1, 0}, .ceil_mode = true});
+  EXPECT_EQ(padded.shape(), (Shape{1, 1, 2, 1}));
+  EXPECT_FLOAT_EQ(float(padded.at(0)), 10.0f / 6);
+  EXPECT_EQ(padded.at(1), 1.75);
 }
 
 TEST(Pools, NanWins) {

@@ -87,10 +87,11 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
         size, s.stride);
   check(padding >= 0 && padding <= size / 2, "padding {} of a window of {} (at most half)", padding,
         size);
-  check(length > 0 && countable({length}) && length + 2 * padding >= size,
+  const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // so far a window may hang over the end
+  const int64_t room = length + 2 * padding + over - size;
+  check(length > 0 && countable({length}) && room >= 0,
         "a window of {} does not fit into {} + 2 * {}", size, length, padding);
-  const int64_t room = length + 2 * padding - size;
-  s.to = (room + (o.ceil_mode ? s.stride - 1 : 0)) / s.stride + 1;
+  s.to = room / s.stride + 1;
   if ((s.to - 1) * s.stride >= length + padding) --s.to;  // a window of padding alone
   return s;
 }
