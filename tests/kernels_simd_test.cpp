@@ -18,6 +18,8 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
+constexpr int wide = Lanes<float>::width;  // 16, or fewer
+
 // The distance of y from the exact value, in units of the last place of a float there.
 double ulps(float y, double exact) {
   const float nearest = static_cast<float>(exact);
@@ -38,7 +40,7 @@ void expect_accurate(const char* name, double bound, F lanes, G exact) {
   float at = 0;
   const auto see = [&](const float(&x)[16]) {
     float y[16];
-    store(y, lanes(load(x)));
+    for (int i = 0; i < 16; i += wide) store(y + i, lanes(load(x + i)));
     for (int i = 0; i < 16; ++i) {
       const double d = ulps(y[i], exact(static_cast<double>(x[i])));
       if (d > worst) worst = d, at = x[i];
@@ -157,7 +159,7 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
     EXPECT_TRUE(std::isnan(angle) || std::signbit(angle) == std::signbit(std::atan2(da, db)))
         << a << ' ' << b;
     worst_power = std::max(worst_power, ulps(pow(x, y)[5], std::pow(da, db)));
-    const float rest = fmod(x, y)[9], want = std::fmod(a, b);
+    const float rest = fmod(x, y)[6], want = std::fmod(a, b);
     EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
                                  : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
         << a << " % " << b << ": " << rest;
@@ -167,13 +169,13 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
 }
 
 TEST(Simd, CirclesAreExactlyReduced) {
-  for (int i = 0; i < 1 << 20; i += 16) {
-    float v[16], c[16], s[16];
-    for (int k = 0; k < 16; ++k) v[k] = static_cast<float>(i + k) * 0x1p-20f;
+  for (int i = 0; i < 1 << 20; i += wide) {
+    float v[wide], c[wide], s[wide];
+    for (int k = 0; k < wide; ++k) v[k] = static_cast<float>(i + k) * 0x1p-20f;
     const Circle circle{load(v)};
     store(c, circle.cosine);
     store(s, circle.sine);
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < wide; ++k) {
       ASSERT_NEAR(c[k], std::cos(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
       ASSERT_NEAR(s[k], std::sin(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
     }
@@ -186,23 +188,23 @@ TEST(Simd, DoubleFunctionsAreTheLibrarys) {
     EXPECT_EQ(exp(v)[3], std::exp(x));
     EXPECT_EQ(exp2(v)[2], std::exp2(x));
     EXPECT_EQ(expm1(v)[0], std::expm1(x));
-    EXPECT_EQ(log(positive)[7], std::log(std::abs(x)));
-    EXPECT_EQ(log2(positive)[6], std::log2(std::abs(x)));
-    EXPECT_EQ(log10(positive)[5], std::log10(std::abs(x)));
+    EXPECT_EQ(log(positive)[3], std::log(std::abs(x)));
+    EXPECT_EQ(log2(positive)[2], std::log2(std::abs(x)));
+    EXPECT_EQ(log10(positive)[1], std::log10(std::abs(x)));
     EXPECT_EQ(log1p(positive)[1], std::log1p(std::abs(x)));
     EXPECT_EQ(sinh(v)[0], std::sinh(x));
     EXPECT_EQ(cosh(v)[1], std::cosh(x));
     EXPECT_EQ(tanh(v)[1], std::tanh(x));
     EXPECT_EQ(erf(v)[2], std::erf(x));
     EXPECT_EQ(erfc(v)[2], std::erfc(x));
-    EXPECT_EQ(sin(v)[4], std::sin(x));
-    EXPECT_EQ(cos(v)[5], std::cos(x));
-    EXPECT_EQ(tan(v)[6], std::tan(x));
-    EXPECT_EQ(asin(fraction)[7], std::asin(x / 3));
+    EXPECT_EQ(sin(v)[0], std::sin(x));
+    EXPECT_EQ(cos(v)[1], std::cos(x));
+    EXPECT_EQ(tan(v)[2], std::tan(x));
+    EXPECT_EQ(asin(fraction)[3], std::asin(x / 3));
     EXPECT_EQ(acos(fraction)[0], std::acos(x / 3));
     EXPECT_EQ(atan(v)[1], std::atan(x));
     EXPECT_EQ(atan2(v, fraction)[2], std::atan2(x, x / 3));
-    EXPECT_EQ(sqrt(positive)[6], std::sqrt(std::abs(x)));
+    EXPECT_EQ(sqrt(positive)[2], std::sqrt(std::abs(x)));
     EXPECT_EQ(floor(v)[0], std::floor(x));
     EXPECT_EQ(ceil(v)[1], std::ceil(x));
     EXPECT_EQ(trunc(v)[2], std::trunc(x));
@@ -214,7 +216,7 @@ TEST(Simd, DoubleFunctionsAreTheLibrarys) {
 
 template <class F>
 [[gnu::noinline]] float first_lane(F f, float x) {
-  float y[16];
+  float y[wide];
   store(y, f(Lanes<float>(x)));
   return y[0];
 }
@@ -247,20 +249,20 @@ TEST(Simd, SignsOfZeroAreKept) {
 
 template <class S>
 void expect_all_patterns_load() {
-  for (uint32_t bits = 0; bits < 65536; bits += 16) {
-    S x[16], back[16];
-    for (uint32_t i = 0; i < 16; ++i) x[i] = S::from_bits(static_cast<uint16_t>(bits + i));
+  for (uint32_t bits = 0; bits < 65536; bits += wide) {
+    S x[wide], back[wide];
+    for (uint32_t i = 0; i < wide; ++i) x[i] = S::from_bits(static_cast<uint16_t>(bits + i));
     const Lanes<float> v = load(x);
     const Lanes<double> d = load<S, double>(x);
     store(back, v);
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < wide; ++i) {
       const float want = x[i];
       if (std::isnan(want)) {  // the processor may quiet it
         EXPECT_TRUE(std::isnan(v[i]) && std::isnan(float(back[i]))) << x[i].bits;
       } else {
         EXPECT_EQ(std::bit_cast<uint32_t>(v[i]), std::bit_cast<uint32_t>(want)) << x[i].bits;
         EXPECT_EQ(back[i].bits, x[i].bits);
-        if (i < 8) {
+        if (i < d.width) {
           EXPECT_EQ(d[i], static_cast<double>(want));
         }
       }
@@ -271,7 +273,7 @@ template <class S>
 void expect_stores_round_as_scalars() {
   const auto see = [](const float(&x)[16]) {
     S y[16];
-    store(y, load(x));
+    for (int i = 0; i < 16; i += wide) store(y + i, load(x + i));
     for (int i = 0; i < 16; ++i) {
       const bool same = std::isnan(x[i]) ? std::isnan(float(y[i])) : y[i].bits == S(x[i]).bits;
       EXPECT_TRUE(same) << x[i];
@@ -302,7 +304,7 @@ TEST(Simd, NarrowTypesConvertAsScalarsDo) {
 TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
   const double above_tie =
       1 + 0x1p-11 + 0x1p-40;  // through float it would become a tie, and round down
-  Half y[8];
+  Half y[Lanes<double>::width];
   store(y, Lanes<double>(above_tie));
   EXPECT_EQ(float(y[0]), 1 + 0x1p-10f);
 }
@@ -312,7 +314,7 @@ TEST(Simd, PartsOfAVector) {
   const Lanes<float> v = load_first(x, 3, -1.0f);
   EXPECT_EQ(v[2], 3);
   EXPECT_EQ(v[3], -1);
-  EXPECT_EQ(v[15], -1);
+  EXPECT_EQ(v[wide - 1], -1);
   float y[4] = {9, 9, 9, 9};
   store_first(y, v, 2);
   EXPECT_EQ(y[1], 2);
