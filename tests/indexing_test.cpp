@@ -93,6 +93,10 @@ TEST(Rearranging, GivesMemoryOfItsOwn) {
   const Tensor rows = repeat(x, {2, 1});
   fill_(select(rows, 0, 0), 7);
   EXPECT_EQ(to_vector(select(rows, 0, 1)), before);
+  const Tensor both = repeat(x, {2, 2});
+  fill_(select(both, 0, 0), 7);
+  EXPECT_EQ(to_vector(slice(select(both, 0, 1), 0, 0, 3)), before);
+  EXPECT_TRUE(both.is_contiguous());
 }
 
 TEST(RearrangingErrors, NameBothValues) {

@@ -94,9 +94,10 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
   return longer;
 }
 
-// What was made of x, but in memory of its own: some of it may be only another view of x.
+// What was made of x, but each element in memory of its own: it may be only another view of x, or
+// see a part several times.
 Tensor copied_of(const Tensor& x, const Tensor& y) {
-  return y.storage() == x.storage() ? clone(y) : y;
+  return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }
 
 }  // namespace
