@@ -244,6 +244,23 @@ TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
   EXPECT_EQ(product(false), 1.0 + 1.0 / 4096);
   EXPECT_EQ(product(true), 1.0);
 }
+// What is aligned goes 16 bytes at a time, in the background, whether or not there is a batch.
+TEST(CudaGemm, CopiesAlignedOperandsInTheBackground) {
+  const auto copies = [](const Case& c) {
+    const int64_t before = simt::cp_asyncs();
+    const GemmPlan plan{2, 1};
+    expect_product(c, &plan, c.in == f32);
+    return simt::cp_asyncs() - before;
+  };
+  for (const int64_t batch : {1, 3})
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        for (const DType in : {f16, bf16, f32})
+          EXPECT_EQ(copies({64, 64, 64, in, f32, ra, rb, 0, batch}),
+                    2 * batch * 64 * 64 * int64_t(size_of(in)) / 16)
+              << name(in) << " " << batch << ra << rb;
+  EXPECT_EQ(copies({64, 64, 64, f16, f32, true, true, 1}), 0) << "lines that are not aligned";
+}
 TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
   // What the epilogue reads may conflict; the loop must not add to it as k grows.
   const auto conflicts = [](int64_t k, DType in, bool a_by_rows, bool b_by_rows) {

@@ -19,12 +19,14 @@ View dense(Launch& launch, const View& x) {
   return copy;
 }
 
-// The operand's batch begins at multiples of 16 bytes, and so do its lines, `stride` apart.
+// The operand's batch begins at multiples of 16 bytes, and so do its lines, `stride` apart. (A
+// batch of one may have any stride: what is no batch has 1.)
 template <class T>
 bool aligned(const void* data, int64_t stride, const Layout& batch) {
   constexpr int64_t chunk = 16 / int64_t(sizeof(T));
   bool all = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % chunk == 0;
-  for (int d = 0; d < batch.rank(); ++d) all = all && batch.strides[d] % chunk == 0;
+  for (int d = 0; d < batch.rank(); ++d)
+    all = all && (batch.shape[d] == 1 || batch.strides[d] % chunk == 0);
   return all;
 }
 

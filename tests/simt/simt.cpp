@@ -107,6 +107,7 @@ struct Shadow {
 
 std::atomic<int> counting_banks{0};
 std::atomic<int64_t> bank_conflicts[2];  // by Access
+std::atomic<int64_t> copies_so_far{0};
 
 // The functions that were launched, as places in this program. With MIXTAPE_LAUNCHED=FOLDER in the
 // environment they are written there at exit, for script/check_kernels.py.
@@ -547,12 +548,14 @@ void check_aligned(const void* p, size_t bytes) {
 // unseen.
 void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
   check_aligned(from, bytes);
+  copies_so_far.fetch_add(1, std::memory_order_relaxed);
   machine.touch(to, bytes, Access::Write);
   std::memset(to, 0xff, bytes);
   machine.mark_pending(to, bytes, true);
   Fiber& f = machine.fiber();
   f.copies.push_back({to, from, bytes, valid, f.group});
 }
+int64_t cp_asyncs() { return copies_so_far; }
 void cp_async_commit() { ++machine.fiber().group; }
 void cp_async_wait(int still_pending) {
   Fiber& f = machine.fiber();

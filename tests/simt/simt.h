@@ -67,6 +67,7 @@ void cp_async(void* to, const void* from, size_t bytes,
               size_t valid);  // what is not valid becomes zero
 void cp_async_commit();
 void cp_async_wait(int still_pending);
+int64_t cp_asyncs();  // how many there were so far, on all threads
 void check_aligned(const void* p, size_t bytes);
 
 // Counts, over all launches while one is alive, the passes that bank conflicts add to shared memory
