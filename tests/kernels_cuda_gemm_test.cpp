@@ -90,6 +90,16 @@ TEST(CudaGemm, EveryTileMultiplies) {
     expect_product(c, &parts);
   }
 }
+TEST(CudaGemm, EveryTensorTileTakesAllLayouts) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile) {
+    if (!cuda::tiles[tile].tensor) continue;
+    const GemmPlan plan{tile, 1};
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        for (const DType in : {f16, bf16, f32})
+          expect_product({136, 264, 72, in, f32, ra, rb}, &plan, in == f32);
+  }
+}
 TEST(CudaGemm, TakesAnySize) {
   for (const int64_t m : {1, 7, 65})
     for (const int64_t n : {1, 9, 66})
