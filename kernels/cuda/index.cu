@@ -276,7 +276,8 @@ void add_sorted(Launch& launch, int dim, In index, In x, In y) {
                 r.of_inner.stride[1][0] == 1 && r.inner % most == 0 && r.step % most == 0 &&
                 r.along % most == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                 reinterpret_cast<uintptr_t>(y.data) % 16 == 0;
-  for (int d = 0; d < r.of_line.rank; ++d)
+  // (No lines at all are one, whose stride of 1 is never taken.)
+  for (int d = 0; d < r.of_line.rank && r.lines > 1; ++d)
     for (int k = 0; k < 2; ++k) packed = packed && r.of_line.stride[k][d] % most == 0;
   const int64_t across = packed ? r.inner / most : r.inner;
   unsigned wide = 1;
