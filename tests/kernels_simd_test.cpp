@@ -322,30 +322,30 @@ TEST(Simd, PartsOfAVector) {
 }
 
 TEST(Simd, FoldsOverLanes) {
-  float x[16];
-  for (int i = 0; i < 16; ++i) x[i] = static_cast<float>((i * 7) % 16) - 3;
-  EXPECT_EQ(hsum(load(x)), 120 - 48);
-  EXPECT_EQ(hmax(load(x)), 12);
+  float x[wide], sum = 0;
+  for (int i = 0; i < wide; ++i) sum += x[i] = static_cast<float>((i * 7) % wide) - 3;
+  EXPECT_EQ(hsum(load(x)), sum);
+  EXPECT_EQ(hmax(load(x)), wide - 4);
   EXPECT_EQ(hmin(load(x)), -3);
-  x[11] = std::nanf("");
+  x[wide - 3] = std::nanf("");
   EXPECT_TRUE(std::isnan(hmax(load(x))) && std::isnan(hmin(load(x))));
-  EXPECT_EQ(hsum(Lanes<double>(0.5)), 4);
-  const int64_t n[8] = {5, -9, 3, 1, 2, 8, 0, 4};
+  EXPECT_EQ(hsum(Lanes<double>(0.5)), 0.5 * Lanes<double>::width);
+  int64_t n[Lanes<int64_t>::width] = {5, -9, 8, 1};
   EXPECT_EQ(hmax(load(n)), 8);
   EXPECT_EQ(hmin(load(n)), -9);
 }
 
 TEST(Simd, MasksSelect) {
-  float x[16], y[16];
-  bool m[16];
-  for (int i = 0; i < 16; ++i) x[i] = static_cast<float>(i - 8);
+  float x[wide], y[wide];
+  bool m[wide];
+  for (int i = 0; i < wide; ++i) x[i] = static_cast<float>(i - wide / 2);
   const Mask<float> negative = load(x) < 0.0f;
   store(y, select(negative, Lanes<float>(-1.0f), load(x)));
   store(m, negative);
-  for (int i = 0; i < 16; ++i) {
-    EXPECT_EQ(y[i], i < 8 ? -1.0f : x[i]);
-    EXPECT_EQ(m[i], i < 8);
-    EXPECT_EQ(negative[i], i < 8);
+  for (int i = 0; i < wide; ++i) {
+    EXPECT_EQ(y[i], x[i] < 0 ? -1.0f : x[i]);
+    EXPECT_EQ(m[i], x[i] < 0);
+    EXPECT_EQ(negative[i], x[i] < 0);
   }
   EXPECT_TRUE(any(negative));
   EXPECT_FALSE(any(negative & !negative));
