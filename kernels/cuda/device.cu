@@ -17,6 +17,8 @@ void launch_failed(const Grid& grid, int code) {
 }
 #endif
 
-int multiprocessors(int device) { return runtime::properties(device).multiprocessors; }
+int multiprocessors(int device) {
+  return runtime::properties(device < 0 ? 0 : device).multiprocessors;
+}
 
 }  // namespace mixtape::gpu

@@ -1,0 +1,161 @@
+#pragma once
+// An interpreter of PTX, so that what nvcc makes of the kernels runs, and is checked, where there
+// is no GPU. A kernel is decoded once; then each instruction is one call for the 32 lanes of a
+// warp.
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mixtape::ptx {
+
+constexpr int lanes = 32;
+
+// What went wrong on the device: a kernel did what a GPU would not allow, or would not notice.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Warp;
+struct Code;
+
+// Does an instruction for the lanes of the mask.
+using Run = void (*)(Warp&, const Code&, uint32_t mask);
+
+// Where the 32 lanes of an operand are: bytes from the warp's registers on or, if negative, the
+// complement of bytes from the kernel's constants on. Predicates are one word, a bit for each lane.
+using Slot = int32_t;
+
+enum class Space : uint8_t { Generic, Global, Shared, Local, Param };
+
+// What the warp has to do beside run(): nothing, change where lanes go on, or wait for other lanes.
+enum class Flow : uint8_t { Next, Branch, Switch, Exit, Together, Barrier };
+
+struct Code {
+  Run run = nullptr;
+  std::array<Slot, 5> at = {};  // results first
+  Slot guard = 0;
+  bool guarded = false, unless = false;
+  Flow flow = Flow::Next;
+  Space space = Space::Generic;
+  uint8_t width[2] = {};  // of a register (of the result, of the argument) wider than its type
+  int32_t target = 0;     // of a branch; of others, what they need
+  int64_t offset = 0;     // added to an address
+  uint32_t list = 0;      // further slots: where in Kernel::lists
+  uint32_t name = 0;      // in names()
+  int32_t file = 0, line = 0;
+};
+
+struct Parameter {
+  int32_t offset, bytes;
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<Code> code;
+  std::vector<Slot> lists;
+  std::vector<char> constants;
+  std::vector<Parameter> parameters;
+  int parameter_bytes = 0, register_bytes = 0, local_bytes = 0, shared_bytes = 0;
+  int most_threads = 1024;  // of a block
+  std::vector<std::string> files;
+  uint64_t number = 0;  // no two kernels have the same
+};
+
+// Registers that every warp has, before its others.
+enum Special : Slot {
+  tid_x = 0,
+  tid_y = 128,
+  tid_z = 256,
+  lane_id = 384,
+  warp_id = 512,
+  ntid_x = 640,
+  ntid_y = 768,
+  ntid_z = 896,
+  ctaid_x = 1024,
+  ctaid_y = 1152,
+  ctaid_z = 1280,
+  nctaid_x = 1408,
+  nctaid_y = 1536,
+  nctaid_z = 1664,
+  carry = 1792,
+  sink = 1920,
+  specials_end = 2176
+};
+
+// The PTX of one source file: its variables have places, its kernels are decoded when asked for.
+class Module {
+ public:
+  Module(std::string text, void* (*reserve)(size_t bytes, size_t alignment));
+  const Kernel& kernel(const std::string& name);
+  std::vector<std::string> kernels() const;
+
+  struct Function {
+    std::string_view head, body;
+  };
+  struct Variable {
+    Space space;
+    uint64_t address;
+  };
+  std::map<std::string, Function, std::less<>> entries, functions;
+  std::map<std::string, Variable, std::less<>> variables;
+  std::vector<std::string> files;
+
+ private:
+  const std::string text_;
+  std::map<std::string, std::unique_ptr<Kernel>> decoded_;
+};
+
+// How operands of an instruction are written and how wide their registers are.
+struct Type {
+  uint8_t width = 0;  // bytes; 0: a predicate
+  bool real = false;
+};
+struct Op {
+  Run run = nullptr;
+  std::vector<Type> operands = {};
+  Flow flow = Flow::Next;
+};
+// Ops whose operands are plain: by name, such as add.f32.
+const std::map<std::string, Op, std::less<>>& plain_ops();
+// Others, of which decode.cpp reads the operands itself.
+struct MemoryOp {
+  Run run = nullptr;
+  Type type;
+  bool is_load = false;
+};
+MemoryOp memory_op(std::string_view kind, std::string_view type, int count);  // kind: ld, st
+Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; how goes into Code::target
+Run pack_op(int width, int parts, bool apart);        // mov of a register from or to parts
+Run special_op(std::string_view name);                // mma, ldmatrix, cp.async, ...
+
+uint32_t intern(std::string_view name);  // of an instruction
+const std::string& name_of(uint32_t number);
+
+// --- running ---
+
+struct Grid {
+  std::array<uint32_t, 3> blocks, threads;
+  uint32_t shared_bytes;  // beside those that the kernel declares
+};
+// A grid, block after block, in this thread. Throws Fault.
+void run(const Kernel& kernel, const Grid& grid, const void* parameters, int device);
+
+// What device memory may be touched, by addresses that the host cannot use. Those of a range are
+// all there if one is, and lie together in the host's memory.
+struct Range {
+  uint64_t begin = 0, end = 0;
+  char* host = nullptr;  // of begin
+};
+Range find_memory(uint64_t address, int device);  // empty where nothing is
+std::string describe_memory(uint64_t address);    // for errors
+extern uint64_t instructions;                     // that warps ran
+
+}  // namespace mixtape::ptx
