@@ -24,10 +24,6 @@
 #if MIXTAPE_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
-#ifdef MIXTAPE_INTERPRETED
-extern "C" void mixtape_ptx_allow(void* block, size_t bytes, bool allowed);
-extern "C" bool mixtape_ptx_late();
-#endif
 
 namespace mixtape {
 namespace {
@@ -39,11 +35,7 @@ constexpr size_t device_alignment = 256;
 constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
 // Padding between blocks, so that AddressSanitizer catches who leaves his own.
-#ifdef MIXTAPE_INTERPRETED
-constexpr size_t gap = device_alignment;
-#else
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
-#endif
 
 // The only two functions that know where a device's memory comes from.
 void* system_allocate(size_t bytes, Device device) {
@@ -65,15 +57,11 @@ void system_release(void* block, Device device) noexcept {
 void forbid([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
 #if MIXTAPE_ASAN
   __asan_poison_memory_region(block, bytes);
-#elif defined(MIXTAPE_INTERPRETED)
-  mixtape_ptx_allow(block, bytes, false);
 #endif
 }
 void permit([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
 #if MIXTAPE_ASAN
   __asan_unpoison_memory_region(block, bytes);
-#elif defined(MIXTAPE_INTERPRETED)
-  mixtape_ptx_allow(block, bytes, true);
 #endif
 }
 
@@ -150,11 +138,7 @@ class Pool {
 
   void release(void* block, size_t bytes, int stream) noexcept {
     const SizeClass size = SizeClass::of(bytes);
-#ifdef MIXTAPE_INTERPRETED
-    if (device_.is_cpu() || !mixtape_ptx_late()) forbid(block, size.bytes);
-#else
     if (device_.is_cpu()) forbid(block, size.bytes);  // a device may not be done with it
-#endif
     const std::lock_guard lock(lock_);
     shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);

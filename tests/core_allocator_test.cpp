@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/asan.h"
 #include "core/error.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
-#if MIXTAPE_ASAN
+#ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -250,7 +249,7 @@ TEST_F(Segments, LargeBlocksHaveMemoryOfTheirOwn) {
   EXPECT_EQ(reserved(), 0);
 }
 
-#if MIXTAPE_ASAN
+#ifdef __SANITIZE_ADDRESS__
 TEST(Allocator, AddressSanitizerSeesUseAfterReleaseAndOverruns) {
   char* p = static_cast<char*>(allocate(100, {}));
   EXPECT_FALSE(__asan_address_is_poisoned(p + 99));

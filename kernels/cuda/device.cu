@@ -17,8 +17,6 @@ void launch_failed(const Grid& grid, int code) {
 }
 #endif
 
-int multiprocessors(int device) {
-  return runtime::properties(device < 0 ? 0 : device).multiprocessors;
-}
+int multiprocessors(int device) { return runtime::properties(device).multiprocessors; }
 
 }  // namespace mixtape::gpu

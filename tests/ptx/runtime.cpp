@@ -311,24 +311,27 @@ using namespace mixtape::ptx;
 
 extern "C" {
 
-// For the library's allocator: which part of a segment may be touched.
-void mixtape_ptx_allow(void* block, size_t bytes, bool allowed) {
+// What AddressSanitizer would be told by the library's allocator: which part of a segment may be
+// touched. A block begins with the address; what an earlier, larger one left of it ends with it.
+void __asan_poison_memory_region(const volatile void* block, size_t bytes) {
   const std::lock_guard locked(lock);
   const auto begin = reinterpret_cast<uint64_t>(block);
   const int device = device_of(begin);
-  if (device < 0) return;
-  Memory& m = memories()[size_t(device)];
-  if (late && allowed) {  // what is queued may use a larger block that was here
-    uint64_t& end = m.allowed[begin];
+  if (device >= 0) forbid(memories()[size_t(device)], begin, begin + bytes);
+}
+void __asan_unpoison_memory_region(const volatile void* block, size_t bytes) {
+  const std::lock_guard locked(lock);
+  const auto begin = reinterpret_cast<uint64_t>(block);
+  const int device = device_of(begin);
+  if (device < 0 || bytes == 0) return;
+  uint64_t& end = memories()[size_t(device)].allowed[begin];
+  if (late) {  // what is queued may use a larger block that was here
     end = std::max(end, begin + bytes);
     return;
   }
-  forbid(m, begin, begin + bytes);
-  if (!allowed || bytes == 0) return;
-  m.allowed[begin] = begin + bytes;
+  end = begin + bytes;
   std::memset(contents(begin), 0xff, bytes);
 }
-bool mixtape_ptx_late() { return late; }
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   struct Wrapper {
