@@ -346,6 +346,33 @@ TEST(Keras, CompilesFitsAndEvaluates) {
   EXPECT_EQ(model.predict(points.x(), 7).shape(), (Shape{96, 3}));
 }
 
+TEST(Learner, PredictsForALoaderInItsOrder) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(50, 1);
+  Learner learner(loaders(), Net(), quiet());
+  DataLoader shuffled(points, {.batch_size = 8, .shuffle = true});
+  const Predictions found = learner.predict(shuffled);
+  EXPECT_EQ(found.output.shape(), (Shape{50, 3}));
+  const Tensor outputs = learner.predict(points.x());
+  shuffled.set_epoch(0);
+  int64_t at = 0;
+  for (const auto& batch : shuffled)
+    for (int64_t i = 0; i < batch.x.size(0); ++i, ++at) {
+      EXPECT_EQ(found.y.at(at), batch.y.at(i));
+      const Tensor row = learner.predict(narrow(batch.x, 0, i, 1));
+      EXPECT_LT(max(abs(select(found.output, 0, at) - row)).item(), 1e-5);
+    }
+  EXPECT_EQ(at, 50);
+
+  DataLoader in_order(TensorDataset(points.x(), Tensor()), {.batch_size = 8});
+  const Predictions without = learner.predict(in_order);
+  EXPECT_LT(max(abs(without.output - outputs)).item(), 1e-5);
+  EXPECT_FALSE(without.y);
+  DataLoader none(points, {.batch_size = 64, .drop_last = true});
+  EXPECT_ERROR(learner.predict(none),
+               "the data to predict from has 50 examples, which make no batch");
+}
+
 TEST(Learner, CompilesAgainAfterTraining) {
   const Seed seed(1);
   LearnerOptions o = quiet();

@@ -82,18 +82,31 @@ Tensor Learner::total(
   return totals[0].sum().to(Device::cpu());
 }
 
+Tensor Learner::predicted(const Batch& batch) {
+  check(run(batch, /*predicts=*/true), "a callback skipped a batch of a prediction");
+  return is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output;
+}
+
 Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   check(batch_size > 0, "batches of {}", batch_size);
   const Evaluating evaluating(*this);
   std::vector<Tensor> outputs;
   const int64_t n = x.size(0);
-  for (int64_t i = 0; i < n; i += batch_size) {
-    check(run({narrow(x, 0, i, std::min(batch_size, n - i)), {}}, /*predicts=*/true),
-          "a callback skipped a batch of a prediction");
-    outputs.push_back(is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output);
-  }
+  for (int64_t i = 0; i < n; i += batch_size)
+    outputs.push_back(predicted({narrow(x, 0, i, std::min(batch_size, n - i)), {}}));
   check(!outputs.empty(), "predictions for no examples");
   return cat(outputs);
+}
+
+Predictions Learner::predict(DataLoader& loader) {
+  check_batches(loader, "the data to predict from");
+  const Evaluating evaluating(*this);
+  std::vector<Tensor> outputs, targets;
+  for (const Batch& batch : loader) {
+    outputs.push_back(predicted(batch));
+    if (state.y) targets.push_back(state.y);
+  }
+  return {cat(outputs), targets.empty() ? Tensor() : cat(targets)};
 }
 
 std::string Learner::summary() {

@@ -102,6 +102,11 @@ struct Scores {
   std::vector<double> metrics;
 };
 
+struct Predictions {
+  Tensor output;
+  Tensor y;  // the targets; no tensor where the data have none
+};
+
 struct LrFindOptions {
   double start = 1e-7, end = 10;
   int64_t steps = 100;
@@ -159,6 +164,7 @@ class Learner {
   Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
   // On the learner's device, and never narrower than f32.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
+  Predictions predict(DataLoader& data);  // of an epoch, in its order
   // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 
@@ -252,6 +258,7 @@ class Learner {
   void run_epoch();
   // Fills state up to the loss, or just up to the output; false if a callback skipped that.
   bool run(const Batch& batch, bool predicts = false);
+  Tensor predicted(const Batch& batch);
   void step();
   void train(const std::function<void()>& body);
   void drop_gradients();
