@@ -35,6 +35,8 @@ TEST(Products, RefuseWhatDoesNotFit) {
   const Tensor a = ones({2, 3}), b = ones({3, 4}), v = ones({3}), n = ones({2, 3}, i64);
   EXPECT_ERROR(matmul(a, ones({})), "matmul: of shapes [2, 3] and []: both need");
   EXPECT_ERROR(matmul(a, b, {.out = f64}), "matmul: a result in f64 from inputs in f32");
+  EXPECT_ERROR(matmul(a.to(f64), b.to(f64), {.out = f32}),
+               "matmul: a result in f32 from inputs in f64");
   EXPECT_ERROR(linear(Tensor(), a), "linear: a tensor is missing");
   EXPECT_ERROR(linear(ones({}), a), "linear: the input has no dimensions");
   EXPECT_ERROR(bmm(a, b), "bmm: of shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");

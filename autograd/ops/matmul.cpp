@@ -33,8 +33,9 @@ struct Matmul {  // leading dimensions are equal
     check_real(a);
     check(a.size(-1) == b.size(-2), "inner dimensions differ: {} and {} (of {} and {})", a.size(-1),
           b.size(-2), a.shape(), b.shape());
-    check(!options.out || *options.out == a.dtype() || *options.out == f32,
-          "a result in {} from inputs in {}", options.out.value_or(f32), a.dtype());
+    const DType out = options.out.value_or(a.dtype());
+    check(out == a.dtype() || (out == f32 && is_narrow(a.dtype())),
+          "a result in {} from inputs in {}", out, a.dtype());
     Shape shape = a.shape();
     shape[-1] = b.size(-1);
     Tensor c = ctx.output(shape);
