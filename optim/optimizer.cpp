@@ -262,7 +262,8 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
-  // Before any parameter is written, since they may share a storage and thereby its version.
+  // Before any parameter is written, since they may share a storage and thereby its version, and
+  // since a step that fails is none.
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow()) : slot.is_untouched();
@@ -270,7 +271,6 @@ void Optimizer::step(const StepControl& control) {
     }
   size_t index = 0;
   for (Group& group : groups_) {
-    updates_.clear();
     const Device device = group.slots[0].param.device();
     if (group.options.flat_master) flatten_masters(group);
     for (Slot& slot : group.slots) {
@@ -284,6 +284,13 @@ void Optimizer::step(const StepControl& control) {
       check(p.device() == device, "parameter {} is on {}, others of its group on {}", i, p.device(),
             device);
       prepare(slot, i, group);
+    }
+  }
+  for (Group& group : groups_) {
+    updates_.clear();
+    for (Slot& slot : group.slots) {
+      const Tensor &p = slot.param, grad = p.grad();
+      if (!grad) continue;
       kernels::Update& u = updates_.emplace_back();
       const bool uses_master = slot.master && is_narrow(p.dtype());
       u.param = uses_master ? slot.master : p;
@@ -293,7 +300,7 @@ void Optimizer::step(const StepControl& control) {
       u.steps = slot.steps;
     }
     if (updates_.empty()) continue;
-    kernels::Launch launch(device);
+    kernels::Launch launch(group.slots[0].param.device());
     StepControl rescaled = control;
     rescaled.rescale *= group.options.rescale_grad;
     group.rule->update(launch, updates_, rescaled);

@@ -210,5 +210,18 @@ TEST(Optim, AParameterThatChangedSinceItsStateWasMade) {
   EXPECT_EQ(error([&] { opt.step(); }), "adam: parameter 0 has become strided: [1, 2] of [2, 2]");
 }
 
+TEST(Optim, AStepThatFailsIsNone) {
+  const Tensor a = ones({2}).set_requires_grad(), b = ones({2}).set_requires_grad();
+  Adam opt({a}, {.lr = 0.5});
+  opt.add_group({b}, {.lr = 0.5});
+  a.set_grad(ones({2}));
+  b.set_grad(ones({2}, i64));
+  EXPECT_NE(error([&] { opt.step(); }), "");
+  EXPECT_EQ(to_vector(a), (std::vector<double>{1, 1}));
+  b.set_grad(ones({2}));
+  opt.step();
+  EXPECT_EQ(to_vector(a), to_vector(b));
+}
+
 }  // namespace
 }  // namespace mixtape::optim
