@@ -1,9 +1,12 @@
 #include "autograd/checkpoint.h"
 
+#include <algorithm>
+
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "core/tf32.h"
 
 namespace mixtape {
 namespace {
@@ -63,6 +66,8 @@ class Replay final : public Deferred {
     const During<&ThreadState::root> root(root_);
     const std::shared_ptr<Policy> region = policy_ ? policy_->snapshot() : nullptr;
     const During<&ThreadState::policy> policy(region.get());
+    const DefaultDevice here(device_);
+    const Tf32 tf32(tf32_);
     Seed draws(seed_);
     (*draws).set_offset(begin_);
     Tensors results = f_(inputs);
@@ -77,6 +82,8 @@ class Replay final : public Deferred {
   const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
   uint64_t end_ = 0;
   const void* const root_ = thread_state.root;
+  const Device device_ = DefaultDevice::current();
+  const bool tf32_ = Tf32::allowed();
   const std::shared_ptr<Policy> policy_ =
       thread_state.policy ? thread_state.policy->snapshot() : nullptr;
   std::vector<Result> results_;
@@ -108,10 +115,17 @@ std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
   const Scope scope(checkpoint_info.name);
   const auto replay = std::make_shared<Replay>(std::move(f), inputs.size());
   const uint64_t since = Node::newest();
-  Tensors results = replay->first(inputs);
+  const Tensors made = replay->first(inputs);
+  Tensors results = made;
   for (size_t i = 0; i < results.size(); ++i) {
     Tensor& y = results[i];
     if (!y || !y.maker() || y.maker()->order <= since) continue;  // not made by f
+    // What f gives twice is one tensor outside as well: gradients are summed as they arrive.
+    const auto same = [&](const Tensor& t) { return t.is_same(made[i]); };
+    if (const auto k = size_t(std::ranges::find_if(made, same) - made.begin()); k < i) {
+      y = results[k];
+      continue;
+    }
     const auto node = std::make_shared<CheckpointNode>(replay, inputs, *y.maker(), since);
     replay->stand_for(node, i, y);
     y = y.detach();

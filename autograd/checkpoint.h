@@ -25,7 +25,8 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 //   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
 // A module given by name, checkpoint(block, x), is referred to: what has a clone() is not copied.
 // The second call draws the random numbers of the first, in the same module, under the policy (such
-// as an autocast region) of the first, and leaves the generator's position alone. Other traces are
+// as an autocast region), the default device and the Tf32 of the first, and leaves the generator's
+// position alone. Other traces are
 // left twice, as by running statistics. What f captures gets its gradient like an input. May be
 // nested and differentiated twice; f itself may take no gradients. Throws Error in backward if the
 // second call is seen to differ, or if an input or parameter was written to in between.

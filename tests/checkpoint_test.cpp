@@ -9,6 +9,7 @@
 #include "amp/amp.h"
 #include "autograd/function.h"
 #include "core/format.h"
+#include "core/tf32.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 
@@ -143,6 +144,21 @@ TEST(Checkpoint, SeveralInputsAndResults) {
     const Tensors want = grad({loss(plain)}, {a, b}), got = grad({loss(again)}, {a, b});
     EXPECT_EQ(to_vector(got[0]), to_vector(want[0]));
     EXPECT_EQ(to_vector(got[1]), to_vector(want[1]));
+  }
+}
+
+TEST(Checkpoint, WhatIsGivenTwiceIsOneTensor) {
+  const Seed seed(1);
+  for (int k = 0; k < 20; ++k) {
+    const Tensor x = randn({8, 8}).set_requires_grad(), a = randn({8, 8}), b = randn({8, 8});
+    const auto f = [](const Tensor& t) {
+      const Tensor y = tanh(t);
+      return Tensors{y, squeeze(y)};
+    };
+    const auto gradient = [&](const Tensors& y) {
+      return to_vector(grad({sum(y[0] * a) + sum(y[1] * b) + sum(exp(y[0]))}, {x})[0]);
+    };
+    EXPECT_EQ(gradient(checkpoint(f, x)), gradient(f(x)));
   }
 }
 
@@ -314,6 +330,25 @@ TEST(Checkpoint, ComputesAgainInTheSameModulesAndRegion) {
     EXPECT_NE(std::find(wanted.begin(), wanted.end(), op), wanted.end()) << op;
   paths.backward.erase(paths.backward.begin(), paths.backward.end() - int64_t(wanted.size()));
   EXPECT_EQ(paths.backward, wanted);
+}
+
+TEST(Checkpoint, ComputesAgainOnTheSameDeviceAndWithTheSameTf32) {
+  std::vector<std::pair<Device, bool>> seen;
+  const Tensor x = ones({2}).set_requires_grad();
+  Tensor y;
+  {
+    const DefaultDevice here(Device::best());
+    const Tf32 fast;
+    y = checkpoint(
+        [&](const Tensor& t) {
+          seen.emplace_back(DefaultDevice::current(), Tf32::allowed());
+          return t * 2;
+        },
+        x);
+  }
+  sum(y).backward();
+  EXPECT_EQ(seen, (std::vector(2, std::pair(Device::best(), true))));
+  EXPECT_FALSE(Tf32::allowed());
 }
 
 TEST(Checkpoint, OfAModuleRefersToIt) {
