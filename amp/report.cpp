@@ -111,17 +111,20 @@ void Report::after_rule(const Node& node, const Tensor& dy, std::span<const Tens
 void Report::see_cast(const Tensor& x, const Tensor& y, Row& row) {
   const int64_t moved = bytes(x) + bytes(y);
   row.bytes_cast += moved;
-  const uint64_t storage = x.storage()->id(), version = x.version();
-  const auto origin = origin_.find(storage);
-  const bool round_trip = origin != origin_.end() && origin->second.version == version &&
-                          origin->second.dtype == y.dtype();
-  const bool again = !cast_.emplace(storage, x.offset(), x.numel(), version, y.dtype()).second;
+  if (casts_.size() >= sweep_at_) {
+    std::erase_if(casts_, [](const auto& entry) { return entry.second.storage.expired(); });
+    sweep_at_ = 64 + 2 * casts_.size();
+  }
+  Casts& casts = casts_[x.storage()->id()];
+  if (casts.storage.expired() || casts.version != x.version()) casts = {x.storage(), x.version()};
+  const bool round_trip = casts.from == y.dtype();
+  const bool again = !casts.to.emplace(x.offset(), x.numel(), y.dtype()).second;
   if (round_trip || again) {
     const DType from = round_trip ? y.dtype() : x.dtype(), to = round_trip ? x.dtype() : y.dtype();
     Redundant& r = redundant_[{round_trip, from, to, row.by, module_path()}];
     r = {round_trip, from, to, row.by, module_path(), r.calls + 1, r.bytes_cast + moved};
   }
-  origin_[y.storage()->id()] = {x.dtype(), y.version()};
+  casts_[y.storage()->id()] = {y.storage(), y.version(), x.dtype()};
   if (row.by.ends_with('_') && is_narrower(y.dtype(), x.dtype())) {
     Narrowing& n = narrowing_[{row.by, module_path(), x.dtype(), y.dtype()}];
     n = {row.by, module_path(), x.dtype(), y.dtype(), n.calls + 1};

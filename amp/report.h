@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -116,14 +118,17 @@ class Report final : Observer {
   Table<Redundant, bool, DType, DType, std::string, std::string> redundant_;
   Table<Narrowing, std::string, std::string, DType, DType> narrowing_;
   Table<Shapes, std::string, std::string, DType, std::string> shapes_;
-  // Numbers that were cast, and to what: storage, offset, count, version.
-  std::set<std::tuple<uint64_t, int64_t, int64_t, uint64_t, DType>> cast_;
-  struct Origin {
-    DType dtype;
+  // Of a storage's numbers, as of one version: what they were before a cast wrote them, and which
+  // of them (offset, count) were cast to what.
+  struct Casts {
+    std::weak_ptr<const Storage> storage;
     uint64_t version;
+    std::optional<DType> from = {};
+    std::set<std::tuple<int64_t, int64_t, DType>> to = {};
   };
-  std::unordered_map<uint64_t, Origin> origin_;  // of the storage that a cast wrote
-  std::unordered_map<uint64_t, Use> uses_;       // of parameters, by their storage
+  std::unordered_map<uint64_t, Casts> casts_;  // of storages that lived when last looked through
+  size_t sweep_at_ = 64;
+  std::unordered_map<uint64_t, Use> uses_;  // of parameters, by their storage
   std::vector<Frame> frames_;
   const Observe watching_{*this};
 };

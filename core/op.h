@@ -125,15 +125,20 @@ class During {
   const Value outer_;
 };
 
-// Adds an observer to this thread's chain while alive.
+// Adds an observer to this thread's chain while alive; they may go in any order.
 class Observe {
  public:
   explicit Observe(Observer& o) : observer_(o) {
     o.outer = thread_state.observer;
     thread_state.observer = &o;
   }
-  ~Observe() { thread_state.observer = observer_.outer; }
+  ~Observe() {
+    Observer** at = &thread_state.observer;
+    while (*at && *at != &observer_) at = &(*at)->outer;
+    if (*at) *at = observer_.outer;
+  }
   Observe(const Observe&) = delete;
+  Observe& operator=(const Observe&) = delete;
 
  private:
   Observer& observer_;

@@ -2,6 +2,9 @@
 
 #include "amp/report.h"
 
+#include <malloc.h>
+
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -127,6 +130,32 @@ TEST(Report, FindsCastsThereAndBack) {
   EXPECT_EQ(r.to, f16);
   EXPECT_EQ(r.bytes_cast, 36);
   EXPECT_NE(report.text().find("\n  f32 -> f16 -> f32: once, 36 B\n"), std::string::npos);
+}
+
+TEST(Report, ForgetsNumbersThatAreGone) {
+  const Report report;
+  const Tensor kept = values({3});
+  const auto cast_many = [&] {
+    for (int i = 0; i < 10000; ++i) {
+      values({3}).to(f16);
+      kept.set(0, i);
+      kept.to(f16);
+    }
+  };
+  cast_many();
+  const size_t before = mallinfo2().uordblks;
+  cast_many();
+  EXPECT_LT(mallinfo2().uordblks, before + 100'000);
+  EXPECT_TRUE(report.redundant_casts().empty());
+}
+
+TEST(Report, WatchersMayGoInAnyOrder) {
+  auto first = std::make_unique<Report>(), second = std::make_unique<Report>();
+  first.reset();
+  values({3}).to(f16);
+  EXPECT_EQ(second->rows().size(), 1u);
+  second.reset();
+  EXPECT_EQ(thread_state.observer, nullptr);
 }
 
 TEST(Report, FindsInPlaceOpsThatNarrow) {
