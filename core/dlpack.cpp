@@ -94,6 +94,12 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   check(misfit == 0, "{} of {} bytes each begin {} bytes after a multiple of that", dtype, size,
         misfit);
 
+  for (int64_t i = 0; dtype == boolean && i < layout.shape.size(); ++i) {
+    const int byte = reinterpret_cast<const unsigned char*>(data)[layout.at(i)];
+    check(byte <= 1, "a bool whose byte is {}, where 0 and 1 are the only ones (element {})", byte,
+          i);
+  }
+
   const auto [first, last] = extent(layout);
   char* const begin = data + first * size;
   const auto bytes = static_cast<size_t>((last - first + 1) * size);

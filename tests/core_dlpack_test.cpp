@@ -202,6 +202,10 @@ TYPED_TEST(DLPack, NeedsNoDeleter) {
 TYPED_TEST(DLPack, RefusesWhatNoTensorCanBe) {
   const auto refusal = [](auto change) { return TestFixture::refusal(change); };
   EXPECT_EQ(refusal([](auto& f) {
+              f->dtype = {kDLBool, 8, 1}, f->data = const_cast<char*>("\0\1\1\0\1\377");
+            }),
+            "from_dlpack: a bool whose byte is 255, where 0 and 1 are the only ones (element 5)");
+  EXPECT_EQ(refusal([](auto& f) {
               f->dtype = {kDLFloat, 8, 1};
             }),
             "from_dlpack: elements of DLPack's type code 2 with 8 bits and 1 lanes");

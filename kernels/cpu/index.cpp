@@ -159,7 +159,7 @@ void nonzero(Launch& launch, In mask, Out index) {
   int64_t* const first = launch.scratch<int64_t>(count);  // of the true ones in each piece
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
     int64_t count = 0;
-    for (int64_t i = begin; i < end; ++i) count += set[i];
+    for (int64_t i = begin; i < end; ++i) count += set[i] != 0;
     first[begin / piece] = count;
   });
   for (int64_t i = 0, total = 0; i < count; ++i) total += std::exchange(first[i], total);
@@ -168,7 +168,7 @@ void nonzero(Launch& launch, In mask, Out index) {
     int64_t found[piece + 1], count = 0;
     for (int64_t i = begin; i < end; ++i) {  // no branch that could be mispredicted
       found[count] = i;
-      count += set[i];
+      count += set[i] != 0;
     }
     if (rank == 1) std::copy_n(found, count, to);
     if (rank < 2) return;
