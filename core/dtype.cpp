@@ -1,11 +1,23 @@
-// Reading the names that people use for element types.
+// What element types can hold, and reading the names that people use for them.
 #include "core/dtype.h"
 
+#include <cmath>
 #include <string>
 
 #include "core/check.h"
 
 namespace mixtape {
+
+bool holds(DType t, double value) {
+  if (is_float(t) || t == boolean) return true;
+  const double low = t == u8    ? 0
+                     : t == i32 ? -0x1p31
+                                : -0x1p63,
+               end = t == u8    ? 0x1p8
+                     : t == i32 ? 0x1p31
+                                : 0x1p63;
+  return low <= value && value < end && value == std::trunc(value);
+}
 
 DType parse_dtype(std::string_view text) {
   constexpr struct {

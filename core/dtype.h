@@ -34,6 +34,10 @@ constexpr double largest(DType t) {
                      : 0x1.fffffffffffffp1023;
 }
 
+// Whether an element of that dtype can be this number: floats round any, bools are 0 or not,
+// integers hold whole ones in their range.
+bool holds(DType t, double value);
+
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
 // ... Throws Error that lists the accepted names.
 DType parse_dtype(std::string_view text);

@@ -26,12 +26,8 @@ size_t bytes_of(const Shape& shape, DType dtype) {
 // Rounds to floats, truncates to integers. Throws Error where an integer cannot hold the value.
 template <class T>
 T convert(double value) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    using Limits = std::numeric_limits<T>;
-    const double whole = std::trunc(value);  // the upper limit plus one is a power of two: exact
-    check(whole >= static_cast<double>(Limits::min()) && whole < std::ldexp(1.0, Limits::digits),
-          "{} does not fit {}", value, dtype_of<T>());
-  }
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    check(holds(dtype_of<T>(), std::trunc(value)), "{} does not fit {}", value, dtype_of<T>());
   return static_cast<T>(value);
 }
 

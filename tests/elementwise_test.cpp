@@ -428,9 +428,9 @@ TEST(Elementwise, ChoicesAreMadeByBools) {
 
 TEST(Elementwise, IntegersAreNotFilledWithFractions) {
   const Tensor x = from({1, 2}, {2}, i64), one = from({1, 0}, {2}, boolean);
-  EXPECT_ERROR(where(one, x, 0.5), "where: of i64 elements and 0.5 (convert them to a float");
-  EXPECT_ERROR(where(one, 0.5, x), "where: of i64 elements and 0.5 (convert them to a float");
-  EXPECT_ERROR(masked_fill(x, one, 0.5), "masked_fill: of i64 elements and 0.5 (convert them");
+  EXPECT_ERROR(where(one, x, 0.5), "where: 0.5 does not fit elements of i64");
+  EXPECT_ERROR(where(one, 0.5, x), "where: 0.5 does not fit elements of i64");
+  EXPECT_ERROR(masked_fill(x, one, 0.5), "masked_fill: 0.5 does not fit elements of i64");
   EXPECT_EQ(to_vector(where(one, x, 7)), (Values{1, 7}));
   EXPECT_EQ(to_vector(masked_fill(x, one, 7)), (Values{7, 2}));
 }
@@ -664,11 +664,19 @@ TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
 }
 
-TEST(Create, FractionsAreNoIntegers) {
-  EXPECT_ERROR(arange(0, 1, 0.1), "0.1 among elements of i64 (choose a float dtype)");
-  EXPECT_ERROR(arange(0.5, 3), "0.5 among elements of i64");
-  EXPECT_ERROR(full({2}, 0.5, i64), "0.5 among elements of i64");
-  EXPECT_ERROR(fill_(zeros({2}, i32), NAN), "nan among elements of i32");
+TEST(Create, IntegersAreWhatTheyCanBe) {
+  EXPECT_ERROR(arange(0, 1, 0.1), "of i64 elements and 0.1 (convert them to a float dtype)");
+  EXPECT_ERROR(arange(0.5, 3), "0.5 does not fit elements of i64");
+  EXPECT_ERROR(full({2}, 0.5, i64), "0.5 does not fit elements of i64");
+  EXPECT_ERROR(full({2}, inf, i64), "inf does not fit elements of i64");
+  EXPECT_ERROR(full({2}, 0x1p63, i64), "9.223372036854776e+18 does not fit elements of i64");
+  EXPECT_ERROR(full({2}, 300, u8), "300 does not fit elements of u8");
+  EXPECT_ERROR(full({2}, -1, u8), "-1 does not fit elements of u8");
+  EXPECT_ERROR(fill_(zeros({2}, i32), NAN), "nan does not fit elements of i32");
+  EXPECT_ERROR(arange(0, 300, 1, u8), "299 does not fit elements of u8");
+  EXPECT_EQ(to_vector(arange(2, -1, -1, u8)), (Values{2, 1, 0}));
+  EXPECT_EQ(to_vector(full({1}, 2, boolean)), (Values{1}));
+  EXPECT_EQ(full({}, -0x1p63, i64).item<int64_t>(), std::numeric_limits<int64_t>::min());
   EXPECT_EQ(arange(0, 1, 0.1, f32).numel(), 10);
   EXPECT_EQ(full({}, 2, i64).item(), 2);
 }

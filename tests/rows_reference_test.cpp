@@ -107,6 +107,10 @@ TEST(LikePyTorch, ANumberIsNotTruncatedForIntegers) {
   EXPECT_ERROR(0.5 - x, "of i64 elements and 0.5");
   EXPECT_EQ(to_vector(x + 2), (std::vector<double>{2, 3, 4}));
   EXPECT_EQ(to_vector(gt(x, 0.5)), (std::vector<double>{0, 1, 1}));
+  const Tensor most = full({}, -1, i64) - full({}, -0x1p63, i64);  // 2^63 - 1
+  for (const Device d : {Device::cpu(), Device::best()})
+    for (const double beyond : {0x1p63, 1e300, double(INFINITY)})
+      EXPECT_FALSE(ge(most.to(d), beyond).item<bool>()) << beyond;
 }
 
 TEST(RowsReferenceFile, SaysHowItWasMadeAndHoldsNothingElse) {

@@ -29,7 +29,7 @@ struct WhereOp {
 struct MaskedFill {
   static constexpr OpInfo info{"masked_fill", Precision::Any, {Role::Activation, Role::Mask}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& mask, double value) {
-    check_number(x.dtype(), value);
+    check_fits(x.dtype(), value);
     if (is_float(x.dtype()) && std::isfinite(value))
       value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));
     Tensor y = ctx.output(x.shape());
@@ -78,7 +78,7 @@ struct ToDevice {
 
 Tensor number_beside(const Tensor& t, double value) {
   const Scope scope(WhereOp::info.name);
-  check_number(t.dtype(), value);
+  check_fits(t.dtype(), value);
   return full({}, value, t.dtype(), t.device());
 }
 

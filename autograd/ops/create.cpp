@@ -18,11 +18,6 @@ Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device
   return y;
 }
 
-void check_fits(DType dtype, double value) {
-  check(is_float(dtype) || value == std::trunc(value),
-        "{} among elements of {} (choose a float dtype)", value, dtype);
-}
-
 // One 32-bit number per element, whatever the dtype.
 template <class Kernel>
 Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType dtype,
@@ -78,8 +73,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
         "arange from {} to {} by {}", start, stop, step);
   const double n = std::max(0.0, std::ceil((stop - start) / step));
   check(n <= 0x1p53, "arange from {} to {} by {} has {} elements", start, stop, step, n);
-  check_fits(dtype, start);
-  check_fits(dtype, step);
+  check_number(dtype, step);
+  for (const double end : {start, n > 0 ? start + (n - 1) * step : start}) check_fits(dtype, end);
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
 

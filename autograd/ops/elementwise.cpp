@@ -26,6 +26,9 @@ void check_number(DType t, double s) {
   check(is_float(t) || s == std::trunc(s), "of {} elements and {} (convert them to a float dtype)",
         t, s);
 }
+void check_fits(DType t, double value) {
+  check(holds(t, value), "{} does not fit elements of {}", value, t);
+}
 
 namespace {
 
@@ -207,7 +210,10 @@ struct WithScalar {
 
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
     check_elements<F>(x.dtype());
-    if constexpr (!kernels::Predicate<F>) check_number(x.dtype(), s);
+    if constexpr (!kernels::Predicate<F>)
+      check_number(x.dtype(), s);
+    else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
+      s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
     Tensor y = ctx.output(x.shape(), kernels::Predicate<F> ? boolean : ctx.dtype());
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
     if constexpr (!kernels::Predicate<F>) {

@@ -20,6 +20,8 @@ void check_real(const Tensor& t);
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
 // Throws Error for a number with a fraction beside integers: of 0.5 nothing would be left.
 void check_number(DType t, double s);
+// Throws Error for what no element of that dtype can be.
+void check_fits(DType t, double value);
 // t in the dtype of sums of its elements; no tensor stays none.
 inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
 // Row-major; no tensor stays none.

@@ -44,7 +44,7 @@ void with_scalar(void* const* p, int64_t n, const void* context) {
   Tc* const c = static_cast<Tc*>(p[1]);
   const Scalar s = *static_cast<const Scalar*>(context);
   if constexpr (std::is_integral_v<T> && Predicate<F>)
-    if (s.value != std::trunc(s.value)) {  // comparing 2 with 2.5 must not compare 2 with 2
+    if (!holds(i64, s.value)) {  // comparing 2 with 2.5 must not compare 2 with 2
       for (int64_t i = 0; i < n; ++i) {
         const double x = static_cast<double>(a[i]);
         c[i] = s.swapped ? F::f(s.value, x) : F::f(x, s.value);

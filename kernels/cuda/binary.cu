@@ -64,7 +64,7 @@ void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db
 
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
   // Comparing 2 with 2.5 must not compare 2 with 2.
-  const DType t = c.dtype == boolean && !is_float(a.dtype) && b != std::trunc(b) ? f64 : a.dtype;
+  const DType t = c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b) ? f64 : a.dtype;
   const Argument x{&a}, scalar{&absent, b};
   visit_scalar_op(op, b, swapped, [&]<class F>() {
     run<F>(launch, t, swapped ? scalar : x, swapped ? x : scalar, c);
