@@ -29,13 +29,14 @@ struct Hooks {
 };
 
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
-// storage with no other tensor; else copied. Later ones are added in place, at the same address,
-// unless somebody set one that is not dense: its elements may share their memory.
+// storage with no other tensor; else copied. Later ones are added in place, at the same address.
+// (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
 void deliver(const Tensor& leaf, Tensor g, bool recorded) {
   Leaf& l = leaf.leaf();
-  if (recorded || (l.grad && !l.grad.is_contiguous())) {
+  if (recorded) {
     l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
+    if (!l.grad.is_contiguous()) l.grad = contiguous(l.grad.detach());
     detail::accumulate(g, l.grad);
   } else {
     l.grad = g.is_unique() && g.is_contiguous() && !g.maker() ? std::move(g) : g.detach().clone();

@@ -224,6 +224,11 @@ TEST(Tape, AddsToAGradientWhoseElementsAreOne) {
   sum(x * from({1, 2, 3}, {3}, f64)).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 3, 4}));
   EXPECT_EQ(one.item(), 1);
+  const Tensor narrow = leaf({1, 2, 3}, {3}).detach().to(f16).set_requires_grad();
+  narrow.set_grad(expand(full({}, 1), {3}));  // of another dtype
+  sum(narrow).backward();
+  EXPECT_EQ(to_vector(narrow.grad()), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(narrow.grad().dtype(), f32);
 }
 
 TEST(Tape, LeavesWhatWasFrozenSinceItWasRecorded) {
