@@ -36,8 +36,8 @@ class Ctx {
   void save(const T&... inputs) {
     if (recording_) (keep(inputs), ...);
   }
-  // Keeps the op's own result (or anything it computed on the way). Held without history, so that
-  // no cycle arises; second order sees it attached to its node again.
+  // Keeps the op's own result. Held without history, so that no cycle arises; second order sees it
+  // attached to its node again.
   void save_result(const Tensor& y) {
     if (recording_) keep(y.detach(), true);
   }

@@ -94,7 +94,7 @@ Layout flip(const Layout&, int dim);     // from the last to the first
 Layout unfold(const Layout&, int dim, int64_t size, int64_t step);
 // x[..., i, i + offset]: dimensions a and b give way to a last one.
 Layout diagonal(const Layout&, int64_t offset, int a, int b);
-// The lowest and the highest position of an element; what it gives for none means nothing.
+// The lowest and the highest position of an element; without meaning where there is none.
 std::pair<int64_t, int64_t> extent(const Layout&);
 std::optional<Layout> reshape(const Layout&, const Shape&);  // none if only a copy can do it
 Shape infer(const Shape& wanted, int64_t elements);          // fills in one -1

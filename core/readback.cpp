@@ -49,7 +49,7 @@ struct Readback::Slot {
 };
 std::mutex Readback::Slot::mutex;
 
-// (A constructor that calls another is destroyed if it throws.)
+// (Once the constructor that it calls is done, the destructor runs even if this one throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
   slot_ = Slot::take(device);

@@ -20,7 +20,8 @@ class Readback {
   static constexpr size_t most = 256;
 
   Readback() = default;
-  Readback(const void* from, size_t bytes, Device device);  // asks for them now
+  // Asks for them now. Throws Error if they are more than `most`, or if no pinned memory is left.
+  Readback(const void* from, size_t bytes, Device device);
   ~Readback();
   Readback(Readback&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
   Readback& operator=(Readback&& other) noexcept {

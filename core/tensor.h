@@ -14,7 +14,7 @@
 namespace mixtape {
 
 class Node;              // how a tensor was made; defined in autograd, opaque here
-struct Leaf;             // what a leaf keeps between steps (its gradient); defined in tensor.cpp
+struct Leaf;             // what a leaf keeps between steps (its gradient); defined below
 struct BackwardOptions;  // defined in autograd/tape.h
 
 class Tensor {

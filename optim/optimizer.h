@@ -55,7 +55,7 @@ class Optimizer {
   void set_multi_precision(bool on, bool flat_master = false);
   // Of each of params() the master as the next step would read it, or no tensor.
   std::vector<Tensor> masters();
-  void set_shadow(std::optional<DType> dtype);  // throws Error if it is not f16 or bf16
+  void set_shadow(std::optional<DType> dtype);  // f32 is none; throws Error if it is wider
   double rescale_grad(size_t group) const { return at(group).options.rescale_grad; }
   std::vector<Tensor> params() const;  // of all groups, in order
   std::vector<Tensor> params(size_t group) const;

@@ -16,7 +16,7 @@ namespace mixtape::kernels::cpu {
 int num_threads();
 
 // At most `limit` threads for the regions of this thread, while alive. For tests and for callers
-// that bring their own threads; a limit above the pool's size grows the pool.
+// that bring their own threads; a limit above the pool's size grows the pool. Throws Error below 1.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int limit);
