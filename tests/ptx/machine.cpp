@@ -141,6 +141,26 @@ bool Warp::pick() {
   return true;
 }
 
+// What lanes do together that name each other; lanes in step may name different ones. Gives those
+// that wait, since not all that they name are here.
+uint32_t Warp::meet(const Code& c, uint32_t mask) {
+  uint32_t waits = 0;
+  for (uint32_t rest = mask; rest != 0;) {
+    const uint32_t* const named = at<uint32_t>(c.target);
+    const uint32_t needed = named[__builtin_ctz(rest)];
+    uint32_t here = 0;
+    for (int l = 0; l < lanes; ++l) here |= uint32_t(named[l] == needed) << l;
+    here &= rest;
+    if (here & ~needed) fault(__builtin_ctz(here & ~needed), "is not among the lanes it names");
+    if (here != (needed & live_))
+      waits |= here;
+    else if (c.run)
+      c.run(*this, c, here);
+    rest &= ~here;
+  }
+  return waits;
+}
+
 Warp::Stop Warp::run() {
   if (at_barrier_) {  // which is open now
     at_barrier_ = false;
@@ -202,30 +222,24 @@ Warp::Stop Warp::run() {
           for (Group& g : groups_) g.waits = false;
           same = false;
           break;
-        case Flow::Together:
-        case Flow::Barrier: {
-          uint32_t needed = live_;
-          if (c.flow == Flow::Together) {
-            needed = at<uint32_t>(c.target)[__builtin_ctz(mask)];
-            if (mask & ~needed)
-              fault(__builtin_ctz(mask & ~needed), "is not among the lanes it names");
-            needed &= live_;
-          }
-          if (mask != active_) split(place_ + 1, active_ & ~mask);
-          if ((mask & needed) != needed || mask != active_) {
-            split(place_, mask, (mask & needed) != needed);
-            same = false;
-          } else if (c.flow == Flow::Barrier) {
-            if (!groups_.empty()) fault(__builtin_ctz(mask), "barrier while lanes are elsewhere");
-            split(place_, mask, true);
-            at_barrier_ = true;
-            return Stop::Barrier;
-          } else {
-            if (c.run) c.run(*this, c, mask);
+        case Flow::Together: {
+          const uint32_t waits = meet(c, mask);
+          if (waits == 0) {
             ++place_;
+            break;
           }
+          if (active_ != waits) split(place_ + 1, active_ & ~waits);
+          split(place_, waits, true);
+          same = false;
           break;
         }
+        case Flow::Barrier:
+          if (active_ != mask) split(place_ + 1, active_ & ~mask);
+          split(place_, mask, true);
+          at_barrier_ = mask == live_;
+          if (at_barrier_) return Stop::Barrier;
+          same = false;
+          break;
       }
     }
   }
@@ -345,7 +359,7 @@ void run(const Kernel& kernel, const Grid& grid, const void* parameters, int dev
     for (uint32_t y = 0; y < by; ++y)
       for (uint32_t x = 0; x < bx; ++x) {
         block.index = {x, y, z};
-        ++block.number;
+        block.number = (uint64_t(z) * by + y) * bx + x;
         std::memset(block.shared, 0xff, block.shared_bytes);
         for (size_t w = 0; w < count; ++w) {
           const uint32_t here = std::min(threads - uint32_t(w) * lanes, uint32_t(lanes));

@@ -67,6 +67,7 @@ class Warp {
     bool waits;
   };
   bool pick();
+  uint32_t meet(const Code& c, uint32_t mask);
   void split(int32_t place, uint32_t mask, bool waits = false) {
     groups_.push_back({place, mask, waits});
   }
