@@ -207,6 +207,9 @@ D convert_one(S v, How how) {
     }
     D r = directed(D(v), v, how.to_integer ? Round::None : how.round);
     if (how.saturate) r = r > 0 ? (r < 1 ? r : D(1)) : D(0);
+    if constexpr (std::is_same_v<D, float>) {
+      if (how.flush) r = flush(r);
+    }
     return r;
   } else if constexpr (std::is_floating_point_v<S>) {
     using Limits = std::numeric_limits<D>;
@@ -369,8 +372,12 @@ void redux(Warp& w, const Code& c, uint32_t mask) {  // d, a
 
 // --- tensor cores ---
 
+void need_all(Warp& w, uint32_t mask) {
+  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
+}
 template <bool transposed, int n>
 void load_matrices(Warp& w, const Code& c, uint32_t mask) {  // {n}, [a]
+  need_all(w, mask);
   char* row[lanes];
   w.locate(c, c.at[1], 16, n == 4 ? mask : mask & ((1u << 8 * n) - 1), row);
   each_bit(mask, [&](int l) {
@@ -396,6 +403,7 @@ void load_matrices(Warp& w, const Code& c, uint32_t mask) {  // {n}, [a]
 // d = a b + c, 16 x depth by depth x 8. Sums are f32, of exact products.
 template <class T>
 void multiply(Warp& w, const Code& c, uint32_t mask) {  // {4}, {4}, {2}, {4}
+  need_all(w, mask);
   constexpr int in_word = std::is_same_v<T, float> ? 1 : 2, depth = 8 * in_word;
   const Slot* const s = w.list(c);
   const auto number = [](uint32_t word, int e) {
@@ -519,8 +527,11 @@ Run convert_op(std::string_view name, int32_t& how) {
       return nullptr;
     if (integer) how |= 8;
   }
+  const std::string_view to = parts[parts.size() - 2], from = parts.back();
   const bool near = how == int(Round::Near) || how == 0;
-  return convert_to(parts[parts.size() - 2], parts.back(), near);
+  // (Halves are rounded to the nearest alone, and bf16 from f32 alone: others would round twice.)
+  if (to.ends_with("f16") && (!near || (to == "bf16" && from != "f32"))) return nullptr;
+  return convert_to(to, from, near);
 }
 
 Run pack_op(int width, int parts, bool apart) {
