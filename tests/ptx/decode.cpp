@@ -81,6 +81,17 @@ Declared declared(std::span<const std::string_view> t) {
   return d;
 }
 
+std::vector<Declared> parameters_of(std::span<const std::string_view> t) {  // of a function's head
+  std::vector<Declared> all;
+  for (size_t i = 0; i < t.size(); ++i)
+    if (t[i] == ".param") {
+      const auto end =
+          std::ranges::find_if(t.subspan(i), [](auto s) { return s == "," || s == ")"; });
+      all.push_back(declared({t.begin() + std::ptrdiff_t(i) + 1, end}));
+    }
+  return all;
+}
+
 struct Operand {
   std::string_view text = {}, also = {};  // also: the predicate of d|p
   bool negated = false, address = false;
@@ -99,7 +110,10 @@ class Decoder {
     head(f.head);
     enter();
     body(f.body, -1);
-    emit({.name = intern("exit"), .flow_ = Flow::Exit});
+    Code last;
+    last.name = intern("exit");
+    last.flow = Flow::Exit;
+    kernel_.code.push_back(last);
     finish();
   }
   std::unique_ptr<Kernel> result() { return std::make_unique<Kernel>(std::move(kernel_)); }
@@ -119,43 +133,25 @@ class Decoder {
     Slot slot;
     int width;
   };
-  struct Start {  // designated, for code without operands
-    uint32_t name = 0;
-    Flow flow_ = Flow::Next;
-  };
 
   void enter(bool function = false) { scopes_.emplace_back().function = function; }
   void leave() { scopes_.pop_back(); }
-  void emit(Start start) {
-    Code c;
-    c.name = start.name;
-    c.flow = start.flow_;
-    kernel_.code.push_back(c);
-  }
 
   void head(std::string_view text) {
     const auto t = tokens_of(text);
-    int offset = 0;
-    const std::span all(t);
-    for (size_t i = 0; i < t.size(); ++i) {
-      if (t[i] == ".param") {
-        size_t end = i;
-        while (t[end] != "," && t[end] != ")") ++end;
-        const Declared d = declared(all.subspan(i + 1, end - i - 1));
-        offset = round_up(offset, d.alignment);
-        kernel_.parameters.push_back({offset, d.bytes()});
-        parameters_[d.name] = {Space::Param, uint64_t(offset)};
-        offset += d.bytes();
-      } else if (t[i] == ".maxntid" || t[i] == ".reqntid") {
-        int threads = 1;
-        for (size_t k = i + 1; k < t.size(); k += 2) {
-          threads *= int(to_number(t[k]));
-          if (k + 1 >= t.size() || t[k + 1] != ",") break;
-        }
-        kernel_.most_threads = threads;
-      }
+    int& offset = kernel_.parameter_bytes;
+    for (const Declared& d : parameters_of(t)) {
+      offset = round_up(offset, d.alignment);
+      kernel_.parameters.push_back({offset, d.bytes()});
+      parameters_[d.name] = {Space::Param, uint64_t(offset)};
+      offset += d.bytes();
     }
-    kernel_.parameter_bytes = offset;
+    for (size_t i = 0; i < t.size(); ++i)
+      if (t[i] == ".maxntid" || t[i] == ".reqntid") {
+        kernel_.most_threads = 1;
+        do kernel_.most_threads *= int(to_number(t[++i]));
+        while (++i < t.size() && t[i] == ",");
+      }
   }
 
   // Statements. Labels of a function that is put in place are told apart by its number.
@@ -307,22 +303,20 @@ class Decoder {
     if (width == 0) return *n ? ~uint64_t{0} : 0;
     return uint64_t(minus ? -*n : *n);
   }
-  // A register or a number, for an instruction that takes `type`.
-  Slot source(const Operand& o, Type type) {
+  // A register or a number, for an instruction that takes registers of `width`.
+  Slot source(const Operand& o, Width width) {
     if (const auto r = find(o.text)) {
-      if (r->width != type.width) unknown("width of a register", o.text);
+      if (r->width != width) unknown("width of a register", o.text);
       return r->slot;
     }
-    if (const auto n = literal(o.text, type.width)) return constant(*n, type.width);
-    if (const auto v = variable(o.text)) {
-      return constant(v->address, type.width);
-    }
+    if (const auto n = literal(o.text, width)) return constant(*n, width);
+    if (const auto v = variable(o.text)) return constant(v->address, width);
     unknown("operand", o.text);
   }
-  Slot result(const Operand& o, Type type) {
+  Slot result(const Operand& o, Width width) {
     if (o.text == "_") return Special::sink;
     const auto r = find(o.text, true);
-    if (!r || r->width != type.width) unknown("result", o.text);
+    if (!r || r->width != width) unknown("result", o.text);
     return r->slot;
   }
 
@@ -365,7 +359,7 @@ class Decoder {
       c.guarded = true;
       c.unless = t[1] == "!";
       i = c.unless ? 2 : 1;
-      c.guard = source({.text = t[i++]}, {});
+      c.guard = source({.text = t[i++]}, 0);
     }
     const std::string_view name = t[i++];
     c.name = intern(name);
@@ -388,14 +382,14 @@ class Decoder {
       c.flow = Flow::Exit;
     } else if (name == "brx.idx" || name == "brx.idx.uni") {
       c.flow = Flow::Switch;
-      c.at[0] = source(o[0], {4});
+      c.at[0] = source(o[0], 4);
       switches_.push_back({kernel_.code.size(), {function, o[1].text}});
     } else if (name == "bar.sync" || name == "barrier.sync" || name == "barrier.sync.aligned") {
       if (o.size() != 1) return false;
       c.flow = Flow::Barrier;
     } else if (name == "bar.warp.sync") {
       c.flow = Flow::Together;
-      c.target = source(o[0], {4});
+      c.target = source(o[0], 4);
     } else {
       return false;
     }
@@ -408,7 +402,7 @@ class Decoder {
     c.width[1] = 8;
     if (const auto r = find(o.text)) {
       c.at[size_t(k)] = r->slot;
-      c.width[1] = uint8_t(r->width);
+      c.width[1] = Width(r->width);
       return true;
     }
     uint64_t base = 0;
@@ -440,18 +434,17 @@ class Decoder {
       const bool is_load = kind == "ld";
       const Operand &at = o[is_load ? 1 : 0], &value = o[is_load ? 0 : 1];
       const int n = std::max(1, int(value.parts.size()));
-      const MemoryOp op = memory_op(kind, type, n);
-      if (!op.run) return false;
-      c.run = op.run;
+      c.run = memory_op(kind, type, n);
+      if (!c.run) return false;
       address(c, at, is_load ? 1 : 0);
-      c.width[0] = op.type.width;
+      c.width[0] = Width(width_of(type));
       const auto slot = [&](std::string_view text) {
-        const auto r = find(text, is_load);
-        if (r) {
-          c.width[0] = uint8_t(r->width);
+        if (const auto r = find(text, is_load)) {
+          c.width[0] = Width(r->width);
           return r->slot;
         }
-        return is_load ? result({.text = text}, op.type) : source({.text = text}, op.type);
+        const auto width = Width(width_of(type));
+        return is_load ? result({.text = text}, width) : source({.text = text}, width);
       };
       if (value.parts.empty()) {
         c.at[is_load ? 0 : 1] = slot(value.text);
@@ -467,7 +460,7 @@ class Decoder {
     if (kind == "atom" || kind == "red") {
       c.run = special_op(name);
       if (!c.run) return false;
-      const Type t{uint8_t(width_of(type))};
+      const auto t = Width(width_of(type));
       size_t next = 0;
       c.at[0] = kind == "atom" ? result(o[next++], t) : 0;
       address(c, o[next], 1);
@@ -489,7 +482,7 @@ class Decoder {
       c.width[0] = c.width[1];
       address(c, o[1], 1);
       if (to_number(o[2].text) != 16) return false;
-      c.at[2] = o.size() > 3 ? source(o[3], {4}) : constant(16, 4);
+      c.at[2] = o.size() > 3 ? source(o[3], 4) : constant(16, 4);
       return true;
     }
     if (name.starts_with("cp.async.")) {
@@ -499,10 +492,10 @@ class Decoder {
     }
     return false;
   }
-  void list(Code& c, const Operand& o, bool are_results = false) {
+  void list(Code& c, const Operand& o, bool are_results = false, Width width = 4) {
     if (c.list == 0) c.list = uint32_t(kernel_.lists.size());
     for (const std::string_view part : o.parts) {
-      const Slot s = are_results ? result({.text = part}, {4}) : source({.text = part}, {4});
+      const Slot s = are_results ? result({.text = part}, width) : source({.text = part}, width);
       kernel_.lists.push_back(s);
     }
   }
@@ -515,7 +508,7 @@ class Decoder {
     if (name.starts_with("cvta.")) {
       const Space space = space_of(name);
       const bool to = name.starts_with("cvta.to");
-      c.at = {result(o[0], {8}), source(o[1], {8})};
+      c.at = {result(o[0], 8), source(o[1], 8)};
       if (space == Space::Global) {
         c.run = plain_ops().find("mov.u64")->second.run;
       } else {
@@ -529,16 +522,11 @@ class Decoder {
     }
     if (name.starts_with("mov.b") && (!o[0].parts.empty() || !o[1].parts.empty())) {
       const bool apart = !o[0].parts.empty();
-      const auto& parts = o[apart ? 0 : 1].parts;
-      const int width = width_of(name.substr(3)), n = int(parts.size());
-      const Type part{uint8_t(width / n)};
+      const int width = width_of(name.substr(3)), n = int(o[apart ? 0 : 1].parts.size());
+      const auto part = Width(width / n);
       c.run = pack_op(width, n, apart);
-      c.at[0] = apart ? source(o[1], {uint8_t(width)}) : result(o[0], {uint8_t(width)});
-      c.list = uint32_t(kernel_.lists.size());
-      for (const std::string_view p : parts) {
-        const Slot s = apart ? result({.text = p}, part) : source({.text = p}, part);
-        kernel_.lists.push_back(s);
-      }
+      c.at[0] = apart ? source(o[1], Width(width)) : result(o[0], Width(width));
+      list(c, o[apart ? 0 : 1], apart, part);
       return c.run != nullptr;
     }
     if (name.starts_with("cvt.")) {
@@ -547,9 +535,9 @@ class Decoder {
       const std::string_view type = name.substr(name.rfind('.') + 1);
       const auto from = find(o[1].text), to = find(o[0].text, true);
       if (!to) return false;
-      c.width[0] = uint8_t(to->width);
-      c.width[1] = uint8_t(from ? from->width : width_of(type));
-      c.at = {to->slot, from ? from->slot : source(o[1], {c.width[1]})};
+      c.width[0] = Width(to->width);
+      c.width[1] = Width(from ? from->width : width_of(type));
+      c.at = {to->slot, from ? from->slot : source(o[1], c.width[1])};
       return true;
     }
     return false;
@@ -557,20 +545,20 @@ class Decoder {
 
   // What lanes do with each other. (The slot of the lanes that must take part is in `target`.)
   bool together(Code& c, std::string_view name, const std::vector<Operand>& o) {
-    const Type word{4};
+    const Width word = 4;
     if (name.starts_with("mma.")) {
       for (const Operand& part : o) list(c, part, &part == o.data());
       meet(c, constant(~0u, 4));
     } else if (name.starts_with("shfl.sync.")) {
-      c.at = {result(o[0], word), o[0].also.empty() ? 0 : result({.text = o[0].also}, {}),
+      c.at = {result(o[0], word), o[0].also.empty() ? 0 : result({.text = o[0].also}, 0),
               source(o[1], word), source(o[2], word), source(o[3], word)};
       meet(c, source(o[4], word));
     } else if (name.starts_with("vote.sync.")) {
-      c.at = {result(o[0], {uint8_t(name.ends_with("b32") ? 4 : 0)}), source(o[1], {})};
+      c.at = {result(o[0], Width(name.ends_with("b32") ? 4 : 0)), source(o[1], 0)};
       c.width[0] = o[1].negated;
       meet(c, source(o[2], word));
     } else if (name.starts_with("match.any.") || name.starts_with("redux.")) {
-      c.at = {result(o[0], word), source(o[1], {uint8_t(width_of(name.substr(name.rfind('.'))))})};
+      c.at = {result(o[0], word), source(o[1], Width(width_of(name.substr(name.rfind('.')))))};
       meet(c, source(o[2], word));
     } else {
       return false;
@@ -592,8 +580,8 @@ class Decoder {
     c.run = op->second.run;
     for (size_t i = 0; i < o.size(); ++i) {
       if (o[i].negated || o[i].address || !o[i].also.empty()) return false;
-      const Type type = op->second.operands[i];
-      c.at[i] = i == 0 ? result(o[i], type) : source(o[i], type);
+      const Width width = op->second.operands[i];
+      c.at[i] = i == 0 ? result(o[i], width) : source(o[i], width);
     }
     return true;
   }
@@ -613,20 +601,13 @@ class Decoder {
     }
     const auto f = module_.functions.find(callee);
     if (f == module_.functions.end()) unknown("function", text);
-    const auto head = tokens_of(f->second.head);
-    std::vector<std::string_view> names;
-    for (size_t i = 0; i < head.size(); ++i)
-      if (head[i] == ".param") {
-        size_t end = i;
-        while (head[end] != "," && head[end] != ")") ++end;
-        names.push_back(declared(std::span(head).subspan(i + 1, end - i - 1)).name);
-      }
+    const std::vector<Declared> names = parameters_of(tokens_of(f->second.head));
     std::vector<Module::Variable> values;
     for (const auto& names_given : lists)
       for (const std::string_view n : names_given) values.push_back(variable(n).value());
     if (names.size() != values.size()) unknown("arguments", text);
     enter(true);
-    for (size_t i = 0; i < names.size(); ++i) scopes_.back().variables[names[i]] = values[i];
+    for (size_t i = 0; i < names.size(); ++i) scopes_.back().variables[names[i].name] = values[i];
     const int number = ++functions_;
     body(f->second.body, number);
     labels_[{number, "end"}] = int32_t(kernel_.code.size());
@@ -721,8 +702,6 @@ class Decoder {
         }
     place_registers();
     for (const size_t at : late_addresses_) kernel_.code[at].offset += kernel_.shared_bytes;
-    static uint64_t numbers = 0;
-    kernel_.number = ++numbers;
     kernel_.register_bytes = round_up(kernel_.register_bytes, 256);
   }
 
@@ -849,11 +828,6 @@ const Kernel& Module::kernel(const std::string& name) {
     slot = Decoder(*this, name).result();
   }
   return *slot;
-}
-std::vector<std::string> Module::kernels() const {
-  std::vector<std::string> names;
-  for (const auto& [name, f] : entries) names.push_back(name);
-  return names;
 }
 
 }  // namespace mixtape::ptx

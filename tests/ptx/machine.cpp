@@ -77,12 +77,9 @@ void Warp::note(int lane, const char* at, int bytes, Access access, bool same) {
 void Warp::start(Block& in, int number, uint32_t live) {
   block = &in;
   const Kernel& k = *in.kernel;
-  if (kernel_ != k.number) {
-    kernel_ = k.number;
-    if (room_ < size_t(k.register_bytes)) {
-      room_ = size_t(k.register_bytes) + 4096;
-      registers_.reset(static_cast<char*>(std::aligned_alloc(4096, (room_ + 4095) / 4096 * 4096)));
-    }
+  if (room_ < size_t(k.register_bytes)) {
+    room_ = (size_t(k.register_bytes) / 4096 + 2) * 4096;
+    registers_.reset(static_cast<char*>(std::aligned_alloc(4096, room_)));
   }
   constants_ = const_cast<char*>(k.constants.data());
   local_.assign(size_t(k.local_bytes) * lanes, char(0xff));
@@ -93,7 +90,7 @@ void Warp::start(Block& in, int number, uint32_t live) {
   split(0, live);
   for (auto& c : copies) c.clear();
   group.fill(0);
-  const auto& [x, y, z] = in.grid->threads;
+  const uint32_t x = in.grid->threads[0], y = in.grid->threads[1];
   for (int l = 0; l < lanes; ++l) {
     const uint32_t thread = uint32_t(number * lanes + l);
     at<uint32_t>(tid_x)[l] = thread % x;
@@ -107,7 +104,6 @@ void Warp::start(Block& in, int number, uint32_t live) {
       at<uint32_t>(nctaid_x + 128 * i)[l] = in.grid->blocks[size_t(i)];
     }
   }
-  (void)z;
 }
 
 void Warp::fault(int lane, const std::string& what) {

@@ -52,6 +52,24 @@ void get(Warp& w, Slot s, int width, T (&to)[lanes]) {
     for (int l = 0; l < lanes; ++l) std::memcpy(&to[l], from + l * width, sizeof(T));
 }
 
+// f of a number of the type that is called so.
+template <class F>
+Run with_type(std::string_view name, F f) {
+  if (name == "s8") return f(int8_t());
+  if (name == "u8" || name == "b8") return f(uint8_t());
+  if (name == "s16") return f(int16_t());
+  if (name == "u16" || name == "b16") return f(uint16_t());
+  if (name == "s32") return f(int32_t());
+  if (name == "u32" || name == "b32") return f(uint32_t());
+  if (name == "s64") return f(int64_t());
+  if (name == "u64" || name == "b64") return f(uint64_t());
+  if (name == "f16") return f(F16());
+  if (name == "bf16") return f(BF16());
+  if (name == "f32") return f(float());
+  if (name == "f64") return f(double());
+  return nullptr;
+}
+
 // --- memory ---
 
 template <class T, int n>
@@ -84,12 +102,6 @@ void store(Warp& w, const Code& c, uint32_t mask) {
       std::memcpy(to[l] + k * sizeof(T), at[k] + size_t(l) * width, sizeof(T));
   });
 }
-template <class T>
-MemoryOp memory(bool is_load, int n, bool real = false) {
-  const Type type{sizeof(T), real};
-  if (is_load) return {n == 1 ? load<T, 1> : n == 2 ? load<T, 2> : load<T, 4>, type, true};
-  return {n == 1 ? store<T, 1> : n == 2 ? store<T, 2> : store<T, 4>, type, false};
-}
 
 template <class T, class F>
 void atomic(Warp& w, const Code& c, uint32_t mask) {  // d, [a], b; without d for red
@@ -113,30 +125,23 @@ void copy_async(Warp& w, const Code& c, uint32_t mask) {  // [to], [from], 16, v
   there.width[1] = c.width[0];
   w.locate(there, c.at[0], 16, mask, to);
   const uint32_t* const valid = w.at<uint32_t>(c.at[2]);
-  uint32_t reads = 0;
-  each_bit(mask, [&](int l) {
-    if (valid[l] > 16) w.fault(l, "cp.async of more bytes than it copies");
-    if (valid[l] > 0) reads |= 1u << l;
-  });
   // (No byte beyond `valid` is read, but the address is to be aligned to all the same.)
   there.space = Space::Global;
   there.offset = c.offset;
   there.width[1] = 8;
-  each_bit(reads, [&](int l) {
-    const uint64_t address = w.at<uint64_t>(c.at[1])[l] + uint64_t(c.offset);
-    if (address % 16 != 0) w.fault(l, "cp.async from a misaligned address");
-    w.locate(there, c.at[1], int(valid[l]), 1u << l, from);
-    w.touch(l, from[l], int(valid[l]), Access::Read);
+  each_bit(mask, [&](int l) {
+    Copy copy{to[l], {}, w.group[size_t(l)]};
+    if (valid[l] > 16) w.fault(l, "cp.async of more bytes than it copies");
+    if (valid[l] > 0) {
+      const uint64_t address = w.at<uint64_t>(c.at[1])[l] + uint64_t(c.offset);
+      if (address % 16 != 0) w.fault(l, "cp.async from a misaligned address");
+      w.locate(there, c.at[1], int(valid[l]), 1u << l, from);
+      w.touch(l, from[l], int(valid[l]), Access::Read);
+      std::memcpy(copy.from, from[l], valid[l]);
+    }
     w.touch(l, to[l], 16, Access::Write);
-    Copy copy{to[l], {}, 16, w.group[size_t(l)]};
-    std::memcpy(copy.from, from[l], valid[l]);
     std::memset(to[l], 0xff, 16);
     w.copies[size_t(l)].push_back(copy);
-  });
-  each_bit(mask & ~reads, [&](int l) {
-    w.touch(l, to[l], 16, Access::Write);
-    w.copies[size_t(l)].push_back({to[l], {}, 16, w.group[size_t(l)]});
-    std::memset(to[l], 0xff, 16);
   });
 }
 void copy_commit(Warp& w, const Code&, uint32_t mask) {
@@ -187,7 +192,6 @@ D directed(D near, S exact, Round r) {
   if (up == (is > should)) return near;
   return std::nextafter(near, up ? D(INFINITY) : D(-INFINITY));
 }
-float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
 
 template <class D, class S>
 D convert_one(S v, How how) {
@@ -232,61 +236,15 @@ template <class D, class S>
 void convert(Warp& w, const Code& c, uint32_t mask) {
   S from[lanes];
   get(w, c.at[1], c.width[1], from);
-  constexpr bool plain = std::is_integral_v<D> && std::is_integral_v<S>;
-  if (plain && c.target == 0)
+  if (c.target == 0)  // most, and a loop that becomes one of vectors
     put<D>(w, c.at[0], c.width[0], mask, [&](int l) { return convert_one<D>(from[l], How{}); });
   else
     put<D>(w, c.at[0], c.width[0], mask,
            [&, how = how_of(c.target)](int l) { return convert_one<D>(from[l], how); });
 }
-// To the nearest, which most are.
-template <class D, class S, bool flushes = false>
-void convert_near(Warp& w, const Code& c, uint32_t mask) {
-  S from[lanes];
-  get(w, c.at[1], c.width[1], from);
-  put<D>(w, c.at[0], c.width[0], mask, [&](int l) { return convert_one<D>(from[l], How{}); });
-}
 void convert_tf32(Warp& w, const Code& c, uint32_t mask) {
   each(mask, w.at<uint32_t>(c.at[0]),
        [from = w.at<float>(c.at[1])](int l) { return to_tf32(from[l]); });
-}
-template <class D>
-Run convert_from(std::string_view s, bool near) {
-  const auto choose = [near]<class S>(S) -> Run {
-    constexpr bool real = !std::is_integral_v<D> || !std::is_integral_v<S>;
-    if constexpr (real && !(std::is_integral_v<D> && !std::is_integral_v<S>)) {
-      if (near) return convert_near<D, S>;
-    }
-    return convert<D, S>;
-  };
-  if (s == "u8") return choose(uint8_t());
-  if (s == "s8") return choose(int8_t());
-  if (s == "u16") return choose(uint16_t());
-  if (s == "s16") return choose(int16_t());
-  if (s == "u32") return choose(uint32_t());
-  if (s == "s32") return choose(int32_t());
-  if (s == "u64") return choose(uint64_t());
-  if (s == "s64") return choose(int64_t());
-  if (s == "f16") return choose(F16());
-  if (s == "bf16") return choose(BF16());
-  if (s == "f32") return choose(float());
-  if (s == "f64") return choose(double());
-  return nullptr;
-}
-Run convert_to(std::string_view d, std::string_view s, bool near) {
-  if (d == "u8") return convert_from<uint8_t>(s, near);
-  if (d == "s8") return convert_from<int8_t>(s, near);
-  if (d == "u16") return convert_from<uint16_t>(s, near);
-  if (d == "s16") return convert_from<int16_t>(s, near);
-  if (d == "u32") return convert_from<uint32_t>(s, near);
-  if (d == "s32") return convert_from<int32_t>(s, near);
-  if (d == "u64") return convert_from<uint64_t>(s, near);
-  if (d == "s64") return convert_from<int64_t>(s, near);
-  if (d == "f16") return convert_from<F16>(s, near);
-  if (d == "bf16") return convert_from<BF16>(s, near);
-  if (d == "f32") return convert_from<float>(s, near);
-  if (d == "f64") return convert_from<double>(s, near);
-  return nullptr;
 }
 
 // --- mov of one register from or to its parts ---
@@ -488,19 +446,12 @@ std::vector<std::string_view> parts_of(std::string_view name) {
 
 }  // namespace
 
-MemoryOp memory_op(std::string_view kind, std::string_view type, int n) {
-  const bool is_load = kind == "ld";
-  if (type == "s8") return memory<int8_t>(is_load, n);
-  if (type == "u8" || type == "b8") return memory<uint8_t>(is_load, n);
-  if (type == "s16") return memory<int16_t>(is_load, n);
-  if (type == "u16" || type == "b16") return memory<uint16_t>(is_load, n);
-  if (type == "s32") return memory<int32_t>(is_load, n);
-  if (type == "u32" || type == "b32") return memory<uint32_t>(is_load, n);
-  if (type == "f32") return memory<uint32_t>(is_load, n, true);
-  if (type == "s64") return memory<int64_t>(is_load, n);
-  if (type == "u64" || type == "b64") return memory<uint64_t>(is_load, n);
-  if (type == "f64") return memory<uint64_t>(is_load, n, true);
-  return {};
+Run memory_op(std::string_view kind, std::string_view type, int n) {
+  return with_type(type, [&](auto number) -> Run {
+    using T = decltype(number);
+    if (kind == "ld") return n == 1 ? load<T, 1> : n == 2 ? load<T, 2> : load<T, 4>;
+    return n == 1 ? store<T, 1> : n == 2 ? store<T, 2> : store<T, 4>;
+  });
 }
 
 Run convert_op(std::string_view name, int32_t& how) {
@@ -527,11 +478,13 @@ Run convert_op(std::string_view name, int32_t& how) {
       return nullptr;
     if (integer) how |= 8;
   }
+  if (how == int(Round::Near)) how = 0;
   const std::string_view to = parts[parts.size() - 2], from = parts.back();
-  const bool near = how == int(Round::Near) || how == 0;
   // (Halves are rounded to the nearest alone, and bf16 from f32 alone: others would round twice.)
-  if (to.ends_with("f16") && (!near || (to == "bf16" && from != "f32"))) return nullptr;
-  return convert_to(to, from, near);
+  if (to.ends_with("f16") && (how != 0 || (to == "bf16" && from != "f32"))) return nullptr;
+  return with_type(to, [&](auto d) {
+    return with_type(from, [](auto s) -> Run { return convert<decltype(d), decltype(s)>; });
+  });
 }
 
 Run pack_op(int width, int parts, bool apart) {

@@ -47,8 +47,7 @@ void apply(Warp& w, const Code& c, uint32_t mask, std::index_sequence<i...>) {
   }
 }
 template <class T>
-constexpr Type type_of =
-    std::is_same_v<T, bool> ? Type{} : Type{sizeof(T), std::is_floating_point_v<T>};
+constexpr Width width_of = std::is_same_v<T, bool> ? 0 : sizeof(T);
 
 template <class Signature>
 struct Make;
@@ -59,33 +58,27 @@ struct Make<R(A...)> {
     return {[](Warp& w, const Code& c, uint32_t mask) {
               apply<F, R, A...>(w, c, mask, std::index_sequence_for<A...>{});
             },
-            {type_of<R>, type_of<A>...}};
+            {width_of<R>, width_of<A>...}};
   }
 };
 
-// Instructions with the carry of the lane: f(a..., carry in, carry out).
-template <class T, bool out, class F, class... A, size_t... i>
+// Instructions with the carry of the lane: f(a..., carry in, carry out), of n numbers.
+template <class T, bool in, bool out, class F, size_t... i>
 void apply_carry(Warp& w, const Code& c, uint32_t mask, std::index_sequence<i...>) {
   uint32_t& carry = w.predicate(Special::carry);
-  const uint32_t before = carry;
+  const uint32_t before = in ? carry : 0;
   each_bit(mask, [&](int l) {
     bool now = false;
-    w.at<T>(c.at[0])[l] = F{}(w.at<A>(c.at[i + 1])[l]..., T(before >> l & 1), now);
+    w.at<T>(c.at[0])[l] = F{}(w.at<T>(c.at[i + 1])[l]..., T(before >> l & 1), now);
     if (out) set_bits(carry, 1u << l, uint32_t(now) << l);
   });
 }
-template <class T, bool out, int n, class F>
+template <class T, bool in, bool out, int n, class F>
 Op carry_op(F) {
-  if constexpr (n == 2)
-    return {[](Warp& w, const Code& c, uint32_t mask) {
-              apply_carry<T, out, F, T, T>(w, c, mask, std::make_index_sequence<2>{});
-            },
-            {type_of<T>, type_of<T>, type_of<T>}};
-  else
-    return {[](Warp& w, const Code& c, uint32_t mask) {
-              apply_carry<T, out, F, T, T, T>(w, c, mask, std::make_index_sequence<3>{});
-            },
-            {type_of<T>, type_of<T>, type_of<T>, type_of<T>}};
+  return {[](Warp& w, const Code& c, uint32_t mask) {
+            apply_carry<T, in, out, F>(w, c, mask, std::make_index_sequence<n>{});
+          },
+          std::vector<Width>(n + 1, sizeof(T))};
 }
 
 template <class T>
@@ -102,7 +95,6 @@ using Wider = std::conditional_t<
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, s64, u64>,
                        std::conditional_t<std::is_signed_v<T>, s32, u32>>>;
 
-float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
 float saturate(float x) { return x > 0 ? (x < 1 ? x : 1.f) : 0.f; }
 
 // a b + c, rounded down, up or towards zero.
@@ -293,7 +285,6 @@ class Table {
   }
   template <class T>
   void real(const std::string& t) {
-    using B = std::conditional_t<sizeof(T) == 4, u32, u64>;
     ordered<T>(t);
     compare<T>("equ", t, [](T a, T b) { return !(a < b || a > b); });
     compare<T>("neu", t, [](T a, T b) { return a != b; });
@@ -332,7 +323,6 @@ class Table {
     add<T(T, T)>("max.NaN" + t, [](T a, T b) { return a != a || b != b ? T(NAN) : b > a ? b : a; });
     add<bool(T)>("testp.finite" + t, [](T a) { return std::isfinite(a); });
     add<bool(T)>("testp.infinite" + t, [](T a) { return std::isinf(a); });
-    (void)sizeof(B);
   }
 
   template <Towards t>
@@ -409,40 +399,25 @@ class Table {
       return U(r);
     };
     using Sum = decltype(sum);
-    const auto plus = [](T a, T b, T in, bool& out) { return T(Sum{}(U(a), U(b), U(in), out)); };
-    const auto plus0 = [](T a, T b, T, bool& out) { return T(Sum{}(U(a), U(b), U(0), out)); };
-    const auto minus = [](T a, T b, T in, bool& out) {
+    carry<T, 2>("add", t, [](T a, T b, T in, bool& out) { return T(Sum{}(a, b, in, out)); });
+    carry<T, 2>("sub", t, [](T a, T b, T in, bool& out) {
       out = W(U(a)) < W(U(b)) + U(in);
       return T(U(a) - U(b) - U(in));
-    };
-    const auto minus0 = [](T a, T b, T, bool& out) {
-      out = U(a) < U(b);
-      return T(U(a) - U(b));
-    };
-    const auto low = [](T a, T b, T c, T in, bool& out) {
-      return T(Sum{}(U(W(U(a)) * U(b)), U(c), U(in), out));
-    };
-    const auto low0 = [](T a, T b, T c, T, bool& out) {
-      return T(Sum{}(U(W(U(a)) * U(b)), U(c), U(0), out));
-    };
-    const auto high = [](T a, T b, T c, T in, bool& out) {
-      return T(Sum{}(U(Wider<T>(Wider<T>(a) * b) >> width), U(c), U(in), out));
-    };
-    const auto high0 = [](T a, T b, T c, T, bool& out) {
-      return T(Sum{}(U(Wider<T>(Wider<T>(a) * b) >> width), U(c), U(0), out));
-    };
-    ops["add.cc" + t] = carry_op<T, true, 2>(plus0);
-    ops["addc.cc" + t] = carry_op<T, true, 2>(plus);
-    ops["addc" + t] = carry_op<T, false, 2>(plus);
-    ops["sub.cc" + t] = carry_op<T, true, 2>(minus0);
-    ops["subc.cc" + t] = carry_op<T, true, 2>(minus);
-    ops["subc" + t] = carry_op<T, false, 2>(minus);
-    ops["mad.lo.cc" + t] = carry_op<T, true, 3>(low0);
-    ops["madc.lo.cc" + t] = carry_op<T, true, 3>(low);
-    ops["madc.lo" + t] = carry_op<T, false, 3>(low);
-    ops["mad.hi.cc" + t] = carry_op<T, true, 3>(high0);
-    ops["madc.hi.cc" + t] = carry_op<T, true, 3>(high);
-    ops["madc.hi" + t] = carry_op<T, false, 3>(high);
+    });
+    carry<T, 3>("mad", ".lo" + t, [](T a, T b, T c, T in, bool& out) {
+      return T(Sum{}(U(W(U(a)) * U(b)), c, in, out));
+    });
+    carry<T, 3>("mad", ".hi" + t, [](T a, T b, T c, T in, bool& out) {
+      return T(Sum{}(U(Wider<T>(Wider<T>(a) * b) >> width), c, in, out));
+    });
+  }
+  template <class T, int n, class F>
+  void carry(const std::string& name, const std::string& t, F f) {
+    const size_t dot = t.rfind('.');
+    const std::string part = t.substr(0, dot), type = t.substr(dot);
+    ops[name + part + ".cc" + type] = carry_op<T, false, true, n>(f);
+    ops[name + "c" + part + ".cc" + type] = carry_op<T, true, true, n>(f);
+    ops[name + "c" + part + type] = carry_op<T, true, false, n>(f);
   }
 
   void predicates() {
@@ -451,11 +426,10 @@ class Table {
     add<bool(bool, bool)>("xor.pred", [](bool a, bool b) { return a != b; });
     add<bool(bool)>("not.pred", [](bool a) { return !a; });
     add<bool(bool)>("mov.pred", [](bool a) { return a; });
-    add<u32()>("activemask.b32", [] { return 0u; });
     const Run active = [](Warp& w, const Code& c, uint32_t mask) {
       each(mask, w.at<u32>(c.at[0]), [=](int) { return mask; });
     };
-    ops["activemask.b32"].run = active;
+    ops["activemask.b32"] = {active, {4}};
     const Run nothing = [](Warp&, const Code&, uint32_t) {};
     for (const char* name : {"membar.gl", "membar.cta", "membar.sys", "fence.acq_rel.gpu",
                              "fence.sc.gpu", "fence.acq_rel.sys"})

@@ -66,7 +66,6 @@ struct Kernel {
   int parameter_bytes = 0, register_bytes = 0, local_bytes = 0, shared_bytes = 0;
   int most_threads = 1024;  // of a block
   std::vector<std::string> files;
-  uint64_t number = 0;  // no two kernels have the same
 };
 
 // Registers that every warp has, before its others.
@@ -95,7 +94,6 @@ class Module {
  public:
   Module(std::string text, void* (*reserve)(size_t bytes, size_t alignment));
   const Kernel& kernel(const std::string& name);
-  std::vector<std::string> kernels() const;
 
   struct Function {
     std::string_view head, body;
@@ -113,25 +111,15 @@ class Module {
   std::map<std::string, std::unique_ptr<Kernel>> decoded_;
 };
 
-// How operands of an instruction are written and how wide their registers are.
-struct Type {
-  uint8_t width = 0;  // bytes; 0: a predicate
-  bool real = false;
-};
+using Width = uint8_t;  // of an operand's registers, in bytes; 0: a predicate
 struct Op {
   Run run = nullptr;
-  std::vector<Type> operands = {};
-  Flow flow = Flow::Next;
+  std::vector<Width> operands = {};
 };
 // Ops whose operands are plain: by name, such as add.f32.
 const std::map<std::string, Op, std::less<>>& plain_ops();
 // Others, of which decode.cpp reads the operands itself.
-struct MemoryOp {
-  Run run = nullptr;
-  Type type;
-  bool is_load = false;
-};
-MemoryOp memory_op(std::string_view kind, std::string_view type, int count);  // kind: ld, st
+Run memory_op(std::string_view kind, std::string_view type, int count);  // kind: ld, st
 Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; how goes into Code::target
 Run pack_op(int width, int parts, bool apart);        // mov of a register from or to parts
 Run special_op(std::string_view name);                // mma, ldmatrix, cp.async, ...

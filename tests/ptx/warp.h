@@ -1,7 +1,7 @@
 #pragma once
 // A warp while it runs, as ops see it.
 
-#include <immintrin.h>
+#include <cmath>
 
 #include "tests/ptx/ptx.h"
 
@@ -13,7 +13,7 @@ constexpr uint64_t shared_window = uint64_t{1} << 56, local_window = uint64_t{1}
 struct Copy {  // a cp.async that has not been waited for
   char* to;
   char from[16];
-  int bytes, group;
+  int group;
 };
 
 enum class Access : uint8_t { Read, Write, Atomic };
@@ -55,7 +55,6 @@ class Warp {
     if (watch_races) note(lane, at, bytes, access, same);
   }
 
-  uint32_t live() const { return live_; }
   Block* block = nullptr;
   std::array<std::vector<Copy>, lanes> copies;
   std::array<int, lanes> group;  // of copies, being filled
@@ -81,7 +80,6 @@ class Warp {
   char* constants_ = nullptr;  // which nothing writes
   std::vector<char> local_;
   std::vector<Group> groups_;
-  uint64_t kernel_ = 0;
   size_t room_ = 0;
   uint32_t live_ = 0, active_ = 0;
   int32_t place_ = 0, next_ = 0;
@@ -104,6 +102,7 @@ template <class F>
 inline void each_bit(uint32_t mask, F f) {
   for (; mask; mask &= mask - 1) f(__builtin_ctz(mask));
 }
+inline float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
 inline void set_bits(uint32_t& d, uint32_t mask, uint32_t bits) { d = (d & ~mask) | (bits & mask); }
 
 }  // namespace mixtape::ptx
