@@ -40,18 +40,23 @@ class Streams {
       free.pop_back();
       return number;
     }
-    if (count_ == max_streams) {  // share the last one of this device
-      for (int i = count_ - 1; i >= 0; --i)
-        if (streams_[size_t(i)].device == device) return i;
-      fail("{} threads use streams of other devices, none is left for {}", max_streams,
-           Device::cuda(device));
-    }
+    const auto last_of = [&](int d) {
+      int i = count_ - 1;
+      while (i >= 0 && streams_[size_t(i)].device != d) --i;
+      return i;
+    };
+    int kept = 0;  // one for each device that has none
+    for (int d = 0; d < runtime::device_count(); ++d) kept += d != device && last_of(d) < 0;
+    const int last = last_of(device);
+    if (last >= 0 && count_ + kept >= max_streams) return last;
     streams_[size_t(count_)] = {{count_, runtime::create_stream(device)}, device};
     return count_++;
   }
   void give(int number) {
     const std::lock_guard lock(mutex_);
-    free_[size_t(streams_[size_t(number)].device)].push_back(number);
+    std::vector<int>& free = free_[size_t(streams_[size_t(number)].device)];
+    if (std::ranges::find(free, number) == free.end())  // each of several that share it gives it
+      free.push_back(number);
   }
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
 

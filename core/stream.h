@@ -13,8 +13,8 @@ namespace mixtape {
 
 inline constexpr int max_streams = 64;
 
-// One of at most so many streams; threads beyond share the last. Its number tells it apart over all
-// devices.
+// One of at most so many streams; threads beyond share the last of their device. Its number tells
+// it apart over all devices.
 struct Stream {
   int number = -1;  // -1: of the CPU, which has none
   runtime::Handle handle = nullptr;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "amp/scaler.h"
@@ -217,6 +220,32 @@ TEST(Devices, MemoryUsedByAnotherThreadComesBackInOrder) {
     before = orders_between_streams();
   }
   EXPECT_EQ(orders_between_streams(), before + 1);
+}
+
+// Threads beyond max_streams share a stream. When all have ended, it is free once. Other devices
+// are left one.
+TEST(Devices, StreamsAreSharedOnlyWhereThereAreTooManyThreads) {
+  const auto streams_of = [](int n) {
+    std::set<int> numbers;
+    std::mutex mutex;
+    std::barrier all_have_one(n);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < n; ++i)
+      threads.emplace_back([&] {
+        const int number = Stream::current(Device::cuda()).number;
+        {
+          const std::lock_guard lock(mutex);
+          numbers.insert(number);
+        }
+        all_have_one.arrive_and_wait();
+      });
+    threads.clear();
+    return numbers.size();
+  };
+  streams_of(max_streams + 8);
+  EXPECT_EQ(streams_of(10), 10u);
+  for (int d = 0; d < runtime::device_count(); ++d)
+    EXPECT_EQ(ones({2}, f32, Device::cuda(d)).at(0), 1);
 }
 
 TEST(Devices, WaitsAreCounted) {
