@@ -587,7 +587,10 @@ TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
 }
 
 TEST(Create, MultinomialChecksItsWeights) {
-  EXPECT_EQ(multinomial(ones({3, 2}), 0).shape(), (Shape{3, 0}));
+  for (const bool replacement : {false, true}) {
+    EXPECT_EQ(multinomial(ones({3, 2}), 0, replacement).shape(), (Shape{3, 0}));
+    EXPECT_EQ(multinomial(ones({3, 0}), 0, replacement).shape(), (Shape{3, 0}));
+  }
   EXPECT_EQ(multinomial(ones({0, 5}), 2).shape(), (Shape{0, 2}));
   EXPECT_ERROR(multinomial(from({1, -1}, {2}), 1), "a weight is negative or not finite");
   EXPECT_ERROR(multinomial(from({1, nan}, {2}), 1, true), "a weight is negative or not finite");

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -99,6 +100,7 @@ TEST(LikePyTorch, SplittingNothingGivesNothingInPieces) {
   EXPECT_EQ(split(none, 3, 1).size(), 1u);
   EXPECT_EQ(chunk(none, 3, 1).size(), 3u);
   EXPECT_EQ(chunk(none, 3, 1)[2].shape(), (Shape{2, 0}));
+  EXPECT_EQ(chunk(ones({5}), std::numeric_limits<int64_t>::max()).size(), 5u);
 }
 
 TEST(LikePyTorch, ANumberIsNotTruncatedForIntegers) {

@@ -145,7 +145,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   const Tensor w = is_narrow(weights.dtype()) ? cast(weights, f32) : weights;
   Shape shape = w.shape();
   const int64_t classes = shape[-1];
-  if (w.numel() == 0 && classes > 0) {  // no rows
+  if (n == 0 || (w.numel() == 0 && classes > 0)) {  // no draws or no rows
     shape[-1] = n;
     return empty(shape, i64, w.device());
   }

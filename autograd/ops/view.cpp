@@ -313,7 +313,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   const Scope scope("chunk");
   check(chunks > 0, "{} chunks", chunks);
   if (x.size(dim) == 0) return std::vector<Tensor>(size_t(chunks), x);
-  return split(x, std::max<int64_t>(1, (x.size(dim) + chunks - 1) / chunks), dim);
+  return split(x, (x.size(dim) - 1) / chunks + 1, dim);
 }
 
 std::vector<Tensor> unbind(const Tensor& x, int dim) {
