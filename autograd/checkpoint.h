@@ -26,10 +26,10 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 // A module given by name, checkpoint(block, x), is referred to: what has a clone() is not copied.
 // The second call draws the random numbers of the first, in the same module, under the policy (such
 // as an autocast region), the default device and the Tf32 of the first, and leaves the generator's
-// position alone. Other traces are
-// left twice, as by running statistics. What f captures gets its gradient like an input. May be
-// nested and differentiated twice; f itself may take no gradients. Throws Error in backward if the
-// second call is seen to differ, or if an input or parameter was written to in between.
+// position alone. Other traces are left twice, as by running statistics. What f captures gets its
+// gradient like an input. May be nested and differentiated twice; f itself may take no gradients.
+// Throws Error in backward if the second call is seen to differ, or if an input or parameter was
+// written to in between.
 template <class F, std::same_as<Tensor>... T>
 auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };
