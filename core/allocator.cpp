@@ -21,10 +21,6 @@
 #include "core/format.h"
 #include "core/stream.h"
 
-#if MIXTAPE_ASAN
-#include <sanitizer/asan_interface.h>
-#endif
-
 namespace mixtape {
 namespace {
 
@@ -34,7 +30,8 @@ constexpr size_t largest = size_t{1} << 47;  // the address space
 constexpr size_t device_alignment = 256;
 constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
-// Padding between blocks, so that AddressSanitizer catches who leaves his own.
+// Under AddressSanitizer, a block in a free list is as forbidden to touch as a freed one, and so is
+// padding between blocks.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
 // The only two functions that know where a device's memory comes from.
@@ -51,18 +48,6 @@ void system_release(void* block, Device device) noexcept {
     std::free(block);
   else
     runtime::release(block, device.index);
-}
-
-// Under AddressSanitizer, a block in a free list is as forbidden to touch as a freed one.
-void forbid([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
-#if MIXTAPE_ASAN
-  __asan_poison_memory_region(block, bytes);
-#endif
-}
-void permit([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
-#if MIXTAPE_ASAN
-  __asan_unpoison_memory_region(block, bytes);
-#endif
 }
 
 class SpinLock {
@@ -125,7 +110,7 @@ class Pool {
         void* block = free.back();
         free.pop_back();
         count(bytes);
-        permit(block, bytes);
+        unpoison(block, bytes);
         return block;
       }
     }
@@ -138,7 +123,7 @@ class Pool {
 
   void release(void* block, size_t bytes, int stream) noexcept {
     const SizeClass size = SizeClass::of(bytes);
-    if (device_.is_cpu()) forbid(block, size.bytes);  // a device may not be done with it
+    if (device_.is_cpu()) poison(block, size.bytes);  // a device may not be done with it
     const std::lock_guard lock(lock_);
     shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);
@@ -226,7 +211,7 @@ class Pool {
       const std::lock_guard lock(lock_);
       stats_.reserved -= static_cast<int64_t>(bytes);
     }
-    permit(memory, bytes);
+    unpoison(memory, bytes);
     system_release(memory, device_);
   }
 
@@ -251,7 +236,7 @@ class Pool {
       fresh.begin = static_cast<char*>(ask(fresh.bytes));
     }
     if (!fresh.begin) return nullptr;
-    forbid(fresh.begin, fresh.bytes);
+    poison(fresh.begin, fresh.bytes);
     const std::lock_guard lock(lock_);
     void* const block = fresh.cut(size.bytes);
     shelf(stream).segments.push_back(fresh);
@@ -282,8 +267,8 @@ class Pool {
     ++c.blocks;
     c.bytes = size.bytes;
     count(bytes);
-    forbid(block, size.bytes);
-    permit(block, bytes);
+    poison(block, size.bytes);
+    unpoison(block, bytes);
   }
 
   [[noreturn]] void out_of_memory(size_t bytes) {

@@ -2,6 +2,8 @@
 // MIXTAPE_ASAN: whether AddressSanitizer watches this program, as g++ and clang say it, or another
 // that implements its interface for poisoning memory and is built with -DMIXTAPE_ASAN=1.
 
+#include <cstddef>
+
 #if defined(MIXTAPE_ASAN)
 #elif defined(__SANITIZE_ADDRESS__)
 #define MIXTAPE_ASAN 1
@@ -13,3 +15,23 @@
 #ifndef MIXTAPE_ASAN
 #define MIXTAPE_ASAN 0
 #endif
+
+#if MIXTAPE_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace mixtape {
+
+// Forbids whoever is watched to touch this memory, and allows it again.
+inline void poison([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
+#if MIXTAPE_ASAN
+  __asan_poison_memory_region(memory, bytes);
+#endif
+}
+inline void unpoison([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
+#if MIXTAPE_ASAN
+  __asan_unpoison_memory_region(memory, bytes);
+#endif
+}
+
+}  // namespace mixtape

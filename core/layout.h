@@ -2,7 +2,6 @@
 // Shape and Layout: how a flat run of elements is seen as an array. Every view of a tensor is one
 // of the pure functions below; none touches data. Plain data, so it crosses a kernel launch.
 
-#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>

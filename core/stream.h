@@ -4,7 +4,6 @@
 // core/storage.h), so programs rarely need anything from here but synchronize().
 
 #include <cstdint>
-#include <string>
 
 #include "core/device.h"
 #include "core/runtime.h"
