@@ -193,13 +193,12 @@ void copy(const View& x, const View& y) {
   if (y.size() == 0) return;
   const Plan plan(x.layout, y.layout);
   // Work is cut into blocks of rows and columns; many small ones are one chunk of it.
-  constexpr int64_t grain = 16384;
   const bool turned = plan.x_row == 1 && plan.x_column != 1;
   const int64_t columns = std::min(plan.columns, turned ? 4096 : grain);
-  const int64_t rows = std::min(plan.rows, turned ? 64 : std::max<int64_t>(1, grain / columns));
+  const int64_t rows = std::min(plan.rows, turned ? 64 : grain_of(columns));
   const int64_t across = pieces(plan.columns, columns), blocks = across * pieces(plan.rows, rows);
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    parallel_ranges(plan.x.shape.size() * blocks, std::max<int64_t>(1, grain / (rows * columns)),
+    parallel_ranges(plan.x.shape.size() * blocks, grain_of(rows * columns),
                     [&](int64_t begin, int64_t end) {
                       Planes plane(plan, begin / blocks);
                       for (int64_t i = begin; i < end; ++i) {

@@ -40,8 +40,10 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
   const bool along = lines.width == 1 || std::abs(lines.along[by]) < std::abs(lines.next[by]);
   // Across lines, narrow blocks keep to few cache lines, and there are more of them to share among
   // threads; but what one index names as a whole is copied in long runs.
-  const int64_t columns = along ? lines.enough() : independent && lines.next[1] == 0 ? 4096 : 64;
-  const int64_t block = 16384 / std::clamp<int64_t>(along ? 1 : lines.width, 1, columns);
+  const int64_t columns = along                               ? grain_of(lines.length)
+                          : independent && lines.next[1] == 0 ? 4096
+                                                              : 64;
+  const int64_t block = grain / std::clamp<int64_t>(along ? 1 : lines.width, 1, columns);
   const int64_t steps = independent ? block : lines.length;
   const int64_t* const names = index.as<int64_t>();
   lines.for_blocks(columns, steps, [&](const int64_t(&at)[3], int64_t width, int64_t length) {
@@ -117,13 +119,12 @@ void scatter_add(Launch&, int dim, In index, In x, Out y) {
 }
 
 void bounds(Launch& launch, In x, Out low_high) {
-  constexpr int64_t piece = 16384;
   Layout layout = x.layout;
   Layout* const one[] = {&layout};
   collapse(one);
-  const int64_t count = pieces(x.size(), piece);
+  const int64_t count = pieces(x.size(), grain);
   int64_t* const parts = launch.scratch<int64_t>(2 * count);
-  parallel_ranges(x.size(), piece, [&](int64_t begin, int64_t end) {
+  parallel_ranges(x.size(), grain, [&](int64_t begin, int64_t end) {
     int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
     const auto add = [&](const int64_t* p, int64_t count, int64_t stride) {
       for (int64_t i = 0; i < count; ++i) {
@@ -141,8 +142,8 @@ void bounds(Launch& launch, In x, Out low_high) {
         add(p, run.count, run.stride);
       left -= run.count;
     }
-    parts[begin / piece * 2] = low;
-    parts[begin / piece * 2 + 1] = high;
+    parts[begin / grain * 2] = low;
+    parts[begin / grain * 2 + 1] = high;
   });
   for (int64_t i = 1; i < count; ++i) {
     parts[0] = std::min(parts[0], parts[2 * i]);

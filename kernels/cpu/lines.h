@@ -29,9 +29,6 @@ class Lines {
     width = across_[0].shape[-1];
   }
 
-  // So many whole lines are worth a thread's while.
-  int64_t enough() const { return 16384 / std::clamp<int64_t>(length, 1, 16384); }
-
   // f(at, columns, steps) for blocks of at most so many neighbouring lines (`next` apart) and steps
   // along them (`along` apart); at[k] is where operand k begins. Blocks run in any order: what must
   // be in order takes all steps at once.
@@ -41,8 +38,8 @@ class Lines {
     if (lines == 0 || length == 0) return;
     const int64_t columns = std::min(width, most_columns), steps = std::min(length, most_steps);
     const int64_t blocks = pieces(width, columns), in_line = pieces(length, steps);
-    const int64_t grain = std::max<int64_t>(1, 16384 / (columns * steps));
-    parallel_ranges(lines / width * blocks * in_line, grain, [&](int64_t begin, int64_t end) {
+    const int64_t some = grain_of(columns * steps);
+    parallel_ranges(lines / width * blocks * in_line, some, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t step = i % in_line * steps, column = i / in_line % blocks * columns;
         const int64_t line = i / in_line / blocks * width;

@@ -36,8 +36,6 @@ void backward(void* const* p, int64_t n, const void* context) {
   }
 }
 
-constexpr int64_t grain = 16384;  // targets per chunk of parallel work
-
 }  // namespace
 
 void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {

@@ -85,7 +85,7 @@ void fill(Launch& launch, double value, Out y) {
 void arange(Launch&, double start, double step, Out y) {
   visit(y.dtype, [&]<class T>() {
     T* const to = y.as<T>();
-    parallel_ranges(y.size(), 16384, [=](int64_t begin, int64_t end) {
+    parallel_ranges(y.size(), grain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         to[i] = convert_to<T>(start + static_cast<double>(i) * step);
     });
@@ -98,7 +98,7 @@ void linspace(Launch&, double start, double stop, Out y) {
   const double step = last > 0 ? (stop - start) / static_cast<double>(last) : 0;
   visit(y.dtype, [&]<class T>() {
     T* const to = y.as<T>();
-    parallel_ranges(y.size(), 16384, [=](int64_t begin, int64_t end) {
+    parallel_ranges(y.size(), grain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         to[i] = convert_to<T>(2 * i <= last ? start + static_cast<double>(i) * step
                                             : stop - static_cast<double>(last - i) * step);
@@ -123,21 +123,20 @@ void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y) {
   const int64_t rows = y.shape()[-2], columns = y.shape()[-1];
   const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
   const size_t size = size_of(y.dtype);
-  parallel_ranges(
-      y.size() / columns, std::max<int64_t>(1, 16384 / columns), [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const char* const from = x.as<char>() + r * columns * int64_t(size);
-          char* const to = y.as<char>() + r * columns * int64_t(size);
-          // Columns before `split` are below the diagonal (tril: or on it).
-          const size_t split = size_t(std::clamp<int64_t>(r % rows + shift, 0, columns)) * size;
-          const size_t rest = size_t(columns) * size - split;
-          std::memset(upper ? to : to + split, 0, upper ? split : rest);
-          if (upper)
-            std::memcpy(to + split, from + split, rest);
-          else
-            std::memcpy(to, from, split);
-        }
-      });
+  parallel_ranges(y.size() / columns, grain_of(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const char* const from = x.as<char>() + r * columns * int64_t(size);
+      char* const to = y.as<char>() + r * columns * int64_t(size);
+      // Columns before `split` are below the diagonal (tril: or on it).
+      const size_t split = size_t(std::clamp<int64_t>(r % rows + shift, 0, columns)) * size;
+      const size_t rest = size_t(columns) * size - split;
+      std::memset(upper ? to : to + split, 0, upper ? split : rest);
+      if (upper)
+        std::memcpy(to + split, from + split, rest);
+      else
+        std::memcpy(to, from, split);
+    }
+  });
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -45,15 +45,16 @@ void parallel_for(int64_t count, F&& f) {
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 
-// How many runs of n elements are worth a thread's while.
+// How many elements, and how many runs of n elements, are worth a thread's while.
+inline constexpr int64_t grain = 16384;
 constexpr int64_t grain_of(int64_t n) {
-  return std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1));
+  return std::max<int64_t>(1, grain / std::max<int64_t>(n, 1));
 }
 
-// f(begin, end) over [0, n) in pieces of `grain` (the last may be shorter).
+// f(begin, end) over [0, n) in pieces of `each` (the last may be shorter).
 template <class F>
-void parallel_ranges(int64_t n, int64_t grain, F&& f) {
-  parallel_for(pieces(n, grain), [&](int64_t i) { f(i * grain, std::min(n, (i + 1) * grain)); });
+void parallel_ranges(int64_t n, int64_t each, F&& f) {
+  parallel_for(pieces(n, each), [&](int64_t i) { f(i * each, std::min(n, (i + 1) * each)); });
 }
 
 }  // namespace mixtape::kernels::cpu

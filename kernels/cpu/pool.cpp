@@ -10,10 +10,6 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t grain(int64_t plane) {
-  return std::max<int64_t>(1, 32768 / std::max<int64_t>(plane, 1));
-}
-
 // The best elements so far of some windows, a lane for each, and their places.
 template <class T>
 struct Best {
@@ -229,7 +225,7 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
            s.to == s.from / 2;
   };
   visit_float(x.dtype, [&]<class S>() {
-    parallel_ranges(planes, grain(x_plane), [&](int64_t begin, int64_t end) {
+    parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
         if (halves(rows) && halves(columns))
           return pool_halves(x.as<S>(), rows.from, columns.from, begin, end, planes, y.as<S>(),
@@ -246,7 +242,7 @@ void put_at(Launch&, bool apart, In y, In index, Out x) {
   const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    parallel_ranges(x.size() / x_plane, grain(x_plane), [&](int64_t begin, int64_t end) {
+    parallel_ranges(x.size() / x_plane, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
       if constexpr (std::is_same_v<S, O>)
         if (apart) {
@@ -281,7 +277,7 @@ void take_at(Launch&, In x, In index, Out y) {
   if (y.size() == 0) return;
   const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    parallel_ranges(y.size() / y_plane, grain(y_plane), [&](int64_t begin, int64_t end) {
+    parallel_ranges(y.size() / y_plane, grain_of(y_plane), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * y_plane; i < end * y_plane; ++i) {
         const int64_t from = i / y_plane * x_plane + index.as<int32_t>()[i];
         y.as<O>()[i] = static_cast<O>(static_cast<math_t<S>>(x.as<S>()[from]));

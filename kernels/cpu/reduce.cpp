@@ -19,7 +19,6 @@ namespace {
 
 constexpr int64_t chunk_elements = 4096;     // of one result, where lanes hold its parts
 constexpr int64_t chunk_rows = 256;          // of one result, where lanes hold neighbouring results
-constexpr int64_t grain = 16384;             // elements that are worth a thread's while
 constexpr int64_t piece_elements = 1 << 16;  // of what is copied at once, to stay in the cache
 
 // Type to accumulate one chunk in, and to combine chunks in.
@@ -267,24 +266,23 @@ void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<
   const int64_t inner = plan.kept_x.shape[-1], blocks = pieces(inner, columns);
   const int64_t chunks = chunks_of_rows(plan);
   const int64_t cost = std::min(plan.count, chunk_rows) * std::min(inner, columns);
-  parallel_ranges(plan.results / inner * blocks * chunks, std::max<int64_t>(1, grain / cost),
-                  [&](int64_t first, int64_t last) {
-                    for (int64_t i = first; i < last; ++i) {
-                      const int64_t c = i % chunks, row = i / chunks / blocks * inner;
-                      const int64_t begin = c * chunk_rows,
-                                    rows = std::min(chunk_rows, plan.count - begin);
-                      const S* const p = x + plan.kept_x.at(row);
-                      T* const out = parts + c * plan.results + row;
-                      int64_t j = i / chunks % blocks * columns;
-                      const int64_t end = std::min(inner, j + columns);
-                      for (; j + unroll * width <= end; j += unroll * width)
-                        reduce_columns<Op, S, unroll>(p + j, plan.reduced, begin, rows,
-                                                      unroll * width, out + j);
-                      for (; j < end; j += width)
-                        reduce_columns<Op, S, 1>(p + j, plan.reduced, begin, rows,
-                                                 std::min<int64_t>(width, end - j), out + j);
-                    }
-                  });
+  parallel_ranges(
+      plan.results / inner * blocks * chunks, grain_of(cost), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t c = i % chunks, row = i / chunks / blocks * inner;
+          const int64_t begin = c * chunk_rows, rows = std::min(chunk_rows, plan.count - begin);
+          const S* const p = x + plan.kept_x.at(row);
+          T* const out = parts + c * plan.results + row;
+          int64_t j = i / chunks % blocks * columns;
+          const int64_t end = std::min(inner, j + columns);
+          for (; j + unroll * width <= end; j += unroll * width)
+            reduce_columns<Op, S, unroll>(p + j, plan.reduced, begin, rows, unroll * width,
+                                          out + j);
+          for (; j < end; j += width)
+            reduce_columns<Op, S, 1>(p + j, plan.reduced, begin, rows,
+                                     std::min<int64_t>(width, end - j), out + j);
+        }
+      });
   parallel_ranges(plan.results, grain, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       totals[i] = parts[i];

@@ -122,7 +122,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
       }
     };
     const int64_t work = std::max(width, across.length * across.depth);
-    parallel_ranges(y.size() / across.length, std::max<int64_t>(1, 16384 / work), run);
+    parallel_ranges(y.size() / across.length, grain_of(work), run);
   });
 }
 

@@ -79,7 +79,7 @@ void arg_reduce_with(int dim, In x, Out y) {
   const Lines<2> lines(dim, x.shape(), {x.strides(), y.strides()});
   visit(x.dtype, [&]<class T>() {
     const bool dense = lines.along[0] == 1;
-    const int64_t most = dense ? std::min(lines.enough(), most_columns) : most_columns;
+    const int64_t most = dense ? std::min(grain_of(lines.length), most_columns) : most_columns;
     lines.for_blocks(most, lines.length, [&](const int64_t(&at)[2], int64_t columns, int64_t n) {
       const T* const from = x.as<T>() + at[0];
       int64_t* const to = y.as<int64_t>() + at[1];

@@ -9,7 +9,6 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t grain = 16384;         // elements per chunk of parallel work
 constexpr int64_t piece = 512;           // elements that pass through a buffer at a time
 constexpr int64_t most_repeated = 4096;  // elements: what is longer has runs of its own
 constexpr int max_operands = 6;
