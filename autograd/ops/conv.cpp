@@ -32,9 +32,6 @@ Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, co
   const Factors f(x, y);
   return call<Op>(f.a, f.b, none..., g.linear(f.product(want)));
 }
-Tensor bias_gradient(const Ctx& ctx, const Tensor& dy) {
-  return reshape(sum_to(dy, {.dims = 0b1101, .out = ctx.grad_dtype(2)}), ctx.shape(2));
-}
 
 struct Conv2d {
   static constexpr OpInfo info{
@@ -99,12 +96,12 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   return ctx.grads(
       [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
       [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
-      [&] { return bias_gradient(ctx, dz); });
+      [&] { return bias_gradient(ctx, 2, dz, 0b1101); });
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
                    [&] { return apply<Conv2dWeight>(dx, ctx.saved(0), g, ctx.grad_dtype(1)); },
-                   [&] { return bias_gradient(ctx, dx); });
+                   [&] { return bias_gradient(ctx, 2, dx, 0b1101); });
 }
 Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g) {
   return ctx.grads(

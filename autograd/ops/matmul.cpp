@@ -84,14 +84,13 @@ struct Linear {  // x [rows, in]
       return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
                        [&] { return dw; }, [&] { return db; });
     }
-    return ctx.grads(
-        [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
-        [&] {
-          const Tensor x = ctx.saved(0);
-          return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
-                            : product(dz.t(), x, ctx.grad_dtype(1));
-        },
-        [&] { return reshape(sum_to(dz, {.dims = 1, .out = ctx.grad_dtype(2)}), ctx.shape(2)); });
+    return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
+                     [&] {
+                       const Tensor x = ctx.saved(0);
+                       return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
+                                         : product(dz.t(), x, ctx.grad_dtype(1));
+                     },
+                     [&] { return bias_gradient(ctx, 2, dz, 0b1); });
   }
 };
 
@@ -106,13 +105,9 @@ struct Addmm {  // c [n] or [m, n]
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return ctx.grads(
-        [&] {
-          if (ctx.shape(0).rank == 2) return dy;
-          return reshape(sum_to(dy, {.dims = 1, .out = ctx.grad_dtype(0)}), ctx.shape(0));
-        },
-        [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1)); },   // dy bT
-        [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2)); });  // aT dy
+    return ctx.grads([&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
+                     [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1)); },   // dy bT
+                     [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2)); });  // aT dy
   }
 };
 

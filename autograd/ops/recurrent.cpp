@@ -101,10 +101,7 @@ struct Recurrent {
                                                 : cat({start, narrow(y, 0, 0, steps - 1)});
                        return product(rows.t(), reshape(h, {steps * b, n}), ctx.grad_dtype(1));
                      },
-                     [&] {
-                       return reshape(sum_to(rows, {.dims = 1, .out = ctx.grad_dtype(2)}),
-                                      {C::gates * n});
-                     },
+                     [&] { return bias_gradient(ctx, 2, rows, 0b1); },
                      [&] { return splits ? dnext + carry : dnext; }, [&] { return carry; });
   }
 

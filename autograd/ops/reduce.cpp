@@ -234,6 +234,9 @@ Tensor sum_to(const Tensor& x, const ReduceOptions& o) {
   if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);
   return cast(call<Sum>(x, ReduceOptions{o.dims, wide}), *o.out);
 }
+Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims) {
+  return reshape(sum_to(dy, {.dims = dims, .out = ctx.grad_dtype(i)}), ctx.shape(i));
+}
 Tensor reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
 }

@@ -18,6 +18,12 @@ struct Reshape {
   static Grads backward(const Ctx& ctx, const Tensor& dy) { return {reshape(dy, ctx.shape(0))}; }
 };
 
+Dims inverse(const Dims& order) {
+  Dims back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[wrap_dim(order[i], int(order.size()))] = int(i);
+  return back;
+}
+
 struct Permute {
   static constexpr OpInfo info{"permute"};
   static constexpr bool moves_only = true;
@@ -25,9 +31,7 @@ struct Permute {
     return x.with_layout(permute(x.layout(), order));
   }
   static Grads backward(const Ctx&, const Tensor& dy, const Dims& order) {
-    Dims inverse(order.size());
-    for (size_t i = 0; i < order.size(); ++i) inverse[wrap_dim(order[i], dy.rank())] = int(i);
-    return {permute(dy, inverse)};
+    return {permute(dy, inverse(order))};
   }
 };
 
@@ -214,12 +218,8 @@ Dims moved_last(int rank, int dim) {
 
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order) {
   Shape moved = shape;
-  Dims inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    moved[int(i)] = shape[order[i]];
-    inverse[size_t(order[i])] = int(i);
-  }
-  return permute(reshape(x, moved), inverse);
+  for (int d = 0; d < shape.rank; ++d) moved[d] = shape[order[size_t(d)]];
+  return permute(reshape(x, moved), inverse(order));
 }
 Shape without(const Shape& shape, int dim) {
   Shape rest;
