@@ -47,11 +47,6 @@ using Overrides = std::vector<Override>;
 Overrides parse_overrides(std::string_view text);
 Overrides load_overrides(const std::string& path);  // of a text file
 
-// While one is alive, ops of this thread run as they are called.
-struct NoPolicy : During<&ThreadState::policy> {
-  [[nodiscard]] NoPolicy() : During(nullptr) {}
-};
-
 // The rules of a region and of those around it.
 class Rules {
  public:

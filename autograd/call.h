@@ -146,7 +146,7 @@ Tensor call(const Args&... args) {
   const auto run = [&](Ctx& ctx) {
     // Other ops are only helpers there: nothing is recorded, no policy acts.
     const During<&ThreadState::recording> recording(false);
-    const During<&ThreadState::policy> policy(nullptr);
+    const NoPolicy as_called;
     const Tensor** next = inputs.begin();
     const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
       if constexpr (detail::is_tensor<A>) {

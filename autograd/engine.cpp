@@ -74,7 +74,7 @@ struct Engine {
   void run() {
     const During<&ThreadState::recording> recording(record);
     const During<&ThreadState::in_backward> backward(true);
-    const During<&ThreadState::policy> none(nullptr);  // forward chose the dtypes
+    const NoPolicy as_called;  // forward chose the dtypes
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
       visit(next.mapped().node, std::move(next.mapped().grad));

@@ -125,6 +125,11 @@ class During {
   const Value outer_;
 };
 
+// While one is alive, ops of this thread run in the dtypes that they are called with.
+struct NoPolicy : During<&ThreadState::policy> {
+  [[nodiscard]] NoPolicy() : During(nullptr) {}
+};
+
 // Adds an observer to this thread's chain while alive; they may go in any order.
 class Observe {
  public:

@@ -24,7 +24,7 @@ class Parametrized : public Module<Derived> {
 
   // As a call would compute it now.
   Tensor weight() const {
-    const During<&ThreadState::policy> in_its_own_dtype(nullptr);
+    const NoPolicy in_its_own_dtype;
     return parametrization.weight(this->is_training());
   }
   // Of a copy that shares the layer's other tensors: several threads may call one module.

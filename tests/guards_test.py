@@ -21,7 +21,7 @@ guards = {
     "At": "",
     "DetectAnomaly": "",
     "amp::Autocast": "",
-    "amp::NoPolicy": "",
+    "NoPolicy": "",
     "amp::Report": "",
     "amp::OverflowTrace": "",
     "optim::Ema::Applied": "true ? ema() : ema()",
