@@ -79,8 +79,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     if (g) g = cast(g, dtype) * cast(inverse, dtype);
     views.push_back(optim::gradient_view(g));
   }
-  kernels::Launch launch(inverse.device());
-  kernels::find_nonfinite(launch, views, View{}, now);
+  kernels::find_nonfinite(inverse.device(), views, View{}, now);
   seen_ = seen_ ? maximum(seen_, now) : now;
   return gradients;
 }

@@ -63,10 +63,9 @@ Tensor scale_of(const Tensor& state) { return element(state, 0); }
 Tensor inverse_of(const Tensor& state) { return element(state, 1); }
 
 void set_scale(const Tensor& state, double value) {
-  kernels::Launch launch(state.device());
   const double rounded = static_cast<float>(value);
-  kernels::fill(launch, rounded, scale_of(state));
-  kernels::fill(launch, 1 / rounded, inverse_of(state));
+  kernels::fill(state.device(), rounded, scale_of(state));
+  kernels::fill(state.device(), 1 / rounded, inverse_of(state));
   state.storage()->bump_version();
 }
 
@@ -148,8 +147,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
-    kernels::Launch launch(device);
-    kernels::find_nonfinite(launch, std::span(&value, 1), View{},
+    kernels::find_nonfinite(device, std::span(&value, 1), View{},
                             s.flags.emplace_back(Shape{1}, f32, device));
   }
   return mul(wide, cast(scale_of(s.scale), wide.dtype()));
@@ -204,8 +202,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   const std::vector<View> grads = gradients(opt, device);
   r.loss = id;
   r.found = Tensor({int64_t(grads.size())}, f32, device);
-  kernels::Launch launch(device);
-  kernels::unscale(launch, grads, inverse_of(s.scale), r.found);
+  kernels::unscale(device, grads, inverse_of(s.scale), r.found);
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad()) g.storage()->bump_version();
   r.stage = Stage::Unscaled;
@@ -245,26 +242,25 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
           opt.name(), grads.size(), r->found.numel());
   else if (r && !options.unscaled)
     check_used(s->used);
-  kernels::Launch launch(device);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
     if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
-    kernels::find_nonfinite(launch, grads, factor, r->found);
-    if (seen) kernels::accumulate(launch, seen, r->found);
+    kernels::find_nonfinite(device, grads, factor, r->found);
+    if (seen) kernels::accumulate(device, seen, r->found);
   }
   if (options.clip_norm) {
     const Tensor total({}, f64, device), clipped({}, f32, device);
     result.norm_ = Tensor({}, f32, device);
-    kernels::grad_norm(launch, grads, 2, total);
-    kernels::clip_factor(launch, total, factor, *options.clip_norm, result.norm_, clipped);
+    kernels::grad_norm(device, grads, 2, total);
+    kernels::clip_factor(device, total, factor, *options.clip_norm, result.norm_, clipped);
     factor = clipped;
   }
   Tensor verdict;
   if (r) {
     verdict = Tensor({}, f32, device);
     const std::vector<View> losses = views(s->flags);
-    kernels::scaler_verdict(launch, r->found, std::span(losses).subspan(s->judged), verdict,
+    kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->judged), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
     loss_scale(r->loss).stepped = true;
@@ -309,8 +305,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (new_scale) {
       set_scale(s.scale, *new_scale);
     } else if (!found.empty()) {
-      kernels::Launch launch(s.scale.device());
-      kernels::scaler_update(launch, found, losses, rule, s.scale, s.counts, s.history);
+      kernels::scaler_update(s.scale.device(), found, losses, rule, s.scale, s.counts, s.history);
       for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
     }
   }

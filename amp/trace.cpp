@@ -95,9 +95,7 @@ void OverflowTrace::after_delivery(const Node& leaf, const Tensor& grad) {
 
 void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
                           std::span<const Tensor> outputs) {
-  const During<&ThreadState::observer> unseen(nullptr);
-  const During<&ThreadState::policy> as_called(nullptr);
-  const NoGrad off;
+  const Aside aside;
   std::vector<Tensor> all;
   const auto add = [&](std::span<const Tensor> some) {
     for (const Tensor& t : some) {
@@ -116,8 +114,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   if (surveys_ && (surveys_.device() != device || rows_ + n > surveys_.size(0))) read();
   if (!surveys_) surveys_ = Tensor({std::max(n, rows_at_once), survey_size}, f64, device);
   const std::vector<View> views(all.begin(), all.end());
-  kernels::Launch launch(device);
-  kernels::survey(launch, views, rows(surveys_, rows_, n));
+  kernels::survey(device, views, rows(surveys_, rows_, n));
   entry.row = std::exchange(rows_, rows_ + n);
   entries_.push_back(std::move(entry));
 }

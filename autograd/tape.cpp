@@ -50,11 +50,13 @@ const Tensor* deciding_input(const Call& call) {
 }
 
 void broadcast_inputs(Call& call) {
-  Shape shape = call.inputs[0]->shape();
-  for (const Tensor* t : call.inputs)
-    if (t->shape() != shape) shape = broadcast(shape, t->shape());
+  const Shape& first = call.inputs[0]->shape();
+  if (std::ranges::all_of(call.inputs, [&](const Tensor* t) { return t->shape() == first; }))
+    return;
+  Shape shape = first;
+  for (const Tensor* t : call.inputs) shape = broadcast(shape, t->shape());
   // The op's own policy has made the dtypes agree; one of expand's must not part them again.
-  const During<&ThreadState::policy> policy(nullptr);
+  const NoPolicy as_called;
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
 }
@@ -99,7 +101,7 @@ bool any_requires_grad(std::span<const Tensor* const> inputs) {
 }
 
 void accumulate(const Tensor& x, const Tensor& y) {
-  kernels::run(y.device(), kernels::accumulate, x, y);
+  kernels::accumulate(y.device(), x, y);
   y.storage()->bump_version();
 }
 

@@ -10,7 +10,6 @@
 
 #include "autograd/hook_list.h"
 #include "core/op.h"
-#include "kernels/launch.h"
 
 namespace mixtape {
 
@@ -69,7 +68,7 @@ class Ctx {
   // Runs a kernel on the op's device.
   template <class Kernel, class... A>
   void run(const Kernel& kernel, A&&... args) const {
-    kernels::run(device_, kernel, std::forward<A>(args)...);
+    kernel(device_, std::forward<A>(args)...);
   }
 
  private:
@@ -203,6 +202,13 @@ struct NoGrad : During<&ThreadState::recording> {
 // While one is alive, this thread records, also inside a NoGrad.
 struct EnableGrad : During<&ThreadState::recording> {
   [[nodiscard]] EnableGrad() : During(true) {}
+};
+// While one is alive, this thread computes something about a training that is no part of it: it is
+// not recorded, seen by no observer and under no policy.
+struct Aside {
+  const NoGrad off;
+  const NoPolicy as_called;
+  const During<&ThreadState::observer> unseen{nullptr};
 };
 
 }  // namespace mixtape

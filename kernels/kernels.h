@@ -31,6 +31,11 @@ struct Kernel {
   void (*cuda)(Launch&, Args...);
 
   template <class... A>
+  void operator()(Device device, A&&... args) const {
+    Launch launch(device);
+    (*this)(launch, std::forward<A>(args)...);
+  }
+  template <class... A>
   void operator()(Launch& launch, A&&... args) const {
     auto* const run = launch.device.is_cpu() ? cpu : cuda;
     if (!run)

@@ -2,8 +2,6 @@
 // Launch: what a kernel is given besides its Views: the device, the stream, and scratch memory that
 // lives until the call ends.
 
-#include <utility>
-
 #include "core/allocator.h"
 #include "core/inline_vector.h"
 #include "core/stream.h"
@@ -46,12 +44,5 @@ class Launch {
   int number_ = -1;  // of the stream
   InlineVector<Block, 4> blocks_;
 };
-
-// A kernel on its own.
-template <class Kernel, class... A>
-void run(Device device, const Kernel& kernel, A&&... args) {
-  Launch launch(device);
-  kernel(launch, std::forward<A>(args)...);
-}
 
 }  // namespace mixtape::kernels

@@ -39,8 +39,7 @@ Tensor dense_grad(const Tensor& param) {
   const Tensor g = param.grad();
   if (!g || g.is_contiguous()) return g;
   const Tensor dense(g.shape(), g.dtype(), g.device());
-  kernels::Launch launch(g.device());
-  kernels::convert(launch, g, dense);
+  kernels::convert(g.device(), g, dense);
   param.set_grad(dense);
   return dense;
 }
@@ -54,12 +53,11 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
   const Device device = device_of(params);
   const Tensor total({}, f64, device), norm({}, f32, device), factor({}, f32, device);
   const Tensor found({static_cast<int64_t>(grads.size())}, f32, device);
-  kernels::Launch launch(device);
-  kernels::grad_norm(launch, grads, options.norm_type, total);
-  kernels::clip_factor(launch, total, View{}, max_norm, norm, factor);
+  kernels::grad_norm(device, grads, options.norm_type, total);
+  kernels::clip_factor(device, total, View{}, max_norm, norm, factor);
   if (options.error_if_nonfinite)
     check(std::isfinite(norm.item()), "the norm of {} gradients is {}", grads.size(), norm.item());
-  kernels::unscale(launch, grads, factor, found);
+  kernels::unscale(device, grads, factor, found);
   bump_versions(params);
   return norm;
 }
@@ -67,8 +65,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
 void clip_grad_value(const std::vector<Tensor>& params, double limit) {
   const Scope scope("clip_grad_value");
   check(limit >= 0, "the limit is {}, not a number from 0", limit);
-  kernels::Launch launch(device_of(params));
-  kernels::clip_value(launch, dense_grads(params), limit);
+  kernels::clip_value(device_of(params), dense_grads(params), limit);
   bump_versions(params);
 }
 

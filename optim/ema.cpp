@@ -51,14 +51,13 @@ void Ema::update() {
     updates[i].param = average;
     updates[i].grad = t;
   }
-  kernels::Launch launch(averages_[0].device());
   const kernels::SgdRule toward{.lr = 1 - decay(),
                                 .momentum = 0,
                                 .dampening = 0,
                                 .weight_decay = 1,
                                 .nesterov = false,
                                 .maximize = true};
-  kernels::sgd(launch, updates, toward, kernels::StepControl{});
+  kernels::sgd(averages_[0].device(), updates, toward, kernels::StepControl{});
   for (const Tensor& average : averages_) average.storage()->bump_version();
   ++updates_;
 }

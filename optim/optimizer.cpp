@@ -152,10 +152,9 @@ void Optimizer::follow(Slot& slot) {
   if (slot.agrees || !slot.master || !is_narrow(p.dtype())) return;
   const Tensor rounded = dense_copy(slot.master, p.dtype(), p.device());
   const Tensor written = dense_copy(p, f32, p.device()), same(p.shape(), boolean, p.device());
-  kernels::Launch launch(p.device());
   constexpr int equal = kernels::index_in<kernels::Equal>(kernels::BinaryOps{});
-  kernels::binary(launch, equal, rounded, p, same);
-  kernels::where(launch, same, slot.master, written, slot.master);
+  kernels::binary(p.device(), equal, rounded, p, same);
+  kernels::where(p.device(), same, slot.master, written, slot.master);
   slot.agrees = true;
 }
 
@@ -242,7 +241,6 @@ void Optimizer::flatten_masters(Group& group) {
   }
   if (done) return;
   const Tensor flat = filled({size}, 0, f32, device);
-  kernels::Launch launch(device);
   int64_t begin = 0;
   for (Slot& slot : group.slots) {
     if (room(slot) == 0) continue;
@@ -250,7 +248,7 @@ void Optimizer::flatten_masters(Group& group) {
     Layout layout(p.shape());
     layout.offset = begin;
     const Tensor master = flat.with_layout(layout);
-    kernels::convert(launch, slot.master ? slot.master : p, master);
+    kernels::convert(device, slot.master ? slot.master : p, master);
     slot.master = master;
     slot.agrees = true;
     begin += room(slot);
@@ -300,10 +298,9 @@ void Optimizer::step(const StepControl& control) {
       u.steps = slot.steps;
     }
     if (updates_.empty()) continue;
-    kernels::Launch launch(group.slots[0].param.device());
     StepControl rescaled = control;
     rescaled.rescale *= group.options.rescale_grad;
-    group.rule->update(launch, updates_, rescaled);
+    group.rule->update(group.slots[0].param.device(), updates_, rescaled);
     for (const Slot& slot : group.slots)
       if (slot.param.grad()) slot.param.storage()->bump_version();
   }
@@ -321,8 +318,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   each_slot([&](size_t, const Slot& slot, const Group&) {
     const Tensor g = slot.param.grad();
     if (set_to_none || !g) return slot.param.set_grad({});
-    kernels::Launch launch(g.device());
-    kernels::fill(launch, 0, g);
+    kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
   });
 }

@@ -11,10 +11,6 @@
 #include "core/tensor.h"
 #include "kernels/rules.h"
 
-namespace mixtape::kernels {
-class Launch;
-}
-
 namespace mixtape::optim {
 
 // {.skip, .grad_scale}: f32 tensors of one element on the parameters' device, or none.
@@ -72,7 +68,7 @@ class Rule {
   virtual States states() const = 0;
   // Which option is to a heavy ball its momentum: "momentum", "beta1" or none.
   virtual std::string_view momentum_name() const { return {}; }
-  virtual void update(kernels::Launch& launch, std::span<const kernels::Update> updates,
+  virtual void update(Device device, std::span<const kernels::Update> updates,
                       const StepControl& control) const = 0;
 };
 
@@ -81,9 +77,9 @@ template <class Numbers, const auto& kernel>
 class KernelRule : public Rule {
  public:
   explicit KernelRule(const Numbers& numbers) : numbers_(numbers) {}
-  void update(kernels::Launch& launch, std::span<const kernels::Update> updates,
+  void update(Device device, std::span<const kernels::Update> updates,
               const StepControl& control) const override {
-    kernel(launch, updates, numbers_, control);
+    kernel(device, updates, numbers_, control);
   }
 
  protected:

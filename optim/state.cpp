@@ -83,15 +83,13 @@ Tensor from_text(std::string_view text) {
 Tensor dense_copy(const Tensor& x, DType dtype, Device device) {
   const Tensor here = x.copied_to(device);
   Tensor t(x.shape(), dtype, device);
-  kernels::Launch launch(device);
-  kernels::convert(launch, here, t);
+  kernels::convert(device, here, t);
   return t;
 }
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
   Tensor t(shape, dtype, device);
-  kernels::Launch launch(device);
-  kernels::fill(launch, value, t);
+  kernels::fill(device, value, t);
   return t;
 }
 

@@ -189,14 +189,14 @@ TEST(Devices, KernelsTakeMemoryOfTheirOwn) {
   const std::vector<View> list{there, here};
   std::vector<kernels::Update> updates(1);
   updates[0].param = updates[0].grad = here;
-  EXPECT_ERROR(kernels::run(device, kernels::convert, here, there),
+  EXPECT_ERROR(kernels::convert(device, here, there),
                "kernel 'convert' on cuda:0 is given memory of cpu");
-  EXPECT_ERROR(kernels::run(Device::cpu(), kernels::convert, here, there),
+  EXPECT_ERROR(kernels::convert(Device::cpu(), here, there),
                "kernel 'convert' on cpu is given memory of cuda:0");
-  EXPECT_ERROR(kernels::run(device, kernels::clip_value, list, 1.0),
+  EXPECT_ERROR(kernels::clip_value(device, list, 1.0),
                "kernel 'clip_value' on cuda:0 is given memory of cpu");
   const auto step = [&](const kernels::StepControl& control) {
-    kernels::run(device, kernels::sgd, updates, kernels::SgdRule{}, control);
+    kernels::sgd(device, updates, kernels::SgdRule{}, control);
   };
   EXPECT_ERROR(step({}), "kernel 'sgd' on cuda:0 is given memory of cpu");
   updates[0].param = updates[0].grad = there;

@@ -63,7 +63,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     shape[-1] = b.size(-1);
     if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
     const Tensor y = swapped(Tensor(shape, f.product(wanted), a.device()));
-    kernels::run(a.device(), kernels::gemm, f.a, f.b, kernels::Epilogue{}, y);
+    kernels::gemm(a.device(), f.a, f.b, kernels::Epilogue{}, y);
     return y;
   }
 
@@ -87,7 +87,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static Tensor softmax_gradient(const Tensor& p, const Tensor& dp) {
     if (grad_enabled()) return p * (dp - sum(dp * p, {-1}, true));
     const Tensor ds(p.shape(), p.dtype(), p.device());
-    kernels::run(p.device(), kernels::softmax_grad, false, p, dp, ds);
+    kernels::softmax_grad(p.device(), false, p, dp, ds);
     return ds;
   }
 };

@@ -14,7 +14,7 @@ template <class Kernel, class... A>
 Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device,
             const A&... args) {
   Tensor y(shape, dtype, device);
-  kernels::run(device, kernel, args..., y);
+  kernel(device, args..., y);
   return y;
 }
 
@@ -25,8 +25,7 @@ Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType
   check(is_float(dtype), "random real numbers of dtype {}", dtype);
   const Tensor y(shape, dtype, device);  // or nothing is drawn
   Generator& g = generator();
-  kernels::Launch launch(device);
-  kernel(launch, g.seed(), g.reserve(y.numel()), a, b, y);
+  kernel(device, g.seed(), g.reserve(y.numel()), a, b, y);
   return y;
 }
 
@@ -88,7 +87,7 @@ Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device
 Tensor eye(int64_t n, DType dtype, Device device) {
   Tensor y = zeros({n, n}, dtype, device);
   const Tensor diagonal = y.with_layout(Layout(Shape{n}, Shape{n + 1}));
-  kernels::run(device, kernels::fill, 1, diagonal);
+  kernels::fill(device, 1, diagonal);
   return y;
 }
 
@@ -116,8 +115,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   Generator& g = generator();
   const uint64_t first = g.reserve(y.numel());
   if (kernels::RandomInteger(low, high).is_wide()) g.reserve(y.numel());
-  kernels::Launch launch(device);
-  kernels::random_integer(launch, g.seed(), first, low, high, y);
+  kernels::random_integer(device, g.seed(), first, low, high, y);
   return y;
 }
 

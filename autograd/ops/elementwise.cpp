@@ -48,8 +48,8 @@ Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... 
   if (grad_enabled())
     return passed<F>(dy, kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...));
   const Tensor dx = in_place_of(dy, dtype);
-  kernels::run(v.device(), kernels::unary_grad, kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
-               kernels::Numbers{{s...}}, dx);
+  kernels::unary_grad(v.device(), kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
+                      kernels::Numbers{{s...}}, dx);
   return dx;
 }
 

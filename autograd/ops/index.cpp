@@ -162,7 +162,7 @@ Tensor corner(Tensor x, const Shape& shape) {
 Tensor places(const Tensor& mask) {
   const Tensor y({sum(mask).item<int64_t>(), mask.rank()}, i64, mask.device()),
       dense = mask.contiguous();
-  kernels::run(mask.device(), kernels::nonzero, dense, y);
+  kernels::nonzero(mask.device(), dense, y);
   return y;
 }
 Tensor flat_places(const Tensor& mask) {
@@ -245,7 +245,7 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t, int64_t)>& problem, Where where) {
   if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
-  kernels::run(index.device(), kernels::bounds, index, bounds);
+  kernels::bounds(index.device(), index, bounds);
   const auto verdict = [=](const void* values) {
     const auto* const b = static_cast<const int64_t*>(values);
     return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);

@@ -271,9 +271,9 @@ void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
   const Tensor bounds({2}, dtype, p.device());
   Layout one(p.shape());
   for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
-  kernels::run(p.device(), kernels::reduce, kernels::Reduce::Min, p, bounds.with_layout(one));
+  kernels::reduce(p.device(), kernels::Reduce::Min, p, bounds.with_layout(one));
   one.offset = 1;
-  kernels::run(p.device(), kernels::reduce, kernels::Reduce::Max, p, bounds.with_layout(one));
+  kernels::reduce(p.device(), kernels::Reduce::Max, p, bounds.with_layout(one));
   const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
     const auto at = [=](int i) {
       return wide ? static_cast<const double*>(found)[i]
