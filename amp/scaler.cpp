@@ -34,6 +34,7 @@ std::string of_loss(std::string_view name, int id) {
 void set_counts(const Tensor& counts, std::span<const int64_t> values) {
   for (size_t k = 0; k < saved_counts.size(); ++k)
     counts.set(int64_t(saved_counts[k].second), double(values[k]));
+  counts.set(int64_t(ScalerCount::Longest), 0);
 }
 
 bool is_scale(double value) {
@@ -414,6 +415,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
     if (!s.scale) continue;
     set_scale(s.scale, s.initial);
     set_counts(s.counts, s.initial_counts);
+    s.mail = {};  // of the counters before
   }
 }
 

@@ -35,7 +35,8 @@ GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t par
   return w;
 }
 
-// The counters come by mail: on the CPU at once, from a device some updates later.
+// The counters come by mail: on the CPU at once, from a device some updates later, when a streak of
+// skips may be over already.
 void GradScaler::poll(LossScale& s) {
   if (!s.mail) {
     const View counts = s.counts;  // in the order of this thread's work
@@ -43,7 +44,7 @@ void GradScaler::poll(LossScale& s) {
   }
   if (!s.mail.has_arrived()) return;
   const auto* const counts = s.mail.as<int32_t>();
-  const int32_t skips = counts[int(ScalerCount::Skips)],
+  const int32_t skips = counts[int(ScalerCount::Longest)],
                 at_floor = counts[int(ScalerCount::AtFloor)];
   s.mail = {};
   std::string what;
@@ -53,8 +54,8 @@ void GradScaler::poll(LossScale& s) {
     what = fmt::format("{} steps in a row were skipped", skips);
   else
     return;
-  s.counts.set(int64_t(ScalerCount::Skips), 0);
-  s.counts.set(int64_t(ScalerCount::AtFloor), 0);
+  for (const ScalerCount told : {ScalerCount::Skips, ScalerCount::Longest, ScalerCount::AtFloor})
+    s.counts.set(int64_t(told), 0);
   throw ScaleCollapse(what + diagnosis(s));
 }
 

@@ -38,6 +38,7 @@ MIXTAPE_HD inline void update_scale(const ScalerRule& rule, bool broken, bool ba
   }
   const bool skipped = bad || broken;
   count(ScalerCount::Skips) = skipped ? count(ScalerCount::Skips) + 1 : 0;
+  count(ScalerCount::Longest) = std::max(count(ScalerCount::Longest), count(ScalerCount::Skips));
   count(ScalerCount::Skipped) += skipped;
   scale[0] = s;
   scale[1] = static_cast<float>(1.0 / s);

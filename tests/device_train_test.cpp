@@ -339,6 +339,26 @@ TEST(FarBehind, ACollapseIsNoticedLate) {
   EXPECT_THROW(for (int i = 0; i < 3; ++i) step(), amp::ScaleCollapse);
 }
 
+// When the counters arrive, the streak is over.
+TEST(FarBehind, AStreakOfSkipsThatEndedIsNoticed) {
+  const Tensor p = ones({2}, f32, device).set_requires_grad();
+  optim::SGD opt({p}, {.lr = 0.1});
+  amp::GradScaler scaler({.init_scale = 4, .max_consecutive_skips = 3});
+  const auto step = [&](double gradient) {
+    scaler.scale(sum(p)).backward();
+    p.set_grad(full({2}, gradient, f32, device));
+    scaler.step(opt);
+    scaler.update();
+  };
+  {
+    const simt::LateStreams late;
+    const double inf = INFINITY;
+    for (const double gradient : {1.0, inf, inf, inf, 1.0}) step(gradient);
+  }
+  EXPECT_ERROR((step(1), step(1)), "3 steps in a row were skipped");
+  EXPECT_NO_THROW(for (int i = 0; i < 3; ++i) step(1));  // it was told once
+}
+
 #endif
 
 // All that an optimizer keeps follows a model that moves; what the masters know beyond their
