@@ -40,6 +40,7 @@ struct Readback::Slot {
     }
     auto slot = std::make_unique<Slot>(device);
     if (!device.is_cpu()) {
+      runtime::select(device.index);  // or the thread's first device would be opened for it
       slot->pinned = runtime::allocate_pinned(most);
       check(slot->pinned != nullptr, "out of pinned memory: {} bytes requested", most);
       slot->mark = runtime::create_mark(device.index, false);

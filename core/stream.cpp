@@ -98,42 +98,50 @@ class Staging {
     return (*all)[size_t(device)];
   }
   void upload(void* to, const void* from, size_t bytes, runtime::Handle stream, int device) {
-    const std::lock_guard lock(mutex_);
-    std::deque<Block>& blocks = blocks_[bytes > small];
-    const size_t size = bytes > small ? large : small;
-    for (size_t done = 0; done < bytes; done += size) {
-      const size_t now = std::min(size, bytes - done);
-      const Block block = take(blocks, size, device);
+    // (Who uploads a batch and must wait keeps nobody from uploading a number.)
+    Blocks& blocks = bytes > small_.size ? large_ : small_;
+    const std::lock_guard lock(blocks.mutex);
+    for (size_t done = 0; done < bytes; done += blocks.size) {
+      const size_t now = std::min(blocks.size, bytes - done);
+      const Block block = blocks.take(device);
       std::memcpy(block.data, static_cast<const char*>(from) + done, now);
       runtime::copy(static_cast<char*>(to) + done, block.data, now, stream, device);
       runtime::record(block.mark, stream, device);
-      blocks.push_back(block);
+      blocks.filled.push_back(block);
     }
   }
 
  private:
-  static constexpr size_t small = size_t{64} << 10, large = size_t{4} << 20, most = 16;
   struct Block {
     void* data;
     runtime::Mark mark;
   };
-  // The block that was filled first, if the device is done with it or there are many.
-  static Block take(std::deque<Block>& blocks, size_t size, int device) {
-    if (!blocks.empty()) {
-      const Block oldest = blocks.front();
-      const bool done = runtime::has_passed(oldest.mark);
-      if (done || blocks.size() >= most) {
-        if (!done) runtime::wait_for(oldest.mark);
-        blocks.pop_front();
-        return oldest;
+  struct Blocks {
+    const size_t size, most;
+    std::mutex mutex = {};
+    std::deque<Block> filled = {};  // the first of them first
+
+    // The block that was filled first, if the device is done with it or there are many.
+    Block take(int device) {
+      if (!filled.empty()) {
+        const Block oldest = filled.front();
+        const bool done = runtime::has_passed(oldest.mark);
+        if (done || filled.size() >= most) {
+          if (!done) {
+            count_synchronization();
+            runtime::wait_for(oldest.mark);
+          }
+          filled.pop_front();
+          return oldest;
+        }
       }
+      runtime::select(device);  // or the thread's first device would be opened for it
+      const Block fresh{runtime::allocate_pinned(size), nullptr};
+      check(fresh.data != nullptr, "out of pinned memory: {} bytes requested", size);
+      return {fresh.data, runtime::create_mark(device, false)};
     }
-    const Block fresh{runtime::allocate_pinned(size), nullptr};
-    check(fresh.data != nullptr, "out of pinned memory: {} bytes requested", size);
-    return {fresh.data, runtime::create_mark(device, false)};
-  }
-  std::mutex mutex_;
-  std::deque<Block> blocks_[2];
+  };
+  Blocks small_{size_t{64} << 10, 64}, large_{size_t{4} << 20, 16};
 };
 
 }  // namespace

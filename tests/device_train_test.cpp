@@ -217,6 +217,13 @@ TEST(FarBehind, NothingOfAStepWaits) {
   EXPECT_EQ(synchronizations(), waits);
 }
 
+TEST(FarBehind, UploadsThatMustWaitAreCounted) {
+  const simt::LateStreams late;
+  const int64_t waits = synchronizations();
+  for (int i = 0; i < 100; ++i) from({1, 2}, {2}).to(device);
+  EXPECT_GT(synchronizations(), waits);
+}
+
 TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {
   const Tensor table = ones({4, 2}, f32, device), index = from({1, 4}, {2}, i64).to(device);
   const simt::LateStreams late;
