@@ -211,8 +211,14 @@ TEST(OrderErrors, NameBothValues) {
   EXPECT_ERROR(topk(x, -1, 0), "topk: the first -1 of 2 elements");
   EXPECT_ERROR(sort(x, 2), "sort: argsort: dimension 2 is out of range for rank 2");
   const int64_t many = int64_t{1} << 33;
-  EXPECT_ERROR(argsort(expand(zeros({1}), {many})), "argsort: 8589934592 elements in a row");
-  EXPECT_ERROR(topk(expand(zeros({1}), {many}), 1), "topk: 8589934592 elements in a row");
+  EXPECT_ERROR(argsort(expand(zeros({1}), {many})),
+               "argsort: rows of [8589934592] elements, which are counted in 32 bits");
+  EXPECT_ERROR(topk(expand(zeros({1}), {many}), 1), "topk: rows of [8589934592] elements");
+  const Tensor index = expand(zeros({1}, i64), {int64_t{1} << 31}), no = zeros({1});
+  EXPECT_ERROR(scatter(no, 0, index, expand(no, index.shape())),
+               "scatter: indices of [2147483648] elements");
+  EXPECT_ERROR(scatter_add(no, 0, index, expand(no, index.shape())),
+               "scatter_add: indices of [2147483648] elements");
 }
 
 TEST(ReductionErrors, NameTheDtypeAndTheOrder) {

@@ -172,6 +172,12 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
   const Tensor x = image(), line = ones({1, 4, 5});
   EXPECT_ERROR(conv1d(x, line), "conv1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
   EXPECT_ERROR(conv1d(line, x), "conv1d: the weight has shape [1, 2, 4, 5], not [o, c/groups, k]");
+  const Tensor far = expand(zeros({1, 1, 1, 1}), {1, 1, 1 << 16, 1 << 15});
+  EXPECT_ERROR(conv2d(far, zeros({1, 1, 1, 1})),
+               "conv2d: planes of [65536, 32768] elements, which are counted in 32 bits");
+  EXPECT_ERROR(conv_transpose2d(x, zeros({2, 1, 1, 1}), {}, {.stride = {1 << 16, 1 << 16}}),
+               "conv_transpose2d: planes of");
+  EXPECT_ERROR(interpolate(x, {1 << 16, 1 << 15}), "interpolate: planes of [65536, 32768]");
   EXPECT_ERROR(conv2d(x, line),
                "conv2d: the weight has shape [1, 4, 5], not [o, c/groups, kh, kw]");
   EXPECT_ERROR(conv1d(line, ones({2, 3, 2})),

@@ -142,6 +142,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
           "a window of {} (dilation {}) does not fit into {} + 2 * {}", w.size[d], w.dilation[d],
           x.size(2 + d), w.padding[d]);
   const Shape y{x.size(0), outputs, w.count(x.size(2), 0), w.count(x.size(3), 1)};
+  for (const Shape& planes : {x.shape(), y}) check_counted("planes", {planes[2], planes[3]});
   return call<Conv2d>(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y, o.activation});
 }
 
@@ -192,6 +193,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     y[2 + d] = whole - 2 * w.padding[d] + more;
     check(y[2 + d] > 0, "padding {} leaves nothing of {}", w.padding[d], whole);
   }
+  for (const Shape& planes : {x.shape(), y}) check_counted("planes", {planes[2], planes[3]});
   return call<ConvTranspose2d>(x, weight, bias, Geometry{w, y, weight.shape(), x.shape()});
 }
 

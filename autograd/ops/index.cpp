@@ -43,6 +43,7 @@ struct ScatterAdd {  // x, or zeros if it is absent, with source added; source o
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
                         const Target& to) {
     check(source.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+    check_counted("indices", {index.size(to.dim)});
     const Tensor y = ctx.output(to.shape, is_narrow(source.dtype()) ? f32 : source.dtype());
     if (x)
       ctx.run(kernels::convert, x, y);
@@ -83,6 +84,7 @@ struct Scatter {
       "scatter", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
                         int dim) {
+    check_counted("indices", {index.size(dim)});
     const Tensor y = ctx.output(x.shape());
     ctx.run(kernels::convert, x, y);
     ctx.run(kernels::scatter, dim, index, cast(source, y.dtype()), y);
@@ -160,8 +162,9 @@ Tensor corner(Tensor x, const Shape& shape) {
 
 // Where the mask is true: i64 [count, rank].
 Tensor places(const Tensor& mask) {
-  const Tensor y({sum(mask).item<int64_t>(), mask.rank()}, i64, mask.device()),
-      dense = mask.contiguous();
+  const int64_t count = sum(mask).item<int64_t>();
+  check_counted("a mask", {count});
+  const Tensor y({count, mask.rank()}, i64, mask.device()), dense = mask.contiguous();
   kernels::nonzero(mask.device(), dense, y);
   return y;
 }

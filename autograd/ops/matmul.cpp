@@ -20,6 +20,12 @@ Tensor expand_leading(const Tensor& x, Shape to) {
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
 }
+void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
+  double all = 1;
+  for (const int64_t n : sizes) all *= double(n);
+  check(all <= std::numeric_limits<int32_t>::max() - 7,
+        "{} of {} elements, which are counted in 32 bits", what, Shape(sizes));
+}
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
   if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
 }

@@ -38,6 +38,9 @@ inline bool countable(std::initializer_list<int64_t> numbers) {
       numbers, [](int64_t n) { return 0 <= n && n <= std::numeric_limits<int32_t>::max(); });
 }
 
+// Throws Error for more elements than kernels count, which do it in 32 bits, up to eight at a time.
+void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
+
 // What reshape(permute(y, order), ...) made of a y of this shape, back to that shape.
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // What remains of a shape without one dimension.

@@ -26,10 +26,10 @@ struct TopK {  // along the last dimension
   }
 };
 
-// What op makes of x with dimension dim as the last one. (Kernels count in 32 bits.)
+// What op makes of x with dimension dim as the last one.
 template <class Op, class... A>
 Tensor along(int dim, const Tensor& x, const A&... args) {
-  check(x.size(dim) <= UINT32_MAX, "{} elements in a row", x.size(dim));
+  check_counted("rows", {x.size(dim)});
   if (dim == x.rank() - 1) return call<Op>(x, args...);
   return transpose(call<Op>(transpose(x, dim, -1), args...), dim, -1);
 }

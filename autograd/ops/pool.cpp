@@ -46,8 +46,7 @@ struct MaxPool {
   static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
     check_real(x);
-    check(s[0].from * s[1].from <= std::numeric_limits<int32_t>::max(),
-          "planes of {} x {}: their places are counted in 32 bits", s[0].from, s[1].from);
+    check_counted("planes", {s[0].from, s[1].from});
     Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
     Tensor index = ctx.output(y.shape(), i32);
     const Tensor xc = x.contiguous();

@@ -17,6 +17,8 @@ struct Resample {  // x [n, c, h, w]
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
     check_real(x);
+    check_counted("planes", {s[0].from, s[1].from});
+    check_counted("planes", {s[0].to, s[1].to});
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
     Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
     const Tensor xc = x.contiguous();
