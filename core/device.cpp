@@ -18,6 +18,18 @@ void Device::require() const {
   fail("there is no device {}: this machine has {}, from cuda:0 on", to_string(), count);
 }
 
+bool Device::supports_fast(DType dtype) const {
+  require();
+  if (!is_narrow(dtype)) return is_float(dtype);
+  if (!is_cpu()) return runtime::properties(index).major >= (dtype == f16 ? 7 : 8);
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  return dtype == bf16 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 DefaultDevice::DefaultDevice(Device device) : outer_(current_) {
   device.require();
   current_ = device;

@@ -22,6 +22,10 @@ struct Device {
 
   void require() const;  // throws Error if this machine has no such device
   bool is_cpu() const { return type == DeviceType::cpu; }
+  // Whether matrix products of this dtype have instructions of their own there: f32 and f64
+  // anywhere, bf16 on CPUs with AVX-512 BF16, both narrow ones on tensor cores. On a device that is
+  // not there it throws Error.
+  bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0"
 
   friend bool operator==(const Device&, const Device&) = default;

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -89,6 +91,17 @@ TEST(Device, ParsesAndPrints) {
   for (auto text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", ""})
     EXPECT_EQ(error([=] { Device::parse(text); }),
               fmt::format("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text));
+}
+
+TEST(Device, KnowsWhatItMultipliesFast) {
+  const Device cpu = Device::cpu();
+  for (const DType t : {f64, f32}) EXPECT_TRUE(cpu.supports_fast(t)) << fmt::format("{}", t);
+  for (const DType t : {f16, i64, i32, u8, boolean})
+    EXPECT_FALSE(cpu.supports_fast(t)) << fmt::format("{}", t);
+  std::ifstream info("/proc/cpuinfo");
+  const std::string text{std::istreambuf_iterator<char>(info), {}};
+  EXPECT_EQ(cpu.supports_fast(bf16), text.find("avx512_bf16") != std::string::npos);
+  EXPECT_THROW(Device::cuda(99).supports_fast(f16), Error);
 }
 
 TEST(Device, MemoryOfOneThatIsMissingIsAnError) {

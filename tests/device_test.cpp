@@ -139,6 +139,12 @@ TEST(Devices, TheHostCannotReachIn) {
             "add: inputs are on different devices: cuda:0 and cpu");
 }
 
+TEST(Devices, WithTensorCoresMultiplyNarrowNumbersFast) {
+  for (const DType t : {f64, f32, f16, bf16})
+    EXPECT_TRUE(device.supports_fast(t)) << fmt::format("{}", t);
+  EXPECT_FALSE(device.supports_fast(i32));
+}
+
 TEST(Devices, TheDefaultIsAScope) {
   {
     const DefaultDevice there(device);
