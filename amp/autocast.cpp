@@ -102,10 +102,12 @@ std::shared_ptr<Policy> Autocast::snapshot() const {
 Tensor Autocast::converted(const Tensor& t, DType to) {
   if (t.dtype() == to) return t;
   const NoPolicy explicitly;
-  if (state_.cache && t.dtype() == f32 && is_narrow(to))
-    if (const Tensor leaf = leaf_of(t); leaf && leaf.is_contiguous())
-      return cache_->narrow(t, leaf, to);
-  return cast(t, to);
+  const Tensor leaf = t.dtype() == f32 && is_narrow(to) ? leaf_of(t) : Tensor();
+  if (!leaf || !leaf.is_contiguous()) return cast(t, to);
+  if (state_.cache) return cache_->narrow(t, leaf, to);
+  CastCache once;
+  once.join(*cache_);
+  return once.narrow(t, leaf, to);
 }
 
 // The whole of automatic mixed precision: what to convert, and the dtype of the result.

@@ -256,6 +256,19 @@ TEST(Unscaled, BackwardFromAnF16RegionWarnsOnce) {
   EXPECT_NE(warnings.told[0].find("no GradScaler has scaled"), std::string::npos);
 }
 
+TEST(Unscaled, SoDoesARegionThatCachesNoCasts) {
+  const Net n = net();
+  Warnings warnings;
+  const auto loss = [&] {
+    const Autocast on({.low = f16, .cache = false});
+    return mean(square(n(values({4, 5}))));
+  };
+  GradScaler().scale(loss()).backward();
+  EXPECT_EQ(warnings.told.size(), 0u);
+  loss().backward();
+  EXPECT_EQ(warnings.told.size(), 1u);
+}
+
 TEST(Unscaled, WhatNeedsNoScaleDrawsNoWarning) {
   const Net n = net();
   Warnings warnings;
