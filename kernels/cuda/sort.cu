@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/sort.cuh"
+#include "kernels/cuda/team.cuh"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
@@ -112,14 +113,6 @@ __device__ inline Winner better(const Winner& a, const Winner& b) {
   return b.merit > a.merit || (b.merit == a.merit && b.at < a.at) ? b : a;
 }
 
-// That of neighbouring lanes.
-template <int lanes>
-__device__ inline Winner best_of(Winner best) {
-  for (int mask = lanes / 2; mask > 0; mask /= 2)
-    best = better(best, {gpu::shuffle_xor(best.merit, mask), gpu::shuffle_xor(best.at, mask)});
-  return best;
-}
-
 template <class T>
 struct LinesOf {
   const T* x;
@@ -127,40 +120,29 @@ struct LinesOf {
   Winner* parts;   // [lines, count of parts], or null if there is one part
   Walk<2> beside;  // y, x
   int64_t lines, n, along;
-  int part_count;
+  int team, part_count;
   bool largest;
 };
 
-// A group of `lanes` threads for each line: a block, a warp, or one where neighbouring lines are
-// neighbours in memory. Grid: groups, parts.
-template <class T, int lanes>
+// A team for each line: a block, a warp, or one thread where neighbouring lines are neighbours in
+// memory. Grid: what blocks hold of lines, parts.
+template <class T>
 __global__ void find_winners(LinesOf<T> p) {
-  const int t = int(gpu::thread().x) % lanes, part = int(gpu::block().y);
-  const int64_t line =
-      int64_t(gpu::block().x) * (sort_threads / lanes) + int(gpu::thread().x) / lanes;
+  Team team(p.team);
+  const int part = int(gpu::block().y);
+  const int64_t line = gpu::global_thread() / p.team;
   int64_t at[2] = {};
   Winner best;
   if (line < p.lines) {
     p.beside.find(line, at);
     const int64_t begin = p.n * part / p.part_count, end = p.n * (part + 1) / p.part_count;
-    for (int64_t i = begin + t; i < end; i += lanes) {
+    for (int64_t i = begin + team.index; i < end; i += team.size) {
       const T x = p.x[at[1] + i * p.along];
       best = better(best, {p.largest ? merit<true>(x) : merit<false>(x), i});
     }
   }
-  best = best_of<std::min(lanes, gpu::warp_size)>(best);
-  if constexpr (lanes == sort_threads) {
-    const gpu::Shared<uint64_t> merits = gpu::shared_memory<uint64_t>();
-    const gpu::Shared<int64_t> places = gpu::shared_memory<int64_t>(64);
-    if (gpu::lane() == 0) {
-      merits[t / gpu::warp_size] = best.merit;
-      places[t / gpu::warp_size] = best.at;
-    }
-    gpu::sync_block();
-    for (int w = 0; w < sort_threads / gpu::warp_size; ++w)
-      best = better(best, {merits[w], places[w]});
-  }
-  if (t != 0 || line >= p.lines) return;
+  best = team.join(best, better, Winner());
+  if (team.index != 0 || line >= p.lines) return;
   if (p.parts)
     p.parts[line * p.part_count + part] = best;
   else
@@ -169,13 +151,13 @@ __global__ void find_winners(LinesOf<T> p) {
 // A warp per line.
 __global__ void join_winners(const Winner* parts, int part_count, int64_t lines, Walk<2> beside,
                              int64_t* y) {
-  const int64_t line = gpu::global_thread() / gpu::warp_size;
-  if (line >= lines) return;
+  Team team(gpu::warp_size);
+  const int64_t line = gpu::global_thread() / team.size;
   Winner best;
-  for (int i = gpu::lane(); i < part_count; i += gpu::warp_size)
+  for (int i = team.index; line < lines && i < part_count; i += team.size)
     best = better(best, parts[line * part_count + i]);
-  best = best_of<gpu::warp_size>(best);
-  if (gpu::lane() != 0) return;
+  best = team.join(best, better, Winner());
+  if (team.index != 0 || line >= lines) return;
   int64_t at[2];
   beside.find(line, at);
   y[at[0]] = best.at;
@@ -195,29 +177,30 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
   collapse(beside);
   if (y.size() == 0) return;
   visit(x.dtype, [&]<class T>() {
-    LinesOf<T> p{x.as<const T>(), y.as<int64_t>(),  nullptr, walk_of<2>({&of_y, &of_x}), y.size(),
-                 x.shape()[dim],  x.strides()[dim], 1,       op == Reduce::Max};
-    const int lanes = p.along != 1 && of_x.strides[-1] == 1 && p.lines >= 32 ? 1
-                      : p.n > 1024                                           ? sort_threads
-                                                                             : gpu::warp_size;
-    const int64_t groups = pieces(p.lines * lanes, sort_threads);
+    LinesOf<T> p{.x = x.as<const T>(),
+                 .y = y.as<int64_t>(),
+                 .parts = nullptr,
+                 .beside = walk_of<2>({&of_y, &of_x}),
+                 .lines = y.size(),
+                 .n = x.shape()[dim],
+                 .along = x.strides()[dim],
+                 .team = gpu::warp_size,
+                 .part_count = 1,
+                 .largest = op == Reduce::Max};
+    if (p.along != 1 && of_x.strides[-1] == 1 && p.lines >= 32)
+      p.team = 1;
+    else if (p.n > 1024)
+      p.team = sort_threads;
+    const int64_t blocks = pieces(p.lines * p.team, sort_threads);
     // Parts, where there are too few lines to fill the device.
-    const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / groups;
+    const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / blocks;
     p.part_count = int(std::clamp<int64_t>(std::min(wanted, p.n / 1024), 1, 1024));
     if (p.part_count > 1) p.parts = launch.scratch<Winner>(p.lines * p.part_count);
-    const auto start = [&](auto kernel) {
-      gpu::launch({"find_winners",
-                   {unsigned(groups), unsigned(p.part_count), 1},
-                   {sort_threads, 1, 1},
-                   128},
-                  launch.stream, kernel, p);
-    };
-    if (lanes == 1)
-      start(find_winners<T, 1>);
-    else if (lanes == gpu::warp_size)
-      start(find_winners<T, gpu::warp_size>);
-    else
-      start(find_winners<T, sort_threads>);
+    gpu::launch({"find_winners",
+                 {unsigned(blocks), unsigned(p.part_count), 1},
+                 {sort_threads, 1, 1},
+                 Team::shared_bytes},
+                launch.stream, find_winners<T>, p);
     if (p.parts)
       gpu::launch({"join_winners", {unsigned(pieces(p.lines, 8)), 1, 1}, {256, 1, 1}},
                   launch.stream, join_winners, static_cast<const Winner*>(p.parts), p.part_count,
