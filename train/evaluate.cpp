@@ -30,28 +30,49 @@ class Evaluating {
 
 }  // namespace
 
-double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
-  check_batches(loader, "the validation data");
+// The body between on_valid_begin and on_valid_end; of a callback that evaluates in a validation,
+// the body alone.
+void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   const Evaluating evaluating(*this);
   state.batch = 0;
-  state.batches = loader.batches();
-  each(&Callback::on_valid_begin);
-  Tensor sum;
-  int64_t examples = 0;
-  for (const Batch& batch : loader) {
-    if (run(batch)) {
-      check(bool(state.loss),
-            "a batch without targets to validate (LearnerOptions::pass could do without)");
-      add_loss(sum, state.loss, batch.x.size(0));
-      examples += batch.x.size(0);
-      check(totals.empty() || (state.output && state.y), "metrics of a batch that has no {}",
-            state.output ? "targets" : "output: LearnerOptions::pass gave a loss alone");
-      for (Total& total : totals) total.add(state.output, state.y);
+  state.batches = batches;
+  if (evaluating_) return body();
+  const struct Flag {
+    bool& on;
+    ~Flag() { on = false; }
+  } flag{evaluating_ = true};
+  try {
+    each(&Callback::on_valid_begin);
+    body();
+  } catch (...) {
+    try {
+      each(&Callback::on_valid_end);
+    } catch (const std::exception&) {  // most likely a consequence of the first
     }
-    ++state.batch;
-    each(&Callback::on_batch_end);
+    throw;
   }
   each(&Callback::on_valid_end);
+}
+
+double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
+  check_batches(loader, "the validation data");
+  Tensor sum;
+  int64_t examples = 0;
+  evaluate_in(loader.batches(), [&] {
+    for (const Batch& batch : loader) {
+      if (run(batch)) {
+        check(bool(state.loss),
+              "a batch without targets to validate (LearnerOptions::pass could do without)");
+        add_loss(sum, state.loss, batch.x.size(0));
+        examples += batch.x.size(0);
+        check(totals.empty() || (state.output && state.y), "metrics of a batch that has no {}",
+              state.output ? "targets" : "output: LearnerOptions::pass gave a loss alone");
+        for (Total& total : totals) total.add(state.output, state.y);
+      }
+      ++state.batch;
+      each(&Callback::on_batch_end);
+    }
+  });
   return sum ? sum.item() / double(examples) : NAN;
 }
 
@@ -89,23 +110,25 @@ Tensor Learner::predicted(const Batch& batch) {
 
 Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   check(batch_size > 0, "batches of {}", batch_size);
-  const Evaluating evaluating(*this);
-  std::vector<Tensor> outputs;
   const int64_t n = x.size(0);
-  for (int64_t i = 0; i < n; i += batch_size)
-    outputs.push_back(predicted({narrow(x, 0, i, std::min(batch_size, n - i)), {}}));
-  check(!outputs.empty(), "predictions for no examples");
+  check(n > 0, "predictions for no examples");
+  std::vector<Tensor> outputs;
+  evaluate_in((n + batch_size - 1) / batch_size, [&] {
+    for (int64_t i = 0; i < n; i += batch_size)
+      outputs.push_back(predicted({narrow(x, 0, i, std::min(batch_size, n - i)), {}}));
+  });
   return cat(outputs);
 }
 
 Predictions Learner::predict(DataLoader& loader) {
   check_batches(loader, "the data to predict from");
-  const Evaluating evaluating(*this);
   std::vector<Tensor> outputs, targets;
-  for (const Batch& batch : loader) {
-    outputs.push_back(predicted(batch));
-    if (state.y) targets.push_back(state.y);
-  }
+  evaluate_in(loader.batches(), [&] {
+    for (const Batch& batch : loader) {
+      outputs.push_back(predicted(batch));
+      if (state.y) targets.push_back(state.y);
+    }
+  });
   return {cat(outputs), targets.empty() ? Tensor() : cat(targets)};
 }
 

@@ -162,7 +162,8 @@ class Learner {
   Scores validate();  // on the validation data
   Scores validate(DataLoader& data);
   Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
-  // On the learner's device, and never narrower than f32.
+  // On the learner's device, and never narrower than f32. Between on_valid_begin and on_valid_end,
+  // so of what validates: of the averages, where EmaWeights keeps them.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
   Predictions predict(DataLoader& data);  // of an epoch, in its order
   // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
@@ -264,6 +265,7 @@ class Learner {
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
   void use(std::shared_ptr<MixedPrecision> precision);
+  void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
   void restore(const io::NamedTensors& dict, bool this_fit);
   void print_header() const;
@@ -278,6 +280,7 @@ class Learner {
   std::optional<RunFolder> folder_;
   bool progress_, skipping_ = false, stopping_ = false;
   bool rehearsing_ = false;  // in lr_find
+  bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   // Of the running epoch: the sum of its losses and how many examples they are of.
   Tensor loss_sum_;
   int64_t examples_ = 0;
