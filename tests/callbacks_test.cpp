@@ -355,10 +355,31 @@ TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
   for (int twice = 0; twice < 2; ++twice) {
     other.load(folder / "last.ckpt");
     EXPECT_EQ(other.validate().loss, learner.history.epochs[1].valid_loss);
+    const Predictions p = other.predict(*other.data.valid);
+    EXPECT_NEAR(cross_entropy(p.output, p.y).item(), other.validate().loss, 1e-6);
     const auto weights = to_vector(other.optimizer->params()[0]);
     other.train_batch(other.data.train->batch(0));
     EXPECT_NE(to_vector(other.optimizer->params()[0]), weights);
   }
+}
+
+// Who predicts in a validation's events is not called again for that.
+TEST(Callbacks, APredictionInAValidationHasNoEvents) {
+  struct Predicting : Callback {
+    int ends = 0;
+    void on_valid_end(Learner& l) override {
+      ++ends;
+      EXPECT_EQ(l.predict(l.data.valid->batch(0).x).size(0), l.data.valid->batch(0).x.size(0));
+    }
+  };
+  LearnerOptions o = quiet();
+  const auto predicting = std::make_shared<Predicting>();
+  o.callbacks = {predicting};
+  Learner learner(loaders(), Net(), o);
+  learner.validate();
+  EXPECT_EQ(predicting->ends, 1);
+  learner.predict(*learner.data.valid);
+  EXPECT_EQ(predicting->ends, 2);
 }
 
 // A validation that fails leaves the averages, not what stood there half the time.
@@ -413,6 +434,9 @@ TEST(Callbacks, LogsHaveAColumnPerMetric) {
   const std::string csv = slurp(folder / "log.csv");
   EXPECT_EQ(std::ranges::count(csv, '\n'), 4);
   EXPECT_EQ(std::ranges::count(csv, ','), 4 * 5) << csv;
+  learner.metrics.back().name = "top, 2";
+  learner.fit(1);
+  EXPECT_NE(slurp(folder / "log.csv").find(",accuracy,\"top, 2\",seconds\n"), std::string::npos);
 }
 
 TEST(Callbacks, LogsHaveARowPerEpoch) {

@@ -207,6 +207,8 @@ TEST(Charts, HaveACurvePerRun) {
   EXPECT_EQ(about(charts({a, b})),
             "loss.svg: 'a' 2 'b' 2; scale.svg: 'a' 2 'b' 2 'skipped steps' 2; "
             "valid_loss.svg: 'a' 1 'b' 1; f1.svg: 'a' 1 'b' 1; ");
+  b.quantities.back().name = "../a, b";
+  EXPECT_EQ(charts({b}).back().first, ".._a__b.svg");
   EXPECT_ERROR(charts({a, a}), "two runs are called \"a\"");
   EXPECT_FALSE(charts({run("{\"step\":0,\"loss\":-1}\n", folder)}).at(0).second.log_y);
 }
@@ -230,8 +232,8 @@ TEST(Charts, SayWhatIsWrongWithALog) {
                "metrics.jsonl: line 2 has no number \"step\"");
   EXPECT_ERROR(run("{\"step\":null}\n", folder), "line 1 has no number \"step\"");
   EXPECT_ERROR(run("{\"step\":1}\n[1]\n", folder), "metrics.jsonl: line 2: \"[1]\" is no JSON");
-  EXPECT_ERROR(save_charts({run("{\"step\":1,\"../up\":1}\n", folder)}, RunFolder(folder.path())),
-               "\"../up.svg\" is not a name inside");
+  EXPECT_EQ(save_charts({run("{\"step\":1,\"../up\":1}\n", folder)}, RunFolder(folder.path())),
+            std::vector<std::string>{folder / ".._up.svg"});
 }
 
 TEST(Charts, OfAConfusionMatrix) {

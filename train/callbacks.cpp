@@ -16,6 +16,14 @@
 namespace mixtape::train {
 namespace {
 
+// A field of a CSV file (RFC 4180).
+std::string quoted(const std::string& field) {
+  if (field.find_first_of(",\"\r\n") == field.npos) return field;
+  std::string text = "\"";
+  for (const char c : field) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return text + '"';
+}
+
 io::JsonFields fields(const StepRow& row) {
   return {{"step", row.step},
           {"loss", row.loss},
@@ -122,7 +130,7 @@ void ModelCheckpoint::on_checkpoint(Learner& l) {
 void CsvLogger::on_epoch_end(Learner& l) {
   // Written anew as a whole: short, and never half a row.
   std::string text = "epoch,train_loss,valid_loss";
-  for (const Metric& m : l.metrics) text += "," + m.name;
+  for (const Metric& m : l.metrics) text += "," + quoted(m.name);
   text += ",seconds\n";
   for (const EpochRow& row : l.history.epochs) {
     text += fmt::format("{}", row.epoch);

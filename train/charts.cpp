@@ -1,6 +1,7 @@
 #include "train/charts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -20,6 +21,13 @@ double number_of(const io::JsonValue& value) {
   if (const auto* const whole = std::get_if<int64_t>(&value)) return double(*whole);
   if (const auto* const real = std::get_if<double>(&value)) return *real;
   return NAN;
+}
+
+// What a quantity's chart is called: a metric may have any name.
+std::string file_name(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return name.empty() ? "_" : name;
 }
 
 const io::JsonValue* find(const io::JsonFields& line, std::string_view key) {
@@ -180,7 +188,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
       }
       if (!skipped.x.empty()) chart.series.push_back(std::move(skipped));
     }
-    all.emplace_back((name == "train_loss" ? "loss" : name) + ".svg", std::move(chart));
+    all.emplace_back(file_name(name == "train_loss" ? "loss" : name) + ".svg", std::move(chart));
   }
   return all;
 }
