@@ -193,6 +193,9 @@ TEST(Csv, NumbersTheClassesOfATarget) {
   const Csv numbers = parse_csv("x,kind\n1,10\n2,9\n3,10\n", "f", {.classes = true});
   EXPECT_EQ(numbers.classes, (Names{"9", "10"}));
   EXPECT_EQ(to_vector(numbers.data.y()), (Values{1, 0, 1}));
+  const Csv spelt = parse_csv("x,kind\n0,2\n0, 1\n0,1.0\n0,1\n", "f", {.classes = true});
+  EXPECT_EQ(spelt.classes, (Names{" 1", "2"}));
+  EXPECT_EQ(to_vector(spelt.data.y()), (Values{1, 0, 0, 0}));
 }
 
 TEST(Csv, UnderstandsQuotesAndLineEnds) {
@@ -203,6 +206,7 @@ TEST(Csv, UnderstandsQuotesAndLineEnds) {
   EXPECT_EQ(csv.target, "the \"kind\"");
   EXPECT_EQ(csv.classes, (Names{"a\nb", "a,b"}));
   EXPECT_EQ(to_vector(csv.data.x()), (Values{1, 2}));
+  EXPECT_EQ(to_vector(parse_csv("a,b\r1,2\r3,4\r", "f").data.x()), (Values{1, 3}));
 }
 
 TEST(Csv, SaysWhatIsWrongAndWhere) {
@@ -214,6 +218,11 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
   EXPECT_ERROR(parse_csv("a,b\n1,\"p\nq\"\nx,2\n", "f"),
                "f: line 4, column \"a\": \"x\" is not a number");
   EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"), "f: line 2, column \"a\": \"\" is not a number");
+  for (const char* wrong : {"+-5", "1e300", "++1"})
+    EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", wrong), "f"),
+                 fmt::format("f: line 2, column \"a\": \"{}\" is not a number", wrong));
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n1, \n1,\n", "f"),
+               "f: line 3 has no \"b\", and the others are numbers");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1,\"2\n3\n", "f"), "f: the quote that line 3 opens is never");
   EXPECT_ERROR(parse_csv("a,b\n1,\"2\"x\n", "f"), "f: line 2: \"x\" follows a closing quote");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -43,8 +44,9 @@ class Reader {
   }
 
  private:
+  static bool ends_line(char c) { return c == '\n' || c == '\r'; }
   bool take_line_end() {
-    const size_t length = text_.substr(at_, 2) == "\r\n" ? 2 : text_[at_] == '\n';
+    const size_t length = text_.substr(at_, 2) == "\r\n" ? 2 : ends_line(text_[at_]);
     at_ += length;
     line_ += length > 0;
     return length > 0;
@@ -52,9 +54,7 @@ class Reader {
   std::string field() {
     if (at_ < text_.size() && text_[at_] == '"') return quoted();
     const size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] != separator_ && text_[at_] != '\n' &&
-           text_.substr(at_, 2) != "\r\n")
-      ++at_;
+    while (at_ < text_.size() && text_[at_] != separator_ && !ends_line(text_[at_])) ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
   std::string quoted() {
@@ -78,34 +78,41 @@ class Reader {
   int64_t line_ = 1;
 };
 
-std::optional<double> number(std::string_view text) {
+std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
-  if (text.starts_with('+')) text.remove_prefix(1);
+  return text;
+}
+// None where the text is no number, or one beyond f32.
+std::optional<double> number(std::string_view text) {
+  text = trimmed(text);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
   if (error != std::errc{} || end != text.end()) return {};
+  if (std::isfinite(value) && !std::isfinite(static_cast<float>(value))) return {};
   return value;
 }
 
-// The different values of a column, sorted: by value if all are numbers.
-std::vector<std::string> distinct(const std::vector<std::string>& values, bool numbers) {
-  std::vector<std::string> all = values;
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  if (numbers)
-    std::stable_sort(all.begin(), all.end(), [](const std::string& a, const std::string& b) {
-      const auto key = [](double v) { return std::pair(std::isnan(v), std::isnan(v) ? 0 : v); };
-      return key(*number(a)) < key(*number(b));
-    });
-  return all;
-}
-
-Tensor labels(const std::vector<std::string>& values, const std::vector<std::string>& classes) {
-  std::map<std::string_view, int64_t> numbers;
-  for (const std::string& c : classes) numbers.emplace(c, int64_t(numbers.size()));
+// The different values of a column in order, and which of them each is. Of numbers 1 and 1.0 are
+// one, and have the name that comes first.
+Tensor labels(const std::vector<std::string>& values, bool numbers,
+              std::vector<std::string>& classes) {
+  using Key = std::tuple<bool, double, std::string_view>;  // NaN comes last
+  const auto key_of = [&](const std::string& text) {
+    if (!numbers) return Key(false, 0, text);
+    const double value = *number(text);
+    return std::isnan(value) ? Key(true, 0, "") : Key(false, value, "");
+  };
+  std::map<Key, std::string> names;
+  for (const std::string& v : values) names.emplace(key_of(v), v);
+  std::map<Key, int64_t> label;
+  for (const auto& [key, name] : names) {
+    label.emplace(key, int64_t(classes.size()));
+    classes.push_back(name);
+  }
   const Tensor y({int64_t(values.size())}, i64, Device::cpu());
-  for (size_t i = 0; i < values.size(); ++i) y.data<int64_t>()[i] = numbers.at(values[i]);
+  for (size_t i = 0; i < values.size(); ++i) y.data<int64_t>()[i] = label.at(key_of(values[i]));
   return y;
 }
 
@@ -134,7 +141,8 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
 
   std::vector<float> x;
   std::vector<std::string> targets;
-  bool numbers = true;
+  bool numbers = true, texts = false;
+  int64_t without = 0;  // a line that has no target
   for (; record; record = reader.next()) {
     const auto& fields = record->fields;
     check(fields.size() == columns.size(), "{}: line {} has {} fields, the first {}", name,
@@ -143,14 +151,19 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
       const auto value = number(fields[i]);
       if (i == target) {
         numbers = numbers && value;
+        const bool none = trimmed(fields[i]).empty();
+        texts = texts || (!value && !none);
+        if (none && without == 0) without = record->line;
         continue;
       }
-      check(value.has_value(), "{}: line {}, column {}: {} is not a number", name, record->line,
-            io::quote(columns[i]), io::quote(fields[i]));
+      check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds", name,
+            record->line, io::quote(columns[i]), io::quote(fields[i]));
       x.push_back(static_cast<float>(*value));
     }
     targets.push_back(fields[target]);
   }
+  check(texts || without == 0, "{}: line {} has no {}, and the others are numbers", name, without,
+        io::quote(columns[target]));
 
   Csv csv;
   csv.target = columns[target];
@@ -161,8 +174,7 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
   std::copy(x.begin(), x.end(), rows.data<float>());
   Tensor y({n}, f32, Device::cpu());
   if (options.classes || !numbers) {
-    csv.classes = distinct(targets, numbers);
-    y = labels(targets, csv.classes);
+    y = labels(targets, numbers, csv.classes);
   } else {
     for (size_t i = 0; i < targets.size(); ++i)
       y.data<float>()[i] = static_cast<float>(*number(targets[i]));
