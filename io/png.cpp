@@ -93,6 +93,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   Image image;
   check(png_image_begin_read_from_memory(&image, file.data(), file.size()) != 0, "{}: {}", name,
         image.message);
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // else libpng takes 16 bits for linear light
   if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
   image.format = formats[channels];
   std::vector<uint8_t> pixels(PNG_IMAGE_SIZE(image));  // black

@@ -11,7 +11,8 @@ namespace mixtape::io {
 
 // u8 [channels, height, width]: 1 grey, 2 grey and alpha, 3 red, green and blue, 4 with alpha.
 // `channels` converts; 0 leaves the file's, palettes become colours and 16 bits 8. Where alpha
-// goes, what lies behind is black. Throws Error that names the file when anything is not as the
+// goes, what lies behind is black; a gamma that the file states is applied, and colours become grey
+// by their luminance in linear light. Throws Error that names the file when anything is not as the
 // format wants it; nothing of the size a header claims is allocated before the file can hold it.
 Tensor load_png(const std::string& path, int channels = 0);
 // The same from memory; `name` stands for the file in errors.

@@ -87,6 +87,28 @@ TEST(Png, ReadsFewBitsAndPalettes) {
   EXPECT_EQ(to_vector(parse(file)), (Values{255, 0, 0, 255, 0, 0, 0, 0, 0, 255, 255, 0}));
 }
 
+// Sixteen bits that say nothing of their gamma are read as eight are.
+TEST(Png, ReadsSixteenBits) {
+  std::string file;
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  png_set_write_fn(
+      png, &file,
+      [](png_structp to, png_bytep bytes, size_t n) {
+        static_cast<std::string*>(png_get_io_ptr(to))->append(reinterpret_cast<char*>(bytes), n);
+      },
+      [](png_structp) {});
+  png_set_IHDR(png, info, 3, 1, 16, PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  png_write_info(png, info);
+  const unsigned char row[] = {0x40, 0x00, 0x80, 0x00, 0xff, 0xff};
+  png_write_row(png, row);
+  png_write_end(png, info);
+  png_destroy_write_struct(&png, &info);
+  EXPECT_EQ(to_vector(parse_png(std::as_bytes(std::span(file)), "f")),
+            (std::vector<double>{64, 128, 255}));
+}
+
 TEST(Png, RefusesHostileFiles) {
   const std::string good = written(image(3, 4, 4));
   EXPECT_ERROR(parse(""), "f: not a PNG file: it starts with other bytes");
