@@ -120,6 +120,7 @@ void InputBytes::read(uint64_t offset, std::span<std::byte> into) const {
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
   const InputFile file(path);
   const bool packed = path.ends_with(".gz");
+  limit = std::min(limit, uint64_t{1} << 62);  // so that there is a number beyond it
   // gzip adds its frame, and a little where there is nothing to gain.
   const uint64_t most = packed ? limit + limit / 1024 + 1024 : limit;
   check(file.size() <= most, "{}: has {} bytes, more than the {} allowed", path, file.size(), most);
@@ -179,10 +180,14 @@ AppendFile::AppendFile(std::string path)
 
 AppendFile::~AppendFile() { ::close(fd_); }
 
-char AppendFile::last() const {
+void AppendFile::cut_after_last(char end) {
   const off_t size = ::lseek(fd_, 0, SEEK_END);
-  char byte = 0;
-  return size > 0 && ::pread(fd_, &byte, 1, size - 1) == 1 ? byte : char(0);
+  off_t kept = size;
+  for (char byte = 0; kept > 0; --kept) {
+    if (::pread(fd_, &byte, 1, kept - 1) != 1) fail_errno(path_, "read");
+    if (byte == end) break;
+  }
+  if (kept < size && ::ftruncate(fd_, kept) != 0) fail_errno(path_, "shorten");
 }
 
 void AppendFile::append(std::string_view bytes) {

@@ -91,7 +91,7 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   void append(std::string_view bytes);
-  char last() const;  // byte of it; 0 if it is empty
+  void cut_after_last(char end);  // what follows that byte is gone; all, if there is none
 
  private:
   std::string path_;

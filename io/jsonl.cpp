@@ -50,9 +50,7 @@ std::string json_object(const JsonFields& fields) {
 }
 
 JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
-  const char last = file_.last();
-  if (last != 0 && last != '\n')
-    file_.append("\n");  // a line cut by a crash must not swallow the next
+  file_.cut_after_last('\n');  // half a line that a crash left would make the log unreadable
 }
 
 void JsonLines::write(const JsonFields& fields) { file_.append(json_object(fields) + '\n'); }

@@ -134,7 +134,7 @@ std::vector<double> settle(Axis& axis, int pieces, bool round_ends) {
     for (double k = std::floor(axis.low) - 1; k <= axis.high + 1; ++k)
       for (const double m : {1.0, 2.0, 5.0}) ticks.push_back(k + std::log10(m));
     const auto first = std::ranges::upper_bound(ticks, axis.low + 1e-9) - 1;
-    const auto last = std::ranges::lower_bound(ticks, axis.high - 1e-9);
+    const auto last = std::max(first + 1, std::ranges::lower_bound(ticks, axis.high - 1e-9));
     axis.low = *first;
     axis.high = *last;
     return {first, last + 1};

@@ -557,7 +557,11 @@ TEST(JsonLines, AppendsLinesAtOnce) {
 
   spit(folder / "cut.jsonl", "{\"a\":");
   JsonLines(folder / "cut.jsonl").write({{"a", 3.0}});
-  EXPECT_EQ(slurp(folder / "cut.jsonl"), "{\"a\":\n{\"a\":3}\n");
+  EXPECT_EQ(slurp(folder / "cut.jsonl"), "{\"a\":3}\n");
+  spit(folder / "cut.jsonl", "{\"a\":1}\n{\"a\":");
+  JsonLines(folder / "cut.jsonl").write({{"a", 3.5}});
+  EXPECT_EQ(read_json_lines(folder / "cut.jsonl"),
+            (std::vector<JsonFields>{{{"a", int64_t{1}}}, {{"a", 3.5}}}));
   EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
 }
 
@@ -654,6 +658,7 @@ TEST(Svg, StandsExtremes) {
                                        {big, big},
                                        {tiny, -tiny},
                                        {1e15, 1e15 + 1},
+                                       {2, 2 * (1 + 2e-10)},
                                        {0, tiny}})
     for (const bool log : {false, true}) {
       drawn({.series = {{"s", {0, 1}, y}}, .log_y = log});
