@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -81,11 +82,14 @@ Tensor normal_(const Tensor& t, double mean, double std) {
 Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
-  const double below = normal_probability((o.low - o.mean) / o.std),
-               within = normal_probability((o.high - o.mean) / o.std) - below;
+  // In deviations from the mean, mirrored where all is above it: probabilities near 0 are exact.
+  double low = (o.low - o.mean) / o.std, high = (o.high - o.mean) / o.std;
+  const double sign = low > 0 ? -1 : 1;
+  if (low > 0) low = -std::exchange(high, -low);
+  const double below = normal_probability(low), within = normal_probability(high) - below;
   std::vector<double> values = to_vector(uniform(t.shape(), 0, 1, f64));
   for (double& v : values)
-    v = std::clamp(o.mean + o.std * normal_quantile(below + v * within), o.low, o.high);
+    v = std::clamp(o.mean + sign * o.std * normal_quantile(below + v * within), o.low, o.high);
   return assign(t, values);
 }
 Tensor constant_(const Tensor& t, double value) {

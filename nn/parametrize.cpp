@@ -30,7 +30,8 @@ NormedWeight::NormedWeight(const Tensor& weight, int dim) {
   check_rows(weight);
   dim_ = wrap_dim(dim, weight.rank());
   v = weight;
-  g = parameter(lengths(v.detach(), dim_));
+  g = lengths(v.detach(), dim_);
+  if (v.requires_grad()) g = parameter(g);  // of a frozen layer both are frozen
 }
 Tensor NormedWeight::weight(bool) const { return v * (g / lengths(v, dim_)); }
 void NormedWeight::list_fields(Fields& fields) {

@@ -68,6 +68,13 @@ TEST(Init, TruncatedNormal) {
   EXPECT_NEAR(mean(lt(t, 3 + 2 * 0.674490).to(f32)).item(), 0.50, 0.006);
   EXPECT_NEAR(mean(lt(t, 3 + 2 * 1.150349).to(f32)).item(), 0.75, 0.006);
   EXPECT_EQ(moments(lt(t, 3.0).to(f32)).high, 0);
+  // Far from the mean on either side, where almost all lies at the nearer end.
+  nn::init::trunc_normal_(t, {.low = 10, .high = 12});
+  const auto above = moments(t);
+  EXPECT_NEAR(above.mean, 10.0981, 0.002);  // phi(10) / Q(10)
+  EXPECT_GT(above.high, 10.5);
+  nn::init::trunc_normal_(t, {.low = -12, .high = -10});
+  EXPECT_NEAR(moments(t).mean, -10.0981, 0.002);
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.low = 2}); }),
             "a normal distribution of deviation 1 from 2 to 2");
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.std = 0}); }),

@@ -34,6 +34,13 @@ std::vector<std::string> names(const nn::ModuleBase& m) {
   return all;
 }
 
+TEST(WeightNorm, LeavesAFrozenLayerFrozen) {
+  Linear plain(4, 3);
+  plain.requires_grad_(false);
+  WeightNorm layer(std::move(plain));
+  for (const Tensor& p : layer.parameters()) EXPECT_FALSE(p.requires_grad());
+}
+
 TEST(WeightNorm, StartsAsTheLayer) {
   const Seed seed(1);
   Linear plain(4, 3);
