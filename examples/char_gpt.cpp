@@ -73,11 +73,13 @@ struct Job {
     check(o.steps % o.every == 0, "--steps {} is no multiple of --every {}", o.steps, o.every);
     check(o.top_k <= int64_t(text.vocabulary().size()), "--top-k {} of {} different characters",
           o.top_k, text.vocabulary().size());
-    if (!o.load.empty()) model.load_state_dict(io::load(o.load).tensors);
+    if (!o.load.empty()) load();
     if (!o.save.empty()) io::AtomicFile probe(o.save);
   }
 
   void run();
+  std::string characters() const { return fmt::format("{}", fmt::join(text.vocabulary(), "")); }
+  void load();
   void train();
 
   Options o;
@@ -87,6 +89,15 @@ struct Job {
   Seed seed;
   models::Gpt model;
 };
+
+// Weights know their characters: those of another text would make nonsense of this one's.
+void Job::load() {
+  const io::SafeTensors file = io::load(o.load);
+  const auto known = file.metadata.find("characters");
+  check(known == file.metadata.end() || known->second == characters(),
+        "{}: learned other characters than those of {}", o.load, o.text);
+  model.load_state_dict(file.tensors);
+}
 
 void Job::train() {
   const int64_t n = text.train().size();
@@ -112,7 +123,7 @@ void Job::train() {
   train::Learner learner(std::move(data), model, options);
   learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr);
   if (!o.save.empty()) {
-    io::save(o.save, model.state_dict());
+    io::save(o.save, model.state_dict(), {{"characters", characters()}});
     fmt::print("wrote {}\n", o.save);
   }
   if (learner.is_stopping())

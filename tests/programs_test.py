@@ -188,6 +188,9 @@ class Mistakes(ProgramTest):
         self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
         self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
         self.refused("char_gpt", "wpe.weight", *SMALL_GPT, "--load", "gpt.safetensors", "--context", 9)
+        (self.folder / "other.txt").write_text((self.folder / "song.txt").read_text().replace("e", "E"))
+        self.refused("char_gpt", "gpt.safetensors: learned other characters than those of other.txt", *SMALL_GPT,
+                     "--text", "other.txt", "--load", "gpt.safetensors")
 
     def test_weights_of_another_model(self) -> None:
         few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
