@@ -166,9 +166,11 @@ def markdown(results: dict) -> str:
              "rounds, a copy one that touches as many bytes.", ""]
     rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
              "copy of memory, read and written": ("copy_gbytes", "GB/s")}
-    lines += table(["this machine at best", *(f"{n} threads" if n > 1 else "1 thread" for n in threads)],
-                   [[what, *(f"{results['machine'][f'{key}/threads:{n}']:.0f} {unit}" for n in threads)]
-                    for what, (key, unit) in rates.items() if f"{key}/threads:{threads[0]}" in results["machine"]])
+    if threads:  # programs without peers measure no peaks
+        lines += table(["this machine at best", *(f"{n} threads" if n > 1 else "1 thread" for n in threads)],
+                       [[what, *(f"{results['machine'][f'{key}/threads:{n}']:.0f} {unit}" for n in threads)]
+                        for what, (key, unit) in rates.items()
+                        if f"{key}/threads:{threads[0]}" in results["machine"]])
     ours = [f for f in results["figures"] if "peer" not in f and "peak_mb" not in f]
     if ours:
         lines += workloads(ours)

@@ -92,6 +92,12 @@ class Bootstrap(ScriptTest):
         self.assertTrue(calls[-1].endswith("install -y --no-install-recommends libfmt-dev"), calls[-1])
         self.assertEqual(self.bootstrap("libfmt-dev", apt_fails=99)[0].returncode, 1)
 
+    @unittest.skipUnless(os.geteuid() == 0, "installs as root only")
+    def test_goes_on_without_what_is_only_handy(self) -> None:
+        self.write("bin/ccache", "", 0o644)  # no program of that name
+        run, calls = self.bootstrap("ccache", apt_fails=99)
+        self.assertEqual(run.returncode, 0, run.stderr)
+
     def test_without_root_it_prints_the_command(self) -> None:
         run, calls = self.bootstrap("libfmt-dev", user=65534 if os.geteuid() == 0 else None)
         self.assertEqual((run.returncode, calls), (1, []))
@@ -448,6 +454,12 @@ class Bench(ScriptTest):
         self.assertEqual(len(picture.findall("{*}g")), 3)
         self.assertGreater(len(picture.findall(".//{*}circle")), 3)  # a point, and what colours mean
         self.assertEqual(len(json.loads((self.tree / "a.json").read_text())["figures"]), 6)
+
+    def test_programs_without_peaks_have_a_table_too(self) -> None:
+        self.write("found/loader.json", json.dumps({"context": {"num_cpus": 2}, "benchmarks": [self.line("images", 3)]}))
+        run = self.run_script("bench_report.py", str(self.tree / "found"), str(self.tree / "a"))
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertIn("| images | | | 3 ms |", run.stdout)
 
     def test_products_have_peers_of_their_own_and_means(self) -> None:
         lines = [self.line(f"gemm/{name}/threads:1/f32/iterations:1/manual_time", 1, flops=flops, of_peak=flops / 100e9,
