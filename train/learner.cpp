@@ -135,6 +135,7 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
   train([&] {
     while (state.epoch < epochs && !stopping_) run_epoch();
   });
+  if (Interrupt::wished()) stop();  // in the last validation
 }
 
 // The body between on_train_begin and on_train_end.

@@ -87,6 +87,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     throw;
   }
   undo();
+  if (Interrupt::wished()) stop();
   found.suggested = steepest(found);
   if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
   return found;
