@@ -99,6 +99,10 @@ TEST(DataLoader, SaysThatItWasMovedFrom) {
   EXPECT_EQ(other.batches(), 3);
   EXPECT_ERROR(loader.batches(), "this loader was moved from");
   EXPECT_ERROR(loader.batch(0), "this loader was moved from");
+  AnyDataset gone{TensorDataset(zeros({2}), zeros({2}))};
+  const AnyDataset kept = std::move(gone);
+  EXPECT_EQ(kept->size(), 2);
+  EXPECT_ERROR(DataLoader(gone), "no data set");
   EXPECT_ERROR(epoch(loader), "this loader was moved from");
 }
 

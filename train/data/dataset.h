@@ -52,8 +52,12 @@ class AnyDataset {
     require();
   }
 
-  const Dataset* operator->() const { return data_.get(); }
-  const Dataset& operator*() const { return *data_; }
+  // Throw Error where there is none: after a move.
+  const Dataset* operator->() const { return &**this; }
+  const Dataset& operator*() const {
+    require();
+    return *data_;
+  }
 
  private:
   void require() const;  // throws Error if there is none
