@@ -23,8 +23,7 @@ void check_real(const Tensor& t) {
 void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
   double all = 1;
   for (const int64_t n : sizes) all *= double(n);
-  check(all <= std::numeric_limits<int32_t>::max() - 7,
-        "{} of {} elements, which are counted in 32 bits", what, Shape(sizes));
+  check(all <= 0x1p31 - 8, "{} of {} elements, which are counted in 32 bits", what, Shape(sizes));
 }
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
   if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
