@@ -129,13 +129,23 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
   return packed ? unpack(bytes, limit, path) : bytes;
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+// What a link leads to is replaced, not the link.
+std::string target_of(std::string path) {
+  std::error_code none;
+  if (!std::filesystem::is_symlink(path, none)) return path;
+  const auto target = std::filesystem::canonical(path, none);
+  return none ? path : target.string();
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   static std::atomic<unsigned> count{0};
   do {  // a process of this number, in another container, may have been killed
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(path_, "create a file beside it");
+  struct stat old {};
+  if (::stat(path_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile() {

@@ -61,7 +61,7 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 
 // A file that appears under its name only when complete: bytes go to a temporary file beside it,
 // which commit() syncs and renames. Without commit() the temporary file is removed and the old
-// file, if any, stays.
+// file, if any, stays. What replaces a file has its permissions; a link stays one.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);  // throws Error if the folder cannot be written

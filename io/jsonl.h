@@ -15,7 +15,8 @@ namespace mixtape::io {
 using JsonValue = std::variant<double, int64_t, std::string, bool>;
 using JsonFields = std::vector<std::pair<std::string, JsonValue>>;
 
-// {"epoch":1,"loss":0.25}. Doubles read back to the same bits; those that are not finite are null.
+// {"epoch":1,"loss":0.25}. Doubles read back to the same bits, whole ones as integers; those that
+// are not finite are null.
 std::string json_object(const JsonFields& fields);
 
 class JsonLines {

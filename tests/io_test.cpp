@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "core/check.h"
@@ -56,6 +57,21 @@ TEST(AtomicFile, AppearsOnCommitOnly) {
   file.commit();
   EXPECT_EQ(slurp(path), "new");
   EXPECT_EQ(folder.count(), 1u);
+}
+
+TEST(AtomicFile, KeepsPermissionsAndLinks) {
+  const TempFolder folder;
+  const std::string path = folder / "secret", link = folder / "latest";
+  write_file(path, "old");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  std::filesystem::create_symlink("secret", link);
+  write_file(link, "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(slurp(path), "new");
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_read);
+  std::filesystem::create_symlink("nowhere", folder / "dangling");
+  write_file(folder / "dangling", "new");
+  EXPECT_EQ(slurp(folder / "dangling"), "new");
 }
 
 TEST(AtomicFile, NamesFileAndReason) {
