@@ -203,7 +203,8 @@ TEST(Sample, DrawsBySoftmax) {
   expect_shares({.top_k = 2}, {0, 0, 3 / 7.0, 4 / 7.0});
   EXPECT_EQ(shares({.top_k = 2})[1], 0);
   EXPECT_EQ(shares({.top_k = 1})[3], 1);
-  EXPECT_EQ(shares({.temperature = 0})[3], 1);
+  for (const double cold : {0.0, 1e-40, 1e-300})
+    EXPECT_EQ(shares({.temperature = cold})[3], 1) << cold;
   expect_shares({.top_p = 0.75}, {0, 0.2 / 0.9, 0.3 / 0.9, 0.4 / 0.9});
   EXPECT_EQ(shares({.top_p = 0.75})[0], 0);
   expect_shares({.top_p = 0.65}, {0, 0, 3 / 7.0, 4 / 7.0});

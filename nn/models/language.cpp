@@ -24,7 +24,8 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
         vocabulary);
   check(0 < o.top_p && o.top_p <= 1, "top_p is {}, not above 0 and at most 1", o.top_p);
   const NoGrad off;
-  if (o.temperature == 0) return argmax(logits, -1);
+  // (Divided by less, f32 logits would all be infinite.)
+  if (o.temperature < 1e-30) return argmax(logits, -1);
   // The largest of logits with Gumbel noise is distributed as their softmax.
   const auto drawn = [&](const Tensor& x) {
     const Tensor noise = -log(-log(rand(x.shape(), f32, x.device())));
