@@ -83,6 +83,7 @@ TEST(Dataset, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(Ragged(true).gather(all),
                "example 2: its input is f64 [2], that of the first in the batch f32 [2]");
   EXPECT_ERROR(counting(5).gather(outside), "counting: example 5 of 5");
+  EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}), "a batch of no examples");
   EXPECT_ERROR(counting(5).get(-1), "counting: example -1 of 5");
   EXPECT_ERROR(counting(5).rows(3, 6), "counting: examples 3 to 6 of 5");
   EXPECT_ERROR(TensorDataset(zeros({3, 2}), zeros({4}), "xy"),

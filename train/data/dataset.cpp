@@ -18,6 +18,7 @@ namespace {
 
 // Rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
+  check(!indices.empty(), "a batch of no examples");
   Shape shape = from.shape();
   shape.dim[0] = int64_t(indices.size());
   const Tensor to(shape, from.dtype(), Device::cpu());
