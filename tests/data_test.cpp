@@ -263,6 +263,11 @@ TEST(Progress, LineFillsTheWidth) {
   EXPECT_EQ(progress_line(s, 80).find('>'), std::string::npos);
 }
 
+TEST(Progress, WhatWasDoneBeforeTookNoTime) {
+  const ProgressState s{"epoch 2", 300, 400, 2, "", 200};
+  EXPECT_EQ(progress_line(s, 0), "epoch 2 300/400  50/s  eta 0:02");
+}
+
 TEST(Progress, LineStandsOddStates) {
   EXPECT_EQ(progress_line({"", 0, 0, 0, ""}, 80), "0");
   EXPECT_EQ(progress_line({"x", 5, 0, 10, ""}, 80), "x 5  0.5/s  in 0:10");

@@ -187,8 +187,9 @@ void Learner::run_epoch() {
   if (whole) {
     std::optional<Progress> bar;
     if (progress_)
-      bar.emplace(fmt::format("epoch {}/{}", state.epoch + 1, state.epochs), state.batches,
-                  [&] { return fmt::format("loss {:.4f}", history.last_loss()); });
+      bar.emplace(
+          fmt::format("epoch {}/{}", state.epoch + 1, state.epochs), state.batches,
+          [&] { return fmt::format("loss {:.4f}", history.last_loss()); }, stderr, state.batch);
     for (const Batch& batch : *data.train) {  // after resume(), those that are left
       train_batch(batch);
       if (bar) bar->step();

@@ -62,8 +62,8 @@ std::string bar(double part, int width) {
 std::string progress_line(const ProgressState& s, int width) {
   const bool known = s.total > 0;
   std::string right = known ? fmt::format("{}/{}", s.done, s.total) : fmt::format("{}", s.done);
-  if (s.seconds > 0 && s.done > 0) {
-    const double rate = static_cast<double>(s.done) / s.seconds;
+  if (s.seconds > 0 && s.done > s.before) {
+    const double rate = static_cast<double>(s.done - s.before) / s.seconds;
     right += "  " + rate_text(rate);
     if (known && s.done < s.total)
       right += "  eta " + clock_text(static_cast<double>(s.total - s.done) / rate);
@@ -83,8 +83,8 @@ std::string progress_line(const ProgressState& s, int width) {
   return line;
 }
 
-Progress::Progress(std::string label, int64_t total, Suffix suffix, std::FILE* out)
-    : state_{std::move(label), 0, total, 0, {}},
+Progress::Progress(std::string label, int64_t total, Suffix suffix, std::FILE* out, int64_t done)
+    : state_{std::move(label), done, total, 0, {}, done},
       suffix_(std::move(suffix)),
       out_(out),
       terminal_(is_terminal(out)),

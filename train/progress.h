@@ -15,6 +15,7 @@ struct ProgressState {
   int64_t done = 0, total = 0;  // total 0: not known
   double seconds = 0;           // since the start
   std::string suffix;
+  int64_t before = 0;  // done before the start, in no time
 };
 
 // "epoch 1 [=====>     ] 250/500  1.2k/s  eta 0:04  loss 0.31", at most `width` columns. The bar
@@ -26,7 +27,9 @@ class Progress {
   // Made when the bar is redrawn, at most ten times a second.
   using Suffix = std::function<std::string()>;
 
-  Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr);
+  // `done` of `total` were done before.
+  Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr,
+           int64_t done = 0);
   ~Progress();  // finishes, unless an exception is on its way: then the bar is left as it stood
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
