@@ -71,6 +71,22 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   return masked_fill(softmax(masked_fill(scores, nowhere, 0)), nowhere, 0);
 }
 
+// What a layer adds to x: f of it, some of which is dropped, normalised before or as a sum.
+struct Residual {
+  const TransformerEncoderLayerOptions& options;
+  bool training;
+
+  Tensor drop(const Tensor& x) const { return training ? dropout(x, options.dropout) : x; }
+  template <class F>
+  Tensor add(const Tensor& x, const LayerNorm& norm, const F& f) const {
+    return options.norm_first ? x + drop(f(norm(x))) : norm(x + drop(f(x)));
+  }
+  Tensor add_network(const Tensor& x, const LayerNorm& norm, const Linear& up,
+                     const Linear& down) const {
+    return add(x, norm, [&](const Tensor& t) { return down(drop(options.activation(up(t)))); });
+  }
+};
+
 void check_heads(int64_t size, int64_t heads) {
   check(size > 0 && heads > 0 && size % heads == 0, "a size of {} does not divide into {} heads",
         size, heads);
@@ -179,21 +195,10 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t size, int64_t heads,
       options_(o) {}
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
-  if (options_.norm_first) {
-    const Tensor h = x + attend(norm1(x), masks);
-    return h + feed_forward(norm2(h));
-  }
-  const Tensor h = norm1(x + attend(x, masks));
-  return norm2(h + feed_forward(h));
-}
-Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionMasks& masks) const {
-  return drop(self_attn(x, x, x, masks).output);
-}
-Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) const {
-  return drop(linear2(drop(options_.activation(linear1(x)))));
-}
-Tensor TransformerEncoderLayer::drop(const Tensor& x) const {
-  return is_training() ? dropout(x, options_.dropout) : x;
+  const Residual layer{options_, is_training()};
+  const Tensor h =
+      layer.add(x, norm1, [&](const Tensor& t) { return self_attn(t, t, t, masks).output; });
+  return layer.add_network(h, norm2, linear1, linear2);
 }
 
 template <class Layer>
@@ -229,22 +234,13 @@ TransformerDecoderLayer::TransformerDecoderLayer(int64_t size, int64_t heads,
 Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
                                         const AttentionMasks& masks,
                                         const AttentionMasks& memory_masks) const {
-  const auto drop = [&](const Tensor& t) {
-    return is_training() ? dropout(t, options_.dropout) : t;
-  };
-  const auto attend = [&](const Tensor& t) { return drop(self_attn(t, t, t, masks).output); };
-  const auto recall = [&](const Tensor& t) {
-    return drop(multihead_attn(t, memory, memory, memory_masks).output);
-  };
-  const auto feed_forward = [&](const Tensor& t) {
-    return drop(linear2(drop(options_.activation(linear1(t)))));
-  };
-  if (options_.norm_first) {
-    const Tensor h = x + attend(norm1(x)), g = h + recall(norm2(h));
-    return g + feed_forward(norm3(g));
-  }
-  const Tensor h = norm1(x + attend(x)), g = norm2(h + recall(h));
-  return norm3(g + feed_forward(g));
+  const Residual layer{options_, is_training()};
+  const Tensor h =
+      layer.add(x, norm1, [&](const Tensor& t) { return self_attn(t, t, t, masks).output; });
+  const Tensor g = layer.add(h, norm2, [&](const Tensor& t) {
+    return multihead_attn(t, memory, memory, memory_masks).output;
+  });
+  return layer.add_network(g, norm3, linear1, linear2);
 }
 
 TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int64_t num_layers,

@@ -85,10 +85,6 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   MIXTAPE_FIELDS(self_attn, linear1, linear2, norm1, norm2)
 
  private:
-  Tensor attend(const Tensor& x, const AttentionMasks& masks) const;
-  Tensor feed_forward(const Tensor& x) const;
-  Tensor drop(const Tensor& x) const;
-
   TransformerEncoderLayerOptions options_;
 };
 
