@@ -19,7 +19,7 @@ struct Softsign : OpModule<Softsign, softsign> {};
 struct LogSigmoid : OpModule<LogSigmoid, log_sigmoid> {};
 struct Hardsigmoid : OpModule<Hardsigmoid, hardsigmoid> {};
 struct Hardswish : OpModule<Hardswish, hardswish> {};
-struct LeakyReLU : OpModule<LeakyReLU, leaky_relu> {
+struct LeakyReLU : OpModule<LeakyReLU, leaky_relu, double> {
   explicit LeakyReLU(double slope = 0.01) : OpModule(slope) {}
 };
 // x below zero times a weight that is learned, one for all channels or one each.
@@ -31,17 +31,17 @@ struct PReLU : Module<PReLU> {
   Tensor forward(const Tensor& x) const { return prelu(x, weight); }
   MIXTAPE_FIELDS(weight)
 };
-struct ELU : OpModule<ELU, elu> {
+struct ELU : OpModule<ELU, elu, double> {
   explicit ELU(double alpha = 1) : OpModule(alpha) {}
 };
-struct GLU : OpModule<GLU, glu> {
+struct GLU : OpModule<GLU, glu, int> {
   explicit GLU(int dim = -1) : OpModule(dim) {}
 };
-struct LogSoftmax : OpModule<LogSoftmax, log_softmax> {
+struct LogSoftmax : OpModule<LogSoftmax, log_softmax, int> {
   explicit LogSoftmax(int dim = -1) : OpModule(dim) {}
 };
 struct GELUTanh : OpModule<GELUTanh, gelu_tanh> {};  // GPT-2's approximation
-struct Softmax : OpModule<Softmax, softmax> {
+struct Softmax : OpModule<Softmax, softmax, int> {
   explicit Softmax(int dim = -1) : OpModule(dim) {}
 };
 

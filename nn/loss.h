@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "autograd/ops.h"
-#include "nn/module.h"
+#include "nn/op_module.h"
 
 namespace mixtape::nn {
 
@@ -44,52 +44,22 @@ struct NLLLoss : Module<NLLLoss> {
   NllOptions options_;
 };
 // (x - target)^2
-struct MSELoss : Module<MSELoss> {
-  explicit MSELoss(Reduction reduction = Reduction::Mean) : reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    return mse_loss(x, target, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  Reduction reduction_;
+struct MSELoss : OpModule<MSELoss, mse_loss, Reduction> {
+  explicit MSELoss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
 };
 // |x - target|
-struct L1Loss : Module<L1Loss> {
-  explicit L1Loss(Reduction reduction = Reduction::Mean) : reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    return l1_loss(x, target, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  Reduction reduction_;
+struct L1Loss : OpModule<L1Loss, l1_loss, Reduction> {
+  explicit L1Loss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
 };
 // d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2
-struct SmoothL1Loss : Module<SmoothL1Loss> {
+struct SmoothL1Loss : OpModule<SmoothL1Loss, smooth_l1_loss, double, Reduction> {
   explicit SmoothL1Loss(double beta = 1, Reduction reduction = Reduction::Mean)
-      : beta_(beta), reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    return smooth_l1_loss(x, target, beta_, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  double beta_;
-  Reduction reduction_;
+      : OpModule(beta, reduction) {}
 };
 // d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)
-struct HuberLoss : Module<HuberLoss> {
+struct HuberLoss : OpModule<HuberLoss, huber_loss, double, Reduction> {
   explicit HuberLoss(double delta = 1, Reduction reduction = Reduction::Mean)
-      : delta_(delta), reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    return huber_loss(x, target, delta_, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  double delta_;
-  Reduction reduction_;
+      : OpModule(delta, reduction) {}
 };
 // x in [0, 1]
 struct BCELoss : Module<BCELoss> {
@@ -130,64 +100,27 @@ struct BCEWithLogitsLoss : Module<BCEWithLogitsLoss> {
   BceOptions options_;
 };
 // x log-probabilities, target probabilities
-struct KLDivLoss : Module<KLDivLoss> {
-  explicit KLDivLoss(const KlDivOptions& o = {}) : options_(o) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    return kl_div(x, target, options_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  KlDivOptions options_;
+struct KLDivLoss : OpModule<KLDivLoss, kl_div, KlDivOptions> {
+  explicit KLDivLoss(const KlDivOptions& o = {}) : OpModule(o) {}
 };
 // Of an anchor, a positive and a negative [n, size]: the negative is to be farther by a margin.
-struct TripletMarginLoss : Module<TripletMarginLoss> {
-  explicit TripletMarginLoss(const TripletMarginOptions& o = {}) : options_(o) {}
-  Tensor forward(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
-    return triplet_margin_loss(anchor, positive, negative, options_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  TripletMarginOptions options_;
+struct TripletMarginLoss : OpModule<TripletMarginLoss, triplet_margin_loss, TripletMarginOptions> {
+  explicit TripletMarginLoss(const TripletMarginOptions& o = {}) : OpModule(o) {}
 };
 // Of x and y [n, size] and a target [n]: 1 where they are to be alike, -1 where not.
-struct CosineEmbeddingLoss : Module<CosineEmbeddingLoss> {
+struct CosineEmbeddingLoss
+    : OpModule<CosineEmbeddingLoss, cosine_embedding_loss, double, Reduction> {
   explicit CosineEmbeddingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
-      : margin_(margin), reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& y, const Tensor& target) const {
-    return cosine_embedding_loss(x, y, target, margin_, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  double margin_;
-  Reduction reduction_;
+      : OpModule(margin, reduction) {}
 };
 // Of x, y and a target: 1 where x is to be larger, -1 where y is.
-struct MarginRankingLoss : Module<MarginRankingLoss> {
+struct MarginRankingLoss : OpModule<MarginRankingLoss, margin_ranking_loss, double, Reduction> {
   explicit MarginRankingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
-      : margin_(margin), reduction_(reduction) {}
-  Tensor forward(const Tensor& x, const Tensor& y, const Tensor& target) const {
-    return margin_ranking_loss(x, y, target, margin_, reduction_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  double margin_;
-  Reduction reduction_;
+      : OpModule(margin, reduction) {}
 };
 // Along dim: a similarity, not a loss.
-struct CosineSimilarity : Module<CosineSimilarity> {
-  explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : dim_(dim), eps_(eps) {}
-  Tensor forward(const Tensor& x, const Tensor& y) const {
-    return cosine_similarity(x, y, dim_, eps_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  int dim_;
-  double eps_;
+struct CosineSimilarity : OpModule<CosineSimilarity, cosine_similarity, int, double> {
+  explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : OpModule(dim, eps) {}
 };
 
 }  // namespace mixtape::nn

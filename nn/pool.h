@@ -7,72 +7,53 @@
 
 namespace mixtape::nn {
 
-// [n, c, h, w] -> [n, c, h', w']
-struct MaxPool2d : Module<MaxPool2d> {
-  explicit MaxPool2d(Size2 window, const PoolOptions& o = {}) : window_(window), options_(o) {
-    const Scope scope("MaxPool2d");
-    check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
-  }
-  Tensor forward(const Tensor& x) const { return max_pool2d(x, window_, options_); }
-  MIXTAPE_FIELDS()
+namespace detail {
+inline Size2 pool_window(std::string_view module, Size2 w) {
+  const Scope scope(module);
+  check(w.h > 0 && w.w > 0, "a window of {} x {}", w.h, w.w);
+  return w;
+}
+inline int64_t pool_window(std::string_view module, int64_t w) {
+  const Scope scope(module);
+  check(w > 0, "a window of {}", w);
+  return w;
+}
+}  // namespace detail
 
- private:
-  Size2 window_;
-  PoolOptions options_;
+// [n, c, h, w] -> [n, c, h', w']
+struct MaxPool2d : OpModule<MaxPool2d, max_pool2d, Size2, PoolOptions> {
+  explicit MaxPool2d(Size2 window, const PoolOptions& o = {})
+      : OpModule(detail::pool_window("MaxPool2d", window), o) {}
 };
 // [n, c, h, w] -> [n, c, h', w']
-struct AvgPool2d : Module<AvgPool2d> {
-  explicit AvgPool2d(Size2 window, const PoolOptions& o = {}) : window_(window), options_(o) {
-    const Scope scope("AvgPool2d");
-    check(window.h > 0 && window.w > 0, "a window of {} x {}", window.h, window.w);
-  }
-  Tensor forward(const Tensor& x) const { return avg_pool2d(x, window_, options_); }
-  MIXTAPE_FIELDS()
-
- private:
-  Size2 window_;
-  PoolOptions options_;
+struct AvgPool2d : OpModule<AvgPool2d, avg_pool2d, Size2, PoolOptions> {
+  explicit AvgPool2d(Size2 window, const PoolOptions& o = {})
+      : OpModule(detail::pool_window("AvgPool2d", window), o) {}
 };
 // [n, c, l] -> [n, c, l']
-struct MaxPool1d : Module<MaxPool1d> {
-  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_(o) {
-    const Scope scope("MaxPool1d");
-    check(window > 0, "a window of {}", window);
-  }
-  Tensor forward(const Tensor& x) const { return max_pool1d(x, window_, options_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t window_;
-  Pool1dOptions options_;
+struct MaxPool1d : OpModule<MaxPool1d, max_pool1d, int64_t, Pool1dOptions> {
+  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {})
+      : OpModule(detail::pool_window("MaxPool1d", window), o) {}
 };
 // [n, c, l] -> [n, c, l']
-struct AvgPool1d : Module<AvgPool1d> {
-  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {}) : window_(window), options_(o) {
-    const Scope scope("AvgPool1d");
-    check(window > 0, "a window of {}", window);
-  }
-  Tensor forward(const Tensor& x) const { return avg_pool1d(x, window_, options_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int64_t window_;
-  Pool1dOptions options_;
+struct AvgPool1d : OpModule<AvgPool1d, avg_pool1d, int64_t, Pool1dOptions> {
+  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {})
+      : OpModule(detail::pool_window("AvgPool1d", window), o) {}
 };
 // [n, c, h, w] -> [n, c, size]
-struct AdaptiveAvgPool2d : OpModule<AdaptiveAvgPool2d, adaptive_avg_pool2d> {
+struct AdaptiveAvgPool2d : OpModule<AdaptiveAvgPool2d, adaptive_avg_pool2d, Size2> {
   explicit AdaptiveAvgPool2d(Size2 size) : OpModule(size) {}
 };
 // [n, c, h, w] -> [n, c, size]
-struct AdaptiveMaxPool2d : OpModule<AdaptiveMaxPool2d, adaptive_max_pool2d> {
+struct AdaptiveMaxPool2d : OpModule<AdaptiveMaxPool2d, adaptive_max_pool2d, Size2> {
   explicit AdaptiveMaxPool2d(Size2 size) : OpModule(size) {}
 };
 // [n, c, l] -> [n, c, size]
-struct AdaptiveAvgPool1d : OpModule<AdaptiveAvgPool1d, adaptive_avg_pool1d> {
+struct AdaptiveAvgPool1d : OpModule<AdaptiveAvgPool1d, adaptive_avg_pool1d, int64_t> {
   explicit AdaptiveAvgPool1d(int64_t size) : OpModule(size) {}
 };
 // [n, c, l] -> [n, c, size]
-struct AdaptiveMaxPool1d : OpModule<AdaptiveMaxPool1d, adaptive_max_pool1d> {
+struct AdaptiveMaxPool1d : OpModule<AdaptiveMaxPool1d, adaptive_max_pool1d, int64_t> {
   explicit AdaptiveMaxPool1d(int64_t size) : OpModule(size) {}
 };
 

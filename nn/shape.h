@@ -58,11 +58,11 @@ struct ReplicationPad2d : Pad2d<ReplicationPad2d, PadMode::Replicate> {
   using Pad2d::Pad2d;
 };
 // [n, c f f, h, w] -> [n, c, h f, w f]
-struct PixelShuffle : OpModule<PixelShuffle, pixel_shuffle> {
+struct PixelShuffle : OpModule<PixelShuffle, pixel_shuffle, int64_t> {
   explicit PixelShuffle(int64_t factor) : OpModule(factor) {}
 };
 // [n, c, h f, w f] -> [n, c f f, h, w]
-struct PixelUnshuffle : OpModule<PixelUnshuffle, pixel_unshuffle> {
+struct PixelUnshuffle : OpModule<PixelUnshuffle, pixel_unshuffle, int64_t> {
   explicit PixelUnshuffle(int64_t factor) : OpModule(factor) {}
 };
 

@@ -233,7 +233,7 @@ struct OpModule : Module<Derived> {
   MIXTAPE_FIELDS()
 };
 struct Log : OpModule<Log, log_e> {};
-struct Pow : OpModule<Pow, power> {
+struct Pow : OpModule<Pow, power, double> {
   explicit Pow(double exponent = 2) : OpModule(exponent) {}
 };
 struct NoModule {
