@@ -112,17 +112,11 @@ void finish(Launch& launch, F f, int64_t parts, int64_t columns, const typename 
               launch.stream, join_parts<F>, f, parts, columns, sums, total);
 }
 
-// Parts that fill the device beside `blocks`, each with so much to do.
-inline int parts_for(const Launch& launch, int64_t blocks, int64_t most) {
-  const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / blocks;
-  return int(std::clamp<int64_t>(std::min(wanted, most), 1, 1024));
-}
-
 template <int width, class F, class S, class D>
 void over_columns(Launch& launch, F f, int64_t rows, int64_t n, const S* x, const D* dy,
                   typename F::V* total) {
   const int64_t blocks = pieces(n, 32 * width);
-  const int parts = parts_for(launch, blocks, rows / (4 * down));
+  const int parts = gpu::parts_for(launch, blocks, rows / (4 * down));
   auto* const sums = launch.scratch<typename F::V>(parts * n);
   gpu::launch({"sum_columns",
                {unsigned(blocks), unsigned(parts), 1},
@@ -152,7 +146,7 @@ int channel_parts(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, cons
   if (inner > 0) z.in_a_run = pieces(inner, z.length);
   z.lanes = team_for<Fits>(z.length);
   const int64_t all = n * z.in_a_run, enough = 256 / z.lanes;
-  const int parts = std::min(most, parts_for(launch, c, all / (4 * enough)));
+  const int parts = std::min(most, gpu::parts_for(launch, c, all / (4 * enough)));
   const int threads = all >= enough ? 256 : std::max(32, int(all) * z.lanes / 32 * 32);
   sums = launch.scratch<typename F::V>(parts * c);
   gpu::launch({"sum_channels",

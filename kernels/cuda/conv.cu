@@ -411,8 +411,7 @@ void depthwise_weight(Launch& launch, In x, In dy, const Geometry& g, Out dw) {
   const int64_t channels = dy.shape()[1], pixels = dy.shape()[0] * g.y_plane();
   const int64_t taps = pieces(g.taps(), taps_at_once);
   // Parts, where there are too few channels to fill the device: each at least 2048 long.
-  const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / (channels * taps);
-  const int64_t count = std::clamp<int64_t>(std::min(wanted, pixels / 2048), 1, 1024);
+  const int64_t count = gpu::parts_for(launch, channels * taps, pixels / 2048);
   visit_float(x.dtype, [&]<class S>() {
     using T = gpu::math_t<S>;
     const auto room = [&](int64_t n) {

@@ -352,7 +352,13 @@ inline Index3 blocks_for(int64_t count, int threads, int device) {
                 wanted = kernels::pieces(count, threads);
   return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
 }
-// Starts a kernel that does so; none, where there is no work.
+// Into how many parts, at most `most`, each of so many blocks' work is cut to fill the device.
+inline int parts_for(const kernels::Launch& launch, int64_t blocks, int64_t most) {
+  const int64_t wanted =
+      int64_t(multiprocessors(launch.device.index)) * 8 / std::max<int64_t>(1, blocks);
+  return int(std::clamp<int64_t>(std::min(wanted, most), 1, 1024));
+}
+// Starts a kernel that runs in a grid-stride loop; none, where there is no work.
 template <class... P, class... A>
 void launch_over(const kernels::Launch& launch, const char* name, int64_t count,
                  void (*kernel)(P...), A&&... args) {

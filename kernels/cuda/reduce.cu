@@ -256,9 +256,7 @@ void run(Launch& launch, In x, const View& y, double scale) {
                          : by_block ? p.results
                                     : pieces(p.results, 8);
   // Parts, where there are too few results to fill the device: each at least 1024 long.
-  const int64_t wanted =
-      int64_t(gpu::multiprocessors(launch.device.index)) * 8 / std::max<int64_t>(1, groups);
-  p.part_count = int(std::clamp<int64_t>(std::min(wanted, p.length / 1024), 1, 1024));
+  p.part_count = gpu::parts_for(launch, groups, p.length / 1024);
   if (p.part_count > 1) p.parts = launch.scratch<A>(p.results * p.part_count);
   const gpu::Index3 grid{unsigned(groups), unsigned(p.part_count), 1};
   if (columns)

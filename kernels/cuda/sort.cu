@@ -193,8 +193,7 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
       p.team = sort_threads;
     const int64_t blocks = pieces(p.lines * p.team, sort_threads);
     // Parts, where there are too few lines to fill the device.
-    const int64_t wanted = int64_t(gpu::multiprocessors(launch.device.index)) * 8 / blocks;
-    p.part_count = int(std::clamp<int64_t>(std::min(wanted, p.n / 1024), 1, 1024));
+    p.part_count = gpu::parts_for(launch, blocks, p.n / 1024);
     if (p.part_count > 1) p.parts = launch.scratch<Winner>(p.lines * p.part_count);
     gpu::launch({"find_winners",
                  {unsigned(blocks), unsigned(p.part_count), 1},
