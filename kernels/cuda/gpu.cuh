@@ -3,6 +3,7 @@
 // the emulator, so that one text of each kernel runs on both. A kernel is a __global__ function
 // that is started by launch() alone and reaches shared memory through Shared<T> alone.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
