@@ -6,8 +6,8 @@
 //     explicit Softmax(int dim = -1) : OpModule(dim) {}
 //   };
 
-#include <concepts>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "nn/module.h"
@@ -18,9 +18,8 @@ template <class Derived, auto op, class... Options>
 struct OpModule : Module<Derived> {
   explicit OpModule(Options... options) : options_(std::move(options)...) {}
   template <class... X>
-  requires std::invocable<decltype(op), const X&..., const Options&...> Tensor
-  forward(const X&... x)
-  const {
+  auto forward(const X&... x) const
+      -> std::invoke_result_t<decltype(op), const X&..., const Options&...> {
     return std::apply([&](const Options&... o) { return op(x..., o...); }, options_);
   }
   MIXTAPE_FIELDS()

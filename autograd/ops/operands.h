@@ -130,7 +130,7 @@ struct ReduceOptions {
 ReduceOptions reduce_options(const Dims& dims, int rank);  // no dims: all
 // Keeps reduced dimensions with size 1.
 Tensor sum_to(const Tensor& x, const ReduceOptions& options);
-// The gradient of input `i`, which was added to all along these dimensions (bit d: dimension d).
+// The gradient of input `i`, a bias that was added along these dimensions (bit d: dimension d).
 Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims);
 // What a loss makes of the losses of single elements.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
