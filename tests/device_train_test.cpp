@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <initializer_list>
+#include <limits>
 #include <optional>
 
 #include "amp/autocast.h"
@@ -311,22 +313,31 @@ TEST(FarBehind, SchedulesGiveEveryRunTheSameRates) {
   }
 }
 
-// Where a floor was hit is not forgotten while the host looks elsewhere.
-TEST(FarBehind, AFloorIsNoticedLate) {
-  const Tensor p = ones({2}, f32, device).set_requires_grad();
-  optim::SGD opt({p}, {.lr = 0.1});
-  amp::GradScaler scaler({.init_scale = 4, .min_scale = 3});
-  const auto step = [&](double gradient) {
+// Scaled steps with gradients of our choice.
+struct ScaledSteps {
+  Tensor p = ones({2}, f32, device).set_requires_grad();
+  optim::SGD opt{{p}, {.lr = 0.1}};
+  amp::GradScaler scaler;
+
+  explicit ScaledSteps(const amp::ScalerOptions& o) : scaler(o) {}
+  void step(double gradient) {
     scaler.scale(sum(p)).backward();
     p.set_grad(full({2}, gradient, f32, device));
     scaler.step(opt);
     scaler.update();
-  };
-  {
-    const simt::LateStreams late;
-    for (const double gradient : {1.0, double(INFINITY), 1.0}) step(gradient);
   }
-  EXPECT_ERROR((step(1), step(1)), "the loss scale would fall below 3");
+  void late(std::initializer_list<double> gradients) {
+    const simt::LateStreams streams;
+    for (const double gradient : gradients) step(gradient);
+  }
+};
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// Where a floor was hit is not forgotten while the host looks elsewhere.
+TEST(FarBehind, AFloorIsNoticedLate) {
+  ScaledSteps training({.init_scale = 4, .min_scale = 3});
+  training.late({1, inf, 1});
+  EXPECT_ERROR((training.step(1), training.step(1)), "the loss scale would fall below 3");
 }
 
 TEST(FarBehind, ACollapseIsNoticedLate) {
@@ -348,22 +359,10 @@ TEST(FarBehind, ACollapseIsNoticedLate) {
 
 // When the counters arrive, the streak is over.
 TEST(FarBehind, AStreakOfSkipsThatEndedIsNoticed) {
-  const Tensor p = ones({2}, f32, device).set_requires_grad();
-  optim::SGD opt({p}, {.lr = 0.1});
-  amp::GradScaler scaler({.init_scale = 4, .max_consecutive_skips = 3});
-  const auto step = [&](double gradient) {
-    scaler.scale(sum(p)).backward();
-    p.set_grad(full({2}, gradient, f32, device));
-    scaler.step(opt);
-    scaler.update();
-  };
-  {
-    const simt::LateStreams late;
-    const double inf = INFINITY;
-    for (const double gradient : {1.0, inf, inf, inf, 1.0}) step(gradient);
-  }
-  EXPECT_ERROR((step(1), step(1)), "3 steps in a row were skipped");
-  EXPECT_NO_THROW(for (int i = 0; i < 3; ++i) step(1));  // it was told once
+  ScaledSteps training({.init_scale = 4, .max_consecutive_skips = 3});
+  training.late({1, inf, inf, inf, 1});
+  EXPECT_ERROR((training.step(1), training.step(1)), "3 steps in a row were skipped");
+  EXPECT_NO_THROW(for (int i = 0; i < 3; ++i) training.step(1));  // it was told once
 }
 
 #endif
