@@ -227,8 +227,9 @@ struct Exp : Module<Exp> {
   Tensor forward(const Tensor& x) const { return exp(x, low_); }
   MIXTAPE_FIELDS()
 };
-template <class Derived, auto op>
+template <class Derived, auto op, class... Options>
 struct OpModule : Module<Derived> {
+  explicit OpModule(Options... options) : options_(std::move(options)...) {}
   Tensor forward(const Tensor& x) const { return op(x); }
   MIXTAPE_FIELDS()
 };
