@@ -346,6 +346,19 @@ TEST(Keras, CompilesFitsAndEvaluates) {
   EXPECT_EQ(model.predict(points.x(), 7).shape(), (Shape{96, 3}));
 }
 
+// Each epoch has an order of its own, those of a second fit too.
+TEST(Keras, GoesOnToShuffle) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(96, 1);
+  Learner model(Net(), quiet());
+  const auto order = [&] {
+    model.fit(points.x(), points.y(), {.batch_size = 96});
+    return fmt::format("{}", model.state.y);
+  };
+  const std::string first = order();
+  EXPECT_NE(order(), first);
+}
+
 TEST(Learner, PredictsForALoaderInItsOrder) {
   const Seed seed(1);
   const TensorDataset points = clusters(50, 1);

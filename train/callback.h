@@ -44,7 +44,8 @@ class Callback {
   // How many batches make one step of the optimizer.
   virtual int64_t batches_per_step() const { return 1; }
 
-  // What a checkpoint should hold, by names of the callback's own; nothing by default.
+  // What a checkpoint should hold, by names of the callback's own; nothing by default. One that was
+  // saved without this callback gives it nothing to load: it begins anew.
   virtual optim::StateDict state_dict() const { return {}; }
   virtual void load_state_dict(const optim::StateDict&) {}
 };

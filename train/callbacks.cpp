@@ -97,7 +97,7 @@ optim::StateDict EarlyStopping::state_dict() const {
 
 void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  waited_ = reader.count("waited");
+  waited_ = reader.find("waited") ? reader.count("waited") : 0;
   best_.load_state_dict(dict);
 }
 
@@ -152,11 +152,7 @@ void JsonlLogger::on_train_end(Learner& l) {
 }
 
 void JsonlLogger::write(Learner& l) {
-  if (!file_) {
-    io::write_file(path_, "");
-    file_.emplace(path_);
-    reader_ = {};
-  }
+  if (!file_) reader_ = {};
   std::string lines;
   const auto add = [&](const io::JsonFields& line) { lines += io::json_object(line) + '\n'; };
   reader_.read(
@@ -165,7 +161,12 @@ void JsonlLogger::write(Learner& l) {
         if (steps_) add(fields(row));
       },
       [&](const EpochRow& row) { add(fields(l, row)); });
-  if (!lines.empty()) file_->append(lines);
+  if (!file_) {
+    io::write_file(path_, lines);
+    file_.emplace(path_);
+  } else if (!lines.empty()) {
+    file_->append(lines);
+  }
 }
 
 GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) {
@@ -194,7 +195,7 @@ optim::StateDict GradientAccumulation::state_dict() const {
 
 void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
   optim::StateReader reader(dict);
-  const bool known = reader.find("group");  // else saved without this callback
+  const bool known = reader.find("group");
   group_ = known ? reader.count("group") : 0;
   done_ = known ? reader.count("done") : 0;
 }

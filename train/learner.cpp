@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -169,9 +170,11 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "a validation split of {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
+  const auto before = std::exchange(data.train, std::nullopt);
   data.train.emplace(
       all.rows(0, train),
       DataLoaderOptions{.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
+  if (before) data.train->set_epoch(before->epoch() + (before->position() > 0));  // not its orders
   data.valid.reset();
   if (part > 0)
     data.valid.emplace(all.rows(train, all.size()), DataLoaderOptions{.batch_size = o.batch_size});

@@ -154,13 +154,11 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   if (data.valid && reader.find("valid.epoch"))
     data.valid->set_epoch(uint64_t(reader.count("valid.epoch")));
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    const io::NamedTensors part = optim::part(dict, prefix[i]);
     try {
-      callbacks_[i]->load_state_dict(part);
+      callbacks_[i]->load_state_dict(optim::part(dict, prefix[i]));
     } catch (const Error& e) {
       const Callback& c = *callbacks_[i];
-      fail("{} the callback {}: {}", part.empty() ? "nothing about" : "the state of",
-           nn::type_name(typeid(c)), e.what());
+      fail("the state of the callback {}: {}", nn::type_name(typeid(c)), e.what());
     }
   }
   for (size_t i = 0; i < params.size(); ++i) {

@@ -62,6 +62,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   check(o.stop_factor > 1, "stop_factor is {}, not more than 1", o.stop_factor);
   const DefaultDevice here(device_);
   const Interrupt interrupt;
+  const nn::Evaluating mode(*model_.module);  // afterwards it trains, or not, as before
   io::NamedTensors before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
   const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs);
