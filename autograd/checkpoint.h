@@ -29,7 +29,8 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 // position alone. Other traces are left twice, as by running statistics. What f captures gets its
 // gradient like an input. May be nested and differentiated twice; f itself may take no gradients.
 // Throws Error in backward if the second call is seen to differ, or if an input or parameter was
-// written to in between.
+// written to in between. The gradient of a result, as a hook sees it or grad() gives it, is what
+// comes from outside: what f makes of one result for another is not in it.
 template <class F, std::same_as<Tensor>... T>
 auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -63,18 +62,21 @@ struct Engine {
     Tensor grad;
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
+  using Useful = std::unordered_set<const Node*>;
 
   bool retain, record;
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
-  std::unordered_set<const Node*> useful = {};  // with capture: nodes that lead to one of those
-  // The queue, newest first. Leaves may be of one age; the address tells them apart.
-  using Key = std::pair<uint64_t, const Node*>;
-  std::map<Key, Arrival, std::greater<>, Recycled<std::pair<const Key, Arrival>>> arriving = {};
+  Useful useful = {};          // with capture: nodes that lead to one of those
+  // The queue by order, newest first.
+  using Queue =
+      std::map<uint64_t, Arrival, std::greater<>, Recycled<std::pair<const uint64_t, Arrival>>>;
+  Queue arriving = {};
 
   void run() {
     const During<&ThreadState::recording> recording(record);
     const During<&ThreadState::in_backward> backward(true);
-    const NoPolicy as_called;  // forward chose the dtypes
+    const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
+    const NoPolicy as_called;                         // forward chose the dtypes
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
       visit(next.mapped().node, std::move(next.mapped().grad));
@@ -113,8 +115,9 @@ struct Engine {
       if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
   }
 
-  static Grads apply_rule(Node& node, const Tensor& dy) {
+  Grads apply_rule(Node& node, const Tensor& dy) const {
     const During<&ThreadState::in_rule> rule(true);
+    const During<&ThreadState::wanted> wanted(capture ? &useful : nullptr);
     return node.backward(dy);
   }
 
@@ -153,7 +156,7 @@ struct Engine {
       if (other.get() == &node) {
         grads.emplace_back(i, std::move(dy));
       } else if (other) {
-        auto waiting = arriving.extract(Key{other->order, other.get()});
+        auto waiting = arriving.extract(other->order);
         if (waiting) grads.emplace_back(i, seen(*other, std::move(waiting.mapped().grad)));
       }
     }
@@ -190,7 +193,7 @@ struct Engine {
   }
 
   Arrival* slot(const std::shared_ptr<Node>& node) {
-    const auto [entry, first] = arriving.try_emplace({node->order, node.get()});
+    const auto [entry, first] = arriving.try_emplace(node->order);
     if (first) entry->second.node = node;
     return &entry->second;
   }
@@ -220,7 +223,7 @@ struct Engine {
   // Which nodes lead to a captured one: found by walking all of the graph once, oldest first, as
   // far as it is newer than `known`.
   void find_useful(std::vector<const Node*> open, uint64_t known = 0) {
-    std::set<Key> all;
+    std::map<uint64_t, const Node*> all;
     while (!open.empty()) {
       const Node* n = open.back();
       open.pop_back();
@@ -232,6 +235,10 @@ struct Engine {
       if (capture->contains(n) || leads_on(*n)) useful.insert(n);
   }
 };
+
+bool Ctx::leads_to_wanted(const Node& node) {
+  return static_cast<const Engine::Useful*>(thread_state.wanted)->contains(&node);
+}
 
 void backward(const Tensor& y, const BackwardOptions& options) {
   Engine engine{options.retain_graph || options.create_graph, options.create_graph};

@@ -22,7 +22,7 @@ class LeafNode final : public Node {
   Tensor leaf() const override { return leaf_.lock(); }
 
   void join(const Tensor& leaf) {
-    order = newest();
+    order = next();
     hooks = leaf.leaf().hooks;
   }
 
@@ -192,7 +192,7 @@ DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtyp
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();
   moves = moves_only;
-  if (moves_only && is_narrow(grad_dtype) && ctx.wants(0) && ctx.grad_dtype(0) == f32)
+  if (moves_only && is_narrow(grad_dtype) && ctx.edges_[0].node && ctx.grad_dtype(0) == f32)
     grad_dtype = f32;
 }
 

@@ -48,7 +48,10 @@ class Ctx {
   // Throws Error if the graph was freed, or if the tensor was written to since it was saved.
   Tensor saved(size_t i) const;
   std::vector<Tensor> saved() const;  // all, in the order they were saved
-  bool wants(size_t input) const { return input < edges_.size() && edges_[input].node != nullptr; }
+  bool wants(size_t input) const {
+    return input < edges_.size() && edges_[input].node &&
+           (!thread_state.wanted || leads_to_wanted(*edges_[input].node));
+  }
   const Shape& shape(size_t input) const { return edges_[input].shape; }
   DType dtype(size_t input) const { return edges_[input].dtype; }
   size_t inputs() const { return edges_.size(); }
@@ -86,6 +89,7 @@ class Ctx {
     uint64_t storage, version;  // by its id: an address may come again
     bool is_result;
   };
+  static bool leads_to_wanted(const Node& node);
   void check_kept() const;
   void keep(const Tensor& t, bool is_result = false) {
     saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, is_result);
@@ -116,9 +120,7 @@ class Node : public std::enable_shared_from_this<Node> {
   using Hook = std::function<Tensor(const Tensor&)>;
 
   Node(const Call& call, bool recording = true)
-      : ctx(call, recording),
-        order(recording ? count_.fetch_add(1, std::memory_order_relaxed) + 1 : newest()),
-        module(Scope::module_path()) {
+      : ctx(call, recording), order(recording ? next() : 0), module(Scope::module_path()) {
     ctx.node_ = this;
   }
   virtual ~Node();  // frees a long history without recursing along it
@@ -136,12 +138,12 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual Deferred* deferred() { return nullptr; }
 
   static uint64_t newest() { return count_.load(std::memory_order_relaxed); }  // order so far
+  static uint64_t next() { return count_.fetch_add(1, std::memory_order_relaxed) + 1; }
   // Called with the output, once it is there.
   void finish(const Tensor& y, bool moves_only);
 
   Ctx ctx;
-  // An op is newer than its inputs. What is no op (a leaf) takes no number of its own: it is as old
-  // as the newest op when its graph first used it.
+  // An op is newer than its inputs; a leaf is as old as its first use in its graph.
   uint64_t order;
   DType grad_dtype = f32;           // in which it takes the gradient of its output
   bool moves = false;               // its result holds its input's numbers: a cast, a view
@@ -177,7 +179,7 @@ struct GradOptions {
   bool allow_unused = false;  // an input that no output depends on: no tensor, not an Error
 };
 // Gradients of the sum of the outputs with respect to inputs, which may be leaves or results of
-// ops. Touches no grad().
+// ops. Touches no grad(), and computes no gradient that leads to none of these.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
@@ -188,9 +190,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 // gradient, and in backward if shape, dtype or device differ.
 HookHandle register_hook(const Tensor& x, Node::Hook f);
 // Calls f with a leaf each time that backward() has added to its grad(). No op that is still to
-// come needs the leaf's data (unless the graph is retained), so f may update it and clear its
-// grad(): an optimizer that does so keeps one gradient at a time alive. Nothing is recorded
-// meanwhile, unless by create_graph.
+// come needs the leaf's data (unless the graph is retained, or it was used through detach() before
+// it was used itself), so f may update it and clear its grad(): an optimizer that does so keeps one
+// gradient at a time alive. Nothing is recorded meanwhile, unless by create_graph.
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
 inline bool grad_enabled() { return thread_state.recording; }

@@ -104,9 +104,10 @@ struct ThreadState {
   Observer* observer = nullptr;  // head of the chain
   bool recording = true;         // cleared by NoGrad
   bool in_backward = false;
-  bool in_rule = false;        // of an op's backward, rather than between two of them
-  bool forgetting = false;     // ops record, but save nothing: see autograd/checkpoint.h
-  const void* root = nullptr;  // the module that paths start from; nn's own
+  bool in_rule = false;          // of an op's backward, rather than between two of them
+  const void* wanted = nullptr;  // within a rule, what grad() looks for; the engine's own
+  bool forgetting = false;       // ops record, but save nothing: see autograd/checkpoint.h
+  const void* root = nullptr;    // the module that paths start from; nn's own
 };
 inline thread_local constinit ThreadState thread_state;
 

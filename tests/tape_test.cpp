@@ -257,6 +257,31 @@ TEST(Tape, GradOfOutputsWithRespectToInputs) {
             24 + 20);
 }
 
+// Rules compute what leads to a wanted gradient, and no other.
+TEST(Tape, GradComputesNoOther) {
+  struct Rules : Observer {
+    std::string log;
+    void after_rule(const Node& n, const Tensor&, std::span<const Tensor> grads) override {
+      log += n.name();
+      for (const Tensor& g : grads) log += g ? " yes" : " no";
+      log += "; ";
+    }
+  };
+  const Tensor x = leaf({1, 2, 3, 4}, {2, 2}), w = leaf({5, 6, 7, 8}, {2, 2});
+  for (const bool again : {false, true}) {
+    Rules rules;
+    const Tensor y = matmul(exp(x), exp(w)), dy = ones({2, 2}, f64);
+    const Observe watch(rules);
+    const Tensor g = grad({y}, {x}, {.gradients = {dy}, .create_graph = again})[0];
+    EXPECT_EQ(rules.log, "matmul yes no; exp yes; ");
+    rules.log.clear();
+    if (again) {
+      EXPECT_EQ(grad({sum(g)}, {w})[0].shape(), w.shape());
+      EXPECT_NE(rules.log.find("matmul no yes"), rules.log.npos) << rules.log;
+    }
+  }
+}
+
 TEST(Tape, HigherOrders) {
   const Tensor x = leaf({0.7}, {1});
   Tensor y = sin(x);
@@ -305,6 +330,20 @@ TEST(Tape, HooksSeeAndReplaceGradients) {
   const Tensor z = x * 3;
   register_hook(z, [](const Tensor&) { return ones({5}, f64); });
   EXPECT_ERROR(sum(z).backward(), "a hook returned a gradient of shape [5] for one of [2]");
+}
+
+// That of the graph, newest use first: not of addresses.
+TEST(Tape, HooksOfLeavesRunInOneOrder) {
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 50; ++i) {
+    std::string log;
+    const Tensor a = leaf({1}, {1}), b = leaf({2}, {1});
+    register_post_accumulate_hook(a, [&](const Tensor&) { log += 'a'; });
+    register_post_accumulate_hook(b, [&](const Tensor&) { log += 'b'; });
+    (i % 2 ? a * b : b * a).backward();
+    EXPECT_EQ(log, i % 2 ? "ba" : "ab");
+    kept.push_back(i % 3 ? a : b);  // so that addresses come in all orders
+  }
 }
 
 TEST(Tape, HooksRunInOrderAndMayChangeTheirList) {
