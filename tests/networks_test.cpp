@@ -51,6 +51,26 @@ TEST(Products, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(dot(ones({2}, i64), ones({2}, i64)), "dot: of i64 elements");
 }
 
+TEST(Matmul, OfManyByOneIsOneProduct) {
+  struct Shapes : Observer {
+    std::vector<Shape> of_products;
+    void after(const Call& c, const Tensor& y) override {
+      if (c.op.name == "matmul") of_products.push_back(y.shape());
+    }
+  } shapes;
+  const Tensor a = count({3, 4, 2}, f64).set_requires_grad(),
+               b = count({2, 5}, f64).set_requires_grad();
+  const Observe watch(shapes);
+  const Tensor y = matmul(a, b);
+  sum(y).backward();
+  EXPECT_EQ(y.shape(), (Shape{3, 4, 5}));
+  EXPECT_EQ(shapes.of_products, (std::vector<Shape>{{12, 5}, {12, 2}, {2, 5}}));
+  EXPECT_EQ(matmul(zeros({0, 4, 2}), zeros({2, 5})).shape(), (Shape{0, 4, 5}));
+  EXPECT_EQ(matmul(zeros({3, 4, 0}), zeros({0, 5})).shape(), (Shape{3, 4, 5}));
+  EXPECT_EQ(matmul(zeros({3, 4, 2}), zeros({2, 0})).shape(), (Shape{3, 4, 0}));
+  EXPECT_ERROR(matmul(a, count({3, 5}, f64)), "inner dimensions differ: 2 and 3");
+}
+
 TEST(Linear, OfNoFeaturesIsItsBias) {
   const Tensor x = zeros({2, 1, 0}), weight = zeros({2, 0}), bias = from({3, 4}, {2});
   EXPECT_EQ(linear(x, weight, bias).shape(), (Shape{2, 1, 2}));

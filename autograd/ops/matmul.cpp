@@ -140,6 +140,12 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
+  // One b for all is one product of more rows.
+  if (b.rank() == 2 && a.is_contiguous() && a.size(-1) == b.size(0)) {
+    Shape shape = a.shape();
+    shape[-1] = b.size(1);
+    return reshape(call<Matmul>(flatten(a, 0, -2), b, options), shape);
+  }
   const Shape batch = broadcast(leading(a), leading(b));
   return call<Matmul>(expand_leading(a, batch), expand_leading(b, batch), options);
 }
