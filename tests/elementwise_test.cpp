@@ -495,6 +495,19 @@ TEST(Elementwise, WideGradientsOfNarrowOperands) {
   expect_wide(narrow * 0.3, [](int64_t) { return 0.3; });
 }
 
+// Nor is a gradient rounded, or its divisor, before it is as wide as it will be.
+TEST(Reductions, DivideGradientsInF32) {
+  const Tensor w = zeros({100'000}).set_requires_grad();
+  mean(w.to(f16)).backward();
+  EXPECT_EQ(w.grad().at(0), double(1e-5f));
+  const Tensor x = ones({70'000}, f16).set_requires_grad();
+  for (const auto& largest : {max(x), norm(x, inf)}) {
+    x.set_grad({});
+    largest.backward({.gradient = full({}, 60'000, f16)});
+    EXPECT_NEAR(x.grad().at(7), 60'000.0 / 70'000, 1e-3) << "more winners than f16 counts";
+  }
+}
+
 struct Copied : Function<Copied> {
   static constexpr OpInfo info{"test_copied"};
   static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }

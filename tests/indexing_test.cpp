@@ -112,6 +112,7 @@ TEST(RearrangingErrors, NameBothValues) {
   EXPECT_ERROR(repeat_interleave(x, -2, 0), "repeat_interleave: -2 times dimension 0 of [2, 3]");
   EXPECT_ERROR(tril(numbers({3})), "tril: of a tensor of shape [3], which has no rows and columns");
   EXPECT_ERROR(triu(numbers({})), "triu: of a tensor of shape [], which has no rows and columns");
+  EXPECT_ERROR(pad(arange(3), {1, 1}, PadMode::Constant, 0.5), "0.5");
   EXPECT_ERROR(pad(x, {1}), "pad: 1 sizes for a tensor of rank 2");
   EXPECT_ERROR(pad(x, {1, 1, 1, 1, 1, 1}), "pad: 6 sizes for a tensor of rank 2");
   EXPECT_ERROR(pad(x, {-2, -2}), "pad: margins of -2 and -2 elements beside 3");

@@ -149,6 +149,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
   const Scope scope(Pad::info.name);
   check(sizes.size() % 2 == 0 && sizes.size() <= size_t(2 * x.rank()),
         "{} sizes for a tensor of rank {}", sizes.size(), x.rank());
+  if (mode == PadMode::Constant) check_fits(x.dtype(), value);
   Tensor y = x;
   Margins margins = sizes;  // what is left when the crops are made
   for (size_t i = 0; i < sizes.size(); i += 2) {

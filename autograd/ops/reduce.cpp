@@ -44,9 +44,17 @@ struct Mean {
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const double n = double(ctx.shape(0).size()) / double(dy.numel());
-    return ctx.grads([&] { return expand(cast(dy * (1 / n), ctx.grad_dtype(0)), ctx.shape(0)); });
+    const Tensor part = cast(dy, accumulate_dtype(dy.dtype())) * (1 / n);
+    return ctx.grads([&] { return expand(cast(part, ctx.grad_dtype(0)), ctx.shape(0)); });
   }
 };
+
+// dy, which winners share. (There may be more of them than a narrow dtype counts.)
+Tensor shared(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
+  const DType wide = accumulate_dtype(dy.dtype());
+  const Tensor part = cast(dy, wide) / cast(sum_to(winner, o), wide);
+  return cast(winner, dy.dtype()) * cast(part, dy.dtype());
+}
 
 template <Reduce op>
 struct Extremum {
@@ -61,12 +69,8 @@ struct Extremum {
     ctx.save_result(y);
     return y;
   }
-  // Winners share the gradient.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    return ctx.grads([&] {
-      const Tensor winner = cast(eq(ctx.saved(0), ctx.saved(1)), dy.dtype());
-      return winner * (dy / sum_to(winner, o));
-    });
+    return ctx.grads([&] { return shared(dy, eq(ctx.saved(0), ctx.saved(1)), o); });
   }
 };
 
@@ -186,10 +190,7 @@ struct Norm {
     if (o.p == 2) return {x * (dz / divisor)};
     const Tensor sign = cast(gt(x, 0), dy.dtype()) - cast(lt(x, 0), dy.dtype());
     if (o.p == 1) return {sign * dy};
-    if (o.p == infinity) {
-      const Tensor winner = cast(eq(abs(x), y), dy.dtype());
-      return {sign * winner * (dy / sum_to(winner, o))};
-    }
+    if (o.p == infinity) return {sign * shared(dy, eq(abs(x), y), o)};
     return {sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz};
   }
 };
