@@ -18,7 +18,6 @@ double cosine(double a, double b, double part) {
 }  // namespace
 
 void CosineOptions::validate() const {
-  const Scope scope(name);
   check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
   check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
 }
@@ -27,7 +26,6 @@ double CosineOptions::rate(int64_t step, double base_lr) const {
 }
 
 void CosineRestartsOptions::validate() const {
-  const Scope scope(name);
   check(first_steps > 0, "first_steps is {}, not a positive number", first_steps);
   check(factor > 0, "factor is {}, not a positive number", factor);
   check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);

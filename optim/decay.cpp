@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "core/op.h"
 
 namespace mixtape::optim {
 namespace {
@@ -18,7 +17,6 @@ double part_of(int64_t step, int64_t total) {
 }  // namespace
 
 void StepLrOptions::validate() const {
-  const Scope scope(name);
   check(step_size > 0, "step_size is {}, not a positive number", step_size);
   check(gamma >= 0, "gamma is {}, not a number from 0", gamma);
 }
@@ -27,7 +25,6 @@ double StepLrOptions::rate(int64_t step, double base_lr) const {
 }
 
 void MultiStepOptions::validate() const {
-  const Scope scope(name);
   for (const int64_t m : milestones) check(m > 0, "a milestone is {}, not a positive number", m);
   check(gamma >= 0, "gamma is {}, not a number from 0", gamma);
 }
@@ -37,7 +34,6 @@ double MultiStepOptions::rate(int64_t step, double base_lr) const {
 }
 
 void ExponentialOptions::validate() const {
-  const Scope scope(name);
   check(gamma > 0, "gamma is {}, not a positive number", gamma);
 }
 double ExponentialOptions::rate(int64_t step, double base_lr) const {
@@ -45,7 +41,6 @@ double ExponentialOptions::rate(int64_t step, double base_lr) const {
 }
 
 void LinearWarmupOptions::validate() const {
-  const Scope scope(name);
   check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
   check(start_factor >= 0, "start_factor is {}, not a number from 0", start_factor);
   check(end_factor >= 0, "end_factor is {}, not a number from 0", end_factor);
@@ -55,7 +50,6 @@ double LinearWarmupOptions::rate(int64_t step, double base_lr) const {
 }
 
 void PolynomialOptions::validate() const {
-  const Scope scope(name);
   check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
   check(power >= 0, "power is {}, not a number from 0", power);
 }
@@ -63,10 +57,7 @@ double PolynomialOptions::rate(int64_t step, double base_lr) const {
   return base_lr * std::pow(1 - part_of(step, total_steps), power);
 }
 
-void LambdaOptions::validate() const {
-  const Scope scope(name);
-  check(static_cast<bool>(factor), "there is no factor");
-}
+void LambdaOptions::validate() const { check(static_cast<bool>(factor), "there is no factor"); }
 double LambdaOptions::rate(int64_t step, double base_lr) const { return base_lr * factor(step); }
 
 }  // namespace mixtape::optim

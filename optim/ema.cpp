@@ -22,6 +22,7 @@ Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : option
     const Tensor& t = tensors[i];
     check(static_cast<bool>(t), "tensor {} is no tensor", i);
     if (!is_float(t.dtype())) continue;
+    check(t.is_contiguous(), "tensor {} is strided: {} of {}", i, t.strides(), t.shape());
     tensors_.push_back(t);
     check(t.device() == tensors_[0].device(), "tensor {} is on {}, others on {}", i, t.device(),
           tensors_[0].device());

@@ -318,6 +318,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   each_slot([&](size_t, const Slot& slot, const Group&) {
     const Tensor g = slot.param.grad();
     if (set_to_none || !g) return slot.param.set_grad({});
+    if (g.maker()) slot.param.set_grad(g.detach());  // of create_graph
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
   });

@@ -44,10 +44,11 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
     if (!states[k].used) continue;
     const std::string key = prefix + std::string(states[k].name);
     loaded.state[k] = reader.copy_of(key, p.shape(), accumulate_dtype(p.dtype()), p.device());
-    check(!loaded.steps || loaded.state[k], "{} is there, but {} is missing", step, key);
-    check(loaded.steps || !loaded.state[k], "{} is there, but {} is missing", key, step);
+    check(bool(loaded.steps) == bool(loaded.state[k]), "{} is there, but {} is missing",
+          loaded.steps ? step : key, loaded.steps ? key : step);
   }
-  loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
+  if (group.options.multi_precision || !is_narrow(p.dtype()))
+    loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
   loaded.storage = p.storage()->id();
   loaded.version = p.version();
   return loaded;

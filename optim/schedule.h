@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/op.h"
 #include "optim/optimizer.h"
 #include "optim/outcome.h"
 
@@ -72,6 +73,7 @@ class ClosedForm : public Schedule {
  public:
   ClosedForm(Optimizer& optimizer, const Options& options)
       : Schedule(optimizer), options_(options) {
+    const Scope scope(Options::name);
     options_.validate();
     Schedule::apply(0);
   }

@@ -4,12 +4,10 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/op.h"
 
 namespace mixtape::optim {
 
 void SequentialOptions::validate() const {
-  const Scope scope(name);
   check(parts.size() == milestones.size() + 1, "{} milestones between {} parts", milestones.size(),
         parts.size());
   int64_t last = 0;
@@ -25,10 +23,7 @@ double SequentialOptions::rate(int64_t step, double base_lr) const {
   return parts[static_cast<size_t>(next - milestones.begin())].rate(step - begin, base_lr);
 }
 
-void ChainedOptions::validate() const {
-  const Scope scope(name);
-  check(!parts.empty(), "there are no parts");
-}
+void ChainedOptions::validate() const { check(!parts.empty(), "there are no parts"); }
 
 double ChainedOptions::rate(int64_t step, double base_lr) const {
   for (const Curve& part : parts) base_lr = part.rate(step, base_lr);

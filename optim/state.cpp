@@ -10,12 +10,17 @@
 
 namespace mixtape::optim {
 
+StateReader::StateReader(const StateDict& dict) : dict_(dict), read_(dict.size()) {
+  for (size_t i = 0; i < dict.size(); ++i) places_.emplace(dict[i].first, i);
+}
+
 const Tensor* StateReader::find(std::string_view name) {
-  const auto entry = std::ranges::find(dict_, name, &StateDict::value_type::first);
-  if (entry == dict_.end()) return nullptr;
-  read_[static_cast<size_t>(entry - dict_.begin())] = true;
-  check(static_cast<bool>(entry->second), "{} is no tensor", name);
-  return &entry->second;
+  const auto place = places_.find(name);
+  if (place == places_.end()) return nullptr;
+  read_[place->second] = true;
+  const Tensor& tensor = dict_[place->second].second;
+  check(static_cast<bool>(tensor), "{} is no tensor", name);
+  return &tensor;
 }
 
 double StateReader::number(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/named_tensors.h"
@@ -15,7 +16,7 @@ using StateDict = NamedTensors;
 // Hands out the tensors of a dict by name, and knows which nobody asked for.
 class StateReader {
  public:
-  explicit StateReader(const StateDict& dict) : dict_(dict), read_(dict.size()) {}
+  explicit StateReader(const StateDict& dict);
 
   // Null if there is none. Throws Error if the name stands for no tensor.
   const Tensor* find(std::string_view name);
@@ -32,6 +33,7 @@ class StateReader {
 
  private:
   const StateDict& dict_;
+  std::unordered_map<std::string_view, size_t> places_;
   std::vector<bool> read_;
 };
 

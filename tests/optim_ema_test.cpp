@@ -179,6 +179,7 @@ TEST(Ema, Errors) {
   EXPECT_EQ(error([&] { Ema({}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({from({1}, {1}, i64)}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({w, {}}); }), "ema: tensor 1 is no tensor");
+  EXPECT_EQ(error([&] { Ema({w, strided.t()}); }), "ema: tensor 1 is strided: [1, 2] of [2, 2]");
 
   Ema moved({w});
   w.set_data(from({1, 2}, {2}, f64));

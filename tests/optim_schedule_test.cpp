@@ -378,7 +378,7 @@ TEST(Schedule, OptionsOutOfRange) {
   EXPECT_EQ(fails(PolynomialOptions{.power = -1}), "polynomial: power is -1, not a number from 0");
   EXPECT_EQ(fails(LambdaOptions{}), "lambda: there is no factor");
   EXPECT_EQ(fails(LambdaOptions{.factor = [](int64_t) { return -1.0; }}),
-            "lr is -0.001, not a number from 0");
+            "lambda: lr is -0.001, not a number from 0");
   const Curve part = PolynomialOptions{};
   EXPECT_EQ(fails(SequentialOptions{}), "sequential: 0 milestones between 0 parts");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}}),

@@ -60,6 +60,16 @@ TEST(State, MastersAreSavedToo) {
   EXPECT_NEAR(state(second, "state.0.master"), 1 - 2e-4, 1e-6);
 }
 
+// Nor does a state bring them to an optimizer that keeps none.
+TEST(State, MastersBelongToWhoKeepsThem) {
+  const Tensor a = from({1}, {1}, f16).set_requires_grad();
+  SGD kept({a}, {.lr = 1e-4, .multi_precision = true}), plain({a}, {.lr = 1e-4});
+  a.set_grad(from({1}, {1}));
+  kept.step();
+  EXPECT_EQ(error([&] { plain.load_state_dict(kept.state_dict()); }),
+            "sgd: 'state.0.master' belongs to nothing here");
+}
+
 // What a parameter learnt in f32 is not taken back by the master that it had.
 TEST(State, AMasterIsLeftBehindByAWideParameter) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad();

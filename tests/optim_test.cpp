@@ -1,5 +1,6 @@
 // Steps against PyTorch's numbers, skipped and scaled steps, narrow dtypes, threads, memory.
 #include "tests/support/optim.h"
+#include "autograd/ops.h"
 #include "kernels/cpu/parallel.h"
 
 namespace mixtape::optim {
@@ -258,6 +259,9 @@ TEST(Optim, ZeroGradDropsOrFills) {
   EXPECT_EQ(to_vector(g), (std::vector<double>{0, 0, 0}));
   opt.zero_grad();
   EXPECT_FALSE(params[0].grad());
+  sum(params[0] * params[0]).backward({.create_graph = true});
+  opt.zero_grad(false);
+  EXPECT_FALSE(params[0].grad().requires_grad()) << "a history of zeros";
 }
 
 }  // namespace
