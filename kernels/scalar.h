@@ -131,6 +131,9 @@ MIXTAPE_HD constexpr To convert_to(From x) {
   else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
     if constexpr (std::is_same_v<From, float>)
       return To(x);
+    else if constexpr (std::is_same_v<From, int64_t>)  // what a double can't hold is a bit in it
+      return To(static_cast<double>(
+          x >> 53 == x >> 63 ? x : (x & ~int64_t{0x7ff}) | int64_t{(x & 0x7ff) != 0} << 11));
     else
       return To(static_cast<double>(x));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {

@@ -502,6 +502,15 @@ TEST(Convert, EdgesOfEachType) {
             (Values{1 + 0x1p-10, inf, 0}));
   EXPECT_EQ(converted({(1 << 24) + 1, 65520}, i64, f16), (Values{inf, inf}));
   EXPECT_TRUE(std::isnan(converted({nan}, f32, bf16)[0]));
+  // Once, also what a double can't hold: one more than half way is up, and one less is down.
+  const int64_t half = (int64_t{1} << 62) + (int64_t{1} << 54);
+  for (const int64_t sign : {1, -1})
+    for (const int64_t beside : {-1, 0, 1}) {
+      const Tensor x({1}, i64), y({1}, bf16);
+      *x.data<int64_t>() = sign * (half + beside);
+      launch([&](Launch& l) { convert(l, x, y); });
+      EXPECT_EQ(y.at(0), double(sign) * (0x1p62 + (beside > 0 ? 0x1p55 : 0))) << beside;
+    }
 }
 
 TEST(Convert, TransposedCopies) {
