@@ -182,7 +182,7 @@ struct WeightGradient {
   const Window& window;
   const Engine<T>& engine;
   const int64_t unit = engine.unit, panel = int64_t{engine.lanes} * engine.vectors;  // unit: images
-  const int64_t width = up(z.out, z.single ? wide<T> : engine.lanes);
+  const int64_t width = up(z.out, std::max<int64_t>(engine.lanes, z.single ? wide<T> : 1));
   const Canvas from{z.x,
                     {window.padding[0], window.padding[1]},
                     {z.x[0] + 2 * window.padding[0], z.x[1] + 2 * window.padding[1]},
