@@ -133,10 +133,15 @@ template <class O, class V>
     {
       using Words = typename Pack<uint32_t, n>::type;
       const Words f = reinterpret_cast<Words>(x);
-      const Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16, quiet = (f >> 16) | 0x40u;
-      const Words nan = reinterpret_cast<Words>((f & 0x7fffffffu) > 0x7f800000u);
-      return __builtin_convertvector((nan & quiet) | (~nan & rounded),
-                                     typename Pack<uint16_t, n>::type);
+      const Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
+      const Words r = (x == x ? even : quiet) >> 16;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+      if constexpr (n == 8) {
+        const __m256i both = reinterpret_cast<__m256i>(r);
+        return _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+      } else
+#endif
+        return __builtin_convertvector(r, typename Pack<uint16_t, n>::type);
     }
   }
 }
@@ -238,6 +243,8 @@ void sum_tile(const Tile<typename P::T>& t) {
   using Vector = typename P::Vector;
   using Unit = typename P::Unit;
   constexpr int bytes = sizeof(Vector);
+  // Low tiles have few products to pay for a loop, which tells where a neighbour uses the core too.
+  constexpr int steps = P::rows < 8 && !apart ? 2 : 1;
   O* const out = static_cast<O*>(t.out);
   Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
@@ -275,15 +282,7 @@ void sum_tile(const Tile<typename P::T>& t) {
       b = static_cast<const char*>(t.b) + t.block[n].b;
       high = a + 7 * one;
     }
-    for (int64_t k = t.depth; k > 0; --k) {
-      // What comes from memory is asked for in time: the rows of the next tile, where they are read
-      // in place, a line of each at once; else what follows.
-      if constexpr (!apart) {
-        __builtin_prefetch(a + 48 * t.a_step);
-      } else if (k % (64 / static_cast<int>(sizeof(Unit))) == 0) {
-#pragma GCC unroll 16
-        for (int i = 0; i < R; ++i) __builtin_prefetch(row(i) + R * one);
-      }
+    const auto step = [&]() __attribute__((always_inline)) {
       typename P::Units w[V];
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
@@ -296,7 +295,22 @@ void sum_tile(const Tile<typename P::T>& t) {
       a += t.a_step;
       high += t.a_step;
       b += t.b_step;
-      if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));  // else 14 pointers, spilled
+      if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));   // else 14 pointers, spilled
+      if constexpr (steps > 1) asm volatile("" : "+r"(a), "+r"(b));  // else one for each step
+    };
+    int64_t k = t.depth;
+    for (; k % steps != 0; --k) step();
+    for (; k > 0; k -= steps) {
+      // What comes from memory is asked for in time: the rows of the next tile, where they are read
+      // in place, a line of each at once; else what follows.
+      if constexpr (!apart) {
+        __builtin_prefetch(a + 48 * t.a_step);
+      } else if (k % (64 / static_cast<int>(sizeof(Unit))) == 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i) __builtin_prefetch(row(i) + R * one);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < steps; ++i) step();
     }
   }
 #pragma GCC unroll 16

@@ -69,11 +69,14 @@ struct GemmPlan {
     const bool as_is = engine.in_place && k % engine.unit == 0;
     const int64_t page = 4096 / element;
     // Lines whole pages apart would share a few places of the first-level cache. Of tiles so low
-    // that many read the same lines, packed ones take fewer instructions and lines of the cache.
-    const bool often = engine.rows < 8 && b.count > 8 * engine.lanes * engine.vectors;
+    // that many read the same lines, packed ones take fewer instructions and lines of the cache; so
+    // do those whose steps are eighths of a page apart, of which they use a part of a line each.
+    const bool low = engine.rows < 8;
+    const bool often = low && b.count > 8 * engine.lanes * engine.vectors;
     a.in_place = as_is && !often &&
                  ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
-                  (engine.unit == 1 && a.line == 1 && a.step <= page / 2));
+                  (engine.unit == 1 && a.line == 1 && a.step <= page / 2 &&
+                   !(low && k > 64 && a.step % (page / 8) == 0)));
     b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
                  (a.count <= engine.rows ||
                   (a.count <= 10 * engine.rows && (k <= 16 || b.step % (page / 4) != 0)));

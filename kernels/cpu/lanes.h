@@ -398,11 +398,14 @@ template <class S, class T>
     }
 #endif
     const detail::Words f = reinterpret_cast<detail::Words>(x.v);
-    const detail::Words rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
-    const detail::Words quiet = (f >> 16) | 0x40u;
-    const detail::Words r = (f & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
-#ifdef __AVX512F__
+    const detail::Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
+    const detail::Words r = (x.v == x.v ? even : quiet) >> 16;
+#if defined(__AVX512F__)
     const __m256i h = _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r));
+#elif defined(__AVX2__)
+    const __m256i both = reinterpret_cast<__m256i>(r);
+    const __m128i h =
+        _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
 #else
     const auto h = __builtin_convertvector(r, detail::Halves);
 #endif
@@ -452,6 +455,16 @@ template <class S, int width>
                  read = _mm256_maskload_ps(reinterpret_cast<const float*>(p), first);
     _mm256_storeu_ps(reinterpret_cast<float*>(rest),
                      _mm256_blendv_ps(old, read, _mm256_castsi256_ps(first)));
+  } else if constexpr (width * sizeof(S) == 16 && sizeof(S) == 2) {  // masks are of pairs
+    const auto* const from = reinterpret_cast<const int16_t*>(p);
+    auto* const to = reinterpret_cast<__m128i*>(rest);
+    const __m128i lane = _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7),
+                  last = _mm_set1_epi16(static_cast<int16_t>(n - 1));
+    const __m128i pairs = _mm_maskload_epi32(reinterpret_cast<const int*>(from),
+                                             _mm256_castsi256_si128(first_words(n / 2)));
+    const __m128i read =
+        _mm_blendv_epi8(pairs, _mm_set1_epi16(from[n - 1]), _mm_cmpeq_epi16(lane, last));
+    _mm_storeu_si128(to, _mm_blendv_epi8(read, _mm_loadu_si128(to), _mm_cmpgt_epi16(lane, last)));
   } else
 #endif
     std::memcpy(static_cast<void*>(rest), p, static_cast<size_t>(n) * sizeof(S));
@@ -470,14 +483,18 @@ template <class S, int width>
   if constexpr (width * sizeof(S) == 32 && sizeof(S) == 4)
     _mm256_maskstore_ps(reinterpret_cast<float*>(p), first_words(n),
                         _mm256_loadu_ps(reinterpret_cast<const float*>(x)));
-  else
+  else if constexpr (width * sizeof(S) == 16 && sizeof(S) == 2) {
+    _mm_maskstore_epi32(reinterpret_cast<int*>(p), _mm256_castsi256_si128(first_words(n / 2)),
+                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+    p[n - 1] = x[n - 1];
+  } else
 #endif
     std::memcpy(static_cast<void*>(p), x, static_cast<size_t>(n) * sizeof(S));
 }
 
 }  // namespace detail
 
-// The first n < width elements; other lanes read as `rest` and are not written.
+// The first n < width elements, at least one; other lanes read as `rest` and are not written.
 template <class S, class T = math_t<S>>
 [[gnu::always_inline]] inline Lanes<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
   if (n >= Lanes<T>::width) __builtin_unreachable();  // or g++ 13 warns of what would happen then

@@ -7,6 +7,7 @@
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -76,26 +77,37 @@ struct Channels {
   template <class S, class T>
   void gather(const S* x, int64_t channel, T* run) const {
     for (int64_t i = 0; i < n; ++i) {
-      const S* const from = x + (i * c + channel) * inner;
-      if (inner < 8) {
-        for (int64_t j = 0; j < inner; ++j) run[i * inner + j] = static_cast<T>(from[j]);
-      } else {
-        convert_run(from, inner, run + i * inner);
-      }
+      convert_run(x + (i * c + channel) * inner, inner, run + i * inner);
     }
   }
   template <class T, class O>
   void scatter(const T* run, int64_t channel, O* y) const {
     for (int64_t i = 0; i < n; ++i) {
-      O* const to = y + (i * c + channel) * inner;
-      if (inner < 8) {
-        for (int64_t j = 0; j < inner; ++j) to[j] = static_cast<O>(run[i * inner + j]);
-      } else {
-        convert_run(run + i * inner, inner, to);
-      }
+      convert_run(run + i * inner, inner, y + (i * c + channel) * inner);
     }
   }
 };
+
+// Channels of short runs are turned to lie side by side, as [1, c, n inner], before they are read:
+// to pick them out of the rows would take longer.
+bool has_short_runs(In x) {
+  const Channels z(x);
+  return x.size() > 0 && z.inner < 8 && z.n > 1;
+}
+View by_channel(In x) {
+  const Channels z(x);
+  return {x.data, x.dtype, Layout({z.c, z.n, z.inner}, {z.inner, z.c * z.inner, 1})};
+}
+View turned_room(Launch& launch, In x) {
+  const Channels z(x);
+  return {launch.scratch<char>(x.size() * int64_t(size_of(x.dtype))), x.dtype,
+          Layout({1, z.c, z.length()})};
+}
+View turned(Launch& launch, In x) {
+  const View y = turned_room(launch, x);
+  copy(by_channel(x), {y.data, y.dtype, Layout(by_channel(x).shape())});
+  return y;
+}
 
 }  // namespace
 
@@ -270,7 +282,8 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
   });
 }
 
-void batch_stats(Launch&, In x, double eps, Out mean, Out var, Out rstd) {
+void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) {
+  if (has_short_runs(x)) return batch_stats(launch, turned(launch, x), eps, mean, var, rstd);
   const Channels z(x);
   visit_float(x.dtype, [&]<class S>() {
     using T = math_t<S>;
@@ -325,6 +338,14 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
 // h)); with fixed statistics dx = w rstd dy.
 void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
                      Out dw, Out db) {
+  if (has_short_runs(x)) {
+    const View room = dx ? turned_room(launch, dx) : dx;
+    batch_norm_grad(launch, turned(launch, x), mean, rstd, w, turned(launch, dy), fixed_stats, room,
+                    dw, db);
+    const View y = by_channel(dx ? dx : x);
+    if (dx) copy({room.data, room.dtype, Layout(y.shape())}, y);
+    return;
+  }
   const Channels z(x);
   visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
