@@ -1,6 +1,7 @@
 #include "bench/machine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstring>
@@ -20,16 +21,30 @@ namespace {
 using kernels::cpu::parallel_for;
 using kernels::cpu::ThreadLimit;
 
+// f(i) on so many threads, in seconds. They begin together: else the first that is awake would do
+// what is the others' too.
+template <class F>
+double together(int threads, const F& f) {
+  using Clock = std::chrono::steady_clock;
+  const ThreadLimit limit(threads);
+  std::atomic<int> missing = threads;
+  Clock::time_point start;
+  parallel_for(threads, [&](int64_t i) {
+    if (--missing == 0) start = Clock::now();
+    while (missing > 0) {
+    }
+    f(i);
+  });
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 // The best of several tries: what the machine can do, not what it did while others were at work.
 template <class F>
-double best_rate(double work, const F& run) {
+double best_rate(double work, int threads, const F& f) {
   double best = 1e30;
   for (int i = 0; i < 80; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(4));
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, together(threads, f));
   }
   return work / best;
 }
@@ -96,14 +111,13 @@ Loop bf16_loop() {  // null where there is no such arithmetic
 }
 
 double run(Loop loop, int threads) {
-  const ThreadLimit limit(threads);
   std::vector<double> operations(static_cast<size_t>(threads));
-  parallel_for(threads, [&](int64_t i) { operations[static_cast<size_t>(i)] = loop(); });
+  together(threads, [&](int64_t i) { operations[static_cast<size_t>(i)] = loop(); });
   return operations[0] * threads;
 }
 double rate(Loop loop, int threads) {
   const double work = run(loop, threads);  // and the clock rises
-  return best_rate(work, [&] { run(loop, threads); });
+  return best_rate(work, threads, [&](int64_t) { loop(); });
 }
 
 // Measured once for each number of threads (and of bytes).
@@ -138,14 +152,11 @@ double copy_rate(double bytes, int threads) {
     const uint64_t part = size / uint64_t(threads);
     const std::unique_ptr<char[]> from(new char[size]()), to(new char[size]());
     const auto repeats = std::max<uint64_t>(1, (1 << 20) / size);
-    const ThreadLimit limit(threads);
-    return best_rate(2.0 * double(size * repeats), [&] {
-      parallel_for(threads, [&](int64_t i) {
-        for (uint64_t r = 0; r < repeats; ++r) {
-          std::memcpy(to.get() + uint64_t(i) * part, from.get() + uint64_t(i) * part, part);
-          asm volatile("" : : "r"(to.get()) : "memory");
-        }
-      });
+    return best_rate(2.0 * double(size * repeats), threads, [&](int64_t i) {
+      for (uint64_t r = 0; r < repeats; ++r) {
+        std::memcpy(to.get() + uint64_t(i) * part, from.get() + uint64_t(i) * part, part);
+        asm volatile("" : : "r"(to.get()) : "memory");
+      }
     });
   });
 }
