@@ -249,6 +249,8 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),
                "inputs of shape [2, 3] are no images [n, ..., height, width]");
   EXPECT_ERROR(applied(transforms::random_crop(1), zeros({2, 3})), "are no images");
+  std::vector<Row> rows(3);
+  EXPECT_ERROR(transforms::random_crop(1)(zeros({2, 3, 3}), rows), "2 images for 3 rows");
   EXPECT_ERROR(pixel_stats(zeros({0, 1, 2, 2}, u8)), "no images");
   EXPECT_ERROR(pixel_stats(zeros({2, 2})), "images are f32 [2, 2], not u8");
 }

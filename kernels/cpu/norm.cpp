@@ -76,15 +76,13 @@ struct Channels {
 
   template <class S, class T>
   void gather(const S* x, int64_t channel, T* run) const {
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i)
       convert_run(x + (i * c + channel) * inner, inner, run + i * inner);
-    }
   }
   template <class T, class O>
   void scatter(const T* run, int64_t channel, O* y) const {
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i)
       convert_run(run + i * inner, inner, y + (i * c + channel) * inner);
-    }
   }
 };
 

@@ -35,9 +35,10 @@ Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vecto
 
 // Images as rows of lines of pixels.
 struct Lines {
-  explicit Lines(const Tensor& x)
+  Lines(const Tensor& x, std::span<Row> rows)
       : height(x.rank() >= 3 ? x.size(-2) : 0), width(x.rank() >= 3 ? x.size(-1) : 0) {
     check(x.rank() >= 3, "inputs of shape {} are no images [n, ..., height, width]", x.shape());
+    check(x.size(0) == std::ssize(rows), "{} images for {} rows", x.size(0), rows.size());
     const int64_t pixels = x.size(0) * height * width;
     planes = pixels == 0 ? 0 : x.numel() / pixels;
     element = int64_t(size_of(x.dtype()));
@@ -93,7 +94,7 @@ Transform cast(DType dtype) {
 Transform random_crop(int64_t padding) {
   check(padding >= 0, "a padding of {}", padding);
   return [padding](const Tensor& x, std::span<Row> rows) {
-    const Lines l(x);
+    const Lines l(x, rows);
     const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
     const auto* source = static_cast<const char*>(from.host());
     auto* out = static_cast<char*>(to.host());
@@ -119,7 +120,7 @@ Transform random_crop(int64_t padding) {
 Transform random_flip(double probability) {
   check(probability >= 0 && probability <= 1, "a probability of {}", probability);
   return [probability](const Tensor& x, std::span<Row> rows) {
-    const Lines l(x);
+    const Lines l(x, rows);
     const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
     const int64_t lines = l.planes * l.height, image = lines * l.width;
     visit(x.dtype(), [&]<class T>() {
