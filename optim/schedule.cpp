@@ -28,7 +28,14 @@ void Schedule::go_to(int64_t step) {
 void Schedule::advance(int64_t by, size_t most) {
   int64_t steps = steps_ + by;
   for (; coming_.size() > most; coming_.pop_front()) steps -= !coming_.front()();
-  if (steps != steps_) go_to(steps);
+  if (steps == steps_) return;
+  try {
+    go_to(steps);
+  } catch (const Error&) {
+    // Beyond the end, unless some of those still coming did not happen.
+    if (coming_.empty()) throw;
+    advance(steps - steps_, 0);
+  }
 }
 
 double Schedule::base_lr(size_t group) const {

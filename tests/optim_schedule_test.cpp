@@ -240,6 +240,24 @@ TEST(Schedule, PartsOfParts) {
   EXPECT_EQ(second, (std::vector<double>{5, 7.5, 10, 5, 2.5, 10, 8}));
 }
 
+// What a device decides: nobody knows yet whether it happened.
+struct Unknown {
+  bool happened;
+  bool is_deferred() const { return true; }
+  explicit operator bool() const { return happened; }
+};
+
+// As many steps as total_steps happened, and others did not, of which the schedule had not heard.
+TEST(Schedule, StepsThatDidNotHappenMakeRoomAtTheEnd) {
+  SGD opt = sgd_for_schedules();
+  OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});
+  for (const bool happened : {true, false, true, false, true}) schedule.step(Unknown{happened});
+  EXPECT_EQ(schedule.steps(), 3);
+  EXPECT_EQ(opt.lr(), schedule.at(3));
+  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 of a schedule of 3");
+  EXPECT_EQ(schedule.steps(), 3);
+}
+
 // --- Plateau ---
 
 // As in make_schedule_reference.py.
