@@ -1,10 +1,10 @@
-// Slots of pinned memory that values arrive in, and the checks that wait for theirs.
+// Pinned memory, what arrives in it, and the checks that wait for that.
 #include "core/readback.h"
 
 #include <algorithm>
-#include <deque>
-#include <memory>
-#include <mutex>
+#include <array>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -12,68 +12,70 @@
 
 namespace mixtape {
 
-struct Readback::Slot {
-  explicit Slot(Device device) : device(device) {}
-
-  const Device device;
-  alignas(16) std::byte here[most];  // on the CPU
-  void* pinned = nullptr;
-  runtime::Mark mark = nullptr;
-
-  // A slot is used again when what was asked for has arrived, even if nobody looked.
-  static std::mutex mutex;
-  static std::deque<Slot*>& free(Device device) {
-    static auto* const all = new std::deque<Slot*>[runtime::max_devices + 1];
-    return all[device.is_cpu() ? runtime::max_devices : device.index];
-  }
-  bool has_arrived() const { return !mark || runtime::has_passed(mark); }
-
-  static Slot* take(Device device) {
-    {
-      const std::lock_guard lock(mutex);
-      std::deque<Slot*>& slots = free(device);
-      if (!slots.empty() && slots.front()->has_arrived()) {
-        Slot* const slot = slots.front();
-        slots.pop_front();
-        return slot;
+PinnedBlocks::Block PinnedBlocks::take(int device) {
+  {
+    std::unique_lock lock(mutex_);
+    const bool passed = !given_.empty() && runtime::has_passed(given_.front().mark);
+    if (passed || given_.size() >= enough_) {
+      const Block oldest = given_.front();
+      given_.pop_front();
+      lock.unlock();  // who waits keeps nobody else waiting
+      if (!passed) {
+        count_synchronization();
+        runtime::wait_for(oldest.mark);
       }
+      return oldest;
     }
-    auto slot = std::make_unique<Slot>(device);
-    if (!device.is_cpu()) {
-      runtime::select(device.index);  // or the thread's first device would be opened for it
-      slot->pinned = runtime::allocate_pinned(most);
-      check(slot->pinned != nullptr, "out of pinned memory: {} bytes requested", most);
-      slot->mark = runtime::create_mark(device.index, false);
-    }
-    return slot.release();
   }
-};
-std::mutex Readback::Slot::mutex;
+  runtime::select(device);  // or the thread's first device would be opened for it
+  void* const data = runtime::allocate_pinned(size);
+  check(data != nullptr, "out of pinned memory: {} bytes requested", size);
+  return {data, runtime::create_mark(device, false)};
+}
+
+void PinnedBlocks::give(const Block& block) {
+  const std::lock_guard lock(mutex_);
+  given_.push_back(block);
+}
+
+namespace {
+
+PinnedBlocks& blocks(Device device) {
+  struct Small : PinnedBlocks {
+    Small() : PinnedBlocks(Readback::most, std::numeric_limits<size_t>::max()) {}
+  };
+  static auto* const all = new std::array<Small, runtime::max_devices>;
+  return (*all)[size_t(device.index)];
+}
+
+}  // namespace
 
 // (Once the constructor that it calls is done, the destructor runs even if this one throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
-  slot_ = Slot::take(device);
+  device_ = device;
   if (device.is_cpu()) {
-    std::copy_n(static_cast<const std::byte*>(from), bytes, slot_->here);
+    block_.data = operator new(bytes);
+    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(block_.data));
     return;
   }
+  block_ = blocks(device).take(device.index);
   const Stream& stream = Stream::current(device);
-  runtime::copy(slot_->pinned, from, bytes, stream.handle, device.index);
-  runtime::record(slot_->mark, stream.handle, device.index);
+  runtime::copy(block_.data, from, bytes, stream.handle, device.index);
+  runtime::record(block_.mark, stream.handle, device.index);
 }
 Readback::~Readback() {
-  if (!slot_) return;
-  const std::lock_guard lock(Slot::mutex);
-  Slot::free(slot_->device).push_back(slot_);
+  if (block_.mark)
+    blocks(device_).give(block_);
+  else
+    operator delete(block_.data);
 }
-bool Readback::has_arrived() const { return slot_->has_arrived(); }
+bool Readback::has_arrived() const { return !block_.mark || runtime::has_passed(block_.mark); }
 void Readback::wait() const {
   if (has_arrived()) return;
   count_synchronization();
-  runtime::wait_for(slot_->mark);
+  runtime::wait_for(block_.mark);
 }
-const void* Readback::bytes() const { return slot_->device.is_cpu() ? slot_->here : slot_->pinned; }
 
 namespace {
 

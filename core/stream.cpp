@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -90,59 +89,24 @@ void order(const Stream& waiting, const Stream& other) {
 }
 
 // Host memory on its way to a device: bytes are copied into a pinned block at once, and from there
-// by the device when it comes to them. Blocks are used again when it has.
-class Staging {
- public:
-  static Staging& of(int device) {
-    static auto* const all = new std::array<Staging, runtime::max_devices>;
-    return (*all)[size_t(device)];
-  }
-  void upload(void* to, const void* from, size_t bytes, runtime::Handle stream, int device) {
-    // (Who uploads a batch and must wait keeps nobody from uploading a number.)
-    Blocks& blocks = bytes > small_.size ? large_ : small_;
-    const std::lock_guard lock(blocks.mutex);
-    for (size_t done = 0; done < bytes; done += blocks.size) {
-      const size_t now = std::min(blocks.size, bytes - done);
-      const Block block = blocks.take(device);
-      std::memcpy(block.data, static_cast<const char*>(from) + done, now);
-      runtime::copy(static_cast<char*>(to) + done, block.data, now, stream, device);
-      runtime::record(block.mark, stream, device);
-      blocks.filled.push_back(block);
-    }
-  }
-
- private:
-  struct Block {
-    void* data;
-    runtime::Mark mark;
-  };
+// by the device when it comes to them.
+void upload(void* to, const void* from, size_t bytes, const Stream& stream, int device) {
   struct Blocks {
-    const size_t size, most;
-    std::mutex mutex = {};
-    std::deque<Block> filled = {};  // the first of them first
-
-    // The block that was filled first, if the device is done with it or there are many.
-    Block take(int device) {
-      if (!filled.empty()) {
-        const Block oldest = filled.front();
-        const bool done = runtime::has_passed(oldest.mark);
-        if (done || filled.size() >= most) {
-          if (!done) {
-            count_synchronization();
-            runtime::wait_for(oldest.mark);
-          }
-          filled.pop_front();
-          return oldest;
-        }
-      }
-      runtime::select(device);  // or the thread's first device would be opened for it
-      const Block fresh{runtime::allocate_pinned(size), nullptr};
-      check(fresh.data != nullptr, "out of pinned memory: {} bytes requested", size);
-      return {fresh.data, runtime::create_mark(device, false)};
-    }
+    PinnedBlocks small{size_t{64} << 10, 64}, large{size_t{4} << 20, 16};
   };
-  Blocks small_{size_t{64} << 10, 64}, large_{size_t{4} << 20, 16};
-};
+  static auto* const all = new std::array<Blocks, runtime::max_devices>;
+  Blocks& own = (*all)[size_t(device)];
+  // (Who uploads a batch and must wait keeps nobody from uploading a number.)
+  PinnedBlocks& blocks = bytes > own.small.size ? own.large : own.small;
+  for (size_t done = 0; done < bytes; done += blocks.size) {
+    const size_t now = std::min(blocks.size, bytes - done);
+    const PinnedBlocks::Block block = blocks.take(device);
+    std::memcpy(block.data, static_cast<const char*>(from) + done, now);
+    runtime::copy(static_cast<char*>(to) + done, block.data, now, stream.handle, device);
+    runtime::record(block.mark, stream.handle, device);
+    blocks.give(block);
+  }
+}
 
 }  // namespace
 
@@ -187,8 +151,7 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
     runtime::copy(to, from, bytes, stream.handle, where.index);
     return synchronize(where);
   }
-  if (from_device.is_cpu())
-    return Staging::of(where.index).upload(to, from, bytes, stream.handle, where.index);
+  if (from_device.is_cpu()) return upload(to, from, bytes, stream, where.index);
   const Stream& source = Stream::current(from_device);
   stream.wait_for(source);  // what is copied must be there
   runtime::copy(to, from, bytes, stream.handle, where.index);
