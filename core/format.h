@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <concepts>
-
 #include "core/op_info.h"
 #include "core/tensor.h"
 
@@ -16,33 +14,17 @@ struct PlainFormatter {
     return fmt::format_to(ctx.out(), "{}", text);
   }
 };
+inline std::string_view text_of(DType t) { return name(t); }
+inline std::string_view text_of(Precision p) { return name(p); }
+inline std::string text_of(const Shape& s) { return s.to_string(); }
+inline std::string text_of(const Device& d) { return d.to_string(); }
+inline std::string text_of(const Tensor& x) { return to_string(x); }  // what a < b gives, too
 }  // namespace mixtape::detail
 
-template <>
-struct fmt::formatter<mixtape::DType> : mixtape::detail::PlainFormatter {
-  auto format(mixtape::DType t, format_context& ctx) const { return write(mixtape::name(t), ctx); }
-};
-template <>
-struct fmt::formatter<mixtape::Precision> : mixtape::detail::PlainFormatter {
-  auto format(mixtape::Precision p, format_context& ctx) const {
-    return write(mixtape::name(p), ctx);
-  }
-};
-template <>
-struct fmt::formatter<mixtape::Shape> : mixtape::detail::PlainFormatter {
-  auto format(const mixtape::Shape& s, format_context& ctx) const {
-    return write(s.to_string(), ctx);
-  }
-};
-template <>
-struct fmt::formatter<mixtape::Device> : mixtape::detail::PlainFormatter {
-  auto format(const mixtape::Device& d, format_context& ctx) const {
-    return write(d.to_string(), ctx);
-  }
-};
-template <std::derived_from<mixtape::Tensor> T>  // what a < b gives, too
+template <class T>
+requires requires(const T& t) { mixtape::detail::text_of(t); }
 struct fmt::formatter<T> : mixtape::detail::PlainFormatter {
-  auto format(const mixtape::Tensor& x, format_context& ctx) const {
-    return write(mixtape::to_string(x), ctx);
+  auto format(const T& t, format_context& ctx) const {
+    return write(mixtape::detail::text_of(t), ctx);
   }
 };
