@@ -71,6 +71,10 @@ struct Job {
                .dropout = o.dropout}) {
     o.every = std::min(o.every, std::max<int64_t>(o.steps, 1));
     check(o.steps % o.every == 0, "--steps {} is no multiple of --every {}", o.steps, o.every);
+    const int64_t windows = text.train().size();
+    check(o.steps == 0 || windows / std::min(o.batch_size, windows) >= o.every,
+          "the text has {} windows, too few for {} steps of {} between validations", windows,
+          o.every, o.batch_size);
     check(o.top_k <= int64_t(text.vocabulary().size()), "--top-k {} of {} different characters",
           o.top_k, text.vocabulary().size());
     if (!o.load.empty()) load();
@@ -109,9 +113,6 @@ void Job::train() {
                                                             .workers = int(o.workers),
                                                             .seed = o.seed,
                                                             .device = device});
-  check(data.train->batches() == o.every,
-        "the text has {} windows, too few for {} steps of {} between validations", n, o.every,
-        o.batch_size);
   // Windows that do not overlap, so that each character counts once.
   data.valid.emplace(train::Windows(text.valid().tokens(), o.context, o.context, o.text),
                      train::DataLoaderOptions{.batch_size = 64, .device = device});
