@@ -39,13 +39,14 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(flatten(x, 1, 0), "flatten: from dimension 1 to 0");
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 in dimension 1, which has 3");
   EXPECT_ERROR(select(x, 0, -3), "select: index -3 in dimension 0, which has 2");
+  EXPECT_ERROR(narrow(x, 1, 1, 3), "narrow: elements 1 to 4 of dimension 1, which has 3");
   EXPECT_ERROR(split(x, 0), "split: pieces of size 0");
   EXPECT_ERROR(chunk(x, -1), "chunk: -1 chunks");
   EXPECT_ERROR(split(x, {1, 1}, 1),
                "split: pieces of 2 elements together in dimension 1, which has 3");
-  EXPECT_ERROR(split(x, {2, 2}, 1), "split: elements 2 to 4 of dimension 1, which has 3");
-  EXPECT_ERROR(split(x, {4, -1}, 1), "split: elements 0 to 4 of dimension 1, which has 3");
-  EXPECT_ERROR(split(x, {-1, 4}, 1), "split: elements 0 to -1 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {2, 2}, 1), "split: narrow: elements 2 to 4 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {4, -1}, 1), "split: narrow: elements 0 to 4 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {-1, 4}, 1), "split: narrow: elements 0 to -1 of dimension 1, which has 3");
   EXPECT_ERROR(unfold(x, 1, 4, 1),
                "unfold: windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1), "9 dimensions");

@@ -275,6 +275,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step
   return call<Select<SliceOf>>(x, SliceOf{wrap_dim(dim, x.rank()), start, stop, step});
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
+  const Scope scope("narrow");
   const int64_t n = x.size(dim);
   check(start >= 0 && length >= 0 && start <= n - length,
         "elements {} to {} of dimension {}, which has {}", start, start + length, dim, n);
