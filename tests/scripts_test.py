@@ -237,7 +237,7 @@ struct Log : OpModule<Log, log_e> {};
 struct Pow : OpModule<Pow, power, double> {
   explicit Pow(double exponent = 2) : OpModule(exponent) {}
 };
-struct NoModule {
+struct NoModule {  // of nothing
   int x;
 };
 """)
@@ -274,8 +274,15 @@ struct NoModule {
         self.assertIn("| `Exp()` | `exp(x, low)` |  | `nn.Exp` |", text)
         self.assertIn("| `Log()` | `log_e(x)` |  | `nn.Log` |", text)
         self.assertIn("| `Pow(double exponent = 2)` | `power(x, exponent)` |  | `nn.Pow` |", text)
-        self.assertIn("- `NoModule`: `int x`\n", text)
+        self.assertIn("- `NoModule`: `int x`. Of nothing.\n", text)
         self.assertNotIn("`Base", text)
+
+    def test_models_and_what_makes_them(self) -> None:
+        self.write("nn/models/net.h", "#pragma once\n// Nets.\n\nstruct Net : nn::Module<Net> {  // [in] -> [out]\n"
+                                      "  MIXTAPE_FIELDS()\n};\nNet small_net(int64_t depth = 2);  // a small one\n")
+        self.assertIn("## nn/models/net.h\n\nNets.\n\n| module |  | parameters and buffers |\n|---|---|---|\n"
+                      "| `Net()` | [in] -> [out]. |  |\n| `small_net(int64_t depth = 2) -> Net` | a small one |  |\n",
+                      self.document("nn.md"))
 
     def test_policies_stand_in_their_block(self) -> None:
         text = self.document("mixed-precision.md")
