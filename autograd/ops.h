@@ -32,8 +32,8 @@ Tensor full(const Shape& shape, double value, DType dtype = f32,
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
-              Device device = DefaultDevice::current());
-Tensor arange(double stop);  // from 0
+              Device device = DefaultDevice::current());  // a step of 0.1 wants a float dtype
+Tensor arange(double stop);                               // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
@@ -64,7 +64,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape,
 Tensor randperm(int64_t n,
                 Device device = DefaultDevice::current());  // i64: 0..n-1 in random order
 // n of the classes by their weights, which need not add up to 1: [..., classes] -> i64 [..., n].
-// None twice, unless with replacement. For logits, models::sample.
+// None twice, unless with replacement. Waits for the device. For logits, models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
 // 1 with probability p, else 0, in p's dtype; a p outside [0, 1] is an Error, on a device a late
 // one.
@@ -136,7 +136,7 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& sour
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 // x[i, j, ...]: index tensors for the first dimensions, broadcast with one another, or a bool mask
-// of x's first dimensions. Negative indices count from the end.
+// of x's first dimensions, which waits for the device. Negative indices count from the end.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
 // x with those elements replaced by values (broadcast), or increased by them.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
@@ -456,6 +456,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of that shape.
+// (PyTorch's eps, and that of nn::RMSNorm, is 2^-23.)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);
 // x / |x|, a p-norm over dim that is at least eps.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);

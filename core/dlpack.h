@@ -1,7 +1,8 @@
 #pragma once
-// Tensors to and from other libraries without a copy: PyTorch, NumPy, JAX and CuPy speak DLPack.
-// Both sides see one memory, so what one writes the other reads; the tape does not notice writes
-// from outside. The structs are in core/dlpack_abi.h and in DLPack's own header.
+// Tensors to and from other libraries without a copy: PyTorch, NumPy and JAX speak DLPack; CuPy
+// only takes tensors of a CUDA device. Both sides see one memory, so what one writes the other
+// reads; the tape does not notice writes from outside. The structs are in core/dlpack_abi.h and in
+// DLPack's own header.
 
 #include "core/tensor.h"
 

@@ -2,7 +2,8 @@
 // Learner: a model, its data, a loss and an optimizer, and the loop that brings them together. What
 // else should happen during a training is a Callback.
 //
-//   Learner learner({train, valid}, simple_cnn({1, 16, 16, 10}), {.metrics = {accuracy}});
+//   Learner learner({std::move(train), std::move(valid)}, simple_cnn({1, 16, 16, 10}),
+//                   {.metrics = {accuracy}});
 //   learner.to_fp16().fit_one_cycle(1, 3e-3);
 
 #include <concepts>
