@@ -133,12 +133,13 @@ void Report::see_cast(const Tensor& x, const Tensor& y, Row& row) {
 
 void Report::see_parameters(const Call& call, const Tensor& result) {
   for (size_t i = 0; !uses_.empty() && i < call.inputs.size(); ++i) {
-    const Tensor& t = *call.inputs[i];
+    const Tensor& t = call.given(i);
     const auto known = t ? uses_.find(t.storage()->id()) : uses_.end();
     if (known == uses_.end()) continue;
     Use& use = known->second;
     use.any = true;
-    use.narrow = use.narrow || (call.op.name == "cast" && is_narrow(result.dtype()));
+    use.narrow = use.narrow || is_narrow(call.inputs[i]->dtype()) ||  // a copy that was there
+                 (call.op.name == "cast" && is_narrow(result.dtype()));
     if (use.product.empty() && call.op.precision == Precision::Low &&
         call.op.role(i) != Role::Statistic)
       use.product = call.op.name;

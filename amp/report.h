@@ -30,7 +30,6 @@ struct ReportOptions {
 class Report final : Observer {
  public:
   [[nodiscard]] explicit Report(ReportOptions options = {});
-  Report(const Report&) = delete;
 
   // Calls of one op in the same dtypes. In backward, of an op's rule: from the dtype of the
   // gradient it is given to those of the gradients it makes. The ops that a rule is made of are

@@ -42,7 +42,6 @@ struct BadOp {
 class OverflowTrace final : public Observer {
  public:
   [[nodiscard]] OverflowTrace() = default;
-  OverflowTrace(const OverflowTrace&) = delete;
   static OverflowTrace* innermost();  // of this thread, or null
 
   // The first bad op of each iteration that had one, oldest first. Waits for the device.

@@ -21,7 +21,6 @@ struct AnomalyOptions {
 class DetectAnomaly final : Observer {
  public:
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
-  DetectAnomaly(const DetectAnomaly&) = delete;
 
  private:
   struct Made {  // in forward

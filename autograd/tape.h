@@ -115,7 +115,7 @@ class Deferred {
   std::vector<std::weak_ptr<Node>> nodes;
 };
 
-class Node : public std::enable_shared_from_this<Node> {
+class Node : public std::enable_shared_from_this<Node>, NoCopy {
  public:
   using Hook = std::function<Tensor(const Tensor&)>;
 
@@ -124,7 +124,6 @@ class Node : public std::enable_shared_from_this<Node> {
     ctx.node_ = this;
   }
   virtual ~Node();  // frees a long history without recursing along it
-  Node(const Node&) = delete;
 
   virtual std::string_view name() const = 0;
   virtual bool is_leaf() const { return false; }

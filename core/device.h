@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "core/no_copy.h"
 
 namespace mixtape {
 
@@ -33,12 +34,10 @@ struct Device {
 
 // Where tensors are made when nothing else is said: the CPU, but while one of these is alive, that
 // device, on this thread. The innermost counts.
-class DefaultDevice {
+class DefaultDevice : NoCopy {
  public:
   [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device
   ~DefaultDevice() { current_ = outer_; }
-  DefaultDevice(const DefaultDevice&) = delete;
-  DefaultDevice& operator=(const DefaultDevice&) = delete;
 
   static Device current() { return current_; }
 

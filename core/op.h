@@ -22,13 +22,11 @@ bool list_op(const OpInfo&);
 
 // Where execution is: modules and ops open a Scope. For error messages, profilers and policies that
 // name a path. Costs two stores.
-class Scope {
+class Scope : NoCopy {
  public:
   // `module` is an interned path, or null to stay in the module of the enclosing scope.
   explicit Scope(std::string_view op, const std::string* module = nullptr);
   ~Scope();
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
 
   static const Scope* innermost();
   static const std::string* module_path();  // of the innermost module, or null
@@ -65,10 +63,18 @@ struct Call {
   // Puts `t` in place of an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
     if (replaced.empty()) replaced.resize(inputs.size());
-    replaced[input] = std::move(t);
-    inputs[input] = &replaced[input];
+    replaced[input] = {inputs[input], std::move(t)};
+    inputs[input] = &replaced[input].by;
   }
-  std::vector<Tensor> replaced = {};
+  // An input as the caller gave it.
+  const Tensor& given(size_t input) const {
+    return replaced.empty() || !replaced[input].given ? *inputs[input] : *replaced[input].given;
+  }
+  struct Replaced {
+    const Tensor* given = nullptr;  // none: not replaced
+    Tensor by = {};
+  };
+  std::vector<Replaced> replaced = {};
 };
 
 // Decides the dtypes in which ops run on this thread. One at a time: the innermost wins.
@@ -82,7 +88,7 @@ class Policy {
 };
 
 // Watches the calls of this thread, forward and backward; any number at once.
-class Observer {
+class Observer : NoCopy {
  public:
   virtual ~Observer() = default;
   virtual void before(const Call&) {}
@@ -114,13 +120,11 @@ inline thread_local constinit ThreadState thread_state;
 // While one is alive, a member of this thread's state has another value:
 //   const During<&ThreadState::recording> off(false);
 template <auto member>
-class During {
+class During : NoCopy {
  public:
   using Value = std::remove_reference_t<decltype(thread_state.*member)>;
   [[nodiscard]] explicit During(Value value) : outer_(std::exchange(thread_state.*member, value)) {}
   ~During() { thread_state.*member = outer_; }
-  During(const During&) = delete;
-  During& operator=(const During&) = delete;
 
  private:
   const Value outer_;
@@ -132,7 +136,7 @@ struct NoPolicy : During<&ThreadState::policy> {
 };
 
 // Adds an observer to this thread's chain while alive; they may go in any order.
-class Observe {
+class Observe : NoCopy {
  public:
   explicit Observe(Observer& o) : observer_(o) {
     o.outer = thread_state.observer;
@@ -143,8 +147,6 @@ class Observe {
     while (*at && *at != &observer_) at = &(*at)->outer;
     if (*at) *at = observer_.outer;
   }
-  Observe(const Observe&) = delete;
-  Observe& operator=(const Observe&) = delete;
 
  private:
   Observer& observer_;

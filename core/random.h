@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "core/no_copy.h"
+
 namespace mixtape {
 
 class Generator {
@@ -31,11 +33,10 @@ class Generator {
 Generator& generator();
 
 // While one is alive, this thread draws from a fresh stream of the given seed.
-class Seed {
+class Seed : NoCopy {
  public:
   [[nodiscard]] explicit Seed(uint64_t seed);
   ~Seed();
-  Seed(const Seed&) = delete;
   Generator& operator*() { return mine_; }
 
  private:

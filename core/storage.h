@@ -13,7 +13,7 @@
 
 namespace mixtape {
 
-class Storage {
+class Storage : NoCopy {
  public:
   Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {
     enter();
@@ -29,8 +29,6 @@ class Storage {
     if (used_.load(std::memory_order_relaxed) != 0) collect();
     if (!foreign_) release(data_, bytes_, device_, stream_);
   }
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }

@@ -36,12 +36,10 @@ int64_t orders_between_streams();  // how often one stream was made to wait for 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
 // A point in this thread's stream, for timing what runs between two of them. On the CPU, the time.
-class Event {
+class Event : NoCopy {
  public:
   explicit Event(Device device);  // recorded now
   ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
 
   void record();            // anew
   bool has_passed() const;  // without waiting
@@ -55,11 +53,10 @@ class Event {
 };
 
 // Names what a profiler sees while alive.
-class Range {
+class Range : NoCopy {
  public:
   [[nodiscard]] explicit Range(const char* name) { runtime::begin_range(name); }
   ~Range() { runtime::end_range(); }
-  Range(const Range&) = delete;
 };
 
 }  // namespace mixtape

@@ -5,18 +5,18 @@
 #include <set>
 #include <string>
 
+#include "core/no_copy.h"
+
 namespace mixtape {
 
 // Tells the innermost OnWarning of this thread, or else stderr: each of them once for each text.
 void warn(const std::string& text);
 
 // While one is alive, this thread's warnings go to `tell`.
-class OnWarning {
+class OnWarning : NoCopy {
  public:
   [[nodiscard]] explicit OnWarning(std::function<void(const std::string&)> tell);
   ~OnWarning();
-  OnWarning(const OnWarning&) = delete;
-  OnWarning& operator=(const OnWarning&) = delete;
 
  private:
   friend void warn(const std::string& text);

@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_copy.h"
+
 namespace mixtape::io {
 
 // What readers of formats read: a file, or memory that stands for one.
-class Source {
+class Source : NoCopy {
  public:
   virtual ~Source() = default;
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
 
   const std::string& name() const { return name_; }  // for errors
   uint64_t size() const { return size_; }
@@ -62,12 +62,10 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 // A file that appears under its name only when complete: bytes go to a temporary file beside it,
 // which commit() syncs and renames. Without commit() the temporary file is removed and the old
 // file, if any, stays. What replaces a file has its permissions; a link stays one.
-class AtomicFile {
+class AtomicFile : NoCopy {
  public:
   explicit AtomicFile(std::string path);  // throws Error if the folder cannot be written
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
@@ -83,12 +81,10 @@ class AtomicFile {
 
 // A file that grows: each append is one write(), unless the system takes only a part, so that those
 // of several writers do not mix and a crash loses at most the last.
-class AppendFile {
+class AppendFile : NoCopy {
  public:
   explicit AppendFile(std::string path);  // made where there is none; throws Error
   ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
 
   void append(std::string_view bytes);
   void cut_after_last(char end);  // what follows that byte is gone; all, if there is none

@@ -186,7 +186,7 @@ std::vector<ZipEntry> read_zip_directory(const Source& archive) {
 }
 
 #ifdef MIXTAPE_ZLIB
-struct ZipReader::Inflater {
+struct ZipReader::Inflater : NoCopy {
   z_stream stream = {};
   std::vector<std::byte> packed;  // a piece of the entry
   uint64_t taken = 0;             // bytes of the entry
@@ -196,7 +196,6 @@ struct ZipReader::Inflater {
     check(inflateInit2(&stream, -15) == Z_OK, "zlib: cannot start");  // no frame of its own
   }
   ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
 
   // Makes at most as many bytes as there is room for; fewer at the end.
   size_t make(const Source& archive, const ZipEntry& e, std::span<std::byte> into) {

@@ -4,13 +4,14 @@
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"
+#include "core/no_copy.h"
 #include "core/stream.h"
 #include "core/tf32.h"
 #include "core/view.h"
 
 namespace mixtape::kernels {
 
-class Launch {
+class Launch : NoCopy {
  public:
   explicit Launch(Device device) : device(device) {
     if (device.is_cpu()) return;
@@ -22,8 +23,6 @@ class Launch {
   ~Launch() {
     for (const Block& b : blocks_) release(b.data, b.bytes, device, number_);
   }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
 
   // Uninitialised, 64-byte aligned, valid until the launch is destroyed.
   template <class T>

@@ -38,11 +38,10 @@ concept HoldsTensors = std::same_as<T, Tensor> || std::same_as<T, Tensors> || re
 
 // One call of a module that has hooks: told the arguments before forward, and the result after it.
 // (Its functions are not inline, since every module instantiates what calls them.)
-class HookedCall {
+class HookedCall : NoCopy {
  public:
   HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks);
   ~HookedCall();
-  HookedCall(const HookedCall&) = delete;
 
   // Adds the tensors in an argument, or in the result.
   template <class T>

@@ -231,17 +231,17 @@ const ModuleBase* ModuleBase::forgotten_by(const ModuleBase& root,
 const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   if (root_.load(std::memory_order_relaxed) == &root && !grad_enabled())
     return nullptr;  // it is forgotten, but not to be trained now
-  std::unordered_set<const ModuleBase*> listed;
+  std::unordered_map<const ModuleBase*, const std::string*> listed;
   const auto place = [&](const ModuleBase& m, const std::string* path) {
-    if (!listed.insert(&m).second) return;
-    m.path_.store(path, std::memory_order_relaxed);
-    m.root_.store(&root, std::memory_order_relaxed);
+    if (!listed.emplace(&m, path).second) return;
+    m.path_.store(path, std::memory_order_release);
+    m.root_.store(&root, std::memory_order_release);
   };
   place(root, intern(""));
   const std::vector<Field> fields = tree(root);
   for (const Field& f : fields)
     if (f.module) place(*f.module, intern(f.name));
-  if (listed.contains(this)) return path_.load(std::memory_order_relaxed);
+  if (const auto at = listed.find(this); at != listed.end()) return at->second;
 
   const ModuleBase* const holder = forgotten_by(root, fields);
   if (holder)

@@ -96,10 +96,11 @@ class ModuleBase {
   // until another root has run.) Throws Error if it is a member that MIXTAPE_FIELDS leaves out
   // although it is to be trained.
   const std::string* path_from(const ModuleBase& root) const {
-    if (root_.load(std::memory_order_relaxed) != &root ||
-        path_.load(std::memory_order_relaxed) == &forgotten) [[unlikely]]
+    const bool known = root_.load(std::memory_order_acquire) == &root;
+    const std::string* const path = path_.load(std::memory_order_acquire);
+    if (!known || path == &forgotten) [[unlikely]]
       return find_path(root);
-    return path_.load(std::memory_order_relaxed);
+    return path;
   }
 
   bool has_hooks() const { return hooks_ && has_any(*hooks_); }
@@ -117,7 +118,7 @@ class ModuleBase {
   static const std::string forgotten;
 
   bool training_ = true;
-  // Atomic since several threads may run one module; they would all write the same.
+  // Atomic since several threads may run one module; from one root, they all write the same.
   mutable std::atomic<const ModuleBase*> root_ = nullptr;
   mutable std::atomic<const std::string*> path_ = nullptr;
 };
@@ -136,22 +137,20 @@ class Running {
 };
 
 // While one is alive, a module and all inside it evaluate; then each is as it was.
-class Evaluating {
+class Evaluating : NoCopy {
  public:
   [[nodiscard]] explicit Evaluating(ModuleBase& m);
   ~Evaluating();
-  Evaluating(const Evaluating&) = delete;
 
  private:
   std::vector<std::pair<ModuleBase*, bool>> was_training_;
 };
 
 // While one is alive, modules may be copied on this thread.
-class Cloning {
+class Cloning : NoCopy {
  public:
   Cloning() { ++depth_; }
   ~Cloning() { --depth_; }
-  Cloning(const Cloning&) = delete;
   static bool now() { return depth_ > 0; }
 
  private:

@@ -39,7 +39,7 @@ std::string table(const std::vector<Row>& rows) {
 }
 
 // A forward hook of a module and of all inside it.
-class Hooks {
+class Hooks : NoCopy {
  public:
   Hooks(ModuleBase& net, const ForwardHook& f) {
     for (const auto& [path, m] : net.named_modules())
@@ -48,7 +48,6 @@ class Hooks {
   ~Hooks() {
     for (HookHandle& handle : handles_) handle.remove();
   }
-  Hooks(const Hooks&) = delete;
 
  private:
   std::vector<HookHandle> handles_;

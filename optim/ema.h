@@ -20,13 +20,11 @@ struct EmaOptions {
 
 // Averages in f32 (f64 for f64), which begin as the tensors' values. Does not move: guards refer to
 // it.
-class Ema {
+class Ema : NoCopy {
  public:
   // Parameters, and buffers if they are to be averaged too; tensors of integers are left out.
   // Throws Error if there are none, if they are on several devices, or if decay is not in [0, 1].
   explicit Ema(const std::vector<Tensor>& tensors, const EmaOptions& options = {});
-  Ema(const Ema&) = delete;
-  Ema& operator=(const Ema&) = delete;
 
   // average = decay average + (1 - decay) value: after each step of the optimizer. Given the result
   // of that step, does nothing if it was skipped. Throws Error while the averages are applied.
@@ -42,12 +40,10 @@ class Ema {
   // While alive, the averages stand in the tensors' place, under all handles to them:
   //   { const Ema::Applied averaged(ema);  evaluate(net); }
   // They are copies: what is written to them meanwhile is lost.
-  class Applied {
+  class Applied : NoCopy {
    public:
     [[nodiscard]] explicit Applied(Ema& ema);
     ~Applied();
-    Applied(const Applied&) = delete;
-    Applied& operator=(const Applied&) = delete;
 
    private:
     void restore();

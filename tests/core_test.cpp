@@ -172,6 +172,9 @@ TEST(Generator, BelowCoversItsRangeEvenly) {
   EXPECT_EQ(error([&] { g.below(0); }), "below() needs a positive bound, not 0");
 }
 
+// Assigned, one would leave the thread the stream of another that is gone.
+static_assert(!std::is_copy_assignable_v<Seed> && !std::is_move_assignable_v<Seed>);
+
 TEST(Generator, SeedsNestAndBelongToTheirThread) {
   const uint64_t before = generator().offset();
   EXPECT_EQ(generator().seed(), 0u);

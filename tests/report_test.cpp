@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "nn/nn.h"
+#include "optim/adam.h"
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
@@ -191,6 +192,22 @@ TEST(Report, NamesTheParametersThatStayedF32) {
   EXPECT_EQ(stayed[1].name, "unused");
   EXPECT_NE(report.text().find("\n  head.weight: linear read it as f32\n  unused: no op read it\n"),
             std::string::npos);
+}
+
+// Products that read what the optimizer or an earlier region cast read the parameter.
+TEST(Report, KnowsParametersByTheirCopies) {
+  Mlp net;
+  optim::AdamW opt(net.parameters(), {.shadow = bf16});
+  for (int step = 0; step < 2; ++step) {
+    const Report report({.parameters = net.named_parameters()});
+    opt.zero_grad();
+    {
+      const Autocast on({.low = bf16});
+      sum(net(values({4, 8}))).backward();
+    }
+    opt.step();
+    EXPECT_TRUE(report.stayed_f32().empty()) << report.text();
+  }
 }
 
 TEST(Report, SaysHowToPadShapes) {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <string>
 
+#include "core/no_copy.h"
+
 namespace mixtape::train {
 
 // What a bar shows.
@@ -22,7 +24,7 @@ struct ProgressState {
 // takes what room the rest leaves; without room for it, or with width 0 (no limit), it is left out.
 std::string progress_line(const ProgressState& state, int width);
 
-class Progress {
+class Progress : NoCopy {
  public:
   // Made when the bar is redrawn, at most ten times a second.
   using Suffix = std::function<std::string()>;
@@ -31,8 +33,6 @@ class Progress {
   Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr,
            int64_t done = 0);
   ~Progress();  // finishes, unless an exception is on its way: then the bar is left as it stood
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   void step(int64_t n = 1);
   void finish();  // draws the last state and ends the line

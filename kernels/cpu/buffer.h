@@ -3,18 +3,17 @@
 // Launch::scratch it may be used from any thread and is given back when the task ends.
 
 #include "core/allocator.h"
+#include "core/no_copy.h"
 
 namespace mixtape::kernels::cpu {
 
 template <class T>
-class Buffer {
+class Buffer : NoCopy {
  public:
   explicit Buffer(int64_t count)
       : bytes_(static_cast<size_t>(count) * sizeof(T)),
         data_(static_cast<T*>(allocate(bytes_, Device::cpu()))) {}
   ~Buffer() { release(data_, bytes_, Device::cpu()); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
 
   T* data() const { return data_; }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/no_copy.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -17,12 +18,10 @@ enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16 };
 // MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16 or the innermost IsaLimit says.
 Isa current_isa();
 
-class IsaLimit {
+class IsaLimit : NoCopy {
  public:
   explicit IsaLimit(Isa most);
   ~IsaLimit();
-  IsaLimit(const IsaLimit&) = delete;
-  IsaLimit& operator=(const IsaLimit&) = delete;
 
  private:
   int outer_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/no_copy.h"
 #include "kernels/pieces.h"
 
 namespace mixtape::kernels::cpu {
@@ -17,12 +18,10 @@ int num_threads();
 
 // At most `limit` threads for the regions of this thread, while alive. For tests and for callers
 // that bring their own threads; a limit above the pool's size grows the pool. Throws Error below 1.
-class ThreadLimit {
+class ThreadLimit : NoCopy {
  public:
   explicit ThreadLimit(int limit);
   ~ThreadLimit();
-  ThreadLimit(const ThreadLimit&) = delete;
-  ThreadLimit& operator=(const ThreadLimit&) = delete;
 
  private:
   int outer_;

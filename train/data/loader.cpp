@@ -14,6 +14,7 @@
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/no_copy.h"
 #include "core/philox.h"
 #include "kernels/cpu/parallel.h"
 
@@ -110,7 +111,7 @@ struct DataLoader::Plan {
 };
 
 // One loop over an epoch.
-class DataLoader::Run {
+class DataLoader::Run : NoCopy {
  public:
   Run(std::shared_ptr<const Plan> plan, uint64_t epoch, int64_t first)
       : plan_(std::move(plan)),
@@ -127,8 +128,6 @@ class DataLoader::Run {
     room_.notify_all();
     for (std::thread& t : threads_) t.join();
   }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
 
   // (Not the constructor, which could not end threads if one cannot be started.)
   void start() {
