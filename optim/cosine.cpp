@@ -58,6 +58,9 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
   for (size_t g = 0; g < optimizer.groups(); ++g)
     check(!options.cycle_momentum || !optimizer.momentum_name(g).empty(),
           "{} has no momentum to cycle", optimizer.name());
+  if (options.cycle_momentum)  // throws here what it would throw at the top
+    for (size_t g = 0; g < optimizer.groups(); ++g)
+      optimizer.set_option(optimizer.momentum_name(g), options.base_momentum, g);
   OneCycle::apply(0);
 }
 

@@ -85,7 +85,8 @@ Ema::Applied::~Applied() {
 }
 
 void Ema::Applied::restore() {
-  for (size_t i = 0; i < values_.size(); ++i) ema_.tensors_[i].set_data(values_[i]);
+  // Of a tensor that is there twice, what it held first comes last.
+  for (size_t i = values_.size(); i-- > 0;) ema_.tensors_[i].set_data(values_[i]);
 }
 
 void Ema::overwrite_tensors() const {

@@ -11,7 +11,8 @@
 namespace mixtape::optim {
 
 StateReader::StateReader(const StateDict& dict) : dict_(dict), read_(dict.size()) {
-  for (size_t i = 0; i < dict.size(); ++i) places_.emplace(dict[i].first, i);
+  for (size_t i = 0; i < dict.size(); ++i)
+    check(places_.emplace(dict[i].first, i).second, "the state has '{}' twice", dict[i].first);
 }
 
 const Tensor* StateReader::find(std::string_view name) {

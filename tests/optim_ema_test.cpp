@@ -33,6 +33,19 @@ TEST(Ema, IsTheRecursionInF64) {
     }
 }
 
+// As shared weights are, which a state dict names twice.
+TEST(Ema, GivesBackWhatIsThereTwice) {
+  const Tensor w = from({1}, {1});
+  Ema ema({w, w}, {.decay = 0.5});
+  w.set(0, 3);
+  ema.update();
+  {
+    const Ema::Applied on(ema);
+    EXPECT_EQ(w.item(), 2);
+  }
+  EXPECT_EQ(w.item(), 3);
+}
+
 TEST(Ema, NarrowWeightsLoseNothing) {
   const Tensor w = from({1}, {1}, bf16);
   Ema ema({w}, {.decay = 0.999});

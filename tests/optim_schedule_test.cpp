@@ -218,6 +218,9 @@ TEST(Schedule, OneCycleNeedsAMomentum) {
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3}); }),
             "one_cycle: adagrad has no momentum to cycle");
   OneCycle(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});
+  SGD ahead(problem(), {.momentum = 0.9, .nesterov = true});
+  EXPECT_EQ(error([&] { OneCycle(ahead, {.max_lr = 1, .total_steps = 3, .base_momentum = 0}); }),
+            "one_cycle: nesterov needs momentum and no dampening, not 0 and 0");
 }
 
 // Parts begin where their milestone is, each group with its own rate, and may have parts.

@@ -70,6 +70,15 @@ TEST(State, MastersBelongToWhoKeepsThem) {
             "sgd: 'state.0.master' belongs to nothing here");
 }
 
+TEST(State, NamesNothingTwice) {
+  const Tensor a = from({1}, {1}).set_requires_grad();
+  SGD opt({a});
+  StateDict twice = opt.state_dict();
+  twice.push_back(twice[0]);
+  EXPECT_EQ(error([&] { opt.load_state_dict(twice); }),
+            fmt::format("sgd: the state has '{}' twice", twice[0].first));
+}
+
 // What a parameter learnt in f32 is not taken back by the master that it had.
 TEST(State, AMasterIsLeftBehindByAWideParameter) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad();
