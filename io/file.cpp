@@ -30,11 +30,10 @@ namespace {
 constexpr size_t most_at_once = size_t(1) << 30;
 
 #ifdef MIXTAPE_ZLIB
-struct Inflater {
+struct Inflater : NoCopy {
   z_stream stream = {};
   Inflater() { check(inflateInit2(&stream, 15 + 16) == Z_OK, "zlib: cannot start"); }  // gzip only
   ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
 };
 
 std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit,
@@ -129,12 +128,15 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
   return packed ? unpack(bytes, limit, path) : bytes;
 }
 
-// What a link leads to is replaced, not the link.
-std::string target_of(std::string path) {
-  std::error_code none;
-  if (!std::filesystem::is_symlink(path, none)) return path;
-  const auto target = std::filesystem::canonical(path, none);
-  return none ? path : target.string();
+// What a link leads to is replaced, or made, not the link.
+static std::string target_of(std::filesystem::path path) {
+  std::error_code error;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
+    const auto next = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / next;  // an absolute one replaces it
+  }
+  return path.string();
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/no_copy.h"
 #include "io/elements.h"
 #include "io/file.h"
 
@@ -28,10 +29,9 @@ constexpr png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT
                                    PNG_FORMAT_RGBA};
 
 // A png_image, freed whatever happens.
-struct Image : png_image {
+struct Image : png_image, NoCopy {
   Image() : png_image{} { version = PNG_IMAGE_VERSION; }
   ~Image() { png_image_free(this); }
-  Image(const Image&) = delete;
 };
 
 struct Header {
@@ -116,8 +116,7 @@ void save_png(const std::string& path, const Tensor& image) {
   const int64_t channels = rank == 2 ? 1 : image.size(0);
   check(1 <= channels && channels <= 4, "{}: {} channels, not 1 to 4", path, channels);
   const int64_t height = image.size(-2), width = image.size(-1);
-  check(0 < height && 0 < width && height < int64_t(largest) && width < int64_t(largest) &&
-            image.numel() <= int64_t(largest),
+  check(0 < height && 0 < width && height <= int64_t(largest / 4) / width,
         "{}: {} x {} pixels, not 1 to {}", path, width, height, largest / 4);
   std::string dense;
   each_run(image, [&](std::span<const std::byte> run) {

@@ -148,6 +148,8 @@ TEST(Png, RefusesToWriteWhatIsNoImage) {
   EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "not u8 [4]");
   EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: 5 channels, not 1 to 4");
   EXPECT_ERROR(save_png(path, Tensor({3, 0, 4}, u8)), "a.png: 4 x 0 pixels");
+  const Tensor large = Tensor({1}, u8).with_layout(Layout(Shape{1, 8192, 16384}, Shape{0, 0, 0}));
+  EXPECT_ERROR(save_png(path, large), "a.png: 16384 x 8192 pixels, not 1 to 67108864");
   EXPECT_EQ(folder.count(), 0u);
 }
 
