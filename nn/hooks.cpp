@@ -68,10 +68,10 @@ class Pass final : public Node {
 };
 
 // In backward f sees the gradients of these tensors, all at once; from here on they are new
-// handles to the same data. Those that want no gradient stay as they are.
-bool meet(const std::vector<Tensor*>& tensors, OnGradients f) {
+// handles to the same data. Those that want no gradient stay as they are. Null if none wants one.
+std::shared_ptr<Node> meet(const std::vector<Tensor*>& tensors, OnGradients f) {
   const auto wants = [](const Tensor* t) { return t->requires_grad(); };
-  if (!grad_enabled() || std::ranges::none_of(tensors, wants)) return false;
+  if (!grad_enabled() || std::ranges::none_of(tensors, wants)) return nullptr;
   std::vector<const Tensor*> inputs(tensors.begin(), tensors.end());
   const auto meeting = std::make_shared<Meeting>(inputs, std::move(f));
   const Tensor token = zeros({}, f32, Device::cpu());
@@ -85,7 +85,7 @@ bool meet(const std::vector<Tensor*>& tensors, OnGradients f) {
     passed.set_maker(pass);
     *tensors[i] = passed;
   }
-  return true;
+  return meeting;
 }
 
 Tensors values(const std::vector<Tensor*>& tensors) {
@@ -111,7 +111,7 @@ void run_all(const HookList<F>& hooks, Tensors& list, const char* what, const Ca
 struct HookedCall::Gradients {
   std::shared_ptr<ModuleHooks> hooks;
   size_t inputs;
-  bool from_inputs = false;  // the hooks are called there
+  std::weak_ptr<Node> at_inputs = {};  // calls the hooks, if there is one
   Tensors of_outputs = {};
 
   void run(Tensors& of_inputs) {
@@ -143,7 +143,7 @@ void HookedCall::before_forward() {
   put(inputs_, places_);
   if (!hooks_->backward.empty() && grad_enabled()) {
     gradients_ = std::make_shared<Gradients>(Gradients{hooks_, inputs_.size()});
-    gradients_->from_inputs = meet(places_, [g = gradients_](Tensors& grads) { g->run(grads); });
+    gradients_->at_inputs = meet(places_, [g = gradients_](Tensors& grads) { g->run(grads); });
   }
   places_.clear();
 }
@@ -155,8 +155,15 @@ void HookedCall::after_forward() {
   put(outputs, places_);
   if (!gradients_) return;
   meet(places_, [g = gradients_](Tensors& grads) {
+    const auto inputs = g->at_inputs.lock();
+    const auto comes_there = [&] {  // not if grad() is asked for nothing before the module
+      for (size_t i = 0; i < inputs->ctx.inputs(); ++i)
+        if (inputs->ctx.wants(i)) return true;
+      return false;
+    };
+    if (inputs && !comes_there()) return;  // kept, they would keep this graph, which keeps them
     g->of_outputs = grads;
-    if (g->from_inputs) return;
+    if (inputs) return;
     Tensors none(g->inputs);
     g->run(none);
   });

@@ -9,39 +9,32 @@
 
 namespace mixtape::nn {
 
-// logits [n, classes, ...], target i64 [n, ...] or probabilities
-struct CrossEntropyLoss : Module<CrossEntropyLoss> {
-  Buffer weight;  // [classes], or none
+// The weight among its options is a buffer.
+template <class Derived, auto op, class Options, Tensor Options::*place>
+struct WeightedLoss : Module<Derived> {
+  Buffer weight;  // [classes], or what broadcasts to the target; or none
 
-  explicit CrossEntropyLoss(CrossEntropyOptions o = {})
-      : weight(std::exchange(o.class_weights, {})), options_(std::move(o)) {}
+  explicit WeightedLoss(Options o) : weight(std::exchange(o.*place, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
-    CrossEntropyOptions o = options_;
-    o.class_weights = weight;
-    return cross_entropy(x, target, o);
+    Options o = options_;
+    o.*place = weight;
+    return op(x, target, o);
   }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight)
 
  private:
-  CrossEntropyOptions options_;
+  Options options_;
+};
+
+// logits [n, classes, ...], target i64 [n, ...] or probabilities
+struct CrossEntropyLoss : WeightedLoss<CrossEntropyLoss, cross_entropy, CrossEntropyOptions,
+                                       &CrossEntropyOptions::class_weights> {
+  explicit CrossEntropyLoss(CrossEntropyOptions o = {}) : WeightedLoss(std::move(o)) {}
 };
 // log-probabilities [n, classes, ...], target i64 [n, ...]
-struct NLLLoss : Module<NLLLoss> {
-  Buffer weight;  // [classes], or none
-
-  explicit NLLLoss(NllOptions o = {})
-      : weight(std::exchange(o.class_weights, {})), options_(std::move(o)) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    NllOptions o = options_;
-    o.class_weights = weight;
-    return nll_loss(x, target, o);
-  }
-  bool keeps_f32() const override { return true; }
-  MIXTAPE_FIELDS(weight)
-
- private:
-  NllOptions options_;
+struct NLLLoss : WeightedLoss<NLLLoss, nll_loss, NllOptions, &NllOptions::class_weights> {
+  explicit NLLLoss(NllOptions o = {}) : WeightedLoss(std::move(o)) {}
 };
 // (x - target)^2
 struct MSELoss : OpModule<MSELoss, mse_loss, Reduction> {
@@ -62,21 +55,8 @@ struct HuberLoss : OpModule<HuberLoss, huber_loss, double, Reduction> {
       : OpModule(delta, reduction) {}
 };
 // x in [0, 1]
-struct BCELoss : Module<BCELoss> {
-  Buffer weight;  // broadcasts to the target, or none
-
-  explicit BCELoss(BceOptions o = {})
-      : weight(std::exchange(o.weight, {})), options_(std::move(o)) {}
-  Tensor forward(const Tensor& x, const Tensor& target) const {
-    BceOptions o = options_;
-    o.weight = weight;
-    return binary_cross_entropy(x, target, o);
-  }
-  bool keeps_f32() const override { return true; }
-  MIXTAPE_FIELDS(weight)
-
- private:
-  BceOptions options_;
+struct BCELoss : WeightedLoss<BCELoss, binary_cross_entropy, BceOptions, &BceOptions::weight> {
+  explicit BCELoss(BceOptions o = {}) : WeightedLoss(std::move(o)) {}
 };
 // x any number, which sigmoid would make a probability
 struct BCEWithLogitsLoss : Module<BCEWithLogitsLoss> {

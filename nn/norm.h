@@ -161,9 +161,11 @@ struct BatchNorm : Module<Derived> {
     check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
           max_rank == 4 ? "[n, c, h, w]" : "[n, c] or [n, c, length]");
     const bool training = this->is_training();
+    const Tensor y =
+        batch_norm(x, running_mean, running_var, weight, bias,
+                   {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
     if (training && num_batches_tracked) add_(num_batches_tracked, 1);
-    return batch_norm(x, running_mean, running_var, weight, bias,
-                      {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
+    return y;
   }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked)

@@ -7,13 +7,8 @@
 
 namespace mixtape::nn {
 
-struct Flatten : Module<Flatten> {  // all dimensions but the batch's
-  explicit Flatten(int from = 1, int to = -1) : from_(from), to_(to) {}
-  Tensor forward(const Tensor& x) const { return flatten(x, from_, to_); }
-  MIXTAPE_FIELDS()
-
- private:
-  int from_, to_;
+struct Flatten : OpModule<Flatten, flatten, int, int> {  // all dimensions but the batch's
+  explicit Flatten(int from = 1, int to = -1) : OpModule(from, to) {}
 };
 struct Identity : Module<Identity> {
   Tensor forward(const Tensor& x) const { return x; }
@@ -26,7 +21,7 @@ struct Unflatten : Module<Unflatten> {
     const int dim = wrap_dim(dim_, x.rank());
     Shape shape;
     for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
-    for (const int64_t size : sizes_) shape.push_back(size);
+    for (const int64_t size : infer(sizes_, x.size(dim))) shape.push_back(size);
     for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
     return reshape(x, shape);
   }
@@ -38,15 +33,10 @@ struct Unflatten : Module<Unflatten> {
 };
 // Images [..., h, w] with so many pixels more on each side, or on the left, right, top and bottom.
 template <class Derived, PadMode mode>
-struct Pad2d : Module<Derived> {
+struct Pad2d : OpModule<Derived, pad, std::vector<int64_t>, PadMode, double> {
   explicit Pad2d(int64_t size) : Pad2d(size, size, size, size) {}
   Pad2d(int64_t left, int64_t right, int64_t top, int64_t bottom)
-      : sizes_{left, right, top, bottom} {}
-  Tensor forward(const Tensor& x) const { return pad(x, sizes_, mode); }
-  MIXTAPE_FIELDS()
-
- private:
-  std::vector<int64_t> sizes_;
+      : Pad2d::OpModule({left, right, top, bottom}, mode, 0) {}
 };
 struct ZeroPad2d : Pad2d<ZeroPad2d, PadMode::Constant> {
   using Pad2d::Pad2d;

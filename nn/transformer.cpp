@@ -64,7 +64,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mas
 // What the values are weighted with; zeros for a query that may look nowhere.
 Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
-  Tensor scores = matmul(q, k.t()) / std::sqrt(static_cast<double>(q.size(-1)));
+  if (k.size(-2) == 0) return zeros({q.size(0), q.size(1), q.size(2), 0}, q.dtype(), q.device());
+  // (Scaled first: in f16 the products may be too large.)
+  Tensor scores = matmul(q / std::sqrt(static_cast<double>(q.size(-1))), k.t());
   if (mask.added) scores = scores + mask.added;
   if (mask.blocked) scores = masked_fill(scores, mask.blocked, -INFINITY);
   const Tensor nowhere = eq(max(scores, {-1}, true), -INFINITY);
@@ -117,31 +119,22 @@ MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
   init::zeros_(out_proj.bias);
 }
 
-// As few products as the inputs allow: one if they are one tensor and of one size.
+// As few products as the inputs allow: one for those that are one tensor, next to each other.
 std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const Tensor& key,
                                                     const Tensor& value) const {
-  if (!in_proj_weight) {
-    const auto project = [&](const Tensor& x, const Tensor& weight, int64_t i) {
-      return linear(x, weight, in_proj_bias ? narrow(in_proj_bias, 0, i * size_, size_) : Tensor());
-    };
-    return {project(query, q_proj_weight, 0), project(key, k_proj_weight, 1),
-            project(value, v_proj_weight, 2)};
-  }
-  const auto parts = [&](const Tensor& x, int64_t first, int64_t count) {
+  const Tensor inputs[] = {query, key, value};
+  const Tensor apart[] = {q_proj_weight, k_proj_weight, v_proj_weight};
+  std::array<Tensor, 3> all;
+  for (int i = 0, n = 1; i < 3; i += n, n = 1) {
+    while (in_proj_weight && i + n < 3 && inputs[i].is_same(inputs[i + n])) ++n;
     const auto rows = [&](const Tensor& t) {
-      return t && count < 3 ? narrow(t, 0, first * size_, count * size_) : t;
+      return t && n < 3 ? narrow(t, 0, i * size_, n * size_) : t;
     };
-    return split(linear(x, rows(in_proj_weight), rows(in_proj_bias)), size_, -1);
-  };
-  if (key.is_same(value)) {
-    if (query.is_same(key)) {
-      const std::vector<Tensor> all = parts(query, 0, 3);
-      return {all[0], all[1], all[2]};
-    }
-    const std::vector<Tensor> both = parts(key, 1, 2);
-    return {parts(query, 0, 1)[0], both[0], both[1]};
+    const Tensor weight = in_proj_weight ? rows(in_proj_weight) : apart[i];
+    const auto parts = split(linear(inputs[i], weight, rows(in_proj_bias)), size_, -1);
+    std::ranges::copy(parts, all.begin() + i);
   }
-  return {parts(query, 0, 1)[0], parts(key, 1, 1)[0], parts(value, 2, 1)[0]};
+  return all;
 }
 
 Tensor MultiheadAttention::to_heads(const Tensor& x) const {
@@ -201,25 +194,6 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& m
   return layer.add_network(h, norm2, linear1, linear2);
 }
 
-template <class Layer>
-static std::vector<Layer> clones(const Layer& layer, int64_t count) {
-  check(count > 0, "{} layers", count);
-  std::vector<Layer> all;
-  for (int64_t i = 0; i < count; ++i) all.push_back(layer.clone());
-  return all;
-}
-
-TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
-                                       std::optional<LayerNorm> norm)
-    : norm(std::move(norm)) {
-  const Scope scope("TransformerEncoder");
-  layers = clones(layer, num_layers);
-}
-Tensor TransformerEncoder::forward(Tensor x, const AttentionMasks& masks) const {
-  for (const TransformerEncoderLayer& layer : layers) x = layer(x, masks);
-  return norm ? (*norm)(x) : x;
-}
-
 TransformerDecoderLayer::TransformerDecoderLayer(int64_t size, int64_t heads,
                                                  const TransformerEncoderLayerOptions& o)
     : self_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
@@ -241,18 +215,6 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
     return multihead_attn(t, memory, memory, memory_masks).output;
   });
   return layer.add_network(g, norm3, linear1, linear2);
-}
-
-TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int64_t num_layers,
-                                       std::optional<LayerNorm> norm)
-    : norm(std::move(norm)) {
-  const Scope scope("TransformerDecoder");
-  layers = clones(layer, num_layers);
-}
-Tensor TransformerDecoder::forward(Tensor x, const Tensor& memory, const AttentionMasks& masks,
-                                   const AttentionMasks& memory_masks) const {
-  for (const TransformerDecoderLayer& layer : layers) x = layer(x, memory, masks, memory_masks);
-  return norm ? (*norm)(x) : x;
 }
 
 }  // namespace mixtape::nn

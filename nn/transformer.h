@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/ops.h"
+#include "core/check.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 
@@ -89,14 +90,32 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
 };
 
 // Copies of a layer, which therefore start equal (as PyTorch's do), and perhaps a norm at the end.
-struct TransformerEncoder : Module<TransformerEncoder> {
-  std::vector<TransformerEncoderLayer> layers;
+template <class Derived, class Layer>
+struct TransformerStack : Module<Derived> {
+  std::vector<Layer> layers;
   std::optional<LayerNorm> norm;
 
-  TransformerEncoder(const TransformerEncoderLayer& layer, int64_t num_layers,
-                     std::optional<LayerNorm> norm = {});
-  Tensor forward(Tensor x, const AttentionMasks& masks = {}) const;
+  TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> norm = {})
+      : norm(std::move(norm)) {
+    const std::string name = type_name(typeid(Derived));
+    const Scope scope(name);
+    check(num_layers > 0, "{} layers", num_layers);
+    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
+  }
   MIXTAPE_FIELDS(layers, norm)
+
+ protected:
+  template <class... Others>
+  Tensor run(Tensor x, const Others&... others) const {
+    for (const Layer& layer : layers) x = layer(x, others...);
+    return norm ? (*norm)(x) : x;
+  }
+};
+
+// Of TransformerEncoderLayer.
+struct TransformerEncoder : TransformerStack<TransformerEncoder, TransformerEncoderLayer> {
+  using TransformerStack::TransformerStack;
+  Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const { return run(x, masks); }
 };
 
 // As the encoder's, but between the two it attends to memory [s, b, size], what an encoder gave.
@@ -116,16 +135,13 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
   TransformerEncoderLayerOptions options_;
 };
 
-// Copies of a layer, and perhaps a norm at the end.
-struct TransformerDecoder : Module<TransformerDecoder> {
-  std::vector<TransformerDecoderLayer> layers;
-  std::optional<LayerNorm> norm;
-
-  TransformerDecoder(const TransformerDecoderLayer& layer, int64_t num_layers,
-                     std::optional<LayerNorm> norm = {});
-  Tensor forward(Tensor x, const Tensor& memory, const AttentionMasks& masks = {},
-                 const AttentionMasks& memory_masks = {}) const;
-  MIXTAPE_FIELDS(layers, norm)
+// Of TransformerDecoderLayer.
+struct TransformerDecoder : TransformerStack<TransformerDecoder, TransformerDecoderLayer> {
+  using TransformerStack::TransformerStack;
+  Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                 const AttentionMasks& memory_masks = {}) const {
+    return run(x, memory, masks, memory_masks);
+  }
 };
 
 }  // namespace mixtape::nn

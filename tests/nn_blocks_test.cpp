@@ -174,6 +174,18 @@ TEST(MultiheadAttention, SameTensorsMakeOneProduct) {
             "");
 }
 
+// Products of queries and keys beyond what f16 holds, which the root of their size brings back.
+TEST(MultiheadAttention, WeightsOfLargeScoresAreFinite) {
+  nn::MultiheadAttention layer(64, 1);
+  layer.to(f16);
+  const NoGrad off;
+  fill_(layer.in_proj_weight, 0);
+  fill_(layer.in_proj_bias, 40);
+  const Tensor x = zeros({2, 1, 64}, f16);
+  EXPECT_EQ(to_vector(layer(x, x, x, AttentionMasks{}, AttentionWeights::PerHead).weights),
+            std::vector<double>(4, 0.5));
+}
+
 TEST(MultiheadAttention, MasksMeanTheSame) {
   const Seed seed(6);
   nn::MultiheadAttention layer(4, 2);
@@ -206,6 +218,11 @@ TEST(MultiheadAttention, MasksMeanTheSame) {
       run({.key_padding_mask = full({2, 3}, 1, boolean)}, AttentionWeights::Averaged);
   EXPECT_EQ(sum(abs(none.weights)).item(), 0);
   expect_near(select(none.output, 0, 1), expand(layer.out_proj.bias, {2, 4}));
+
+  // Keys of which there are none.
+  const Tensor no = zeros({0, 2, 4}, f64);
+  EXPECT_EQ(layer(x, no, no, AttentionMasks{}, AttentionWeights::PerHead).weights.shape(),
+            (Shape{2, 2, 3, 0}));
 
   const Tensor one = select(x, 1, 1);
   expect_near(

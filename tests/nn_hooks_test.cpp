@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
+#include "core/allocator.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 
@@ -145,6 +146,25 @@ TEST(Hooks, SecondOrderGoesThrough) {
   EXPECT_EQ(dx.item(), 144);
   // d/dw of that: dy = 2 w x at the output, times w, times 2.
   EXPECT_EQ(grad({sum(dx)}, {net.weight})[0].item(), 96);
+}
+
+// The gradients of the outputs would wait for those of the inputs, which nobody asked for, and with
+// them the graph that holds them.
+TEST(Hooks, KeepNoGraphWhereInputsAreNotWanted) {
+  Scale net(3);
+  int calls = 0;
+  net.register_full_backward_hook([&](Tensors&, const Tensors&) { ++calls; });
+  const Tensor x = ones({100}).set_requires_grad();
+  const auto in_use_after = [&] {
+    const Tensor y = net(x);
+    EXPECT_EQ(grad({sum(y * y)}, {net.weight}, {.create_graph = true})[0].item(), 600);
+    return memory_stats(Device::cpu()).in_use;
+  };
+  const auto first = in_use_after();
+  EXPECT_EQ(in_use_after(), first);
+  EXPECT_EQ(calls, 0);
+  (void)grad({sum(net(x))}, {net.weight, x});
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(Hooks, ReplacedOutputsReachBackward) {

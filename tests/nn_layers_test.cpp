@@ -107,6 +107,8 @@ TEST(BatchNorm, TracksTheBatchesItSaw) {
     EXPECT_TRUE(equal(layer(x), expected));
   }
   EXPECT_EQ(layer.num_batches_tracked.item(), 3);
+  EXPECT_NE(error([&] { layer(ones({2, 4, 5, 5})); }), "");  // and not one that it refused
+  EXPECT_EQ(layer.num_batches_tracked.item(), 3);
   EXPECT_TRUE(equal(layer.running_mean, running_mean));
   EXPECT_TRUE(equal(layer.running_var, running_var));
   const Tensor batch_mean = mean(x, {0, 2, 3}), batch_var = var(x, {0, 2, 3});

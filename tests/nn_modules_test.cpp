@@ -88,6 +88,8 @@ TEST(Shapes, AreTheirFunctions) {
   expect_is(Flatten(), reshape(x, {2, 144}));
   expect_is(Unflatten(1, {2, 2}), reshape(x, {2, 2, 2, 6, 6}));
   expect_is(Unflatten(-1, {3, -1}), reshape(x, {2, 4, 6, 3, 2}));
+  EXPECT_EQ(Unflatten(1, {3, -1})(zeros({0, 12})).shape(), (Shape{0, 3, 4}));
+  EXPECT_ERROR(Unflatten(1, {5, 5})(zeros({0, 12})), "12 elements to [5, 5]");
   expect_is(ZeroPad2d(2), pad(x, {2, 2, 2, 2}));
   expect_is(ReflectionPad2d(1, 2, 0, 3), pad(x, {1, 2, 0, 3}, PadMode::Reflect));
   expect_is(ReplicationPad2d(2), pad(x, {2, 2, 2, 2}, PadMode::Replicate));
