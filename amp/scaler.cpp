@@ -98,7 +98,7 @@ GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
   const Scope scope("GradScaler");
   if (!enabled()) return;
   check_options(options_);
-  scales_[0].initial = options_.init_scale;
+  loss_scale(0);
 }
 GradScaler::GradScaler(DType low, const ScalerOptions& options)
     : GradScaler([&] {
@@ -110,14 +110,19 @@ GradScaler::GradScaler(DType low, const ScalerOptions& options)
       }()) {}
 
 GradScaler::LossScale& GradScaler::loss_scale(int id) {
-  const auto [entry, first] = scales_.try_emplace(id);
-  if (first) entry->second.initial = options_.init_scale;
-  return entry->second;
+  LossScale& s = scales_[id];
+  if (!s.scale) {
+    s.scale = Tensor({2}, f32, Device::cpu());
+    set_scale(s.scale, options_.init_scale);
+    s.counts = optim::filled({int64_t(ScalerCount::Total)}, 0, i32, Device::cpu());
+    s.history = optim::filled({remembered}, 0, f32, Device::cpu());
+  }
+  return s;
 }
 
 const GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) const {
   const auto entry = scales_.find(id);
-  check(entry != scales_.end() && entry->second.scale, "loss {} was never scaled: {}", id, hint);
+  check(entry != scales_.end() && entry->second.known, "loss {} was never scaled: {}", id, hint);
   return entry->second;
 }
 
@@ -130,26 +135,19 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   const NoPolicy as_called;
   const Device device = loss.device();
   LossScale& s = loss_scale(id);
-  if (s.scale && s.scale.device() != device) {  // the model has moved
-    check(s.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
+  if (s.scale.device() != device) {  // the first, or the model has moved
+    check(s.now.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
           s.scale.device());
     for (Tensor* t : {&s.scale, &s.counts, &s.history}) *t = t->copied_to(device);
   }
-  if (!s.scale) {
-    s.scale = Tensor({2}, f32, device);
-    set_scale(s.scale, s.initial);
-    s.counts = zeros({int64_t(ScalerCount::Total)}, i32, device);
-    set_counts(s.counts, s.initial_counts);
-    s.history = zeros({remembered}, f32, device);
-  }
-  s.used = true;
-  if (std::exchange(s.stepped, false)) s.judged = s.flags.size();
+  s.known = s.now.used = true;
+  if (std::exchange(s.now.stepped, false)) s.now.judged = s.now.flags.size();
   const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
-                            s.flags.emplace_back(Shape{1}, f32, device));
+                            s.now.flags.emplace_back(Shape{1}, f32, device));
   }
   return mul(wide, cast(scale_of(s.scale), wide.dtype()));
 }
@@ -158,11 +156,6 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id)
   std::vector<Tensor> scaled;
   for (const Tensor& loss : losses) scaled.push_back(scale(loss, id));
   return scaled;
-}
-
-GradScaler::Record& GradScaler::record(const optim::Optimizer& opt) {
-  const auto known = std::ranges::find(records_, opt.id(), &Record::optimizer);
-  return known != records_.end() ? *known : records_.emplace_back(Record{.optimizer = opt.id()});
 }
 
 // One view per parameter, empty where there is no gradient; none at all if there is none anywhere.
@@ -190,13 +183,13 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   if (!enabled()) return;
   const Scope scope("unscale");
   const LossScale& s = scaled(id);
-  Record& r = record(opt);
+  Record& r = records_[opt.id()];
   check(r.stage != Stage::Unscaled,
         "the gradients of {} were unscaled already since the last update()", opt.name());
   check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
   const Device device = s.scale.device();
   if (gradients(opt, device).empty()) return;
-  check_used(s.used);
+  check_used(s.now.used);
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
 
@@ -220,7 +213,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   Record* r = nullptr;
   const LossScale* s = nullptr;
   if (enabled()) {
-    r = &record(opt);
+    r = &records_[opt.id()];
     check(r->stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
     check(r->stage == Stage::Ready || options.loss.value_or(r->loss) == r->loss,
           "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), r->loss,
@@ -242,7 +235,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
           "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
           opt.name(), grads.size(), r->found.numel());
   else if (r && !options.unscaled)
-    check_used(s->used);
+    check_used(s->now.used);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
     if (!options.unscaled) factor = inverse_of(s->scale);
@@ -260,13 +253,13 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   Tensor verdict;
   if (r) {
     verdict = Tensor({}, f32, device);
-    const std::vector<View> losses = views(s->flags);
-    kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->judged), verdict,
+    const std::vector<View> losses = views(s->now.flags);
+    kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->now.judged), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
-    loss_scale(r->loss).stepped = true;
+    loss_scale(r->loss).now.stepped = true;
     result.deferred_ = !device.is_cpu();
-    if (s->inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
+    if (s->now.inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
   opt.step({.skip = verdict, .grad_scale = factor});
   if (r) r->stage = Stage::Stepped;
@@ -277,31 +270,29 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
   const Scope scope("update");
-  check(std::ranges::any_of(scales_, [](const auto& s) { return bool(s.second.scale); }),
+  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.known; }),
         "no loss was ever scaled: call scale(loss).backward() first");
   check(!new_scale || is_scale(*new_scale), "new_scale is {}, not a positive number that f32 holds",
         new_scale.value_or(0));
   const bool scaled =
-      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.flags.empty(); });
+      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.now.flags.empty(); });
   check(
       new_scale || !scaled || !records_.empty(),
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
-  const std::vector<Record> records = std::exchange(records_, {});
+  const auto records = std::exchange(records_, {});
   const kernels::ScalerRule rule{options_.growth_factor,   options_.backoff_factor,
                                  options_.min_scale,       options_.max_scale,
                                  options_.growth_interval, options_.hysteresis};
   for (auto& [id, s] : scales_) {
-    if (!s.scale) continue;
+    if (!s.known) continue;
     std::vector<View> found;
-    for (const Record& r : records)
+    for (const auto& [optimizer, r] : records)
       if (r.found && r.loss == id) found.push_back(r.found);
-    const std::vector<Tensor> flags = std::exchange(s.flags, {});
-    s.used = s.stepped = false;
-    s.judged = 0;
-    std::vector<View> losses = views(flags);
+    const LossScale::Iteration now = std::exchange(s.now, {});
+    std::vector<View> losses = views(now.flags);
     // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
-    if (std::exchange(s.inverse_taken, false) && !found.empty())
+    if (now.inverse_taken && !found.empty())
       found.insert(found.end(), losses.begin(), losses.end()), losses.clear();
     if (new_scale) {
       set_scale(s.scale, *new_scale);
@@ -311,35 +302,28 @@ void GradScaler::update(std::optional<double> new_scale) {
     }
   }
   for (auto& [id, s] : scales_)
-    if (s.scale && !new_scale) poll(s);
+    if (s.known && !new_scale) poll(s);
 }
 
 void GradScaler::abandon() {
   records_.clear();
-  for (auto& [id, s] : scales_) {
-    s.flags.clear();
-    s.judged = 0;
-    s.used = s.stepped = s.inverse_taken = false;
-  }
+  for (auto& [id, s] : scales_) s.now = {};
 }
 
 double GradScaler::scale_value(int id) const {
   if (!enabled()) return 1;
   const auto s = scales_.find(id);
-  if (s == scales_.end()) return options_.init_scale;
-  return s->second.scale ? s->second.scale.at(0) : s->second.initial;
+  return s == scales_.end() ? options_.init_scale : s->second.scale.at(0);
 }
 int64_t GradScaler::count(int id, size_t which) const {
   const auto s = scales_.find(id);
   if (s == scales_.end()) return 0;
-  const LossScale& l = s->second;
-  return l.counts ? l.counts.at<int64_t>(int64_t(saved_counts[which].second))
-                  : l.initial_counts[which];
+  return s->second.counts.at<int64_t>(int64_t(saved_counts[which].second));
 }
 int64_t GradScaler::growth_tracker(int id) const { return count(id, 0); }
 GradScaler::Counters GradScaler::counters(int id) const {
   const auto s = scales_.find(id);
-  if (s == scales_.end() || !s->second.counts) return {};
+  if (s == scales_.end()) return {};
   const Tensor& c = s->second.counts;
   return {c.at<int64_t>(int64_t(ScalerCount::Updates)),
           c.at<int64_t>(int64_t(ScalerCount::Skipped))};
@@ -356,7 +340,7 @@ Tensor GradScaler::inverse_scale(int id) {
       scaled(id,
              "call scale(loss) first, in a statement before (within one, C++ may come here before "
              "it)");
-  loss_scale(id).inverse_taken = true;
+  loss_scale(id).now.inverse_taken = true;
   return inverse_of(s.scale);
 }
 
@@ -388,19 +372,19 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   options.backoff_factor = reader.number("backoff_factor");
   options.growth_interval = reader.count("growth_interval");
   check_options(options);
-  std::map<int, LossScale> loaded;
+  std::map<int, std::pair<double, std::array<int64_t, saved_counts.size()>>> loaded;
   const auto load = [&](int id) {
-    LossScale& s = loaded[id];
+    auto& [initial, counts] = loaded[id];
     const double scale = reader.number(of_loss("scale", id));
     check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
           scale);
-    s.initial = std::clamp(scale, options.min_scale, options.max_scale);
+    initial = std::clamp(scale, options.min_scale, options.max_scale);
     for (size_t k = 0; k < saved_counts.size(); ++k) {
       const std::string name = of_loss(saved_counts[k].first, id);
       // (Files of before have the first only, and PyTorch calls it so.)
       const bool theirs = k == 0 && id == 0 && reader.find("_growth_tracker");
       if (k == 0 || reader.find(name))  // which goes on in 32 bits
-        s.initial_counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
+        counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
     }
   };
   load(0);
@@ -410,11 +394,8 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   options_ = options;
   for (const auto& [id, from] : loaded) {
     LossScale& s = loss_scale(id);
-    s.initial = from.initial;
-    s.initial_counts = from.initial_counts;
-    if (!s.scale) continue;
-    set_scale(s.scale, s.initial);
-    set_counts(s.counts, s.initial_counts);
+    set_scale(s.scale, from.first);
+    set_counts(s.counts, from.second);
     s.mail = {};  // of the counters before
   }
 }

@@ -145,25 +145,24 @@ class GradScaler {
  private:
   enum class Stage { Ready, Unscaled, Stepped };
   struct LossScale {
-    double initial = 0;
-    std::array<int64_t, 3> initial_counts = {};  // those that are saved
-    bool used = false, inverse_taken = false;    // since update()
-    Tensor scale;               // f32 [S, 1/S]; made on the device of the first loss
-    Tensor counts, history;     // as the kernel scaler_update keeps them
-    Readback mail;              // counts on their way to poll()
-    std::vector<Tensor> flags;  // of the losses since update(): whether they were not finite
-    size_t judged = 0;          // how many of those the next step has nothing to do with
-    bool stepped = false;       // since the last loss
+    bool known = false;      // a loss was scaled
+    Tensor scale;            // f32 [S, 1/S], on the device of the last loss
+    Tensor counts, history;  // as the kernel scaler_update keeps them
+    Readback mail;           // counts on their way to poll()
     Tensor last_loss;
+    struct Iteration {  // since update()
+      bool used = false, inverse_taken = false;
+      std::vector<Tensor> flags;  // of the losses: whether they were not finite
+      size_t judged = 0;          // how many of those the next step has nothing to do with
+      bool stepped = false;       // since the last loss
+    } now;
   };
-  struct Record {        // of one optimizer since the last update()
-    uint64_t optimizer;  // its id
+  struct Record {  // of one optimizer since the last update()
     Stage stage = Stage::Ready;
     int loss = 0;
     Tensor found = {};  // f32 [parameters]; none: no gradients
   };
-  struct Watched {       // of one optimizer, from its first step on
-    uint64_t optimizer;  // its id
+  struct Watched {  // of one optimizer, from its first step on
     std::string kind;
     std::vector<std::string> names;
     Tensor last;  // as Record::found, of the last step where any was set
@@ -177,7 +176,6 @@ class GradScaler {
   // Throws Error if it never was, and says what to do.
   const LossScale& scaled(int id,
                           std::string_view hint = "call scale(loss).backward() first") const;
-  Record& record(const optim::Optimizer& opt);
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
   void poll(LossScale& s);
@@ -186,8 +184,8 @@ class GradScaler {
 
   ScalerOptions options_;
   std::map<int, LossScale> scales_;
-  std::vector<Record> records_;
-  std::vector<Watched> watched_;
+  std::map<uint64_t, Record> records_;  // by the optimizer's id
+  std::map<uint64_t, Watched> watched_;
 };
 
 }  // namespace mixtape::amp

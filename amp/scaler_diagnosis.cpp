@@ -24,11 +24,8 @@ std::string first_bad_op() {
 
 GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t parameters,
                                          Device device) {
-  auto known = std::ranges::find(watched_, opt.id(), &Watched::optimizer);
-  if (known == watched_.end())
-    known =
-        watched_.insert(known, {opt.id(), std::string(opt.name()), std::vector<std::string>(), {}});
-  Watched& w = *known;
+  Watched& w = watched_[opt.id()];
+  w.kind = opt.name();
   const int64_t n = static_cast<int64_t>(parameters);
   if (!w.last || w.last.numel() != n || w.last.device() != device)
     w.last = optim::filled({n}, 0, f32, device);
@@ -88,7 +85,7 @@ std::string GradScaler::diagnosis(const LossScale& s) const {
 std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
   std::vector<Overflow> all;
   const std::string bad = first_bad_op();
-  for (const Watched& w : watched_)
+  for (const auto& [optimizer, w] : watched_)
     for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
       if (w.last.at(i) != 0)
         all.push_back(

@@ -180,6 +180,33 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
       << "no module ran";
 }
 
+// Whoever opens an island in the middle has not seen the rest run.
+TEST(Overrides, AreNotCheckedByARegionWithin) {
+  struct Islands : nn::Module<Islands> {
+    nn::Linear up{4, 4}, down{4, 4};
+    Tensor forward(const Tensor& x) const {
+      Tensor h = up(x);
+      for (int i = 0; i < 2; ++i) {
+        const Autocast off({.enabled = false});
+        h = h.to(f32) + 1;
+      }
+      return down(h);
+    }
+    MIXTAPE_FIELDS(up, down)
+  };
+  struct Both : nn::Module<Both> {
+    Islands body;
+    nn::Linear head{4, 4};
+    Tensor forward(const Tensor& x) const { return head(body(x)); }
+    MIXTAPE_FIELDS(body, head)
+  };
+  const Both both;
+  for (int i = 0; i < 3; ++i) {
+    const Autocast on({.low = f16, .overrides = {{"head", Precision::Full}}});
+    EXPECT_EQ(both(values({2, 4})).dtype(), f32);
+  }
+}
+
 // Models that take turns, each with a part of the list.
 TEST(Overrides, AreSharedBetweenModels) {
   struct Cellar : nn::Module<Cellar> {
