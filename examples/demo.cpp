@@ -15,16 +15,17 @@
 #include "core/check.h"
 #include "core/tf32.h"
 #include "examples/command_line.h"
+#include "io/file.h"
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
 #include "optim/cosine.h"
+#include "train/charts.h"
 #include "train/data/digits.h"
 #include "train/data/idx.h"
 #include "train/data/loader.h"
 #include "train/interrupt.h"
-#include "train/plot.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
 
@@ -126,7 +127,7 @@ Evaluation evaluate(const Net& net, train::DataLoader& loader, DType low) {
   return {std::abs(loss) / n, right / n};
 }
 
-Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
+Result train_in(const std::string& mode, Job& job, io::Chart& chart) {
   const Options& o = job.options;
   const train::TensorDataset& images = job.data.train;
   const DType low = mode == "tf32" ? f32 : parse_dtype(mode);
@@ -152,6 +153,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
   amp::GradScaler scaler(low);  // does nothing unless low is f16
 
   Result r{.mode = mode};
+  io::Series curve{mode, {}, {}};
   std::vector<double> step_ms;
   int64_t step = 0;
   for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
@@ -178,7 +180,8 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                 .count());
         epoch_loss += last_loss;
-        plot.add(mode, double(++step), last_loss);
+        curve.x.push_back(double(++step));
+        curve.y.push_back(last_loss);
         bar.step();
         if (train::Interrupt::wished()) throw Interrupted(o.out + " holds what was finished");
       }
@@ -195,6 +198,7 @@ Result train_in(const std::string& mode, Job& job, train::Plot& plot) {
                    {"skipped", r.skipped},
                    {"scale", scaler.scale_value()}});
   }
+  chart.series.push_back(train::thinned(curve, curve_points));
   std::ranges::nth_element(step_ms, step_ms.begin() + step_ms.size() / 2);
   r.ms_per_step = step_ms[step_ms.size() / 2];
   if (scaler.enabled()) r.scale = fmt::format("{:g}", scaler.scale_value());
@@ -223,11 +227,10 @@ void run(Job& job) {
              job.data.valid.size(), o.data.empty() ? "generated digits" : o.data, o.epochs,
              o.epochs == 1 ? "" : "s", std::min(n, o.batch_size), o.seed, on_device(job.device));
   std::fflush(stdout);
-  train::Plot plot({.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true},
-                   curve_points);
+  io::Chart chart{.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true};
   std::vector<Result> results;
-  for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, plot));
-  plot.save(job.folder.path("loss.svg"));
+  for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, chart));
+  io::write_file(job.folder.path("loss.svg"), io::to_svg(chart));
   fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
              job.folder.path());
   print_table(results);

@@ -12,6 +12,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
+#include "train/tensorboard.h"
 
 namespace mixtape::train {
 namespace {
@@ -238,6 +239,23 @@ TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
   EXPECT_LT(max(abs(weights_after(2) - weights_after(1))).item(), 1e-6);
 }
 
+// Groups that end with an epoch are those of a fit, and so is its schedule.
+TEST(Callbacks, AFitThatEndedHasNoPartInLoopsOfOthers) {
+  const Seed seed(1);
+  std::vector<int64_t> steps;
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "step";
+  spy->ask = [&](Learner& l) { steps.push_back(l.state.step); };
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<GradientAccumulation>(3), spy};
+  Learner learner(loaders(64), Net(), o);
+  learner.fit_one_cycle(1);  // 0 1 2, 3
+  const double lr = learner.optimizer->lr();
+  for (int i = 0; i < 9; ++i) learner.train_batch(learner.data.train->batch(0));
+  EXPECT_EQ(steps, (std::vector<int64_t>{2, 3, 6, 9, 12}));
+  EXPECT_EQ(learner.optimizer->lr(), lr);
+}
+
 TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -437,6 +455,21 @@ TEST(Callbacks, LogsHaveAColumnPerMetric) {
   learner.metrics.back().name = "top, 2";
   learner.fit(1);
   EXPECT_NE(slurp(folder / "log.csv").find(",accuracy,\"top, 2\",seconds\n"), std::string::npos);
+}
+
+// A learner that only validates leaves the logs of the run alone.
+TEST(Callbacks, LogsAreOfTrainings) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<JsonlLogger>(folder / "log.jsonl"),
+                 std::make_shared<TensorBoard>(folder.path())};
+  Learner(loaders(), Net(), o).fit(1);
+  const std::string log = slurp(folder / "log.jsonl");
+  const auto files = folder.count();
+  Learner(loaders(), Net(), o).validate();
+  EXPECT_EQ(slurp(folder / "log.jsonl"), log);
+  EXPECT_EQ(folder.count(), files);
 }
 
 TEST(Callbacks, LogsHaveARowPerEpoch) {

@@ -163,6 +163,28 @@ TEST(Checkpoints, ResumeOnAPlateau) {
   EXPECT_EQ(fit(folder / "two.ckpt"), whole);
 }
 
+// Saved when a fit was over, though not to its end.
+TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+  const auto spy = std::make_shared<Spy>();
+  o.callbacks = {
+      std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 2, .eps = 0}), spy};
+  Learner first(loaders(), Net(), o);
+  spy->at = "epoch.";
+  spy->ask = [](Learner& l) {
+    if (l.state.epoch == 2) l.stop();
+  };
+  first.fit(4);
+  first.save(folder / "two.ckpt");
+  Learner second(loaders(), Net(), o);
+  spy->at.clear();
+  second.fit(4, {.resume = folder / "two.ckpt"});
+  EXPECT_DOUBLE_EQ(second.optimizer->lr(), 1e-13);
+}
+
 TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   const Seed seed(1);
   const TempFolder folder;

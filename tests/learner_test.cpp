@@ -399,6 +399,18 @@ TEST(Learner, CompilesAgainAfterTraining) {
   learner.train_batch(learner.data.train->batch(0));
 }
 
+TEST(Learner, IsAsItWasAfterWhatItRefused) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.to_fp16();
+  EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}), "growth_factor is 1");
+  const TensorDataset points = clusters(48, 3);
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batch");
+  learner.fit(1);
+  EXPECT_EQ(learner.history.steps.size(), 6u);
+  learner.compile(quiet());
+}
+
 TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
   const Seed seed(1);
   LearnerOptions o = quiet();

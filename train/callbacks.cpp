@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "io/file.h"
 #include "io/jsonl.h"
+#include "train/charts.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -22,21 +23,6 @@ std::string quoted(const std::string& field) {
   std::string text = "\"";
   for (const char c : field) text += c == '"' ? std::string("\"\"") : std::string(1, c);
   return text + '"';
-}
-
-io::JsonFields fields(const StepRow& row) {
-  return {{"step", row.step},
-          {"loss", row.loss},
-          {"lr", row.lr},
-          {"scale", row.scale},
-          {"skipped", row.skipped}};
-}
-
-io::JsonFields fields(const Learner& l, const EpochRow& row) {
-  io::JsonFields all = {{"step", row.step}, {"epoch", row.epoch}};
-  for (const auto& score : l.scores(row)) all.emplace_back(score.name, score.value);
-  all.emplace_back("seconds", row.seconds);
-  return all;
 }
 
 bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
@@ -147,6 +133,11 @@ void JsonlLogger::on_train_begin(Learner& l) {
   write(l);
 }
 
+// Not of a validation alone, which begins no file.
+void JsonlLogger::on_batch_end(Learner& l) {
+  if (l.state.training) write(l);
+}
+
 void JsonlLogger::on_train_end(Learner& l) {
   if (file_) write(l);
 }
@@ -154,13 +145,13 @@ void JsonlLogger::on_train_end(Learner& l) {
 void JsonlLogger::write(Learner& l) {
   if (!file_) reader_ = {};
   std::string lines;
-  const auto add = [&](const io::JsonFields& line) { lines += io::json_object(line) + '\n'; };
+  const auto add = [&](const auto& row) { lines += io::json_object(log_line(l, row)) + '\n'; };
   reader_.read(
       l.history,
       [&](const StepRow& row) {
-        if (steps_) add(fields(row));
+        if (steps_) add(row);
       },
-      [&](const EpochRow& row) { add(fields(l, row)); });
+      add);
   if (!file_) {
     io::write_file(path_, lines);
     file_.emplace(path_);
@@ -177,7 +168,7 @@ void GradientAccumulation::on_backward_begin(Learner& l) {
   const std::vector<Tensor> params = l.optimizer->params();
   const bool dropped = std::ranges::none_of(params, [](const Tensor& p) { return bool(p.grad()); });
   if (done_ == group_ || dropped) {
-    const int64_t left = l.state.batches - l.state.batch;  // none in loops of others
+    const int64_t left = l.fits() ? l.state.batches - l.state.batch : 0;
     group_ = left > 0 ? std::min(batches_, left) : batches_;
     done_ = 0;
   }
@@ -225,6 +216,11 @@ void ReduceLrOnPlateau::on_epoch_end(Learner& l) {
     if (!loaded_.empty()) plateau_->load_state_dict(std::exchange(loaded_, {}));
   }
   plateau_->step(score.value);
+}
+
+void ReduceLrOnPlateau::on_train_end(Learner&) {
+  if (plateau_) loaded_ = plateau_->state_dict();  // for who saves now
+  plateau_.reset();
 }
 
 optim::StateDict ReduceLrOnPlateau::state_dict() const {

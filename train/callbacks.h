@@ -97,7 +97,7 @@ class JsonlLogger : public Callback {
   explicit JsonlLogger(std::string path, bool steps = false);
   int order() const override { return looks_on; }
   void on_train_begin(Learner& learner) override;
-  void on_batch_end(Learner& learner) override { write(learner); }
+  void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override { write(learner); }
   void on_train_end(Learner& learner) override;  // after an exception some are missing
 
@@ -147,7 +147,7 @@ class ReduceLrOnPlateau : public Callback {
                              std::string monitor = "valid_loss");
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
-  void on_train_end(Learner&) override { plateau_.reset(); }
+  void on_train_end(Learner& learner) override;
   optim::StateDict state_dict() const override;
   void load_state_dict(const optim::StateDict& dict) override { loaded_ = dict; }
 

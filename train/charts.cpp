@@ -4,13 +4,14 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/file.h"
 #include "io/jsonl.h"
 #include "train/learner.h"
-#include "train/plot.h"
 
 namespace mixtape::train {
 namespace {
@@ -45,45 +46,27 @@ T& named(std::vector<T>& list, const std::string& name) {
   return list.back();
 }
 
-void add(RunLog& run, const std::string& name, double step, double value) {
-  io::Series& quantity = named(run.quantities, name);
-  quantity.x.push_back(step);
-  quantity.y.push_back(value);
-}
-
-void add_skipped(RunLog& run, double step, double scale) {
-  run.skipped_x.push_back(step);
-  run.skipped_y.push_back(scale);
-}
-
 void take(RunLog& run, const io::JsonFields& line, double step) {
   for (const auto& [key, value] : line) {
     if (key == "step" || key == "epoch" || key == "seconds") continue;
     const bool* const flag = std::get_if<bool>(&value);
     if (key == "skipped" && flag && *flag) {
       const auto* const scale = find(line, "scale");
-      add_skipped(run, step, scale ? number_of(*scale) : NAN);
+      run.skipped_x.push_back(step);
+      run.skipped_y.push_back(scale ? number_of(*scale) : NAN);
     }
     if (flag || std::holds_alternative<std::string>(value)) continue;
-    add(run, key, step, number_of(value));
+    io::Series& quantity = named(run.quantities, key);
+    quantity.x.push_back(step);
+    quantity.y.push_back(number_of(value));
   }
 }
 
 // What JsonlLogger would write of it.
 RunLog log_of(const Learner& l) {
   RunLog run;
-  HistoryReader().read(
-      l.history,
-      [&](const StepRow& row) {
-        const auto step = double(row.step);
-        add(run, "loss", step, row.loss);
-        add(run, "lr", step, row.lr);
-        add(run, "scale", step, row.scale);
-        if (row.skipped) add_skipped(run, step, row.scale);
-      },
-      [&](const EpochRow& row) {
-        for (const auto& score : l.scores(row)) add(run, score.name, double(row.step), score.value);
-      });
+  const auto add = [&](const auto& row) { take(run, log_line(l, row), double(row.step)); };
+  HistoryReader().read(l.history, add, add);
   return run;
 }
 
@@ -121,15 +104,32 @@ std::string title_of(const std::string& quantity) {
 }
 
 // Means of neighbours would smooth away the steps of the scale, of which there are few.
-void add_curve(Plot& plot, const std::string& name, const io::Series& s, bool steps) {
+io::Series curve(const std::string& name, const io::Series& s, bool steps) {
+  io::Series kept{name, {}, {}};
   for (size_t i = 0; i < s.x.size(); ++i) {
     const bool inside = i > 0 && i + 1 < s.x.size();
     if (steps && inside && s.y[i - 1] == s.y[i] && s.y[i] == s.y[i + 1]) continue;
-    plot.add(name, s.x[i], s.y[i]);
+    kept.x.push_back(s.x[i]);
+    kept.y.push_back(s.y[i]);
   }
+  return thinned(kept, curve_points);
 }
 
 }  // namespace
+
+io::JsonFields log_line(const Learner&, const StepRow& row) {
+  return {{"step", row.step},
+          {"loss", row.loss},
+          {"lr", row.lr},
+          {"scale", row.scale},
+          {"skipped", row.skipped}};
+}
+io::JsonFields log_line(const Learner& l, const EpochRow& row) {
+  io::JsonFields all = {{"step", row.step}, {"epoch", row.epoch}};
+  for (const auto& score : l.scores(row)) all.emplace_back(score.name, score.value);
+  all.emplace_back("seconds", row.seconds);
+  return all;
+}
 
 std::vector<RunLog> read_run(const std::string& folder, const std::string& name) {
   const std::string path = (std::filesystem::path(folder) / "metrics.jsonl").string();
@@ -145,6 +145,22 @@ std::vector<RunLog> read_run(const std::string& folder, const std::string& name)
     take(named(runs, name + joint + (text ? *text : "")), line, number_of(*step));
   }
   return runs;
+}
+
+io::Series thinned(const io::Series& s, size_t most_points) {
+  check(most_points > 0, "curves of no points");
+  size_t per_point = 1;
+  while (per_point * most_points < s.x.size()) per_point *= 2;
+  io::Series result{s.name, {}, {}, s.dots};
+  for (size_t i = 0; i < s.x.size(); i += per_point) {
+    const size_t n = std::min(per_point, s.x.size() - i);
+    const auto mean = [&](const std::vector<double>& v) {
+      return std::accumulate(&v[i], &v[i] + n, 0.0) / double(n);
+    };
+    result.x.push_back(mean(s.x));
+    result.y.push_back(mean(s.y));
+  }
+  return result;
 }
 
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs) {
@@ -168,18 +184,19 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
     const bool both = alone && has(training) && has("valid_loss");
     if (both && name == "valid_loss") continue;
     const bool joint = both && name == training;
-    Plot plot(
-        {.title = joint ? "Loss" : title_of(name),
-         .x_label = "step",
-         .y_label = is_loss(name) ? "loss" : name,
-         .log_y = is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss"))},
-        curve_points);
+    io::Chart chart{
+        .title = joint ? "Loss" : title_of(name),
+        .x_label = "step",
+        .y_label = is_loss(name) ? "loss" : name,
+        .log_y = is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss"))};
+    const auto add = [&](const std::string& title, const io::Series& q) {
+      chart.series.push_back(curve(title, q, name == "scale"));
+    };
     for (const RunLog& run : runs) {
       if (const auto* const q = quantity(run, name))
-        add_curve(plot, joint ? "training" : alone ? "" : run.name, *q, name == "scale");
-      if (joint) add_curve(plot, "validation", *quantity(run, "valid_loss"), false);
+        add(joint ? "training" : alone ? "" : run.name, *q);
+      if (joint) add("validation", *quantity(run, "valid_loss"));
     }
-    io::Chart chart = plot.chart();
     if (name == "scale") {
       io::Series skipped{"skipped steps", {}, {}, true};
       for (const RunLog& run : runs) {

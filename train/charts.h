@@ -15,11 +15,16 @@
 #include <utility>
 #include <vector>
 
+#include "io/jsonl.h"
 #include "io/svg.h"
 #include "train/callback.h"
+#include "train/history.h"
 #include "train/run_folder.h"
 
 namespace mixtape::train {
+
+io::JsonFields log_line(const Learner& l, const StepRow& row);
+io::JsonFields log_line(const Learner& l, const EpochRow& row);
 
 struct RunLog {
   std::string name;
@@ -30,6 +35,10 @@ struct RunLog {
 // The trainings in a folder's metrics.jsonl: one, with the name given, or one per mode. Throws
 // Error as io::read_json_lines does, or where a line has no step.
 std::vector<RunLog> read_run(const std::string& folder, const std::string& name = {});
+
+// A curve of at most so many points, each the mean of as many neighbours (a power of two) as that
+// takes. Where a value is not finite, its point is a gap.
+io::Series thinned(const io::Series& s, size_t most_points);
 
 // A chart per quantity, with the name of its file: loss.svg, lr.svg, scale.svg, accuracy.svg, ...
 // Of one run, loss.svg has the validation's, too; of several, each chart has a curve per run.

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/no_copy.h"
 #include "nn/summary.h"
 #include "train/learner.h"
 
@@ -11,14 +12,13 @@ namespace mixtape::train {
 namespace {
 
 // While one is alive the learner evaluates; then it is as it was.
-class Evaluating {
+class Evaluating : NoCopy {
  public:
   explicit Evaluating(Learner& l)
       : learner_(l), model_(l.model()), here_(l.device()), before_(l.state) {
     l.state.training = false;
   }
   ~Evaluating() { learner_.state = std::move(before_); }
-  Evaluating(const Evaluating&) = delete;
 
  private:
   Learner& learner_;
@@ -37,21 +37,8 @@ void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   state.batch = 0;
   state.batches = batches;
   if (evaluating_) return body();
-  const struct Flag {
-    bool& on;
-    ~Flag() { on = false; }
-  } flag{evaluating_ = true};
-  try {
-    each(&Callback::on_valid_begin);
-    body();
-  } catch (...) {
-    try {
-      each(&Callback::on_valid_end);
-    } catch (const std::exception&) {  // most likely a consequence of the first
-    }
-    throw;
-  }
-  each(&Callback::on_valid_end);
+  const Flag flag(evaluating_);
+  between(&Callback::on_valid_begin, &Callback::on_valid_end, body);
 }
 
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {

@@ -133,27 +133,28 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
   if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
   print_header();
-  train([&] {
+  const Flag fits(fits_);
+  between(&Callback::on_train_begin, &Callback::on_train_end, [&] {
     while (state.epoch < epochs && !stopping_) run_epoch();
+    history.settle();
   });
   if (Interrupt::wished()) stop();  // in the last validation
 }
 
-// The body between on_train_begin and on_train_end.
-void Learner::train(const std::function<void()>& body) {
+// The body between two moments, of which the second comes after an exception, too.
+void Learner::between(Moment begin, Moment end, const std::function<void()>& body) {
   try {
-    each(&Callback::on_train_begin);
+    each(begin);
     body();
-    history.settle();
   } catch (...) {
     try {
       history.settle();
-      each(&Callback::on_train_end);
+      each(end);
     } catch (const std::exception&) {  // most likely a consequence of the first
     }
     throw;
   }
-  each(&Callback::on_train_end);
+  each(end);
 }
 
 void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
@@ -170,11 +171,11 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "a validation split of {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
-  const auto before = std::exchange(data.train, std::nullopt);
-  data.train.emplace(
-      all.rows(0, train),
-      DataLoaderOptions{.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
-  if (before) data.train->set_epoch(before->epoch() + (before->position() > 0));  // not its orders
+  DataLoader loader(all.rows(0, train),
+                    {.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
+  if (data.train)  // not its orders
+    loader.set_epoch(data.train->epoch() + (data.train->position() > 0));
+  data.train = std::move(loader);
   data.valid.reset();
   if (part > 0)
     data.valid.emplace(all.rows(train, all.size()), DataLoaderOptions{.batch_size = o.batch_size});
@@ -290,7 +291,7 @@ void Learner::drop_gradients() {
 void Learner::step() {
   const double lr = optimizer->lr();
   state.result = scaler.step(*optimizer, step_options);
-  if (schedule) schedule->step(state.result);
+  if (schedule && fits_) schedule->step(state.result);
   history.add(state.step, state.loss, lr, scaler, state.result);
   each(&Callback::on_step_end);
   optimizer->zero_grad();

@@ -16,6 +16,7 @@
 
 #include "amp/autocast.h"
 #include "amp/scaler.h"
+#include "core/no_copy.h"
 #include "io/safetensors.h"
 #include "io/svg.h"
 #include "nn/sequential.h"
@@ -119,7 +120,7 @@ struct LrFind {
 };
 io::Chart chart(const LrFind& found);
 
-class Learner {
+class Learner : NoCopy {
  public:
   // A model that maps a tensor to a tensor, or any other with options.pass. One given by name is
   // referred to, and must outlive the learner; any other is kept.
@@ -135,7 +136,6 @@ class Learner {
   explicit Learner(M&& model, const LearnerOptions& options = {})
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
-  Learner(const Learner&) = delete;
 
   // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays.
   void compile(const LearnerOptions& options);
@@ -201,7 +201,7 @@ class Learner {
   LossFunction loss;
   PassFunction pass;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<optim::Schedule> schedule;  // of this fit, or null
+  std::unique_ptr<optim::Schedule> schedule;  // of the last fit, or null; advances in it alone
   std::optional<amp::AutocastOptions> autocast;
   amp::GradScaler scaler{{.enabled = false}};
   amp::StepOptions step_options;
@@ -224,6 +224,7 @@ class Learner {
   void skip() { skipping_ = true; }
   void stop() { stopping_ = true; }
   bool is_stopping() const { return stopping_; }
+  bool fits() const { return fits_; }  // or it is a loop of somebody's own that trains
 
  private:
   struct Model {
@@ -251,6 +252,11 @@ class Learner {
   };
   Learner(Loaders data, Model model, const LearnerOptions& options);
 
+  struct Flag {  // true while it lives
+    explicit Flag(bool& flag) : on(flag) { on = true; }
+    ~Flag() { on = false; }
+    bool& on;
+  };
   using Moment = void (Callback::*)(Learner&);
   // Whether to go on with what comes next.
   bool each(Moment moment, bool backwards = false);
@@ -262,7 +268,7 @@ class Learner {
   bool run(const Batch& batch, bool predicts = false);
   Tensor predicted(const Batch& batch);
   void step();
-  void train(const std::function<void()>& body);
+  void between(Moment begin, Moment end, const std::function<void()>& body);
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
   void use(std::shared_ptr<MixedPrecision> precision);
@@ -280,6 +286,7 @@ class Learner {
   std::FILE* out_;
   std::optional<RunFolder> folder_;
   bool progress_, skipping_ = false, stopping_ = false;
+  bool fits_ = false;
   bool rehearsing_ = false;  // in lr_find
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   // Of the running epoch: the sum of its losses and how many examples they are of.

@@ -82,7 +82,8 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   };
   try {
     drop_gradients();
-    train([&] { find_lr(o, found); });
+    const Flag fits(fits_);
+    between(&Callback::on_train_begin, &Callback::on_train_end, [&] { find_lr(o, found); });
   } catch (...) {
     undo();
     throw;

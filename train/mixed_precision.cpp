@@ -30,6 +30,7 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
               .growth_interval = o.growth_interval,
               .enabled = low_ == f16} {
   check(is_narrow(low_) || low_ == f32, "trained in {}, not f16, bf16 or f32", low_);
+  (void)amp::GradScaler(scaler_);  // throws here what it would throw halfway through a change
 }
 
 MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) {
@@ -40,6 +41,7 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) 
                                            .max_scale = o.max_scale}
                       : amp::LossScale(scale).options;
   check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
+  (void)amp::GradScaler(scaler_);
 }
 
 void MixedPrecision::begin(Learner& l) {

@@ -81,6 +81,11 @@ void TensorBoard::on_train_begin(Learner& l) {
   write(l);
 }
 
+// Not of a validation, which begins no file.
+void TensorBoard::on_batch_end(Learner& l) {
+  if (l.state.training) write(l);
+}
+
 void TensorBoard::on_train_end(Learner& l) {
   if (file_) write(l);
 }

@@ -37,7 +37,7 @@ class TensorBoard : public Callback {
   explicit TensorBoard(std::string folder) : folder_(std::move(folder)) {}
   int order() const override { return looks_on; }
   void on_train_begin(Learner& learner) override;
-  void on_batch_end(Learner& learner) override { write(learner); }
+  void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override { write(learner); }
   void on_train_end(Learner& learner) override;  // after an exception some are missing
 

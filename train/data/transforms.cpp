@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -33,18 +32,25 @@ Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vecto
   return out;
 }
 
-// Images as rows of lines of pixels.
-struct Lines {
-  Lines(const Tensor& x, std::span<Row> rows)
-      : height(x.rank() >= 3 ? x.size(-2) : 0), width(x.rank() >= 3 ? x.size(-1) : 0) {
-    check(x.rank() >= 3, "inputs of shape {} are no images [n, ..., height, width]", x.shape());
-    check(x.size(0) == std::ssize(rows), "{} images for {} rows", x.size(0), rows.size());
-    const int64_t pixels = x.size(0) * height * width;
-    planes = pixels == 0 ? 0 : x.numel() / pixels;
-    element = int64_t(size_of(x.dtype()));
-  }
-  int64_t height, width, planes, element;  // planes per image
-};
+// A tensor like x in which f(row, from, to, lines, height, width) has written each image: pixels,
+// in lines of that width, so many of which are a plane.
+template <class F>
+Tensor of_images(const Tensor& x, std::span<Row> rows, const F& f) {
+  check(x.rank() >= 3, "inputs of shape {} are no images [n, ..., height, width]", x.shape());
+  check(x.size(0) == std::ssize(rows), "{} images for {} rows", x.size(0), rows.size());
+  const Tensor dense = x.contiguous(), out(x.shape(), x.dtype(), Device::cpu());
+  const int64_t height = x.size(-2), width = x.size(-1),
+                image = x.numel() / std::max<int64_t>(1, x.size(0));
+  visit(x.dtype(), [&]<class T>() {
+    const T* from = static_cast<const T*>(dense.host());
+    T* to = static_cast<T*>(out.host());
+    for (Row& row : rows) {
+      f(row, from, to, image / std::max<int64_t>(1, width), height, width);
+      from += image, to += image;
+    }
+  });
+  return out;
+}
 
 }  // namespace
 
@@ -94,48 +100,34 @@ Transform cast(DType dtype) {
 Transform random_crop(int64_t padding) {
   check(padding >= 0, "a padding of {}", padding);
   return [padding](const Tensor& x, std::span<Row> rows) {
-    const Lines l(x, rows);
-    const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
-    const auto* source = static_cast<const char*>(from.host());
-    auto* out = static_cast<char*>(to.host());
-    for (Row& row : rows) {
-      const int64_t down = row.random.below(2 * padding + 1) - padding;
-      const int64_t right = row.random.below(2 * padding + 1) - padding;
-      // What is left of a line, and where it comes from.
-      const int64_t begin = std::clamp<int64_t>(-right, 0, l.width);
-      const int64_t end = std::clamp<int64_t>(l.width - right, 0, l.width);
-      for (int64_t plane = 0; plane < l.planes; ++plane, source += l.height * l.width * l.element)
-        for (int64_t y = 0; y < l.height; ++y, out += l.width * l.element) {
-          std::memset(out, 0, size_t(l.width * l.element));
-          if (y + down < 0 || y + down >= l.height || begin >= end) continue;
-          const int64_t at = (y + down) * l.width + begin + right;
-          std::memcpy(out + begin * l.element, source + at * l.element,
-                      size_t((end - begin) * l.element));
-        }
-    }
-    return to;
+    return of_images(
+        x, rows,
+        [&]<class T>(Row& row, const T* from, T* to, int64_t lines, int64_t height, int64_t width) {
+          const int64_t down = row.random.below(2 * padding + 1) - padding;
+          const int64_t right = row.random.below(2 * padding + 1) - padding;
+          // What is left of a line, and where it comes from.
+          const int64_t begin = std::clamp<int64_t>(-right, 0, width);
+          const int64_t end = std::clamp<int64_t>(width - right, 0, width);
+          for (int64_t line = 0; line < lines; ++line, to += width) {
+            std::fill_n(to, width, T(0.0f));
+            const int64_t y = line % height + down;
+            if (0 <= y && y < height && begin < end)
+              std::copy_n(from + (line + down) * width + begin + right, end - begin, to + begin);
+          }
+        });
   };
 }
 
 Transform random_flip(double probability) {
   check(probability >= 0 && probability <= 1, "a probability of {}", probability);
   return [probability](const Tensor& x, std::span<Row> rows) {
-    const Lines l(x, rows);
-    const Tensor from = x.contiguous(), to(x.shape(), x.dtype(), Device::cpu());
-    const int64_t lines = l.planes * l.height, image = lines * l.width;
-    visit(x.dtype(), [&]<class T>() {
-      const T* source = static_cast<const T*>(from.host());
-      T* out = static_cast<T*>(to.host());
-      for (Row& row : rows) {
-        if (row.random.uniform() >= probability)
-          std::copy_n(source, image, out);
-        else
-          for (int64_t i = 0; i < image; i += l.width)
-            std::reverse_copy(source + i, source + i + l.width, out + i);
-        source += image, out += image;
-      }
-    });
-    return to;
+    return of_images(
+        x, rows,
+        [&]<class T>(Row& row, const T* from, T* to, int64_t lines, int64_t, int64_t width) {
+          const bool flip = row.random.uniform() < probability;
+          for (int64_t line = 0; line < lines; ++line, from += width, to += width)
+            flip ? std::reverse_copy(from, from + width, to) : std::copy_n(from, width, to);
+        });
   };
 }
 
