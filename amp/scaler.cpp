@@ -372,19 +372,23 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   options.backoff_factor = reader.number("backoff_factor");
   options.growth_interval = reader.count("growth_interval");
   check_options(options);
-  std::map<int, std::pair<double, std::array<int64_t, saved_counts.size()>>> loaded;
+  struct Saved {
+    double scale;
+    std::array<int64_t, saved_counts.size()> counts;
+  };
+  std::map<int, Saved> loaded;
   const auto load = [&](int id) {
-    auto& [initial, counts] = loaded[id];
+    Saved& s = loaded[id];
     const double scale = reader.number(of_loss("scale", id));
     check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
           scale);
-    initial = std::clamp(scale, options.min_scale, options.max_scale);
+    s.scale = std::clamp(scale, options.min_scale, options.max_scale);
     for (size_t k = 0; k < saved_counts.size(); ++k) {
       const std::string name = of_loss(saved_counts[k].first, id);
       // (Files of before have the first only, and PyTorch calls it so.)
       const bool theirs = k == 0 && id == 0 && reader.find("_growth_tracker");
       if (k == 0 || reader.find(name))  // which goes on in 32 bits
-        counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
+        s.counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
     }
   };
   load(0);
@@ -394,8 +398,8 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   options_ = options;
   for (const auto& [id, from] : loaded) {
     LossScale& s = loss_scale(id);
-    set_scale(s.scale, from.first);
-    set_counts(s.counts, from.second);
+    set_scale(s.scale, from.scale);
+    set_counts(s.counts, from.counts);
     s.mail = {};  // of the counters before
   }
 }

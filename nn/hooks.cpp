@@ -156,16 +156,15 @@ void HookedCall::after_forward() {
   if (!gradients_) return;
   meet(places_, [g = gradients_](Tensors& grads) {
     const auto inputs = g->at_inputs.lock();
-    const auto comes_there = [&] {  // not if grad() is asked for nothing before the module
-      for (size_t i = 0; i < inputs->ctx.inputs(); ++i)
-        if (inputs->ctx.wants(i)) return true;
-      return false;
-    };
-    if (inputs && !comes_there()) return;  // kept, they would keep this graph, which keeps them
-    g->of_outputs = grads;
-    if (inputs) return;
-    Tensors none(g->inputs);
-    g->run(none);
+    if (!inputs) {
+      g->of_outputs = grads;
+      Tensors none(g->inputs);
+      return g->run(none);
+    }
+    // Not if grad() is asked for nothing before the module: they would keep this graph, which keeps
+    // them, for good.
+    for (size_t i = 0; i < inputs->ctx.inputs(); ++i)
+      if (inputs->ctx.wants(i)) return void(g->of_outputs = grads);
   });
 }
 

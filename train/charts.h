@@ -23,6 +23,7 @@
 
 namespace mixtape::train {
 
+// What JsonlLogger writes of a row.
 io::JsonFields log_line(const Learner& l, const StepRow& row);
 io::JsonFields log_line(const Learner& l, const EpochRow& row);
 
