@@ -6,13 +6,16 @@
 
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "core/error.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/strips.h"
 #include "kernels/elementwise.h"
 
 namespace mixtape::kernels::cpu {
@@ -158,7 +161,14 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
     worst_angle = std::max(worst_angle, ulps(angle, std::atan2(da, db)));
     EXPECT_TRUE(std::isnan(angle) || std::signbit(angle) == std::signbit(std::atan2(da, db)))
         << a << ' ' << b;
-    worst_power = std::max(worst_power, ulps(pow(x, y)[5], std::pow(da, db)));
+    // (A signaling NaN to the power of 0 is NaN in float, and 1 once it is a double.)
+    for (const float exponent : {b, std::isnan(a) ? b : std::nearbyint(b)}) {
+      const float power = pow(x, Lanes<float>(exponent))[5];
+      const double exact = std::pow(da, double(exponent));
+      worst_power = std::max(worst_power, ulps(power, exact));
+      EXPECT_TRUE(std::isnan(power) || std::signbit(power) == std::signbit(exact))
+          << a << ' ' << exponent;
+    }
     const float rest = fmod(x, y)[6], want = std::fmod(a, b);
     EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
                                  : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
@@ -166,6 +176,18 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
   });
   EXPECT_LE(worst_angle, 2.5);
   EXPECT_LE(worst_power, 0.501);
+}
+
+TEST(Simd, RunsAreCopiedAndNothingElse) {
+  std::vector<uint16_t> from(700), to(700);
+  std::iota(from.begin(), from.end(), uint16_t(1));
+  for (int64_t n = 0; n < 200; n += n < 70 ? 1 : 13)
+    for (int at = 0; at < 40; ++at) {
+      std::fill(to.begin(), to.end(), uint16_t(0));
+      copy_run(from.data() + 7, n, to.data() + at);
+      for (int64_t i = 0; i < 300; ++i)
+        ASSERT_EQ(to[size_t(i)], i >= at && i < at + n ? i - at + 8 : 0) << n << " to " << at;
+    }
 }
 
 TEST(Simd, CirclesAreExactlyReduced) {

@@ -346,9 +346,12 @@ template <class S, class T = math_t<S>>
   } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
     detail::Halves h;
     std::memcpy(&h, p, sizeof h);
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     const auto words = reinterpret_cast<detail::Words>(
         _mm512_maskz_cvtepu16_epi32(detail::all_lanes, reinterpret_cast<__m256i>(h)));
+#elif defined(__AVX2__)
+    const auto words =
+        reinterpret_cast<detail::Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(h)));
 #else
     const auto words = __builtin_convertvector(h, detail::Words);
 #endif
@@ -399,15 +402,16 @@ template <class S, class T>
 #endif
     const detail::Words f = reinterpret_cast<detail::Words>(x.v);
     const detail::Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
-    const detail::Words r = (x.v == x.v ? even : quiet) >> 16;
+    const detail::Words r = x.v == x.v ? even : quiet;  // whose upper halves are the results
 #if defined(__AVX512F__)
-    const __m256i h = _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r));
+    const __m256i h =
+        _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r >> 16));
 #elif defined(__AVX2__)
-    const __m256i both = reinterpret_cast<__m256i>(r);
-    const __m128i h =
-        _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    const __m256i places = _mm256_set1_epi64x(0x0f0e0b0a07060302);
+    const __m256i upper = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(r), places);
+    const __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(upper, 0b1000));
 #else
-    const auto h = __builtin_convertvector(r, detail::Halves);
+    const auto h = __builtin_convertvector(r >> 16, detail::Halves);
 #endif
     detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
   } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {

@@ -1,7 +1,7 @@
 #pragma once
 // Functions of two lanes. For float: atan2 as simd.h's functions are made; pow and fmod in double,
-// where they are right to half an ulp and exact. Lanes that are out of the ordinary (infinities,
-// NaN, powers of negative numbers) go one by one, as all of double does.
+// where they are right to half an ulp and exact. Lanes that are out of the ordinary (infinities
+// and NaN) go one by one, as all of double does.
 
 #include "kernels/cpu/simd.h"
 
@@ -68,16 +68,19 @@ inline constexpr double whole_magic = 0x1.8p52;
 
 }  // namespace detail
 
+// |x|^y, and what the sign of x makes of it.
 [[gnu::always_inline]] inline Lanes<float> pow(Lanes<float> x, Lanes<float> y) {
-  const Lanes<float> infinity = __builtin_inff();
-  const Mask<float> regular = (x > 0.0f) & (x < infinity) & (abs(y) < infinity);
-  return detail::in_double(
-      x, y, regular,
+  const Lanes<float> infinity = __builtin_inff(), ax = abs(x);
+  const Lanes<float> positive = detail::in_double(
+      ax, y, (ax < infinity) & (abs(y) < infinity),
       [](Lanes<double> a, Lanes<double> b) {
-        const Lanes<double> t = b * detail::log2_series(a);
+        const Lanes<double> t = b * select(a == 0.0, -1e300, detail::log2_series(a));
         return detail::exp2_series(select(t > 300.0, 300.0, select(t < -300.0, -300.0, t)));
       },
       [](float a, float b) { return std::pow(a, b); });
+  const Mask<float> whole = trunc(y) == y, odd = whole & (trunc(y * 0.5f) * 2.0f != y);
+  const Mask<float> none = (x < 0.0f) & (ax < infinity) & !whole, minus{detail::bits(x) < 0};
+  return select(none, __builtin_nanf(""), select(minus & odd, -positive, positive));
 }
 // The rest of x / y toward zero. While the quotient is below 2^28, double holds all of it exactly.
 [[gnu::always_inline]] inline Lanes<float> fmod(Lanes<float> x, Lanes<float> y) {

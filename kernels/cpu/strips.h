@@ -52,14 +52,17 @@ void with_word(size_t size, F f) {
   }
 }
 
-// y[i] = x[i]. Short runs are a few vectors, of which the last may overlap the one before.
+// y[i] = x[i], by whole vectors to aligned memory; the first and the last may overlap others.
+// (Where y is a little ahead of x in its page, some memcpy take ten times as long:
+// bench/worklog/123.)
 template <class Word>
 [[gnu::always_inline]] inline void copy_run(const Word* x, int64_t n, Word* y) {
   constexpr int64_t width = 64 / sizeof(Word);
-  if (n < width || n > 16 * width)
-    return static_cast<void>(std::memcpy(y, x, static_cast<size_t>(n) * sizeof(Word)));
+  if (n < width) return static_cast<void>(std::memcpy(y, x, static_cast<size_t>(n) * sizeof(Word)));
   const auto one = [=](int64_t i) { std::memcpy(y + i, x + i, 64); };
-  for (int64_t i = 0; i + width < n; i += width) one(i);
+  one(0);
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % 64 / sizeof(Word));
+  for (int64_t i = width - beyond; i + width < n; i += width) one(i);
   one(n - width);
 }
 
