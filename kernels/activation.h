@@ -54,7 +54,7 @@ struct Elu {
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x, T alpha) {
-    return select(x > T(0), T(1), alpha * exp(x));
+    return select(x > T(0), T(1), alpha * exp(select(x > T(0), T(0), x)));
   }
 };
 
@@ -66,7 +66,7 @@ struct Selu {  // elu with the alpha and the scale that keep mean 0 and variance
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return select(x > T(0), T(scale), T(scale * alpha) * exp(x));
+    return select(x > T(0), T(scale), T(scale * alpha) * exp(select(x > T(0), T(0), x)));
   }
 
  private:

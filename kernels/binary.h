@@ -107,15 +107,15 @@ struct Glu {  // a sigmoid(b)
   static constexpr OpInfo info{"glu", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T a, T b) {
-    return a / (T(1) + exp(-b));
+    return a * sigmoid(b);
   }
   template <class T>
   MIXTAPE_HD static T da(T, T b, T) {
-    return T(1) / (T(1) + exp(-b));
+    return sigmoid(b);
   }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T) {
-    const T s = T(1) / (T(1) + exp(-b));
+    const T s = sigmoid(b);
     return a * s * (T(1) - s);
   }
 };

@@ -105,7 +105,7 @@ struct BinaryCrossEntropyWithLogits {
   }
   template <class T>
   MIXTAPE_HD static T dx(T x, T t, T) {
-    return T(1) / (T(1) + exp(-x)) - t;
+    return sigmoid(x) - t;
   }
   template <class T>
   MIXTAPE_HD static T dt(T x, T, T) {

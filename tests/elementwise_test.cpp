@@ -385,6 +385,9 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_ERROR(clamp(n, 0.5, {}), "clamp: of i64 elements and 0.5 (convert them to a float dtype)");
   EXPECT_ERROR(clamp(n, nan, {}), "clamp: of i64 elements and nan");
   EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: of i64 elements and 1.5");
+  EXPECT_ERROR(add(n, inf), "add_scalar: of i64 elements and inf");
+  EXPECT_ERROR(mul(n, 1e30), "mul_scalar: of i64 elements and 1e+30");
+  EXPECT_EQ(to_vector(clamp(n, 1, inf)), (Values{1, 1, 2}));
   EXPECT_ERROR(clamp(ones({2}), std::nullopt, {}), "clamp: no bound is given");
   EXPECT_ERROR(clamp(ones({2}), Tensor(), {}), "clamp: no bound is given");
   EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
@@ -505,6 +508,79 @@ TEST(Reductions, DivideGradientsInF32) {
     x.set_grad({});
     largest.backward({.gradient = full({}, 60'000, f16)});
     EXPECT_NEAR(x.grad().at(7), 60'000.0 / 70'000, 1e-3) << "more winners than f16 counts";
+  }
+}
+
+// Rules that are recorded compute what the fused kernels do, in f32: parts of a derivative leave
+// the range of f16 long before it does.
+TEST(Elementwise, RecordedGradientsOfNarrowNumbers) {
+  using F = Tensor (*)(const Tensor&);
+  const std::map<std::string, F> ops = {
+      {"mish", mish},
+      {"silu", silu},
+      {"gelu", gelu},
+      {"gelu_tanh", gelu_tanh},
+      {"softsign", softsign},
+      {"tanh", tanh},
+      {"sigmoid", sigmoid},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"selu", selu},
+      {"atan", atan},
+      {"atan2", [](const Tensor& x) { return atan2(x, x / 2); }},
+      {"div", [](const Tensor& x) { return 3 / x + x / square(x); }},
+      {"pow", [](const Tensor& x) { return pow(abs(x), abs(x) * 0 + 1.5); }},
+      {"pow_scalar", [](const Tensor& x) { return pow(x, 3); }},
+      {"glu",
+       [](const Tensor& x) {
+         return glu(cat({x, x * 20}));
+       }},
+      {"linear", [](const Tensor& x) {
+         return linear(reshape(x, {-1, 1}), ones({1, 1}, x.dtype()), {},
+                       {.activation = Activation::GeluTanh});
+       }}};
+  for (const auto& [name, f] : ops) {
+    const Tensor x =
+        row({-300, -88, -40, -16, -9, -3, -1, -0.01, -1e-3, 1e-3, 0.01, 1, 3, 9, 16, 40, 88, 300},
+            f16)
+            .set_requires_grad();
+    const Tensor y = f(x);
+    const GradOptions kept{.gradients = {ones_like(y)}, .retain_graph = true},
+        recorded{.gradients = {ones_like(y)}, .create_graph = true};
+    const Tensor fused = grad({y}, {x}, kept)[0], made = grad({y}, {x}, recorded)[0];
+    EXPECT_EQ(made.dtype(), f16);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      if (!std::isfinite(fused.at(i))) continue;
+      EXPECT_NEAR(made.at(i), fused.at(i), 2e-3 * std::max(1.0, std::abs(fused.at(i))))
+          << name << " at " << x.at(i);
+    }
+  }
+}
+
+TEST(Elementwise, GradientsOfNarrowNumbersThatLeaveTheirRangeOnTheWay) {
+  const auto of = [](const Tensor& y, const Tensor& x, double dy) {
+    return grad({y}, {x}, {.gradients = {full(y.shape(), dy, y.dtype())}})[0];
+  };
+  const Tensor b = row({0.5}, f16).set_requires_grad();
+  EXPECT_NEAR(of(addcdiv(row({0}, f16), row({60'000}, f16), b, 1e-4), b, 1).item(), -24, 0.05);
+  const Tensor small = row({0.01, 0.01}, f16).set_requires_grad();
+  EXPECT_NEAR(of(norm(small), small, 1000).at(0), 707.1, 0.5);
+  const Tensor x = row({300, 300, 1e-3, 1e-3}, f16).set_requires_grad();
+  EXPECT_NEAR(of(prod(x), x, 1).at(2), 90, 0.5);
+}
+
+// What a choice leaves out must stay finite, or its gradient is not 0 but NaN.
+TEST(Elementwise, SecondOrderFarOut) {
+  using F = Tensor (*)(const Tensor&);
+  for (const F f : {F([](const Tensor& x) { return elu(x); }), F(selu), F([](const Tensor& x) {
+                      return glu(cat({x, x}));
+                    }),
+                    F([](const Tensor& x) {
+                      return binary_cross_entropy_with_logits(x, full_like(x, 0.5));
+                    })}) {
+    const Tensor x = row({-1000, -100, 100, 1000}, f32).set_requires_grad();
+    const Tensor dx = grad({sum(f(x))}, {x}, {.create_graph = true})[0];
+    const Tensor ddx = grad({sum(dx)}, {x})[0];
+    for (int64_t i = 0; i < x.numel(); ++i) EXPECT_NEAR(ddx.at(i), 0, 1e-6) << x.at(i);
   }
 }
 

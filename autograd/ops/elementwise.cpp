@@ -2,6 +2,7 @@
 
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -23,8 +24,8 @@ Expr pow(const Expr& a, const Expr& b) {
 }
 
 void check_number(DType t, double s) {
-  check(is_float(t) || s == std::trunc(s), "of {} elements and {} (convert them to a float dtype)",
-        t, s);
+  check(is_float(t) || holds(i64, s), "of {} elements and {} (convert them to a float dtype)", t,
+        s);
 }
 void check_fits(DType t, double value) {
   check(holds(t, value), "{} does not fit elements of {}", value, t);
@@ -46,7 +47,7 @@ void check_elements(DType t) {
 template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
   if (grad_enabled())
-    return passed<F>(dy, kernels::derivative<F>(Expr(cast(v, dy.dtype())), Expr(s)...));
+    return cast(passed<F>(wide(dy), kernels::derivative<F>(Expr(wide(v)), Expr(s)...)), dtype);
   const Tensor dx = in_place_of(dy, dtype);
   kernels::unary_grad(v.device(), kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
                       kernels::Numbers{{s...}}, dx);
@@ -62,7 +63,7 @@ struct Unary {
 
   static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
     check_elements<F>(x.dtype());
-    (check_number(x.dtype(), s), ...);
+    (check_number(x.dtype(), std::clamp(s, -0x1p62, 0x1p62)), ...);  // bounds may be beyond all
     Tensor y = ctx.output(x.shape());
     ctx.run(kernels::unary, id, x, kernels::Numbers{{s...}}, y);
     if constexpr (kernels::NeedsX<F>) ctx.save(x);
@@ -114,9 +115,10 @@ concept PassesB = requires {
   requires F::db == 1;
 };
 
-// What a rule reads: saved tensors as operands of an expression, nothing elsewhere.
-Expr operand(const Ctx& ctx, unsigned reads, size_t i, DType dtype) {
-  return reads >> i & 1 ? Expr(cast(ctx.saved(i), dtype)) : Expr(0);
+// What a rule reads: saved tensors as operands of an expression, nothing elsewhere. (Expressions
+// are in f32 or f64, as the kernels are: parts of a derivative may leave the range of f16.)
+Expr operand(const Ctx& ctx, unsigned reads, size_t i) {
+  return reads >> i & 1 ? Expr(wide(ctx.saved(i))) : Expr(0);
 }
 Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
   return reads >> i & 1 ? ctx.saved(i) : Tensor();
@@ -151,13 +153,12 @@ struct Binary {
 
  private:
   static Grads recorded(const Ctx& ctx, const Tensor& dy) {
-    const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i, dy.dtype()); };
+    const Tensor d = wide(dy);
+    const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i); };
     const unsigned a = reads_da<F>(), b = reads_db<F>();
     return ctx.grads(
-        [&] { return passed<F>(dy, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2))); },
-        [&] {
-          return passed<F>(dy, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2)));
-        });
+        [&] { return passed<F>(d, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2))); },
+        [&] { return passed<F>(d, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2))); });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
     const bool a = ctx.wants(0) && !PassesA<F>, b = ctx.wants(1) && !PassesB<F>;
@@ -238,10 +239,10 @@ struct WithScalarGrad : WithScalar<F, Swapped> {
     if constexpr (Swapped ? PassesB<F> : PassesA<F>) return {dy};
     const unsigned reads = Base::reads();
     if (grad_enabled()) {
-      const Expr x = operand(ctx, reads, 0, dy.dtype()), y = operand(ctx, reads, 1, dy.dtype());
+      const Expr x = operand(ctx, reads, 0), y = operand(ctx, reads, 1);
       return {(Swapped ? kernels::derivative_b<F>(Expr(s), x, y)
                        : kernels::derivative_a<F>(x, Expr(s), y))
-                  .times(dy)};
+                  .times(wide(dy))};
     }
     Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
     ctx.run(kernels::binary_scalar_grad, Base::id, saved(ctx, reads, 0), s, Swapped,
@@ -269,9 +270,8 @@ struct PlusScaled {
   // dx = dy, da = value dy df/da, db = value dy df/db
   static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
     const auto rule = [&](unsigned reads, auto partial) {
-      const Expr a = operand(ctx, reads & 5 ? 1 : 0, 0, dy.dtype()),
-                 b = operand(ctx, reads, 1, dy.dtype());
-      return (partial(a, b, reads & 4 ? F::f(a, b) : Expr(0)) * value).times(dy);
+      const Expr a = operand(ctx, reads & 5 ? 1 : 0, 0), b = operand(ctx, reads, 1);
+      return (partial(a, b, reads & 4 ? F::f(a, b) : Expr(0)) * value).times(wide(dy));
     };
     return ctx.grads([&] { return dy; },
                      [&] { return rule(reads_da<F>(), kernels::derivative_a<F, Expr>); },

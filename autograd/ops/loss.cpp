@@ -168,9 +168,9 @@ struct Elementwise {
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1);
     if (grad_enabled()) {
-      const Expr a(cast(x, dy.dtype())), b(cast(target, dy.dtype()));
-      return ctx.grads([&] { return F::dx(a, b, Expr(s)).times(dy); },
-                       [&] { return F::dt(a, b, Expr(s)).times(dy); });
+      const Expr a(wide(x)), b(wide(target));
+      return ctx.grads([&] { return F::dx(a, b, Expr(s)).times(wide(dy)); },
+                       [&] { return F::dt(a, b, Expr(s)).times(wide(dy)); });
     }
     Grads d = ctx.grads([&] { return ctx.like(0); }, [&] { return ctx.like(1); });
     ctx.run(kernels::elementwise_loss_grad, id, x, target, s, dy, d[0], d[1]);

@@ -18,7 +18,7 @@ namespace mixtape {
 void check_real(const Tensor& t);
 // Throws Error if there is such a tensor, and it has another shape.
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
-// Throws Error for a number with a fraction beside integers: of 0.5 nothing would be left.
+// Throws Error for a number beside integers that is none: of 0.5 nothing would be left.
 void check_number(DType t, double s);
 // Throws Error for what no element of that dtype can be.
 void check_fits(DType t, double value);

@@ -115,8 +115,8 @@ struct Prod {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    const Tensor rows = as_rows(cast(ctx.saved(0), dy.dtype()), o);
-    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * dy};
+    const Tensor rows = as_rows(wide(ctx.saved(0)), o);
+    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * wide(dy)};
   }
 };
 
@@ -184,13 +184,13 @@ struct Norm {
   }
   // p = 2: x / y dy; else sign(x) (|x| / y)^(p - 1) dy; the largest |x| share sign(x) dy.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
-    const Tensor x = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype());
+    const Tensor x = wide(ctx.saved(0)), y = wide(ctx.saved(1)), d = wide(dy);
     if (o.p == 0) return {zeros_like(x)};
-    const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
+    const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(d, none, 0);
     if (o.p == 2) return {x * (dz / divisor)};
-    const Tensor sign = cast(gt(x, 0), dy.dtype()) - cast(lt(x, 0), dy.dtype());
-    if (o.p == 1) return {sign * dy};
-    if (o.p == infinity) return {sign * shared(dy, eq(abs(x), y), o)};
+    const Tensor sign = cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype());
+    if (o.p == 1) return {sign * d};
+    if (o.p == infinity) return {sign * shared(d, eq(abs(x), y), o)};
     return {sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz};
   }
 };

@@ -42,8 +42,8 @@ struct Recurrence {
   }
   // Of the two recurrences the plain one is y or w, the transposed one the other.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
-    const Tensor a = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype()),
-                 w = call<Recurrence>(a, dy, dim, !transposed);
+    const Tensor a = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
+                 w = call<Recurrence>(a, wide(dy), dim, !transposed);
     return ctx.grads([&] { return transposed ? shifted(w, dim, 0) * y : shifted(y, dim, 0) * w; },
                      [&] { return w; });
   }
@@ -59,8 +59,8 @@ struct Cumprod {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
-    const Tensor x = cast(ctx.saved(0), dy.dtype()), y = cast(ctx.saved(1), dy.dtype()),
-                 w = call<Recurrence>(x, dy, dim, !transposed);
+    const Tensor x = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
+                 w = call<Recurrence>(x, wide(dy), dim, !transposed);
     return {transposed ? shifted(w, dim, 0) * y : shifted(y, dim, 1) * w};
   }
 };
@@ -71,8 +71,12 @@ Tensor product_of_others(const Tensor& x, int dim) {
   return shifted(call<Cumprod>(x, dim, false), dim, 1) * call<Cumprod>(x, dim, true);
 }
 
-Tensor cumsum(const Tensor& x, int dim) { return call<Cumsum>(x, wrap_dim(dim, x.rank()), false); }
+Tensor cumsum(const Tensor& x, int dim) {
+  const Scope scope("cumsum");
+  return call<Cumsum>(x, wrap_dim(dim, x.rank()), false);
+}
 Tensor cumprod(const Tensor& x, int dim) {
+  const Scope scope("cumprod");
   return call<Cumprod>(x, wrap_dim(dim, x.rank()), false);
 }
 
