@@ -44,7 +44,8 @@ void DetectAnomaly::after(const Call& call, const Tensor& result) {
   if (call.backward) return;  // a rule's own steps may be anything: its gradients are looked at
   ++count_;
   if (result.maker() && grad_enabled())
-    made_[result.maker().get()] = {count_, Scope::trail(), describe(call.inputs)};
+    made_[result.maker().get()] = {result.maker()->order, count_, Scope::trail(),
+                                   describe(call.inputs)};
   if (!options_.forward) return;
   const auto bad = find(result, options_.inf);
   if (!bad) return;
@@ -66,7 +67,7 @@ void DetectAnomaly::after_rule(const Node& node, const Tensor& dy,
     fail("{} in element {} of the gradient {} of input {}{}; its forward call was {}", bad->what,
          bad->element, describe(gradients[i]), i,
          before ? fmt::format(", the gradient it was given held {} before", before->what) : "",
-         made == made_.end()
+         made == made_.end() || made->second.order != node.order
              ? "not under DetectAnomaly"
              : fmt::format("op {} under DetectAnomaly, {}from {}", made->second.number,
                            made->second.trail, made->second.inputs));

@@ -23,7 +23,8 @@ class DetectAnomaly final : Observer {
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
 
  private:
-  struct Made {  // in forward
+  struct Made {      // in forward
+    uint64_t order;  // of the node: its address may be another's later
     int64_t number;
     std::string trail, inputs;
   };
@@ -32,7 +33,6 @@ class DetectAnomaly final : Observer {
 
   const AnomalyOptions options_;
   int64_t count_ = 0;
-  // By node. Its address may be another node's later, which then takes its place here.
   std::unordered_map<const Node*, Made> made_;
   const Observe watching_{*this};
 };

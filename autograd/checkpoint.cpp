@@ -115,7 +115,15 @@ std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
   const Scope scope(checkpoint_info.name);
   const auto replay = std::make_shared<Replay>(std::move(f), inputs.size());
   const uint64_t since = Node::newest();
+  const auto state = [](const Tensor& x) {
+    return x ? std::pair(x.storage()->id(), x.version()) : std::pair<uint64_t, uint64_t>();
+  };
+  std::vector<std::pair<uint64_t, uint64_t>> before;
+  for (const Tensor& x : inputs) before.push_back(state(x));
   const Tensors made = replay->first(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    check(state(inputs[i]) == before[i],
+          "its function wrote to input {}, and would again when backward calls it", i);
   Tensors results = made;
   for (size_t i = 0; i < results.size(); ++i) {
     Tensor& y = results[i];

@@ -27,6 +27,12 @@ struct Hooks {
   static Hooks* of(const std::shared_ptr<void>& slot) { return static_cast<Hooks*>(slot.get()); }
 };
 
+// Whether it is all of its memory, and nobody else's.
+bool is_whole(const Tensor& g) {
+  return g.is_unique() && g.is_contiguous() &&
+         g.storage()->bytes() == static_cast<size_t>(g.numel()) * size_of(g.dtype());
+}
+
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
 // (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
@@ -38,7 +44,7 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded) {
     if (!l.grad.is_contiguous()) l.grad = contiguous(l.grad.detach());
     detail::accumulate(g, l.grad);
   } else {
-    l.grad = g.is_unique() && g.is_contiguous() && !g.maker() ? std::move(g) : g.detach().clone();
+    l.grad = is_whole(g) && !g.maker() ? std::move(g) : g.detach().clone();
   }
 }
 
@@ -72,11 +78,18 @@ struct Engine {
       std::map<uint64_t, Arrival, std::greater<>, Recycled<std::pair<const uint64_t, Arrival>>>;
   Queue arriving = {};
 
-  void run() {
+  void run(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
     const During<&ThreadState::recording> recording(record);
     const During<&ThreadState::in_backward> backward(true);
     const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
     const NoPolicy as_called;                         // forward chose the dtypes
+    for (size_t i = 0; i < outputs.size(); ++i)
+      start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
+    if (capture) {
+      std::vector<const Node*> starts;
+      for (const auto& [key, a] : arriving) starts.push_back(a.node.get());
+      find_useful(std::move(starts));
+    }
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
       visit(next.mapped().node, std::move(next.mapped().grad));
@@ -106,13 +119,14 @@ struct Engine {
     release(*node);
     check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
           node->ctx.edges_.size());
-    for (size_t i = grads.size(); i < node->ctx.edges_.size(); ++i)
-      check(!node->ctx.wants(i),
+    for (size_t i = 0; i < node->ctx.edges_.size(); ++i) {
+      if (!node->ctx.wants(i)) continue;
+      check(i < grads.size(),
             "{} gradients for {} inputs, of which number {} wants one (an empty Tensor stands for "
             "none)",
             grads.size(), node->ctx.edges_.size(), i);
-    for (size_t i = 0; i < grads.size(); ++i)
-      if (grads[i] && node->ctx.wants(i)) send(node->ctx.edges_[i], std::move(grads[i]));
+      if (grads[i]) send(node->ctx.edges_[i], std::move(grads[i]));
+    }
   }
 
   Grads apply_rule(Node& node, const Tensor& dy) const {
@@ -172,7 +186,6 @@ struct Engine {
   // A selection's gradient goes straight into the buffer for the whole.
   void add_to_part(Node& node, const Tensor& dy) {
     const Ctx::Edge& e = node.ctx.edges_[0];
-    if (!e.node || (capture && !useful.contains(e.node.get()))) return;
     Tensor& whole = slot(e.node)->grad;
     if (!whole)
       whole = zeros(e.shape, e.node->grad_dtype, dy.device());
@@ -184,6 +197,7 @@ struct Engine {
   void send(const Ctx::Edge& e, Tensor g) {
     if (capture && !useful.contains(e.node.get())) return;
     check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
+    check(g.device() == e.device, "the gradient is on {}, the input on {}", g.device(), e.device);
     arrive(e.node, std::move(g));
   }
 
@@ -217,6 +231,8 @@ struct Engine {
       g = ones(y.shape(), y.dtype(), y.device());
     }
     check(g.shape() == y.shape(), "the gradient has shape {}, the output {}", g.shape(), y.shape());
+    check(g.device() == y.device(), "the gradient is on {}, the output on {}", g.device(),
+          y.device());
     arrive(node_of(y), std::move(g));
   }
 
@@ -242,8 +258,7 @@ bool Ctx::leads_to_wanted(const Node& node) {
 
 void backward(const Tensor& y, const BackwardOptions& options) {
   Engine engine{options.retain_graph || options.create_graph, options.create_graph};
-  engine.start(y, options.gradient);
-  engine.run();
+  engine.run({&y, 1}, {&options.gradient, 1});
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
@@ -256,12 +271,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
     capture[node_of(inputs[i]).get()];
   }
   Engine engine{options.retain_graph || options.create_graph, options.create_graph, &capture};
-  for (size_t i = 0; i < outputs.size(); ++i)
-    engine.start(outputs[i], options.gradients.empty() ? Tensor() : options.gradients[i]);
-  std::vector<const Node*> starts;
-  for (const auto& [key, a] : engine.arriving) starts.push_back(a.node.get());
-  engine.find_useful(std::move(starts));
-  engine.run();
+  engine.run(outputs, options.gradients);
 
   std::vector<Tensor> result;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -1,8 +1,8 @@
 #pragma once
 // Derivatives of functions rather than of tensors: products with the Jacobian, the Jacobian and the
 // Hessian. Every form takes a function of one tensor, or one of several in a vector. The function
-// sees copies of its inputs that want gradients, so no grad() is touched; it is called once, and
-// recorded even inside a NoGrad.
+// sees its inputs as leaves of their own, so no grad() is touched; it is called once, and recorded
+// even inside a NoGrad.
 
 #include <functional>
 #include <vector>

@@ -139,7 +139,7 @@ Ctx::Ctx(const Call& call, bool recording)
   if (recording)
     for (const Tensor* t : call.inputs) {
       if (*t)
-        edges_.emplace_back(node_of(*t), t->shape(), t->dtype());
+        edges_.emplace_back(node_of(*t), t->shape(), t->dtype(), t->device());
       else
         edges_.emplace_back();
     }
@@ -225,9 +225,12 @@ Node::~Node() {
   const auto unlink = [&](Ctx& c) {
     for (auto& e : c.edges_)
       if (e.node) unlinked.push_back(std::move(e.node));
+    // A saved input holds its maker too, which may be beside the edges: a checkpoint saves all.
+    for (auto& s : c.saved_)
+      if (s.tensor && s.tensor.maker()) unlinked.push_back(s.tensor.maker());
     c.saved_.clear();
   };
-  // A saved input holds its maker too: only dropping all the edges first keeps this from recursing.
+  // Only dropping all that leads on first keeps this from recursing.
   unlink(ctx);
   while (!unlinked.empty()) {
     const std::shared_ptr<Node> node = std::move(unlinked.back());

@@ -83,6 +83,7 @@ class Ctx {
     std::shared_ptr<Node> node = nullptr;
     Shape shape = {};
     DType dtype = f32;
+    Device device = {};
   };
   struct Saved {
     Tensor tensor;

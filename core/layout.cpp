@@ -171,6 +171,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   out.strides[dim] *= step;
   out.shape.push_back(size);
   out.strides.push_back(l.strides[dim]);
+  checked_size(out.shape);
   return out;
 }
 

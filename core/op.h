@@ -63,8 +63,10 @@ struct Call {
   // Puts `t` in place of an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
     if (replaced.empty()) replaced.resize(inputs.size());
-    replaced[input] = {inputs[input], std::move(t)};
-    inputs[input] = &replaced[input].by;
+    Replaced& r = replaced[input];
+    if (!r.given) r.given = inputs[input];
+    r.by = std::move(t);
+    inputs[input] = &r.by;
   }
   // An input as the caller gave it.
   const Tensor& given(size_t input) const {

@@ -23,7 +23,8 @@ class Recycler {
 
   static void* take(size_t bytes) {
     List* const l = list(bytes);
-    if (!l || !l->first) return ::operator new(l ? rounded(bytes) : bytes, alignment);
+    if (!l || !l->first)  // rounded even when this thread's lists are gone: another may keep it
+      return ::operator new(bytes > largest ? bytes : rounded(bytes), alignment);
     --l->length;
     return std::exchange(l->first, l->first->next);
   }

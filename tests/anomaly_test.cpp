@@ -62,6 +62,16 @@ TEST(Anomaly, SaysWhatCameFromElsewhere) {
       "was given held nan before; its forward call was not under DetectAnomaly");
 }
 
+// Nodes of backward are none of forward, though they take the places of some that are gone.
+TEST(Anomaly, TakesNoNodeForAnother) {
+  const DetectAnomaly on({.forward = false});
+  for (int i = 0; i < 100; ++i) exp(leaf({1, 2}));
+  const Tensor x = leaf({4, 0});
+  const Tensor dx = grad({sum(pow(x, 0.5))}, {x}, {.create_graph = true})[0];
+  const std::string said = error([&] { sum(dx * leaf({1, 0})).backward(); });
+  EXPECT_TRUE(said.find("not under DetectAnomaly") != std::string::npos) << said;
+}
+
 TEST(Anomaly, InfinitiesCountIfAskedTo) {
   const Tensor x = leaf({1, 0});
   {

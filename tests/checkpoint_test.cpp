@@ -111,6 +111,14 @@ TEST(Checkpoint, NothingLeaks) {
   EXPECT_EQ(memory_stats().in_use, before);
 }
 
+// Nor does the end of a long history recurse, if its links are inputs that lead nowhere.
+TEST(Checkpoint, ALongHistoryIsFreed) {
+  const Tensor w = leaf({1}, 1, f64);
+  Tensor y = w * 1;
+  for (int i = 0; i < 100'000; ++i)
+    y = checkpoint([](const Tensor& a, const Tensor& h) { return a * h.detach(); }, w, y);
+}
+
 TEST(Checkpoint, WhatIsCapturedIsAnInputToo) {
   const Tensor w = leaf({3}, 1, f64), x = from({1, 2, 3}, {3}, f64);
   const Tensor made = w * 2;
@@ -250,6 +258,12 @@ TEST(Checkpoint, RefusesWhatItCanTell) {
   };
   EXPECT_ERROR(checkpoint(penalty, x),
                "a gradient is taken within checkpoint(), where mul saved nothing for it");
+  const auto writes = [](const Tensor& t) {
+    const NoGrad off;
+    return mul_(t, 3);
+  };
+  EXPECT_ERROR(checkpoint(writes, ones({2}, f64)),
+               "checkpoint: its function wrote to input 0, and would again when backward calls it");
   const auto uses = [&](const Tensor& t) { return t * w; };
   const Tensor y = checkpoint(uses, x);
   {

@@ -326,6 +326,9 @@ TEST(Layout, ErrorsNameBothValues) {
             "windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
   EXPECT_EQ(error([&] { unfold(l, 1, 0, 1); }),
             "windows of 0 elements, 1 apart, in dimension 1 of [2, 3]");
+  const Layout long_one = expand(Layout(Shape{1}), {(int64_t(1) << 33) - 1});
+  EXPECT_EQ(error([&] { unfold(long_one, 0, int64_t(1) << 32, 1); }),
+            "[4294967296, 4294967296] has too many elements");
   EXPECT_EQ(error([&] { unfold(l, 0, 1, 0); }),
             "windows of 1 elements, 0 apart, in dimension 0 of [2, 3]");
   EXPECT_EQ(error([&] { diagonal(l, 0, 1, -1); }), "a diagonal of dimension 1 with itself");

@@ -54,6 +54,19 @@ TEST(Tape, SavedInputsDoNotRecurseWhenFreed) {
   for (int i = 0; i < 300'000; ++i) y = sin(y);  // keeps its inputs, each of which holds its maker
 }
 
+TEST(Tape, GradientsThatAreKeptKeepNothingElse) {
+  const Tensor many = zeros({100'000}), few = leaf({1, 2}, {2});
+  sum(cat({many.to(f64), few})).backward();
+  EXPECT_EQ(few.grad().storage()->bytes(), 16u);
+}
+
+TEST(Tape, WhatIsAddedUpAtTheStartIsNotRecorded) {
+  const Tensor x = leaf({1, 2}, {2}), g = leaf({3, 4}, {2}), y = x * 2;
+  const Tensor dy = grad({y, y}, {y}, {.gradients = {g, g * 3}})[0];
+  EXPECT_FALSE(dy.requires_grad());
+  EXPECT_EQ(dy.at(1), 16);
+}
+
 TEST(Tape, NothingLeaks) {
   const int64_t before = memory_stats().in_use;
   {
@@ -144,6 +157,11 @@ TEST(InPlace, RefusesElementsThatAreOne) {
                "add_: in place on shape [3] with strides [0], where several elements are one");
   EXPECT_ERROR(fill_(expand(one, {2, 1}), 2), "in place on shape [2, 1] with strides [0, 1]");
   EXPECT_EQ(one.item(), 1);
+  const Tensor four = zeros({4});
+  EXPECT_ERROR(add_(unfold(four, 0, 2, 1), ones({3, 2})), "where several elements are one");
+  add_(unfold(four, 0, 2, 2), from({1, 2, 3, 4}, {2, 2}));
+  add_(transpose(reshape(four, {2, 2}), 0, 1), 1.0);
+  EXPECT_EQ(to_vector(four), (std::vector<double>{2, 3, 4, 5}));
   add_(expand(one, {1, 1}), 1.0);
   zero_(expand(from({}, {0, 1}), {0, 3}));
   EXPECT_EQ(one.item(), 2);
@@ -653,6 +671,22 @@ struct Fused {
   static Tensor forward(Ctx&, const Tensor& x) { return x * x; }
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 1.0}; }
 };
+
+TEST(Gradcheck, TakesInputsThatLeadNowhere) {
+  const auto first = [](const auto& in) { return in[0] * in[0]; };
+  EXPECT_EQ(gradcheck(first, {leaf({0.5}, {1}), leaf({2}, {1})}, {.second_order = true}), "");
+}
+
+TEST(Gradcheck, LeavesItsInputsAsTheyWere) {
+  const Tensor x = leaf({1}, {1});
+  int calls = 0;
+  const auto fails = [&](const auto& in) {
+    check(++calls < 3, "planted");
+    return in[0] * 2;
+  };
+  EXPECT_ERROR(gradcheck(fails, {x}), "planted");
+  EXPECT_EQ(x.item(), 1);
+}
 
 TEST(Tape, AFusedGradientIsNoConstant) {
   const Tensor x = leaf({1, 2}, {2}), w = leaf({3, 4}, {2});

@@ -166,6 +166,7 @@ struct Cat {
 }  // namespace
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
+  const Scope scope(Reshape::info.name);
   const Shape to = infer(shape, x.numel());
   return to == x.shape() ? x : call<Reshape>(x, to);
 }
@@ -272,6 +273,7 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
 }
 
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
+  const Scope scope("slice");
   return call<Select<SliceOf>>(x, SliceOf{wrap_dim(dim, x.rank()), start, stop, step});
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
@@ -318,6 +320,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
 }
 
 std::vector<Tensor> unbind(const Tensor& x, int dim) {
+  const Scope scope("unbind");
   std::vector<Tensor> pieces;
   for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
   return pieces;
@@ -344,9 +347,11 @@ std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view i
 }
 
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
+  const Scope scope(Unfold::info.name);
   return call<Unfold>(x, Windows{wrap_dim(dim, x.rank()), size, step});
 }
 Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
+  const Scope scope("diagonal");
   return call<Select<DiagonalOf>>(x,
                                   DiagonalOf{offset, wrap_dim(a, x.rank()), wrap_dim(b, x.rank())});
 }
