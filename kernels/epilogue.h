@@ -13,7 +13,7 @@ struct Epilogue {
   View bias = {};  // [n] or, beside a c of two dimensions, of its shape; may be c: c += a @ b
   Activation activation = Activation::None;
   View before = {};    // a @ b + bias; of c's dtype and shape, both dense
-  View row_sums = {};  // [m], beside a c of two dimensions: sums of a over k; f32, f64 of f64
+  View row_sums = {};  // [m] dense, for c of two dimensions: sums of a over k; f32, f64 of f64
 };
 
 }  // namespace mixtape::kernels

@@ -94,9 +94,10 @@ struct Window {
   }
 };
 
-// How a loss scale follows from what was found; see amp/scaler.h. Its counters are i32 [6], in this
-// order: updates since growth, bad ones in a row, skips in a row, and of all updates how many there
-// were, how many skipped, and whether the last would have taken the scale below min_scale.
+// How a loss scale follows from what was found; see amp/scaler.h. Its counters are i32 [Total], in
+// the order of ScalerCount: updates since growth, bad ones in a row, skips in a row, and of all
+// updates how many there were, how many skipped, whether one would have taken the scale below
+// min_scale since that was told, and the longest run of skips.
 struct ScalerRule {
   double growth, backoff, min_scale, max_scale;
   int64_t interval, hysteresis;

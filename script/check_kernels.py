@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that the tests ran every CUDA kernel on the emulator: each __global__ function of kernels/cuda was launched by
-some test program since that was built.
+some test program since that was built. Reports tell kernels apart by name alone, so no two may share one.
 
 usage: check_kernels.py BUILD_DIR    reads BUILD_DIR/launched/, which tests write; exits 77 if there is nothing"""
 import re
@@ -13,10 +13,13 @@ BOUNDS = re.compile(r"__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 KERNEL = re.compile(r"__global__\s+(?:static\s+)?void\s+(\w+)\(")
 
 
-def declared(root: Path) -> dict[str, str]:
-    """The file of each kernel."""
-    files = sorted((root / "kernels" / "cuda").glob("*.cu*"))
-    return {name: file.name for file in files for name in KERNEL.findall(BOUNDS.sub("", file.read_text()))}
+def declared(root: Path) -> dict[str, list[str]]:
+    """The files of each kernel's name: one, or it says nothing."""
+    files: dict[str, list[str]] = {}
+    for file in sorted((root / "kernels" / "cuda").glob("*.cu*")):
+        for name in KERNEL.findall(BOUNDS.sub("", file.read_text())):
+            files.setdefault(name, []).append(file.name)
+    return files
 
 
 def launched(build: Path) -> set[str]:
@@ -47,11 +50,14 @@ def main(arguments: list[str]) -> int:
         print("no test program said which kernels it launched")
         return SKIPPED
     kernels = declared(Path(__file__).resolve().parent.parent)
+    doubled = sorted(name for name, files in kernels.items() if len(files) > 1)
+    for name in doubled:
+        print(f"{', '.join(kernels[name])}: two kernels are named {name}")
     missed = sorted(set(kernels) - ran)
     for name in missed:
-        print(f"{kernels[name]}: {name} was launched by no test")
+        print(f"{kernels[name][0]}: {name} was launched by no test")
     print(f"{len(kernels) - len(missed)} of {len(kernels)} kernels ran")
-    return 1 if missed or not kernels else 0
+    return 1 if missed or doubled or not kernels else 0
 
 
 if __name__ == "__main__":

@@ -168,6 +168,31 @@ TEST(Devices, RandomNumbersAreThoseOfTheCpu) {
   EXPECT_EQ(drawn(device), drawn(Device::cpu()));
 }
 
+TEST(Devices, UniformsAreRoundedOnce) {
+  const auto drawn = [](Device on) {
+    const Seed seed(5);
+    return to_vector(uniform({20'000}, 0.1, 0.7, f64, on));
+  };
+  EXPECT_EQ(drawn(device), drawn(Device::cpu()));
+}
+
+TEST(Devices, TheMeanOfOnesIsOne) {
+  for (int64_t n = 1; n < 300; ++n) EXPECT_EQ(mean(ones({n}, f32, device)).item(), 1) << n;
+}
+
+// What counts nothing adds nothing, however far from it the others are.
+TEST(Devices, NormsTakeNumbersWhoseSquaresDoNotFit) {
+  const Tensor x = from({3e19, -3e19, 1, 2}, {1, 4}, bf16);
+  for (const double y : to_vector(layer_norm(x.to(device), {4}))) EXPECT_EQ(y, 0);
+}
+
+TEST(Devices, GradientsStayOnTheirDevice) {
+  const Tensor w = ones({2}).set_requires_grad();
+  EXPECT_ERROR(backward(w * 2, {.gradient = ones({2}, f32, device)}),
+               "the gradient is on cuda:0, the output on cpu");
+  EXPECT_FALSE(w.grad());
+}
+
 TEST(Devices, MemoryIsCountedAndUsedAgain) {
   const MemoryStats before = memory_stats(device);
   void* first = nullptr;

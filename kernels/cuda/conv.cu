@@ -315,6 +315,7 @@ void gather(Launch& launch, F f, const Geometry& g, const T* bias, In dx, int64_
 template <class T>
 const T* widened(Launch& launch, In x) {
   if (!x) return nullptr;
+  if (x.dtype == dtype_of<T>() && x.layout.is_contiguous()) return x.as<const T>();
   const View wide{launch.scratch<T>(x.size()), dtype_of<T>(), Layout(x.shape())};
   convert(launch, x, wide);
   return wide.as<const T>();

@@ -69,7 +69,7 @@ void run_lamb(Launch& launch, std::span<const Update> updates, const LambRule& r
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
   launch_begin<Numbers, T>(launch, updates, rule, control, steps);
-  for_parameters<2, T>(updates, 0, [&](const Table<Moved<2>>& table) {
+  for_parameters<2, T>(updates, [&](const Table<Moved<2>>& table) {
     launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
     gpu::launch({"lamb_trust",
                  {unsigned(table.count), 1, 1},
@@ -150,7 +150,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
   const View x = matrix(rows, columns);
   const int64_t chunks = pieces(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
-  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Moved<1>>& table) {
+  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
     launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);
   });
   const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
@@ -163,7 +163,7 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
         gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
                     T(c), T(a), f.as<T>(), k);
       });
-  for_parameters<1, T>(std::span(&update, 1), 0, [&](const Table<Moved<1>>& table) {
+  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
     launch_table(launch, "muon_move", muon_move<T>, table, control, step, result.as<T>());
   });
 }

@@ -86,7 +86,7 @@ __global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
           affine.load(place.row, column, scale, none);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
-            const T g = gpu::widen(d[i]) * scale[i];
+            const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
             sums.v[0] += g * ((gpu::widen(v[i]) - center) * inverse);
             sums.v[1] += g;
           }
@@ -109,7 +109,8 @@ __global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
 #pragma unroll
         for (int i = 0; i < n; ++i) {
           const T h = (gpu::widen(v[i]) - center) * inverse;
-          out[i] = (gpu::widen(d[i]) * scale[i] - level - h * slope) * inverse;
+          const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
+          out[i] = (g - level - h * slope) * inverse;
         }
         row.put(dx, column, out);
       },

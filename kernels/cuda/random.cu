@@ -48,7 +48,7 @@ template <class T>
 struct Uniform {
   double low, high;
   MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
-    return T(low + (high - low) * double(Philox::uniform_of<T>(words[size_t(k)])));
+    return T(fma(high - low, double(Philox::uniform_of<T>(words[size_t(k)])), low));
   }
 };
 

@@ -97,11 +97,11 @@ struct Smallest {
 };
 
 template <class A, class Out>
-MIXTAPE_HD Out finished(A sum, double scale) {
+MIXTAPE_HD Out finished(A sum, double divisor) {
   if constexpr (std::is_integral_v<A>)
     return convert_to<Out>(sum);
   else
-    return gpu::narrow<Out>(scale == 1 ? sum : A(sum * A(scale)));
+    return gpu::narrow<Out>(divisor == 1 ? sum : A(sum / A(divisor)));
 }
 
 template <class Count, class Join>
@@ -117,7 +117,7 @@ struct Problem {
   Walk<1> reduced;
   int64_t results, length;
   int part_count;
-  double scale;
+  double divisor;
 };
 
 template <class Op, class T, class A, class Out>
@@ -126,7 +126,7 @@ MIXTAPE_HD void deliver(const Problem<T, A, Out>& p, int64_t result, int64_t at_
   if (p.parts)
     p.parts[result * p.part_count + part] = sum;
   else
-    p.y[at_y] = finished<A, Out>(sum, p.scale);
+    p.y[at_y] = finished<A, Out>(sum, p.divisor);
 }
 
 // What a thread joins of a result whose x begins at `at`: every `step`-th element from `first` of a
@@ -192,7 +192,7 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
 // A warp per result.
 template <class Op, class A, class Out>
 __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
-                             double scale, Out* y) {
+                             double divisor, Out* y) {
   Team team(gpu::warp_size);
   const int64_t result = gpu::global_thread() / gpu::warp_size;
   A sum = Op::template identity<A>();
@@ -204,7 +204,7 @@ __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Wa
   if (team.index != 0 || result >= results) return;
   int64_t at[2];
   kept.find(result, at);
-  y[at[0]] = finished<A, Out>(sum, scale);
+  y[at[0]] = finished<A, Out>(sum, divisor);
 }
 
 // x split into the dimensions that stay and those that go, each collapsed.
@@ -235,7 +235,7 @@ struct Plan {
 };
 
 template <class Op, class T, class Out>
-void run(Launch& launch, In x, const View& y, double scale) {
+void run(Launch& launch, In x, const View& y, double divisor) {
   using A = sum_t<T>;
   const Plan plan(x, y);
   Problem<T, A, Out> p{x.as<T>(),
@@ -246,7 +246,7 @@ void run(Launch& launch, In x, const View& y, double scale) {
                        plan.results,
                        plan.length,
                        1,
-                       scale};
+                       divisor};
   if (p.results == 0) return;
   // Columns where neighbouring results are neighbours in memory and what is reduced is not.
   const bool columns =
@@ -268,7 +268,7 @@ void run(Launch& launch, In x, const View& y, double scale) {
   if (p.parts)
     gpu::launch({"reduce_parts", {unsigned(pieces(p.results, 8)), 1, 1}, {256, 1, 1}},
                 launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
-                p.part_count, p.results, p.kept, scale, p.y);
+                p.part_count, p.results, p.kept, divisor, p.y);
 }
 
 }  // namespace
@@ -280,7 +280,7 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
       case Reduce::Sum:
         return run<Rule<Elements, Add>, T, O>(launch, x, y, 1);
       case Reduce::Mean:
-        return run<Rule<Elements, Add>, T, O>(launch, x, y, double(y.size()) / double(x.size()));
+        return run<Rule<Elements, Add>, T, O>(launch, x, y, double(x.size()) / double(y.size()));
       case Reduce::Max:  // (the largest bool of none is false: any)
         return run<
             Rule<Elements, std::conditional_t<std::is_same_v<T, bool>, LargestOfNone, Largest>>, T,

@@ -308,7 +308,7 @@ struct Moments {
     const T count = a.count + b.count, share = count > T(0) ? b.count / count : T(0);
     const T between = b.mean - a.mean;
     return {count, a.mean + between * share,
-            a.squares + b.squares + between * between * a.count * share};
+            a.squares + b.squares + between * (between * (a.count * share))};  // 0 of none, not NaN
   }
   // Of x - origin. Not centered: the squares are those of the numbers, and their mean is not taken.
   template <class S, int n>

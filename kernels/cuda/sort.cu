@@ -33,7 +33,7 @@ struct ToIndex {
 };
 
 template <class T>
-__global__ void write_keys(const T* x, int64_t n, bool descending, sort_key_t<T>* keys) {
+__global__ void write_sort_keys(const T* x, int64_t n, bool descending, sort_key_t<T>* keys) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < n; i += all) keys[i] = ranked(x[i], descending);
 }
@@ -96,8 +96,8 @@ void sort_rows(Launch& launch, bool descending, In x, Out index) {
       return launch_bitonic<K>(launch, rows, n, kept, RowsOf<T>{x.as<const T>(), n, descending},
                                ToIndex{index.as<int64_t>(), kept});
     K* const keys = launch.scratch<K>(x.size());
-    gpu::launch_over(launch, "write_keys", x.size(), write_keys<T>, x.as<const T>(), x.size(),
-                     descending, keys);
+    gpu::launch_over(launch, "write_sort_keys", x.size(), write_sort_keys<T>, x.as<const T>(),
+                     x.size(), descending, keys);
     if (kept <= tournament_most) return tournament<K>(launch, {keys, nullptr, n}, rows, index);
     radix_sort(launch, keys, rows, n, 8 * int(sizeof(T)), index.as<int64_t>(), kept);
   });

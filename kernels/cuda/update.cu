@@ -21,7 +21,7 @@ void run_in(Launch& launch, std::span<const Update> updates, const Rule& rule,
   using Numbers = Step<Rule, T>;
   Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
   launch_begin<Numbers, T>(launch, updates, rule, control, steps);
-  for_parameters<Numbers::states, T>(updates, 0, [&](const auto& table) {
+  for_parameters<Numbers::states, T>(updates, [&](const auto& table) {
     launch_table(launch, "take_step", take_step<T, Rule>, table, control,
                  static_cast<const Numbers*>(steps));
   });

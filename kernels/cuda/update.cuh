@@ -64,11 +64,11 @@ void launch_begin(Launch& launch, std::span<const Update> updates, const Rule& r
       });
 }
 
-// run(table) for all parameters that are computed in T. Returns the number of chunks.
+// run(table) for all parameters that are computed in T.
 template <int states, class T, class Run>
-int64_t for_parameters(std::span<const Update> updates, int64_t chunks_before, Run run) {
-  return for_tables<Moved<states>>(
-      updates.size(), chunks_before,
+void for_parameters(std::span<const Update> updates, Run run) {
+  for_tables<Moved<states>>(
+      updates.size(), 0,
       [&](size_t i, Moved<states>& item, int64_t& size) {
         const Update& u = updates[i];
         item = {u.param.data,   u.grad.data,

@@ -61,7 +61,6 @@ void* shared_memory(size_t offset, size_t bytes);
 enum class Access { Read, Write };
 // Every access goes through here: bounds, alignment, races, pending copies, bank conflicts.
 void touch(const void* at, size_t bytes, Access access);
-size_t shared_bytes_from(const void* at);  // to the end of the block's shared memory
 
 void cp_async(void* to, const void* from, size_t bytes,
               size_t valid);  // what is not valid becomes zero
