@@ -5,8 +5,10 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -25,17 +27,16 @@ using kernels::cpu::ThreadLimit;
 // what is the others' too.
 template <class F>
 double together(int threads, const F& f) {
-  using Clock = std::chrono::steady_clock;
   const ThreadLimit limit(threads);
   std::atomic<int> missing = threads;
-  Clock::time_point start;
+  double start = 0;
   parallel_for(threads, [&](int64_t i) {
-    if (--missing == 0) start = Clock::now();
+    if (--missing == 0) start = now(threads);
     while (missing > 0) {
     }
     f(i);
   });
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return now(threads) - start;
 }
 
 // The best of several tries: what the machine can do, not what it did while others were at work.
@@ -110,13 +111,8 @@ Loop bf16_loop() {  // null where there is no such arithmetic
   return nullptr;
 }
 
-double run(Loop loop, int threads) {
-  std::vector<double> operations(static_cast<size_t>(threads));
-  together(threads, [&](int64_t i) { operations[static_cast<size_t>(i)] = loop(); });
-  return operations[0] * threads;
-}
 double rate(Loop loop, int threads) {
-  const double work = run(loop, threads);  // and the clock rises
+  const double work = loop() * threads;  // and the clock rises
   return best_rate(work, threads, [&](int64_t) { loop(); });
 }
 
@@ -141,8 +137,18 @@ std::optional<double> bf16_rate(int threads) {
   });
 }
 
-double run_multiply_adds(DType dtype, int threads) {
-  return run(dtype == bf16 && bf16_loop() ? bf16_loop() : f32_loop(), threads);
+double multiply_add_rate(DType dtype, int threads) {
+  const Loop loop = dtype == bf16 && bf16_loop() ? bf16_loop() : f32_loop();
+  std::vector<double> operations(static_cast<size_t>(threads));
+  const double seconds =
+      together(threads, [&](int64_t i) { operations[static_cast<size_t>(i)] = loop(); });
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds;
+}
+
+double now(int threads) {
+  timespec t;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
 double copy_rate(double bytes, int threads) {

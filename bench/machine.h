@@ -18,8 +18,10 @@ std::optional<double> bf16_rate(int threads);
 // fit in. Beyond a cache's size, of memory.
 double copy_rate(double bytes, int threads);
 
-// The loop that the rate of that dtype's arithmetic is measured with, once (half a millisecond):
-// returns the operations it did.
-double run_multiply_adds(DType dtype, int threads);
+// The rate of that dtype's arithmetic at this moment, by one run of its loop (half a millisecond).
+double multiply_add_rate(DType dtype, int threads);
+
+// Seconds. What one thread does is timed by what it ran: others may be at work on the machine.
+double now(int threads);
 
 }  // namespace mixtape::bench

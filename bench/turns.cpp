@@ -1,7 +1,6 @@
 #include "bench/turns.h"
 
 #include <benchmark/benchmark.h>
-#include <time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -23,13 +22,6 @@ namespace {
 
 Settings chosen;
 std::function<void(int)> set_peer_threads = [](int) {};
-
-// What one thread does is timed by what it ran: others may be at work on the machine.
-double now(int threads) {
-  timespec t;
-  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
 
 struct Quartiles {
   double low, median, high;
@@ -67,10 +59,8 @@ struct Workload {
       for (auto& one : all) one = {1};
     } else {
       for (int r = 0; r < chosen.rounds; ++r) {
-        for (const DType dtype : {f32, bf16}) {
-          const double start = now(threads), operations = run_multiply_adds(dtype, threads);
-          roofs[dtype].push_back(operations / (now(threads) - start));
-        }
+        for (const DType dtype : {f32, bf16})
+          roofs[dtype].push_back(multiply_add_rate(dtype, threads));
         for (size_t i = 0; i < calls.size(); ++i) {
           // A peer's threads wait in a loop for more work, libgomp's for four milliseconds: until
           // they sleep, they would take a core from whoever comes next.

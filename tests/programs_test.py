@@ -14,7 +14,8 @@ import tempfile
 import unittest
 
 programs = pathlib.Path(sys.argv[1]).resolve()
-script = pathlib.Path(__file__).resolve().parent.parent / "script"
+root = pathlib.Path(__file__).resolve().parent.parent
+script = root / "script"
 ALL = ["train_images", "char_gpt", "one_cycle", "regression", "regression_learner"]
 TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0, -1))
 SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
@@ -30,9 +31,12 @@ class ProgramTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         (self.folder / "song.txt").write_text(TEXT)
 
+    def program(self, name: str) -> pathlib.Path:
+        return programs.parent / "bench" / name if name == "train_parity" else programs / name
+
     def run_program(self, name: str, *arguments) -> subprocess.CompletedProcess:
-        return subprocess.run([programs / name, *map(str, arguments)], cwd=self.folder, text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL)
+        return subprocess.run([self.program(name), *map(str, arguments)], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL)
 
     def output(self, name: str, *arguments) -> str:
         run = self.run_program(name, *arguments)
@@ -64,22 +68,30 @@ class ProgramTest(unittest.TestCase):
         subprocess.run([script / "mnist_folder", mnist or os.environ["MIXTAPE_MNIST"], self.folder / folder, *digits],
                        check=True)
 
-    def two_classes(self) -> None:
-        """A folder `images` of 20 black threes and 20 white sevens, 8 x 8."""
+    def idx(self, size: int, labels: list[int]) -> None:
+        """A folder `made` of sevens that are white and other digits that are black."""
         made = self.folder / "made"
         made.mkdir()
-        (made / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 40) + bytes([3, 7] * 20))
+        (made / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, len(labels)) + bytes(labels))
         (made / "train-images-idx3-ubyte").write_bytes(
-            struct.pack(">IIII", 0x803, 40, 8, 8) + (bytes(64) + b"\xff" * 64) * 20)
-        self.digits("images", "37", str(made))
+            struct.pack(">IIII", 0x803, len(labels), size, size)
+            + b"".join((b"\xff" if label == 7 else b"\0") * size * size for label in labels))
+
+    def two_classes(self) -> None:
+        """A folder `images` of 20 black threes and 20 white sevens, 8 x 8."""
+        self.idx(8, [3, 7] * 20)
+        self.digits("images", "37", str(self.folder / "made"))
 
 
 class Quick(ProgramTest):
-    def test_help(self) -> None:
+    def test_help_lists_every_option(self) -> None:
         for name in ALL:
             text = self.output(name, "--help")
             self.assertIn(f"Usage: {name}", text)
             self.assertLessEqual(max(map(len, text.splitlines())), 90, text)
+            options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', (root / f"examples/{name}.cpp").read_text())
+            self.assertIn("--device", options)
+            self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
 
     def test_both_regressions_end_at_the_same_line(self) -> None:
         line = self.output("regression")
@@ -134,14 +146,38 @@ class Quick(ProgramTest):
     def test_ctrl_c_keeps_what_was_learned(self) -> None:
         run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
                                 "gpt.safetensors"], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        while not run.stdout.readline().startswith("epoch"):  # from here on Ctrl-C is heard
-            pass
+        while not (line := run.stdout.readline()).startswith("epoch"):  # from here on Ctrl-C is heard
+            self.assertTrue(line, "it ended early")
         run.send_signal(signal.SIGINT)
         output, error = run.communicate()
         self.assertEqual(run.returncode, 130)
         self.assertEqual(error.splitlines()[-1], "char_gpt: interrupted: gpt.safetensors holds what was learned so far")
         self.assertIn("wrote gpt.safetensors", output)
         self.assertIn("wte.weight", self.weights("gpt.safetensors"))
+
+
+class Parity(ProgramTest):
+    """bench/train_parity, one of those programs but for its place."""
+
+    def test_help_lists_every_option(self) -> None:
+        text = self.output("train_parity", "--help")
+        options = re.findall(r'line\.add\("(--[\w-]+)"', (root / "bench/train_parity.cpp").read_text())
+        self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
+
+    def test_each_network_and_mode_has_a_row(self) -> None:
+        self.idx(28, [3, 7] * 40)
+        text = self.output("train_parity", "--mnist", "made", "--text", "song.txt", "--seeds", 1, "--steps", 1,
+                           "--page", "page.md")
+        rows = re.findall(r"^\| (\w+) \| (\w+) \| \d\.\d{4} ± 0.0000 \| \d+\.\d\d % \|", text, re.M)
+        modes = ["fp32", "fp16", "bf16", "masters"]
+        self.assertEqual(rows, [(network, mode) for network in ("cnn", "lstm", "gpt") for mode in modes])
+        self.assertEqual((self.folder / "page.md").read_text(), text)
+
+    def test_mistakes(self) -> None:
+        self.refused("train_parity", "The following argument was not expected: --bogus", "--bogus")
+        self.refused("train_parity", "nothing to train (--help lists the options)")
+        self.refused("train_parity", '--models: "rnn" is not cnn, lstm or gpt', "--models", "rnn")
+        self.refused("train_parity", "none", "--mnist", "none")
 
 
 class Mistakes(ProgramTest):
@@ -258,11 +294,6 @@ class Mnist(ProgramTest):
         text = self.output("train_images", "--dataset", "folder:more", "--epochs", 1, "--fine-tune",
                            "two/weights.safetensors")
         self.assertIn("loaded 14 tensors from two/weights.safetensors; 4.weight and 4.bias start anew\n", text)
-
-    def test_mnist_folder_says_what_is_wrong(self) -> None:
-        run = subprocess.run([script / "mnist_folder", "none", "out"], cwd=self.folder, text=True, capture_output=True)
-        self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
-        self.assertIn("none: neither train-images-idx3-ubyte nor", run.stderr)
 
 
 if __name__ == "__main__":
