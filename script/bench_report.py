@@ -3,7 +3,7 @@
 
 usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md, .html and .svg
        bench_report.py FOLDER               prints the table alone
-       bench_report.py --compare OLD NEW    what got slower from one OUT.json to another; exits with 1 if anything did"""
+       bench_report.py --compare OLD NEW    what got slower or lost between two OUT.json; exits with 1 if any did"""
 import json
 import math
 import re
@@ -189,6 +189,10 @@ def key(f: dict) -> tuple:
     return f["name"], f.get("threads", 0), f.get("dtype", ""), f.get("peer", "")
 
 
+def label(k: tuple) -> str:
+    return " ".join(str(part) for part in k if part)
+
+
 def interval(f: dict) -> tuple[float, float]:
     """Where the median lies: McGill's notch, which two medians of one kind rarely both miss."""
     half = 1.57 * (f["high_ms"] - f["low_ms"]) / math.sqrt(f["rounds"]) if "low_ms" in f else 0.1 * f["ms"]
@@ -211,7 +215,7 @@ def compare(old: dict, new: dict) -> int:
         if was is None or "ms" not in f or "peer" in f:
             continue
         ratio = f["ms"] / was["ms"]
-        line = [" ".join(str(k) for k in key(f) if k), time_text(was["ms"]), time_text(f["ms"]), f"{ratio:.2f}"]
+        line = [label(key(f)), time_text(was["ms"]), time_text(f["ms"]), f"{ratio:.2f}"]
         if ratio > least and interval(f)[0] > interval(was)[1]:
             slower.append((ratio, line))
         elif ratio < 1 / least and interval(f)[1] < interval(was)[0]:
@@ -226,8 +230,14 @@ def compare(old: dict, new: dict) -> int:
     for what, found in ("slower", sorted(slower, reverse=True)), ("faster", sorted(faster)):
         if found:
             print("\n".join(table([what, "old", "new", "new / old"], [line for _, line in found])))
+    measured = {key(f) for f in new["figures"] if "error" not in f}
+    programs = {f["name"].split("/")[0] for f in new["figures"]}  # which may be a part of them
+    lost = [label(key(f)) for f in old["figures"] if not {"error", "peer"} & f.keys() and key(f) not in measured
+            and f["name"].split("/")[0] in programs]
+    for name in lost:
+        print(f"not in the new run, or only as an error: {name}")
     print(f"{len(slower)} slower, {len(faster)} faster, {same} within the noise ({100 * least - 100:.0f} %)")
-    return int(bool(slower))
+    return int(bool(slower or lost))
 
 
 def main(arguments: list[str]) -> int:

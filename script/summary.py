@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Counts what a run of `meson test` did: one line per failed case, the reasons for skips, and last
-"N passed, N failed, N skipped". A gtest program counts by its cases, any other as one. Exits 1 if anything failed
-or nothing ran.
+"N passed, N failed, N skipped". A gtest program counts by its cases, any other as one; of Python's unittest those that
+it skipped count too. Exits 1 if anything failed or nothing ran.
 
 usage: summary.py BUILD_DIR | meson introspect --tests DIR | summary.py --select PATTERN"""
 import fnmatch
 import json
+import re
 import sys
 import xml.etree.ElementTree as xml
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 Case = tuple[str, str, str]  # outcome, name, reason
 
 OUTCOMES = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}  # meson's; all others are failures
+UNITTEST_SKIPS = re.compile(r"^(?:OK|FAILED) \(.*\bskipped=(\d+).*\)$", re.MULTILINE)
 
 
 def skip_reason(skip: xml.Element) -> str:
@@ -49,6 +51,8 @@ def program_cases(test: dict, build: Path) -> list[Case]:
     if not cases or outcome == "failed" and not any(case[0] == "failed" for case in cases):
         said = (test.get("stdout") or "").strip().splitlines()[-1:] if outcome == "skipped" else []
         cases.append((outcome, "the program", "".join(said) or test["result"].lower()))  # a crash, a time-out, a leak
+    if skips := UNITTEST_SKIPS.search(test.get("stderr") or ""):
+        cases += [("skipped", "a case", "by unittest, which does not say why")] * int(skips[1])
     return cases
 
 

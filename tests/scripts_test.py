@@ -2,9 +2,12 @@
 each check finds what was planted for it.
 
 usage: scripts_test.py ROOT COMPILER FLAG..."""
+import gzip
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,21 +35,27 @@ class ScriptTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(mode)
 
+    def with_bin(self, **settings: str) -> dict[str, str]:
+        """An environment where the stand-ins in bin/ come first."""
+        return {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}", **settings}
+
     def run_script(self, name: str, *arguments: str, **options) -> subprocess.CompletedProcess:
         command = [self.tree / "script" / name, *arguments]
         return subprocess.run(command, text=True, capture_output=True, stdin=subprocess.DEVNULL, **options)
 
 
 class Options(ScriptTest):
+    SCRIPTS = "bootstrap", "test", "bench", "lint", "docs", "gpu", "mnist_folder"
+
     def test_help_explains_and_builds_nothing(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint", "docs", "gpu":
+        for name in self.SCRIPTS:
             run = self.run_script(name, "--help")
             self.assertEqual(run.returncode, 0, name)
             self.assertIn(f"usage: script/{name}", run.stdout)
             self.assertFalse((self.tree / "build").exists())
 
     def test_an_unknown_option_is_one_line_and_exit_2(self) -> None:
-        for name in "bootstrap", "test", "bench", "lint", "docs", "gpu":
+        for name in self.SCRIPTS:
             run = self.run_script(name, "--no-such-option")
             self.assertEqual(run.returncode, 2, name)
             self.assertEqual(run.stderr, f"{name}: unknown option --no-such-option (--help explains)\n")
@@ -76,8 +85,7 @@ class Bootstrap(ScriptTest):
         self.write("bin/dpkg-query", "#!/bin/sh\n" + query, 0o755)
         self.write("bin/sudo", "#!/bin/sh\nexit 1\n", 0o755)
         self.write("bin/sleep", "#!/bin/sh\n", 0o755)
-        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"}
-        run = self.run_script("bootstrap", env=environment, **({} if user is None else {"user": user}))
+        run = self.run_script("bootstrap", env=self.with_bin(), **({} if user is None else {"user": user}))
         return run, calls.read_text().splitlines()
 
     def test_does_nothing_when_all_is_there(self) -> None:
@@ -102,6 +110,221 @@ class Bootstrap(ScriptTest):
         run, calls = self.bootstrap("libfmt-dev", user=65534 if os.geteuid() == 0 else None)
         self.assertEqual((run.returncode, calls), (1, []))
         self.assertIn("apt-get install -y --no-install-recommends libfmt-dev", run.stderr)
+
+
+class Building(ScriptTest):
+    """Stand-ins for meson and ninja, which write down their calls; what ninja builds is $PROGRAM, a script."""
+
+    MESON = """#!/bin/sh
+echo "meson $*" >> CALLS
+case $1 in
+  --version) echo 1.0 ;;
+  setup)
+    case $2 in */$NO_SETUP) echo "cannot configure"; exit 1 ;; esac
+    mkdir -p $2/meson-private $2/meson-info && touch $2/build.ninja && echo x > $2/meson-private/coredata.dat
+    printf '{"meson_version": {"full": "1.0"}, "directories": {"source": "%s", "build": "%s"}, "error": false}' $3 $2 \
+      > $2/meson-info/meson-info.json ;;
+  introspect) echo '[{"name": "a:cpu / core"}, {"name": "a:cpu / scores"}, {"name": "a:checks / lint"}]' ;;
+  test)
+    mkdir -p $3/meson-logs && [ -z "$LOG" ] || echo "$LOG" > $3/meson-logs/testlog.json
+    exit ${STATUS:-0} ;;
+esac
+"""
+    NINJA = """#!/bin/sh
+echo "ninja $*" >> CALLS
+case "$*" in
+  *" build.ninja") echo "$STALE" && [ -z "$STALE" ]; exit ;;
+  *"targets all") echo "bench/bench_train: phony"; exit ;;
+esac
+for target; do
+  case $target in bench/* | examples/*)
+    mkdir -p $(dirname $2/$target)
+    printf '#!/bin/sh\n%s\n' "$PROGRAM" > $2/$target
+    chmod +x $2/$target
+  esac
+done
+case $2 in */$NO_BUILD) exit 1 ;; esac
+"""
+    PASSED = json.dumps({"name": "a:cpu / core", "result": "OK"})
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name, text in ("meson", self.MESON), ("ninja", self.NINJA):
+            self.write(f"bin/{name}", text.replace("CALLS", f"{self.tree}/calls"), 0o755)
+        self.write("bin/nvcc", "#!/bin/sh\n", 0o755)
+        self.write("script/bootstrap", '#!/bin/sh\n[ -z "$NO_TOOLS" ]\n', 0o755)
+
+    def build(self, name: str, *arguments: str, **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+        """And the calls of meson and ninja."""
+        (self.tree / "calls").write_text("")
+        run = self.run_script(name, *arguments, env=self.with_bin(**{"LOG": self.PASSED, **settings}))
+        return run, (self.tree / "calls").read_text().splitlines()
+
+    def anew(self, **settings: str) -> bool:
+        """Does script/test throw its build folder away, and what is in it, to configure another?"""
+        self.write("build-test/left", "")
+        run, calls = self.build("test", **settings)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        configured = any(call.startswith(f"meson setup {self.tree}/build-test ") for call in calls)
+        self.assertEqual((self.tree / "build-test/left").exists(), not configured)
+        return configured
+
+    def test_it_builds_and_runs_the_tests(self) -> None:
+        run, calls = self.build("test")
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "1 passed, 0 failed, 0 skipped"))
+        did = [re.sub(rf"{self.tree}/| -j \d+| -D.*| --buildtype.*| --print.*", "", call) for call in calls]
+        self.assertEqual(did, [f"meson setup build-test {self.tree}", "ninja -C build-test",
+                               f"meson setup build-cuda {self.tree}", "ninja -C build-cuda examples/mixtape-demo",
+                               "meson test -C build-test --no-rebuild"])
+
+    def test_what_stops_it_is_a_failure(self) -> None:
+        for what, where, said in (("NO_TOOLS", "yes", "script/bootstrap"), ("NO_SETUP", "build-test", "configuring"),
+                                  ("NO_BUILD", "build-test", "the build"),
+                                  ("NO_SETUP", "build-cuda", "configuring for nvcc"),
+                                  ("NO_BUILD", "build-cuda", "the build with nvcc")):
+            run, _ = self.build("test", **{what: where})
+            self.assertEqual(run.returncode, 1, what)
+            self.assertEqual(run.stdout.splitlines()[-2:],
+                             [f"script/test: {said} failed", "0 passed, 1 failed, 0 skipped"])
+        run, _ = self.build("test", "--filter", "none")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("the search for a test named none failed\n0 passed, 1 failed, 0 skipped\n", run.stdout)
+
+    def test_what_meson_or_the_count_finds_wrong_is_a_failure(self) -> None:
+        self.assertEqual(self.build("test", STATUS="3")[0].returncode, 3)
+        self.assertEqual(self.build("test", LOG=self.PASSED.replace("OK", "FAIL"))[0].returncode, 1)
+
+    def test_an_old_report_does_not_speak_for_a_crash(self) -> None:
+        self.build("test")
+        self.write("build-test/core.xml", '<testsuite><testcase classname="S" name="c" status="run"/></testsuite>')
+        run, _ = self.build("test", LOG=self.PASSED.replace("OK", "FAIL"), STATUS="1")
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+        self.assertEqual(self.build("test", LOG="")[0].stdout.splitlines()[-2:],
+                         ["no test ran", "0 passed, 0 failed, 0 skipped"])
+
+    def test_a_filter_is_a_part_of_a_name_or_a_glob(self) -> None:
+        for pattern, names in ("core", "a:cpu / core a:cpu / scores"), ("*lint", "a:checks / lint"):
+            _, calls = self.build("test", "--filter", pattern)
+            self.assertRegex(calls[-1], rf" --num-processes \d+ {re.escape(names)}$")
+
+    def test_a_build_folder_is_kept_while_it_is_good(self) -> None:
+        self.assertTrue(self.anew())
+        self.assertFalse(self.anew())
+        info = self.tree / "build-test/meson-info/meson-info.json"
+        for was, now in ('"1.0"', '"0.9"'), ("false", "true"), (f'"source": "{self.tree}', '"source": "/elsewhere'):
+            info.write_text(info.read_text().replace(was, now))
+            self.assertTrue(self.anew(), now)
+        for name in "meson-info/meson-info.json", "meson-private/coredata.dat", "build.ninja":
+            (self.tree / "build-test" / name).unlink()
+            self.assertTrue(self.anew(), name)
+        self.assertTrue(self.anew(STALE="ninja: error: a file is gone"))
+
+    def test_an_error_in_meson_build_is_told_and_the_folder_kept(self) -> None:
+        self.anew()
+        self.write("build-test/left", "")
+        run, _ = self.build("test", STALE="../meson.build:3:0: ERROR: no such thing")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("ERROR: no such thing", run.stdout)
+        self.assertTrue((self.tree / "build-test/left").exists())
+
+    def test_demo_builds_its_program(self) -> None:
+        run, _ = self.build("demo", "two words", PROGRAM='echo "got $@"')
+        self.assertEqual((run.returncode, run.stdout), (0, "got two words\n"), run.stderr)
+
+    def test_bench_runs_what_it_builds_with_no_processor_imposed(self) -> None:
+        line = {"name": "train/mlp", "run_name": "train/mlp", "real_time": 1, "time_unit": "ms"}
+        wrong = {**line, "error_occurred": True, "error_message": "beyond its peer"}
+        for benchmark, status in (line, 0), (wrong, 1):
+            found = json.dumps({"context": {}, "benchmarks": [benchmark]})
+            run, _ = self.build("bench", "train", OPENBLAS_CORETYPE="Core2", PROGRAM=f"""
+for option; do case $option in --benchmark_out=*) echo '{found}' > ${{option#*=}} ;; esac; done
+echo "${{OPENBLAS_CORETYPE-free}}"
+""")
+            self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+            self.assertEqual((self.tree / "build/bench/found/train.txt").read_text(), "free\n")
+        self.assertIn("ERROR: beyond its peer", run.stdout)
+
+
+class CheckKernels(ScriptTest):
+    """A stand-in for nm, by which the program has two kernels; what it launched stands in a report."""
+
+    KERNELS = """// A __global__ function.
+template <class T>
+__global__ void copy(const T* x) {}
+__global__ __launch_bounds__(most, sizeof(T) > 4 ? min(1, 2) : 2) void
+fill_rows(int* x);
+"""
+
+    def check(self, launched: str = "10\n20\n", age: int = -9, **files: str) -> tuple[int, str]:
+        for name, text in {"a.cu": self.KERNELS, **files}.items():
+            self.write(f"kernels/cuda/{name}", text)
+        self.write("bin/nm", "#!/bin/sh\necho 0010 t mixtape::cuda::copy'<float>(float*)'\n"
+                             "echo 0020 t 'mixtape::cuda::fill_rows(int*)'\necho 0030 t 'cuda::other(int)'\n", 0o755)
+        self.write("build/tests/a_test", "")
+        self.write("build/launched/a_test-123", launched)
+        program = self.tree / "build/tests/a_test"
+        time = (self.tree / "build/launched/a_test-123").stat().st_mtime
+        os.utime(program, (time + age, time + age))
+        run = self.run_script("check_kernels.py", str(self.tree / "build"), env=self.with_bin())
+        self.assertEqual(run.stderr, "")
+        return run.returncode, run.stdout
+
+    def test_all_that_ran_pass(self) -> None:
+        self.assertEqual(self.check(), (0, "2 of 2 kernels ran\n"))
+
+    def test_what_no_test_launched_is_found(self) -> None:
+        self.assertEqual(self.check("10\n30\n"), (1, "a.cu: fill_rows was launched by no test\n1 of 2 kernels ran\n"))
+
+    def test_a_name_of_two_kernels_is_an_error(self) -> None:
+        code, text = self.check(**{"b.cuh": "__global__ void copy(int n) {}\n"})
+        self.assertEqual((code, text.splitlines()[0]), (1, "a.cu, b.cuh: two kernels are named copy"))
+
+    def test_where_no_kernel_is_found_something_is_wrong(self) -> None:
+        self.assertEqual(self.check(**{"a.cu": ""}), (1, "0 of 0 kernels ran\n"))
+
+    def test_a_report_of_an_older_program_does_not_count(self) -> None:
+        self.assertEqual(self.check(age=9), (77, "no test program said which kernels it launched\n"))
+
+
+class Lint(ScriptTest):
+    """A stand-in for clang-format, to which files with bad in their names are bad."""
+
+    def lint(self, *arguments: str, version: str = "14.0.6", compiler: str = "true") -> subprocess.CompletedProcess:
+        self.write("bin/clang-format", f"""#!/bin/sh
+[ $1 != --version ] || echo "Debian clang-format version {version}"
+for file; do
+  case $file in *bad*) echo "$file:1:2: warning: code should be clang-formatted [-Wclang-format-violations]" >&2 ;; esac
+done
+""", 0o755)
+        return self.run_script("lint", *arguments, env=self.with_bin(CXX=compiler))
+
+    def test_a_bad_format_is_found(self) -> None:
+        self.write("core/good.h", "")
+        self.write("build-x/bad.h", "")
+        self.assertEqual(self.lint("--only", "format").returncode, 0)
+        self.write("core/bad.h", "")
+        self.write("kernels/cuda/bad.cu", "")
+        run = self.lint("--only", "format")
+        self.assertEqual((run.returncode, run.stdout),
+                         (1, "clang-format -i would change:\ncore/bad.h\nkernels/cuda/bad.cu\n"))
+        self.assertEqual(self.lint("--only", "format", version="15.0").returncode, 77)
+
+    def test_one_bad_check_is_enough(self) -> None:
+        for name in "core/good.h", "kernels/cpu/a.h", *(f"{f}/a.h" for f in "autograd nn optim amp io train".split()):
+            self.write(name, "")
+        run = self.lint()
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.write("core/bad.h", "")
+        run = self.lint()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("== cost\n", run.stdout)
+
+    def test_a_cost_over_the_budget_fails_where_that_is_asked_for(self) -> None:
+        self.write("bin/greedy", "#!/usr/bin/env python3\nb'x' * 300_000_000\n", 0o755)
+        strict = ["--strict-cost"]
+        for compiler, options, code in ("greedy", [], 0), ("greedy", strict, 1), ("true", strict, 0), ("false", [], 1):
+            run = self.lint("--only", "cost", *options, compiler=compiler)
+            self.assertEqual(run.returncode, code, (compiler, run.stdout, run.stderr))
 
 
 class Layers(ScriptTest):
@@ -166,6 +389,7 @@ class Docs(ScriptTest):
         super().setUp()
         self.write("ops", "#!/bin/sh\nprintf 'add Widest add\\nadd_scalar Any add_scalar\\nsum Full sum sum_of_rows\\n"
                           "hidden Low hidden\\n'\n", 0o755)
+        self.write("tests/amp_policy_test.cpp", "")  # which policies.md names
         self.write("docs/mixed-precision.md", "before\n<!-- policies: made -->\nold\n<!-- end of policies -->\n")
         self.write("autograd/ops.h", """#pragma once
 // All of it.
@@ -312,6 +536,12 @@ struct NoModule {  // of nothing
         self.assertIn("+| `add(a, double b = {})` | and a number |", run.stdout)
         self.assertTrue(run.stdout.endswith("docs/ops.md is stale: run script/docs\n"), run.stdout)
 
+    def test_a_file_that_does_not_exist_is_told(self) -> None:
+        self.assertEqual(self.docs().returncode, 0)
+        self.write("README.md", "`nn/layer.h`, `nn/`, `a / b.c` and `nn/gone.h`\n")
+        run = self.docs("--check")
+        self.assertEqual((run.returncode, run.stdout), (1, "README.md names nn/gone.h, which does not exist\n"))
+
     def test_what_cannot_be_documented_is_an_error(self) -> None:
         for text, complaint in [
             ("struct Mute : Module<Mute> {\n  MIXTAPE_FIELDS()\n};\n", "Mute needs a comment"),
@@ -370,12 +600,12 @@ print("[----------] Global test environment tear-down")
         self.write("package/bench_gpu", "#!/bin/sh\n" + bench, 0o755)
         self.write("package/mixtape-demo", "#!/bin/sh\necho; echo 'mode  train loss'\n", 0o755)
         self.write("bin/compute-sanitizer", '#!/bin/sh\nshift 4\nexec "$@"\n', 0o755)
-        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}", "OUT": str(self.tree / "out")}
-        return subprocess.run([self.tree / "package/run"], text=True, capture_output=True, env=environment)
+        return subprocess.run([self.tree / "package/run"], text=True, capture_output=True,
+                              env=self.with_bin(OUT=str(self.tree / "out")))
 
     def test_without_a_device_nothing_runs_and_that_is_an_error(self) -> None:
         self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        run = self.run_script("gpu", env={**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"})
+        run = self.run_script("gpu", env=self.with_bin())
         self.assertEqual(run.returncode, 1)
         self.assertIn("no CUDA device here: nothing was run", run.stderr)
         run = self.package(device=False)
@@ -500,6 +730,17 @@ class Bench(ScriptTest):
         self.figures("b", f32_ms=2.3, peers=1.06)
         self.assertIn("0 slower, 0 faster, 4 within", self.compare().stdout)
 
+    def test_what_is_missing_is_no_success(self) -> None:
+        self.figures("a", peers=1.001)
+        old = json.loads((self.tree / "a.json").read_text())
+        mine = [f for f in old["figures"] if f.get("peer") is None and f["name"] != "memory/mlp/f32"]  # not run
+        self.write("b.json", json.dumps({**old, "figures": [{**mine[0], "error": "wrong"}, *mine[1:]]}))
+        run = self.compare()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("not in the new run, or only as an error: train/mlp 1 f32\n0 slower", run.stdout)
+        self.write("a.json", json.dumps({**old, "figures": mine[1:]}))
+        self.assertEqual(self.compare().returncode, 0)
+
     def test_another_machine_is_told(self) -> None:
         self.figures("a")
         self.figures("b", fma=70)
@@ -511,6 +752,72 @@ class Bench(ScriptTest):
         run = self.compare()
         self.assertEqual(run.returncode, 2)
         self.assertIn("not results of script/bench", run.stderr)
+
+
+class Snippets(ScriptTest):
+    def extract(self, text: str) -> str:
+        """What becomes of a document, or what is said of it."""
+        self.write("a.md", text)
+        command = [sys.executable, root / "tests/snippets.py", "write", "a.md", "a.cpp"]
+        run = subprocess.run(command, cwd=self.tree, text=True, capture_output=True)
+        return run.stderr if run.returncode else (self.tree / "a.cpp").read_text()
+
+    def test_blocks_are_a_program(self) -> None:
+        self.assertEqual(self.extract("```cpp\nint x = f();\n```\n\n```cpp\nstruct S {};\n```\n"),
+                         "#include <mixtape.h>\n\nusing namespace mixtape;\n\n"
+                         '#line 6 "a.md"\nstruct S {};\n\nint main() {\n#line 2 "a.md"\nint x = f();\n\n}\n')
+
+    def test_a_block_that_is_given_something_is_a_function(self) -> None:
+        text = "```cpp\n#include <a>\nint main() {}\n```\n```cpp (int a, int b)\n#include <b>\nf(a, b);\n```\n"
+        text += "```cpp (S s)\ng(s);\n```\n"
+        self.assertEqual(self.extract(text),
+                         '#line 2 "a.md"\n#include <a>\nint main() {}\n\n'
+                         '#line 6 "a.md"\n#include <b>\nvoid block_6(int a, int b) { f(a, b);\n}\n\n'
+                         '#line 10 "a.md"\nvoid block_10(S s) { g(s);\n}\n\n')
+
+    def test_a_block_that_would_not_be_compiled_is_an_error(self) -> None:
+        own, block = "```cpp\n#include <a>\nint main() {}\n```\n", "```cpp\nf();\n```\n"
+        other = [(block.replace("cpp", fence), 2) for fence in ("c++", "cpp x")]
+        for text, line in (own + block, 6), (block + own, 2), *other:
+            self.assertEqual(self.extract(text), f"a.md:{line}: a block that would not be compiled\n")
+
+
+class MnistFolder(ScriptTest):
+    def write_idx(self, images: int, labels: bytes | None) -> None:
+        shutil.rmtree(self.tree / "mnist", ignore_errors=True)
+        self.write("mnist/t10k-images-idx3-ubyte", "")
+        pixels = struct.pack(">IIII", 0x803, images, 2, 3) + bytes(6 * images)
+        (self.tree / "mnist/t10k-images-idx3-ubyte").write_bytes(pixels)
+        if labels is not None:
+            (self.tree / "mnist/t10k-labels-idx1-ubyte.gz").write_bytes(labels)
+
+    def test_a_folder_for_each_digit(self) -> None:
+        self.write_idx(3, gzip.compress(struct.pack(">II", 0x801, 3) + b"\3\7\3"))
+        self.assertEqual(self.run_script("mnist_folder", "mnist", "out", "3", "5", cwd=self.tree).returncode, 0)
+        found = sorted(path.relative_to(self.tree / "out").as_posix() for path in (self.tree / "out").rglob("*"))
+        self.assertEqual(found, ["3", "3/00000.png", "3/00002.png", "5"])
+
+    def test_a_mistake_is_one_line_and_no_folder(self) -> None:
+        labels = struct.pack(">II", 0x801, 3) + b"\3\7\3"
+        for images, packed, arguments, said in [
+            (3, None, [], "mnist: no t10k-labels-idx1-ubyte, plain or .gz"),
+            (3, b"junk", [], "mnist/t10k-labels-idx1-ubyte.gz: Not a gzipped file"),
+            (3, gzip.compress(labels)[:-9], [], "mnist/t10k-labels-idx1-ubyte.gz: Compressed file ended"),
+            (3, gzip.compress(labels[:5]), [], "mnist/t10k-labels-idx1-ubyte.gz: "),
+            (3, gzip.compress(labels[:-1]), [], "mnist/t10k-labels-idx1-ubyte.gz: not an IDX file of bytes of rank 1"),
+            (4, gzip.compress(labels), [], "mnist: 4 images for 3 labels"),
+            (3, gzip.compress(labels), ["12"], "12 is no digit"),
+            (3, gzip.compress(labels), ["3", "--bogus"], "unknown option --bogus (--help explains)"),
+        ]:
+            self.write_idx(images, packed)
+            run = self.run_script("mnist_folder", "mnist", "out", *arguments, cwd=self.tree)
+            self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (2, "", 1), run.stderr)
+            self.assertTrue(run.stderr.startswith(f"mnist_folder: {said}"), run.stderr)
+            self.assertFalse((self.tree / "out").exists())
+        for arguments, said in (["none", "out"], "none: neither train-images"), (["mnist"], "needs MNIST and DIR"):
+            run = self.run_script("mnist_folder", *arguments, cwd=self.tree)
+            self.assertEqual(run.returncode, 2)
+            self.assertTrue(run.stderr.startswith(f"mnist_folder: {said}"), run.stderr)
 
 
 class Summary(ScriptTest):
@@ -544,6 +851,13 @@ class Summary(ScriptTest):
         self.assertIn("FAILED hung: the program timeout", lines)
         self.assertEqual(lines[-1], "1 passed, 3 failed, 0 skipped")
 
+    def test_skips_of_a_python_program_are_counted(self) -> None:
+        lines = self.summary({"name": "scripts", "result": "OK", "stderr": "..s.s\nRan 5 tests\n\nOK (skipped=2)\n"},
+                             {"name": "demo", "result": "FAIL", "stderr": "\nFAILED (failures=1, skipped=1)\n"},
+                             {"name": "plot", "result": "OK", "stderr": "\nOK\n"})
+        self.assertIn("skipped 2 in scripts: by unittest, which does not say why", lines)
+        self.assertEqual(lines[-1], "2 passed, 1 failed, 3 skipped")
+
     def test_nothing_run_is_a_failure(self) -> None:
         self.assertEqual(self.summary(), ["no test ran", "0 passed, 0 failed, 0 skipped"])
         lines = self.summary({"name": "format", "result": "SKIP", "stdout": "clang-format is absent\n"})
@@ -573,8 +887,7 @@ case "$*" in
 esac
 """, 0o755)
         self.write("bin/nvdisasm", "#!/bin/sh\n", 0o755)
-        environment = {**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}"}
-        run = self.run_script("check_cuda.py", str(self.tree / "build"), env=environment)
+        run = self.run_script("check_cuda.py", str(self.tree / "build"), env=self.with_bin())
         self.assertEqual(run.stderr, "")
         return run.returncode, run.stdout
 

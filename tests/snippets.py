@@ -2,7 +2,8 @@
 
 A block that opens with a declaration (struct, template, namespace, #include, using) stands at file scope. All others are
 the body of main, in their order, so a block sees what those before it made. A document whose blocks bring a main of
-their own is taken as it is.
+their own is taken as it is. A block whose fence says what it is given, ```cpp (Tensor x), is a function with these
+parameters below its #include lines: compiled, but not run.
 
 usage: snippets.py write DOCUMENT PROGRAM.cpp    extracts
        snippets.py check DOCUMENT PROGRAM        runs the program and compares what it prints"""
@@ -16,23 +17,30 @@ import tempfile
 AT_FILE_SCOPE = ("struct ", "template", "namespace ", "#include", "using ")
 
 
-def blocks(document: pathlib.Path, language: str) -> list[tuple[int, str]]:
-    """The line where each block of a language begins, and its text."""
+def blocks(document: pathlib.Path, language: str) -> list[tuple[int, str | None, str]]:
+    """The line where each block of a language begins, what it is given, and its text."""
     text = document.read_text()
-    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+    found = re.finditer(rf"^```{language}(?: (\([^\n]*\)))?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(2)) + 1, match[1], match[2]) for match in found]
 
 
 def program(document: pathlib.Path) -> str:
     outside, inside = "", ""
-    has_main = False
-    for line, code in blocks(document, "cpp"):
-        placed = f'#line {line} "{document.name}"\n{code}\n'  # so that the compiler names the document
+    has_main, lines = False, []
+    lost = [line for line, *_ in blocks(document, r"(?:c\+\+|cpp [^(\n]+)")]
+    for line, given, code in blocks(document, "cpp"):
         has_main = has_main or "int main(" in code
-        if code.startswith(AT_FILE_SCOPE):
+        if given:
+            includes, body = re.fullmatch(r"((?:#include[^\n]*\n)*)(.*)", code, re.DOTALL).groups()
+            code = f"{includes}void block_{line}{given} {{ {body}}}\n"
+        placed = f'#line {line} "{document.name}"\n{code}\n'  # so that the compiler names the document
+        if given or code.startswith(AT_FILE_SCOPE):
             outside += placed
         else:
             inside += placed
+            lines.append(line)
+    if lost := lost + lines * has_main:
+        sys.exit(f"{document}:{min(lost)}: a block that would not be compiled")
     if has_main:
         return outside
     return f"#include <mixtape.h>\n\nusing namespace mixtape;\n\n{outside}int main() {{\n{inside}}}\n"
@@ -41,7 +49,7 @@ def program(document: pathlib.Path) -> str:
 def check(document: pathlib.Path, executable: pathlib.Path) -> int:
     with tempfile.TemporaryDirectory() as folder:  # the program may write files
         run = subprocess.run([executable.resolve()], cwd=folder, text=True, capture_output=True)
-    expected = "".join(text for _, text in blocks(document, "text"))
+    expected = "".join(text for *_, text in blocks(document, "text"))
     print(run.stderr, end="")
     sys.stdout.writelines(difflib.unified_diff(expected.splitlines(True), run.stdout.splitlines(True), document.name, "printed"))
     return int(run.returncode != 0 or run.stdout != expected)
