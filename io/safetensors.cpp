@@ -178,8 +178,11 @@ SafeTensors read_all(const Source& source) {
   check(size >= length_bytes, "{}: has {} bytes, too few for a safetensors file", file, size);
   uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
-  check(length <= longest_header, "{}: a header of {} bytes is above the limit of {}", file, length,
-        longest_header);
+  check(
+      length <= longest_header,
+      "{}: a header of {} bytes is above the limit of {}: no safetensors file, or one of too many "
+      "names",
+      file, length, longest_header);
   check(length <= size - length_bytes, "{}: a header of {} bytes does not fit a file of {}", file,
         length, size);
   std::string text(length, ' ');

@@ -202,10 +202,9 @@ class Module : public ModuleBase {
   }
 };
 
-// t as a parameter: a leaf that wants a gradient.
-inline Tensor parameter(Tensor t) {
-  t.set_requires_grad();
-  return t;
+// t as a parameter: a leaf that wants a gradient, dense as optimizers need it.
+inline Tensor parameter(const Tensor& t) {
+  return (t.is_contiguous() ? t : t.detach().contiguous()).set_requires_grad();
 }
 
 }  // namespace mixtape::nn

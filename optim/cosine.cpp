@@ -86,7 +86,8 @@ double OneCycle::momentum_at(int64_t step) const {
 }
 
 void OneCycle::apply(int64_t step) {
-  check(step <= options_.total_steps, "step {} of a schedule of {}", step, options_.total_steps);
+  check(step <= options_.total_steps, "step {} of a one_cycle of {} total_steps", step,
+        options_.total_steps);
   Schedule::apply(step);
   if (!options_.cycle_momentum) return;
   for (size_t g = 0; g < groups(); ++g)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "autograd/ops.h"
 #include "core/random.h"
@@ -12,6 +13,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
+#include "train/charts.h"
 #include "train/tensorboard.h"
 
 namespace mixtape::train {
@@ -256,6 +258,49 @@ TEST(Callbacks, AFitThatEndedHasNoPartInLoopsOfOthers) {
   EXPECT_EQ(learner.optimizer->lr(), lr);
 }
 
+// A metric that has one of the values after the other, whatever the model does.
+Metric given(std::vector<double>& values, bool higher_is_better = true) {
+  return {"given", [](const Tensor&, const Tensor& y) { return zeros({1}, f64, y.device()); },
+          [&](const Tensor&, int64_t) {
+            const double value = values.front();
+            values.erase(values.begin());
+            return value;
+          },
+          higher_is_better};
+}
+
+// Of a fit: the epoch that best.ckpt holds, or 0, and the one after which it stopped.
+using BestAndLast = std::pair<size_t, size_t>;
+BestAndLast best_and_last(std::vector<double> values, bool higher, double min_delta = 0) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const auto epochs = int64_t(values.size());
+  LearnerOptions o = quiet();
+  o.metrics = {given(values, higher)};
+  o.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+                     .monitor = "given", .patience = 2, .min_delta = min_delta}),
+                 std::make_shared<ModelCheckpoint>(
+                     ModelCheckpointOptions{.folder = folder.path(), .monitor = "given"})};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(epochs);
+  const size_t last = learner.history.epochs.size();
+  if (!std::filesystem::exists(folder / "best.ckpt")) return {0, last};
+  learner.load(folder / "best.ckpt");
+  return {learner.history.epochs.size(), last};
+}
+
+TEST(Callbacks, KnowTheBestEpoch) {
+  EXPECT_EQ(best_and_last({.5, .7, NAN, .6, .8}, true), BestAndLast(2, 4));
+  EXPECT_EQ(best_and_last({.5, .7, NAN, .6, .4}, false), BestAndLast(1, 3));
+  EXPECT_EQ(best_and_last({.5, .5, .6, .6, .6, .7}, true), BestAndLast(3, 5)) << "equal is no more";
+  EXPECT_EQ(best_and_last({.5, .5, .4, .4, .4, .3}, false), BestAndLast(3, 5));
+  EXPECT_EQ(best_and_last({NAN, NAN, .5}, true), BestAndLast(0, 2));
+  // What is too little to go on for is the best so far all the same.
+  EXPECT_EQ(best_and_last({.5, .6, .7, .9}, true, .3), BestAndLast(3, 3));
+  EXPECT_EQ(best_and_last({.5, .6, .7, .8, .8, .8}, true, .15), BestAndLast(4, 5));
+  EXPECT_EQ(best_and_last({.5, .4, .3, .1}, false, .3), BestAndLast(3, 3));
+}
+
 TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -288,6 +333,16 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
   learner.fit(1);
 }
 
+TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
+  EXPECT_ERROR(EarlyStopping({.patience = 0}), "a patience of 0 epochs");
+  const TempFolder folder;
+  EXPECT_ERROR(ModelCheckpoint({.folder = folder.path(), .every_steps = -1}),
+               "a checkpoint every -1 steps");
+  EXPECT_ERROR(GradientAccumulation(0), "gradients of 0 batches");
+  EXPECT_ERROR(GradientClip(0), "gradients clipped to a norm of 0");
+  EXPECT_ERROR(thinned({}, 0), "curves of no points");
+}
+
 TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
   LearnerOptions o = quiet();
   o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };
@@ -302,19 +357,14 @@ TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
 
 TEST(Callbacks, ReduceLrOnPlateauFollowsANumberOfTheTable) {
   const Seed seed(1);
-  std::vector<double> accuracy = {0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7};  // more is better
+  std::vector<double> values = {0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7};
   LearnerOptions o = quiet();
-  o.metrics = {{"given",
-                [&](const Tensor&, const Tensor& y) { return zeros({1}, f64, y.device()); },
-                [&](const Tensor&, int64_t) { return accuracy.front(); }}};
+  o.metrics = {given(values)};
   o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1}); };
   const auto spy = std::make_shared<Spy>();
   std::vector<double> rates;
   spy->at = "epoch.";
-  spy->ask = [&](Learner& l) {
-    rates.push_back(l.optimizer->lr());
-    accuracy.erase(accuracy.begin());
-  };
+  spy->ask = [&](Learner& l) { rates.push_back(l.optimizer->lr()); };
   o.callbacks = {std::make_shared<ReduceLrOnPlateau>(
                      optim::PlateauOptions{.factor = 0.5, .patience = 1}, "given"),
                  spy};

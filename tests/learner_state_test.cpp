@@ -193,6 +193,7 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   learner.fit(1);
   learner.save(file);
   const auto before = bytes(learner);
+  const double seconds = learner.history.epochs[0].seconds;
 
   io::SafeTensors content = io::load(file);
   const auto with = [&](const io::Metadata& metadata, io::NamedTensors tensors) {
@@ -214,7 +215,12 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   for (auto& [name, tensor] : part)
     if (name == "model.up.weight") tensor = zeros({2, 2});
   EXPECT_ERROR(learner.load(with(content.metadata, part)), "up.weight");
+  part = good;
+  for (auto& [name, tensor] : part)
+    if (name == "history.steps") tensor = zeros({6, 4}, f64);
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "a history of 4 numbers a step, not 5");
   EXPECT_EQ(differing(bytes(learner), before), "");
+  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
   learner.load(with(content.metadata, good));
   EXPECT_EQ(differing(bytes(learner), before), "");
 }
@@ -391,7 +397,8 @@ TEST(LrFind, LeavesAllAsItWas) {
 
 // What a rate does to the loss is given here; which rates a batch's noise or the way back from an
 // explosion would suggest, is known.
-LrFind found_with(const std::function<double(int64_t step, double lr)>& given) {
+LrFind found_with(const std::function<double(int64_t step, double lr)>& given,
+                  const LrFindOptions& options = {}) {
   const Seed seed(1);
   LearnerOptions o = quiet();
   const Learner* running = nullptr;
@@ -401,7 +408,13 @@ LrFind found_with(const std::function<double(int64_t step, double lr)>& given) {
   };
   Learner learner(loaders(), Net(), o);
   running = &learner;
-  return learner.lr_find();
+  return learner.lr_find(options);
+}
+
+TEST(LrFind, EndsWhereTheLossExplodes) {
+  const auto explodes = [](int64_t, double lr) { return lr < 0.1 ? 1 : 1000; };
+  EXPECT_EQ(found_with(explodes).lr.size(), 75u);  // below 0.1, of 100 rates from 1e-7 to 10
+  EXPECT_EQ(found_with(explodes, {.stop_factor = 1000}).lr.size(), 100u);
 }
 
 TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {

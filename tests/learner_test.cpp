@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "autograd/ops.h"
 #include "core/random.h"
@@ -116,7 +117,7 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
     learner.fit(5, 0.01);
     EXPECT_LT(learner.validate().loss, before.loss) << name(t);
     EXPECT_GT(learner.validate().metrics[0], 0.5);
-    EXPECT_NE(learner.summary().find("body"), std::string::npos);
+    EXPECT_NE(learner.summary().find("[16, 8]"), std::string::npos);
     EXPECT_ERROR(learner.predict(a), "does not map one tensor to one, so it predicts nothing");
   }
   o.pass = [&](const Batch& batch) -> Pass {
@@ -146,6 +147,10 @@ TEST(Learner, TrainsWithoutTargets) {
   EXPECT_LT(learner.validate().loss, before);
   learner.metrics = {accuracy};
   EXPECT_ERROR(learner.validate(), "metrics of a batch that has no output");
+  learner.pass = [&](const Batch& batch) -> Pass { return {mean(net(batch.x)), net(batch.x)}; };
+  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no targets");
+  learner.pass = [](const Batch&) -> Pass { return {}; };
+  EXPECT_ERROR(learner.fit(1), "LearnerOptions::pass gave no loss");
 }
 
 // The classes of pixels are dimension 1, as for cross_entropy; those of a sequence may be the last.
@@ -161,6 +166,14 @@ TEST(Metrics, FindTheClasses) {
   EXPECT_EQ(top.value(), 1);
   EXPECT_EQ(sum(confusion_matrix(permute(scores, {0, 3, 1, 2}), target, 2)).item(), 4);
   EXPECT_ERROR(sequence.add(ones({2, 5}), words), "accuracy: scores of shape [2, 5] for labels of");
+}
+
+TEST(Learner, SummarizesWhatTheFirstBatchBecomes) {
+  Learner learner(loaders(), Net(), quiet());
+  const std::string table = learner.summary();
+  EXPECT_NE(table.find("[16, 16]"), std::string::npos) << table;
+  EXPECT_NE(table.find("[16, 3]"), std::string::npos) << table;
+  EXPECT_FALSE(learner.state.output);
 }
 
 TEST(Learner, RefersToAModelThatHasAName) {
@@ -250,6 +263,77 @@ TEST(Precision, IsWhatWasChosenLast) {
   EXPECT_EQ(net.up.weight.dtype(), f32);
   EXPECT_FALSE(learner.scaler.enabled() || learner.step_options.clip_norm);
   EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision, however often it was chosen
+}
+
+TEST(Precision, HasTheScaleThatWasAskedFor) {
+  Learner learner(loaders(), Net(), quiet());
+  const auto scale = [&](const auto& options) {
+    learner.to_fp16(options);
+    const amp::ScalerOptions& o = learner.scaler.options();
+    return std::vector<double>{o.init_scale, o.growth_factor, o.backoff_factor,
+                               double(o.growth_interval), o.max_scale};
+  };
+  using Scale = std::vector<double>;
+  EXPECT_EQ(scale(AmpOptions{}), (Scale{65536, 2, 0.5, 2000, INFINITY}));
+  EXPECT_EQ(
+      scale(AmpOptions{
+          .init_scale = 1024, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 7}),
+      (Scale{1024, 4, 0.25, 7, INFINITY}));
+  EXPECT_EQ(scale(MasterOptions{}), (Scale{65536, 2, 0.5, 1000, 1 << 24}));
+  EXPECT_EQ(scale(MasterOptions{.loss_scale = 128, .max_noskip = 7, .max_scale = 4096}),
+            (Scale{128, 2, 0.5, 7, 4096}));
+  EXPECT_EQ(scale(MasterOptions{.dynamic = false})[0], 512);
+  EXPECT_EQ(scale(MasterOptions{.loss_scale = 64, .dynamic = false})[0], 64);
+  EXPECT_ERROR(learner.to_fp16({.clip = -1}), "gradients clipped to a norm of -1");
+  EXPECT_ERROR(learner.to_fp16({.loss_scale = -1}), "a loss scale of -1");
+}
+
+TEST(Precision, HasTheMastersThatWereAskedFor) {
+  const auto each = {std::tuple(MasterOptions{}, f32, false),
+                     std::tuple(MasterOptions{.flat_master = true}, f32, true),
+                     std::tuple(MasterOptions{.loss_fp32 = false}, f16, false)};
+  for (const auto& [options, dtype, flat] : each) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    DType read = f64;
+    o.loss = [&](const Tensor& output, const Tensor& y) {
+      read = output.dtype();
+      return cross_entropy(output, y);
+    };
+    Learner learner(loaders(), Net(), o);
+    learner.to_fp16(options);
+    learner.train_batch(learner.data.train->batch(0));
+    EXPECT_EQ(read, dtype);
+    const std::vector<Tensor> masters = learner.optimizer->masters();
+    EXPECT_EQ(masters[0].storage() == masters[1].storage(), flat);
+  }
+}
+
+// The optimizer keeps narrow copies of them.
+TEST(Precision, CastsNoWeightsFromTheSecondBatchOn) {
+  struct WeightCasts : Observer {
+    std::vector<Tensor> weights;
+    int count = 0;
+    void after(const Call& call, const Tensor&) override {
+      count += call.op.name == "cast" && std::ranges::any_of(weights, [&](const Tensor& w) {
+                 return w.storage() == call.inputs[0]->storage();
+               });
+    }
+  };
+  for (const DType low : {f16, bf16}) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    learner.to(low);
+    std::vector<int> counts;
+    for (int i = 0; i < 3; ++i) {
+      WeightCasts casts;
+      casts.weights = learner.optimizer->params();
+      const Observe watch(casts);
+      learner.train_batch(learner.data.train->batch(0));
+      counts.push_back(casts.count);
+    }
+    EXPECT_EQ(counts, (std::vector<int>{2, 0, 0})) << name(low);
+  }
 }
 
 // What the masters know beyond f16 is not lost on the way back.
@@ -359,6 +443,22 @@ TEST(Keras, GoesOnToShuffle) {
   EXPECT_NE(order(), first);
 }
 
+TEST(Keras, ShufflesAsItIsTold) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(96, 1);
+  const auto seen = [&](const FitArrays& options) {
+    Learner model(Net(), quiet());
+    model.fit(points.x(), points.y(), options);
+    return to_vector(model.state.x);
+  };
+  const auto in_order = to_vector(points.x());
+  EXPECT_EQ(seen({.batch_size = 96, .shuffle = false}), in_order);
+  const auto order = seen({.batch_size = 96, .seed = 1});
+  EXPECT_NE(order, in_order);
+  EXPECT_EQ(seen({.batch_size = 96, .seed = 1}), order);
+  EXPECT_NE(seen({.batch_size = 96, .seed = 2}), order);
+}
+
 TEST(Learner, PredictsForALoaderInItsOrder) {
   const Seed seed(1);
   const TensorDataset points = clusters(50, 1);
@@ -405,7 +505,12 @@ TEST(Learner, IsAsItWasAfterWhatItRefused) {
   learner.to_fp16();
   EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}), "growth_factor is 1");
   const TensorDataset points = clusters(48, 3);
-  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batch");
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.validation_split = 1}),
+               "a validation split of 1");
+  const ScheduleMaker none = [](optim::Optimizer&, int64_t) { return nullptr; };
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.schedule = none}),
+               "fit_one_cycle makes its own schedule");
   learner.fit(1);
   EXPECT_EQ(learner.history.steps.size(), 6u);
   learner.compile(quiet());
@@ -420,7 +525,8 @@ TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
   EXPECT_ERROR(learner.validate(), "top_k: the 4 highest of 3 classes");
   EXPECT_EQ(learner.state.batches, 77);
   EXPECT_FALSE(learner.state.x);
-  EXPECT_ERROR(learner.predict(ones({2, 5})), "5");
+  EXPECT_ERROR(learner.predict(ones({2, 5})),
+               "up: linear: the input has 5 features, the weight [16, 6] takes 6");
   EXPECT_FALSE(learner.state.x);
   EXPECT_TRUE(learner.model().is_training());
 }
@@ -441,12 +547,18 @@ TEST(Learner, TakesLoadersByName) {
 }
 
 TEST(Learner, SaysWhatIsMissing) {
+  LearnerOptions half = quiet();
+  half.metrics = {{"recall", accuracy.statistic, {}}};
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric \"recall\" has no .value");
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit without training data");
   EXPECT_ERROR(learner.validate(), "validate without validation data");
   EXPECT_ERROR(learner.score("valid_loss"), "before the end of an epoch");
   EXPECT_ERROR(learner.to(f64), "trained in f64, not f16, bf16 or f32");
-  EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}), "");
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}),
+               "fit without training data");
+  EXPECT_ERROR(learner.summary(), "summary without training data: nn::summary takes inputs");
+  EXPECT_ERROR(learner.predict(ones({0, 6})), "predictions for no examples");
   Learner full(loaders(), Net(), quiet());
   full.fit(1);
   EXPECT_ERROR(full.score("f1"),
@@ -464,6 +576,18 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(full.fit(1), none);
   EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }), none);
   EXPECT_ERROR(full.evaluate(zeros({0, 6}), zeros({0}, i64)), "0 examples, which make no batch");
+}
+
+TEST(Learner, SumsNothingOverNoBatch) {
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "vbatch";
+  spy->ask = [](Learner& l) { l.skip(); };
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.total([](const Tensor& out, const Tensor&) { return sum(out); }),
+               "a total over no batch");
+  EXPECT_TRUE(std::isnan(learner.validate().loss));
 }
 
 // Two learners, each with a loss that looks at the other's model, batch by batch.

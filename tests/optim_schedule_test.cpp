@@ -257,7 +257,7 @@ TEST(Schedule, StepsThatDidNotHappenMakeRoomAtTheEnd) {
   for (const bool happened : {true, false, true, false, true}) schedule.step(Unknown{happened});
   EXPECT_EQ(schedule.steps(), 3);
   EXPECT_EQ(opt.lr(), schedule.at(3));
-  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 of a schedule of 3");
+  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 of a one_cycle of 3 total_steps");
   EXPECT_EQ(schedule.steps(), 3);
 }
 
@@ -434,7 +434,7 @@ TEST(Schedule, Errors) {
   const double last = opt.lr();
   schedule.step();
   EXPECT_EQ(opt.lr(), last);
-  EXPECT_EQ(error([&] { schedule.step(); }), "step 3 of a schedule of 2");
+  EXPECT_EQ(error([&] { schedule.step(); }), "step 3 of a one_cycle of 2 total_steps");
   EXPECT_EQ(schedule.steps(), 2);
 
   const StateDict::value_type kind{"kind", from_text("one_cycle")};
@@ -466,7 +466,7 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
             }),
-            "schedule: step 9 of a schedule of 2");
+            "schedule: step 9 of a one_cycle of 2 total_steps");
   EXPECT_EQ(schedule.steps(), 2);
 }
 

@@ -40,6 +40,9 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
+  for (const Metric& m : options.metrics)
+    check(m.statistic && m.value, "the metric \"{}\" has no .{}", m.name,
+          m.statistic ? "value" : "statistic");
   schedule.reset();  // it moves the optimizer that was
   step_options = {};
   loss = options.loss;

@@ -133,7 +133,8 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
   const io::NamedTensors of_schedule = optim::part(dict, "schedule.");
   if (this_fit) {
-    check(number("fit.epochs") == double(state.epochs), "a fit of {} epochs, not {}",
+    check(number("fit.epochs") == double(state.epochs),
+          "a fit of {} epochs, not {} (to train on for longer, load() it, and fit without .resume)",
           number("fit.epochs"), state.epochs);
     check(schedule || of_schedule.empty(), "a fit with a schedule, and this one has none");
     check(!schedule || !of_schedule.empty(), "a fit without a schedule, and this one has one");

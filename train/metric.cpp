@@ -17,7 +17,10 @@ int class_dim(std::string_view metric, const Tensor& output, const Tensor& targe
       if (d != dim) rest.push_back(output.size(d));
     if (output.rank() > 0 && rest == target.shape()) return dim;
   }
-  fail("{}: scores of shape {} for labels of shape {}", metric, output.shape(), target.shape());
+  fail(
+      "{}: scores of shape {} for labels of shape {} (labels name their class, and have no "
+      "dimension of classes)",
+      metric, output.shape(), target.shape());
 }
 
 double mean_of(const Tensor& total, int64_t) { return total.at(0) / total.at(1); }
