@@ -1,12 +1,12 @@
 // Presets and overrides: who decides in which precision an op runs.
 
-#include <filesystem>
 #include <fstream>
 
 #include "core/check.h"
 #include "nn/nn.h"
 #include "tests/support/amp.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/temp_folder.h"
 
 namespace mixtape::amp {
 namespace {
@@ -238,20 +238,17 @@ TEST(Overrides, AreReadFromText) {
                "line 3: 'f16' is not a precision; known are Any, Native, Low");
   EXPECT_ERROR(parse_overrides("= Low"), "line 1: '= Low' names no op and no module");
 
-  const std::string path =
-      (std::filesystem::temp_directory_path() / "mixtape_overrides.txt").string();
+  const test::TempFolder folder;
+  const std::string path = folder / "overrides.txt";
   std::ofstream(path) << "exp = Any\nbad\n";
   EXPECT_ERROR(load_overrides(path), path + ": line 2: 'bad'");
   std::ofstream(path) << "exp = Any\n";
   EXPECT_EQ(load_overrides(path), (Overrides{{"exp", Precision::Any}}));
-  std::filesystem::remove(path);
-  EXPECT_ERROR(load_overrides(path), "cannot read '" + path);
-  const std::string folder = std::filesystem::temp_directory_path().string();
-  EXPECT_ERROR(load_overrides(folder), "cannot read '" + folder);
+  for (const std::string& none : {folder / "none.txt", folder.path()})
+    EXPECT_ERROR(load_overrides(none), "cannot read '" + none);
 }
 
-// A string match per call would show here: 32 modules, one resolution each.
-TEST(Overrides, AreResolvedOncePerOpAndModule) {
+TEST(Overrides, AreResolvedByEqualRegionsTogether) {
   const Overrides overrides = {{"a.*", Precision::Full}, {"b.*", Precision::Full}};
   const auto first = [&] { return Autocast({.low = f16, .overrides = overrides}).rules(); }();
   const Autocast on({.low = f16, .overrides = overrides});

@@ -145,6 +145,25 @@ TEST(Regression, AStepWaitsForTheDeviceOrIsNotCounted) {
   EXPECT_EQ(loop.scaler.counters().skipped, 2);
 }
 
+TEST(Regression, NoOptimizerWaits) {
+  for (const auto& [name, make] : optim::problems)
+    for (const bool clips : {false, true}) {
+      const auto params = optim::problem();
+      const auto opt = make(params);
+      GradScaler scaler({.init_scale = 4});
+      const StepOptions options = clips ? StepOptions{.clip_norm = 1} : StepOptions{};
+      for (int i = 0; i < 4; ++i) {
+        (void)scaler.scale(ones({}));
+        optim::set_grads(params, i, f32);
+        const int64_t before = synchronizations();
+        (void)scaler.step(*opt, options);
+        scaler.update();
+        if (i == 0) continue;  // which makes the states
+        EXPECT_EQ(synchronizations(), before) << name;
+      }
+    }
+}
+
 // PyTorch's fused Adam compared the flag with 1, but flags of two devices add up to 2.
 TEST(Regression, AFlagAboveOneIsOverlooked) {
   for (const auto& [name, make] : optim::problems) {
