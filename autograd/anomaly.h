@@ -23,8 +23,9 @@ class DetectAnomaly final : Observer {
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
 
  private:
-  struct Made {      // in forward
-    uint64_t order;  // of the node: its address may be another's later
+  // A call in forward, by the order of its node, too: the address may be another's later.
+  struct Made {
+    uint64_t order;
     int64_t number;
     std::string trail, inputs;
   };
