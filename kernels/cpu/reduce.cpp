@@ -4,7 +4,6 @@
 // result, unless those are few: then results are made neighbours first (worklog 103).
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 #include "kernels/cpu/buffer.h"
@@ -138,25 +137,21 @@ struct Plan {
   int64_t results = 1, count = 1;  // how many results, of how many elements each
 
   Plan(In x, In y) {
-    int order[max_rank];
-    for (int d = 0; d < x.layout.rank(); ++d) order[d] = d;
-    std::stable_sort(order, order + x.layout.rank(), [&](int a, int b) {
-      return std::abs(x.strides()[a]) > std::abs(x.strides()[b]);
-    });
-    for (int k = 0; k < x.layout.rank(); ++k) {
-      const int d = order[k];
-      const int64_t size = x.shape()[d];
+    const MemoryOrder order(x.layout);
+    const Layout from = order.of(x.layout), to = order.of(y.layout);
+    for (int d = 0; d < from.rank(); ++d) {
+      const int64_t size = from.shape[d];
       if (size == 1) continue;
       const auto append = [](Layout& l, int64_t n, int64_t stride) {
         l.shape.push_back(n);
         l.strides.push_back(stride);
       };
-      if (y.shape()[d] == 1) {
-        append(reduced, size, x.strides()[d]);
+      if (to.shape[d] == 1) {
+        append(reduced, size, from.strides[d]);
         count *= size;
       } else {
-        append(kept_x, size, x.strides()[d]);
-        append(kept_y, size, y.strides()[d]);
+        append(kept_x, size, from.strides[d]);
+        append(kept_y, size, to.strides[d]);
         results *= size;
       }
     }

@@ -31,7 +31,7 @@ bool is_transposed(const View& x, const View& y);
 class MemoryOrder {
  public:
   explicit MemoryOrder(const Layout& y);
-  Layout of(const Layout& l) const;  // its dimensions, sorted; of y's shape
+  Layout of(const Layout& l) const;  // its dimensions, as many as those of y, sorted
 
  private:
   int rank_, dim_[max_rank];
