@@ -449,6 +449,19 @@ TEST(Tape, SlicesMayGoToTheEnd) {
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1, 1, 1}));
 }
 
+TEST(Tape, ErrorsOfViewsAndScansNameTheOp) {
+  using test::error;
+  const Tensor x = zeros({2, 3});
+  EXPECT_EQ(error([&] { slice(x, 2, 0, 1); }), "slice: dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { diagonal(x, 0, 0, 2); }),
+            "diagonal: dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { unfold(x, -3, 1, 1); }), "unfold: dimension -3 is out of range for rank 2");
+  EXPECT_EQ(error([&] { cumsum(x, 2); }), "cumsum: dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { cumprod(x, 2); }), "cumprod: dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { unbind(x, 2); }), "unbind: dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { reshape(x, {4, -1}); }), "reshape: cannot reshape 6 elements to [4, -1]");
+}
+
 TEST(Tape, SlicesAddIntoOneBuffer) {
   const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {6});
   const Tensor whole = x * 1.0;

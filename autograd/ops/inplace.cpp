@@ -12,6 +12,7 @@ namespace {
 // Whether several elements may be one in memory, as expand and unfold make them: unless each step
 // of a dimension leads beyond all that the shorter ones reach.
 bool repeats(const Layout& l) {
+  if (l.is_contiguous()) return false;
   Dims order;
   for (int d = 0; d < l.rank(); ++d)
     if (l.shape[d] > 1) order.push_back(d);

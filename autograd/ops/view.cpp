@@ -273,8 +273,7 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
 }
 
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
-  const Scope scope("slice");
-  return call<Select<SliceOf>>(x, SliceOf{wrap_dim(dim, x.rank()), start, stop, step});
+  return call<Select<SliceOf>>(x, SliceOf{dim, start, stop, step});
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
@@ -351,9 +350,7 @@ Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
   return call<Unfold>(x, Windows{wrap_dim(dim, x.rank()), size, step});
 }
 Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
-  const Scope scope("diagonal");
-  return call<Select<DiagonalOf>>(x,
-                                  DiagonalOf{offset, wrap_dim(a, x.rank()), wrap_dim(b, x.rank())});
+  return call<Select<DiagonalOf>>(x, DiagonalOf{offset, a, b});
 }
 
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
