@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/op_info.h"
 #include "core/tensor.h"
 
@@ -11,7 +13,7 @@ namespace mixtape::detail {
 struct PlainFormatter {
   constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   static auto write(std::string_view text, fmt::format_context& ctx) {
-    return fmt::format_to(ctx.out(), "{}", text);
+    return std::ranges::copy(text, ctx.out()).out;
   }
 };
 inline std::string_view text_of(DType t) { return name(t); }
