@@ -184,14 +184,14 @@ int main(int argc, char** argv) {
                    "losses.");
   line.add("--mnist", o.mnist, "DIR", "folder with MNIST's IDX files, for cnn");
   line.add("--text", o.text, "FILE", "a text, for lstm and gpt");
-  line.add("--seeds", o.seeds, "N", "trainings of each mode")->check(count());
-  line.add("--steps", o.steps, "N", "of a training on text")->check(count());
+  line.add("--seeds", o.seeds, "N", "trainings of each mode").check(count());
+  line.add("--steps", o.steps, "N", "of a training on text").check(count());
   line.add("--models", o.models, "LIST", "of cnn, lstm, gpt; by default all that there is data for")
-      ->delimiter(',')
-      ->check(one_of({"cnn", "lstm", "gpt"}));
+      .delimiter(',')
+      .check(one_of({"cnn", "lstm", "gpt"}));
   line.add("--modes", o.modes, "LIST", "fp32, fp16, bf16, masters")
-      ->delimiter(',')
-      ->check(one_of({"fp32", "fp16", "bf16", "masters"}));
+      .delimiter(',')
+      .check(one_of({"fp32", "fp16", "bf16", "masters"}));
   line.add("--device", o.device, "NAME", "cpu, cuda, ...");
   line.add("--page", o.page, "FILE.md", "also write the table here");
   return line.run(argc, argv, [&] {

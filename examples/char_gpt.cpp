@@ -1,5 +1,7 @@
 // A GPT that learns a text character by character, and goes on with it.
 
+#include <fmt/format.h>
+
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -28,30 +30,30 @@ struct Options {
 
 void define(CommandLine& line, Options& o) {
   line.add("--text", o.text, "FILE", "what to learn, in UTF-8; its last tenth validates")
-      ->required();
-  line.add("--layers", o.layers, "N", "blocks of the model")->check(count());
-  line.add("--heads", o.heads, "N", "of attention, in each block")->check(count());
-  line.add("--width", o.width, "N", "numbers per character inside the model")->check(count());
-  line.add("--context", o.context, "N", "characters that the model sees")->check(count());
-  line.add("--dropout", o.dropout, "X", "part that is dropped in training")->check(number(0., 0.9));
-  line.add("--steps", o.steps, "N", "of the optimizer; 0: only --load and sample")->check(count(0));
-  line.add("--every", o.every, "N", "steps from one validation to the next")->check(count());
-  line.add("--batch-size", o.batch_size, "N", "windows of the text per step")->check(count());
+      .required();
+  line.add("--layers", o.layers, "N", "blocks of the model").check(count());
+  line.add("--heads", o.heads, "N", "of attention, in each block").check(count());
+  line.add("--width", o.width, "N", "numbers per character inside the model").check(count());
+  line.add("--context", o.context, "N", "characters that the model sees").check(count());
+  line.add("--dropout", o.dropout, "X", "part that is dropped in training").check(number(0., 0.9));
+  line.add("--steps", o.steps, "N", "of the optimizer; 0: only --load and sample").check(count(0));
+  line.add("--every", o.every, "N", "steps from one validation to the next").check(count());
+  line.add("--batch-size", o.batch_size, "N", "windows of the text per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      ->check(number(1e-12, 1e6));
-  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+      .check(number(1e-12, 1e6));
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
-  line.add("--workers", o.workers, "N", "threads that prepare batches")->check(number(0L, 256L));
+  line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--seed", o.seed, "N", "of weights, order and samples")
-      ->check(number<uint64_t>(0, UINT64_MAX));
-  line.add("--sample", o.sample, "N", "characters to write at the end")->check(count(0));
+      .check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--sample", o.sample, "N", "characters to write at the end").check(count(0));
   line.add("--prompt", o.prompt, "TEXT", "what they go on from (default: the text's last)")
-      ->check(name_of("prompt"));
+      .check(name_of("prompt"));
   line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: as often as expected")
-      ->check(number(0., 100.));
-  line.add("--top-k", o.top_k, "N", "only of so many likeliest; 0: of all")->check(count(0));
-  line.add("--load", o.load, "FILE", "weights to begin with")->check(name_of("file"));
-  line.add("--save", o.save, "FILE", "where weights go, as safetensors")->check(name_of("file"));
+      .check(number(0., 100.));
+  line.add("--top-k", o.top_k, "N", "only of so many likeliest; 0: of all").check(count(0));
+  line.add("--load", o.load, "FILE", "weights to begin with").check(name_of("file"));
+  line.add("--save", o.save, "FILE", "where weights go, as safetensors").check(name_of("file"));
 }
 
 // What the command line asks for, with all that can be wrong with it found.

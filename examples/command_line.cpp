@@ -1,5 +1,8 @@
 #include "examples/command_line.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 
@@ -16,31 +19,28 @@ bool trains(DType t) { return t == f32 || t == f16 || t == bf16; }
 
 }  // namespace
 
-CLI::Validator one_of(std::vector<std::string> names) {
-  const auto wrong = [names = std::move(names)](const std::string& text) -> std::string {
+Check one_of(std::vector<std::string> names) {
+  return [names = std::move(names)](const std::string& text) -> std::string {
     if (std::ranges::count(names, text)) return {};
     const auto last = names.end() - 1;
     return fmt::format("\"{}\" is not {} or {}", text, fmt::join(names.begin(), last, ", "), *last);
   };
-  return {wrong, ""};
 }
 
-CLI::Validator name_of(const char* what) {
-  const auto wrong = [what](const std::string& text) {
+Check name_of(const char* what) {
+  return [what](const std::string& text) {
     return text.empty() ? fmt::format("the name of the {} is empty", what) : std::string();
   };
-  return {wrong, ""};
 }
 
-CLI::Validator precision() {
-  const auto wrong = [](const std::string& text) -> std::string {
+Check precision() {
+  return [](const std::string& text) -> std::string {
     try {
       if (trains(parse_dtype(text))) return {};
     } catch (const Error&) {
     }
     return fmt::format("\"{}\" is not float32, float16 or bfloat16", text);
   };
-  return {wrong, ""};
 }
 
 DType low(const std::string& name) { return parse_dtype(name); }
@@ -57,11 +57,50 @@ std::string on_device(const Device& device) {
   return fmt::format(", on {} ({})", device, runtime::properties(device.index).name);
 }
 
+Option Option::check(Check wrong) const {
+  option_->check(CLI::Validator(std::move(wrong), ""));
+  return *this;
+}
+Option Option::required() const {
+  option_->required();
+  return *this;
+}
+Option Option::excludes(Option other) const {
+  option_->excludes(other.option_);
+  return *this;
+}
+Option Option::delimiter(char c) const {
+  option_->delimiter(c);
+  return *this;
+}
+
+CommandLine::CommandLine(std::string name, std::string about)
+    : app_(std::make_unique<CLI::App>(std::move(about), std::move(name))) {}
+CommandLine::~CommandLine() = default;
+
+template <class T>
+Option CommandLine::add(const char* name, T& value, const char* kind, const char* help) {
+  auto* const option = app_->add_option(name, value, help);
+  if (option->get_items_expected_max() == 1) option->take_last();  // the later of two wins
+  option->type_name(kind)->capture_default_str();
+  if (option->get_default_str() == "[]") option->default_str("");  // nothing by default
+  return option;
+}
+template Option CommandLine::add(const char*, std::string&, const char*, const char*);
+template Option CommandLine::add(const char*, std::vector<std::string>&, const char*, const char*);
+template Option CommandLine::add(const char*, int64_t&, const char*, const char*);
+template Option CommandLine::add(const char*, uint64_t&, const char*, const char*);
+template Option CommandLine::add(const char*, double&, const char*, const char*);
+
+void CommandLine::flag(const char* name, bool& value, const char* help) {
+  app_->add_flag(name, value, help);
+}
+
 int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare) {
   try {
-    app_.parse(argc, argv);
+    app_->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app_.help().c_str(), stdout);
+    std::fputs(app_->help().c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& e) {
     return complain(fmt::format("{} (--help lists the options)", e.what()), 2);
@@ -85,7 +124,7 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
 
 // One line for people: the lines after the first say where in the source it was raised.
 int CommandLine::complain(const std::string& text, int code) const {
-  fmt::print(stderr, "{}: {}\n", app_.get_name(), text.substr(0, text.find('\n')));
+  fmt::print(stderr, "{}: {}\n", app_->get_name(), text.substr(0, text.find('\n')));
   return code;
 }
 

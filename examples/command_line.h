@@ -2,11 +2,11 @@
 // What the programs here share: options that are checked in our words, mistakes as one line on
 // stderr, and exit codes.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,12 +14,20 @@
 #include "core/dtype.h"
 #include "core/error.h"
 
+namespace CLI {  // its headers take longer to compile than a program does
+class App;
+class Option;
+}  // namespace CLI
+
 namespace mixtape::examples {
+
+// What is wrong with an option's text; nothing if it is right.
+using Check = std::function<std::string(const std::string&)>;
 
 // A whole number or any, within limits.
 template <class T>
-CLI::Validator number(T low, T high) {
-  const auto wrong = [=](const std::string& text) -> std::string {
+Check number(T low, T high) {
+  return [=](const std::string& text) -> std::string {
     T value{};
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -27,13 +35,12 @@ CLI::Validator number(T low, T high) {
     return fmt::format("\"{}\" is not a {}number from {} to {}", text,
                        std::is_integral_v<T> ? "whole " : "", low, high);
   };
-  return {wrong, ""};
 }
-inline CLI::Validator count(int64_t low = 1) { return number<int64_t>(low, 1'000'000); }
+inline Check count(int64_t low = 1) { return number<int64_t>(low, 1'000'000); }
 
-CLI::Validator one_of(std::vector<std::string> names);
-CLI::Validator name_of(const char* what);  // "folder", "file": anything but nothing
-CLI::Validator precision();                // for low()
+Check one_of(std::vector<std::string> names);
+Check name_of(const char* what);  // "folder", "file": anything but nothing
+Check precision();                // for low()
 
 DType low(const std::string& name);           // float32, fp16, bf16, ...: what to train in
 Device usable(const std::string& device);     // throws Error if there is none
@@ -44,19 +51,29 @@ struct Interrupted : Error {
   using Error::Error;
 };
 
+// An option of a CommandLine, to say more of.
+class Option {
+ public:
+  Option(CLI::Option* option) : option_(option) {}
+  Option check(Check wrong) const;
+  Option required() const;
+  Option excludes(Option other) const;
+  Option delimiter(char c) const;  // between the items of a list
+
+ private:
+  CLI::Option* option_;
+};
+
 class CommandLine {
  public:
-  CommandLine(std::string name, std::string about) : app_(std::move(about), std::move(name)) {}
+  CommandLine(std::string name, std::string about);
+  ~CommandLine();
 
+  // value: its default before, what was given afterwards; text, a list of texts, or a number
+  // (int64_t, uint64_t, double). A name without dashes is of what follows the options.
   template <class T>
-  CLI::Option* add(const char* name, T& value, const char* kind, const char* help) {
-    auto* const option = app_.add_option(name, value, help);
-    if (option->get_items_expected_max() == 1) option->take_last();  // the later of two wins
-    return option->type_name(kind)->capture_default_str();
-  }
-  CLI::Option* flag(const char* name, bool& value, const char* help) {
-    return app_.add_flag(name, value, help);
-  }
+  Option add(const char* name, T& value, const char* kind, const char* help);
+  void flag(const char* name, bool& value, const char* help);
 
   // Parses, prepares and works; returns what main() should. What is thrown before there is work is
   // the input's fault and makes 2, what the work throws 1, or 130 if it was interrupted.
@@ -66,7 +83,7 @@ class CommandLine {
  private:
   int complain(const std::string& text, int code) const;
 
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
 };
 
 }  // namespace mixtape::examples

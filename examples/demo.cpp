@@ -237,33 +237,33 @@ void run(Job& job) {
 }
 
 void define(CommandLine& line, Options& o) {
-  auto* const data = line.add("--data", o.data, "DIR",
-                              "folder with MNIST files in IDX format, plain or .gz\n"
-                              "(default: digits are drawn)");
-  data->check(name_of("folder"));
+  const Option data = line.add("--data", o.data, "DIR",
+                               "folder with MNIST files in IDX format, plain or .gz\n"
+                               "(default: digits are drawn)")
+                          .check(name_of("folder"));
   line.add("--valid-fraction", o.valid_fraction, "X",
            "of a single pair of files, the part at the end that\nvalidates")
-      ->check(number(0.01, 0.9));
+      .check(number(0.01, 0.9));
   line.add("--train-size", o.train_size, "N", "digits to draw for training")
-      ->check(count())
-      ->excludes(data);
+      .check(count())
+      .excludes(data);
   line.add("--valid-size", o.valid_size, "N", "digits to draw for validation")
-      ->check(count())
-      ->excludes(data);
-  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
-  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
+      .check(count())
+      .excludes(data);
+  line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      ->check(number(1e-12, 1e6));
+      .check(number(1e-12, 1e6));
   line.add("--seed", o.seed, "N", "of digits, weights and order")
-      ->check(number<uint64_t>(0, UINT64_MAX));
+      .check(number<uint64_t>(0, UINT64_MAX));
   line.add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
-      ->delimiter(',')
-      ->check(one_of({"fp32", "tf32", "fp16", "bf16"}));
+      .delimiter(',')
+      .check(one_of({"fp32", "tf32", "fp16", "bf16"}));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--out", o.out, "DIR",
            "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are "
            "replaced")
-      ->check(name_of("folder"));
+      .check(name_of("folder"));
 }
 
 }  // namespace

@@ -63,13 +63,13 @@ void Job::run() const {
 int main(int argc, char** argv) {
   Options o;
   CommandLine line("one_cycle", "Tells two classes of images apart, after one epoch in fp16.");
-  line.add("--data", o.data, "DIR", "PNG images, a folder for each class")->required();
-  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+  line.add("--data", o.data, "DIR", "PNG images, a folder for each class").required();
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
-  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
-  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate")->check(number(1e-12, 1e6));
-  line.add("--seed", o.seed, "N", "of weights and order")->check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate").check(number(1e-12, 1e6));
+  line.add("--seed", o.seed, "N", "of weights and order").check(number<uint64_t>(0, UINT64_MAX));
   return line.run(argc, argv,
                   [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });
 }

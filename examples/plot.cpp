@@ -42,11 +42,10 @@ int main(int argc, char** argv) {
   CommandLine line("mixtape-plot",
                    "Draws charts of runs: loss.svg, lr.svg and one more for each other quantity.");
   line.add("RUN", folders, " ", "folders of runs, each with its metrics.jsonl")
-      ->default_str("")
-      ->required()
-      ->check(name_of("folder"));
+      .required()
+      .check(name_of("folder"));
   line.add("--out", out, "DIR", "where the charts go (default: the folder of a single run, else .)")
-      ->check(name_of("folder"));
+      .check(name_of("folder"));
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
     auto runs = read(folders);

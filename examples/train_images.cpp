@@ -1,6 +1,8 @@
 // Trains a network on images: one of several networks, on one of several data sets, in any
 // precision; from the start, or from weights that another training left.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -36,28 +38,28 @@ struct Options {
 
 void define(CommandLine& line, Options& o) {
   line.add("--model", o.model, "NAME", "simple, resnet20, resnet18 or resnet50")
-      ->check(one_of({"simple", "resnet20", "resnet18", "resnet50"}));
+      .check(one_of({"simple", "resnet20", "resnet18", "resnet50"}));
   line.add("--dataset", o.dataset, "KIND:DIR",
            "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG images, a folder for each "
            "class), digits or\ndigits:N (drawn on the spot)");
-  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16")->check(precision());
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.flag("--masters", o.masters, "with float16: the whole model, and float32 master weights");
-  line.add("--epochs", o.epochs, "N", "passes over the training images")->check(count());
-  line.add("--batch-size", o.batch_size, "N", "images per step")->check(count());
+  line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
+  line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      ->check(number(1e-12, 1e6));
+      .check(number(1e-12, 1e6));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
-  line.add("--workers", o.workers, "N", "threads that prepare batches")->check(number(0L, 256L));
+  line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--seed", o.seed, "N", "of weights, order and drawn digits")
-      ->check(number<uint64_t>(0, UINT64_MAX));
+      .check(number<uint64_t>(0, UINT64_MAX));
   line.add("--fine-tune", o.fine_tune, "FILE",
            "weights to begin with (.safetensors); the last layer\nstarts anew if there are other "
            "classes")
-      ->check(name_of("file"));
+      .check(name_of("file"));
   line.add("--out", o.out, "DIR", "folder for weights.safetensors and metrics.jsonl")
-      ->check(name_of("folder"));
+      .check(name_of("folder"));
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
-  line.add("--steps", o.steps, "N", "of the benchmark")->check(count());
+  line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
 
 struct Images {
