@@ -140,14 +140,16 @@ static std::string target_of(std::filesystem::path path) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
+  struct stat old {};
+  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // a device or a pipe would be lost
+  check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
   static std::atomic<unsigned> count{0};
   do {  // a process of this number, in another container, may have been killed
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(path_, "create a file beside it");
-  struct stat old {};
-  if (::stat(path_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
+  if (replaces) ::fchmod(fd_, old.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile() {

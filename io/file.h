@@ -64,7 +64,8 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 // file, if any, stays. What replaces a file has its permissions; a link stays one.
 class AtomicFile : NoCopy {
  public:
-  explicit AtomicFile(std::string path);  // throws Error if the folder cannot be written
+  // Throws Error if the folder cannot be written, or what is there is no regular file.
+  explicit AtomicFile(std::string path);
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);

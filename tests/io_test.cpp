@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -80,8 +81,19 @@ TEST(AtomicFile, NamesFileAndReason) {
   EXPECT_ERROR(AtomicFile(folder / "no/such/file"),
                "no/such/file: cannot create a file beside it: No such file");
   std::filesystem::create_directory(folder / "taken");
-  AtomicFile file(folder / "taken");
-  EXPECT_ERROR(file.commit(), "taken: cannot replace: Is a directory");
+  EXPECT_ERROR(AtomicFile(folder / "taken"), "taken: not a regular file");
+  AtomicFile file(folder / "late");
+  std::filesystem::create_directory(folder / "late");
+  EXPECT_ERROR(file.commit(), "late: cannot replace: Is a directory");
+}
+
+// Neither a pipe nor, for who may, /dev/null.
+TEST(AtomicFile, ReplacesNothingButFiles) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(write_file(folder / "pipe", "x"), "pipe: not a regular file");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  EXPECT_EQ(folder.count(), 1u);
 }
 
 // Of a process of the same number, in another container.
