@@ -483,6 +483,26 @@ TEST(Callbacks, TerminateOnNanSaysWhere) {
   learner.fit(1);  // which has nothing to do with that step
 }
 
+// Also where its batch is not the last of a step, and makes no row.
+TEST(Callbacks, TerminateOnNanSeesEveryBatch) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "loss";
+  spy->ask = [](Learner& l) {
+    if (l.state.batch == 4) l.state.output = l.state.output * NAN;
+  };
+  o.callbacks = {std::make_shared<GradientAccumulation>(3), std::make_shared<TerminateOnNan>(),
+                 spy};
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(1), "the training loss of epoch 0 is nan");
+  spy->at = "epoch";
+  spy->ask = [](Learner& l) { l.skip(); };
+  Learner idle(loaders(), Net(), o);
+  idle.fit(1);
+  EXPECT_TRUE(std::isnan(idle.history.epochs[0].train_loss));
+}
+
 // A row has a number for each metric, whatever was known when its epoch ended.
 TEST(Callbacks, LogsHaveAColumnPerMetric) {
   const Seed seed(1);

@@ -269,13 +269,25 @@ void EmaWeights::on_train_end(Learner&) {
 }
 
 // What a learner has seen before is no business of this fit.
-void TerminateOnNan::on_train_begin(Learner& l) { seen_ = l.history.steps.size(); }
+void TerminateOnNan::on_train_begin(Learner& l) {
+  seen_ = l.history.steps.size();
+  ran_ = false;
+}
 
 void TerminateOnNan::on_batch_end(Learner& l) {
+  ran_ = ran_ || (l.state.training && l.state.loss);
   for (; seen_ < l.history.steps.size(); ++seen_) {
     const StepRow& row = l.history.steps[seen_];
     check(std::isfinite(row.loss), "the loss of step {} is {}", row.step, row.loss);
   }
+}
+
+// Not every batch has a row: of those that one step is made of, only the last.
+void TerminateOnNan::on_epoch_end(Learner& l) {
+  on_batch_end(l);
+  const EpochRow& row = l.history.epochs.back();
+  check(!std::exchange(ran_, false) || std::isfinite(row.train_loss),
+        "the training loss of epoch {} is {}", row.epoch, row.train_loss);
 }
 
 }  // namespace mixtape::train

@@ -191,10 +191,11 @@ class TerminateOnNan : public Callback {
   int order() const override { return looks_on; }  // an exploding loss is what lr_find is after
   void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;
-  void on_epoch_end(Learner& learner) override { on_batch_end(learner); }
+  void on_epoch_end(Learner& learner) override;
 
  private:
-  size_t seen_ = 0;  // of the history's steps
+  size_t seen_ = 0;   // of the history's steps
+  bool ran_ = false;  // a batch of this epoch
 };
 
 }  // namespace mixtape::train
