@@ -130,6 +130,24 @@ TEST(Callbacks, EndEvenAfterAnException) {
   EXPECT_EQ(spy->seen, "train epoch batch loss train.");
 }
 
+// What the first throws there is no reason not to ask the others.
+TEST(Callbacks, EndEvenAfterAnExceptionAtTheEnd) {
+  for (const std::string at : {"valid.", "train."}) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto first = std::make_shared<Spy>(), second = std::make_shared<Spy>();
+    first->at = at;
+    first->ask = [](Learner&) { throw std::runtime_error("enough"); };
+    o.callbacks = {first, second, std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9})};
+    Net net;
+    Learner learner(loaders(), net, o);
+    EXPECT_THROW(learner.fit(1), std::runtime_error);
+    EXPECT_NE(second->seen.find(at), std::string::npos);
+    EXPECT_TRUE(second->seen.ends_with("train."));
+    EXPECT_TRUE(bytes(learner).contains("callback.EmaWeights.0.updates") == false) << at;
+  }
+}
+
 // Gradients of the batches before are no part of a fit, however they came to be there.
 TEST(Callbacks, AFitAfterAnExceptionBeginsAnew) {
   const auto weights = [](const std::string& at, void (*choose)(Learner&)) {

@@ -102,7 +102,7 @@ bool Learner::each(Moment moment, bool backwards) {
   if (backwards) std::ranges::reverse(now);
   skipping_ = false;
   for (const auto& callback : now) {
-    if (rehearsing_ && callback->order() >= Callback::looks_on) continue;
+    if (!asks(*callback)) continue;
     (*callback.*moment)(*this);
     if (skipping_) break;
   }
@@ -144,20 +144,24 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
   if (Interrupt::wished()) stop();  // in the last validation
 }
 
-// The body between two moments, of which the second comes after an exception, too.
+// The body between two moments, of which the second comes for all after an exception, too.
 void Learner::between(Moment begin, Moment end, const std::function<void()>& body) {
-  try {
+  std::exception_ptr first;  // others are most likely a consequence of it
+  const auto attempt = [&](const std::function<void()>& f) {
+    try {
+      f();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  };
+  attempt([&] {
     each(begin);
     body();
-  } catch (...) {
-    try {
-      history.settle();
-      each(end);
-    } catch (const std::exception&) {  // most likely a consequence of the first
-    }
-    throw;
-  }
-  each(end);
+  });
+  if (first) attempt([&] { history.settle(); });
+  for (const auto& callback : std::vector(callbacks_))
+    if (asks(*callback)) attempt([&] { (*callback.*end)(*this); });
+  if (first) std::rethrow_exception(first);
 }
 
 void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {

@@ -258,6 +258,7 @@ class Learner : NoCopy {
     bool& on;
   };
   using Moment = void (Callback::*)(Learner&);
+  bool asks(const Callback& c) const { return !rehearsing_ || c.order() < Callback::looks_on; }
   // Whether to go on with what comes next.
   bool each(Moment moment, bool backwards = false);
   static void check_batches(const DataLoader& data, const char* what);  // that there are any
