@@ -449,6 +449,27 @@ TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
   }
 }
 
+// A fit that another callback refuses leaves the weights.
+TEST(Callbacks, EmaWeightsOfACheckpointReplaceNoWeights) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto averaging = [] {
+    return std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9});
+  };
+  o.callbacks = {averaging(), std::make_shared<ModelCheckpoint>(
+                                  ModelCheckpointOptions{.folder = folder.path()})};
+  Learner(loaders(), Net(), o).fit(1);
+  o.callbacks = {averaging(), std::make_shared<ReduceLrOnPlateau>()};
+  Learner other(loaders(), Net(), o);
+  other.load(folder / "last.ckpt");
+  const auto weights = to_vector(other.optimizer->params()[0]);
+  const double loss = other.validate().loss;
+  EXPECT_ERROR(other.fit_one_cycle(1), "ReduceLrOnPlateau in a fit whose");
+  EXPECT_EQ(to_vector(other.optimizer->params()[0]), weights);
+  EXPECT_EQ(other.validate().loss, loss);
+}
+
 // Who predicts in a validation's events is not called again for that.
 TEST(Callbacks, APredictionInAValidationHasNoEvents) {
   struct Predicting : Callback {

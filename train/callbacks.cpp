@@ -256,6 +256,14 @@ void EmaWeights::on_valid_begin(Learner& l) {
   if (ema_) applied_.emplace(*ema_);
 }
 
+// A fit that is refused before it begins must not find averages to end with.
+void EmaWeights::on_valid_end(Learner& l) {
+  applied_.reset();
+  if (l.fits() || !ema_) return;
+  loaded_ = ema_->state_dict();
+  ema_.reset();
+}
+
 void EmaWeights::load_state_dict(const optim::StateDict& dict) {
   applied_.reset();
   ema_.reset();

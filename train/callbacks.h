@@ -170,7 +170,7 @@ class EmaWeights : public Callback {
   void on_batch_begin(Learner& learner) override;
   void on_step_end(Learner& learner) override;
   void on_valid_begin(Learner& learner) override;
-  void on_valid_end(Learner&) override { applied_.reset(); }
+  void on_valid_end(Learner& learner) override;
   void on_train_end(Learner&) override;
   optim::StateDict state_dict() const override { return ema_ ? ema_->state_dict() : loaded_; }
   void load_state_dict(const optim::StateDict& dict) override;
