@@ -13,6 +13,7 @@
 #include "optim/adam.h"
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 
@@ -514,6 +515,34 @@ TEST(Learner, IsAsItWasAfterWhatItRefused) {
   learner.fit(1);
   EXPECT_EQ(learner.history.steps.size(), 6u);
   learner.compile(quiet());
+}
+
+TEST(Learner, IsAsItWasAfterOptionsThatWereRefused) {
+  const TempFolder folder;
+  spit(folder / "file", "");
+  for (const auto choose : precisions) {
+    const auto train = [&](bool refused) {
+      const Seed seed(1);
+      Learner learner(loaders(), Net(), quiet());
+      choose(learner);
+      learner.fit(1);
+      LearnerOptions bad = quiet();
+      bad.loss = {};
+      if (refused) {
+        bad.folder = folder / "file";
+        EXPECT_ERROR(learner.compile(bad), "file: ");
+        bad.folder.clear();
+        bad.callbacks = {nullptr};
+        EXPECT_ERROR(learner.compile(bad), "a callback that is null");
+        bad.callbacks.clear();
+        bad.optimizer = [](auto params) { return optim::AdamW(params, {.lr = -1}); };
+        EXPECT_ERROR(learner.compile(bad), "lr is -1");
+      }
+      learner.fit(1);
+      return bytes(learner);
+    };
+    EXPECT_EQ(differing(train(false), train(true)), "");
+  }
 }
 
 TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {

@@ -43,26 +43,33 @@ void Learner::compile(const LearnerOptions& options) {
   for (const Metric& m : options.metrics)
     check(m.statistic && m.value, "the metric \"{}\" has no .{}", m.name,
           m.statistic ? "value" : "statistic");
+  check(options.pass || model_.call,
+        "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
+        nn::type_name(typeid(*model_.module)));
+  auto added = options.callbacks;
+  for (const auto& callback : added) check(callback != nullptr, "a callback that is null");
+  std::optional<RunFolder> folder;
+  if (!options.folder.empty()) {
+    folder.emplace(options.folder);
+    added.push_back(std::make_shared<JsonlLogger>(folder->path("metrics.jsonl"), /*steps=*/true));
+    added.push_back(
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = options.folder}));
+    added.push_back(std::make_shared<Charts>(options.folder, options.classes));
+  }
+  const OptimizerMaker& maker = options.optimizer ? *options.optimizer : make_optimizer_;
+  auto made = maker(model_.module->parameters());
+  // Up to here something may be refused, and nothing has changed.
   schedule.reset();  // it moves the optimizer that was
   step_options = {};
   loss = options.loss;
   pass = options.pass;
-  check(pass || model_.call,
-        "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
-        nn::type_name(typeid(*model_.module)));
   if (options.optimizer) make_optimizer_ = *options.optimizer;
   if (precision_) precision_->end(*this);  // what only the former optimizer knows is the model's
-  optimizer = make_optimizer_(model_.module->parameters());
+  optimizer = std::move(made);
   metrics = options.metrics;
   callbacks_.clear();
-  for (const auto& callback : options.callbacks) add(callback);
-  folder_.reset();
-  if (!options.folder.empty()) {
-    folder_.emplace(options.folder);
-    add(std::make_shared<JsonlLogger>(folder_->path("metrics.jsonl"), /*steps=*/true));
-    add(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = options.folder}));
-    add(std::make_shared<Charts>(options.folder, options.classes));
-  }
+  for (auto& callback : added) add(std::move(callback));
+  folder_ = std::move(folder);
   out_ = options.out;
   progress_ = options.progress;
   if (precision_) use(precision_);
