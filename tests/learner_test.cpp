@@ -646,6 +646,17 @@ TEST(Learner, TrainsAGan) {
   EXPECT_GT(mean(makers.predict(randn({200, 2}))).item(), 1.0);  // it began near 0, real ones at 2
 }
 
+TEST(Metrics, CountExactlyInAnyRegion) {
+  const Tensor target = zeros({4099}, i64), output = one_hot(target, 2);
+  for (const DType low : {f16, bf16}) {
+    const amp::Autocast on({.low = low});
+    EXPECT_EQ(confusion_matrix(output, target, 2).at(0), 4099);
+    Total total(f1(2));
+    total.add(output, target);
+    EXPECT_EQ(total.value(), 0.5);
+  }
+}
+
 TEST(Metrics, AreWhatTheirNamesSay) {
   const Tensor scores = from({9, 1, 0, 3, 2, 1, 0, 1, 5, 2, 3, 1}, {4, 3});
   const Tensor labels = from({0, 1, 2, 1}, {4}, i64);

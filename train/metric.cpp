@@ -84,8 +84,9 @@ Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t clas
   const int dim = class_dim("confusion_matrix", output, target);
   check(output.size(dim) == classes, "confusion_matrix: scores of {} classes, not {}",
         output.size(dim), classes);
-  const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes);
-  return matmul(one_hot(flatten(target), classes).t(), predicted).to(i64);
+  // (In f64, which no autocast makes narrow: bf16 counts to 256.)
+  const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes, f64);
+  return matmul(one_hot(flatten(target), classes, f64).t(), predicted).to(i64);
 }
 
 void Total::add(const Tensor& output, const Tensor& target) {
