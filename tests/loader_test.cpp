@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
@@ -279,6 +280,20 @@ TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
       EXPECT_EQ(epochs(Odd(100), workers, prefetch, {}), drawn)
           << workers << " workers, " << prefetch << " ahead";
     }
+}
+
+// An autocast region is the loop's, and no worker's.
+TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
+  const Transform doubled = [](const Tensor& x, std::span<Row>) { return matmul(x, eye(4)); };
+  const amp::Autocast on({.low = f16});
+  for (const int workers : {0, 1}) {
+    DataLoader loader(TensorDataset(full({8, 4}, 0.1), zeros({8})),
+                      {.workers = workers, .transform = doubled});
+    for (const auto& [x, y] : loader) {
+      EXPECT_EQ(x.dtype(), f32) << workers << " workers";
+      EXPECT_EQ(x.at(0), double(0.1f));
+    }
+  }
 }
 
 // What becomes of an example is its own affair.

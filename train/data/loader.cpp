@@ -15,6 +15,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/no_copy.h"
+#include "core/op.h"
 #include "core/philox.h"
 #include "kernels/cpu/parallel.h"
 
@@ -83,9 +84,10 @@ struct DataLoader::Plan {
   }
   // Of the examples that stand at `place` of an epoch.
   Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t place) const {
+    // What is made must not depend on this thread: on the regions it is in, or what it drew before.
     const NoGrad off;
+    const NoPolicy as_called;
     const DefaultDevice here(Device::cpu());
-    // What a data set draws must not depend on what this thread drew before.
     Seed seed(epoch_seed(options.seed, epoch, Purpose::dataset));
     (*seed).set_offset(offset_at(place));
     Batch batch = data->gather(examples);
