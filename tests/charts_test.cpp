@@ -93,6 +93,8 @@ TEST(RunFolder, HoldsNoChartsOfAnEarlierRun) {
   const TempFolder folder;
   LearnerOptions o = recorded(folder.path());
   o.classes = {"a", "b", "c"};
+  o.metrics.push_back(top_k(2));
+  o.metrics[0].name = "top, 1";
   Learner first(loaders(48, 16), Net(), o);
   first.to_fp16();
   first.lr_find({.steps = 5});
@@ -211,6 +213,14 @@ TEST(Charts, HaveACurvePerRun) {
   EXPECT_EQ(charts({b}).back().first, ".._a__b.svg");
   EXPECT_ERROR(charts({a, a}), "two runs are called \"a\"");
   EXPECT_FALSE(charts({run("{\"step\":0,\"loss\":-1}\n", folder)}).at(0).second.log_y);
+}
+
+TEST(Charts, HaveFilesOfTheirOwnInAnyScript) {
+  RunLog run;
+  run.quantities = {{"精度", {0, 1}, {0, 1}}, {"損失", {0, 1}, {0, 1}}};
+  const auto all = charts({run});
+  EXPECT_EQ(all[0].first, "精度.svg");
+  EXPECT_EQ(all[1].first, "損失.svg");
 }
 
 TEST(Charts, ReadOneRunPerMode) {

@@ -24,10 +24,10 @@ double number_of(const io::JsonValue& value) {
   return NAN;
 }
 
-// What a quantity's chart is called: a metric may have any name.
+// What a quantity's chart is called: a metric may have any name, in any script (as bytes < 0).
 std::string file_name(std::string name) {
   for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+    if (c >= 0 && !std::isalnum(c) && c != '-' && c != '.') c = '_';
   return name.empty() ? "_" : name;
 }
 
@@ -242,7 +242,7 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
   std::set<std::string> names = {"loss", "confusion", "lr_find"};
   try {
     for (const RunLog& run : read_run(folder_.path()))
-      for (const io::Series& q : run.quantities) names.insert(q.name);
+      for (const io::Series& q : run.quantities) names.insert(file_name(q.name));
   } catch (const Error&) {  // there was none, or it is damaged
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
