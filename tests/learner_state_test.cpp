@@ -163,6 +163,28 @@ TEST(Checkpoints, ResumeOnAPlateau) {
   EXPECT_EQ(fit(folder / "two.ckpt"), whole);
 }
 
+// As a callback does that goes back to a better epoch.
+TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "epoch";
+  Bytes saved;
+  spy->ask = [&](Learner& l) {
+    if (l.state.epoch == 1) l.save(folder / "one.ckpt"), saved = bytes(l);
+    if (l.state.epoch != 3) return;
+    l.load(folder / "one.ckpt");
+    const std::string bad = "callback.ReduceLrOnPlateau.0.bad_steps";
+    EXPECT_EQ(bytes(l).at(bad), saved.at(bad));
+  };
+  o.callbacks = {
+      std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 5, .eps = 0}), spy};
+  Learner(loaders(), Net(), o).fit(4);
+  EXPECT_FALSE(saved.empty());
+}
+
 // Saved when a fit was over, though not to its end.
 TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
   const Seed seed(1);

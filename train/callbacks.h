@@ -149,7 +149,10 @@ class ReduceLrOnPlateau : public Callback {
   void on_epoch_end(Learner& learner) override;
   void on_train_end(Learner& learner) override;
   optim::StateDict state_dict() const override;
-  void load_state_dict(const optim::StateDict& dict) override { loaded_ = dict; }
+  void load_state_dict(const optim::StateDict& dict) override {
+    plateau_.reset();
+    loaded_ = dict;
+  }
 
  private:
   optim::PlateauOptions options_;
