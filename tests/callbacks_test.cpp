@@ -581,6 +581,30 @@ TEST(Callbacks, LogsAreOfTrainings) {
   EXPECT_EQ(folder.count(), files);
 }
 
+// Who goes back in the middle of a fit, and on at a lower rate, finds that in the logs.
+TEST(Callbacks, LogsGoBackWithACheckpoint) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "epoch.";
+  spy->ask = [&](Learner& l) {
+    if (l.state.epoch == 1) l.save(folder / "one.ckpt");
+    if (l.state.epoch != 3) return;
+    l.load(folder / "one.ckpt");
+    l.optimizer->set_lr(1e-4);
+  };
+  o.callbacks = {spy, std::make_shared<JsonlLogger>(folder / "log.jsonl", true),
+                 std::make_shared<TensorBoard>(folder / "events")};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(4);
+  const auto log = io::read_json_lines(folder / "log.jsonl");
+  ASSERT_EQ(log.size(), 2u + 12);
+  EXPECT_EQ(log[7][2], (io::JsonFields::value_type{"lr", 1e-4}));
+  const std::filesystem::directory_iterator files(folder / "events");
+  EXPECT_EQ(std::distance(files, {}), 2);
+}
+
 TEST(Callbacks, LogsHaveARowPerEpoch) {
   const Seed seed(1);
   const TempFolder folder;

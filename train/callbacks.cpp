@@ -143,6 +143,7 @@ void JsonlLogger::on_train_end(Learner& l) {
 }
 
 void JsonlLogger::write(Learner& l) {
+  if (reader_.is_ahead_of(l.history)) file_.reset();  // something earlier was loaded
   if (!file_) reader_ = {};
   std::string lines;
   const auto add = [&](const auto& row) { lines += io::json_object(log_line(l, row)) + '\n'; };

@@ -75,11 +75,7 @@ void EventFile::event(const std::string& fields) {
   file_.append(length + masked_crc(length) + data + masked_crc(data));
 }
 
-// A history that is shorter than what was written is that of a checkpoint.
-void TensorBoard::on_train_begin(Learner& l) {
-  if (reader_.is_ahead_of(l.history)) file_.reset();
-  write(l);
-}
+void TensorBoard::on_train_begin(Learner& l) { write(l); }
 
 // Not of a validation, which begins no file.
 void TensorBoard::on_batch_end(Learner& l) {
@@ -90,7 +86,9 @@ void TensorBoard::on_train_end(Learner& l) {
   if (file_) write(l);
 }
 
+// A history that is shorter than what was written is that of a checkpoint.
 void TensorBoard::write(Learner& l) {
+  if (reader_.is_ahead_of(l.history)) file_.reset();
   if (!file_) {
     file_.emplace(folder_);
     reader_ = {};
