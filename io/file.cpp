@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "core/check.h"
 
@@ -205,10 +206,17 @@ void AppendFile::cut_after_last(char end) {
 }
 
 void AppendFile::append(std::string_view bytes) {
+  off_t written = 0;
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail_errno(path_, "append");
+    if (n <= 0) {
+      const int reason = errno;
+      if (written > 0) std::ignore = ::ftruncate(fd_, ::lseek(fd_, 0, SEEK_END) - written);
+      errno = reason;
+      fail_errno(path_, "append");
+    }
+    written += n;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
 }

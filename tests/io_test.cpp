@@ -594,6 +594,24 @@ TEST(JsonLines, AppendsLinesAtOnce) {
   EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
 }
 
+// A disk that was full in the middle of a line, and is no more.
+TEST(JsonLines, GoesOnAfterALineThatFailed) {
+  const TempFolder folder;
+  JsonLines log(folder / "log.jsonl");
+  log.write({{"a", int64_t{1}}});
+  struct rlimit old;
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {12, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = test::full_error([&] { log.write({{"a", int64_t{2}}}); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, ignored);
+  EXPECT_NE(message.find("log.jsonl: cannot append: File too large"), std::string::npos) << message;
+  log.write({{"a", int64_t{3}}});
+  EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":3}\n");
+}
+
 TEST(JsonLines, ReadsBackWhatWasWritten) {
   const TempFolder folder;
   const std::string file = folder / "log.jsonl";
