@@ -283,8 +283,8 @@ TEST(CharText, SaysWhatIsWrong) {
   const CharText text("abcabcabcabc", {.context = 2, .valid_fraction = 0.5});
   EXPECT_ERROR(text.encode("abx"), "character \"x\" is none of the 3 in the vocabulary");
   EXPECT_ERROR(text.encode("\xff"), "is not UTF-8");
-  EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is not within 0 to 3");
-  EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is not within 0 to 3");
+  EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is none of the 3 in");
+  EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is none of the 3 in");
   EXPECT_ERROR(text.decode(from({1}, {1})), "tokens are i64, not f32");
   EXPECT_ERROR(text.train().get(5), "text: example 5 of 2");
   EXPECT_ERROR(CharText("ab\xc3"), "text: is not UTF-8");

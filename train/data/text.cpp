@@ -86,8 +86,8 @@ std::string CharText::decode(const Tensor& tokens) const {
   check(tokens.dtype() == i64, "tokens are i64, not {}", tokens.dtype());
   std::string text;
   for (const int64_t token : to_vector<int64_t>(tokens)) {
-    check(token >= 0 && size_t(token) < vocabulary_.size(), "token {} is not within 0 to {}", token,
-          vocabulary_.size());
+    check(token >= 0 && size_t(token) < vocabulary_.size(),
+          "token {} is none of the {} in the vocabulary", token, vocabulary_.size());
     text += vocabulary_[size_t(token)];
   }
   return text;
