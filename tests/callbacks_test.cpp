@@ -566,6 +566,26 @@ TEST(Callbacks, LogsHaveAColumnPerMetric) {
   EXPECT_NE(slurp(folder / "log.csv").find(",accuracy,\"top, 2\",seconds\n"), std::string::npos);
 }
 
+// As for smaller batches from some epoch on.
+TEST(Callbacks, MayReplaceTheData) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>(), stopping = std::make_shared<Spy>();
+  spy->at = "epoch";
+  spy->ask = [](Learner& l) {
+    if (l.state.epoch == 1) l.data.train = loaders(96, 4).train;
+  };
+  stopping->at = "batch.";
+  stopping->ask = [](Learner& l) {
+    if (l.state.step == 6 + 10) l.stop();
+  };
+  o.callbacks = {spy, stopping};
+  Learner learner(loaders(96, 16), Net(), o);
+  learner.fit(2);
+  EXPECT_EQ(learner.state.step, 6 + 10);
+  EXPECT_EQ(learner.state.batches, 24);
+}
+
 // A learner that only validates leaves the logs of the run alone.
 TEST(Callbacks, LogsAreOfTrainings) {
   const Seed seed(1);

@@ -201,7 +201,8 @@ void Learner::run_epoch() {
   if (state.batch == 0) loss_sum_ = {}, examples_ = 0;
   model_.module->train();
   state.training = true;
-  bool whole = each(&Callback::on_epoch_begin);
+  const bool whole = each(&Callback::on_epoch_begin);
+  state.batches = data.train->batches();  // a callback may have given other data
   if (whole) {
     std::optional<Progress> bar;
     if (progress_)
