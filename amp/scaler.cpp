@@ -141,6 +141,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     for (Tensor* t : {&s.scale, &s.counts, &s.history}) *t = t->copied_to(device);
   }
   s.known = s.now.used = true;
+  if (std::exchange(s.now.spoilt, false)) s.now.flags.push_back(full({1}, 1, f32, device));
   if (std::exchange(s.now.stepped, false)) s.now.judged = s.now.flags.size();
   const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
@@ -357,6 +358,9 @@ optim::StateDict GradScaler::state_dict() const {
     add(of_loss("scale", id), scale_value(id), f32);
     for (size_t k = 0; k < saved_counts.size(); ++k)
       add(of_loss(saved_counts[k].first, id), double(count(id, k)), i32);
+    if (s.now.spoilt || std::any_of(s.now.flags.begin() + int64_t(s.now.judged), s.now.flags.end(),
+                                    [](const Tensor& flag) { return flag.item() != 0; }))
+      add(of_loss("spoilt", id), 1, i32);
   }
   return dict;
 }
@@ -374,6 +378,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   check_options(options);
   struct Saved {
     double scale;
+    bool spoilt;
     std::array<int64_t, saved_counts.size()> counts;
   };
   std::map<int, Saved> loaded;
@@ -383,6 +388,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
     check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
           scale);
     s.scale = std::clamp(scale, options.min_scale, options.max_scale);
+    s.spoilt = reader.find(of_loss("spoilt", id));
     for (size_t k = 0; k < saved_counts.size(); ++k) {
       const std::string name = of_loss(saved_counts[k].first, id);
       // (Files of before have the first only, and PyTorch calls it so.)
@@ -401,6 +407,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
     set_scale(s.scale, from.scale);
     set_counts(s.counts, from.counts);
     s.mail = {};  // of the counters before
+    s.now.spoilt = from.spoilt;
   }
 }
 

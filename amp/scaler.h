@@ -136,7 +136,8 @@ class GradScaler {
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
   // "hysteresis_tracker", "consecutive_skips", and "scale.1", "growth_tracker.1" and so on for the
-  // loss with id 1; empty if disabled. To be taken after update(). Loading throws Error, and
+  // loss with id 1; empty if disabled. Of an iteration that update() has not ended it has "spoilt",
+  // if a loss was not finite, and nothing else. Loading throws Error, and
   // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
   // that. Disabled, it does nothing.
   optim::StateDict state_dict() const;
@@ -152,6 +153,7 @@ class GradScaler {
     Tensor last_loss;
     struct Iteration {  // since update()
       bool used = false, inverse_taken = false;
+      bool spoilt = false;        // a loss was not finite before this was saved and loaded
       std::vector<Tensor> flags;  // of the losses: whether they were not finite
       size_t judged = 0;          // how many of those the next step has nothing to do with
       bool stepped = false;       // since the last loss

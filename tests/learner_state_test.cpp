@@ -64,6 +64,38 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
 }
 
+// A loss that was not finite lowers no scale, also if its step comes after the checkpoint.
+TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
+  const TempFolder folder;
+  const auto fit = [&](Choose choose, int64_t stop_at, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto bad = std::make_shared<Spy>(), spy = std::make_shared<Spy>();
+    bad->at = "loss";
+    bad->ask = [](Learner& l) {
+      if (l.state.step == 3) l.state.output = l.state.output * NAN;
+    };
+    spy->at = "batch.";
+    spy->ask = [&](Learner& l) {
+      if (l.state.step != stop_at) return;
+      l.save(folder / "cut.ckpt");
+      l.stop();
+    };
+    o.callbacks = {bad, spy, std::make_shared<GradientAccumulation>(3)};
+    Learner learner(loaders(), Net(), o);
+    choose(learner);
+    learner.fit(2, {.resume = resume});
+    return bytes(learner);
+  };
+  for (const Choose choose : precisions) {
+    const Bytes whole = fit(choose, 0, "");
+    for (const int64_t cut : {4, 5, 6}) {
+      fit(choose, cut, "");
+      EXPECT_EQ(differing(fit(choose, 0, folder / "cut.ckpt"), whole), "") << cut;
+    }
+  }
+}
+
 // A validation whose epochs differ goes on with the next one's.
 TEST(Checkpoints, ResumeValidationsThatDiffer) {
   const TempFolder folder;
