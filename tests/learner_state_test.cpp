@@ -402,6 +402,10 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   for (auto& [name, tensor] : odd)
     if (name == "callback.EarlyStopping.0.waited") tensor = from({-1}, {}, f64);
   EXPECT_ERROR(learner.load_state_dict(odd), "the state of the callback EarlyStopping: waited");
+  odd = learner.state_dict();
+  for (auto& [name, tensor] : odd)
+    if (name == "history.epochs") tensor = full({1, 5}, NAN, f64, Device::cpu());
+  EXPECT_ERROR(learner.load_state_dict(odd), "a history with step or epoch nan");
 }
 
 // That of a callback which was not there then.

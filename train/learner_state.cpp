@@ -172,13 +172,17 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   generator().set_offset(offset);
 
   history = {};
+  const auto whole = [](double x) {
+    check(x >= 0 && x <= 0x1p53 && x == std::trunc(x), "a history with step or epoch {}", x);
+    return int64_t(x);
+  };
   for (int64_t i = 0; i < epochs.size(0); ++i) {
     const double* const r = epochs.data<double>() + i * columns;
-    history.epochs.push_back({int64_t(r[0]), int64_t(r[1]), r[2], r[3], {r + 4, r + columns}, NAN});
+    history.epochs.push_back({whole(r[0]), whole(r[1]), r[2], r[3], {r + 4, r + columns}, NAN});
   }
   for (int64_t i = 0; i < steps.size(0); ++i) {
     const double* const r = steps.data<double>() + i * 5;
-    history.steps.push_back({int64_t(r[0]), r[1], r[2], r[3], r[4] != 0});
+    history.steps.push_back({whole(r[0]), r[1], r[2], r[3], r[4] != 0});
   }
   state.step = reader.count("fit.step");
   if (!this_fit) return;
