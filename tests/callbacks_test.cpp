@@ -351,6 +351,23 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
   learner.fit(1);
 }
 
+// Before an epoch is trained for nothing.
+TEST(Callbacks, RefuseNumbersThatNobodyKnowsAtOnce) {
+  const TempFolder folder;
+  const std::shared_ptr<Callback> all[] = {
+      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "acuracy"}),
+      std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{}, "acuracy"),
+      std::make_shared<ModelCheckpoint>(
+          ModelCheckpointOptions{.folder = folder.path(), .monitor = "acuracy"})};
+  for (const auto& callback : all) {
+    LearnerOptions o = quiet();
+    o.callbacks = {callback};
+    Learner learner(loaders(), Net(), o);
+    EXPECT_ERROR(learner.fit(1), "no number is called \"acuracy\"; there are train_loss, ");
+    EXPECT_EQ(learner.state.step, 0);
+  }
+}
+
 TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
   EXPECT_ERROR(EarlyStopping({.patience = 0}), "a patience of 0 epochs");
   const TempFolder folder;

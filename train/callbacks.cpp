@@ -27,8 +27,9 @@ std::string quoted(const std::string& field) {
 
 bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
 
-// Without it the number would never be better, nor worse.
+// Without the data it would never be better, nor worse; a wrong name would cost an epoch.
 void check_is_there(const Learner& l, const std::string& monitor) {
+  l.score(monitor, {});
   check(l.data.valid || monitor == "train_loss",
         "\"{}\" is of the validation data, and there are none", monitor);
 }
@@ -92,7 +93,8 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
   check(options.every_steps >= 0, "a checkpoint every {} steps", options.every_steps);
 }
 
-void ModelCheckpoint::on_train_begin(Learner&) {
+void ModelCheckpoint::on_train_begin(Learner& l) {
+  if (!options_.monitor.empty()) l.score(options_.monitor, {});
   for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
     const std::string name = file.path().filename().string();
     if (name.ends_with(".tmp") &&

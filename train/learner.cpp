@@ -323,8 +323,12 @@ std::vector<Learner::Score> Learner::scores(const EpochRow& row) const {
 
 Learner::Score Learner::score(std::string_view name) const {
   check(!history.epochs.empty(), "\"{}\" before the end of an epoch", name);
+  return score(name, history.epochs.back());
+}
+
+Learner::Score Learner::score(std::string_view name, const EpochRow& row) const {
   std::string names;
-  for (Score& s : scores(history.epochs.back())) {
+  for (Score& s : scores(row)) {
     if (s.name == name) return std::move(s);
     names += (names.empty() ? "" : ", ") + s.name;
   }

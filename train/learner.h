@@ -221,6 +221,7 @@ class Learner : NoCopy {
   // One of the last epoch's. Throws Error that lists the names if there is no such number, or no
   // epoch has ended.
   Score score(std::string_view name) const;
+  Score score(std::string_view name, const EpochRow& row) const;  // of that
   void skip() { skipping_ = true; }
   void stop() { stopping_ = true; }
   bool is_stopping() const { return stopping_; }
