@@ -211,6 +211,8 @@ TEST(Csv, UnderstandsQuotesAndLineEnds) {
 
 TEST(Csv, SaysWhatIsWrongAndWhere) {
   EXPECT_ERROR(parse_csv("", "f"), "f: has no lines");
+  EXPECT_ERROR(parse_csv("a;b\n1;2\n", "f"),
+               "f: all in one column, \"a;b\": is the separator not \",\"?");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1\n", "f"), "f: line 3 has 1 fields, the first 2");
   EXPECT_ERROR(parse_csv("a,b\n1,2,3\n", "f"), "f: line 2 has 3 fields, the first 2");
   EXPECT_ERROR(parse_csv("a,b\n\"1\n\",2\nx,2\n", "f"),

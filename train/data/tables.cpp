@@ -137,6 +137,8 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
   }
   check(std::count(columns.begin(), columns.end(), *found) == 1, "{}: two columns are {}", name,
         io::quote(*found));
+  check(columns.size() > 1, "{}: all in one column, {}: is the separator not {}?", name,
+        io::quote(*found), io::quote({&options.separator, 1}));
   const auto target = size_t(found - columns.begin());
 
   std::vector<float> x;
