@@ -82,7 +82,7 @@ void Learner::add(std::shared_ptr<Callback> callback) {
   callbacks_.insert(place, std::move(callback));
 }
 
-void Learner::use(std::shared_ptr<MixedPrecision> precision) {
+Learner& Learner::use(std::shared_ptr<MixedPrecision> precision) {
   if (precision_) {
     std::erase(callbacks_, precision_);
     if (precision_ != precision) precision_->end(*this);
@@ -90,15 +90,12 @@ void Learner::use(std::shared_ptr<MixedPrecision> precision) {
   precision_ = std::move(precision);
   precision_->begin(*this);
   add(precision_);
+  return *this;
 }
 
-Learner& Learner::to_fp16(const AmpOptions& options) {
-  use(std::make_shared<MixedPrecision>(options));
-  return *this;
-}
-Learner& Learner::to_fp16(const MasterOptions& options) {
-  use(std::make_shared<MixedPrecision>(options));
-  return *this;
+Learner& Learner::to_fp16(const AmpOptions& o) { return use(std::make_shared<MixedPrecision>(o)); }
+Learner& Learner::to_fp16(const MasterOptions& o) {
+  return use(std::make_shared<MixedPrecision>(o));
 }
 Learner& Learner::to_bf16() { return to(bf16); }
 Learner& Learner::to_fp32() { return to(f32); }

@@ -273,7 +273,7 @@ class Learner : NoCopy {
   void between(Moment begin, Moment end, const std::function<void()>& body);
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
-  void use(std::shared_ptr<MixedPrecision> precision);
+  Learner& use(std::shared_ptr<MixedPrecision> precision);
   void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
   void restore(const io::NamedTensors& dict, bool this_fit);
