@@ -49,9 +49,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
   }
   if (group.options.multi_precision || !is_narrow(p.dtype()))
     loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
-  loaded.storage = p.storage()->id();
-  loaded.version = p.version();
-  return loaded;
+  return loaded;  // the next step sees whether the master rounds to what the parameter is
 }
 
 void Optimizer::load_state_dict(const StateDict& dict) {

@@ -60,6 +60,24 @@ TEST(State, MastersAreSavedToo) {
   EXPECT_NEAR(state(second, "state.0.master"), 1 - 2e-4, 1e-6);
 }
 
+// Weights that somebody wrote after the last step, averages say, count more than a master of
+// before.
+TEST(State, AMasterOfBeforeAWriteDoesNotUndoIt) {
+  const Tensor a = from({1, 2}, {2}, f16).set_requires_grad();
+  SGD first({a}, {.lr = 0.125, .multi_precision = true});
+  a.set_grad(from({1, 1}, {2}));
+  first.step();
+  a.set(0, 100);
+  const Tensor b = from(to_vector(a), {2}, f16).set_requires_grad();
+  SGD second({b}, {.lr = 0.125, .multi_precision = true});
+  second.load_state_dict(snapshot(first.state_dict()));
+  b.set_grad(from({1, 1}, {2}));
+  first.step();
+  second.step();
+  EXPECT_EQ(bits(first), bits(second));
+  EXPECT_EQ(to_vector(b), (std::vector<double>{99.875, 1.75}));
+}
+
 // Nor does a state bring them to an optimizer that keeps none.
 TEST(State, MastersBelongToWhoKeepsThem) {
   const Tensor a = from({1}, {1}, f16).set_requires_grad();
