@@ -219,8 +219,9 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     check(r->stage == Stage::Ready || options.loss.value_or(r->loss) == r->loss,
           "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), r->loss,
           options.loss.value_or(0));
-    r->loss = options.loss.value_or(r->loss);
-    s = &scaled(r->loss);
+    const int id = options.loss.value_or(r->loss);
+    s = &scaled(id);
+    r->loss = id;
   }
 
   const Device device = s ? s->scale.device() : opt.params()[0].device();
@@ -258,12 +259,14 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->now.judged), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
-    loss_scale(r->loss).now.stepped = true;
     result.deferred_ = !device.is_cpu();
     if (s->now.inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
   opt.step({.skip = verdict, .grad_scale = factor});
-  if (r) r->stage = Stage::Stepped;
+  if (r) {
+    r->stage = Stage::Stepped;
+    loss_scale(r->loss).now.stepped = true;
+  }
   return result;
 }
 
@@ -277,8 +280,11 @@ void GradScaler::update(std::optional<double> new_scale) {
         new_scale.value_or(0));
   const bool scaled =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.now.flags.empty(); });
+  // (A record that is ready is of a step that failed.)
+  const bool none_stepped =
+      std::ranges::all_of(records_, [](const auto& r) { return r.second.stage == Stage::Ready; });
   check(
-      new_scale || !scaled || !records_.empty(),
+      new_scale || !scaled || !none_stepped,
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
   const auto records = std::exchange(records_, {});

@@ -231,6 +231,18 @@ TEST(Stages, AnUpdateWithoutAStepIsAnError) {
   scaler.update();
 }
 
+TEST(Stages, AStepThatFailedIsNone) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 0.5});
+  GradScaler scaler;
+  scaler.scale(sum(p)).backward();
+  EXPECT_ERROR(scaler.step(sgd, {.loss = 7}), "loss 7 was never scaled");
+  EXPECT_ERROR(scaler.update(), "no optimizer has stepped since the last update()");
+  EXPECT_TRUE(scaler.step(sgd)) << "of loss 0, as before";
+  EXPECT_EQ(p.at(0), 0.5);
+  scaler.update();
+}
+
 TEST(Stages, AStepWithoutGradientsIsNoError) {
   const Tensor p = parameter({1});
   optim::Adam adam({p}, {.lr = 0.1});
