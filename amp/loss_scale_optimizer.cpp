@@ -80,7 +80,9 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     views.push_back(optim::gradient_view(g));
   }
   kernels::find_nonfinite(inverse.device(), views, View{}, now);
-  seen_ = seen_ ? maximum(seen_, now) : now;
+  // (Groups may have joined since the loss before.)
+  if (seen_) kernels::accumulate(now.device(), seen_, now.with_layout({{seen_.numel()}, {1}}));
+  seen_ = now;
   return gradients;
 }
 
@@ -95,7 +97,8 @@ StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradie
 }
 
 StepResult LossScaleOptimizer::step(const StepOptions& options) {
-  const StepResult result = scaler_.step(held(), options, std::exchange(seen_, {}));
+  const StepResult result = scaler_.step(held(), options, seen_);
+  seen_ = {};  // a step that failed may be tried again
   held().zero_grad();
   if (!scaler_.enabled()) unscaled_ += result.state() == StepResult::State::Stepped;
   scaler_.update();

@@ -243,7 +243,8 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
     kernels::find_nonfinite(device, grads, factor, r->found);
-    if (seen) kernels::accumulate(device, seen, r->found);
+    // (Of the first parameters: groups may have joined since.)
+    if (seen) kernels::accumulate(device, seen, r->found.with_layout({{seen.numel()}, {1}}));
   }
   if (options.clip_norm) {
     const Tensor total({}, f64, device), clipped({}, f32, device);

@@ -75,6 +75,30 @@ TEST(LossScaleOptimizer, SkipsWhatSomebodyMadeFinite) {
   EXPECT_TRUE(bool(opt.apply_gradients(clamped(1))));
 }
 
+TEST(LossScaleOptimizer, SkipsSoWhenTheFirstTryFailed) {
+  const Tensor p = parameter({1});
+  auto opt = enable_mixed_precision(optim::SGD({p}, {.lr = 0.5}));
+  const std::vector<Tensor> gradients = {clamp(opt.compute_gradients(sum(p * 1e38))[0], -1, 1)};
+  EXPECT_ERROR(opt.apply_gradients(gradients, {.clip_norm = -1}), "clip_norm is -1");
+  EXPECT_FALSE(bool(opt.apply_gradients(gradients)));
+  EXPECT_EQ(p.item(), 1);
+}
+
+TEST(LossScaleOptimizer, LooksAtEachOfTheParametersThatJoin) {
+  const Tensor p = parameter({1}), q = parameter({2}), r = parameter({3});
+  auto opt = enable_mixed_precision(optim::SGD({p}, {.lr = 0.5}));
+  auto& sgd = static_cast<optim::SGD&>(opt.inner());
+  (void)opt.compute_gradients(sum(p * 1e38));
+  sgd.add_group({q}, {.lr = 0.5});
+  EXPECT_FALSE(bool(opt.apply_gradients(opt.compute_gradients(sum(p * q)))));
+  EXPECT_EQ(opt.scaler().last_overflow().size(), 1u);
+  std::vector<Tensor> gradients = opt.compute_gradients(sum(p * q));
+  sgd.add_group({r}, {.lr = 0.5});
+  gradients.push_back(ones({1}));
+  EXPECT_TRUE(bool(opt.apply_gradients(gradients)));
+  EXPECT_EQ(r.item(), 2.5);
+}
+
 TEST(LossScaleOptimizer, AFixedScaleStaysWhateverIsLoaded) {
   const Net n = net();
   const LossScaleOptimizer dynamic = enable_mixed_precision(adamw(n));
