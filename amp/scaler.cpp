@@ -211,6 +211,12 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm is {}, not a number from 0",
         options.clip_norm.value_or(0));
   StepResult result;
+  if (!enabled() && !options.clip_norm) {  // passes through, on however many devices
+    const auto has_grad = [](const Tensor& p) { return bool(p.grad()); };
+    result.has_grads_ = std::ranges::any_of(opt.params(), has_grad);
+    if (result.has_grads_) opt.step();
+    return result;
+  }
   Record* r = nullptr;
   const LossScale* s = nullptr;
   if (enabled()) {

@@ -119,6 +119,21 @@ TEST(DeviceTraining, AScalerGoesWhereItsModelGoes) {
                "a loss on cpu, after one on cuda:0 since the last update()");
 }
 
+TEST(DeviceTraining, ADisabledScalerStepsGroupsOnSeveralDevices) {
+  const Tensor here = ones({1}, f32, Device::cpu()).set_requires_grad(),
+               there = ones({1}, f32, device).set_requires_grad();
+  optim::SGD opt({here}, {.lr = 0.25});
+  opt.add_group({there}, {.lr = 0.5});
+  here.set_grad(ones({1}, f32, Device::cpu()));
+  there.set_grad(ones({1}, f32, device));
+  amp::GradScaler none(bf16);
+  EXPECT_TRUE(bool(none.step(opt)));
+  EXPECT_EQ(here.item(), 0.75);
+  EXPECT_EQ(there.item(), 0.5);
+  EXPECT_ERROR(none.step(opt, {.clip_norm = 1}),
+               "parameter 1 of sgd is on cuda:0, others or the loss on cpu");
+}
+
 // (The emulator's devices share their memory: only a real one would notice.)
 TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
   nn::Linear net(2, 1);
