@@ -55,12 +55,13 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
             options.max_momentum < 1,
         "momentum from {} to {} is not a range in [0, 1)", options.base_momentum,
         options.max_momentum);
-  for (size_t g = 0; g < optimizer.groups(); ++g)
-    check(!options.cycle_momentum || !optimizer.momentum_name(g).empty(),
-          "{} has no momentum to cycle", optimizer.name());
-  if (options.cycle_momentum)  // throws here what it would throw at the top
-    for (size_t g = 0; g < optimizer.groups(); ++g)
-      optimizer.set_option(optimizer.momentum_name(g), options.base_momentum, g);
+  for (size_t g = 0; options.cycle_momentum && g < optimizer.groups(); ++g) {
+    const std::string_view momentum = optimizer.momentum_name(g);
+    check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());
+    const double before = optimizer.option(momentum, g);
+    optimizer.set_option(momentum, options.base_momentum, g);  // throws here, and not at the top
+    optimizer.set_option(momentum, before, g);
+  }
   OneCycle::apply(0);
 }
 
