@@ -61,8 +61,11 @@ void Schedule::load_state_dict(const StateDict& dict) {
   StateReader reader(dict);
   reader.check_kind(name());
   const int64_t step = reader.count("step");
-  std::vector<double> rates;
-  for (size_t g = 0; g < base_lr_.size(); ++g) rates.push_back(reader.number(base_name(g)));
+  std::vector<double> rates, before;
+  for (size_t g = 0; g < base_lr_.size(); ++g) {
+    rates.push_back(reader.number(base_name(g)));
+    before.push_back(lr(g));  // which somebody may have set
+  }
   decltype(coming_) coming;
   if (const Tensor* const of = reader.find("coming")) {
     check(of->rank() == 1 && of->numel() <= int64_t(lag), "coming is {}, not [n] with n up to {}",
@@ -76,7 +79,7 @@ void Schedule::load_state_dict(const StateDict& dict) {
     go_to(step);
   } catch (...) {
     std::swap(base_lr_, rates);
-    apply(steps_);
+    for (size_t g = 0; g < before.size(); ++g) optimizer_->set_lr(before[g], g);
     throw;
   }
   coming_ = std::move(coming);

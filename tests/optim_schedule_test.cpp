@@ -201,6 +201,21 @@ TEST(Schedule, DoesNotResumeAnotherKind) {
             "schedule: kind is f32 [], not a text");
 }
 
+// Nor what was set by hand since.
+TEST(Schedule, AStateThatDoesNotFitChangesNoRate) {
+  SGD opt(problem(), {.lr = 1, .momentum = 0.9}), other(problem(), {.lr = 1, .momentum = 0.9});
+  OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3}),
+      longer(other, {.max_lr = 1, .total_steps = 9});
+  for (int i = 0; i < 5; ++i) longer.step();
+  opt.set_lr(0.123);
+  opt.set_option("momentum", 0.5);
+  EXPECT_EQ(error([&] { schedule.load_state_dict(longer.state_dict()); }),
+            "schedule: step 5 of a one_cycle of 3 total_steps");
+  EXPECT_EQ(opt.lr(), 0.123);
+  EXPECT_EQ(opt.option("momentum"), 0.5);
+  EXPECT_EQ(schedule.steps(), 0);
+}
+
 // A state has its kind's name, which is that of its errors.
 TEST(Schedule, KindsDiffer) {
   SGD opt(problem(), {.lr = 1});
