@@ -84,7 +84,11 @@ class Translation {
     return value.item();
   }
   void set(size_t group, std::string_view option, double value) {
-    ours_[fmt::format("group.{}.{}", group, option)] = from_number(value);
+    const std::string key = fmt::format("group.{}.{}", group, option);
+    const auto [given, first] = given_.try_emplace(key, value);  // by each parameter of the group
+    check(first || given->second == value, "{} is {} and {} in one state", key, given->second,
+          value);
+    ours_[key] = from_number(value);
   }
 
   const Optimizer& optimizer_;
@@ -92,6 +96,7 @@ class Translation {
   std::vector<size_t> groups_;  // of each parameter
   std::vector<bool> has_buffer_, has_step_;
   std::map<std::string, Tensor> ours_;
+  std::map<std::string, double> given_;  // options
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace mixtape::optim {
 // `names`, in the order of params(). "betas" are beta1 and beta2, one tensor of two or "betas.0"
 // and "betas.1". Options that are not there stay as they are; options that only PyTorch has
 // ("foreach", "params") are passed over. Throws Error, and changes nothing, if something else does
-// not fit.
+// not fit, or if parameters of one group have options that differ.
 void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,
                            const std::vector<std::string>& names = {});
 

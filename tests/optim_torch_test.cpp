@@ -148,6 +148,12 @@ TEST(TorchState, Errors) {
             "load_torch_state_dict: adam: state.0.step is there, but state.0.exp_avg is missing");
   EXPECT_EQ(load("param_groups.0.lr", scalar(-1)),
             "load_torch_state_dict: adam: lr is -1, not a number from 0");
+  const StateDict two_rates = {{"param_groups.a.lr", scalar(0.5)},
+                               {"param_groups.b.lr", scalar(0.25)}};
+  EXPECT_EQ(error([&] {
+              load_torch_state_dict(opt, two_rates, {"a", "b", "c", "d"});
+            }),
+            "load_torch_state_dict: group.0.lr is 0.5 and 0.25 in one state");
   EXPECT_EQ(load("state.0.exp_avg", params[0]),
             "load_torch_state_dict: adam: state.0.exp_avg is there, but state.0.step is missing");
   EXPECT_EQ(bits(opt), before);
