@@ -42,8 +42,9 @@ class LossScaleOptimizer {
   StepResult minimize(const Tensor& loss, const StepOptions& options = {});
   // The two halves of it, for those who look at gradients in between or sum those of several
   // losses: true gradients (f32, or f64), one for each of params(), no tensor where the loss does
-  // not depend on it. They touch no grad(). A step is skipped for gradients that were not finite
-  // when they were computed, also if they were made finite since: clamped, say.
+  // not depend on it. Computing touches no grad(); applying sets each and drops it, as minimize()
+  // does. A step is skipped for gradients that were not finite when they were computed, also if
+  // they were made finite since: clamped, say.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
   // Throws Error if there is not one for each of params(), or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});

@@ -22,7 +22,8 @@ struct EmaOptions {
 // it.
 class Ema : NoCopy {
  public:
-  // Parameters, and buffers if they are to be averaged too; tensors of integers are left out.
+  // Parameters, and buffers if they are to be averaged too; tensors of integers are left out. Of
+  // an infinity, as in a mask, the average becomes NaN, as PyTorch's does.
   // Throws Error if there are none, if they are on several devices, or if decay is not in [0, 1].
   explicit Ema(const std::vector<Tensor>& tensors, const EmaOptions& options = {});
 
