@@ -51,8 +51,7 @@ optim::Optimizer& LossScaleOptimizer::held() const {
 
 StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
   held().zero_grad();
-  scaler_.abandon();  // what an exception may have left
-  seen_ = {};
+  abandon();  // what an exception may have left
   scaler_.scale(loss).backward();
   return step(options);
 }
@@ -105,6 +104,11 @@ StepResult LossScaleOptimizer::step(const StepOptions& options) {
   return result;
 }
 
+void LossScaleOptimizer::abandon() {
+  scaler_.abandon();
+  seen_ = {};
+}
+
 int64_t LossScaleOptimizer::counted() const {
   const GradScaler::Counters c = scaler_.counters();
   return scaler_.enabled() ? c.updates - c.skipped : unscaled_;
@@ -129,6 +133,7 @@ void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
           "'{}' belongs to nothing here", name);
   GradScaler(scaler_.options()).load_state_dict(scale);  // throws if it does not fit
   held().load_state_dict(rest);
+  abandon();
   scaler_.load_state_dict(scale);
   before_ = iterations - counted();
 }

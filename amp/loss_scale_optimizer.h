@@ -49,6 +49,10 @@ class LossScaleOptimizer {
   // Throws Error if there is not one for each of params(), or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});
 
+  // Forgets the gradients computed since the last step, whoever decided not to apply them: what was
+  // not finite in them would skip the next step.
+  void abandon();
+
   // Steps that were not skipped. This and the scale wait for the device.
   int64_t iterations() const;
   double loss_scale() const { return scaler_.scale_value(); }

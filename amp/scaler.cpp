@@ -414,6 +414,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   for (const auto& [name, tensor] : dict)
     if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1) load(id);
   reader.check_all_read();
+  abandon();  // a state is one between iterations
   options_ = options;
   for (const auto& [id, from] : loaded) {
     LossScale& s = loss_scale(id);

@@ -139,7 +139,7 @@ class GradScaler {
   // loss with id 1; empty if disabled. Of an iteration that update() has not ended it has "spoilt",
   // if a loss was not finite, and nothing else. Loading throws Error, and
   // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
-  // that. Disabled, it does nothing.
+  // that, and an iteration that was not ended is abandoned. Disabled, it does nothing.
   optim::StateDict state_dict() const;
   void load_state_dict(const optim::StateDict& dict);
 

@@ -149,6 +149,19 @@ TEST(LossScaleOptimizer, GivesNoGradientsOfFrozenParameters) {
   EXPECT_EQ(q.item(), 1.5);
 }
 
+TEST(LossScaleOptimizer, GradientsThatAreNotAppliedSkipNoStep) {
+  const Tensor p = parameter({1});
+  auto opt = enable_mixed_precision(optim::SGD({p}, {.lr = 0.5}));
+  const optim::StateDict begin = opt.state_dict();
+  for (const bool loads : {false, true}) {
+    (void)opt.compute_gradients(sum(p * 1e38));
+    (void)opt.compute_gradients(sum(p * inf));
+    loads ? opt.load_state_dict(begin) : opt.abandon();
+    EXPECT_TRUE(bool(opt.apply_gradients(opt.compute_gradients(sum(p)))));
+    EXPECT_EQ(opt.loss_scale(), 65536);
+  }
+}
+
 TEST(LossScaleOptimizer, ClipsInTheStep) {
   const Net n = net();
   LossScaleOptimizer opt = enable_mixed_precision(optim::SGD(n.parameters(), {.lr = 1}));

@@ -335,6 +335,20 @@ TEST(State, GoesRoundBeforeAndAfterTheFirstLoss) {
   }
 }
 
+TEST(State, BeginsAnIteration) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 0.5});
+  GradScaler scaler;
+  const optim::StateDict begin = scaler.state_dict();
+  scaler.scale(sum(p)).backward();
+  EXPECT_TRUE(scaler.step(sgd));
+  scaler.load_state_dict(begin);
+  sgd.zero_grad();
+  scaler.scale(sum(p)).backward();
+  EXPECT_TRUE(scaler.step(sgd));
+  EXPECT_EQ(p.at(0), 0);
+}
+
 TEST(State, MayBePyTorchs) {
   const auto number = [](double x, DType dtype) { return full({}, x, dtype); };
   Loop loop({});
