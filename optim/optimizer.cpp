@@ -73,6 +73,7 @@ void Optimizer::take_shadows_back() const {
 }
 
 void Optimizer::set_multi_precision(bool on, bool flat_master) {
+  require_groups();
   check(on || !flat_master, "flat_master without multi_precision: there are no masters to flatten");
   for (Group& group : groups_) {
     group.options.multi_precision = on;
@@ -83,6 +84,7 @@ void Optimizer::set_multi_precision(bool on, bool flat_master) {
 }
 
 void Optimizer::set_shadow(std::optional<DType> dtype) {
+  require_groups();
   dtype = shadow_dtype(dtype);
   for (Group& group : groups_) {
     group.options.shadow = dtype;
@@ -159,6 +161,7 @@ void Optimizer::follow(Slot& slot) {
 }
 
 std::vector<Tensor> Optimizer::masters() {
+  require_groups();
   std::vector<Tensor> all;
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {

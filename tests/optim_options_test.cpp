@@ -47,6 +47,9 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   EXPECT_EQ(error([&] { opt.set_lr(1); }), moved);
   EXPECT_EQ(error([&] { opt.params(0); }), moved);
   EXPECT_EQ(error([&] { opt.state_dict(); }), moved);
+  EXPECT_EQ(error([&] { opt.masters(); }), moved);
+  EXPECT_EQ(error([&] { opt.set_multi_precision(true); }), moved);
+  EXPECT_EQ(error([&] { opt.set_shadow(bf16); }), moved);
   EXPECT_EQ(error([&] { schedule.step(); }), moved);
   EXPECT_EQ(other.lr(), 0.1);
 }
