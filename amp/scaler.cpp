@@ -329,18 +329,13 @@ double GradScaler::scale_value(int id) const {
   const auto s = scales_.find(id);
   return s == scales_.end() ? options_.init_scale : s->second.scale.at(0);
 }
-int64_t GradScaler::count(int id, size_t which) const {
+int64_t GradScaler::count(int id, int which) const {
   const auto s = scales_.find(id);
-  if (s == scales_.end()) return 0;
-  return s->second.counts.at<int64_t>(int64_t(saved_counts[which].second));
+  return s == scales_.end() ? 0 : s->second.counts.at<int64_t>(which);
 }
-int64_t GradScaler::growth_tracker(int id) const { return count(id, 0); }
+int64_t GradScaler::growth_tracker(int id) const { return count(id, int(ScalerCount::Growth)); }
 GradScaler::Counters GradScaler::counters(int id) const {
-  const auto s = scales_.find(id);
-  if (s == scales_.end()) return {};
-  const Tensor& c = s->second.counts;
-  return {c.at<int64_t>(int64_t(ScalerCount::Updates)),
-          c.at<int64_t>(int64_t(ScalerCount::Skipped))};
+  return {count(id, int(ScalerCount::Updates)), count(id, int(ScalerCount::Skipped))};
 }
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});
@@ -369,8 +364,8 @@ optim::StateDict GradScaler::state_dict() const {
   add("growth_interval", double(options_.growth_interval), i64);
   for (const auto& [id, s] : scales_) {
     add(of_loss("scale", id), scale_value(id), f32);
-    for (size_t k = 0; k < saved_counts.size(); ++k)
-      add(of_loss(saved_counts[k].first, id), double(count(id, k)), i32);
+    for (const auto& [name, which] : saved_counts)
+      add(of_loss(name, id), double(count(id, int(which))), i32);
     if (s.now.spoilt || std::any_of(s.now.flags.begin() + int64_t(s.now.judged), s.now.flags.end(),
                                     [](const Tensor& flag) { return flag.item() != 0; }))
       add(of_loss("spoilt", id), 1, i32);

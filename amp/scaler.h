@@ -181,7 +181,7 @@ class GradScaler {
   Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
   void poll(LossScale& s);
-  int64_t count(int id, size_t which) const;  // one of those that are saved
+  int64_t count(int id, int which) const;  // a kernels::ScalerCount
   std::string diagnosis(const LossScale& s) const;
 
   ScalerOptions options_;
