@@ -579,6 +579,10 @@ TEST(Learner, SaysWhatIsMissing) {
   LearnerOptions half = quiet();
   half.metrics = {{"recall", accuracy.statistic, {}}};
   EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric \"recall\" has no .value");
+  half.metrics = {accuracy, accuracy};
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"accuracy\" is taken");
+  half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // is that of the log's steps
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"loss\" is taken");
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit without training data");
   EXPECT_ERROR(learner.validate(), "validate without validation data");

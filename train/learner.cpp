@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "autograd/ops.h"
@@ -40,9 +41,14 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
-  for (const Metric& m : options.metrics)
+  // (What else a line of the log may have.)
+  std::set<std::string> names = {"step", "loss",  "lr",         "scale",      "skipped",
+                                 "mode", "epoch", "train_loss", "valid_loss", "seconds"};
+  for (const Metric& m : options.metrics) {
     check(m.statistic && m.value, "the metric \"{}\" has no .{}", m.name,
           m.statistic ? "value" : "statistic");
+    check(names.insert(m.name).second, "the name of the metric \"{}\" is taken", m.name);
+  }
   check(options.pass || model_.call,
         "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
         nn::type_name(typeid(*model_.module)));
