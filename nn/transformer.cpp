@@ -61,16 +61,18 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mas
       q, k, v, {.mask = all.joined(), .causal = causal && !masked, .dropout = dropout});
 }
 
-// What the values are weighted with; zeros for a query that may look nowhere.
+// What the values are weighted with; zeros for a query that may look nowhere. As in attention
+// itself, scores are f32: in f16 they may be too large, and an added mask may be f32.
 Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
   if (k.size(-2) == 0) return zeros({q.size(0), q.size(1), q.size(2), 0}, q.dtype(), q.device());
-  // (Scaled first: in f16 the products may be too large.)
-  Tensor scores = matmul(q / std::sqrt(static_cast<double>(q.size(-1))), k.t());
-  if (mask.added) scores = scores + mask.added;
+  const DType wide = accumulate_dtype(q.dtype());
+  Tensor scores = matmul(q, k.t(), {.out = wide}) / std::sqrt(static_cast<double>(q.size(-1)));
+  if (mask.added) scores = scores + cast(mask.added, wide);
   if (mask.blocked) scores = masked_fill(scores, mask.blocked, -INFINITY);
-  const Tensor nowhere = eq(max(scores, {-1}, true), -INFINITY);
-  return masked_fill(softmax(masked_fill(scores, nowhere, 0)), nowhere, 0);
+  const Tensor top = max(scores.detach(), {-1}, true), nowhere = eq(top, -INFINITY);
+  const Tensor below_top = cast(masked_fill(scores - top, nowhere, 0), q.dtype());
+  return masked_fill(softmax(below_top), nowhere, 0);
 }
 
 // What a layer adds to x: f of it, some of which is dropped, normalised before or as a sum.

@@ -174,16 +174,32 @@ TEST(MultiheadAttention, SameTensorsMakeOneProduct) {
             "");
 }
 
-// Products of queries and keys beyond what f16 holds, which the root of their size brings back.
+// Products of queries and keys beyond what f16 holds, which the root of their size brings back or
+// does not.
 TEST(MultiheadAttention, WeightsOfLargeScoresAreFinite) {
   nn::MultiheadAttention layer(64, 1);
   layer.to(f16);
   const NoGrad off;
   fill_(layer.in_proj_weight, 0);
-  fill_(layer.in_proj_bias, 40);
   const Tensor x = zeros({2, 1, 64}, f16);
-  EXPECT_EQ(to_vector(layer(x, x, x, AttentionMasks{}, AttentionWeights::PerHead).weights),
-            std::vector<double>(4, 0.5));
+  for (const double size : {40, 300}) {
+    fill_(layer.in_proj_bias, size);
+    EXPECT_EQ(to_vector(layer(x, x, x, AttentionMasks{}, AttentionWeights::PerHead).weights),
+              std::vector<double>(4, 0.5));
+  }
+}
+
+// A narrow layer takes a mask of f32 whether it is asked for its weights or not.
+TEST(MultiheadAttention, WeightsTakeAWideMask) {
+  for (const DType low : {f16, bf16}) {
+    nn::MultiheadAttention layer(4, 2);
+    layer.to(low);
+    const Tensor x = ones({2, 1, 4}, low), mask = from({0, -INFINITY, 0, 0}, {2, 2});
+    const nn::AttentionOutput y =
+        layer(x, x, x, AttentionMasks{.attn_mask = mask}, AttentionWeights::Averaged);
+    EXPECT_EQ(y.weights.dtype(), low);
+    EXPECT_EQ(to_vector(y.weights), (std::vector<double>{1, 0, 0.5, 0.5}));
+  }
 }
 
 TEST(MultiheadAttention, MasksMeanTheSame) {
