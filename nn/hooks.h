@@ -29,10 +29,10 @@ bool has_any(const ModuleHooks& hooks);  // whether one is left
 
 using mixtape::HookHandle;
 
-// What hooks see of arguments and results: a Tensor, a vector of them, or a struct that lists its
-// own with tensors().
+// What hooks see of arguments and results: a Tensor (a Buffer and a BoolTensor, too), a vector of
+// them, or a struct that lists its own with tensors().
 template <class T>
-concept HoldsTensors = std::same_as<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) {
+concept HoldsTensors = std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) {
   t.tensors();
 };
 
@@ -46,7 +46,7 @@ class HookedCall : NoCopy {
   // Adds the tensors in an argument, or in the result.
   template <class T>
   void add([[maybe_unused]] T& value) {
-    if constexpr (std::same_as<T, Tensor>) {
+    if constexpr (std::derived_from<T, Tensor>) {
       add_one(value);
     } else if constexpr (std::same_as<T, Tensors>) {
       for (Tensor& t : value) add_one(t);

@@ -277,6 +277,21 @@ TEST(Hooks, SeeStructsOfTensors) {
   EXPECT_EQ(sizes, (std::vector<size_t>{3, 3}));
 }
 
+struct Sign : nn::Module<Sign> {
+  BoolTensor forward(const Tensor& x) const { return x > 0; }
+  MIXTAPE_FIELDS()
+};
+
+TEST(Hooks, SeeBuffersAndBools) {
+  Sign net;
+  net.register_forward_pre_hook([](const nn::ModuleBase&, Tensors& in) { in.at(0) = -in[0]; });
+  net.register_forward_hook(
+      [](const nn::ModuleBase&, const Tensors&, Tensors& out) { out.at(0) = logical_not(out[0]); });
+  const nn::Buffer x = from({-1, 1}, {2});
+  EXPECT_EQ(to_vector(net(x)), (Values{0, 1}));
+  EXPECT_EQ(to_vector(x), (Values{-1, 1}));
+}
+
 struct Reader : nn::Module<Reader> {
   nn::LSTM lstm{2, 3};
   Tensor forward(const Tensor& x) const { return lstm(x).h_n; }
