@@ -66,7 +66,10 @@ bool wants_scientific(const std::vector<T>& values) {
     largest = std::max(largest, a);
     smallest = std::min(smallest, a);
   }
-  return largest > 0 && (largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1000);
+  // (All as T rounds it: in f32 900 is 1000 times 0.9, in f64 a little more than that.)
+  const auto rounded = [](double v) { return static_cast<double>(static_cast<T>(v)); };
+  return largest > 0 &&
+         (largest >= 1e8 || smallest < rounded(1e-4) || rounded(largest / smallest) > 1000);
 }
 
 template <class T>

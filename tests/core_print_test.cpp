@@ -33,6 +33,10 @@ TEST(Print, TurnsScientificWhereDecimalsWouldNotDo) {
   EXPECT_EQ(to_string(from({1001, -1}, {2}, f64)), "[ 1.001e+03 -1.000e+00]\nf64 [2]");
   EXPECT_EQ(to_string(from({1000, 1}, {2}, f64)), "[1000.    1.]\nf64 [2]");
   EXPECT_EQ(to_string(from({1e100, 1}, {2}, f64)), "[1.e+100 1.e+000]\nf64 [2]");
+  // The bounds are as the dtype rounds them.
+  EXPECT_EQ(to_string(from({0.9, 900}, {2})), "[  0.9 900. ]\nf32 [2]");
+  EXPECT_EQ(to_string(from({0.9, 900.1}, {2})), "[9.000e-01 9.001e+02]\nf32 [2]");
+  EXPECT_EQ(to_string(from({0.0001, 0.001}, {2})), "[0.0001 0.001 ]\nf32 [2]");
 }
 
 TEST(Print, SpecialValues) {
