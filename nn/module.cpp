@@ -121,18 +121,26 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
   LoadReport report;
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, Tensor>> copies;
-  std::unordered_set<const void*> loaded;
+  std::unordered_set<const void*> loaded, own;
   const std::vector<Field> fields = tree(*this);
+  for (const Field& f : fields)
+    if (f.tensor) own.insert(f.tensor->storage().get());
   for (const Field& f : fields) {
     if (!f.tensor) continue;
     const auto found = unread.extract(f.name);
     if (!found) continue;
     const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());
-    copies.emplace_back(*f.tensor, t);
+    // (Another tensor of the module would be written to before it is read.)
+    const bool moves = own.contains(t.storage().get()) && !t.is_same(*f.tensor);
+    copies.emplace_back(*f.tensor, moves ? t.detach().clone() : t);
     if (t.shape() != f.tensor->shape())
       wrong.push_back(
           fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
+    for (int d = 0; d < f.tensor->rank(); ++d)  // as expand makes it: copy_ would stop half way
+      if (f.tensor->numel() > 0 && f.tensor->size(d) > 1 && f.tensor->strides()[d] == 0)
+        wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one",
+                                    f.name, f.tensor->shape(), f.tensor->strides()));
   }
   for (const Field& f : fields)  // one name of a tied tensor is enough
     if (f.tensor && !loaded.contains(f.tensor->id())) report.missing.push_back(f.name);

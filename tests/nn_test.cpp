@@ -247,6 +247,32 @@ TEST(Module, LoadingSaysAllThatIsWrongAndWritesNothing) {
   EXPECT_TRUE(equal(net.up.bias, ones({3})));
 }
 
+TEST(Module, LoadsItsOwnTensorsInAnotherOrder) {
+  nn::Sequential net(nn::PReLU(1, 1), nn::PReLU(1, 2));
+  const nn::StateDict state = net.state_dict();
+  net.load_state_dict(nn::StateDict{{"0.weight", state[1].second}, {"1.weight", state[0].second}});
+  EXPECT_EQ(state[0].second.item(), 2);
+  EXPECT_EQ(state[1].second.item(), 1);
+}
+
+struct Repeating : nn::Module<Repeating> {
+  nn::Linear layer{1, 1};
+  nn::Buffer scale = expand(ones({1}), {3});
+  MIXTAPE_FIELDS(layer, scale)
+};
+TEST(Module, LoadingRefusesWhatExpandMadeBeforeItWrites) {
+  Repeating net;
+  const double before = net.layer.bias.item();
+  EXPECT_EQ(
+      error([&] {
+        net.load_state_dict(nn::StateDict{
+            {"layer.weight", ones({1, 1})}, {"layer.bias", full({1}, 7)}, {"scale", ones({3})}});
+      }),
+      "the state does not fit the module: scale has shape [3] and strides [0], where "
+      "elements are one");
+  EXPECT_EQ(net.layer.bias.item(), before);
+}
+
 TEST(Module, CopyingIsCalledClone) {
   Mlp net(2, 3);
   EXPECT_EQ(error([&] { Mlp copy(net); }),
