@@ -5,6 +5,7 @@
 
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "core/stream.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 #include "tests/support/moments.h"
@@ -199,6 +200,19 @@ TEST(Recurrent, LengthsMustFit) {
             "lengths are i64 [1], not i64 [2]");
   EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
             "lengths, but one sequence of shape [4, 3]");
+}
+
+TEST(Recurrent, LengthsWaitOnceForTheirDevice) {
+  const nn::GRU gru(3, 5);
+  const Tensor x = ones({4, 2, 3}), lengths = from({4, 1}, {2}, i64);
+  const auto waits = [&](const Tensor& lengths) {
+    const int64_t before = synchronizations();
+    gru(x, Tensor(), lengths);
+    return synchronizations() - before;
+  };
+  waits(lengths);
+  EXPECT_EQ(waits(lengths), x.device().is_cpu() ? 0 : 1);
+  EXPECT_EQ(waits(lengths.to(Device::cpu())), 0);
 }
 
 TEST(Recurrent, BatchFirstAndNoBatch) {
