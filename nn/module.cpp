@@ -76,8 +76,13 @@ std::string type_name(const std::type_info& type) {
   const std::unique_ptr<char, void (*)(void*)> demangled(
       abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
   const std::string full = demangled ? demangled.get() : type.name();
-  const size_t colons = full.substr(0, full.find('<')).rfind("::");
-  return colons == full.npos ? full : full.substr(colons + 2);
+  size_t begin = 0;
+  int depth = 0;  // within brackets: arguments of a template, or of a function that has the class
+  for (size_t i = 0; i < full.size(); ++i) {
+    depth += (full[i] == '<' || full[i] == '(') - (full[i] == '>' || full[i] == ')');
+    if (depth == 0 && full.compare(i, 2, "::") == 0) begin = i + 2;
+  }
+  return full.substr(begin);
 }
 
 ModuleBase::~ModuleBase() = default;

@@ -479,6 +479,18 @@ TEST(ModuleList, HoldsModulesForAForwardOfYourOwn) {
   EXPECT_EQ(x.shape(), (Shape{1, 2}));
 }
 
+std::string name_of_a_local_class(const std::vector<nn::Linear>&) {
+  struct Local : nn::Module<Local> {
+    MIXTAPE_FIELDS()
+  };
+  return nn::type_name(typeid(Local));
+}
+TEST(Summary, NamesTypesWithoutWhereTheyAre) {
+  EXPECT_EQ(nn::type_name(typeid(nn::Linear)), "Linear");
+  EXPECT_EQ(nn::type_name(typeid(nn::WeightNorm<nn::Linear>)), "WeightNorm<mixtape::nn::Linear>");
+  EXPECT_EQ(name_of_a_local_class({}), "Local");
+}
+
 TEST(Summary, ListsModulesShapesAndParameters) {
   nn::Sequential net(nn::Conv2d(1, 8, 3), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2),
                      nn::Flatten(), nn::Linear(1352, 10));
