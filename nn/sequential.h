@@ -109,7 +109,8 @@ class ModuleRow : public Module<Derived> {
   std::vector<Any> layers_;
 };
 
-// Each module takes what the one before it returns.
+// Each module takes what the one before it returns. (One Sequential alone in the brackets is moved
+// or becomes this one, since C++ has it so: push_back() puts it inside, as "0.0.weight".)
 struct Sequential : ModuleRow<Sequential> {
   using ModuleRow::ModuleRow;
   Tensor forward(Tensor x) const {
