@@ -35,7 +35,7 @@ double CosineRestartsOptions::rate(int64_t step, double base_lr) const {
   if (factor == 1) step %= length;
   while (step >= length) {
     step -= length;
-    length *= factor;
+    if (__builtin_mul_overflow(length, factor, &length)) length = INT64_MAX;
   }
   return cosine(base_lr, min_lr, static_cast<double>(step) / static_cast<double>(length));
 }

@@ -244,6 +244,13 @@ TEST(Schedule, OneCycleNeedsAMomentum) {
   EXPECT_EQ(plain.lr(), 2);
 }
 
+// Lengths that no number of steps reaches.
+TEST(Schedule, RestartsMayBecomeVeryRare) {
+  const CosineRestartsOptions o{.first_steps = 4, .factor = int64_t{1} << 62};
+  EXPECT_EQ(o.rate(4, 0.5), 0.5);
+  EXPECT_EQ(o.rate(1000, 0.5), 0.5);
+}
+
 // Parts begin where their milestone is, each group with its own rate, and may have parts.
 TEST(Schedule, PartsOfParts) {
   const Params p = problem();
