@@ -374,6 +374,17 @@ TEST(Checkpoints, TidyUpAfterAKill) {
   EXPECT_TRUE(std::filesystem::exists(folder / "mine.tmp"));
 }
 
+TEST(Checkpoints, MakeTheirFolderAgain) {
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder / "runs"})};
+  Learner learner(loaders(), Net(), o);
+  std::filesystem::remove(folder / "runs");
+  learner.fit(1);
+  EXPECT_TRUE(std::filesystem::exists(folder / "runs/last.ckpt"));
+}
+
 TEST(Checkpoints, SayWhatDoesNotFit) {
   const Seed seed(1);
   const TempFolder folder;

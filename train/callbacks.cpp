@@ -95,11 +95,12 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
 
 void ModelCheckpoint::on_train_begin(Learner& l) {
   if (!options_.monitor.empty()) l.score(options_.monitor, {});
-  for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
+  std::error_code ignored;  // a folder that is gone is made again
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path(), ignored)) {
     const std::string name = file.path().filename().string();
     if (name.ends_with(".tmp") &&
         (name.starts_with("last.ckpt.") || name.starts_with("best.ckpt.")))
-      std::filesystem::remove(file.path());
+      std::filesystem::remove(file.path(), ignored);
   }
 }
 
