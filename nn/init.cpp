@@ -80,6 +80,7 @@ Tensor normal_(const Tensor& t, double mean, double std) {
   return copy_(t, normal(t.shape(), mean, std, t.dtype(), t.device()));
 }
 Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
+  check(is_float(t.dtype()), "normal numbers are floats, not {}", t.dtype());
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
   // In deviations from the mean, mirrored where all is above it: probabilities near 0 are exact.

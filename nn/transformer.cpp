@@ -16,6 +16,8 @@ struct Mask {
   Tensor added;    // float, or none
 
   void add(const Tensor& t) {
+    check(t.dtype() == boolean || is_float(t.dtype()), "a mask is {}, not bool or a float",
+          t.dtype());
     Tensor& part = t.dtype() == boolean ? blocked : added;
     part = !part ? t : t.dtype() == boolean ? logical_or(part, t) : part + t;
   }

@@ -280,6 +280,10 @@ TEST(MultiheadAttention, ErrorsNameBothShapes) {
               layer(x, x, x, AttentionMasks{.key_padding_mask = zeros({3, 2})});
             }),
             "key_padding_mask has shape [3, 2], not [2, 3]");
+  EXPECT_EQ(error([&] {
+              layer(x, x, x, AttentionMasks{.key_padding_mask = zeros({2, 3}, u8)});
+            }),
+            "a mask is u8, not bool or a float");
 }
 
 TEST(TransformerEncoder, CopiesItsLayer) {

@@ -79,6 +79,8 @@ TEST(Init, TruncatedNormal) {
             "a normal distribution of deviation 1 from 2 to 2");
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.std = 0}); }),
             "a normal distribution of deviation 0 from -2 to 2");
+  EXPECT_EQ(error([&] { nn::init::trunc_normal_(zeros({2}, i64)); }),
+            "normal numbers are floats, not i64");
 }
 
 double off_identity(const Tensor& t) { return max(abs(t - eye(t.size(0), t.dtype()))).item(); }
