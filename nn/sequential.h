@@ -109,8 +109,8 @@ class ModuleRow : public Module<Derived> {
   std::vector<Any> layers_;
 };
 
-// Each module takes what the one before it returns. (One Sequential alone in the brackets is moved
-// or becomes this one, since C++ has it so: push_back() puts it inside, as "0.0.weight".)
+// Each module takes what the one before it returns. To C++ Sequential(another) is a move; put it
+// inside with push_back(), and its names are "0.0.weight" as PyTorch's.
 struct Sequential : ModuleRow<Sequential> {
   using ModuleRow::ModuleRow;
   Tensor forward(Tensor x) const {
