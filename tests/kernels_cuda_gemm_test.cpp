@@ -243,6 +243,18 @@ TEST(CudaGemm, MergesABatchOverOneMatrix) {
   launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
   expect_close(got, to_vector(want), 1e-6, "one tall product");
 }
+// A matrix of one row may be a column with any gaps; what a batch of them is merged into is none.
+TEST(CudaGemm, MergesABatchOfRowsWithGaps) {
+  const Tensor x = random({30}, f16, 1), b = random({5, 6}, f16, 2);
+  const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
+  for (const Shape& strides : {Shape{10, 10, 2}, Shape{2, 0, 4}, Shape{0, 0, 0}}) {
+    const Tensor a = x.with_layout(Layout({3, 1, 5}, strides));
+    const Tensor got = output({3, 1, 6}, f32), want = output({3, 1, 6}, f32);
+    on_device([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+    launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
+    expect_close(got, to_vector(want), 1e-5, strides.to_string());
+  }
+}
 TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
   const Tensor a = from({1.0 + 1.0 / 4096}, {1, 1}, f32), one = from({1}, {1, 1}, f32);
   const auto product = [&](bool allow) {

@@ -82,8 +82,6 @@ struct Operands {
 
   // Tensor cores want operands without gaps in one direction; exact arithmetic takes any strides.
   Operands(Launch& launch, In a_in, In b_in, Out c_out, bool tensor) : a(a_in), b(b_in), c(c_out) {
-    if (tensor && !by_rows(a.layout) && !by_columns(a.layout)) a = dense<T>(launch, a);
-    if (tensor && !by_rows(b.layout) && !by_columns(b.layout)) b = dense<T>(launch, b);
     if (!by_rows(c.layout)) {
       c.data = c.dtype == dtype_of<T>() ? static_cast<void*>(launch.scratch<T>(c.size()))
                                         : static_cast<void*>(launch.scratch<A>(c.size()));
@@ -93,11 +91,20 @@ struct Operands {
     bl = b.layout;
     cl = c.layout;
     merge_batch(al, bl, cl);
+    if (tensor) {  // after merging: a row alone is dense, and several of them need not be
+      pack(launch, a, al);
+      pack(launch, b, bl);
+    }
     ab = leading(al);
     bb = leading(bl);
     cb = leading(cl);
     Layout* const batch[] = {&ab, &bb, &cb};
     collapse(batch);
+  }
+  static void pack(Launch& launch, View& v, Layout& merged) {
+    v.layout = merged;
+    if (!by_rows(merged) && !by_columns(merged)) v = dense<T>(launch, v);
+    merged = v.layout;
   }
   GemmProblem problem() const {
     return {cl.shape[-2], cl.shape[-1], al.shape[-1], cb.shape.size()};
