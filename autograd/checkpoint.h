@@ -24,6 +24,7 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 // there once more, so what it refers to must live as long and give the same results:
 //   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
 // A module given by name, checkpoint(block, x), is referred to: what has a clone() is not copied.
+// So must the outermost module that runs f, which the second call takes its paths from.
 // The second call draws the random numbers of the first, in the same module, under the policy (such
 // as an autocast region), the default device and the Tf32 of the first, and leaves the generator's
 // position alone. Other traces are left twice, as by running statistics. What f captures gets its
