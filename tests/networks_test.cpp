@@ -85,6 +85,14 @@ TEST(Addmm, AddsBeforeItRounds) {
   EXPECT_EQ(addmm(ones({1, 1}), a, b).dtype(), f16);
 }
 
+TEST(Addmm, ScalesBeforeItRounds) {
+  // 1024 * 64, 1e-4 * 1e-4 and 60000 * 2 are beyond f16; the results are not.
+  const auto of = [](double value) { return full({1, 1}, value, f16); };
+  EXPECT_EQ(addmm(of(0), of(1024), of(0.5), {.alpha = 64}).item(), 32768);
+  EXPECT_GT(addmm(of(0), of(1e-4), of(1000), {.beta = 0, .alpha = 1e-4}).item(), 0);
+  EXPECT_EQ(addmm(of(60000), of(-60000), of(1), {.beta = 2}).item(), 60000);
+}
+
 TEST(Addmm, OfNothingIgnoresWhatItWouldAddTo) {
   const Tensor c = full({2, 2}, nan), a = ones({2, 3}), b = ones({3, 2});
   EXPECT_EQ(to_vector(addmm(c, a, b, {.beta = 0, .alpha = 2})), (Values{6, 6, 6, 6}));

@@ -99,20 +99,30 @@ struct Linear {  // x [rows, in]
   }
 };
 
-struct Addmm {  // c [n] or [m, n]
+struct Addmm {  // c [n] or [m, n], or none
   static constexpr OpInfo info{
       "addmm", Precision::Low, {Role::Statistic, Role::Activation, Role::Activation}};
 
-  static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b) {
-    Tensor y = ctx.output({a.size(0), b.size(1)});
-    ctx.run(kernels::gemm, a, b, kernels::Epilogue{.bias = c}, y);
+  // The sums are scaled, and c is added, before they are rounded.
+  static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b, double alpha) {
     ctx.save(a, b);
-    return y;
+    const Shape shape{a.size(0), b.size(1)};
+    if (alpha == 1) {
+      Tensor y = ctx.output(shape);
+      ctx.run(kernels::gemm, a, b, kernels::Epilogue{.bias = c}, y);
+      return y;
+    }
+    const Tensor sums = ctx.output(shape, accumulate_dtype(a.dtype()));
+    ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, sums);
+    const Tensor scaled = sums * alpha;
+    return cast(c ? scaled + cast(c, sums.dtype()) : scaled, ctx.dtype());
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return ctx.grads([&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
-                     [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1)); },   // dy bT
-                     [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2)); });  // aT dy
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double alpha) {
+    const auto scaled = [&](const Tensor& d) { return alpha == 1 ? d : d * alpha; };
+    return ctx.grads(
+        [&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
+        [&] { return scaled(product(dy, ctx.saved(1).t(), ctx.grad_dtype(1))); },   // dy bT
+        [&] { return scaled(product(ctx.saved(0).t(), dy, ctx.grad_dtype(2))); });  // aT dy
   }
 };
 
@@ -163,12 +173,12 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
   check_real(a);
   check(a.size(1) == b.size(0), "inner dimensions differ: {} and {} (of {} and {})", a.size(1),
         b.size(0), a.shape(), b.shape());
-  const Tensor scaled = o.alpha == 1 ? a : a * o.alpha;
-  if (o.beta == 0) return matmul(scaled, b);  // c may hold anything, NaN too
-  const Tensor added = o.beta == 1 ? c : c * o.beta;
+  if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c may hold anything, NaN too
+  const Tensor added = o.beta == 1 ? c : cast(c, accumulate_dtype(c.dtype())) * o.beta;
   const bool one_row = c.rank() < 2 || (c.rank() == 2 && c.size(0) == 1);
-  if (one_row && c.numel() == b.size(1)) return call<Addmm>(reshape(added, {b.size(1)}), scaled, b);
-  return call<Addmm>(expand(added, {a.size(0), b.size(1)}), scaled, b);
+  if (one_row && c.numel() == b.size(1))
+    return call<Addmm>(reshape(added, {b.size(1)}), a, b, o.alpha);
+  return call<Addmm>(expand(added, {a.size(0), b.size(1)}), a, b, o.alpha);
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {
