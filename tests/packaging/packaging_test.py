@@ -52,6 +52,15 @@ class Installed(unittest.TestCase):
         run(*compiler, "-std=c++20", here / "hello.cpp", *flags, "-o", program)
         self.check(program, shared=False)
 
+    def test_own_op_by_pkg_config(self) -> None:
+        program = self.folder / "own_op"
+        run(*compiler, "-std=c++20", here / "own_op.cpp", *self.flags("--cflags", "--libs"), "-o", program)
+        self.check(program, shared=True)
+
+    def test_programs_need_nothing_that_only_building_does(self) -> None:
+        [pc] = self.folder.rglob("mixtape.pc")
+        self.assertNotRegex(pc.read_text(), "eigen|nlohmann|gtest|CLI11")
+
     @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
     def test_both_by_cmake(self) -> None:
         [config] = self.folder.rglob("mixtape-config.cmake")
@@ -61,6 +70,7 @@ class Installed(unittest.TestCase):
         run("cmake", "--build", made)
         self.check(made / "hello_mixtape", shared=True)
         self.check(made / "hello_static", shared=False)
+        self.check(made / "own_op", shared=True)
         wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", "mixtape 9.0 ")
         (self.folder / "CMakeLists.txt").write_text(wanted)
         with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
