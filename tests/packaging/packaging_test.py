@@ -65,7 +65,9 @@ class Installed(unittest.TestCase):
     def test_both_by_cmake(self) -> None:
         [config] = self.folder.rglob("mixtape-config.cmake")
         made = self.folder / "by_cmake"
-        given = ["-G", "Ninja", f"-Dmixtape_DIR={config.parent}", f"-DCMAKE_CXX_COMPILER={compiler[-1]}"]
+        linked = self.folder / "lib"  # as /lib is where all is in /usr
+        linked.symlink_to(self.libraries, target_is_directory=True)
+        given = ["-G", "Ninja", f"-Dmixtape_DIR={linked / config.parent.relative_to(self.libraries)}", f"-DCMAKE_CXX_COMPILER={compiler[-1]}"]
         run("cmake", *given, "-S", here, "-B", made)
         run("cmake", "--build", made)
         self.check(made / "hello_mixtape", shared=True)
