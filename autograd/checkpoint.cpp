@@ -1,10 +1,12 @@
 #include "autograd/checkpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/no_copy.h"
 #include "core/random.h"
 #include "core/tf32.h"
 
@@ -15,6 +17,13 @@ using Tensors = std::vector<Tensor>;
 using Function = std::function<Tensors(const Tensors&)>;
 
 constexpr OpInfo checkpoint_info{"checkpoint"};
+
+thread_local constinit bool again = false;
+
+struct Again : NoCopy {
+  ~Again() { again = before; }
+  const bool before = std::exchange(again, true);
+};
 
 // A call of f, and the circumstances to make it in again.
 class Replay final : public Deferred {
@@ -68,6 +77,7 @@ class Replay final : public Deferred {
     const During<&ThreadState::policy> policy(region.get());
     const DefaultDevice here(device_);
     const Tf32 tf32(tf32_);
+    const Again second_call;
     Seed draws(seed_);
     (*draws).set_offset(begin_);
     Tensors results = f_(inputs);
@@ -109,6 +119,8 @@ class CheckpointNode final : public Node {
 };
 
 }  // namespace
+
+bool called_again() { return again; }
 
 std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
   if (!grad_enabled()) return f(inputs);

@@ -1,6 +1,7 @@
 // The algebra of weights that are computed.
 #include "nn/parametrize.h"
 
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -71,10 +72,11 @@ void SpectralWeight::iterate(const Tensor& rows, int64_t times) const {
   }
 }
 
-// u and v are constants in backward: copies, since the next call moves them.
+// u and v are constants in backward: copies, since the next call moves them. The second call of a
+// checkpoint does not: it is to find the weight of the first.
 Tensor SpectralWeight::weight(bool training) const {
   const Tensor w = rows();
-  if (training) iterate(w, iterations_);
+  if (training && !called_again()) iterate(w, iterations_);
   const auto fixed = [&](const Buffer& b) { return cast(b.detach(), w.dtype()).clone(); };
   const Tensor largest = dot(fixed(u), matmul(w, fixed(v)));
   return original / cast(largest, original.dtype());

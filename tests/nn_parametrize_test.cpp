@@ -8,6 +8,7 @@
 
 #include "amp/autocast.h"
 #include "amp/scaler.h"
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "nn/linear.h"
@@ -94,6 +95,25 @@ TEST(SpectralNorm, CalledTwiceBeforeBackward) {
   const Tensor first = sum(square(layer(x))), second = sum(square(layer(x + 1)));
   (first + second).backward();
   EXPECT_TRUE(all(isfinite(layer.parametrization.original.grad())).item());
+}
+
+// u and v move with each call but a checkpoint's second, which finds the weight of the first.
+TEST(SpectralNorm, HasOneWeightWithinACheckpoint) {
+  Values slopes[2], moved[2];
+  for (const bool kept : {false, true}) {
+    const Seed seed(3);
+    const SpectralNorm layer(Linear(4, 4));
+    {
+      const NoGrad off;
+      copy_(layer.parametrization.original, randn({4, 4}));  // of which u and v know nothing
+    }
+    const Tensor x = randn({2, 4}).set_requires_grad();
+    sum(square(kept ? checkpoint(layer, x) : layer(x))).backward();
+    slopes[kept] = to_vector(x.grad());
+    moved[kept] = to_vector(layer.parametrization.u);
+  }
+  EXPECT_EQ(slopes[0], slopes[1]);
+  EXPECT_EQ(moved[0], moved[1]);
 }
 
 // The weight is computed in f32 and is no leaf, so each call casts the one it has.
