@@ -288,10 +288,10 @@ void GradScaler::update(std::optional<double> new_scale) {
   const bool scaled =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.now.flags.empty(); });
   // (A record that is ready is of a step that failed.)
-  const bool none_stepped =
-      std::ranges::all_of(records_, [](const auto& r) { return r.second.stage == Stage::Ready; });
+  const bool stepped =
+      std::ranges::any_of(records_, [](const auto& r) { return r.second.stage != Stage::Ready; });
   check(
-      new_scale || !scaled || !none_stepped,
+      new_scale || !scaled || stepped,
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
   const auto records = std::exchange(records_, {});
