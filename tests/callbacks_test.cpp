@@ -441,16 +441,21 @@ TEST(Callbacks, EmaWeightsValidateAndRemain) {
     EXPECT_TRUE(all(eq(mine.parameters()[i], theirs.parameters()[i])).item()) << i;
 }
 
+std::shared_ptr<Callback> averaging() {
+  return std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9});
+}
+LearnerOptions averaged_into(const TempFolder& folder) {
+  LearnerOptions o = quiet();
+  o.callbacks = {averaging(), std::make_shared<ModelCheckpoint>(
+                                  ModelCheckpointOptions{.folder = folder.path()})};
+  return o;
+}
+
 // A checkpoint's averages are what its validation was of.
 TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
   const Seed seed(1);
   const TempFolder folder;
-  LearnerOptions o = quiet();
-  const auto averaging = [] {
-    return std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9});
-  };
-  o.callbacks = {averaging(), std::make_shared<ModelCheckpoint>(
-                                  ModelCheckpointOptions{.folder = folder.path()})};
+  LearnerOptions o = averaged_into(folder);
   Learner learner(loaders(), Net(), o);
   learner.fit(2);
   o.callbacks = {averaging()};
@@ -470,12 +475,7 @@ TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
 TEST(Callbacks, EmaWeightsOfACheckpointReplaceNoWeights) {
   const Seed seed(1);
   const TempFolder folder;
-  LearnerOptions o = quiet();
-  const auto averaging = [] {
-    return std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9});
-  };
-  o.callbacks = {averaging(), std::make_shared<ModelCheckpoint>(
-                                  ModelCheckpointOptions{.folder = folder.path()})};
+  LearnerOptions o = averaged_into(folder);
   Learner(loaders(), Net(), o).fit(1);
   o.callbacks = {averaging(), std::make_shared<ReduceLrOnPlateau>()};
   Learner other(loaders(), Net(), o);
