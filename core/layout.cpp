@@ -2,6 +2,8 @@
 #include "core/layout.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <vector>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -65,6 +67,21 @@ Layout::Layout(const Shape& shape) : shape(shape) {
   }
   if (!sane) [[unlikely]]
     checked_size(shape);  // says what is wrong
+}
+
+// Unless each step of a dimension leads beyond all that the shorter ones reach.
+bool Layout::repeats() const {
+  if (is_contiguous()) return false;
+  std::vector<int> order;
+  for (int d = 0; d < rank(); ++d)
+    if (shape[d] > 1) order.push_back(d);
+  std::ranges::sort(order, {}, [&](int d) { return std::abs(strides[d]); });
+  int64_t reach = 0;
+  for (const int d : order) {
+    if (std::abs(strides[d]) <= reach) return shape.size() > 0;
+    reach += (shape[d] - 1) * std::abs(strides[d]);
+  }
+  return false;
 }
 
 int wrap_dim(int dim, int rank) {

@@ -66,6 +66,8 @@ struct Layout {
     }
     return ok;
   }
+  // Whether several elements may be one in memory, as expand and unfold make them.
+  bool repeats() const;
   // The position of the i-th element in row-major order.
   MIXTAPE_HD int64_t at(int64_t i) const {
     int64_t o = offset;

@@ -142,10 +142,9 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     if (t.shape() != f.tensor->shape())
       wrong.push_back(
           fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
-    for (int d = 0; d < f.tensor->rank(); ++d)  // as expand makes it: copy_ would stop half way
-      if (f.tensor->numel() > 0 && f.tensor->size(d) > 1 && f.tensor->strides()[d] == 0)
-        wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one",
-                                    f.name, f.tensor->shape(), f.tensor->strides()));
+    if (f.tensor->layout().repeats())  // where copy_ would stop half way
+      wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one", f.name,
+                                  f.tensor->shape(), f.tensor->strides()));
   }
   for (const Field& f : fields)  // one name of a tied tensor is enough
     if (f.tensor && !loaded.contains(f.tensor->id())) report.missing.push_back(f.name);

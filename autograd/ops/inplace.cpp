@@ -1,36 +1,17 @@
 // Writing to tensors. While recording, an in-place op is its out-of-place form whose result takes
 // the place of the old value: safe only if nobody else can see the storage, which is checked.
 
-#include <algorithm>
-#include <cstdlib>
-
 #include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {
-
-// Whether several elements may be one in memory, as expand and unfold make them: unless each step
-// of a dimension leads beyond all that the shorter ones reach.
-bool repeats(const Layout& l) {
-  if (l.is_contiguous()) return false;
-  Dims order;
-  for (int d = 0; d < l.rank(); ++d)
-    if (l.shape[d] > 1) order.push_back(d);
-  std::ranges::sort(order, {}, [&](int d) { return std::abs(l.strides[d]); });
-  int64_t reach = 0;
-  for (const int d : order) {
-    if (std::abs(l.strides[d]) <= reach) return l.shape.size() > 0;
-    reach += (l.shape[d] - 1) * std::abs(l.strides[d]);
-  }
-  return false;
-}
 
 // x = f(x), seen by every handle to x.
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
-    check(!repeats(x.layout()),
+    check(!x.layout().repeats(),
           "in place on shape {} with strides {}, where several elements are one (clone() parts "
           "them)",
           x.shape(), x.strides());
