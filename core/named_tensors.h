@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct NamedTensors : std::vector<std::pair<std::string, Tensor>> {
   NamedTensors(List list) : List(std::move(list)) {}
   NamedTensors(const std::map<std::string, Tensor>& by_name)
       : List(by_name.begin(), by_name.end()) {}
+
+  using List::at;
+  // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error that lists the names
+  // there are.
+  Tensor at(std::string_view name) const;
 };
 
 }  // namespace mixtape

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/named_tensors.h"
 #include "core/op.h"
 #include "core/philox.h"
 #include "core/random.h"
@@ -340,6 +341,13 @@ TEST(Tensor, SetDataReachesEveryHandle) {
               x.set_data(from({1, 2}, {2}, i32));
             }),
             "i32 data for a tensor that wants a gradient");
+}
+
+TEST(NamedTensors, AreFoundByName) {
+  const NamedTensors two = {{"a", from({1}, {})}, {"b.c", from({2}, {})}};
+  EXPECT_EQ(two.at("b.c").item(), 2);
+  EXPECT_EQ(two.at(0).first, "a");
+  EXPECT_EQ(error([&] { two.at("c"); }), "no tensor is named \"c\", only: a, b.c");
 }
 
 TEST(Warn, TellsTheInnermostGuardEachTextOnce) {
