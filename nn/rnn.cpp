@@ -98,7 +98,9 @@ struct Ends {
 
 }  // namespace
 
-RecurrentWeights::RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bool bias) {
+RecurrentWeights::RecurrentWeights(std::string_view layer, int64_t in, int64_t hidden,
+                                   int64_t gates, bool bias) {
+  const Scope scope(layer);
   check(in > 0 && hidden > 0, "sizes must be positive: in {}, hidden {}", in, hidden);
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
   const auto uniform = [&](const Shape& shape) {
@@ -111,14 +113,15 @@ RecurrentWeights::RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bo
   bias_hh = uniform({gates * hidden});
 }
 
-RecurrentLayers::RecurrentLayers(int64_t in, int64_t hidden, int64_t gates,
+RecurrentLayers::RecurrentLayers(std::string_view layer, int64_t in, int64_t hidden, int64_t gates,
                                  const RecurrentLayerOptions& o)
     : in_(in), hidden_(hidden), options_(o) {
+  const Scope scope(layer);
   check(o.num_layers > 0, "{} layers", o.num_layers);
   check(0 <= o.dropout && o.dropout <= 1, "a dropout probability of {}", o.dropout);
   const int64_t directions = o.bidirectional ? 2 : 1;
   for (int64_t i = 0; i < o.num_layers * directions; ++i)
-    weights.emplace_back(i < directions ? in : directions * hidden, hidden, gates, o.bias);
+    weights.emplace_back(layer, i < directions ? in : directions * hidden, hidden, gates, o.bias);
 }
 
 void RecurrentLayers::list_weights(Fields& fields) {

@@ -17,7 +17,8 @@ struct RecurrentWeights {
   Tensor weight_hh;         // [gates hidden, hidden]
   Tensor bias_ih, bias_hh;  // [gates hidden], or none
 
-  RecurrentWeights(int64_t in, int64_t hidden, int64_t gates, bool bias);
+  // `layer`: what errors name.
+  RecurrentWeights(std::string_view layer, int64_t in, int64_t hidden, int64_t gates, bool bias);
 };
 
 struct RecurrentLayerOptions {
@@ -57,7 +58,8 @@ class RecurrentLayers {
   std::vector<RecurrentWeights> weights;
 
  protected:
-  RecurrentLayers(int64_t in, int64_t hidden, int64_t gates, const RecurrentLayerOptions& o);
+  RecurrentLayers(std::string_view layer, int64_t in, int64_t hidden, int64_t gates,
+                  const RecurrentLayerOptions& o);
   // weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   void list_weights(Fields& fields);
   // c_n is filled if the op's result ends with it.
@@ -77,7 +79,7 @@ class RecurrentLayers {
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
-      : RecurrentLayers(in, hidden, 1, o), f_(f) {}
+      : RecurrentLayers("RNN", in, hidden, 1, o), f_(f) {}
   RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 
@@ -89,7 +91,7 @@ struct RNN : Module<RNN>, RecurrentLayers {
 // c_n}.
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
-      : RecurrentLayers(in, hidden, 4, o) {}
+      : RecurrentLayers("LSTM", in, hidden, 4, o) {}
   LstmOutput forward(const Tensor& x, const LstmState& start = {},
                      const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
@@ -98,7 +100,7 @@ struct LSTM : Module<LSTM>, RecurrentLayers {
 // As RNN, with gates r, z, n: weights of 3 hidden rows.
 struct GRU : Module<GRU>, RecurrentLayers {
   GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
-      : RecurrentLayers(in, hidden, 3, o) {}
+      : RecurrentLayers("GRU", in, hidden, 3, o) {}
   RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
@@ -108,7 +110,7 @@ struct GRU : Module<GRU>, RecurrentLayers {
 struct RNNCell : Module<RNNCell>, RecurrentWeights {
   RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
           Nonlinearity f = Nonlinearity::Tanh)
-      : RecurrentWeights(in, hidden, 1, o.bias), f_(f) {}
+      : RecurrentWeights("RNNCell", in, hidden, 1, o.bias), f_(f) {}
   Tensor forward(const Tensor& x, const Tensor& h = {}) const;
   MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
 
@@ -119,7 +121,7 @@ struct RNNCell : Module<RNNCell>, RecurrentWeights {
 // One step of an LSTM: takes a state {h, c}, or none, and returns the next.
 struct LSTMCell : Module<LSTMCell>, RecurrentWeights {
   LSTMCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
-      : RecurrentWeights(in, hidden, 4, o.bias) {}
+      : RecurrentWeights("LSTMCell", in, hidden, 4, o.bias) {}
   LstmState forward(const Tensor& x, const LstmState& state = {}) const;
   MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
 };
@@ -127,7 +129,7 @@ struct LSTMCell : Module<LSTMCell>, RecurrentWeights {
 // One step of a GRU.
 struct GRUCell : Module<GRUCell>, RecurrentWeights {
   GRUCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
-      : RecurrentWeights(in, hidden, 3, o.bias) {}
+      : RecurrentWeights("GRUCell", in, hidden, 3, o.bias) {}
   Tensor forward(const Tensor& x, const Tensor& h = {}) const;
   MIXTAPE_FIELDS(weight_ih, weight_hh, bias_ih, bias_hh)
 };

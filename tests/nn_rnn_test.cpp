@@ -309,9 +309,9 @@ TEST(Recurrent, ErrorsNameBothSizes) {
             "a state of h and c lacks c");
   EXPECT_EQ(error([&] { gru(x, zeros({1, 2, 5})); }), "h_0 has shape [1, 2, 5], not [1, 4, 5]");
   EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "lstm: a sequence of no steps");
-  EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "sizes must be positive: in 3, hidden 0");
-  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }), "0 layers");
-  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }), "a dropout probability of 2");
+  EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "LSTM: sizes must be positive: in 3, hidden 0");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }), "LSTM: 0 layers");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }), "LSTM: a dropout probability of 2");
 
   const nn::LSTMCell cell(3, 5);
   EXPECT_EQ(error([&] {
