@@ -157,6 +157,11 @@ class Cloning : NoCopy {
   static inline thread_local constinit int depth_ = 0;
 };
 
+template <class M, class... Args>
+concept Forwards = requires(M& m, Args&&... args) {
+  m.forward(std::forward<Args>(args)...);
+};
+
 template <class Derived>
 class Module : public ModuleBase {
  public:
@@ -165,6 +170,8 @@ class Module : public ModuleBase {
   // Runs forward. Errors from inside begin with this module's path.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {
+    static_assert(Forwards<const Derived, Args...> || !Forwards<Derived, Args...>,
+                  "forward must be const: Tensor forward(const Tensor& x) const");
     const Running running(*this);
     using Result = decltype(self().forward(std::forward<Args>(args)...));
     if constexpr (std::is_object_v<Result>) {
