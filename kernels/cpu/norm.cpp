@@ -115,6 +115,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    // Each row has two sums and a center in registers: all rows three quarters of them.
+    constexpr int together = sizeof(Lanes<T>) == 64 ? 8 : 4;
     const auto normalize = [&](int64_t r, const Moments& m) {
       const S* const in = x.as<S>() + r * n;
       O* const out = y.as<O>() + r * n;
@@ -123,6 +125,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
       rstd.as<T>()[r] = inverse;
       const Lanes<T> less(center), times(inverse);
       for_lanes<T>(n, [&](int64_t i, int64_t count) {
+        __builtin_prefetch(in + together * n + i);
         Lanes<T> v = (read<T>(in + i, count) - less) * times;
         if (scale) v = v * read<T>(scale + i, count);
         if (shift) v = v + read<T>(shift + i, count);
@@ -130,7 +133,6 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
       });
     };
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      constexpr int together = 4;
       int64_t r = begin;
       for (; r + together <= end; r += together) {
         const auto all = moments_of<T, together>(x.as<S>() + r * n, n, bool(mean));

@@ -249,8 +249,10 @@ void put_at(Launch&, bool apart, In y, In index, Out x) {
           for (int64_t p = begin; p < end; ++p) {
             O* const plane = x.as<O>() + p * x_plane;
             std::fill_n(plane, x_plane, O(0.0f));
-            for (int64_t i = p * y_plane; i < (p + 1) * y_plane; ++i)
-              plane[index.as<int32_t>()[i]] = y.as<S>()[i];
+            const int32_t* const at = index.as<int32_t>() + p * y_plane;
+            const S* const from = y.as<S>() + p * y_plane;
+#pragma GCC unroll 8
+            for (int64_t i = 0; i < y_plane; ++i) plane[at[i]] = from[i];
           }
           return;
         }
