@@ -112,10 +112,10 @@ struct HookedCall::Gradients {
   std::shared_ptr<ModuleHooks> hooks;
   size_t inputs;
   std::weak_ptr<Node> at_inputs = {};  // calls the hooks, if there is one
-  Tensors of_outputs = {};
+  Tensors of_outputs = {};             // as many as there are outputs, also where none has arrived
 
   void run(Tensors& of_inputs) {
-    const Tensors outputs = std::move(of_outputs);
+    const Tensors outputs = std::exchange(of_outputs, Tensors(of_outputs.size()));
     run_all(hooks->backward, of_inputs, "gradients",
             [&](const BackwardHook& hook) { hook(of_inputs, outputs); });
   }
@@ -154,6 +154,7 @@ void HookedCall::after_forward() {
           [&](const ForwardHook& hook) { hook(module_, inputs_, outputs); });
   put(outputs, places_);
   if (!gradients_) return;
+  gradients_->of_outputs.resize(places_.size());
   meet(places_, [g = gradients_](Tensors& grads) {
     const auto inputs = g->at_inputs.lock();
     if (!inputs) {

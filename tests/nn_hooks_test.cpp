@@ -148,6 +148,20 @@ TEST(Hooks, SecondOrderGoesThrough) {
   EXPECT_EQ(grad({sum(dx)}, {net.weight})[0].item(), 96);
 }
 
+// The gradient of a gradient may reach what a module was given and not what it made.
+TEST(Hooks, WithoutAGradientOfAnOutputSeeThatThereIsNone) {
+  nn::Sequential net(Scale(3), nn::SiLU(), Scale(2));
+  std::vector<bool> given;
+  net[1].module()->register_full_backward_hook([&](Tensors& dx, const Tensors& dy) {
+    ASSERT_EQ(dy.size(), 1u);
+    EXPECT_TRUE(dx[0]);
+    given.push_back(bool(dy[0]));
+  });
+  const Tensor x = leaf({4});
+  sum(grad({sum(net(x))}, {x}, {.create_graph = true})[0]).backward();
+  EXPECT_EQ(given, (std::vector<bool>{true, false}));
+}
+
 // The gradients of the outputs would wait for those of the inputs, which nobody asked for, and with
 // them the graph that holds them.
 TEST(Hooks, KeepNoGraphWhereInputsAreNotWanted) {
