@@ -32,14 +32,17 @@ using OnGradients = std::function<void(Tensors&)>;
 
 // A point of the graph that several tensors pass through together. Each has a Pass, which puts its
 // gradient down here and sends on only a token; the Meeting is older than all of them, so by the
-// time the token arrives, all gradients have been put down.
+// time the tokens arrive, as a sum that tells their places, all gradients have been put down. (What
+// lies here without one is of a pass that an error ended.)
 class Meeting final : public Node {
  public:
   Meeting(std::span<const Tensor*> tensors, OnGradients f)
       : Node(Call{info, tensors}), arrived(tensors.size()), f_(std::move(f)) {}
   std::string_view name() const override { return info.name; }
-  Grads backward(const Tensor&) override {
+  Grads backward(const Tensor& tokens) override {
     Tensors grads = std::exchange(arrived, Tensors(arrived.size()));
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (tokens.at(int64_t(i)) == 0) grads[i] = {};
     f_(grads);
     Grads result;
     for (Tensor& g : grads) result.push_back(std::move(g));
@@ -59,7 +62,9 @@ class Pass final : public Node {
   std::string_view name() const override { return info.name; }
   Grads backward(const Tensor& dy) override {
     meeting_.arrived[place_] = dy;
-    return {zeros({}, f32, Device::cpu())};
+    const Tensor token = zeros({int64_t(meeting_.arrived.size())}, f32, Device::cpu());
+    token.set(int64_t(place_), 1);
+    return {token};
   }
 
  private:
@@ -74,7 +79,7 @@ std::shared_ptr<Node> meet(const std::vector<Tensor*>& tensors, OnGradients f) {
   if (!grad_enabled() || std::ranges::none_of(tensors, wants)) return nullptr;
   std::vector<const Tensor*> inputs(tensors.begin(), tensors.end());
   const auto meeting = std::make_shared<Meeting>(inputs, std::move(f));
-  const Tensor token = zeros({}, f32, Device::cpu());
+  const Tensor token = zeros({int64_t(tensors.size())}, f32, Device::cpu());
   meeting->finish(token, false);
   token.set_maker(meeting);
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "core/allocator.h"
+#include "core/check.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 
@@ -179,6 +180,22 @@ TEST(Hooks, KeepNoGraphWhereInputsAreNotWanted) {
   EXPECT_EQ(calls, 0);
   (void)grad({sum(net(x))}, {net.weight, x});
   EXPECT_EQ(calls, 1);
+}
+
+TEST(Hooks, BackwardForgetsGradientsOfAPassThatFailed) {
+  Pair net;
+  bool fails = true;
+  net.register_full_backward_hook([](Tensors&, const Tensors&) {});
+  const Tensor x = leaf({4});
+  const Tensors y = net(x);
+  register_hook(y[0], [&](const Tensor&) {
+    check(!fails, "planted");
+    return Tensor();
+  });
+  EXPECT_EQ(error([&] { (y[0] + y[1]).backward({.retain_graph = true}); }), "backward: planted");
+  fails = false;
+  y[0].backward();
+  EXPECT_EQ(x.grad().item(), 2);
 }
 
 TEST(Hooks, ReplacedOutputsReachBackward) {
