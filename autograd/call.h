@@ -173,9 +173,12 @@ Tensor call(const Args&... args) {
       auto attributes = detail::attributes(args...);
       auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
       y = run(node->ctx);
-      if (std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); }))
-          [[unlikely]]
-        y = y.detach();  // an input that wants no gradient: this history is not its own
+      // A tensor that somebody else has, be it an input or, of a Function, any: this history is not
+      // its own.
+      if (call.composed || std::ranges::any_of(call.inputs, [&](const Tensor* t) {
+            return t->is_same(y);
+          })) [[unlikely]]
+        y = y.detach();
       node->finish(y, detail::moves_only<Op>);
       y.set_maker(std::move(node));
     }

@@ -652,6 +652,23 @@ TEST(Function, LeavesAnInputWithoutHistoryAlone) {
   EXPECT_EQ(w.grad().at(1), 1);
 }
 
+struct Precomputed {
+  Tensor value;
+};
+struct StraightThrough : Function<StraightThrough> {
+  static constexpr OpInfo info{"test_straight_through"};
+  static Tensor forward(Ctx&, const Tensor&, const Precomputed& y) { return y.value; }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
+};
+
+TEST(Function, LeavesWhatAnAttributeHoldsAlone) {
+  const Tensor x = leaf({0.4, 1.7}, {2}), rounded = round(x.detach());
+  const Tensor y = StraightThrough::apply(x, Precomputed{rounded});
+  EXPECT_FALSE(rounded.requires_grad());
+  sum(y * y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 4}));
+}
+
 struct Forgetful : Function<Forgetful> {
   static constexpr OpInfo info{"test_forgetful"};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, int64_t) {
