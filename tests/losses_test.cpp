@@ -117,6 +117,19 @@ TEST(LossErrors, OfNarrowProbabilities) {
 
 // --- classes ---
 
+TEST(CrossEntropyLoss, WhatIsIgnoredHasNoSecondDerivative) {
+  const Tensor x = leaf({1, 2, inf, -inf}, {2, 2});
+  const auto second = [&](const Values& targets) {
+    const Tensor t = from(targets, {2}, i64);
+    const Tensor dx =
+        grad({cross_entropy(x, t, {.ignore_index = 7})}, {x}, {.create_graph = true})[0];
+    return grad({sum(dx * from({1, 2, 3, 4}, {2, 2}))}, {x})[0];
+  };
+  const double p = 1 / (1 + std::exp(1.0));  // of class 0 in the first row
+  expect_near(second({0, 7}), {-p * (1 - p), p * (1 - p), 0, 0});
+  expect_near(second({7, 7}), {0, 0, 0, 0});
+}
+
 TEST(CrossEntropyLoss, AMeanOfNothingIsNan) {
   const Tensor x = leaf({1, 2, 3, 4}, {2, 2}), t = from({7, 7}, {2}, i64);
   const Tensor loss = cross_entropy(x, t, {.ignore_index = 7});

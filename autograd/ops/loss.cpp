@@ -51,9 +51,12 @@ struct CrossEntropy {
     const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
     const auto of_logits = [&] {
       if (grad_enabled()) {
+        // (Factors rather than the product: 0 times a NaN has a gradient that is NaN.)
+        const auto counted = [&](const Tensor& t) {
+          return probabilities ? t : without_ignored(t, target, rule);
+        };
         const Tensor q = wanted(x, target, weights, rule, dtype);
-        const Tensor d = (softmax(cast(x, dtype), 1) * sum(q, {1}, true) - q) * each();
-        return probabilities ? d : without_ignored(d, target, rule);
+        return (softmax(counted(cast(x, dtype)), 1) * sum(q, {1}, true) - q) * counted(each());
       }
       Tensor dx = ctx.like(0);
       const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
