@@ -102,6 +102,9 @@ struct Engine {
     if (node->is_leaf()) {
       const Tensor leaf = node->leaf();
       if (!leaf || !leaf.is_leaf() || capture) return;  // (or frozen since it was recorded)
+      check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
+            dy.device(), leaf.device());
+      if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
       deliver(leaf, std::move(dy), record);
       detail::observe(&Observer::after_delivery, *node, leaf.grad());
       if (node->hooks)

@@ -279,6 +279,13 @@ TEST(Devices, StreamsAreSharedOnlyWhereThereAreTooManyThreads) {
     EXPECT_EQ(ones({2}, f32, Device::cuda(d)).at(0), 1);
 }
 
+TEST(Devices, AGradientDoesNotFollowALeafThatMoved) {
+  const Tensor x = ones({3}).set_requires_grad(), loss = sum(x + 1);
+  x.set_data(x.detach().to(device));
+  EXPECT_EQ(error([&] { loss.backward(); }),
+            "backward: a gradient on cpu for a leaf that has moved to cuda:0 since");
+}
+
 TEST(Devices, WaitsAreCounted) {
   const Tensor x = ones({4}, f32, device);
   const int64_t before = synchronizations();

@@ -330,6 +330,14 @@ TEST(Module, ToDropsGradientsItConverts) {
   EXPECT_EQ(error([&] { net.to(i64); }), "parameters cannot be i64");
 }
 
+TEST(Module, GradientsOfAnOlderGraphFitWhatItWasConvertedTo) {
+  nn::Linear net(2, 2);
+  const Tensor loss = sum(net.bias + 1);
+  net.to(f16);
+  loss.backward({.retain_graph = true});
+  EXPECT_EQ(net.bias.grad().dtype(), f16);
+}
+
 TEST(Module, NormalisationStaysWide) {
   nn::Sequential net(nn::Conv2d(1, 2, 3), nn::BatchNorm2d(2), nn::Flatten(), nn::LayerNorm(8),
                      nn::Linear(8, 2));
