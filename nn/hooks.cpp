@@ -87,6 +87,7 @@ std::shared_ptr<Node> meet(const std::vector<Tensor*>& tensors, OnGradients f) {
     const auto pass = std::make_shared<Pass>(&token, *meeting, i);
     const Tensor passed = tensors[i]->detach();
     pass->finish(passed, false);
+    pass->grad_dtype = meeting->ctx.grad_dtype(i);  // as wide as without a hook
     passed.set_maker(pass);
     *tensors[i] = passed;
   }

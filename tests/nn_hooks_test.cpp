@@ -122,6 +122,18 @@ TEST(Hooks, BackwardWaitsForAllInputsAndOutputs) {
   EXPECT_EQ(x.grad().item(), 34);
 }
 
+// What was cast from f32 takes its gradient in f32.
+TEST(Hooks, LeaveGradientsAsWideAsTheyAre) {
+  for (const bool hooked : {false, true}) {
+    Scale net(3);
+    net.to(f16);
+    if (hooked) net.register_full_backward_hook([](Tensors&, const Tensors&) {});
+    const Tensor x = leaf({4});
+    sum(net(x.to(f16)).to(f32) * 3e4).backward();
+    EXPECT_EQ(x.grad().item(), 9e4) << hooked;
+  }
+}
+
 TEST(Hooks, BackwardWithoutAnInputThatWantsOne) {
   Scale net(3);
   int calls = 0;
