@@ -17,10 +17,10 @@ struct alignas(8) Parts {
   int32_t begin, end;
   T weights[n];
   MIXTAPE_HD T weight(int from) const {
+    T found = weights[n - 1];
 #pragma unroll
-    for (int k = 0; k < n - 1; ++k)
-      if (from == begin + k) return weights[k];
-    return weights[n - 1];
+    for (int k = 0; k < n - 1; ++k) found = from == begin + k ? weights[k] : found;
+    return found;
   }
 };
 struct Uses {  // the elements that an element is part of, which are neighbours
