@@ -245,6 +245,39 @@ echo "${{OPENBLAS_CORETYPE-free}}"
         self.assertIn("ERROR: beyond its peer", run.stdout)
 
 
+class Nvcc(ScriptTest):
+    """What meson makes of an nvcc: stand-ins, which compile nothing."""
+
+    def setup(self, nvcc: str, cuda: str) -> tuple[str, str]:
+        """What meson said, and the build.ninja."""
+        self.write("bin/nvcc", f"#!/bin/sh\n{nvcc}\n", 0o755)
+        self.write("lib64/libcudart_static.a", "!<arch>\n")
+        command = ["meson", "setup", self.tree / "build", root, f"-Dcuda={cuda}", "-Dexamples=disabled",
+                   "-Dtests=disabled", "-Dbench=disabled"]
+        run = subprocess.run(command, text=True, capture_output=True, env=self.with_bin())
+        ninja = self.tree / "build/build.ninja"
+        return run.stdout, ninja.read_text() if ninja.exists() else ""
+
+    def test_an_option_that_it_lacks_is_not_used(self) -> None:
+        for help_text, count in ("", 0), ("--compress-mode [size]", 22):
+            with self.subTest(help_text):
+                said, ninja = self.setup(f"echo '{help_text}'", "auto")
+                self.assertIn("device.cu.o", ninja, said)
+                self.assertEqual(ninja.count("--compress-mode"), count)
+                shutil.rmtree(self.tree / "build")
+
+    def test_one_that_is_too_old_is_left_alone_and_that_is_told(self) -> None:
+        fatal = "[ $1 = --help ] || { echo nvcc fatal: no such device >&2; exit 1; }"
+        said, ninja = self.setup(fatal, "auto")
+        self.assertIn(f"WARNING: {self.tree}/bin/nvcc cannot compile the CUDA kernels: nvcc fatal: no such", said)
+        self.assertNotIn("device.cu.o", ninja)
+        self.assertIn("build.ninja", ninja)
+        shutil.rmtree(self.tree / "build")
+        said, ninja = self.setup(fatal, "enabled")
+        self.assertIn("cannot compile the CUDA kernels: nvcc fatal: no such device", said)
+        self.assertEqual(ninja, "")
+
+
 class CheckKernels(ScriptTest):
     """A stand-in for nm, by which the program has two kernels; what it launched stands in a report."""
 
