@@ -64,7 +64,15 @@ Managed* leave(const Tensor& x) {
       .byte_offset = 0,
   };
   out->managed.manager_ctx = out;
-  out->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->manager_ctx); };
+  out->managed.deleter = [](Managed* m) {
+    auto* const mine = static_cast<Exported<Managed>*>(m->manager_ctx);
+    const Device device = mine->tensor.device();
+    if (!device.is_cpu()) {  // nor do we know of the streams on which it was read and written
+      count_synchronization();
+      runtime::finish(device.index);
+    }
+    delete mine;
+  };
   return &out->managed;
 }
 

@@ -3,6 +3,9 @@
 // only takes tensors of a CUDA device. Both sides see one memory, so what one writes the other
 // reads; the tape does not notice writes from outside. The structs are in core/dlpack_abi.h and in
 // DLPack's own header.
+//
+// Neither side knows the other's streams: to_dlpack() waits for the device, and so does the deleter
+// of what it gave; who writes to such a tensor waits before the other reads it.
 
 #include "core/tensor.h"
 

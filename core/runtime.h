@@ -38,6 +38,8 @@ Handle create_stream(int device);
 // What is queued on `other` so far comes before what `waiting` gets from now on.
 void wait(Handle waiting, int device, Handle other, int other_device);
 void synchronize(Handle stream, int device);  // returns when the stream is empty
+// Returns when all that anybody queued on the device is done, other libraries as well.
+void finish(int device) noexcept;
 // Queues a copy between any two places; host memory must be pinned or stay as it is until then.
 void copy(void* to, const void* from, size_t bytes, Handle stream, int device);
 

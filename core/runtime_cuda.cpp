@@ -107,6 +107,10 @@ void synchronize(Handle stream, int device) {
   select(device);
   require(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
 }
+void finish(int device) noexcept {  // (with an error, as release())
+  cudaSetDevice(device);
+  cudaDeviceSynchronize();
+}
 void copy(void* to, const void* from, size_t bytes, Handle stream, int device) {
   select(device);
   require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");

@@ -17,6 +17,7 @@ void* allocate_pinned(size_t) noexcept { return nullptr; }
 Handle create_stream(int) { absent(); }
 void wait(Handle, int, Handle, int) { absent(); }
 void synchronize(Handle, int) { absent(); }
+void finish(int) noexcept {}
 void copy(void*, const void*, size_t, Handle, int) { absent(); }
 Mark create_mark(int, bool) { absent(); }
 void destroy_mark(Mark) noexcept {}

@@ -12,6 +12,8 @@
 #include "amp/scaler.h"
 #include "amp/trace.h"
 #include "autograd/ops.h"
+#include "core/dlpack.h"
+#include "core/dlpack_abi.h"
 #include "core/format.h"
 #include "core/readback.h"
 #include "core/stream.h"
@@ -239,6 +241,20 @@ TEST(FarBehind, UploadsThatMustWaitAreCounted) {
   const int64_t waits = synchronizations();
   for (int i = 0; i < 100; ++i) from({1, 2}, {2}).to(device);
   EXPECT_GT(synchronizations(), waits);
+}
+
+// Who got the tensor reads it on a stream that we do not know, and gives it back meanwhile.
+TEST(FarBehind, MemoryThatLeftByDlpackIsUsedAgainWhenItWasRead) {
+  const runtime::Handle theirs = runtime::create_stream(device.index);
+  DLManagedTensor* const out = to_dlpack(full({1000}, 1, f32, device));
+  std::vector<float> read(1000);
+  const simt::LateStreams late;
+  runtime::copy(read.data(), out->dl_tensor.data, 4000, theirs, device.index);
+  out->deleter(out);
+  const Tensor next = full({1000}, 2, f32, device);
+  synchronize(device);
+  runtime::synchronize(theirs, device.index);
+  EXPECT_EQ(read, std::vector<float>(1000, 1));
 }
 
 TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {

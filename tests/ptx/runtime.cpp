@@ -427,6 +427,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   stream->catch_up();
   return done();
 }
+cudaError_t cudaDeviceSynchronize() {
+  const std::lock_guard locked(lock);
+  for (Stream* s : streams()) s->catch_up();
+  return done();
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   const std::lock_guard locked(lock);
   Stream* const stream = known(s);

@@ -143,6 +143,7 @@ void wait(Handle waiting, int, Handle other, int) {
   simt::in_stream(waiting, [point] { simt::pass(*point); });
 }
 void synchronize(Handle stream, int) { static_cast<Queued*>(stream)->catch_up(); }
+void finish(int) noexcept { simt::catch_up_all(); }
 void copy(void* to, const void* from, size_t bytes, Handle stream, int) {
   simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
 }
