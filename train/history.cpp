@@ -21,6 +21,9 @@ void History::add(int64_t step, const Tensor& loss, double lr, const amp::GradSc
 }
 
 void History::settle() {
+  if (coming_.empty()) return;
+  const Coming& last = coming_.back();  // once it is there, all others are
+  (last.scale ? last.scale : last.loss).wait();
   while (!coming_.empty()) take();
 }
 
