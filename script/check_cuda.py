@@ -3,8 +3,8 @@
 registers or keeps arrays in local memory, products on tensor cores use them, and a program that links them starts
 where there is no driver.
 
-Without cuobjdump and nvdisasm, which not every toolkit has, products are looked at as PTX and stacks are left to a
-build with -Dwerror=true, which refuses to spill.
+Without cuobjdump and nvdisasm, which not every toolkit has, products are looked at as PTX, and nobody looks for arrays
+in local memory. (A build with -Dwerror=true refuses to spill.)
 
 usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where that is missing"""
 import os
