@@ -7,14 +7,15 @@
 
 namespace mixtape::kernels {
 
-// From low to below high: the upper half of the product of random bits and how many there are. Of
-// 2^32 and more, one word of bits could not reach all: they take a second one each.
+// From low to below high: the upper half of the product of random bits and how many there are. From
+// one word of bits some come up to range / 2^32 more often than others: of 2^16 and more, they take
+// a second one each.
 struct RandomInteger {
   uint64_t low, range;
 
   MIXTAPE_HD RandomInteger(int64_t low, int64_t high)
       : low(static_cast<uint64_t>(low)), range(static_cast<uint64_t>(high) - this->low) {}
-  MIXTAPE_HD bool is_wide() const { return range >> 32 != 0; }
+  MIXTAPE_HD bool is_wide() const { return range >> 16 != 0; }
   // Of Philox, for one word for each of n numbers. Second words begin behind them.
   static uint64_t blocks(int64_t n) { return (static_cast<uint64_t>(n) + 3) / 4; }
 

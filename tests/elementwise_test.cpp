@@ -838,6 +838,9 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   const double odd = mean(remainder(wide, 2).to(f64)).item();
   EXPECT_NEAR(odd, 0.5, 0.05);
   EXPECT_NEAR(mean(wide.to(f64)).item() * 0x1p-39, 1, 0.05);
+  // And all as often, also where they are not many fewer than 2^32.
+  const Tensor third = remainder(randint(0, int64_t(3) << 30, {10000}), 3);
+  EXPECT_NEAR(mean(eq(third, 0).to(f64)).item(), 1.0 / 3, 0.024);  // five deviations
   const Tensor any =
       randint(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), {1000});
   EXPECT_NEAR(mean(lt(any, 0).to(f64)).item(), 0.5, 0.1);

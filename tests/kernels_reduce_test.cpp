@@ -397,8 +397,8 @@ __extension__ typedef unsigned __int128 Wide;
 
 TEST(Random, IntegersByMultiplyShift) {
   const std::pair<int64_t, int64_t> ranges[] = {
-      {0, 10},         {-5, 6},          {7, 8},
-      {0, 0xffffffff}, {-1, 0xffffffff}, {-(int64_t{1} << 62), int64_t{1} << 62}};
+      {0, 10},      {-5, 6},         {7, 8},           {0, 0xffff},
+      {0, 0x10000}, {0, 0xffffffff}, {-1, 0xffffffff}, {-(int64_t{1} << 62), int64_t{1} << 62}};
   for (const auto& range : ranges) {
     const int64_t low = range.first, high = range.second;
     const Tensor y({1001}, i64);
@@ -406,8 +406,8 @@ TEST(Random, IntegersByMultiplyShift) {
     for (int64_t i = 0; i < 1001; ++i) {
       const auto width =
           static_cast<Wide>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
-      // Of 2^32 and more, two words each: the second ones are behind the first ones of all.
-      const uint64_t second = width >> 32 ? word(i, offset + 251) : 0;
+      // Of 2^16 and more, two words each: the second ones are behind the first ones of all.
+      const uint64_t second = width >> 16 ? word(i, offset + 251) : 0;
       const uint64_t bits = static_cast<uint64_t>(word(i)) << 32 | second;
       ASSERT_EQ(y.data<int64_t>()[i], low + static_cast<int64_t>(width * bits >> 64));
       ASSERT_TRUE(y.data<int64_t>()[i] >= low && y.data<int64_t>()[i] < high);
