@@ -88,7 +88,8 @@ Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   const double sign = low > 0 ? -1 : 1;
   if (low > 0) low = -std::exchange(high, -low);
   const double below = normal_probability(low), within = normal_probability(high) - below;
-  std::vector<double> values = to_vector(uniform(t.shape(), 0, 1, f64));
+  // (Above 0, of which a tail without end has no quantile.)
+  std::vector<double> values = to_vector(uniform(t.shape(), 0x1p-25, 1 + 0x1p-25, f64));
   for (double& v : values)
     v = std::clamp(o.mean + sign * o.std * normal_quantile(below + v * within), o.low, o.high);
   return assign(t, values);
