@@ -217,6 +217,12 @@ TEST(Sample, DrawsBySoftmax) {
             "sample: top_p is 0, not above 0 and at most 1");
 }
 
+TEST(Sample, NeverDrawsWhatIsRuledOut) {
+  const Seed seed(10710051);  // whose second 24 bits are 0
+  const Tensor only = from({-INFINITY, 0, -INFINITY}, {3});
+  EXPECT_EQ(sample(only).item<int64_t>(), 1);
+}
+
 TEST(Gpt, Generates) {
   const Seed seed(6);
   Gpt net(tiny(0.1));

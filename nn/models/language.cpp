@@ -26,9 +26,10 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
   const NoGrad off;
   // (Divided by less, f32 logits would all be infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);
-  // The largest of logits with Gumbel noise is distributed as their softmax.
+  // The largest of logits with Gumbel noise is distributed as their softmax. (Not by zeros, whose
+  // noise of -inf would make the only token with a finite logit one of those that are ruled out.)
   const auto drawn = [&](const Tensor& x) {
-    const Tensor noise = -log(-log(rand(x.shape(), f32, x.device())));
+    const Tensor noise = -log(-log(uniform(x.shape(), 0x1p-33, 1, f32, x.device())));
     return argmax(cast(x, f32) / o.temperature + noise, -1, true);
   };
   if (o.top_k == 0 && o.top_p == 1) return squeeze(drawn(logits), -1);
