@@ -661,6 +661,17 @@ TEST(Create, MultinomialDrawsByTheWeights) {
               0.1);
 }
 
+TEST(Create, MultinomialDrawsRareClasses) {
+  const Seed seed(1);
+  const int64_t classes = 1 << 17;
+  const Tensor weights = full({classes}, 0x1p-26, f64, Device::cpu());
+  weights.set(0, 1 - double(classes - 1) * 0x1p-26);
+  const Tensor drawn = multinomial(weights, 1 << 20, true);
+  const Tensor rare = masked_select(drawn, gt(drawn, 0)).to(f64);
+  EXPECT_NEAR(double(rare.numel()), 0x1p11, 5 * 45);
+  EXPECT_NEAR(mean(remainder(rare, 2)).item(), 0.5, 5 * 0.011);
+}
+
 TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
   const Seed seed(1);
   const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {4000, 4});
@@ -719,6 +730,10 @@ TEST(Create, Bernoulli) {
   EXPECT_EQ(share.at(0), 0);
   EXPECT_NEAR(share.at(1), 0.25, 0.02);
   EXPECT_EQ(share.at(2), 1);
+  const Seed zero(12121362);  // whose first 24 bits are 0
+  EXPECT_EQ(rand({1}).item(), 0);
+  const Seed same(12121362);
+  EXPECT_EQ(bernoulli(full({1}, 1e-9, f64)).item(), 0);
   EXPECT_ERROR(bernoulli(ones({2}, i64)), "probabilities are i64");
   EXPECT_EQ(bernoulli(zeros({0, 3})).shape(), (Shape{0, 3}));
   const auto of = [](double p, DType dtype) {  // on a device the error may come late

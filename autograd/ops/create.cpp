@@ -29,6 +29,12 @@ Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType
   return y;
 }
 
+// [0, 1). In f64 of 48 bits: what is rarer than 2^-24 would come too often, or never, by rand().
+Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
+  const Tensor coarse = rand(shape, dtype, device);
+  return dtype == f64 ? coarse + rand(shape, f64, device) * 0x1p-24 : coarse;
+}
+
 }  // namespace
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
@@ -153,12 +159,14 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
   // w / E, where E has the exponential distribution, are in the order of draws one after another.
-  if (!replacement)
-    return topk(w / -log(uniform(shape, 0x1p-33, 1, w.dtype(), w.device())), n).indices;
+  if (!replacement) {
+    const Tensor above_zero = fine_rand(shape, w.dtype(), w.device()) + 0x1p-49;
+    return topk(w / -log(above_zero), n).indices;
+  }
   // The classes below a uniform number are the sums before it where all are sorted together.
   const Tensor sums = cumsum(cast(w, f64), -1);
   shape[-1] = n;
-  const Tensor drawn = rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
+  const Tensor drawn = fine_rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
   const Tensor order = argsort(cat({sums, drawn}, -1));
   const Tensor below = cumsum(cast(lt(order, static_cast<double>(classes)), i64), -1);
   return narrow(scatter(order, -1, order, below), -1, classes, n);
@@ -170,7 +178,7 @@ Tensor bernoulli(const Tensor& p) {
   const NoGrad off;
   check_probabilities(p, false);
   const DType wide = is_narrow(p.dtype()) ? f32 : p.dtype();
-  return cast(lt(rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
+  return cast(lt(fine_rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
 }
 
 Tensor hot(const Tensor& index, int64_t classes, DType dtype) {
