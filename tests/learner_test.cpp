@@ -119,7 +119,11 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
     EXPECT_LT(learner.validate().loss, before.loss) << name(t);
     EXPECT_GT(learner.validate().metrics[0], 0.5);
     EXPECT_NE(learner.summary().find("[16, 8]"), std::string::npos);
-    EXPECT_ERROR(learner.predict(a), "does not map one tensor to one, so it predicts nothing");
+    EXPECT_ERROR(learner.predict(a), "does not map one tensor to one: predict from a loader");
+    const auto [distances, targets] = learner.predict(*learner.data.valid);
+    EXPECT_EQ(to_vector(targets), to_vector(same));
+    EXPECT_NEAR(mean(eq(lt(distances, 1).to(f32), targets).to(f32)).item(),
+                learner.validate().metrics[0], 1e-6);
   }
   o.pass = [&](const Batch& batch) -> Pass {
     EXPECT_EQ(batch.x.dtype(), f16);
@@ -131,6 +135,7 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
   Learner whole({DataLoader(pairs, {.batch_size = 16}), {}}, net, o);
   whole.to_fp16(MasterOptions{});
   whole.fit(1, 0.01);
+  EXPECT_ERROR(whole.predict(*whole.data.train), "no output to predict: LearnerOptions::pass gave");
 }
 
 TEST(Learner, TrainsWithoutTargets) {

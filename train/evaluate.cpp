@@ -90,8 +90,9 @@ Tensor Learner::total(
   return totals[0].sum().to(Device::cpu());
 }
 
-Tensor Learner::predicted(const Batch& batch) {
-  check(run(batch, /*predicts=*/true), "a callback skipped a batch of a prediction");
+Tensor Learner::predicted(const Batch& batch, bool by_pass) {
+  check(run(batch, /*predicts=*/!by_pass), "a callback skipped a batch of a prediction");
+  check(bool(state.output), "no output to predict: LearnerOptions::pass gave a loss alone");
   return is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output;
 }
 
@@ -112,7 +113,7 @@ Predictions Learner::predict(DataLoader& loader) {
   std::vector<Tensor> outputs, targets;
   evaluate_in(loader.batches(), [&] {
     for (const Batch& batch : loader) {
-      outputs.push_back(predicted(batch));
+      outputs.push_back(predicted(batch, /*by_pass=*/!model_.call && pass));
       if (state.y) targets.push_back(state.y);
     }
   });

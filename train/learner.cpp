@@ -256,7 +256,8 @@ bool Learner::run(const Batch& batch, bool predicts) {
     state.loss = done.loss;
     return true;
   }
-  check(bool(model_.call), "{} does not map one tensor to one, so it predicts nothing",
+  check(bool(model_.call),
+        "{} does not map one tensor to one: predict from a loader, by LearnerOptions::pass",
         nn::type_name(typeid(*model_.module)));
   state.output = model_.call(state.x);
   if (!each(&Callback::on_loss_begin)) return false;

@@ -166,7 +166,8 @@ class Learner : NoCopy {
   // On the learner's device, and never narrower than f32. Between on_valid_begin and on_valid_end,
   // so of what validates: of the averages, where EmaWeights keeps them.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
-  Predictions predict(DataLoader& data);  // of an epoch, in its order
+  // Of an epoch, in its order; by options.pass where the model does not map one tensor to one.
+  Predictions predict(DataLoader& data);
   // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 
@@ -268,7 +269,7 @@ class Learner : NoCopy {
   void run_epoch();
   // Fills state up to the loss, or just up to the output; false if a callback skipped that.
   bool run(const Batch& batch, bool predicts = false);
-  Tensor predicted(const Batch& batch);
+  Tensor predicted(const Batch& batch, bool by_pass = false);
   void step();
   void between(Moment begin, Moment end, const std::function<void()>& body);
   void drop_gradients();
