@@ -222,6 +222,7 @@ struct Engine {
   }
 
   void start(const Tensor& y, Tensor g) {
+    check(bool(y), "backward from no tensor: this one is as Tensor() makes it, or was moved from");
     check(y.requires_grad(),
           "backward from a tensor that no recorded op made: nothing it was made of requires a "
           "gradient, or it comes from under NoGrad, detach() or grad() without {{.create_graph = "

@@ -92,6 +92,7 @@ TEST(Tape, RefusesWhatItCannotDo) {
   const Tensor x = leaf({1, 2}, {2});
   EXPECT_ERROR((x * 2).backward(), "shape [2] needs a gradient");
   EXPECT_ERROR(from({1}, {1}).backward(), "grad() without {.create_graph = true}");
+  EXPECT_ERROR(Tensor().backward(), "backward from no tensor: this one is as Tensor() makes it");
   EXPECT_ERROR((x * 2).backward({.gradient = ones({3}, f64)}),
                "the gradient has shape [3], the output [2]");
   EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f64)),
