@@ -772,8 +772,8 @@ TEST(Create, ArangeAndEyeCheckTheirSizes) {
 }
 
 TEST(Create, IntegersAreWhatTheyCanBe) {
-  EXPECT_ERROR(arange(0, 1, 0.1), "of i64 elements and 0.1 (convert them to a float dtype)");
-  EXPECT_ERROR(arange(0.5, 3), "0.5 does not fit elements of i64");
+  EXPECT_ERROR(arange(0, 1, 0.1), "arange from 0 by 0.1 in i64 (give a float dtype after");
+  EXPECT_ERROR(arange(0.5, 3), "arange from 0.5 by 1 in i64 (give a float dtype");
   EXPECT_ERROR(full({2}, 0.5, i64), "0.5 does not fit elements of i64");
   EXPECT_ERROR(full({2}, inf, i64), "inf does not fit elements of i64");
   EXPECT_ERROR(full({2}, 0x1p63, i64), "9.223372036854776e+18 does not fit elements of i64");

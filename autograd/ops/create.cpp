@@ -78,7 +78,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
         "arange from {} to {} by {}", start, stop, step);
   const double n = std::max(0.0, std::ceil((stop - start) / step));
   check(n <= 0x1p53, "arange from {} to {} by {} has {} elements", start, stop, step, n);
-  check_number(dtype, step);
+  check(is_float(dtype) || (start == std::trunc(start) && holds(i64, step)),
+        "arange from {} by {} in {} (give a float dtype after the step)", start, step, dtype);
   for (const double end : {start, n > 0 ? start + (n - 1) * step : start}) check_fits(dtype, end);
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
