@@ -219,7 +219,9 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
                "f: line 2, column \"a\": \"1\\n\" is not a");
   EXPECT_ERROR(parse_csv("a,b\n1,\"p\nq\"\nx,2\n", "f"),
                "f: line 4, column \"a\": \"x\" is not a number");
-  EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"), "f: line 2, column \"a\": \"\" is not a number");
+  EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"),
+               "column \"a\": \"\" is not a number that f32 holds (a missing one is written nan)");
+  EXPECT_TRUE(isnan(parse_csv("a,b\nnan,2\n", "f").data.x()).item<bool>());
   for (const char* wrong : {"+-5", "1e300", "++1"})
     EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", wrong), "f"),
                  fmt::format("f: line 2, column \"a\": \"{}\" is not a number", wrong));

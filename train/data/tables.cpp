@@ -158,8 +158,9 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
         if (none && without == 0) without = record->line;
         continue;
       }
-      check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds", name,
-            record->line, io::quote(columns[i]), io::quote(fields[i]));
+      check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds{}", name,
+            record->line, io::quote(columns[i]), io::quote(fields[i]),
+            trimmed(fields[i]).empty() ? " (a missing one is written nan)" : "");
       x.push_back(static_cast<float>(*value));
     }
     targets.push_back(fields[target]);

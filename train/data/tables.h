@@ -26,8 +26,8 @@ struct Csv {
 // Comma-separated values as in RFC 4180: fields may stand in double quotes, with "" for a quote and
 // line ends inside. All columns are numbers, except a target that holds anything else, whose values
 // are classes. A packed .gz will do. Throws Error that names file, line and column when a line has
-// fewer or more fields than the first, a field is no number, or a quote stays open; and when there
-// is but one column, as with another separator.
+// fewer or more fields than the first, a field is no number (a missing one is written nan), or a
+// quote stays open; and when there is but one column, as with another separator.
 Csv read_csv(const std::string& path, const CsvOptions& options = {});
 // The same from memory; `name` stands for the file in errors.
 Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& options = {});
