@@ -23,6 +23,10 @@ class ModuleBase;
 template <class M>
 inline constexpr bool names_itself =
     std::is_base_of_v<typename M::ModuleOf, M> || std::is_base_of_v<M, typename M::ModuleOf>;
+// Whether M is derived from a module that is one by itself: operator() and clone() know only that.
+template <class M>
+inline constexpr bool is_heir =
+    !std::is_same_v<typename M::ModuleOf, M> && std::is_base_of_v<typename M::ModuleOf, M>;
 
 // A tensor that belongs to a module's state without being trained: a running mean.
 struct Buffer : Tensor {
@@ -116,10 +120,13 @@ class Fields {
 
 // Any number of fields, each a Tensor (a parameter), an nn::Buffer, a module, an nn::Any, or a
 // vector, array, optional or map by name of those. In the order in which they are to be saved.
-#define MIXTAPE_FIELDS(...)                                                               \
-  void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {   \
-    static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,  \
-                  "struct M : nn::Module<M>, but here another class is in the brackets"); \
-    fields_of_module.set_owner(*this);                                                    \
-    fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                    \
+#define MIXTAPE_FIELDS(...)                                                                \
+  void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {    \
+    static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,   \
+                  "struct M : nn::Module<M>, but here another class is in the brackets");  \
+    static_assert(!::mixtape::nn::is_heir<std::remove_reference_t<decltype(*this)>>,       \
+                  "derived from another module, whose forward and clone() it would keep: " \
+                  "let it be a field");                                                    \
+    fields_of_module.set_owner(*this);                                                     \
+    fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                     \
   }

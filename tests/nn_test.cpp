@@ -409,6 +409,9 @@ TEST(Fields, OfAMapAreNamedByItsKeys) {
   EXPECT_EQ(names, (std::vector<std::string>{"heads.image.weight", "heads.text.weight"}));
   EXPECT_FALSE(net.clone().heads.at("text").weight.is_same(net.heads.at("text").weight));
 }
+struct Heir : Heads {};
+static_assert(nn::is_heir<Heir> && !nn::is_heir<Heads> && !nn::is_heir<nn::BatchNorm2d>,
+              "called and cloned as Heads");
 static_assert(!std::is_constructible_v<nn::Sequential, nn::Linear&, nn::ReLU>,
               "moved in, or cloned");
 
