@@ -37,6 +37,24 @@ TEST(Learner, Trains) {
   EXPECT_TRUE(learner.model().is_training());  // validation left it as it was
 }
 
+TEST(Learner, TakesALossThatIsAModule) {
+  const CrossEntropyOptions smooth{.label_smoothing = 0.1};
+  const nn::CrossEntropyLoss named(smooth);
+  std::vector<double> losses;
+  for (const LossFunction& loss :
+       {LossFunction([&](const Tensor&x, const Tensor&y) { return cross_entropy(x, y, smooth); }),
+        LossFunction(named), LossFunction(nn::CrossEntropyLoss(smooth))}) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.loss = loss;
+    losses.push_back(Learner(loaders(), Net(), o).validate().loss);
+  }
+  EXPECT_EQ(losses, std::vector<double>(3, losses[0]));
+  LearnerOptions o = quiet();
+  o.loss = nn::MSELoss();
+  EXPECT_ERROR(Learner(loaders(), Net(), o).fit(1), "mse_loss");
+}
+
 TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
   const auto each = {+[](Learner&) {}, +[](Learner& l) { l.to_fp16(); },
                      +[](Learner& l) { l.to_fp16(MasterOptions{}); }};

@@ -53,7 +53,30 @@ class OptimizerMaker {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make_;
 };
 
-using LossFunction = std::function<Tensor(const Tensor& output, const Tensor& target)>;
+// What makes a loss of the model's output and the target: a function, or a module such as
+// nn::CrossEntropyLoss. A module given by name is referred to, any other is kept.
+class LossFunction {
+ public:
+  LossFunction() = default;
+  template <class F>
+  requires(!std::same_as<std::remove_cvref_t<F>, LossFunction>) LossFunction(F&& f) {
+    using Plain = std::remove_cvref_t<F>;
+    if constexpr (!std::derived_from<Plain, nn::ModuleBase>)
+      loss_ = std::forward<F>(f);
+    else if constexpr (std::is_lvalue_reference_v<F>)
+      loss_ = std::cref(f);
+    else
+      loss_ = [kept = std::make_shared<Plain>(std::move(f))](const Tensor& x, const Tensor& y) {
+        return (*kept)(x, y);
+      };
+  }
+  Tensor operator()(const Tensor& output, const Tensor& target) const {
+    return loss_(output, target);
+  }
+
+ private:
+  std::function<Tensor(const Tensor&, const Tensor&)> loss_;
+};
 // cross_entropy for whole numbers, the mean squared error for others.
 Tensor default_loss(const Tensor& output, const Tensor& target);
 
