@@ -117,8 +117,8 @@ int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
 
 optim::StateDict LossScaleOptimizer::state_dict() const {
   optim::StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
-  optim::append(dict, of_scaler, scaler_.state_dict());
-  optim::append(dict, of_optimizer, held().state_dict());
+  dict.add(of_scaler, scaler_.state_dict());
+  dict.add(of_optimizer, held().state_dict());
   return dict;
 }
 
@@ -126,8 +126,7 @@ void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
   const Scope scope("load_state_dict");
   optim::StateReader reader(dict);
   const int64_t iterations = reader.count("iterations");
-  const optim::StateDict scale = optim::part(dict, of_scaler),
-                         rest = optim::part(dict, of_optimizer);
+  const optim::StateDict scale = dict.under(of_scaler), rest = dict.under(of_optimizer);
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
           "'{}' belongs to nothing here", name);

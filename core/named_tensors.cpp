@@ -15,4 +15,15 @@ Tensor NamedTensors::at(std::string_view name) const {
   raise(fmt::format("no tensor is named \"{}\", only: {}", name, fmt::join(names, ", ")));
 }
 
+void NamedTensors::add(std::string_view prefix, const NamedTensors& from) {
+  for (const auto& [name, t] : from) emplace_back(std::string(prefix) + name, t);
+}
+
+NamedTensors NamedTensors::under(std::string_view prefix) const {
+  NamedTensors found;
+  for (const auto& [name, t] : *this)
+    if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), t);
+  return found;
+}
+
 }  // namespace mixtape

@@ -23,6 +23,10 @@ struct NamedTensors : std::vector<std::pair<std::string, Tensor>> {
   // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error that lists the names
   // there are.
   Tensor at(std::string_view name) const;
+
+  // Adds the entries of another, their names behind a prefix; and those under it, without it.
+  void add(std::string_view prefix, const NamedTensors& from);
+  NamedTensors under(std::string_view prefix) const;
 };
 
 }  // namespace mixtape

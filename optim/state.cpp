@@ -69,16 +69,6 @@ void StateReader::check_all_read() const {
     check(read_[i], "'{}' belongs to nothing here", dict_[i].first);
 }
 
-void append(StateDict& to, std::string_view prefix, const StateDict& from) {
-  for (const auto& [name, t] : from) to.emplace_back(std::string(prefix) + name, t);
-}
-StateDict part(const StateDict& dict, std::string_view prefix) {
-  StateDict found;
-  for (const auto& [name, t] : dict)
-    if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), t);
-  return found;
-}
-
 Tensor from_number(double x) { return filled({}, x, f64, Device::cpu()); }
 Tensor from_text(std::string_view text) {
   Tensor t({static_cast<int64_t>(text.size())}, u8, Device::cpu());

@@ -37,10 +37,6 @@ class StateReader {
   std::vector<bool> read_;
 };
 
-// Adds the entries of another dict, their names behind a prefix; and those under it, without it.
-void append(StateDict& to, std::string_view prefix, const StateDict& from);
-StateDict part(const StateDict& dict, std::string_view prefix);
-
 // Its bytes: u8 [length].
 Tensor from_text(std::string_view text);
 Tensor from_number(double x);  // f64, 0-d, on the CPU

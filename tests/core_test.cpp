@@ -350,6 +350,16 @@ TEST(NamedTensors, AreFoundByName) {
   EXPECT_EQ(error([&] { two.at("c"); }), "no tensor is named \"c\", only: a, b.c");
 }
 
+TEST(NamedTensors, GoUnderAPrefixAndBack) {
+  NamedTensors all = {{"a", from({1}, {})}};
+  all.add("b.", {{"c", from({2}, {})}, {"d", from({3}, {})}});
+  EXPECT_EQ(all.at("b.d").item(), 3);
+  const NamedTensors b = all.under("b.");
+  EXPECT_EQ(b.size(), 2u);
+  EXPECT_EQ(b[0].first, "c");
+  EXPECT_TRUE(all.under("c").empty());
+}
+
 TEST(Warn, TellsTheInnermostGuardEachTextOnce) {
   std::vector<std::string> outer, inner;
   const OnWarning on([&](const std::string& text) { outer.push_back(text); });

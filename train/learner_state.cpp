@@ -63,19 +63,18 @@ std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& 
 io::NamedTensors Learner::state_dict() {
   history.settle();
   io::NamedTensors all;
-  optim::append(all, "model.", model_.module->state_dict());
-  optim::append(all, "optimizer.", optimizer->state_dict());
-  optim::append(all, "scaler.", scaler.state_dict());
-  if (schedule) optim::append(all, "schedule.", schedule->state_dict());
-  if (data.train) optim::append(all, "data.", data.train->state_dict());
+  all.add("model.", model_.module->state_dict());
+  all.add("optimizer.", optimizer->state_dict());
+  all.add("scaler.", scaler.state_dict());
+  if (schedule) all.add("schedule.", schedule->state_dict());
+  if (data.train) all.add("data.", data.train->state_dict());
   // A validation is never gone on with: what counts is the next one's epoch.
   if (data.valid) {
     const uint64_t next = data.valid->epoch() + (data.valid->position() > 0);
     all.emplace_back("valid.epoch", optim::from_number(double(next)));
   }
   const std::vector<std::string> prefix = prefixes(callbacks_);
-  for (size_t i = 0; i < callbacks_.size(); ++i)
-    optim::append(all, prefix[i], callbacks_[i]->state_dict());
+  for (size_t i = 0; i < callbacks_.size(); ++i) all.add(prefix[i], callbacks_[i]->state_dict());
   const std::vector<Tensor> params = optimizer->params();
   for (size_t i = 0; i < params.size(); ++i)
     if (const Tensor g = optim::dense_grad(params[i])) all.emplace_back(gradient_name(i), g);
@@ -131,7 +130,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
         epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
-  const io::NamedTensors of_schedule = optim::part(dict, "schedule.");
+  const io::NamedTensors of_schedule = dict.under("schedule.");
   if (this_fit) {
     check(number("fit.epochs") == double(state.epochs),
           "a fit of {} epochs, not {} (to train on for longer, load() it, and fit without .resume)",
@@ -144,19 +143,18 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   const uint64_t seed = bits(find("random.seed", i64, 0)),
                  offset = bits(find("random.offset", i64, 0));
 
-  model_.module->load_state_dict(optim::part(dict, "model."));
-  optimizer->load_state_dict(optim::part(dict, "optimizer."));
+  model_.module->load_state_dict(dict.under("model."));
+  optimizer->load_state_dict(dict.under("optimizer."));
   // (Of a training without a scaler there is none, and one that is needed now starts anew.)
-  if (const io::NamedTensors part = optim::part(dict, "scaler."); !part.empty())
+  if (const io::NamedTensors part = dict.under("scaler."); !part.empty())
     scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
-  if (data.train && reader.find("data.epoch"))
-    data.train->load_state_dict(optim::part(dict, "data."));
+  if (data.train && reader.find("data.epoch")) data.train->load_state_dict(dict.under("data."));
   if (data.valid && reader.find("valid.epoch"))
     data.valid->set_epoch(uint64_t(reader.count("valid.epoch")));
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     try {
-      callbacks_[i]->load_state_dict(optim::part(dict, prefix[i]));
+      callbacks_[i]->load_state_dict(dict.under(prefix[i]));
     } catch (const Error& e) {
       const Callback& c = *callbacks_[i];
       fail("the state of the callback {}: {}", nn::type_name(typeid(c)), e.what());
