@@ -501,12 +501,11 @@ TEST(Learner, PredictsForALoaderInItsOrder) {
     }
   EXPECT_EQ(at, 50);
 
-  DataLoader in_order(TensorDataset(points.x(), Tensor()), {.batch_size = 8});
-  const Predictions without = learner.predict(in_order);
+  const Predictions without =
+      learner.predict(DataLoader(TensorDataset(points.x(), Tensor()), {.batch_size = 8}));
   EXPECT_LT(max(abs(without.output - outputs)).item(), 1e-5);
   EXPECT_FALSE(without.y);
-  DataLoader none(points, {.batch_size = 64, .drop_last = true});
-  EXPECT_ERROR(learner.predict(none),
+  EXPECT_ERROR(learner.predict(DataLoader(points, {.batch_size = 64, .drop_last = true})),
                "the data to predict from has 50 examples, which make no batch");
 }
 

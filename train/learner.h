@@ -59,8 +59,11 @@ class LossFunction {
  public:
   LossFunction() = default;
   template <class F>
-  requires(!std::same_as<std::remove_cvref_t<F>, LossFunction>) LossFunction(F&& f) {
-    using Plain = std::remove_cvref_t<F>;
+  requires(!std::same_as<std::decay_t<F>, LossFunction>) LossFunction(F&& f) {
+    using Plain = std::decay_t<F>;
+    static_assert(std::is_invocable_r_v<Tensor, Plain&, const Tensor&, const Tensor&>,
+                  "a loss takes output and target: mse_loss, which takes options as well, is given "
+                  "as nn::MSELoss() or in a lambda");
     if constexpr (!std::derived_from<Plain, nn::ModuleBase>)
       loss_ = std::forward<F>(f);
     else if constexpr (std::is_lvalue_reference_v<F>)
@@ -185,12 +188,14 @@ class Learner : NoCopy {
 
   Scores validate();  // on the validation data
   Scores validate(DataLoader& data);
+  Scores validate(DataLoader&& data) { return validate(data); }
   Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
   // On the learner's device, and never narrower than f32. Between on_valid_begin and on_valid_end,
   // so of what validates: of the averages, where EmaWeights keeps them.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
   // Of an epoch, in its order; by options.pass where the model does not map one tensor to one.
   Predictions predict(DataLoader& data);
+  Predictions predict(DataLoader&& data) { return predict(data); }
   // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 
