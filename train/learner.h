@@ -53,8 +53,17 @@ class OptimizerMaker {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make_;
 };
 
+// A module that is given by name is referred to, any other is kept.
+template <class M>
+std::shared_ptr<std::remove_reference_t<M>> held(M&& module) {
+  if constexpr (std::is_lvalue_reference_v<M>)
+    return {std::shared_ptr<void>(), &module};
+  else
+    return std::make_shared<M>(std::move(module));
+}
+
 // What makes a loss of the model's output and the target: a function, or a module such as
-// nn::CrossEntropyLoss. A module given by name is referred to, any other is kept.
+// nn::CrossEntropyLoss, held as models are.
 class LossFunction {
  public:
   LossFunction() = default;
@@ -64,14 +73,12 @@ class LossFunction {
     static_assert(std::is_invocable_r_v<Tensor, Plain&, const Tensor&, const Tensor&>,
                   "a loss takes output and target: mse_loss, which takes options as well, is given "
                   "as nn::MSELoss() or in a lambda");
-    if constexpr (!std::derived_from<Plain, nn::ModuleBase>)
-      loss_ = std::forward<F>(f);
-    else if constexpr (std::is_lvalue_reference_v<F>)
-      loss_ = std::cref(f);
-    else
-      loss_ = [kept = std::make_shared<Plain>(std::move(f))](const Tensor& x, const Tensor& y) {
-        return (*kept)(x, y);
+    if constexpr (std::derived_from<Plain, nn::ModuleBase>)
+      loss_ = [module = held(std::forward<F>(f))](const Tensor& x, const Tensor& y) {
+        return (*module)(x, y);
       };
+    else
+      loss_ = std::forward<F>(f);
   }
   Tensor operator()(const Tensor& output, const Tensor& target) const {
     return loss_(output, target);
@@ -263,15 +270,10 @@ class Learner : NoCopy {
 
     template <class M>
     explicit Model(M&& model) {
-      using Plain = std::remove_cvref_t<M>;
-      std::shared_ptr<Plain> held;
-      if constexpr (std::is_lvalue_reference_v<M>)
-        held = {std::shared_ptr<void>(), &model};
-      else
-        held = std::make_shared<Plain>(std::move(model));
-      module = held;
-      if constexpr (nn::TensorModule<Plain>)
-        call = [held = held.get()](const Tensor& x) -> Tensor { return (*held)(x); };
+      const auto m = held(std::forward<M>(model));
+      module = m;
+      if constexpr (nn::TensorModule<std::remove_cvref_t<M>>)
+        call = [m = m.get()](const Tensor& x) -> Tensor { return (*m)(x); };
     }
     explicit Model(nn::Any model) {
       check(bool(model), "a learner of an Any that holds no module");
