@@ -15,6 +15,10 @@ Tensor NamedTensors::at(std::string_view name) const {
   raise(fmt::format("no tensor is named \"{}\", only: {}", name, fmt::join(names, ", ")));
 }
 
+bool NamedTensors::contains(std::string_view name) const {
+  return std::ranges::find(*this, name, &value_type::first) != end();
+}
+
 void NamedTensors::add(std::string_view prefix, const NamedTensors& from) {
   for (const auto& [name, t] : from) emplace_back(std::string(prefix) + name, t);
 }

@@ -1,8 +1,6 @@
 #pragma once
-// NamedTensors: what models, optimizers and files give each other. In an order, so that it is kept;
-// of a map by name as well, as files are read into one.
+// NamedTensors: what models, optimizers and files give each other. In an order, so that it is kept.
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,13 +14,12 @@ struct NamedTensors : std::vector<std::pair<std::string, Tensor>> {
   using List = std::vector<std::pair<std::string, Tensor>>;
   using List::List;
   NamedTensors(List list) : List(std::move(list)) {}
-  NamedTensors(const std::map<std::string, Tensor>& by_name)
-      : List(by_name.begin(), by_name.end()) {}
 
   using List::at;
   // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error that lists the names
   // there are.
   Tensor at(std::string_view name) const;
+  bool contains(std::string_view name) const;
 
   // Adds the entries of another, their names behind a prefix; and those under it, without it.
   void add(std::string_view prefix, const NamedTensors& from);

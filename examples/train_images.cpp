@@ -118,8 +118,8 @@ std::string load_weights(nn::ModuleBase& model, const std::string& path) {
   const std::string head = last.substr(0, last.rfind('.') + 1);
   bool anew = false;
   for (const auto& [name, tensor] : model.named_parameters())
-    if (const auto found = weights.find(name); name.starts_with(head) && found != weights.end())
-      anew |= found->second.shape() != tensor.shape();
+    if (name.starts_with(head) && weights.contains(name))
+      anew |= weights.at(name).shape() != tensor.shape();
   if (anew) std::erase_if(weights, [&](const auto& w) { return w.first.starts_with(head); });
   const auto report = model.load_state_dict(weights, {.strict = !anew});
   for (const std::string& name : report.missing)

@@ -206,18 +206,19 @@ Tensor read_npy(const Source& source) {
   });
 }
 
-std::map<std::string, Tensor> read_npz(const Source& source) {
-  std::map<std::string, Tensor> tensors;
+NamedTensors read_npz(const Source& source) {
+  NamedTensors tensors;
+  std::set<std::string> names;
   for (const ZipEntry& e : read_zip_directory(source)) {
     const std::string where = fmt::format("{}: {}", source.name(), quote(e.name));
     check(e.name.ends_with(suffix), "{}: is no .npy", where);
     const std::string name = e.name.substr(0, e.name.size() - suffix.size());
-    check(!tensors.contains(name), "{}: is there twice", where);
+    check(names.insert(name).second, "{}: is there twice", where);
     ZipReader reader(source, e);
     const Tensor t =
         read_array(e.size, where, [&](std::span<std::byte> into) { reader.read(into); });
     reader.finish();
-    tensors.emplace(name, t);
+    tensors.emplace_back(name, t);
   }
   return tensors;
 }
@@ -275,10 +276,8 @@ Tensor load_npy(const std::string& path) { return read_npy(InputFile(path)); }
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name) {
   return read_npy(InputBytes(file, name));
 }
-std::map<std::string, Tensor> load_npz(const std::string& path) {
-  return read_npz(InputFile(path));
-}
-std::map<std::string, Tensor> parse_npz(std::span<const std::byte> file, const std::string& name) {
+NamedTensors load_npz(const std::string& path) { return read_npz(InputFile(path)); }
+NamedTensors parse_npz(std::span<const std::byte> file, const std::string& name) {
   return read_npz(InputBytes(file, name));
 }
 

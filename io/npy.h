@@ -2,8 +2,6 @@
 // NumPy's files: .npy, one array, and .npz, a zip archive of them by name. Arrays that a dtype here
 // has no match for are refused, among them structured and object ones: nothing in a file can run.
 
-#include <map>
-
 #include "io/safetensors.h"
 
 namespace mixtape::io {
@@ -21,10 +19,10 @@ Tensor load_npy(const std::string& path);
 void save_npz(const std::string& path, const NamedTensors& tensors);
 // Reads what numpy.savez and savez_compressed write (the latter needs zlib in this build), zip64
 // included. Entries may neither overlap nor claim to be larger than their bytes can unpack to.
-std::map<std::string, Tensor> load_npz(const std::string& path);
+NamedTensors load_npz(const std::string& path);
 
 // From memory; `name` stands for the file in errors.
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name);
-std::map<std::string, Tensor> parse_npz(std::span<const std::byte> file, const std::string& name);
+NamedTensors parse_npz(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace mixtape::io

@@ -197,8 +197,9 @@ SafeTensors read_all(const Source& source) {
     if (const auto bad = first_bad_bool(t))
       fail("{}: tensor {}: byte {} of the file is not a bool", file, quote(e.name),
            data + e.begin + *bad);
-    result.tensors.emplace(e.name, t);
+    result.tensors.emplace_back(e.name, t);
   }
+  std::ranges::sort(result.tensors, {}, &NamedTensors::value_type::first);
   return result;
 }
 
@@ -289,9 +290,10 @@ SafeTensors load_shards(const std::string& path) {
       for (const auto& [name, place] : places)
         check(place != shard || part.tensors.contains(name), "{}: lacks tensor {} of the index",
               file, quote(name));
-    all.tensors.merge(part.tensors);
+    all.tensors.add("", part.tensors);
     all.metadata.merge(part.metadata);
   }
+  std::ranges::sort(all.tensors, {}, &NamedTensors::value_type::first);
   return all;
 }
 

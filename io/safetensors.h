@@ -20,7 +20,7 @@ using mixtape::NamedTensors;
 using Metadata = std::map<std::string, std::string>;
 
 struct SafeTensors {
-  std::map<std::string, Tensor> tensors;
+  NamedTensors tensors;  // in the order of their names
   Metadata metadata;
 };
 

@@ -354,6 +354,7 @@ TEST(NamedTensors, GoUnderAPrefixAndBack) {
   NamedTensors all = {{"a", from({1}, {})}};
   all.add("b.", {{"c", from({2}, {})}, {"d", from({3}, {})}});
   EXPECT_EQ(all.at("b.d").item(), 3);
+  EXPECT_TRUE(all.contains("b.d") && !all.contains("b"));
   const NamedTensors b = all.under("b.");
   EXPECT_EQ(b.size(), 2u);
   EXPECT_EQ(b[0].first, "c");

@@ -250,13 +250,14 @@ TEST(SafeTensors, RoundTripsEveryDtype) {
     EXPECT_EQ(b.shape(), t.shape()) << name;
     EXPECT_EQ(to_vector(b), to_vector(t)) << name;
   }
-  EXPECT_TRUE(load(folder / "all.safetensors").tensors.count("f32.scalar"));
+  EXPECT_TRUE(load(folder / "all.safetensors").tensors.contains("f32.scalar"));
 }
 
 TEST(SafeTensors, KeepsNothingAtAll) {
   const TempFolder folder;
   save(folder / "none", {});
   EXPECT_TRUE(load(folder / "none").tensors.empty());
+  EXPECT_ERROR(load(folder / "none").tensors.at("a"), "no tensor is named \"a\"");
 }
 
 TEST(SafeTensors, WritesWhatWasLoadedAsItIs) {
@@ -264,7 +265,8 @@ TEST(SafeTensors, WritesWhatWasLoadedAsItIs) {
   save(folder / "one", {{"b", from({1, 2}, {2})}, {"a", from({3}, {})}});
   save(folder / "two", load(folder / "one").tensors);
   const SafeTensors back = load(folder / "two");
-  EXPECT_EQ(back.tensors.size(), 2u);
+  ASSERT_EQ(back.tensors.size(), 2u);
+  EXPECT_EQ(back.tensors[0].first, "a") << "by name";
   EXPECT_EQ(to_vector(back.tensors.at("b")), (std::vector<double>{1, 2}));
 }
 TEST(SafeTensors, WritesStridedTensorsRowMajor) {
@@ -437,6 +439,7 @@ TEST(Shards, RoundTrip) {
   const SafeTensors back = load(index);
   EXPECT_EQ(back.metadata, (Metadata{{"format", "pt"}}));
   ASSERT_EQ(back.tensors.size(), tensors.size());
+  EXPECT_TRUE(std::ranges::is_sorted(back.tensors, {}, &NamedTensors::value_type::first));
   for (const auto& [name, t] : tensors) EXPECT_EQ(to_vector(back.tensors.at(name)), to_vector(t));
 
   save_sharded(folder / "one.safetensors", tensors);

@@ -254,7 +254,7 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
     io::save(file, tensors, metadata);
     return file;
   };
-  const io::NamedTensors good(content.tensors.begin(), content.tensors.end());
+  const io::NamedTensors good = content.tensors;
   EXPECT_ERROR(learner.load(with({}, good)), "a.ckpt: not a checkpoint of a training");
   content.metadata.erase("crc32c");
   auto metadata = content.metadata;

@@ -171,13 +171,13 @@ TEST(Gpt, LoadsFilesOfHuggingFace) {
     expect_reference(net);
   }
   {  // of the whole model, whose names have a prefix
-    std::map<std::string, Tensor> whole{{"lm_head.weight", file.at("wte.weight")}};
-    for (const auto& [name, t] : file) whole["transformer." + name] = t;
-    whole["transformer.h.0.attn.masked_bias"] = zeros({});
+    NamedTensors whole{{{"lm_head.weight", file.at("wte.weight")}}};
+    whole.add("transformer.", file);
+    whole.emplace_back("transformer.h.0.attn.masked_bias", zeros({}));
     Gpt net(tiny());
     net.load_state_dict(gpt2_weights(whole));
     expect_reference(net);
-    whole["wte.weight"] = zeros({10, 4});
+    whole.emplace_back("wte.weight", zeros({10, 4}));
     EXPECT_EQ(error([&] { gpt2_weights(whole); }),
               "the file has wte.weight with and without transformer.");
   }

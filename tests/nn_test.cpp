@@ -217,8 +217,7 @@ TEST(Module, StateGoesRoundAndConverts) {
 
   nn::Linear wide(2, 2);
   wide.to(f64);
-  wide.load_state_dict(
-      std::map<std::string, Tensor>{{"weight", full({2, 2}, 0.5, bf16)}, {"bias", zeros({2})}});
+  wide.load_state_dict(nn::StateDict{{"weight", full({2, 2}, 0.5, bf16)}, {"bias", zeros({2})}});
   EXPECT_TRUE(equal(wide.weight, full({2, 2}, 0.5, f64)));
 }
 

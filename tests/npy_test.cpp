@@ -175,7 +175,7 @@ TEST(Npy, SurvivesDamage) {
 
 // ---- .npz
 
-void expect_numpys(const std::map<std::string, Tensor>& arrays, size_t count) {
+void expect_numpys(const NamedTensors& arrays, size_t count) {
   EXPECT_EQ(arrays.size(), count);
   const auto values = [&](const char* name) { return to_vector(arrays.at(name)); };
   for (const char* name : {"f8", "f4", "f2"})

@@ -32,7 +32,8 @@ Tensor bits(uint64_t x) {
 uint64_t bits(const Tensor& t) { return std::bit_cast<uint64_t>(*t.data<int64_t>()); }
 
 // Of all that a file says in its tensors, so that a damaged one is not gone on from.
-std::string checksum(const std::map<std::string, Tensor>& tensors) {
+std::string checksum(NamedTensors tensors) {
+  std::ranges::sort(tensors, {}, &NamedTensors::value_type::first);
   uint32_t crc = 0;
   for (const auto& [name, t] : tensors) {
     const std::string about = fmt::format("{} {} {}", name, t.dtype(), t.shape());
@@ -191,9 +192,8 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
 }
 
 void Learner::save(const std::string& path) {
-  std::map<std::string, Tensor> all;
-  for (const auto& [name, tensor] : state_dict())
-    all.emplace(name, tensor.contiguous().to(Device::cpu()));
+  NamedTensors all = state_dict();
+  for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
   io::save(path, all,
            {{"format", std::string(format_name)},
             {"version", std::string(format_version)},

@@ -111,14 +111,15 @@ Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const
   return tokens;
 }
 
-std::map<std::string, Tensor> gpt2_weights(const std::map<std::string, Tensor>& file) {
-  std::map<std::string, Tensor> weights;
+NamedTensors gpt2_weights(const NamedTensors& file) {
+  NamedTensors weights;
   for (const auto& [name, t] : file) {
     constexpr std::string_view prefix = "transformer.";
     const std::string own = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
     if (own == "lm_head.weight" || own.ends_with(".attn.bias") || own.ends_with(".masked_bias"))
       continue;
-    check(weights.emplace(own, t).second, "the file has {} with and without {}", own, prefix);
+    check(!weights.contains(own), "the file has {} with and without {}", own, prefix);
+    weights.emplace_back(own, t);
   }
   return weights;
 }

@@ -1,7 +1,6 @@
 #pragma once
 // GPT-2 (Radford et al. 2019), by the names and layouts of its published weights.
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -111,6 +110,6 @@ struct Gpt : nn::Module<Gpt> {
 
 // What a file of GPT-2's weights in PyTorch holds, as Gpt::load_state_dict takes it: names without
 // "transformer.", without lm_head.weight, which is wte.weight, and without the masks of attention.
-std::map<std::string, Tensor> gpt2_weights(const std::map<std::string, Tensor>& file);
+NamedTensors gpt2_weights(const NamedTensors& file);
 
 }  // namespace mixtape::models
