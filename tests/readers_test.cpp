@@ -198,6 +198,51 @@ TEST(Csv, NumbersTheClassesOfATarget) {
   EXPECT_EQ(to_vector(spelt.data.y()), (Values{1, 0, 0, 0}));
 }
 
+TEST(Csv, ChoosesColumnsAndNumbersCategories) {
+  const Csv csv = parse_csv("id,sex,deck,fare,alive\n7,m,10,5,1\n8,f,9,,0\n9,m,,6,1\n", "f",
+                            {.columns = {"fare", "deck", "sex"},
+                             .categories = {"sex", "deck"},
+                             .classes = true,
+                             .missing = -1});
+  EXPECT_EQ(csv.columns, (Names{"fare", "deck", "sex"}));
+  EXPECT_EQ(csv.categories.size(), 2u);
+  EXPECT_EQ(csv.categories.at("sex"), (Names{"f", "m"}));
+  EXPECT_EQ(csv.categories.at("deck"), (Names{"", "10", "9"})) << "a missing one is a text";
+  EXPECT_EQ(to_vector(csv.data.x()), (Values{5, 1, 1, -1, 2, 0, 6, 0, 1}));
+  EXPECT_EQ(to_vector(csv.data.y()), (Values{1, 0, 1}));
+
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.columns = {"c"}}), "f: no column is \"c\"");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.columns = {"a", "b"}}),
+               "f: \"b\" is the target, and in columns");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.categories = {"b"}}),
+               "f: \"b\" is not one of the columns \"a\"");
+}
+
+TEST(Csv, IsNumberedLikeATableReadBefore) {
+  const Csv train = parse_csv("sex,fare,alive\nm,5,no\nf,6,yes\n", "f", {.categories = {"sex"}});
+  const Csv valid = parse_csv("alive,sex,id,fare\nyes,m,1,7\n", "g", {.like = &train});
+  EXPECT_EQ(valid.target, "alive");
+  EXPECT_EQ(valid.columns, train.columns);
+  EXPECT_EQ(valid.classes, train.classes);
+  EXPECT_EQ(valid.categories, train.categories);
+  EXPECT_EQ(to_vector(valid.data.x()), (Values{1, 7}));
+  EXPECT_EQ(to_vector(valid.data.y()), (Values{1}));
+  EXPECT_ERROR(parse_csv("sex,fare,alive\nm,5,no\nx,6,yes\n", "g", {.like = &train}),
+               "g: line 3, column \"sex\": \"x\" is not among \"f\", \"m\"");
+  EXPECT_ERROR(parse_csv("sex,fare,alive\nm,5,maybe\n", "g", {.like = &train}),
+               "g: line 2, column \"alive\": \"maybe\" is not among \"no\", \"yes\"");
+  EXPECT_ERROR(parse_csv("sex,alive\nm,no\n", "g", {.like = &train}), "g: no column is \"fare\"");
+
+  const Csv numbers = parse_csv("a,b\n1,2\n", "f");
+  EXPECT_TRUE(parse_csv("a,b\n1,2\n", "g", {.like = &numbers}).classes.empty());
+  EXPECT_ERROR(parse_csv("a,b\n1,x\n", "g", {.like = &numbers}),
+               "g: line 2, column \"b\": \"x\" is not a number that f32 holds");
+  const Csv classes = parse_csv("a,b\n1,2\n1,10\n", "f", {.classes = true});
+  EXPECT_EQ(to_vector(parse_csv("a,b\n1,10.0\n", "g", {.like = &classes}).data.y()), (Values{1}));
+  EXPECT_ERROR(parse_csv("a,b\n1,3\n", "g", {.like = &classes}),
+               "\"3\" is not among \"2\", \"10\"");
+}
+
 TEST(Csv, UnderstandsQuotesAndLineEnds) {
   const Csv csv = parse_csv(
       "\xef\xbb\xbf\"size, in cm\",\"the \"\"kind\"\"\"\r\n\"1\",\"a\nb\"\r\n\r\n2,\"a,b\"\r\n",
@@ -219,8 +264,9 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
                "f: line 2, column \"a\": \"1\\n\" is not a");
   EXPECT_ERROR(parse_csv("a,b\n1,\"p\nq\"\nx,2\n", "f"),
                "f: line 4, column \"a\": \"x\" is not a number");
-  EXPECT_ERROR(parse_csv("a,b\n,2\n", "f"),
-               "column \"a\": \"\" is not a number that f32 holds (a missing one is written nan)");
+  EXPECT_ERROR(
+      parse_csv("a,b\n,2\n", "f"),
+      "column \"a\": \"\" is not a number that f32 holds (a missing one is written nan, or");
   EXPECT_TRUE(isnan(parse_csv("a,b\nnan,2\n", "f").data.x()).item<bool>());
   for (const char* wrong : {"+-5", "1e300", "++1"})
     EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", wrong), "f"),

@@ -94,26 +94,94 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
+float number_at(const std::string& field, const std::string& name, int64_t line,
+                const std::string& column) {
+  const auto value = number(field);
+  check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds{}", name,
+        line, io::quote(column), io::quote(field),
+        trimmed(field).empty() ? " (a missing one is written nan, or what .missing says)" : "");
+  return static_cast<float>(*value);
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + io::quote(n);
+  return all;
+}
+
 // The different values of a column in order, and which of them each is. Of numbers 1 and 1.0 are
 // one, and have the name that comes first.
-Tensor labels(const std::vector<std::string>& values, bool numbers,
-              std::vector<std::string>& classes) {
-  using Key = std::tuple<bool, double, std::string_view>;  // NaN comes last
-  const auto key_of = [&](const std::string& text) {
-    if (!numbers) return Key(false, 0, text);
+class Names {
+ public:
+  explicit Names(const std::vector<std::string>& values)
+      : numbers_(std::ranges::all_of(values, [](const auto& v) { return number(v).has_value(); })) {
+    std::map<Key, std::string> names;
+    for (const std::string& v : values) names.emplace(key_of(v), v);
+    for (const auto& [key, name] : names) {
+      label_.emplace(key, int64_t(all.size()));
+      all.push_back(name);
+    }
+  }
+  std::optional<int64_t> label(const std::string& value) const {
+    if (numbers_ && !number(value)) return {};
+    const auto found = label_.find(key_of(value));
+    return found == label_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::vector<std::string> all;
+
+ private:
+  using Key = std::tuple<bool, double, std::string>;  // NaN comes last
+  Key key_of(const std::string& text) const {
+    if (!numbers_) return Key(false, 0, text);
     const double value = *number(text);
     return std::isnan(value) ? Key(true, 0, "") : Key(false, value, "");
-  };
-  std::map<Key, std::string> names;
-  for (const std::string& v : values) names.emplace(key_of(v), v);
-  std::map<Key, int64_t> label;
-  for (const auto& [key, name] : names) {
-    label.emplace(key, int64_t(classes.size()));
-    classes.push_back(name);
   }
-  const Tensor y({int64_t(values.size())}, i64, Device::cpu());
-  for (size_t i = 0; i < values.size(); ++i) y.data<int64_t>()[i] = label.at(key_of(values[i]));
-  return y;
+
+  bool numbers_;
+  std::map<Key, int64_t> label_;
+};
+
+// What is chosen of a table's columns, and where it stands.
+struct Chosen {
+  Csv csv;  // without data
+  size_t target;
+  std::vector<size_t> places;  // of the columns of x
+};
+
+Chosen choose(const std::vector<std::string>& header, const std::string& name,
+              const CsvOptions& options) {
+  const auto place_of = [&](const std::string& column) {
+    const auto found = std::ranges::find(header, column);
+    check(found != header.end(), "{}: no column is {}; there are {}", name, io::quote(column),
+          quoted(header));
+    check(std::ranges::count(header, column) == 1, "{}: two columns are {}", name,
+          io::quote(column));
+    return size_t(found - header.begin());
+  };
+  const Csv* const like = options.like;
+  Chosen chosen;
+  Csv& csv = chosen.csv;
+  csv.target = like ? like->target : options.target.empty() ? header.back() : options.target;
+  chosen.target = place_of(csv.target);
+  check(header.size() > 1, "{}: all in one column, {}: is the separator not {}?", name,
+        io::quote(csv.target), io::quote({&options.separator, 1}));
+  csv.columns = like ? like->columns : options.columns;
+  for (const std::string& column : csv.columns) chosen.places.push_back(place_of(column));
+  if (csv.columns.empty())
+    for (size_t i = 0; i < header.size(); ++i)
+      if (i != chosen.target) {
+        chosen.places.push_back(i);
+        csv.columns.push_back(header[i]);
+      }
+  check(std::ranges::count(csv.columns, csv.target) == 0, "{}: {} is the target, and in columns",
+        name, io::quote(csv.target));
+  for (const std::string& column : options.categories) csv.categories[column];
+  if (like) csv.categories = like->categories;
+  for (const auto& [column, names] : csv.categories)
+    check(std::ranges::count(csv.columns, column) == 1, "{}: {} is not one of the columns {}", name,
+          io::quote(column), quoted(csv.columns));
+  return chosen;
 }
 
 }  // namespace
@@ -122,68 +190,73 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
   Reader reader(text, options.separator, name);
   std::optional<Record> record = reader.next();
   check(record.has_value(), "{}: has no lines", name);
-  std::vector<std::string> columns = record->fields;
+  std::vector<std::string> header = record->fields;
   if (options.header)
     record = reader.next();
   else
-    for (size_t i = 0; i < columns.size(); ++i) columns[i] = std::to_string(i);
-  const auto found = options.target.empty()
-                         ? columns.end() - 1
-                         : std::find(columns.begin(), columns.end(), options.target);
-  if (found == columns.end()) {
-    std::string all;
-    for (const std::string& c : columns) all += (all.empty() ? "" : ", ") + io::quote(c);
-    fail("{}: no column is {}; there are {}", name, io::quote(options.target), all);
-  }
-  check(std::count(columns.begin(), columns.end(), *found) == 1, "{}: two columns are {}", name,
-        io::quote(*found));
-  check(columns.size() > 1, "{}: all in one column, {}: is the separator not {}?", name,
-        io::quote(*found), io::quote({&options.separator, 1}));
-  const auto target = size_t(found - columns.begin());
+    for (size_t i = 0; i < header.size(); ++i) header[i] = std::to_string(i);
+  Chosen chosen = choose(header, name, options);
+  Csv& csv = chosen.csv;
+  const Csv* const like = options.like;
 
+  std::vector<int64_t> lines;
   std::vector<float> x;
-  std::vector<std::string> targets;
-  bool numbers = true, texts = false;
-  int64_t without = 0;  // a line that has no target
+  std::map<std::string, std::vector<std::string>> texts;  // of the target and of categories
   for (; record; record = reader.next()) {
     const auto& fields = record->fields;
-    check(fields.size() == columns.size(), "{}: line {} has {} fields, the first {}", name,
-          record->line, fields.size(), columns.size());
-    for (size_t i = 0; i < fields.size(); ++i) {
-      const auto value = number(fields[i]);
-      if (i == target) {
-        numbers = numbers && value;
-        const bool none = trimmed(fields[i]).empty();
-        texts = texts || (!value && !none);
-        if (none && without == 0) without = record->line;
-        continue;
+    check(fields.size() == header.size(), "{}: line {} has {} fields, the first {}", name,
+          record->line, fields.size(), header.size());
+    for (size_t k = 0; k < chosen.places.size(); ++k) {
+      const std::string& field = fields[chosen.places[k]];
+      if (csv.categories.contains(csv.columns[k])) {
+        texts[csv.columns[k]].push_back(field);
+        x.push_back(0);
+      } else if (options.missing && trimmed(field).empty()) {
+        x.push_back(*options.missing);
+      } else {
+        x.push_back(number_at(field, name, record->line, csv.columns[k]));
       }
-      check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds{}", name,
-            record->line, io::quote(columns[i]), io::quote(fields[i]),
-            trimmed(fields[i]).empty() ? " (a missing one is written nan)" : "");
-      x.push_back(static_cast<float>(*value));
     }
-    targets.push_back(fields[target]);
+    texts[csv.target].push_back(fields[chosen.target]);
+    lines.push_back(record->line);
   }
-  check(texts || without == 0, "{}: line {} has no {}, and the others are numbers", name, without,
-        io::quote(columns[target]));
 
-  Csv csv;
-  csv.target = columns[target];
-  columns.erase(columns.begin() + int64_t(target));
-  csv.columns = std::move(columns);
-  const auto n = int64_t(targets.size());
-  const Tensor rows({n, int64_t(csv.columns.size())}, f32, Device::cpu());
-  std::copy(x.begin(), x.end(), rows.data<float>());
-  Tensor y({n}, f32, Device::cpu());
-  if (options.classes || !numbers) {
-    y = labels(targets, numbers, csv.classes);
-  } else {
-    for (size_t i = 0; i < targets.size(); ++i)
-      y.data<float>()[i] = static_cast<float>(*number(targets[i]));
+  const size_t n = lines.size(), width = csv.columns.size();
+  // put(i, label) for each field of a column of names, which are `known` already, or put there.
+  const auto label = [&](const std::string& column, std::vector<std::string>& known, auto put) {
+    const std::vector<std::string>& fields = texts[column];
+    const Names names(like ? known : fields);
+    for (size_t i = 0; i < n; ++i) {
+      const auto found = names.label(fields[i]);
+      check(found.has_value(), "{}: line {}, column {}: {} is not among {}", name, lines[i],
+            io::quote(column), io::quote(fields[i]), quoted(known));
+      put(i, *found);
+    }
+    known = names.all;
+  };
+  for (auto& [column, names] : csv.categories) {
+    const auto k = size_t(std::ranges::find(csv.columns, column) - csv.columns.begin());
+    label(column, names, [&](size_t i, int64_t which) { x[i * width + k] = float(which); });
   }
+  const std::vector<std::string>& targets = texts[csv.target];
+  const bool numbers = std::ranges::none_of(
+      targets, [](const std::string& field) { return !number(field) && !trimmed(field).empty(); });
+  for (size_t i = 0; i < n && numbers; ++i)
+    check(!trimmed(targets[i]).empty(), "{}: line {} has no {}, and the others are numbers", name,
+          lines[i], io::quote(csv.target));
+  Tensor y({int64_t(n)}, f32, Device::cpu());
+  if (like ? !like->classes.empty() : options.classes || !numbers) {
+    y = Tensor({int64_t(n)}, i64, Device::cpu());
+    if (like) csv.classes = like->classes;
+    label(csv.target, csv.classes, [&](size_t i, int64_t which) { y.data<int64_t>()[i] = which; });
+  } else {
+    for (size_t i = 0; i < n; ++i)
+      y.data<float>()[i] = number_at(targets[i], name, lines[i], csv.target);
+  }
+  const Tensor rows({int64_t(n), int64_t(width)}, f32, Device::cpu());
+  std::ranges::copy(x, rows.data<float>());
   csv.data = TensorDataset(rows, y, name);
-  return csv;
+  return std::move(csv);
 }
 
 Csv read_csv(const std::string& path, const CsvOptions& options) {
