@@ -1,4 +1,5 @@
-// libFuzzer: any bytes either parse as CSV, to as many inputs as targets, or throw Error.
+// libFuzzer: any bytes either parse as CSV, to as many inputs as targets, and to the same once more
+// when read like themselves, or throw Error.
 
 #include <cstdint>
 #include <cstdlib>
@@ -8,9 +9,11 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const auto csv =
-        mixtape::train::parse_csv({reinterpret_cast<const char*>(data), size}, "input");
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    const auto csv = mixtape::train::parse_csv(text, "input");
     if (csv.data.x().size(1) != int64_t(csv.columns.size())) std::abort();
+    const auto again = mixtape::train::parse_csv(text, "input", {.missing = 0.0f, .like = &csv});
+    if (again.data.size() != csv.data.size() || again.classes != csv.classes) std::abort();
   } catch (const mixtape::Error&) {
   }
   return 0;
