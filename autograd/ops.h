@@ -259,6 +259,11 @@ BoolTensor logical_not(const Tensor& x);
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
+// |a - b| <= atol + rtol |b|, in f64, of any dtypes; an infinity is close to itself alone, NaN to
+// nothing.
+BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+bool equal(const Tensor& a, const Tensor& b);  // of one dtype and shape, and every element
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number takes the tensor's dtype; of integers it has to be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);

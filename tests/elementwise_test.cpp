@@ -373,6 +373,29 @@ TEST(Elementwise, IntegersWherePyTorchTakesThem) {
   EXPECT_EQ(to_vector(logical_not(row({0, 1}, boolean))), (Values{1, 0}));
 }
 
+TEST(Elementwise, ComparesWholeTensors) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const Tensor x = row({1, -2, inf, nan, 1000}, f32);
+  EXPECT_EQ(to_vector(isclose(x, row({1.00002, -2, inf, nan, 1000.009}, f32))),
+            (Values{0, 1, 1, 0, 1}));
+  EXPECT_EQ(to_vector(isclose(x, row({1.1, -2.1, -inf, 0, inf}, f32), 0, 0.2)),
+            (Values{1, 1, 0, 0, 0}));
+  EXPECT_FALSE(allclose(x, x)) << "NaN is close to nothing";
+  // As wide as it takes: f16 would round the tolerance to zero, and 2048 + 1 to 2048.
+  EXPECT_TRUE(allclose(row({0.25}, f16), row({0.25006}, f32), 0, 1e-4));
+  EXPECT_FALSE(allclose(row({2048}, f16), row({2049}, i64), 0, 0));
+  EXPECT_TRUE(allclose(ones({2, 3}), ones({3}))) << "broadcasts";
+  EXPECT_TRUE(allclose(zeros({0}), ones({0})) && allclose(row({1}, boolean), row({1}, u8)));
+
+  EXPECT_TRUE(equal(ones({2, 3}), ones({2, 3})));
+  EXPECT_FALSE(equal(x, x)) << "NaN";
+  EXPECT_FALSE(equal(ones({3}), ones({1, 3})));
+  EXPECT_FALSE(equal(ones({3}), ones({3}).to(f16)));
+  EXPECT_TRUE(equal(row({}, i64), row({}, i64)));
+  const Tensor w = ones({2}).set_requires_grad();
+  EXPECT_TRUE(equal(w, ones({2})) && !isclose(w, w).requires_grad());
+}
+
 TEST(Elementwise, RefusesWhatHasNoAnswer) {
   const Tensor n = arange(0, 3), truth = ones({3}, boolean);
   EXPECT_ERROR(exp2(n), "exp2: of i64 elements (convert them to a float dtype)");

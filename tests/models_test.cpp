@@ -32,10 +32,6 @@ GptConfig without_dropout(GptConfig c) {
   return c;
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
 // --- numbers ---
 
 test::Model language_model(LstmLanguageModel made) {

@@ -24,10 +24,6 @@ GptConfig tiny(double dropout = 0, bool checkpoint = false) {
           .checkpoint = checkpoint};
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
 // --- training ---
 
 // The loss of each step on one batch.

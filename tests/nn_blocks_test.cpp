@@ -20,9 +20,6 @@ using test::expect_normal;
 using test::expect_uniform;
 using test::moments;
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
 void expect_near(const Tensor& a, const Tensor& b) {
   ASSERT_EQ(a.shape(), b.shape());
   for (int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(a.at(i), b.at(i), 1e-12) << i;

@@ -17,10 +17,6 @@ using test::expect_normal;
 using test::expect_uniform;
 using test::moments;
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
 TEST(Init, Distributions) {
   const Seed seed(1);
   const Tensor t = nn::parameter(zeros({64, 32, 3, 3}));

@@ -18,10 +18,6 @@ using test::expect_normal;
 using test::expect_uniform;
 using test::moments;
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
 TEST(PReLU, LearnsItsSlopes) {
   const nn::PReLU one, each(3, 0.5);
   EXPECT_EQ(to_vector(one.weight), std::vector<double>{0.25});

@@ -24,7 +24,6 @@ using nn::Linear, nn::WeightNorm, nn::SpectralNorm;
 using test::error;
 using Values = std::vector<double>;
 
-bool equal(const Tensor& a, const Tensor& b) { return to_vector(a) == to_vector(b); }
 void expect_near(const Tensor& a, const Tensor& b, double tolerance = 1e-6) {
   ASSERT_EQ(a.shape(), b.shape());
   for (int64_t i = 0; i < a.numel(); ++i) EXPECT_NEAR(a.at(i), b.at(i), tolerance) << i;

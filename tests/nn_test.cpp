@@ -23,10 +23,6 @@ Names names(const nn::NamedTensors& tensors) {
   return result;
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && to_vector(a) == to_vector(b);
-}
-
 struct Mlp : nn::Module<Mlp> {
   nn::Linear up, down;
   Mlp(int64_t dim, int64_t hidden) : up(dim, hidden), down(hidden, dim) {}
