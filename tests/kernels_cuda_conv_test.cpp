@@ -14,8 +14,9 @@ struct Results {
 struct Operands {
   Tensor x, w, dy, bias, shift;
   Window window;
-  Operands(const ConvCase& k, DType in)
-      : x(random({k.n, k.c, k.h, k.w}, in, 1)),
+  // more: columns of x that no window sees, as output padding adds them.
+  Operands(const ConvCase& k, DType in, int64_t more = 0)
+      : x(random({k.n, k.c, k.h, k.w + more}, in, 1)),
         w(random({k.o, k.c / k.window.groups, k.window.size[0], k.window.size[1]}, in, 2)),
         dy(random({k.n, k.o, k.window.count(k.h, 0), k.window.count(k.w, 1)}, in, 3)),
         bias(random({k.o}, wide(in), 4)),
@@ -31,8 +32,8 @@ struct Operands {
             output(w.shape(), out),  output(bias.shape(), wide(x.dtype()))};
   }
 };
-void expect_the_cpus(const ConvCase& k, DType in, DType out) {
-  const Operands o(k, in);
+void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0) {
+  const Operands o(k, in, more);
   const Results got = o.results(out), want = o.results(out);
   on_device([&](Launch& l) {
     cuda::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, got.y);
@@ -79,6 +80,14 @@ TEST(CudaConv2d, ForwardAndGradientsAreTheCpus) {
     for (const ConvCase& k : conv_cases) expect_the_cpus(k, in, out);
     for (const ConvCase& k : more_cases) expect_the_cpus(k, in, out);
   }
+}
+// Planes of whole vectors on both sides, but not the same ones.
+TEST(CudaConv2d, OutputPaddingIsNotReadAsColumns) {
+  for (const auto& [in, out] : float_pairs)
+    for (const int64_t groups : {1, 2})
+      for (const int64_t n : {1, 3})
+        expect_the_cpus({n, 4, 8, 2, 6, window({1, 1}, {1, 1}, {0, 0}, {1, 3}, groups)}, in, out,
+                        2);
 }
 // More than a slice of columns: half a megabyte on the emulator.
 TEST(CudaConv2d, GoesThroughImagesInSlices) {

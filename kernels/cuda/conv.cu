@@ -137,11 +137,12 @@ int64_t padded(int64_t pixels, DType t) {
   const int64_t n = 16 / int64_t(size_of(t));
   return up(pixels, n);
 }
-// Whether each window is one pixel in its place, so that planes can be read as columns.
+// Whether each window is one pixel in its place, so that planes can be read as columns. (The planes
+// of a transposed convolution differ by its output padding.)
 bool is_its_own_columns(In x, const Geometry& g) {
   bool same = g.taps() == 1 && !g.steps() && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
               padded(g.y_plane(), x.dtype) == g.y_plane();
-  for (int d = 0; d < 2; ++d) same = same && g.padding[d] == 0;
+  for (int d = 0; d < 2; ++d) same = same && g.padding[d] == 0 && g.x[d] == g.y[d];
   return same;
 }
 Geometry single(In y) { return {y, y, Window{}}; }  // every pixel is its own window
