@@ -27,6 +27,17 @@ namespace {
   fail("{}: cannot {}: {}", path, what, reason);
 }
 
+// As ::open, but never one of the standard streams: where a daemon's are closed, what it prints
+// would end up in the file.
+int open_file(const std::string& path, int flags, mode_t mode = 0) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int other = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), reason = errno;
+  ::close(fd);
+  errno = reason;
+  return other;
+}
+
 // No single call moves more than this: larger counts are refused or cut on some systems.
 constexpr size_t most_at_once = size_t(1) << 30;
 
@@ -80,7 +91,7 @@ std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string&
 }  // namespace
 
 InputFile::InputFile(std::string path)
-    : Source(std::move(path)), fd_(::open(name().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    : Source(std::move(path)), fd_(open_file(name(), O_RDONLY | O_NONBLOCK)) {
   if (fd_ < 0) fail_errno(name(), "open");
   struct stat info;
   const bool known = ::fstat(fd_, &info) == 0;
@@ -147,7 +158,7 @@ AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   static std::atomic<unsigned> count{0};
   do {  // a process of this number, in another container, may have been killed
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(path_, "create a file beside it");
   if (replaces) ::fchmod(fd_, old.st_mode & 0777);
@@ -188,8 +199,7 @@ void AtomicFile::commit() {
 }
 
 AppendFile::AppendFile(std::string path)
-    : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND, 0666)) {
   if (fd_ < 0) fail_errno(path_, "open for appending");
 }
 

@@ -1,8 +1,10 @@
 // File formats: what is written reads back, and nothing that a file claims is believed.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -111,6 +113,27 @@ TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
   write_file(folder / "a", "whole");
   EXPECT_EQ(slurp(folder / "a"), "whole");
   EXPECT_EQ(folder.count(), 4u);
+}
+
+// What a daemon prints, whose standard streams are closed, is no part of a file.
+TEST(Files, AreNoStandardStreams) {
+  const TempFolder folder;
+  const int input = ::dup(STDIN_FILENO);
+  ::close(STDIN_FILENO);
+  std::vector<bool> free;
+  const auto look = [&] { free.push_back(::fcntl(STDIN_FILENO, F_GETFD) < 0); };
+  {
+    AtomicFile file(folder / "a");
+    look();
+    file.commit();
+    const AppendFile more(folder / "a");
+    look();
+    const InputFile back(folder / "a");
+    look();
+  }
+  ::dup2(input, STDIN_FILENO);
+  ::close(input);
+  EXPECT_EQ(free, std::vector<bool>(3, true));
 }
 
 TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
