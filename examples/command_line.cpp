@@ -15,6 +15,8 @@
 namespace mixtape::examples {
 namespace {
 
+constexpr const char* unwritten = "cannot write to the standard output";
+
 bool trains(DType t) { return t == f32 || t == f16 || t == bf16; }
 
 }  // namespace
@@ -101,7 +103,7 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
     app_->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
-    return 0;
+    return std::fflush(stdout) == 0 ? 0 : complain(unwritten, 1);
   } catch (const CLI::ParseError& e) {
     return complain(fmt::format("{} (--help lists the options)", e.what()), 2);
   }
@@ -113,7 +115,7 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
   }
   try {
     work();
-    check(std::fflush(stdout) == 0, "cannot write to the standard output");
+    check(std::fflush(stdout) == 0, "{}", unwritten);
   } catch (const Interrupted& e) {
     return complain(fmt::format("interrupted: {}", e.what()), 128 + SIGINT);
   } catch (const std::exception& e) {
@@ -122,9 +124,11 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
   return 0;
 }
 
-// One line for people: the lines after the first say where in the source it was raised.
+// One line for people: the lines after the first say where in the source it was raised. (Where it
+// cannot be written, fmt::print would throw, and the exit code be lost.)
 int CommandLine::complain(const std::string& text, int code) const {
-  fmt::print(stderr, "{}: {}\n", app_->get_name(), text.substr(0, text.find('\n')));
+  const std::string line = text.substr(0, text.find('\n'));
+  std::fputs(fmt::format("{}: {}\n", app_->get_name(), line).c_str(), stderr);
   return code;
 }
 

@@ -98,6 +98,13 @@ class Quick(ProgramTest):
         self.assertRegex(line, r"^y = (2\.0\d|1\.9\d) x -(1\.0\d|0\.9\d), mean squared error 0\.0\d+\n$")
         self.assertEqual(self.output("regression_learner"), line)
 
+    def test_exit_codes_where_nothing_can_be_written(self) -> None:
+        with open("/dev/full", "w") as full:
+            for argument, stream, code in ("--bogus", "stderr", 2), ("--help", "stdout", 1), ("--device=cpu", "stdout", 1):
+                run = subprocess.run([self.program("regression"), argument], stdin=subprocess.DEVNULL,
+                                     **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: full}))
+                self.assertEqual(run.returncode, code, argument)
+
     def test_each_model_takes_a_step(self) -> None:
         for model in "simple", "resnet20", "resnet18", "resnet50":
             self.assertRegex(self.output("train_images", "--benchmark", "--model", model, "--batch-size", 2, "--steps", 1),
