@@ -1,6 +1,7 @@
 #include "amp/scaler.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 
@@ -10,6 +11,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 
@@ -74,6 +76,30 @@ std::vector<View> views(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
+// Whether what backward passes made of the gradients is what is about to be done with them: to
+// divide by the scale of that number, or (0) nothing.
+void check_carried(const optim::Optimizer& opt, uint64_t number) {
+  const std::vector<Tensor> params = opt.params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].grad()) continue;
+    const GradScale g = params[i].leaf().grad_scale();
+    check(number || !g.number,
+          "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
+          "unscale(), which belongs after the last backward()",
+          i, opt.name());
+    check(!g.number || (g.number == number && !g.mixed),
+          "the gradient of parameter {} of {} carries {}: losses that add up share one, and "
+          "gradients are dropped when a scale is set",
+          i, opt.name(), g.mixed ? "several loss scales" : "another loss scale");
+    if (number && g.unscaled)
+      warn(fmt::format(
+          "{}: a gradient that is divided by the loss scale is, at least in part, not multiplied "
+          "by it: a loss was not scaled, gradients were divided before, or zero_grad() was left "
+          "out. Use scaler.scale(loss).backward(), or step with {{.unscaled = true}}.",
+          opt.name()));
+  }
+}
+
 void check_used(bool used) {
   check(
       used,
@@ -113,11 +139,17 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
   LossScale& s = scales_[id];
   if (!s.scale) {
     s.scale = Tensor({2}, f32, Device::cpu());
-    set_scale(s.scale, options_.init_scale);
+    set(s, options_.init_scale);
     s.counts = optim::filled({int64_t(ScalerCount::Total)}, 0, i32, Device::cpu());
     s.history = optim::filled({remembered}, 0, f32, Device::cpu());
   }
   return s;
+}
+
+void GradScaler::set(LossScale& s, double value) {
+  static std::atomic<uint64_t> last = 0;
+  s.number = ++last;
+  set_scale(s.scale, value);
 }
 
 const GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) const {
@@ -150,7 +182,13 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
                             s.now.flags.emplace_back(Shape{1}, f32, device));
   }
-  return mul(wide, cast(scale_of(s.scale), wide.dtype()));
+  const Tensor scaled = mul(wide, cast(scale_of(s.scale), wide.dtype()));
+  if (scaled.requires_grad())
+    register_hook(scaled, [number = s.number](const Tensor&) {
+      carry_scale(number);
+      return Tensor();
+    });
+  return scaled;
 }
 
 std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id) {
@@ -191,6 +229,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   const Device device = s.scale.device();
   if (gradients(opt, device).empty()) return;
   check_used(s.now.used);
+  check_carried(opt, s.number);
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
 
@@ -199,7 +238,10 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   r.found = Tensor({int64_t(grads.size())}, f32, device);
   kernels::unscale(device, grads, inverse_of(s.scale), r.found);
   for (const Tensor& p : opt.params())
-    if (const Tensor g = p.grad()) g.storage()->bump_version();
+    if (const Tensor g = p.grad()) {
+      g.storage()->bump_version();
+      p.leaf().set_grad_scale({.unscaled = true});
+    }
   r.stage = Stage::Unscaled;
 }
 
@@ -244,6 +286,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
           opt.name(), grads.size(), r->found.numel());
   else if (r && !options.unscaled)
     check_used(s->now.used);
+  if (r && !options.unscaled) check_carried(opt, r->stage == Stage::Ready ? s->number : 0);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
     if (!options.unscaled) factor = inverse_of(s->scale);
@@ -309,7 +352,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (now.inverse_taken && !found.empty())
       found.insert(found.end(), losses.begin(), losses.end()), losses.clear();
     if (new_scale) {
-      set_scale(s.scale, *new_scale);
+      set(s, *new_scale);
     } else if (!found.empty()) {
       kernels::scaler_update(s.scale.device(), found, losses, rule, s.scale, s.counts, s.history);
       for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
@@ -413,7 +456,7 @@ void GradScaler::load_state_dict(const optim::StateDict& dict) {
   options_ = options;
   for (const auto& [id, from] : loaded) {
     LossScale& s = loss_scale(id);
-    set_scale(s.scale, from.scale);
+    set(s, from.scale);
     set_counts(s.counts, from.counts);
     s.mail = {};  // of the counters before
     s.now.spoilt = from.spoilt;

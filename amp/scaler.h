@@ -96,9 +96,11 @@ class GradScaler {
   std::vector<Tensor> scale(const std::vector<Tensor>& losses, int id = 0);
   // Divides the gradients by S and notes which are not finite, before or after. f16 gradients
   // become f32. Throws Error if no loss was scaled, if called twice or after step() before
-  // update(), or if parameters are f16 and the optimizer keeps no f32 copies.
+  // update(), if parameters are f16 and the optimizer keeps no f32 copies, or if a gradient carries
+  // another scale. Warns of one to which a loss that was not scaled has contributed.
   void unscale(optim::Optimizer& opt, int id = 0);
-  // Throws Error as unscale() does, and if called twice before update().
+  // Throws Error as unscale() does, if called twice before update(), or if a scaled loss has added
+  // to a gradient since unscale().
   StepResult step(optim::Optimizer& opt, const StepOptions& options = {});
   // Ends the iteration: moves each scale as its optimizers found, or sets all to new_scale. An
   // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled, or one
@@ -147,6 +149,7 @@ class GradScaler {
   enum class Stage { Ready, Unscaled, Stepped };
   struct LossScale {
     bool known = false;      // a loss was scaled
+    uint64_t number = 0;     // by which gradients know it; another one after it was set
     Tensor scale;            // f32 [S, 1/S], on the device of the last loss
     Tensor counts, history;  // as the kernel scaler_update keeps them
     Readback mail;           // counts on their way to poll()
@@ -175,6 +178,7 @@ class GradScaler {
   // not finite before somebody changed them.
   StepResult step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen);
   LossScale& loss_scale(int id);
+  static void set(LossScale& s, double value);
   // Throws Error if it never was, and says what to do.
   const LossScale& scaled(int id,
                           std::string_view hint = "call scale(loss).backward() first") const;

@@ -36,8 +36,10 @@ bool is_whole(const Tensor& g) {
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
 // (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
-void deliver(const Tensor& leaf, Tensor g, bool recorded) {
+void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carried) {
   Leaf& l = leaf.leaf();
+  GradScale scale = l.grad_scale();
+  scale.add(carried);
   if (recorded) {
     l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
@@ -46,7 +48,16 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded) {
   } else {
     l.grad = is_whole(g) && !g.maker() ? std::move(g) : g.detach().clone();
   }
+  l.set_grad_scale(scale);
 }
+
+thread_local constinit GradScale* carried_now = nullptr;  // by the innermost pass
+
+struct Carrying : NoCopy {
+  explicit Carrying(GradScale* carried) : outer(std::exchange(carried_now, carried)) {}
+  ~Carrying() { carried_now = outer; }
+  GradScale* const outer;
+};
 
 // Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
 void add_up(Tensor& sum, Tensor g) {
@@ -71,6 +82,7 @@ struct Engine {
   using Useful = std::unordered_set<const Node*>;
 
   bool retain, record;
+  GradScale carried = {};      // by what is delivered
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
   Useful useful = {};          // with capture: nodes that lead to one of those
   // The queue by order, newest first.
@@ -83,6 +95,9 @@ struct Engine {
     const During<&ThreadState::in_backward> backward(true);
     const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
     const NoPolicy as_called;                         // forward chose the dtypes
+    // (A gradient that is given may be scaled or not.)
+    carried.unscaled = std::ranges::none_of(gradients, [](const Tensor& g) { return bool(g); });
+    const Carrying carrying(&carried);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
     if (capture) {
@@ -105,7 +120,7 @@ struct Engine {
       check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
             dy.device(), leaf.device());
       if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
-      deliver(leaf, std::move(dy), record);
+      deliver(leaf, std::move(dy), record, carried);
       detail::observe(&Observer::after_delivery, *node, leaf.grad());
       if (node->hooks)
         Hooks::of(node->hooks)->accumulated.for_each([&](const auto& hook) { hook(leaf); });
@@ -274,7 +289,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
     check(inputs[i].requires_grad(), "input {} does not require a gradient", i);
     capture[node_of(inputs[i]).get()];
   }
-  Engine engine{options.retain_graph || options.create_graph, options.create_graph, &capture};
+  Engine engine{options.retain_graph || options.create_graph, options.create_graph};
+  engine.capture = &capture;
   engine.run(outputs, options.gradients);
 
   std::vector<Tensor> result;
@@ -285,6 +301,10 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
           i);
   }
   return result;
+}
+
+void carry_scale(uint64_t number) {
+  if (carried_now) *carried_now = {.number = number};
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

@@ -180,7 +180,9 @@ void Tensor::set_grad(const Tensor& g) const {
     check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
     leaf();
   }
-  if (impl().leaf) impl().leaf->grad = g;
+  if (!impl().leaf) return;
+  impl().leaf->grad = g;
+  impl().leaf->scale = {};
 }
 
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {

@@ -138,6 +138,20 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+// Which loss scale a gradient is multiplied by, as far as that is known. Autograd adds this up
+// where it adds gradients; amp gives scales their numbers.
+struct GradScale {
+  uint64_t number = 0;    // 0: none that is known
+  bool mixed = false;     // parts of it carry other numbers
+  bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
+
+  void add(const GradScale& g) {
+    mixed = mixed || g.mixed || (number && g.number && number != g.number);
+    unscaled = unscaled || g.unscaled;
+    if (g.number) number = g.number;
+  }
+};
+
 // What a leaf keeps between steps.
 struct Leaf {
   Tensor grad;
@@ -145,6 +159,20 @@ struct Leaf {
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
   Tensor shadow;
   uint64_t shadow_version = 0;  // of the leaf when its shadow was written
+
+  // Nothing is known of a gradient that somebody else set or wrote to.
+  GradScale grad_scale() const {
+    return grad && scale_version == grad.version() ? scale : GradScale();
+  }
+  void set_grad_scale(const GradScale& s) {
+    scale = s;
+    scale_version = grad.version();
+  }
+
+ private:
+  friend class Tensor;
+  GradScale scale;
+  uint64_t scale_version = 0;  // of grad when scale was set
 };
 
 // Refers to a tensor without keeping it alive.

@@ -280,6 +280,11 @@ void Optimizer::step(const StepControl& control) {
       const Tensor grad = dense_grad(p);
       if (!grad) continue;
       check_gradient(grad, p, i);
+      if (!control.grad_scale && group.options.rescale_grad == 1 && p.leaf().grad_scale().number)
+        warn(
+            fmt::format("{}: a step along gradients of a scaled loss, that much too far: use "
+                        "scaler.step(optimizer), or scaler.unscale(optimizer) before",
+                        name()));
       check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
             p.shape());
       check(p.device() == device, "parameter {} is on {}, others of its group on {}", i, p.device(),

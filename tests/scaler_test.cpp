@@ -1,5 +1,7 @@
 // GradScaler: its options, its arithmetic, its state machine and its state.
 
+#include "core/warn.h"
+
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
@@ -203,6 +205,117 @@ TEST(Stages, AreEnforced) {
   (void)scaler.scale(ones({}));
   EXPECT_TRUE(scaler.step(sgd)) << "update() clears all";
   EXPECT_ERROR(scaler.step(sgd, {.clip_norm = -1}), "step: clip_norm is -1");
+}
+
+// --- what gradients carry ---
+
+TEST(Carried, NothingIsAddedBetweenUnscaleAndStep) {
+  for (const bool clip : {false, true})
+    for (const bool drop : {false, true}) {
+      const Tensor p = parameter({1, 2});
+      optim::SGD sgd({p}, {.lr = 1});
+      GradScaler scaler;
+      scaler.scale(sum(p)).backward();
+      scaler.unscale(sgd);
+      if (clip) optim::clip_grad_norm({p}, 1);
+      if (drop) sgd.zero_grad();
+      scaler.scale(sum(p)).backward();
+      EXPECT_ERROR(scaler.step(sgd), "a scaled loss has added to it since unscale()");
+      EXPECT_EQ(to_vector(p), (std::vector<double>{1, 2}));
+    }
+}
+
+TEST(Carried, WhatElseBecomesOfTrueGradientsIsFree) {
+  const OnWarning never([](const std::string& text) { ADD_FAILURE() << text; });
+  const Tensor p = parameter({1, 2}), q = parameter({3});
+  optim::SGD a({p}, {.lr = 1}), b({q}, {.lr = 1});
+  GradScaler scaler;
+  for (int i = 0; i < 2; ++i) {  // the second time, into gradients that are zeros
+    scaler.scale(sum(p) / 2).backward();
+    scaler.scale(sum(p) / 2).backward();
+    scaler.unscale(a);
+    sum(p).backward();                // of a loss that was not scaled
+    scaler.scale(sum(q)).backward();  // of another optimizer
+    scaler.step(a);
+    scaler.step(b);
+    scaler.update();
+    a.zero_grad(false);
+    b.zero_grad();
+  }
+  EXPECT_EQ(to_vector(p), (std::vector<double>{-3, -2}));
+  EXPECT_EQ(q.at(0), 1);
+  scaler.scale(sum(p)).backward();
+  {
+    const NoGrad off;
+    mul_(p.grad(), scaler.inverse_scale());  // divided by hand
+  }
+  scaler.step(a, {.unscaled = true});
+  EXPECT_EQ(to_vector(p), (std::vector<double>{-4, -3}));
+  scaler.update();
+  a.zero_grad();
+  // Seeds of one's own may be scaled.
+  p.set_grad({});
+  (void)scaler.scale(sum(p));
+  (p * 1.0).backward({.gradient = full({2}, 65536)});
+  scaler.step(a);
+  EXPECT_EQ(to_vector(p), (std::vector<double>{-5, -4}));
+}
+
+TEST(Carried, OneScaleAtATime) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 1});
+  GradScaler scaler;
+  scaler.scale(sum(p)).backward();
+  scaler.update(1024);
+  scaler.scale(sum(p)).backward();
+  EXPECT_ERROR(scaler.step(sgd), "carries several loss scales");
+  scaler.abandon();
+  sgd.zero_grad();
+  (void)scaler.scale(sum(p));
+  scaler.scale(sum(p), 1).backward();
+  EXPECT_ERROR(scaler.unscale(sgd), "carries another loss scale");
+  EXPECT_ERROR(scaler.step(sgd), "carries another loss scale");
+  EXPECT_TRUE(scaler.step(sgd, {.loss = 1}));
+  EXPECT_EQ(p.at(0), 0);
+}
+
+TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
+  const auto warnings = [](const auto& body) {
+    std::vector<std::string> told;
+    const OnWarning all([&](const std::string& text) { told.push_back(text); });
+    body();
+    return told;
+  };
+  const Tensor p = parameter({1}), q = parameter({1});
+  optim::SGD a({p}, {.lr = 1}), b({q}, {.lr = 1}), both({p, q}, {.lr = 1});
+  const auto expect_told = [](const std::vector<std::string>& told, const char* what) {
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_NE(told[0].find(what), std::string::npos) << told[0];
+  };
+  expect_told(warnings([&] {
+                GradScaler scaler;
+                scaler.scale(sum(p)).backward();
+                sum(q).backward();
+                scaler.step(a);
+                scaler.step(b);
+              }),
+              "at least in part, not multiplied by it");
+  both.zero_grad();
+  expect_told(warnings([&] {  // a parameter of two optimizers
+                GradScaler scaler;
+                scaler.scale(sum(p)).backward();
+                scaler.unscale(a);
+                scaler.unscale(both);
+              }),
+              "at least in part, not multiplied by it");
+  both.zero_grad();
+  expect_told(warnings([&] {
+                GradScaler scaler;
+                scaler.scale(sum(p) + sum(q)).backward();
+                scaler.step(a);
+                b.step();
+              }),
+              "a step along gradients of a scaled loss");
 }
 
 TEST(Stages, UpdateCountsWhatWasUnscaledButNotStepped) {
