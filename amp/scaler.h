@@ -26,8 +26,9 @@ struct ScalerOptions {
   bool enabled = true;             // false: every call passes through
   double min_scale = 0;            // to fall below it is a ScaleCollapse
   double max_scale = std::numeric_limits<double>::infinity();  // growth stops there
-  int64_t hysteresis = 1;             // updates with overflow, in a row, until the scale backs off
-  int64_t max_consecutive_skips = 0;  // so many in a row are a ScaleCollapse; 0: never
+  int64_t hysteresis = 1;  // updates with overflow, in a row, until the scale backs off
+  // So many in a row are a ScaleCollapse; 0: never, but 50 are told in a warning, once.
+  int64_t max_consecutive_skips = 0;
 };
 
 // The scale fell below its minimum, or too many steps in a row were skipped. The message has the
@@ -154,7 +155,8 @@ class GradScaler {
     Tensor counts, history;  // as the kernel scaler_update keeps them
     Readback mail;           // counts on their way to poll()
     Tensor last_loss;
-    struct Iteration {  // since update()
+    bool warned = false;  // of skips in a row
+    struct Iteration {    // since update()
       bool used = false, inverse_taken = false;
       bool spoilt = false;        // a loss was not finite before this was saved and loaded
       std::vector<Tensor> flags;  // of the losses: whether they were not finite

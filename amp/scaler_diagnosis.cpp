@@ -1,11 +1,13 @@
 // What a scaler says of gradients that are not finite, and when it gives up.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "amp/scaler.h"
 #include "amp/trace.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/state.h"
 
@@ -13,6 +15,9 @@ namespace mixtape::amp {
 namespace {
 
 using kernels::ScalerCount;
+
+// No search for a scale takes so many: halved as often, the first one is 6e-11.
+constexpr int64_t many_skips = 50;
 
 // What the trace of this thread found last, if there is one and it did.
 std::string first_bad_op() {
@@ -44,13 +49,20 @@ void GradScaler::poll(LossScale& s) {
   const int32_t skips = counts[int(ScalerCount::Longest)],
                 at_floor = counts[int(ScalerCount::AtFloor)];
   s.mail = {};
+  const int64_t most = options_.max_consecutive_skips;
   std::string what;
   if (at_floor != 0)
     what = fmt::format("the loss scale would fall below {}", s.scale.at(0));
-  else if (options_.max_consecutive_skips > 0 && skips >= options_.max_consecutive_skips)
+  else if (skips >= (most > 0 ? most : many_skips))
     what = fmt::format("{} steps in a row were skipped", skips);
   else
     return;
+  if (at_floor == 0 && most == 0) {
+    if (!std::exchange(s.warned, true))
+      warn(what + ", and nothing was learned (with max_consecutive_skips this is an error)" +
+           diagnosis(s));
+    return;
+  }
   for (const ScalerCount told : {ScalerCount::Skips, ScalerCount::Longest, ScalerCount::AtFloor})
     s.counts.set(int64_t(told), 0);
   throw ScaleCollapse(what + diagnosis(s));

@@ -1,5 +1,7 @@
 // GradScaler: a skipped step touches nothing and says why, and a scale that collapses is explained.
 
+#include "core/warn.h"
+
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
@@ -126,6 +128,25 @@ TEST(Collapse, AfterTooManySkips) {
   EXPECT_NE(text.find("recent scales: 32 32 16 8 4"), std::string::npos) << text;
   EXPECT_NE(text.find("sgd parameter 0: fc.weight"), std::string::npos) << text;
   EXPECT_TRUE(loop.run(1)) << "whoever catches it may go on";
+}
+
+TEST(Collapse, IsForetoldOnce) {
+  for (const bool of_loss : {true, false}) {
+    std::vector<std::string> told;
+    const OnWarning all([&](const std::string& text) { told.push_back(text); });
+    Loop loop({});
+    const auto skip = [&](int times) {
+      for (int i = 0; i < times; ++i) of_loss ? loop.run(1, NAN) : loop.run(inf);
+    };
+    skip(49);
+    EXPECT_TRUE(loop.run(1));
+    skip(49);
+    EXPECT_TRUE(told.empty()) << "each time a step came between";
+    skip(30);
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_NE(told[0].find("50 steps in a row were skipped"), std::string::npos) << told[0];
+    EXPECT_NE(told[0].find(of_loss ? "no scale can help" : "sgd parameter 0"), std::string::npos);
+  }
 }
 
 TEST(Collapse, SaysWhenTheLossIsToBlame) {
