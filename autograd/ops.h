@@ -475,8 +475,8 @@ struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1, eps = 1e-5;
 };
-// x [n, c, ...]. In training by the batch's statistics, which also move the running ones (f32 [c],
-// f64 of f64, in place; none: not tracked); otherwise by the running ones.
+// x [n, c, ...]. In training by the batch's statistics, which where finite also move the running
+// ones (f32 [c], f64 of f64, in place; none: not tracked); otherwise by the running ones.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});

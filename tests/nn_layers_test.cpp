@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
@@ -115,6 +116,19 @@ TEST(BatchNorm, TracksTheBatchesItSaw) {
   layer.eval();
   EXPECT_TRUE(equal(layer(x), batch_norm(x, running_mean, running_var, layer.weight, layer.bias)));
   EXPECT_EQ(layer.num_batches_tracked.item(), 3);
+}
+
+TEST(BatchNorm, SurvivesABatchThatIsNotFinite) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  nn::BatchNorm1d layer(3, {.momentum = 0.5});
+  for (const double bad : {inf, -inf, double(NAN)}) {
+    const Tensor mean = layer.running_mean.clone(), var = layer.running_var.clone();
+    layer(from({1, bad, 2, 3, 4, 2}, {2, 3}, f16));
+    EXPECT_EQ(layer.running_mean.at(1), mean.at(1));
+    EXPECT_EQ(layer.running_var.at(1), var.at(1));
+    EXPECT_EQ(layer.running_mean.at(0), (mean.at(0) + 2) / 2) << "the other channels";
+    EXPECT_EQ(layer.running_var.at(2), var.at(2) / 2);
+  }
 }
 
 TEST(BatchNorm, Options) {

@@ -157,9 +157,11 @@ struct BatchNorm {  // x [n, c, inner]
   }
 
  private:
-  // running = (1 - momentum) * running + momentum * now
+  // running = (1 - momentum) * running + momentum * now, but where a batch overflowed: its step may
+  // be skipped, and running statistics that are not finite once would stay so.
   static void move(const Tensor& running, const Tensor& now, double momentum) {
-    copy_(running, running * (1 - momentum) + cast(now, running.dtype()) * momentum);
+    const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
+    copy_(running, where(isfinite(moved), moved, running));
   }
 };
 
