@@ -225,6 +225,21 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
   }
 }
 
+// Of gradients that are taken as they are.
+void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
+  const GradScale scale = p.leaf().grad_scale();
+  if (scale.number)
+    warn(
+        fmt::format("{}: a step along gradients of a scaled loss, that much too far: use "
+                    "scaler.step(optimizer), or scaler.unscale(optimizer) before",
+                    name()));
+  else if (scale.unscaled && of_grad == f16)
+    warn(fmt::format(
+        "{}: f16 gradients of a loss that was not scaled: small ones become zero. Use a "
+        "GradScaler, a loss with a weight and its inverse as rescale_grad, or bf16.",
+        name()));
+}
+
 // Lays the masters of a group end to end.
 void Optimizer::flatten_masters(Group& group) {
   constexpr int64_t unit = 16;  // elements: what kernels read at once is aligned
@@ -280,11 +295,7 @@ void Optimizer::step(const StepControl& control) {
       const Tensor grad = dense_grad(p);
       if (!grad) continue;
       check_gradient(grad, p, i);
-      if (!control.grad_scale && group.options.rescale_grad == 1 && p.leaf().grad_scale().number)
-        warn(
-            fmt::format("{}: a step along gradients of a scaled loss, that much too far: use "
-                        "scaler.step(optimizer), or scaler.unscale(optimizer) before",
-                        name()));
+      if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
       check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
             p.shape());
       check(p.device() == device, "parameter {} is on {}, others of its group on {}", i, p.device(),

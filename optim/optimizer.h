@@ -117,6 +117,7 @@ class Optimizer {
   static void make_buffers(Slot& slot, const States& states);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_narrow(Slot& slot, const Group& group);
+  void warn_of_scale(const Tensor& p, DType of_grad) const;
   static void flatten_masters(Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);

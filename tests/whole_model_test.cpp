@@ -288,6 +288,32 @@ TEST(StaticScale, IsAScalerThatNeverMoves) {
   EXPECT_FALSE(bits(a) == bits(c));
 }
 
+TEST(StaticScale, OrAScalerIsMissedOnce) {
+  std::vector<std::string> told;
+  const OnWarning all([&](const std::string& text) { told.push_back(text); });
+  const auto train = [&](DType dtype, double weight, DType low, bool unscale) {
+    const Tensor p = from({1, 2}, {2}, dtype).set_requires_grad();
+    optim::SGD sgd({p}, {.lr = 1, .multi_precision = true, .rescale_grad = 1 / weight});
+    amp::GradScaler scaler(low, {.init_scale = 64});  // enabled for f16 alone
+    for (int i = 0; i < 2; ++i) {
+      sgd.zero_grad();
+      scaler.scale(sum(p.to(f32)) * weight).backward();
+      if (unscale) scaler.unscale(sgd);
+      scaler.step(sgd);
+      scaler.update();
+    }
+  };
+  train(f16, 1, f16, false);
+  train(f16, 1, f16, true);
+  train(f16, 128, f32, false);
+  train(bf16, 1, bf16, false);
+  train(f32, 1, f32, false);
+  EXPECT_TRUE(told.empty()) << told[0];
+  train(f16, 1, f32, false);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("f16 gradients of a loss that was not scaled"), std::string::npos);
+}
+
 TEST(StaticScale, IsFinite) {
   const Tensor p = ones({3}).set_requires_grad();
   EXPECT_ERROR(optim::SGD({p}, {.rescale_grad = optim::nan}),
