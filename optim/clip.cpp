@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/op.h"
+#include "core/warn.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::optim {
@@ -19,6 +20,10 @@ Device device_of(const std::vector<Tensor>& params) {
 std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   std::vector<View> grads;
   for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].grad() && params[i].leaf().grad_scale().number)
+      warn(
+          "clipping gradients of a scaled loss, whose norm is that much larger: use "
+          "scaler.unscale(optimizer) before, or scaler.step(optimizer, {.clip_norm = 1})");
     const Tensor g = dense_grad(params[i]);
     if (!g) continue;
     check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,

@@ -22,7 +22,8 @@ struct ClipOptions {
 };
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of the gradients
 // taken as one vector, and returns the norm from before: f32, 0-d, on the device. Semantics and
-// names are those of torch.nn.utils.clip_grad_norm_.
+// names are those of torch.nn.utils.clip_grad_norm_. Warns of gradients of a loss that
+// amp::GradScaler has scaled.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options = {});
 

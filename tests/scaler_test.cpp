@@ -316,6 +316,20 @@ TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
                 b.step();
               }),
               "a step along gradients of a scaled loss");
+  both.zero_grad();
+  expect_told(warnings([&] {
+                GradScaler scaler;
+                scaler.scale(sum(p) + sum(q)).backward();
+                optim::clip_grad_norm({p, q}, 1);
+                scaler.step(both);
+                both.zero_grad();
+                scaler.update();
+                scaler.scale(sum(p) + sum(q)).backward();
+                scaler.unscale(both);
+                optim::clip_grad_norm({p, q}, 1);
+                scaler.step(both);
+              }),
+              "clipping gradients of a scaled loss");
 }
 
 TEST(Stages, UpdateCountsWhatWasUnscaledButNotStepped) {
