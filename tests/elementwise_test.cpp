@@ -457,6 +457,11 @@ TEST(Elementwise, IntegersAreNotFilledWithFractions) {
   EXPECT_ERROR(where(one, x, 0.5), "where: 0.5 does not fit elements of i64");
   EXPECT_ERROR(where(one, 0.5, x), "where: 0.5 does not fit elements of i64");
   EXPECT_ERROR(masked_fill(x, one, 0.5), "masked_fill: 0.5 does not fit elements of i64");
+  const Tensor bytes = row({0, 200}, u8);
+  EXPECT_ERROR(clamp(bytes, {}, -1), "clamp: -1 does not fit elements of u8");
+  EXPECT_ERROR(clamp(bytes, 300, {}), "clamp: 300 does not fit elements of u8");
+  EXPECT_EQ(to_vector(clamp(bytes, -1, 300)), (Values{0, 200}));
+  EXPECT_EQ(to_vector(clamp(bytes, 300, 100)), (Values{100, 100}));
   EXPECT_EQ(to_vector(where(one, x, 7)), (Values{1, 7}));
   EXPECT_EQ(to_vector(masked_fill(x, one, 7)), (Values{7, 2}));
 }

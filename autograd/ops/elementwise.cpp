@@ -372,8 +372,12 @@ Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> h
   const Scope scope(kernels::Clamp::info.name);
   check(low || high, "no bound is given");
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  return call<Unary<kernels::Clamp, double, double>>(x, low.value_or(-infinity),
-                                                     high.value_or(infinity));
+  const double from = low.value_or(-infinity), to = high.value_or(infinity);
+  if (is_integer(x.dtype())) {  // beyond x's range no element meets them: they would be the result
+    if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
+    if (to < 0) check_fits(x.dtype(), std::ceil(to));
+  }
+  return call<Unary<kernels::Clamp, double, double>>(x, from, to);
 }
 // By comparisons, not maximum and minimum, which share the gradient where x is at a bound. NaN
 // stays, as x and as a bound.
