@@ -115,6 +115,20 @@ TEST(Tape, NoGradRecordsNothing) {
   }
   EXPECT_TRUE((x * 2).requires_grad());
 }
+TEST(Tape, UnderNoGradViewsThatChangeNothingHaveNoHistoryEither) {
+  const Tensor x = leaf({1, 2}, {2}), y = x * 2.0;
+  std::vector<Tensor> views;
+  {
+    const NoGrad off;
+    views = {reshape(y, {2}), flatten(y),     squeeze(y),
+             squeeze(y, 0),   expand(y, {2}), reshape(x, {2})};
+  }
+  for (const Tensor& v : views) {
+    EXPECT_FALSE(v.requires_grad());
+    EXPECT_TRUE(v.storage() == y.storage() || v.storage() == x.storage());
+  }
+  EXPECT_TRUE(reshape(y, {2}).is_same(y));
+}
 
 TEST(Tape, DetectsWritesToSavedTensors) {
   const Tensor x = leaf({1, 2}, {2});

@@ -163,12 +163,15 @@ struct Cat {
   }
 };
 
+// x as a view that changes nothing: without history where none is recorded, as any other.
+Tensor unchanged(const Tensor& x) { return grad_enabled() || !x.requires_grad() ? x : x.detach(); }
+
 }  // namespace
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
   const Scope scope(Reshape::info.name);
   const Shape to = infer(shape, x.numel());
-  return to == x.shape() ? x : call<Reshape>(x, to);
+  return to == x.shape() ? unchanged(x) : call<Reshape>(x, to);
 }
 
 Tensor view(const Tensor& x, const Shape& shape) {
@@ -259,7 +262,7 @@ Tensor squeeze(const Tensor& x) {
 }
 Tensor squeeze(const Tensor& x, int dim) {
   const Scope scope("squeeze");
-  return x.size(dim) == 1 ? reshape(x, squeeze(x.layout(), dim).shape) : x;
+  return x.size(dim) == 1 ? reshape(x, squeeze(x.layout(), dim).shape) : unchanged(x);
 }
 Tensor unsqueeze(const Tensor& x, int dim) {
   const Scope scope("unsqueeze");
@@ -269,7 +272,7 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
   Shape shape = wanted;
   for (int d = 0, from = x.rank() - wanted.rank; d < shape.rank; ++d)
     if (shape[d] == -1 && from + d >= 0) shape[d] = x.shape()[from + d];
-  return shape == x.shape() ? x : call<Expand>(x, shape);
+  return shape == x.shape() ? unchanged(x) : call<Expand>(x, shape);
 }
 
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
