@@ -96,6 +96,55 @@ TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
   }
 }
 
+// In any other moment a batch, or an epoch, would be lost or come twice.
+TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
+  const TempFolder folder;
+  const std::string file = folder / "cut.ckpt";
+  const auto fit = [&](const std::string& moment, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = moment;
+    spy->ask = [&](Learner& l) {
+      if (l.state.step < 4) return;
+      l.save(file);
+      l.stop();
+    };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    learner.fit(3, {.resume = resume});
+    return bytes(learner);
+  };
+  const Bytes whole = fit("", "");
+  for (const char* moment : {"epoch", "batch.", "epoch."}) {
+    fit(moment, "");
+    EXPECT_EQ(differing(fit("", file), whole), "") << moment;
+  }
+  for (const char* moment : {"batch", "loss", "backward", "backward.", "step", "step.", "valid",
+                             "vbatch", "vloss", "vbatch.", "valid."}) {
+    fit(moment, "");
+    EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
+    Learner learner(loaders(), Net(), quiet());
+    learner.load(file);  // for its weights
+    learner.fit(1);
+  }
+  for (const char* moment : {"step.", "vloss"}) {  // saved when an exception has ended the fit
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = moment;
+    spy->ask = [](Learner&) { fail("a flaw"); };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    EXPECT_ERROR(learner.fit(3), "a flaw");
+    learner.save(file);
+    EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
+    spy->at = "";
+    learner.fit(3);
+    learner.save(file);
+    fit("", file);
+  }
+}
+
 // A validation whose epochs differ goes on with the next one's.
 TEST(Checkpoints, ResumeValidationsThatDiffer) {
   const TempFolder folder;

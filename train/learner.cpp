@@ -134,6 +134,7 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
   check_batches(*data.train, "the training data");
   if (data.valid) check_batches(*data.valid, "the validation data");
   stopping_ = false;
+  resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);
   int64_t per_step = 1;
   for (const auto& c : callbacks_) per_step = std::max(per_step, c->batches_per_step());
@@ -218,6 +219,7 @@ void Learner::run_epoch() {
       if (stopping_ && state.batch < state.batches) return;  // in the middle
     }
   }
+  resumable_ = false;  // the loader is in the next epoch
   history.settle();
   EpochRow row{.epoch = state.epoch,
                .step = state.step,
@@ -235,6 +237,7 @@ void Learner::run_epoch() {
   print_row(row);
   ++state.epoch;
   state.batch = 0;
+  resumable_ = true;
   each(&Callback::on_epoch_end);
   each(&Callback::on_checkpoint);
 }
@@ -274,32 +277,37 @@ void Learner::add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
 void Learner::train_batch(const Batch& batch) {
   const DefaultDevice here(device_);
   state.training = true;
-  if (run(batch)) {
-    check(bool(state.loss),
-          "a batch without targets to train on (LearnerOptions::pass could do without)");
-    state.objective = state.loss;
-    if (each(&Callback::on_backward_begin, /*backwards=*/true)) {
-      state.objective.backward();
-      if (each(&Callback::on_backward_end)) {
-        if (each(&Callback::on_step_begin)) {
-          step();
-        } else {
-          optimizer->zero_grad();
-          scaler.update();  // it still learns of an overflow
-        }
-      }
-    }
-    if (state.output) state.output = state.output.detach();
-    state.loss = state.loss.detach();
-    state.objective = {};
-    add_loss(loss_sum_, state.loss, batch.x.size(0));
-    examples_ += batch.x.size(0);
-  }
+  resumable_ = false;
+  learn(batch);
   ++state.batch;
   ++state.step;
+  resumable_ = true;
   if (Interrupt::wished()) stop();
   each(&Callback::on_batch_end);
   each(&Callback::on_checkpoint);
+}
+
+void Learner::learn(const Batch& batch) {
+  if (!run(batch)) return;
+  check(bool(state.loss),
+        "a batch without targets to train on (LearnerOptions::pass could do without)");
+  state.objective = state.loss;
+  if (each(&Callback::on_backward_begin, /*backwards=*/true)) {
+    state.objective.backward();
+    if (each(&Callback::on_backward_end)) {
+      if (each(&Callback::on_step_begin)) {
+        step();
+      } else {
+        optimizer->zero_grad();
+        scaler.update();  // it still learns of an overflow
+      }
+    }
+  }
+  if (state.output) state.output = state.output.detach();
+  state.loss = state.loss.detach();
+  state.objective = {};
+  add_loss(loss_sum_, state.loss, batch.x.size(0));
+  examples_ += batch.x.size(0);
 }
 
 void Learner::drop_gradients() {

@@ -216,7 +216,8 @@ class Learner : NoCopy {
   // come yet, scaler, schedule, loaders, callbacks (found again by their types), random numbers,
   // history and where in a fit it is. One safetensors file, written atomically; the model's tensors
   // are there as "model.conv1.weight". Loading throws Error, and changes nothing, if the file does
-  // not fit; a fit goes on from it by FitOptions::resume.
+  // not fit; a fit goes on from it by FitOptions::resume, unless it was saved within a batch or a
+  // validation (in on_step_end, say, and not in on_checkpoint): then it is for load() alone.
   void save(const std::string& path);
   void load(const std::string& path, bool this_fit = false);
   io::NamedTensors state_dict();
@@ -300,6 +301,7 @@ class Learner : NoCopy {
   // Fills state up to the loss, or just up to the output; false if a callback skipped that.
   bool run(const Batch& batch, bool predicts = false);
   Tensor predicted(const Batch& batch, bool by_pass = false);
+  void learn(const Batch& batch);
   void step();
   void between(Moment begin, Moment end, const std::function<void()>& body);
   void drop_gradients();
@@ -321,6 +323,7 @@ class Learner : NoCopy {
   bool progress_, skipping_ = false, stopping_ = false;
   bool fits_ = false;
   bool rehearsing_ = false;  // in lr_find
+  bool resumable_ = true;    // false within a batch, or when an exception left it there
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   // Of the running epoch: the sum of its losses and how many examples they are of.
   Tensor loss_sum_;

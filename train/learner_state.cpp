@@ -100,10 +100,15 @@ io::NamedTensors Learner::state_dict() {
   all.emplace_back("fit.step", optim::from_number(double(state.step)));
   all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
   all.emplace_back("fit.examples", optim::from_number(double(examples_)));
+  // Such a batch would be lost or come twice, and so would the epoch before a validation.
+  if (!resumable_ || evaluating_) all.emplace_back("fit.within", optim::from_number(1));
   return all;
 }
 
 void Learner::load_state_dict(const io::NamedTensors& dict, bool this_fit) {
+  check(
+      !this_fit || !optim::StateReader(dict).find("fit.within"),
+      "saved within a batch or a validation, where no fit can go on: on_checkpoint is the moment");
   io::NamedTensors before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
   const auto epochs = history.epochs;  // these know seconds

@@ -65,7 +65,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   const nn::Evaluating mode(*model_.module);  // afterwards it trains, or not, as before
   io::NamedTensors before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
-  const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs);
+  const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs, resumable_);
   auto of_fit = std::move(schedule);
 
   LrFind found;
@@ -77,7 +77,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     rehearsing_ = stopping_ = false;
     scaler.abandon();
     load_state_dict(before);
-    std::tie(state, loss_sum_, examples_, history.epochs) = rest;
+    std::tie(state, loss_sum_, examples_, history.epochs, resumable_) = rest;
     schedule = std::move(of_fit);
   };
   try {
