@@ -149,7 +149,8 @@ TEST(Folder, SaysWhatIsWrong) {
   paint(folder, "b", 1, 0, 4);
   const ImageFolder all(folder.path());
   EXPECT_ERROR(DataLoader(all).batch(0),
-               "example 1: its input is u8 [3, 2, 4], that of the first in the batch u8 [3, 2, 3]");
+               "b/0.png): its input is u8 [3, 2, 4], that of the first in the batch u8 [3, 2, 3]");
+  EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
   EXPECT_ERROR(ImageFolder(folder.path(), 2), "2 channels, not 1 or 3");
   EXPECT_ERROR(all.get(2), "example 2 of 2");
   EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");

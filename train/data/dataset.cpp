@@ -60,14 +60,17 @@ void Stack::put(int64_t row, const Tensor& from) {
 
 void AnyDataset::require() const { check(data_ != nullptr, "no data set"); }
 
+std::string Dataset::name_of(int64_t i) const { return fmt::format("example {}", i); }
+
 Batch Dataset::gather(std::span<const int64_t> indices) const {
   const auto n = int64_t(indices.size());
   Stack x("input", n), y("target", n);
   std::vector<Stack> more;
   bool targets = false;
-  for (int64_t row = 0; row < n; ++row)
-    about(indices[size_t(row)], [&] {
-      const Example e = get(indices[size_t(row)]);
+  for (int64_t row = 0; row < n; ++row) {
+    const int64_t i = indices[size_t(row)];
+    const auto put = [&] {
+      const Example e = get(i);
       if (row == 0) {
         targets = bool(e.y);
         for (size_t k = 0; k < e.more.size(); ++k) more.emplace_back(fmt::format("more[{}]", k), n);
@@ -79,7 +82,9 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
       x.put(row, e.x);
       if (targets) y.put(row, e.y);
       for (size_t k = 0; k < more.size(); ++k) more[k].put(row, e.more[k]);
-    });
+    };
+    about([&] { return name_of(i); }, put);
+  }
   Batch batch{x.all(), y.all()};
   for (const Stack& m : more) batch.more.push_back(m.all());
   return batch;

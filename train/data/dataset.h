@@ -32,7 +32,8 @@ using Batch = Example;
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::string name() const = 0;  // for errors: a file, say
+  virtual std::string name() const = 0;          // for errors: a file, say
+  virtual std::string name_of(int64_t i) const;  // of example i, likewise; "example 7" by default
   virtual int64_t size() const = 0;
   // Example i of size(). Several threads call this and gather() at once.
   virtual Example get(int64_t i) const = 0;

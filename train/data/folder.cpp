@@ -61,6 +61,10 @@ std::string ImageFolder::path(int64_t i) const {
   return folder_ + "/" + classes_[size_t(file.label)] + "/" + file.name;
 }
 
+std::string ImageFolder::name_of(int64_t i) const {
+  return fmt::format("example {} ({})", i, path(i));
+}
+
 Example ImageFolder::get(int64_t i) const {
   const Tensor y({}, i64, Device::cpu());
   const Tensor x = io::load_png(path(i), channels_);

@@ -20,6 +20,7 @@ class ImageFolder final : public Dataset {
   explicit ImageFolder(std::string folder, int channels = 3);
 
   std::string name() const override { return folder_; }
+  std::string name_of(int64_t i) const override;
   int64_t size() const override { return int64_t(files_.size()); }
   Example get(int64_t i) const override;
 

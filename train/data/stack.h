@@ -24,13 +24,13 @@ class Stack {
   Tensor all_;
 };
 
-// Runs f; an exception from it becomes an Error that begins with the number of the example.
-template <class F>
-void about(int64_t example, const F& f) {
+// Runs f; an exception from it becomes an Error that begins with name(), of the example.
+template <class Name, class F>
+void about(const Name& name, const F& f) {
   try {
     f();
   } catch (const std::exception& e) {
-    throw Error("example " + std::to_string(example) + ": " + e.what());
+    throw Error(name() + ": " + e.what());
   }
 }
 

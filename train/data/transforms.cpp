@@ -66,9 +66,11 @@ Transform each(std::function<Tensor(const Tensor&, Generator&)> f) {
   return [f = std::move(f)](const Tensor& x, std::span<Row> rows) {
     Stack done("transformed input", int64_t(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i)
-      about(rows[i].example, [&] {
-        done.put(int64_t(i), f(x.with_layout(select(x.layout(), 0, int64_t(i))), rows[i].random));
-      });
+      about([&] { return fmt::format("example {}", rows[i].example); },
+            [&] {
+              done.put(int64_t(i),
+                       f(x.with_layout(select(x.layout(), 0, int64_t(i))), rows[i].random));
+            });
     return done.all();
   };
 }
@@ -162,7 +164,11 @@ PixelStats pixel_stats(const AnyDataset& data, int64_t images) {
   check(count > 0, "{}: {} images, of which {} are looked at", data->name(), n, images);
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < count; ++i) indices.push_back(i * n / count);
-  return pixel_stats(data->gather(indices).x);
+  try {
+    return pixel_stats(data->gather(indices).x);
+  } catch (const std::exception& e) {
+    throw Error(fmt::format("{}: {}", data->name(), e.what()));
+  }
 }
 
 }  // namespace mixtape::train
