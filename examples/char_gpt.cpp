@@ -102,7 +102,7 @@ void Job::load() {
   const auto known = file.metadata.find("characters");
   check(known == file.metadata.end() || known->second == characters(),
         "{}: learned other characters than those of {}", o.load, o.text);
-  model.load_state_dict(file.tensors);
+  of_file(o.load, [&] { return model.load_state_dict(file.tensors); });
 }
 
 void Job::train() {

@@ -46,6 +46,16 @@ DType low(const std::string& name);           // float32, fp16, bf16, ...: what 
 Device usable(const std::string& device);     // throws Error if there is none
 std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; nothing of the CPU
 
+// Runs f, which takes what a file holds; an Error from it begins with the file's name.
+template <class F>
+auto of_file(const std::string& path, const F& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw Error(path + ": " + e.what());
+  }
+}
+
 // To be thrown after Ctrl-C, with what became of the work so far.
 struct Interrupted : Error {
   using Error::Error;

@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "examples/command_line.h"
+#include "io/file.h"
 #include "nn/linear.h"
 #include "nn/models/cnn.h"
 #include "nn/models/resnet.h"
@@ -121,7 +122,8 @@ std::string load_weights(nn::ModuleBase& model, const std::string& path) {
     if (name.starts_with(head) && weights.contains(name))
       anew |= weights.at(name).shape() != tensor.shape();
   if (anew) std::erase_if(weights, [&](const auto& w) { return w.first.starts_with(head); });
-  const auto report = model.load_state_dict(weights, {.strict = !anew});
+  const auto report =
+      of_file(path, [&] { return model.load_state_dict(weights, {.strict = !anew}); });
   for (const std::string& name : report.missing)
     check(name.starts_with(head), "{}: \"{}\" is missing", path, name);
   check(report.unexpected.empty(), "{}: \"{}\" is no tensor of this model", path,
@@ -168,6 +170,7 @@ class Training {
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
+    io::AtomicFile probe(weights());
     log = std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl"));
   }
 
@@ -179,13 +182,14 @@ class Training {
                            {.metrics = {train::accuracy}, .callbacks = {log}, .device = device});
     choose_precision(learner, o);
     learner.fit_one_cycle(o.epochs, o.lr);
-    io::save(folder->path("weights.safetensors"), net.state_dict(), {{"model", o.model}});
+    io::save(weights(), net.state_dict(), {{"model", o.model}});
     if (learner.is_stopping())
       throw Interrupted(folder->path() + " holds the weights as they were");
     fmt::print("wrote {}/: weights.safetensors and metrics.jsonl\n", folder->path());
   }
 
  private:
+  std::string weights() const { return folder->path("weights.safetensors"); }
   // Images too small for the network are the input's fault.
   void try_out(const Shape& shape) {
     const NoGrad off;

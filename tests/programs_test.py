@@ -217,6 +217,9 @@ class Mistakes(ProgramTest):
             self.refused("train_images", "none", "--dataset", f"{kind}:none")
         self.refused("train_images", "--masters needs --dtype float16, not bf16", "--masters", "--dtype", "bf16")
         self.refused("train_images", "none: cannot open", "--dataset", "digits:8", "--fine-tune", "none")
+        (self.folder / "taken/weights.safetensors").mkdir(parents=True)
+        self.refused("train_images", "taken/weights.safetensors: not a regular file", "--dataset", "digits:8", "--out",
+                     "taken")
         self.refused("train_images", "song.txt/run: cannot make this folder", "--dataset", "digits:8", "--out",
                      "song.txt/run")
         self.refused("one_cycle", "none", "--data", "none")
@@ -232,7 +235,8 @@ class Mistakes(ProgramTest):
         self.refused("char_gpt", "--top-k 99 of", *SMALL_GPT, "--top-k", 99)
         self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
         self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
-        self.refused("char_gpt", "wpe.weight", *SMALL_GPT, "--load", "gpt.safetensors", "--context", 9)
+        self.refused("char_gpt", "gpt.safetensors: the state does not fit the module: wpe.weight", *SMALL_GPT, "--load",
+                     "gpt.safetensors", "--context", 9)
         (self.folder / "other.txt").write_text((self.folder / "song.txt").read_text().replace("e", "E"))
         self.refused("char_gpt", "gpt.safetensors: learned other characters than those of other.txt", *SMALL_GPT,
                      "--text", "other.txt", "--load", "gpt.safetensors")
@@ -240,8 +244,8 @@ class Mistakes(ProgramTest):
     def test_weights_of_another_model(self) -> None:
         few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
         self.output("train_images", *few)
-        self.refused("train_images", "conv1.weight", *few, "--model", "resnet20", "--fine-tune",
-                     "runs/train_images/weights.safetensors")
+        self.refused("train_images", "weights.safetensors: the state does not fit the module: missing: conv1.weight", *few,
+                     "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors")
 
 
 class Device(ProgramTest):
