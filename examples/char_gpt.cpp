@@ -79,6 +79,7 @@ struct Job {
           o.every, o.batch_size);
     check(o.top_k <= int64_t(text.vocabulary().size()), "--top-k {} of {} different characters",
           o.top_k, text.vocabulary().size());
+    check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
     if (!o.load.empty()) load();
     if (!o.save.empty()) io::AtomicFile probe(o.save);
   }
