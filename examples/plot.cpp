@@ -1,7 +1,10 @@
 // Charts of runs, from the metrics.jsonl in their folders: one per quantity, with a curve per run.
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
+#include "core/check.h"
 #include "examples/command_line.h"
 #include "train/charts.h"
 
@@ -49,7 +52,8 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
     auto runs = read(folders);
-    train::charts(runs);  // all that can be wrong with them
+    // All that can be wrong with them.
+    check(!train::charts(runs).empty(), "{}: no numbers to draw", fmt::join(folders, ", "));
     return [&out, runs = std::move(runs)] {
       for (const std::string& file : train::save_charts(runs, train::RunFolder(out)))
         fmt::print("{}\n", file);

@@ -54,6 +54,9 @@ class Plot(unittest.TestCase):
         self.assertIn("the name of the folder is empty", self.plot("a", "--out", "", code=2))
         self.assertIn("none/metrics.jsonl: cannot open", self.plot("none", code=2))
         self.assertIn('two runs are called "a"', self.plot("a", "a", code=2))
+        for log in "", '{"step":1}\n', '{"step":1,"loss":null}\n':
+            (self.folder / "a/metrics.jsonl").write_text(log)
+            self.assertIn("a: no numbers to draw", self.plot("a", code=2))
         (self.folder / "a/metrics.jsonl").write_text('{"loss":1}\n')
         self.assertIn('line 1 has no number "step"', self.plot("a", code=2))
         (self.folder / "a/metrics.jsonl").write_text('{"step":1,"loss":1}\n')
