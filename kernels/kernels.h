@@ -258,26 +258,19 @@ MIXTAPE_KERNEL(scaler_verdict, In found, std::span<const View> losses, Out verdi
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
                const ScalerRule& rule, Out scale, Out counts, Out history);
 // One step of all parameters by a rule; the comments name the states in their order.
-MIXTAPE_KERNEL(sgd, std::span<const Update> updates, const SgdRule& rule,
-               const StepControl& control);  // momentum_buffer
-MIXTAPE_KERNEL(adam, std::span<const Update> updates, const AdamRule& rule,
-               const StepControl& control);  // exp_avg, exp_avg_sq, max_exp_avg_sq
-MIXTAPE_KERNEL(rmsprop, std::span<const Update> updates, const RmspropRule& rule,
-               const StepControl& control);  // square_avg, momentum_buffer, grad_avg
-MIXTAPE_KERNEL(adagrad, std::span<const Update> updates, const AdagradRule& rule,
-               const StepControl& control);  // sum
-MIXTAPE_KERNEL(adadelta, std::span<const Update> updates, const AdadeltaRule& rule,
-               const StepControl& control);  // square_avg, acc_delta
-MIXTAPE_KERNEL(lion, std::span<const Update> updates, const LionRule& rule,
-               const StepControl& control);  // exp_avg
-MIXTAPE_KERNEL(nadam, std::span<const Update> updates, const NadamRule& rule,
-               const StepControl& control);  // exp_avg, exp_avg_sq
-MIXTAPE_KERNEL(radam, std::span<const Update> updates, const RadamRule& rule,
-               const StepControl& control);  // exp_avg, exp_avg_sq
-MIXTAPE_KERNEL(lamb, std::span<const Update> updates, const LambRule& rule,
-               const StepControl& control);  // exp_avg, exp_avg_sq
-MIXTAPE_KERNEL(
-    muon, std::span<const Update> updates, const MuonRule& rule,
-    const StepControl& control);  // momentum_buffer; parameters of two dimensions or more
+MIXTAPE_KERNEL(sgd, Updates, const SgdRule&, const StepControl&);  // momentum_buffer
+MIXTAPE_KERNEL(adam, Updates, const AdamRule&,
+               const StepControl&);  // exp_avg, exp_avg_sq, max_exp_avg_sq
+MIXTAPE_KERNEL(rmsprop, Updates, const RmspropRule&,
+               const StepControl&);  // square_avg, momentum_buffer, grad_avg
+MIXTAPE_KERNEL(adagrad, Updates, const AdagradRule&, const StepControl&);  // sum
+MIXTAPE_KERNEL(adadelta, Updates, const AdadeltaRule&,
+               const StepControl&);                                    // square_avg, acc_delta
+MIXTAPE_KERNEL(lion, Updates, const LionRule&, const StepControl&);    // exp_avg
+MIXTAPE_KERNEL(nadam, Updates, const NadamRule&, const StepControl&);  // exp_avg, exp_avg_sq
+MIXTAPE_KERNEL(radam, Updates, const RadamRule&, const StepControl&);  // exp_avg, exp_avg_sq
+MIXTAPE_KERNEL(lamb, Updates, const LambRule&, const StepControl&);    // exp_avg, exp_avg_sq
+// Of parameters of two dimensions or more.
+MIXTAPE_KERNEL(muon, Updates, const MuonRule&, const StepControl&);  // momentum_buffer
 
 }  // namespace mixtape::kernels

@@ -22,7 +22,7 @@ inline void check_place(Device device, const char* kernel, const View& v) {
 inline void check_place(Device device, const char* kernel, std::span<const View> views) {
   for (const View& v : views) check_place(device, kernel, v);
 }
-inline void check_place(Device device, const char* kernel, std::span<const Update> updates) {
+inline void check_place(Device device, const char* kernel, Updates updates) {
   for (const Update& u : updates) {
     for (const View& v : {u.param, u.grad, u.steps, u.shadow}) check_place(device, kernel, v);
     check_place(device, kernel, std::span<const View>(u.state));

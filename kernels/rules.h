@@ -2,6 +2,8 @@
 // How each optimizer moves its parameters: the numbers of its formula, which the host passes along,
 // and the tensors that it reads and writes. The formulas are in steps.h.
 
+#include <span>
+
 #include "core/view.h"
 
 namespace mixtape::kernels {
@@ -19,6 +21,7 @@ struct Update {
   View steps;
   View shadow;
 };
+using Updates = std::span<const Update>;  // of parameters with one rule
 
 // What every update reads from device memory, so that a step needs no word from the host.
 // f32 scalars, all optional: a set `skip` makes the kernel do nothing at all; gradients are

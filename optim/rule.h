@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <span>
 #include <string_view>
 
 #include "core/inline_vector.h"
@@ -68,7 +67,7 @@ class Rule {
   virtual States states() const = 0;
   // Which option is to a heavy ball its momentum: "momentum", "beta1" or none.
   virtual std::string_view momentum_name() const { return {}; }
-  virtual void update(Device device, std::span<const kernels::Update> updates,
+  virtual void update(Device device, kernels::Updates updates,
                       const StepControl& control) const = 0;
 };
 
@@ -77,8 +76,7 @@ template <class Numbers, const auto& kernel>
 class KernelRule : public Rule {
  public:
   explicit KernelRule(const Numbers& numbers) : numbers_(numbers) {}
-  void update(Device device, std::span<const kernels::Update> updates,
-              const StepControl& control) const override {
+  void update(Device device, kernels::Updates updates, const StepControl& control) const override {
     kernel(device, updates, numbers_, control);
   }
 

@@ -59,7 +59,7 @@ class Model {
 };
 
 template <class Rule>
-using Kernel = void (*)(Launch&, std::span<const Update>, const Rule&, const StepControl&);
+using Kernel = void (*)(Launch&, Updates, const Rule&, const StepControl&);
 
 template <class Rule>
 void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rule, unsigned used,

@@ -25,7 +25,7 @@ class Chunks {
   }
   Chunks(Launch& launch, std::span<const View> tensors)
       : Chunks(launch, tensors.size(), [&](size_t i) { return tensors[i].size(); }) {}
-  Chunks(Launch& launch, std::span<const Update> updates)
+  Chunks(Launch& launch, Updates updates)
       : Chunks(launch, updates.size(), [&](size_t i) { return updates[i].param.size(); }) {}
 
   int64_t count() const { return *last_; }

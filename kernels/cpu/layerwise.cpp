@@ -106,8 +106,7 @@ void muon_step(Launch& launch, const Update& update, const MuonRule& rule,
 
 }  // namespace
 
-void lamb(Launch& launch, std::span<const Update> updates, const LambRule& rule,
-          const StepControl& control) {
+void lamb(Launch& launch, Updates updates, const LambRule& rule, const StepControl& control) {
   if (is_skipped(control)) return;
   const Chunks chunks(launch, updates);
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks.count());
@@ -129,8 +128,7 @@ void lamb(Launch& launch, std::span<const Update> updates, const LambRule& rule,
   count_step(updates);
 }
 
-void muon(Launch& launch, std::span<const Update> updates, const MuonRule& rule,
-          const StepControl& control) {
+void muon(Launch& launch, Updates updates, const MuonRule& rule, const StepControl& control) {
   if (is_skipped(control)) return;
   for (const Update& u : updates)
     if (u.param.dtype == f64)

@@ -56,7 +56,7 @@ inline bool is_skipped(const StepControl& control) { return read_scalar(control.
 
 // f(run, tensor, chunk) for all chunks of all parameters.
 template <class Rule, class F>
-void for_each_run(std::span<const Update> updates, const Chunks& chunks, const Rule& rule,
+void for_each_run(Updates updates, const Chunks& chunks, const Rule& rule,
                   const StepControl& control, F f) {
   const double scale =
       read_scalar(control.grad_scale, 1) * control.rescale * (rule.maximize ? -1 : 1);
@@ -82,15 +82,14 @@ void for_each_run(std::span<const Update> updates, const Chunks& chunks, const R
   });
 }
 
-inline void count_step(std::span<const Update> updates) {
+inline void count_step(Updates updates) {
   for (const Update& u : updates)
     if (u.steps) *u.steps.as<float>() += 1;
 }
 
 // A step in one pass.
 template <class Rule>
-void step(Launch& launch, std::span<const Update> updates, const Rule& rule,
-          const StepControl& control) {
+void step(Launch& launch, Updates updates, const Rule& rule, const StepControl& control) {
   if (is_skipped(control)) return;
   for_each_run(updates, Chunks(launch, updates), rule, control,
                [&]<class P, class G>(const Run<P, G>& run, size_t, int64_t) {

@@ -60,8 +60,7 @@ __global__ void lamb_move(Table<Moved<2>> table, Control control, double lr,
 }
 
 template <class T>
-void run_lamb(Launch& launch, std::span<const Update> updates, const LambRule& rule,
-              const Control& control) {
+void run_lamb(Launch& launch, Updates updates, const LambRule& rule, const Control& control) {
   using Numbers = Step<LambRule, T>;
   int64_t chunks = 0;
   for (const Update& u : updates) chunks += pieces(u.param.size(), chunk_length);
@@ -170,14 +169,12 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
 
 }  // namespace
 
-void lamb(Launch& launch, std::span<const Update> updates, const LambRule& rule,
-          const StepControl& control) {
+void lamb(Launch& launch, Updates updates, const LambRule& rule, const StepControl& control) {
   run_lamb<float>(launch, updates, rule, {control, rule.maximize});
   run_lamb<double>(launch, updates, rule, {control, rule.maximize});
 }
 
-void muon(Launch& launch, std::span<const Update> updates, const MuonRule& rule,
-          const StepControl& control) {
+void muon(Launch& launch, Updates updates, const MuonRule& rule, const StepControl& control) {
   const Control on_device(control, rule.maximize);
   const auto run = [&]<class T>() {
     launch_begin<Step<MuonRule, T>, T>(launch, updates, rule, on_device, nullptr);

@@ -16,8 +16,7 @@ __global__ void take_step(Table<Moved<Step<Rule, T>::states>> table, Control con
 }
 
 template <class T, class Rule>
-void run_in(Launch& launch, std::span<const Update> updates, const Rule& rule,
-            const Control& control) {
+void run_in(Launch& launch, Updates updates, const Rule& rule, const Control& control) {
   using Numbers = Step<Rule, T>;
   Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
   launch_begin<Numbers, T>(launch, updates, rule, control, steps);
@@ -27,44 +26,36 @@ void run_in(Launch& launch, std::span<const Update> updates, const Rule& rule,
   });
 }
 template <class Rule>
-void run(Launch& launch, std::span<const Update> updates, const Rule& rule,
-         const StepControl& control) {
+void run(Launch& launch, Updates updates, const Rule& rule, const StepControl& control) {
   run_in<float>(launch, updates, rule, {control, rule.maximize});
   run_in<double>(launch, updates, rule, {control, rule.maximize});
 }
 
 }  // namespace
 
-void sgd(Launch& launch, std::span<const Update> updates, const SgdRule& rule,
-         const StepControl& control) {
+void sgd(Launch& launch, Updates updates, const SgdRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void adam(Launch& launch, std::span<const Update> updates, const AdamRule& rule,
-          const StepControl& control) {
+void adam(Launch& launch, Updates updates, const AdamRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void lion(Launch& launch, std::span<const Update> updates, const LionRule& rule,
-          const StepControl& control) {
+void lion(Launch& launch, Updates updates, const LionRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void rmsprop(Launch& launch, std::span<const Update> updates, const RmspropRule& rule,
-             const StepControl& control) {
+void rmsprop(Launch& launch, Updates updates, const RmspropRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void adagrad(Launch& launch, std::span<const Update> updates, const AdagradRule& rule,
-             const StepControl& control) {
+void adagrad(Launch& launch, Updates updates, const AdagradRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void adadelta(Launch& launch, std::span<const Update> updates, const AdadeltaRule& rule,
+void adadelta(Launch& launch, Updates updates, const AdadeltaRule& rule,
               const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void nadam(Launch& launch, std::span<const Update> updates, const NadamRule& rule,
-           const StepControl& control) {
+void nadam(Launch& launch, Updates updates, const NadamRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
-void radam(Launch& launch, std::span<const Update> updates, const RadamRule& rule,
-           const StepControl& control) {
+void radam(Launch& launch, Updates updates, const RadamRule& rule, const StepControl& control) {
   run(launch, updates, rule, control);
 }
 

@@ -49,8 +49,8 @@ bool is_computed_in(const Update& u) {
   return (u.param.dtype == f64) == std::is_same_v<T, double>;
 }
 template <class Step, class T, class Rule>
-void launch_begin(Launch& launch, std::span<const Update> updates, const Rule& rule,
-                  const Control& control, Step* steps) {
+void launch_begin(Launch& launch, Updates updates, const Rule& rule, const Control& control,
+                  Step* steps) {
   for_tables<float*>(
       updates.size(), 0,
       [&](size_t i, float*& count, int64_t& size) {
@@ -66,7 +66,7 @@ void launch_begin(Launch& launch, std::span<const Update> updates, const Rule& r
 
 // run(table) for all parameters that are computed in T.
 template <int states, class T, class Run>
-void for_parameters(std::span<const Update> updates, Run run) {
+void for_parameters(Updates updates, Run run) {
   for_tables<Moved<states>>(
       updates.size(), 0,
       [&](size_t i, Moved<states>& item, int64_t& size) {
