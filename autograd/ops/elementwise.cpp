@@ -43,6 +43,12 @@ void check_elements(DType t) {
     check(is_float(t), "of {} elements (convert them to a float dtype)", t);
 }
 
+// Of f's result: a predicate's is bool.
+template <class F>
+DType result_dtype(const Ctx& ctx) {
+  return kernels::Predicate<F> ? boolean : ctx.dtype();
+}
+
 // dy f', from x or y as f keeps, in x's dtype.
 template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
@@ -64,7 +70,7 @@ struct Unary {
   static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
     check_elements<F>(x.dtype());
     (check_number(x.dtype(), std::clamp(s, -0x1p62, 0x1p62)), ...);  // bounds may be beyond all
-    Tensor y = ctx.output(x.shape());
+    Tensor y = ctx.output(x.shape(), result_dtype<F>(ctx));
     ctx.run(kernels::unary, id, x, kernels::Numbers{{s...}}, y);
     if constexpr (kernels::NeedsX<F>) ctx.save(x);
     if constexpr (kernels::NeedsY<F>) ctx.save_result(y);
@@ -76,19 +82,6 @@ struct Unary {
       return {Expr(F::d).times(dy)};
     else
       return {unary_gradient<F>(ctx.saved(0), dy, ctx.dtype(0), s...)};
-  }
-};
-
-// Whether something is true of x.
-template <class F>
-struct Property {
-  static constexpr OpInfo info = F::info;
-  static constexpr int id = kernels::index_in<F>(kernels::UnaryOps{});
-
-  static Tensor forward(Ctx& ctx, const Tensor& x) {
-    Tensor y = ctx.output(x.shape(), boolean);
-    ctx.run(kernels::unary, id, x, kernels::Numbers{}, y);
-    return y;
   }
 };
 
@@ -137,13 +130,14 @@ struct Binary {
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     check_elements<F>(a.dtype());
-    Tensor c = ctx.output(a.shape());
+    Tensor c = ctx.output(a.shape(), result_dtype<F>(ctx));
     ctx.run(kernels::binary, id, a, b, c);
-    if (const unsigned reads = reads_da<F>() | reads_db<F>(); ctx.recording() && reads) {
-      const Tensor none;
-      ctx.save(reads & 1 ? a : none, reads & 2 ? b : none);
-      if (reads & 4) ctx.save_result(c);
-    }
+    if constexpr (!kernels::Predicate<F>)
+      if (const unsigned reads = reads_da<F>() | reads_db<F>(); ctx.recording() && reads) {
+        const Tensor none;
+        ctx.save(reads & 1 ? a : none, reads & 2 ? b : none);
+        if (reads & 4) ctx.save_result(c);
+      }
     return c;
   }
   // da = dy df/da, db = dy df/db
@@ -177,19 +171,6 @@ struct Binary {
   }
 };
 
-template <class F>
-struct Predicate {
-  static constexpr OpInfo info = F::info;
-  static constexpr bool broadcasts = true;
-  static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
-
-  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
-    Tensor c = ctx.output(a.shape(), boolean);
-    ctx.run(kernels::binary, id, a, b, c);
-    return c;
-  }
-};
-
 template <std::string_view const& text, std::string_view const& suffix>
 constexpr auto joined = [] {
   std::array<char, text.size() + suffix.size()> both{};
@@ -215,7 +196,7 @@ struct WithScalar {
       check_number(x.dtype(), s);
     else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
       s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
-    Tensor y = ctx.output(x.shape(), kernels::Predicate<F> ? boolean : ctx.dtype());
+    Tensor y = ctx.output(x.shape(), result_dtype<F>(ctx));
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
     if constexpr (!kernels::Predicate<F>) {
       const Tensor none;
@@ -224,30 +205,25 @@ struct WithScalar {
     }
     return y;
   }
-
- protected:
-  static unsigned reads() {  // bit 0: x, bit 1: y
-    const unsigned abc = Swapped ? reads_db<F>() : reads_da<F>();
-    return (abc >> (Swapped ? 1 : 0) & 1) | (abc >> 1 & 2);
-  }
-};
-template <class F, bool Swapped>
-struct WithScalarGrad : WithScalar<F, Swapped> {
-  using Base = WithScalar<F, Swapped>;
   // dx = dy df/dx
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
     if constexpr (Swapped ? PassesB<F> : PassesA<F>) return {dy};
-    const unsigned reads = Base::reads();
     if (grad_enabled()) {
-      const Expr x = operand(ctx, reads, 0), y = operand(ctx, reads, 1);
+      const Expr x = operand(ctx, reads(), 0), y = operand(ctx, reads(), 1);
       return {(Swapped ? kernels::derivative_b<F>(Expr(s), x, y)
                        : kernels::derivative_a<F>(x, Expr(s), y))
                   .times(wide(dy))};
     }
     Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
-    ctx.run(kernels::binary_scalar_grad, Base::id, saved(ctx, reads, 0), s, Swapped,
-            saved(ctx, reads, 1), dy, dx);
+    ctx.run(kernels::binary_scalar_grad, id, saved(ctx, reads(), 0), s, Swapped,
+            saved(ctx, reads(), 1), dy, dx);
     return {dx};
+  }
+
+ private:
+  static unsigned reads() {  // bit 0: x, bit 1: y
+    const unsigned abc = Swapped ? reads_db<F>() : reads_da<F>();
+    return (abc >> (Swapped ? 1 : 0) & 1) | (abc >> 1 & 2);
   }
 };
 
@@ -302,17 +278,23 @@ struct Lerp {
 // What integers are where their quotient is wanted.
 Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
 
+// An op of a predicate, whose result has no gradient.
+template <class Op>
+struct Predicate : private Op {
+  using Op::info, Op::forward;
+  static constexpr bool broadcasts = detail::broadcasts<Op>;
+};
 template <class F>
 BoolTensor compare(const Tensor& a, const Tensor& b) {
-  return BoolTensor(call<Predicate<F>>(a, b));
+  return BoolTensor(call<Predicate<Binary<F>>>(a, b));
 }
 template <class F>
 BoolTensor compare(const Tensor& a, double b) {
-  return BoolTensor(call<WithScalar<F, false>>(a, b));
+  return BoolTensor(call<Predicate<WithScalar<F, false>>>(a, b));
 }
 template <class F>
 BoolTensor property(const Tensor& x) {
-  return BoolTensor(call<Property<F>>(x));
+  return BoolTensor(call<Predicate<Unary<F>>>(x));
 }
 
 }  // namespace
@@ -345,11 +327,11 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
   return call<Binary<kernels::Remainder>>(a, b);
 }
 Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
-Tensor add(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Add, false>>(a, b); }
-Tensor sub(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Sub, false>>(a, b); }
-Tensor mul(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Mul, false>>(a, b); }
+Tensor add(const Tensor& a, double b) { return call<WithScalar<kernels::Add, false>>(a, b); }
+Tensor sub(const Tensor& a, double b) { return call<WithScalar<kernels::Sub, false>>(a, b); }
+Tensor mul(const Tensor& a, double b) { return call<WithScalar<kernels::Mul, false>>(a, b); }
 Tensor div(const Tensor& a, double b) {
-  return call<WithScalarGrad<kernels::Div, false>>(dividend(a), b);
+  return call<WithScalar<kernels::Div, false>>(dividend(a), b);
 }
 Tensor floor_divide(const Tensor& a, double b) {
   const Scope scope("floor_divide");
@@ -359,15 +341,15 @@ Tensor floor_divide(const Tensor& a, double b) {
   check_number(a.dtype(), b);
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
-Tensor pow(const Tensor& a, double b) { return call<WithScalarGrad<kernels::Pow, false>>(a, b); }
+Tensor pow(const Tensor& a, double b) { return call<WithScalar<kernels::Pow, false>>(a, b); }
 Tensor remainder(const Tensor& a, double b) {
-  return call<WithScalarGrad<kernels::Remainder, false>>(a, b);
+  return call<WithScalar<kernels::Remainder, false>>(a, b);
 }
-Tensor sub(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Sub, true>>(b, a); }
+Tensor sub(double a, const Tensor& b) { return call<WithScalar<kernels::Sub, true>>(b, a); }
 Tensor div(double a, const Tensor& b) {
-  return call<WithScalarGrad<kernels::Div, true>>(dividend(b), a);
+  return call<WithScalar<kernels::Div, true>>(dividend(b), a);
 }
-Tensor pow(double a, const Tensor& b) { return call<WithScalarGrad<kernels::Pow, true>>(b, a); }
+Tensor pow(double a, const Tensor& b) { return call<WithScalar<kernels::Pow, true>>(b, a); }
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   const Scope scope(kernels::Clamp::info.name);
   check(low || high, "no bound is given");
