@@ -59,8 +59,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
     if (grad_enabled()) return product(a, b, wanted);
     const Factors f(a, b);
-    Shape shape = a.shape();
-    shape[-1] = b.size(-1);
+    Shape shape = with_size(a.shape(), -1, b.size(-1));
     if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
     const Tensor y = swapped(Tensor(shape, f.product(wanted), a.device()));
     kernels::gemm(a.device(), f.a, f.b, kernels::Epilogue{}, y);

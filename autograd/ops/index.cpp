@@ -214,13 +214,6 @@ Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
   return rows;
 }
 
-// The shape of k rows.
-Shape of_rows(const Rows& rows) {
-  Shape shape = rows.seen;
-  shape[0] = rows.index.numel();
-  return shape;
-}
-
 // Bags of any sizes: [bags, longest], and which of those are in them, or no tensor if all are.
 struct Bags {
   Tensor index, inside = {};
@@ -263,9 +256,7 @@ Tensor pick(const Tensor& x, int dim, const Tensor& index) {
 }
 Tensor pick_slices(const Tensor& x, int dim, const Tensor& index) {
   const int d = wrap_dim(dim, x.rank());
-  Shape shape = x.shape();
-  shape[d] = index.numel();
-  return call<Gather>(x, for_all_lines(index, d, shape), d);
+  return call<Gather>(x, for_all_lines(index, d, with_size(x.shape(), d, index.numel())), d);
 }
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
@@ -300,8 +291,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   const Scope scope("index_add");
   const int d = wrap_dim(dim, x.rank());
   check_slices(x, d, index);
-  Shape shape = x.shape();
-  shape[d] = index.numel();
+  const Shape shape = with_size(x.shape(), d, index.numel());
   check(source.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
   return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
 }
@@ -317,7 +307,8 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
   const Scope scope("index_put");
   const Rows rows = rows_of(x, indices);
   const Tensor whole = reshape(x, rows.seen),
-               source = reshape(expand(values, rows.shape), of_rows(rows)),
+               source =
+                   reshape(expand(values, rows.shape), with_size(rows.seen, 0, rows.index.numel())),
                index = for_all_lines(rows.index, 0, source.shape());
   const Tensor y = accumulate ? call<ScatterAdd>(whole, index, source, Target{0, rows.seen})
                               : call<Scatter>(whole, index, source, 0);

@@ -32,10 +32,8 @@ struct CrossEntropy {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassRule& rule) {
     check_real(x);
-    Shape kept = x.shape();
-    kept[1] = 3;
     Tensor loss = ctx.output(without(x.shape(), 1)),
-           lse = ctx.output(kept, accumulate_dtype(x.dtype()));
+           lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
     const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
     ctx.run(kernels::cross_entropy, rows_of(xc), rows_of(tc), wc, rule.ignore, rule.smoothing, loss,
             rows_of(lse));

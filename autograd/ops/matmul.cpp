@@ -41,9 +41,7 @@ struct Matmul {  // leading dimensions are equal
     const DType out = options.out.value_or(a.dtype());
     check(out == a.dtype() || (out == f32 && is_narrow(a.dtype())),
           "a result in {} from inputs in {}", out, a.dtype());
-    Shape shape = a.shape();
-    shape[-1] = b.size(-1);
-    Tensor c = ctx.output(shape);
+    Tensor c = ctx.output(with_size(a.shape(), -1, b.size(-1)));
     ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, c);
     ctx.save(a, b);
     return c;
@@ -149,11 +147,9 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
   // One b for all is one product of more rows.
-  if (b.rank() == 2 && a.is_contiguous() && a.size(-1) == b.size(0)) {
-    Shape shape = a.shape();
-    shape[-1] = b.size(1);
-    return reshape(call<Matmul>(flatten(a, 0, -2), b, options), shape);
-  }
+  if (b.rank() == 2 && a.is_contiguous() && a.size(-1) == b.size(0))
+    return reshape(call<Matmul>(flatten(a, 0, -2), b, options),
+                   with_size(a.shape(), -1, b.size(1)));
   const Shape batch = broadcast(leading(a), leading(b));
   return call<Matmul>(expand_leading(a, batch), expand_leading(b, batch), options);
 }

@@ -45,6 +45,12 @@ void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // What remains of a shape without one dimension.
 Shape without(const Shape& shape, int dim);
+// A shape with another size in one dimension, which may be negative.
+inline Shape with_size(const Shape& shape, int dim, int64_t size) {
+  Shape other = shape;
+  other[dim] = size;
+  return other;
+}
 // [a, n, b] -> [a * b, n], n the size of that dimension.
 Tensor rows_along(const Tensor& x, int dim);
 // What kernels of rows are given along a dimension, as ops see it: rows [a * b, n], or matrices

@@ -18,9 +18,7 @@ struct Argsort {  // along the last dimension
 struct TopK {  // along the last dimension
   static constexpr OpInfo info{"topk"};
   static Tensor forward(Ctx& ctx, const Tensor& x, int64_t k, bool largest) {
-    Shape shape = x.shape();
-    shape[-1] = k;
-    const Tensor y = ctx.output(shape, i64), xc = x.contiguous();
+    const Tensor y = ctx.output(with_size(x.shape(), -1, k), i64), xc = x.contiguous();
     ctx.run(kernels::topk, largest, xc, y);
     return y;
   }

@@ -79,9 +79,7 @@ struct ArgExtremum {
   static constexpr OpInfo info{op == Reduce::Max ? "argmax" : "argmin", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, int dim) {
     check(x.size(dim) > 0, "no largest or smallest of zero elements: shape {}", x.shape());
-    Shape shape = x.shape();
-    shape[dim] = 1;
-    Tensor y = ctx.output(shape, i64);
+    Tensor y = ctx.output(with_size(x.shape(), dim, 1), i64);
     ctx.run(kernels::arg_reduce, op, dim, x, y);
     return y;
   }
