@@ -39,6 +39,12 @@ template <class F>
 inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
   return int{sizeof...(S)};
 }(&F::template f<float>);
+// use(s[0], ...) with as many numbers as F takes.
+template <class F, class V, class Use>
+MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
+  return [&]<int... i>(std::integer_sequence<int, i...>) { return use(s[i]...); }
+  (std::make_integer_sequence<int, numbers_of<F>>());
+}
 
 template <class F, class T, class... S>
 MIXTAPE_HD T derivative(T v, S... numbers) {

@@ -143,20 +143,15 @@ void for_ops(OpList<F...>, Body body) {
 // The numbers for ops that take some.
 const Numbers some_numbers{{-0.5, 0.75}};
 template <class F, class T, class Use>
-auto with_numbers(Use use) {
-  if constexpr (numbers_of<F> == 0)
-    return use();
-  else if constexpr (numbers_of<F> == 1)
-    return use(T(some_numbers.value[0]));
-  else
-    return use(T(some_numbers.value[0]), T(some_numbers.value[1]));
+auto with_some_numbers(Use use) {
+  return with_numbers<F>(some_numbers.value, [&](auto... s) { return use(T(s)...); });
 }
 
 TEST(Unary, EveryOpViewAndDtype) {
   for_ops(UnaryOps{}, []<class F>() {
     const Domain d = domain_of<F>();
     const auto f = [](double x) -> double {
-      return with_numbers<F, double>([&](auto... s) { return F::f(x, s...); });
+      return with_some_numbers<F, double>([&](auto... s) { return F::f(x, s...); });
     };
     for_inputs([&](const Kind& kind) {
       for (const auto& dtypes : float_pairs) {
@@ -173,8 +168,8 @@ TEST(Unary, EveryOpViewAndDtype) {
           launch(
               [&](Launch& l) { unary_grad(l, index_in<F>(UnaryOps{}), v, dy, some_numbers, dx); });
           expect_each(dx, 4 * precision_of(in), what + " backward", [&](int64_t i) {
-            return dy.at(i) *
-                   with_numbers<F, double>([&](auto... s) { return derivative<F>(v.at(i), s...); });
+            return dy.at(i) * with_some_numbers<F, double>(
+                                  [&](auto... s) { return derivative<F>(v.at(i), s...); });
           });
         }
       }
@@ -195,7 +190,7 @@ TEST(Unary, Integers) {
               std::string(F::info.name) + " " + kind.name + " " + std::string(name(t));
           expect_each(y, 0, what, [&](int64_t i) -> double {
             const Whole v(static_cast<int64_t>(x.at(i)));
-            const auto r = with_numbers<F, Whole>([&](auto... s) { return F::f(v, s...); });
+            const auto r = with_some_numbers<F, Whole>([&](auto... s) { return F::f(v, s...); });
             if constexpr (Predicate<F>)
               return r;
             else

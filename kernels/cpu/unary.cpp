@@ -6,23 +6,18 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// body(numbers...) with as many as F takes, in the type that it is computed in.
+// body(numbers...) in the type that F is computed in.
 template <class F, class V, class Body>
-void with_numbers(const void* context, Body body) {
-  const double* const s = static_cast<const Numbers*>(context)->value;
-  if constexpr (numbers_of<F> == 0)
-    body();
-  else if constexpr (numbers_of<F> == 1)
-    body(number<V>(s[0]));
-  else
-    body(number<V>(s[0]), number<V>(s[1]));
+void with_numbers_of(const void* context, Body body) {
+  with_numbers<F>(static_cast<const Numbers*>(context)->value,
+                  [=](auto... s) { body(number<V>(s)...); });
 }
 
 template <class F, class Tx, class Ty>
 void forward(void* const* p, int64_t n, const void* context) {
   const Tx* const x = static_cast<const Tx*>(p[0]);
   Ty* const y = static_cast<Ty*>(p[1]);
-  with_numbers<F, typename Elements<Tx>::type>(context, [=](auto... s) {
+  with_numbers_of<F, typename Elements<Tx>::type>(context, [=](auto... s) {
     for (int64_t i = 0; i < n; i += Elements<Tx>::width) put(y + i, F::f(get<Tx>(x + i), s...));
   });
 }
@@ -34,7 +29,7 @@ void backward(void* const* p, int64_t n, const void* context) {
   const Tv* const v = static_cast<const Tv*>(p[0]);
   const Ty* const dy = static_cast<const Ty*>(p[1]);
   Tx* const dx = static_cast<Tx*>(p[2]);
-  with_numbers<F, L>(context, [=](auto... s) {
+  with_numbers_of<F, L>(context, [=](auto... s) {
     for (int64_t i = 0; i < n; i += L::width)
       store(dx + i, passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)));
   });

@@ -10,12 +10,7 @@ template <class F, class V>
 struct Forward {
   V s[2];
   MIXTAPE_HD auto operator()(V x) const {
-    if constexpr (numbers_of<F> == 0)
-      return F::f(x);
-    else if constexpr (numbers_of<F> == 1)
-      return F::f(x, s[0]);
-    else
-      return F::f(x, s[0], s[1]);
+    return with_numbers<F>(s, [=](auto... numbers) { return F::f(x, numbers...); });
   }
 };
 
@@ -23,12 +18,8 @@ template <class F, class V>
 struct Backward {
   V s[2];
   MIXTAPE_HD V operator()(V v, V dy) const {
-    if constexpr (numbers_of<F> == 0)
-      return passed<F>(dy, derivative<F>(v));
-    else if constexpr (numbers_of<F> == 1)
-      return passed<F>(dy, derivative<F>(v, s[0]));
-    else
-      return passed<F>(dy, derivative<F>(v, s[0], s[1]));
+    return with_numbers<F>(
+        s, [=](auto... numbers) { return passed<F>(dy, derivative<F>(v, numbers...)); });
   }
 };
 
