@@ -15,6 +15,7 @@
 #include "kernels/activation.h"
 #include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace mixtape::kernels::cuda {
 
@@ -392,18 +393,6 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   }
 }
 
-// Four neighbours, 16 bytes at a time.
-template <class T, class P>
-__device__ __forceinline__ void load_four(T (&to)[4], P from) {
-  constexpr int n = 16 / int(sizeof(T));
-#pragma unroll
-  for (int e = 0; e < 4; e += n) {
-    const auto pack = gpu::load_as<gpu::Pack<T, n>>(from + e);
-#pragma unroll
-    for (int i = 0; i < n; ++i) to[e + i] = pack.v[i];
-  }
-}
-
 // The sum over parts [split, batch, m, n] in order, four elements of a row per thread, and that of
 // row sums [split, m].
 template <class T, class A>
@@ -420,7 +409,7 @@ __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Ge
       const A* const from = p + s * batches * g.m * g.n;
       A v[4];
       if (g.n % 4 == 0)
-        load_four(v, from);
+        load_run(from, true, v);
       else
         for (int e = 0; e < 4; ++e) v[e] = q[0].column + e < g.n ? from[e] : A(0);
 #pragma unroll
@@ -521,9 +510,9 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     for (int k = 0; k < bk; ++k) {
       T x[rows][4], y[columns][4];
 #pragma unroll
-      for (int i = 0; i < rows; ++i) load_four(x[i], as + (k * la + i * 64 + down));
+      for (int i = 0; i < rows; ++i) load_run(as + (k * la + i * 64 + down), true, x[i]);
 #pragma unroll
-      for (int j = 0; j < columns; ++j) load_four(y[j], bs + (k * lb + j * 64 + right));
+      for (int j = 0; j < columns; ++j) load_run(bs + (k * lb + j * 64 + right), true, y[j]);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll

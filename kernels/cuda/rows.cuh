@@ -25,8 +25,8 @@ template <int count, class S>
 MIXTAPE_HD bool at_once(const S* p) {  // whether an address allows whole pieces
   return reinterpret_cast<uintptr_t>(p) % (piece<count, S> * sizeof(S)) == 0;
 }
-template <int count, class S>
-__device__ void load_run(const S* p, bool whole, S (&v)[count]) {
+template <int count, class P, class S>  // P: a pointer to S, of any memory
+__device__ void load_run(P p, bool whole, S (&v)[count]) {
   constexpr int n = piece<count, S>;
   if (!whole) {
 #pragma unroll
