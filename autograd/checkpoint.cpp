@@ -6,7 +6,6 @@
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/no_copy.h"
 #include "core/random.h"
 #include "core/tf32.h"
 
@@ -17,13 +16,6 @@ using Tensors = std::vector<Tensor>;
 using Function = std::function<Tensors(const Tensors&)>;
 
 constexpr OpInfo checkpoint_info{"checkpoint"};
-
-thread_local constinit bool again = false;
-
-struct Again : NoCopy {
-  ~Again() { again = before; }
-  const bool before = std::exchange(again, true);
-};
 
 // A call of f, and the circumstances to make it in again.
 class Replay final : public Deferred {
@@ -77,7 +69,7 @@ class Replay final : public Deferred {
     const During<&ThreadState::policy> policy(region.get());
     const DefaultDevice here(device_);
     const Tf32 tf32(tf32_);
-    const Again second_call;
+    const During<&ThreadState::called_again> second_call(true);
     Seed draws(seed_);
     (*draws).set_offset(begin_);
     Tensors results = f_(inputs);
@@ -119,8 +111,6 @@ class CheckpointNode final : public Node {
 };
 
 }  // namespace
-
-bool called_again() { return again; }
 
 std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
   if (!grad_enabled()) return f(inputs);

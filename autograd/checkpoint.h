@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/op.h"
 
 namespace mixtape {
 namespace detail {
@@ -21,7 +21,7 @@ std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vect
 }  // namespace detail
 
 // Whether this is a checkpoint's second call, for what moves with each call and is read by it.
-bool called_again();
+inline bool called_again() { return thread_state.called_again; }
 
 // f(inputs...), where f gives a tensor or a vector of them. f is kept until backward and called
 // there once more, so what it refers to must live as long and give the same results:

@@ -115,6 +115,7 @@ struct ThreadState {
   bool in_rule = false;          // of an op's backward, rather than between two of them
   const void* wanted = nullptr;  // within a rule, what grad() looks for; the engine's own
   bool forgetting = false;       // ops record, but save nothing: see autograd/checkpoint.h
+  bool called_again = false;     // what a checkpoint runs, it runs a second time
   const void* root = nullptr;    // the module that paths start from; nn's own
 };
 inline thread_local constinit ThreadState thread_state;
