@@ -77,29 +77,6 @@ namespace detail {
 // f.operator()<T>() with the C++ type of `t`; visit_float throws Error unless that is a float.
 // There is no other switch over DType outside kernels/cuda.
 template <class F>
-decltype(auto) visit(DType t, F&& f) {
-  switch (t) {
-    case f64:
-      return f.template operator()<double>();
-    case f32:
-      return f.template operator()<float>();
-    case f16:
-      return f.template operator()<Half>();
-    case bf16:
-      return f.template operator()<BFloat16>();
-    case i64:
-      return f.template operator()<int64_t>();
-    case i32:
-      return f.template operator()<int32_t>();
-    case u8:
-      return f.template operator()<uint8_t>();
-    case boolean:
-      break;
-  }
-  return f.template operator()<bool>();
-}
-
-template <class F>
 decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {
     case f64:
@@ -112,6 +89,22 @@ decltype(auto) visit_float(DType t, F&& f) {
       return f.template operator()<BFloat16>();
     default:
       detail::refuse(t);
+  }
+}
+
+template <class F>
+decltype(auto) visit(DType t, F&& f) {
+  switch (t) {
+    case i64:
+      return f.template operator()<int64_t>();
+    case i32:
+      return f.template operator()<int32_t>();
+    case u8:
+      return f.template operator()<uint8_t>();
+    case boolean:
+      return f.template operator()<bool>();
+    default:
+      return visit_float(t, f);
   }
 }
 
