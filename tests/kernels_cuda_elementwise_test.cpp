@@ -107,10 +107,6 @@ void compare(const Tensor& got, const Tensor& want, double tol, const std::strin
   expect_near(got, want, tol, what);
 }
 
-template <class... F, class Body>
-void for_ops(OpList<F...>, Body body) {
-  (body.template operator()<F>(), ...);
-}
 const Numbers some_numbers{{-0.5, 0.75}};
 
 // Numbers of an op's domain, and what is odd.

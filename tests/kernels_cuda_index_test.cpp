@@ -7,8 +7,6 @@
 namespace mixtape::kernels {
 namespace {
 
-const DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-
 Tensor numbered(const Shape& shape, DType t, int period) {
   const Tensor x(shape, t);
   for (int64_t i = 0; i < x.numel(); ++i)

@@ -8,11 +8,6 @@
 namespace mixtape::kernels {
 namespace {
 
-constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-
-void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
-  expect_close(got, to_vector(want), 0, what);
-}
 // The same elements in the order of their transpose, at an odd offset, and every other one.
 std::vector<Tensor> ways(const Tensor& x) {
   const auto strided = [&](const Shape& room, const Layout& layout) {

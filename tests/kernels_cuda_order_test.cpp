@@ -7,8 +7,6 @@
 namespace mixtape::kernels {
 namespace {
 
-const DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-
 // Ties, both zeros and, of floats, infinities and NaN.
 Tensor to_sort(const Shape& shape, DType t) {
   const Tensor x(shape, t);

@@ -17,9 +17,6 @@ Tensor unaligned(const Tensor& x) {
   for (int64_t i = 0; i < x.numel(); ++i) y.set(i, x.at(i));
   return y;
 }
-void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
-  expect_close(got, to_vector(want), 0, what);
-}
 
 const struct {
   int64_t planes;

@@ -14,8 +14,6 @@
 namespace mixtape::kernels {
 namespace {
 
-constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-
 // Views of every kind; uninitialised.
 struct Kind {
   const char* name;
@@ -133,11 +131,6 @@ void expect_each(const Tensor& got, double tol, const std::string& what, Want wa
     ASSERT_TRUE(same || std::abs(g - w) <= tol * std::max(1.0, std::abs(w)))
         << what << ", element " << i << ": " << g << ", expected " << w;
   }
-}
-
-template <class... F, class Body>
-void for_ops(OpList<F...>, Body body) {
-  (body.template operator()<F>(), ...);
 }
 
 // The numbers for ops that take some.

@@ -7,8 +7,6 @@
 namespace mixtape::kernels {
 namespace {
 
-constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-
 // Whole numbers that every dtype holds.
 Tensor numbered(const Shape& shape, DType t, int modulus) {
   Tensor x(shape, t);

@@ -6,18 +6,6 @@
 namespace mixtape::kernels {
 namespace {
 
-// Row r of x [.., n].
-Values row(const Tensor& x, int64_t r) {
-  Values v;
-  for (int64_t i = 0; i < x.size(-1); ++i) v.push_back(x.at(r * x.size(-1) + i));
-  return v;
-}
-double sum(const Values& v) {
-  double s = 0;
-  for (const double a : v) s += a;
-  return s;
-}
-
 const Shape row_shapes[] = {{1, 1},   {3, 1},    {4, 7},     {5, 16}, {3, 17},
                             {70, 33}, {2, 1000}, {1, 20000}, {0, 5}};
 

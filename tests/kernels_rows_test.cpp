@@ -9,17 +9,6 @@
 namespace mixtape::kernels {
 namespace {
 
-// Row r of x [.., n].
-Values row(const Tensor& x, int64_t r) {
-  Values v;
-  for (int64_t i = 0; i < x.size(-1); ++i) v.push_back(x.at(r * x.size(-1) + i));
-  return v;
-}
-double sum(const Values& v) {
-  double s = 0;
-  for (const double a : v) s += a;
-  return s;
-}
 double log_sum_exp(const Values& v) {
   double top = -inf, s = 0;
   for (const double a : v) top = std::max(top, a);

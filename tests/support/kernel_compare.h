@@ -16,12 +16,14 @@
 #include "core/tensor.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/kernels.h"
+#include "kernels/scalar.h"
 
 namespace mixtape::kernels {
 
 using Values = std::vector<double>;
 inline const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
+inline constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
 // Each float input dtype with each output dtype it may have.
 inline const std::pair<DType, DType> float_pairs[] = {{f64, f64}, {f32, f32},   {f16, f16},
                                                       {f16, f32}, {bf16, bf16}, {bf16, f32}};
@@ -65,6 +67,27 @@ inline void expect_close(const Tensor& got, const Values& want, double tol,
         << what << ", element " << i << ": " << have[i] << ", expected " << want[i] << ", scale "
         << scale;
   }
+}
+
+inline void expect_equal(const Tensor& got, const Tensor& want, const std::string& what) {
+  expect_close(got, to_vector(want), 0, what);
+}
+
+template <class... F, class Body>
+void for_ops(OpList<F...>, Body body) {
+  (body.template operator()<F>(), ...);
+}
+
+// Row r of x [.., n].
+inline Values row(const Tensor& x, int64_t r) {
+  Values v;
+  for (int64_t i = 0; i < x.size(-1); ++i) v.push_back(x.at(r * x.size(-1) + i));
+  return v;
+}
+inline double sum(const Values& v) {
+  double s = 0;
+  for (const double a : v) s += a;
+  return s;
 }
 
 // a @ b + bias in double.
