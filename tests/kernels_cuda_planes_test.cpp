@@ -8,8 +8,6 @@
 namespace mixtape::kernels {
 namespace {
 
-using Kind = Sampling::Kind;
-
 // The same values at an address that is no multiple of 16 bytes.
 Tensor unaligned(const Tensor& x) {
   const Tensor room = output({x.numel() + 1}, x.dtype());
@@ -90,27 +88,6 @@ TEST(CudaPool, PutsNothing) {
   on_device([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
   expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
 }
-
-const std::pair<Sampling, Sampling> resamplings[] = {
-    {windows(26, 2, 2), windows(26, 2, 2)},
-    {windows(1, 1, 1), windows(1, 1, 1)},
-    {windows(7, 3, 2, 1), windows(9, 3, 2, 1, true)},
-    {windows(6, 3, 2, 1, true, 1), windows(8, 4, 3, 2, true, 1)},
-    {windows(9, 2, 4), windows(40, 5, 1, 2)},
-    {windows(20, 7, 1, 3), windows(33, 8, 1, 4)},
-    {windows(40, 40, 1), windows(37, 37, 1)},
-    {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
-    {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
-    {of_kind(Kind::Adaptive, 50, 3), of_kind(Kind::Adaptive, 35, 2)},
-    {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
-    {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
-    {of_kind(Kind::Linear, 3, 25), of_kind(Kind::Linear, 4, 33)},
-    {corners(Kind::Linear, 3, 8), corners(Kind::Linear, 37, 16)},
-    {corners(Kind::Linear, 4, 1), of_kind(Kind::Linear, 1, 20)},
-    {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
-    {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
-    {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
-};
 
 TEST(CudaResample, SumsAsTheCpuDoes) {
   for (const auto& [in, out] : float_pairs)

@@ -9,8 +9,6 @@
 namespace mixtape::kernels {
 namespace {
 
-using Kind = Sampling::Kind;
-
 // What element i is made of: pairs of a position and a weight, from the definitions.
 std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
   const double at = static_cast<double>(i), n = static_cast<double>(s.from),
@@ -55,25 +53,6 @@ std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
   add(2, 0.75 * arrive);
   return result;
 }
-
-const std::pair<Sampling, Sampling> resamplings[] = {
-    {windows(26, 2, 2), windows(26, 2, 2)},
-    {windows(1, 1, 1), windows(1, 1, 1)},
-    {windows(7, 3, 2, 1), windows(9, 3, 2, 1, true)},
-    {windows(6, 3, 2, 1, true, 1), windows(8, 4, 3, 2, true, 1)},
-    {windows(9, 2, 4), windows(40, 5, 1, 2)},
-    {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
-    {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
-    {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
-    {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
-    {of_kind(Kind::Nearest, 3, 3), of_kind(Kind::Nearest, 1, 20)},
-    {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
-    {corners(Kind::Linear, 3, 8), corners(Kind::Linear, 37, 16)},
-    {corners(Kind::Linear, 4, 1), of_kind(Kind::Linear, 1, 20)},
-    {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
-    {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
-    {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
-};
 
 TEST(Resample, ForwardAndTransposed) {
   for (const auto& [in, out] : float_pairs)

@@ -2,11 +2,14 @@
 // Short names for the samplings that tests of pools and interpolation use.
 
 #include <string>
+#include <utility>
 
 #include "core/layout.h"
 #include "kernels/sampling.h"
 
 namespace mixtape::kernels {
+
+using Kind = Sampling::Kind;
 
 inline Sampling windows(int64_t from, int64_t size, int64_t stride, int64_t padding = 0,
                         bool count_padding = false, int64_t hanging_over = 0) {
@@ -17,20 +20,42 @@ inline Sampling windows(int64_t from, int64_t size, int64_t stride, int64_t padd
           .padding = padding,
           .count_padding = count_padding};
 }
-inline Sampling of_kind(Sampling::Kind kind, int64_t from, int64_t to) {
+inline Sampling of_kind(Kind kind, int64_t from, int64_t to) {
   return {.kind = kind, .from = from, .to = to};
 }
-inline Sampling corners(Sampling::Kind kind, int64_t from, int64_t to) {
+inline Sampling corners(Kind kind, int64_t from, int64_t to) {
   return {.kind = kind, .from = from, .to = to, .align_corners = true};
 }
 // Whether no element is in two windows.
-inline bool apart(const Sampling& s) {
-  return s.kind == Sampling::Kind::Windows && s.stride >= s.size;
-}
+inline bool apart(const Sampling& s) { return s.kind == Kind::Windows && s.stride >= s.size; }
 inline std::string text(const Sampling& s) {
   return std::to_string(static_cast<int>(s.kind)) + ": " +
          Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding, s.align_corners}
              .to_string();
 }
+
+// Of rows and of columns.
+inline const std::pair<Sampling, Sampling> resamplings[] = {
+    {windows(26, 2, 2), windows(26, 2, 2)},
+    {windows(1, 1, 1), windows(1, 1, 1)},
+    {windows(7, 3, 2, 1), windows(9, 3, 2, 1, true)},
+    {windows(6, 3, 2, 1, true, 1), windows(8, 4, 3, 2, true, 1)},
+    {windows(9, 2, 4), windows(40, 5, 1, 2)},
+    {windows(20, 7, 1, 3), windows(33, 8, 1, 4)},
+    {windows(40, 40, 1), windows(37, 37, 1)},
+    {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
+    {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
+    {of_kind(Kind::Adaptive, 50, 3), of_kind(Kind::Adaptive, 35, 2)},
+    {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
+    {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
+    {of_kind(Kind::Nearest, 3, 3), of_kind(Kind::Nearest, 1, 20)},
+    {of_kind(Kind::Linear, 3, 8), of_kind(Kind::Linear, 37, 16)},
+    {of_kind(Kind::Linear, 3, 25), of_kind(Kind::Linear, 4, 33)},
+    {corners(Kind::Linear, 3, 8), corners(Kind::Linear, 37, 16)},
+    {corners(Kind::Linear, 4, 1), of_kind(Kind::Linear, 1, 20)},
+    {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
+    {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
+    {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
+};
 
 }  // namespace mixtape::kernels
