@@ -236,7 +236,6 @@ void run_judge(Launch& launch, const char* name, std::span<const View> found,
   };
   // The last table runs when all are known.
   Table<Flags> held;
-  bool any = false;
   for_tables<Flags>(
       found.size() + losses.size(), 0,
       [&](size_t i, Flags& item, int64_t& size) {
@@ -246,9 +245,8 @@ void run_judge(Launch& launch, const char* name, std::span<const View> found,
         return true;
       },
       [&](const Table<Flags>& table) {
-        if (any) start(held, false);
+        if (held.count > 0) start(held, false);
         held = table;
-        any = true;
       });
   start(held, true);
 }
