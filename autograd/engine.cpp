@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -51,7 +52,7 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carri
   l.set_grad_scale(scale);
 }
 
-thread_local constinit GradScale* carried_now = nullptr;  // by the innermost pass
+thread_local constinit GradScale* carried_now = nullptr;  // in the innermost pass
 
 struct Carrying : NoCopy {
   explicit Carrying(GradScale* carried) : outer(std::exchange(carried_now, carried)) {}
@@ -77,12 +78,13 @@ struct Engine {
   struct Arrival {
     std::shared_ptr<Node> node;
     Tensor grad;
+    GradScale scale = {};  // that grad carries
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
   using Useful = std::unordered_set<const Node*>;
 
   bool retain, record;
-  GradScale carried = {};      // by what is delivered
+  GradScale carried = {};      // by the gradient that is being visited, and what comes of it
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
   Useful useful = {};          // with capture: nodes that lead to one of those
   // The queue by order, newest first.
@@ -95,8 +97,6 @@ struct Engine {
     const During<&ThreadState::in_backward> backward(true);
     const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
     const NoPolicy as_called;                         // forward chose the dtypes
-    // (A gradient that is given may be scaled or not.)
-    carried.unscaled = std::ranges::none_of(gradients, [](const Tensor& g) { return bool(g); });
     const Carrying carrying(&carried);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
@@ -107,6 +107,7 @@ struct Engine {
     }
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
+      carried = next.mapped().scale;
       visit(next.mapped().node, std::move(next.mapped().grad));
     }
   }
@@ -182,19 +183,22 @@ struct Engine {
   // Those of its results are all here: whatever used one is newer than any node that stands for
   // one.
   void go_on_in(Deferred& graph, Node& node, Tensor dy) {
-    std::vector<std::pair<size_t, Tensor>> grads;
+    std::vector<std::tuple<size_t, Tensor, GradScale>> grads;
+    const GradScale own = carried;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const std::shared_ptr<Node> other = graph.nodes[i].lock();
       if (other.get() == &node) {
-        grads.emplace_back(i, std::move(dy));
-      } else if (other) {
-        auto waiting = arriving.extract(other->order);
-        if (waiting) grads.emplace_back(i, seen(*other, std::move(waiting.mapped().grad)));
+        grads.emplace_back(i, std::move(dy), own);
+      } else if (auto waiting = other ? arriving.extract(other->order) : Queue::node_type()) {
+        carried = waiting.mapped().scale;
+        Tensor g = seen(*other, std::move(waiting.mapped().grad));
+        grads.emplace_back(i, std::move(g), carried);
       }
     }
     const uint64_t known = Node::newest();
     const std::vector<Tensor> results = graph.make(node);
-    for (auto& [i, g] : grads) {
+    for (auto& [i, g, scale] : grads) {
+      carried = scale;
       if (capture) find_useful({results[i].maker().get()}, known);
       arrive(results[i].maker(), std::move(g));
       if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
@@ -227,6 +231,7 @@ struct Engine {
   Arrival* slot(const std::shared_ptr<Node>& node) {
     const auto [entry, first] = arriving.try_emplace(node->order);
     if (first) entry->second.node = node;
+    entry->second.scale.add(carried);
     return &entry->second;
   }
 
@@ -242,6 +247,7 @@ struct Engine {
           "backward from a tensor that no recorded op made: nothing it was made of requires a "
           "gradient, or it comes from under NoGrad, detach() or grad() without {{.create_graph = "
           "true}}");
+    carried.unscaled = !g;  // one that is given may be scaled or not
     if (!g) {
       check(y.numel() == 1,
             "backward from a tensor of shape {} needs a gradient (only a single element has the "

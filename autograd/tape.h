@@ -195,8 +195,8 @@ HookHandle register_hook(const Tensor& x, Node::Hook f);
 // gradient at a time alive. Nothing is recorded meanwhile, unless by create_graph.
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
-// Called by a hook: what the backward pass that now runs on this thread adds to the grad() of
-// leaves is multiplied by the loss scale of that number.
+// Called by a hook: the gradient that it sees, and with it what the backward pass makes of that, is
+// multiplied by the loss scale of that number.
 void carry_scale(uint64_t number);
 
 inline bool grad_enabled() { return thread_state.recording; }

@@ -1,5 +1,6 @@
 // GradScaler: its options, its arithmetic, its state machine and its state.
 
+#include "autograd/checkpoint.h"
 #include "core/warn.h"
 
 #include "tests/support/scaler.h"
@@ -259,6 +260,47 @@ TEST(Carried, WhatElseBecomesOfTrueGradientsIsFree) {
   (p * 1.0).backward({.gradient = full({2}, 65536)});
   scaler.step(a);
   EXPECT_EQ(to_vector(p), (std::vector<double>{-5, -4}));
+}
+
+TEST(Carried, LossesOfOneBackwardPassAreTakenApart) {
+  const Tensor p = parameter({1}), q = parameter({1});
+  optim::SGD a({p}, {.lr = 1}), b({q}, {.lr = 1});
+  GradScaler scaler, other;
+  const auto square = [](const Tensor& x) { return sum(x * x) / 2; };
+  const auto pass = [&](bool recomputed, const auto& total) {
+    for (const Tensor& x : {p, q}) x.set_grad({}), x.set(0, 1);
+    scaler.abandon();
+    if (!recomputed) return total(square(p), square(q)).backward();
+    const auto both = checkpoint(
+        [&](const Tensor& x, const Tensor& y) {
+          return std::vector<Tensor>{square(x), square(y)};
+        },
+        p, q);
+    total(both[0], both[1]).backward();
+  };
+  {
+    const OnWarning never([](const std::string& text) { ADD_FAILURE() << text; });
+    for (const bool recomputed : {false, true}) {
+      pass(recomputed, [&](const Tensor& x, const Tensor& y) {
+        return scaler.scale(x, 0) + scaler.scale(y, 1);
+      });
+      EXPECT_TRUE(scaler.step(a, {.loss = 0}));
+      EXPECT_TRUE(scaler.step(b, {.loss = 1}));
+      EXPECT_EQ(p.at(0) + q.at(0), 0);
+      pass(recomputed, [&](const Tensor& x, const Tensor& y) { return scaler.scale(x) + y; });
+      EXPECT_TRUE(scaler.step(a));
+      b.step();
+      EXPECT_EQ(p.at(0) + q.at(0), 0);
+    }
+  }
+  std::vector<std::string> told;
+  const OnWarning all([&](const std::string& text) { told.push_back(text); });
+  pass(false, [&](const Tensor& x, const Tensor&) { return scaler.scale(x) + sum(p); });
+  scaler.step(a);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("a loss was not scaled"), std::string::npos) << told[0];
+  pass(false, [&](const Tensor& x, const Tensor&) { return scaler.scale(x) + other.scale(x); });
+  EXPECT_ERROR(scaler.step(a), "carries several loss scales");
 }
 
 TEST(Carried, OneScaleAtATime) {
