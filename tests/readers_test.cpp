@@ -242,6 +242,8 @@ TEST(Csv, IsNumberedLikeATableReadBefore) {
   EXPECT_EQ(to_vector(parse_csv("a,b\n1,10.0\n", "g", {.like = &classes}).data.y()), (Values{1}));
   EXPECT_ERROR(parse_csv("a,b\n1,3\n", "g", {.like = &classes}),
                "\"3\" is not among \"2\", \"10\"");
+  const Csv none = parse_csv("a,b\n1,x\n2,\n", "f");  // no name is one
+  EXPECT_EQ(to_vector(parse_csv("a,b\n1,\n", "g", {.like = &none}).data.y()), (Values{0}));
 }
 
 TEST(Csv, UnderstandsQuotesAndLineEnds) {

@@ -239,15 +239,17 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
     label(column, names, [&](size_t i, int64_t which) { x[i * width + k] = float(which); });
   }
   const std::vector<std::string>& targets = texts[csv.target];
-  const bool numbers = std::ranges::none_of(
-      targets, [](const std::string& field) { return !number(field) && !trimmed(field).empty(); });
+  const bool known = like && !like->classes.empty();
+  const bool numbers = !known && std::ranges::none_of(targets, [](const std::string& field) {
+    return !number(field) && !trimmed(field).empty();
+  });
   for (size_t i = 0; i < n && numbers; ++i)
     check(!trimmed(targets[i]).empty(), "{}: line {} has no {}, and the others are numbers", name,
           lines[i], io::quote(csv.target));
   Tensor y({int64_t(n)}, f32, Device::cpu());
-  if (like ? !like->classes.empty() : options.classes || !numbers) {
+  if (known || (!like && (options.classes || !numbers))) {
     y = Tensor({int64_t(n)}, i64, Device::cpu());
-    if (like) csv.classes = like->classes;
+    if (known) csv.classes = like->classes;
     label(csv.target, csv.classes, [&](size_t i, int64_t which) { y.data<int64_t>()[i] = which; });
   } else {
     for (size_t i = 0; i < n; ++i)
