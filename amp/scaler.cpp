@@ -148,7 +148,7 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
 
 void GradScaler::set(LossScale& s, double value) {
   static std::atomic<uint64_t> last = 0;
-  s.number = ++last;
+  if (std::exchange(s.value, value) != value) s.number = ++last;
   set_scale(s.scale, value);
 }
 
@@ -354,6 +354,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (new_scale) {
       set(s, *new_scale);
     } else if (!found.empty()) {
+      s.value = 0;
       kernels::scaler_update(s.scale.device(), found, losses, rule, s.scale, s.counts, s.history);
       for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
     }

@@ -150,7 +150,8 @@ class GradScaler {
   enum class Stage { Ready, Unscaled, Stepped };
   struct LossScale {
     bool known = false;      // a loss was scaled
-    uint64_t number = 0;     // by which gradients know it; another one after it was set
+    double value = 0;        // that it was set to; 0: it may have moved since
+    uint64_t number = 0;     // by which gradients know it; another one with each such value
     Tensor scale;            // f32 [S, 1/S], on the device of the last loss
     Tensor counts, history;  // as the kernel scaler_update keeps them
     Readback mail;           // counts on their way to poll()

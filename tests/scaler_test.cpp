@@ -321,6 +321,19 @@ TEST(Carried, OneScaleAtATime) {
   EXPECT_EQ(p.at(0), 0);
 }
 
+TEST(Carried, AScaleThatIsSetToItselfStays) {
+  const Tensor p = parameter({1});
+  optim::SGD sgd({p}, {.lr = 1});
+  GradScaler scaler({.init_scale = 64});
+  for (int i = 0; i < 2; ++i) {
+    scaler.scale(sum(p)).backward();
+    scaler.update(64);
+  }
+  scaler.scale(sum(p)).backward();
+  EXPECT_TRUE(scaler.step(sgd));
+  EXPECT_EQ(p.at(0), -2);
+}
+
 TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
   const auto warnings = [](const auto& body) {
     std::vector<std::string> told;
