@@ -255,6 +255,15 @@ TEST(Cache, IsNotPoisonedUnderNoGrad) {
   EXPECT_FALSE(linear(x, w).requires_grad());
 }
 
+TEST(Cache, ServesABatchOfWeightsUnderNoGrad) {
+  const Tensor x = values({2, 4}, f16), w = leaf({3, 4, 4});
+  const Autocast on({.low = f16});
+  const NoGrad off;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(matmul(x, w).shape(), (Shape{3, 2, 4}));
+  EXPECT_EQ(on.cache_stats().casts, 1);
+  EXPECT_EQ(on.cache_stats().hits, 1);
+}
+
 TEST(Cache, KnowsTheDtypeAndEndsWithTheOutermostRegion) {
   const Tensor x = values({2, 4}), w = leaf({4, 4});
   const Autocast outer({.low = f16});

@@ -12,6 +12,7 @@ Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
 
 Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
 Tensor expand_leading(const Tensor& x, Shape to) {
+  if (leading(x) == to) return x;  // (A weight stays a leaf, whose narrow copy is cached.)
   to.push_back(x.size(-2));
   to.push_back(x.size(-1));
   return expand(x, to);
