@@ -120,6 +120,7 @@ TEST(Tape, UnderNoGradViewsThatChangeNothingHaveNoHistoryEither) {
   std::vector<Tensor> views;
   {
     const NoGrad off;
+    EXPECT_FALSE(chunk(leaf({}, {0}), 2)[1].requires_grad()) << "of nothing";
     views = {reshape(y, {2}), flatten(y),     squeeze(y),
              squeeze(y, 0),   expand(y, {2}), reshape(x, {2})};
   }
