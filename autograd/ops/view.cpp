@@ -317,7 +317,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   const Scope scope("chunk");
   check(chunks > 0, "{} chunks", chunks);
-  if (x.size(dim) == 0) return std::vector<Tensor>(size_t(chunks), unchanged(x));
+  if (x.size(dim) == 0) return split(x, std::vector<int64_t>(size_t(chunks), 0), dim);
   return split(x, (x.size(dim) - 1) / chunks + 1, dim);
 }
 
