@@ -6,6 +6,7 @@
 
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "core/allocator.h"
 #include "core/check.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
@@ -213,6 +214,32 @@ TEST(EmbeddingBag, IsTheRowsOfABagTogether) {
     EXPECT_EQ(other(zeros({0}, i64), zeros({0}, i64)).shape(), (Shape{0, 2}));
     sum(other(zeros({0}, i64), zeros({2}, i64))).backward();
     EXPECT_EQ(to_vector(other.weight.grad()), std::vector<double>(10));
+  }
+}
+
+TEST(EmbeddingBag, OneLongBagDoesNotPadTheOthers) {
+  constexpr int64_t bags = 2000;  // of one row and none by turns, and one of 2000 in the middle
+  std::vector<int64_t> index, begins;
+  for (int64_t b = 0; b < bags; ++b) {
+    begins.push_back(int64_t(index.size()));
+    for (int64_t i = b == bags / 2 ? bags : b % 2; i > 0; --i) index.push_back((b + 3 * i) % 7);
+  }
+  const Tensor table = randn({7, 4}, f64).set_requires_grad();
+  for (const BagMode mode : {BagMode::Sum, BagMode::Mean, BagMode::Max}) {
+    reset_peak();
+    const int64_t before = memory_stats().peak;
+    const Tensor y =
+        embedding_bag(table, from_data(index), from_data(begins), {.mode = mode, .padding = 2});
+    const Tensor weight = randn(y.shape(), f64), dy = grad({sum(y * weight)}, {table})[0];
+    EXPECT_LT(memory_stats().peak - before, 10 << 20);  // padded, the rows are 128 MB
+    std::vector<Tensor> alone;
+    for (size_t b = 0; b < begins.size(); ++b) {
+      const int64_t end = b + 1 < begins.size() ? begins[b + 1] : int64_t(index.size());
+      alone.push_back(embedding_bag(table, unsqueeze(slice(from_data(index), 0, begins[b], end), 0),
+                                    {}, {.mode = mode, .padding = 2}));
+    }
+    EXPECT_LT(max(abs(y - cat(alone))).item(), 1e-12);
+    EXPECT_LT(max(abs(dy - grad({sum(cat(alone) * weight)}, {table})[0])).item(), 1e-9);
   }
 }
 

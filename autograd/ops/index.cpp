@@ -4,7 +4,11 @@
 
 #include "autograd/ops/operands.h"
 
+#include <algorithm>
+#include <bit>
 #include <limits>
+#include <map>
+#include <numeric>
 
 #include "core/readback.h"
 
@@ -214,25 +218,69 @@ Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
   return rows;
 }
 
-// Bags of any sizes: [bags, longest], and which of those are in them, or no tensor if all are.
+// Bags as rows: [bags, longest], and which of those indices are in them, or no tensor if all are.
 struct Bags {
   Tensor index, inside = {};
 };
-Bags padded_bags(const Tensor& index, const Tensor& offsets) {
+// Where each begins and how many indices it has: i64 [bags].
+Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, int64_t longest) {
+  const Tensor step = arange(0, double(longest), 1, i64, index.device());
+  const Tensor inside = lt(step, unsqueeze(size, 1));
+  const Tensor from = reshape(where(inside, unsqueeze(begin, 1) + step, 0), {inside.numel()});
+  return {reshape(index_select(index, 0, from), inside.shape()), inside};
+}
+
+Tensor reduced(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
+  auto& [index, inside] = bags;
+  Tensor rows = embedding(table, index, {.padding = o.padding});
+  if (index.size(1) == 0) return sum(rows, {1});
+  if (o.padding) {
+    const Tensor real = ne(index, double(*o.padding));
+    inside = inside ? Tensor(logical_and(inside, real)) : real;
+  }
+  const bool largest = o.mode == BagMode::Max;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (inside) rows = masked_fill(rows, unsqueeze(logical_not(inside), 2), largest ? -infinity : 0);
+  const bool sums = o.mode == BagMode::Sum || inside;
+  const Tensor y = largest ? max(rows, {1}) : sums ? sum(rows, {1}) : mean(rows, {1});
+  if (!inside || o.mode == BagMode::Sum) return y;
+  const Tensor count = sum(inside, {1}, true);
+  return largest ? masked_fill(y, eq(count, 0), 0) : y / cast(clamp(count, 1, {}), y.dtype());
+}
+
+// Bags of any sizes. Where a few long ones would make most of the others padding, those of about
+// one size (to a factor of two) are padded by themselves: memory stays in proportion to indices.
+Tensor reduced(const Tensor& table, const Tensor& index, const Tensor& offsets,
+               const EmbeddingBagOptions& o) {
   check(offsets.dtype() == i64 && offsets.rank() == 1, "offsets are {} {}, not i64 [bags]",
         offsets.dtype(), offsets.shape());
   const int64_t n = index.numel(), bags = offsets.numel();
-  if (bags == 0) return {reshape(slice(index, 0, 0, 0), {0, 0})};
+  if (bags == 0) return reduced(table, {reshape(slice(index, 0, 0, 0), {0, 0})}, o);
   const Tensor end = full({1}, double(n), i64, offsets.device());
   const Tensor size = slice(cat({offsets, end}), 0, 1, bags + 1) - offsets;
-  const double first = offsets.at(0), least = min(size).item();
+  const std::vector<int64_t> sizes = to_vector<int64_t>(size);
+  const auto [least, most] = std::ranges::minmax(sizes);
+  const int64_t first = n - std::reduce(sizes.begin(), sizes.end());
   check(first == 0 && least >= 0,
         "offsets begin at {}, and the smallest of their bags of {} indices has {}", first, n,
         least);
-  const Tensor step = arange(0, max(size).item(), 1, i64, index.device());
-  const Tensor inside = lt(step, unsqueeze(size, 1));
-  const Tensor from = reshape(where(inside, unsqueeze(offsets, 1) + step, 0), {inside.numel()});
-  return {reshape(index_select(index, 0, from), inside.shape()), inside};
+  if (most <= 4 * (n / bags + 1)) return reduced(table, padded_bags(index, offsets, size, most), o);
+
+  std::map<int, std::vector<int64_t>> alike;  // by the bits of their sizes
+  for (int64_t i = 0; i < bags; ++i) alike[std::bit_width(uint64_t(sizes[size_t(i)]))].push_back(i);
+  std::vector<Tensor> parts;
+  std::vector<int64_t> row(sizes.size());  // of each bag among the parts
+  for (int64_t rows = 0; const auto& [bits, members] : alike) {
+    int64_t longest = 0;
+    for (const int64_t i : members) {
+      row[size_t(i)] = rows++;
+      longest = std::max(longest, sizes[size_t(i)]);
+    }
+    const Tensor which = from_data(members).to(index.device());
+    const auto of = [&](const Tensor& t) { return index_select(t, 0, which); };
+    parts.push_back(reduced(table, padded_bags(index, of(offsets), of(size), longest), o));
+  }
+  return index_select(cat(parts), 0, from_data(row).to(index.device()));
 }
 
 }  // namespace
@@ -347,21 +395,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
   const Scope scope("embedding_bag");
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
-  auto [index_of, inside] = offsets ? padded_bags(index, offsets) : Bags{index};
-  Tensor rows = embedding(table, index_of, {.padding = o.padding});
-  if (index_of.size(1) == 0) return sum(rows, {1});
-  if (o.padding) {
-    const Tensor real = ne(index_of, double(*o.padding));
-    inside = inside ? Tensor(logical_and(inside, real)) : real;
-  }
-  const bool largest = o.mode == BagMode::Max;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  if (inside) rows = masked_fill(rows, unsqueeze(logical_not(inside), 2), largest ? -infinity : 0);
-  const bool sums = o.mode == BagMode::Sum || inside;
-  const Tensor y = largest ? max(rows, {1}) : sums ? sum(rows, {1}) : mean(rows, {1});
-  if (!inside || o.mode == BagMode::Sum) return y;
-  const Tensor count = sum(inside, {1}, true);
-  return largest ? masked_fill(y, eq(count, 0), 0) : y / cast(clamp(count, 1, {}), y.dtype());
+  return offsets ? reduced(table, index, offsets, o) : reduced(table, {index}, o);
 }
 
 DropoutAt draw_dropout(double p, int64_t elements) {
