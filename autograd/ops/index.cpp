@@ -230,7 +230,7 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
   return {reshape(index_select(index, 0, from), inside.shape()), inside};
 }
 
-Tensor reduced(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
+Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
   Tensor rows = embedding(table, index, {.padding = o.padding});
   if (index.size(1) == 0) return sum(rows, {1});
@@ -250,12 +250,12 @@ Tensor reduced(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
 
 // Bags of any sizes. Where a few long ones would make most of the others padding, those of about
 // one size (to a factor of two) are padded by themselves: memory stays in proportion to indices.
-Tensor reduced(const Tensor& table, const Tensor& index, const Tensor& offsets,
-               const EmbeddingBagOptions& o) {
+Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offsets,
+                   const EmbeddingBagOptions& o) {
   check(offsets.dtype() == i64 && offsets.rank() == 1, "offsets are {} {}, not i64 [bags]",
         offsets.dtype(), offsets.shape());
   const int64_t n = index.numel(), bags = offsets.numel();
-  if (bags == 0) return reduced(table, {reshape(slice(index, 0, 0, 0), {0, 0})}, o);
+  if (bags == 0) return reduce_bags(table, {reshape(slice(index, 0, 0, 0), {0, 0})}, o);
   const Tensor end = full({1}, double(n), i64, offsets.device());
   const Tensor size = slice(cat({offsets, end}), 0, 1, bags + 1) - offsets;
   const std::vector<int64_t> sizes = to_vector<int64_t>(size);
@@ -264,7 +264,8 @@ Tensor reduced(const Tensor& table, const Tensor& index, const Tensor& offsets,
   check(first == 0 && least >= 0,
         "offsets begin at {}, and the smallest of their bags of {} indices has {}", first, n,
         least);
-  if (most <= 4 * (n / bags + 1)) return reduced(table, padded_bags(index, offsets, size, most), o);
+  if (most <= 4 * (n / bags + 1))
+    return reduce_bags(table, padded_bags(index, offsets, size, most), o);
 
   std::map<int, std::vector<int64_t>> alike;  // by the bits of their sizes
   for (int64_t i = 0; i < bags; ++i) alike[std::bit_width(uint64_t(sizes[size_t(i)]))].push_back(i);
@@ -277,8 +278,9 @@ Tensor reduced(const Tensor& table, const Tensor& index, const Tensor& offsets,
       longest = std::max(longest, sizes[size_t(i)]);
     }
     const Tensor which = from_data(members).to(index.device());
-    const auto of = [&](const Tensor& t) { return index_select(t, 0, which); };
-    parts.push_back(reduced(table, padded_bags(index, of(offsets), of(size), longest), o));
+    const auto those = [&](const Tensor& t) { return index_select(t, 0, which); };
+    parts.push_back(
+        reduce_bags(table, padded_bags(index, those(offsets), those(size), longest), o));
   }
   return index_select(cat(parts), 0, from_data(row).to(index.device()));
 }
@@ -395,7 +397,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
   const Scope scope("embedding_bag");
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
-  return offsets ? reduced(table, index, offsets, o) : reduced(table, {index}, o);
+  return offsets ? reduce_bags(table, index, offsets, o) : reduce_bags(table, {index}, o);
 }
 
 DropoutAt draw_dropout(double p, int64_t elements) {
