@@ -6,7 +6,7 @@
 
 namespace mixtape::io {
 
-// Writes a tensor on the CPU, a strided one row-major, atomically. Throws Error on bf16, which
+// Writes a tensor on any device, a strided one row-major, atomically. Throws Error on bf16, which
 // NumPy does not have (convert it with .to(f32)), and when the disk refuses.
 void save_npy(const std::string& path, const Tensor& t);
 // Reads versions 1.0 to 3.0, either byte order. An array in Fortran order is one with such strides.

@@ -24,8 +24,8 @@ struct SafeTensors {
   Metadata metadata;
 };
 
-// Writes tensors on the CPU, strided ones row-major, atomically: a crash leaves the old file or the
-// new one. Throws Error on a name given twice and when the disk refuses.
+// Writes tensors on any device, strided ones row-major, atomically: a crash leaves the old file or
+// the new one. Throws Error on a name given twice and when the disk refuses.
 void save(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 
 struct ShardOptions {

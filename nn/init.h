@@ -8,7 +8,7 @@ namespace mixtape::nn::init {
 
 Tensor uniform_(const Tensor& t, double low = 0, double high = 1);
 Tensor normal_(const Tensor& t, double mean = 0, double std = 1);
-// Normal, but only values from low to high.
+// Normal, but only values from low to high. Waits for the device.
 struct TruncNormalOptions {
   double mean = 0, std = 1, low = -2, high = 2;
 };
