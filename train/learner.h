@@ -170,7 +170,8 @@ class Learner : NoCopy {
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
 
-  // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays.
+  // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays, and so does the
+  // device: throws Error if options.device is another.
   void compile(const LearnerOptions& options);
   void add(std::shared_ptr<Callback> callback);  // sees the moments that come after this one
 
