@@ -3,6 +3,7 @@
 // Operands of two-operand ops are broadcast; dimensions may be negative; all throw Error on a
 // misfit.
 
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -311,6 +312,8 @@ Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 // (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0). Gradient 0
 // where it has a kink.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+// Of order 2. (A list, since norm(x, {1}) would otherwise be of order 1 over all dimensions.)
+Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
 Tensor cumsum(const Tensor& x, int dim);   // integers give i64
 Tensor cumprod(const Tensor& x, int dim);  // integers give i64
 

@@ -326,6 +326,16 @@ TEST(Reductions, DtypesOfResults) {
   EXPECT_EQ(norm(full({2}, 300, f16), 2).item(), 424.25) << "but 90000 is no f16 either";
 }
 
+TEST(Reductions, NormTakesDimensionsInBracesAsAllDo) {
+  const Tensor x = from({3, 4, 0, 5}, {2, 2});
+  EXPECT_EQ(to_vector(norm(x, {1})), (Values{5, 5}));
+  EXPECT_EQ(to_vector(norm(x, {0})), (Values{3, norm(from({4, 5}, {2})).item()}));
+  EXPECT_EQ(norm(x, {-1}, true).shape(), (Shape{2, 1}));
+  for (const Tensor& y : {norm(x, {}), norm(x, {0, 1})}) EXPECT_EQ(y.item(), norm(x).item());
+  EXPECT_EQ(norm(x, 1).item(), 12);
+  EXPECT_EQ(norm(x, 1.0, {1}).at(0), 7);
+}
+
 // --- views share ---
 
 TEST(Views, ShareStorage) {

@@ -270,6 +270,9 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   check(p > -infinity, "of order {}", p);
   return over<Norm>(x, NormOptions{reduce_options(dims, x.rank()), p}, keepdim);
 }
+Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+  return norm(x, 2, dims, keepdim);
+}
 
 namespace {
 
