@@ -21,12 +21,15 @@ inline std::string_view text_of(Precision p) { return name(p); }
 inline std::string text_of(const Shape& s) { return s.to_string(); }
 inline std::string text_of(const Device& d) { return d.to_string(); }
 inline std::string text_of(const Tensor& x) { return to_string(x); }  // what a < b gives, too
+template <class T>
+struct Formatter : PlainFormatter {
+  auto format(const T& t, fmt::format_context& ctx) const { return write(text_of(t), ctx); }
+};
 }  // namespace mixtape::detail
 
 template <class T>
 requires requires(const T& t) { mixtape::detail::text_of(t); }
-struct fmt::formatter<T> : mixtape::detail::PlainFormatter {
-  auto format(const T& t, format_context& ctx) const {
-    return write(mixtape::detail::text_of(t), ctx);
-  }
-};
+struct fmt::formatter<T> : mixtape::detail::Formatter<T> {};
+// In full, since beside fmt/ranges.h, to which a Shape is a range, the above would be ambiguous.
+template <>
+struct fmt::formatter<mixtape::Shape> : mixtape::detail::Formatter<mixtape::Shape> {};

@@ -1,9 +1,11 @@
 // Printing: what NumPy 2 prints with precision=4, and the line with dtype and shape.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
+#include "core/format.h"
 #include "core/tensor.h"
 
 namespace mixtape {
@@ -83,6 +85,13 @@ TEST(Print, LongAxesAreShortened) {
             " [ 800  801  802 ...  997  998  999]\n"
             " [1000 1001 1002 ... 1197 1198 1199]\n"
             " [1200 1201 1202 ... 1397 1398 1399]]\ni64 [7, 200]");
+}
+
+// fmt/ranges.h, which many programs include, would print a Shape as a range of numbers.
+TEST(Print, ShapesBesideRanges) {
+  const Tensor x = from({1, 2}, {1, 2});
+  EXPECT_EQ(fmt::format("{} {} {}", x.shape(), x.dtype(), to_vector(x)), "[1, 2] f32 [1, 2]");
+  EXPECT_EQ(fmt::format("{}", std::vector{x.shape(), Shape{}}), "[[1, 2], []]");
 }
 
 }  // namespace
