@@ -33,6 +33,11 @@ struct Buffer : Tensor {
   Buffer() = default;
   Buffer(Tensor t) : Tensor(std::move(t)) {}
 };
+// A buffer that is moved and converted, but neither saved nor loaded, since the module computes it:
+// a table of positions, say.
+struct UnsavedBuffer : Buffer {
+  using Buffer::Buffer;
+};
 
 // A field as the library sees it: either a tensor (with its owner) or a module.
 struct Field {
@@ -40,6 +45,7 @@ struct Field {
   Tensor* tensor = nullptr;
   bool is_buffer = false;
   ModuleBase* module = nullptr;
+  bool is_saved = true;
 };
 
 // A module's fields by name. Elements of a vector or an array are named "blocks.0", those of a map
@@ -50,6 +56,7 @@ class Fields {
   // (Not inline, since every module instantiates what calls them.)
   void add(std::string name, Tensor& t);
   void add(std::string name, Buffer& b);
+  void add(std::string name, UnsavedBuffer& b);
   void add(std::string name, ModuleBase& m);
   template <class T>
   void add(std::string name, std::optional<T>& field) {
@@ -105,8 +112,8 @@ class Fields {
   void add_field(std::string name, T& field) {
     static_assert(
         requires { add(name, field); },
-        "a field in MIXTAPE_FIELDS is a Tensor, an nn::Buffer, a module, an nn::Any, or a vector, "
-        "array, optional or std::map<std::string, ...> of those");
+        "a field in MIXTAPE_FIELDS is a Tensor, an nn::Buffer or nn::UnsavedBuffer, a module, an "
+        "nn::Any, or a vector, array, optional or std::map<std::string, ...> of those");
     if constexpr (requires { add(name, field); }) add(std::move(name), field);
   }
   static std::string take_name(std::string_view& names);  // off the front
@@ -118,8 +125,9 @@ class Fields {
 
 }  // namespace mixtape::nn
 
-// Any number of fields, each a Tensor (a parameter), an nn::Buffer, a module, an nn::Any, or a
-// vector, array, optional or map by name of those. In the order in which they are to be saved.
+// Any number of fields, each a Tensor (a parameter), an nn::Buffer or nn::UnsavedBuffer, a module,
+// an nn::Any, or a vector, array, optional or map by name of those. In the order in which they are
+// to be saved.
 #define MIXTAPE_FIELDS(...)                                                                \
   void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {    \
     static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,   \

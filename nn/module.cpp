@@ -37,6 +37,12 @@ std::vector<Field> tree(const ModuleBase& m) {
   collect(const_cast<ModuleBase&>(m), "", all);  // finding fields changes none
   return all;
 }
+// The tensors that are saved and loaded.
+std::vector<Field> saved(const ModuleBase& m) {
+  std::vector<Field> all = tree(m);
+  std::erase_if(all, [](const Field& f) { return !f.tensor || !f.is_saved; });
+  return all;
+}
 
 NamedTensors named(const ModuleBase& m, bool buffers) {
   NamedTensors result;
@@ -60,6 +66,9 @@ void Fields::add(std::string name, Tensor& t) {
 }
 void Fields::add(std::string name, Buffer& b) {
   if (b) list_.push_back({std::move(name), &b, true});
+}
+void Fields::add(std::string name, UnsavedBuffer& b) {
+  if (b) list_.push_back({std::move(name), &b, true, nullptr, false});
 }
 void Fields::add(std::string name, ModuleBase& m) {
   list_.push_back({std::move(name), nullptr, false, &m});
@@ -101,8 +110,7 @@ NamedTensors ModuleBase::named_buffers() const { return named(*this, true); }
 
 StateDict ModuleBase::state_dict() const {
   StateDict result;
-  for (const Field& f : tree(*this))
-    if (f.tensor) result.emplace_back(f.name, *f.tensor);
+  for (const Field& f : saved(*this)) result.emplace_back(f.name, *f.tensor);
   return result;
 }
 
@@ -127,11 +135,9 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, Tensor>> copies;
   std::unordered_set<const void*> loaded, own;
-  const std::vector<Field> fields = tree(*this);
-  for (const Field& f : fields)
-    if (f.tensor) own.insert(f.tensor->storage().get());
+  const std::vector<Field> fields = saved(*this);
+  for (const Field& f : fields) own.insert(f.tensor->storage().get());
   for (const Field& f : fields) {
-    if (!f.tensor) continue;
     const auto found = unread.extract(f.name);
     if (!found) continue;
     const Tensor& t = found.mapped();
@@ -147,7 +153,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
                                   f.tensor->shape(), f.tensor->strides()));
   }
   for (const Field& f : fields)  // one name of a tied tensor is enough
-    if (f.tensor && !loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
+    if (!loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
   for (const auto& [name, t] : unread) report.unexpected.push_back(name);
 
   if (options.strict && !report.missing.empty())

@@ -45,8 +45,8 @@ class ModuleBase {
   std::vector<Tensor> parameters() const;
   NamedTensors named_parameters() const;
   NamedTensors named_buffers() const;
-  // Parameters and buffers, a tied tensor under each of its names; they share storage with the
-  // module.
+  // Parameters and buffers, but for an UnsavedBuffer, a tied tensor under each of its names; they
+  // share storage with the module.
   StateDict state_dict() const;
   // This module, named "", and all inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();

@@ -242,6 +242,33 @@ TEST(Module, LoadingSaysAllThatIsWrongAndWritesNothing) {
   EXPECT_TRUE(equal(net.up.bias, ones({3})));
 }
 
+struct Positions : nn::Module<Positions> {
+  nn::Linear layer{2, 2};
+  nn::UnsavedBuffer table = arange(0, 4, 1, f32);
+  std::vector<nn::UnsavedBuffer> more{zeros({1}), zeros({2})};
+  MIXTAPE_FIELDS(layer, table, more)
+};
+TEST(Module, UnsavedBuffersMoveButAreInNoState) {
+  Positions net;
+  const Names saved{"layer.weight", "layer.bias"};
+  EXPECT_EQ(names(net.state_dict()), saved);
+  EXPECT_EQ(names(net.named_parameters()), saved);
+  EXPECT_EQ(names(net.named_buffers()), (Names{"table", "more.0", "more.1"}));
+  nn::StateDict state = net.state_dict();
+  EXPECT_TRUE(net.load_state_dict(state).missing.empty());
+  state.emplace_back("table", zeros({4}));
+  EXPECT_EQ(error([&] { net.load_state_dict(state); }),
+            "the state does not fit the module: unexpected: table");
+  net.load_state_dict(state, {.strict = false});
+  EXPECT_EQ(net.table.at(3), 3);
+
+  EXPECT_NE(net.clone().table.storage(), net.table.storage());
+  net.to(f16);
+  EXPECT_EQ(net.table.dtype(), f16);
+  net.table = arange(0, 8, 1, f32);
+  EXPECT_EQ(names(net.state_dict()), saved) << "whatever it is assigned";
+}
+
 TEST(Module, LoadsItsOwnTensorsInAnotherOrder) {
   nn::Sequential net(nn::PReLU(1, 1), nn::PReLU(1, 2));
   const nn::StateDict state = net.state_dict();
