@@ -155,7 +155,7 @@ void Ctx::check_kept() const {
         node_->name());
   fail(
       "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
-      "true}} then)",
+      "true}} then, or detach() what is carried from one graph into the next)",
       node_->name());
 }
 

@@ -85,7 +85,9 @@ TEST(Tape, FreesWhatWasSavedUnlessAskedToKeepIt) {
   y.backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 8}));
   EXPECT_ERROR(y.backward(),
-               "mul: backward a second time: what mul saved was freed the first time");
+               "mul: backward a second time: what mul saved was freed the first time (pass "
+               "{.retain_graph = true} then, or detach() what is carried from one graph into the "
+               "next)");
 }
 
 TEST(Tape, RefusesWhatItCannotDo) {
