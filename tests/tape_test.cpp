@@ -152,7 +152,9 @@ TEST(Tape, DetectsWritesToSavedTensors) {
 
 TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   const Tensor x = leaf({1, 2}, {2});
-  EXPECT_ERROR(add_(x, 1.0), "add_: in place on a leaf");
+  EXPECT_ERROR(add_(x, 1.0),
+               "add_: in place on a leaf that requires a gradient: use the form without "
+               "underscore, or NoGrad");
   const Tensor y = x * 2;  // mul keeps x only
   add_(y, x);
   mul_(y, 10.0);
@@ -160,7 +162,10 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30}));
   const Tensor z = exp(x);  // exp keeps its result
-  EXPECT_ERROR(zero_(z), "in place on storage that 1 other tensors share");
+  EXPECT_ERROR(zero_(z),
+               "fill_: in place on storage that 1 other tensors share: make a new tensor by where, "
+               "index_put, cat or stack, or NoGrad");
+  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z), "copy_: in place on storage that 1 other");
   const NoGrad off;
   fill_(x, 7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{7, 7}));

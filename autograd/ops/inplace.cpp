@@ -21,12 +21,13 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
     x.storage()->bump_version();
     return x;
   }
-  check(!x.is_leaf(),
-        "in place on a leaf that requires a gradient: use the form without underscore, or NoGrad");
-  check(
-      x.storage().use_count() == 1,
-      "in place on storage that {} other tensors share: use the form without underscore, or NoGrad",
-      x.storage().use_count() - 1);
+  const std::string_view instead = op == "fill_" || op == "copy_"
+                                       ? "make a new tensor by where, index_put, cat or stack"
+                                       : "use the form without underscore";
+  check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
+  check(x.storage().use_count() == 1,
+        "in place on storage that {} other tensors share: {}, or NoGrad",
+        x.storage().use_count() - 1, instead);
   const Tensor old = x.detach();  // stays what it is if the op saves it
   old.set_maker(x.maker());
   const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
