@@ -49,10 +49,11 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   bool hit = data && data.dtype() == to;
   if (!hit) {
     Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
-    hit = copy.data && copy.version == leaf.version();
+    hit = copy.data && copy.version == leaf.version() && copy.written == copy.data.version();
     if (!hit) {
       const NoGrad off;
       copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
+      copy.written = copy.data.version();
     }
     data = copy.data;
   }

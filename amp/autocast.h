@@ -30,7 +30,8 @@ struct AutocastOptions {
 // Narrow copies of f32 leaves, each for one version of the bytes it was made from. They are data
 // without history, so it does not matter whether the first use was recorded; and a view of a leaf,
 // be it a transpose or a slice, is the same view of the leaf's copy. Where an optimizer keeps the
-// copy (its `shadow`), there is nothing to cast.
+// copy (its `shadow`), there is nothing to cast. Ops may hand out views of a copy: one that is
+// written to is dropped.
 class CastCache {
  public:
   // t in dtype `to`, with the history of a cast of t. `leaf` is t, or what t is a view of.
@@ -71,6 +72,7 @@ class CastCache {
     std::weak_ptr<Storage> source;
     uint64_t version = 0;
     Tensor data;
+    uint64_t written = 0;  // the data's version
   };
   static inline std::atomic<uint64_t> begun_{0}, scaled_{0};  // numbers of regions
   uint64_t number_;

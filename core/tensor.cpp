@@ -162,13 +162,17 @@ Leaf& Tensor::leaf() const {
 }
 
 Tensor Tensor::shadow() const {
-  return impl().leaf && impl().leaf->shadow_version == version() ? impl().leaf->shadow : Tensor();
+  if (!impl().leaf || !impl().leaf->shadow) return {};
+  const Leaf& l = *impl().leaf;
+  const bool agrees = l.shadow_version == version() && l.shadow_written == l.shadow.version();
+  return agrees ? l.shadow : Tensor();
 }
 
 void Tensor::set_shadow(const Tensor& copy) const {
   if (!copy && !impl().leaf) return;
   leaf().shadow = copy;
   leaf().shadow_version = version();
+  if (copy) leaf().shadow_written = copy.version();
 }
 
 Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }

@@ -98,7 +98,7 @@ class Tensor {
   void set_grad(
       const Tensor& g) const;  // throws Error if shape or device differ; no tensor clears it
   Leaf& leaf() const;          // what this leaf keeps between steps; made on first use
-  // A narrow copy of the values that this leaf has now, or no tensor: a write to the leaf makes the
+  // A narrow copy of the values that this leaf has now, or no tensor: a write to either makes the
   // copy a former one, unless the writer moved both and sets it again.
   Tensor shadow() const;
   void set_shadow(const Tensor& copy) const;
@@ -159,6 +159,7 @@ struct Leaf {
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
   Tensor shadow;
   uint64_t shadow_version = 0;  // of the leaf when its shadow was written
+  uint64_t shadow_written = 0;  // the shadow's own then
 
   // Nothing is known of a gradient that somebody else set or wrote to.
   GradScale grad_scale() const {

@@ -197,6 +197,20 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
   }
 }
 
+TEST(Shadow, IsNoLongerUsedAfterAWriteToIt) {
+  const Mlp net = mlp();
+  optim::SGD opt(net.parameters(), {.lr = 0.1, .shadow = bf16});
+  (void)Step(net, opt, bf16);
+  const Tensor& w = net.in.weight;
+  {
+    const NoGrad off;
+    fill_(w.shadow(), 9);
+  }
+  EXPECT_FALSE(bool(w.shadow()));
+  (void)Step(net, opt, bf16);
+  expect_current(w, bf16);
+}
+
 TEST(Shadow, AWriteBeforeASkippedStepReachesIt) {
   const Tensor p = leaf({3});
   optim::SGD opt({p}, {.lr = 0.1, .shadow = f16});
