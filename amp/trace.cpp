@@ -71,7 +71,8 @@ void OverflowTrace::after(const Call& call, const Tensor& result) {
     inputs.push_back(*t);
   }
   std::string op(call.op.name);
-  if (op == "cast" && !Scope::caller().empty()) op += fmt::format(" for {}", Scope::caller());
+  if ((op == "cast" || call.backward) && !Scope::caller().empty())  // such as a hook
+    op += fmt::format(" for {}", Scope::caller());
   const auto kind = call.backward ? BadOp::Kind::Backward : BadOp::Kind::Forward;
   enter({kind, false, std::move(op), Scope::module_path(), iteration_}, inputs, {&result, 1});
 }

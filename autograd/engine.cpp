@@ -166,7 +166,11 @@ struct Engine {
             changed.device(), dy.dtype(), dy.device());
       dy = std::move(changed);
     };
-    if (node.hooks) Hooks::of(node.hooks)->gradient.for_each(run);
+    if (node.hooks) {
+      const std::string where = fmt::format("hook on {}", node.name());
+      const Scope scope(where);
+      Hooks::of(node.hooks)->gradient.for_each(run);
+    }
     if (capture) {
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
     }

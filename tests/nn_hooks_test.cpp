@@ -204,7 +204,8 @@ TEST(Hooks, BackwardForgetsGradientsOfAPassThatFailed) {
     check(!fails, "planted");
     return Tensor();
   });
-  EXPECT_EQ(error([&] { (y[0] + y[1]).backward({.retain_graph = true}); }), "backward: planted");
+  EXPECT_EQ(error([&] { (y[0] + y[1]).backward({.retain_graph = true}); }),
+            "backward: hook on module hook: planted");
   fails = false;
   y[0].backward();
   EXPECT_EQ(x.grad().item(), 2);

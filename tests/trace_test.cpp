@@ -98,6 +98,20 @@ TEST(Trace, SeesGradientsMeetAtALeaf) {
   EXPECT_EQ(texts(trace), Texts{"gradient that arrived at leaf: 2 inf in f16 [2]"});
 }
 
+TEST(Trace, NamesTheHookWhoseOpOverflows) {
+  const Net net(1, 1);
+  OverflowTrace trace;
+  Tensor y;
+  {
+    const Autocast on({.low = f16});
+    y = net(full({3, 4}, 1e-3));
+  }
+  register_hook(y, [](const Tensor& dy) { return dy * 1e5; });
+  sum(y).backward();
+  EXPECT_EQ(texts(trace), Texts{"backward of mul_scalar for hook on linear in head: 6 inf in f16 "
+                                "[3, 2], from f16 with absmax 1"});
+}
+
 TEST(Trace, BlamesWhoMadeNanOfInfinities) {
   const Tensor x = ones({2, 2}).set_requires_grad();
   OverflowTrace trace;
