@@ -216,6 +216,8 @@ void AppendFile::cut_after_last(char end) {
 }
 
 void AppendFile::append(std::string_view bytes) {
+  struct stat info;  // what the system takes for a file without a name is lost
+  check(::fstat(fd_, &info) != 0 || info.st_nlink > 0, "{}: cannot append: it was removed", path_);
   off_t written = 0;
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());

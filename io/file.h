@@ -87,7 +87,7 @@ class AppendFile : NoCopy {
   explicit AppendFile(std::string path);  // made where there is none; throws Error
   ~AppendFile();
 
-  // All of it or, if that throws, nothing.
+  // All of it or, if that throws, nothing. Throws Error also if the file was removed meanwhile.
   void append(std::string_view bytes);
   void cut_after_last(char end);  // what follows that byte is gone; all, if there is none
 

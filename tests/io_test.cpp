@@ -638,6 +638,14 @@ TEST(JsonLines, GoesOnAfterALineThatFailed) {
   EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":3}\n");
 }
 
+TEST(JsonLines, MissesAFileThatWasRemoved) {
+  const TempFolder folder;
+  JsonLines log(folder / "log.jsonl");
+  log.write({{"a", 1.0}});
+  std::filesystem::remove(folder / "log.jsonl");
+  EXPECT_ERROR(log.write({{"a", 2.0}}), "log.jsonl: cannot append: it was removed");
+}
+
 TEST(JsonLines, ReadsBackWhatWasWritten) {
   const TempFolder folder;
   const std::string file = folder / "log.jsonl";
