@@ -28,17 +28,18 @@ struct Job {
         images(train::from_folder(o.data, {.valid_fraction = 0.14})) {
     check(images.train.classes().size() == 2, "{}: {} classes, not 2", o.data,
           images.train.classes().size());
+    stats = train::pixel_stats(images.train);  // reads them: one may be broken
   }
   void run() const;
 
   const Options o;
   const Device device;
   const train::Split<train::ImageFolder> images;
+  train::PixelStats stats;
 };
 
 void Job::run() const {
   const Seed seed(o.seed);
-  const train::PixelStats stats = train::pixel_stats(images.train);
   const train::Transform transform = train::transforms::normalise(stats.mean, stats.std);
   train::Loaders data;
   data.train.emplace(images.train, train::DataLoaderOptions{.batch_size = o.batch_size,

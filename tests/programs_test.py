@@ -149,6 +149,11 @@ class Quick(ProgramTest):
         (self.folder / "images/9").mkdir()
         (self.folder / "images/9/0.png").write_bytes(next((self.folder / "images/3").iterdir()).read_bytes())
         self.refused("one_cycle", "images: 3 classes, not 2", "--data", "images")
+        (self.folder / "images/9/0.png").rename(self.folder / "images/9.png")
+        (self.folder / "images/9").rmdir()
+        for file in (self.folder / "images/3").iterdir():
+            file.write_bytes(b"no image")
+        self.refused("one_cycle", ".png: ", "--data", "images")
 
     def test_ctrl_c_keeps_what_was_learned(self) -> None:
         run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
