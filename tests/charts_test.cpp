@@ -215,6 +215,15 @@ TEST(Charts, HaveACurvePerRun) {
   EXPECT_FALSE(charts({run("{\"step\":0,\"loss\":-1}\n", folder)}).at(0).second.log_y);
 }
 
+TEST(Charts, HaveFilesOfTheirOwn) {
+  RunLog run;
+  run.quantities = {{"a b", {0, 1}, {0, 1}}, {"a_b", {0, 1}, {0, 1}}, {"a/b", {0, 1}, {0, 1}}};
+  const auto all = charts({run});
+  EXPECT_EQ(all[0].first, "a_b.svg");
+  EXPECT_EQ(all[1].first, "a_b_.svg");
+  EXPECT_EQ(all[2].first, "a_b__.svg");
+}
+
 TEST(Charts, HaveFilesOfTheirOwnInAnyScript) {
   RunLog run;
   run.quantities = {{"精度", {0, 1}, {0, 1}}, {"損失", {0, 1}, {0, 1}}};

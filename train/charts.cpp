@@ -178,6 +178,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
     return std::ranges::find(quantities, name) != quantities.end();
   };
   std::vector<std::pair<std::string, io::Chart>> all;
+  std::set<std::string> files;
   for (const std::string& name : quantities) {
     if (name == "train_loss" && has("loss")) continue;  // its means
     const std::string training = has("loss") ? "loss" : "train_loss";
@@ -205,7 +206,9 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
       }
       if (!skipped.x.empty()) chart.series.push_back(std::move(skipped));
     }
-    all.emplace_back(file_name(name == "train_loss" ? "loss" : name) + ".svg", std::move(chart));
+    std::string file = file_name(name == "train_loss" ? "loss" : name);
+    while (!files.insert(file).second) file += '_';  // "a b" beside "a_b"
+    all.emplace_back(file + ".svg", std::move(chart));
   }
   return all;
 }
