@@ -76,10 +76,11 @@ class Installed(unittest.TestCase):
         self.check(made / "hello_mixtape", shared=True)
         self.check(made / "hello_static", shared=False)
         self.check(made / "own_op", shared=True)
-        wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", "mixtape 9.0 ")
-        (self.folder / "CMakeLists.txt").write_text(wanted)
-        with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
-            run("cmake", *given, "-S", self.folder, "-B", self.folder / "too_new")
+        for other in "9.0", "0.0...<0.1":
+            wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", f"mixtape {other} ")
+            (self.folder / "CMakeLists.txt").write_text(wanted)
+            with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
+                run("cmake", *given, "-S", self.folder, "-B", self.folder / "refused")
 
 
 class Subproject(unittest.TestCase):
