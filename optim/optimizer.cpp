@@ -115,8 +115,6 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
           p.shape());
     check(p.is_contiguous(), "parameter {} of shape {} has strides {}, but is updated as dense",
           index, p.shape(), p.strides());
-    check(p.device() == params[0].device(), "parameter {} is on {}, others of its group on {}",
-          index, p.device(), params[0].device());
     for (size_t i = 0; i < known.size(); ++i)
       check(!p.is_same(known[i]), "parameter {} of shape {} is also parameter {}", index, p.shape(),
             i);
@@ -287,7 +285,6 @@ void Optimizer::step(const StepControl& control) {
     }
   size_t index = 0;
   for (Group& group : groups_) {
-    const Device device = group.slots[0].param.device();
     if (group.options.flat_master) flatten_masters(group);
     for (Slot& slot : group.slots) {
       const Tensor& p = slot.param;
@@ -298,16 +295,23 @@ void Optimizer::step(const StepControl& control) {
       if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
       check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
             p.shape());
-      check(p.device() == device, "parameter {} is on {}, others of its group on {}", i, p.device(),
-            device);
       prepare(slot, i, group);
     }
   }
   for (Group& group : groups_) {
+    StepControl rescaled = control;
+    rescaled.rescale *= group.options.rescale_grad;
     updates_.clear();
+    Device device;
+    const auto update = [&] {
+      if (!updates_.empty()) group.rule->update(device, updates_, rescaled);
+      updates_.clear();
+    };
     for (Slot& slot : group.slots) {
       const Tensor &p = slot.param, grad = p.grad();
       if (!grad) continue;
+      if (p.device() != device) update();
+      device = p.device();
       kernels::Update& u = updates_.emplace_back();
       const bool uses_master = slot.master && is_narrow(p.dtype());
       u.param = uses_master ? slot.master : p;
@@ -316,10 +320,7 @@ void Optimizer::step(const StepControl& control) {
       for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
       u.steps = slot.steps;
     }
-    if (updates_.empty()) continue;
-    StepControl rescaled = control;
-    rescaled.rescale *= group.options.rescale_grad;
-    group.rule->update(group.slots[0].param.device(), updates_, rescaled);
+    update();
     for (const Slot& slot : group.slots)
       if (slot.param.grad()) slot.param.storage()->bump_version();
   }

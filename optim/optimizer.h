@@ -79,8 +79,8 @@ class Optimizer {
 
  protected:
   Optimizer() = default;
-  // Throws Error unless all are float tensors that no recorded op made, dense, new here, on one
-  // device, and the rule's options are in range. (Those that are frozen may be thawed.)
+  // Throws Error unless all are float tensors that no recorded op made, dense and new here, and the
+  // rule's options are in range. (Those that are frozen may be thawed.)
   void append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
                     const CommonOptions& options = {});
 
@@ -127,7 +127,7 @@ class Optimizer {
 
   uint64_t id_ = next_id();
   std::vector<Group> groups_;
-  std::vector<kernels::Update> updates_;  // of one group; kept so that a step allocates nothing
+  std::vector<kernels::Update> updates_;  // of one kernel; kept so that a step allocates nothing
 };
 
 // The optimizer that goes by the rule of its options, which have a `name` and the common ones:

@@ -137,6 +137,27 @@ TEST(DeviceTraining, ADisabledScalerStepsGroupsOnSeveralDevices) {
 }
 
 // (The emulator's devices share their memory: only a real one would notice.)
+TEST(DeviceTraining, AGroupMayBeOnSeveralDevices) {
+  const auto trained = [](Device second) {
+    std::vector<Tensor> params;
+    for (const Device on : {Device::cpu(), second, second, Device::cpu()})
+      params.push_back(full({3}, double(params.size() + 1), f32, on).set_requires_grad());
+    optim::AdamW opt(params, {.lr = 0.1});
+    for (int t = 0; t < 3; ++t) {
+      opt.zero_grad();
+      Tensor loss = zeros({}, f32, Device::cpu());
+      for (const Tensor& p : params) loss = loss + sum(square(p)).to(Device::cpu());
+      loss.backward();
+      opt.step();
+    }
+    std::vector<double> values;
+    for (const Tensor& p : params) values.push_back(p.at(0));
+    return values;
+  };
+  const auto apart = trained(device), together = trained(Device::cpu());
+  for (size_t i = 0; i < apart.size(); ++i) EXPECT_NEAR(apart[i], together[i], 1e-6);
+}
+
 TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
   nn::Linear net(2, 1);
   net.to(device);
