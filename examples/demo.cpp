@@ -78,15 +78,10 @@ struct Job {
       check(std::ranges::count(o.modes, mode) == 1, "--modes: {} is there twice", mode);
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
     const auto data = train::load_mnist(o.data, o.valid_fraction);
-    const Tensor &train = data.train.x(), &valid = data.valid.x();
-    check(train.size(0) > 0 && valid.size(0) > 0, "{}: {} training and {} validation images",
-          o.data, train.size(0), valid.size(0));
+    const Tensor& train = data.train.x();
     check(train.size(2) >= 4 && train.size(3) >= 4,
           "{}: images of {} x {} are too small for the network, which needs 4 x 4", o.data,
           train.size(2), train.size(3));
-    check(train.size(2) == valid.size(2) && train.size(3) == valid.size(3),
-          "{}: training images of {} x {}, validation images of {} x {}", o.data, train.size(2),
-          train.size(3), valid.size(2), valid.size(3));
     return data;
   }
   // What cannot be removed cannot be opened or replaced either, and that is an error.

@@ -156,6 +156,16 @@ TEST(Mnist, SaysWhatIsWrong) {
                "train-labels-idx1-ubyte.gz");
 }
 
+TEST(Mnist, BothPairsMustFit) {
+  const TempFolder folder;
+  write_pair(folder, "train", 4);
+  write_pair(folder, "t10k", 0);
+  EXPECT_ERROR(load_mnist(folder.path()), ": 4 training and 0 validation images");
+  spit(folder / "t10k-images-idx3-ubyte", idx({1, 3, 3}, std::string(9, 'x')));
+  spit(folder / "t10k-labels-idx1-ubyte", idx({1}, "\x01"));
+  EXPECT_ERROR(load_mnist(folder.path()), "training images of 2 x 3, validation images of 3 x 3");
+}
+
 TEST(Mnist, ReadsTheRealOne) {
   const char* folder = std::getenv("MIXTAPE_MNIST");
   if (!folder) GTEST_SKIP() << "set MIXTAPE_MNIST to a folder with the files of MNIST";

@@ -86,7 +86,14 @@ Tensor read_idx(const std::string& path) { return parse_idx(io::read_file(path),
 
 Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction) {
   const auto train = load_pair(folder, "train"), test = load_pair(folder, "t10k");
-  if (train && test) return {*train, *test};
+  if (train && test) {
+    const Shape &a = train->x().shape(), &b = test->x().shape();
+    check(a[0] > 0 && b[0] > 0, "{}: {} training and {} validation images", folder, a[0], b[0]);
+    check(a[2] == b[2] && a[3] == b[3],
+          "{}: training images of {} x {}, validation images of {} x {}", folder, a[2], a[3], b[2],
+          b[3]);
+    return {*train, *test};
+  }
   check(train || test,
         "{}: {}: looked for train-images-idx3-ubyte, train-labels-idx1-ubyte, "
         "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each plain or .gz",

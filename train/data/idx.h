@@ -20,7 +20,7 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name);
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte and their t10k- counterparts, each plain
 // or .gz: images u8 [n, 1, height, width], labels i64 [n]. With both pairs, t10k is the validation
 // set and valid_fraction is unused; of a single pair, that fraction at the end is. Throws Error
-// that lists what it looked for.
+// that lists what it looked for, or if one of the two is empty or has images of another size.
 Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction = 0.1);
 
 }  // namespace mixtape::train
