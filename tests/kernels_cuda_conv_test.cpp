@@ -3,7 +3,6 @@
 #include "core/format.h"
 #include "tests/support/conv_cases.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -35,7 +34,7 @@ struct Operands {
 void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0) {
   const Operands o(k, in, more);
   const Results got = o.results(out), want = o.results(out);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     cuda::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, got.y);
     cuda::conv2d(l, o.x, o.w, {}, o.window, got.plain);
     cuda::conv2d(l, o.x, o.w, o.gelu(got.before), o.window, got.active);
@@ -98,7 +97,7 @@ TEST(CudaConv2d, GoesThroughImagesInSlices) {
 TEST(CudaConv2d, WeightGradientOfNothingIsZero) {
   const Tensor x({0, 2, 5, 5}, f32), dy({0, 3, 3, 3}, f32), dw = output({3, 2, 3, 3}, f32),
                                                             db = output({3}, f32);
-  on_device([&](Launch& l) { cuda::conv2d_weight(l, x, dy, window({3, 3}), dw, db); });
+  launch([&](Launch& l) { cuda::conv2d_weight(l, x, dy, window({3, 3}), dw, db); });
   expect_close(dw, Values(54, 0), 0, "dw");
   expect_close(db, Values(3, 0), 0, "db");
 }

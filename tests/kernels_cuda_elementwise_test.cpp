@@ -6,7 +6,6 @@
 #include "kernels/cuda/elementwise_plan.h"
 #include "kernels/losses.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -102,7 +101,7 @@ double tolerance_of(DType t) { return is_float(t) ? tolerance(t) : 0; }
 template <class Cuda, class Cpu>
 void compare(const Tensor& got, const Tensor& want, double tol, const std::string& what, Cuda cuda,
              Cpu cpu) {
-  on_device([&](Launch& l) { cuda(l, got); });
+  launch([&](Launch& l) { cuda(l, got); });
   launch([&](Launch& l) { cpu(l, want); });
   expect_near(got, want, tol, what);
 }
@@ -261,8 +260,7 @@ TEST(CudaBinary, EveryGradient) {
             };
             const auto view = [](const Tensor& t) { return t ? View(t) : View(); };
             const Tensor da = made(1), db = made(2), want_a = made(1), want_b = made(2);
-            on_device(
-                [&](Launch& l) { cuda::binary_grad(l, op, a, b, c, dy, view(da), view(db)); });
+            launch([&](Launch& l) { cuda::binary_grad(l, op, a, b, c, dy, view(da), view(db)); });
             launch([&](Launch& l) {
               cpu::binary_grad(l, op, a, b, c, dy, view(want_a), view(want_b));
             });
@@ -286,7 +284,7 @@ TEST(CudaBinary, EveryGradient) {
 }
 TEST(CudaBinary, GradientsReadWhatIsThere) {
   const Tensor dy = random({99}, f16, 1), da = output({99}, f16), db = output({99}, f16);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     cuda::binary_grad(l, index_in<Sub>(BinaryOps{}), View{}, View{}, View{}, dy, da, db);
   });
   for (int64_t i = 0; i < 99; ++i) {
@@ -322,8 +320,7 @@ TEST(CudaLosses, EveryLossAndDtype) {
           [&](Launch& l, const Tensor& y) { cpu::elementwise_loss(l, op, x, t, 0.3, y); });
       const Tensor got[] = {output({291}, in), output({291}, in)},
                    want[] = {output({291}, in), output({291}, in)};
-      on_device(
-          [&](Launch& l) { cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, got[0], got[1]); });
+      launch([&](Launch& l) { cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, got[0], got[1]); });
       launch(
           [&](Launch& l) { cpu::elementwise_loss_grad(l, op, x, t, 0.3, dy, want[0], want[1]); });
       expect_near(got[0], want[0], tolerance(in), what + ", dx");
@@ -370,7 +367,7 @@ TEST(CudaCells, EveryCellAndDtype) {
                    r.dh);
         };
         const Run got = made(), want = made();
-        on_device([&](Launch& l) { steps(l, got, cuda::cell, cuda::cell_grad); });
+        launch([&](Launch& l) { steps(l, got, cuda::cell, cuda::cell_grad); });
         launch([&](Launch& l) { steps(l, want, cpu::cell, cpu::cell_grad); });
         const double tol = tolerance(out);
         expect_near(got.state, want.state, tolerance(wide(in)), what + ", state");
@@ -381,7 +378,7 @@ TEST(CudaCells, EveryCellAndDtype) {
         expect_near(got.dh, want.dh, 2 * tol, what + ", dh");
         // What is absent is neither read nor written.
         const Tensor y = rows(n, out, 0), dx = rows(gates * n, out, 0);
-        on_device([&](Launch& l) {
+        launch([&](Launch& l) {
           cuda::cell(l, kind, x, h, View{}, View{}, y);
           cuda::cell_grad(l, kind, View{}, View{}, y, dy, View{}, View{}, dx, View{});
         });

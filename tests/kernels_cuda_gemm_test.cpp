@@ -5,7 +5,6 @@
 #include "core/format.h"
 #include "kernels/cuda/gpu.cuh"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -52,7 +51,7 @@ void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = f
   const Tensor bias = with_bias ? random({c.n}, c.bias, 3) : Tensor();
   const Tensor got = output({c.batch, c.m, c.n}, c.out), want = output(got.shape(), f64);
   const Tf32 mode(tf32);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     if (plan)
       cuda::gemm(l, a, b, {.bias = bias}, got, *plan);
     else
@@ -123,7 +122,7 @@ TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
   const Tensor a = random({9, 5}, f32, 1), b = random({5, 7}, f32, 2),
                bias = random({7, 9}, f32, 3).with_layout(Layout({9, 7}, {1, 9}));
   const Tensor got = output({9, 7}, f32), want = output({9, 7}, f32);
-  on_device([&](Launch& l) { cuda::gemm(l, a, b, {.bias = bias}, got); });
+  launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = bias}, got); });
   launch([&](Launch& l) { cpu::gemm(l, a, b, {.bias = bias}, want); });
   expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
 }
@@ -145,7 +144,7 @@ void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf3
   };
   const Ended got = outputs(c.out, wide(c.in)), want = outputs(f64, f64);
   const Tf32 mode(tf32);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     if (plan)
       cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c, *plan);
     else
@@ -194,7 +193,7 @@ TEST(CudaGemm, AddsToItsResult) {
           Tensor got = random(by_rows ? Shape{70, n} : Shape{n, 70}, out, 3);
           if (!by_rows) got = got.with_layout(transpose(got.layout(), 0, 1));
           const Tensor want = in_f64(got);
-          on_device([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
+          launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
           launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.bias = want}, want); });
           expect_close(got, to_vector(want), 4 * allowed(out, false), "c += a b");
         }
@@ -204,7 +203,7 @@ TEST(CudaGemm, EndsBatches) {
   const Shape shape{3, 5, 6};
   const Tensor got = output(shape, bf16), got_before = output(shape, bf16),
                want = output(shape, bf16), want_before = output(shape, bf16);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     cuda::gemm(l, a, b, {.activation = Activation::Relu, .before = got_before}, got);
   });
   launch([&](Launch& l) {
@@ -216,7 +215,7 @@ TEST(CudaGemm, EndsBatches) {
 TEST(CudaGemm, SumsRowsBesideNoColumns) {
   const Tensor a = random({5, 7}, bf16, 1), got = output({5}, f32), want = output({5}, f32);
   const Tensor b({7, 0}, bf16), c({5, 0}, f32);
-  on_device([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
+  launch([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
   launch([&](Launch& l) { cpu::gemm(l, a, b, {.row_sums = want}, c); });
   expect_close(got, to_vector(want), 1e-6, "row sums");
 }
@@ -230,7 +229,7 @@ TEST(CudaGemm, TakesAnyStrides) {
       const Tensor got = output({20, 20}, f32).with_layout(Layout({20, 20}, {1, 20})),
                    want = output({20, 20}, f32);
       const Tensor a = x.with_layout(la), b = x.with_layout(lb);
-      on_device([&](Launch& l) { cuda::gemm(l, a, b, {}, got); });
+      launch([&](Launch& l) { cuda::gemm(l, a, b, {}, got); });
       launch([&](Launch& l) { cpu::gemm(l, a, b, {}, want); });
       expect_close(got, to_vector(want), 1e-5, "strided");
     }
@@ -239,7 +238,7 @@ TEST(CudaGemm, MergesABatchOverOneMatrix) {
   const Tensor a = random({3, 4, 5}, f32, 1), b = random({5, 6}, f32, 2);
   const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
   const Tensor got = output({3, 4, 6}, f32), want = output({3, 4, 6}, f32);
-  on_device([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+  launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
   launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
   expect_close(got, to_vector(want), 1e-6, "one tall product");
 }
@@ -250,7 +249,7 @@ TEST(CudaGemm, MergesABatchOfRowsWithGaps) {
   for (const Shape& strides : {Shape{10, 10, 2}, Shape{2, 0, 4}, Shape{0, 0, 0}}) {
     const Tensor a = x.with_layout(Layout({3, 1, 5}, strides));
     const Tensor got = output({3, 1, 6}, f32), want = output({3, 1, 6}, f32);
-    on_device([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+    launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
     launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
     expect_close(got, to_vector(want), 1e-5, strides.to_string());
   }
@@ -260,7 +259,7 @@ TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
   const auto product = [&](bool allow) {
     const Tf32 mode(allow);
     const Tensor c = output({1, 1}, f32);
-    on_device([&](Launch& l) { cuda::gemm(l, a, one, {}, c); });
+    launch([&](Launch& l) { cuda::gemm(l, a, one, {}, c); });
     return to_vector(c)[0];
   };
   EXPECT_EQ(product(false), 1.0 + 1.0 / 4096);

@@ -2,7 +2,6 @@
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -46,18 +45,18 @@ void expect_same_index_ops(const Problem& p, DType t, const Tensor& index, const
   const std::string what = fmt::format("{} along {} of {}, index {} {}", t, p.dim, p.addressed,
                                        p.index, index.strides());
   const Tensor got = output(p.index, t), want = output(p.index, t);
-  on_device([&](Launch& l) { cuda::gather(l, p.dim, x, index, got); });
+  launch([&](Launch& l) { cuda::gather(l, p.dim, x, index, got); });
   launch([&](Launch& l) { cpu::gather(l, p.dim, x, index, want); });
   ASSERT_EQ(to_vector(got), to_vector(want)) << what;
   const Tensor y = numbered(p.addressed, t, 50), expected = numbered(p.addressed, t, 50);
-  on_device([&](Launch& l) { cuda::scatter(l, p.dim, index, source, y); });
+  launch([&](Launch& l) { cuda::scatter(l, p.dim, index, source, y); });
   launch([&](Launch& l) { cpu::scatter(l, p.dim, index, source, expected); });
   ASSERT_EQ(to_vector(y), to_vector(expected)) << what;
   if (t == boolean) return;
   const DType sum_type = is_narrow(t) ? f32 : t;
   const Tensor sums = numbered(p.addressed, sum_type, 50),
                expected_sums = numbered(p.addressed, sum_type, 50);
-  on_device([&](Launch& l) { cuda::scatter_add(l, p.dim, index, source, sums); });
+  launch([&](Launch& l) { cuda::scatter_add(l, p.dim, index, source, sums); });
   launch([&](Launch& l) { cpu::scatter_add(l, p.dim, index, source, expected_sums); });
   ASSERT_EQ(to_vector(sums), to_vector(expected_sums)) << what;
 }
@@ -88,16 +87,16 @@ TEST(CudaIndex, AddsRowsInOrder) {
       const Tensor x = random({tokens, dim}, f32, 1), y = filled({70, dim}, f32, 0.1),
                    want = filled({70, dim}, f32, 0.1);
       const Tensor index = names_of_slices(0, {tokens, dim}, 70);
-      on_device([&](Launch& l) { cuda::scatter_add(l, 0, index, x, y); });
+      launch([&](Launch& l) { cuda::scatter_add(l, 0, index, x, y); });
       launch([&](Launch& l) { cpu::scatter_add(l, 0, index, x, want); });
       ASSERT_EQ(to_vector(y), to_vector(want)) << tokens << " " << dim;
     }
   const Tensor x = random({5000}, f32, 1), y = filled({3}, f32, 0), want = filled({3}, f32, 0);
-  on_device([&](Launch& l) { cuda::scatter_add(l, 0, names({5000}, 3), x, y); });
+  launch([&](Launch& l) { cuda::scatter_add(l, 0, names({5000}, 3), x, y); });
   launch([&](Launch& l) { cpu::scatter_add(l, 0, names({5000}, 3), x, want); });
   ASSERT_EQ(to_vector(y), to_vector(want));
   const Tensor one = filled({1}, f32, 0), all = filled({2500}, i64, 0);
-  on_device([&](Launch& l) { cuda::scatter_add(l, 0, all, filled({2500}, f16, 1), one); });
+  launch([&](Launch& l) { cuda::scatter_add(l, 0, all, filled({2500}, f16, 1), one); });
   EXPECT_EQ(one.at(0), 2500);
 }
 
@@ -108,11 +107,11 @@ TEST(CudaIndex, OneOutOfRangeTouchesNoOtherMemory) {
     index.set(1, 0x1p52);
     index.set(2, -0x1p52);
     const Tensor picked = filled({n}, f32, 0), put = x.detach(), sums = filled({5}, f32, 0);
-    on_device([&](Launch& l) { cuda::gather(l, 0, x, index, picked); });
+    launch([&](Launch& l) { cuda::gather(l, 0, x, index, picked); });
     EXPECT_EQ(picked.at(0), x.at(0));
     EXPECT_EQ(picked.at(3), x.at(int64_t(index.at(3))));
-    on_device([&](Launch& l) { cuda::scatter(l, 0, index, source, put); });
-    on_device([&](Launch& l) { cuda::scatter_add(l, 0, index, source, sums); });
+    launch([&](Launch& l) { cuda::scatter(l, 0, index, source, put); });
+    launch([&](Launch& l) { cuda::scatter_add(l, 0, index, source, sums); });
     double total = 0, wanted = 0;
     for (const double v : to_vector(sums)) total += v;
     for (const double v : to_vector(source)) wanted += v;
@@ -123,7 +122,7 @@ TEST(CudaIndex, OneOutOfRangeTouchesNoOtherMemory) {
 TEST(CudaBounds, SmallestAndLargest) {
   for (const Shape& shape : {Shape{1}, Shape{33, 70}, Shape{9000}}) {
     const Tensor x = random(shape, i64, 5, -1e6, 1e6), got({2}, i64), want({2}, i64);
-    on_device([&](Launch& l) { cuda::bounds(l, x, got); });
+    launch([&](Launch& l) { cuda::bounds(l, x, got); });
     launch([&](Launch& l) { cpu::bounds(l, x, want); });
     EXPECT_EQ(to_vector(got), to_vector(want)) << shape.to_string();
   }
@@ -136,7 +135,7 @@ TEST(CudaNonzero, PlacesInRowMajorOrder) {
       for (int64_t i = 0; i < mask.numel(); ++i) mask.set(i, i % every == 0);
       const int64_t count = (mask.numel() + every - 1) / every;
       const Tensor got = output({count, shape.rank}, i64), want = output({count, shape.rank}, i64);
-      on_device([&](Launch& l) { cuda::nonzero(l, mask, got); });
+      launch([&](Launch& l) { cuda::nonzero(l, mask, got); });
       launch([&](Launch& l) { cpu::nonzero(l, mask, want); });
       ASSERT_EQ(to_vector(got), to_vector(want)) << shape.to_string() << " " << every;
     }

@@ -5,7 +5,6 @@
 #include "core/format.h"
 #include "kernels/survey.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -74,7 +73,7 @@ void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rul
   const Tensor scale = filled({}, f32, 0.5), skip = filled({}, f32, 0);
   for (int step = 0; step < 2; ++step) {
     const StepControl control{step ? View(skip) : View(), step ? View(scale) : View()};
-    on_device([&](Launch& l) { on_cuda(l, got.updates, rule, control); });
+    launch([&](Launch& l) { on_cuda(l, got.updates, rule, control); });
     launch([&](Launch& l) { on_cpu(l, want.updates, rule, control); });
   }
   for (size_t i = 0; i < got.tensors.size(); ++i) {
@@ -84,7 +83,7 @@ void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rul
   }
   skip.set(0, 1);
   const std::string before = bytes(got.tensors);
-  on_device([&](Launch& l) { on_cuda(l, got.updates, rule, {skip, scale}); });
+  launch([&](Launch& l) { on_cuda(l, got.updates, rule, {skip, scale}); });
   EXPECT_EQ(bytes(got.tensors), before) << "a skipped step";
 }
 
@@ -141,7 +140,7 @@ TEST(CudaOptim, ManySmallParameters) {
     const AdamRule adam{0.1, 0.9, 0.99, 1e-8, 0.1, false, true, false};
     const LambRule lamb{0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false};
     if (on_cuda)
-      on_device([&](Launch& l) {
+      launch([&](Launch& l) {
         cuda::adam(l, updates, adam, {});
         cuda::lamb(l, updates, lamb, {});
       });
@@ -187,11 +186,11 @@ TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
     const Tensor factor = filled({}, f32, 0.3), found = filled({n}, f32, 7), expected({n}, f32);
     std::vector<Tensor> before;
     for (const Tensor& t : got) before.push_back(from(to_vector(t), t.shape(), t.dtype()));
-    on_device([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found); });
+    launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found); });
     launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, expected); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], to_vector(before[i]), 0, "kept");
-    on_device([&](Launch& l) { cuda::unscale(l, views(got), factor, found); });
+    launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found); });
     launch([&](Launch& l) { cpu::unscale(l, views(want), factor, expected); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i)
@@ -201,9 +200,9 @@ TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
 TEST(CudaGradients, UnscaleJudgesWhatTheDtypeHolds) {
   const Tensor g = filled({5}, f16, 60000), found({1}, f32), factor = filled({}, f32, 2);
   const View view = g;
-  on_device([&](Launch& l) { cuda::find_nonfinite(l, std::span(&view, 1), factor, found); });
+  launch([&](Launch& l) { cuda::find_nonfinite(l, std::span(&view, 1), factor, found); });
   EXPECT_EQ(found.at(0), 0);
-  on_device([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found); });
+  launch([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found); });
   EXPECT_EQ(found.at(0), 1);
 }
 
@@ -217,7 +216,7 @@ TEST(CudaGradients, Surveys) {
   const int64_t n = int64_t(all.size()) + 1;
   const Tensor got = filled({n, kernels::survey_size}, f64, 7),
                want({n, kernels::survey_size}, f64);
-  on_device([&](Launch& l) { cuda::survey(l, views(all), got); });
+  launch([&](Launch& l) { cuda::survey(l, views(all), got); });
   launch([&](Launch& l) { cpu::survey(l, views(all), want); });
   EXPECT_EQ(to_vector(got), to_vector(want));
 }
@@ -229,15 +228,14 @@ TEST(CudaGradients, NormsAndClipping) {
       if (with_nan) grads[11].set(2, nan);
       for (const DType t : {f64, f32}) {
         const Tensor got({}, t), want({}, t);
-        on_device([&](Launch& l) { cuda::grad_norm(l, views(grads), p, got); });
+        launch([&](Launch& l) { cuda::grad_norm(l, views(grads), p, got); });
         launch([&](Launch& l) { cpu::grad_norm(l, views(grads), p, want); });
         expect_close(got, to_vector(want), t == f64 ? 1e-12 : 1e-6, fmt::format("norm {}", p));
         for (const double most : {0.5, 1e9}) {
           const Tensor scale = filled({}, f32, 0.25);
           const Tensor norm[2] = {Tensor({}, f32), Tensor({}, f32)},
                        factor[2] = {Tensor({}, f32), Tensor({}, f32)};
-          on_device(
-              [&](Launch& l) { cuda::clip_factor(l, want, scale, most, norm[0], factor[0]); });
+          launch([&](Launch& l) { cuda::clip_factor(l, want, scale, most, norm[0], factor[0]); });
           launch([&](Launch& l) { cpu::clip_factor(l, want, scale, most, norm[1], factor[1]); });
           expect_close(norm[0], to_vector(norm[1]), 0, "clipped norm");
           expect_close(factor[0], to_vector(factor[1]), 0, "factor");
@@ -245,7 +243,7 @@ TEST(CudaGradients, NormsAndClipping) {
       }
     }
   const Tensor none({}, f64);
-  on_device([&](Launch& l) { cuda::grad_norm(l, {}, 2, none); });
+  launch([&](Launch& l) { cuda::grad_norm(l, {}, 2, none); });
   EXPECT_EQ(none.at(0), 0);
 }
 TEST(CudaGradients, ClipValue) {
@@ -254,7 +252,7 @@ TEST(CudaGradients, ClipValue) {
     all[5].set(0, nan);
     all[7].set(1, inf);
   }
-  on_device([&](Launch& l) { cuda::clip_value(l, views(got), 0.7); });
+  launch([&](Launch& l) { cuda::clip_value(l, views(got), 0.7); });
   launch([&](Launch& l) { cpu::clip_value(l, views(want), 0.7); });
   for (size_t i = 0; i < got.size(); ++i)
     expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
@@ -285,7 +283,7 @@ TEST(CudaScaler, JudgesAndUpdates) {
       verdict[k] = output({}, f32);
       last[k] = filled({300}, f32, 0.5);
     }
-    on_device([&](Launch& l) {
+    launch([&](Launch& l) {
       cuda::scaler_verdict(l, found, losses, verdict[0], last[0]);
       cuda::scaler_update(l, all_found, losses, rule, state[0][0], state[0][1], state[0][2]);
     });

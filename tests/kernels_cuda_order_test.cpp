@@ -2,7 +2,6 @@
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -27,7 +26,7 @@ void expect_same_order(const Tensor& x, int64_t k, bool descending) {
   shape[-1] = k;
   const Tensor got = output(shape, i64), want = output(shape, i64);
   const bool all = k == x.size(-1);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     all ? cuda::argsort(l, descending, x, got) : cuda::topk(l, descending, x, got);
   });
   launch([&](Launch& l) {
@@ -65,7 +64,7 @@ void expect_same_winner(const Tensor& x, int dim) {
   shape[dim] = 1;
   for (const Reduce op : {Reduce::Max, Reduce::Min}) {
     const Tensor got = output(shape, i64), want = output(shape, i64);
-    on_device([&](Launch& l) { cuda::arg_reduce(l, op, dim, x, got); });
+    launch([&](Launch& l) { cuda::arg_reduce(l, op, dim, x, got); });
     launch([&](Launch& l) { cpu::arg_reduce(l, op, dim, x, want); });
     ASSERT_EQ(to_vector(got), to_vector(want))
         << fmt::format("{} {} along {}", x.dtype(), x.shape(), dim);
@@ -90,7 +89,7 @@ void expect_same_scan(bool transposed, int dim, const Tensor& a, const Tensor& b
   for (const int which : {1, 2, 3}) {
     const Tensor got = output(shape, out), want = output(shape, out);
     const Tensor factor = which & 1 ? a : Tensor(), term = which & 2 ? b : Tensor();
-    on_device([&](Launch& l) { cuda::scan(l, transposed, dim, factor, term, got); });
+    launch([&](Launch& l) { cuda::scan(l, transposed, dim, factor, term, got); });
     launch([&](Launch& l) { cpu::scan(l, transposed, dim, factor, term, want); });
     expect_close(got, to_vector(want),
                  out == f64      ? 1e-13

@@ -2,7 +2,6 @@
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 #include "tests/support/samplings.h"
 
 namespace mixtape::kernels {
@@ -50,7 +49,7 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
                          output(small, out)};
         };
         const Results got = results(), want = results();
-        on_device([&](Launch& l) {
+        launch([&](Launch& l) {
           cuda::max_pool2d(l, x, k.rows, k.columns, got.y, got.index);
           cuda::put_at(l, apart(k.rows) && apart(k.columns), dy, got.index, got.dx);
           cuda::take_at(l, x, got.index, got.taken);
@@ -78,14 +77,14 @@ TEST(CudaPool, PutsAnywhereInOrder) {
         Tensor x = output(large, out);
         const Tensor want = output(large, out);
         if (odd) x = unaligned(x);
-        on_device([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
+        launch([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
         launch([&](Launch& l) { cpu::put_at(l, false, y, index, want); });
         expect_equal(x, want, fmt::format("{} to {}, {} places", name(in), name(out), places));
       }
 }
 TEST(CudaPool, PutsNothing) {
   const Tensor y({3, 0, 0}, f32), index({3, 0, 0}, i32), x = output({3, 5, 7}, f32);
-  on_device([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
+  launch([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
   expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
 }
 
@@ -97,7 +96,7 @@ TEST(CudaResample, SumsAsTheCpuDoes) {
       for (const bool transposed : {false, true}) {
         const Tensor x = random(transposed ? small : large, in, 1);
         const Tensor got = output(transposed ? large : small, out), want = output(got.shape(), out);
-        on_device([&](Launch& l) { cuda::resample(l, x, rows, columns, transposed, got); });
+        launch([&](Launch& l) { cuda::resample(l, x, rows, columns, transposed, got); });
         launch([&](Launch& l) { cpu::resample(l, x, rows, columns, transposed, want); });
         expect_close(got, to_vector(want), tolerance(out),
                      fmt::format("{} to {}, rows {} columns {}, transposed {}", name(in), name(out),
@@ -110,7 +109,7 @@ TEST(CudaResample, OnlyReadsWhatItWeighs) {
   x.set(5, nan);  // row 1, column 1 of the first plane
   // Every second pixel falls on one of x: its neighbour has no say.
   const Tensor y = output({2, 3, 7}, f32);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     cuda::resample(l, x, corners(Kind::Linear, 3, 3), corners(Kind::Linear, 4, 7), false, y);
   });
   for (int64_t i = 0; i < y.numel(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i >= 8 && i <= 10) << i;

@@ -3,14 +3,13 @@
 #include "core/format.h"
 #include "kernels/launch.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
 
 void expect_same_reduction(Reduce op, const Tensor& x, const Shape& to, DType out, double tol) {
   const Tensor got = filled(to, out, 99), want = filled(to, out, 98);
-  on_device([&](Launch& l) { cuda::reduce(l, op, x, got); });
+  launch([&](Launch& l) { cuda::reduce(l, op, x, got); });
   launch([&](Launch& l) { cpu::reduce(l, op, x, want); });
   expect_close(got, to_vector(want), tol,
                fmt::format("{} of {} {} to {}", int(op), x.dtype(), x.shape(), to));
@@ -66,7 +65,7 @@ void expect_same_numbers(const Kernel& on_cuda, const Kernel& on_cpu, DType t, d
                          A... args) {
   for (const int64_t n : {1, 4, 7, 1001}) {
     const Tensor got = filled({n}, t, 0), want = filled({n}, t, 1);
-    on_device([&](Launch& l) { on_cuda(l, uint64_t{5}, uint64_t{1} << 40, args..., got); });
+    launch([&](Launch& l) { on_cuda(l, uint64_t{5}, uint64_t{1} << 40, args..., got); });
     launch([&](Launch& l) { on_cpu(l, uint64_t{5}, uint64_t{1} << 40, args..., want); });
     expect_close(got, to_vector(want), tol, std::string(name(t)));
   }
@@ -84,7 +83,7 @@ TEST(CudaRandom, DropsTheElementsThatTheCpuDrops) {
   for (const auto& [in, out] : float_pairs) {
     const Tensor x = random({33, 31}, in, 2), got = output({33, 31}, out),
                  want = output({33, 31}, out);
-    on_device([&](Launch& l) { cuda::dropout(l, 9, 77, 0.3, x, got); });
+    launch([&](Launch& l) { cuda::dropout(l, 9, 77, 0.3, x, got); });
     launch([&](Launch& l) { cpu::dropout(l, 9, 77, 0.3, x, want); });
     expect_close(got, to_vector(want), 0, std::string(name(in)));
   }

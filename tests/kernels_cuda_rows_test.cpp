@@ -4,7 +4,6 @@
 #include "core/format.h"
 #include "kernels/launch.h"
 #include "tests/support/kernel_compare.h"
-#include "tests/support/kernel_devices.h"
 
 namespace mixtape::kernels {
 namespace {
@@ -24,7 +23,7 @@ void expect_same(const std::string& what, const std::vector<Result>& results, Ke
   std::vector<Tensor> got, want;
   for (const Result& r : results)
     got.push_back(output(r.shape, r.dtype)), want.push_back(output(r.shape, r.dtype));
-  on_device([&](Launch& l) { run(on_cuda, l, got); });
+  launch([&](Launch& l) { run(on_cuda, l, got); });
   launch([&](Launch& l) { run(on_cpu, l, want); });
   for (size_t i = 0; i < results.size(); ++i)
     expect_close(got[i], to_vector(want[i]), results[i].tol, fmt::format("{}, result {}", what, i));
@@ -133,7 +132,7 @@ TEST(CudaMaskedSoftmax, NothingAllowedAndInPlace) {
   const Values x = {1, 2, 3, nan, 1, 2, 0, 1, 2};
   const Tensor got = from(x, {3, 3}, f32), want = from(x, {3, 3}, f32),
                mask = from({0, 0, 0, 1, 1, 1, 1, 0, 1}, {3, 3}, boolean);
-  on_device([&](Launch& l) { cuda::masked_softmax(l, got, mask, View{}, false, 1, got); });
+  launch([&](Launch& l) { cuda::masked_softmax(l, got, mask, View{}, false, 1, got); });
   launch([&](Launch& l) { cpu::masked_softmax(l, want, mask, View{}, false, 1, want); });
   expect_close(got, to_vector(want), 1e-6, "in place");
 }
@@ -195,13 +194,13 @@ TEST(CudaCrossEntropy, ATargetOutOfRangeReadsNoOtherMemory) {
   const double values[] = {1, 0x1p52, -0x1p52, 3};
   for (int64_t i = 0; i < 4; ++i) target.set(i, values[i]);
   const Tensor loss = output({4}, f32), lse = output({4, 3}, f32), dx = output({4, 3}, f32);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     cuda::cross_entropy(l, x, target, w, -100, 0, loss, lse);
     cuda::cross_entropy_grad(l, x, target, w, lse, loss, -100, 0, dx);
   });
   EXPECT_NE(loss.at(0), 0);
   const Tensor picked = output({4}, f32);
-  on_device([&](Launch& l) {
+  launch([&](Launch& l) {
     const Tensor planes = x.with_layout(Layout({4, 3, 1}, {3, 1, 1}));
     cuda::nll_loss(l, planes, target.with_layout(Layout({4, 1}, {1, 1})), w, -100,
                    picked.with_layout(Layout({4, 1}, {1, 1})));
@@ -315,11 +314,11 @@ TEST(CudaNorms, LargeMeanKeepsTheVariance) {
       for (int64_t i = 0; i < n; ++i) var[r] += std::pow(x.at(r * n + i) - m, 2) / double(n);
     }
     const Tensor y = output({2, n}, f32), center = output({2}, f32), rstd = output({2}, f32);
-    on_device([&](Launch& l) { cuda::layer_norm(l, x, View{}, View{}, 0, y, center, rstd); });
+    launch([&](Launch& l) { cuda::layer_norm(l, x, View{}, View{}, 0, y, center, rstd); });
     for (int64_t r = 0; r < 2; ++r) EXPECT_NEAR(rstd.at(r) * std::sqrt(var[r]), 1, 1e-5) << n;
     const Tensor channels = x.with_layout(Layout({1, 2, n}, {2 * n, n, 1})),
                  spread = output({2}, f32);
-    on_device([&](Launch& l) { cuda::batch_stats(l, channels, 0, center, spread, rstd); });
+    launch([&](Launch& l) { cuda::batch_stats(l, channels, 0, center, spread, rstd); });
     for (int64_t r = 0; r < 2; ++r) EXPECT_NEAR(spread.at(r) / var[r], 1, 1e-5) << n;
   }
 }

@@ -105,6 +105,7 @@ inline Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return c;
 }
 
+// (Kernels of CUDA, too: the emulator's memory is the CPU's.)
 inline void launch(const std::function<void(Launch&)>& body) {
   Launch l(Device::cpu());
   body(l);
