@@ -52,14 +52,6 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carri
   l.set_grad_scale(scale);
 }
 
-thread_local constinit GradScale* carried_now = nullptr;  // in the innermost pass
-
-struct Carrying : NoCopy {
-  explicit Carrying(GradScale* carried) : outer(std::exchange(carried_now, carried)) {}
-  ~Carrying() { carried_now = outer; }
-  GradScale* const outer;
-};
-
 // Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
 void add_up(Tensor& sum, Tensor g) {
   if (!sum)
@@ -97,7 +89,7 @@ struct Engine {
     const During<&ThreadState::in_backward> backward(true);
     const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
     const NoPolicy as_called;                         // forward chose the dtypes
-    const Carrying carrying(&carried);
+    const During<&ThreadState::carried> scale(&carried);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
     if (capture) {
@@ -314,7 +306,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 void carry_scale(uint64_t number) {
-  if (carried_now) *carried_now = {.number = number};
+  if (thread_state.carried) *thread_state.carried = {.number = number};
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

@@ -117,6 +117,8 @@ struct ThreadState {
   bool forgetting = false;       // ops record, but save nothing: see autograd/checkpoint.h
   bool called_again = false;     // what a checkpoint runs, it runs a second time
   const void* root = nullptr;    // the module that paths start from; nn's own
+  bool cloning = false;          // modules may be copied; nn's own
+  GradScale* carried = nullptr;  // by the gradient that the innermost backward pass visits
 };
 inline thread_local constinit ThreadState thread_state;
 

@@ -96,7 +96,7 @@ std::string type_name(const std::type_info& type) {
 
 ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(const ModuleBase& other) : training_(other.training_) {
-  check(Cloning::now(),
+  check(thread_state.cloning,
         "modules are not copied, since copies would share parameters: std::move or clone() it");
 }
 

@@ -147,14 +147,8 @@ class Evaluating : NoCopy {
 };
 
 // While one is alive, modules may be copied on this thread.
-class Cloning : NoCopy {
- public:
-  Cloning() { ++depth_; }
-  ~Cloning() { --depth_; }
-  static bool now() { return depth_ > 0; }
-
- private:
-  static inline thread_local constinit int depth_ = 0;
+struct Cloning : During<&ThreadState::cloning> {
+  [[nodiscard]] Cloning() : During(true) {}
 };
 
 template <class M, class... Args>
