@@ -130,6 +130,7 @@ void OverflowTrace::read() {
 }
 
 void OverflowTrace::judge(const Entry& e, const Survey* rows) {
+  if (judged_.iteration != e.iteration) judged_ = {e.iteration};
   const std::span all(rows, e.tensors.size()), in = all.first(e.inputs),
                                                out = all.subspan(e.inputs);
   const auto bad = [](const Survey& s) { return !s.is_finite(); };
@@ -156,24 +157,21 @@ void OverflowTrace::judge(const Entry& e, const Survey* rows) {
     found = finding(e.kind, *made);
   else if (!e.is_rule && given_nan == in.end() && made_nan != out.end())
     found = finding(e.kind, *made_nan);
-  else if (e.is_rule && given && bad_gradient_in_ != e.iteration)
+  else if (e.is_rule && given && !judged_.bad_gradient)
     // That no rule made: it came of adding up finite ones, or from outside.
     found = finding(BadOp::Kind::Sum, in[0]);
   // NaN that no op had made and this one passes on, as data may on purpose: its gradients will be
   // NaN, and no fault of their rules.
   if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
-      found_in_ != e.iteration && outside_in_ != e.iteration) {
-    outside_ = finding(BadOp::Kind::Input, *given_nan);
-    outside_in_ = e.iteration;
-  }
-  if (found && found_in_ != e.iteration) {
+      !judged_.found && !judged_.outside)
+    judged_.outside = finding(BadOp::Kind::Input, *given_nan);
+  if (found && !judged_.found) {
     const bool only_nan = found->nans > 0 && found->infinities == 0,
-               excused = e.is_rule && only_nan && outside_in_ == e.iteration;
-    found_.push_back(excused ? std::move(*outside_) : std::move(*found));
-    found_in_ = e.iteration;
+               excused = e.is_rule && only_nan && judged_.outside;
+    found_.push_back(excused ? *judged_.outside : *found);
+    judged_.found = true;
   }
-  if (e.kind != BadOp::Kind::Forward && (given || made != out.end()))
-    bad_gradient_in_ = e.iteration;
+  judged_.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
   for (size_t i = e.inputs; e.is_rule && e.kind != BadOp::Kind::Sum && i < all.size(); ++i) {
     const auto& [dtype, shape, copies] = e.tensors[i];
     if (!is_narrow(dtype)) continue;

@@ -85,9 +85,11 @@ class OverflowTrace final : public Observer {
   int64_t rows_ = 0;
   std::vector<Entry> entries_;
   std::vector<BadOp> found_;
-  int64_t found_in_ = -1, bad_gradient_in_ = -1;  // the iterations of the latest
-  std::optional<BadOp> outside_;                  // of Kind::Input: the first of its iteration
-  int64_t outside_in_ = -1;
+  struct Judged {  // what is known of the iteration whose entries are being judged
+    int64_t iteration = -1;
+    bool found = false, bad_gradient = false;
+    std::optional<BadOp> outside = {};  // of Kind::Input: the first
+  } judged_;
   std::map<std::tuple<std::string, std::string, DType>, Underflow> underflow_;
   const Observe watching_{*this};
 };
