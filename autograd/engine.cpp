@@ -175,9 +175,9 @@ struct Engine {
     });
   }
 
-  // Makes the graph. Its nodes are newer than all that wait, so gradients simply go on into it.
-  // Those of its results are all here: whatever used one is newer than any node that stands for
-  // one.
+  // Makes the graph that `node` stands for, with others, one for each result, and takes all their
+  // gradients there. They have all arrived: whatever used a result is newer than any of these
+  // nodes. The graph is newer still, so it comes before all else that waits.
   void go_on_in(Deferred& graph, Node& node, Tensor dy) {
     std::vector<std::tuple<size_t, Tensor, GradScale>> grads;
     const GradScale own = carried;

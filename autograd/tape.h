@@ -101,8 +101,8 @@ class Ctx {
   Node* node_ = nullptr;
   DType out_ = f32;
   Device device_;
-  bool recording_;
-  bool freed_ = false;
+  bool recording_;      // what is saved, too
+  bool freed_ = false;  // what was saved; where nothing was to be, from the start
 };
 
 // A graph that is made only in backward, when the gradients of its results are there: see

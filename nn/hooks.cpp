@@ -30,10 +30,10 @@ namespace {
 constexpr OpInfo info{"module hook"};
 using OnGradients = std::function<void(Tensors&)>;
 
-// A point of the graph that several tensors pass through together. Each has a Pass, which puts its
-// gradient down here and sends on only a token; the Meeting is older than all of them, so by the
-// time the tokens arrive, as a sum that tells their places, all gradients have been put down. (What
-// lies here without one is of a pass that an error ended.)
+// A point of the graph that several tensors pass through together, each by a Pass of its own. In
+// backward a Pass puts its gradient down here and sends on a token: zeros but for a 1 at its place.
+// The Meeting is older than all of them, so it runs when they have, and the sum of their tokens
+// tells which places have a gradient. (In the others lies what a pass left that an error ended.)
 class Meeting final : public Node {
  public:
   Meeting(std::span<const Tensor*> tensors, OnGradients f)

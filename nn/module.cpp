@@ -248,7 +248,7 @@ const ModuleBase* ModuleBase::forgotten_by(const ModuleBase& root,
 
 const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   if (root_.load(std::memory_order_relaxed) == &root && !grad_enabled())
-    return nullptr;  // it is forgotten, but not to be trained now
+    return nullptr;  // known, so forgotten; but nothing is recorded now
   std::unordered_map<const ModuleBase*, const std::string*> listed;
   const auto place = [&](const ModuleBase& m, const std::string* path) {
     if (!listed.emplace(&m, path).second) return;

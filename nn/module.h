@@ -114,11 +114,12 @@ class ModuleBase {
   const std::string* find_path(const ModuleBase& root) const;
   const ModuleBase* forgotten_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
-  // The path of one that may run as long as nothing is recorded.
+  // In place of a path: of one that MIXTAPE_FIELDS leaves out. It runs while nothing is recorded.
   static const std::string forgotten;
 
   bool training_ = true;
-  // Atomic since several threads may run one module; from one root, they all write the same.
+  // Where it ran last, and its path from there: null if it is no part of that root. Atomic since
+  // several threads may run one module; from one root, they all write the same.
   mutable std::atomic<const ModuleBase*> root_ = nullptr;
   mutable std::atomic<const std::string*> path_ = nullptr;
 };
