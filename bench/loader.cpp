@@ -29,11 +29,11 @@ void load(benchmark::State& state, const train::Transform& transform) {
   state.SetItemsProcessed(state.iterations() * images);
 }
 
-void normalised(benchmark::State& state) { load(state, train::transforms::normalise(0.13, 0.31)); }
+void normalised(benchmark::State& state) { load(state, train::transforms::normalize(0.13, 0.31)); }
 void augmented(benchmark::State& state) {
   load(state, train::transforms::compose({train::transforms::random_crop(2),
                                           train::transforms::random_flip(),
-                                          train::transforms::normalise(0.13, 0.31)}));
+                                          train::transforms::normalize(0.13, 0.31)}));
 }
 BENCHMARK(normalised)->Arg(0)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(augmented)->Arg(0)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -47,7 +47,7 @@ void train_on(benchmark::State& state, bool loading) {
                                       .shuffle = true,
                                       .drop_last = true,
                                       .workers = loading ? int(state.range(0)) : 0,
-                                      .transform = train::transforms::normalise(0.13, 0.31)});
+                                      .transform = train::transforms::normalize(0.13, 0.31)});
   const train::Batch same = loader.batch(0);
   const auto step = [&](const train::Batch& b) {
     opt.zero_grad();

@@ -77,15 +77,15 @@ const train::Split<train::TensorDataset>& digits(const Options& o) {
 Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
   const auto& data = digits(o);
   static const auto stats = train::pixel_stats(data.train.x());
-  const train::Transform normalise = train::transforms::normalise(stats.mean, stats.std);
+  const train::Transform normalize = train::transforms::normalize(stats.mean, stats.std);
   train::Loaders loaders;
   loaders.train.emplace(data.train, train::DataLoaderOptions{.batch_size = 64,
                                                              .shuffle = true,
                                                              .drop_last = true,
                                                              .seed = seed,
-                                                             .transform = normalise});
+                                                             .transform = normalize});
   loaders.valid.emplace(data.valid,
-                        train::DataLoaderOptions{.batch_size = 256, .transform = normalise});
+                        train::DataLoaderOptions{.batch_size = 256, .transform = normalize});
   return train_one(mode, o, bench::Cnn(bench::demo_cnn), std::move(loaders), train::default_loss,
                    3e-3, 3);
 }

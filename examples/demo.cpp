@@ -130,15 +130,15 @@ Result train_in(const std::string& mode, Job& job, io::Chart& chart) {
   const DefaultDevice here(job.device);
   const Seed seed(o.seed);  // the same start, order and numbers for every mode
   const train::PixelStats stats = train::pixel_stats(images.x());
-  const train::Transform normalise = train::transforms::normalise(stats.mean, stats.std);
+  const train::Transform normalize = train::transforms::normalize(stats.mean, stats.std);
   train::DataLoader batches(images, {.batch_size = o.batch_size,
                                      .shuffle = true,
                                      .drop_last = images.size() >= o.batch_size,
                                      .seed = o.seed,
                                      .device = job.device,
-                                     .transform = normalise});
+                                     .transform = normalize});
   train::DataLoader valid(job.data.valid,
-                          {.batch_size = 256, .device = job.device, .transform = normalise});
+                          {.batch_size = 256, .device = job.device, .transform = normalize});
   const int64_t steps = o.epochs * batches.batches();
 
   const int64_t others = memory_stats(job.device).in_use;  // the data set

@@ -40,7 +40,7 @@ struct Job {
 
 void Job::run() const {
   const Seed seed(o.seed);
-  const train::Transform transform = train::transforms::normalise(stats.mean, stats.std);
+  const train::Transform transform = train::transforms::normalize(stats.mean, stats.std);
   train::Loaders data;
   data.train.emplace(images.train, train::DataLoaderOptions{.batch_size = o.batch_size,
                                                             .shuffle = true,

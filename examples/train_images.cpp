@@ -152,7 +152,7 @@ class Training {
   explicit Training(const Options& given)
       : o(given), device(usable(o.device)), seed(o.seed), images(open(o.dataset, o.seed)) {
     const train::PixelStats stats = train::pixel_stats(images.train);
-    const auto normalise = train::transforms::normalise(stats.mean, stats.std);
+    const auto normalize = train::transforms::normalize(stats.mean, stats.std);
     data.train.emplace(images.train,
                        train::DataLoaderOptions{.batch_size = o.batch_size,
                                                 .shuffle = true,
@@ -160,11 +160,11 @@ class Training {
                                                 .workers = int(o.workers),
                                                 .seed = o.seed,
                                                 .device = device,
-                                                .transform = compose({images.augment, normalise})});
+                                                .transform = compose({images.augment, normalize})});
     data.valid.emplace(images.valid, train::DataLoaderOptions{.batch_size = 256,
                                                               .workers = int(o.workers),
                                                               .device = device,
-                                                              .transform = normalise});
+                                                              .transform = normalize});
     const Shape shape = images.train->get(0).x.shape();
     model = make_model(o.model, shape[0], images.classes);
     try_out(shape);

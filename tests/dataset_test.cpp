@@ -132,12 +132,12 @@ TEST(Transforms, NormaliseByMeanAndDeviation) {
   ASSERT_EQ(stats.mean.size(), 1u);
   EXPECT_NEAR(stats.mean[0], 0.5, 1e-12);
   EXPECT_NEAR(stats.std[0], std::sqrt((256.0 * 256 - 1) / 12) / 255, 1e-12);  // uniform
-  const Tensor y = applied(transforms::normalise(stats.mean, stats.std), x);
+  const Tensor y = applied(transforms::normalize(stats.mean, stats.std), x);
   EXPECT_EQ(y.dtype(), f32);
   EXPECT_NEAR(mean(y).item(), 0, 1e-6);
   EXPECT_NEAR(mean(mul(y, y)).item(), 1, 1e-6);
   const Tensor again =
-      applied(transforms::normalise(stats.mean, stats.std), applied(transforms::to_float(), x));
+      applied(transforms::normalize(stats.mean, stats.std), applied(transforms::to_float(), x));
   EXPECT_LT(max(abs(sub(y, again))).item(), 1e-5);
 }
 
@@ -160,12 +160,12 @@ TEST(Transforms, NormaliseEachChannel) {
   EXPECT_NEAR(stats.mean[1], 0.4, 1e-12);
   EXPECT_NEAR(stats.mean[2], 1, 1e-12);
   EXPECT_GT(stats.std[0], 0);  // usable, though all are equal
-  const Tensor y = applied(transforms::normalise({0, 0.4, 0.5}, {1, 1, 0.25}), x);
+  const Tensor y = applied(transforms::normalize({0, 0.4, 0.5}, {1, 1, 0.25}), x);
   const Values of_one = to_vector(select(select(y, 0, 1), 1, 0));
   EXPECT_NEAR(of_one[0], 0.2, 1e-6);
   EXPECT_NEAR(of_one[2], 0, 1e-6);
   EXPECT_NEAR(of_one[4], 2, 1e-6);
-  EXPECT_ERROR(applied(transforms::normalise({0, 0}, {1, 1}), x),
+  EXPECT_ERROR(applied(transforms::normalize({0, 0}, {1, 1}), x),
                "means of 2 channels for inputs of shape [2, 3, 2, 2]");
 }
 
@@ -240,10 +240,10 @@ TEST(Transforms, EachSeesOneExample) {
 }
 
 TEST(Transforms, RefuseWhatMakesNoSense) {
-  EXPECT_ERROR(transforms::normalise(NAN, 1), "a mean of nan");
-  EXPECT_ERROR(transforms::normalise(0, 0), "a standard deviation of 0");
-  EXPECT_ERROR(transforms::normalise(0, INFINITY), "a standard deviation of inf");
-  EXPECT_ERROR(transforms::normalise({0, 1}, {1}), "2 means and 1 standard deviations");
+  EXPECT_ERROR(transforms::normalize(NAN, 1), "a mean of nan");
+  EXPECT_ERROR(transforms::normalize(0, 0), "a standard deviation of 0");
+  EXPECT_ERROR(transforms::normalize(0, INFINITY), "a standard deviation of inf");
+  EXPECT_ERROR(transforms::normalize({0, 1}, {1}), "2 means and 1 standard deviations");
   EXPECT_ERROR(transforms::random_crop(-1), "a padding of -1");
   EXPECT_ERROR(transforms::random_flip(1.5), "a probability of 1.5");
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),

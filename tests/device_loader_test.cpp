@@ -14,7 +14,7 @@ namespace mixtape::train {
 namespace {
 
 const Transform random_transform = transforms::compose(
-    {transforms::random_crop(2), transforms::random_flip(), transforms::normalise(0.5, 0.25)});
+    {transforms::random_crop(2), transforms::random_flip(), transforms::normalize(0.5, 0.25)});
 
 // All elements of an epoch, in order.
 std::vector<double> epoch(DataLoader& loader) {

@@ -75,7 +75,7 @@ class Odd final : public Dataset {
 };
 
 const Transform random_transform = transforms::compose(
-    {transforms::random_crop(1), transforms::random_flip(), transforms::normalise(0.5, 0.25),
+    {transforms::random_crop(1), transforms::random_flip(), transforms::normalize(0.5, 0.25),
      transforms::each(
          [](const Tensor& x, Generator& random) { return add(x, random.uniform()); })});
 

@@ -75,9 +75,9 @@ Transform each(std::function<Tensor(const Tensor&, Generator&)> f) {
   };
 }
 
-Transform to_float() { return normalise(0, 1); }
+Transform to_float() { return normalize(0, 1); }
 
-Transform normalise(std::vector<double> mean, std::vector<double> std) {
+Transform normalize(std::vector<double> mean, std::vector<double> std) {
   check(!mean.empty() && mean.size() == std.size(), "{} means and {} standard deviations",
         mean.size(), std.size());
   for (size_t i = 0; i < mean.size(); ++i) {

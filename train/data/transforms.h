@@ -32,9 +32,9 @@ Transform each(std::function<Tensor(const Tensor& x, Generator& random)> f);
 Transform to_float();
 // (to_float - mean) / std in one pass. One number of each serves all elements; several are for the
 // channels of [n, channels, ...]. Throws Error unless all are finite and std is positive.
-Transform normalise(std::vector<double> mean, std::vector<double> std);
-inline Transform normalise(double mean, double std) {
-  return normalise(std::vector{mean}, std::vector{std});
+Transform normalize(std::vector<double> mean, std::vector<double> std);
+inline Transform normalize(double mean, double std) {
+  return normalize(std::vector{mean}, std::vector{std});
 }
 Transform cast(DType dtype);
 
@@ -45,7 +45,7 @@ Transform random_flip(double probability = 0.5);
 
 }  // namespace transforms
 
-// Of to_float(x), for normalise: per channel of [n, channels, height, width].
+// Of to_float(x), for normalize: per channel of [n, channels, height, width].
 struct PixelStats {
   std::vector<double> mean, std;
 };
