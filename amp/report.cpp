@@ -4,9 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <unordered_map>
 
 #include "autograd/tape.h"
+#include "core/op.h"
 #include "core/stream.h"
 #include "core/tf32.h"
 
@@ -41,13 +48,64 @@ auto listed(const Table& table) {
 
 }  // namespace
 
-Report::Report(ReportOptions options) : options_(std::move(options)) {
-  for (const auto& [name, t] : options_.parameters)
-    if (t.dtype() == f32) uses_[t.storage()->id()];
+struct Report::Watcher final : Observer {
+  using Clock = std::chrono::steady_clock;
+  struct Frame {  // an op that is running
+    const Scope* scope;
+    Clock::time_point begin;
+    double within;  // seconds of the ops in it
+  };
+  struct Use {  // of a parameter
+    bool narrow = false, any = false;
+    std::string product;
+  };
+  // Of a storage's numbers, as of one version: what they were before a cast wrote them, and which
+  // of them (offset, count) were cast to what.
+  struct Casts {
+    std::weak_ptr<const Storage> storage;
+    uint64_t version;
+    std::optional<DType> from = {};
+    std::set<std::tuple<int64_t, int64_t, DType>> to = {};
+  };
+  template <class Value, class... Key>
+  using Table = std::map<std::tuple<Key...>, Value>;
+
+  explicit Watcher(ReportOptions o);
+  void before(const Call& call) override;
+  void after(const Call& call, const Tensor& result) override;
+  void before_rule(const Node& node, const Tensor& dy) override;
+  void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
+
+  const ReportOptions options;
+  const CastCache::Stats cache_before = CastCache::of_thread;
+  Table<Row, std::string, bool, std::vector<DType>, std::vector<DType>, std::string> rows;
+  Table<Redundant, bool, DType, DType, std::string, std::string> redundant;
+  Table<Narrowing, std::string, std::string, DType, DType> narrowing;
+  Table<Shapes, std::string, std::string, DType, std::string> shapes;
+  std::unordered_map<uint64_t, Use> uses;  // of parameters, by their storage
+
+ private:
+  void begin(Device device);
+  double end(Device device, bool counted);
+  Row& row(std::string_view op, bool backward, std::vector<DType> inputs,
+           std::vector<DType> outputs, std::string_view by);
+  void see_cast(const Tensor& x, const Tensor& y, Row& row);
+  void see_parameters(const Call& call, const Tensor& result);
+  void see_shapes(const Call& call, const Tensor& result);
+
+  std::unordered_map<uint64_t, Casts> casts_;  // of storages that lived when last looked through
+  size_t sweep_at_ = 64;
+  std::vector<Frame> frames_;
+  const Observe watching_{*this};
+};
+
+Report::Watcher::Watcher(ReportOptions o) : options(std::move(o)) {
+  for (const auto& [name, t] : options.parameters)
+    if (t.dtype() == f32) uses[t.storage()->id()];
 }
 
-void Report::begin(Device device) {
-  if (!options_.time) return;
+void Report::Watcher::begin(Device device) {
+  if (!options.time) return;
   const auto is_open = [](const Scope* scope) {
     const Scope* s = Scope::innermost();
     while (s && s != scope) s = s->outer;
@@ -59,8 +117,8 @@ void Report::begin(Device device) {
 }
 
 // Seconds of the innermost frame, without those of counted ops in it.
-double Report::end(Device device, bool counted) {
-  if (!options_.time) return 0;
+double Report::Watcher::end(Device device, bool counted) {
+  if (!options.time) return 0;
   synchronize(device);
   while (!frames_.empty() && frames_.back().scope != Scope::innermost()) frames_.pop_back();
   if (frames_.empty()) return 0;  // it began before the report
@@ -71,18 +129,18 @@ double Report::end(Device device, bool counted) {
   return all - f.within;
 }
 
-void Report::before(const Call& call) { begin(device_of(call)); }
-void Report::before_rule(const Node&, const Tensor& dy) { begin(dy.device()); }
+void Report::Watcher::before(const Call& call) { begin(device_of(call)); }
+void Report::Watcher::before_rule(const Node&, const Tensor& dy) { begin(dy.device()); }
 
-Report::Row& Report::row(std::string_view op, bool backward, std::vector<DType> inputs,
-                         std::vector<DType> outputs, std::string_view by) {
-  Row& r = rows_[{std::string(op), backward, inputs, outputs, std::string(by)}];
+Report::Row& Report::Watcher::row(std::string_view op, bool backward, std::vector<DType> inputs,
+                                  std::vector<DType> outputs, std::string_view by) {
+  Row& r = rows[{std::string(op), backward, inputs, outputs, std::string(by)}];
   if (r.calls++ == 0)
     r = {std::string(op), backward, std::move(inputs), std::move(outputs), std::string(by), 1};
   return r;
 }
 
-void Report::after(const Call& call, const Tensor& result) {
+void Report::Watcher::after(const Call& call, const Tensor& result) {
   const auto sees_input = [&](const Tensor* t) { return sees(result, *t); };
   const bool is_cast = call.op.name == "cast",
              is_view = std::ranges::any_of(call.inputs, sees_input),
@@ -100,7 +158,8 @@ void Report::after(const Call& call, const Tensor& result) {
   if (!call.backward) see_shapes(call, result);
 }
 
-void Report::after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) {
+void Report::Watcher::after_rule(const Node& node, const Tensor& dy,
+                                 std::span<const Tensor> gradients) {
   const double seconds = end(dy.device(), true);
   std::vector<DType> made;
   for (const Tensor& g : gradients)
@@ -108,7 +167,7 @@ void Report::after_rule(const Node& node, const Tensor& dy, std::span<const Tens
   if (!made.empty()) row(node.name(), true, {dy.dtype()}, std::move(made), "").seconds += seconds;
 }
 
-void Report::see_cast(const Tensor& x, const Tensor& y, Row& row) {
+void Report::Watcher::see_cast(const Tensor& x, const Tensor& y, Row& row) {
   const int64_t moved = bytes(x) + bytes(y);
   row.bytes_cast += moved;
   if (casts_.size() >= sweep_at_) {
@@ -121,21 +180,21 @@ void Report::see_cast(const Tensor& x, const Tensor& y, Row& row) {
   const bool again = !casts.to.emplace(x.offset(), x.numel(), y.dtype()).second;
   if (round_trip || again) {
     const DType from = round_trip ? y.dtype() : x.dtype(), to = round_trip ? x.dtype() : y.dtype();
-    Redundant& r = redundant_[{round_trip, from, to, row.by, module_path()}];
+    Redundant& r = redundant[{round_trip, from, to, row.by, module_path()}];
     r = {round_trip, from, to, row.by, module_path(), r.calls + 1, r.bytes_cast + moved};
   }
   casts_[y.storage()->id()] = {y.storage(), y.version(), x.dtype()};
   if (row.by.ends_with('_') && is_narrower(y.dtype(), x.dtype())) {
-    Narrowing& n = narrowing_[{row.by, module_path(), x.dtype(), y.dtype()}];
+    Narrowing& n = narrowing[{row.by, module_path(), x.dtype(), y.dtype()}];
     n = {row.by, module_path(), x.dtype(), y.dtype(), n.calls + 1};
   }
 }
 
-void Report::see_parameters(const Call& call, const Tensor& result) {
-  for (size_t i = 0; !uses_.empty() && i < call.inputs.size(); ++i) {
+void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
+  for (size_t i = 0; !uses.empty() && i < call.inputs.size(); ++i) {
     const Tensor& t = call.given(i);
-    const auto known = t ? uses_.find(t.storage()->id()) : uses_.end();
-    if (known == uses_.end()) continue;
+    const auto known = t ? uses.find(t.storage()->id()) : uses.end();
+    if (known == uses.end()) continue;
     Use& use = known->second;
     use.any = true;
     use.narrow = use.narrow || is_narrow(call.inputs[i]->dtype()) ||  // a copy that was there
@@ -148,7 +207,7 @@ void Report::see_parameters(const Call& call, const Tensor& result) {
 
 // What kernels/cuda/gemm.cu asks of matrices: lines without gaps between elements, by rows or by
 // columns, that begin at multiples of 16 bytes.
-void Report::see_shapes(const Call& call, const Tensor& result) {
+void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";
   if (!product && op != "conv2d") return;
@@ -163,43 +222,48 @@ void Report::see_shapes(const Call& call, const Tensor& result) {
     if (pad.first != pad.second && std::ranges::find(seen.pad, pad) == seen.pad.end())
       seen.pad.push_back(pad);
   };
-  std::string shapes;
+  std::string sizes;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
     if (!t || call.op.role(i) == Role::Statistic) continue;
     seen.dtype = t.dtype();
     seen.operands.push_back(t.shape());
-    shapes += t.shape().to_string();
+    sizes += t.shape().to_string();
     if (product) look(t);
   }
   if (!is_narrow(seen.dtype) && !(seen.dtype == f32 && Tf32::allowed())) return;
   if (product) look(result);
   const bool depthwise = !product && seen.operands[1][1] == 1 && seen.operands[0][1] > 1;
   if (seen.pad.empty() && !depthwise) return;
-  Shapes& s = shapes_[{seen.op, seen.module, seen.dtype, shapes}];
+  Shapes& s = shapes[{seen.op, seen.module, seen.dtype, sizes}];
   seen.calls = s.calls + 1;
   s = std::move(seen);
 }
 
+Report::Report(ReportOptions options) : watcher_(std::make_unique<Watcher>(std::move(options))) {}
+Report::~Report() = default;
+
 std::vector<Report::Row> Report::rows() const {
-  std::vector<Row> all = listed(rows_);
+  std::vector<Row> all = listed(watcher_->rows);
   std::ranges::stable_sort(all, std::greater(), [](const Row& r) {
     return std::tuple(r.seconds, r.bytes_cast, r.calls);
   });
   return all;
 }
-std::vector<Report::Redundant> Report::redundant_casts() const { return listed(redundant_); }
-std::vector<Report::Narrowing> Report::narrowing() const { return listed(narrowing_); }
-std::vector<Report::Shapes> Report::missed_shapes() const { return listed(shapes_); }
+std::vector<Report::Redundant> Report::redundant_casts() const {
+  return listed(watcher_->redundant);
+}
+std::vector<Report::Narrowing> Report::narrowing() const { return listed(watcher_->narrowing); }
+std::vector<Report::Shapes> Report::missed_shapes() const { return listed(watcher_->shapes); }
 CastCache::Stats Report::cache() const {
   const CastCache::Stats now = CastCache::of_thread;
-  return {now.casts - cache_before_.casts, now.hits - cache_before_.hits};
+  return {now.casts - watcher_->cache_before.casts, now.hits - watcher_->cache_before.hits};
 }
 std::vector<Report::StayedF32> Report::stayed_f32() const {
   std::vector<StayedF32> all;
-  for (const auto& [name, t] : options_.parameters) {
-    const auto use = uses_.find(t.storage()->id());
-    if (use == uses_.end() || use->second.narrow) continue;
+  for (const auto& [name, t] : watcher_->options.parameters) {
+    const auto use = watcher_->uses.find(t.storage()->id());
+    if (use == watcher_->uses.end() || use->second.narrow) continue;
     if (!use->second.any || !use->second.product.empty())
       all.push_back({name, use->second.product});
   }
@@ -240,10 +304,10 @@ std::string aligned(const std::vector<std::vector<std::string>>& lines,
 }  // namespace
 
 std::string Report::text() const {
-  if (rows_.empty()) return "no op ran\n";
+  if (watcher_->rows.empty()) return "no op ran\n";
   std::vector<std::vector<std::string>> table{{"op", "pass", "dtypes", "calls", "bytes cast"}};
   std::vector<bool> number{false, false, false, true, true};
-  if (options_.time) {
+  if (watcher_->options.time) {
     table[0].push_back("ms");
     number.push_back(true);
   }
@@ -253,7 +317,7 @@ std::string Report::text() const {
         r.backward ? "backward" : "forward",
         fmt::format("{} -> {}", fmt::join(r.inputs, ", "), fmt::join(r.outputs, ", ")),
         fmt::format("{}", r.calls), r.bytes_cast ? sized(r.bytes_cast) : ""});
-    if (options_.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
+    if (watcher_->options.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
   }
   std::string text = aligned(table, number);
   if (const CastCache::Stats c = cache(); c.casts + c.hits > 0)
@@ -308,7 +372,7 @@ std::string Report::json() const {
              {"for", r.by},
              {"calls", r.calls},
              {"bytes_cast", r.bytes_cast}};
-    if (options_.time) row["seconds"] = r.seconds;
+    if (watcher_->options.time) row["seconds"] = r.seconds;
     return row;
   });
   j["cast_cache"] = {{"casts", cache().casts}, {"hits", cache().hits}};

@@ -2,20 +2,15 @@
 // What precision costs: which ops ran in which dtypes while a report was alive, what was cast for
 // whom, and what of that was for nothing.
 
-#include <chrono>
-#include <map>
+#include <cstdint>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "amp/autocast.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/no_copy.h"
 
 namespace mixtape::amp {
 
@@ -27,9 +22,10 @@ struct ReportOptions {
 
 // Watches the ops of this thread, forward and backward, while it is alive; any number at once. Open
 // it around the Autocast region, so that it sees all casts.
-class Report final : Observer {
+class Report final : NoCopy {
  public:
   [[nodiscard]] explicit Report(ReportOptions options = {});
+  ~Report();
 
   // Calls of one op in the same dtypes. In backward, of an op's rule: from the dtype of the
   // gradient it is given to those of the gradients it makes. The ops that a rule is made of are
@@ -86,50 +82,8 @@ class Report final : Observer {
   std::string json() const;  // the same for programs, as one object
 
  private:
-  using Clock = std::chrono::steady_clock;
-  struct Frame {  // an op that is running
-    const Scope* scope;
-    Clock::time_point begin;
-    double within;  // seconds of the ops in it
-  };
-  struct Use {  // of a parameter
-    bool narrow = false, any = false;
-    std::string product;
-  };
-  void before(const Call& call) override;
-  void after(const Call& call, const Tensor& result) override;
-  void before_rule(const Node& node, const Tensor& dy) override;
-  void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
-  void begin(Device device);
-  double end(Device device, bool counted);
-  Row& row(std::string_view op, bool backward, std::vector<DType> inputs,
-           std::vector<DType> outputs, std::string_view by);
-  void see_cast(const Tensor& x, const Tensor& y, Row& row);
-  void see_parameters(const Call& call, const Tensor& result);
-  void see_shapes(const Call& call, const Tensor& result);
-
-  template <class Value, class... Key>
-  using Table = std::map<std::tuple<Key...>, Value>;
-
-  const ReportOptions options_;
-  const CastCache::Stats cache_before_ = CastCache::of_thread;
-  Table<Row, std::string, bool, std::vector<DType>, std::vector<DType>, std::string> rows_;
-  Table<Redundant, bool, DType, DType, std::string, std::string> redundant_;
-  Table<Narrowing, std::string, std::string, DType, DType> narrowing_;
-  Table<Shapes, std::string, std::string, DType, std::string> shapes_;
-  // Of a storage's numbers, as of one version: what they were before a cast wrote them, and which
-  // of them (offset, count) were cast to what.
-  struct Casts {
-    std::weak_ptr<const Storage> storage;
-    uint64_t version;
-    std::optional<DType> from = {};
-    std::set<std::tuple<int64_t, int64_t, DType>> to = {};
-  };
-  std::unordered_map<uint64_t, Casts> casts_;  // of storages that lived when last looked through
-  size_t sweep_at_ = 64;
-  std::unordered_map<uint64_t, Use> uses_;  // of parameters, by their storage
-  std::vector<Frame> frames_;
-  const Observe watching_{*this};
+  class Watcher;
+  const std::unique_ptr<Watcher> watcher_;
 };
 
 }  // namespace mixtape::amp
