@@ -22,7 +22,7 @@ struct Kept {
 template <class First, class... Rest>
 struct Kept<First, Rest...> {
   First first;
-  Kept<Rest...> rest;
+  Kept<Rest...> rest = {};
   auto call(auto op, const auto&... x) const { return rest.call(op, x..., first); }
 };
 
