@@ -179,8 +179,10 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
     if (i < n)
       acc[1] = Op::join(acc[1], Op::map(load_first<S, T>(p + i, n - i, Op::template identity<S>)));
   };
-  Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
-  if (reduced.strides[-1] == 1 && reduced.shape[-1] >= 64) {
+  if (reduced.rank() == 1 && reduced.strides[0] == 1) {
+    add(x + begin, count);
+  } else if (Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
+             reduced.strides[-1] == 1 && reduced.shape[-1] >= 64) {
     for (int64_t left = count; left > 0;) {
       const Walk::Run run = walk.next(left);
       add(reinterpret_cast<const S*>(run.data), run.count);
@@ -191,12 +193,8 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
     alignas(64) S buffer[piece];
     for (int64_t left = count; left > 0; left -= piece) {
       const int64_t n = std::min(left, piece);
-      if (reduced.rank() == 1 && reduced.strides[0] == 1) {
-        add(x + begin + count - left, n);
-      } else {
-        walk.gather(buffer, n);
-        add(buffer, n);
-      }
+      walk.gather(buffer, n);
+      add(buffer, n);
     }
   }
   return Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
@@ -237,10 +235,18 @@ void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* total
       chunks == 1 ? totals : launch.scratch<total_t<S>>(plan.results * chunks);
   const int64_t cost = std::clamp<int64_t>(plan.count, 1, chunk_elements);
   parallel_ranges(plan.results * chunks, grain / cost, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t begin = i % chunks * chunk_elements;
-      parts[i] = reduce_chunk<Op>(x + plan.kept_x.at(i / chunks), plan.reduced, begin,
-                                  std::min(chunk_elements, plan.count - begin));
+    // (A division for each of many short results would take longer than the result.)
+    Walk kept(const_cast<S*>(x), sizeof(S), plan.kept_x, first / chunks);
+    int64_t chunk = first % chunks;
+    for (int64_t i = first; i < last;) {
+      const Walk::Run run = kept.next(pieces(last - i + chunk, chunks));
+      const S* from = reinterpret_cast<const S*>(run.data);
+      for (int64_t r = 0; r < run.count; ++r, from += run.stride, chunk = 0)
+        for (; chunk < chunks && i < last; ++chunk, ++i) {
+          const int64_t begin = chunk * chunk_elements;
+          parts[i] = reduce_chunk<Op>(from, plan.reduced, begin,
+                                      std::min(chunk_elements, plan.count - begin));
+        }
     }
   });
   if (chunks == 1) return;
