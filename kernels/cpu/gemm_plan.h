@@ -92,7 +92,7 @@ struct GemmPlan {
            packing(a) + packing(b) +
            (c_in_place ? 0
                        : double(a.count * b.count) * (c[1] == 1   ? 0.2
-                                                      : c[0] == 1 ? 0.4
+                                                      : c[0] == 1 ? 1.2
                                                                   : 2));
   }
   void cut() {
