@@ -82,7 +82,7 @@ class Report final : NoCopy {
   std::string json() const;  // the same for programs, as one object
 
  private:
-  class Watcher;
+  struct Watcher;
   const std::unique_ptr<Watcher> watcher_;
 };
 
