@@ -21,14 +21,16 @@ struct Kept {
 };
 template <class First, class... Rest>
 struct Kept<First, Rest...> {
-  First first;
-  Kept<Rest...> rest = {};
+  explicit Kept(First f, Rest... others) : first(std::move(f)), rest(std::move(others)...) {}
   auto call(auto op, const auto&... x) const { return rest.call(op, x..., first); }
+
+  First first;
+  Kept<Rest...> rest;
 };
 
 template <class Derived, auto op, class... Options>
 struct OpModule : Module<Derived> {
-  explicit OpModule(Options... options) : options_{std::move(options)...} {}
+  explicit OpModule(Options... options) : options_(std::move(options)...) {}
   template <class... X>
   auto forward(const X&... x) const
       -> std::invoke_result_t<decltype(op), const X&..., const Options&...> {
