@@ -267,6 +267,17 @@ TEST(Cache, DropsACopyThatSomebodyWroteTo) {
   }
 }
 
+TEST(Region, EmptyBagsOfAnEmbeddingHaveTheDtypeOfOthers) {
+  const Tensor table = values({7, 4}, f16), index = zeros({40}, i64);
+  const Tensor full = arange(0, 40, 2, i64), empty = zeros({20}, i64);
+  const Autocast on({.low = f16});
+  for (const auto& [mode, dtype] : {std::pair{BagMode::Sum, f32}, {BagMode::Max, f16}}) {
+    EXPECT_EQ(embedding_bag(table, index, full, {.mode = mode}).dtype(), dtype);
+    EXPECT_EQ(embedding_bag(table, index, empty, {.mode = mode}).dtype(), dtype);  // but the last
+    EXPECT_EQ(embedding_bag(table, slice(index, 0, 0, 0), empty, {.mode = mode}).dtype(), dtype);
+  }
+}
+
 TEST(Cache, ServesABatchOfWeightsUnderNoGrad) {
   const Tensor x = values({2, 4}, f16), w = leaf({3, 4, 4});
   const Autocast on({.low = f16});

@@ -233,12 +233,13 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
   Tensor rows = embedding(table, index, {.padding = o.padding});
-  if (index.size(1) == 0) return sum(rows, {1});
+  const bool largest = o.mode == BagMode::Max;
+  if (index.size(1) == 0)  // in the dtype that others have
+    return largest ? cast(sum(rows, {1}), rows.dtype()) : sum(rows, {1});
   if (o.padding) {
     const Tensor real = ne(index, double(*o.padding));
     inside = inside ? Tensor(logical_and(inside, real)) : real;
   }
-  const bool largest = o.mode == BagMode::Max;
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (inside) rows = masked_fill(rows, unsqueeze(logical_not(inside), 2), largest ? -infinity : 0);
   const bool sums = o.mode == BagMode::Sum || inside;
