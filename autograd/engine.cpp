@@ -115,8 +115,7 @@ struct Engine {
       if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
       deliver(leaf, std::move(dy), record, carried);
       detail::observe(&Observer::after_delivery, *node, leaf.grad());
-      if (node->hooks)
-        Hooks::of(node->hooks)->accumulated.for_each([&](const auto& hook) { hook(leaf); });
+      run_hooks(*node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
       return;
     }
     if (!leads_on(*node)) return;
@@ -146,6 +145,14 @@ struct Engine {
     return node.backward(dy);
   }
 
+  template <class F, class Run>
+  static void run_hooks(const Node& node, HookList<F> Hooks::*list, Run run) {
+    if (!node.hooks) return;
+    const std::string where = fmt::format("hook on {}", node.name());
+    const Scope scope(where);
+    (Hooks::of(node.hooks)->*list).for_each(run);
+  }
+
   // What hooks make of a gradient.
   Tensor seen(const Node& node, Tensor dy) {
     const auto run = [&](const Node::Hook& hook) {
@@ -158,11 +165,7 @@ struct Engine {
             changed.device(), dy.dtype(), dy.device());
       dy = std::move(changed);
     };
-    if (node.hooks) {
-      const std::string where = fmt::format("hook on {}", node.name());
-      const Scope scope(where);
-      Hooks::of(node.hooks)->gradient.for_each(run);
-    }
+    run_hooks(node, &Hooks::gradient, run);
     if (capture) {
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
     }

@@ -112,6 +112,18 @@ TEST(Trace, NamesTheHookWhoseOpOverflows) {
                                 "[3, 2], from f16 with absmax 1"});
 }
 
+TEST(Trace, NamesTheHookOnALeafWhoseOpOverflows) {
+  const Tensor x = full({2}, 1, f16).set_requires_grad();
+  OverflowTrace trace;
+  const HookHandle hook = register_post_accumulate_hook(x, [](const Tensor& leaf) {
+    const NoGrad off;
+    (void)(leaf.grad() * 1e5);
+  });
+  sum(x).backward();
+  EXPECT_EQ(texts(trace), Texts{"backward of mul_scalar for hook on leaf: 2 inf in f16 [2], from "
+                                "f16 with absmax 1"});
+}
+
 TEST(Trace, BlamesWhoMadeNanOfInfinities) {
   const Tensor x = ones({2, 2}).set_requires_grad();
   OverflowTrace trace;
