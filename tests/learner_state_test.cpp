@@ -582,6 +582,25 @@ TEST(LrFind, IsUndoneAfterAnExceptionToo) {
   EXPECT_TRUE(learner.schedule != nullptr);
 }
 
+struct Counting : nn::Module<Counting> {
+  Net net;
+  nn::UnsavedBuffer calls = zeros({}), repeated = expand(zeros({1}), {3});
+  Tensor forward(const Tensor& x) const {
+    add_(calls, 1.0);
+    return net(x);
+  }
+  MIXTAPE_FIELDS(net, calls, repeated)
+};
+TEST(LrFind, UndoesWhatIsNotSaved) {
+  const Seed seed(1);
+  Counting model;
+  Learner learner(loaders(), model, quiet());
+  learner.fit(1);
+  const double before = model.calls.item();
+  learner.lr_find({.steps = 5});
+  EXPECT_EQ(model.calls.item(), before);
+}
+
 TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
   const Seed seed(1);
   const TempFolder folder;

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
+#include <vector>
 
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "io/file.h"
 #include "train/interrupt.h"
@@ -65,6 +68,9 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   const nn::Evaluating mode(*model_.module);  // afterwards it trains, or not, as before
   io::NamedTensors before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
+  std::vector<std::pair<Tensor, Tensor>> buffers;  // an UnsavedBuffer is in no state
+  for (const auto& [name, b] : model_.module->named_buffers())
+    if (!b.layout().repeats()) buffers.emplace_back(b, b.clone());  // else nothing writes to it
   const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs, resumable_);
   auto of_fit = std::move(schedule);
 
@@ -77,6 +83,8 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     rehearsing_ = stopping_ = false;
     scaler.abandon();
     load_state_dict(before);
+    const NoGrad off;
+    for (const auto& [buffer, values] : buffers) copy_(buffer, values);
     std::tie(state, loss_sum_, examples_, history.epochs, resumable_) = rest;
     schedule = std::move(of_fit);
   };
