@@ -136,7 +136,6 @@ TEST(DeviceTraining, ADisabledScalerStepsGroupsOnSeveralDevices) {
                "parameter 1 of sgd is on cuda:0, others or the loss on cpu");
 }
 
-// (The emulator's devices share their memory: only a real one would notice.)
 TEST(DeviceTraining, AGroupMayBeOnSeveralDevices) {
   const auto trained = [](Device second) {
     std::vector<Tensor> params;
@@ -158,6 +157,7 @@ TEST(DeviceTraining, AGroupMayBeOnSeveralDevices) {
   for (size_t i = 0; i < apart.size(); ++i) EXPECT_NEAR(apart[i], together[i], 1e-6);
 }
 
+// (The emulator's devices share their memory: only a real one would notice.)
 TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
   nn::Linear net(2, 1);
   net.to(device);
