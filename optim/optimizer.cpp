@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"
@@ -284,6 +285,7 @@ void Optimizer::step(const StepControl& control) {
       follow(slot);
     }
   size_t index = 0;
+  std::optional<Device> place;  // of the first
   for (Group& group : groups_) {
     if (group.options.flat_master) flatten_masters(group);
     for (Slot& slot : group.slots) {
@@ -292,6 +294,10 @@ void Optimizer::step(const StepControl& control) {
       const Tensor grad = dense_grad(p);
       if (!grad) continue;
       check_gradient(grad, p, i);
+      if (!place) place = p.device();
+      check(p.device() == *place || !(control.skip || control.grad_scale),
+            "parameter {} is on {}, others on {}, where not all can read skip or grad_scale", i,
+            p.device(), *place);
       if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
       check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
             p.shape());

@@ -121,6 +121,18 @@ TEST(DeviceTraining, AScalerGoesWhereItsModelGoes) {
                "a loss on cpu, after one on cuda:0 since the last update()");
 }
 
+TEST(DeviceTraining, SeveralDevicesReadNoFlag) {
+  std::vector<Tensor> params;
+  for (const Device on : {device, Device::cpu()}) {
+    params.push_back(ones({1}, f32, on).set_requires_grad());
+    params.back().set_grad(ones({1}, f32, on));
+  }
+  optim::SGD opt(params, {.lr = 0.5});
+  const Tensor skip = zeros({}, f32, device);
+  EXPECT_ERROR(opt.step({.skip = skip}), "parameter 1 is on cpu, others on cuda:0");
+  EXPECT_EQ(params[0].item(), 1) << "a step that fails is none";
+}
+
 TEST(DeviceTraining, ADisabledScalerStepsGroupsOnSeveralDevices) {
   const Tensor here = ones({1}, f32, Device::cpu()).set_requires_grad(),
                there = ones({1}, f32, device).set_requires_grad();
