@@ -353,7 +353,7 @@ TEST(CudaCells, EveryCellAndDtype) {
         struct Run {
           Tensor state, kept, y, carry, dx, dh;
         };
-        const auto made = [&] {
+        const auto made = [&, in = in, out = out] {
           return Run{rows(n, wide(in), 3),    rows(std::max<int64_t>(kept, 1) * n, out, 0),
                      rows(n, out, 0),         rows(n, wide(out), 4),
                      rows(gates * n, out, 0), rows(gates * n, out, 0)};

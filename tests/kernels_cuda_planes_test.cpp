@@ -44,7 +44,7 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
         struct Results {
           Tensor y, index, dx, taken;
         };
-        const auto results = [&] {
+        const auto results = [&, in = in, out = out] {
           return Results{output(small, in), output(small, i32), output(large, out),
                          output(small, out)};
         };

@@ -330,9 +330,10 @@ TEST(CudaGroupNorm, ForwardAndGradient) {
   } cases[] = {{{1, 1, 3}, 1},  {{3, 4, 1}, 2},  {{2, 6, 16}, 3},   {{2, 3, 33}, 3},
                {{70, 4, 5}, 1}, {{2, 6, 49}, 2}, {{1, 2, 9000}, 1}, {{0, 2, 4}, 1}};
   for (const auto& [in, out] : float_pairs)
-    for (const auto& [shape, groups] : cases)
+    for (const auto& [shape, in_groups] : cases)
       for (const int params : {0, 1, 2}) {
-        const int64_t c = shape[1], rows = shape[0] * groups;
+        const int64_t groups = in_groups,  // (clang 14 captures no binding)
+            c = shape[1], rows = shape[0] * groups;
         const DType p = params == 1 ? in : wide(in), s = wide(in);
         const Tensor x = random(shape, in, 1, 3, 5), w = random({c}, p, 3), b = random({c}, p, 4);
         const Tensor y = output(shape, out), mean = output({rows}, s), rstd = output({rows}, s);
