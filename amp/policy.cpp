@@ -115,7 +115,9 @@ std::string listed(Near names, size_t most = 8) {
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   names.resize(std::min(names.size(), most));
-  return fmt::format("{}", fmt::join(names | std::views::values, ", "));
+  std::vector<std::string_view> texts;  // (clang 14 does not compile views::values of libstdc++ 12)
+  for (const auto& [d, name] : names) texts.push_back(name);
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 void check_plausible_path(std::string_view pattern) {
