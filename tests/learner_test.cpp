@@ -289,6 +289,26 @@ TEST(Precision, IsWhatWasChosenLast) {
   EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision, however often it was chosen
 }
 
+TEST(Precision, MayBeChosenAmongTheCallbacks) {
+  LearnerOptions options = quiet();
+  options.callbacks = {std::make_shared<MixedPrecision>(AmpOptions{.init_scale = 1024})};
+  Learner learner(loaders(), Net(), options);
+  EXPECT_EQ(learner.scaler.scale_value(), 1024);
+  ASSERT_TRUE(learner.autocast.has_value());
+  EXPECT_EQ(learner.autocast->low->dtype, f16);
+  learner.add(std::make_shared<MixedPrecision>(MasterOptions{}));
+  EXPECT_FALSE(learner.autocast.has_value());
+  EXPECT_EQ(learner.model().parameters()[0].dtype(), f16);
+  EXPECT_TRUE(learner.optimizer->multi_precision(0));
+  learner.fit(1);
+  EXPECT_EQ(learner.history.steps.back().scale, 65536);
+  learner.compile(options);  // and so is what was chosen before
+  EXPECT_EQ(learner.scaler.scale_value(), 1024);
+  EXPECT_EQ(learner.model().parameters()[0].dtype(), f32);
+  learner.to_fp32();
+  EXPECT_EQ(learner.callbacks().size(), 1u);
+}
+
 TEST(Precision, HasTheScaleThatWasAskedFor) {
   Learner learner(loaders(), Net(), quiet());
   const auto scale = [&](const auto& options) {

@@ -74,15 +74,23 @@ void Learner::compile(const LearnerOptions& options) {
   optimizer = std::move(made);
   metrics = options.metrics;
   callbacks_.clear();
+  const auto before = std::exchange(precision_, nullptr);
   for (auto& callback : added) add(std::move(callback));
   folder_ = std::move(folder);
   out_ = options.out;
   progress_ = options.progress;
-  if (precision_) use(precision_);
+  if (before && !precision_) use(before);
 }
 
 void Learner::add(std::shared_ptr<Callback> callback) {
   check(callback != nullptr, "a callback that is null");
+  if (auto precision = std::dynamic_pointer_cast<MixedPrecision>(callback))
+    use(std::move(precision));
+  else
+    insert(std::move(callback));
+}
+
+void Learner::insert(std::shared_ptr<Callback> callback) {
   const auto place = std::ranges::upper_bound(callbacks_, callback->order(), {},
                                               [](const auto& c) { return c->order(); });
   callbacks_.insert(place, std::move(callback));
@@ -95,7 +103,7 @@ Learner& Learner::use(std::shared_ptr<MixedPrecision> precision) {
   }
   precision_ = std::move(precision);
   precision_->begin(*this);
-  add(precision_);
+  insert(precision_);
   return *this;
 }
 

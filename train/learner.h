@@ -173,7 +173,8 @@ class Learner : NoCopy {
   // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays, and so does the
   // device: throws Error if options.device is another.
   void compile(const LearnerOptions& options);
-  void add(std::shared_ptr<Callback> callback);  // sees the moments that come after this one
+  // It sees the moments that come after this one. A MixedPrecision is chosen, as by to_fp16().
+  void add(std::shared_ptr<Callback> callback);
 
   // How training is done from here on; each replaces what was chosen before. They change what
   // Autocast, GradScaler and the model's dtype are, and no code of the loop.
@@ -308,6 +309,7 @@ class Learner : NoCopy {
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
   Learner& use(std::shared_ptr<MixedPrecision> precision);
+  void insert(std::shared_ptr<Callback> callback);  // by its order
   void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
   void restore(const io::NamedTensors& dict, bool this_fit);
