@@ -31,7 +31,15 @@ class LeafNode final : public Node {
 };
 constexpr OpInfo leaf_info{"leaf"};
 
-bool castable(DType t) { return is_float(t) && t != f64; }  // by amp::Autocast
+// What makes activations of an op agree besides a conversion of one: amp::Autocast casts floats
+// narrower than f64, for ops whose precision says so.
+std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
+  const auto castable = [](DType t) { return is_float(t) && t != f64; };
+  if (!castable(a) || !castable(b)) return "";
+  const bool ever_cast = op.precision != Precision::Any && op.precision != Precision::Native;
+  return ever_cast ? ", or run under amp::Autocast"
+                   : ", or give the op a Precision that amp::Autocast casts for";
+}
 
 }  // namespace
 
@@ -75,8 +83,7 @@ void check_inputs(const Call& call) {
       case Role::Activation:
         if (t.dtype() != want) [[unlikely]]
           fail("inputs have different dtypes: {} and {} (convert one with .to(){})", want,
-               t.dtype(),
-               castable(want) && castable(t.dtype()) ? ", or run under amp::Autocast" : "");
+               t.dtype(), other_remedy(call.op, want, t.dtype()));
         break;
       case Role::Parameter:
       case Role::Statistic:

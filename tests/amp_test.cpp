@@ -251,6 +251,13 @@ struct TwiceLow : Function<TwiceLow> {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 2}; }
 };
 
+template <Precision precision>
+struct Pair : Function<Pair<precision>> {
+  static constexpr OpInfo info{"pair", precision};
+  static Tensor forward(Ctx&, const Tensor& a, const Tensor& b) { return cat({a, b}); }
+  static Grads backward(const Ctx&, const Tensor&) { return {}; }
+};
+
 struct CubeFull : Function<CubeFull> {
   static constexpr OpInfo info{"cube_full", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x) {
@@ -284,6 +291,17 @@ TEST(Policies, AUsersOpRunsAsItsInfoSays) {
   const Autocast by_name({.overrides = {{"twice*", Precision::Full}}});
   EXPECT_EQ(Twice::apply(values({3}, f16)).dtype(), f32);
   EXPECT_EQ(TwiceLow::apply(values({3}, f16)).dtype(), f32);
+}
+
+TEST(Policies, AMixedCallIsToldWhetherARegionWouldCast) {
+  const Tensor a = values({2}, f16), b = values({2});
+  EXPECT_ERROR(Pair<Precision::Widest>::apply(a, b),
+               "f16 and f32 (convert one with .to(), or run under amp::Autocast)");
+  const Autocast on({.low = f16});
+  EXPECT_EQ(Pair<Precision::Widest>::apply(a, b).dtype(), f32);
+  EXPECT_ERROR(Pair<Precision::Any>::apply(a, b),
+               "f16 and f32 (convert one with .to(), or give the op a Precision that amp::Autocast "
+               "casts for)");
 }
 
 // --- gradients ---
