@@ -542,7 +542,7 @@ TEST(Convert, CopiesOfSizesAroundVectors) {
   };
   for (const DType t : {f64, f32, f16, u8})
     for (const int64_t a : {1, 2, 3, 4, 5, 17})
-      for (const int64_t b : {0, 1, 2, 16, 17, 67, 260}) {
+      for (const int64_t b : {0, 1, 2, 3, 7, 16, 17, 35, 67, 260}) {
         for (const auto& order : orders) {
           const int64_t sizes[] = {2, a, b};
           const Tensor made({sizes[order[0]], sizes[order[1]], sizes[order[2]]}, t);

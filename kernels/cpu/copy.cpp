@@ -48,8 +48,12 @@ struct Plane {
   int64_t rows, columns;
   int64_t x_row, x_column, y_row, y_column;  // strides
 
+  // Whether x is dense along rows, and elements of a row are not one, or too few to be filled in.
+  bool turned() const {
+    return x_row == 1 && x_column != 1 && (x_column != 0 || columns < 32) && rows > 1;
+  }
   void copy() const {
-    if (x_row == 1 && y_column == 1 && x_column != 1 && rows > 1)
+    if (turned() && y_column == 1)
       turn();
     else
       for (int64_t r = 0; r < rows; ++r) copy_row(x + r * x_row, y + r * y_row);

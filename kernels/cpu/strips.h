@@ -52,13 +52,28 @@ void with_word(size_t size, F f) {
   }
 }
 
+// y[i] = x[i] for less than a vector: as two halves that may overlap, without a call.
+template <int bytes, class Word>
+[[gnu::always_inline]] inline void copy_short(const Word* x, int64_t n, Word* y) {
+  if constexpr (bytes < 2 * sizeof(Word)) {
+    if (n > 0) *y = *x;
+  } else if (constexpr int64_t half = bytes / 2 / sizeof(Word); n < half) {
+    copy_short<bytes / 2>(x, n, y);
+  } else {
+    char first[bytes / 2], last[bytes / 2];
+    std::memcpy(first, x, sizeof first);
+    std::memcpy(last, x + n - half, sizeof last);
+    std::memcpy(y, first, sizeof first);
+    std::memcpy(y + n - half, last, sizeof last);
+  }
+}
 // y[i] = x[i], by whole vectors to aligned memory; the first and the last may overlap others.
 // (Where y is a little ahead of x in its page, some memcpy take ten times as long:
 // bench/worklog/123.)
 template <class Word>
 [[gnu::always_inline]] inline void copy_run(const Word* x, int64_t n, Word* y) {
   constexpr int64_t width = 64 / sizeof(Word);
-  if (n < width) return static_cast<void>(std::memcpy(y, x, static_cast<size_t>(n) * sizeof(Word)));
+  if (n < width) return copy_short<64>(x, n, y);
   const auto one = [=](int64_t i) { std::memcpy(y + i, x + i, 64); };
   one(0);
   const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % 64 / sizeof(Word));
