@@ -8,6 +8,7 @@
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
@@ -82,6 +83,13 @@ int64_t repeats(const Sampling& s) {
   return n;
 }
 
+// Whether there is one element, the mean of all.
+bool is_mean(const Sampling& s) {
+  const bool pool = s.kind == Sampling::Kind::Windows || s.kind == Sampling::Kind::Adaptive;
+  return pool && s.to == 1 && s.end(0) - s.begin(0) == s.from &&
+         s.weight(0, 0) == 1 / static_cast<double>(s.from);
+}
+
 }  // namespace
 
 // Where memory allows, the last vector of a row runs over into what follows: what it reads there is
@@ -94,6 +102,15 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
     const Shape each{x.size() / width, r, width, c};
     const View repeated{x.data, x.dtype, Layout(each, {width, 0, 1, 0})};
     return convert(launch, repeated, {y.data, y.dtype, Layout(each)});
+  }
+  if (is_mean(rows) && is_mean(columns)) {
+    const int64_t n = rows.from * columns.from, planes = (transposed ? x : y).size();
+    const Shape all{planes, n};
+    if (!transposed)
+      return reduce(launch, Reduce::Mean, {x.data, x.dtype, Layout(all)},
+                    {y.data, y.dtype, Layout({planes, 1})});
+    return binary_scalar(launch, index_in<Mul>(BinaryOps{}), {x.data, x.dtype, Layout(all, {1, 0})},
+                         1 / static_cast<double>(n), false, {y.data, y.dtype, Layout(all)});
   }
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;

@@ -45,6 +45,8 @@ inline const std::pair<Sampling, Sampling> resamplings[] = {
     {windows(40, 40, 1), windows(37, 37, 1)},
     {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
     {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
+    {windows(37, 37, 1), windows(70, 70, 70)},
+    {windows(5, 7, 7, 1), windows(6, 8, 8, 1, true)},  // all, but padding counts
     {of_kind(Kind::Adaptive, 50, 3), of_kind(Kind::Adaptive, 35, 2)},
     {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
     {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
