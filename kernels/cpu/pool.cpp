@@ -149,10 +149,10 @@ using Indices = detail::Vector<float>::integer;
 
 constexpr int side_by_side = Lanes<float>::width;
 
-// So many 2 x 2 windows, the first at x; `position` is that of x in its plane. Reads `count`
-// elements of both rows.
+// So many windows of two columns and two rows, which are `below` elements apart and may be one, the
+// first at x; `position` is that of x in its plane. Reads `count` elements of both rows.
 template <class S, int... i>
-[[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t columns, int64_t position,
+[[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t below, int64_t position,
                                               int64_t count, Floats& best, Indices& at,
                                               std::integer_sequence<int, i...>) {
   constexpr int64_t n = side_by_side;
@@ -162,33 +162,34 @@ template <class S, int... i>
     even = __builtin_shufflevector(low, high, (2 * i)...);
     odd = __builtin_shufflevector(low, high, (2 * i + 1)...);
   };
-  Floats next, below, last;
+  Floats next, low, last;
   row(x, best, next);
-  row(x + columns, below, last);
+  row(x + below, low, last);
   // The better one of each row, then of both.
   const auto winner = [](Floats& one, const Floats& other) {
     const Indices wins = ~(other <= one) & (one == one);
     one = wins ? other : one;
     return wins;
   };
-  const Indices right = winner(best, next), right_below = winner(below, last),
-                lower = winner(best, below);
+  const Indices right = winner(best, next), right_below = winner(low, last),
+                lower = winner(best, low);
   at = Indices{(2 * i)...} + static_cast<int32_t>(position);
-  at += lower ? static_cast<int32_t>(columns) - right_below : -right;  // (true is -1)
+  at += lower ? static_cast<int32_t>(below) - right_below : -right;  // (true is -1)
 }
 
-// Windows of 2 x 2 with stride 2 over a plane. Unless it is the last, a row's last vector runs over
-// into what follows, which is written after it.
+// Windows of two columns and `high` rows, two or one, side by side over a plane. Unless it is the
+// last, a row's last vector runs over into what follows, which is written after it.
 template <bool last, class S>
-[[gnu::noinline]] void pool_plane(const S* x, int64_t rows, int64_t columns, S* y, int32_t* index) {
-  const int64_t across = columns / 2;
-  for (int64_t r = 0; r + 1 < rows; r += 2, y += across, index += across)
+[[gnu::noinline]] void pool_plane(const S* x, int64_t high, int64_t rows, int64_t columns, S* y,
+                                  int32_t* index) {
+  const int64_t across = columns / 2, below = (high - 1) * columns;
+  for (int64_t r = 0; r + high <= rows; r += high, y += across, index += across)
     for (int64_t q = 0; q < across; q += side_by_side) {
       const int64_t position = r * columns + 2 * q;
       const int64_t count = std::min<int64_t>(side_by_side, across - q);
       Floats best;
       Indices at;
-      pool_pairs(x + position, columns, position, last ? 2 * count : 2 * side_by_side, best, at,
+      pool_pairs(x + position, below, position, last ? 2 * count : 2 * side_by_side, best, at,
                  std::make_integer_sequence<int, side_by_side>());
       if constexpr (last) {
         store_first(y + q, Lanes<float>(best), count);
@@ -203,14 +204,14 @@ template <bool last, class S>
 
 // The same of planes [begin, end) of so many.
 template <class S>
-void pool_halves(const S* x, int64_t rows, int64_t columns, int64_t begin, int64_t end,
-                 int64_t planes, S* y, int32_t* index) {
-  const int64_t x_plane = rows * columns, y_plane = (rows / 2) * (columns / 2);
+void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_t begin,
+                 int64_t end, int64_t planes, S* y, int32_t* index) {
+  const int64_t x_plane = rows * columns, y_plane = (rows / high) * (columns / 2);
   // Planes behind which enough can be read, and may be written.
   const int64_t inner =
       std::min(planes - pieces(2 * side_by_side, x_plane), end - pieces(side_by_side, y_plane));
   for (int64_t p = begin; p < end; ++p)
-    (p < inner ? pool_plane<false, S> : pool_plane<true, S>)(x + p * x_plane, rows, columns,
+    (p < inner ? pool_plane<false, S> : pool_plane<true, S>)(x + p * x_plane, high, rows, columns,
                                                              y + p * y_plane, index + p * y_plane);
 }
 
@@ -220,16 +221,17 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
   if (y.size() == 0) return;
   const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
   const int64_t planes = x.size() / x_plane;
-  const auto halves = [](const Sampling& s) {
-    return s.kind == Sampling::Kind::Windows && s.size == 2 && s.stride == 2 && s.padding == 0 &&
-           s.to == s.from / 2;
+  const auto abut = [](const Sampling& s, int64_t size) {
+    return s.kind == Sampling::Kind::Windows && s.size == size && s.stride == size &&
+           s.padding == 0 && s.to == s.from / size;
   };
+  const bool pairs = abut(columns, 2) && (abut(rows, 2) || abut(rows, 1));
   visit_float(x.dtype, [&]<class S>() {
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
-        if (halves(rows) && halves(columns))
-          return pool_halves(x.as<S>(), rows.from, columns.from, begin, end, planes, y.as<S>(),
-                             index.as<int32_t>());
+        if (pairs)
+          return pool_halves(x.as<S>(), rows.size, rows.from, columns.from, begin, end, planes,
+                             y.as<S>(), index.as<int32_t>());
       const PlanePool<S> pool(rows, columns);
       for (int64_t p = begin; p < end; ++p)
         pool(x.as<S>() + p * x_plane, y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
