@@ -9,6 +9,7 @@
 #include <map>
 
 #include "autograd/function.h"
+#include "core/allocator.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
 
@@ -931,6 +932,35 @@ TEST(InPlace, ResultsOutliveWhatTheyWereMadeOf) {
   const Tensor &sum = add_(ones({2}), 1.0), &product = (ones({2}) *= 3.0);
   EXPECT_EQ(to_vector(sum), (Values{2, 2}));
   EXPECT_EQ(to_vector(product), (Values{3, 3}));
+}
+
+TEST(InPlace, TakesNoMemory) {
+  const int64_t n = 1 << 16;
+  const Tensor x = ones({n}), y = full({n}, 2);
+  reset_peak();
+  const int64_t before = memory_stats().in_use;
+  x += y;
+  x *= 3.0;
+  clamp_(slice(x, 0, 0, n, 2), {}, 8);
+  {
+    const NoGrad off;
+    x.set_requires_grad() -= slice(y, 0, 0, 1);
+  }
+  EXPECT_LT(memory_stats().peak - before, n);
+  EXPECT_EQ(x.at(0), 6);
+  EXPECT_EQ(x.at(1), 7);
+}
+
+TEST(InPlace, ReadsAllBeforeWhatItWrites) {
+  const Tensor x = arange(0, 100, 1, f32);
+  slice(x, 0, 1) += slice(x, 0, 0, 99);
+  for (int64_t i = 1; i < 100; ++i) EXPECT_EQ(x.at(i), double(2 * i - 1));
+  const Tensor m = reshape(arange(0, 9, 1, f32), {3, 3});
+  m += m.t();
+  EXPECT_EQ(to_vector(m), (Values{0, 4, 8, 4, 8, 12, 8, 12, 16}));
+  const Tensor y = ones({2, 2}), row = select(y, 0, 0);
+  y += row;
+  EXPECT_EQ(to_vector(y), (Values{2, 2, 2, 2}));
 }
 
 TEST(InPlace, TheResultKeepsItsDtype) {

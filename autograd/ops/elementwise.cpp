@@ -43,10 +43,12 @@ void check_elements(DType t) {
     check(is_float(t), "of {} elements (convert them to a float dtype)", t);
 }
 
-// Of f's result: a predicate's is bool.
+// For f's result, of which a predicate's is bool.
 template <class F>
-DType result_dtype(const Ctx& ctx) {
-  return kernels::Predicate<F> ? boolean : ctx.dtype();
+Tensor result(const Ctx& ctx, const Shape& shape) {
+  const DType dtype = kernels::Predicate<F> ? boolean : ctx.dtype();
+  const Tensor* const x = std::exchange(to_overwrite, nullptr);
+  return x && x->shape() == shape && x->dtype() == dtype ? *x : ctx.output(shape, dtype);
 }
 
 // dy f', from x or y as f keeps, in x's dtype.
@@ -70,7 +72,7 @@ struct Unary {
   static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
     check_elements<F>(x.dtype());
     (check_number(x.dtype(), std::clamp(s, -0x1p62, 0x1p62)), ...);  // bounds may be beyond all
-    Tensor y = ctx.output(x.shape(), result_dtype<F>(ctx));
+    Tensor y = result<F>(ctx, x.shape());
     ctx.run(kernels::unary, id, x, kernels::Numbers{{s...}}, y);
     if constexpr (kernels::NeedsX<F>) ctx.save(x);
     if constexpr (kernels::NeedsY<F>) ctx.save_result(y);
@@ -130,7 +132,7 @@ struct Binary {
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     check_elements<F>(a.dtype());
-    Tensor c = ctx.output(a.shape(), result_dtype<F>(ctx));
+    Tensor c = result<F>(ctx, a.shape());
     ctx.run(kernels::binary, id, a, b, c);
     if constexpr (!kernels::Predicate<F>)
       if (const unsigned reads = reads_da<F>() | reads_db<F>(); ctx.recording() && reads) {
@@ -196,7 +198,7 @@ struct WithScalar {
       check_number(x.dtype(), s);
     else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
       s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
-    Tensor y = ctx.output(x.shape(), result_dtype<F>(ctx));
+    Tensor y = result<F>(ctx, x.shape());
     ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
     if constexpr (!kernels::Predicate<F>) {
       const Tensor none;

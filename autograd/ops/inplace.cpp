@@ -6,9 +6,19 @@
 namespace mixtape {
 namespace {
 
-// x = f(x), seen by every handle to x.
+// While alive, an op may write to x what it makes of it. Not before observers, which look at the
+// old x once more.
+class Overwrite : NoCopy {
+ public:
+  [[nodiscard]] explicit Overwrite(const Tensor* x) {
+    if (!thread_state.observer) to_overwrite = x;
+  }
+  ~Overwrite() { to_overwrite = nullptr; }
+};
+
+// x = f(x), seen by every handle to x; `apart`: f is elementwise and reads no other memory of x's.
 template <class F>
-Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
+Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, const F& f) {
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
@@ -16,8 +26,9 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, const F& f) {
           "them)",
           x.shape(), x.strides());
     const NoGrad off;
+    const Overwrite here(apart ? &x : nullptr);
     const Tensor y = f(x);
-    kernels::convert(x.device(), expand(y, x.shape()), x);
+    if (!apart || y.storage() != x.storage()) kernels::convert(x.device(), expand(y, x.shape()), x);
     x.storage()->bump_version();
     return x;
   }
@@ -42,7 +53,7 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 // would be left.
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
                Tensor (*f)(const Tensor&, const Tensor&)) {
-  return rewrite(op, x, y.requires_grad(), [&](const Tensor& t) {
+  return rewrite(op, x, y.requires_grad(), y.storage() != x.storage(), [&](const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
           t.dtype(), y.dtype());
@@ -50,7 +61,7 @@ Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
   });
 }
 Tensor combine(std::string_view op, const Tensor& x, double y, Tensor (*f)(const Tensor&, double)) {
-  return rewrite(op, x, false, [&](const Tensor& t) { return f(t, y); });
+  return rewrite(op, x, false, true, [&](const Tensor& t) { return f(t, y); });
 }
 
 void check_quotient(const Tensor& x) {
@@ -62,12 +73,12 @@ void check_quotient(const Tensor& x) {
 }  // namespace
 
 Tensor fill_(const Tensor& x, double value) {
-  return rewrite("fill_", x, false,
+  return rewrite("fill_", x, false, false,
                  [&](const Tensor& t) { return full({}, value, t.dtype(), t.device()); });
 }
 Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 Tensor copy_(const Tensor& x, const Tensor& from) {
-  return rewrite("copy_", x, from.requires_grad(), [&](const Tensor& t) {
+  return rewrite("copy_", x, from.requires_grad(), false, [&](const Tensor& t) {
     const Tensor y = fitting(t, from.to(t.device()));
     // What sees from's bytes may neither become x nor be read while x is written.
     const bool lent = y.storage() == from.storage();
@@ -89,7 +100,7 @@ Tensor div_(const Tensor& x, double y) {
   return combine("div_", x, y, div);
 }
 Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
-  return rewrite("clamp_", x, false, [&](const Tensor& t) { return clamp(t, low, high); });
+  return rewrite("clamp_", x, false, true, [&](const Tensor& t) { return clamp(t, low, high); });
 }
 
 }  // namespace mixtape
