@@ -116,11 +116,30 @@ MIXTAPE_HD T number(double x) {
     return T(x);
 }
 
-// The two powers that matter, without the library's pow.
+// The powers that matter, without the library's pow.
 template <int n>
 struct Power : Pow {
   MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
   MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
+};
+// Of 1/2, and -1/2 if inverse: sqrt but for what a power makes of -0 and -inf, 0 and inf.
+template <bool inverse>
+struct Root : Pow {
+  static constexpr bool integers = false;
+  template <class T>
+  MIXTAPE_HD static T root(T a) {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    return select(a == T(-infinity), T(infinity), sqrt(a + T(0)));
+  }
+  template <class T>
+  MIXTAPE_HD static T f(T a, T) {
+    return inverse ? T(1) / root(a) : root(a);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    const T r = root(a);
+    return b / (inverse ? r * r * r : r);
+  }
 };
 
 // run.operator()<F>() for f(x, scalar), or f(scalar, x) if swapped.
@@ -131,6 +150,10 @@ void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
     run.template operator()<Power<2>>();
   else if (power && scalar == 3)
     run.template operator()<Power<3>>();
+  else if (power && scalar == 0.5)
+    run.template operator()<Root<false>>();
+  else if (power && scalar == -0.5)
+    run.template operator()<Root<true>>();
   else
     visit_op(BinaryOps{}, op, run);
 }

@@ -185,6 +185,14 @@ const struct {
      [](const Tensor& x) { return pow(x, 3); },
      {nan, inf, -inf, 0, 1, -15.625, 0.125, -27, 27, 216},
      {nan, inf, inf, 0, 3, 18.75, 0.75, 27, 27, 108}},
+    {"x^0.5",
+     [](const Tensor& x) { return pow(x, 0.5); },
+     {nan, inf, inf, 0, 1, nan, std::sqrt(0.5), nan, std::sqrt(3), std::sqrt(6)},
+     {nan, 0, 0, inf, 0.5, nan, std::sqrt(0.5), nan, std::sqrt(1. / 12), std::sqrt(1. / 24)}},
+    {"x^-0.5",
+     [](const Tensor& x) { return pow(x, -0.5); },
+     {nan, 0, 0, inf, 1, nan, std::sqrt(2), nan, std::sqrt(1. / 3), std::sqrt(1. / 6)},
+     {nan, 0, 0, -inf, -0.5, nan, -std::sqrt(2), nan, -std::sqrt(1. / 108), -std::sqrt(1. / 864)}},
     {"x^0",
      [](const Tensor& x) { return pow(x, 0); },
      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
@@ -906,6 +914,17 @@ TEST(Create, PermutationsComeEquallyOften) {
   const Tensor large = randperm(100000);
   EXPECT_EQ(sum(ne(sort(large).values, arange(0, 100000, 1, i64))).item(), 0);
   EXPECT_NEAR(mean(narrow(large, 0, 0, 1000).to(f64)).item(), 50000, 5000);
+}
+
+TEST(Pow, HalvesAreRoots) {
+  for (const DType t : {f64, f32, f16, bf16}) {
+    const Tensor x = uniform({1000}, 1e-3, 1000).to(t);
+    EXPECT_TRUE(equal(pow(x, 0.5), sqrt(x))) << name(t);
+    const Tensor zeros = row({0.0, -0.0}, t);
+    EXPECT_EQ(to_vector(div(1, pow(zeros, 0.5))), (Values{inf, inf})) << name(t);
+    EXPECT_EQ(to_vector(pow(zeros, -0.5)), (Values{inf, inf})) << name(t);
+  }
+  EXPECT_ERROR(pow(row({4}, i64), 0.5), "of i64 elements and 0.5");
 }
 
 TEST(InPlace, ArithmeticAndItsOperators) {
