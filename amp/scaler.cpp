@@ -91,6 +91,11 @@ void check_carried(const optim::Optimizer& opt, uint64_t number) {
           "the gradient of parameter {} of {} carries {}: losses that add up share one, and "
           "gradients are dropped when a scale is set",
           i, opt.name(), g.mixed ? "several loss scales" : "another loss scale");
+    if (g.moved)
+      warn(fmt::format(
+          "{}: gradients of losses before and after an update() are added up, though the scale may "
+          "have moved in between: zero_grad() was left out, or update() came before the step",
+          opt.name()));
     if (number && g.unscaled)
       warn(fmt::format(
           "{}: a gradient that is divided by the loss scale is, at least in part, not multiplied "
@@ -184,8 +189,8 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   }
   const Tensor scaled = mul(wide, cast(scale_of(s.scale), wide.dtype()));
   if (scaled.requires_grad())
-    register_hook(scaled, [number = s.number](const Tensor&) {
-      carry_scale(number);
+    register_hook(scaled, [number = s.number, moves = s.moves](const Tensor&) {
+      carry_scale(number, moves);
       return Tensor();
     });
   return scaled;
@@ -355,6 +360,7 @@ void GradScaler::update(std::optional<double> new_scale) {
       set(s, *new_scale);
     } else if (!found.empty()) {
       s.value = 0;
+      s.moves += options_.min_scale < options_.max_scale;
       kernels::scaler_update(s.scale.device(), found, losses, rule, s.scale, s.counts, s.history);
       for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
     }

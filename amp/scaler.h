@@ -98,7 +98,8 @@ class GradScaler {
   // Divides the gradients by S and notes which are not finite, before or after. f16 gradients
   // become f32. Throws Error if no loss was scaled, if called twice or after step() before
   // update(), if parameters are f16 and the optimizer keeps no f32 copies, or if a gradient carries
-  // another scale. Warns of one to which a loss that was not scaled has contributed.
+  // another scale. Warns of one to which a loss that was not scaled has contributed, or losses from
+  // before and after an update().
   void unscale(optim::Optimizer& opt, int id = 0);
   // Throws Error as unscale() does, if called twice before update(), or if a scaled loss has added
   // to a gradient since unscale().
@@ -152,6 +153,7 @@ class GradScaler {
     bool known = false;      // a loss was scaled
     double value = 0;        // that it was set to; 0: it may have moved since
     uint64_t number = 0;     // by which gradients know it; another one with each such value
+    int64_t moves = 0;       // updates that may have moved it
     Tensor scale;            // f32 [S, 1/S], on the device of the last loss
     Tensor counts, history;  // as the kernel scaler_update keeps them
     Readback mail;           // counts on their way to poll()

@@ -308,8 +308,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return result;
 }
 
-void carry_scale(uint64_t number) {
-  if (thread_state.carried) *thread_state.carried = {.number = number};
+void carry_scale(uint64_t number, int64_t moves) {
+  if (thread_state.carried) *thread_state.carried = {.number = number, .moves = moves};
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

@@ -196,8 +196,8 @@ HookHandle register_hook(const Tensor& x, Node::Hook f);
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
 // Called by a hook: the gradient that it sees, and with it what the backward pass makes of that, is
-// multiplied by the loss scale of that number.
-void carry_scale(uint64_t number);
+// multiplied by the loss scale of that number, as it is after so many moves.
+void carry_scale(uint64_t number, int64_t moves);
 
 inline bool grad_enabled() { return thread_state.recording; }
 

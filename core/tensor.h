@@ -142,13 +142,16 @@ class Tensor {
 // where it adds gradients; amp gives scales their numbers.
 struct GradScale {
   uint64_t number = 0;    // 0: none that is known
+  int64_t moves = 0;      // how often that may have moved before
+  bool moved = false;     // parts of it are from before it may have moved, and after
   bool mixed = false;     // parts of it carry other numbers
   bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
 
   void add(const GradScale& g) {
     mixed = mixed || g.mixed || (number && g.number && number != g.number);
     unscaled = unscaled || g.unscaled;
-    if (g.number) number = g.number;
+    moved = moved || g.moved || (g.number && number == g.number && moves != g.moves);
+    if (g.number) number = g.number, moves = g.moves;
   }
 };
 

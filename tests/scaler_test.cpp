@@ -334,6 +334,32 @@ TEST(Carried, AScaleThatIsSetToItselfStays) {
   EXPECT_EQ(p.at(0), -2);
 }
 
+TEST(Carried, AScaleThatMayHaveMovedIsWarnedOf) {
+  for (const bool fixed : {false, true}) {
+    const Tensor p = parameter({1}), q = parameter({1});
+    optim::SGD each({p}, {.lr = 1}), every_other({q}, {.lr = 1});
+    const double least = fixed ? 64 : 0, most = fixed ? 64 : 1e9;
+    GradScaler scaler(
+        {.init_scale = 64, .growth_interval = 1, .min_scale = least, .max_scale = most});
+    std::vector<std::string> told;
+    const OnWarning all([&](const std::string& text) { told.push_back(text); });
+    for (int i = 0; i < 4; ++i) {
+      scaler.scale(sum(p) + sum(q)).backward();
+      scaler.step(each);
+      each.zero_grad();
+      if (i % 2 == 1) {
+        scaler.step(every_other);
+        every_other.zero_grad();
+      }
+      scaler.update();
+    }
+    EXPECT_EQ(p.at(0), -3);
+    EXPECT_EQ(q.at(0), fixed ? -3 : -2);  // 1 - (64 + 128) / 128 - (256 + 512) / 512
+    ASSERT_EQ(told.size(), fixed ? 0u : 1u);
+    if (!fixed) EXPECT_NE(told[0].find("losses before and after an update()"), std::string::npos);
+  }
+}
+
 TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
   const auto warnings = [](const auto& body) {
     std::vector<std::string> told;
