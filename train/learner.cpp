@@ -49,9 +49,10 @@ void Learner::compile(const LearnerOptions& options) {
           m.statistic ? "value" : "statistic");
     check(names.insert(m.name).second, "the name of the metric \"{}\" is taken", m.name);
   }
+  const nn::ModuleBase& module = *model_.module;
   check(options.pass || model_.call,
         "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
-        nn::type_name(typeid(*model_.module)));
+        nn::type_name(typeid(module)));
   auto added = options.callbacks;
   for (const auto& callback : added) check(callback != nullptr, "a callback that is null");
   std::optional<RunFolder> folder;
@@ -267,9 +268,10 @@ bool Learner::run(const Batch& batch, bool predicts) {
     state.loss = done.loss;
     return true;
   }
+  const nn::ModuleBase& module = *model_.module;
   check(bool(model_.call),
         "{} does not map one tensor to one: predict from a loader, by LearnerOptions::pass",
-        nn::type_name(typeid(*model_.module)));
+        nn::type_name(typeid(module)));
   state.output = model_.call(state.x);
   if (!each(&Callback::on_loss_begin)) return false;
   if (state.y && !predicts) state.loss = loss(state.output, state.y);
