@@ -211,9 +211,8 @@ TEST_P(Gemm, SmallWholeNumbersAreExact) {
         for (const bool a_t : {false, true})
           for (const bool b_t : {false, true}) {
             const Tensor c = output({m, n}, out);
-            launch([&](Launch& l) {
-              gemm(l, converted(a, in, a_t), converted(b, in, b_t), Epilogue{}, c);
-            });
+            const Tensor at = converted(a, in, a_t), bt = converted(b, in, b_t);
+            launch([&](Launch& l) { gemm(l, at, bt, Epilogue{}, c); });
             ASSERT_EQ(to_vector(c), to_vector(rounded)) << name(in) << " to " << name(out) << " "
                                                         << Shape{m, n, k}.to_string() << a_t << b_t;
           }

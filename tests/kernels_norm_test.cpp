@@ -199,7 +199,7 @@ TEST(Norms, EqualNumbersHaveNoVariance) {
       const Tensor x = filled({rows, n}, f32, value), y = output({rows, n}, f32),
                    mean = output({rows}, f32), var = output({rows}, f32),
                    rstd = output({rows}, f32);
-      const auto check = [&] {
+      const auto check = [&, value = value] {  // (clang 14 captures no binding)
         expect_close(mean, to_vector(filled({rows}, f32, value)), 0, "mean " + what);
         expect_close(rstd, to_vector(filled({rows}, f32, 1 / std::sqrt(1e-5))), 1e-2,
                      "rstd " + what);

@@ -356,7 +356,9 @@ TEST(Carried, AScaleThatMayHaveMovedIsWarnedOf) {
     EXPECT_EQ(p.at(0), -3);
     EXPECT_EQ(q.at(0), fixed ? -3 : -2);  // 1 - (64 + 128) / 128 - (256 + 512) / 512
     ASSERT_EQ(told.size(), fixed ? 0u : 1u);
-    if (!fixed) EXPECT_NE(told[0].find("losses before and after an update()"), std::string::npos);
+    if (!fixed) {
+      EXPECT_NE(told[0].find("losses before and after an update()"), std::string::npos);
+    }
   }
 }
 
