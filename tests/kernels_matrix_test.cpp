@@ -288,8 +288,9 @@ TEST_P(Gemm, SameForAnyThreads) {
     for (const auto& [batch, m, n, k] : sizes) {
       const Tensor a = random({batch, m, k}, in, 1), b = random({batch, n, k}, in, 2),
                    bias = random({n}, wide(in), 3);
+      const Tensor like = output({batch, m, n}, out);
       expect_same_for_any_threads([&] {
-        const Tensor c = output({batch, m, n}, out);
+        const Tensor c = output(like.shape(), like.dtype());
         launch([&](Launch& l) {
           gemm(l, a, b.with_layout(transpose(b.layout(), 1, 2)), Epilogue{.bias = bias}, c);
         });
