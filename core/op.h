@@ -119,6 +119,8 @@ struct ThreadState {
   const void* root = nullptr;    // the module that paths start from; nn's own
   bool cloning = false;          // modules may be copied; nn's own
   GradScale* carried = nullptr;  // by the gradient that the innermost backward pass visits
+  // What an op in place wants written by the next elementwise op: see autograd/ops/inplace.cpp.
+  const Tensor* to_overwrite = nullptr;
 };
 inline thread_local constinit ThreadState thread_state;
 

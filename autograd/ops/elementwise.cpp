@@ -47,7 +47,7 @@ void check_elements(DType t) {
 template <class F>
 Tensor result(const Ctx& ctx, const Shape& shape) {
   const DType dtype = kernels::Predicate<F> ? boolean : ctx.dtype();
-  const Tensor* const x = std::exchange(to_overwrite, nullptr);
+  const Tensor* const x = std::exchange(thread_state.to_overwrite, nullptr);
   return x && x->shape() == shape && x->dtype() == dtype ? *x : ctx.output(shape, dtype);
 }
 

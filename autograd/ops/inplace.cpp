@@ -6,16 +6,6 @@
 namespace mixtape {
 namespace {
 
-// While alive, an op may write to x what it makes of it. Not before observers, which look at the
-// old x once more.
-class Overwrite : NoCopy {
- public:
-  [[nodiscard]] explicit Overwrite(const Tensor* x) {
-    if (!thread_state.observer) to_overwrite = x;
-  }
-  ~Overwrite() { to_overwrite = nullptr; }
-};
-
 // x = f(x), seen by every handle to x; `apart`: f is elementwise and reads no other memory of x's.
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, const F& f) {
@@ -26,7 +16,9 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
           "them)",
           x.shape(), x.strides());
     const NoGrad off;
-    const Overwrite here(apart ? &x : nullptr);
+    // (Observers look at the old x once more.)
+    const bool here = apart && !thread_state.observer;
+    const During<&ThreadState::to_overwrite> result(here ? &x : nullptr);
     const Tensor y = f(x);
     if (!apart || y.storage() != x.storage()) kernels::convert(x.device(), expand(y, x.shape()), x);
     x.storage()->bump_version();

@@ -24,10 +24,6 @@ void check_number(DType t, double s);
 void check_fits(DType t, double value);
 // t in the dtype of sums of its elements; no tensor stays none.
 inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
-// What an op in place wants written, by the first op that reads each element before it writes it;
-// inplace.cpp sets it.
-inline thread_local constinit const Tensor* to_overwrite = nullptr;
-
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
