@@ -13,14 +13,14 @@ namespace mixtape {
 namespace {
 
 using Tensors = std::vector<Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
+using Segment = std::function<Tensors(const Tensors&)>;
 
 constexpr OpInfo checkpoint_info{"checkpoint"};
 
 // A call of f, and the circumstances to make it in again.
 class Replay final : public Deferred {
  public:
-  Replay(Function f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
+  Replay(Segment f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
 
   Tensors first(const Tensors& inputs) {
     const During<&ThreadState::forgetting> forget(true);
@@ -79,7 +79,7 @@ class Replay final : public Deferred {
     return results;
   }
 
-  const Function f_;
+  const Segment f_;
   const size_t inputs_;
   const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
   uint64_t end_ = 0;
@@ -112,7 +112,7 @@ class CheckpointNode final : public Node {
 
 }  // namespace
 
-std::vector<Tensor> detail::checkpoint(Function f, const Tensors& inputs) {
+std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   if (!grad_enabled()) return f(inputs);
   const Scope scope(checkpoint_info.name);
   const auto replay = std::make_shared<Replay>(std::move(f), inputs.size());

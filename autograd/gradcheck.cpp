@@ -9,10 +9,10 @@
 namespace mixtape {
 namespace {
 
-using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+using Checked = std::function<Tensor(const std::vector<Tensor>&)>;
 
 // sum(f * fixed random numbers): a scalar whose gradient shows every mistake.
-Tensor projected(const Function& f, const std::vector<Tensor>& inputs, uint64_t seed) {
+Tensor projected(const Checked& f, const std::vector<Tensor>& inputs, uint64_t seed) {
   const Tensor y = f(inputs);
   check(y.dtype() == f64, "gradcheck needs an f64 result, not {}", name(y.dtype()));
   const Seed fixed(seed);
@@ -32,7 +32,7 @@ struct Moved : NoCopy {
   const double old_;
 };
 
-std::string first_order(const Function& f, const std::vector<Tensor>& inputs,
+std::string first_order(const Checked& f, const std::vector<Tensor>& inputs,
                         const GradcheckOptions& o, uint64_t seed) {
   std::vector<Tensor> varied;
   std::vector<size_t> position;
@@ -62,13 +62,13 @@ std::string first_order(const Function& f, const std::vector<Tensor>& inputs,
 
 }  // namespace
 
-std::string gradcheck(const Function& f, const std::vector<Tensor>& inputs,
+std::string gradcheck(const Checked& f, const std::vector<Tensor>& inputs,
                       const GradcheckOptions& o) {
   const EnableGrad on;
   std::string wrong = first_order(f, inputs, o, 1);
   if (!wrong.empty() || !o.second_order) return wrong;
   // The gradient itself, as a function of the same inputs.
-  const Function gradient = [&](const std::vector<Tensor>& in) {
+  const Checked gradient = [&](const std::vector<Tensor>& in) {
     std::vector<Tensor> leaves;
     for (const Tensor& t : in)
       if (t && t.is_leaf() && t.dtype() == f64) leaves.push_back(t);

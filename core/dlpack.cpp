@@ -26,7 +26,7 @@ DLDataType type_of(DType t) {
   return {code, static_cast<uint8_t>(8 * size_of(t)), 1};
 }
 
-DType dtype_of(DLDataType type) {
+DType dtype_from(DLDataType type) {
   for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
     const DLDataType known = type_of(t);
     if (known.code == type.code && known.bits == type.bits && known.lanes == type.lanes) return t;
@@ -88,7 +88,7 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   const auto [where, number] = from.device;
   check(where == kDLCPU, "memory on DLPack's device type {}, number {}, where {} is the CPU",
         static_cast<int>(where), number, static_cast<int>(kDLCPU));
-  const DType dtype = dtype_of(from.dtype);
+  const DType dtype = dtype_from(from.dtype);
   check(from.ndim >= 0, "{} dimensions", from.ndim);
   const auto rank = static_cast<size_t>(from.ndim);
   Layout layout(Shape(std::span(from.shape, rank)));

@@ -7,7 +7,7 @@
 namespace mixtape {
 namespace {
 
-thread_local Generator* innermost = nullptr;
+thread_local Generator* innermost_generator = nullptr;
 
 uint64_t join(uint32_t high, uint32_t low) { return uint64_t(high) << 32 | low; }
 
@@ -33,10 +33,12 @@ int64_t Generator::below(int64_t n) {
 
 Generator& generator() {
   static thread_local Generator fallback(0);
-  return innermost ? *innermost : fallback;
+  return innermost_generator ? *innermost_generator : fallback;
 }
 
-Seed::Seed(uint64_t seed) : mine_(seed), outer_(innermost) { innermost = &mine_; }
-Seed::~Seed() { innermost = outer_; }
+Seed::Seed(uint64_t seed) : mine_(seed), outer_(innermost_generator) {
+  innermost_generator = &mine_;
+}
+Seed::~Seed() { innermost_generator = outer_; }
 
 }  // namespace mixtape

@@ -8,17 +8,17 @@
 namespace mixtape {
 namespace {
 
-thread_local OnWarning* innermost = nullptr;
+thread_local OnWarning* innermost_listener = nullptr;
 
 }  // namespace
 
 OnWarning::OnWarning(std::function<void(const std::string&)> tell)
-    : tell_(std::move(tell)), outer_(std::exchange(innermost, this)) {}
-OnWarning::~OnWarning() { innermost = outer_; }
+    : tell_(std::move(tell)), outer_(std::exchange(innermost_listener, this)) {}
+OnWarning::~OnWarning() { innermost_listener = outer_; }
 
 void warn(const std::string& text) {
-  if (innermost) {
-    if (innermost->told_.insert(text).second) innermost->tell_(text);
+  if (innermost_listener) {
+    if (innermost_listener->told_.insert(text).second) innermost_listener->tell_(text);
     return;
   }
   static std::mutex mutex;

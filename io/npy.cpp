@@ -16,14 +16,14 @@ namespace mixtape::io {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
-constexpr uint64_t longest_header = 10'000;  // NumPy's own limit
+constexpr uint64_t longest_npy_header = 10'000;  // NumPy's own limit
 constexpr std::string_view suffix = ".npy";
 
 // Kind and width as in '<f4'. NumPy has no bf16.
-constexpr std::pair<std::string_view, DType> spellings[] = {
+constexpr std::pair<std::string_view, DType> numpy_spellings[] = {
     {"f8", f64}, {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8}, {"b1", boolean}};
 
-struct Header {
+struct NpyHeader {
   DType dtype = f32;
   bool big_endian = false, fortran = false;
   Shape shape;
@@ -35,8 +35,8 @@ class Parser {
   Parser(std::string_view text, uint64_t begin, const std::string& file)
       : text_(text), begin_(begin), file_(file) {}
 
-  Header header() {
-    Header h;
+  NpyHeader header() {
+    NpyHeader h;
     std::set<std::string_view> keys;
     expect('{');
     while (!take('}')) {
@@ -94,14 +94,14 @@ class Parser {
     return text_.substr(begin, at_++ - begin);
   }
 
-  void dtype(Header& h) {
+  void dtype(NpyHeader& h) {
     check(!take('['), "{}: header: structured arrays are not supported", file_);
     const std::string_view descr = string("a dtype");
     const std::string_view kind = descr.substr(std::min<size_t>(descr.size(), 1));
-    const auto found = std::find_if(std::begin(spellings), std::end(spellings),
+    const auto found = std::find_if(std::begin(numpy_spellings), std::end(numpy_spellings),
                                     [&](const auto& s) { return s.first == kind; });
     check(
-        found != std::end(spellings) && std::string_view("<>=|").find(descr[0]) != descr.npos,
+        found != std::end(numpy_spellings) && std::string_view("<>=|").find(descr[0]) != descr.npos,
         "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 u1 b1 are; convert it with astype)",
         file_, quote(descr));
     h.dtype = found->second;
@@ -172,14 +172,14 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
   too_few(fixed + width);
   uint64_t length = 0;
   next(std::as_writable_bytes(std::span(&length, 1)).first(width));
-  check(length <= longest_header, "{}: a header of {} bytes is above the limit of {}", file, length,
-        longest_header);
+  check(length <= longest_npy_header, "{}: a header of {} bytes is above the limit of {}", file,
+        length, longest_npy_header);
   const uint64_t begin = fixed + width;
   check(length <= size - begin, "{}: a header of {} bytes does not fit a file of {}", file, length,
         size);
   text.resize(length);
   next(std::as_writable_bytes(std::span(text)));
-  const Header h = Parser(text, begin, file).header();
+  const NpyHeader h = Parser(text, begin, file).header();
 
   const auto bytes = bytes_needed(h.shape, h.dtype);
   check(bytes.has_value(), "{}: the size of {} {} overflows", file, h.dtype, h.shape);
@@ -226,10 +226,10 @@ NamedTensors read_npz(const Source& source) {
 // What precedes the elements of t, in row-major order.
 std::string header_of(const Tensor& t, const std::string& where) {
   check(bool(t), "{} is no tensor", where);
-  const auto spelled = std::find_if(std::begin(spellings), std::end(spellings),
+  const auto spelled = std::find_if(std::begin(numpy_spellings), std::end(numpy_spellings),
                                     [&](const auto& s) { return s.second == t.dtype(); });
-  check(spelled != std::end(spellings), "{} is {}, which NumPy does not have: convert it, .to(f32)",
-        where, t.dtype());
+  check(spelled != std::end(numpy_spellings),
+        "{} is {}, which NumPy does not have: convert it, .to(f32)", where, t.dtype());
   std::string sizes;
   for (const int64_t size : t.shape()) sizes += fmt::format("{}, ", size);
   if (t.rank() > 0) sizes.resize(sizes.size() - (t.rank() == 1 ? 1 : 2));  // (3,) but (3, 4)

@@ -34,11 +34,11 @@ struct Image : png_image, NoCopy {
   ~Image() { png_image_free(this); }
 };
 
-struct Header {
+struct PngHeader {
   uint64_t width, height, bits;  // bits of a pixel
 };
 
-Header check_chunks(std::string_view file, const std::string& name) {
+PngHeader check_chunks(std::string_view file, const std::string& name) {
   const auto number = [&](size_t at) {
     uint32_t n = 0;
     for (size_t i = 0; i < 4; ++i) n = n << 8 | uint8_t(file[at + i]);
@@ -66,7 +66,7 @@ Header check_chunks(std::string_view file, const std::string& name) {
   return {number(16), number(20), samples[color] * depth};
 }
 
-void check_size(const Header& h, uint64_t file, const std::string& name) {
+void check_size(const PngHeader& h, uint64_t file, const std::string& name) {
   // Both below 2^32, so neither product overflows where pixels are few enough.
   check(h.width > 0 && h.height > 0 && h.width * h.height <= largest / 4,
         "{}: {} x {} pixels, above the limit of {}", name, h.width, h.height, largest / 4);

@@ -9,7 +9,7 @@
 #include "tests/support/temp_folder.h"
 
 namespace mixtape::amp {
-namespace {
+namespace amp_override_test {
 
 TEST(Presets, DoWhatTheirNamesSay) {
   using enum Precision;
@@ -255,5 +255,5 @@ TEST(Overrides, AreResolvedByEqualRegionsTogether) {
   EXPECT_EQ(on.rules(), first) << "the next step's region has what this one learnt";
 }
 
-}  // namespace
+}  // namespace amp_override_test
 }  // namespace mixtape::amp

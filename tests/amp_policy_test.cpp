@@ -9,7 +9,7 @@
 #include "tests/support/op_cases.h"
 
 namespace mixtape::amp {
-namespace {
+namespace amp_policy_test {
 
 using tests::OpCase;
 
@@ -216,5 +216,5 @@ TEST_P(EveryPolicy, MayBeOverridden) {
     }
 }
 
-}  // namespace
+}  // namespace amp_policy_test
 }  // namespace mixtape::amp

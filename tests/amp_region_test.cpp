@@ -6,7 +6,7 @@
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
-namespace {
+namespace amp_region_test {
 
 TEST(Region, NestsAndTheInnermostWins) {
   const Tensor x = values({4, 4});
@@ -326,5 +326,5 @@ TEST(Cache, LeaksNothing) {
   EXPECT_LT(memory_stats().in_use - before, 64 * 64 * 2 + 200 * 8 * 64 * 2);
 }
 
-}  // namespace
+}  // namespace amp_region_test
 }  // namespace mixtape::amp

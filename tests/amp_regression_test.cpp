@@ -5,7 +5,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace amp_regression_test {
 
 constexpr double f32_max = std::numeric_limits<float>::max();
 
@@ -269,5 +269,5 @@ TEST(Regression, ACopyInTheCacheIsStaleAfterAStep) {
   EXPECT_EQ(on.cache_stats().casts, 3);
 }
 
-}  // namespace
+}  // namespace amp_regression_test
 }  // namespace mixtape::amp

@@ -5,7 +5,7 @@
 #include "autograd/function.h"
 
 namespace mixtape::amp {
-namespace {
+namespace amp_test {
 
 bool representable(const Tensor& x, DType narrow) {
   return to_vector(cast(cast(x.detach(), narrow), x.dtype())) == to_vector(x);
@@ -398,5 +398,5 @@ TEST(Training, ReachesTheSameLossInBf16) {
   EXPECT_NEAR(last[bf16], last[f32], 0.1 * last[f32]);
 }
 
-}  // namespace
+}  // namespace amp_test
 }  // namespace mixtape::amp

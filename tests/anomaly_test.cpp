@@ -13,7 +13,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace anomaly_test {
 
 using test::error;
 
@@ -150,5 +150,5 @@ TEST(Anomaly, NamesTheModule) {
             "out: linear: nan in element 0 of its result f");
 }
 
-}  // namespace
+}  // namespace anomaly_test
 }  // namespace mixtape

@@ -17,7 +17,7 @@
 #include "train/tensorboard.h"
 
 namespace mixtape::train {
-namespace {
+namespace callbacks_test {
 
 using namespace test;
 
@@ -657,5 +657,5 @@ TEST(Callbacks, LogsHaveARowPerEpoch) {
   EXPECT_EQ(std::ranges::count(jsonl, '\n'), 2 + 12) << jsonl;
 }
 
-}  // namespace
+}  // namespace callbacks_test
 }  // namespace mixtape::train

@@ -19,7 +19,7 @@
 #include "train/tensorboard.h"
 
 namespace mixtape::train {
-namespace {
+namespace charts_test {
 
 using namespace test;
 
@@ -408,5 +408,5 @@ TEST(TensorBoard, IsReadByTensorBoard) {
   EXPECT_TRUE(python(program, folder.path()));
 }
 
-}  // namespace
+}  // namespace charts_test
 }  // namespace mixtape::train

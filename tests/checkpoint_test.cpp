@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace checkpoint_test {
 
 using Tensors = std::vector<Tensor>;
 using Numbers = std::vector<double>;
@@ -377,5 +377,5 @@ TEST(Checkpoint, OfAModuleRefersToIt) {
             to_vector(leaky_relu(x, 0.25)));
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace mixtape

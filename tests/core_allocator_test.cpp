@@ -24,7 +24,7 @@ extern "C" const char* __asan_default_options() { return "allocator_may_return_n
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace mixtape {
-namespace {
+namespace core_allocator_test {
 
 // Outlives everything else in this program: releasing it must still work then.
 const Tensor last_to_go({3}, f32);
@@ -259,5 +259,5 @@ TEST(Allocator, AddressSanitizerSeesUseAfterReleaseAndOverruns) {
 }
 #endif
 
-}  // namespace
+}  // namespace core_allocator_test
 }  // namespace mixtape

@@ -11,12 +11,11 @@
 #include "core/format.h"
 #include "core/half.h"
 #include "tests/support/errors.h"
+#include "tests/support/node.h"
 
 namespace mixtape {
 
-class Node {};
-
-namespace {
+namespace core_dlpack_test {
 
 using test::error;
 
@@ -269,5 +268,5 @@ TEST(DLPackVersioned, CopiesWhatIsReadOnly) {
   EXPECT_EQ(other.values[5], 5);
 }
 
-}  // namespace
+}  // namespace core_dlpack_test
 }  // namespace mixtape

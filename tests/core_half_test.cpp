@@ -9,7 +9,7 @@
 #include <random>
 
 namespace mixtape {
-namespace {
+namespace core_half_test {
 
 template <class T>
 struct Format;
@@ -138,5 +138,5 @@ TEST(Half, AgreesWithTheCompilersOwn) {
 }
 #endif
 
-}  // namespace
+}  // namespace core_half_test
 }  // namespace mixtape

@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace core_layout_test {
 
 using test::error;
 
@@ -365,5 +365,5 @@ TEST(Layout, SurvivesExtremeArguments) {
   EXPECT_EQ(diagonal(Layout(Shape{2, 3}), highest, 0, 1).shape, Shape{0});
 }
 
-}  // namespace
+}  // namespace core_layout_test
 }  // namespace mixtape

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 
 namespace mixtape {
-namespace {
+namespace core_print_test {
 
 Tensor iota(const Shape& shape, DType dtype) {
   std::vector<double> values(size_t(shape.size()));
@@ -94,5 +94,5 @@ TEST(Print, ShapesBesideRanges) {
   EXPECT_EQ(fmt::format("{}", std::vector{x.shape(), Shape{}}), "[[1, 2], []]");
 }
 
-}  // namespace
+}  // namespace core_print_test
 }  // namespace mixtape

@@ -15,12 +15,11 @@
 #include "core/random.h"
 #include "core/warn.h"
 #include "tests/support/errors.h"
+#include "tests/support/node.h"
 
 namespace mixtape {
 
-class Node {};
-
-namespace {
+namespace core_test {
 
 using test::error, test::full_error;
 
@@ -380,5 +379,5 @@ TEST(Warn, TellsTheInnermostGuardEachTextOnce) {
   EXPECT_EQ(inner, (std::vector<std::string>{"a"}));
 }
 
-}  // namespace
+}  // namespace core_test
 }  // namespace mixtape

@@ -28,7 +28,7 @@
 #endif
 
 namespace mixtape::train {
-namespace {
+namespace data_test {
 
 using test::slurp;
 using test::spit;
@@ -395,5 +395,5 @@ TEST(RunFolder, SaysWhyItCannot) {
     EXPECT_ERROR(run.path(name), "is not a name inside");
 }
 
-}  // namespace
+}  // namespace data_test
 }  // namespace mixtape::train

@@ -15,7 +15,7 @@
 #include "train/data/transforms.h"
 
 namespace mixtape::train {
-namespace {
+namespace dataset_test {
 
 using Values = std::vector<double>;
 
@@ -255,5 +255,5 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(pixel_stats(zeros({2, 2})), "images are f32 [2, 2], not u8");
 }
 
-}  // namespace
+}  // namespace dataset_test
 }  // namespace mixtape::train

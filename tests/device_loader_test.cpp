@@ -11,7 +11,7 @@
 #include "train/data/loader.h"
 
 namespace mixtape::train {
-namespace {
+namespace device_loader_test {
 
 const Transform random_transform = transforms::compose(
     {transforms::random_crop(2), transforms::random_flip(), transforms::normalize(0.5, 0.25)});
@@ -70,5 +70,5 @@ TEST(DeviceLoading, ALoopWaitsForNothing) {
   }
 }
 
-}  // namespace
+}  // namespace device_loader_test
 }  // namespace mixtape::train

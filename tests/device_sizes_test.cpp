@@ -11,7 +11,7 @@
 #include "kernels/cuda/gemm.h"
 
 namespace mixtape {
-namespace {
+namespace device_sizes_test {
 
 struct Case {
   const char* name;
@@ -119,5 +119,5 @@ TEST_P(Large, IsWhatItIsOnTheCpu) {
   }
 }
 
-}  // namespace
+}  // namespace device_sizes_test
 }  // namespace mixtape

@@ -21,7 +21,7 @@
 #include "tests/support/op_cases.h"
 
 namespace mixtape {
-namespace {
+namespace device_test {
 
 using test::error;
 using tests::OpCase;
@@ -332,5 +332,5 @@ TEST(Devices, EventsTellTheTimeBetweenThem) {
   }
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace mixtape

@@ -29,7 +29,7 @@
 #endif
 
 namespace mixtape {
-namespace {
+namespace device_train_test {
 
 const Device device = Device::cuda();
 
@@ -461,5 +461,5 @@ TEST(DeviceTraining, StateFollowsTheModel) {
   }
 }
 
-}  // namespace
+}  // namespace device_train_test
 }  // namespace mixtape

@@ -10,7 +10,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace distance_test {
 
 using enum Reduction;
 using Values = std::vector<double>;
@@ -163,5 +163,5 @@ TEST_F(Distances, AreWideInARegion) {
   EXPECT_EQ(cosine_embedding_loss(x, x, ones({2})).dtype(), f32);
 }
 
-}  // namespace
+}  // namespace distance_test
 }  // namespace mixtape

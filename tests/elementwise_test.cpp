@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace elementwise_test {
 
 using Values = std::vector<double>;
 const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
@@ -1057,5 +1057,5 @@ TEST(InPlace, WritesToWhatWasSavedAreFound) {
   EXPECT_EQ(to_vector(a.grad()), to_vector(w));
 }
 
-}  // namespace
+}  // namespace elementwise_test
 }  // namespace mixtape

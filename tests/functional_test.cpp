@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace functional_test {
 
 using Tensors = std::vector<Tensor>;
 using Numbers = std::vector<double>;
@@ -20,13 +20,14 @@ void expect_near(const Tensor& t, const Shape& shape, const Numbers& wanted) {
     EXPECT_NEAR(t.at(int64_t(i)), wanted[i], 1e-12) << "element " << i;
 }
 
-// Two results of two inputs, and a scalar one. The figures of torch.autograd.functional (PyTorch
-// 1.13) are for these.
-const Tensor x = from({.5, -1, .25, 2, .75, -.5}, {2, 3}, f64),
-             w = from({.3, -.2, .5, .7, .1, -.4}, {2, 3}, f64),
-             dx = from({1, 0, -1, .5, 2, .25}, {2, 3}, f64),
-             dw = from({0, 1, .5, -1, .25, 2}, {2, 3}, f64);
-
+// The figures of torch.autograd.functional (PyTorch 1.13) are for these, made where the test runs.
+struct Functional : testing::Test {
+  const Tensor x = from({.5, -1, .25, 2, .75, -.5}, {2, 3}, f64),
+               w = from({.3, -.2, .5, .7, .1, -.4}, {2, 3}, f64),
+               dx = from({1, 0, -1, .5, 2, .25}, {2, 3}, f64),
+               dw = from({0, 1, .5, -1, .25, 2}, {2, 3}, f64);
+};
+// Two results of two inputs, and a scalar one.
 Tensors layer(const Tensors& in) {
   const Tensor h = tanh(matmul(in[0], in[1].t()));
   return {h, softmax(sum(h, {0}) * select(in[1], 1, 0), 0)};
@@ -36,7 +37,7 @@ Tensor energy(const Tensors& in) {
   return sum(h * h * h) + exp(sum(select(in[0], 0, 0) * select(in[1], 0, 1)));
 }
 
-TEST(Functional, VjpAgreesWithPyTorch) {
+TEST_F(Functional, VjpAgreesWithPyTorch) {
   const Tensors v = {from({1, -2, .5, 3}, {2, 2}, f64), from({.25, -1.5}, {2}, f64)};
   const auto [y, product] = vjp(layer, {x, w}, v);
   EXPECT_EQ(to_vector(y[0]), to_vector(layer({x, w})[0]));
@@ -48,7 +49,7 @@ TEST(Functional, VjpAgreesWithPyTorch) {
                2.49936297246285, -0.73605275667032});
 }
 
-TEST(Functional, JvpAgreesWithPyTorch) {
+TEST_F(Functional, JvpAgreesWithPyTorch) {
   const auto [y, product] = jvp(layer, {x, w}, {dx, dw});
   EXPECT_EQ(to_vector(y[1]), to_vector(layer({x, w})[1]));
   expect_near(product[0], {2, 2},
@@ -56,7 +57,7 @@ TEST(Functional, JvpAgreesWithPyTorch) {
   expect_near(product[1], {2}, {0.13046013926613, -0.13046013926613});
 }
 
-TEST(Functional, JacobianAgreesWithPyTorch) {
+TEST_F(Functional, JacobianAgreesWithPyTorch) {
   const auto J = jacobian(layer, {x, w});
   expect_near(J[0][0], {2, 2, 2, 3},
               {0.2413296936575,
@@ -118,7 +119,7 @@ TEST(Functional, JacobianAgreesWithPyTorch) {
                0.01936931759674, 0.37126567916471, -0.1422742519341, 0.02894768071658});
 }
 
-TEST(Functional, HessianAgreesWithPyTorch) {
+TEST_F(Functional, HessianAgreesWithPyTorch) {
   const auto H = hessian(energy, {x, w});
   expect_near(H[0][1], {2, 3, 2, 3},
               {0.66690305764909,  -0.38988031153638, 0.09747007788409,  1.92567634593485,
@@ -135,7 +136,7 @@ TEST(Functional, HessianAgreesWithPyTorch) {
       EXPECT_NEAR(H[0][1].at(i * 6 + j), H[1][0].at(j * 6 + i), 1e-14);
 }
 
-TEST(Functional, HvpAgreesWithPyTorch) {
+TEST_F(Functional, HvpAgreesWithPyTorch) {
   const auto [value, product] = hvp(energy, {x, w}, {dx, dw});
   expect_near(value, {}, {2.06941373094384});
   expect_near(product[0], {2, 3},
@@ -146,7 +147,7 @@ TEST(Functional, HvpAgreesWithPyTorch) {
                -0.05609389135099, -1.355916540494});
 }
 
-TEST(Functional, OneTensorClosedForms) {
+TEST_F(Functional, OneTensorClosedForms) {
   const Tensor a = from({1, 2, 3}, {3}, f64), v = from({1, 0, -1}, {3}, f64);
   const auto cube = [](const Tensor& t) { return t * t * t; };
   const auto total = [&](const Tensor& t) { return sum(cube(t)); };
@@ -160,7 +161,7 @@ TEST(Functional, OneTensorClosedForms) {
   EXPECT_EQ(to_vector(product), (Numbers{6, 0, -18}));
 }
 
-TEST(Functional, LeavesTheInputsAlone) {
+TEST_F(Functional, LeavesTheInputsAlone) {
   const Tensor a = from({1, 2}, {2}, f64).set_requires_grad();
   const NoGrad off;
   const auto f = [](const Tensor& t) { return sum(t * t); };
@@ -170,7 +171,7 @@ TEST(Functional, LeavesTheInputsAlone) {
   EXPECT_FALSE(a.grad());
 }
 
-TEST(Functional, ResultsMayHaveAHistory) {
+TEST_F(Functional, ResultsMayHaveAHistory) {
   const Tensor a = from({0.5, -1.5}, {2}, f64).set_requires_grad();
   const Tensor v = from({2, -1}, {2}, f64);
   const auto f = [](const Tensor& t) { return sin(t) * select(t, 0, 1); };
@@ -187,7 +188,7 @@ TEST(Functional, ResultsMayHaveAHistory) {
   EXPECT_EQ(gradcheck([&](const auto& in) { return jvp(f, a, in[0], o).product; }, {u}), "");
 }
 
-TEST(Functional, InputsAreIndependent) {
+TEST_F(Functional, InputsAreIndependent) {
   const Tensor a = from({3}, {1}, f64).set_requires_grad();
   const Tensor b = a * 2;
   const auto f = [](const Tensors& in) { return Tensors{in[0] * in[1]}; };
@@ -200,7 +201,7 @@ TEST(Functional, InputsAreIndependent) {
   }
 }
 
-TEST(Functional, ZerosWhereNothingDepends) {
+TEST_F(Functional, ZerosWhereNothingDepends) {
   const Tensor a = from({1, 2}, {2}, f64), b = from({3}, {1}, f64);
   const auto f = [](const Tensors& in) { return Tensors{in[0] * 2, ones({2, 2}, f64), in[0]}; };
   const auto J = jacobian(f, {a, b});
@@ -220,7 +221,7 @@ TEST(Functional, ZerosWhereNothingDepends) {
   expect_near(H[0][1], {2, 1}, {0, 0});
 }
 
-TEST(Functional, EmptyInputsAndResults) {
+TEST_F(Functional, EmptyInputsAndResults) {
   const auto f = [](const Tensor& t) { return t * 2; };
   EXPECT_EQ(jacobian(f, Tensor({0, 3}, f32)).shape(), Shape({0, 3, 0, 3}));
   EXPECT_EQ(hessian([](const Tensor& t) { return sum(t * t); }, Tensor({0}, f32)).shape(),
@@ -234,7 +235,7 @@ struct Fused {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 1.0}; }
 };
 
-TEST(Functional, RefusesWhatDoesNotFit) {
+TEST_F(Functional, RefusesWhatDoesNotFit) {
   const auto twice = [](const Tensor& t) { return t * 2; };
   const auto both = [](const Tensors& in) { return Tensors{in[0], in[1]}; };
   const Tensor a = ones({2}, f64);
@@ -254,5 +255,5 @@ TEST(Functional, RefusesWhatDoesNotFit) {
                "the gradient of test_fused is a fused kernel, which can't be differentiated again");
 }
 
-}  // namespace
+}  // namespace functional_test
 }  // namespace mixtape

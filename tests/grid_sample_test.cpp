@@ -10,7 +10,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace grid_sample_test {
 
 using Values = std::vector<double>;
 
@@ -139,5 +139,5 @@ TEST(GridSample, Errors) {
                "affine_grid: for images of shape [4, 4], not [n, c, h, w]");
 }
 
-}  // namespace
+}  // namespace grid_sample_test
 }  // namespace mixtape

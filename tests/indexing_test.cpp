@@ -13,7 +13,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace indexing_test {
 
 using Values = std::vector<double>;
 const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
@@ -580,5 +580,5 @@ RC_GTEST_PROP(Scans, DifferencesUndoRunningSums, ()) {
   RC_ASSERT(same(narrow(cumprod(odd, d), d, n - 1, 1), prod(odd, {d}, true)));
 }
 
-}  // namespace
+}  // namespace indexing_test
 }  // namespace mixtape

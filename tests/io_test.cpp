@@ -30,7 +30,7 @@
 #endif
 
 namespace mixtape::io {
-namespace {
+namespace io_test {
 
 using test::slurp;
 using test::spit;
@@ -796,5 +796,5 @@ TEST(Crc, HasTheKnownAnswers) {
   EXPECT_EQ(crc32c({}), 0u);
 }
 
-}  // namespace
+}  // namespace io_test
 }  // namespace mixtape::io

@@ -5,7 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_conv_test {
 
 struct Results {
   Tensor y, plain, active, before, dx, shifted, dw, db;
@@ -102,5 +102,5 @@ TEST(CudaConv2d, WeightGradientOfNothingIsZero) {
   expect_close(db, Values(3, 0), 0, "db");
 }
 
-}  // namespace
+}  // namespace kernels_cuda_conv_test
 }  // namespace mixtape::kernels

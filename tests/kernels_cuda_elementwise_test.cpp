@@ -8,7 +8,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_elementwise_test {
 
 // --- plans ---
 
@@ -394,5 +394,5 @@ TEST(CudaCells, EveryCellAndDtype) {
       }
 }
 
-}  // namespace
+}  // namespace kernels_cuda_elementwise_test
 }  // namespace mixtape::kernels

@@ -7,7 +7,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_gemm_test {
 
 using cuda::GemmPlan;
 
@@ -315,5 +315,5 @@ TEST(CudaGemm, PlansByShape) {
   EXPECT_EQ(cuda::plan({64, 10, 64, 1}, false, 132), (GemmPlan{4, 1}));
 }
 
-}  // namespace
+}  // namespace kernels_cuda_gemm_test
 }  // namespace mixtape::kernels

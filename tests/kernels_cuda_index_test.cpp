@@ -4,7 +4,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_index_test {
 
 Tensor numbered(const Shape& shape, DType t, int period) {
   const Tensor x(shape, t);
@@ -141,5 +141,5 @@ TEST(CudaNonzero, PlacesInRowMajorOrder) {
     }
 }
 
-}  // namespace
+}  // namespace kernels_cuda_index_test
 }  // namespace mixtape::kernels

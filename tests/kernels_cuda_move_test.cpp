@@ -5,7 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_move_test {
 
 // The same elements in the order of their transpose, at an odd offset, and every other one.
 std::vector<Tensor> ways(const Tensor& x) {
@@ -116,5 +116,5 @@ TEST(CudaMove, TakesEmpties) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_cuda_move_test
 }  // namespace mixtape::kernels

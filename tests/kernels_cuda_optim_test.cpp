@@ -7,7 +7,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_optim_test {
 
 // The bytes of tensors.
 std::string bytes(const std::vector<Tensor>& tensors) {
@@ -297,5 +297,5 @@ TEST(CudaScaler, JudgesAndUpdates) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_cuda_optim_test
 }  // namespace mixtape::kernels

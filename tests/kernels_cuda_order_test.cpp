@@ -4,7 +4,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_order_test {
 
 // Ties, both zeros and, of floats, infinities and NaN.
 Tensor to_sort(const Shape& shape, DType t) {
@@ -131,5 +131,5 @@ TEST(CudaScan, IgnoresWhatMultipliesNothing) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_cuda_order_test
 }  // namespace mixtape::kernels

@@ -5,7 +5,7 @@
 #include "tests/support/samplings.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_planes_test {
 
 // The same values at an address that is no multiple of 16 bytes.
 Tensor unaligned(const Tensor& x) {
@@ -115,5 +115,5 @@ TEST(CudaResample, OnlyReadsWhatItWeighs) {
   for (int64_t i = 0; i < y.numel(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i >= 8 && i <= 10) << i;
 }
 
-}  // namespace
+}  // namespace kernels_cuda_planes_test
 }  // namespace mixtape::kernels

@@ -5,7 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_reduce_test {
 
 void expect_same_reduction(Reduce op, const Tensor& x, const Shape& to, DType out, double tol) {
   const Tensor got = filled(to, out, 99), want = filled(to, out, 98);
@@ -89,5 +89,5 @@ TEST(CudaRandom, DropsTheElementsThatTheCpuDrops) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_cuda_reduce_test
 }  // namespace mixtape::kernels

@@ -6,7 +6,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_cuda_rows_test {
 
 const Shape row_shapes[] = {{3, 1},   {70, 7},   {9, 31},   {40, 33},  {9, 64},
                             {3, 257}, {2, 1000}, {2, 1025}, {1, 9001}, {0, 5}};
@@ -424,5 +424,5 @@ TEST(CudaBatchNorm, OnlyWhatIsWanted) {
               });
 }
 
-}  // namespace
+}  // namespace kernels_cuda_rows_test
 }  // namespace mixtape::kernels

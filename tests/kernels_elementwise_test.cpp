@@ -12,7 +12,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_elementwise_test {
 
 // Views of every kind; uninitialised.
 struct Kind {
@@ -653,5 +653,5 @@ TEST(Elementwise, SameBitsForAnyThreads) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_elementwise_test
 }  // namespace mixtape::kernels

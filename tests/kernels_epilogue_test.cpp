@@ -6,7 +6,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_epilogue_test {
 
 double activated(Activation a, double x) {
   visit_activation(a, [&]<class F>() { x = F::f(x); });
@@ -117,5 +117,5 @@ TEST(Epilogue, SameForAnyThreads) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_epilogue_test
 }  // namespace mixtape::kernels

@@ -5,7 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_index_test {
 
 // Whole numbers that every dtype holds.
 Tensor numbered(const Shape& shape, DType t, int modulus) {
@@ -268,5 +268,5 @@ TEST(Triangle, KeepsOneSideOfADiagonal) {
       }
 }
 
-}  // namespace
+}  // namespace kernels_index_test
 }  // namespace mixtape::kernels

@@ -11,7 +11,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_matrix_test {
 
 using cpu::Isa;
 
@@ -402,5 +402,5 @@ TEST_P(Conv2d, SameForAnyThreads) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_matrix_test
 }  // namespace mixtape::kernels

@@ -4,7 +4,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_norm_test {
 
 const Shape row_shapes[] = {{1, 1},   {3, 1},    {4, 7},     {5, 16}, {3, 17},
                             {70, 33}, {2, 1000}, {1, 20000}, {0, 5}};
@@ -319,5 +319,5 @@ TEST(Norms, SameForAnyThreads) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_norm_test
 }  // namespace mixtape::kernels

@@ -8,7 +8,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_order_test {
 
 // NaN is larger than all, and both zeros are equal.
 bool less(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
@@ -198,5 +198,5 @@ TEST(Order, SameForAnyThreads) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_order_test
 }  // namespace mixtape::kernels

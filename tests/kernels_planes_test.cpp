@@ -7,7 +7,7 @@
 #include "tests/support/samplings.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_planes_test {
 
 // What element i is made of: pairs of a position and a weight, from the definitions.
 std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
@@ -172,5 +172,5 @@ TEST(Planes, SameForAnyThreads) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_planes_test
 }  // namespace mixtape::kernels

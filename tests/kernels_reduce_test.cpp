@@ -10,7 +10,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_reduce_test {
 
 struct Input {
   const char* name;
@@ -449,5 +449,5 @@ TEST(Random, SameBitsForAnyThreads) {
   });
 }
 
-}  // namespace
+}  // namespace kernels_reduce_test
 }  // namespace mixtape::kernels

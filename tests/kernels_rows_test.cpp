@@ -7,7 +7,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
-namespace {
+namespace kernels_rows_test {
 
 double log_sum_exp(const Values& v) {
   double top = -inf, s = 0;
@@ -346,5 +346,5 @@ TEST(Cell, SameForAnyThreads) {
     });
 }
 
-}  // namespace
+}  // namespace kernels_rows_test
 }  // namespace mixtape::kernels

@@ -19,7 +19,7 @@
 #include "kernels/elementwise.h"
 
 namespace mixtape::kernels::cpu {
-namespace {
+namespace kernels_simd_test {
 
 constexpr int wide = Lanes<float>::width;  // 16, or fewer
 
@@ -463,5 +463,5 @@ TEST(ParallelDeathTest, BadNumberInTheEnvironment) {
   EXPECT_EXIT(report("3"), testing::ExitedWithCode(0), "3 threads");
 }
 
-}  // namespace
+}  // namespace kernels_simd_test
 }  // namespace mixtape::kernels::cpu

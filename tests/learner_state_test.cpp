@@ -16,7 +16,7 @@
 #include "train/interrupt.h"
 
 namespace mixtape::train {
-namespace {
+namespace learner_state_test {
 
 using namespace test;
 
@@ -614,5 +614,5 @@ TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
   EXPECT_EQ(folder.count(), 0u);
 }
 
-}  // namespace
+}  // namespace learner_state_test
 }  // namespace mixtape::train

@@ -18,7 +18,7 @@
 #include "train/callbacks.h"
 
 namespace mixtape::train {
-namespace {
+namespace learner_test {
 
 using namespace test;
 
@@ -730,5 +730,5 @@ TEST(Metrics, AreWhatTheirNamesSay) {
   EXPECT_ERROR(confusion_matrix(scores, labels, 4), "scores of 3 classes, not 4");
 }
 
-}  // namespace
+}  // namespace learner_test
 }  // namespace mixtape::train

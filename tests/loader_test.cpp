@@ -21,7 +21,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape::train {
-namespace {
+namespace loader_test {
 
 // Image i is i everywhere, and so is its label.
 TensorDataset numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
@@ -460,5 +460,5 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
                "numbers: epoch 0, batch 0: 4 examples became a tensor of shape [1, 1, 2, 3]");
 }
 
-}  // namespace
+}  // namespace loader_test
 }  // namespace mixtape::train

@@ -7,7 +7,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace loss_scale_optimizer_test {
 
 using optim::bits;
 
@@ -338,5 +338,5 @@ TEST(Unscaled, ARegionOpenedAgainInBackwardIsTheSame) {
   EXPECT_EQ(warnings.told.size(), 0u);
 }
 
-}  // namespace
+}  // namespace loss_scale_optimizer_test
 }  // namespace mixtape::amp

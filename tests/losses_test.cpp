@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace losses_test {
 
 using enum Reduction;
 using Values = std::vector<double>;
@@ -321,5 +321,5 @@ TEST(LossesUnderAutocast, StayF32InAModelOfF16) {
   EXPECT_EQ(huber_loss(x, t).dtype(), f32);
 }
 
-}  // namespace
+}  // namespace losses_test
 }  // namespace mixtape

@@ -16,7 +16,7 @@
 #include "tests/support/moments.h"
 
 namespace mixtape::models {
-namespace {
+namespace models_test {
 
 using nn::Tensors;
 using test::error;
@@ -286,5 +286,5 @@ TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {
   EXPECT_EQ(gradcheck([&](const std::vector<Tensor>& in) { return block(in.back()); }, leaves), "");
 }
 
-}  // namespace
+}  // namespace models_test
 }  // namespace mixtape::models

@@ -10,7 +10,7 @@
 #include "tests/support/modules_reference.h"
 
 namespace mixtape::models {
-namespace {
+namespace models_use_test {
 
 using test::error;
 
@@ -256,5 +256,5 @@ TEST(Gpt, Generates) {
   EXPECT_FALSE(equal(drawn(7), drawn(8)));
 }
 
-}  // namespace
+}  // namespace models_use_test
 }  // namespace mixtape::models

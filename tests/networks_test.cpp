@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace networks_test {
 
 using Values = std::vector<double>;
 constexpr int64_t most = std::numeric_limits<int64_t>::max();
@@ -538,5 +538,5 @@ TEST(Attention, DropsProbabilities) {
   EXPECT_NEAR(mean(y).item(), 1, 0.02);
 }
 
-}  // namespace
+}  // namespace networks_test
 }  // namespace mixtape

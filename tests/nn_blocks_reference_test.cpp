@@ -4,7 +4,7 @@
 #include "tests/support/modules_reference.h"
 
 namespace mixtape {
-namespace {
+namespace nn_blocks_reference_test {
 
 using nn::Tensors;
 using test::model;
@@ -190,5 +190,5 @@ INSTANTIATE_TEST_SUITE_P(Blocks, BlocksReference, testing::ValuesIn(test::names(
                          test::test_name);
 TEST(BlocksReference, HasEveryCase) { test::expect_complete(models(), "blocks"); }
 
-}  // namespace
+}  // namespace nn_blocks_reference_test
 }  // namespace mixtape

@@ -11,7 +11,7 @@
 #include "tests/support/moments.h"
 
 namespace mixtape {
-namespace {
+namespace nn_blocks_test {
 
 using nn::AttentionMasks;
 using nn::AttentionWeights;
@@ -320,5 +320,5 @@ TEST(TransformerDecoder, CopiesItsLayer) {
   EXPECT_EQ(error([&] { nn::TransformerDecoder(layer, 0); }), "TransformerDecoder: 0 layers");
 }
 
-}  // namespace
+}  // namespace nn_blocks_test
 }  // namespace mixtape

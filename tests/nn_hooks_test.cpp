@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace nn_hooks_test {
 
 using nn::Tensors;
 using test::error;
@@ -368,5 +368,5 @@ TEST(Hooks, MayNotChangeHowManyThereAre) {
             "backward: module hook: the gradient has shape [2], the input [1]");
 }
 
-}  // namespace
+}  // namespace nn_hooks_test
 }  // namespace mixtape

@@ -10,7 +10,7 @@
 #include "tests/support/moments.h"
 
 namespace mixtape {
-namespace {
+namespace nn_init_test {
 
 using test::error;
 using test::expect_normal;
@@ -143,5 +143,5 @@ TEST(Init, GainsArePyTorchs) {
   EXPECT_EQ(gain(Selu, 0.01), 0.75);
 }
 
-}  // namespace
+}  // namespace nn_init_test
 }  // namespace mixtape

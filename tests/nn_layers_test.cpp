@@ -13,7 +13,7 @@
 #include "tests/support/moments.h"
 
 namespace mixtape {
-namespace {
+namespace nn_layers_test {
 
 using test::error;
 using test::expect_normal;
@@ -414,5 +414,5 @@ TEST(Transformer, Learns) {
   EXPECT_LT(last, 0.1 * first);
 }
 
-}  // namespace
+}  // namespace nn_layers_test
 }  // namespace mixtape

@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape::nn {
-namespace {
+namespace nn_modules_test {
 
 const Tensor& sample() {
   static const Tensor x = [] {
@@ -212,5 +212,5 @@ TEST(Losses, KeepTheirWeightsInANarrowModel) {
   }
 }
 
-}  // namespace
+}  // namespace nn_modules_test
 }  // namespace mixtape::nn

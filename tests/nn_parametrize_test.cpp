@@ -18,7 +18,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace nn_parametrize_test {
 
 using nn::Linear, nn::WeightNorm, nn::SpectralNorm;
 using test::error;
@@ -203,5 +203,5 @@ TEST(Parametrized, Errors) {
             "SpectralNorm: eps is -1, not a number from 0");
 }
 
-}  // namespace
+}  // namespace nn_parametrize_test
 }  // namespace mixtape

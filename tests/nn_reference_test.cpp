@@ -3,7 +3,7 @@
 #include "tests/support/modules_reference.h"
 
 namespace mixtape {
-namespace {
+namespace nn_reference_test {
 
 using nn::Tensors;
 using test::model;
@@ -90,5 +90,5 @@ INSTANTIATE_TEST_SUITE_P(Layers, LayersReference, testing::ValuesIn(test::names(
                          test::test_name);
 TEST(LayersReference, HasEveryCase) { test::expect_complete(models(), "layers"); }
 
-}  // namespace
+}  // namespace nn_reference_test
 }  // namespace mixtape

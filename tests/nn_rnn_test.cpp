@@ -11,7 +11,7 @@
 #include "tests/support/moments.h"
 
 namespace mixtape {
-namespace {
+namespace nn_rnn_test {
 
 using test::error;
 using test::expect_uniform;
@@ -363,5 +363,5 @@ TEST(Recurrent, HalfPrecisionCarriesAWideState) {
   EXPECT_NEAR(y.at(4000), 2 + 4000 * 0.001, 0.05);
 }
 
-}  // namespace
+}  // namespace nn_rnn_test
 }  // namespace mixtape

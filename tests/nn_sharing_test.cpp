@@ -8,7 +8,7 @@
 #include "tests/support/temp_folder.h"
 
 namespace mixtape {
-namespace {
+namespace nn_sharing_test {
 
 using Values = std::vector<double>;
 
@@ -130,5 +130,5 @@ TEST(Tying, SurvivesCloneMovesAndFiles) {
   EXPECT_FALSE(loaded.head.weight.requires_grad());
 }
 
-}  // namespace
+}  // namespace nn_sharing_test
 }  // namespace mixtape

@@ -11,7 +11,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace nn_test {
 
 using test::error;
 
@@ -550,5 +550,5 @@ TEST(Summary, ListsModulesShapesAndParameters) {
   EXPECT_NE(nn::summary(tied, from({1}, {1}, i64)).find("15 parameters"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace nn_test
 }  // namespace mixtape

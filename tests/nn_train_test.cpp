@@ -8,7 +8,7 @@
 #include "optim/optim.h"
 
 namespace mixtape {
-namespace {
+namespace nn_train_test {
 
 struct Mode {
   std::string name;
@@ -58,5 +58,5 @@ INSTANTIATE_TEST_SUITE_P(Sequential, Modes,
                                          Mode{"bf16_weights", f32, bf16}),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
+}  // namespace nn_train_test
 }  // namespace mixtape

@@ -19,7 +19,7 @@
 #endif
 
 namespace mixtape::io {
-namespace {
+namespace npy_test {
 
 using test::slurp;
 using test::spit;
@@ -460,5 +460,5 @@ TEST(Npz, SurvivesDamage) {
   test::survive_damage(zip({.items = {{"a.npy", two}}, .zip64 = true}), "", parse);
 }
 
-}  // namespace
+}  // namespace npy_test
 }  // namespace mixtape::io

@@ -11,7 +11,7 @@
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape {
-namespace {
+namespace ops_test {
 
 using tests::Input;
 using tests::OpCase;
@@ -220,5 +220,5 @@ TEST(Catalogue, NamesAreUnique) {
   for (const OpInfo* op : all_ops()) EXPECT_TRUE(names.insert(op->name).second) << op->name;
 }
 
-}  // namespace
+}  // namespace ops_test
 }  // namespace mixtape

@@ -4,7 +4,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_clip_test {
 
 TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {
   for (const bool writes : {true, false}) {
@@ -181,5 +181,5 @@ TEST(Clip, Errors) {
             "clip_grad_value: the limit is -1, not a number from 0");
 }
 
-}  // namespace
+}  // namespace optim_clip_test
 }  // namespace mixtape::optim

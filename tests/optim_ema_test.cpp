@@ -2,7 +2,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_ema_test {
 
 void set_all(const Params& params, uint32_t t) {
   for (uint32_t k = 0; k < params.size(); ++k)
@@ -222,5 +222,5 @@ TEST(Ema, Errors) {
   EXPECT_EQ(ema.updates(), 0);
 }
 
-}  // namespace
+}  // namespace optim_ema_test
 }  // namespace mixtape::optim

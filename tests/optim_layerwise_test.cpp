@@ -3,7 +3,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_layerwise_test {
 
 Params matrix(const Shape& shape, DType dtype = f32) {
   const Tensor p = Tensor(shape, dtype).set_requires_grad();
@@ -155,5 +155,5 @@ TEST(Muon, OtherParametersGoByAdamW) {
   EXPECT_EQ(both.option("beta1", 1), 0.95);
 }
 
-}  // namespace
+}  // namespace optim_layerwise_test
 }  // namespace mixtape::optim

@@ -3,7 +3,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_options_test {
 
 TEST(Optim, OptionsByGroupAndName) {
   const Params p = problem();
@@ -226,5 +226,5 @@ TEST(Optim, AStepThatFailsIsNone) {
   EXPECT_EQ(to_vector(a), to_vector(b));
 }
 
-}  // namespace
+}  // namespace optim_options_test
 }  // namespace mixtape::optim

@@ -2,7 +2,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_schedule_test {
 
 struct ScheduleReference {
   std::string name;
@@ -498,5 +498,5 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(schedule.steps(), 2);
 }
 
-}  // namespace
+}  // namespace optim_schedule_test
 }  // namespace mixtape::optim

@@ -2,7 +2,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_state_test {
 
 TEST(State, NamesAreThoseOfPyTorchInOrder) {
   const Params params = problem();
@@ -267,5 +267,5 @@ TEST(State, SavesWhatItLoadsAfterAnOptionWasSet) {
   goes_round([](const Params& p) { return RMSprop(p); }, "momentum", 0.9);
 }
 
-}  // namespace
+}  // namespace optim_state_test
 }  // namespace mixtape::optim

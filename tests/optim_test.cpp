@@ -4,7 +4,7 @@
 #include "kernels/cpu/parallel.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_test {
 
 struct Reference {
   std::string name;
@@ -264,5 +264,5 @@ TEST(Optim, ZeroGradDropsOrFills) {
   EXPECT_FALSE(params[0].grad().requires_grad()) << "a history of zeros";
 }
 
-}  // namespace
+}  // namespace optim_test
 }  // namespace mixtape::optim

@@ -5,7 +5,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
-namespace {
+namespace optim_torch_test {
 
 struct Reference {
   std::string name;
@@ -159,5 +159,5 @@ TEST(TorchState, Errors) {
   EXPECT_EQ(bits(opt), before);
 }
 
-}  // namespace
+}  // namespace optim_torch_test
 }  // namespace mixtape::optim

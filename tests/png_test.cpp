@@ -15,7 +15,7 @@
 #endif
 
 namespace mixtape::io {
-namespace {
+namespace png_test {
 
 using test::slurp;
 using test::spit;
@@ -162,5 +162,5 @@ TEST(Png, SaysWhenThereIsNoLibpng) {
 
 #endif
 
-}  // namespace
+}  // namespace png_test
 }  // namespace mixtape::io

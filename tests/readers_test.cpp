@@ -18,7 +18,7 @@
 #include "train/data/text.h"
 
 namespace mixtape::train {
-namespace {
+namespace readers_test {
 
 using test::spit;
 using test::TempFolder;
@@ -362,5 +362,5 @@ TEST(CharText, ReadsAFile) {
   EXPECT_ERROR(CharText::load(folder / "t.txt"), "t.txt: is not UTF-8");
 }
 
-}  // namespace
+}  // namespace readers_test
 }  // namespace mixtape::train

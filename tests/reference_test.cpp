@@ -17,7 +17,7 @@
 #include "optim/sgd.h"
 
 namespace mixtape {
-namespace {
+namespace reference_test {
 
 using nlohmann::json;
 
@@ -218,5 +218,5 @@ TEST(ReferenceHash, GivesTheNumbersOfTheDefinition) {
   EXPECT_FLOAT_EQ(hash_uniform(1, 1), 0.244639158f);
 }
 
-}  // namespace
+}  // namespace reference_test
 }  // namespace mixtape

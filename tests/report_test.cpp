@@ -13,7 +13,7 @@
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
-namespace {
+namespace report_test {
 
 using DTypes = std::vector<DType>;
 
@@ -293,5 +293,5 @@ TEST(Report, SurvivesErrors) {
   EXPECT_LT(report.rows()[0].seconds, 60);
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace mixtape::amp

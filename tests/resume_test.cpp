@@ -20,7 +20,7 @@
 extern char** environ;
 
 namespace mixtape::train {
-namespace {
+namespace resume_test {
 
 using namespace test;
 using Clock = std::chrono::steady_clock;
@@ -142,5 +142,5 @@ TEST(Checkpoints, AreRefusedWhenDamaged) {
   EXPECT_EQ(learner.history.epochs.size(), 1u);
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace mixtape::train

@@ -16,7 +16,7 @@
 #include "tests/support/op_cases.h"
 
 namespace mixtape {
-namespace {
+namespace rows_reference_test {
 
 using nlohmann::json;
 using tests::OpCase;
@@ -123,5 +123,5 @@ TEST(RowsReferenceFile, SaysHowItWasMadeAndHoldsNothingElse) {
     EXPECT_TRUE(known.contains(name)) << name << " is of a row that is gone." << regenerate;
 }
 
-}  // namespace
+}  // namespace rows_reference_test
 }  // namespace mixtape

@@ -5,7 +5,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace scaler_skip_test {
 
 TEST(Skip, LeavesEveryBitAsItIs) {
   for (const auto& [name, make] : optim::problems)
@@ -195,5 +195,5 @@ TEST(Overflow, IsAttributedToParameters) {
   EXPECT_ERROR(scaler.name_parameters(sgd, {"a"}), "1 names for 3 parameters");
 }
 
-}  // namespace
+}  // namespace scaler_skip_test
 }  // namespace mixtape::amp

@@ -6,7 +6,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace scaler_test {
 
 struct ScalerReference {
   const char *name, *overflows;
@@ -650,5 +650,5 @@ TEST(State, RefusesWhatDoesNotFit) {
   off.load_state_dict(missing);
 }
 
-}  // namespace
+}  // namespace scaler_test
 }  // namespace mixtape::amp

@@ -7,7 +7,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace scaler_use_test {
 
 // --- clipping ---
 
@@ -443,5 +443,5 @@ TEST(Training, MayHappenInsideOneRegion) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
-}  // namespace
+}  // namespace scaler_use_test
 }  // namespace mixtape::amp

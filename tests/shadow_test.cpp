@@ -8,7 +8,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::amp {
-namespace {
+namespace shadow_test {
 
 struct Mlp : nn::Module<Mlp> {
   nn::Linear in{5, 7}, out{7, 3};
@@ -340,5 +340,5 @@ TEST(Shadow, IsNarrow) {
   EXPECT_FALSE(p.shadow());
 }
 
-}  // namespace
+}  // namespace shadow_test
 }  // namespace mixtape::amp

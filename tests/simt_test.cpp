@@ -15,7 +15,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace simt_test {
 
 using namespace gpu;
 
@@ -410,5 +410,5 @@ TEST(Simt, RefusesImpossibleLaunches) {
   EXPECT_ERROR(run(0, 1, 64, write_at, 0), "kernel k: a grid of 0 x 1 x 1 blocks");
 }
 
-}  // namespace
+}  // namespace simt_test
 }  // namespace mixtape

@@ -10,7 +10,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
-namespace {
+namespace tape_test {
 
 Tensor leaf(std::initializer_list<double> v, const Shape& s, DType t = f64) {
   return from(v, s, t).set_requires_grad();
@@ -779,5 +779,5 @@ TEST(Tape, ThreadsRecordIndependently) {
   EXPECT_EQ(results, (std::vector<double>{0, 2, 4, 6}));
 }
 
-}  // namespace
+}  // namespace tape_test
 }  // namespace mixtape

@@ -6,7 +6,7 @@
 #include "tests/support/scaler.h"
 
 namespace mixtape::amp {
-namespace {
+namespace trace_test {
 
 using Texts = std::vector<std::string>;
 Texts texts(OverflowTrace& trace) {
@@ -261,5 +261,5 @@ TEST(Trace, CountsGradientsThatVanish) {
   EXPECT_EQ(all[0].fraction(), 0.75);
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace mixtape::amp

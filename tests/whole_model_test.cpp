@@ -9,7 +9,7 @@
 #include "tests/support/temp_folder.h"
 
 namespace mixtape {
-namespace {
+namespace whole_model_test {
 
 using optim::bits;
 using optim::problem;
@@ -376,5 +376,5 @@ TEST(Loading, FineTunesAModelInF16) {
   EXPECT_EQ(net.head.weight.dtype(), f16);
 }
 
-}  // namespace
+}  // namespace whole_model_test
 }  // namespace mixtape

@@ -104,7 +104,7 @@ std::string title_of(const std::string& quantity) {
 }
 
 // Means of neighbours would smooth away the steps of the scale, of which there are few.
-io::Series curve(const std::string& name, const io::Series& s, bool steps) {
+io::Series drawn_curve(const std::string& name, const io::Series& s, bool steps) {
   io::Series kept{name, {}, {}};
   for (size_t i = 0; i < s.x.size(); ++i) {
     const bool inside = i > 0 && i + 1 < s.x.size();
@@ -191,7 +191,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
         .y_label = is_loss(name) ? "loss" : name,
         .log_y = is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss"))};
     const auto add = [&](const std::string& title, const io::Series& q) {
-      chart.series.push_back(curve(title, q, name == "scale"));
+      chart.series.push_back(drawn_curve(title, q, name == "scale"));
     };
     for (const RunLog& run : runs) {
       if (const auto* const q = quantity(run, name))

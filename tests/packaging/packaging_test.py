@@ -86,7 +86,7 @@ class Installed(unittest.TestCase):
 class Subproject(unittest.TestCase):
     def test_links_and_runs(self) -> None:
         options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
-        same = [f"-D{name}={str(options[name]).lower()}" for name in ("optimization", "debug", "b_ndebug")]
+        same = [f"-D{name}={str(options[name]).lower()}" for name in ("optimization", "debug", "b_ndebug", "unity", "unity_size")]
         same += [f"-Dmixtape:{name}={str(options[name]).lower()}" for name in ("cuda", "cpu_arch", "zlib", "png", "werror")]
         with tempfile.TemporaryDirectory() as temp:
             folder = pathlib.Path(temp)

@@ -11,31 +11,32 @@ namespace {
 
 constexpr size_t pixels = 3 * 32 * 32;
 
-struct Kind {
+struct Variant {
   size_t label_bytes;  // the last of which is the label
   int64_t classes;
 };
-constexpr Kind cifar10{1, 10}, cifar100{2, 100};
+constexpr Variant cifar10{1, 10}, cifar100{2, 100};
 
-TensorDataset parse(std::span<const std::byte> file, const std::string& name, const Kind& kind) {
-  const size_t record = kind.label_bytes + pixels;
+TensorDataset parse(std::span<const std::byte> file, const std::string& name,
+                    const Variant& variant) {
+  const size_t record = variant.label_bytes + pixels;
   check(!file.empty() && file.size() % record == 0,
         "{}: has {} bytes, not a number of records of {}", name, file.size(), record);
   const auto n = int64_t(file.size() / record);
   const Tensor x({n, 3, 32, 32}, u8, Device::cpu()), y({n}, i64, Device::cpu());
   for (int64_t i = 0; i < n; ++i) {
     const std::byte* const from = file.data() + size_t(i) * record;
-    const auto label = int64_t(from[kind.label_bytes - 1]);
-    check(label < kind.classes, "{}: label {} is {}, not 0 to {}", name, i, label,
-          kind.classes - 1);
+    const auto label = int64_t(from[variant.label_bytes - 1]);
+    check(label < variant.classes, "{}: label {} is {}, not 0 to {}", name, i, label,
+          variant.classes - 1);
     y.data<int64_t>()[i] = label;
-    std::memcpy(x.data<uint8_t>() + size_t(i) * pixels, from + kind.label_bytes, pixels);
+    std::memcpy(x.data<uint8_t>() + size_t(i) * pixels, from + variant.label_bytes, pixels);
   }
   return {x, y, name};
 }
 
-TensorDataset read(const std::string& path, const Kind& kind) {
-  return parse(io::read_file(path), path, kind);
+TensorDataset read(const std::string& path, const Variant& variant) {
+  return parse(io::read_file(path), path, variant);
 }
 
 }  // namespace
