@@ -105,6 +105,18 @@ void check_carried(const optim::Optimizer& opt, uint64_t number) {
   }
 }
 
+// The gradients that must be read to tell whether they are finite, and stay so when multiplied: not
+// those that the products which made them saw to be.
+std::vector<View> unseen(const optim::Optimizer& opt, std::vector<View> grads,
+                         const Tensor& factor) {
+  const std::vector<Tensor> params = opt.params();
+  if (!params[0].device().is_cpu() || (factor && factor.item() > 1)) return grads;
+  for (size_t i = 0; i < params.size(); ++i)
+    if (const Tensor g = params[i].grad(); g && g.storage()->known_finite())
+      grads[i] = optim::gradient_view({});
+  return grads;
+}
+
 void check_used(bool used) {
   check(
       used,
@@ -296,7 +308,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   if (r && r->stage == Stage::Ready) {
     if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
-    kernels::find_nonfinite(device, grads, factor, r->found);
+    kernels::find_nonfinite(device, unseen(opt, grads, factor), factor, r->found);
     // (Of the first parameters: groups may have joined since.)
     if (seen) kernels::accumulate(device, seen, r->found.with_layout({{seen.numel()}, {1}}));
   }

@@ -40,6 +40,39 @@ TEST(Skip, LeavesEveryBitAsItIs) {
         }
 }
 
+// A product tells whether the gradient that it made is finite, and that is not asked again. But
+// gradients go on changing, and so does what they are multiplied by.
+TEST(Skip, NoticesWhatBecameOfTheGradientOfAWeight) {
+  const Tensor w = ones({3, 2}).set_requires_grad(), b = ones({3}).set_requires_grad();
+  optim::SGD sgd({w, b}, {.lr = 0.1});
+  GradScaler scaler({.init_scale = 16});
+  const auto backward = [&](double size) {
+    scaler.scale(sum(linear(full({4, 2}, size), w, b))).backward();
+  };
+  const auto step = [&](double scale) {
+    const State state = scaler.step(sgd).state();
+    scaler.update(scale);
+    sgd.zero_grad();
+    return state;
+  };
+  backward(1);
+  EXPECT_EQ(step(16), State::Stepped);
+  backward(1e38);  // times 16 it overflows
+  EXPECT_EQ(step(16), State::Skipped);
+  backward(1);
+  w.grad().set(2, inf);  // by hand
+  EXPECT_EQ(step(16), State::Skipped);
+  backward(1);
+  backward(1e38);  // in the second pass only
+  EXPECT_EQ(step(0x1p-10), State::Skipped);
+  backward(1e38);  // its quarter of a billionth fits, the quotient does not
+  EXPECT_EQ(step(16), State::Skipped);
+  backward(1);
+  EXPECT_EQ(step(16), State::Stepped);
+  sum(linear(ones({4, 2}), w, b)).backward();
+  EXPECT_FALSE(w.grad().storage()->known_finite()) << "nobody would ask";
+}
+
 TEST(Skip, DoesNotCountAsAStepOfAdam) {
   const Tensor p = parameter({1});
   optim::Adam adam({p}, {.lr = 0.1});

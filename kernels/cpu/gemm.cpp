@@ -5,6 +5,7 @@
 // 022, 071 and 092.
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "kernels/batch.h"
@@ -26,6 +27,7 @@ struct Product {
   const T* bias;
   Activation activation;
   O *c, *before;
+  std::atomic<bool>* nonfinite;  // whether c is, for those who ask
 };
 
 // Memory of one chunk, or of all for what they share.
@@ -138,6 +140,17 @@ void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns, cons
     });
 }
 
+template <class T, class O>
+bool has_nonfinite(const O* c, int64_t rows, int64_t columns, int64_t row, int64_t column) {
+  if (column != 1) std::swap(rows, columns), std::swap(row, column);
+  if (column != 1) return true;  // for all that is known
+  for (int64_t i = 0; i < rows; ++i)
+    if (any_nonfinite<T>(columns,
+                         [&](int64_t j, int64_t count) { return read<T>(c + i * row + j, count); }))
+      return true;
+  return false;
+}
+
 // A chunk of c; `shared_a`, `shared_b`: what is packed for all.
 template <class T, class S, class O>
 void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const char* shared_b,
@@ -239,6 +252,8 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         for (int64_t right = 0; right < wide; ++right) tile(down, right);
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
+  if (x.nonfinite && has_nonfinite<T>(c, rows, columns, p.c[0], p.c[1]))
+    x.nonfinite->store(true, std::memory_order_relaxed);
 }
 
 template <class T, class S, class O>
@@ -263,6 +278,7 @@ void multiply(const Product<T, S, O>& x) {
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   const View& bias = epilogue.bias;
   if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
+  if (epilogue.finite) *epilogue.finite = false;
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
@@ -285,6 +301,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     plan.choose();
     const T* const added = widened<T>(launch, bias);
+    std::atomic<bool> nonfinite = false;
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
     const auto product = [&](int64_t i) {
       const S *x = a.as<S>() + ab.at(i), *y = b.as<S>() + bb.at(i);
@@ -294,20 +311,22 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                               added,
                               epilogue.activation,
                               c.as<O>() + cb.at(i),
-                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr};
+                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr,
+                              epilogue.finite ? &nonfinite : nullptr};
     };
     const int64_t batch = cb.shape.size();
     if (plan.chunks() > 1) {
       for (int64_t i = 0; i < batch; ++i) multiply(product(i));
-      return;
+    } else {
+      const int64_t work = std::max<int64_t>(1, m * n * k);
+      parallel_ranges(batch, std::max<int64_t>(1, (int64_t{1} << 18) / work),
+                      [&](int64_t begin, int64_t end) {
+                        Room<T> room(plan);
+                        for (int64_t i = begin; i < end; ++i)
+                          chunk(product(i), 0, nullptr, nullptr, room);
+                      });
     }
-    const int64_t work = std::max<int64_t>(1, m * n * k);
-    parallel_ranges(batch, std::max<int64_t>(1, (int64_t{1} << 18) / work),
-                    [&](int64_t begin, int64_t end) {
-                      Room<T> room(plan);
-                      for (int64_t i = begin; i < end; ++i)
-                        chunk(product(i), 0, nullptr, nullptr, room);
-                    });
+    if (epilogue.finite) *epilogue.finite = !nonfinite;
   });
 }
 

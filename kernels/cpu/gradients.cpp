@@ -20,24 +20,15 @@ void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out 
     visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
       using T = math_t<S>;
       const Lanes<T> by(T(read_scalar(factor, 1)));
-      // Of products with zero: NaN if one of them is not finite. Four, so that no addition waits
-      // for the one before it.
-      Lanes<T> sums[4] = {T(0), T(0), T(0), T(0)};
-      const auto take = [&](int64_t i, int64_t count, Lanes<T>& sum) {
+      const bool bad = any_nonfinite<T>(n, [&](int64_t i, int64_t count) {
         Lanes<T> x = read<T>(g + i, count) * by;
         if constexpr (writes) {
           write(g + i, x, count);
           if constexpr (!std::is_same_v<S, T>) x = read<T>(g + i, count);
         }
-        sum += x * Lanes<T>(T(0));
-      };
-      constexpr int64_t w = Lanes<T>::width, most = 4 * w;
-      int64_t i = 0;
-      for (; i + most <= n; i += most)
-        for (int64_t k = 0; k < 4; ++k) take(i + k * w, w, sums[k]);
-      for (; i < n; i += w) take(i, std::min(w, n - i), sums[0]);
-      const Lanes<T> sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-      if (hsum(sum) != T(0)) std::atomic_ref(flags[tensor]).store(1.0f, std::memory_order_relaxed);
+        return x;
+      });
+      if (bad) std::atomic_ref(flags[tensor]).store(1.0f, std::memory_order_relaxed);
     });
   });
 }

@@ -40,6 +40,20 @@ template <class T>
   return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
 }
 
+// Whether one of n numbers is infinite or NaN; get(i, count) gives them a vector at a time.
+// Products with zero tell: NaN then. Four sums, so that no addition waits for the one before it.
+template <class T, class F>
+[[gnu::always_inline]] inline bool any_nonfinite(int64_t n, F get) {
+  constexpr int64_t w = Lanes<T>::width, most = 4 * w;
+  const Lanes<T> zero(T(0));
+  Lanes<T> sums[4] = {zero, zero, zero, zero};
+  int64_t i = 0;
+  for (; i + most <= n; i += most)
+    for (int64_t k = 0; k < 4; ++k) sums[k] += get(i + k * w, w) * zero;
+  for (; i < n; i += w) sums[0] += get(i, std::min(w, n - i)) * zero;
+  return hsum((sums[0] + sums[1]) + (sums[2] + sums[3])) != T(0);
+}
+
 // f(sums) in the place of some rows of them, in whole vectors; no activation leaves them. (A
 // function of its own for each, for the sake of its registers.)
 template <class F, class T>
