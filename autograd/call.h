@@ -73,9 +73,10 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
 }
 
 const Tensor* deciding_input(const Call& call);
-void broadcast_inputs(Call& call);
-void check_inputs(const Call& call);
-bool any_requires_grad(std::span<const Tensor* const> inputs);
+// Policies, broadcasting, checks: all that comes before an op runs. True if it is to be recorded.
+bool prepare(Call& call, bool broadcasts, bool differentiable);
+// Makes y the result of that node.
+void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
 template <class... P, class... A>
@@ -85,29 +86,53 @@ void observe(void (Observer::*event)(P...), const A&... args) {
 
 }  // namespace detail
 
+// The rules of an op, as its nodes know them. (One class of nodes for all ops with attributes of
+// the same types: a class for every op would be most of what ops cost to compile.)
+template <class Attributes>
+struct OpRules {
+  std::string_view name;
+  Grads (*backward)(const Ctx&, const Tensor& dy, const Attributes&);
+  Tensor (*part)(const Tensor& whole, const Attributes&);  // null, where the op selects none
+  bool first_order_only;
+};
 template <class Op, class Attributes>
+constexpr OpRules<Attributes> rules_of() {
+  OpRules<Attributes> rules{
+      Op::info.name,
+      [](const Ctx& ctx, const Tensor& dy, const Attributes& attributes) {
+        return std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
+                          attributes);
+      },
+      nullptr, detail::first_order_only<Op>};
+  if constexpr (requires { &Op::part; })
+    rules.part = [](const Tensor& whole, const Attributes& attributes) {
+      return std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes);
+    };
+  return rules;
+}
+template <class Op, class Attributes>
+inline constexpr OpRules<Attributes> op_rules = rules_of<Op, Attributes>();
+
+template <class Attributes>
 class OpNode final : public Node {
  public:
-  OpNode(const Call& call, Attributes a) : Node(call), attributes_(std::move(a)) {}
+  OpNode(const Call& call, const OpRules<Attributes>& rules, Attributes a)
+      : Node(call), rules_(rules), attributes_(std::move(a)) {}
 
-  std::string_view name() const override { return Op::info.name; }
+  std::string_view name() const override { return rules_.name; }
   Grads backward(const Tensor& dy) override {
-    Grads g = std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
-                         attributes_);
-    if constexpr (detail::first_order_only<Op>)
-      if (grad_enabled()) return detail::forbid_second_order(std::move(g), dy, *this);
+    Grads g = rules_.backward(ctx, dy, attributes_);
+    if (rules_.first_order_only && grad_enabled())
+      return detail::forbid_second_order(std::move(g), dy, *this);
     return g;
   }
-  bool selects() const override {
-    return requires { &Op::part; };
-  }
+  bool selects() const override { return rules_.part; }
   void backward_into(const Tensor& dy, const Tensor& whole) override {
-    if constexpr (requires { &Op::part; })
-      detail::accumulate(
-          dy, std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes_));
+    detail::accumulate(dy, rules_.part(whole, attributes_));
   }
 
  private:
+  const OpRules<Attributes>& rules_;
   Attributes attributes_;
 };
 
@@ -137,10 +162,8 @@ Tensor call(const Args&... args) {
     if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) call.out = a.out;
   };
   (ask(args), ...);
-  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
-  if constexpr (detail::broadcasts<Op>) detail::broadcast_inputs(call);
-  detail::check_inputs(call);
-  detail::observe(&Observer::before, call);
+  [[maybe_unused]] const bool recorded =
+      detail::prepare(call, detail::broadcasts<Op>, detail::differentiable<Op>);
 
   // The arguments again, with the tensors that the policy may have put in place of ours.
   const auto run = [&](Ctx& ctx) {
@@ -169,18 +192,13 @@ Tensor call(const Args&... args) {
 
   Tensor y;
   if constexpr (detail::differentiable<Op>) {
-    if (grad_enabled() && detail::any_requires_grad(call.inputs)) {
+    if (recorded) {
       auto attributes = detail::attributes(args...);
-      auto node = recycle<OpNode<Op, decltype(attributes)>>(call, std::move(attributes));
+      using Attributes = decltype(attributes);
+      auto node =
+          recycle<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
       y = run(node->ctx);
-      // A tensor that somebody else has, be it an input or, of a Function, any: this history is not
-      // its own.
-      if (call.composed || std::ranges::any_of(call.inputs, [&](const Tensor* t) {
-            return t->is_same(y);
-          })) [[unlikely]]
-        y = y.detach();
-      node->finish(y, detail::moves_only<Op>);
-      y.set_maker(std::move(node));
+      detail::attach(call, y, std::move(node), detail::moves_only<Op>);
     }
   }
   if (!y) {

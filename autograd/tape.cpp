@@ -57,7 +57,7 @@ const Tensor* deciding_input(const Call& call) {
   return first;
 }
 
-void broadcast_inputs(Call& call) {
+static void broadcast_inputs(Call& call) {
   const Shape& first = call.inputs[0]->shape();
   if (std::ranges::all_of(call.inputs, [&](const Tensor* t) { return t->shape() == first; }))
     return;
@@ -69,7 +69,7 @@ void broadcast_inputs(Call& call) {
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
 }
 
-void check_inputs(const Call& call) {
+static void check_inputs(const Call& call) {
   const Tensor* const first = deciding_input(call);
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
@@ -103,8 +103,23 @@ void check_inputs(const Call& call) {
   }
 }
 
-bool any_requires_grad(std::span<const Tensor* const> inputs) {
-  return std::ranges::any_of(inputs, [](const Tensor* t) { return t->requires_grad(); });
+bool prepare(Call& call, bool broadcasts, bool differentiable) {
+  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
+  if (broadcasts) broadcast_inputs(call);
+  check_inputs(call);
+  observe(&Observer::before, call);
+  return differentiable && grad_enabled() &&
+         std::ranges::any_of(call.inputs, [](const Tensor* t) { return t->requires_grad(); });
+}
+
+void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only) {
+  // A tensor that somebody else has, be it an input or, of a Function, any: this history is not its
+  // own.
+  if (call.composed ||
+      std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); })) [[unlikely]]
+    y = y.detach();
+  node->finish(y, moves_only);
+  y.set_maker(std::move(node));
 }
 
 void accumulate(const Tensor& x, const Tensor& y) {

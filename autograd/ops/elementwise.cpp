@@ -33,22 +33,46 @@ void check_fits(DType t, double value) {
 
 namespace {
 
+// What the elements of an op's operands may be: of a predicate, whose result is bool, anything.
+enum class Takes { Floats, Numbers, All };
 template <class F>
-void check_elements(DType t) {
-  if constexpr (kernels::Predicate<F>)
-    return;
-  else if constexpr (kernels::TakesIntegers<F>)
+constexpr Takes takes = kernels::Predicate<F>       ? Takes::All
+                        : kernels::TakesIntegers<F> ? Takes::Numbers
+                                                    : Takes::Floats;
+void check_elements(Takes takes, DType t) {
+  if (takes == Takes::Numbers)
     check(t != boolean, "of bool elements (convert them to a number dtype)");
-  else
+  else if (takes == Takes::Floats)
     check(is_float(t), "of {} elements (convert them to a float dtype)", t);
 }
 
-// For f's result, of which a predicate's is bool.
-template <class F>
-Tensor result(const Ctx& ctx, const Shape& shape) {
-  const DType dtype = kernels::Predicate<F> ? boolean : ctx.dtype();
+Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
+  const DType dtype = takes == Takes::All ? boolean : ctx.dtype();
   const Tensor* const x = std::exchange(thread_state.to_overwrite, nullptr);
   return x && x->shape() == shape && x->dtype() == dtype ? *x : ctx.output(shape, dtype);
+}
+
+// What is the same for all ops is compiled once, with numbers for what they differ in: their
+// position, what they take, which tensors they keep.
+
+Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, const Tensor& x,
+                 std::initializer_list<double> numbers) {
+  check_elements(takes, x.dtype());
+  kernels::Numbers s;
+  std::ranges::copy(numbers, s.value);
+  for (const double n : numbers)
+    check_number(x.dtype(), std::clamp(n, -0x1p62, 0x1p62));  // bounds may be beyond all
+  Tensor y = result(ctx, takes, x.shape());
+  ctx.run(kernels::unary, id, x, s, y);
+  if (keeps_x) ctx.save(x);
+  if (keeps_y) ctx.save_result(y);
+  return y;
+}
+Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dtype,
+                            const kernels::Numbers& numbers) {
+  const Tensor dx = in_place_of(dy, dtype);
+  kernels::unary_grad(v.device(), id, v, dy, numbers, dx);
+  return dx;
 }
 
 // dy f', from x or y as f keeps, in x's dtype.
@@ -56,10 +80,7 @@ template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
   if (grad_enabled())
     return cast(passed<F>(wide(dy), kernels::derivative<F>(Expr(wide(v)), Expr(s)...)), dtype);
-  const Tensor dx = in_place_of(dy, dtype);
-  kernels::unary_grad(v.device(), kernels::index_in<F>(kernels::UnaryOps{}), v, dy,
-                      kernels::Numbers{{s...}}, dx);
-  return dx;
+  return fused_unary_gradient(kernels::index_in<F>(kernels::UnaryOps{}), v, dy, dtype, {{s...}});
 }
 
 // y = f(x, numbers...)
@@ -70,13 +91,7 @@ struct Unary {
   static_assert(sizeof...(Number) == kernels::numbers_of<F>);
 
   static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
-    check_elements<F>(x.dtype());
-    (check_number(x.dtype(), std::clamp(s, -0x1p62, 0x1p62)), ...);  // bounds may be beyond all
-    Tensor y = result<F>(ctx, x.shape());
-    ctx.run(kernels::unary, id, x, kernels::Numbers{{s...}}, y);
-    if constexpr (kernels::NeedsX<F>) ctx.save(x);
-    if constexpr (kernels::NeedsY<F>) ctx.save_result(y);
-    return y;
+    return run_unary(ctx, id, takes<F>, kernels::NeedsX<F>, kernels::NeedsY<F>, x, {s...});
   }
   // dx = dy f'
   static Grads backward(const Ctx& ctx, const Tensor& dy, Number... s) {
@@ -123,6 +138,35 @@ bool wants_wide(const Ctx& ctx, size_t i) {
   return is_narrow(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
 }
 
+Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a, const Tensor& b) {
+  check_elements(takes, a.dtype());
+  Tensor c = result(ctx, takes, a.shape());
+  ctx.run(kernels::binary, id, a, b, c);
+  if (ctx.recording() && reads) {
+    const Tensor none;
+    ctx.save(reads & 1 ? a : none, reads & 2 ? b : none);
+    if (reads & 4) ctx.save_result(c);
+  }
+  return c;
+}
+// By the kernel, of the inputs that want it and whose gradient is not dy as it is.
+Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a, bool passes_b,
+                             unsigned reads_da, unsigned reads_db) {
+  const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
+  const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
+  const auto made = [&](size_t i) { return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i)); };
+  Grads gradients;
+  gradients.push_back(a ? made(0) : dy);
+  gradients.push_back(b ? made(1) : dy);
+  if (a || b) {
+    const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
+    const Tensor none;
+    ctx.run(kernels::binary_grad, id, saved(ctx, reads, 0), saved(ctx, reads, 1),
+            saved(ctx, reads, 2), dy, a ? gradients[0] : none, b ? gradients[1] : none);
+  }
+  return gradients;
+}
+
 // Keeps of a, b and c what the derivatives read.
 template <class F>
 struct Binary {
@@ -131,16 +175,9 @@ struct Binary {
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
-    check_elements<F>(a.dtype());
-    Tensor c = result<F>(ctx, a.shape());
-    ctx.run(kernels::binary, id, a, b, c);
-    if constexpr (!kernels::Predicate<F>)
-      if (const unsigned reads = reads_da<F>() | reads_db<F>(); ctx.recording() && reads) {
-        const Tensor none;
-        ctx.save(reads & 1 ? a : none, reads & 2 ? b : none);
-        if (reads & 4) ctx.save_result(c);
-      }
-    return c;
+    unsigned reads = 0;
+    if constexpr (!kernels::Predicate<F>) reads = reads_da<F>() | reads_db<F>();
+    return run_binary(ctx, id, takes<F>, reads, a, b);
   }
   // da = dy df/da, db = dy df/db
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
@@ -157,19 +194,8 @@ struct Binary {
         [&] { return passed<F>(d, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2))); });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
-    const bool a = ctx.wants(0) && !PassesA<F>, b = ctx.wants(1) && !PassesB<F>;
-    const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
-    const auto made = [&](size_t i) { return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i)); };
-    Grads gradients;
-    gradients.push_back(a ? made(0) : dy);
-    gradients.push_back(b ? made(1) : dy);
-    if (a || b) {
-      const unsigned reads = (a ? reads_da<F>() : 0) | (b ? reads_db<F>() : 0);
-      const Tensor none;
-      ctx.run(kernels::binary_grad, id, saved(ctx, reads, 0), saved(ctx, reads, 1),
-              saved(ctx, reads, 2), dy, a ? gradients[0] : none, b ? gradients[1] : none);
-    }
-    return gradients;
+    return fused_binary_gradients(ctx, id, dy, PassesA<F>, PassesB<F>, reads_da<F>(),
+                                  reads_db<F>());
   }
 };
 
@@ -179,6 +205,31 @@ constexpr auto joined = [] {
   std::copy(suffix.begin(), suffix.end(), std::copy(text.begin(), text.end(), both.begin()));
   return both;
 }();
+
+// Keeps x and y where bits 0 and 1 of `reads` say so.
+Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned reads, const Tensor& x,
+                       double s) {
+  check_elements(takes, x.dtype());
+  if (takes != Takes::All)
+    check_number(x.dtype(), s);
+  else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
+    s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
+  Tensor y = result(ctx, takes, x.shape());
+  ctx.run(kernels::binary_scalar, id, x, s, swapped, y);
+  if (takes != Takes::All) {
+    const Tensor none;
+    ctx.save(reads & 1 ? x : none);
+    if (reads & 2) ctx.save_result(y);
+  }
+  return y;
+}
+Tensor fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned reads, const Tensor& dy,
+                             double s) {
+  Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
+  ctx.run(kernels::binary_scalar_grad, id, saved(ctx, reads, 0), s, swapped, saved(ctx, reads, 1),
+          dy, dx);
+  return dx;
+}
 
 // A tensor and a number: f(x, s), or f(s, x) if Swapped. A number never widens a tensor, but a
 // number divided by a tensor is a reciprocal, which wants f32.
@@ -193,19 +244,9 @@ struct WithScalar {
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
 
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
-    check_elements<F>(x.dtype());
-    if constexpr (!kernels::Predicate<F>)
-      check_number(x.dtype(), s);
-    else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
-      s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
-    Tensor y = result<F>(ctx, x.shape());
-    ctx.run(kernels::binary_scalar, id, x, s, Swapped, y);
-    if constexpr (!kernels::Predicate<F>) {
-      const Tensor none;
-      ctx.save(reads() & 1 ? x : none);
-      if (reads() & 2) ctx.save_result(y);
-    }
-    return y;
+    unsigned kept = 0;
+    if constexpr (!kernels::Predicate<F>) kept = reads();
+    return run_with_scalar(ctx, id, takes<F>, Swapped, kept, x, s);
   }
   // dx = dy df/dx
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
@@ -216,10 +257,7 @@ struct WithScalar {
                        : kernels::derivative_a<F>(x, Expr(s), y))
                   .times(wide(dy))};
     }
-    Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
-    ctx.run(kernels::binary_scalar_grad, id, saved(ctx, reads(), 0), s, Swapped,
-            saved(ctx, reads(), 1), dy, dx);
-    return {dx};
+    return {fused_scalar_gradient(ctx, id, Swapped, reads(), dy, s)};
   }
 
  private:
@@ -238,7 +276,7 @@ struct PlusScaled {
   static constexpr bool broadcasts = true;
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-    check_elements<F>(x.dtype());
+    check_elements(takes<F>, x.dtype());
     check_number(x.dtype(), value);
     Tensor y = ctx.output(x.shape());
     ctx.run(kernels::plus_scaled, Binary<F>::id, x, a, b, value, y);
