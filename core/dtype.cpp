@@ -41,7 +41,8 @@ DType parse_dtype(std::string_view text) {
 
 void detail::refuse(DType t) { fail("a kernel of floats met {} (convert it)", name(t)); }
 void detail::refuse(DType in, DType out) {
-  fail("a kernel of {} can write that or f32, not {} (convert the result)", name(in), name(out));
+  fail("a kernel of {} can write that{}, not {} (convert the result)", name(in),
+       in == f64 ? "" : " or f32", name(out));
 }
 
 }  // namespace mixtape

@@ -108,18 +108,20 @@ decltype(auto) visit(DType t, F&& f) {
   }
 }
 
-// A kernel's input and output dtypes: the output is the input's dtype or f32, or else Error. Two
-// cases per input, not a product.
+// A kernel's input and output dtypes: the output is the input's dtype or, of a narrow one, f32, or
+// else Error. At most two cases per input, not a product.
 template <class F>
 decltype(auto) visit_float(DType in, DType out, F&& f) {
   return visit_float(in, [&]<class In>() -> decltype(auto) {
     if (out == in) return f.template operator()<In, In>();
-    if (out != f32) detail::refuse(in, out);
-    return f.template operator()<In, float>();
+    if constexpr (is_narrow(dtype_of<In>()))
+      if (out == f32) return f.template operator()<In, float>();
+    detail::refuse(in, out);
   });
 }
 
-// f.operator()<S, D, O>() for an input in S, a gradient in S or f32, and an output in S or f32.
+// f.operator()<S, D, O>() for an input in S, and a gradient and an output that are in S or, where
+// that is narrow, in f32.
 template <class F>
 void visit_gradient(DType x, DType dy, DType dx, F&& f) {
   visit_float(x, dy, [&]<class S, class D>() {

@@ -4,10 +4,10 @@
 //
 // Rules for a kernel. It gets Views, never Tensors. It writes only its outputs and its scratch.
 // Shapes and dtypes were checked by the op that calls it, so it has no error path. It computes in
-// f32 or wider, reads its inputs in one dtype and writes its outputs in that dtype or f32
-// (visit_float(in, out)). A parameter or statistic is read in its own dtype, f32 or the inputs'. It
-// accepts any strides unless its line says "dense". Sums run in a fixed order that does not depend
-// on the number of threads.
+// f32 or wider, reads its inputs in one dtype and writes its outputs in that dtype or, of narrow
+// ones, in f32 (visit_float(in, out)). A parameter or statistic is read in its own dtype, f32 or
+// the inputs'. It accepts any strides unless its line says "dense". Sums run in a fixed order that
+// does not depend on the number of threads.
 
 #include <span>
 #include <utility>
@@ -126,7 +126,7 @@ MIXTAPE_KERNEL(convert, In x, Out y);  // y = dtype(x): any dtype to any, any st
 MIXTAPE_KERNEL(fill, double value, Out y);
 MIXTAPE_KERNEL(arange, double start, double step, Out y);    // dense; y[i] = start + i * step
 MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends exact
-MIXTAPE_KERNEL(accumulate, In x, Out y);                     // y += x; y of x's dtype or f32
+MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype or, of a narrow one, f32
 // x on one side of that diagonal of its last two dims (and on it), zeros on the other; dense.
 MIXTAPE_KERNEL(triangle, bool upper, int64_t diagonal, In x, Out y);
 

@@ -68,7 +68,8 @@ TEST(DType, KernelsOfFloatsRefuseOthers) {
   EXPECT_EQ(pair(f32, f16), "a kernel of f32 can write that or f32, not f16 (convert the result)");
   EXPECT_EQ(pair(f16, bf16),
             "a kernel of f16 can write that or f32, not bf16 (convert the result)");
-  EXPECT_EQ(pair(f16, f32) + pair(f64, f32) + pair(bf16, bf16), "no errorno errorno error");
+  EXPECT_EQ(pair(f64, f32), "a kernel of f64 can write that, not f32 (convert the result)");
+  EXPECT_EQ(pair(f16, f32) + pair(f64, f64) + pair(bf16, bf16), "no errorno errorno error");
 }
 
 TEST(DType, ParsesTheNamesPeopleUse) {
