@@ -43,14 +43,6 @@ void with_scalar(void* const* p, int64_t n, const void* context) {
   const T* const a = static_cast<const T*>(p[0]);
   Tc* const c = static_cast<Tc*>(p[1]);
   const Scalar s = *static_cast<const Scalar*>(context);
-  if constexpr (std::is_integral_v<T> && Predicate<F>)
-    if (!holds(i64, s.value)) {  // comparing 2 with 2.5 must not compare 2 with 2
-      for (int64_t i = 0; i < n; ++i) {
-        const double x = static_cast<double>(a[i]);
-        c[i] = s.swapped ? F::f(s.value, x) : F::f(x, s.value);
-      }
-      return;
-    }
   const auto b = number<typename Elements<T>::type>(s.value);
   const auto run = [&](auto f) {
     for (int64_t i = 0; i < n; i += Elements<T>::width) put(c + i, f(get<T>(a + i)));
@@ -115,6 +107,12 @@ void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db
 }
 
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
+  // Comparing 2 with 2.5 must not compare 2 with 2.
+  if (c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b)) {
+    const View wide{launch.scratch<double>(a.size()), f64, Layout(a.shape())};
+    convert(launch, a, wide);
+    return binary_scalar(launch, op, wide, b, swapped, c);
+  }
   const Scalar scalar{b, swapped};
   Strip strip = nullptr;
   visit_scalar_op(op, b, swapped, [&]<class F>() {

@@ -228,6 +228,17 @@ template <class Op, class S, int unroll>
   std::copy_n(buffer, columns, out);
 }
 
+// Results [first, last) of chunks `next` apart, in their order.
+template <class Op, class Part, class Total>
+[[gnu::noinline]] void join_parts(const Part* parts, int64_t next, int64_t result, int64_t chunks,
+                                  int64_t first, int64_t last, Total* totals) {
+  for (int64_t i = first; i < last; ++i) {
+    totals[i] = Total(parts[i * result]);
+    for (int64_t c = 1; c < chunks; ++c)
+      totals[i] = Op::join(totals[i], Total(parts[i * result + c * next]));
+  }
+}
+
 template <class Op, class S>
 void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
   const int64_t chunks = std::max<int64_t>(1, pieces(plan.count, chunk_elements));
@@ -249,11 +260,7 @@ void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* total
         }
     }
   });
-  if (chunks == 1) return;
-  for (int64_t i = 0; i < plan.results; ++i) {
-    totals[i] = parts[i * chunks];
-    for (int64_t c = 1; c < chunks; ++c) totals[i] = Op::join(totals[i], parts[i * chunks + c]);
-  }
+  if (chunks > 1) join_parts<Op>(parts, 1, chunks, chunks, 0, plan.results, totals);
 }
 
 int64_t chunks_of_rows(const Plan& plan) { return pieces(plan.count, chunk_rows); }
@@ -285,11 +292,7 @@ void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<
         }
       });
   parallel_ranges(plan.results, grain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      totals[i] = parts[i];
-      for (int64_t c = 1; c < chunks; ++c)
-        totals[i] = Op::join(totals[i], total_t<S>(parts[c * plan.results + i]));
-    }
+    join_parts<Op>(parts, plan.results, 1, chunks, first, last, totals);
   });
 }
 

@@ -232,6 +232,16 @@ struct Sines {
   return reinterpret_cast<Words>(__builtin_convertvector(whole.v, Bits<float>));
 }
 
+// exact(x...) in the lanes of `which`, y in the others. It is rare, and much code to have
+// everywhere.
+template <class G, class... X>
+[[gnu::noinline, gnu::cold]] inline Lanes<float> where(Mask<float> which, G exact, Lanes<float> y,
+                                                       X... x) {
+  for (int i = 0; i < y.width; ++i)
+    if (which[i]) y.v[i] = exact(float(x.v[i])...);
+  return y;
+}
+
 // f(sines of r, q) where x = r + q pi / 2. Lanes beyond 2^20 are rare and go one by one, to
 // `exact`.
 template <class F, class G>
@@ -239,10 +249,9 @@ template <class F, class G>
   const Mask<float> far = !(abs(x) < 0x1p20f);  // NaN, too
   const Lanes<float> v = select(far, Lanes<float>(0.0f), x);
   const Reduced lower(low(v)), higher(high(v));
-  Lanes<float> y = f(Sines(joined(lower.r, higher.r)), to_words(joined(lower.n, higher.n)));
+  const Lanes<float> y = f(Sines(joined(lower.r, higher.r)), to_words(joined(lower.n, higher.n)));
   if (any(far)) [[unlikely]]
-    for (int i = 0; i < x.width; ++i)
-      if (far[i]) y.v[i] = exact(float(x.v[i]));
+    return where(far, exact, y, x);
   return y;
 }
 
@@ -333,59 +342,65 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   return copysign(select(large, rest, p), x);
 }
 // double goes to the standard library, one lane at a time.
+namespace detail {
+template <class F, class... X>
+[[gnu::noinline]] inline Lanes<double> by_library(F f, X... x) {
+  return each(x..., f);
+}
+}  // namespace detail
 [[gnu::always_inline]] inline Lanes<double> exp(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::exp(a); });
+  return detail::by_library([](double a) { return std::exp(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> exp2(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::exp2(a); });
+  return detail::by_library([](double a) { return std::exp2(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> expm1(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::expm1(a); });
+  return detail::by_library([](double a) { return std::expm1(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> log(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::log(a); });
+  return detail::by_library([](double a) { return std::log(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> log2(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::log2(a); });
+  return detail::by_library([](double a) { return std::log2(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> log10(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::log10(a); });
+  return detail::by_library([](double a) { return std::log10(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> log1p(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::log1p(a); });
+  return detail::by_library([](double a) { return std::log1p(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> sinh(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::sinh(a); });
+  return detail::by_library([](double a) { return std::sinh(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> cosh(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::cosh(a); });
+  return detail::by_library([](double a) { return std::cosh(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> tanh(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::tanh(a); });
+  return detail::by_library([](double a) { return std::tanh(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> erf(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::erf(a); });
+  return detail::by_library([](double a) { return std::erf(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> erfc(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::erfc(a); });
+  return detail::by_library([](double a) { return std::erfc(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> sin(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::sin(a); });
+  return detail::by_library([](double a) { return std::sin(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> cos(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::cos(a); });
+  return detail::by_library([](double a) { return std::cos(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> tan(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::tan(a); });
+  return detail::by_library([](double a) { return std::tan(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> asin(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::asin(a); });
+  return detail::by_library([](double a) { return std::asin(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> acos(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::acos(a); });
+  return detail::by_library([](double a) { return std::acos(a); }, x);
 }
 [[gnu::always_inline]] inline Lanes<double> atan(Lanes<double> x) {
-  return detail::each(x, [](double a) { return std::atan(a); });
+  return detail::by_library([](double a) { return std::atan(a); }, x);
 }
 
 }  // namespace mixtape::kernels::cpu

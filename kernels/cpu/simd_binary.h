@@ -33,10 +33,9 @@ template <class F, class G>
                               Lanes<double>(__builtin_convertvector(from_y, Doubles)));
     return __builtin_convertvector(z.v, HalfFloats);
   };
-  Lanes<float> c = joined(of_half(low(x), low(y)), of_half(high(x), high(y)));
+  const Lanes<float> c = joined(of_half(low(x), low(y)), of_half(high(x), high(y)));
   if (any(!regular)) [[unlikely]]
-    for (int i = 0; i < x.width; ++i)
-      if (!regular[i]) c.v[i] = exact(float(a.v[i]), float(b.v[i]));
+    return where(!regular, exact, c, a, b);
   return c;
 }
 
@@ -92,13 +91,13 @@ inline constexpr double whole_magic = 0x1.8p52;
 }
 
 [[gnu::always_inline]] inline Lanes<double> atan2(Lanes<double> y, Lanes<double> x) {
-  return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
+  return detail::by_library([](double a, double b) { return std::atan2(a, b); }, y, x);
 }
 [[gnu::always_inline]] inline Lanes<double> pow(Lanes<double> x, Lanes<double> y) {
-  return detail::each(x, y, [](double a, double b) { return std::pow(a, b); });
+  return detail::by_library([](double a, double b) { return std::pow(a, b); }, x, y);
 }
 [[gnu::always_inline]] inline Lanes<double> fmod(Lanes<double> x, Lanes<double> y) {
-  return detail::each(x, y, [](double a, double b) { return std::fmod(a, b); });
+  return detail::by_library([](double a, double b) { return std::fmod(a, b); }, x, y);
 }
 
 }  // namespace mixtape::kernels::cpu
