@@ -218,7 +218,7 @@ struct Values {
 // A thread's elements from `first` of its warp on: two units in groups of neighbours, or one of
 // single elements, which are neighbours across the warp.
 template <int unit, int units, int outs, class Out, class F, class Plan, int... k, class... X>
-__device__ __forceinline__ void map_some(F& f, const Plan& plan, int64_t first,
+__device__ __forceinline__ void map_some(const F& f, const Plan& plan, int64_t first,
                                          std::integer_sequence<int, k...>, X&&... x) {
   constexpr int n = units * unit;
   const int group = units == 2 ? plan.group : 1;
@@ -260,16 +260,18 @@ __device__ __forceinline__ void map_some(F& f, const Plan& plan, int64_t first,
 template <class F, int outs, class Out, class... In>
 __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
   constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
+  using Y = std::conditional_t<outs == 1, Out, Values<Out, outs>>;
+  const gpu::Function<F, Y, In...> of(f);
   const std::make_integer_sequence<int, int(sizeof...(In))> k;
   const int64_t tile = gpu::warp_size * unit * 2;
   for (int64_t first = gpu::global_thread() / gpu::warp_size * tile; first < plan.count;
        first += gpu::all_threads() * unit * 2) {
     if (plan.group > 1 && first + tile <= plan.count) {
-      map_some<unit, 2, outs, Out>(f, plan, first, k, Incoming<In, unit, 2>()...);
+      map_some<unit, 2, outs, Out>(of, plan, first, k, Incoming<In, unit, 2>()...);
     } else {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half)
-        map_some<unit, 1, outs, Out>(f, plan, first + half * tile / 2, k,
+        map_some<unit, 1, outs, Out>(of, plan, first + half * tile / 2, k,
                                      Incoming<In, unit, 1>()...);
     }
   }

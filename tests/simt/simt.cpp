@@ -142,7 +142,8 @@ class Machine {
     if (stacks_) munmap(stacks_, stack_bytes * max_threads);
   }
 
-  void run_block(const Config& config, const Index3& block, void (*body)(void*), void* context);
+  void run_block(const Config& config, const Index3& block, void (*body)(const void*),
+                 const void* context);
 
   void yield() { leave(fibers_[current_]); }
   void wait(State state, Where where) {
@@ -187,8 +188,8 @@ class Machine {
   std::vector<unsigned char> shared_;
   std::vector<Shadow> shadow_;
   unsigned char* stacks_ = nullptr;
-  void (*body_)(void*) = nullptr;
-  void* context_ = nullptr;
+  void (*body_)(const void*) = nullptr;
+  const void* context_ = nullptr;
   void* main_ = nullptr;
   std::exception_ptr failure_;
   uint32_t epoch_ = 1;
@@ -287,7 +288,8 @@ void Machine::prepare() {
   }
 }
 
-void Machine::run_block(const Config& c, const Index3& at, void (*body)(void*), void* context) {
+void Machine::run_block(const Config& c, const Index3& at, void (*body)(const void*),
+                        const void* context) {
   config = c;
   block = at;
   body_ = body;
@@ -484,9 +486,7 @@ void Machine::flush_banks(Warp& w) {
   for (auto& list : w.touched) list.clear();
 }
 
-}  // namespace
-
-void run(const Config& config, void (*body)(void* context), void* context) {
+void run(const Config& config, void (*body)(const void*), const void* context) {
   const int64_t threads = int64_t(config.block.x) * config.block.y * config.block.z;
   check(threads > 0 && threads <= max_threads, "kernel {}: {} threads in a block, not 1 to {}",
         config.kernel, threads, max_threads);
@@ -503,6 +503,16 @@ void run(const Config& config, void (*body)(void* context), void* context) {
     const unsigned x = config.grid.x, y = config.grid.y;
     const unsigned n = unsigned(blocks - 1 - i);  // a device promises no order
     machine.run_block(config, {n % x, n / x % y, n / (x * y)}, body, context);
+  });
+}
+
+}  // namespace
+
+void launch(const Config& config, void* stream, void (*body)(const void*), const void* context,
+            size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(context);
+  in_stream(stream, [config, body, copy = std::vector<std::byte>(from, from + bytes)] {
+    run(config, body, copy.data());
   });
 }
 

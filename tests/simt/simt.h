@@ -20,7 +20,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 
 namespace mixtape::simt {
@@ -35,12 +35,22 @@ struct Config {
   const void* function = nullptr;  // for the list of what ran
 };
 
-// Runs body(context) once for every thread of the grid. Throws the first Error of a block.
-void run(const Config& config, void (*body)(void* context), void* context);
 // Does work when it is the stream's turn (tests/simt/runtime.h).
 void in_stream(void* stream, std::function<void()> work);
+// Runs body, with a copy of what is at `context`, once for every thread of the grid, in the
+// stream's turn. Throws the first Error of a block.
+void launch(const Config& config, void* stream, void (*body)(const void* context),
+            const void* context, size_t bytes);
+// The same for a function of plain data.
+template <class Body>
+void launch(const Config& config, void* stream, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body>, "a device copies arguments as bytes");
+  launch(
+      config, stream, [](const void* context) { (*static_cast<const Body*>(context))(); }, &body,
+      sizeof body);
+}
 
-// --- what a thread may ask; only inside run() ---
+// --- what a thread may ask; only inside a kernel ---
 const Index3& thread_index();
 const Index3& block_index();
 const Index3& block_size();
@@ -113,6 +123,21 @@ class Shared {
 
  private:
   T* p_ = nullptr;
+};
+
+// A function Y(X...), whichever it is. It has to live on.
+template <class Y, class... X>
+class Function {
+ public:
+  template <class F>
+  explicit Function(const F& f)
+      : f_(&f),
+        call_([](const void* g, X... x) -> Y { return (*static_cast<const F*>(g))(x...); }) {}
+  Y operator()(X... x) const { return call_(f_, x...); }
+
+ private:
+  const void* f_;
+  Y (*call_)(const void*, X...);
 };
 
 }  // namespace mixtape::simt
