@@ -3,7 +3,7 @@
 // cost no allocation. Grows onto the heap beyond N. Only what the library needs.
 
 #include <cstddef>
-#include <memory>
+#include <initializer_list>
 #include <new>
 #include <utility>
 
@@ -33,11 +33,10 @@ class InlineVector {
     if (size_ == capacity_) grow();
     return *new (begin() + size_++) T{std::forward<A>(args)...};
   }
-  void pop_back() { std::destroy_at(begin() + --size_); }
+  void pop_back() { begin()[--size_].~T(); }
   void clear() {
-    std::destroy_n(begin(), size_);
+    free();
     size_ = 0;
-    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
     heap_ = nullptr;
     capacity_ = N;
   }
@@ -58,11 +57,17 @@ class InlineVector {
   [[gnu::noinline, gnu::cold]] void grow() {
     T* wider =
         static_cast<T*>(::operator new(2 * capacity_ * sizeof(T), std::align_val_t(alignof(T))));
-    std::uninitialized_move_n(begin(), size_, wider);
-    std::destroy_n(begin(), size_);
-    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
+    move_to(wider);
+    free();
     heap_ = wider;
     capacity_ *= 2;
+  }
+  void move_to(T* to) noexcept {
+    for (T& v : *this) new (to++) T(std::move(v));
+  }
+  void free() {
+    for (T& v : *this) v.~T();
+    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
   }
   void take(InlineVector& other) noexcept {
     if (other.heap_) {
@@ -70,7 +75,7 @@ class InlineVector {
       capacity_ = std::exchange(other.capacity_, N);
       size_ = std::exchange(other.size_, 0);
     } else {
-      std::uninitialized_move_n(other.begin(), other.size_, begin());
+      other.move_to(begin());
       size_ = other.size_;
       other.clear();
     }
