@@ -37,7 +37,8 @@ class Tensor {
   bool is_contiguous() const { return layout().is_contiguous(); }
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device. Nobody
-  // sees what is written there: storage()->bump_version() tells what keeps copies, and the tape.
+  // sees what is written there: storage()->bump_version() tells what keeps copies, the tape, and
+  // loss scalers.
   template <class T>
   T* data() const {
     require_dtype(dtype_of<T>());
