@@ -342,65 +342,59 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   return copysign(select(large, rest, p), x);
 }
 // double goes to the standard library, one lane at a time.
-namespace detail {
-template <class F, class... X>
-[[gnu::noinline]] inline Lanes<double> by_library(F f, X... x) {
-  return each(x..., f);
-}
-}  // namespace detail
 [[gnu::always_inline]] inline Lanes<double> exp(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::exp(a); }, x);
+  return detail::each(x, [](double a) { return std::exp(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> exp2(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::exp2(a); }, x);
+  return detail::each(x, [](double a) { return std::exp2(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> expm1(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::expm1(a); }, x);
+  return detail::each(x, [](double a) { return std::expm1(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> log(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::log(a); }, x);
+  return detail::each(x, [](double a) { return std::log(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> log2(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::log2(a); }, x);
+  return detail::each(x, [](double a) { return std::log2(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> log10(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::log10(a); }, x);
+  return detail::each(x, [](double a) { return std::log10(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> log1p(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::log1p(a); }, x);
+  return detail::each(x, [](double a) { return std::log1p(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> sinh(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::sinh(a); }, x);
+  return detail::each(x, [](double a) { return std::sinh(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> cosh(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::cosh(a); }, x);
+  return detail::each(x, [](double a) { return std::cosh(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> tanh(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::tanh(a); }, x);
+  return detail::each(x, [](double a) { return std::tanh(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> erf(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::erf(a); }, x);
+  return detail::each(x, [](double a) { return std::erf(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> erfc(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::erfc(a); }, x);
+  return detail::each(x, [](double a) { return std::erfc(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> sin(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::sin(a); }, x);
+  return detail::each(x, [](double a) { return std::sin(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> cos(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::cos(a); }, x);
+  return detail::each(x, [](double a) { return std::cos(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> tan(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::tan(a); }, x);
+  return detail::each(x, [](double a) { return std::tan(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> asin(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::asin(a); }, x);
+  return detail::each(x, [](double a) { return std::asin(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> acos(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::acos(a); }, x);
+  return detail::each(x, [](double a) { return std::acos(a); });
 }
 [[gnu::always_inline]] inline Lanes<double> atan(Lanes<double> x) {
-  return detail::by_library([](double a) { return std::atan(a); }, x);
+  return detail::each(x, [](double a) { return std::atan(a); });
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -91,13 +91,13 @@ inline constexpr double whole_magic = 0x1.8p52;
 }
 
 [[gnu::always_inline]] inline Lanes<double> atan2(Lanes<double> y, Lanes<double> x) {
-  return detail::by_library([](double a, double b) { return std::atan2(a, b); }, y, x);
+  return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
 }
 [[gnu::always_inline]] inline Lanes<double> pow(Lanes<double> x, Lanes<double> y) {
-  return detail::by_library([](double a, double b) { return std::pow(a, b); }, x, y);
+  return detail::each(x, y, [](double a, double b) { return std::pow(a, b); });
 }
 [[gnu::always_inline]] inline Lanes<double> fmod(Lanes<double> x, Lanes<double> y) {
-  return detail::by_library([](double a, double b) { return std::fmod(a, b); }, x, y);
+  return detail::each(x, y, [](double a, double b) { return std::fmod(a, b); });
 }
 
 }  // namespace mixtape::kernels::cpu
