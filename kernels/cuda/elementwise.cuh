@@ -261,7 +261,7 @@ template <class F, int outs, class Out, class... In>
 __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
   constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
   using Y = std::conditional_t<outs == 1, Out, Values<Out, outs>>;
-  const gpu::Function<F, Y, In...> of(f);
+  gpu::Function<F, Y, In...> of(f);
   const std::make_integer_sequence<int, int(sizeof...(In))> k;
   const int64_t tile = gpu::warp_size * unit * 2;
   for (int64_t first = gpu::global_thread() / gpu::warp_size * tile; first < plan.count;
