@@ -248,10 +248,15 @@ void sum_tile(const Tile<typename P::T>& t) {
   O* const out = static_cast<O*>(t.out);
   Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
+  // What is written might be t, for all that is known of it.
+  const int64_t out_row = t.out_row, add_row = t.add_row;
+  O* next = out;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) __builtin_prefetch(out + i * t.out_row + j * P::lanes, 1);
+    for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * P::lanes, 1);
+    next += out_row;
+    asm volatile("" : "+r"(next));
   }
   // Seven rows from two pointers on are reached with three strides, as the registers allow.
   const int64_t one = t.a_row, three = 3 * one, five = 5 * one;
@@ -313,17 +318,23 @@ void sum_tile(const Tile<typename P::T>& t) {
       for (int i = 0; i < steps; ++i) step();
     }
   }
+  O* to = out;
+  const typename P::T* add = t.add;
 #pragma GCC unroll 16
-  for (int i = 0; i < R; ++i)
+  for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) {
       Vector x = sum[i][j];
-      if (t.add) x += load<Vector>(t.add + i * t.add_row + j * P::lanes);
+      if (add) x += load<Vector>(add + j * P::lanes);
       if constexpr (std::is_same_v<O, typename P::T>)
-        store(out + i * t.out_row + j * P::lanes, x);
+        store(to + j * P::lanes, x);
       else
-        store(out + i * t.out_row + j * P::lanes, narrowed<O>(x));
+        store(to + j * P::lanes, narrowed<O>(x));
     }
+    to += out_row;
+    if (add) add += add_row;
+    asm volatile("" : "+r"(to), "+r"(add));
+  }
 }
 
 template <class P, class S>

@@ -79,7 +79,7 @@ struct GemmPlan {
                    !(low && k > 64 && a.step % (page / 8) == 0)));
     b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
                  (a.count <= engine.rows ||
-                  (a.count <= 10 * engine.rows && (k <= 16 || b.step % (page / 4) != 0)));
+                  (a.count <= 64 * engine.rows && (k <= 16 || b.step % page != 0)));
     c_in_place = !ends && c[1] == 1 && bias[1] == 1;
   }
   // In cycles, roughly.
