@@ -195,6 +195,9 @@ int run(int argc, char** argv, void (*declare)()) {
   if (benchmark::ReportUnrecognizedArguments(count, left.data())) return 2;
   if (chosen.smoke) chosen.threads = {1};
   declare();
+#ifdef MIXTAPE_TORCH
+  benchmark::AddCustomContext("libtorch", MIXTAPE_TORCH);
+#endif
   if (!chosen.smoke)
     for (const int threads : chosen.threads) {
       const auto note = [&](const char* what, double rate) {

@@ -58,6 +58,8 @@ def read(folder: Path) -> dict:
             results.update(content)
             continue
         context = content["context"]
+        if "libtorch" in context:
+            results["libtorch"] = context["libtorch"]
         for k, v in context.items():  # each program measured it; the best is what the machine can do
             if "/threads:" in k:
                 results["machine"][k] = max(float(v), results["machine"].get(k, 0))
@@ -163,7 +165,8 @@ def markdown(results: dict) -> str:
              f"Made by `{results.get('command', 'script/bench')}`. Times are medians of rounds in which precisions and "
              "peers take turns, `spread` is what lies between the quartiles, `of PEER` our time over its, by rounds "
              "(quartiles in brackets): below 1 is faster. The peak is what multiply-adds in registers reach in the same "
-             "rounds, a copy one that touches as many bytes.", ""]
+             "rounds, a copy one that touches as many bytes." +
+             (f" libtorch is {results['libtorch']}." if "libtorch" in results else ""), ""]
     rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
              "copy of memory, read and written": ("copy_gbytes", "GB/s")}
     if threads:  # programs without peers measure no peaks

@@ -63,7 +63,7 @@ class Options(ScriptTest):
 
     def test_an_option_without_its_value_is_refused(self) -> None:
         for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
-                          ("bench", "--compare", "one"), ("lint", "--only"),
+                          ("bench", "--compare", "one"), ("bench", "--libtorch"), ("bench", "--libtorch", "none"), ("lint", "--only"),
                           ("gpu", "--package"), ("gpu", "--minutes", "x")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
 
@@ -243,6 +243,11 @@ echo "${{OPENBLAS_CORETYPE-free}}"
             self.assertEqual(run.returncode, status, run.stdout + run.stderr)
             self.assertEqual((self.tree / "build/bench/found/train.txt").read_text(), "free\n")
         self.assertIn("ERROR: beyond its peer", run.stdout)
+
+    def test_bench_compares_with_the_libtorch_it_is_given(self) -> None:
+        for given, wanted in ([], "/usr"), (["--libtorch", str(self.tree)], str(self.tree)):
+            _, calls = self.build("bench", "train", *given, PROGRAM="exit 0")
+            self.assertIn(f"meson configure build -Dlibtorch={wanted}", str(calls))
 
 
 class Nvcc(ScriptTest):
@@ -700,7 +705,8 @@ class Bench(ScriptTest):
         chain = [{"name": f"chain_{kind}", "run_name": "chain", "aggregate_name": kind, "iterations": 5, "repetitions": 5,
                   "real_time": time, "time_unit": "us", "per_op": per_op}
                  for kind, time, per_op in (("mean", 300, 3e-7), ("median", 250, 2.5e-7), ("stddev", 9, 9e-9))]
-        context = {"fma_gflops/threads:1": str(fma), "copy_gbytes/threads:1": "40", "num_cpus": 2}
+        context = {"fma_gflops/threads:1": str(fma), "copy_gbytes/threads:1": "40", "num_cpus": 2,
+                   "libtorch": "2.9.1"}
         self.write("found/train.json", json.dumps({"context": context, "benchmarks": lines}))
         self.write("found/overhead.json", json.dumps({"context": {"fma_gflops/threads:1": "60"}, "benchmarks": chain}))
         self.write("found/about.json", json.dumps({"device": "A CPU", "date": "2026-01-02", "command": "script/bench",
@@ -712,7 +718,7 @@ class Bench(ScriptTest):
     def test_a_table_a_file_and_a_page(self) -> None:
         self.figures("a")
         text = (self.tree / "a.md").read_text()
-        for wanted in ["# A CPU, 2026-01-02", "| f32 multiply-adds | 100 GFLOP/s |",
+        for wanted in ["# A CPU, 2026-01-02", " libtorch is 2.9.1.\n", "| f32 multiply-adds | 100 GFLOP/s |",
                        "| train/mlp | 1 | f32 | 2 ms | 2.0 % | 500 steps/s | | 50 % of peak | 0.80 (0.70 to 0.90) |",
                        "| train/mlp | 1 | bf16 | 1 ms | 2.0 % | 1000 steps/s | 2.00x | 100 % of peak | |",
                        "| chain | | | 250 ns |", "| memory/mlp/f32 | 17 MB |", "| libmixtape.a | 9 MB |"]:

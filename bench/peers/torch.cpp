@@ -12,6 +12,17 @@ namespace {
 
 using Parameters = std::vector<torch::Tensor>;
 
+// In bf16 on the CPU, for this thread.
+void set_autocast(bool on) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  at::autocast::set_autocast_enabled(at::kCPU, on);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+#else
+  at::autocast::set_cpu_enabled(on);
+  at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+#endif
+}
+
 // What belongs to one network: its layers register themselves.
 template <class Forward>
 struct Step {
@@ -27,12 +38,11 @@ struct Step {
     for (torch::Tensor& p : parameters) p.mutable_grad() = torch::Tensor();
     torch::Tensor logits;
     if (bf16) {  // there is no scope object: these calls are the whole of autocast in C++
-      at::autocast::set_cpu_enabled(true);
-      at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+      set_autocast(true);
       at::autocast::increment_nesting();
       logits = forward();
       if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      at::autocast::set_cpu_enabled(false);
+      set_autocast(false);
     } else {
       logits = forward();
     }
