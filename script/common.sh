@@ -52,5 +52,10 @@ configure() {
   mv "$log" "$dir/configure.log"
 }
 
+# For programs that only run here: nvcc takes minutes, for nothing where there is no device.
+cuda_if_here() {
+  if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then echo auto; else echo disabled; fi
+}
+
 # compile DIR TARGET...: no more jobs than cores, since one Eigen file takes about a GB.
 compile() { ninja -C "$1" -j "$(nproc)" "${@:2}"; }

@@ -2,6 +2,7 @@
 each check finds what was planted for it.
 
 usage: scripts_test.py ROOT COMPILER FLAG..."""
+import glob
 import gzip
 import json
 import os
@@ -228,8 +229,11 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
         self.assertTrue((self.tree / "build-test/left").exists())
 
     def test_demo_builds_its_program(self) -> None:
-        run, _ = self.build("demo", "two words", PROGRAM='echo "got $@"')
+        run, calls = self.build("demo", "two words", PROGRAM='echo "got $@"')
         self.assertEqual((run.returncode, run.stdout), (0, "got two words\n"), run.stderr)
+        # nvcc is not waited for where no device is there.
+        there = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dxg")
+        self.assertIn("-Dcuda=auto" if there else "-Dcuda=disabled", str(calls))
 
     def test_bench_runs_what_it_builds_with_no_processor_imposed(self) -> None:
         line = {"name": "train/mlp", "run_name": "train/mlp", "real_time": 1, "time_unit": "ms"}
