@@ -70,10 +70,9 @@ void check_gemm(const Tensor& a, const Tensor& b, const Tensor& bias, const Tens
 }
 
 TEST_P(Gemm, ShapesAndDtypes) {
-  const int64_t sizes[][3] = {{1, 1, 1},    {3, 4, 2},      {1, 7, 5},     {7, 1, 5},
-                              {5, 6, 1},    {17, 33, 65},   {64, 64, 64},  {1, 300, 70},
-                              {129, 1, 33}, {40, 100, 300}, {300, 130, 90},
-                              {150, 77, 500}};
+  const int64_t sizes[][3] = {{1, 1, 1},    {3, 4, 2},      {1, 7, 5},      {7, 1, 5},
+                              {5, 6, 1},    {17, 33, 65},   {64, 64, 64},   {1, 300, 70},
+                              {129, 1, 33}, {40, 100, 300}, {300, 130, 90}, {150, 77, 500}};
   for (const auto& [in, out] : float_pairs)
     for (const auto& [m, n, k] : sizes)
       for (const int with_bias : {0, 1, 2, 3}) {
