@@ -72,7 +72,6 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
     return Op::backward(ctx, dy);
 }
 
-const Tensor* deciding_input(const Call& call);
 // Policies, broadcasting, checks: all that comes before an op runs. True if it is to be recorded.
 bool prepare(Call& call, bool broadcasts, bool differentiable);
 // Makes y the result of that node.

@@ -45,22 +45,10 @@ std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
 
 namespace detail {
 
-// The input that decides the result's dtype: the first activation, or where there is none the
-// first.
-const Tensor* deciding_input(const Call& call) {
-  const Tensor* first = nullptr;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (!*call.inputs[i]) continue;
-    if (call.op.role(i) == Role::Activation) return call.inputs[i];
-    if (!first) first = call.inputs[i];
-  }
-  return first;
-}
-
 static void broadcast_inputs(Call& call) {
   const Shape& first = call.inputs[0]->shape();
-  if (std::ranges::all_of(call.inputs, [&](const Tensor* t) { return t->shape() == first; }))
-    return;
+  const auto fits = [&](const Tensor* t) { return t->shape() == first; };
+  if (std::ranges::all_of(call.inputs.subspan(1), fits)) return;
   Shape shape = first;
   for (const Tensor* t : call.inputs) shape = broadcast(shape, t->shape());
   // The op's own policy has made the dtypes agree; one of expand's must not part them again.
@@ -70,7 +58,7 @@ static void broadcast_inputs(Call& call) {
 }
 
 static void check_inputs(const Call& call) {
-  const Tensor* const first = deciding_input(call);
+  const Tensor* const first = call.deciding();
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
     if (!t) continue;
@@ -165,7 +153,7 @@ Ctx::Ctx(const Call& call, bool recording)
       else
         edges_.emplace_back();
     }
-  if (const Tensor* first = detail::deciding_input(call)) {
+  if (const Tensor* first = call.deciding()) {
     out_ = call.out.value_or(first->dtype());
     device_ = first->device();
   }

@@ -68,6 +68,17 @@ struct Call {
     r.by = std::move(t);
     inputs[input] = &r.by;
   }
+  // The input that decides the result's dtype: the first activation, or where there is none the
+  // first.
+  const Tensor* deciding() const {
+    const Tensor* first = nullptr;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!*inputs[i]) continue;
+      if (op.role(i) == Role::Activation) return inputs[i];
+      if (!first) first = inputs[i];
+    }
+    return first;
+  }
   // An input as the caller gave it.
   const Tensor& given(size_t input) const {
     return replaced.empty() || !replaced[input].given ? *inputs[input] : *replaced[input].given;

@@ -28,40 +28,50 @@ struct Operands {
   int count, first_output;
 };
 
-// The first `count` of 16 elements, which are all that may be read; the others become zero. With
-// vectors that mask what they load, that is one of them, and whoever reads it whole need not wait.
-void load_first(void* to, const void* from, int64_t count, int64_t size) {
-  with_word(static_cast<size_t>(size), [&]<class Word>(Word) {
-    for (int i = 0; i < 16; ++i)
-      static_cast<Word*>(to)[i] = i < count ? static_cast<const Word*>(from)[i] : Word(0);
+// The first `count` of 16 elements, which are all that may be read; the others become zero. As one
+// vector: whoever reads it whole would have to wait for what is written piece by piece.
+void load_first(void* to, const void* from, int64_t count, size_t size) {
+  with_word(size, [&]<class Word>(Word) {
+    using Vector [[gnu::vector_size(16 * sizeof(Word))]] = Word;
+    const auto* const x = static_cast<const Word*>(from);
+    Vector v = {};
+    if (count == 1)  // (One that was only just written is not waited for either.)
+      v[0] = x[0];
+    else
+      for (int i = 0; i < 16; ++i) v[i] = i < count ? x[i] : Word(0);
+    std::memcpy(to, &v, sizeof v);
   });
 }
-void store_first(void* to, const void* from, int64_t count, int64_t size) {
-  with_word(static_cast<size_t>(size), [&]<class Word>(Word) {
-    for (int i = 0; i < 16; ++i)
-      if (i < count) static_cast<Word*>(to)[i] = static_cast<const Word*>(from)[i];
+void store_first(void* to, const void* from, int64_t count, size_t size) {
+  with_word(size, [&]<class Word>(Word) {
+    copy_short<16 * sizeof(Word)>(static_cast<const Word*>(from), count, static_cast<Word*>(to));
   });
 }
 
-// Elements [begin, end) where all is dense.
-void run_dense(const Operands& all, int64_t begin, int64_t end, Strip strip, const void* context) {
-  const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
+// Elements [begin, end) of views that are dense.
+void run_dense(std::initializer_list<const View*> views, int outputs, int64_t begin, int64_t end,
+               Strip strip, const void* context) {
+  const View* const* const view = views.begin();
+  const int count = static_cast<int>(views.size()), first_output = count - outputs;
+  const auto at = [&](int k, int64_t i) {
+    return view[k]->as<char>() + i * static_cast<int64_t>(size_of(view[k]->dtype));
+  };
   void* p[max_operands];
+  const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
   if (whole > 0) {
-    for (int k = 0; k < all.count; ++k) p[k] = all.operand[k].at(begin);
+    for (int k = 0; k < count; ++k) p[k] = *view[k] ? at(k, begin) : nullptr;
     strip(p, whole, context);
   }
   if (rest == 0) return;
   alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
-  for (int k = 0; k < all.count; ++k) {
-    const Operand& o = all.operand[k];
-    p[k] = o.data ? buffer[k] : nullptr;
-    if (o.data && k < all.first_output) load_first(buffer[k], o.at(begin + whole), rest, o.size);
+  for (int k = 0; k < count; ++k) {
+    p[k] = *view[k] ? buffer[k] : nullptr;
+    if (p[k] && k < first_output)
+      load_first(p[k], at(k, begin + whole), rest, size_of(view[k]->dtype));
   }
   strip(p, 16, context);
-  for (int k = all.first_output; k < all.count; ++k)
-    if (const Operand& o = all.operand[k]; o.data)
-      store_first(o.at(begin + whole), buffer[k], rest, o.size);
+  for (int k = first_output; k < count; ++k)
+    if (p[k]) store_first(at(k, begin + whole), p[k], rest, size_of(view[k]->dtype));
 }
 
 // Elements [begin, end) in row-major order of the collapsed layouts.
@@ -120,25 +130,26 @@ Operand repeated(Launch& launch, const Operand& o) {
 void for_strips(Launch& launch, std::initializer_list<const View*> views, Strip strip,
                 const void* context, int outputs) {
   const View* const* const view = views.begin();
-  Operands all;
-  all.count = static_cast<int>(views.size());
-  all.first_output = all.count - outputs;
+  const int count = static_cast<int>(views.size());
   bool all_dense = true;
-  for (int k = 0; k < all.count; ++k) {
-    const View& v = *view[k];
-    all_dense = all_dense && (!v || v.layout.is_contiguous());
-    all.operand[k] = {static_cast<char*>(v.data), static_cast<int64_t>(size_of(v.dtype)), nullptr};
-  }
-  int first = all.first_output;
-  while (first < all.count && !*view[first]) ++first;
-  if (first == all.count) return;  // nothing to write
+  for (int k = 0; k < count; ++k)
+    all_dense = all_dense && (!*view[k] || view[k]->layout.is_contiguous());
+  int first = count - outputs;
+  while (first < count && !*view[first]) ++first;
+  if (first == count) return;  // nothing to write
   const Layout& y = view[first]->layout;
   const int64_t n = y.shape.size();
   if (all_dense) {
-    parallel_ranges(
-        n, grain, [&](int64_t begin, int64_t end) { run_dense(all, begin, end, strip, context); });
+    parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
+      run_dense(views, outputs, begin, end, strip, context);
+    });
     return;
   }
+  Operands all;
+  all.count = count;
+  all.first_output = count - outputs;
+  for (int k = 0; k < count; ++k)
+    all.operand[k] = {view[k]->as<char>(), static_cast<int64_t>(size_of(view[k]->dtype)), nullptr};
   const MemoryOrder order(y);  // it makes most views dense
   Layout layouts[max_operands];
   for (int k = 0; k < all.count; ++k) {
