@@ -197,22 +197,31 @@ TEST(Catalogue, EveryLinkedOpHasARow) {
   EXPECT_EQ(ops_without([](const OpCase&) { return true; }), Ops{});
 }
 
+// Only backward rules call these.
+const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
+                          "avg_pool2d_gradient",
+                          "conv2d_weight",
+                          "fold",
+                          "interpolate_gradient",
+                          "place_diagonal",
+                          "place_slice",
+                          "put_at",
+                          "recurrence",
+                          "take_at"};
+
+// (The empties of what those belong to lead there.)
 TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
-  // Only backward rules call these; the empties of what they belong to lead there.
-  const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
-                            "avg_pool2d_gradient",
-                            "conv2d_weight",
-                            "fold",
-                            "interpolate_gradient",
-                            "place_diagonal",
-                            "place_slice",
-                            "put_at",
-                            "recurrence",
-                            "take_at"};
   EXPECT_EQ(ops_without([](const OpCase& c) { return !c.empty.empty(); }), of_gradients)
       << "a row with .empty is wanted for each other op";
   EXPECT_EQ(ops_without([](const OpCase& c) { return narrowed_shapes(c) != shapes(c); }), Ops{})
       << "a row with an input that repeats is wanted for each other op";
+}
+
+// (No policy acts in backward.)
+TEST(Catalogue, EveryPolicyIsTested) {
+  Ops others = of_gradients;
+  others.insert({"binary_cross_entropy", "cast"});  // in tests of their own
+  EXPECT_EQ(ops_without([](const OpCase& c) { return c.narrow && !c.composite; }), others);
 }
 
 TEST(Catalogue, NamesAreUnique) {
