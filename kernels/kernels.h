@@ -170,8 +170,8 @@ MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw,
 MIXTAPE_KERNEL(max_pool2d, In x, const Sampling& rows, const Sampling& columns, Out y,
                Out index);  // of windows; index i32: row-major position in the plane of the first
                             // maximum; NaN wins
-MIXTAPE_KERNEL(put_at, bool apart, In y, In index,
-               Out x);  // in each plane x[index[i]] += y[i], x zeroed first; apart: no place twice
+MIXTAPE_KERNEL(put_at, In y, In index, const Sampling& rows, const Sampling& columns,
+               Out x);  // in each plane x[index[i]] += y[i], which lies in window i; x zeroed first
 MIXTAPE_KERNEL(take_at, In x, In index, Out y);  // in each plane y[i] = x[index[i]]
 MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bool transposed,
                Out y);  // y = R x CT, of the weights R of rows and C of columns; or y = RT x C

@@ -50,6 +50,13 @@ struct Sampling {
         return begin(i) + (begin(i) + 1 < from && fraction(i) > 0 ? 2 : 1);
     }
   }
+  // Whether windows have no element in common.
+  MIXTAPE_HD bool apart() const { return kind == Kind::Adaptive ? from % to == 0 : stride >= size; }
+  // Whether they are n elements each and follow one another; what is left over is in none.
+  MIXTAPE_HD bool abut(int64_t n) const {
+    if (kind == Kind::Adaptive) return from == n * to;
+    return kind == Kind::Windows && size == n && stride == n && padding == 0 && to == from / n;
+  }
   // How much of element j is in element i.
   MIXTAPE_HD double weight(int64_t i, int64_t j) const {
     switch (kind) {

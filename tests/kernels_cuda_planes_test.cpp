@@ -51,12 +51,12 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
         const Results got = results(), want = results();
         launch([&](Launch& l) {
           cuda::max_pool2d(l, x, k.rows, k.columns, got.y, got.index);
-          cuda::put_at(l, apart(k.rows) && apart(k.columns), dy, got.index, got.dx);
+          cuda::put_at(l, dy, got.index, k.rows, k.columns, got.dx);
           cuda::take_at(l, x, got.index, got.taken);
         });
         launch([&](Launch& l) {
           cpu::max_pool2d(l, x, k.rows, k.columns, want.y, want.index);
-          cpu::put_at(l, false, dy, want.index, want.dx);
+          cpu::put_at(l, dy, want.index, k.rows, k.columns, want.dx);
           cpu::take_at(l, x, want.index, want.taken);
         });
         const std::string what = fmt::format("{} to {}, rows {} columns {}, ties {}", name(in),
@@ -73,18 +73,21 @@ TEST(CudaPool, PutsAnywhereInOrder) {
     for (const int64_t places : {1, 7, 63 * 50})
       for (const bool odd : {false, true}) {
         const Shape small{3, 21, 60}, large{3, 63, 50};
+        const Sampling rows{.from = 63, .to = 21, .size = 63},
+            columns{.from = 50, .to = 60, .size = 50};
         const Tensor y = random(small, in, 1), index = random(small, i32, 2, 0, double(places));
         Tensor x = output(large, out);
         const Tensor want = output(large, out);
         if (odd) x = unaligned(x);
-        launch([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
-        launch([&](Launch& l) { cpu::put_at(l, false, y, index, want); });
+        launch([&](Launch& l) { cuda::put_at(l, y, index, rows, columns, x); });
+        launch([&](Launch& l) { cpu::put_at(l, y, index, rows, columns, want); });
         expect_equal(x, want, fmt::format("{} to {}, {} places", name(in), name(out), places));
       }
 }
 TEST(CudaPool, PutsNothing) {
   const Tensor y({3, 0, 0}, f32), index({3, 0, 0}, i32), x = output({3, 5, 7}, f32);
-  launch([&](Launch& l) { cuda::put_at(l, false, y, index, x); });
+  const Sampling rows{.from = 5, .to = 0, .size = 5}, columns{.from = 7, .to = 0, .size = 7};
+  launch([&](Launch& l) { cuda::put_at(l, y, index, rows, columns, x); });
   expect_equal(x, filled({3, 5, 7}, f32, 0), "no elements");
 }
 

@@ -129,7 +129,7 @@ TEST(MaxPool2d, ForwardAndGradient) {
                      taken = output(small, out);
         launch([&](Launch& l) {
           max_pool2d(l, x, rows, columns, y, index);
-          put_at(l, apart(rows) && apart(columns), dy, index, dx);
+          put_at(l, dy, index, rows, columns, dx);
           take_at(l, x, index, taken);
         });
         const Values xv = to_vector(x);
@@ -164,7 +164,7 @@ TEST(Planes, SameForAnyThreads) {
     const Tensor mean = output(dy.shape(), f32), spread = output(x.shape(), f32);
     launch([&](Launch& l) {
       max_pool2d(l, x, line, line, y, index);
-      put_at(l, false, dy, index, dx);
+      put_at(l, dy, index, line, line, dx);
       resample(l, x, line, line, false, mean);
       resample(l, dy, line, line, true, spread);
     });

@@ -11,7 +11,7 @@ using kernels::Sampling;
 // Positions of maxima, which are no input: they have no gradient and no dtype to choose.
 struct Positions {
   Tensor index;
-  bool apart;  // no two of a plane are equal
+  Samplings windows;  // they lie in, one in each
 };
 struct TakeAt;
 
@@ -20,7 +20,7 @@ struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
     Tensor x = ctx.output(shape);
     const Tensor yc = y.contiguous();
-    ctx.run(kernels::put_at, at.apart, yc, at.index, x);
+    ctx.run(kernels::put_at, yc, at.index, at.windows[0], at.windows[1], x);
     return x;
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
@@ -55,10 +55,7 @@ struct MaxPool {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
-    const auto apart = [](const Sampling& along) {
-      return adaptive ? along.from % along.to == 0 : along.stride >= along.size;
-    };
-    return {call<PutAt>(dy, Positions{ctx.saved(0), apart(s[0]) && apart(s[1])}, ctx.shape(0))};
+    return {call<PutAt>(dy, Positions{ctx.saved(0), s}, ctx.shape(0))};
   }
 };
 

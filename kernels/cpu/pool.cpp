@@ -149,6 +149,11 @@ using Indices = detail::Vector<float>::integer;
 
 constexpr int side_by_side = Lanes<float>::width;
 
+// Windows of two columns and two rows, or one.
+bool in_pairs(const Sampling& rows, const Sampling& columns) {
+  return columns.abut(2) && (rows.abut(2) || rows.abut(1));
+}
+
 // So many windows of two columns and two rows, which are `below` elements apart and may be one, the
 // first at x; `position` is that of x in its plane. Reads `count` elements of both rows.
 template <class S, int... i>
@@ -215,23 +220,83 @@ void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_
                                                              y + p * y_plane, index + p * y_plane);
 }
 
+// The lanes of a and b in turn.
+template <int... i>
+[[gnu::always_inline]] inline void interleave(Floats a, Floats b, float* to,
+                                              std::integer_sequence<int, i...>) {
+  constexpr int n = side_by_side;
+  const Floats low = __builtin_shufflevector(a, b, (i / 2 + i % 2 * n)...),
+               high = __builtin_shufflevector(a, b, (n / 2 + i / 2 + i % 2 * n)...);
+  std::memcpy(to, &low, sizeof low);
+  std::memcpy(to + n, &high, sizeof high);
+}
+// A row of a plane, `position` elements behind its first: of y, what belongs to windows of two
+// columns and has its place here; zero elsewhere. Unless it is the last, the last vector reads and
+// writes on into what follows, which is written after it.
+template <bool last, class S>
+[[gnu::always_inline]] inline void put_pairs(const S* y, const int32_t* index, int64_t across,
+                                             int64_t position, S* x) {
+  constexpr int n = side_by_side;
+  Indices even;
+  for (int i = 0; i < n; ++i) even[i] = 2 * i;
+  even += static_cast<int32_t>(position);
+  for (int64_t q = 0; q < across; q += n, even += 2 * n) {
+    const int64_t count = last ? std::min<int64_t>(n, across - q) : n;
+    Indices at{};
+    std::memcpy(&at, index + q, static_cast<size_t>(count) * sizeof(int32_t));
+    const Indices left = at == even, right = at == even + 1;
+    S pairs[2 * n];
+    if constexpr (sizeof(S) == sizeof(float)) {
+      const Floats v = read<float>(y + q, count).v, l = left ? v : Floats{},
+                   r = right ? v : Floats{};
+      interleave(l, r, pairs, std::make_integer_sequence<int, n>());
+    } else {
+      using Halves [[gnu::vector_size(n * sizeof(uint16_t))]] = uint16_t;
+      Halves halves{};
+      std::memcpy(&halves, y + q, static_cast<size_t>(count) * sizeof(S));
+      const auto v = __builtin_convertvector(halves, Indices);
+      const Indices both = (v & left) | (v << 16 & right);
+      std::memcpy(static_cast<void*>(pairs), &both, sizeof both);
+    }
+    std::memcpy(static_cast<void*>(x + 2 * q), pairs, static_cast<size_t>(2 * count) * sizeof(S));
+  }
+}
+// The same of planes [begin, end) of so many, of windows of `high` rows, two or one.
+template <class S>
+void put_halves(const S* y, const int32_t* index, int64_t high, int64_t rows, int64_t columns,
+                int64_t begin, int64_t end, int64_t planes, S* x) {
+  const int64_t across = columns / 2, down = rows / high;
+  const S* const y_end = y + planes * down * across;
+  const S* const x_end = x + end * rows * columns;
+  for (int64_t p = begin; p < end; ++p)
+    for (int64_t r = 0; r < rows; ++r) {
+      S* const row = x + (p * rows + r) * columns;
+      const int64_t from = (p * down + r / high) * across;
+      int64_t done = 0;
+      if (r < down * high) {
+        const bool last =
+            x_end - row < columns + 2 * side_by_side || y_end - (y + from) < across + side_by_side;
+        (last ? put_pairs<true, S> : put_pairs<false, S>)(y + from, index + from, across,
+                                                          r * columns, row);
+        done = 2 * across;
+      }
+      std::fill(row + done, row + columns, S(0.0f));
+    }
+}
+
 }  // namespace
 
 void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Out y, Out index) {
   if (y.size() == 0) return;
   const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
   const int64_t planes = x.size() / x_plane;
-  const auto abut = [](const Sampling& s, int64_t size) {
-    return s.kind == Sampling::Kind::Windows && s.size == size && s.stride == size &&
-           s.padding == 0 && s.to == s.from / size;
-  };
-  const bool pairs = abut(columns, 2) && (abut(rows, 2) || abut(rows, 1));
+  const bool pairs = in_pairs(rows, columns);
   visit_float(x.dtype, [&]<class S>() {
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
         if (pairs)
-          return pool_halves(x.as<S>(), rows.size, rows.from, columns.from, begin, end, planes,
-                             y.as<S>(), index.as<int32_t>());
+          return pool_halves(x.as<S>(), rows.abut(2) ? 2 : 1, rows.from, columns.from, begin, end,
+                             planes, y.as<S>(), index.as<int32_t>());
       const PlanePool<S> pool(rows, columns);
       for (int64_t p = begin; p < end; ++p)
         pool(x.as<S>() + p * x_plane, y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
@@ -239,13 +304,21 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
   });
 }
 
-void put_at(Launch&, bool apart, In y, In index, Out x) {
+void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& columns, Out x) {
   if (x.size() == 0) return;
-  const int64_t x_plane = x.shape()[-2] * x.shape()[-1], y_plane = y.shape()[-2] * y.shape()[-1];
+  const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
+  const int64_t planes = x.size() / x_plane;
+  const bool apart = rows.apart() && columns.apart();
+  // (What rows cost beside their vectors is more than places one by one do in narrow planes.)
+  const bool pairs = in_pairs(rows, columns) && columns.to >= 2 * side_by_side;
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    parallel_ranges(x.size() / x_plane, grain_of(x_plane), [&](int64_t begin, int64_t end) {
+    parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
+      if constexpr (std::is_same_v<S, O> && !std::is_same_v<S, double>)
+        if (pairs)
+          return put_halves(y.as<S>(), index.as<int32_t>(), rows.abut(2) ? 2 : 1, rows.from,
+                            columns.from, begin, end, planes, x.as<O>());
       if constexpr (std::is_same_v<S, O>)
         if (apart) {
           for (int64_t p = begin; p < end; ++p) {

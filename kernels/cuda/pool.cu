@@ -199,9 +199,10 @@ void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& colu
   });
 }
 
-void put_at(Launch& launch, bool apart, In y, In index, Out x) {
+void put_at(Launch& launch, In y, In index, const Sampling& rows, const Sampling& columns, Out x) {
   if (x.size() == 0) return;
   const int x_plane = int(plane_of(x)), y_plane = int(plane_of(y));  // fit, as an index does
+  const bool apart = rows.apart() && columns.apart();
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     constexpr int64_t tile = tile_bytes / int64_t(sizeof(gpu::math_t<S>));
     Span* spans = nullptr;

@@ -26,8 +26,6 @@ inline Sampling of_kind(Kind kind, int64_t from, int64_t to) {
 inline Sampling corners(Kind kind, int64_t from, int64_t to) {
   return {.kind = kind, .from = from, .to = to, .align_corners = true};
 }
-// Whether no element is in two windows.
-inline bool apart(const Sampling& s) { return s.kind == Kind::Windows && s.stride >= s.size; }
 inline std::string text(const Sampling& s) {
   return std::to_string(static_cast<int>(s.kind)) + ": " +
          Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding, s.align_corners}
