@@ -54,6 +54,8 @@ void Shape::push_back(int64_t size) {
   dim[rank++] = size;
 }
 
+void Shape::refuse(int i) const { fail("dimension {} is out of range for rank {}", i, rank); }
+
 std::string Shape::to_string() const { return bracketed(std::span(begin(), end())); }
 
 Layout::Layout(const Shape& shape) : shape(shape) {

@@ -24,8 +24,9 @@ struct Shape {
   Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
   explicit Shape(std::span<const int64_t> sizes);  // throws Error above max_rank
 
-  MIXTAPE_HD int64_t operator[](int i) const { return dim[i < 0 ? i + rank : i]; }
-  MIXTAPE_HD int64_t& operator[](int i) { return dim[i < 0 ? i + rank : i]; }
+  // Throws Error beyond the rank (but not in a kernel of a device).
+  MIXTAPE_HD int64_t operator[](int i) const { return dim[within(i)]; }
+  MIXTAPE_HD int64_t& operator[](int i) { return dim[within(i)]; }
   MIXTAPE_HD int64_t size() const {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= dim[i];
@@ -42,6 +43,17 @@ struct Shape {
       if (a.dim[i] != b.dim[i]) return false;
     return true;
   }
+
+ private:
+  MIXTAPE_HD int within(int i) const {
+    const int at = i < 0 ? i + rank : i;
+#ifndef __CUDA_ARCH__
+    if (at < 0 || at >= rank) [[unlikely]]
+      refuse(i);
+#endif
+    return at;
+  }
+  [[noreturn]] void refuse(int i) const;
 };
 
 // Element (i, j, ...) is found at offset + i * strides[0] + j * strides[1] + ...

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ostream>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -193,5 +194,7 @@ std::string to_string(const Tensor& x) {
   return fmt::format("{}\n{} {}{}", x.numel() == 0 ? "[]" : Page(here).text(), x.dtype(), x.shape(),
                      x.device().is_cpu() ? "" : " on " + x.device().to_string());
 }
+
+std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
 
 }  // namespace mixtape

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/op.h"
 #include "core/recycle.h"
 #include "core/stream.h"
 
@@ -97,6 +98,10 @@ T Tensor::at(int64_t i) const {
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
+  check(
+      !impl_->maker || !thread_state.recording,
+      "set() of the result of a recorded op: its gradient would be that of the former value (make "
+      "a new tensor by where or index_put, set() a detach(), or open a NoGrad)");
   visit(dtype(), [&]<class T>() {
     T* const p = static_cast<T*>(raw()) + layout().at(i);
     const T converted = convert<T>(value);
@@ -182,6 +187,7 @@ void Tensor::set_grad(const Tensor& g) const {
     check(g.shape() == shape(), "a gradient of shape {} for a tensor of shape {}", g.shape(),
           shape());
     check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
+    check(is_float(g.dtype()), "a gradient of {} elements for a tensor of {}", g.dtype(), dtype());
     leaf();
   }
   if (!impl().leaf) return;

@@ -2,6 +2,7 @@
 // Tensor: a shared handle to storage seen through a layout, with a slot for its history.
 // Copying a Tensor copies the handle. core has no idea what is computed on tensors.
 
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
@@ -64,7 +65,8 @@ class Tensor {
   // Element i in row-major order, likewise (slow: for tests, printing).
   template <class T = double>
   T at(int64_t i) const;
-  void set(int64_t i, double value) const;  // likewise; bumps the version
+  // Likewise; bumps the version. Throws Error on the result of a recorded op, but under NoGrad.
+  void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history
   // The same storage seen otherwise, from this tensor's first element on, without history.
@@ -202,5 +204,6 @@ std::vector<T> to_vector(const Tensor& x);  // row-major, each element as item()
 
 // As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.
 std::string to_string(const Tensor& x);
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
 }  // namespace mixtape

@@ -312,6 +312,8 @@ TEST(Layout, ErrorsNameBothValues) {
   const Layout l(Shape{2, 3});
   const int twice[] = {0, -2}, three[] = {0, 1, 2};
   EXPECT_EQ(error([&] { transpose(l, 0, 2); }), "dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { (void)l.shape[2]; }), "dimension 2 is out of range for rank 2");
+  EXPECT_EQ(error([&] { (void)Shape{}[-1]; }), "dimension -1 is out of range for rank 0");
   EXPECT_EQ(error([&] { unsqueeze(l, -4); }), "dimension -4 is out of range for rank 3");
   EXPECT_EQ(error([&] { permute(l, twice); }), "the order [0, -2] names dimension 0 twice");
   EXPECT_EQ(error([&] { permute(l, three); }), "an order of 3 dimensions for rank 2");

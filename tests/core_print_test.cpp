@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "core/format.h"
 #include "core/tensor.h"
@@ -15,6 +16,12 @@ Tensor iota(const Shape& shape, DType dtype) {
   std::vector<double> values(size_t(shape.size()));
   std::iota(values.begin(), values.end(), 0);
   return from(values, shape, dtype);
+}
+
+TEST(Print, GoesToStreams) {
+  std::ostringstream out;
+  out << from({1, 2.5}, {2}) << "; " << Tensor();
+  EXPECT_EQ(out.str(), "[1.  2.5]\nf32 [2]; no tensor");
 }
 
 TEST(Print, AlignsDecimalPoints) {
