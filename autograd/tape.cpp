@@ -101,6 +101,7 @@ bool prepare(Call& call, bool broadcasts, bool differentiable) {
 }
 
 void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only) {
+  if (call.composed) node->sort_saved(call.inputs, y);
   // A tensor that somebody else has, be it an input or, of a Function, any: this history is not its
   // own.
   if (call.composed ||
@@ -189,12 +190,31 @@ Tensor Ctx::saved(size_t i) const {
         "a tensor that {} saved for backward was written to since: it is at version {}, {} was "
         "saved",
         node_->name(), s.tensor.version(), s.version);
-  if (s.is_result && grad_enabled()) {
+  if (s.as == Kept::Between && grad_enabled())
+    fail(
+        "the gradient of {} is to be differentiated again, but it reads what forward() made of the "
+        "inputs: save() the inputs and compute that in backward(), or save_extra() a constant",
+        node_->name());
+  if (s.as == Kept::Result && grad_enabled()) {
     const Tensor y = s.tensor.detach();
     y.set_maker(node_->shared_from_this());
     return y;
   }
   return s.tensor;
+}
+
+void Node::sort_saved(std::span<const Tensor* const> inputs, const Tensor& y) {
+  for (Ctx::Saved& s : ctx.saved_) {
+    if (!s.tensor || s.as != Ctx::Kept::Input) continue;
+    const auto is_saved = [&](const Tensor* t) { return t->is_same(s.tensor); };
+    if (std::ranges::any_of(inputs, is_saved)) continue;
+    s.as = y.is_same(s.tensor) ? Ctx::Kept::Result : Ctx::Kept::Between;
+  }
+}
+
+const Ctx::Edge& Ctx::edge(size_t input) const {
+  check(input < edges_.size(), "input {} of {}", input, edges_.size());
+  return edges_[input];
 }
 
 DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtype; }

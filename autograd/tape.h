@@ -38,10 +38,10 @@ class Ctx {
   // Keeps the op's own result. Held without history, so that no cycle arises; second order sees it
   // attached to its node again.
   void save_result(const Tensor& y) {
-    if (recording_) keep(y.detach(), true);
+    if (recording_) keep(y.detach(), Kept::Result);
   }
   void save_extra(const Tensor& t) {
-    if (recording_) keep(t.detach());
+    if (recording_) keep(t.detach(), Kept::Constant);
   }
 
   // --- in backward ---
@@ -52,8 +52,8 @@ class Ctx {
     return input < edges_.size() && edges_[input].node &&
            (!thread_state.wanted || leads_to_wanted(*edges_[input].node));
   }
-  const Shape& shape(size_t input) const { return edges_[input].shape; }
-  DType dtype(size_t input) const { return edges_[input].dtype; }
+  const Shape& shape(size_t input) const { return edge(input).shape; }
+  DType dtype(size_t input) const { return edge(input).dtype; }
   size_t inputs() const { return edges_.size(); }
   // The dtype in which the gradient of an input is wanted: wider than the input if that is the
   // narrow copy of an f32 tensor. A rule may deliver in any float dtype; the engine converts.
@@ -79,6 +79,12 @@ class Ctx {
   friend struct Engine;
   friend Tensor leaf_of(const Tensor& t);
 
+  enum class Kept : uint8_t {
+    Input,     // with its history
+    Result,    // without, which it has again for second order
+    Constant,  // to second order as well
+    Between,   // made of inputs by a Function's forward: second order would lack how
+  };
   struct Edge {  // one input: where its gradient goes (nowhere if no node), and what it looks like
     std::shared_ptr<Node> node = nullptr;
     Shape shape = {};
@@ -88,13 +94,14 @@ class Ctx {
   struct Saved {
     Tensor tensor;
     uint64_t storage, version;  // by its id: an address may come again
-    bool is_result;
+    Kept as;
   };
   static bool leads_to_wanted(const Node& node);
   void check_kept() const;
-  void keep(const Tensor& t, bool is_result = false) {
-    saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, is_result);
+  void keep(const Tensor& t, Kept as = Kept::Input) {
+    saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, as);
   }
+  const Edge& edge(size_t input) const;  // throws Error if there is no such input
 
   InlineVector<Edge, 3> edges_;
   InlineVector<Saved, 3> saved_;
@@ -139,6 +146,8 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
 
   static uint64_t newest() { return count_.load(std::memory_order_relaxed); }  // order so far
   static uint64_t next() { return count_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  // Of a Function, which may have saved anything: whether that was an input or its result y.
+  void sort_saved(std::span<const Tensor* const> inputs, const Tensor& y);
   // Called with the output, once it is there.
   void finish(const Tensor& y, bool moves_only);
 

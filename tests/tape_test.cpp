@@ -162,10 +162,12 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30}));
   const Tensor z = exp(x);  // exp keeps its result
-  EXPECT_ERROR(zero_(z),
-               "fill_: in place on storage that 1 other tensors share: make a new tensor by where, "
-               "index_put, cat or stack, or NoGrad");
-  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z), "copy_: in place on storage that 1 other");
+  EXPECT_ERROR(
+      zero_(z),
+      "fill_: in place on storage that is not its own alone (a view shares it, or an op saved "
+      "it for backward): make a new tensor by where, index_put, cat or stack, or NoGrad");
+  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z),
+               "copy_: in place on storage that is not its own");
   const NoGrad off;
   fill_(x, 7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{7, 7}));
@@ -646,6 +648,79 @@ TEST(Gradients, HaveTheDtypeThatTheirLeafHasNow) {
   w.set_data(w.detach().to(w.dtype() == f64 ? f32 : f64));
   sum(w * w).backward();
   EXPECT_EQ(w.grad().dtype(), w.dtype());
+}
+
+// e^x, which saves its result as if that was an input; and what only forward can make.
+struct SavedExp : Function<SavedExp> {
+  static constexpr OpInfo info{"test_saved_exp"};
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    const Tensor y = exp(x);
+    ctx.save(y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) { return {dy * ctx.saved(0)}; }
+};
+struct SavedBetween : Function<SavedBetween> {
+  static constexpr OpInfo info{"test_saved_between"};
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    const Tensor twice = x * 2;
+    ctx.save(twice);
+    return square(x);
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) { return {dy * ctx.saved(0)}; }
+};
+
+TEST(Function, KnowsWhatItSaved) {
+  const Tensor x = leaf({0.5, -1.5}, {2});
+  const auto f = [](const auto& in) { return SavedExp::apply(in[0]); };
+  EXPECT_EQ(gradcheck(f, {x}, {.second_order = true}), "");
+  const Tensor y = sum(SavedBetween::apply(x));
+  EXPECT_EQ(to_vector(grad({y}, {x}, {.retain_graph = true})[0]), (std::vector<double>{1, -3}));
+  EXPECT_ERROR(
+      grad({y}, {x}, {.create_graph = true}),
+      "the gradient of test_saved_between is to be differentiated again, but it reads what "
+      "forward() made of the inputs: save() the inputs");
+}
+
+struct WrongGradient : Function<WrongGradient> {
+  static constexpr OpInfo info{"test_wrong_gradient"};
+  static Tensor forward(Ctx&, const Tensor& x, int) { return x * 1.0; }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int how) {
+    return {how ? dy.to(i64) : ones(ctx.shape(7))};
+  }
+};
+TEST(Function, GradientsAreChecked) {
+  const Tensor x = leaf({0.5, -1.5}, {2});
+  EXPECT_ERROR(sum(WrongGradient::apply(x, 1)).backward(), "the gradient is i64, the input f64");
+  EXPECT_ERROR(sum(WrongGradient::apply(x, 0)).backward(), "input 7 of 1");
+}
+
+TEST(Tape, GradientsOfOtherDtypesAreAddedTo) {
+  for (const DType given : {f16, f32, f64}) {
+    const Tensor x = ones({3, 2}).set_requires_grad();
+    x.set_grad(ones({3, 2}, given));
+    sum(x * 2.0).backward();
+    sum(select(x, 0, 0)).backward();
+    EXPECT_EQ(x.grad().dtype(), given);
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 4, 3, 3, 3, 3}));
+    EXPECT_ERROR(x.set_grad(ones({3, 2}, i64)), "a gradient of i64 elements for a tensor of f32");
+  }
+  const Tensor w = ones({2, 2}).set_requires_grad(), row = select(w, 0, 0);
+  w.set_data(w.detach().to(f16));
+  const Tensor other = w * 1.0;
+  (sum(row) + sum(other).to(f32)).backward();
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{2, 2, 1, 1}));
+}
+
+TEST(Tape, SetIsNoWriteToAResult) {
+  const Tensor x = leaf({1, 1}, {2}), y = x * 2.0;
+  EXPECT_ERROR(y.set(0, 5), "set() of the result of a recorded op");
+  EXPECT_EQ(y.at(0), 2);
+  y.detach().set(1, 3);
+  EXPECT_EQ(y.at(1), 3);
+  const NoGrad off;
+  y.set(0, 5);
+  EXPECT_EQ(y.at(0), 5);
 }
 
 TEST(Function, MayReturnItsInput) {
