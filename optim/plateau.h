@@ -24,7 +24,7 @@ struct PlateauOptions {
 
 // torch's ReduceLROnPlateau. Refers to its optimizer, which must stay where it is. The metric is a
 // number of the host, so to step waits for the device if it comes from there.
-class Plateau {
+class Plateau : NoCopy {
  public:
   // Throws Error if an option is out of range.
   Plateau(Optimizer& optimizer, const PlateauOptions& options = {});

@@ -13,8 +13,8 @@
 
 namespace mixtape::optim {
 
-// Refers to its optimizer, which must stay where it is.
-class Schedule {
+// Refers to its optimizer, so both stay where they are.
+class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;
 

@@ -579,6 +579,8 @@ TEST(Learner, IsAsItWasAfterOptionsThatWereRefused) {
         bad.callbacks.clear();
         bad.optimizer = [](auto params) { return optim::AdamW(params, {.lr = -1}); };
         EXPECT_ERROR(learner.compile(bad), "lr is -1");
+        bad.optimizer = [](const auto&) { return optim::SGD({ones({1}).set_requires_grad()}); };
+        EXPECT_ERROR(learner.compile(bad), "sgd has none of the model's parameters");
       }
       learner.fit(1);
       return bytes(learner);

@@ -94,6 +94,10 @@ TEST(Schedule, RatesAndMomentaArePyTorchs) {
   }
 }
 
+// They refer to an optimizer, beside which they may lie in a struct that is moved.
+static_assert(!std::is_move_constructible_v<OneCycle> && !std::is_copy_constructible_v<OneCycle>);
+static_assert(!std::is_move_constructible_v<Plateau>);
+
 TEST(Schedule, EveryOneResumesInTheMiddle) {
   for (const auto& [name, make] : schedules) {
     SGD a = sgd_for_schedules(), b(problem(), {.lr = 77, .momentum = 0.1});

@@ -64,7 +64,14 @@ void Learner::compile(const LearnerOptions& options) {
     added.push_back(std::make_shared<Charts>(options.folder, options.classes));
   }
   const OptimizerMaker& maker = options.optimizer ? *options.optimizer : make_optimizer_;
-  auto made = maker(model_.module->parameters());
+  const std::vector<Tensor> parameters = model_.module->parameters();
+  auto made = maker(parameters);
+  const auto is_ours = [&](const Tensor& p) {
+    return std::ranges::any_of(parameters, [&](const Tensor& own) { return own.is_same(p); });
+  };
+  check(std::ranges::any_of(made->params(), is_ours),
+        "{} has none of the model's parameters: options.optimizer makes one of those it is given",
+        made->name());
   // Up to here something may be refused, and nothing has changed.
   schedule.reset();  // it moves the optimizer that was
   step_options = {};
