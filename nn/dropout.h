@@ -11,7 +11,7 @@ namespace mixtape::nn {
 namespace detail {
 inline double probability(std::string_view module, double p) {
   const Scope scope(module);
-  check(0 <= p && p <= 1, "a probability of {}", p);
+  check(0 <= p && p <= 1, "a probability of {}, not from 0 to 1", p);
   return p;
 }
 }  // namespace detail

@@ -139,8 +139,8 @@ void RecurrentLayers::list_weights(Fields& fields) {
 LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, const Tensor& lengths,
                                 const RecurrentKind& kind, bool training) const {
   const auto& o = options_;
-  check(input.rank() == 2 || input.rank() == 3, "the input has shape {}, not {} or [t, {}]",
-        input.shape(), o.batch_first ? "[b, t, in]" : "[t, b, in]", in_);
+  check(input.rank() == 2 || input.rank() == 3, "the input has shape {}, not [{}, {}] or [t, {}]",
+        input.shape(), o.batch_first ? "b, t" : "t, b", in_, in_);
   check(input.size(-1) == in_, "the input has {} features, the layer takes {}", input.size(-1),
         in_);
   const bool batched = input.rank() == 3, swapped = batched && o.batch_first;

@@ -153,14 +153,16 @@ Tensor MultiheadAttention::from_heads(const Tensor& x) const {
 AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& key,
                                             const Tensor& value, const AttentionMasks& masks,
                                             AttentionWeights weights) const {
-  const auto check_input = [&](const Tensor& t, int64_t size) {
-    check((t.rank() == 2 || t.rank() == 3) && t.rank() == query.rank() && t.size(-1) == size,
-          "an input has shape {}, not {} or [t, {}] as all others", t.shape(),
-          options_.batch_first ? "[b, t, size]" : "[t, b, size]", size);
+  const auto check_input = [&](std::string_view name, const Tensor& t, int64_t size) {
+    check((t.rank() == 2 || t.rank() == 3) && t.size(-1) == size,
+          "the {} has shape {}, not [{}, {}] or [t, {}]", name, t.shape(),
+          options_.batch_first ? "b, t" : "t, b", size, size);
+    check(t.rank() == query.rank(), "the query has shape {}, the {} {}: a batch, or none, of both",
+          query.shape(), name, t.shape());
   };
-  check_input(query, size_);
-  check_input(key, options_.kdim.value_or(size_));
-  check_input(value, options_.vdim.value_or(size_));
+  check_input("query", query, size_);
+  check_input("key", key, options_.kdim.value_or(size_));
+  check_input("value", value, options_.vdim.value_or(size_));
   check(std::equal(key.shape().begin(), key.shape().end() - 1, value.shape().begin()),
         "keys of shape {} and values of {}", key.shape(), value.shape());
   const bool batched = query.rank() == 3;

@@ -142,7 +142,7 @@ TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
   const Tensor q = zeros({2, 3, 64}), k = zeros({5, 3, 32}), v = zeros({5, 3, 128});
   EXPECT_EQ(layer(q, k, v).output.shape(), (Shape{2, 3, 64}));
   EXPECT_EQ(error([&] { layer(q, q, v); }),
-            "an input has shape [2, 3, 64], not [t, b, size] or [t, 32] as all others");
+            "the key has shape [2, 3, 64], not [t, b, 32] or [t, 32]");
   EXPECT_EQ(error([&] {
               layer(q, k, zeros({4, 3, 128}));
             }),
@@ -257,11 +257,11 @@ TEST(MultiheadAttention, ErrorsNameBothShapes) {
   EXPECT_EQ(error([&] {
               layer(zeros({3, 2, 5}), x, x);
             }),
-            "an input has shape [3, 2, 5], not [t, b, size] or [t, 4] as all others");
+            "the query has shape [3, 2, 5], not [t, b, 4] or [t, 4]");
   EXPECT_EQ(error([&] {
               layer(x, zeros({3, 4}), zeros({3, 4}));
             }),
-            "an input has shape [3, 4], not [t, b, size] or [t, 4] as all others");
+            "the query has shape [3, 2, 4], the key [3, 4]: a batch, or none, of both");
   EXPECT_EQ(error([&] {
               layer(x, x, zeros({2, 2, 4}));
             }),

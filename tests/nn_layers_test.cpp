@@ -181,7 +181,7 @@ TEST(Dropout, ActsOnlyInTraining) {
   EXPECT_NEAR(mean(eq(dropped, 0.0).to(f32)).item(), 0.25, 4 * std::sqrt(0.25 * 0.75 / 1000));
   layer.eval();
   EXPECT_TRUE(layer(x).is_same(x));
-  EXPECT_EQ(error([] { nn::Dropout(1.5); }), "Dropout: a probability of 1.5");
+  EXPECT_EQ(error([] { nn::Dropout(1.5); }), "Dropout: a probability of 1.5, not from 0 to 1");
 }
 
 TEST(Embedding, IsATableOfNormalRows) {

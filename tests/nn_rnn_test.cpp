@@ -293,8 +293,8 @@ TEST(Recurrent, ErrorsNameBothSizes) {
   const nn::GRU gru(3, 5, {.batch_first = true});
   const Tensor x = randn({4, 2, 3});
   EXPECT_EQ(error([&] { lstm(randn({4, 2, 2})); }), "the input has 2 features, the layer takes 3");
-  EXPECT_EQ(error([&] { lstm(randn({3})); }), "the input has shape [3], not [t, b, in] or [t, 3]");
-  EXPECT_EQ(error([&] { gru(randn({3})); }), "the input has shape [3], not [b, t, in] or [t, 3]");
+  EXPECT_EQ(error([&] { lstm(randn({3})); }), "the input has shape [3], not [t, b, 3] or [t, 3]");
+  EXPECT_EQ(error([&] { gru(randn({3})); }), "the input has shape [3], not [b, t, 3] or [t, 3]");
   EXPECT_EQ(error([&] {
               lstm(x, nn::LstmState{zeros({2, 3, 5}), zeros({2, 2, 5})});
             }),

@@ -402,7 +402,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
 }
 
 DropoutAt draw_dropout(double p, int64_t elements) {
-  check(p >= 0 && p <= 1, "a probability of {}", p);
+  check(p >= 0 && p <= 1, "a probability of {}, not from 0 to 1", p);
   if (p == 0) return {};
   Generator& g = generator();
   return {g.seed(), g.reserve(elements), p};

@@ -29,8 +29,9 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
                                        : "use the form without underscore";
   check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
   check(x.storage().use_count() == 1,
-        "in place on storage that {} other tensors share: {}, or NoGrad",
-        x.storage().use_count() - 1, instead);
+        "in place on storage that is not its own alone (a view shares it, or an op saved it for "
+        "backward): {}, or NoGrad",
+        instead);
   const Tensor old = x.detach();  // stays what it is if the op saves it
   old.set_maker(x.maker());
   const Tensor y = cast(expand(f(old), x.shape()), x.dtype());

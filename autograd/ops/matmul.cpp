@@ -32,13 +32,18 @@ void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
 
 namespace {
 
+void check_inner(const Tensor& a, const Tensor& b) {
+  const int64_t rows = b.size(b.rank() == 1 ? 0 : -2);
+  check(a.size(-1) == rows, "inner dimensions differ: {} and {} (of {} and {})", a.size(-1), rows,
+        a.shape(), b.shape());
+}
+
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low};
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
     check_real(a);
-    check(a.size(-1) == b.size(-2), "inner dimensions differ: {} and {} (of {} and {})", a.size(-1),
-          b.size(-2), a.shape(), b.shape());
+    check_inner(a, b);
     const DType out = options.out.value_or(a.dtype());
     check(out == a.dtype() || (out == f32 && is_narrow(a.dtype())),
           "a result in {} from inputs in {}", out, a.dtype());
@@ -147,6 +152,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   const Scope scope(Matmul::info.name);
   check(a.rank() > 0 && b.rank() > 0, "of shapes {} and {}: both need at least one dimension",
         a.shape(), b.shape());
+  check_inner(a, b);
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
@@ -171,8 +177,7 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
   check(a.rank() == 2 && b.rank() == 2, "of shapes {} and {}, not [m, k] and [k, n]", a.shape(),
         b.shape());
   check_real(a);
-  check(a.size(1) == b.size(0), "inner dimensions differ: {} and {} (of {} and {})", a.size(1),
-        b.size(0), a.shape(), b.shape());
+  check_inner(a, b);
   if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c may hold anything, NaN too
   const Tensor added = o.beta == 1 ? c : cast(c, accumulate_dtype(c.dtype())) * o.beta;
   const bool one_row = c.rank() < 2 || (c.rank() == 2 && c.size(0) == 1);

@@ -189,6 +189,12 @@ Tensor by_channel(const Tensor& x) {
   return reshape(x, {x.size(0), x.size(1), x.numel() / planes});
 }
 
+void check_channels(const Tensor& x, const Tensor& t, std::string_view what) {
+  if (t)
+    check(t.rank() == 1 && t.size(0) == x.size(1),
+          "the input of shape {} has {} channels, {} is {}", x.shape(), x.size(1), what, t.shape());
+}
+
 template <class Op>
 Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
                     double eps) {
@@ -196,8 +202,8 @@ Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const
   check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
   const int64_t c = x.size(1);
   check(groups > 0 && c % groups == 0, "{} channels in {} groups", c, groups);
-  check_shape(weight, "the weight", {c});
-  check_shape(bias, "the bias", {c});
+  check_channels(x, weight, "the weight");
+  check_channels(x, bias, "the bias");
   return reshape(call<Op>(by_channel(x), weight, bias, groups, eps), x.shape());
 }
 
@@ -229,10 +235,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   const int64_t c = x.size(1);
   check(o.training || (running_mean && running_var), "evaluation needs running statistics");
   check(bool(running_mean) == bool(running_var), "one running statistic without the other");
-  check_shape(running_mean, "the running mean", {c});
-  check_shape(running_var, "the running variance", {c});
-  check_shape(weight, "the weight", {c});
-  check_shape(bias, "the bias", {c});
+  check_channels(x, running_mean, "the running mean");
+  check_channels(x, running_var, "the running variance");
+  check_channels(x, weight, "the weight");
+  check_channels(x, bias, "the bias");
   const int64_t per_channel = x.numel() / std::max<int64_t>(1, c);
   check(!o.training || per_channel > 1, "training needs more than one value per channel: shape {}",
         x.shape());
