@@ -152,6 +152,8 @@ struct Sorted {
 // Stable; NaN counts as largest.
 Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
+Sorted sort(const Tensor& x, bool) = delete;  // the dimension comes first
+Tensor argsort(const Tensor& x, bool) = delete;
 // The k largest, or smallest, best first; of equals the first in x.
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 
@@ -575,9 +577,9 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
                            double margin = 0, Reduction reduction = Reduction::Mean);
 
 // --- in place ---
-// Under NoGrad always allowed, unless several elements of x are one, as expand makes them. While
-// recording: only on a tensor that is not a leaf and whose storage no other tensor shares; the
-// result has the history of the op. x keeps its dtype. All return x.
+// Recorded where recording is on and x, or what is written, wants a gradient: then x may be no
+// leaf, and nothing else may hold its storage. Else all who share the memory see it; several
+// elements of x may not be one, as expand makes them. x keeps its dtype. All return x.
 Tensor fill_(const Tensor& x, double value);
 Tensor zero_(const Tensor& x);
 Tensor copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts

@@ -94,8 +94,9 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T s = sigmoid(inner(x)), d_inner = T(k) + T(3 * k * c) * (x * x);
-    return s + x * (s * (T(1) - s)) * d_inner;
+    const T s = sigmoid(inner(x)), rest = x * (s * (T(1) - s));
+    return s + rest * T(k) +
+           rest * x * x * T(3 * k * c);  // (x * x may be infinite, where rest is 0)
   }
 
  private:

@@ -440,6 +440,22 @@ TEST(Elementwise, AFillBeyondF32Saturates) {
 }
 
 // Squares and means of narrow numbers are not rounded to their dtype on the way.
+TEST(Elementwise, VariancesDoNotFeelTheRoundingOfTheMean) {
+  EXPECT_EQ(var(from({1e8, 1e8 + 8}, {2})).item(), 32);
+  EXPECT_LT(stddev(full({10000}, 0.1)).item(), 1e-9);
+  const Tensor x = from({1e8, 1e8 + 8, 1e8 + 16}, {3}).set_requires_grad();
+  var(x).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{-8, 0, 8}));
+}
+
+TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
+  const Tensor x = from({1, 2}, {2}, i32), bytes = from({1, 2}, {2}, u8);
+  EXPECT_ERROR(x + 3e9, "3000000000 does not fit elements of i32");
+  EXPECT_ERROR(bytes * 300.0, "300 does not fit elements of u8");
+  EXPECT_ERROR(pow(x, -2.0), "pow: of i32 elements to the power of -2");
+  EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
+}
+
 TEST(Elementwise, VariancesOfNarrowNumbers) {
   const auto of = [](std::initializer_list<double> x, DType t) {
     return from(x, {int64_t(x.size())}, t).set_requires_grad();
@@ -494,7 +510,7 @@ TEST(Elementwise, NarrowCompositesRoundOnce) {
 
 TEST(Elementwise, SlopesOfGeluFarOut) {
   for (const DType dtype : {f64, f32}) {
-    const Tensor x = row({-1e15, -50, 50, 1e15}, dtype).set_requires_grad();
+    const Tensor x = row({-2e19, -50, 50, 2e19}, dtype).set_requires_grad();
     EXPECT_EQ(to_vector(grad({sum(gelu_tanh(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
     EXPECT_EQ(to_vector(grad({sum(gelu(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
   }
@@ -709,6 +725,18 @@ TEST(Create, MultinomialDrawsRareClasses) {
   EXPECT_NEAR(mean(remainder(rare, 2)).item(), 0.5, 5 * 0.011);
 }
 
+TEST(Create, MultinomialOfTheLargestAndTheSmallestWeights) {
+  const Seed seed(3);
+  for (const auto& [weight, dtype] :
+       {std::pair(3e38, f32), {3e38, bf16}, {1e-45, f32}, {6e4, f16}, {1e308, f64}})
+    for (const bool replacement : {false, true}) {
+      const Tensor drawn = multinomial(expand(full({4}, weight, dtype), {4000, 4}), 1, replacement);
+      for (int c = 0; c < 4; ++c)
+        EXPECT_NEAR(sum(cast(eq(drawn, double(c)), f32)).item(), 1000, 150)
+            << weight << name(dtype);
+    }
+}
+
 TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
   const Seed seed(1);
   const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {4000, 4});
@@ -897,6 +925,8 @@ TEST(Create, RandomNumbersCheckTheirRange) {
       randint(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), {1000});
   EXPECT_NEAR(mean(lt(any, 0).to(f64)).item(), 0.5, 0.1);
   EXPECT_ERROR(uniform({2}, 1, 0), "uniform numbers from 1 to 0");
+  EXPECT_ERROR(uniform({2}, 0, inf), "uniform numbers from 0 to inf");
+  EXPECT_ERROR(uniform({2}, -1e308, 1e308, f64), "uniform numbers from -1e+308 to 1e+308");
   EXPECT_ERROR(normal({2}, 0, -1), "normal numbers of standard deviation -1");
   EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");
 }
@@ -1028,7 +1058,7 @@ TEST(InPlace, RecordsWhereNobodySees) {
   EXPECT_NEAR(x.grad().at(1), 5 + 4, 1e-12);
   EXPECT_NEAR(w.grad().at(1), -2, 1e-12);
   const Tensor q = exp(x);
-  EXPECT_ERROR(q /= w, "div_: in place on storage that 1 other tensors share");
+  EXPECT_ERROR(q /= w, "div_: in place on storage that is not its own alone");
 }
 
 TEST(InPlace, WritesToWhatWasSavedAreFound) {

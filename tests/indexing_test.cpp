@@ -75,6 +75,9 @@ TEST(JoiningErrors, NameBothValues) {
   EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts of rank 2 and 1");
   EXPECT_ERROR(cat({x, numbers({2, 4})}),
                "cat: parts of shape [2, 3] and [2, 4] differ outside dimension 0");
+  const Tensor endless = expand(ones({1}), {int64_t(1) << 62});
+  EXPECT_ERROR(cat({endless, endless, endless, endless}, 0),
+               "more elements along 0 than can be counted");
   EXPECT_ERROR(stack({x, numbers({3})}), "stack: parts of shape [2, 3] and [3]");
   EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
 }

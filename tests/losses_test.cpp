@@ -251,6 +251,11 @@ TEST(BinaryCrossEntropyLoss, AWeightOfPositivesThatIsTinyLosesNoDigits) {
   EXPECT_NEAR(binary_cross_entropy_with_logits(x, t, o).item() / 5.0067153e-6, 1, 1e-6);
 }
 
+TEST(KlDivLoss, SumsBeyondF16) {
+  const Tensor x = full({100, 1000}, -10, f16), y = ones({100, 1000}, f16);
+  EXPECT_EQ(kl_div(x, y, {.batch_mean = true}).item(), 10000);
+}
+
 TEST(KlDivLoss, WhatTheTargetRulesOutCostsNothing) {
   const Tensor x = from({0, -inf, -1}, {3}), t = leaf({0, 0, 1}, {3});
   EXPECT_EQ(to_vector(kl_div(x, t, {.reduction = None})), (Values{0, 0, 1}));

@@ -69,6 +69,7 @@ TEST(Matmul, OfManyByOneIsOneProduct) {
   EXPECT_EQ(matmul(zeros({3, 4, 0}), zeros({0, 5})).shape(), (Shape{3, 4, 5}));
   EXPECT_EQ(matmul(zeros({3, 4, 2}), zeros({2, 0})).shape(), (Shape{3, 4, 0}));
   EXPECT_ERROR(matmul(a, count({3, 5}, f64)), "inner dimensions differ: 2 and 3");
+  EXPECT_ERROR(matmul(ones({2, 3}), ones({4})), "differ: 3 and 4 (of [2, 3] and [4])");
 }
 
 TEST(Linear, OfNoFeaturesIsItsBias) {
@@ -415,14 +416,15 @@ TEST(Norms, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(rms_norm(x, {3}, ones({2})), "rms_norm: the weight has shape [2], not [3]");
   EXPECT_ERROR(group_norm(ones({3}), 1), "group_norm: the input has shape [3], not [n, c, ...]");
   EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels in 4 groups");
-  EXPECT_ERROR(group_norm(x, 3, ones({3})), "the weight has shape [3], not [6]");
-  EXPECT_ERROR(group_norm(x, 3, {}, ones({5})), "the bias has shape [5], not [6]");
+  EXPECT_ERROR(group_norm(x, 3, ones({3})),
+               "group_norm: the input of shape [2, 6, 3, 3] has 6 channels, the weight is [3]");
+  EXPECT_ERROR(group_norm(x, 3, {}, ones({5})), "6 channels, the bias is [5]");
   EXPECT_ERROR(batch_norm(ones({3}), {}, {}),
                "batch_norm: the input has shape [3], not [n, c, ...]");
   EXPECT_ERROR(batch_norm(x, {}, {}), "batch_norm: evaluation needs running statistics");
   EXPECT_ERROR(batch_norm(x, ones({6}), {}, {}, {}, {.training = true}),
                "batch_norm: one running statistic without the other");
-  EXPECT_ERROR(batch_norm(x, ones({5}), ones({6})), "the running mean has shape [5], not [6]");
+  EXPECT_ERROR(batch_norm(x, ones({5}), ones({6})), "6 channels, the running mean is [5]");
   EXPECT_ERROR(batch_norm(ones({1, 6, 1}), {}, {}, {}, {}, {.training = true}),
                "batch_norm: training needs more than one value per channel: shape [1, 6, 1]");
   EXPECT_ERROR(instance_norm(ones({2, 3})), "needs more than one value per channel: shape [2, 3]");
@@ -480,6 +482,18 @@ TEST(Attention, RefusesWhatDoesNotFit) {
 }
 
 // Whichever way a query may attend to nothing.
+TEST(Attention, SecondOrderSeesTheLowestScores) {
+  const Tensor q = ones({1, 1, 2}).set_requires_grad(),
+               kv = from({1, 2, 3, 4}, {1, 2, 2}).set_requires_grad();
+  const Tensor mask = from({-3.4028234e38, -INFINITY}, {1, 2});
+  const Tensor y = sum(scaled_dot_product_attention(q, kv, kv, {.mask = mask}));
+  for (const bool create_graph : {false, true})
+    EXPECT_EQ(
+        to_vector(
+            grad({y}, {kv}, {.retain_graph = true, .create_graph = create_graph})[0].detach()),
+        (std::vector<double>{1, 1, 0, 0}));
+}
+
 TEST(Attention, OfNothingIsZeroAndHasNoGradient) {
   const Tensor allowed = from({0, 0, 1, 1}, {2, 2}, boolean),
                bias = from({-inf, -inf, 0, 1}, {2, 2});

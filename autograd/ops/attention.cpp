@@ -66,13 +66,14 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     return y;
   }
 
-  // The probabilities again, written with ops. Hidden keys get scores far below all others instead
-  // of -inf, for a row that has no others; what that row then holds is wiped out.
+  // The probabilities again, written with ops. Hidden keys get scores of -inf, but for rows that
+  // have no others; what those then hold is wiped out.
   static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
     Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * rule.scale;
     if (bias) s = s + cast(bias, s.dtype());
-    Tensor hidden = eq(s, -std::numeric_limits<double>::infinity());
+    constexpr double none = -std::numeric_limits<double>::infinity();
+    Tensor hidden = eq(s, none);
     if (mask) hidden = logical_or(hidden, logical_not(mask));
     if (rule.causal) {
       const auto positions = [&](int dim) {
@@ -80,7 +81,9 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       };
       hidden = logical_or(hidden, gt(positions(-1), unsqueeze(positions(-2), 1)));
     }
-    return masked_fill(softmax(masked_fill(s, hidden, -1e30)), hidden, 0);
+    s = masked_fill(s, hidden, none);
+    s = masked_fill(s, logical_and(hidden, all(hidden, {-1}, true)), 0);
+    return masked_fill(softmax(s), hidden, 0);
   }
 
   static Tensor softmax_gradient(const Tensor& p, const Tensor& dp) {

@@ -99,7 +99,7 @@ Tensor eye(int64_t n, DType dtype, Device device) {
 }
 
 Tensor uniform(const Shape& shape, double low, double high, DType dtype, Device device) {
-  check(low <= high, "uniform numbers from {} to {}", low, high);
+  check(low <= high && std::isfinite(high - low), "uniform numbers from {} to {}", low, high);
   return drawn(kernels::random_uniform, shape, low, high, dtype, device);
 }
 Tensor rand(const Shape& shape, DType dtype, Device device) {
@@ -159,13 +159,14 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
-  // w / E, where E has the exponential distribution, are in the order of draws one after another.
+  const Tensor p = w / max(w, {-1}, true);  // whose sum is finite, and whose quotients are
+  // p / E, where E has the exponential distribution, are in the order of draws one after another.
   if (!replacement) {
     const Tensor above_zero = fine_rand(shape, w.dtype(), w.device()) + 0x1p-49;
-    return topk(w / -log(above_zero), n).indices;
+    return topk(p / -log(above_zero), n).indices;
   }
   // The classes below a uniform number are the sums before it where all are sorted together.
-  const Tensor sums = cumsum(cast(w, f64), -1);
+  const Tensor sums = cumsum(cast(p, f64), -1);
   shape[-1] = n;
   const Tensor drawn = fine_rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
   const Tensor order = argsort(cat({sums, drawn}, -1));

@@ -210,9 +210,10 @@ constexpr auto joined = [] {
 Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned reads, const Tensor& x,
                        double s) {
   check_elements(takes, x.dtype());
-  if (takes != Takes::All)
+  if (takes != Takes::All) {
     check_number(x.dtype(), s);
-  else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
+    if (!is_float(x.dtype())) check_fits(x.dtype(), s);
+  } else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
     s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
   Tensor y = result(ctx, takes, x.shape());
   ctx.run(kernels::binary_scalar, id, x, s, swapped, y);
@@ -381,7 +382,11 @@ Tensor floor_divide(const Tensor& a, double b) {
   check_number(a.dtype(), b);
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
-Tensor pow(const Tensor& a, double b) { return call<WithScalar<kernels::Pow, false>>(a, b); }
+Tensor pow(const Tensor& a, double b) {
+  check(is_float(a.dtype()) || b >= 0,
+        "pow: of {} elements to the power of {} (convert them to a float dtype)", a.dtype(), b);
+  return call<WithScalar<kernels::Pow, false>>(a, b);
+}
 Tensor remainder(const Tensor& a, double b) {
   return call<WithScalar<kernels::Remainder, false>>(a, b);
 }

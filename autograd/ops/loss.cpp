@@ -290,7 +290,7 @@ void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);
   check_classes(logits, "logits", o.class_weights);
-  check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}",
+  check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}, not from 0 to 1",
         o.label_smoothing);
   const ClassRule rule{o.ignore_index, o.label_smoothing};
   const Tensor x = lines_along(logits, 1);
@@ -379,7 +379,8 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   const Tensor each = o.log_target ? elementwise<kernels::KlDivOfLogarithms>(x, target)
                                    : elementwise<kernels::KlDiv>(x, target);
   if (!o.batch_mean) return reduce_losses(each, o.reduction);
-  return x.rank() == 0 ? each : sum(each) / double(x.size(0));
+  if (x.rank() == 0) return each;
+  return mean(each) * (double(x.numel()) / double(x.size(0)));  // the sum may be too large for f16
 }
 
 Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim, double eps) {

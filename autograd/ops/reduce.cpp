@@ -290,10 +290,17 @@ Tensor statistic(const Tensor& x, const F& f) {
   const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
   return is_narrow(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
 }
-// Two passes, so that a large mean costs no precision.
+// Two passes, so that a large mean costs no precision; nor does its rounding, which moves what is
+// squared by a constant.
 Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
-  const Tensor total = sum(square(x - mean(x, dims, true)), dims, keepdim);
+  const Tensor apart = x - mean(x, dims, true);
+  Tensor total = sum(square(apart), dims, keepdim);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
+  const auto moved = [&] {
+    const NoGrad off;
+    return minimum(square(sum(apart, dims, keepdim)) / std::max(1.0, n), total);
+  };
+  total = total - moved();
   return total / std::max(0.0, n - correction);
 }
 

@@ -141,7 +141,8 @@ struct Cat {
         check(d == dim || p.size(d) == shape[d],
               "parts of shape {} and {} differ outside dimension {}", parts[0].shape(), p.shape(),
               dim);
-      shape[dim] += p.size(dim);
+      check(!__builtin_add_overflow(shape[dim], p.size(dim), &shape[dim]),
+            "parts of which {} has more elements along {} than can be counted", p.shape(), dim);
     }
     Tensor y = ctx.output(shape);
     int64_t at = 0;
