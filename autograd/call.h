@@ -77,7 +77,7 @@ bool prepare(Call& call, bool broadcasts, bool differentiable);
 // Makes y the result of that node.
 void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
-void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place
+void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
 template <class... P, class... A>
 void observe(void (Observer::*event)(P...), const A&... args) {
   for (Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);

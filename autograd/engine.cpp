@@ -34,12 +34,6 @@ bool is_whole(const Tensor& g) {
          g.storage()->bytes() == static_cast<size_t>(g.numel()) * size_of(g.dtype());
 }
 
-// y += g, whatever float dtypes they have.
-void accumulate(const Tensor& g, const Tensor& y) {
-  const bool as_it_is = g.dtype() == y.dtype() || (is_narrow(g.dtype()) && y.dtype() == f32);
-  detail::accumulate(as_it_is ? g : cast(g, y.dtype()), y);
-}
-
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
 // (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
@@ -51,7 +45,7 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carri
     l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
     if (!l.grad.is_contiguous()) l.grad = contiguous(l.grad.detach());
-    accumulate(g, l.grad);
+    detail::accumulate(g, l.grad);
   } else {
     l.grad = is_whole(g) && !g.maker() ? std::move(g) : g.detach().clone();
   }
@@ -218,7 +212,7 @@ struct Engine {
       whole = zeros(e.shape, e.node->grad_dtype, dy.device());
     else if (!whole.is_unique() || !whole.is_contiguous())
       whole = whole.clone();
-    node.backward_into(dy.dtype() == whole.dtype() ? dy : cast(dy, whole.dtype()), whole);
+    node.backward_into(dy, whole);
   }
 
   void send(const Ctx::Edge& e, Tensor g) {

@@ -112,6 +112,8 @@ void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_
 }
 
 void accumulate(const Tensor& x, const Tensor& y) {
+  const bool as_it_is = x.dtype() == y.dtype() || (is_narrow(x.dtype()) && y.dtype() == f32);
+  if (!as_it_is) return accumulate(cast(x, y.dtype()), y);
   kernels::accumulate(y.device(), x, y);
   y.storage()->bump_version();
 }
