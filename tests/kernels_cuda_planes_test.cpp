@@ -26,6 +26,7 @@ const struct {
     {2, windows(40, 5, 1, 2), windows(31, 4, 3)},
     {3, windows(1, 1, 1), windows(257, 3, 1, 1)},
     {2, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
+    {2, of_kind(Kind::Adaptive, 8, 4), of_kind(Kind::Adaptive, 66, 33)},
     {40, of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
     {2, windows(70, 3, 2, 1), windows(61, 3, 2, 1)},  // planes of several tiles, chunks of places
     {0, windows(4, 2, 2), windows(4, 2, 2)},

@@ -112,6 +112,8 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {1, 2, windows(9, 2, 1, 1), windows(40, 3, 2)},
       {1, 2, windows(30, 9, 3, 4), windows(31, 9, 2, 3)},
       {2, 1, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 20, 6)},
+      {2, 2, of_kind(Kind::Adaptive, 9, 3), of_kind(Kind::Adaptive, 20, 5)},
+      {2, 2, of_kind(Kind::Adaptive, 8, 4), of_kind(Kind::Adaptive, 66, 33)},
       {0, 2, windows(4, 2, 2), windows(4, 2, 2)},
   };
   for (const auto& [in, out] : float_pairs)

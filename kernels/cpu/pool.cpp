@@ -149,9 +149,10 @@ using Indices = detail::Vector<float>::integer;
 
 constexpr int side_by_side = Lanes<float>::width;
 
-// Windows of two columns and two rows, or one.
-bool in_pairs(const Sampling& rows, const Sampling& columns) {
-  return columns.abut(2) && (rows.abut(2) || rows.abut(1));
+// The rows, two or one, of windows that abut and have two columns; 0 of any others.
+int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
+  if (!columns.abut(2)) return 0;
+  return rows.abut(2) ? 2 : rows.abut(1) ? 1 : 0;
 }
 
 // So many windows of two columns and two rows, which are `below` elements apart and may be one, the
@@ -234,8 +235,8 @@ template <int... i>
 // columns and has its place here; zero elsewhere. Unless it is the last, the last vector reads and
 // writes on into what follows, which is written after it.
 template <bool last, class S>
-[[gnu::always_inline]] inline void put_pairs(const S* y, const int32_t* index, int64_t across,
-                                             int64_t position, S* x) {
+[[gnu::noinline]] void put_pairs(const S* y, const int32_t* index, int64_t across, int64_t position,
+                                 S* x) {
   constexpr int n = side_by_side;
   Indices even;
   for (int i = 0; i < n; ++i) even[i] = 2 * i;
@@ -290,13 +291,13 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
   if (y.size() == 0) return;
   const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
   const int64_t planes = x.size() / x_plane;
-  const bool pairs = in_pairs(rows, columns);
+  const int64_t high = rows_of_pairs(rows, columns);
   visit_float(x.dtype, [&]<class S>() {
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
-        if (pairs)
-          return pool_halves(x.as<S>(), rows.abut(2) ? 2 : 1, rows.from, columns.from, begin, end,
-                             planes, y.as<S>(), index.as<int32_t>());
+        if (high)
+          return pool_halves(x.as<S>(), high, rows.from, columns.from, begin, end, planes,
+                             y.as<S>(), index.as<int32_t>());
       const PlanePool<S> pool(rows, columns);
       for (int64_t p = begin; p < end; ++p)
         pool(x.as<S>() + p * x_plane, y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
@@ -310,15 +311,15 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
   const int64_t planes = x.size() / x_plane;
   const bool apart = rows.apart() && columns.apart();
   // (What rows cost beside their vectors is more than places one by one do in narrow planes.)
-  const bool pairs = in_pairs(rows, columns) && columns.to >= 2 * side_by_side;
+  const int64_t high = columns.to >= 2 * side_by_side ? rows_of_pairs(rows, columns) : 0;
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
       if constexpr (std::is_same_v<S, O> && !std::is_same_v<S, double>)
-        if (pairs)
-          return put_halves(y.as<S>(), index.as<int32_t>(), rows.abut(2) ? 2 : 1, rows.from,
-                            columns.from, begin, end, planes, x.as<O>());
+        if (high)
+          return put_halves(y.as<S>(), index.as<int32_t>(), high, rows.from, columns.from, begin,
+                            end, planes, x.as<O>());
       if constexpr (std::is_same_v<S, O>)
         if (apart) {
           for (int64_t p = begin; p < end; ++p) {
