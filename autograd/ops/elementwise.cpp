@@ -383,8 +383,10 @@ Tensor floor_divide(const Tensor& a, double b) {
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
 Tensor pow(const Tensor& a, double b) {
-  check(is_float(a.dtype()) || b >= 0,
-        "pow: of {} elements to the power of {} (convert them to a float dtype)", a.dtype(), b);
+  if (!is_float(a.dtype()) && b < 0) {
+    const Scope scope("pow");
+    fail("of {} elements to the power of {} (convert them to a float dtype)", a.dtype(), b);
+  }
   return call<WithScalar<kernels::Pow, false>>(a, b);
 }
 Tensor remainder(const Tensor& a, double b) {
