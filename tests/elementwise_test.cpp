@@ -439,7 +439,6 @@ TEST(Elementwise, AFillBeyondF32Saturates) {
   EXPECT_EQ(masked_fill(ones({1}), ones({1}, boolean), -inf).item(), -inf);
 }
 
-// Squares and means of narrow numbers are not rounded to their dtype on the way.
 TEST(Elementwise, VariancesDoNotFeelTheRoundingOfTheMean) {
   EXPECT_EQ(var(from({1e8, 1e8 + 8}, {2})).item(), 32);
   EXPECT_LT(stddev(full({10000}, 0.1)).item(), 1e-9);
@@ -456,6 +455,7 @@ TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
   EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
 }
 
+// Squares and means of narrow numbers are not rounded to their dtype on the way.
 TEST(Elementwise, VariancesOfNarrowNumbers) {
   const auto of = [](std::initializer_list<double> x, DType t) {
     return from(x, {int64_t(x.size())}, t).set_requires_grad();

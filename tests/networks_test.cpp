@@ -481,7 +481,6 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(attend(n, n, n), "of i64 elements");
 }
 
-// Whichever way a query may attend to nothing.
 TEST(Attention, SecondOrderSeesTheLowestScores) {
   const Tensor q = ones({1, 1, 2}).set_requires_grad(),
                kv = from({1, 2, 3, 4}, {1, 2, 2}).set_requires_grad();
@@ -494,6 +493,7 @@ TEST(Attention, SecondOrderSeesTheLowestScores) {
         (std::vector<double>{1, 1, 0, 0}));
 }
 
+// Whichever way a query may attend to nothing.
 TEST(Attention, OfNothingIsZeroAndHasNoGradient) {
   const Tensor allowed = from({0, 0, 1, 1}, {2, 2}, boolean),
                bias = from({-inf, -inf, 0, 1}, {2, 2});
