@@ -81,7 +81,7 @@ std::vector<View> views(const std::vector<Tensor>& tensors) {
 void check_carried(const optim::Optimizer& opt, uint64_t number) {
   const std::vector<Tensor> params = opt.params();
   for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].grad()) continue;
+    if (!params[i].has_grad()) continue;
     const GradScale g = params[i].leaf().grad_scale();
     check(number || !g.number,
           "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
@@ -103,18 +103,6 @@ void check_carried(const optim::Optimizer& opt, uint64_t number) {
           "out. Use scaler.scale(loss).backward(), or step with {{.unscaled = true}}.",
           opt.name()));
   }
-}
-
-// The gradients that must be read to tell whether they are finite, and stay so when multiplied: not
-// those that the products which made them saw to be.
-std::vector<View> unseen(const optim::Optimizer& opt, std::vector<View> grads,
-                         const Tensor& factor) {
-  const std::vector<Tensor> params = opt.params();
-  if (!params[0].device().is_cpu() || (factor && factor.item() > 1)) return grads;
-  for (size_t i = 0; i < params.size(); ++i)
-    if (const Tensor g = params[i].grad(); g && g.storage()->known_finite())
-      grads[i] = optim::gradient_view({});
-  return grads;
 }
 
 void check_used(bool used) {
@@ -220,7 +208,7 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device devi
   bool any = false;
   for (size_t group = 0; group < opt.groups(); ++group) {
     for (const Tensor& p : opt.params(group)) {
-      const Tensor g = optim::dense_grad(p);
+      const Tensor g = optim::dense_raw_grad(p);
       check(!enabled() || !g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
             "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
             "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
@@ -253,12 +241,10 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   const std::vector<View> grads = gradients(opt, device);
   r.loss = id;
   r.found = Tensor({int64_t(grads.size())}, f32, device);
-  kernels::unscale(device, grads, inverse_of(s.scale), r.found);
+  // (A copy, for update() moves the scale.)
+  optim::multiply_grads(opt.params(), optim::dense_copy(inverse_of(s.scale), f32, device), r.found);
   for (const Tensor& p : opt.params())
-    if (const Tensor g = p.grad()) {
-      g.storage()->bump_version();
-      p.leaf().set_grad_scale({.unscaled = true});
-    }
+    if (p.has_grad()) p.leaf().set_grad_scale({.unscaled = true});
   r.stage = Stage::Unscaled;
 }
 
@@ -271,8 +257,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
         options.clip_norm.value_or(0));
   StepResult result;
   if (!enabled() && !options.clip_norm) {  // passes through, on however many devices
-    const auto has_grad = [](const Tensor& p) { return bool(p.grad()); };
-    result.has_grads_ = std::ranges::any_of(opt.params(), has_grad);
+    result.has_grads_ = std::ranges::any_of(opt.params(), &Tensor::has_grad);
     if (result.has_grads_) opt.step();
     return result;
   }
@@ -289,6 +274,9 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     r->loss = id;
   }
 
+  // The true gradients are multiplied by the optimizer as it reads them, unless they are read here.
+  if (!r || r->stage != Stage::Unscaled || options.clip_norm)
+    for (const Tensor& p : opt.params()) (void)p.grad();
   const Device device = s ? s->scale.device() : opt.params()[0].device();
   const std::vector<View> grads = gradients(opt, device);
   if (grads.empty()) {
@@ -308,7 +296,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   if (r && r->stage == Stage::Ready) {
     if (!options.unscaled) factor = inverse_of(s->scale);
     r->found = Tensor({int64_t(grads.size())}, f32, device);
-    kernels::find_nonfinite(device, unseen(opt, grads, factor), factor, r->found);
+    optim::find_nonfinite(opt.params(), factor, r->found);
     // (Of the first parameters: groups may have joined since.)
     if (seen) kernels::accumulate(device, seen, r->found.with_layout({{seen.numel()}, {1}}));
   }

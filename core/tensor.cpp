@@ -145,7 +145,7 @@ void Tensor::set_data(const Tensor& other) const {
         shape());
   check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that wants a gradient",
         other.dtype());
-  const Tensor g = grad();
+  const Tensor g = impl().leaf ? impl().leaf->grad : Tensor();
   if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
   if (impl().leaf) impl().leaf->shadow = {};
   const auto source = other.impl_;
@@ -180,7 +180,12 @@ void Tensor::set_shadow(const Tensor& copy) const {
   if (copy) leaf().shadow_written = copy.version();
 }
 
-Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }
+Tensor Tensor::grad() const {
+  if (!impl().leaf) return {};
+  impl().leaf->settle();
+  return impl().leaf->grad;
+}
+bool Tensor::has_grad() const { return impl().leaf && impl().leaf->grad; }
 
 void Tensor::set_grad(const Tensor& g) const {
   if (g) {
@@ -192,6 +197,7 @@ void Tensor::set_grad(const Tensor& g) const {
   }
   if (!impl().leaf) return;
   impl().leaf->grad = g;
+  impl().leaf->pending = {};
   impl().leaf->scale = {};
 }
 

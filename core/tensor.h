@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -96,8 +97,10 @@ class Tensor {
   bool is_leaf() const { return impl().wants_grad; }
   const std::shared_ptr<Node>& maker() const { return impl().maker; }
   void set_maker(std::shared_ptr<Node> maker) const { impl().maker = std::move(maker); }
-  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address.
+  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address. The
+  // first call after clipping or unscaling may write to it: see Leaf::pending.
   Tensor grad() const;
+  bool has_grad() const;
   void set_grad(
       const Tensor& g) const;  // throws Error if shape or device differ; no tensor clears it
   Leaf& leaf() const;          // what this leaf keeps between steps; made on first use
@@ -161,11 +164,19 @@ struct GradScale {
 // What a leaf keeps between steps.
 struct Leaf {
   Tensor grad;
+  // What grad is still to be multiplied by (f32, one element, on its device), and how. It waits
+  // until somebody asks for Tensor::grad(), so that an optimizer may multiply as it reads.
+  Tensor pending;
+  void (*multiply)(const Tensor& grad, const Tensor& factor) = nullptr;
   std::shared_ptr<void> hooks;  // owned and read by autograd
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
   Tensor shadow;
   uint64_t shadow_version = 0;  // of the leaf when its shadow was written
   uint64_t shadow_written = 0;  // the shadow's own then
+
+  void settle() {
+    if (pending) multiply(grad, std::exchange(pending, {}));
+  }
 
   // Nothing is known of a gradient that somebody else set or wrote to.
   GradScale grad_scale() const {

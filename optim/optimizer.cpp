@@ -277,6 +277,13 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
+  // Gradients that wait to be multiplied are multiplied as they are read.
+  StepControl common = control;
+  Tensor waiting;
+  if (control.grad_scale)
+    for (const Tensor& p : params()) (void)p.grad();
+  else
+    common.grad_scale = waiting = waiting_factor(params());
   // Before any parameter is written, since they may share a storage and thereby its version, and
   // since a step that fails is none.
   for (Group& group : groups_)
@@ -291,11 +298,11 @@ void Optimizer::step(const StepControl& control) {
     for (Slot& slot : group.slots) {
       const Tensor& p = slot.param;
       const size_t i = index++;
-      const Tensor grad = dense_grad(p);
+      const Tensor grad = dense_raw_grad(p);
       if (!grad) continue;
       check_gradient(grad, p, i);
       if (!place) place = p.device();
-      check(p.device() == *place || !(control.skip || control.grad_scale),
+      check(p.device() == *place || !(common.skip || common.grad_scale),
             "parameter {} is on {}, others on {}, where not all can read skip or grad_scale", i,
             p.device(), *place);
       if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
@@ -305,7 +312,7 @@ void Optimizer::step(const StepControl& control) {
     }
   }
   for (Group& group : groups_) {
-    StepControl rescaled = control;
+    StepControl rescaled = common;
     rescaled.rescale *= group.options.rescale_grad;
     updates_.clear();
     Device device;
@@ -314,25 +321,25 @@ void Optimizer::step(const StepControl& control) {
       updates_.clear();
     };
     for (Slot& slot : group.slots) {
-      const Tensor &p = slot.param, grad = p.grad();
-      if (!grad) continue;
+      const Tensor& p = slot.param;
+      if (!p.has_grad()) continue;
       if (p.device() != device) update();
       device = p.device();
       kernels::Update& u = updates_.emplace_back();
       const bool uses_master = slot.master && is_narrow(p.dtype());
       u.param = uses_master ? slot.master : p;
       u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.leaf().shadow : Tensor();
-      u.grad = grad;
+      u.grad = p.leaf().grad;
       for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
       u.steps = slot.steps;
     }
     update();
     for (const Slot& slot : group.slots)
-      if (slot.param.grad()) slot.param.storage()->bump_version();
+      if (slot.param.has_grad()) slot.param.storage()->bump_version();
   }
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
-      if (!slot.param.grad() && !slot.agrees) continue;
+      if (!slot.param.has_grad() && !slot.agrees) continue;
       slot.storage = slot.param.storage()->id();
       slot.version = slot.param.version();
       if (group.keeps_shadow(slot)) slot.param.leaf().shadow_version = slot.version;

@@ -168,6 +168,60 @@ TEST(Clip, ValueLimitsEachElement) {
   }
 }
 
+// A gradient that nobody else holds is multiplied by who reads it, which on the CPU may be the
+// step.
+TEST(Clip, WaitsForWhoReadsTheGradients) {
+  for (const auto& [name, make] : problems) {
+    const Params params = problem(), others = problem();
+    const auto opt = make(params, {}), at_once = make(others, {});
+    for (uint32_t t = 1; t <= 3; ++t) {
+      set_grads(params, t, f32);
+      set_grads(others, t, f32);
+      Params held;
+      for (const Tensor& p : others) held.push_back(p.grad());
+      const double norm = clip_grad_norm(params, 0.1).item();
+      EXPECT_EQ(clip_grad_norm(others, 0.1).item(), norm);
+      for (size_t i = 0; i < params.size(); ++i) {
+        EXPECT_EQ(bool(params[i].leaf().pending), params[i].device().is_cpu());
+        EXPECT_FALSE(others[i].leaf().pending);
+      }
+      opt->step();
+      at_once->step();
+      EXPECT_TRUE(bits(*opt) == bits(*at_once)) << name << " " << t;
+      for (size_t i = 0; i < params.size(); ++i)
+        EXPECT_EQ(to_vector(params[i].grad()), to_vector(held[i])) << "also after the step";
+    }
+  }
+}
+
+TEST(Clip, AddsToWhatWaits) {
+  const Params params = problem();
+  const auto norm = [&](const Params& p) { return clip_grad_norm(p, 1e9).item(); };
+  const auto clip = [&](const Params& p, double to) {
+    clip_grad_norm(p, to);
+    return norm(p);
+  };
+  set_grads(params, 1, f32);
+  EXPECT_NEAR(clip(params, 0.5), 0.5, 1e-6);
+  EXPECT_NEAR(clip(params, 0.25), 0.25, 1e-6);
+  const Params first = {params[0]}, rest(params.begin() + 1, params.end());
+  const double all = std::hypot(clip(first, 0.01), norm(rest));
+  EXPECT_NEAR(norm(params), all, 1e-6) << "of which some wait for another factor";
+  clip_grad_value(params, 1e-3);
+  EXPECT_NEAR(norm({params[1]}), 1e-3 * std::sqrt(double(params[1].numel())), 1e-6);
+
+  const Tensor x = from({1}, {1}).set_requires_grad();
+  (x * 4.0).backward();
+  clip_grad_norm({x}, 2);
+  (x * 3.0).backward();
+  EXPECT_NEAR(x.grad().item(), 5, 1e-5) << "of two passes, the first clipped";
+  clip_grad_norm({x}, 1);
+  x.set_grad(from({7}, {1}));
+  EXPECT_EQ(x.grad().item(), 7) << "another gradient waits for nothing";
+  x.set_grad({});
+  EXPECT_FALSE(x.grad());
+}
+
 TEST(Clip, Errors) {
   EXPECT_EQ(error([] { clip_grad_norm({}, -1); }),
             "clip_grad_norm: max_norm is -1, not a number from 0");

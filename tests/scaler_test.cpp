@@ -515,6 +515,29 @@ TEST(Unscale, LooksAtEveryElement) {
       }
 }
 
+// Gradients of products, which are known to be finite, are not touched before somebody reads them.
+TEST(Unscale, WaitsForWhoReadsTheGradients) {
+  const Tensor x = randn({5, 3}), w = randn({4, 3}).set_requires_grad(),
+               b = randn({4}).set_requires_grad();
+  const Tensor v = w.detach().clone().set_requires_grad(), c = b.detach().clone();
+  c.set_requires_grad();
+  optim::Adam adam({w, b}), plain({v, c});
+  GradScaler scaler({.init_scale = 1024, .growth_interval = 1});
+  for (int i = 0; i < 3; ++i) {
+    scaler.scale(sum(linear(x, w, b))).backward();
+    sum(linear(x, v, c)).backward();
+    scaler.unscale(adam);
+    EXPECT_EQ(bool(w.leaf().pending), w.device().is_cpu());
+    EXPECT_TRUE(scaler.step(adam));
+    scaler.update();  // which doubles the scale
+    plain.step();
+    EXPECT_EQ(bits(w), bits(v));
+    EXPECT_EQ(bits(w.grad()), bits(v.grad())) << "the true ones";
+    adam.zero_grad();
+    plain.zero_grad();
+  }
+}
+
 // --- state ---
 
 TEST(State, GoesRoundBeforeAndAfterTheFirstLoss) {
