@@ -105,6 +105,11 @@ TEST(MaxPool2d, ForwardAndGradient) {
       {3, 1, windows(66, 2, 2), windows(67, 2, 2)},
       {3, 7, windows(4, 2, 2), windows(5, 2, 2)},
       {2, 3, windows(1, 1, 1), windows(37, 2, 2)},
+      {3, 5, windows(26, 2, 2), windows(26, 2, 2)},
+      {4, 5, windows(9, 2, 2), windows(17, 2, 2)},
+      {5, 9, windows(3, 2, 2), windows(16, 2, 2)},
+      {4, 7, windows(2, 2, 2), windows(33, 2, 2)},
+      {3, 5, windows(1, 1, 1), windows(23, 2, 2)},
       {1, 2, windows(5, 1, 1), windows(66, 2, 2)},
       {2, 2, windows(5, 1, 1), windows(7, 2, 2, 0, false, 1)},
       {2, 2, windows(7, 2, 2, 0, false, 1), windows(9, 2, 2, 0, false, 1)},
@@ -159,18 +164,22 @@ TEST(MaxPool2d, ForwardAndGradient) {
 
 TEST(Planes, SameForAnyThreads) {
   const Tensor x = random({8, 16, 27, 27}, f32, 1), dy = random({8, 16, 13, 13}, f32, 2);
-  const Sampling line = windows(27, 3, 2);
+  const Sampling line = windows(27, 3, 2), half = windows(27, 2, 2);
   expect_same_for_any_threads([&] {
     const Tensor y = output(dy.shape(), f32), index = output(dy.shape(), i32),
                  dx = output(x.shape(), f32);
     const Tensor mean = output(dy.shape(), f32), spread = output(x.shape(), f32);
+    const Tensor halved = output(dy.shape(), f32), at = output(dy.shape(), i32),
+                 put = output(x.shape(), f32);
     launch([&](Launch& l) {
       max_pool2d(l, x, line, line, y, index);
       put_at(l, dy, index, line, line, dx);
+      max_pool2d(l, x, half, half, halved, at);
+      put_at(l, dy, at, half, half, put);
       resample(l, x, line, line, false, mean);
       resample(l, dy, line, line, true, spread);
     });
-    return std::vector<Tensor>{y, index, dx, mean, spread};
+    return std::vector<Tensor>{y, index, dx, mean, spread, halved, at, put};
   });
 }
 

@@ -151,7 +151,7 @@ constexpr int side_by_side = Lanes<float>::width;
 
 // The rows, two or one, of windows that abut and have two columns; 0 of any others.
 int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
-  if (!columns.abut(2)) return 0;
+  if (!columns.abut(2) || rows.to == 0) return 0;
   return rows.abut(2) ? 2 : rows.abut(1) ? 1 : 0;
 }
 
@@ -183,42 +183,66 @@ template <class S, int... i>
   at += lower ? static_cast<int32_t>(below) - right_below : -right;  // (true is -1)
 }
 
-// Windows of two columns and `high` rows, two or one, side by side over a plane. Unless it is the
-// last, a row's last vector runs over into what follows, which is written after it.
-template <bool last, class S>
-[[gnu::noinline]] void pool_plane(const S* x, int64_t high, int64_t rows, int64_t columns, S* y,
-                                  int32_t* index) {
+// Rows of windows of two columns and `high` rows, two or one, side by side: those of a plane from
+// `begin` to `end`. Unless they are its last, a row's last vector runs over into what follows,
+// which is written after it. `vectors`: what a row of the plane takes, if that is one or two; else
+// 0.
+template <bool last, int vectors, class S>
+[[gnu::noinline]] void pool_rows(const S* x, int64_t high, int64_t columns, int64_t begin,
+                                 int64_t end, S* y, int32_t* index) {
   const int64_t across = columns / 2, below = (high - 1) * columns;
-  for (int64_t r = 0; r + high <= rows; r += high, y += across, index += across)
-    for (int64_t q = 0; q < across; q += side_by_side) {
-      const int64_t position = r * columns + 2 * q;
+  for (int64_t r = begin; r < end; ++r)
+    for (int64_t q = 0; q < (vectors ? 1 : across); q += side_by_side) {
+      const int64_t position = r * high * columns + 2 * q, to = r * across + q;
       const int64_t count = std::min<int64_t>(side_by_side, across - q);
       Floats best;
       Indices at;
-      pool_pairs(x + position, below, position, last ? 2 * count : 2 * side_by_side, best, at,
+      pool_pairs(x + position, below, position,
+                 last ? 2 * count : (vectors == 1 ? 1 : 2) * side_by_side, best, at,
                  std::make_integer_sequence<int, side_by_side>());
       if constexpr (last) {
-        store_first(y + q, Lanes<float>(best), count);
-        detail::write_first<int32_t, side_by_side>(index + q, reinterpret_cast<int32_t*>(&at),
+        store_first(y + to, Lanes<float>(best), count);
+        detail::write_first<int32_t, side_by_side>(index + to, reinterpret_cast<int32_t*>(&at),
                                                    count);
       } else {
-        store(y + q, Lanes<float>(best));
-        std::memcpy(index + q, &at, sizeof at);
+        if constexpr (vectors == 1 && std::is_same_v<S, float>)
+          std::memcpy(y + to, &best, sizeof best / 2);
+        else
+          store(y + to, Lanes<float>(best));
+        std::memcpy(index + to, &at, vectors == 1 ? sizeof at / 2 : sizeof at);
       }
     }
 }
 
-// The same of planes [begin, end) of so many.
+// f(plane, begin, end, last, vectors) for the rows of windows of planes [begin, end): of all that
+// may run over into what follows, and of the last ones, which may not.
+template <class F>
+void for_rows(int64_t begin, int64_t end, int64_t down, int64_t across, F f) {
+  constexpr std::false_type no;
+  constexpr std::integral_constant<int, 0> many;
+  const int64_t margin = std::min(down, pieces(side_by_side, across));
+  const int64_t inner = end - pieces(2 * side_by_side, down * across);
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t whole = p < inner ? down : down - margin;
+    if (2 * across <= side_by_side)
+      f(p, 0, whole, no, std::integral_constant<int, 1>());
+    else if (across <= side_by_side)
+      f(p, 0, whole, no, std::integral_constant<int, 2>());
+    else
+      f(p, 0, whole, no, many);
+    if (whole < down) f(p, whole, down, std::true_type(), many);
+  }
+}
+
 template <class S>
 void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_t begin,
-                 int64_t end, int64_t planes, S* y, int32_t* index) {
-  const int64_t x_plane = rows * columns, y_plane = (rows / high) * (columns / 2);
-  // Planes behind which enough can be read, and may be written.
-  const int64_t inner =
-      std::min(planes - pieces(2 * side_by_side, x_plane), end - pieces(side_by_side, y_plane));
-  for (int64_t p = begin; p < end; ++p)
-    (p < inner ? pool_plane<false, S> : pool_plane<true, S>)(x + p * x_plane, high, rows, columns,
-                                                             y + p * y_plane, index + p * y_plane);
+                 int64_t end, S* y, int32_t* index) {
+  const int64_t down = rows / high, across = columns / 2, to = down * across;
+  for_rows(begin, end, down, across,
+           [&](int64_t p, int64_t from, int64_t until, auto last, auto vectors) {
+             pool_rows<last, vectors>(x + p * rows * columns, high, columns, from, until,
+                                      y + p * to, index + p * to);
+           });
 }
 
 // The lanes of a and b in turn.
@@ -231,58 +255,67 @@ template <int... i>
   std::memcpy(to, &low, sizeof low);
   std::memcpy(to + n, &high, sizeof high);
 }
-// A row of a plane, `position` elements behind its first: of y, what belongs to windows of two
-// columns and has its place here; zero elsewhere. Unless it is the last, the last vector reads and
-// writes on into what follows, which is written after it.
-template <bool last, class S>
-[[gnu::noinline]] void put_pairs(const S* y, const int32_t* index, int64_t across, int64_t position,
-                                 S* x) {
+// Pairs of which the left or the right one, as said, or neither is of y, and the rest zero.
+template <class S>
+[[gnu::always_inline]] inline void put_pairs(const S* y, int64_t count, Indices left, Indices right,
+                                             S* pairs) {
   constexpr int n = side_by_side;
-  Indices even;
-  for (int i = 0; i < n; ++i) even[i] = 2 * i;
-  even += static_cast<int32_t>(position);
-  for (int64_t q = 0; q < across; q += n, even += 2 * n) {
-    const int64_t count = last ? std::min<int64_t>(n, across - q) : n;
-    Indices at{};
-    std::memcpy(&at, index + q, static_cast<size_t>(count) * sizeof(int32_t));
-    const Indices left = at == even, right = at == even + 1;
-    S pairs[2 * n];
-    if constexpr (sizeof(S) == sizeof(float)) {
-      const Floats v = read<float>(y + q, count).v, l = left ? v : Floats{},
-                   r = right ? v : Floats{};
-      interleave(l, r, pairs, std::make_integer_sequence<int, n>());
-    } else {
-      using Halves [[gnu::vector_size(n * sizeof(uint16_t))]] = uint16_t;
-      Halves halves{};
-      std::memcpy(&halves, y + q, static_cast<size_t>(count) * sizeof(S));
-      const auto v = __builtin_convertvector(halves, Indices);
-      const Indices both = (v & left) | (v << 16 & right);
-      std::memcpy(static_cast<void*>(pairs), &both, sizeof both);
-    }
-    std::memcpy(static_cast<void*>(x + 2 * q), pairs, static_cast<size_t>(2 * count) * sizeof(S));
+  if constexpr (sizeof(S) == sizeof(float)) {
+    const Floats v = read<float>(y, count).v;
+    interleave(left ? v : Floats{}, right ? v : Floats{}, pairs,
+               std::make_integer_sequence<int, n>());
+  } else {
+    using Halves [[gnu::vector_size(n * sizeof(uint16_t))]] = uint16_t;
+    Halves halves{};
+    std::memcpy(&halves, y, static_cast<size_t>(count) * sizeof(S));
+    const auto v = __builtin_convertvector(halves, Indices);
+    const Indices both = (v & left) | (v << 16 & right);
+    std::memcpy(static_cast<void*>(pairs), &both, sizeof both);
   }
 }
-// The same of planes [begin, end) of so many, of windows of `high` rows, two or one.
+// Of y, what belongs to rows of windows of a plane, two columns and `high` rows, two or one, each,
+// from `begin` to `end`: to its place in x, where all else of those rows becomes zero. Unless they
+// are the plane's last, a row's last vector runs over as above.
+template <bool last, int vectors, class S>
+[[gnu::noinline]] void put_rows(const S* y, const int32_t* index, int64_t high, int64_t columns,
+                                int64_t begin, int64_t end, S* __restrict x) {
+  constexpr int n = side_by_side;
+  const int64_t across = columns / 2;
+  Indices lane;
+  for (int i = 0; i < n; ++i) lane[i] = 2 * i;
+  for (int64_t r = begin; r < end; ++r)
+    for (int64_t row = r * high; row < (r + 1) * high; ++row) {
+      for (int64_t q = 0; q < (vectors ? 1 : across); q += n) {
+        const int64_t count = last ? std::min<int64_t>(n, across - q) : n;
+        const int64_t position = row * columns + 2 * q, from = r * across + q;
+        const Indices even = lane + static_cast<int32_t>(position);
+        Indices at{};
+        std::memcpy(&at, index + from, static_cast<size_t>(count) * sizeof(int32_t));
+        const Indices left = at == even, right = at == even + 1;
+        if constexpr (last) {
+          S pairs[2 * n];
+          put_pairs(y + from, count, left, right, pairs);
+          std::memcpy(static_cast<void*>(x + position), pairs,
+                      static_cast<size_t>(2 * count) * sizeof(S));
+        } else {
+          put_pairs(y + from, n, left, right, x + position);
+        }
+      }
+      if (columns % 2) x[(row + 1) * columns - 1] = S(0.0f);
+    }
+}
 template <class S>
 void put_halves(const S* y, const int32_t* index, int64_t high, int64_t rows, int64_t columns,
-                int64_t begin, int64_t end, int64_t planes, S* x) {
-  const int64_t across = columns / 2, down = rows / high;
-  const S* const y_end = y + planes * down * across;
-  const S* const x_end = x + end * rows * columns;
-  for (int64_t p = begin; p < end; ++p)
-    for (int64_t r = 0; r < rows; ++r) {
-      S* const row = x + (p * rows + r) * columns;
-      const int64_t from = (p * down + r / high) * across;
-      int64_t done = 0;
-      if (r < down * high) {
-        const bool last =
-            x_end - row < columns + 2 * side_by_side || y_end - (y + from) < across + side_by_side;
-        (last ? put_pairs<true, S> : put_pairs<false, S>)(y + from, index + from, across,
-                                                          r * columns, row);
-        done = 2 * across;
-      }
-      std::fill(row + done, row + columns, S(0.0f));
-    }
+                int64_t begin, int64_t end, S* x) {
+  const int64_t down = rows / high, across = columns / 2, from = down * across;
+  for_rows(begin, end, down, across,
+           [&](int64_t p, int64_t first, int64_t until, auto last, auto vectors) {
+             S* const plane = x + p * rows * columns;
+             put_rows<last, vectors>(y + p * from, index + p * from, high, columns, first, until,
+                                     plane);
+             if (until == down)
+               std::fill(plane + down * high * columns, plane + rows * columns, S(0.0f));
+           });
 }
 
 }  // namespace
@@ -296,8 +329,8 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
         if (high)
-          return pool_halves(x.as<S>(), high, rows.from, columns.from, begin, end, planes,
-                             y.as<S>(), index.as<int32_t>());
+          return pool_halves(x.as<S>(), high, rows.from, columns.from, begin, end, y.as<S>(),
+                             index.as<int32_t>());
       const PlanePool<S> pool(rows, columns);
       for (int64_t p = begin; p < end; ++p)
         pool(x.as<S>() + p * x_plane, y.as<S>() + p * y_plane, index.as<int32_t>() + p * y_plane);
@@ -310,8 +343,9 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
   const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
   const int64_t planes = x.size() / x_plane;
   const bool apart = rows.apart() && columns.apart();
-  // (What rows cost beside their vectors is more than places one by one do in narrow planes.)
-  const int64_t high = columns.to >= 2 * side_by_side ? rows_of_pairs(rows, columns) : 0;
+  // (Of narrow planes, places one by one are faster.)
+  constexpr int64_t narrow = sizeof(Floats) == 64 ? 8 : 2 * side_by_side;
+  const int64_t high = columns.to >= narrow ? rows_of_pairs(rows, columns) : 0;
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
@@ -319,7 +353,7 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
       if constexpr (std::is_same_v<S, O> && !std::is_same_v<S, double>)
         if (high)
           return put_halves(y.as<S>(), index.as<int32_t>(), high, rows.from, columns.from, begin,
-                            end, planes, x.as<O>());
+                            end, x.as<O>());
       if constexpr (std::is_same_v<S, O>)
         if (apart) {
           for (int64_t p = begin; p < end; ++p) {
