@@ -75,6 +75,24 @@ TEST(LayerNorm, LargeMeanKeepsTheVariance) {
   }
 }
 
+// The variance is first taken around a row's first element.
+TEST(LayerNorm, FirstElementsMayLieFarOff) {
+  for (const double first : {3e4, -1e6, 0.0, 40.0}) {
+    const Tensor x = random({19, 500}, f32, 1, 100, 101), y = output(x.shape(), f32),
+                 mean = output({19}, f32), rstd = output({19}, f32);
+    for (int64_t r = 0; r < 19; r += 3) x.set(r * 500, first);
+    launch([&](Launch& l) { layer_norm(l, x, View{}, View{}, 0, y, mean, rstd); });
+    for (int64_t r = 0; r < 19; ++r) {
+      const Values a = row(x, r);
+      const double m = sum(a) / 500;
+      double var = 0;
+      for (const double v : a) var += (v - m) * (v - m) / 500;
+      EXPECT_NEAR(mean.at(r), m, 1e-6 * std::abs(m)) << first;
+      EXPECT_NEAR(rstd.at(r) * std::sqrt(var), 1, 1e-6) << first;
+    }
+  }
+}
+
 TEST(RmsNorm, ForwardAndGradient) {
   const double eps = 1e-3;
   for (const auto& [in, out] : float_pairs)

@@ -1,6 +1,5 @@
-// Layer, RMS and group norm over rows, batch norm over channels. Variance is taken around the mean
-// in a second pass over data that is still in cache; parameters and their gradients are f32 (or
-// f64) inside.
+// Layer, RMS and group norm over rows, batch norm over channels. Parameters and their gradients are
+// f32 (or f64) inside.
 
 #include <array>
 
@@ -38,33 +37,34 @@ struct Moments {
 };
 
 // Of so many runs at once, one behind the other: none waits for another's sums. Not centered:
-// around zero.
+// around zero. Sums are of differences from a center, which is each run's first element; only if
+// that lies so far from the mean that digits of the variance are lost, are they taken again around
+// the mean that was found.
 template <class T, int runs, class S>
 [[gnu::always_inline]] inline std::array<Moments, runs> moments_of(const S* x, int64_t n,
                                                                    bool centered = true) {
   const double per = 1 / static_cast<double>(n);
-  std::array<double, runs> total = {};
-  if (centered)
-    total = sums_over<T, runs>(n, [&](int64_t i, int64_t count, auto& sums) {
-      for (int r = 0; r < runs; ++r) sums[r] += read<T>(x + r * n + i, count);
-    });
-  std::array<T, runs> center;
-  for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(total[r] * per);
-  // The sums that made a center were rounded: how far it is from the mean is found beside the
-  // squares.
-  const auto about = sums_over<T, 2 * runs>(n, [&](int64_t i, int64_t count, auto& sums) {
-    for (int r = 0; r < runs; ++r) {
-      const Lanes<T> d = keep(read<T>(x + r * n + i, count) - Lanes<T>(center[r]), count);
-      sums[r] += d;
-      sums[runs + r] += d * d;
-    }
-  });
+  std::array<T, runs> center = {};
+  if (centered && n > 0)
+    for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(x[r * n]);
   std::array<Moments, runs> result;
-  for (int r = 0; r < runs; ++r) {
-    const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
-    result[r] = {center[r] + off, var < 0 ? 0 : var};  // (NaN stays)
+  for (bool again = centered;; again = false) {
+    const auto about = sums_over<T, 2 * runs>(n, [&](int64_t i, int64_t count, auto& sums) {
+      for (int r = 0; r < runs; ++r) {
+        const Lanes<T> d = keep(read<T>(x + r * n + i, count) - Lanes<T>(center[r]), count);
+        sums[r] += d;
+        sums[runs + r] += d * d;
+      }
+    });
+    bool near = true;
+    for (int r = 0; r < runs; ++r) {
+      const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
+      result[r] = {center[r] + off, var < 0 ? 0 : var};  // (NaN stays)
+      near = near && off * off <= 8 * var;
+    }
+    if (near || !again) return result;
+    for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(result[r].mean);
   }
-  return result;
 }
 
 // The channels of x [n, c, inner] one at a time as dense runs of T, and back.
