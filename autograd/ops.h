@@ -84,7 +84,8 @@ Tensor view(const Tensor& x, const Shape& shape);     // reshape; throws Error i
 Tensor flatten(const Tensor& x, int from = 0, int to = -1);
 Tensor transpose(const Tensor& x, int a = -2, int b = -1);
 Tensor permute(const Tensor& x, const Dims& order);
-Tensor squeeze(const Tensor& x);           // every dimension of size 1
+Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);  // the others keep their order
+Tensor squeeze(const Tensor& x);                                    // every dimension of size 1
 Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
 // The only broadcasting there is; -1 keeps a dimension's size.
@@ -113,8 +114,10 @@ Tensor flip(const Tensor& x, const Dims& dims);
 Tensor roll(const Tensor& x, int64_t shift, int dim);  // what leaves at one end enters at the other
 Tensor repeat(const Tensor& x, const Shape& times);    // tiles: [2] of [3] -> [6]
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each element `times` times
-Tensor tril(const Tensor& x, int64_t diagonal = 0);                 // zeros above the diagonal
-Tensor triu(const Tensor& x, int64_t diagonal = 0);                 // zeros below it
+Tensor diag(const Tensor& x, int64_t offset = 0);    // [n] -> a matrix with x there; or the reverse
+Tensor trace(const Tensor& x);                       // of a matrix
+Tensor tril(const Tensor& x, int64_t diagonal = 0);  // zeros above the diagonal
+Tensor triu(const Tensor& x, int64_t diagonal = 0);  // zeros below it
 enum class PadMode { Constant, Reflect, Replicate, Circular };
 // {left, right} of the last dimension, then of the one before, ...; negative sizes crop. Reflect
 // takes up to n - 1 elements, without the edge itself, Circular up to n from the other end.
@@ -156,6 +159,25 @@ Sorted sort(const Tensor& x, bool) = delete;  // the dimension comes first
 Tensor argsort(const Tensor& x, bool) = delete;
 // The k largest, or smallest, best first; of equals the first in x.
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
+// The middle one, of an even number the lower; NaN if there is one.
+Sorted median(const Tensor& x, int dim, bool keepdim = false);
+Tensor median(const Tensor& x);  // of all elements
+// What a part q of the elements is at most: between two of them on the line through both; NaN if
+// there is one.
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
+Tensor quantile(const Tensor& x, double q);  // of all elements
+struct Unique {
+  Tensor values, inverse, counts;
+};
+// The different elements, in order; which of them each element is, i64 of x's shape; how often each
+// is there. Each NaN is another. Waits for the device. Without a gradient.
+Unique unique(const Tensor& x);
+// How often each number from 0 on is among x, i64 [n], or the sum of its weights; of `least`
+// numbers or more. Waits for the device.
+Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
+// Where each value would go in sorted numbers [n], for them to stay sorted: before equal ones, or
+// behind them (right). i64 of the shape of the values, which have the dtype of the numbers.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
 // --- arithmetic ---
 Tensor add(const Tensor& a, const Tensor& b);
@@ -267,6 +289,9 @@ BoolTensor isfinite(const Tensor& x);
 BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool equal(const Tensor& a, const Tensor& b);  // of one dtype and shape, and every element
+// With numbers in place of what is not finite; of +-inf by default the largest of x's dtype.
+Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {},
+                  std::optional<double> minus_inf = {});
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number takes the tensor's dtype; of integers it has to be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
@@ -291,6 +316,8 @@ Tensor hardswish(const Tensor& x);    // x * hardsigmoid(x)
 Tensor mish(const Tensor& x);         // x * tanh(softplus(x))
 Tensor softsign(const Tensor& x);     // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
+// log(x / (1 - x)), what sigmoid undoes; of x clamped to [eps, 1 - eps], if there is an eps.
+Tensor logit(const Tensor& x, std::optional<double> eps = {});
 // x above zero, weight x below: one weight [1], or one per channel [c] of x [n, c, ...].
 Tensor prelu(const Tensor& x, const Tensor& weight);
 Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
@@ -307,6 +334,8 @@ Tensor max(const Tensor& x, const Dims& dims = {},
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; the first of equals
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
+Tensor argmax(const Tensor& x);  // among all elements in row-major order, 0-d
+Tensor argmin(const Tensor& x);
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     // integers give i64
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
@@ -575,6 +604,31 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
 // max(0, margin - target (x - y)): target 1 where x is to be larger, -1 where y is.
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                            double margin = 0, Reduction reduction = Reduction::Mean);
+
+struct GaussianNllOptions {
+  Reduction reduction = Reduction::Mean;
+  bool full = false;  // with the constant, log(2 pi) / 2
+  double eps = 1e-6;  // the least variance
+};
+// (log(var) + (x - target)^2 / var) / 2: x and var are what a network expects of a target. var
+// broadcasts to x, and is at least eps, through which gradients pass.
+Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
+                         const GaussianNllOptions& options = {});
+struct PoissonNllOptions {
+  Reduction reduction = Reduction::Mean;
+  bool log_input = true;  // x is the logarithm of the expected count
+  bool full = false;      // with Stirling's approximation of log(target!)
+  double eps = 1e-8;      // added to x before its logarithm is taken
+};
+// exp(x) - target x, or x - target log(x + eps), of counts.
+Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
+                        const PoissonNllOptions& options = {});
+// x where the target is 1, max(0, margin - x) where it is -1: of distances.
+Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin = 1,
+                            Reduction reduction = Reduction::Mean);
+// log(1 + exp(-target x)), target 1 or -1.
+Tensor soft_margin_loss(const Tensor& x, const Tensor& target,
+                        Reduction reduction = Reduction::Mean);
 
 // --- in place ---
 // Recorded where recording is on and x, or what is written, wants a gradient: then x may be no

@@ -98,6 +98,23 @@ struct MarginRankingLoss : OpModule<MarginRankingLoss, margin_ranking_loss, doub
   explicit MarginRankingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
       : OpModule(margin, reduction) {}
 };
+// Of x, a target and a variance.
+struct GaussianNLLLoss : OpModule<GaussianNLLLoss, gaussian_nll_loss, GaussianNllOptions> {
+  explicit GaussianNLLLoss(const GaussianNllOptions& o = {}) : OpModule(o) {}
+};
+// x the logarithm of an expected count, target the count
+struct PoissonNLLLoss : OpModule<PoissonNLLLoss, poisson_nll_loss, PoissonNllOptions> {
+  explicit PoissonNLLLoss(const PoissonNllOptions& o = {}) : OpModule(o) {}
+};
+// Of distances and a target: 1 where they are to be small, -1 where large.
+struct HingeEmbeddingLoss : OpModule<HingeEmbeddingLoss, hinge_embedding_loss, double, Reduction> {
+  explicit HingeEmbeddingLoss(double margin = 1, Reduction reduction = Reduction::Mean)
+      : OpModule(margin, reduction) {}
+};
+// log(1 + exp(-target x)), target 1 or -1
+struct SoftMarginLoss : OpModule<SoftMarginLoss, soft_margin_loss, Reduction> {
+  explicit SoftMarginLoss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
+};
 // Along dim: a similarity, not a loss.
 struct CosineSimilarity : OpModule<CosineSimilarity, cosine_similarity, int, double> {
   explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : OpModule(dim, eps) {}

@@ -161,6 +161,10 @@ TEST(Losses, AreTheirFunctions) {
               cosine_embedding_loss(x, y, alike, 0.2, Sum));
   expect_same(MarginRankingLoss(0.3, None)(x, y, sign(x)),
               margin_ranking_loss(x, y, sign(x), 0.3, None));
+  expect_same(GaussianNLLLoss({.full = true})(x, y, p), gaussian_nll_loss(x, y, p, {.full = true}));
+  expect_same(PoissonNLLLoss({.reduction = Sum})(x, y), poisson_nll_loss(x, y, {.reduction = Sum}));
+  expect_same(HingeEmbeddingLoss(0.5)(x, sign(x)), hinge_embedding_loss(x, sign(x), 0.5));
+  expect_same(SoftMarginLoss(None)(x, sign(x)), soft_margin_loss(x, sign(x), None));
 }
 
 TEST(Losses, KeepTheirWeightsAsBuffers) {

@@ -66,6 +66,13 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
   return reduce_losses(where(gt(target, 0), 1.0 - cosine, hinge(cosine - margin)), reduction);
 }
 
+Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin,
+                            Reduction reduction) {
+  const Scope scope("hinge_embedding_loss");
+  check_shape(target, "the target", x.shape());
+  return reduce_losses(where(gt(target, 0), x, hinge(margin - x)), reduction);
+}
+
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
                            Reduction reduction) {
   const Scope scope("margin_ranking_loss");

@@ -466,6 +466,12 @@ Tensor tanh(const Tensor& x) { return call<Unary<kernels::Tanh>>(x); }
 Tensor softsign(const Tensor& x) { return call<Unary<kernels::Softsign>>(x); }
 Tensor softplus(const Tensor& x) { return call<Unary<kernels::Softplus>>(x); }
 Tensor log_sigmoid(const Tensor& x) { return call<Unary<kernels::LogSigmoid>>(x); }
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+  const Scope scope("logit");
+  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps is {}, not from 0 to 0.5", eps.value_or(0));
+  const Tensor p = eps ? clamp(x, *eps, 1 - *eps) : x;
+  return log(p) - log1p(-p);
+}
 Tensor leaky_relu(const Tensor& x, double slope) {
   return call<Unary<kernels::LeakyRelu, double>>(x, slope);
 }

@@ -1,6 +1,9 @@
 // Losses. Their kernels read narrow predictions and write f32 losses; a reduction is an op of its
 // own, whose gradient is one number repeated.
 
+#include <cmath>
+#include <numbers>
+
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
 #include "core/readback.h"
@@ -381,6 +384,34 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   if (!o.batch_mean) return reduce_losses(each, o.reduction);
   if (x.rank() == 0) return each;
   return mean(each) * (double(x.numel()) / double(x.size(0)));  // the sum may be too large for f16
+}
+
+Tensor soft_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  const Scope scope("soft_margin_loss");
+  check_shape(target, "the target", x.shape());
+  return reduce_losses(softplus(x * -cast(target, x.dtype())), reduction);
+}
+
+Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
+                         const GaussianNllOptions& o) {
+  const Scope scope("gaussian_nll_loss");
+  check_shape(target, "the target", x.shape());
+  check(o.eps > 0, "eps is {}, not positive", o.eps);
+  const Tensor least = clamp(var.detach(), o.eps, {}), v = var + (least - var.detach());
+  const Tensor each = 0.5 * (log(v) + square(x - target) / v);
+  return reduce_losses(o.full ? each + 0.5 * std::log(2 * std::numbers::pi) : each, o.reduction);
+}
+
+Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllOptions& o) {
+  const Scope scope("poisson_nll_loss");
+  check_shape(target, "the target", x.shape());
+  Tensor each = o.log_input ? exp(x) - target * x : x - target * log(x + o.eps);
+  if (o.full) {
+    const Tensor t = clamp(target, 1, {});  // (log(1!) = 0, and log(0!), are exact)
+    const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);
+    each = each + masked_fill(stirling, le(target, 1), 0);
+  }
+  return reduce_losses(each, o.reduction);
 }
 
 Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim, double eps) {

@@ -252,6 +252,8 @@ Tensor min(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 Tensor argmax(const Tensor& x, int dim, bool keepdim) { return arg<Reduce::Max>(x, dim, keepdim); }
 Tensor argmin(const Tensor& x, int dim, bool keepdim) { return arg<Reduce::Min>(x, dim, keepdim); }
+Tensor argmax(const Tensor& x) { return argmax(flatten(x), 0); }
+Tensor argmin(const Tensor& x) { return argmin(flatten(x), 0); }
 
 Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {
   return over<Prod>(x, dims, keepdim);

@@ -2,6 +2,7 @@
 // diagonal, unfold) and the functions made of them. Also joining, which is copying into views.
 
 #include <algorithm>
+#include <cmath>
 
 #include "autograd/ops/operands.h"
 
@@ -208,6 +209,23 @@ Tensor transpose(const Tensor& x, int a, int b) {
   std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
   return permute(x, order);
 }
+Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
+  const Scope scope("movedim");
+  check(from.size() == to.size(), "{} dimensions to {} places", from.size(), to.size());
+  Dims order(size_t(x.rank()), -1);
+  uint32_t moved = 0;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const int dim = wrap_dim(from[i], x.rank());
+    int& place = order[size_t(wrap_dim(to[i], x.rank()))];
+    check(!(moved >> dim & 1), "dimension {} is moved twice", dim);
+    check(place < 0, "dimensions {} and {} to one place", place, dim);
+    place = dim;
+    moved |= 1u << dim;
+  }
+  for (int dim = 0; dim < x.rank(); ++dim)
+    if (!(moved >> dim & 1)) *std::ranges::find(order, -1) = dim;
+  return permute(x, order);
+}
 
 namespace {
 
@@ -355,6 +373,20 @@ Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
 }
 Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
   return call<Select<DiagonalOf>>(x, DiagonalOf{offset, a, b});
+}
+Tensor diag(const Tensor& x, int64_t offset) {
+  const Scope scope("diag");
+  check(x.rank() == 1 || x.rank() == 2, "of shape {}, not [n] or a matrix", x.shape());
+  if (x.rank() == 2) return diagonal(x, offset);
+  check(countable({x.numel()}) && std::abs(double(offset)) < 0x1p31,
+        "{} elements, {} beside the diagonal", x.numel(), offset);
+  const int64_t n = x.numel() + std::abs(offset);
+  return call<Place<DiagonalOf>>(x, Shape{n, n}, DiagonalOf{offset, 0, 1});
+}
+Tensor trace(const Tensor& x) {
+  const Scope scope("trace");
+  check(x.rank() == 2, "of shape {}, not a matrix", x.shape());
+  return sum(diagonal(x));
 }
 
 Tensor cat(const std::vector<Tensor>& parts, int dim) {

@@ -1,0 +1,95 @@
+// Order statistics and counts. All made of other ops: values are gathered from where sorting found
+// them, so that gradients follow.
+
+#include <cmath>
+
+#include "autograd/ops/operands.h"
+
+namespace mixtape {
+namespace {
+
+// A copy of `y` that is NaN where `last`, the largest of all that it is made of, is one.
+Tensor or_nan(const Tensor& y, const Tensor& last) {
+  return is_float(last.dtype()) ? where(isnan(last), last, y) : y;
+}
+
+void check_elements(const Tensor& x, int dim) {
+  check(x.size(dim) > 0, "of zero elements: dimension {} of {}", dim, x.shape());
+}
+
+// i64 [n], 1-d.
+Tensor ones_of(int64_t n, Device device) { return ones({n}, i64, device); }
+
+}  // namespace
+
+Sorted median(const Tensor& x, int dim, bool keepdim) {
+  const Scope scope("median");
+  check_elements(x, dim);
+  const int64_t n = x.size(dim);
+  const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
+  Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
+  if (is_float(x.dtype())) indices = where(isnan(pick(x.detach(), dim, last)), last, indices);
+  const Tensor values = pick(x, dim, indices);
+  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+}
+Tensor median(const Tensor& x) { return median(flatten(x), 0).values; }
+
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
+  const Scope scope("quantile");
+  check_real(x);
+  check(q >= 0 && q <= 1, "q is {}, not from 0 to 1", q);
+  check_elements(x, dim);
+  const int64_t n = x.size(dim);
+  const Tensor sorted = sort(x, dim).values;
+  const double place = q * double(n - 1), below = std::floor(place);
+  const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
+  const auto i = static_cast<int64_t>(below);
+  const Tensor y = place == below ? at(i) : lerp(at(i), at(i + 1), place - below);
+  const Tensor result = or_nan(y, at(n - 1));
+  return keepdim ? result : squeeze(result, dim);
+}
+Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
+
+Unique unique(const Tensor& x) {
+  const Scope scope("unique");
+  const int64_t n = x.numel();
+  const Device device = x.device();
+  if (n == 0) return {x.detach().clone().flatten(), zeros(x.shape(), i64, device), zeros({0}, i64)};
+  const Sorted all = sort(flatten(x.detach()), 0);
+  const Tensor& v = all.values;
+  const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
+  const Tensor group = cumsum(cat({zeros({1}, i64, device), differs}), 0);
+  const Tensor starts = flatten(nonzero(cat({ones_of(1, device), differs})));
+  const Tensor ends =
+      cat({narrow(starts, 0, 1, starts.numel() - 1), full({1}, double(n), i64, device)});
+  return {index_select(v, 0, starts),
+          reshape(scatter(zeros_like(group), 0, all.indices, group), x.shape()), ends - starts};
+}
+
+Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
+  const Scope scope("bincount");
+  check(x.dtype() == i64 && x.rank() == 1, "of {} {}, not i64 [n]", x.dtype(), x.shape());
+  check(least >= 0, "at least {} counts", least);
+  if (weights) check_shape(weights, "weights", x.shape());
+  const bool none = x.numel() == 0;
+  check(none || min(x).item<int64_t>() >= 0, "of a negative number, {}",
+        none ? 0 : min(x).item<int64_t>());
+  const int64_t size = std::max(least, none ? 0 : max(x).item<int64_t>() + 1);
+  const Tensor each = weights ? weights : ones_of(x.numel(), x.device());
+  return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
+}
+
+// Both together are sorted once; those of the sorted ones that come before a value are counted.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+  const Scope scope("searchsorted");
+  check(sorted.rank() == 1, "in numbers of shape {}, not [n]", sorted.shape());
+  const int64_t n = sorted.numel(), m = values.numel();
+  const Tensor s = sorted.detach(), v = flatten(values.detach());
+  // Of equal ones the first stays the first.
+  const Tensor order = argsort(right ? cat({s, v}) : cat({v, s}), 0);
+  const Tensor before = cumsum(cast(right ? lt(order, double(n)) : ge(order, double(m)), i64), 0);
+  const Tensor all = scatter(zeros_like(before), 0, order, before);
+  return reshape(narrow(all, 0, right ? n : 0, m), values.shape());
+}
+
+}  // namespace mixtape

@@ -1,0 +1,241 @@
+// Order statistics, counts, and other functions made of ops, by their definitions.
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace statistics_test {
+
+using Values = std::vector<double>;
+const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+
+Tensor row(std::initializer_list<double> values, DType dtype = f32) {
+  return from(values, {int64_t(values.size())}, dtype);
+}
+Tensor i64s(std::initializer_list<double> values) { return row(values, i64); }
+
+// --- median, quantile ---
+
+TEST(Median, IsTheLowerMiddleAndWhereItIs) {
+  const Tensor x = from({3, 1, 2, 9, 7, 8, 8, 0}, {2, 4}).set_requires_grad();
+  const auto [values, indices] = median(x, 1);
+  EXPECT_EQ(to_vector(values), (Values{2, 7}));
+  EXPECT_EQ(to_vector(indices), (Values{2, 0}));
+  sum(values).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 1, 0, 1, 0, 0, 0}));
+  EXPECT_EQ(median(x, 0, true).values.shape(), (Shape{1, 4}));
+  EXPECT_EQ(median(x).item(), 3);
+  EXPECT_EQ(median(i64s({5, 1, 4})).item(), 4);
+  EXPECT_TRUE(std::isnan(median(row({1, nan, 2})).item()));
+  EXPECT_EQ(median(row({5}, bf16)).dtype(), bf16);
+  EXPECT_ERROR(median(zeros({2, 0}), 1), "median: of zero elements: dimension 1 of [2, 0]");
+  EXPECT_ERROR(median(zeros({2}), 1), "median: dimension 1 is out of range for rank 1");
+}
+
+TEST(Quantile, LiesOnTheLineBetweenTwo) {
+  const Tensor x = row({4, 1, 3, 2}, f64).set_requires_grad();
+  EXPECT_EQ(quantile(x, 0).item(), 1);
+  EXPECT_EQ(quantile(x, 1).item(), 4);
+  EXPECT_EQ(quantile(x, 0.5).item(), 2.5);
+  const Tensor y = quantile(x, 0.25);
+  EXPECT_EQ(y.item(), 1.75);
+  y.backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0.25, 0, 0.75}));
+  EXPECT_EQ(to_vector(quantile(from({1, 2, 30, 4, 5, 60}, {3, 2}), 0.5, 0)), (Values{5, 4}));
+  EXPECT_EQ(quantile(zeros({3, 2}), 0.5, 0, true).shape(), (Shape{1, 2}));
+  EXPECT_TRUE(std::isnan(quantile(row({1, nan, 2}), 0).item()));
+  EXPECT_ERROR(quantile(x, 1.5), "quantile: q is 1.5, not from 0 to 1");
+  EXPECT_ERROR(quantile(x, nan), "quantile: q is nan, not from 0 to 1");
+  EXPECT_ERROR(quantile(zeros({0}), 0.5), "quantile: of zero elements: dimension 0 of [0]");
+  EXPECT_ERROR(quantile(i64s({1}), 0.5), "i64");
+}
+
+TEST(ArgMax, OfAllElements) {
+  const Tensor x = from({3, 1, 9, 7, 9, 1}, {2, 3});
+  EXPECT_EQ(argmax(x).item(), 2);
+  EXPECT_EQ(argmin(x).item(), 1);
+  EXPECT_EQ(argmax(x).shape(), Shape{});
+}
+
+// --- counts ---
+
+RC_GTEST_PROP(Unique, HasEachOnceAndMakesTheTensorAgain, ()) {
+  const auto numbers = *rc::gen::container<std::vector<int>>(rc::gen::inRange(-5, 6));
+  const Values all(numbers.begin(), numbers.end());
+  std::map<double, double> counts;
+  for (const double v : all) ++counts[v];
+  for (const DType dtype : {f32, i64, bf16}) {
+    const Unique u = unique(from(all, {int64_t(all.size())}, dtype));
+    const Values values = to_vector(u.values), found = to_vector(u.counts);
+    RC_ASSERT(values.size() == counts.size());
+    size_t k = 0;
+    for (const auto& [value, count] : counts) {
+      RC_ASSERT(values[k] == value);
+      RC_ASSERT(found[k++] == count);
+    }
+    RC_ASSERT(to_vector(u.inverse).size() == all.size());
+    for (size_t i = 0; i < all.size(); ++i)
+      RC_ASSERT(values[size_t(u.inverse.at<int64_t>(int64_t(i)))] == all[i]);
+  }
+}
+
+TEST(Unique, OfAnyShapeAndOfNaNs) {
+  const Unique u = unique(from({2, nan, 1, 2, nan, -0.0}, {2, 3}));
+  EXPECT_EQ(u.inverse.shape(), (Shape{2, 3}));
+  EXPECT_EQ(u.values.numel(), 5) << "each NaN is another";
+  EXPECT_EQ(u.values.at(2), 2);
+  EXPECT_EQ(to_vector(unique(row({1, 0, 1}, boolean)).counts), (Values{1, 2}));
+  EXPECT_EQ(unique(zeros({2, 0}, i64)).inverse.shape(), (Shape{2, 0}));
+  EXPECT_EQ(unique(ones({})).inverse.shape(), Shape{});
+}
+
+TEST(Bincount, CountsOrAddsUp) {
+  EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}))), (Values{0, 2, 0, 1}));
+  EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}), {}, 6)), (Values{0, 2, 0, 1, 0, 0}));
+  const Tensor w = row({0.5, 2, 3}).set_requires_grad();
+  const Tensor sums = bincount(i64s({1, 3, 1}), w);
+  EXPECT_EQ(to_vector(sums), (Values{0, 3.5, 0, 2}));
+  sum(sums * sums).backward();
+  EXPECT_EQ(to_vector(w.grad()), (Values{7, 4, 7}));
+  EXPECT_EQ(bincount(zeros({0}, i64)).numel(), 0);
+  EXPECT_EQ(to_vector(bincount(zeros({0}, i64), {}, 2)), (Values{0, 0}));
+  EXPECT_ERROR(bincount(i64s({2, -3})), "bincount: of a negative number, -3");
+  EXPECT_ERROR(bincount(row({1})), "bincount: of f32 [1], not i64 [n]");
+  EXPECT_ERROR(bincount(i64s({1, 2}), w), "bincount: weights");
+  EXPECT_ERROR(bincount(i64s({1}), {}, -1), "bincount: at least -1 counts");
+}
+
+RC_GTEST_PROP(SearchSorted, AgreesWithBinarySearch, (bool right)) {
+  const auto ints = rc::gen::container<std::vector<int>>(rc::gen::inRange(-5, 6));
+  auto in = *ints;
+  const auto wanted = *ints;
+  std::ranges::sort(in);
+  const Values numbers(in.begin(), in.end()), values(wanted.begin(), wanted.end());
+  for (const DType dtype : {f32, i64}) {
+    const Tensor at = searchsorted(from(numbers, {int64_t(numbers.size())}, dtype),
+                                   from(values, {int64_t(values.size()), 1}, dtype), right);
+    RC_ASSERT(at.shape() == (Shape{int64_t(values.size()), 1}));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto place = right ? std::ranges::upper_bound(numbers, values[i])
+                               : std::ranges::lower_bound(numbers, values[i]);
+      RC_ASSERT(at.at<int64_t>(int64_t(i)) == place - numbers.begin());
+    }
+  }
+}
+
+TEST(SearchSorted, HasItsErrors) {
+  EXPECT_ERROR(searchsorted(zeros({2, 2}), zeros({1})),
+               "searchsorted: in numbers of shape [2, 2], not [n]");
+  EXPECT_ERROR(searchsorted(zeros({2}), zeros({1}, f64)), "f64");
+  EXPECT_EQ(searchsorted(row({1, 2, nan}), full({}, nan)).item(), 2) << "NaN is the largest";
+}
+
+// --- rearranging, replacing ---
+
+TEST(MoveDim, KeepsTheOthersInOrder) {
+  const Tensor x = zeros({2, 3, 4, 5});
+  EXPECT_EQ(movedim(x, {0}, {-1}).shape(), (Shape{3, 4, 5, 2}));
+  EXPECT_EQ(movedim(x, {3, 0}, {0, 2}).shape(), (Shape{5, 3, 2, 4}));
+  EXPECT_EQ(movedim(x, {}, {}).shape(), x.shape());
+  EXPECT_EQ(movedim(x, {1}, {0}).storage()->id(), x.storage()->id()) << "a view";
+  EXPECT_ERROR(movedim(x, {0}, {1, 2}), "movedim: 1 dimensions to 2 places");
+  EXPECT_ERROR(movedim(x, {0, -4}, {1, 2}), "movedim: dimension 0 is moved twice");
+  EXPECT_ERROR(movedim(x, {0, 1}, {3, -1}), "movedim: dimensions 0 and 1 to one place");
+  EXPECT_ERROR(movedim(x, {4}, {0}), "movedim: dimension 4 is out of range for rank 4");
+}
+
+TEST(Diag, GoesThereAndBack) {
+  const Tensor x = row({1, 2});
+  EXPECT_EQ(to_vector(diag(x)), (Values{1, 0, 0, 2}));
+  EXPECT_EQ(to_vector(diag(x, 1)), (Values{0, 1, 0, 0, 0, 2, 0, 0, 0}));
+  for (const int64_t offset : {-3, 0, 2})
+    EXPECT_EQ(to_vector(diag(diag(x, offset), offset)), to_vector(x));
+  EXPECT_EQ(trace(from({1, 2, 3, 4, 5, 6}, {2, 3})).item(), 6);
+  EXPECT_EQ(trace(from({1, 2, 3, 4}, {2, 2}, i64)).dtype(), i64);
+  EXPECT_ERROR(diag(ones({})), "diag: of shape [], not [n] or a matrix");
+  EXPECT_ERROR(diag(x, std::numeric_limits<int64_t>::min()), "diag: 2 elements");
+  EXPECT_ERROR(trace(x), "trace: of shape [2], not a matrix");
+}
+
+TEST(NanToNum, ReplacesWhatIsNotFinite) {
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor x = row({nan, inf, -inf, 1}, dtype);
+    const double most = dtype == f64   ? std::numeric_limits<double>::max()
+                        : dtype == f32 ? std::numeric_limits<float>::max()
+                        : dtype == f16 ? 65504
+                                       : 0x1.fep127;
+    EXPECT_EQ(to_vector(nan_to_num(x)), (Values{0, most, -most, 1})) << name(dtype);
+    EXPECT_EQ(to_vector(nan_to_num(x, 2, 3, inf)), (Values{2, 3, inf, 1})) << name(dtype);
+  }
+  const Tensor whole = i64s({1, 2});
+  EXPECT_TRUE(nan_to_num(whole).is_same(whole));
+}
+
+TEST(Logit, UndoesSigmoid) {
+  const Tensor x = row({-3, 0, 2.5}, f64);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(logit(sigmoid(x)).at(i), x.at(i), 1e-14);
+  EXPECT_EQ(to_vector(logit(row({0, 1}))), (Values{-inf, inf}));
+  EXPECT_NEAR(logit(row({0, 2}, f64), 0.1).at(1), std::log(9), 1e-15);
+  EXPECT_TRUE(std::isnan(logit(row({2})).item()));
+  EXPECT_ERROR(logit(x, 0.6), "logit: eps is 0.6, not from 0 to 0.5");
+}
+
+// --- losses ---
+
+TEST(GaussianNll, IsMinusTheLogarithmOfTheDensity) {
+  const Tensor x = row({1, 2}, f64), t = row({1.5, -1}, f64), var = row({0.5, 4}, f64);
+  const auto density = [&](int64_t i) {
+    const double d = x.at(i) - t.at(i);
+    return std::exp(-d * d / (2 * var.at(i))) / std::sqrt(2 * std::numbers::pi * var.at(i));
+  };
+  const Tensor each = gaussian_nll_loss(x, t, var, {.reduction = Reduction::None, .full = true});
+  for (int64_t i = 0; i < 2; ++i) EXPECT_NEAR(each.at(i), -std::log(density(i)), 1e-12);
+  const double constant = std::log(2 * std::numbers::pi) / 2;
+  EXPECT_NEAR(gaussian_nll_loss(x, t, var).item(), mean(each).item() - constant, 1e-12);
+  const Tensor small = row({0, 0}, f64).set_requires_grad();
+  const Tensor loss = gaussian_nll_loss(x, x, small, {.reduction = Reduction::Sum, .eps = 0.01});
+  EXPECT_NEAR(loss.item(), std::log(0.01), 1e-12);
+  loss.backward();
+  EXPECT_NEAR(small.grad().at(0), 50, 1e-9) << "through the least variance, as in PyTorch";
+  EXPECT_ERROR(gaussian_nll_loss(x, t, var, {.eps = 0}),
+               "gaussian_nll_loss: eps is 0, not positive");
+  EXPECT_ERROR(gaussian_nll_loss(x, row({1}, f64), var), "gaussian_nll_loss: the target");
+}
+
+TEST(PoissonNll, IsThatOfACount) {
+  const Tensor rate = row({0.5, 3, 7}, f64), t = row({0, 1, 5}, f64);
+  const Tensor by_rate =
+      poisson_nll_loss(rate, t, {.reduction = Reduction::None, .log_input = false, .eps = 0});
+  const Tensor by_log = poisson_nll_loss(log(rate), t, {.reduction = Reduction::None});
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(by_rate.at(i), rate.at(i) - t.at(i) * std::log(rate.at(i)), 1e-12);
+    EXPECT_NEAR(by_log.at(i), by_rate.at(i), 1e-12);
+  }
+  const Tensor full =
+      poisson_nll_loss(log(rate), t, {.reduction = Reduction::None, .full = true}) - by_log;
+  EXPECT_EQ(full.at(0), 0);
+  EXPECT_EQ(full.at(1), 0);
+  EXPECT_NEAR(full.at(2), std::lgamma(6), 0.02) << "Stirling's";
+}
+
+TEST(Margins, OfHingeAndSoftMargin) {
+  const Tensor x = row({0.2, 0.3, 2}, f64), t = row({1, -1, -1}, f64);
+  EXPECT_EQ(to_vector(hinge_embedding_loss(x, t, 1, Reduction::None)), (Values{0.2, 0.7, 0}));
+  const Tensor soft = soft_margin_loss(x, t, Reduction::None);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(soft.at(i), std::log1p(std::exp(-t.at(i) * x.at(i))), 1e-12);
+  EXPECT_ERROR(hinge_embedding_loss(x, row({1}, f64)), "hinge_embedding_loss: the target");
+  EXPECT_ERROR(soft_margin_loss(x, row({1}, f64)), "soft_margin_loss: the target");
+}
+
+}  // namespace statistics_test
+}  // namespace mixtape
