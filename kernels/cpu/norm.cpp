@@ -15,7 +15,7 @@ namespace {
 // What f(i, count, sums) adds to k sums over a run, in pieces short enough for f32.
 template <class T, int k, class F>
 [[gnu::always_inline]] inline std::array<double, k> sums_over(int64_t n, F f) {
-  constexpr int64_t piece = 8192;
+  constexpr int64_t piece = 2048;
   std::array<double, k> total = {};
   for (int64_t start = 0; start < n; start += piece) {
     std::array<Lanes<T>, k> sums;
@@ -56,14 +56,16 @@ template <class T, int runs, class S>
         sums[runs + r] += d * d;
       }
     });
-    bool near = true;
+    bool any_far = false;
     for (int r = 0; r < runs; ++r) {
       const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
       result[r] = {center[r] + off, var < 0 ? 0 : var};  // (NaN stays)
-      near = near && off * off <= 8 * var;
+      const bool near = off * off <= 8 * var && std::isfinite(var);
+      any_far = any_far || !near;
+      // (The others get the bits that they had: no row depends on its neighbours.)
+      if (!near) center[r] = static_cast<T>(result[r].mean);
     }
-    if (near || !again) return result;
-    for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(result[r].mean);
+    if (!any_far || !again) return result;
   }
 }
 
