@@ -275,8 +275,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
   }
 
   // The true gradients are multiplied by the optimizer as it reads them, unless they are read here.
-  if (!r || r->stage != Stage::Unscaled || options.clip_norm)
-    for (const Tensor& p : opt.params()) (void)p.grad();
+  if (!r || r->stage != Stage::Unscaled || options.clip_norm) optim::settle(opt.params());
   const Device device = s ? s->scale.device() : opt.params()[0].device();
   const std::vector<View> grads = gradients(opt, device);
   if (grads.empty()) {

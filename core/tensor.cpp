@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "core/check.h"
@@ -180,6 +181,20 @@ void Tensor::set_shadow(const Tensor& copy) const {
   if (copy) leaf().shadow_written = copy.version();
 }
 
+void Leaf::defer(const Tensor& factor, Multiply multiply) {
+  factor_ = factor;
+  multiply_ = multiply;
+  waits_.store(bool(factor), std::memory_order_release);
+}
+
+void Leaf::settle_now() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!waits_.load(std::memory_order_relaxed)) return;
+  multiply_(grad, factor_);
+  defer({}, nullptr);
+}
+
 Tensor Tensor::grad() const {
   if (!impl().leaf) return {};
   impl().leaf->settle();
@@ -197,7 +212,7 @@ void Tensor::set_grad(const Tensor& g) const {
   }
   if (!impl().leaf) return;
   impl().leaf->grad = g;
-  impl().leaf->pending = {};
+  impl().leaf->defer({}, nullptr);
   impl().leaf->scale = {};
 }
 

@@ -2,11 +2,11 @@
 // Tensor: a shared handle to storage seen through a layout, with a slot for its history.
 // Copying a Tensor copies the handle. core has no idea what is computed on tensors.
 
+#include <atomic>
 #include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -98,7 +98,7 @@ class Tensor {
   const std::shared_ptr<Node>& maker() const { return impl().maker; }
   void set_maker(std::shared_ptr<Node> maker) const { impl().maker = std::move(maker); }
   // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address. The
-  // first call after clipping or unscaling may write to it: see Leaf::pending.
+  // first call after clipping or unscaling may write to it: see Leaf::settle.
   Tensor grad() const;
   bool has_grad() const;
   void set_grad(
@@ -123,8 +123,8 @@ class Tensor {
  private:
   struct Impl {
     Impl(const Shape& shape, DType dtype, Device device);
-    Impl(const std::shared_ptr<Storage>& storage, void* data, DType dtype, const Layout& layout)
-        : storage(storage), view{data, dtype, layout} {}
+    Impl(const std::shared_ptr<Storage>& of, void* data, DType dtype, const Layout& layout)
+        : storage(of), view{data, dtype, layout} {}
     std::shared_ptr<Storage> storage;
     View view;
     bool wants_grad = false;
@@ -163,19 +163,21 @@ struct GradScale {
 
 // What a leaf keeps between steps.
 struct Leaf {
-  Tensor grad;
-  // What grad is still to be multiplied by (f32, one element, on its device), and how. It waits
-  // until somebody asks for Tensor::grad(), so that an optimizer may multiply as it reads.
-  Tensor pending;
-  void (*multiply)(const Tensor& grad, const Tensor& factor) = nullptr;
+  Tensor grad;                  // as it lies in memory: Tensor::grad() settles it first
   std::shared_ptr<void> hooks;  // owned and read by autograd
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
   Tensor shadow;
   uint64_t shadow_version = 0;  // of the leaf when its shadow was written
   uint64_t shadow_written = 0;  // the shadow's own then
 
-  void settle() {
-    if (pending) multiply(grad, std::exchange(pending, {}));
+  // grad may wait to be multiplied by a number (f32, one element, on its device) until somebody
+  // asks for Tensor::grad(), so that an optimizer may multiply as it reads.
+  using Multiply = void (*)(const Tensor& grad, const Tensor& factor);
+  void defer(const Tensor& factor, Multiply multiply);  // no tensor: nothing waits
+  const Tensor& factor() const { return factor_; }
+  void settle() {  // multiplies what waits; threads may ask at once
+    if (waits_.load(std::memory_order_acquire)) [[unlikely]]
+      settle_now();
   }
 
   // Nothing is known of a gradient that somebody else set or wrote to.
@@ -189,6 +191,11 @@ struct Leaf {
 
  private:
   friend class Tensor;
+  void settle_now();
+
+  Tensor factor_;
+  Multiply multiply_ = nullptr;
+  std::atomic<bool> waits_{false};
   GradScale scale;
   uint64_t scale_version = 0;  // of grad when scale was set
 };

@@ -41,6 +41,10 @@ void multiply(const Tensor& grad, const Tensor& factor) {
 
 }  // namespace
 
+void settle(const std::vector<Tensor>& params) {
+  for (const Tensor& p : params) (void)p.grad();
+}
+
 Tensor dense_raw_grad(const Tensor& param) {
   if (!param.has_grad()) return {};
   if (const Tensor& raw = param.leaf().grad; raw.is_contiguous()) return raw;
@@ -67,15 +71,17 @@ void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, con
 
 void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found) {
   const Device device = factor.device();
-  const auto is_mine = [](const Tensor& p) { return !p.has_grad() || p.leaf().grad.is_unique(); };
-  const bool waits = device.is_cpu() && std::ranges::all_of(params, is_mine);
+  // (Narrow ones would be rounded, or not, by whether somebody reads them before the step.)
+  const auto may_wait = [](const Tensor& p) {
+    return !p.has_grad() || (p.leaf().grad.is_unique() && !is_narrow(p.leaf().grad.dtype()));
+  };
+  const bool waits = device.is_cpu() && std::ranges::all_of(params, may_wait);
   if (waits && found) find_nonfinite(params, factor, found);
   std::vector<View> grads;
   for (const Tensor& p : params) {
     grads.push_back(gradient_view(dense_raw_grad(p)));
     if (!p.has_grad()) continue;
-    p.leaf().pending = waits ? factor : Tensor();
-    p.leaf().multiply = multiply;
+    p.leaf().defer(waits ? factor : Tensor(), multiply);
     p.leaf().grad.storage()->bump_version();
   }
   if (waits) return;
@@ -88,11 +94,11 @@ Tensor waiting_factor(const std::vector<Tensor>& params) {
   bool agree = true;
   for (const Tensor& p : params) {
     if (!p.has_grad()) continue;
-    if (!factor) factor = &p.leaf().pending;
-    agree = agree && p.leaf().pending.is_same(*factor);
+    if (!factor) factor = &p.leaf().factor();
+    agree = agree && p.leaf().factor().is_same(*factor);
   }
   if (agree) return factor ? *factor : Tensor();
-  for (const Tensor& p : params) (void)p.grad();
+  settle(params);
   return {};
 }
 
@@ -101,6 +107,9 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
   const Scope scope("clip_grad_norm");
   check(max_norm >= 0, "max_norm is {}, not a number from 0", max_norm);
   check(options.norm_type > 0, "norm_type is {}, not a positive number", options.norm_type);
+  // (Other powers of gradients that are still scaled might leave the range of the sum.)
+  const bool as_they_lie = options.norm_type <= 2 || std::isinf(options.norm_type);
+  if (!as_they_lie) settle(params);
   const Tensor waiting = waiting_factor(params);
   const std::vector<View> grads = dense_grads(params);
   const Device device = device_of(params);
@@ -116,7 +125,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
 void clip_grad_value(const std::vector<Tensor>& params, double limit) {
   const Scope scope("clip_grad_value");
   check(limit >= 0, "the limit is {}, not a number from 0", limit);
-  for (const Tensor& p : params) (void)p.grad();  // none waits
+  settle(params);
   kernels::clip_value(device_of(params), dense_grads(params), limit);
   for (const Tensor& p : params)
     if (p.has_grad()) p.grad().storage()->bump_version();

@@ -19,10 +19,12 @@ Tensor dense_raw_grad(const Tensor& param);
 // those that the products which made them saw to be finite.
 void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found);
 // Multiplies the gradients, as they lie in memory, by factor (f32, 0-d), and with `found` also does
-// what find_nonfinite() does. On the CPU the products wait, if nobody else holds a gradient, until
-// somebody asks for one or a step reads them all: a pass over memory less.
+// what find_nonfinite() does. On the CPU the products of f32 and f64 wait, if nobody else holds a
+// gradient, until somebody asks for one or a step reads them all: a pass over memory less.
 void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor,
                     const Tensor& found = {});
+// Multiplies what waits.
+void settle(const std::vector<Tensor>& params);
 // The number by which all gradients of these wait to be multiplied; if there is none such, no
 // tensor, and then none of them waits any longer.
 Tensor waiting_factor(const std::vector<Tensor>& params);

@@ -281,7 +281,7 @@ void Optimizer::step(const StepControl& control) {
   StepControl common = control;
   Tensor waiting;
   if (control.grad_scale)
-    for (const Tensor& p : params()) (void)p.grad();
+    settle(params());
   else
     common.grad_scale = waiting = waiting_factor(params());
   // Before any parameter is written, since they may share a storage and thereby its version, and
@@ -349,8 +349,8 @@ void Optimizer::step(const StepControl& control) {
 void Optimizer::zero_grad(bool set_to_none) {
   require_groups();
   each_slot([&](size_t, const Slot& slot, const Group&) {
+    if (set_to_none || !slot.param.has_grad()) return slot.param.set_grad({});
     const Tensor g = slot.param.grad();
-    if (set_to_none || !g) return slot.param.set_grad({});
     if (g.maker()) slot.param.set_grad(g.detach());  // of create_graph
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();

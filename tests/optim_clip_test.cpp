@@ -1,4 +1,7 @@
 // Gradients as a whole: flags, norms, limits.
+#include <array>
+#include <thread>
+
 #include "kernels/kernels.h"
 #include "kernels/survey.h"
 #include "tests/support/optim.h"
@@ -182,8 +185,8 @@ TEST(Clip, WaitsForWhoReadsTheGradients) {
       const double norm = clip_grad_norm(params, 0.1).item();
       EXPECT_EQ(clip_grad_norm(others, 0.1).item(), norm);
       for (size_t i = 0; i < params.size(); ++i) {
-        EXPECT_EQ(bool(params[i].leaf().pending), params[i].device().is_cpu());
-        EXPECT_FALSE(others[i].leaf().pending);
+        EXPECT_EQ(bool(params[i].leaf().factor()), params[i].device().is_cpu());
+        EXPECT_FALSE(others[i].leaf().factor());
       }
       opt->step();
       at_once->step();
@@ -220,6 +223,27 @@ TEST(Clip, AddsToWhatWaits) {
   EXPECT_EQ(x.grad().item(), 7) << "another gradient waits for nothing";
   x.set_grad({});
   EXPECT_FALSE(x.grad());
+}
+
+TEST(Clip, LeavesNoNarrowGradientWaiting) {
+  const Params params = problem(bf16);
+  set_grads(params, 1, bf16);
+  clip_grad_norm(params, 0.1);
+  for (const Tensor& p : params) EXPECT_FALSE(p.leaf().factor());
+}
+
+TEST(Clip, ThreadsMayReadWhatWaits) {
+  for (int i = 0; i < 20; ++i) {
+    const Tensor p = zeros({1 << 16}).set_requires_grad();
+    p.set_grad(ones({1 << 16}));
+    clip_grad_norm({p}, 1);
+    std::array<double, 2> seen = {};
+    std::thread other([&] { seen[0] = p.grad().at((1 << 16) - 1); });
+    seen[1] = p.grad().at((1 << 16) - 1);
+    other.join();
+    EXPECT_NEAR(seen[0], 0x1p-8, 1e-6);
+    EXPECT_NEAR(seen[1], 0x1p-8, 1e-6);
+  }
 }
 
 TEST(Clip, Errors) {

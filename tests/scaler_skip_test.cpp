@@ -1,5 +1,7 @@
 // GradScaler: a skipped step touches nothing and says why, and a scale that collapses is explained.
 
+#include "core/dlpack.h"
+#include "core/dlpack_abi.h"
 #include "core/warn.h"
 
 #include "tests/support/scaler.h"
@@ -72,6 +74,19 @@ TEST(Skip, NoticesWhatBecameOfTheGradientOfAWeight) {
   EXPECT_EQ(step(16), Cause::None);
   sum(linear(ones({4, 2}), w, b)).backward();
   EXPECT_FALSE(w.grad().storage()->known_finite()) << "nobody would ask";
+}
+
+// Another library may write where nobody sees it.
+TEST(Skip, TrustsNoGradientThatWasLent) {
+  if (!DefaultDevice::current().is_cpu()) GTEST_SKIP() << "the host writes";
+  const Tensor w = zeros({3, 2}).set_requires_grad(), b = zeros({3}).set_requires_grad();
+  optim::SGD sgd({w, b}, {.lr = 1e-4});
+  GradScaler scaler({.init_scale = 16});
+  scaler.scale(sum(linear(ones({4, 2}), w, b))).backward();
+  DLManagedTensor* const lent = to_dlpack(w.grad());
+  static_cast<float*>(lent->dl_tensor.data)[1] = float(inf);
+  lent->deleter(lent);
+  EXPECT_EQ(scaler.step(sgd).cause(), Cause::Gradients);
 }
 
 TEST(Skip, DoesNotCountAsAStepOfAdam) {

@@ -527,7 +527,7 @@ TEST(Unscale, WaitsForWhoReadsTheGradients) {
     scaler.scale(sum(linear(x, w, b))).backward();
     sum(linear(x, v, c)).backward();
     scaler.unscale(adam);
-    EXPECT_EQ(bool(w.leaf().pending), w.device().is_cpu());
+    EXPECT_EQ(bool(w.leaf().factor()), w.device().is_cpu());
     EXPECT_TRUE(scaler.step(adam));
     scaler.update();  // which doubles the scale
     plain.step();
@@ -536,6 +536,17 @@ TEST(Unscale, WaitsForWhoReadsTheGradients) {
     adam.zero_grad();
     plain.zero_grad();
   }
+}
+
+// The norm is that of the true gradients, whose powers f32 holds.
+TEST(Unscale, KeepsNormsOfHighOrderInRange) {
+  const Tensor p = parameter({1, 2, 3});
+  optim::SGD sgd({p}, {.lr = 1});
+  GradScaler scaler({.init_scale = 65536});
+  scaler.scale(sum(p * p * 0.5)).backward();
+  scaler.unscale(sgd);
+  EXPECT_NEAR(optim::clip_grad_norm({p}, 1, {.norm_type = 64}).item(), 3, 1e-5);
+  EXPECT_NEAR(p.grad().at(2), 1, 1e-5);
 }
 
 // --- state ---
