@@ -161,7 +161,8 @@ Tensor argsort(const Tensor& x, bool) = delete;
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 // The middle one, of an even number the lower; NaN if there is one.
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
-Tensor median(const Tensor& x);  // of all elements
+Tensor median(const Tensor& x);  // of all elements; the gradient goes to the first of equals
+Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
 // What a part q of the elements is at most: between two of them on the line through both; NaN if
 // there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
@@ -172,8 +173,8 @@ struct Unique {
 // The different elements, in order; which of them each element is, i64 of x's shape; how often each
 // is there. Each NaN is another. Waits for the device. Without a gradient.
 Unique unique(const Tensor& x);
-// How often each number from 0 on is among x, i64 [n], or the sum of its weights; of `least`
-// numbers or more. Waits for the device.
+// How often each number from 0 on is among x, i64 [n], or the sum of its weights, integers in i64;
+// of `least` numbers or more. Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 // Where each value would go in sorted numbers [n], for them to stay sorted: before equal ones, or
 // behind them (right). i64 of the shape of the values, which have the dtype of the numbers.
@@ -336,6 +337,8 @@ Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; the firs
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
 Tensor argmax(const Tensor& x);  // among all elements in row-major order, 0-d
 Tensor argmin(const Tensor& x);
+Tensor argmax(const Tensor& x, bool) = delete;  // the dimension comes first
+Tensor argmin(const Tensor& x, bool) = delete;
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     // integers give i64
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
@@ -378,7 +381,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   int64_t h, w;
   Size2(int64_t both) : h(both), w(both) {}
-  Size2(int64_t h, int64_t w) : h(h), w(w) {}
+  Size2(int64_t rows, int64_t columns) : h(rows), w(columns) {}
   template <class F>
   requires std::is_floating_point_v<F> Size2(F)
   = delete;  // of 1.5, 1 would be left
@@ -610,8 +613,8 @@ struct GaussianNllOptions {
   bool full = false;  // with the constant, log(2 pi) / 2
   double eps = 1e-6;  // the least variance
 };
-// (log(var) + (x - target)^2 / var) / 2: x and var are what a network expects of a target. var
-// broadcasts to x, and is at least eps, through which gradients pass.
+// (log(var) + (x - target)^2 / var) / 2: x and var are what a network expects of a target, var for
+// each element or each row, [...] or [..., 1]. One below eps counts as eps, and gets its gradient.
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
                          const GaussianNllOptions& options = {});
 struct PoissonNllOptions {

@@ -106,6 +106,7 @@ TEST(Bincount, CountsOrAddsUp) {
   EXPECT_EQ(to_vector(sums), (Values{0, 3.5, 0, 2}));
   sum(sums * sums).backward();
   EXPECT_EQ(to_vector(w.grad()), (Values{7, 4, 7}));
+  EXPECT_EQ(to_vector(bincount(i64s({1, 1}), row({200, 200}, u8))), (Values{0, 400}));
   EXPECT_EQ(bincount(zeros({0}, i64)).numel(), 0);
   EXPECT_EQ(to_vector(bincount(zeros({0}, i64), {}, 2)), (Values{0, 0}));
   EXPECT_ERROR(bincount(i64s({2, -3})), "bincount: of a negative number, -3");
@@ -186,6 +187,8 @@ TEST(Logit, UndoesSigmoid) {
   EXPECT_EQ(to_vector(logit(row({0, 1}))), (Values{-inf, inf}));
   EXPECT_NEAR(logit(row({0, 2}, f64), 0.1).at(1), std::log(9), 1e-15);
   EXPECT_TRUE(std::isnan(logit(row({2})).item()));
+  EXPECT_NEAR(logit(row({1}, f16), 1e-6).item(), std::log(1e6 - 1), 0.02) << "in f32 inside";
+  EXPECT_EQ(logit(row({0.5}, bf16)).dtype(), bf16);
   EXPECT_ERROR(logit(x, 0.6), "logit: eps is 0.6, not from 0 to 0.5");
 }
 
@@ -206,6 +209,19 @@ TEST(GaussianNll, IsMinusTheLogarithmOfTheDensity) {
   EXPECT_NEAR(loss.item(), std::log(0.01), 1e-12);
   loss.backward();
   EXPECT_NEAR(small.grad().at(0), 50, 1e-9) << "through the least variance, as in PyTorch";
+  const auto of = [&](double v) {
+    return gaussian_nll_loss(ones({1}), ones({1}), row({v})).item();
+  };
+  for (const double v : {-100.0, -17.0, 0.0, 1e-7}) EXPECT_NEAR(of(v), std::log(1e-6) / 2, 1e-5);
+  EXPECT_EQ(of(inf), inf);
+  const Tensor two = zeros({2, 2}, f64), rows = row({1, 4}, f64);  // of each row, as in PyTorch
+  const Tensor by_row = gaussian_nll_loss(two, two, rows, {.reduction = Reduction::None});
+  EXPECT_EQ(to_vector(by_row), (Values{0, 0, std::log(4) / 2, std::log(4) / 2}));
+  EXPECT_ERROR(gaussian_nll_loss(zeros({3, 2}), zeros({3, 2}), ones({2})),
+               "gaussian_nll_loss: variances of shape [2] for an input of [3, 2]: one for each "
+               "element, or for each row");
+  EXPECT_ERROR(gaussian_nll_loss(zeros({2}), zeros({2}), ones({3, 2})),
+               "variances of shape [3, 2]");
   EXPECT_ERROR(gaussian_nll_loss(x, t, var, {.eps = 0}),
                "gaussian_nll_loss: eps is 0, not positive");
   EXPECT_ERROR(gaussian_nll_loss(x, row({1}, f64), var), "gaussian_nll_loss: the target");
@@ -225,6 +241,8 @@ TEST(PoissonNll, IsThatOfACount) {
   EXPECT_EQ(full.at(0), 0);
   EXPECT_EQ(full.at(1), 0);
   EXPECT_NEAR(full.at(2), std::lgamma(6), 0.02) << "Stirling's";
+  const Tensor none = poisson_nll_loss(zeros({1}, f16), i64s({0}), {.log_input = false});
+  EXPECT_EQ(none.item(), 0) << "also where eps is no number of x's dtype";
 }
 
 TEST(Margins, OfHingeAndSoftMargin) {

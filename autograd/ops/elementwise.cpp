@@ -469,8 +469,8 @@ Tensor log_sigmoid(const Tensor& x) { return call<Unary<kernels::LogSigmoid>>(x)
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
   check(!eps || (*eps >= 0 && *eps <= 0.5), "eps is {}, not from 0 to 0.5", eps.value_or(0));
-  const Tensor p = eps ? clamp(x, *eps, 1 - *eps) : x;
-  return log(p) - log1p(-p);
+  const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
+  return cast(log(p) - log1p(-p), x.dtype());
 }
 Tensor leaky_relu(const Tensor& x, double slope) {
   return call<Unary<kernels::LeakyRelu, double>>(x, slope);

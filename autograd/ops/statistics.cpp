@@ -54,7 +54,8 @@ Unique unique(const Tensor& x) {
   const Scope scope("unique");
   const int64_t n = x.numel();
   const Device device = x.device();
-  if (n == 0) return {x.detach().clone().flatten(), zeros(x.shape(), i64, device), zeros({0}, i64)};
+  if (n == 0)
+    return {x.detach().clone().flatten(), zeros(x.shape(), i64, device), zeros({0}, i64, device)};
   const Sorted all = sort(flatten(x.detach()), 0);
   const Tensor& v = all.values;
   const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
@@ -75,7 +76,9 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   check(none || min(x).item<int64_t>() >= 0, "of a negative number, {}",
         none ? 0 : min(x).item<int64_t>());
   const int64_t size = std::max(least, none ? 0 : max(x).item<int64_t>() + 1);
-  const Tensor each = weights ? weights : ones_of(x.numel(), x.device());
+  const Tensor each = !weights                    ? ones_of(x.numel(), x.device())
+                      : is_float(weights.dtype()) ? weights
+                                                  : cast(weights, i64);
   return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
 }
 

@@ -365,7 +365,7 @@ ROWS = {
     "log1p_logit": lambda x: torch.logit(x) + torch.logit(x, 0.3),
     "gather_median": lambda x: torch.median(x, 0).values,
     "gather_quantile": lambda x: torch.quantile(x, 0.3, dim=-1) + torch.quantile(x, 0.5),
-    "log_gaussian_nll": lambda x, t, v: F.gaussian_nll_loss(x, t, v.expand(3, 4), full=True),
+    "log_gaussian_nll": lambda x, t, v: F.gaussian_nll_loss(x, t, v, full=True),
     "exp_poisson_nll": lambda x, t: F.poisson_nll_loss(x, t, full=True),
     "softplus_soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign())
     + F.hinge_embedding_loss(x, x.detach().sign(), 0.7),
