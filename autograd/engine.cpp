@@ -319,6 +319,15 @@ HookHandle register_hook(const Tensor& x, Node::Hook f) {
   return Hooks::add(x, &Hooks::gradient, std::move(f));
 }
 
+void retain_grad(const Tensor& x) {
+  check(x.requires_grad(), "retain_grad() of a tensor that does not require a gradient");
+  if (x.is_leaf()) return;
+  register_hook(x, [kept = WeakTensor(x)](const Tensor& g) {
+    if (const Tensor t = kept.lock()) t.set_grad(t.has_grad() ? add(t.grad(), g) : clone(g));
+    return Tensor();
+  });
+}
+
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f) {
   check(leaf && leaf.is_leaf(),
         "a hook on the accumulated gradient of a tensor that is no leaf, so has none");

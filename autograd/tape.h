@@ -198,6 +198,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 // the next time on. Those of a result belong to the op that made it. Throws Error if x wants no
 // gradient, and in backward if shape, dtype or device differ.
 HookHandle register_hook(const Tensor& x, Node::Hook f);
+// From now on each backward() or grad() that reaches x, the result of an op, adds to x.grad().
+// Throws Error if it wants no gradient.
+void retain_grad(const Tensor& x);
 // Calls f with a leaf each time that backward() has added to its grad(). No op that is still to
 // come needs the leaf's data (unless the graph is retained, or it was used through detach() before
 // it was used itself), so f may update it and clear its grad(): an optimizer that does so keeps one

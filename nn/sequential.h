@@ -2,6 +2,7 @@
 // Models put together at run time: Any holds a module of any type, by value; Sequential and
 // ModuleList are rows of them.
 
+#include <functional>
 #include <memory>
 
 #include "core/check.h"
@@ -107,6 +108,20 @@ class ModuleRow : public Module<Derived> {
 
  private:
   std::vector<Any> layers_;
+};
+
+// A function of a tensor as a module, say between the layers of a Sequential:
+//   nn::Functional([](const Tensor& x) { return x.flatten(1); })
+// Tensors that it captures are no parameters of it.
+struct Functional : Module<Functional> {
+  explicit Functional(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {
+    check(bool(f_), "Functional without a function");
+  }
+  Tensor forward(const Tensor& x) const { return f_(x); }
+  MIXTAPE_FIELDS()
+
+ private:
+  std::function<Tensor(const Tensor&)> f_;
 };
 
 // Each module takes what the one before it returns. To C++ Sequential(another) is a move; put it

@@ -482,6 +482,17 @@ TEST(Path, IsInternedAndKeptForBackward) {
   EXPECT_EQ(y.maker()->module, intern("decoder.1.mlp"));
 }
 
+TEST(Sequential, TakesFunctionsAmongItsModules) {
+  const nn::Sequential net(nn::Linear(3, 4),
+                           nn::Functional([](const Tensor& x) { return x * 2.0; }),
+                           nn::Functional(relu));
+  const Tensor x = ones({2, 3});
+  EXPECT_EQ(to_vector(net(x)), to_vector(relu(net[0](x) * 2.0)));
+  EXPECT_EQ(net.named_parameters().size(), 2u);
+  EXPECT_EQ(to_vector(net.clone()(x)), to_vector(net(x)));
+  EXPECT_EQ(error([] { nn::Functional(nullptr); }), "Functional without a function");
+}
+
 TEST(Sequential, IsMadeOfAnyModules) {
   nn::Sequential net(nn::Linear(3, 4), nn::ReLU());
   net.push_back(nn::Sequential(nn::Linear(4, 4), nn::Tanh()));

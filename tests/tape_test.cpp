@@ -433,6 +433,23 @@ TEST(Tape, HooksOnResults) {
   orphan.remove();
 }
 
+TEST(Tape, KeepsGradientsOfResults) {
+  const Tensor x = leaf({1, 2}, {2}), h = x * 3.0, lost = x * 5.0;
+  retain_grad(h);
+  retain_grad(x);  // does so anyway
+  const Tensor y = sum(h * h) + sum(lost);
+  y.backward({.retain_graph = true});
+  EXPECT_EQ(to_vector(h.grad()), (std::vector<double>{6, 12}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{23, 41}));
+  EXPECT_FALSE(lost.grad());
+  add_(h.grad(), ones({2}, h.dtype()));  // is its own
+  y.backward();
+  EXPECT_EQ(to_vector(h.grad()), (std::vector<double>{13, 25})) << "added up";
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{46, 82}));
+  EXPECT_ERROR(retain_grad(ones({2})),
+               "retain_grad() of a tensor that does not require a gradient");
+}
+
 TEST(Tape, HooksRefuseWhatDoesNotFit) {
   EXPECT_ERROR(register_hook(ones({1}), [](const Tensor&) { return Tensor(); }),
                "a hook on a tensor that does not require a gradient");
