@@ -384,7 +384,7 @@ int64_t GradScaler::count(int id, int which) const {
 }
 int64_t GradScaler::growth_tracker(int id) const { return count(id, int(ScalerCount::Growth)); }
 GradScaler::Counters GradScaler::counters(int id) const {
-  return {count(id, int(ScalerCount::Updates)), count(id, int(ScalerCount::Skipped))};
+  return {count(id, int(ScalerCount::Ended)), count(id, int(ScalerCount::Skipped))};
 }
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});

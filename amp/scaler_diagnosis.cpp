@@ -80,7 +80,7 @@ std::string GradScaler::diagnosis(const LossScale& s) const {
     text += fmt::format("of shape {}", s.last_loss.shape());
   }
   text += "\n  recent scales:";
-  const int64_t updates = s.counts.at<int64_t>(int64_t(ScalerCount::Updates));
+  const int64_t updates = s.counts.at<int64_t>(int64_t(ScalerCount::Ended));
   const int64_t remembered = s.history.numel();
   for (int64_t i = std::max<int64_t>(0, updates - remembered); i < updates; ++i)
     text += fmt::format(" {}", s.history.at(i % remembered));

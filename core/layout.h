@@ -63,8 +63,8 @@ struct Layout {
 
   Layout() = default;
   explicit Layout(const Shape& shape);  // row-major and dense
-  Layout(const Shape& shape, const Shape& strides, int64_t offset = 0)
-      : shape(shape), strides(strides), offset(offset) {}
+  Layout(const Shape& sizes, const Shape& steps, int64_t first = 0)
+      : shape(sizes), strides(steps), offset(first) {}
 
   int rank() const { return shape.rank; }
   bool is_contiguous() const {  // row-major and dense (sizes of 1 may have any stride)

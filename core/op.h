@@ -170,9 +170,9 @@ class Observe : NoCopy {
   Observer& observer_;
 };
 
-inline Scope::Scope(std::string_view op, const std::string* module)
-    : op(op),
-      module(module               ? module
+inline Scope::Scope(std::string_view name, const std::string* path)
+    : op(name),
+      module(path                 ? path
              : thread_state.scope ? thread_state.scope->module
                                   : nullptr),
       outer(thread_state.scope) {

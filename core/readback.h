@@ -26,7 +26,7 @@ class PinnedBlocks {
   };
 
   // Once `enough` (at least 1) were given back, waits for the device rather than making more.
-  PinnedBlocks(size_t size, size_t enough) : size(size), enough_(enough) {}
+  PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
   Block take(int device);  // throws Error if no pinned memory is left
   void give(const Block& block);
 

@@ -13,8 +13,8 @@ namespace mixtape::kernels {
 struct RandomInteger {
   uint64_t low, range;
 
-  MIXTAPE_HD RandomInteger(int64_t low, int64_t high)
-      : low(static_cast<uint64_t>(low)), range(static_cast<uint64_t>(high) - this->low) {}
+  MIXTAPE_HD RandomInteger(int64_t from, int64_t to)
+      : low(static_cast<uint64_t>(from)), range(static_cast<uint64_t>(to) - low) {}
   MIXTAPE_HD bool is_wide() const { return range >> 16 != 0; }
   // Of Philox, for one word for each of n numbers. Second words begin behind them.
   static uint64_t blocks(int64_t n) { return (static_cast<uint64_t>(n) + 3) / 4; }

@@ -102,7 +102,7 @@ struct ScalerRule {
   double growth, backoff, min_scale, max_scale;
   int64_t interval, hysteresis;
 };
-enum class ScalerCount : int { Growth, Bad, Skips, Updates, Skipped, AtFloor, Longest, Total };
+enum class ScalerCount : int { Growth, Bad, Skips, Ended, Skipped, AtFloor, Longest, Total };
 
 // --- elementwise.h's ops, by position in its lists ---
 MIXTAPE_KERNEL(unary, int op, In x, const Numbers& numbers, Out y);  // y = f(x, numbers...)

@@ -13,7 +13,7 @@ namespace mixtape::kernels {
 
 class Launch : NoCopy {
  public:
-  explicit Launch(Device device) : device(device) {
+  explicit Launch(Device on) : device(on) {
     if (device.is_cpu()) return;
     const Stream& mine = Stream::current(device);
     number_ = mine.number;

@@ -42,7 +42,7 @@ MIXTAPE_HD inline void update_scale(const ScalerRule& rule, bool broken, bool ba
   count(ScalerCount::Skipped) += skipped;
   scale[0] = s;
   scale[1] = static_cast<float>(1.0 / s);
-  history[count(ScalerCount::Updates)++ % remembered] = s;
+  history[count(ScalerCount::Ended)++ % remembered] = s;
 }
 
 // The norm of gradients that are yet to be multiplied by `scale`, and what to multiply them by so
@@ -50,8 +50,8 @@ MIXTAPE_HD inline void update_scale(const ScalerRule& rule, bool broken, bool ba
 struct ClipFactor {
   float norm, factor;
 
-  MIXTAPE_HD ClipFactor(double grad_norm, double scale, double max_norm) {
-    const double total = grad_norm * scale, clip = max_norm / (total + 1e-6);
+  MIXTAPE_HD ClipFactor(double length, double scale, double max_norm) {
+    const double total = length * scale, clip = max_norm / (total + 1e-6);
     norm = static_cast<float>(total);
     factor = static_cast<float>(clip > 1 ? scale : scale * clip);  // NaN stays NaN
   }

@@ -7,6 +7,8 @@
 
 namespace mixtape::optim {
 
+enum class Anneal { Cosine, Linear };
+
 // min_lr + (base_lr - min_lr) (1 + cos(pi step / total_steps)) / 2 (Loshchilov & Hutter 2017), the
 // closed form of torch's CosineAnnealingLR. Beyond total_steps the rate rises again.
 struct CosineOptions {
@@ -30,8 +32,6 @@ struct CosineRestartsOptions {
   double rate(int64_t step, double base_lr) const;
 };
 using CosineRestarts = ClosedForm<CosineRestartsOptions>;
-
-enum class Anneal { Cosine, Linear };
 
 struct OneCycleOptions {
   std::optional<double> max_lr = {};  // of all groups; none: each group's own rate is its highest

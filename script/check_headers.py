@@ -19,7 +19,8 @@ def public_headers(root: Path) -> list[str]:
 
 def complaints(root: Path, compiler: list[str], header: str) -> str:
     """What the compiler says about a file that only includes `header`; empty where it is content."""
-    command = [*compiler, f"-I{root}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
+    command = [*compiler, f"-I{root}", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
+               "-fsyntax-only", "-x", "c++", "-"]
     run = subprocess.run(command, input=f'#include "{header}"\n' * 2, text=True, capture_output=True)
     return run.stderr if run.returncode else ""
 

@@ -159,8 +159,8 @@ class Learner : NoCopy {
   // referred to, and must outlive the learner; any other is kept.
   template <class M>
   requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase> Learner(
-      Loaders data, M&& model, const LearnerOptions& options = {})
-      : Learner(std::move(data), Model(std::forward<M>(model)), options) {}
+      Loaders loaders, M&& model, const LearnerOptions& options = {})
+      : Learner(std::move(loaders), Model(std::forward<M>(model)), options) {}
   // A model chosen at run time, which is kept.
   Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
   // Without data: for fit(x, y).
@@ -196,15 +196,15 @@ class Learner : NoCopy {
   void train_batch(const Batch& batch);
 
   Scores validate();  // on the validation data
-  Scores validate(DataLoader& data);
-  Scores validate(DataLoader&& data) { return validate(data); }
+  Scores validate(DataLoader& loader);
+  Scores validate(DataLoader&& loader) { return validate(loader); }
   Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
   // On the learner's device, and never narrower than f32. Between on_valid_begin and on_valid_end,
   // so of what validates: of the averages, where EmaWeights keeps them.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
   // Of an epoch, in its order; by options.pass where the model does not map one tensor to one.
-  Predictions predict(DataLoader& data);
-  Predictions predict(DataLoader&& data) { return predict(data); }
+  Predictions predict(DataLoader& loader);
+  Predictions predict(DataLoader&& loader) { return predict(loader); }
   // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 

@@ -15,7 +15,7 @@ struct Expr {
   double constant = 0;
 
   Expr(double c = 0) : constant(c) {}
-  Expr(const Tensor& t) : t(t) {}
+  Expr(const Tensor& x) : t(x) {}
 
   // This times a gradient.
   Tensor times(const Tensor& dy) const {
