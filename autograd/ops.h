@@ -290,15 +290,15 @@ BoolTensor isfinite(const Tensor& x);
 BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool equal(const Tensor& a, const Tensor& b);  // of one dtype and shape, and every element
-// With numbers in place of what is not finite; of +-inf by default the largest of x's dtype.
-Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {},
-                  std::optional<double> minus_inf = {});
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number takes the tensor's dtype; of integers it has to be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
 // Where mask is true, value; one outside x's range saturates, unless it is infinite.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+// With numbers in place of what is not finite; of +-inf by default the largest of x's dtype.
+Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {},
+                  std::optional<double> minus_inf = {});
 
 // --- activations ---
 Tensor relu(const Tensor& x);

@@ -95,8 +95,8 @@ struct TransformerStack : Module<Derived> {
   std::vector<Layer> layers;
   std::optional<LayerNorm> norm;
 
-  TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> last = {})
-      : norm(std::move(last)) {
+  TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> final_norm = {})
+      : norm(std::move(final_norm)) {
     const std::string name = type_name(typeid(Derived));
     const Scope scope(name);
     check(num_layers > 0, "{} layers", num_layers);

@@ -10,8 +10,7 @@ namespace mixtape {
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {
   const Scope scope("normalize");
   const Tensor length = norm(x, p, {dim}, true);
-  const double least = length.dtype() == f16 ? std::max(eps, 0x1p-24) : eps;  // in f16, 1e-12 is 0
-  return x / clamp(length, least, {});
+  return x / clamp(length, least_of(length.dtype(), eps), {});
 }
 
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {

@@ -397,13 +397,12 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
   const Scope scope("gaussian_nll_loss");
   check_shape(target, "the target", x.shape());
   check(o.eps > 0, "eps is {}, not positive", o.eps);
-  Shape rows = x.shape();  // [..., 1]
-  if (rows.rank > 0) rows[-1] = 1;
-  const bool each_row = x.rank() > 0 && var.shape() == without(x.shape(), x.rank() - 1);
-  check(var.shape() == x.shape() || var.shape() == rows || each_row,
+  const bool has_rows = x.rank() > 0;
+  const bool flat = has_rows && var.shape() == without(x.shape(), x.rank() - 1);
+  const Tensor given = flat ? unsqueeze(var, -1) : var;
+  check(given.shape() == x.shape() || (has_rows && given.shape() == with_size(x.shape(), -1, 1)),
         "variances of shape {} for an input of {}: one for each element, or for each row",
         var.shape(), x.shape());
-  const Tensor given = var.shape() != x.shape() && each_row ? unsqueeze(var, -1) : var;
   const Tensor low = lt(given.detach(), o.eps);
   const Tensor v = where(low, given - given.detach() + o.eps, given);
   const Tensor each = 0.5 * (log(v) + square(x - target) / v);
@@ -414,8 +413,7 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllO
   const Scope scope("poisson_nll_loss");
   check_shape(target, "the target", x.shape());
   const Tensor count = cast(target, x.dtype());
-  const double least = x.dtype() == f16 ? std::max(o.eps, 0x1p-24) : o.eps;  // in f16, 1e-8 is 0
-  Tensor each = o.log_input ? exp(x) - count * x : x - count * log(x + least);
+  Tensor each = o.log_input ? exp(x) - count * x : x - count * log(x + least_of(x.dtype(), o.eps));
   if (o.full) {
     const Tensor t = clamp(count, 1, {});  // (log(1!) = 0, and log(0!), are exact)
     const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);

@@ -27,6 +27,9 @@ inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtyp
 // Row-major; no tensor stays none.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
+// What is added, or the least divisor, where t holds it: 1e-8 is 0 in f16.
+inline double least_of(DType t, double eps) { return t == f16 ? std::max(eps, 0x1p-24) : eps; }
+
 // The leading dimensions of matrices, all but the last two; and x with others.
 Shape leading(const Tensor& x);
 Tensor expand_leading(const Tensor& x, Shape to);

@@ -8,17 +8,9 @@
 namespace mixtape {
 namespace {
 
-// A copy of `y` that is NaN where `last`, the largest of all that it is made of, is one.
-Tensor or_nan(const Tensor& y, const Tensor& last) {
-  return is_float(last.dtype()) ? where(isnan(last), last, y) : y;
-}
-
 void check_elements(const Tensor& x, int dim) {
   check(x.size(dim) > 0, "of zero elements: dimension {} of {}", dim, x.shape());
 }
-
-// i64 [n], 1-d.
-Tensor ones_of(int64_t n, Device device) { return ones({n}, i64, device); }
 
 }  // namespace
 
@@ -45,7 +37,7 @@ Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
   const auto i = static_cast<int64_t>(below);
   const Tensor y = place == below ? at(i) : lerp(at(i), at(i + 1), place - below);
-  const Tensor result = or_nan(y, at(n - 1));
+  const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
   return keepdim ? result : squeeze(result, dim);
 }
 Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
@@ -60,7 +52,7 @@ Unique unique(const Tensor& x) {
   const Tensor& v = all.values;
   const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
   const Tensor group = cumsum(cat({zeros({1}, i64, device), differs}), 0);
-  const Tensor starts = flatten(nonzero(cat({ones_of(1, device), differs})));
+  const Tensor starts = flatten(nonzero(cat({ones({1}, i64, device), differs})));
   const Tensor ends =
       cat({narrow(starts, 0, 1, starts.numel() - 1), full({1}, double(n), i64, device)});
   return {index_select(v, 0, starts),
@@ -73,10 +65,10 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   check(least >= 0, "at least {} counts", least);
   if (weights) check_shape(weights, "weights", x.shape());
   const bool none = x.numel() == 0;
-  check(none || min(x).item<int64_t>() >= 0, "of a negative number, {}",
-        none ? 0 : min(x).item<int64_t>());
+  const int64_t smallest = none ? 0 : min(x).item<int64_t>();
+  check(smallest >= 0, "of a negative number, {}", smallest);
   const int64_t size = std::max(least, none ? 0 : max(x).item<int64_t>() + 1);
-  const Tensor each = !weights                    ? ones_of(x.numel(), x.device())
+  const Tensor each = !weights                    ? ones({x.numel()}, i64, x.device())
                       : is_float(weights.dtype()) ? weights
                                                   : cast(weights, i64);
   return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
