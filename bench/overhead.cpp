@@ -88,15 +88,19 @@ void step(benchmark::State& state, Scaling scaling, bool whole) {
   const Tensor x = randn({64, 784}), target = zeros({64}, i64);
   optim::AdamW opt(net.parameters(), {.lr = 0});
   amp::GradScaler scaler({.init_scale = 1, .growth_interval = 1 << 30});
+  const auto pass = [&](const auto& f) {
+    if (!whole) state.PauseTiming();
+    f();
+    if (!whole) state.ResumeTiming();
+  };
   for (auto _ : state) {
-    if (!whole) state.PauseTiming();
-    opt.zero_grad();
-    Tensor loss = cross_entropy(net(x), target);
-    if (!whole) state.ResumeTiming();
+    Tensor loss;
+    pass([&] {
+      opt.zero_grad();
+      loss = cross_entropy(net(x), target);
+    });
     if (scaling != Scaling::None) loss = scaler.scale(loss);
-    if (!whole) state.PauseTiming();
-    loss.backward();
-    if (!whole) state.ResumeTiming();
+    pass([&] { loss.backward(); });
     if (scaling == Scaling::None) {
       opt.step();
       continue;

@@ -9,6 +9,16 @@ namespace kernels_norm_test {
 const Shape row_shapes[] = {{1, 1},   {3, 1},    {4, 7},     {5, 16}, {3, 17},
                             {70, 33}, {2, 1000}, {1, 20000}, {0, 5}};
 
+struct Moments {
+  double mean, var = 0;
+};
+Moments moments(const Values& a) {
+  const double size = static_cast<double>(a.size());
+  Moments m{sum(a) / size};
+  for (const double v : a) m.var += (v - m.mean) * (v - m.mean) / size;
+  return m;
+}
+
 // --- layer norm ---
 
 TEST(LayerNorm, ForwardAndGradient) {
@@ -34,9 +44,7 @@ TEST(LayerNorm, ForwardAndGradient) {
         for (int64_t r = 0; r < rows; ++r) {
           const Values a = row(x, r);
           Values h = a, g = row(dy, r), gh;
-          const double m = sum(a) / size;
-          double var = 0;
-          for (const double v : a) var += (v - m) * (v - m) / size;
+          const auto [m, var] = moments(a);
           const double inverse = 1 / std::sqrt(var + eps);
           mean_want.push_back(m);
           for (int64_t i = 0; i < n; ++i) {
@@ -67,11 +75,7 @@ TEST(LayerNorm, LargeMeanKeepsTheVariance) {
                rstd({2}, f32);
   launch([&](Launch& l) { layer_norm(l, x, View{}, View{}, 0, y, mean, rstd); });
   for (int64_t r = 0; r < 2; ++r) {
-    const Values a = row(x, r);
-    const double m = sum(a) / 500;
-    double var = 0;
-    for (const double v : a) var += (v - m) * (v - m) / 500;
-    EXPECT_NEAR(rstd.at(r) * std::sqrt(var), 1, 1e-5);
+    EXPECT_NEAR(rstd.at(r) * std::sqrt(moments(row(x, r)).var), 1, 1e-5);
   }
 }
 
@@ -83,10 +87,7 @@ TEST(LayerNorm, FirstElementsMayLieFarOff) {
     for (int64_t r = 0; r < 19; r += 3) x.set(r * 500, first);
     launch([&](Launch& l) { layer_norm(l, x, View{}, View{}, 0, y, mean, rstd); });
     for (int64_t r = 0; r < 19; ++r) {
-      const Values a = row(x, r);
-      const double m = sum(a) / 500;
-      double var = 0;
-      for (const double v : a) var += (v - m) * (v - m) / 500;
+      const auto [m, var] = moments(row(x, r));
       EXPECT_NEAR(mean.at(r), m, 1e-6 * std::abs(m)) << first;
       EXPECT_NEAR(rstd.at(r) * std::sqrt(var), 1, 1e-6) << first;
     }
