@@ -146,7 +146,7 @@ void Tensor::set_data(const Tensor& other) const {
         shape());
   check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that wants a gradient",
         other.dtype());
-  const Tensor g = impl().leaf ? impl().leaf->grad : Tensor();
+  const Tensor g = grad();
   if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
   if (impl().leaf) impl().leaf->shadow = {};
   const auto source = other.impl_;

@@ -127,7 +127,7 @@ class Optimizer {
 
   uint64_t id_ = next_id();
   std::vector<Group> groups_;
-  std::vector<kernels::Update> updates_;  // of one kernel; kept so that a step allocates nothing
+  std::vector<kernels::Update> updates_;  // of one kernel; its room is kept from step to step
 };
 
 // The optimizer that goes by the rule of its options, which have a `name` and the common ones:

@@ -170,7 +170,7 @@ GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) 
 
 void GradientAccumulation::on_backward_begin(Learner& l) {
   const std::vector<Tensor> params = l.optimizer->params();
-  const bool dropped = std::ranges::none_of(params, [](const Tensor& p) { return bool(p.grad()); });
+  const bool dropped = std::ranges::none_of(params, &Tensor::has_grad);
   if (done_ == group_ || dropped) {
     const int64_t left = l.fits() ? l.state.batches - l.state.batch : 0;
     group_ = left > 0 ? std::min(batches_, left) : batches_;
