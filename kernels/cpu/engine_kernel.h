@@ -245,25 +245,17 @@ void sum_tile(const Tile<typename P::T>& t) {
   constexpr int bytes = sizeof(Vector);
   // Low tiles have few products to pay for a loop, which tells where a neighbour uses the core too.
   constexpr int steps = P::rows < 8 && !apart ? 2 : 1;
-  O* const out = static_cast<O*>(t.out);
+  constexpr int64_t stretch = 64 / sizeof(Unit);  // steps that read one line of each row
   Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
-  // What is written might be t, for all that is known of it.
-  const int64_t out_row = t.out_row, add_row = t.add_row;
-  O* next = out;
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * P::lanes, 1);
-    next += out_row;
-    asm volatile("" : "+r"(next));
-  }
-  // Seven rows from two pointers on are reached with three strides, as the registers allow.
-  const int64_t one = t.a_row, three = 3 * one, five = 5 * one;
+  // Seven rows from two pointers on are reached with three strides, as the registers allow. (What
+  // they have in common is hidden, or the compiler would share it, and spill.)
+  int64_t one = t.a_row, three = 3 * one, five = 5 * one;
+  if constexpr (apart) asm("" : "+r"(one), "+r"(three), "+r"(five));
   const char* high = a + 7 * one;
-  const auto row = [&](int i) __attribute__((always_inline)) {
-    if constexpr (!apart) return a + i * static_cast<int>(sizeof(Unit));
-    const char* const p = i < 7 ? a : high;
+  const auto row = [&](const char* low, const char* high, int i) __attribute__((always_inline)) {
+    if constexpr (!apart) return low + i * static_cast<int>(sizeof(Unit));
+    const char* const p = i < 7 ? low : high;
     switch (i % 7) {
       case 0:
         return p;
@@ -281,45 +273,66 @@ void sum_tile(const Tile<typename P::T>& t) {
         return p + 2 * three;
     }
   };
+  const auto step = [&]() __attribute__((always_inline)) {
+    typename P::Units w[V];
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const Unit x = load<Unit>(row(a, high, i));
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
+    }
+    a += t.a_step;
+    high += t.a_step;
+    b += t.b_step;
+    if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));   // else 14 pointers, spilled
+    if constexpr (steps > 1) asm volatile("" : "+r"(a), "+r"(b));  // else one for each step
+  };
+  // What comes from memory is asked for in time: the rows of the next tile, where they are read in
+  // place, a line of each at once; else what follows. What is written comes last, or what is read
+  // would drive it out of the first cache again.
+  const auto ask_for_rows = [&]() __attribute__((always_inline)) {
+    const char *low = a + R * one, *up = high + R * one;
+    asm("" : "+r"(low), "+r"(up));
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) __builtin_prefetch(row(low, up, i));
+  };
+  const auto ask_for_results = [&]() __attribute__((always_inline)) {
+    const Tile<typename P::T>* late = &t;  // not read before the loop, which needs the registers
+    asm volatile("" : "+r"(late));
+    const O* to = static_cast<const O*>(late->out);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 1);
+      to += late->out_row;
+      asm volatile("" : "+r"(to));
+    }
+  };
   for (int64_t n = 0; n < t.blocks; ++n) {
     if (t.block) {
       a = static_cast<const char*>(t.a) + t.block[n].a;
       b = static_cast<const char*>(t.b) + t.block[n].b;
       high = a + 7 * one;
     }
-    const auto step = [&]() __attribute__((always_inline)) {
-      typename P::Units w[V];
+    for (int64_t left = t.depth; left > 0;) {
+      int64_t some = left % stretch ? left % stretch : stretch;
+      left -= some;
+      if constexpr (apart) ask_for_rows();
+      if (left == 0 && n + 1 == t.blocks) ask_for_results();
+      for (; some % steps != 0; --some) step();
+      for (; some > 0; some -= steps) {
+        if constexpr (!apart) __builtin_prefetch(a + 48 * t.a_step);
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
-#pragma GCC unroll 16
-      for (int i = 0; i < R; ++i) {
-        const Unit x = load<Unit>(row(i));
-#pragma GCC unroll 4
-        for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
+        for (int i = 0; i < steps; ++i) step();
       }
-      a += t.a_step;
-      high += t.a_step;
-      b += t.b_step;
-      if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));   // else 14 pointers, spilled
-      if constexpr (steps > 1) asm volatile("" : "+r"(a), "+r"(b));  // else one for each step
-    };
-    int64_t k = t.depth;
-    for (; k % steps != 0; --k) step();
-    for (; k > 0; k -= steps) {
-      // What comes from memory is asked for in time: the rows of the next tile, where they are read
-      // in place, a line of each at once; else what follows.
-      if constexpr (!apart) {
-        __builtin_prefetch(a + 48 * t.a_step);
-      } else if (k % (64 / static_cast<int>(sizeof(Unit))) == 0) {
-#pragma GCC unroll 16
-        for (int i = 0; i < R; ++i) __builtin_prefetch(row(i) + R * one);
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < steps; ++i) step();
     }
   }
-  O* to = out;
+  // What is written might be t, for all that is known of it.
+  O* to = static_cast<O*>(t.out);
   const typename P::T* add = t.add;
+  const int64_t out_row = t.out_row, add_row = t.add_row;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4

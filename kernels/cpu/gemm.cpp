@@ -37,8 +37,10 @@ struct Room {
   std::optional<Buffer<T>> sums;
 
   explicit Room(const GemmPlan<T>& p) {
-    if (!p.a.in_place && !p.a.shared) a.emplace(p.room(p.a, p.a.chunk, p.depth));
-    if (!p.b.shared) b.emplace(p.room(p.b, p.b.in_place ? p.b.sliver : p.b.chunk, p.depth));
+    if (!p.a.in_place && !p.a.shared)
+      a.emplace(p.room(p.a, p.b_outer ? p.a.chunk : p.a.sliver, p.depth));
+    if (!p.b.shared && !(p.b.in_place && p.b.count % p.b.sliver == 0))
+      b.emplace(p.room(p.b, p.b_outer || p.b.in_place ? p.b.sliver : p.b.chunk, p.depth));
     if (!p.c_in_place || (p.narrow && p.k > p.depth)) sums.emplace(p.a.chunk * p.b.chunk);
   }
 };
@@ -48,8 +50,10 @@ template <class T, class S>
 void pack(const GemmPlan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
           int64_t depth, char* room) {
   const int64_t unit = p.engine.unit;
-  // Lines that lie side by side are read together, a few steps at a time.
-  const int64_t steps = x.line == 1 ? (&x == &p.b ? 8 : 64) * unit : depth;
+  // Lines that lie side by side are read together, a few steps at a time; of a, whose slivers are
+  // narrow, more of them where the second-level cache has all of it.
+  const bool near = &x == &p.a && x.count * p.k * p.element < (512 << 10);
+  const int64_t steps = x.line == 1 ? (near ? 64 : 8) * unit : depth;
   for (int64_t d = 0; d < depth; d += steps)
     for (int64_t i = from; i < to; i += x.sliver) {
       const int64_t count = std::min(x.sliver, to - i);
@@ -80,53 +84,56 @@ void pack_shared(const GemmPlan<T>& p, const Side& x, const S* data, char* room)
   });
 }
 
-// c = activation(sums + bias) for rows from `row` and columns from `column` on: a few rows at a
-// time, that stay in the first cache, and in loops of one kind of work each.
+// c = activation(sums + bias) for rows from `row` and columns from `column` on: a part at a time,
+// that stays in the first cache, and in loops of one kind of work each. A part is as long as c is
+// contiguous.
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
   const int64_t c_row = x.plan.c[0], c_column = x.plan.c[1];
   const int64_t b_row = x.plan.bias[0], b_column = x.plan.bias[1];
-  const auto write_to = [&](O* c, int64_t some) {
+  const auto part = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
+    T* const from = sums + top * stride + left;
     const auto get = [&](int64_t i, int64_t j, int64_t) {
-      return load<T, T>(sums + i * stride + j);
+      return load<T, T>(from + i * stride + j);
     };
-    if (c_column == 1) {
-      for (int64_t i = 0; i < some; ++i)
-        for_lanes<T>(columns, [&](int64_t j, int64_t count) {
-          write(c + i * c_row + j, get(i, j, count), count);
+    const auto write_to = [&](O* c) {
+      c += (row + top) * c_row + (column + left) * c_column;
+      if (c_column == 1) {
+        for (int64_t i = 0; i < height; ++i)
+          for_lanes<T>(width, [&](int64_t j, int64_t count) {
+            write(c + i * c_row + j, get(i, j, count), count);
+          });
+      } else if (c_row == 1) {
+        turn<T>(height, width, get, [&](int64_t j, int64_t i, Lanes<T> v, int64_t count) {
+          write(c + i + j * c_column, v, count);
         });
-    } else if (c_row == 1) {
-      turn<T>(some, columns, get, [&](int64_t j, int64_t i, Lanes<T> v, int64_t count) {
-        write(c + i + j * c_column, v, count);
-      });
-    } else {
-      for (int64_t i = 0; i < some; ++i)
-        for (int64_t j = 0; j < columns; ++j) c[i * c_row + j * c_column] = O(sums[i * stride + j]);
-    }
+      } else {
+        for (int64_t i = 0; i < height; ++i)
+          for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(from[i * stride + j]);
+      }
+    };
+    if (x.bias)
+      for (int64_t i = 0; i < height; ++i)
+        for_lanes<T>(width, [&](int64_t j, int64_t count) {
+          const T* const bias = x.bias + (row + top + i) * b_row + (column + left + j) * b_column;
+          Lanes<T> added(*bias);
+          if (b_column == 1)
+            added = read<T>(bias, count);
+          else if (b_column != 0)
+            for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
+          T* const at = from + i * stride + j;
+          store(at, load<T, T>(at) + added);
+        });
+    if (x.before) write_to(x.before);
+    activate(x.activation, from, stride, height, width);
+    write_to(x.c);
   };
-  const auto add_bias = [&](int64_t some) {
-    for (int64_t i = 0; i < some; ++i)
-      for_lanes<T>(columns, [&](int64_t j, int64_t count) {
-        const T* const bias = x.bias + (row + i) * b_row + (column + j) * b_column;
-        Lanes<T> added(*bias);
-        if (b_column == 1)
-          added = read<T>(bias, count);
-        else if (b_column != 0)
-          for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
-        T* const at = sums + i * stride + j;
-        store(at, load<T, T>(at) + added);
-      });
-  };
-  const int64_t most = c_column == 1 ? 2 : wide<T>;
-  for (const int64_t end = row + rows; row < end; row += most, sums += most * stride) {
-    const int64_t some = std::min(most, end - row);
-    if (x.bias) add_bias(some);
-    const int64_t at = row * c_row + column * c_column;
-    if (x.before) write_to(x.before + at, some);
-    activate(x.activation, sums, stride, some, columns);
-    write_to(x.c + at, some);
-  }
+  const bool by_columns = c_row == 1 && c_column != 1;
+  const int64_t height = by_columns ? rows : 2, width = by_columns ? wide<T> : columns;
+  for (int64_t i = 0; i < rows; i += height)
+    for (int64_t j = 0; j < columns; j += width)
+      part(i, j, std::min(height, rows - i), std::min(width, columns - j));
 }
 
 // What there is of a tile in a room of its own: put(row, column, tile + add, count).
@@ -174,23 +181,24 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
   for (int64_t k = 0; k == 0 || k < p.k; k += p.depth) {
     const int64_t depth = std::min(p.depth, p.k - k), units = p.units(depth);
     const bool last = k + depth == p.k, to_c = last && p.c_in_place;
-    const char *a = nullptr, *b = nullptr;
-    if (p.a.shared) {
-      a = shared_a + shared_at(p, p.a, row, k, depth);
-    } else if (!p.a.in_place) {
-      a = room.a->data();
-      pack(p, p.a, x.a, row, row + rows, k, depth, room.a->data());
-    }
-    if (p.b.shared) {
-      b = shared_b + shared_at(p, p.b, column, k, depth);
-    } else {  // of what is in place, the last sliver may not be read beyond its end
-      b = room.b->data();
-      pack(p, p.b, x.b, column + (p.b.in_place ? columns / width * width : 0), column + columns, k,
-           depth, room.b->data());
-    }
+    const auto packed = [&](const Side& x, const char* shared, int64_t line, const auto& own) {
+      return x.shared ? shared + shared_at(p, x, line, k, depth) : own ? own->data() : nullptr;
+    };
+    const char* const a = packed(p.a, shared_a, row, room.a);
+    const char* const b = packed(p.b, shared_b, column, room.b);
+    const auto pack_a = [&](int64_t from, int64_t to) {
+      if (room.a) pack(p, p.a, x.a, row + from, row + to, k, depth, room.a->data());
+    };
+    const auto pack_b = [&](int64_t from, int64_t to) {
+      // Of what is in place, the last sliver may not be read beyond its end.
+      if (p.b.in_place) from = std::max(from, columns / width * width);
+      if (room.b) pack(p, p.b, x.b, column + from, column + to, k, depth, room.b->data());
+    };
     Tile<T> t;
     t.depth = units;
-    const int64_t a_pitch = p.pitch(p.a, depth), b_pitch = p.pitch(p.b, depth);
+    // Of what the outer loop packs, each sliver takes the place of the last.
+    const int64_t a_pitch = room.a && !p.b_outer ? 0 : p.pitch(p.a, depth);
+    const int64_t b_pitch = room.b && (p.b_outer || p.b.in_place) ? 0 : p.pitch(p.b, depth);
     const auto tile = [&](int64_t down, int64_t right) {
       const int64_t i = down * p.a.sliver, j = right * width;
       const int64_t high = std::min(p.a.sliver, rows - i), here = std::min(width, columns - j);
@@ -208,7 +216,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.b = x.b + column + j + k * p.b.step;
         t.b_step = p.b.step * p.element;
       } else {
-        t.b = b + (p.b.in_place ? 0 : right * b_pitch);
+        t.b = b + right * b_pitch;
         t.b_step = width * unit_bytes;
       }
       t.add = k > 0 ? sums + i * stride + j : nullptr;
@@ -243,13 +251,19 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
                 });
     };
     // What is tiled in the inner loop stays in the second-level cache.
-    const int64_t tall = pieces(rows, p.a.sliver), wide = pieces(columns, width);
-    if (rows <= columns)
-      for (int64_t right = 0; right < wide; ++right)
-        for (int64_t down = 0; down < tall; ++down) tile(down, right);
-    else
-      for (int64_t down = 0; down < tall; ++down)
-        for (int64_t right = 0; right < wide; ++right) tile(down, right);
+    if (p.b_outer) {
+      pack_a(0, rows);
+      for (int64_t j = 0; j < columns; j += width) {
+        pack_b(j, std::min(columns, j + width));
+        for (int64_t down = 0; down * p.a.sliver < rows; ++down) tile(down, j / width);
+      }
+    } else {
+      pack_b(0, columns);
+      for (int64_t i = 0; i < rows; i += p.a.sliver) {
+        pack_a(i, std::min(rows, i + p.a.sliver));
+        for (int64_t right = 0; right * width < columns; ++right) tile(i / p.a.sliver, right);
+      }
+    }
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
   if (x.nonfinite && has_nonfinite<T>(c, rows, columns, p.c[0], p.c[1]))

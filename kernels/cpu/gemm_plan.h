@@ -32,7 +32,8 @@ struct GemmPlan {
   bool narrow;            // c is not of T
   bool ends;              // sums are not all that is written
   bool swapped = false, c_in_place = false;
-  int64_t depth = 1;  // elements of k that are packed at once
+  bool b_outer = false;  // a chunk goes over its slivers of b, and for each over all of a
+  int64_t depth = 1;     // elements of k that are packed at once
 
   int64_t units(int64_t elements) const { return pieces(elements, engine.unit); }
   int64_t across() const { return pieces(b.count, b.chunk); }
@@ -77,9 +78,10 @@ struct GemmPlan {
                  ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
                   (engine.unit == 1 && a.line == 1 && a.step <= page / 2 &&
                    !(low && k > 64 && a.step % (page / 8) == 0)));
+    const bool far = b.step % (page / 4) == 0 && b.count * k * element > (4 << 20);
     b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
                  (a.count <= engine.rows ||
-                  (a.count <= 64 * engine.rows && (k <= 16 || b.step % page != 0)));
+                  (a.count <= 64 * engine.rows && (k <= 16 || (b.step % page != 0 && !far))));
     c_in_place = !ends && c[1] == 1 && bias[1] == 1;
   }
   // In cycles, roughly.
@@ -87,19 +89,25 @@ struct GemmPlan {
     const auto packing = [&](const Side& x) {
       return x.in_place ? 0 : double(x.count * k) * (x.line == 1 ? 0.15 : x.step == 1 ? 0.3 : 2);
     };
-    const int64_t columns = up(b.count, engine.lanes);
-    return double(std::max<int64_t>(a.count, 4) * columns * k) / (2 * engine.lanes * engine.unit) +
+    // A tile of one vector does less for what it reads.
+    const int64_t width = int64_t{engine.lanes} * engine.vectors, rest = b.count % width;
+    const double columns = double(b.count - rest) + (rest == 0              ? 0
+                                                     : rest <= engine.lanes ? 1.4 * engine.lanes
+                                                                            : double(width));
+    return double(std::max<int64_t>(a.count, 4)) * columns * double(k) /
+               (2 * engine.lanes * engine.unit) +
            packing(a) + packing(b) +
            (c_in_place ? 0
                        : double(a.count * b.count) * (c[1] == 1   ? 0.2
-                                                      : c[0] == 1 ? 1.2
+                                                      : c[0] == 1 ? 0.5
                                                                   : 2));
   }
   void cut() {
     a.sliver = pieces(a.count, pieces(a.count, engine.rows));
     b.sliver = int64_t{engine.lanes} * engine.vectors;
     const int64_t all = std::max<int64_t>(units(k), 1);
-    depth = up(pieces(all, pieces(all, 384)), 16) * engine.unit;
+    // (By k alone: how a sum is cut decides its bits.)
+    depth = up(pieces(all, pieces(all, 512)), 16) * engine.unit;
     // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
     // for all, and is cut only where there would be few chunks.
     a.chunk = up(a.count, a.sliver);
@@ -115,6 +123,7 @@ struct GemmPlan {
     if (chunks() < 8) share(few, many, 8 / chunks());
     a.shared = !a.in_place && b.chunk < b.count;
     b.shared = !b.in_place && a.chunk < a.count;
+    b_outer = a.chunk <= b.chunk;
   }
 };
 
