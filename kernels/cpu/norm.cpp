@@ -2,6 +2,7 @@
 // f32 (or f64) inside.
 
 #include <array>
+#include <limits>
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
@@ -32,8 +33,16 @@ template <class T, class F>
   return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
 }
 
+// Of so many runs; the variance is the biased one.
+template <int runs>
 struct Moments {
-  double mean, var;  // biased
+  std::array<double, runs> mean, var;
+
+  std::array<double, runs> rstd(double eps) const {
+    std::array<double, runs> all;
+    for (int r = 0; r < runs; ++r) all[r] = 1 / std::sqrt(var[r] + eps);
+    return all;
+  }
 };
 
 // Of so many runs at once, one behind the other: none waits for another's sums. Not centered:
@@ -41,13 +50,13 @@ struct Moments {
 // that lies so far from the mean that digits of the variance are lost, are they taken again around
 // the mean that was found.
 template <class T, int runs, class S>
-[[gnu::always_inline]] inline std::array<Moments, runs> moments_of(const S* x, int64_t n,
-                                                                   bool centered = true) {
+[[gnu::always_inline]] inline Moments<runs> moments_of(const S* x, int64_t n,
+                                                       bool centered = true) {
   const double per = 1 / static_cast<double>(n);
   std::array<T, runs> center = {};
   if (centered && n > 0)
     for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(x[r * n]);
-  std::array<Moments, runs> result;
+  Moments<runs> result;
   for (bool again = centered;; again = false) {
     const auto about = sums_over<T, 2 * runs>(n, [&](int64_t i, int64_t count, auto& sums) {
       for (int r = 0; r < runs; ++r) {
@@ -56,16 +65,36 @@ template <class T, int runs, class S>
         sums[runs + r] += d * d;
       }
     });
-    bool any_far = false;
+    int far = 0;
     for (int r = 0; r < runs; ++r) {
       const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
-      result[r] = {center[r] + off, var < 0 ? 0 : var};  // (NaN stays)
-      const bool near = off * off <= 8 * var && std::isfinite(var);
-      any_far = any_far || !near;
+      result.mean[r] = center[r] + off;
+      result.var[r] = var < 0 ? 0 : var;  // (NaN stays)
+      // (Not so where the variance is no number.)
+      const bool near = off * off <= 8 * var && var <= std::numeric_limits<double>::max();
+      far += !near;
       // (The others get the bits that they had: no row depends on its neighbours.)
-      if (!near) center[r] = static_cast<T>(result[r].mean);
+      center[r] = near ? center[r] : static_cast<T>(result.mean[r]);
     }
-    if (!any_far || !again) return result;
+    if (far == 0 || !again) return result;
+  }
+}
+
+// Rows of n: (x - mean) rstd scale + shift, of which all but rstd may be missing. Asks for as many
+// rows behind them.
+template <class T, class S, class O>
+void normalize(const S* x, int64_t rows, int64_t n, const T* mean, const T* rstd, const T* scale,
+               const T* shift, O* y) {
+  const int64_t ahead = rows * n;
+  for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
+    const Lanes<T> less(mean ? mean[r] : T(0)), times(rstd[r]);
+    for_lanes<T>(n, [=](int64_t i, int64_t count) {
+      __builtin_prefetch(x + ahead + i);
+      Lanes<T> v = (read<T>(x + i, count) - less) * times;
+      if (scale) v = v * read<T>(scale + i, count);
+      if (shift) v = v + read<T>(shift + i, count);
+      write(y + i, v, count);
+    });
   }
 }
 
@@ -119,28 +148,27 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
     // Each row has two sums and a center in registers: all rows three quarters of them.
     constexpr int together = sizeof(Lanes<T>) == 64 ? 8 : 4;
-    const auto normalize = [&](int64_t r, const Moments& m) {
-      const S* const in = x.as<S>() + r * n;
-      O* const out = y.as<O>() + r * n;
-      const T center = static_cast<T>(m.mean), inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
-      if (mean) mean.as<T>()[r] = center;
-      rstd.as<T>()[r] = inverse;
-      const Lanes<T> less(center), times(inverse);
-      for_lanes<T>(n, [&](int64_t i, int64_t count) {
-        __builtin_prefetch(in + together * n + i);
-        Lanes<T> v = (read<T>(in + i, count) - less) * times;
-        if (scale) v = v * read<T>(scale + i, count);
-        if (shift) v = v + read<T>(shift + i, count);
-        write(out + i, v, count);
-      });
-    };
-    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      int64_t r = begin;
-      for (; r + together <= end; r += together) {
-        const auto all = moments_of<T, together>(x.as<S>() + r * n, n, bool(mean));
-        for (int i = 0; i < together; ++i) normalize(r + i, all[i]);
+    const auto measure = [&](int64_t r, auto rows) {
+      const auto m = moments_of<T, rows>(x.as<S>() + r * n, n, bool(mean));
+      const auto factors = m.rstd(eps);
+      for (int i = 0; i < rows; ++i) {
+        if (mean) mean.as<T>()[r + i] = static_cast<T>(m.mean[i]);
+        rstd.as<T>()[r + i] = static_cast<T>(factors[i]);
       }
-      for (; r < end; ++r) normalize(r, moments_of<T, 1>(x.as<S>() + r * n, n, bool(mean))[0]);
+    };
+    // Rows are measured ahead, as many as the first cache holds well: none waits for its own root.
+    const int64_t ahead =
+        together * std::max<int64_t>(1, 8192 / (together * n * int64_t{sizeof(S)}));
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
+      for (; begin < end; begin += ahead) {
+        const int64_t until = std::min(end, begin + ahead);
+        int64_t r = begin;
+        for (; r + together <= until; r += together)
+          measure(r, std::integral_constant<int, together>());
+        for (; r < until; ++r) measure(r, std::integral_constant<int, 1>());
+        normalize(x.as<S>() + begin * n, until - begin, n, mean ? mean.as<T>() + begin : nullptr,
+                  rstd.as<T>() + begin, scale, shift, y.as<O>() + begin * n);
+      }
     });
   });
 }
@@ -208,13 +236,13 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
     const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const Moments m = moments_of<T, 1>(x.as<S>() + r * n, n)[0];
-        const T inverse = static_cast<T>(1 / std::sqrt(m.var + eps));
-        mean.as<T>()[r] = static_cast<T>(m.mean);
+        const auto m = moments_of<T, 1>(x.as<S>() + r * n, n);
+        const T center = static_cast<T>(m.mean[0]), inverse = static_cast<T>(m.rstd(eps)[0]);
+        mean.as<T>()[r] = center;
         rstd.as<T>()[r] = inverse;
         for (int64_t k = 0; k < channels; ++k) {
           const int64_t c = r % groups * channels + k, at = r * n + k * inner;
-          const Lanes<T> less(static_cast<T>(m.mean)), times(scale ? inverse * scale[c] : inverse),
+          const Lanes<T> less(center), times(scale ? inverse * scale[c] : inverse),
               plus(shift ? shift[c] : T(0));
           for_lanes<T>(inner, [&](int64_t i, int64_t count) {
             write(y.as<O>() + at + i, (read<T>(x.as<S>() + at + i, count) - less) * times + plus,
@@ -293,10 +321,10 @@ void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
       Buffer<T> run(z.length());
       for (int64_t c = begin; c < end; ++c) {
         z.gather(x.as<S>(), c, run.data());
-        const Moments m = moments_of<T, 1>(run.data(), z.length())[0];
-        mean.as<T>()[c] = static_cast<T>(m.mean);
-        var.as<T>()[c] = static_cast<T>(m.var);
-        rstd.as<T>()[c] = static_cast<T>(1 / std::sqrt(m.var + eps));
+        const auto m = moments_of<T, 1>(run.data(), z.length());
+        mean.as<T>()[c] = static_cast<T>(m.mean[0]);
+        var.as<T>()[c] = static_cast<T>(m.var[0]);
+        rstd.as<T>()[c] = static_cast<T>(m.rstd(eps)[0]);
       }
     });
   });

@@ -155,16 +155,29 @@ int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
   return rows.abut(2) ? 2 : rows.abut(1) ? 1 : 0;
 }
 
-// So many windows of two columns and two rows, which are `below` elements apart and may be one, the
-// first at x; `position` is that of x in its plane. Reads `count` elements of both rows.
+// The first or the second half of the lanes of v to memory; of narrow ones, what follows as well.
+template <int half, class S, class V, int... i>
+[[gnu::always_inline]] inline void store_half(S* to, const V& v, std::integer_sequence<int, i...>) {
+  constexpr int n = side_by_side, first = half * n / 2;
+  if constexpr (sizeof(S) == sizeof v / n) {
+    const auto some = __builtin_shufflevector(v, v, (first + i)...);
+    std::memcpy(to, &some, sizeof some);
+  } else {
+    store(to, Lanes<float>(__builtin_shufflevector(v, v, (first + i)..., (n / 2 - first + i)...)));
+  }
+}
+
+// As many windows of two columns and two rows as there are lanes, the first half of them at x, the
+// other `far` elements behind; their rows are `below` elements apart and may be one. `position` is
+// that of x in its plane. Reads `count` elements of both rows.
 template <class S, int... i>
-[[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t below, int64_t position,
-                                              int64_t count, Floats& best, Indices& at,
-                                              std::integer_sequence<int, i...>) {
-  constexpr int64_t n = side_by_side;
+[[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t far, int64_t below,
+                                              int64_t position, int64_t count, Floats& best,
+                                              Indices& at, std::integer_sequence<int, i...>) {
+  constexpr int n = side_by_side;
   const auto row = [&](const S* p, Floats& even, Floats& odd) {
-    const Floats low = read<float>(p, std::min(count, n)).v;
-    const Floats high = count > n ? read<float>(p + n, count - n).v : Floats{};
+    const Floats low = read<float>(p, std::min<int64_t>(count, n)).v;
+    const Floats high = count > n ? read<float>(p + far, count - n).v : Floats{};
     even = __builtin_shufflevector(low, high, (2 * i)...);
     odd = __builtin_shufflevector(low, high, (2 * i + 1)...);
   };
@@ -180,57 +193,76 @@ template <class S, int... i>
   const Indices right = winner(best, next), right_below = winner(low, last),
                 lower = winner(best, low);
   at = Indices{(2 * i)...} + static_cast<int32_t>(position);
+  at += Indices{(i < n / 2 ? 0 : -1)...} & static_cast<int32_t>(far - n);
   at += lower ? static_cast<int32_t>(below) - right_below : -right;  // (true is -1)
 }
 
-// Rows of windows of two columns and `high` rows, two or one, side by side: those of a plane from
-// `begin` to `end`. Unless they are its last, a row's last vector runs over into what follows,
+// Rows of windows of two columns and `high` rows, two or one, side by side: those of each plane
+// from `begin` to `end`. Unless they are its last, a row's last vector runs over into what follows,
 // which is written after it. `vectors`: what a row of the plane takes, if that is one or two; else
-// 0.
+// 0. Where it is one, two rows are pooled at once.
 template <bool last, int vectors, class S>
-[[gnu::noinline]] void pool_rows(const S* x, int64_t high, int64_t columns, int64_t begin,
-                                 int64_t end, S* y, int32_t* index) {
-  const int64_t across = columns / 2, below = (high - 1) * columns;
-  for (int64_t r = begin; r < end; ++r)
-    for (int64_t q = 0; q < (vectors ? 1 : across); q += side_by_side) {
-      const int64_t position = r * high * columns + 2 * q, to = r * across + q;
-      const int64_t count = std::min<int64_t>(side_by_side, across - q);
-      Floats best;
-      Indices at;
-      pool_pairs(x + position, below, position,
-                 last ? 2 * count : (vectors == 1 ? 1 : 2) * side_by_side, best, at,
-                 std::make_integer_sequence<int, side_by_side>());
-      if constexpr (last) {
-        store_first(y + to, Lanes<float>(best), count);
-        detail::write_first<int32_t, side_by_side>(index + to, reinterpret_cast<int32_t*>(&at),
-                                                   count);
-      } else {
-        if constexpr (vectors == 1 && std::is_same_v<S, float>)
-          std::memcpy(y + to, &best, sizeof best / 2);
-        else
-          store(y + to, Lanes<float>(best));
-        std::memcpy(index + to, &at, vectors == 1 ? sizeof at / 2 : sizeof at);
+[[gnu::noinline]] void pool_rows(const S* x, int64_t high, int64_t rows, int64_t columns,
+                                 int64_t planes, int64_t begin, int64_t end, S* y, int32_t* index) {
+  constexpr int n = side_by_side;
+  constexpr std::make_integer_sequence<int, n> lanes;
+  const int64_t across = columns / 2, below = (high - 1) * columns, plane = rows / high * across;
+  Floats best;
+  Indices at;
+  for (int64_t p = 0; p < planes; ++p, x += rows * columns, y += plane, index += plane) {
+    int64_t r = begin;
+    if constexpr (vectors == 1) {
+      constexpr std::make_integer_sequence<int, n / 2> some;
+      for (; r + 1 < end; r += 2) {
+        const int64_t position = r * high * columns, to = r * across;
+        pool_pairs(x + position, high * columns, below, position, 2 * n, best, at, lanes);
+        store_half<0>(y + to, best, some);
+        store_half<0>(index + to, at, some);
+        store_half<1>(y + to + across, best, some);
+        store_half<1>(index + to + across, at, some);
       }
     }
+    for (; r < end; ++r)
+      for (int64_t q = 0; q < (vectors ? 1 : across); q += n) {
+        const int64_t position = r * high * columns + 2 * q, to = r * across + q;
+        const int64_t count = std::min<int64_t>(n, across - q);
+        pool_pairs(x + position, n, below, position, last ? 2 * count : (vectors == 1 ? 1 : 2) * n,
+                   best, at, lanes);
+        if constexpr (last) {
+          store_first(y + to, Lanes<float>(best), count);
+          detail::write_first<int32_t, n>(index + to, reinterpret_cast<int32_t*>(&at), count);
+        } else if constexpr (vectors == 1) {
+          constexpr std::make_integer_sequence<int, n / 2> some;
+          store_half<0>(y + to, best, some);
+          store_half<0>(index + to, at, some);
+        } else {
+          store(y + to, Lanes<float>(best));
+          std::memcpy(index + to, &at, sizeof at);
+        }
+      }
+  }
 }
 
-// f(plane, begin, end, last, vectors) for the rows of windows of planes [begin, end): of all that
-// may run over into what follows, and of the last ones, which may not.
+// f(first, planes, begin, end, last, vectors) for the rows of windows of planes [begin, end): of
+// all that may run over into what follows, and of the last ones, which may not.
 template <class F>
 void for_rows(int64_t begin, int64_t end, int64_t down, int64_t across, F f) {
   constexpr std::false_type no;
   constexpr std::integral_constant<int, 0> many;
-  const int64_t margin = std::min(down, pieces(side_by_side, across));
-  const int64_t inner = end - pieces(2 * side_by_side, down * across);
-  for (int64_t p = begin; p < end; ++p) {
-    const int64_t whole = p < inner ? down : down - margin;
+  const auto whole = [&](int64_t first, int64_t planes, int64_t rows) {
     if (2 * across <= side_by_side)
-      f(p, 0, whole, no, std::integral_constant<int, 1>());
+      f(first, planes, 0, rows, no, std::integral_constant<int, 1>());
     else if (across <= side_by_side)
-      f(p, 0, whole, no, std::integral_constant<int, 2>());
+      f(first, planes, 0, rows, no, std::integral_constant<int, 2>());
     else
-      f(p, 0, whole, no, many);
-    if (whole < down) f(p, whole, down, std::true_type(), many);
+      f(first, planes, 0, rows, no, many);
+  };
+  const int64_t margin = std::min(down, pieces(side_by_side, across));
+  const int64_t inner = std::max(begin, end - pieces(2 * side_by_side, down * across));
+  whole(begin, inner - begin, down);
+  for (int64_t p = inner; p < end; ++p) {
+    whole(p, 1, down - margin);
+    f(p, 1, down - margin, down, std::true_type(), many);
   }
 }
 
@@ -238,11 +270,12 @@ template <class S>
 void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_t begin,
                  int64_t end, S* y, int32_t* index) {
   const int64_t down = rows / high, across = columns / 2, to = down * across;
-  for_rows(begin, end, down, across,
-           [&](int64_t p, int64_t from, int64_t until, auto last, auto vectors) {
-             pool_rows<last, vectors>(x + p * rows * columns, high, columns, from, until,
-                                      y + p * to, index + p * to);
-           });
+  for_rows(
+      begin, end, down, across,
+      [&](int64_t first, int64_t planes, int64_t from, int64_t until, auto last, auto vectors) {
+        pool_rows<last, vectors>(x + first * rows * columns, high, rows, columns, planes, from,
+                                 until, y + first * to, index + first * to);
+      });
 }
 
 // The lanes of a and b in turn.
@@ -273,49 +306,51 @@ template <class S>
     std::memcpy(static_cast<void*>(pairs), &both, sizeof both);
   }
 }
-// Of y, what belongs to rows of windows of a plane, two columns and `high` rows, two or one, each,
+// Of y, what belongs to rows of windows of planes, two columns and `high` rows, two or one, each,
 // from `begin` to `end`: to its place in x, where all else of those rows becomes zero. Unless they
 // are the plane's last, a row's last vector runs over as above.
 template <bool last, int vectors, class S>
-[[gnu::noinline]] void put_rows(const S* y, const int32_t* index, int64_t high, int64_t columns,
-                                int64_t begin, int64_t end, S* __restrict x) {
+[[gnu::noinline]] void put_rows(const S* y, const int32_t* index, int64_t high, int64_t rows,
+                                int64_t columns, int64_t planes, int64_t begin, int64_t end,
+                                S* __restrict x) {
   constexpr int n = side_by_side;
-  const int64_t across = columns / 2;
+  const int64_t across = columns / 2, down = rows / high, plane = down * across;
   Indices lane;
   for (int i = 0; i < n; ++i) lane[i] = 2 * i;
-  for (int64_t r = begin; r < end; ++r)
-    for (int64_t row = r * high; row < (r + 1) * high; ++row) {
-      for (int64_t q = 0; q < (vectors ? 1 : across); q += n) {
-        const int64_t count = last ? std::min<int64_t>(n, across - q) : n;
-        const int64_t position = row * columns + 2 * q, from = r * across + q;
-        const Indices even = lane + static_cast<int32_t>(position);
-        Indices at{};
-        std::memcpy(&at, index + from, static_cast<size_t>(count) * sizeof(int32_t));
-        const Indices left = at == even, right = at == even + 1;
-        if constexpr (last) {
-          S pairs[2 * n];
-          put_pairs(y + from, count, left, right, pairs);
-          std::memcpy(static_cast<void*>(x + position), pairs,
-                      static_cast<size_t>(2 * count) * sizeof(S));
-        } else {
-          put_pairs(y + from, n, left, right, x + position);
+  for (int64_t p = 0; p < planes; ++p, x += rows * columns, y += plane, index += plane) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t row = r * high; row < (r + 1) * high; ++row) {
+        for (int64_t q = 0; q < (vectors ? 1 : across); q += n) {
+          const int64_t count = last ? std::min<int64_t>(n, across - q) : n;
+          const int64_t position = row * columns + 2 * q, from = r * across + q;
+          const Indices even = lane + static_cast<int32_t>(position);
+          Indices at{};
+          std::memcpy(&at, index + from, static_cast<size_t>(count) * sizeof(int32_t));
+          const Indices left = at == even, right = at == even + 1;
+          if constexpr (last) {
+            S pairs[2 * n];
+            put_pairs(y + from, count, left, right, pairs);
+            std::memcpy(static_cast<void*>(x + position), pairs,
+                        static_cast<size_t>(2 * count) * sizeof(S));
+          } else {
+            put_pairs(y + from, n, left, right, x + position);
+          }
         }
+        if (columns % 2) x[(row + 1) * columns - 1] = S(0.0f);
       }
-      if (columns % 2) x[(row + 1) * columns - 1] = S(0.0f);
-    }
+    if (end == down) std::fill(x + down * high * columns, x + rows * columns, S(0.0f));
+  }
 }
 template <class S>
 void put_halves(const S* y, const int32_t* index, int64_t high, int64_t rows, int64_t columns,
                 int64_t begin, int64_t end, S* x) {
   const int64_t down = rows / high, across = columns / 2, from = down * across;
-  for_rows(begin, end, down, across,
-           [&](int64_t p, int64_t first, int64_t until, auto last, auto vectors) {
-             S* const plane = x + p * rows * columns;
-             put_rows<last, vectors>(y + p * from, index + p * from, high, columns, first, until,
-                                     plane);
-             if (until == down)
-               std::fill(plane + down * high * columns, plane + rows * columns, S(0.0f));
-           });
+  for_rows(
+      begin, end, down, across,
+      [&](int64_t first, int64_t planes, int64_t start, int64_t until, auto last, auto vectors) {
+        put_rows<last, vectors>(y + first * from, index + first * from, high, rows, columns, planes,
+                                start, until, x + first * rows * columns);
+      });
 }
 
 }  // namespace
@@ -361,7 +396,7 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
             std::fill_n(plane, x_plane, O(0.0f));
             const int32_t* const at = index.as<int32_t>() + p * y_plane;
             const S* const from = y.as<S>() + p * y_plane;
-#pragma GCC unroll 8
+#pragma GCC unroll 5
             for (int64_t i = 0; i < y_plane; ++i) plane[at[i]] = from[i];
           }
           return;
