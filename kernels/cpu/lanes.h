@@ -394,8 +394,11 @@ template <class S, class T>
 #endif
   } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
 #ifdef __AVX512BF16__
-    // The instruction would flush subnormals, which are rare: those go on, in integers.
-    if (_mm512_fpclass_ps_mask(x.v, 0x20) == 0) [[likely]] {
+    // The instruction would flush subnormals, which are rare: those go on, in integers. (Asked in a
+    // general register: a test of the mask itself takes a place where multiply-adds go.)
+    uint32_t subnormal = _mm512_fpclass_ps_mask(x.v, 0x20);
+    asm("" : "+r"(subnormal));
+    if (subnormal == 0) [[likely]] {
       const __m256bh h = _mm512_maskz_cvtneps_pbh(detail::all_lanes, x.v);
       return detail::put<uint16_t>(p, reinterpret_cast<detail::Halves>(h));
     }
