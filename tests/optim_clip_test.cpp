@@ -2,6 +2,7 @@
 #include <array>
 #include <thread>
 
+#include "autograd/ops.h"
 #include "kernels/kernels.h"
 #include "kernels/survey.h"
 #include "tests/support/optim.h"
