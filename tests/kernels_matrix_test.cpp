@@ -240,6 +240,24 @@ TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
   }
 }
 
+// Nor with a bias, which is added last, however k is cut and whatever else there is.
+TEST_P(Gemm, NorWithABias) {
+  if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
+  for (const auto& [in, out] : float_pairs)
+    for (const int64_t n : {10, 33, 70, 200}) {
+      const Tensor a = random({150, 2101}, in, 1), b = random({2101, n}, in, 2),
+                   c = output({150, n}, out), row = output({1, n}, out),
+                   bias = random({n}, wide(in), 3);
+      const Epilogue epilogue{.bias = bias};
+      launch([&](Launch& l) {
+        gemm(l, a, b, epilogue, c);
+        gemm(l, a.with_layout(slice(a.layout(), 0, 77, 78)), b, epilogue, row);
+      });
+      EXPECT_EQ(to_vector(row), to_vector(c.with_layout(slice(c.layout(), 0, 77, 78))))
+          << name(in) << n;
+    }
+}
+
 TEST_P(Gemm, WhatIsNotThereIsNotMultiplied) {
   // An odd k leaves half a pair empty, odd rows and columns leave lanes.
   for (const auto& [in, out] : float_pairs) {

@@ -311,6 +311,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                      {stride(cl, -2), stride(cl, -1)},
                      {1, 1},
                      !std::is_same_v<T, O>,
+                     bool(bias),
                      epilogue.activation != Activation::None || epilogue.before};
     if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     plan.choose();

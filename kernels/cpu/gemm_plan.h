@@ -30,7 +30,8 @@ struct GemmPlan {
   Side a, b;
   int64_t c[2], bias[2];  // strides along a and along b
   bool narrow;            // c is not of T
-  bool ends;              // sums are not all that is written
+  bool biased;
+  bool ends;  // sums are not all that is written, nor is a bias
   bool swapped = false, c_in_place = false;
   bool b_outer = false;  // a chunk goes over its slivers of b, and for each over all of a
   int64_t depth = 1;     // elements of k that are packed at once
@@ -48,6 +49,9 @@ struct GemmPlan {
   }
 
   void choose() {
+    // (By k alone: how a sum is cut decides its bits.)
+    const int64_t all = std::max<int64_t>(units(k), 1);
+    depth = up(pieces(all, pieces(all, 512)), 16) * engine.unit;
     place();
     GemmPlan turned = *this;
     std::swap(turned.a, turned.b);
@@ -82,7 +86,8 @@ struct GemmPlan {
     b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
                  (a.count <= engine.rows ||
                   (a.count <= 64 * engine.rows && (k <= 16 || (b.step % page != 0 && !far))));
-    c_in_place = !ends && c[1] == 1 && bias[1] == 1;
+    // (A bias comes last: not after the first of several blocks.)
+    c_in_place = !ends && c[1] == 1 && !(biased && (bias[1] != 1 || k > depth));
   }
   // In cycles, roughly.
   double cost() const {
@@ -105,9 +110,6 @@ struct GemmPlan {
   void cut() {
     a.sliver = pieces(a.count, pieces(a.count, engine.rows));
     b.sliver = int64_t{engine.lanes} * engine.vectors;
-    const int64_t all = std::max<int64_t>(units(k), 1);
-    // (By k alone: how a sum is cut decides its bits.)
-    depth = up(pieces(all, pieces(all, 512)), 16) * engine.unit;
     // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
     // for all, and is cut only where there would be few chunks.
     a.chunk = up(a.count, a.sliver);
