@@ -1,7 +1,7 @@
 #pragma once
 // How a matrix product is computed, from its shape and layout alone: which operand becomes rows and
 // which lanes, how both are cut, what is packed and what is read in place. Measured in
-// bench/worklog/021.
+// bench/worklog/021 and 143.
 
 #include <algorithm>
 #include <cstdint>
