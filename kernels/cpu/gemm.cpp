@@ -221,7 +221,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
       }
       t.add = k > 0 ? sums + i * stride + j : nullptr;
       t.add_row = stride;
-      if (k == 0 && p.c_in_place && x.bias) {
+      if (p.c_in_place && x.bias) {  // of one block
         t.add = x.bias + (row + i) * p.bias[0] + column + j;
         t.add_row = p.bias[0];
       }
@@ -251,17 +251,18 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
                 });
     };
     // What is tiled in the inner loop stays in the second-level cache.
+    const int64_t tall = pieces(rows, p.a.sliver), wide = pieces(columns, width);
     if (p.b_outer) {
       pack_a(0, rows);
-      for (int64_t j = 0; j < columns; j += width) {
-        pack_b(j, std::min(columns, j + width));
-        for (int64_t down = 0; down * p.a.sliver < rows; ++down) tile(down, j / width);
+      for (int64_t right = 0; right < wide; ++right) {
+        pack_b(right * width, std::min(columns, (right + 1) * width));
+        for (int64_t down = 0; down < tall; ++down) tile(down, right);
       }
     } else {
       pack_b(0, columns);
-      for (int64_t i = 0; i < rows; i += p.a.sliver) {
-        pack_a(i, std::min(rows, i + p.a.sliver));
-        for (int64_t right = 0; right * width < columns; ++right) tile(i / p.a.sliver, right);
+      for (int64_t down = 0; down < tall; ++down) {
+        pack_a(down * p.a.sliver, std::min(rows, (down + 1) * p.a.sliver));
+        for (int64_t right = 0; right < wide; ++right) tile(down, right);
       }
     }
   }

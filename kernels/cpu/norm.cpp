@@ -2,7 +2,6 @@
 // f32 (or f64) inside.
 
 #include <array>
-#include <limits>
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
@@ -65,18 +64,17 @@ template <class T, int runs, class S>
         sums[runs + r] += d * d;
       }
     });
-    int far = 0;
+    bool any_far = false;
     for (int r = 0; r < runs; ++r) {
       const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
       result.mean[r] = center[r] + off;
       result.var[r] = var < 0 ? 0 : var;  // (NaN stays)
-      // (Not so where the variance is no number.)
-      const bool near = off * off <= 8 * var && var <= std::numeric_limits<double>::max();
-      far += !near;
+      const bool near = off * off <= 8 * var && std::isfinite(var);
+      any_far = any_far || !near;
       // (The others get the bits that they had: no row depends on its neighbours.)
-      center[r] = near ? center[r] : static_cast<T>(result.mean[r]);
+      if (!near) center[r] = static_cast<T>(result.mean[r]);
     }
-    if (far == 0 || !again) return result;
+    if (!any_far || !again) return result;
   }
 }
 

@@ -156,15 +156,19 @@ int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
 }
 
 // The first or the second half of the lanes of v to memory; of narrow ones, what follows as well.
-template <int half, class S, class V, int... i>
-[[gnu::always_inline]] inline void store_half(S* to, const V& v, std::integer_sequence<int, i...>) {
+template <int half, class S, class V>
+[[gnu::always_inline]] inline void store_half(S* to, const V& v) {
   constexpr int n = side_by_side, first = half * n / 2;
-  if constexpr (sizeof(S) == sizeof v / n) {
-    const auto some = __builtin_shufflevector(v, v, (first + i)...);
-    std::memcpy(to, &some, sizeof some);
-  } else {
-    store(to, Lanes<float>(__builtin_shufflevector(v, v, (first + i)..., (n / 2 - first + i)...)));
+  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    if constexpr (sizeof(S) == sizeof v / n) {
+      const auto some = __builtin_shufflevector(v, v, (first + i)...);
+      std::memcpy(to, &some, sizeof some);
+    } else {
+      store(to,
+            Lanes<float>(__builtin_shufflevector(v, v, (first + i)..., (n / 2 - first + i)...)));
+    }
   }
+  (std::make_integer_sequence<int, n / 2>());
 }
 
 // As many windows of two columns and two rows as there are lanes, the first half of them at x, the
@@ -212,14 +216,13 @@ template <bool last, int vectors, class S>
   for (int64_t p = 0; p < planes; ++p, x += rows * columns, y += plane, index += plane) {
     int64_t r = begin;
     if constexpr (vectors == 1) {
-      constexpr std::make_integer_sequence<int, n / 2> some;
       for (; r + 1 < end; r += 2) {
         const int64_t position = r * high * columns, to = r * across;
         pool_pairs(x + position, high * columns, below, position, 2 * n, best, at, lanes);
-        store_half<0>(y + to, best, some);
-        store_half<0>(index + to, at, some);
-        store_half<1>(y + to + across, best, some);
-        store_half<1>(index + to + across, at, some);
+        store_half<0>(y + to, best);
+        store_half<0>(index + to, at);
+        store_half<1>(y + to + across, best);
+        store_half<1>(index + to + across, at);
       }
     }
     for (; r < end; ++r)
@@ -232,9 +235,8 @@ template <bool last, int vectors, class S>
           store_first(y + to, Lanes<float>(best), count);
           detail::write_first<int32_t, n>(index + to, reinterpret_cast<int32_t*>(&at), count);
         } else if constexpr (vectors == 1) {
-          constexpr std::make_integer_sequence<int, n / 2> some;
-          store_half<0>(y + to, best, some);
-          store_half<0>(index + to, at, some);
+          store_half<0>(y + to, best);
+          store_half<0>(index + to, at);
         } else {
           store(y + to, Lanes<float>(best));
           std::memcpy(index + to, &at, sizeof at);
