@@ -224,20 +224,27 @@ TEST_P(Gemm, SmallWholeNumbersAreExact) {
 // so does the product of the transposes. (Eigen's sums depend on the shape.)
 TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
   if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
-  for (const auto& [in, out] : float_pairs) {
-    const Tensor a = random({150, 901}, in, 1), b = random({901, 70}, in, 2),
-                 c = output({150, 70}, out), row = output({1, 70}, out),
-                 turned = output({70, 150}, out);
-    launch([&](Launch& l) {
-      gemm(l, a, b, Epilogue{}, c);
-      gemm(l, a.with_layout(slice(a.layout(), 0, 77, 78)), b, Epilogue{}, row);
-      gemm(l, b.with_layout(transpose(b.layout(), 0, 1)),
-           a.with_layout(transpose(a.layout(), 0, 1)), Epilogue{}, turned);
-    });
-    EXPECT_EQ(to_vector(row), to_vector(c.with_layout(slice(c.layout(), 0, 77, 78)))) << name(in);
-    EXPECT_EQ(to_vector(turned.with_layout(transpose(turned.layout(), 0, 1))), to_vector(c))
-        << name(in);
-  }
+  const auto turn = [](const Tensor& x) { return x.with_layout(transpose(x.layout(), 0, 1)); };
+  const auto rows = [](const Tensor& x, int64_t count) {
+    return x.with_layout(slice(x.layout(), 0, 77, 77 + count));
+  };
+  for (const auto& [in, out] : float_pairs)
+    for (const bool along : {false, true})  // columns of b lie along k
+      for (const int64_t k : {33, 901, 1028}) {
+        const Tensor a = random({150, k}, in, 1),
+                     b = along ? turn(random({70, k}, in, 2)) : random({k, 70}, in, 2),
+                     c = output({150, 70}, out), turned = output({70, 150}, out);
+        launch([&](Launch& l) {
+          gemm(l, a, b, Epilogue{}, c);
+          gemm(l, turn(b), turn(a), Epilogue{}, turned);
+        });
+        EXPECT_EQ(to_vector(turn(turned)), to_vector(c)) << name(in) << along << k;
+        for (const int64_t count : {1, 5, 14, 15}) {
+          const Tensor some = output({count, 70}, out);
+          launch([&](Launch& l) { gemm(l, rows(a, count), b, Epilogue{}, some); });
+          EXPECT_EQ(to_vector(some), to_vector(rows(c, count))) << name(in) << along << k << count;
+        }
+      }
 }
 
 // Nor with a bias, which is added last, however k is cut and whatever else there is.

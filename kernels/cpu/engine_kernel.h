@@ -13,6 +13,7 @@
 
 #include "core/half.h"
 #include "kernels/cpu/engine.h"
+#include "kernels/cpu/square.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -146,27 +147,6 @@ template <class O, class V>
   }
 }
 
-// Rows become columns: log2(lanes) rounds in which blocks of d x d swap places.
-template <int d, class V, size_t... i>
-[[gnu::always_inline]] inline void swap_blocks(V& a, V& b, std::index_sequence<i...>) {
-  constexpr int n = sizeof...(i);
-  const V low = a, high = b;
-  a = __builtin_shufflevector(low, high, int(i & d ? n + i - d : i)...);
-  b = __builtin_shufflevector(low, high, int(i & d ? n + i : i + d)...);
-}
-template <int n, class V>
-[[gnu::always_inline]] inline void transpose(V (&v)[n]) {
-  const auto round = [&]<int d>(std::integral_constant<int, d>) __attribute__((always_inline)) {
-#pragma GCC unroll 16
-    for (int r = 0; r < n; ++r)
-      if (!(r & d)) swap_blocks<d>(v[r], v[r + d], std::make_index_sequence<n>());
-  };
-  round(std::integral_constant<int, 1>());
-  if constexpr (n > 2) round(std::integral_constant<int, 2>());
-  if constexpr (n > 4) round(std::integral_constant<int, 4>());
-  if constexpr (n > 8) round(std::integral_constant<int, 8>());
-}
-
 template <class P, class S>
 void pack(const Strands& from, int64_t depth, int64_t width, void* to) {
   constexpr int64_t n = P::lanes;
@@ -237,25 +217,35 @@ void pack(const Strands& from, int64_t depth, int64_t width, void* to) {
   }
 }
 
-// R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
-template <class P, class O, int R, int V, bool apart>
-void sum_tile(const Tile<typename P::T>& t) {
-  using Vector = typename P::Vector;
-  using Unit = typename P::Unit;
-  constexpr int bytes = sizeof(Vector);
-  // Low tiles have few products to pay for a loop, which tells where a neighbour uses the core too.
-  constexpr int steps = P::rows < 8 && !apart ? 2 : 1;
-  constexpr int64_t stretch = 64 / sizeof(Unit);  // steps that read one line of each row
-  Vector sum[R][V] = {};
-  const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
-  // Seven rows from two pointers on are reached with three strides, as the registers allow. (What
-  // they have in common is hidden, or the compiler would share it, and spill.)
-  int64_t one = t.a_row, three = 3 * one, five = 5 * one;
-  if constexpr (apart) asm("" : "+r"(one), "+r"(three), "+r"(five));
-  const char* high = a + 7 * one;
-  const auto row = [&](const char* low, const char* high, int i) __attribute__((always_inline)) {
-    if constexpr (!apart) return low + i * static_cast<int>(sizeof(Unit));
-    const char* const p = i < 7 ? low : high;
+// n lines `stride` bytes apart, by few registers: seven from each pointer on are reached with three
+// strides, as addresses allow. (What they have in common is hidden, or the compiler would share it,
+// and spill.)
+template <int n>
+struct Lines {
+  const char* at[(n + 6) / 7];
+  int64_t one, three, five;
+
+  [[gnu::always_inline]] Lines(const void* data, int64_t stride)
+      : one(stride), three(3 * stride), five(5 * stride) {
+    asm("" : "+r"(one), "+r"(three), "+r"(five));
+    begin(data);
+  }
+  [[gnu::always_inline]] void begin(const void* data) {
+    const char* p = static_cast<const char*>(data);
+    for (const char*& seven : at) {
+      seven = p;
+      p += 7 * one;
+    }
+  }
+  [[gnu::always_inline]] void advance(int64_t bytes) {
+#pragma GCC unroll 4
+    for (const char*& seven : at) {
+      seven += bytes;
+      asm volatile("" : "+r"(seven));  // else a pointer for each line
+    }
+  }
+  [[gnu::always_inline]] const char* operator[](int i) const {
+    const char* const p = at[i / 7];
     switch (i % 7) {
       case 0:
         return p;
@@ -272,31 +262,70 @@ void sum_tile(const Tile<typename P::T>& t) {
       default:
         return p + 2 * three;
     }
-  };
+  }
+};
+
+// The sums of R rows of V vectors, plus what is to be added, to where they belong.
+template <class P, class O, int R, int V>
+[[gnu::always_inline]] inline void put(const Tile<typename P::T>& t,
+                                       const typename P::Vector (&sum)[R][V]) {
+  // What is written might be t, for all that is known of it.
+  O* to = static_cast<O*>(t.out);
+  const typename P::T* add = t.add;
+  const int64_t out_row = t.out_row, add_row = t.add_row;
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) {
+      typename P::Vector x = sum[i][j];
+      if (add) x += load<typename P::Vector>(add + j * P::lanes);
+      if constexpr (std::is_same_v<O, typename P::T>)
+        store(to + j * P::lanes, x);
+      else
+        store(to + j * P::lanes, narrowed<O>(x));
+    }
+    to += out_row;
+    if (add) add += add_row;
+    asm volatile("" : "+r"(to), "+r"(add));
+  }
+}
+
+// R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
+template <class P, class O, int R, int V, bool apart>
+void sum_tile(const Tile<typename P::T>& t) {
+  using Unit = typename P::Unit;
+  constexpr int bytes = sizeof(typename P::Vector);
+  // Low tiles have few products to pay for a loop, which tells where a neighbour uses the core too.
+  constexpr int steps = P::rows < 8 && !apart ? 2 : 1;
+  constexpr int64_t stretch = 64 / sizeof(Unit);  // steps that read one line of each row
+  typename P::Vector sum[R][V] = {};
+  const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
+  Lines<apart ? R : 1> rows(a, t.a_row);
   const auto step = [&]() __attribute__((always_inline)) {
     typename P::Units w[V];
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      const Unit x = load<Unit>(row(a, high, i));
+      const Unit x = load<Unit>(apart ? rows[i] : a + i * static_cast<int>(sizeof(Unit)));
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
     }
-    a += t.a_step;
-    high += t.a_step;
+    if constexpr (apart)
+      rows.advance(t.a_step);
+    else
+      a += t.a_step;
     b += t.b_step;
-    if constexpr (apart) asm volatile("" : "+r"(a), "+r"(high));   // else 14 pointers, spilled
     if constexpr (steps > 1) asm volatile("" : "+r"(a), "+r"(b));  // else one for each step
   };
   // What comes from memory is asked for in time: the rows of the next tile, where they are read in
   // place, a line of each at once; else what follows. What is written comes last, or what is read
   // would drive it out of the first cache again.
   const auto ask_for_rows = [&]() __attribute__((always_inline)) {
-    const char *low = a + R * one, *up = high + R * one;
-    asm("" : "+r"(low), "+r"(up));
+    auto next = rows;
+    next.advance(R * rows.one);
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) __builtin_prefetch(row(low, up, i));
+    for (int i = 0; i < R; ++i) __builtin_prefetch(next[i]);
   };
   const auto ask_for_results = [&]() __attribute__((always_inline)) {
     const Tile<typename P::T>* late = &t;  // not read before the loop, which needs the registers
@@ -314,7 +343,7 @@ void sum_tile(const Tile<typename P::T>& t) {
     if (t.block) {
       a = static_cast<const char*>(t.a) + t.block[n].a;
       b = static_cast<const char*>(t.b) + t.block[n].b;
-      high = a + 7 * one;
+      rows.begin(a);
     }
     for (int64_t left = t.depth; left > 0;) {
       int64_t some = left % stretch ? left % stretch : stretch;
@@ -329,46 +358,73 @@ void sum_tile(const Tile<typename P::T>& t) {
       }
     }
   }
-  // What is written might be t, for all that is known of it.
-  O* to = static_cast<O*>(t.out);
-  const typename P::T* add = t.add;
-  const int64_t out_row = t.out_row, add_row = t.add_row;
+  put<P, O>(t, sum);
+}
+
+// R rows, side by side, and one vector of lines of b that lie along k in memory: a square of them
+// is turned in registers, while the products of the last one are summed.
+template <class P, class S, class O, int R>
+void sum_lines(const Tile<typename P::T>& t) {
+  using Unit = typename P::Unit;
+  constexpr int64_t n = P::lanes;
+  typename P::Vector sum[R][1] = {};
+  const char* a = static_cast<const char*>(t.a);
+  Lines<n> lines(t.b, t.b_line);
+  const auto square = [&](int64_t steps) __attribute__((always_inline)) {
+    typename P::Units v[n];
 #pragma GCC unroll 16
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) {
-      Vector x = sum[i][j];
-      if (add) x += load<Vector>(add + j * P::lanes);
-      if constexpr (std::is_same_v<O, typename P::T>)
-        store(to + j * P::lanes, x);
-      else
-        store(to + j * P::lanes, narrowed<O>(x));
+    for (int i = 0; i < n; ++i)
+      v[i] = P::along(reinterpret_cast<const S*>(lines[i]), steps * P::unit);
+    transpose(v);
+#pragma GCC unroll 16
+    for (int64_t u = 0; u < n; ++u) {
+      if (u == steps) return;
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i)
+        sum[i][0] = P::multiply_add(
+            sum[i][0], load<Unit>(a + (u * R + i) * static_cast<int64_t>(sizeof(Unit))), v[u]);
     }
-    to += out_row;
-    if (add) add += add_row;
-    asm volatile("" : "+r"(to), "+r"(add));
-  }
+    a += n * R * static_cast<int64_t>(sizeof(Unit));
+    lines.advance(n * P::unit * static_cast<int64_t>(sizeof(S)));
+  };
+  int64_t left = t.depth;
+  for (; left >= n; left -= n) square(n);
+  if (left > 0) square(left);
+  put<P, O>(t, sum);
 }
 
 template <class P, class S>
 inline constexpr bool as_stored = sizeof(S) * P::unit == sizeof(typename P::Unit);
 
-// Rows lie apart only where they are not packed.
+// (Rows lie apart only where they are not packed.)
 template <class P, class S, class O, bool apart, int... i>
 void choose_tile(int rows, int vectors, const Tile<typename P::T>& t,
                  std::integer_sequence<int, i...>) {
+  using Sum = void (*)(const Tile<typename P::T>&);
   if constexpr (!apart || as_stored<P, S>) {
-    using Sum = void (*)(const Tile<typename P::T>&);
     static constexpr Sum table[2][sizeof...(i)] = {{sum_tile<P, O, i + 1, 1, apart>...},
                                                    {sum_tile<P, O, i + 1, 2, apart>...}};
     table[vectors - 1][rows - 1](t);
+  }
+}
+template <class P, class S, class O, int... i>
+void choose_lines(int rows, int vectors, Tile<typename P::T> t, std::integer_sequence<int, i...>) {
+  using Sum = void (*)(const Tile<typename P::T>&);
+  static constexpr Sum table[] = {sum_lines<P, S, O, i + 1>...};
+  for (; vectors > 0; --vectors) {
+    table[rows - 1](t);
+    t.b = static_cast<const char*>(t.b) + P::lanes * t.b_line;
+    t.out = static_cast<O*>(t.out) + P::lanes;
+    if (t.add) t.add += P::lanes;
   }
 }
 template <class P, class S>
 void tile(int rows, int vectors, const Tile<typename P::T>& t) {
   const std::make_integer_sequence<int, P::rows> heights;
   const auto choose = [&]<class O>(std::type_identity<O>) {
-    if (t.a_row == int64_t{sizeof(typename P::Unit)})
+    if (t.b_line != 0)
+      choose_lines<P, S, O>(rows, vectors, t, heights);
+    else if (t.a_row == int64_t{sizeof(typename P::Unit)})
       choose_tile<P, S, O, false>(rows, vectors, t, heights);
     else
       choose_tile<P, S, O, true>(rows, vectors, t, heights);

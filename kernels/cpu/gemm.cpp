@@ -213,11 +213,13 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
         t.a_step = high * unit_bytes;
       }
       if (p.b.in_place && here == width) {
-        t.b = x.b + column + j + k * p.b.step;
+        t.b = x.b + (column + j) * p.b.line + k * p.b.step;
         t.b_step = p.b.step * p.element;
+        t.b_line = p.b_along ? p.b.line * p.element : 0;
       } else {
         t.b = b + right * b_pitch;
         t.b_step = width * unit_bytes;
+        t.b_line = 0;
       }
       t.add = k > 0 ? sums + i * stride + j : nullptr;
       t.add_row = stride;

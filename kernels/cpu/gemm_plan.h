@@ -33,6 +33,7 @@ struct GemmPlan {
   bool biased;
   bool ends;  // sums are not all that is written, nor is a bias
   bool swapped = false, c_in_place = false;
+  bool b_along = false;  // b is read in place, and its lines lie along k
   bool b_outer = false;  // a chunk goes over its slivers of b, and for each over all of a
   int64_t depth = 1;     // elements of k that are packed at once
 
@@ -78,21 +79,28 @@ struct GemmPlan {
     // do those whose steps are eighths of a page apart, of which they use a part of a line each.
     const bool low = engine.rows < 8;
     const bool often = low && b.count > 8 * engine.lanes * engine.vectors;
-    a.in_place = as_is && !often &&
+    // Of few rows, nothing of b is read twice: lines along k are turned on the way.
+    b_along = a.count <= engine.rows && k % engine.unit == 0 && b.step == 1 && b.line > 1;
+    a.in_place = as_is && !often && !b_along &&
                  ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
                   (engine.unit == 1 && a.line == 1 && a.step <= page / 2 &&
                    !(low && k > 64 && a.step % (page / 8) == 0)));
     const bool far = b.step % (page / 4) == 0 && b.count * k * element > (4 << 20);
-    b.in_place = as_is && engine.unit == 1 && b.line == 1 &&
-                 (a.count <= engine.rows ||
-                  (a.count <= 64 * engine.rows && (k <= 16 || (b.step % page != 0 && !far))));
+    b.in_place =
+        b_along || (as_is && engine.unit == 1 && b.line == 1 &&
+                    (a.count <= engine.rows ||
+                     (a.count <= 64 * engine.rows && (k <= 16 || (b.step % page != 0 && !far)))));
     // (A bias comes last: not after the first of several blocks.)
     c_in_place = !ends && c[1] == 1 && !(biased && (bias[1] != 1 || k > depth));
   }
   // In cycles, roughly.
   double cost() const {
     const auto packing = [&](const Side& x) {
-      return x.in_place ? 0 : double(x.count * k) * (x.line == 1 ? 0.15 : x.step == 1 ? 0.3 : 2);
+      const double each = x.in_place    ? (&x == &b && b_along ? 0.1 : 0)
+                          : x.line == 1 ? 0.15
+                          : x.step == 1 ? 0.3
+                                        : 2;
+      return each * double(x.count * k);
     };
     // A tile of one vector does less for what it reads.
     const int64_t width = int64_t{engine.lanes} * engine.vectors, rest = b.count % width;

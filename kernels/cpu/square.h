@@ -1,0 +1,60 @@
+#pragma once
+// A square of numbers transposed in registers. Included by files that are compiled for different
+// processors, so all is in an unnamed namespace.
+
+#include <cstddef>
+#include <utility>
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// Within each 128 bits of a and b, groups of g elements by turns: those of the lower halves to a,
+// those of the upper ones to b.
+template <int g, int part, class V, size_t... i>
+[[gnu::always_inline]] inline void interleave(V& a, V& b, std::index_sequence<i...>) {
+  constexpr int n = sizeof...(i);
+  constexpr auto from = [](int at) {
+    return at / part * part + at % part / (2 * g) * g + at % g + (at / g % 2 ? n : 0);
+  };
+  const V low = a, high = b;
+  a = __builtin_shufflevector(low, high, from(i)...);
+  b = __builtin_shufflevector(low, high, (from(i) + part / 2)...);
+}
+
+// Of the 128 bits at even places of a and then b to a, those at odd ones to b.
+template <int part, class V, size_t... i>
+[[gnu::always_inline]] inline void part_evens(V& a, V& b, std::index_sequence<i...>) {
+  constexpr auto from = [](int at) { return at / part * 2 * part + at % part; };
+  const V low = a, high = b;
+  a = __builtin_shufflevector(low, high, from(i)...);
+  b = __builtin_shufflevector(low, high, (from(i) + part)...);
+}
+
+// Rows become columns. Every round is one shuffle of two registers, without a table.
+template <int n, class V>
+[[gnu::always_inline]] inline void transpose(V (&v)[n]) {
+  constexpr int part = 16 * n / sizeof(V);
+  constexpr std::make_index_sequence<n> lanes;
+  const auto round = [&]<int d>(std::integral_constant<int, d>) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < n; ++r) {
+      if (r & d) continue;
+      if constexpr (d < part)
+        interleave<d, part>(v[r], v[r + d], lanes);
+      else
+        part_evens<part>(v[r], v[r + d], lanes);
+    }
+  };
+  round(std::integral_constant<int, 1>());
+  if constexpr (n > 2) round(std::integral_constant<int, 2>());
+  if constexpr (n > 4) round(std::integral_constant<int, 4>());
+  if constexpr (n > 8) round(std::integral_constant<int, 8>());
+  // The first rounds told the halves of a part apart before its quarters.
+  if constexpr (part == 4) {
+#pragma GCC unroll 16
+    for (int r = 0; r < n; r += 4) std::swap(v[r + 1], v[r + 2]);
+  }
+}
+
+}  // namespace
+}  // namespace mixtape::kernels::cpu
