@@ -517,4 +517,25 @@ template <class S, class T>
   detail::write_first<S, Lanes<T>::width>(p, buffer, n);
 }
 
+// put(i, get(i)) for i = 0, width, ... below n; of floats, as many vectors at a time as there are
+// registers for. What waits for itself in one, as the steps of a polynomial do, leaves places that
+// the others take: the processor looks ahead, but not as far. (The compiler mixes them:
+// -fschedule-insns. bench/worklog/147)
+template <int64_t width, class Get, class Put>
+[[gnu::always_inline]] inline void in_groups(int64_t n, Get get, Put put) {
+  using V = decltype(get(n));
+  int64_t i = 0;
+  if constexpr (std::is_same_v<V, Lanes<float>>) {
+    constexpr int group = vector_bytes == 64 ? 4 : 2;
+    for (; i + group * width <= n; i += group * width) {
+      V v[group];
+#pragma GCC unroll 4
+      for (int k = 0; k < group; ++k) v[k] = get(i + k * width);
+#pragma GCC unroll 4
+      for (int k = 0; k < group; ++k) put(i + k * width, v[k]);
+    }
+  }
+  for (; i < n; i += width) put(i, get(i));
+}
+
 }  // namespace mixtape::kernels::cpu

@@ -59,8 +59,9 @@ template <class T, class F>
 template <class F, class T>
 [[gnu::noinline]] void replace_rows(T* sums, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i, sums += stride)
-    for (int64_t j = 0; j < columns; j += Lanes<T>::width)
-      store(sums + j, F::f(load<T, T>(sums + j)));
+    in_groups<Lanes<T>::width>(
+        columns, [=](int64_t j) { return F::f(load<T, T>(sums + j)); },
+        [=](int64_t j, Lanes<T> y) { store(sums + j, y); });
 }
 template <class T>
 void activate(Activation f, T* sums, int64_t stride, int64_t rows, int64_t columns) {

@@ -18,7 +18,9 @@ void forward(void* const* p, int64_t n, const void* context) {
   const Tx* const x = static_cast<const Tx*>(p[0]);
   Ty* const y = static_cast<Ty*>(p[1]);
   with_numbers_of<F, typename Elements<Tx>::type>(context, [=](auto... s) {
-    for (int64_t i = 0; i < n; i += Elements<Tx>::width) put(y + i, F::f(get<Tx>(x + i), s...));
+    in_groups<Elements<Tx>::width>(
+        n, [=](int64_t i) { return F::f(get<Tx>(x + i), s...); },
+        [=](int64_t i, auto v) { put(y + i, v); });
   });
 }
 
@@ -30,8 +32,10 @@ void backward(void* const* p, int64_t n, const void* context) {
   const Ty* const dy = static_cast<const Ty*>(p[1]);
   Tx* const dx = static_cast<Tx*>(p[2]);
   with_numbers_of<F, L>(context, [=](auto... s) {
-    for (int64_t i = 0; i < n; i += L::width)
-      store(dx + i, passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)));
+    in_groups<L::width>(
+        n,
+        [=](int64_t i) { return passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)); },
+        [=](int64_t i, L x) { store(dx + i, x); });
   });
 }
 
