@@ -46,6 +46,7 @@ struct Tile {
   bool narrow;
   const T* add;
   int64_t add_row;
+  bool far = false;  // what is written is in no cache of this processor's own
   const Block* block = nullptr;
   int64_t blocks = 1;
 };

@@ -339,6 +339,11 @@ void sum_tile(const Tile<typename P::T>& t) {
       asm volatile("" : "+r"(to));
     }
   };
+  if (t.far) {  // nearer, to begin with
+    const O* to = static_cast<const O*>(t.out);
+    for (int i = 0; i < R; ++i, to += t.out_row)
+      for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 0, 2);
+  }
   for (int64_t n = 0; n < t.blocks; ++n) {
     if (t.block) {
       a = static_cast<const char*>(t.a) + t.block[n].a;

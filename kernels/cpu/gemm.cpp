@@ -196,6 +196,7 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
     };
     Tile<T> t;
     t.depth = units;
+    t.far = rows * columns * int64_t{sizeof(T)} > (512 << 10);
     // Of what the outer loop packs, each sliver takes the place of the last.
     const int64_t a_pitch = room.a && !p.b_outer ? 0 : p.pitch(p.a, depth);
     const int64_t b_pitch = room.b && (p.b_outer || p.b.in_place) ? 0 : p.pitch(p.b, depth);
