@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/batch.h"
+#include "kernels/cpu/depthwise.h"
 #include "kernels/cpu/pass.h"
 #include "kernels/kernels.h"
 
@@ -338,6 +339,7 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
 
 void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
   if (dw.size() == 0) return db ? reduce(launch, Reduce::Sum, dy, per_channel(db)) : void();
+  if (depthwise_weight(x, dy, window, dw, db)) return;
   visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
     weight_gradient<math_t<S>, S, O>(launch, x, dy, window, dw, db);
   });

@@ -517,6 +517,51 @@ template <class S, class T>
   detail::write_first<S, Lanes<T>::width>(p, buffer, n);
 }
 
+// Lanes by the bits of a number, the first one lowest: those that are set are read, and what there
+// is of others is not touched; they are zero. (One by one where the processor has no such masks.)
+using LaneBits = uint16_t;
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+inline constexpr bool has_lane_bits = true;
+#else
+inline constexpr bool has_lane_bits = false;
+#endif
+template <class S, class T = math_t<S>>
+[[gnu::always_inline]] inline Lanes<T> load_where(LaneBits which, const S* p) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  using V = typename Lanes<T>::Vector;
+  if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float>)
+    return V(_mm512_maskz_loadu_ps(which, p));
+  if constexpr (std::is_same_v<S, double> && std::is_same_v<T, double>)
+    return V(_mm512_maskz_loadu_pd(static_cast<__mmask8>(which), p));
+  if constexpr (sizeof(S) == 2 && std::is_same_v<T, float>) {
+    const __m256i x = _mm256_maskz_loadu_epi16(which, p);
+    if constexpr (std::is_same_v<S, Half>)
+      return V(_mm512_maskz_cvtph_ps(detail::all_lanes, x));
+    else
+      return V(_mm512_castsi512_ps(
+          _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(detail::all_lanes, x), 16)));
+  }
+#endif
+  Lanes<T> x(T(0));
+  for (int i = 0; i < x.width; ++i)
+    if (which >> i & 1) x.v[i] = static_cast<T>(p[i]);
+  return x;
+}
+// a * b + c in those lanes, c in others.
+template <class T>
+[[gnu::always_inline]] inline Lanes<T> fma_where(LaneBits which, Lanes<T> a, Lanes<T> b,
+                                                 Lanes<T> c) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  using V = typename Lanes<T>::Vector;
+  if constexpr (std::is_same_v<T, float>) return V(_mm512_mask3_fmadd_ps(a.v, b.v, c.v, which));
+  if constexpr (std::is_same_v<T, double>)
+    return V(_mm512_mask3_fmadd_pd(a.v, b.v, c.v, static_cast<__mmask8>(which)));
+#endif
+  for (int i = 0; i < c.width; ++i)
+    if (which >> i & 1) c.v[i] = a.v[i] * b.v[i] + c.v[i];
+  return c;
+}
+
 // put(i, get(i)) for i = 0, width, ... below n; of floats, as many vectors at a time as there are
 // registers for. What waits for itself in one, as the steps of a polynomial do, leaves places that
 // the others take: the processor looks ahead, but not as far. (The compiler mixes them:

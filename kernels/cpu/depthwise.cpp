@@ -1,0 +1,144 @@
+// Where a stride-th of x is as wide as y, what a tap sees stands at one distance from the pixel
+// that it is for, in all of a plane, once x's rows and columns are dealt out by the stride. So a
+// gradient is a product of two runs of numbers, with masks for where the tap would see beyond the
+// plane, which all planes share. Measured in bench/worklog/149.
+
+#include "kernels/cpu/depthwise.h"
+
+#include <vector>
+
+#include "kernels/cpu/buffer.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// The pixels of a plane of x that are equal modulo the stride, as planes of their own.
+struct Deal {
+  int64_t rows, columns, stride[2];  // of x
+  int64_t width, area;               // of one plane
+
+  Deal(In x, const Window& v)
+      : rows(x.shape()[2]),
+        columns(x.shape()[3]),
+        stride{v.stride[0], v.stride[1]},
+        width(pieces(columns, stride[1])),
+        area(pieces(rows, stride[0]) * width) {}
+  int64_t count() const { return stride[0] * stride[1]; }
+  // Where pixel (row, column) is, also where there is none.
+  int64_t at(int64_t row, int64_t column) const {
+    const auto phase = [](int64_t n, int64_t stride) { return (n % stride + stride) % stride; };
+    const int64_t a = phase(row, stride[0]), b = phase(column, stride[1]);
+    return (a * stride[1] + b) * area + (row - a) / stride[0] * width + (column - b) / stride[1];
+  }
+  template <class S>
+  const S* operator()(const S* x, S* room) const {
+    if (count() == 1) return x;
+    for (int64_t r = 0; r < rows; ++r, x += columns) {
+      const auto deal = [&](auto step) {
+        for (int64_t b = 0; b < step; ++b) {
+          S* const to = room + at(r, b);
+          for (int64_t q = 0, n = pieces(columns - b, int64_t{step}); q < n; ++q)
+            to[q] = x[q * step + b];
+        }
+      };
+      stride[1] == 2 ? deal(std::integral_constant<int64_t, 2>()) : deal(stride[1]);
+    }
+    return room;
+  }
+};
+
+struct Tap {
+  int64_t shift;                // from a pixel of y to what the tap sees
+  std::vector<LaneBits> masks;  // of each vector of pixels: for which lanes that is in the plane
+};
+
+std::vector<Tap> taps_of(const Window& v, const Deal& deal, int64_t y_rows, int64_t lanes) {
+  const int64_t pixels = y_rows * deal.width;
+  std::vector<Tap> taps;
+  for (int64_t i = 0; i < v.size[0]; ++i)
+    for (int64_t j = 0; j < v.size[1]; ++j) {
+      const int64_t down = i * v.dilation[0] - v.padding[0],
+                    across = j * v.dilation[1] - v.padding[1];
+      Tap& tap = taps.emplace_back(Tap{deal.at(down, across), {}});
+      tap.masks.resize(pieces(pixels, lanes));
+      // Of rows and columns of y, those for which the tap sees some of x.
+      const auto seen = [](int64_t from, int64_t stride, int64_t size, int64_t count) {
+        const int64_t end = from < size ? pieces(size - from, stride) : 0;
+        return std::pair(from < 0 ? pieces(-from, stride) : 0, std::min(count, end));
+      };
+      const auto [top, bottom] = seen(down, v.stride[0], deal.rows, y_rows);
+      const auto [left, right] = seen(across, v.stride[1], deal.columns, deal.width);
+      for (int64_t r = top; r < bottom; ++r)
+        for (int64_t p = r * deal.width + left; p < r * deal.width + right; ++p)
+          tap.masks[p / lanes] |= static_cast<LaneBits>(1 << p % lanes);
+    }
+  return taps;
+}
+
+// sums[t] += sum over pixels of dy * what tap t sees, by lanes, for some taps at once.
+template <class T, class S>
+void add_products(const S* x, const S* dy, int64_t pixels, std::span<const Tap> taps,
+                  Lanes<T>* sums) {
+  const auto some = [&]<int n>(std::integral_constant<int, n>, size_t t)
+      __attribute__((always_inline)) {
+    Lanes<T> sum[n];
+    const S* seen[n];
+    const LaneBits* masks[n];
+    for (int i = 0; i < n; ++i) {
+      sum[i] = T(0);
+      seen[i] = x + taps[t + i].shift;
+      masks[i] = taps[t + i].masks.data();
+    }
+    for_lanes<T>(pixels, [&](int64_t p, int64_t count) {
+      const Lanes<T> d = read<T>(dy + p, count);
+      __builtin_prefetch(dy + p + 512);  // (Masked reads are not foreseen.)
+      __builtin_prefetch(x + p + 512);
+      for (int i = 0; i < n; ++i) {
+        const LaneBits which = masks[i][p / Lanes<T>::width];
+        sum[i] = fma_where(which, load_where<S, T>(which, seen[i] + p), d, sum[i]);
+      }
+    });
+    for (int i = 0; i < n; ++i) sums[t + i] += sum[i];
+  };
+  size_t t = 0;
+  for (; t + 5 <= taps.size(); t += 5) some(std::integral_constant<int, 5>(), t);
+  for (; t + 3 <= taps.size(); t += 3) some(std::integral_constant<int, 3>(), t);
+  for (; t < taps.size(); ++t) some(std::integral_constant<int, 1>(), t);
+}
+
+}  // namespace
+
+bool depthwise_weight(In x, In dy, const Window& v, Out dw, Out db) {
+  const int64_t channels = x.shape()[1], outs = dy.shape()[1],
+                pixels = dy.shape()[2] * dy.shape()[3];
+  const Deal deal(x, v);
+  if (!has_lane_bits || v.groups < 2 || v.groups != channels || deal.width != dy.shape()[3])
+    return false;
+  visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const std::vector<Tap> taps = taps_of(v, deal, dy.shape()[2], Lanes<T>::width);
+    parallel_for(outs, [&](int64_t o) {
+      Buffer<S> room(deal.count() > 1 ? deal.count() * deal.area : 0);
+      std::vector<Lanes<T>> sums(taps.size(), Lanes<T>(T(0)));
+      Lanes<T> sum(T(0));
+      for (int64_t n = 0; n < x.shape()[0]; ++n) {
+        const int64_t plane = n * channels + o * channels / outs;
+        const S* const d = dy.as<S>() + (n * outs + o) * pixels;
+        add_products<T>(deal(x.as<S>() + plane * deal.rows * deal.columns, room.data()), d, pixels,
+                        taps, sums.data());
+        if (!db) continue;
+        Lanes<T> part(T(0));
+        for_lanes<T>(pixels, [&](int64_t p, int64_t count) { part += read<T>(d + p, count); });
+        sum += part;
+      }
+      for (size_t t = 0; t < taps.size(); ++t)
+        dw.as<O>()[o * std::ssize(taps) + static_cast<int64_t>(t)] = static_cast<O>(hsum(sums[t]));
+      if (db) db.as<T>()[o] = hsum(sum);
+    });
+  });
+  return true;
+}
+
+}  // namespace mixtape::kernels::cpu
