@@ -268,25 +268,31 @@ struct Lines {
 // The sums of R rows of V vectors, plus what is to be added, to where they belong.
 template <class P, class O, int R, int V>
 [[gnu::always_inline]] inline void put(const Tile<typename P::T>& t,
-                                       const typename P::Vector (&sum)[R][V]) {
+                                       typename P::Vector (&sum)[R][V]) {
+  if (const typename P::T* add = t.add) {
+    const int64_t add_row = t.add_row;
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) sum[i][j] += load<typename P::Vector>(add + j * P::lanes);
+      add += add_row;
+      asm volatile("" : "+r"(add));
+    }
+  }
   // What is written might be t, for all that is known of it.
   O* to = static_cast<O*>(t.out);
-  const typename P::T* add = t.add;
-  const int64_t out_row = t.out_row, add_row = t.add_row;
+  const int64_t out_row = t.out_row;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) {
-      typename P::Vector x = sum[i][j];
-      if (add) x += load<typename P::Vector>(add + j * P::lanes);
       if constexpr (std::is_same_v<O, typename P::T>)
-        store(to + j * P::lanes, x);
+        store(to + j * P::lanes, sum[i][j]);
       else
-        store(to + j * P::lanes, narrowed<O>(x));
+        store(to + j * P::lanes, narrowed<O>(sum[i][j]));
     }
     to += out_row;
-    if (add) add += add_row;
-    asm volatile("" : "+r"(to), "+r"(add));
+    asm volatile("" : "+r"(to));
   }
 }
 
@@ -354,7 +360,7 @@ void sum_tile(const Tile<typename P::T>& t) {
       int64_t some = left % stretch ? left % stretch : stretch;
       left -= some;
       if constexpr (apart) ask_for_rows();
-      if (left == 0 && n + 1 == t.blocks) ask_for_results();
+      if (left == 0 && n + 1 == t.blocks && t.depth > 16) ask_for_results();
       for (; some % steps != 0; --some) step();
       for (; some > 0; some -= steps) {
         if constexpr (!apart) __builtin_prefetch(a + 48 * t.a_step);
