@@ -359,8 +359,10 @@ void sum_tile(const Tile<typename P::T>& t) {
     for (int64_t left = t.depth; left > 0;) {
       int64_t some = left % stretch ? left % stretch : stretch;
       left -= some;
-      if constexpr (apart) ask_for_rows();
-      if (left == 0 && n + 1 == t.blocks && t.depth > 16) ask_for_results();
+      if (t.depth > 16) {
+        if constexpr (apart) ask_for_rows();
+        if (left == 0 && n + 1 == t.blocks) ask_for_results();
+      }
       for (; some % steps != 0; --some) step();
       for (; some > 0; some -= steps) {
         if constexpr (!apart) __builtin_prefetch(a + 48 * t.a_step);

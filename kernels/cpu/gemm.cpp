@@ -138,8 +138,8 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
 
 // What there is of a tile in a room of its own: put(row, column, tile + add, count).
 template <class T, class Put>
-void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns, const T* add,
-               int64_t add_row, Put put) {
+[[gnu::noinline]] void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns,
+                                 const T* add, int64_t add_row, Put put) {
   for (int64_t r = 0; r < rows; ++r)
     for_lanes<T>(columns, [&](int64_t q, int64_t count) {
       const Lanes<T> sum = read<T>(tile + r * width + q, count);
