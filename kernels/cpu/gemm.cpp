@@ -200,28 +200,25 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
     // Of what the outer loop packs, each sliver takes the place of the last.
     const int64_t a_pitch = room.a && !p.b_outer ? 0 : p.pitch(p.a, depth);
     const int64_t b_pitch = room.b && (p.b_outer || p.b.in_place) ? 0 : p.pitch(p.b, depth);
+    // Where their slivers begin, as bytes.
+    const auto place = [&](const Side& x, const S* data, int64_t line) {
+      return reinterpret_cast<const char*>(data + line * x.line + k * x.step);
+    };
+    const char* const a_first = p.a.in_place ? place(p.a, x.a, row) : a;
+    const char* const b_first = place(p.b, x.b, column);
+    const int64_t a_apart = p.a.in_place ? p.a.sliver * p.a.line * p.element : a_pitch;
+    const int64_t b_apart = width * p.b.line * p.element;
+    t.a_row = p.a.in_place ? p.a.line * p.element : unit_bytes;
     const auto tile = [&](int64_t down, int64_t right) {
       const int64_t i = down * p.a.sliver, j = right * width;
       const int64_t high = std::min(p.a.sliver, rows - i), here = std::min(width, columns - j);
       const int vectors = here == width ? p.engine.vectors : static_cast<int>(pieces(here, lanes));
-      if (p.a.in_place) {
-        t.a = x.a + (row + i) * p.a.line + k * p.a.step;
-        t.a_row = p.a.line * p.element;
-        t.a_step = p.a.step * p.element * p.engine.unit;
-      } else {
-        t.a = a + down * a_pitch;
-        t.a_row = unit_bytes;
-        t.a_step = high * unit_bytes;
-      }
-      if (p.b.in_place && here == width) {
-        t.b = x.b + (column + j) * p.b.line + k * p.b.step;
-        t.b_step = p.b.step * p.element;
-        t.b_line = p.b_along ? p.b.line * p.element : 0;
-      } else {
-        t.b = b + right * b_pitch;
-        t.b_step = width * unit_bytes;
-        t.b_line = 0;
-      }
+      const bool as_is = p.b.in_place && here == width;
+      t.a = a_first + down * a_apart;
+      t.a_step = p.a.in_place ? p.a.step * p.element * p.engine.unit : high * unit_bytes;
+      t.b = as_is ? b_first + right * b_apart : b + right * b_pitch;
+      t.b_step = as_is ? p.b.step * p.element : width * unit_bytes;
+      t.b_line = as_is && p.b_along ? p.b.line * p.element : 0;
       t.add = k > 0 ? sums + i * stride + j : nullptr;
       t.add_row = stride;
       if (p.c_in_place && x.bias) {  // of one block
