@@ -398,6 +398,39 @@ TEST_P(Conv2d, ForwardAndGradients) {
     }
 }
 
+TEST_P(Conv2d, DepthwisePlanesOfManyPixels) {
+  const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2);
+  const Tensor x = random({1, 2, 150, 140}, f32, 1), dy = random({1, 2, 150, 140}, f32, 2);
+  const auto gradient = [&](DType dtype) {
+    const Tensor dw = output({2, 1, 3, 3}, dtype), db = output({2}, dtype);
+    const Tensor a = output(x.shape(), dtype), b = output(dy.shape(), dtype);
+    launch([&](Launch& l) {
+      convert(l, x, a);
+      convert(l, dy, b);
+      conv2d_weight(l, a, b, v, dw, db);
+    });
+    return std::pair(to_vector(dw), to_vector(db));
+  };
+  const auto [dw, db] = gradient(f32);
+  const auto [dw_want, db_want] = gradient(f64);
+  for (size_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(dw[i], dw_want[i], 1e-4) << i;
+  for (size_t i = 0; i < db.size(); ++i) EXPECT_NEAR(db[i], db_want[i], 1e-4) << i;
+}
+
+// Nothing there is multiplied with what is beyond a plane, which is the next one.
+TEST_P(Conv2d, DepthwisePlanesKeepToThemselves) {
+  const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 3);
+  const Tensor x = filled({2, 3, 5, 6}, f32, 1), dy = filled({2, 3, 5, 6}, f32, 1),
+               dw = output({3, 1, 3, 3}, f32), db = output({3}, f32);
+  for (int64_t i = 0; i < 30; ++i) x.set(30 + i, nan), dy.set(30 + i, inf);
+  launch([&](Launch& l) { conv2d_weight(l, x, dy, v, dw, db); });
+  for (int64_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(dw.at(i), dw.at(18 + i)) << i;
+    EXPECT_TRUE(std::isfinite(dw.at(i))) << i;
+  }
+  EXPECT_EQ(db.at(0), 60);
+}
+
 TEST_P(Conv2d, WeightGradientMayBeWider) {
   const Tensor x = random({2, 3, 6, 6}, bf16, 1), dy = random({2, 4, 4, 4}, bf16, 2),
                narrow({4, 3, 3, 3}, bf16), full({4, 3, 3, 3}, f32);

@@ -77,30 +77,31 @@ std::vector<Tap> taps_of(const Window& v, const Deal& deal, int64_t y_rows, int6
   return taps;
 }
 
-// sums[t] += sum over pixels of dy * what tap t sees, by lanes, for some taps at once.
+// sums[t] += sum over pixels [begin, end) of dy * what tap t sees, by lanes, for some taps at once.
 template <class T, class S>
-void add_products(const S* x, const S* dy, int64_t pixels, std::span<const Tap> taps,
+void add_products(const S* x, const S* dy, int64_t begin, int64_t end, std::span<const Tap> taps,
                   Lanes<T>* sums) {
   const auto some = [&]<int n>(std::integral_constant<int, n>, size_t t)
       __attribute__((always_inline)) {
     Lanes<T> sum[n];
     const S* seen[n];
     const LaneBits* masks[n];
-    for (int i = 0; i < n; ++i) {
-      sum[i] = T(0);
-      seen[i] = x + taps[t + i].shift;
-      masks[i] = taps[t + i].masks.data();
+    for (int k = 0; k < n; ++k) {
+      sum[k] = T(0);
+      seen[k] = x + taps[t + k].shift;
+      masks[k] = taps[t + k].masks.data();
     }
-    for_lanes<T>(pixels, [&](int64_t p, int64_t count) {
+    for_lanes<T>(end - begin, [&](int64_t i, int64_t count) {
+      const int64_t p = begin + i;
       const Lanes<T> d = read<T>(dy + p, count);
       __builtin_prefetch(dy + p + 512);  // (Masked reads are not foreseen.)
       __builtin_prefetch(x + p + 512);
-      for (int i = 0; i < n; ++i) {
-        const LaneBits which = masks[i][p / Lanes<T>::width];
-        sum[i] = fma_where(which, load_where<S, T>(which, seen[i] + p), d, sum[i]);
+      for (int k = 0; k < n; ++k) {
+        const LaneBits which = masks[k][p / Lanes<T>::width];
+        sum[k] = fma_where(which, load_where<S, T>(which, seen[k] + p), d, sum[k]);
       }
     });
-    for (int i = 0; i < n; ++i) sums[t + i] += sum[i];
+    for (int k = 0; k < n; ++k) sums[t + k] += sum[k];
   };
   size_t t = 0;
   for (; t + 5 <= taps.size(); t += 5) some(std::integral_constant<int, 5>(), t);
@@ -126,12 +127,17 @@ bool depthwise_weight(In x, In dy, const Window& v, Out dw, Out db) {
       for (int64_t n = 0; n < x.shape()[0]; ++n) {
         const int64_t plane = n * channels + o * channels / outs;
         const S* const d = dy.as<S>() + (n * outs + o) * pixels;
-        add_products<T>(deal(x.as<S>() + plane * deal.rows * deal.columns, room.data()), d, pixels,
-                        taps, sums.data());
-        if (!db) continue;
-        Lanes<T> part(T(0));
-        for_lanes<T>(pixels, [&](int64_t p, int64_t count) { part += read<T>(d + p, count); });
-        sum += part;
+        const S* const dealt = deal(x.as<S>() + plane * deal.rows * deal.columns, room.data());
+        // Long sums are sums of shorter ones.
+        constexpr int64_t run = 512 * Lanes<T>::width;
+        for (int64_t p = 0; p < pixels; p += run) {
+          const int64_t end = std::min(pixels, p + run);
+          add_products<T>(dealt, d, p, end, taps, sums.data());
+          if (!db) continue;
+          Lanes<T> part(T(0));
+          for_lanes<T>(end - p, [&](int64_t i, int64_t n) { part += read<T>(d + p + i, n); });
+          sum += part;
+        }
       }
       for (size_t t = 0; t < taps.size(); ++t)
         dw.as<O>()[o * std::ssize(taps) + static_cast<int64_t>(t)] = static_cast<O>(hsum(sums[t]));

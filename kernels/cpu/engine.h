@@ -40,7 +40,7 @@ struct Tile {
   int64_t depth;
   const void *a, *b;
   int64_t a_row, a_step, b_step;
-  int64_t b_line = 0;  // of b as it lies in memory, along k; then a is packed. Else it has no lines
+  int64_t b_line = 0;  // from line to line of b, if it is as in memory, along k; then a is packed
   void* out;           // of T, or of the operands' dtype if `narrow`
   int64_t out_row;
   bool narrow;

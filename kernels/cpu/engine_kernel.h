@@ -359,7 +359,7 @@ void sum_tile(const Tile<typename P::T>& t) {
     for (int64_t left = t.depth; left > 0;) {
       int64_t some = left % stretch ? left % stretch : stretch;
       left -= some;
-      if (t.depth > 16) {
+      if (t.depth > 16) {  // else it would come too late
         if constexpr (apart) ask_for_rows();
         if (left == 0 && n + 1 == t.blocks) ask_for_results();
       }
