@@ -136,7 +136,8 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
       part(i, j, std::min(height, rows - i), std::min(width, columns - j));
 }
 
-// What there is of a tile in a room of its own: put(row, column, tile + add, count).
+// What there is of a tile in a room of its own: put(row, column, tile + add, count). (A function of
+// its own: its vectors would cost every tile a frame.)
 template <class T, class Put>
 [[gnu::noinline]] void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns,
                                  const T* add, int64_t add_row, Put put) {

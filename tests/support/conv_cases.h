@@ -42,8 +42,9 @@ inline const ConvCase conv_cases[] = {
     {1, 2, 1, 3000, 3, window({1, 3})},  // a row of more pixels than are summed at once
     {1, 3, 37, 19, 40, window({7, 7}, {2, 2}, {3, 3})},  // one image in several bands
     {1, 70, 21, 9, 70, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 70)},
-    {3, 3, 6, 7, 6, window({3, 5}, {1, 1}, {1, 2}, {1, 1}, 3)},  // depthwise, two for each
-    {2, 4, 9, 8, 4, window({3, 3}, {3, 2}, {2, 2}, {1, 2}, 4)},  // and dealt out, dilated
+    {2, 35, 6, 9, 35, window({3, 3}, {1, 1}, {0, 0}, {1, 1}, 35)},  // and narrower than it sees
+    {3, 3, 6, 7, 6, window({3, 5}, {1, 1}, {1, 2}, {1, 1}, 3)},     // depthwise, two for each
+    {2, 4, 9, 8, 4, window({3, 3}, {3, 2}, {2, 2}, {1, 2}, 4)},     // and dealt out, dilated
     {0, 2, 5, 5, 3, window({3, 3})},
     {2, 3, 5, 5, 0, window({3, 3})},
     {2, 0, 5, 5, 3, window({3, 3})},
