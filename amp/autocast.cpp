@@ -64,14 +64,14 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   if (grad_enabled()) {
     const auto node = std::make_shared<SharedCast>(&t, to, number_);
     node->finish(narrowed, true);
-    narrowed.set_maker(node);
+    narrowed.set_grad_fn(node);
   }
   return narrowed;
 }
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
   const DType low = o.low ? o.low->dtype : around ? around->low() : bf16;
-  check(is_narrow(low) || low == f32, "autocast to {}: low is f16, bf16 or f32", low);
+  check(is_half(low) || low == f32, "autocast to {}: low is f16, bf16 or f32", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
   return {o.enabled && !off, o.cache, low,
@@ -103,7 +103,7 @@ std::shared_ptr<Policy> Autocast::snapshot() const {
 Tensor Autocast::converted(const Tensor& t, DType to) {
   if (t.dtype() == to) return t;
   const NoPolicy explicitly;
-  const Tensor leaf = t.dtype() == f32 && is_narrow(to) ? leaf_of(t) : Tensor();
+  const Tensor leaf = t.dtype() == f32 && is_half(to) ? leaf_of(t) : Tensor();
   if (!leaf || !leaf.is_contiguous()) return cast(t, to);
   if (state_.cache) return cache_->narrow(t, leaf, to);
   CastCache once;
@@ -144,7 +144,7 @@ void Autocast::apply(Call& call) {
   }
 
   const auto wanted = [&](Role role, DType now) {
-    const bool beside = now == to || (now == f32 && is_narrow(to));  // readable as it is
+    const bool beside = now == to || (now == f32 && is_half(to));  // readable as it is
     switch (role) {
       case Role::Activation:
         return to;

@@ -112,7 +112,7 @@ class Autocast final : public Policy {
   State state_;
   CastCache own_cache_;
   CastCache* const cache_;
-  std::optional<During<&ThreadState::policy>> open_;
+  std::optional<ScopedValue<&ThreadState::policy>> open_;
 };
 
 }  // namespace mixtape::amp

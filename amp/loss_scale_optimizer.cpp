@@ -67,7 +67,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
   const NoPolicy as_called;
   if (!scaler_.enabled()) {
     for (Tensor& g : gradients)
-      if (g && is_narrow(g.dtype())) g = cast(g, f32);
+      if (g && is_half(g.dtype())) g = cast(g, f32);
     return gradients;
   }
   const Tensor inverse = 1.0 / scaler_.scale_tensor();
@@ -115,18 +115,18 @@ int64_t LossScaleOptimizer::counted() const {
 }
 int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
 
-optim::StateDict LossScaleOptimizer::state_dict() const {
-  optim::StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
+StateDict LossScaleOptimizer::state_dict() const {
+  StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
   dict.add(of_scaler, scaler_.state_dict());
   dict.add(of_optimizer, held().state_dict());
   return dict;
 }
 
-void LossScaleOptimizer::load_state_dict(const optim::StateDict& dict) {
+void LossScaleOptimizer::load_state_dict(const StateDict& dict) {
   const Scope scope("load_state_dict");
   optim::StateReader reader(dict);
   const int64_t iterations = reader.count("iterations");
-  const optim::StateDict scale = dict.under(of_scaler), rest = dict.under(of_optimizer);
+  const StateDict scale = dict.under(of_scaler), rest = dict.under(of_optimizer);
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
           "'{}' belongs to nothing here", name);

@@ -62,8 +62,8 @@ class LossScaleOptimizer {
 
   // "iterations", and those of the two within as "optimizer.group.0.lr", "scaler.scale". Loading
   // throws Error, and changes nothing, if names or values do not fit.
-  optim::StateDict state_dict() const;
-  void load_state_dict(const optim::StateDict& dict);
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& dict);
 
  private:
   friend std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer);

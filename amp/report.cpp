@@ -197,16 +197,16 @@ void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
     if (known == uses.end()) continue;
     Use& use = known->second;
     use.any = true;
-    use.narrow = use.narrow || is_narrow(call.inputs[i]->dtype()) ||  // a copy that was there
-                 (call.op.name == "cast" && is_narrow(result.dtype()));
+    use.narrow = use.narrow || is_half(call.inputs[i]->dtype()) ||  // a copy that was there
+                 (call.op.name == "cast" && is_half(result.dtype()));
     if (use.product.empty() && call.op.precision == Precision::Low &&
         call.op.role(i) != Role::Statistic)
       use.product = call.op.name;
   }
 }
 
-// What kernels/cuda/gemm.cu asks of matrices: lines without gaps between elements, by rows or by
-// columns, that begin at multiples of 16 bytes.
+// What kernels/cuda/gemm/gemm.cu asks of matrices: lines without gaps between elements, by rows or
+// by columns, that begin at multiples of 16 bytes.
 void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";
@@ -231,7 +231,7 @@ void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
     sizes += t.shape().to_string();
     if (product) look(t);
   }
-  if (!is_narrow(seen.dtype) && !(seen.dtype == f32 && Tf32::allowed())) return;
+  if (!is_half(seen.dtype) && !(seen.dtype == f32 && Tf32::allowed())) return;
   if (product) look(result);
   const bool depthwise = !product && seen.operands[1][1] == 1 && seen.operands[0][1] > 1;
   if (seen.pad.empty() && !depthwise) return;

@@ -180,7 +180,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   s.known = s.now.used = true;
   if (std::exchange(s.now.spoilt, false)) s.now.flags.push_back(full({1}, 1, f32, device));
   if (std::exchange(s.now.stepped, false)) s.now.judged = s.now.flags.size();
-  const Tensor wide = is_narrow(loss.dtype()) ? cast(loss, f32) : loss;
+  const Tensor wide = is_half(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
@@ -402,8 +402,8 @@ Tensor GradScaler::inverse_scale(int id) {
   return inverse_of(s.scale);
 }
 
-optim::StateDict GradScaler::state_dict() const {
-  optim::StateDict dict;
+StateDict GradScaler::state_dict() const {
+  StateDict dict;
   if (!enabled()) return dict;
   const auto add = [&](const std::string& name, double value, DType dtype) {
     dict.emplace_back(name, from({value}, {}, dtype));
@@ -422,7 +422,7 @@ optim::StateDict GradScaler::state_dict() const {
   return dict;
 }
 
-void GradScaler::load_state_dict(const optim::StateDict& dict) {
+void GradScaler::load_state_dict(const StateDict& dict) {
   if (!enabled()) return;
   const Scope scope("load_state_dict");
   check(!dict.empty(),

@@ -144,8 +144,8 @@ class GradScaler {
   // if a loss was not finite, and nothing else. Loading throws Error, and
   // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
   // that, and an iteration that was not ended is abandoned. Disabled, it does nothing.
-  optim::StateDict state_dict() const;
-  void load_state_dict(const optim::StateDict& dict);
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& dict);
 
  private:
   enum class Stage { Ready, Unscaled, Stepped };

@@ -12,8 +12,8 @@
 namespace mixtape::amp {
 namespace {
 
-using kernels::Survey;
 using kernels::survey_size;
+using kernels::TensorStats;
 
 constexpr int64_t rows_at_once = 1024;
 
@@ -96,7 +96,7 @@ void OverflowTrace::after_delivery(const Node& leaf, const Tensor& grad) {
 
 void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
                           std::span<const Tensor> outputs) {
-  const Aside aside;
+  const Unobserved aside;
   std::vector<Tensor> all;
   const auto add = [&](std::span<const Tensor> some) {
     for (const Tensor& t : some) {
@@ -115,7 +115,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   if (surveys_ && (surveys_.device() != device || rows_ + n > surveys_.size(0))) read();
   if (!surveys_) surveys_ = Tensor({std::max(n, rows_at_once), survey_size}, f64, device);
   const std::vector<View> views(all.begin(), all.end());
-  kernels::survey(device, views, rows(surveys_, rows_, n));
+  kernels::tensor_stats(device, views, rows(surveys_, rows_, n));
   entry.row = std::exchange(rows_, rows_ + n);
   entries_.push_back(std::move(entry));
 }
@@ -125,21 +125,21 @@ void OverflowTrace::read() {
   const Tensor here = rows(surveys_, 0, rows_).copied_to(Device::cpu());
   surveys_ = {};
   rows_ = 0;
-  const auto* const first = static_cast<const Survey*>(here.host());
+  const auto* const first = static_cast<const TensorStats*>(here.host());
   for (const Entry& e : std::exchange(entries_, {})) judge(e, first + e.row);
 }
 
-void OverflowTrace::judge(const Entry& e, const Survey* rows) {
+void OverflowTrace::judge(const Entry& e, const TensorStats* rows) {
   if (judged_.iteration != e.iteration) judged_ = {e.iteration};
   const std::span all(rows, e.tensors.size()), in = all.first(e.inputs),
                                                out = all.subspan(e.inputs);
-  const auto bad = [](const Survey& s) { return !s.is_finite(); };
-  const auto nan = [](const Survey& s) { return s.nans > 0; };
+  const auto bad = [](const TensorStats& s) { return !s.is_finite(); };
+  const auto nan = [](const TensorStats& s) { return s.nans > 0; };
   const auto made = std::ranges::find_if(out, bad), made_nan = std::ranges::find_if(out, nan),
              given_nan = std::ranges::find_if(in, nan);
   const bool given = std::ranges::any_of(in, bad);
   const std::string module = e.module ? *e.module : "";
-  const auto finding = [&](BadOp::Kind kind, const Survey& s) {
+  const auto finding = [&](BadOp::Kind kind, const TensorStats& s) {
     BadOp found{kind, e.op, module};
     for (size_t i = 0; i < in.size(); ++i) {
       found.inputs.push_back(e.tensors[i].dtype);
@@ -174,7 +174,7 @@ void OverflowTrace::judge(const Entry& e, const Survey* rows) {
   judged_.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
   for (size_t i = e.inputs; e.is_rule && e.kind != BadOp::Kind::Sum && i < all.size(); ++i) {
     const auto& [dtype, shape, copies] = e.tensors[i];
-    if (!is_narrow(dtype)) continue;
+    if (!is_half(dtype)) continue;
     Underflow& u = underflow_[{e.op, module, dtype}];
     u.elements += shape.size();
     u.zeros += int64_t(all[i].zeros) * copies;

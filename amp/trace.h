@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/op.h"
-#include "kernels/survey.h"
+#include "kernels/common/tensor_stats.h"
 
 namespace mixtape::amp {
 
@@ -78,7 +78,7 @@ class OverflowTrace final : public Observer {
   void after_delivery(const Node& leaf, const Tensor& grad) override;
   void enter(Entry entry, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   void read();
-  void judge(const Entry& entry, const kernels::Survey* rows);
+  void judge(const Entry& entry, const kernels::TensorStats* rows);
 
   int64_t iteration_ = 0;
   Tensor surveys_;  // of the entries' tensors, on their device

@@ -18,7 +18,7 @@ struct Anomaly {
 // The first element that should not be. Made of ops, so that it works wherever the tensor is.
 std::optional<Anomaly> find(const Tensor& t, bool inf) {
   if (!t || !is_float(t.dtype()) || t.numel() == 0) return {};
-  const Aside aside;
+  const Unobserved aside;
   const Tensor x = reshape(t.detach(), {t.numel()});
   const Tensor probe = inf ? x - x : x;  // of an infinity NaN, the only number that is not itself
   const Tensor found = ne(probe, probe).to(i32);
@@ -43,9 +43,9 @@ std::string describe(std::span<const Tensor* const> inputs) {
 void DetectAnomaly::after(const Call& call, const Tensor& result) {
   if (call.backward) return;  // a rule's own steps may be anything: its gradients are looked at
   ++count_;
-  if (result.maker() && grad_enabled())
-    made_[result.maker().get()] = {result.maker()->order, count_, Scope::trail(),
-                                   describe(call.inputs)};
+  if (result.grad_fn() && grad_enabled())
+    made_[result.grad_fn().get()] = {result.grad_fn()->order, count_, Scope::trail(),
+                                     describe(call.inputs)};
   if (!options_.forward) return;
   const auto bad = find(result, options_.inf);
   if (!bad) return;

@@ -22,7 +22,7 @@
 
 #include "autograd/tape.h"
 #include "core/check.h"
-#include "core/recycle.h"
+#include "core/pooled.h"
 
 namespace mixtape {
 namespace detail {
@@ -47,21 +47,13 @@ auto attributes(const Args&... args) {
 }
 
 template <class Op>
-constexpr bool moves_only = requires {
-  requires Op::moves_only;
-};
+constexpr bool moves_only = requires { requires Op::moves_only; };
 template <class Op>
-constexpr bool broadcasts = requires {
-  requires Op::broadcasts;
-};
+constexpr bool broadcasts = requires { requires Op::broadcasts; };
 template <class Op>
-constexpr bool first_order_only = requires {
-  requires Op::first_order_only;
-};
+constexpr bool first_order_only = requires { requires Op::first_order_only; };
 template <class Op>
-constexpr bool differentiable = requires {
-  &Op::backward;
-};
+constexpr bool differentiable = requires { &Op::backward; };
 
 // Rules that do not need the attributes need not name them.
 template <class Op, class... A>
@@ -167,7 +159,7 @@ Tensor call(const Args&... args) {
   // The arguments again, with the tensors that the policy may have put in place of ours.
   const auto run = [&](Ctx& ctx) {
     // Other ops are only helpers there: nothing is recorded, no policy acts.
-    const During<&ThreadState::recording> recording(false);
+    const ScopedValue<&ThreadState::recording> recording(false);
     const NoPolicy as_called;
     const Tensor** next = inputs.begin();
     const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
@@ -195,7 +187,7 @@ Tensor call(const Args&... args) {
       auto attributes = detail::attributes(args...);
       using Attributes = decltype(attributes);
       auto node =
-          recycle<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
+          make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
       y = run(node->ctx);
       detail::attach(call, y, std::move(node), detail::moves_only<Op>);
     }

@@ -23,7 +23,7 @@ class Replay final : public Deferred {
   Replay(Segment f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
 
   Tensors first(const Tensors& inputs) {
-    const During<&ThreadState::forgetting> forget(true);
+    const ScopedValue<&ThreadState::forgetting> forget(true);
     Tensors results = f_(inputs);
     end_ = generator().offset();
     return results;
@@ -44,7 +44,7 @@ class Replay final : public Deferred {
       check(r.index < made.size(), "{} results the second time, at least {} the first", made.size(),
             r.index + 1);
       const Tensor& y = made[r.index];
-      check(y && y.maker(), "result {} has no gradient the second time", r.index);
+      check(y && y.grad_fn(), "result {} has no gradient the second time", r.index);
       check(y.shape() == r.shape && y.dtype() == r.dtype,
             "result {} is {} {} the second time, {} {} the first", r.index, y.dtype(), y.shape(),
             r.dtype, r.shape);
@@ -61,15 +61,15 @@ class Replay final : public Deferred {
   };
 
   Tensors second(const Tensors& inputs) const {
-    const During<&ThreadState::recording> record(true);
-    const During<&ThreadState::in_backward> forward(false);
-    const During<&ThreadState::forgetting> keep(false);
-    const During<&ThreadState::root> root(root_);
+    const ScopedValue<&ThreadState::recording> record(true);
+    const ScopedValue<&ThreadState::in_backward> forward(false);
+    const ScopedValue<&ThreadState::forgetting> keep(false);
+    const ScopedValue<&ThreadState::root> root(root_);
     const std::shared_ptr<Policy> region = policy_ ? policy_->snapshot() : nullptr;
-    const During<&ThreadState::policy> policy(region.get());
+    const ScopedValue<&ThreadState::policy> policy(region.get());
     const DefaultDevice here(device_);
     const Tf32 tf32(tf32_);
-    const During<&ThreadState::called_again> second_call(true);
+    const ScopedValue<&ThreadState::called_again> second_call(true);
     Seed draws(seed_);
     (*draws).set_offset(begin_);
     Tensors results = f_(inputs);
@@ -129,17 +129,17 @@ std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   Tensors results = made;
   for (size_t i = 0; i < results.size(); ++i) {
     Tensor& y = results[i];
-    if (!y || !y.maker() || y.maker()->order <= since) continue;  // not made by f
+    if (!y || !y.grad_fn() || y.grad_fn()->order <= since) continue;  // not made by f
     // What f gives twice is one tensor outside as well: gradients are summed as they arrive.
     const auto same = [&](const Tensor& t) { return t.is_same(made[i]); };
     if (const auto k = size_t(std::ranges::find_if(made, same) - made.begin()); k < i) {
       y = results[k];
       continue;
     }
-    const auto node = std::make_shared<CheckpointNode>(replay, inputs, *y.maker(), since);
+    const auto node = std::make_shared<CheckpointNode>(replay, inputs, *y.grad_fn(), since);
     replay->stand_for(node, i, y);
     y = y.detach();
-    y.set_maker(node);
+    y.set_grad_fn(node);
   }
   return results;
 }

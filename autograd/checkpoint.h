@@ -44,13 +44,12 @@ auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
   static_assert(several || std::is_same_v<Result, Tensor>);
   auto call = [f = Kept(std::forward<F>(f))](const std::vector<Tensor>& in) {
-    return [&]<size_t... i>(std::index_sequence<i...>)->std::vector<Tensor> {
+    return [&]<size_t... i>(std::index_sequence<i...>) -> std::vector<Tensor> {
       if constexpr (several)
         return f(in[i]...);
       else
         return {f(in[i]...)};
-    }
-    (std::index_sequence_for<T...>());
+    }(std::index_sequence_for<T...>());
   };
   if constexpr (several)
     return detail::checkpoint(std::move(call), {inputs...});

@@ -19,8 +19,8 @@ struct Hooks {
   HookList<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
 
   template <class F>
-  static HookHandle add(const Tensor& x, HookList<F> Hooks::*list, F f) {
-    std::shared_ptr<void>& slot = x.maker() ? x.maker()->hooks : x.leaf().hooks;
+  static HookHandle add(const Tensor& x, HookList<F> Hooks::* list, F f) {
+    std::shared_ptr<void>& slot = x.grad_fn() ? x.grad_fn()->hooks : x.leaf().hooks;
     if (!slot) slot = std::make_shared<Hooks>();
     if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
     return (of(slot)->*list).add(slot, std::move(f));
@@ -48,7 +48,7 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carri
     if (!l.grad.is_contiguous()) l.grad = contiguous(l.grad.detach());
     detail::accumulate(g, l.grad);
   } else {
-    l.grad = is_whole(g) && !g.maker() ? std::move(g) : g.detach().clone();
+    l.grad = is_whole(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
   }
   l.set_grad_scale(scale);
 }
@@ -81,16 +81,16 @@ struct Engine {
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
   Useful useful = {};          // with capture: nodes that lead to one of those
   // The queue by order, newest first.
-  using Queue =
-      std::map<uint64_t, Arrival, std::greater<>, Recycled<std::pair<const uint64_t, Arrival>>>;
+  using Queue = std::map<uint64_t, Arrival, std::greater<>,
+                         PooledAllocator<std::pair<const uint64_t, Arrival>>>;
   Queue arriving = {};
 
   void run(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
-    const During<&ThreadState::recording> recording(record);
-    const During<&ThreadState::in_backward> backward(true);
-    const During<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
-    const NoPolicy as_called;                         // forward chose the dtypes
-    const During<&ThreadState::carried> scale(&carried);
+    const ScopedValue<&ThreadState::recording> recording(record);
+    const ScopedValue<&ThreadState::in_backward> backward(true);
+    const ScopedValue<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
+    const NoPolicy as_called;                              // forward chose the dtypes
+    const ScopedValue<&ThreadState::carried> scale(&carried);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
     if (capture) {
@@ -141,13 +141,13 @@ struct Engine {
   }
 
   Grads apply_rule(Node& node, const Tensor& dy) const {
-    const During<&ThreadState::in_rule> rule(true);
-    const During<&ThreadState::wanted> wanted(capture ? &useful : nullptr);
+    const ScopedValue<&ThreadState::in_rule> rule(true);
+    const ScopedValue<&ThreadState::wanted> wanted(capture ? &useful : nullptr);
     return node.backward(dy);
   }
 
   template <class F, class Run>
-  static void run_hooks(const Node& node, HookList<F> Hooks::*list, Run run) {
+  static void run_hooks(const Node& node, HookList<F> Hooks::* list, Run run) {
     if (!node.hooks) return;
     const std::string where = fmt::format("hook on {}", node.name());
     const Scope scope(where);
@@ -199,8 +199,8 @@ struct Engine {
     const std::vector<Tensor> results = graph.make(node);
     for (auto& [i, g, scale] : grads) {
       carried = scale;
-      if (capture) find_useful({results[i].maker().get()}, known);
-      arrive(results[i].maker(), std::move(g));
+      if (capture) find_useful({results[i].grad_fn().get()}, known);
+      arrive(results[i].grad_fn(), std::move(g));
       if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
     }
   }

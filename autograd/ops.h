@@ -12,7 +12,7 @@
 
 #include "autograd/tape.h"
 #include "core/random.h"
-#include "kernels/epilogue.h"
+#include "kernels/common/epilogue.h"
 
 namespace mixtape {
 
@@ -383,8 +383,8 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   Size2(int64_t both) : h(both), w(both) {}
   Size2(int64_t rows, int64_t columns) : h(rows), w(columns) {}
   template <class F>
-  requires std::is_floating_point_v<F> Size2(F)
-  = delete;  // of 1.5, 1 would be left
+    requires std::is_floating_point_v<F>
+  Size2(F) = delete;  // of 1.5, 1 would be left
   int64_t operator[](int d) const { return d == 0 ? h : w; }
 };
 struct Conv1dOptions {

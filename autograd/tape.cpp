@@ -75,9 +75,9 @@ static void check_inputs(const Call& call) {
         break;
       case Role::Parameter:
       case Role::Statistic:
-        if (t.dtype() != want && !(t.dtype() == f32 && is_narrow(want))) [[unlikely]]
+        if (t.dtype() != want && !(t.dtype() == f32 && is_half(want))) [[unlikely]]
           fail("input {} is {}, beside {} activations it may be {}{}", i, t.dtype(), want, want,
-               is_narrow(want) ? " or f32" : "");
+               is_half(want) ? " or f32" : "");
         break;
       case Role::Index:
         if (t.dtype() != i64) [[unlikely]]
@@ -108,11 +108,11 @@ void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_
       std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); })) [[unlikely]]
     y = y.detach();
   node->finish(y, moves_only);
-  y.set_maker(std::move(node));
+  y.set_grad_fn(std::move(node));
 }
 
 void accumulate(const Tensor& x, const Tensor& y) {
-  const bool as_it_is = x.dtype() == y.dtype() || (is_narrow(x.dtype()) && y.dtype() == f32);
+  const bool as_it_is = x.dtype() == y.dtype() || (is_half(x.dtype()) && y.dtype() == f32);
   if (!as_it_is) return accumulate(cast(x, y.dtype()), y);
   kernels::accumulate(y.device(), x, y);
   y.storage()->bump_version();
@@ -140,7 +140,7 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
     const Tensor* input = &dy;
     const auto node = std::make_shared<FirstOrderOnly>(Call{leaf_info, {&input, 1}}, of);
     node->grad_dtype = g.dtype();
-    g.set_maker(node);
+    g.set_grad_fn(node);
   }
   return grads;
 }
@@ -199,7 +199,7 @@ Tensor Ctx::saved(size_t i) const {
         node_->name());
   if (s.as == Kept::Result && grad_enabled()) {
     const Tensor y = s.tensor.detach();
-    y.set_maker(node_->shared_from_this());
+    y.set_grad_fn(node_->shared_from_this());
     return y;
   }
   return s.tensor;
@@ -224,7 +224,7 @@ DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtyp
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();
   moves = moves_only;
-  if (moves_only && is_narrow(grad_dtype) && ctx.edges_[0].node && ctx.grad_dtype(0) == f32)
+  if (moves_only && is_half(grad_dtype) && ctx.edges_[0].node && ctx.grad_dtype(0) == f32)
     grad_dtype = f32;
 }
 
@@ -259,7 +259,7 @@ Node::~Node() {
       if (e.node) unlinked.push_back(std::move(e.node));
     // A saved input holds its maker too, which may be beside the edges: a checkpoint saves all.
     for (auto& s : c.saved_)
-      if (s.tensor && s.tensor.maker()) unlinked.push_back(s.tensor.maker());
+      if (s.tensor && s.tensor.grad_fn()) unlinked.push_back(s.tensor.grad_fn());
     c.saved_.clear();
   };
   // Only dropping all that leads on first keeps this from recursing.
@@ -272,10 +272,10 @@ Node::~Node() {
 }
 
 std::shared_ptr<Node> node_of(const Tensor& t) {
-  if (t.maker()) return t.maker();
+  if (t.grad_fn()) return t.grad_fn();
   if (!t.is_leaf()) return nullptr;
   Leaf& leaf = t.leaf();
-  if (!leaf.node) leaf.node = recycle<LeafNode>(t, Call{leaf_info, {}});
+  if (!leaf.node) leaf.node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
   if (leaf.node.use_count() == 1) static_cast<LeafNode&>(*leaf.node).join(t);
   leaf.node->grad_dtype = t.dtype();  // an older graph, if there is one, is of other data
   return leaf.node;
@@ -283,7 +283,7 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
 
 Tensor leaf_of(const Tensor& t) {
   if (t.is_leaf()) return t;
-  const Node* n = t.maker().get();
+  const Node* n = t.grad_fn().get();
   while (n && n->moves) n = n->ctx.edges_[0].node.get();
   if (!n || !n->is_leaf()) return {};
   const Tensor leaf = n->leaf();

@@ -217,19 +217,19 @@ inline bool carries_scale() { return thread_state.carried && thread_state.carrie
 inline bool grad_enabled() { return thread_state.recording; }
 
 // While one is alive, this thread records nothing.
-struct NoGrad : During<&ThreadState::recording> {
-  [[nodiscard]] NoGrad() : During(false) {}
+struct NoGrad : ScopedValue<&ThreadState::recording> {
+  [[nodiscard]] NoGrad() : ScopedValue(false) {}
 };
 // While one is alive, this thread records, also inside a NoGrad.
-struct EnableGrad : During<&ThreadState::recording> {
-  [[nodiscard]] EnableGrad() : During(true) {}
+struct EnableGrad : ScopedValue<&ThreadState::recording> {
+  [[nodiscard]] EnableGrad() : ScopedValue(true) {}
 };
 // While one is alive, this thread computes something about a training that is no part of it: it is
 // not recorded, seen by no observer and under no policy.
-struct Aside {
+struct Unobserved {
   const NoGrad off;
   const NoPolicy as_called;
-  const During<&ThreadState::observer> unseen{nullptr};
+  const ScopedValue<&ThreadState::observer> unseen{nullptr};
 };
 
 }  // namespace mixtape

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/turns.h"
+#include "bench/interleave.h"
 #include "core/tensor.h"
 
 namespace mixtape::bench {

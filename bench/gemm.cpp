@@ -3,7 +3,7 @@
 
 #include "bench/peers/blas.h"
 #include "core/random.h"
-#include "kernels/cpu/engine.h"
+#include "kernels/cpu/gemm/microkernel.h"
 #include "kernels/kernels.h"
 #include "mixtape.h"
 

@@ -36,18 +36,12 @@ const Case cases[] = {
      [] { return index_select(square_of_numbers(), 1, select(places(), 0, 0)); }},
     {"masked_select_of_half", [] { return masked_select(line(), gt(line(), 0)); }},
     {"sort_rows", [] { return sort(square_of_numbers()).values; }},
-    {"sort_short_rows",
-     [] {
-       return sort(reshape(line(), {10'000, 100})).values;
-     }},
+    {"sort_short_rows", [] { return sort(reshape(line(), {10'000, 100})).values; }},
     {"sort_a_line", [] { return sort(line()).values; }},
     {"topk_10_of_64x50000", [] { return topk(logits(), 10).values; }},
     {"cumsum_of_rows", [] { return cumsum(square_of_numbers(), 1); }},
     {"cumsum_of_columns", [] { return cumsum(square_of_numbers(), 0); }},
-    {"tile_2x2",
-     [] {
-       return repeat(square_of_numbers(), {2, 2});
-     }},
+    {"tile_2x2", [] { return repeat(square_of_numbers(), {2, 2}); }},
 };
 
 // Forward and backward of a table [rows, width], for `count` indices.

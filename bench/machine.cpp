@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/loops/parallel.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

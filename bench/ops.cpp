@@ -87,63 +87,37 @@ void add_images() {
                 pixels = pick(128, 3);
   const CaseInput images{{batch, channels, side, side}};
   const CaseInput half{{batch, channels, side / 2, side / 2}}, last{{batch, channels, 7, 7}};
-  for (const Case& c :
-       std::vector<Case>{{"images/pad",
-                          "pad",
-                          {images},
-                          [](In x) {
-                            return pad(x[0], {1, 1, 1, 1});
-                          },
-                          {1}},
-                         {"images/pixel_shuffle",
-                          "pixel_shuffle",
-                          {images},
-                          [](In x) { return pixel_shuffle(x[0], 2); },
-                          {2}},
-                         {"images/pixel_unshuffle",
-                          "pixel_unshuffle",
-                          {images},
-                          [](In x) { return pixel_unshuffle(x[0], 2); },
-                          {2}},
-                         {"images/nearest",
-                          "nearest",
-                          {half},
-                          [=](In x) {
-                            return interpolate(x[0], {side / 2 * 2, side / 2 * 2},
-                                               {.mode = Interpolation::Nearest});
-                          },
-                          {side / 2 * 2}},
-                         {"images/cross_entropy",
-                          "cross_entropy",
-                          {{{pick(4, 1), 21, pixels, pixels}}, {{pick(4, 1), pixels, pixels}, 21}},
-                          [](In x) { return cross_entropy(x[0], x[1]); }},
-                         {"images/cat",
-                          "cat",
-                          {images, images},
-                          [](In x) {
-                            return cat({x[0], x[1]}, 1);
-                          }},
-                         {"images/sum",
-                          "sum_images",
-                          {images},
-                          [](In x) {
-                            return sum(x[0], {2, 3});
-                          }},
-                         {"images/mean",
-                          "mean_images",
-                          {images},
-                          [](In x) {
-                            return mean(x[0], {2, 3});
-                          }},
-                         {"images/mean_7x7",
-                          "mean_images",
-                          {last},
-                          [](In x) {
-                            return mean(x[0], {2, 3});
-                          }},
-                         {"images/prelu", "prelu", {images, {{channels}}}, [](In x) {
-                            return prelu(x[0], x[1]);
-                          }}})
+  for (const Case& c : std::vector<Case>{
+           {"images/pad", "pad", {images}, [](In x) { return pad(x[0], {1, 1, 1, 1}); }, {1}},
+           {"images/pixel_shuffle",
+            "pixel_shuffle",
+            {images},
+            [](In x) { return pixel_shuffle(x[0], 2); },
+            {2}},
+           {"images/pixel_unshuffle",
+            "pixel_unshuffle",
+            {images},
+            [](In x) { return pixel_unshuffle(x[0], 2); },
+            {2}},
+           {"images/nearest",
+            "nearest",
+            {half},
+            [=](In x) {
+              return interpolate(x[0], {side / 2 * 2, side / 2 * 2},
+                                 {.mode = Interpolation::Nearest});
+            },
+            {side / 2 * 2}},
+           {"images/cross_entropy",
+            "cross_entropy",
+            {{{pick(4, 1), 21, pixels, pixels}}, {{pick(4, 1), pixels, pixels}, 21}},
+            [](In x) { return cross_entropy(x[0], x[1]); }},
+           {"images/cat", "cat", {images, images}, [](In x) { return cat({x[0], x[1]}, 1); }},
+           {"images/sum", "sum_images", {images}, [](In x) { return sum(x[0], {2, 3}); }},
+           {"images/mean", "mean_images", {images}, [](In x) { return mean(x[0], {2, 3}); }},
+           {"images/mean_7x7", "mean_images", {last}, [](In x) { return mean(x[0], {2, 3}); }},
+           {"images/prelu", "prelu", {images, {{channels}}}, [](In x) {
+              return prelu(x[0], x[1]);
+            }}})
     add(c);
 }
 

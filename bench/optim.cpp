@@ -1,8 +1,8 @@
 // An optimizer's step alone, for the parameters of the character GPT (0.8 million): in f32, and
 // narrow with f32 masters; beside libtorch's.
 
+#include "bench/interleave.h"
 #include "bench/models.h"
-#include "bench/turns.h"
 #include "nn/models/gpt.h"
 #ifdef MIXTAPE_TORCH
 #include "bench/peers/torch.h"

@@ -1,8 +1,8 @@
 #pragma once
 // Our training steps of the networks of models.h, from zero_grad to the optimizer's step.
 
+#include "bench/interleave.h"
 #include "bench/models.h"
-#include "bench/turns.h"
 
 namespace mixtape::bench {
 

@@ -14,10 +14,10 @@ namespace mixtape {
 template <class... Args>
 struct Located {
   fmt::format_string<Args...> text;
-  Where where;
+  SourceLocation where;
 
   template <class S>
-  consteval Located(const S& s, Where w = Where::here()) : text(s), where(w) {}
+  consteval Located(const S& s, SourceLocation w = SourceLocation::here()) : text(s), where(w) {}
 };
 
 // Unconditional failure with a formatted message.

@@ -20,7 +20,7 @@ void Device::require() const {
 
 bool Device::supports_fast(DType dtype) const {
   require();
-  if (!is_narrow(dtype)) return is_float(dtype);
+  if (!is_half(dtype)) return is_float(dtype);
   if (!is_cpu()) return runtime::properties(index).major >= (dtype == f16 ? 7 : 8);
 #ifdef __x86_64__
   __builtin_cpu_init();

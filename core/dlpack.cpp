@@ -9,7 +9,7 @@
 #include "core/dlpack_abi.h"
 #include "core/format.h"
 #include "core/op.h"
-#include "core/recycle.h"
+#include "core/pooled.h"
 #include "core/stream.h"
 
 namespace mixtape {
@@ -114,10 +114,10 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   const auto bytes = static_cast<size_t>((last - first + 1) * size);
   std::shared_ptr<Storage> storage;
   if (read_only) {
-    storage = recycle<Storage>(bytes, Device::cpu());
+    storage = make_pooled<Storage>(bytes, Device::cpu());
     std::memcpy(storage->data(), begin, bytes);
   } else {
-    storage = recycle<Storage>(std::shared_ptr<void>(owner, begin), bytes, Device::cpu());
+    storage = make_pooled<Storage>(std::shared_ptr<void>(owner, begin), bytes, Device::cpu());
   }
   const View view{static_cast<char*>(storage->data()) - first * size, dtype, layout};
   return Tensor(std::move(storage), view);

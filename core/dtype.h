@@ -22,7 +22,7 @@ constexpr size_t size_of(DType t) {
   return sizes >> 8 * static_cast<int>(t) & 0xff;
 }
 constexpr bool is_float(DType t) { return t <= bf16; }
-constexpr bool is_narrow(DType t) { return t == f16 || t == bf16; }
+constexpr bool is_half(DType t) { return t == f16 || t == bf16; }
 constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
 // What sums, statistics and optimizer states are kept in, beside elements of a dtype.
 constexpr DType accumulate_dtype(DType t) { return t == f64 ? f64 : f32; }
@@ -114,7 +114,7 @@ template <class F>
 decltype(auto) visit_float(DType in, DType out, F&& f) {
   return visit_float(in, [&]<class In>() -> decltype(auto) {
     if (out == in) return f.template operator()<In, In>();
-    if constexpr (is_narrow(dtype_of<In>()))
+    if constexpr (is_half(dtype_of<In>()))
       if (out == f32) return f.template operator()<In, float>();
     detail::refuse(in, out);
   });

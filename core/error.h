@@ -11,16 +11,17 @@ class Error : public std::runtime_error {
 };
 
 // Where a check was written. (Not std::source_location: clang 14 lacks it.)
-struct Where {
+struct SourceLocation {
   const char* file;
   int line;
-  static constexpr Where here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  static constexpr SourceLocation here(const char* file = __builtin_FILE(),
+                                       int line = __builtin_LINE()) {
     return {file, line};
   }
 };
 
 // Throws Error. The message is prefixed with the path of the module and the name of the op now
 // running on this thread, and followed by the place that raised it.
-[[noreturn]] void raise(const std::string& message, Where where = Where::here());
+[[noreturn]] void raise(const std::string& message, SourceLocation where = SourceLocation::here());
 
 }  // namespace mixtape

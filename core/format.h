@@ -28,7 +28,7 @@ struct Formatter : PlainFormatter {
 }  // namespace mixtape::detail
 
 template <class T>
-requires requires(const T& t) { mixtape::detail::text_of(t); }
+  requires requires(const T& t) { mixtape::detail::text_of(t); }
 struct fmt::formatter<T> : mixtape::detail::Formatter<T> {};
 // In full, since beside fmt/ranges.h, to which a Shape is a range, the above would be ambiguous.
 template <>

@@ -65,13 +65,13 @@ std::string_view Scope::caller() {
   return s ? s->op : "";
 }
 
-At::At(Where where)
+SourceScope::SourceScope(SourceLocation where)
     : text_(fmt::format(
           "{}:{}",
           std::string_view(where.file).substr(std::string_view(where.file).find_last_of('/') + 1),
           where.line)) {}
 
-void raise(const std::string& message, Where where) {
+void raise(const std::string& message, SourceLocation where) {
   throw Error(fmt::format("{}{}\n  at {}:{}", Scope::trail(), message, where.file, where.line));
 }
 

@@ -43,9 +43,9 @@ const std::string* intern(std::string_view text);
 std::vector<std::string_view> interned();
 
 // A scope for people to open: errors from within name the place where it was, "model.cpp:42".
-class At {
+class SourceScope {
  public:
-  [[nodiscard]] explicit At(Where where = Where::here());
+  [[nodiscard]] explicit SourceScope(SourceLocation where = SourceLocation::here());
 
  private:
   const std::string text_;
@@ -136,21 +136,22 @@ struct ThreadState {
 inline thread_local constinit ThreadState thread_state;
 
 // While one is alive, a member of this thread's state has another value:
-//   const During<&ThreadState::recording> off(false);
+//   const ScopedValue<&ThreadState::recording> off(false);
 template <auto member>
-class During : NoCopy {
+class ScopedValue : NoCopy {
  public:
   using Value = std::remove_reference_t<decltype(thread_state.*member)>;
-  [[nodiscard]] explicit During(Value value) : outer_(std::exchange(thread_state.*member, value)) {}
-  ~During() { thread_state.*member = outer_; }
+  [[nodiscard]] explicit ScopedValue(Value value)
+      : outer_(std::exchange(thread_state.*member, value)) {}
+  ~ScopedValue() { thread_state.*member = outer_; }
 
  private:
   const Value outer_;
 };
 
 // While one is alive, ops of this thread run in the dtypes that they are called with.
-struct NoPolicy : During<&ThreadState::policy> {
-  [[nodiscard]] NoPolicy() : During(nullptr) {}
+struct NoPolicy : ScopedValue<&ThreadState::policy> {
+  [[nodiscard]] NoPolicy() : ScopedValue(nullptr) {}
 };
 
 // Adds an observer to this thread's chain while alive; they may go in any order.

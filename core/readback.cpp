@@ -83,13 +83,14 @@ struct Waiting {
   Readback values;
   std::function<std::string(const void*)> problem;
   std::string trail;  // the op and the module of the call
-  Where where;
+  SourceLocation where;
 };
 thread_local std::vector<Waiting> waiting;
 
 }  // namespace
 
-void check_later(Readback values, std::function<std::string(const void*)> problem, Where where) {
+void check_later(Readback values, std::function<std::string(const void*)> problem,
+                 SourceLocation where) {
   poll_checks();
   if (values.has_arrived()) {
     const std::string what = problem(values.as<void>());

@@ -76,7 +76,7 @@ class Readback {
 // asks or waits for the device (another check, item(), synchronize()), and names the op and module
 // of this call.
 void check_later(Readback values, std::function<std::string(const void*)> problem,
-                 Where where = Where::here());
+                 SourceLocation where = SourceLocation::here());
 
 // Throws the Error of the first failed check whose values have arrived; with `all`, waits for them.
 void poll_checks(bool all = false);

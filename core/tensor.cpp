@@ -11,7 +11,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/op.h"
-#include "core/recycle.h"
+#include "core/pooled.h"
 #include "core/stream.h"
 
 namespace mixtape {
@@ -54,15 +54,15 @@ void check_index(int64_t i, const Shape& shape) {
 // (In place: whoever copies what was just written piece by piece waits until it is in the cache.)
 Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
     : view{nullptr, dtype, Layout(shape)} {
-  storage = recycle<Storage>(bytes_of(shape, dtype), device);
+  storage = make_pooled<Storage>(bytes_of(shape, dtype), device);
   view.data = storage->data();
 }
 
 Tensor::Tensor(const std::shared_ptr<Storage>& storage, const View& view)
-    : impl_(recycle<Impl>(storage, view.data, view.dtype, view.layout)) {}
+    : impl_(make_pooled<Impl>(storage, view.data, view.dtype, view.layout)) {}
 
 Tensor::Tensor(const Shape& shape, DType dtype, Device device)
-    : impl_(recycle<Impl>(shape, dtype, device)) {}
+    : impl_(make_pooled<Impl>(shape, dtype, device)) {}
 
 void Tensor::refuse_none() {
   fail("a tensor is missing: this one is as Tensor() makes it, or was moved from");
@@ -100,7 +100,7 @@ T Tensor::at(int64_t i) const {
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
   check(
-      !impl_->maker || !thread_state.recording,
+      !impl_->grad_fn || !thread_state.recording,
       "set() of the result of a recorded op: its gradient would be that of the former value (make "
       "a new tensor by where or index_put, set() a detach(), or open a NoGrad)");
   visit(dtype(), [&]<class T>() {
@@ -121,9 +121,9 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
         "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
   Tensor view;
-  view.impl_ = recycle<Impl>(impl_->storage,
-                             static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())),
-                             dtype(), layout);
+  view.impl_ = make_pooled<Impl>(
+      impl_->storage, static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())),
+      dtype(), layout);
   view.impl_->view.layout.offset = 0;
   return view;
 }
@@ -155,10 +155,10 @@ void Tensor::set_data(const Tensor& other) const {
 }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
-  check(!impl().maker,
+  check(!impl().grad_fn,
         "a result of an op cannot change whether it wants a gradient; detach it first");
   check(!on || is_float(dtype()), "only floats have gradients, and this tensor is {}", dtype());
-  impl().wants_grad = on;
+  impl().requires_grad = on;
   return *this;
 }
 

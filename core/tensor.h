@@ -91,12 +91,12 @@ class Tensor {
 
   // The history slot. core stores it and never looks inside. A leaf is a tensor that no recorded op
   // made and that wants a gradient.
-  bool requires_grad() const { return impl_ && (impl_->wants_grad || impl_->maker); }
+  bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->grad_fn); }
   const Tensor& set_requires_grad(
       bool on = true) const;  // throws Error on integers and on results of ops
-  bool is_leaf() const { return impl().wants_grad; }
-  const std::shared_ptr<Node>& maker() const { return impl().maker; }
-  void set_maker(std::shared_ptr<Node> maker) const { impl().maker = std::move(maker); }
+  bool is_leaf() const { return impl().requires_grad; }
+  const std::shared_ptr<Node>& grad_fn() const { return impl().grad_fn; }
+  void set_grad_fn(std::shared_ptr<Node> grad_fn) const { impl().grad_fn = std::move(grad_fn); }
   // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address. The
   // first call after clipping or unscaling may write to it: see Leaf::settle.
   Tensor grad() const;
@@ -127,8 +127,8 @@ class Tensor {
         : storage(of), view{data, dtype, layout} {}
     std::shared_ptr<Storage> storage;
     View view;
-    bool wants_grad = false;
-    std::shared_ptr<Node> maker;
+    bool requires_grad = false;
+    std::shared_ptr<Node> grad_fn;
     std::shared_ptr<Leaf> leaf;
   };
   static constexpr View absent = {};

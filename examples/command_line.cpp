@@ -10,7 +10,7 @@
 #include "core/format.h"
 #include "core/half.h"
 #include "core/runtime.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::examples {
 namespace {

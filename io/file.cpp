@@ -152,7 +152,7 @@ static std::string target_of(std::filesystem::path path) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
-  struct stat old {};
+  struct stat old{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;  // a device or a pipe would be lost
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
   static std::atomic<unsigned> count{0};

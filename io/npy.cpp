@@ -206,8 +206,8 @@ Tensor read_npy(const Source& source) {
   });
 }
 
-NamedTensors read_npz(const Source& source) {
-  NamedTensors tensors;
+StateDict read_npz(const Source& source) {
+  StateDict tensors;
   std::set<std::string> names;
   for (const ZipEntry& e : read_zip_directory(source)) {
     const std::string where = fmt::format("{}: {}", source.name(), quote(e.name));
@@ -253,7 +253,7 @@ void save_npy(const std::string& path, const Tensor& t) {
   file.commit();
 }
 
-void save_npz(const std::string& path, const NamedTensors& tensors) {
+void save_npz(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names;
   for (const auto& [name, t] : tensors) {
     check(names.insert(name).second, "{}: the name {} is taken", path, quote(name));
@@ -276,8 +276,8 @@ Tensor load_npy(const std::string& path) { return read_npy(InputFile(path)); }
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name) {
   return read_npy(InputBytes(file, name));
 }
-NamedTensors load_npz(const std::string& path) { return read_npz(InputFile(path)); }
-NamedTensors parse_npz(std::span<const std::byte> file, const std::string& name) {
+StateDict load_npz(const std::string& path) { return read_npz(InputFile(path)); }
+StateDict parse_npz(std::span<const std::byte> file, const std::string& name) {
   return read_npz(InputBytes(file, name));
 }
 

@@ -16,13 +16,13 @@ Tensor load_npy(const std::string& path);
 
 // The same for an archive, uncompressed, as numpy.savez writes; `weight` is the entry weight.npy.
 // Throws Error on a name given twice, and at 4 GiB, where plain zip ends.
-void save_npz(const std::string& path, const NamedTensors& tensors);
+void save_npz(const std::string& path, const StateDict& tensors);
 // Reads what numpy.savez and savez_compressed write (the latter needs zlib in this build), zip64
 // included. Entries may neither overlap nor claim to be larger than their bytes can unpack to.
-NamedTensors load_npz(const std::string& path);
+StateDict load_npz(const std::string& path);
 
 // From memory; `name` stands for the file in errors.
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name);
-NamedTensors parse_npz(std::span<const std::byte> file, const std::string& name);
+StateDict parse_npz(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace mixtape::io

@@ -199,11 +199,11 @@ SafeTensors read_all(const Source& source) {
            data + e.begin + *bad);
     result.tensors.emplace_back(e.name, t);
   }
-  std::ranges::sort(result.tensors, {}, &NamedTensors::value_type::first);
+  std::ranges::sort(result.tensors, {}, &StateDict::value_type::first);
   return result;
 }
 
-std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
+std::string header_text(const StateDict& tensors, const Metadata& metadata) {
   auto root = nlohmann::ordered_json::object();
   if (!metadata.empty()) root[metadata_key] = metadata;
   uint64_t offset = 0;
@@ -220,7 +220,7 @@ std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
 }
 
 // Throws Error unless all can be written, each under a name of its own.
-void check_writable(const std::string& path, const NamedTensors& tensors) {
+void check_writable(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names{metadata_key};
   for (const auto& [name, t] : tensors) {
     check(names.insert(name).second, "{}: the name {} is taken", path, quote(name));
@@ -228,8 +228,7 @@ void check_writable(const std::string& path, const NamedTensors& tensors) {
   }
 }
 
-void write(AtomicFile& file, NamedTensors tensors, const Metadata& metadata,
-           const std::string& path) {
+void write(AtomicFile& file, StateDict tensors, const Metadata& metadata, const std::string& path) {
   // The widest elements come first: then each tensor is aligned to its own.
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     const size_t wa = size_of(a.second.dtype()), wb = size_of(b.second.dtype());
@@ -250,8 +249,8 @@ void write(AtomicFile& file, NamedTensors tensors, const Metadata& metadata,
     each_run(t, [&](std::span<const std::byte> run) { file.write(run); });
 }
 
-std::vector<NamedTensors> split(const NamedTensors& tensors, uint64_t max_bytes) {
-  std::vector<NamedTensors> shards(1);
+std::vector<StateDict> split(const StateDict& tensors, uint64_t max_bytes) {
+  std::vector<StateDict> shards(1);
   uint64_t filled = 0;
   for (const auto& [name, t] : tensors) {
     if (!shards.back().empty() && bytes_of(t) > max_bytes - std::min(filled, max_bytes)) {
@@ -293,25 +292,24 @@ SafeTensors load_shards(const std::string& path) {
     all.tensors.add("", part.tensors);
     all.metadata.merge(part.metadata);
   }
-  std::ranges::sort(all.tensors, {}, &NamedTensors::value_type::first);
+  std::ranges::sort(all.tensors, {}, &StateDict::value_type::first);
   return all;
 }
 
 }  // namespace
 
-void save(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
+void save(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
   check_writable(path, tensors);
   AtomicFile file(path);
   write(file, tensors, metadata, path);
   file.commit();
 }
 
-void save_sharded(const std::string& path, const NamedTensors& tensors,
-                  const ShardOptions& options) {
+void save_sharded(const std::string& path, const StateDict& tensors, const ShardOptions& options) {
   check(path.ends_with(extension), "{}: the name of shards ends in {}", path, extension);
   check(options.max_bytes > 0, "{}: shards of 0 bytes", path);
   check_writable(path, tensors);
-  const std::vector<NamedTensors> shards = split(tensors, options.max_bytes);
+  const std::vector<StateDict> shards = split(tensors, options.max_bytes);
   const std::string stem = path.substr(0, path.size() - extension.size());
   auto places = json::object();
   uint64_t total = 0;

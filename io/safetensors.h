@@ -12,21 +12,20 @@
 #include <utility>
 #include <vector>
 
-#include "core/named_tensors.h"
+#include "core/state_dict.h"
 
 namespace mixtape::io {
 
-using mixtape::NamedTensors;
 using Metadata = std::map<std::string, std::string>;
 
 struct SafeTensors {
-  NamedTensors tensors;  // in the order of their names
+  StateDict tensors;  // in the order of their names
   Metadata metadata;
 };
 
 // Writes tensors on any device, strided ones row-major, atomically: a crash leaves the old file or
 // the new one. Throws Error on a name given twice and when the disk refuses.
-void save(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 struct ShardOptions {
   uint64_t max_bytes = 5'000'000'000;  // of tensors in one file, unless one alone is larger
@@ -35,7 +34,7 @@ struct ShardOptions {
 // The same in several files: model-00001-of-00003.safetensors and so on, filled in the order of the
 // tensors, and model.safetensors.index.json, which says where each is, for path model.safetensors.
 // All are written before the first takes its name, the index last.
-void save_sharded(const std::string& path, const NamedTensors& tensors,
+void save_sharded(const std::string& path, const StateDict& tensors,
                   const ShardOptions& options = {});
 
 // Reads one file, or if its name ends in .index.json, all the files beside it that it names: they

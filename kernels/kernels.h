@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/epilogue.h"
-#include "kernels/launch.h"
-#include "kernels/place.h"
-#include "kernels/rules.h"
-#include "kernels/sampling.h"
+#include "kernels/common/check_device.h"
+#include "kernels/common/epilogue.h"
+#include "kernels/common/launch.h"
+#include "kernels/common/rules.h"
+#include "kernels/common/sampling.h"
 
 namespace mixtape::kernels {
 
@@ -64,12 +64,12 @@ Kernel(const char*, void (*)(Launch&, Args...), void (*)(Launch&, Args...)) -> K
   }                                \
   inline constexpr Kernel name { #name, &cpu::name, &cuda::name }
 #else
-#define MIXTAPE_KERNEL(name, ...)                                             \
-  namespace cpu {                                                             \
-  void name(Launch&, __VA_ARGS__);                                            \
-  }                                                                           \
-  inline constexpr Kernel name {                                              \
-#name, &cpu::name, static_cast < void (*)(Launch&, __VA_ARGS__)>(nullptr) \
+#define MIXTAPE_KERNEL(name, ...)                                           \
+  namespace cpu {                                                           \
+  void name(Launch&, __VA_ARGS__);                                          \
+  }                                                                         \
+  inline constexpr Kernel name {                                            \
+    #name, &cpu::name, static_cast<void (*)(Launch&, __VA_ARGS__)>(nullptr) \
   }
 #endif
 
@@ -79,7 +79,7 @@ struct Numbers {
 };
 
 enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, SumSquares, MaxAbs };
-enum class Cell : int;  // kernels/cells.h
+enum class Cell : int;  // kernels/common/cells.h
 
 // Stride, padding and dilation of a convolution over the last two dimensions (rows, columns).
 struct Window {
@@ -220,7 +220,7 @@ MIXTAPE_KERNEL(batch_norm, In x, In mean, In rstd, In w, In b,
 MIXTAPE_KERNEL(batch_norm_grad, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
                Out dw, Out db);  // fixed: mean and rstd are constants
 
-// --- one step of a recurrent layer (kernels/cells.h): rows of k runs of n dense numbers ---
+// --- one step of a recurrent layer (kernels/common/cells.h): rows of k runs of n dense numbers ---
 // x, h [b, gates n], h in f32 (f64 for f64), as state [b, n], which is replaced; kept [b, kept n]
 // and y [b, n] of one dtype. state and kept may be absent.
 MIXTAPE_KERNEL(cell, Cell kind, In x, In h, Out state, Out kept, Out y);
@@ -243,8 +243,9 @@ MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
                Out found);  // the same without writing or rounding the products
-MIXTAPE_KERNEL(survey, std::span<const View> tensors,
-               Out surveys);  // dense floats; f64 [tensors, 5], a Survey (kernels/survey.h) each
+MIXTAPE_KERNEL(tensor_stats, std::span<const View> tensors,
+               Out stats);  // dense floats; f64 [tensors, 5], a TensorStats
+                            // (kernels/common/tensor_stats.h) each
 MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
                Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
 // norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)

@@ -75,9 +75,9 @@ class Fields {
     for (auto& [key, value] : field) add(name + '.' + key, value);
   }
   template <class T>  // nn::Any: whatever module it holds
-  requires requires(T& t) {
-    { t.module() } -> std::same_as<ModuleBase*>;
-  }
+    requires requires(T& t) {
+      { t.module() } -> std::same_as<ModuleBase*>;
+    }
   void add(std::string name, T& field) {
     if (ModuleBase* held = field.module()) add(std::move(name), *held);
   }

@@ -15,7 +15,7 @@ struct ModuleHooks {
 
   // Adds a hook to one of the lists, of a module's hooks that may not be there yet.
   template <class F>
-  static HookHandle add(std::shared_ptr<ModuleHooks>& hooks, HookList<F> ModuleHooks::*list, F f) {
+  static HookHandle add(std::shared_ptr<ModuleHooks>& hooks, HookList<F> ModuleHooks::* list, F f) {
     if (!hooks) hooks = std::make_shared<ModuleHooks>();
     return ((*hooks).*list).add(hooks, std::move(f));
   }
@@ -81,14 +81,14 @@ std::shared_ptr<Node> meet(const std::vector<Tensor*>& tensors, OnGradients f) {
   const auto meeting = std::make_shared<Meeting>(inputs, std::move(f));
   const Tensor token = zeros({int64_t(tensors.size())}, f32, Device::cpu());
   meeting->finish(token, false);
-  token.set_maker(meeting);
+  token.set_grad_fn(meeting);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!wants(tensors[i])) continue;
     const auto pass = std::make_shared<Pass>(&token, *meeting, i);
     const Tensor passed = tensors[i]->detach();
     pass->finish(passed, false);
     pass->grad_dtype = meeting->ctx.grad_dtype(i);  // as wide as without a hook
-    passed.set_maker(pass);
+    passed.set_grad_fn(pass);
     *tensors[i] = passed;
   }
   return meeting;

@@ -32,9 +32,8 @@ using mixtape::HookHandle;
 // What hooks see of arguments and results: a Tensor (a Buffer and a BoolTensor, too), a vector of
 // them, or a struct that lists its own with tensors().
 template <class T>
-concept HoldsTensors = std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) {
-  t.tensors();
-};
+concept HoldsTensors =
+    std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) { t.tensors(); };
 
 // One call of a module that has hooks: told the arguments before forward, and the result after it.
 // (Its functions are not inline, since every module instantiates what calls them.)

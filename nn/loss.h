@@ -10,7 +10,7 @@
 namespace mixtape::nn {
 
 // The weight among its options is a buffer.
-template <class Derived, auto op, class Options, Tensor Options::*place>
+template <class Derived, auto op, class Options, Tensor Options::* place>
 struct WeightedLoss : Module<Derived> {
   Buffer weight;  // [classes], or what broadcasts to the target; or none
 

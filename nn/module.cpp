@@ -44,8 +44,8 @@ std::vector<Field> saved(const ModuleBase& m) {
   return all;
 }
 
-NamedTensors named(const ModuleBase& m, bool buffers) {
-  NamedTensors result;
+StateDict named(const ModuleBase& m, bool buffers) {
+  StateDict result;
   std::unordered_set<const void*> seen;
   for (const Field& f : tree(m))
     if (f.tensor && f.is_buffer == buffers && seen.insert(f.tensor->id()).second)
@@ -105,8 +105,8 @@ std::vector<Tensor> ModuleBase::parameters() const {
   for (auto& [name, t] : named_parameters()) result.push_back(t);
   return result;
 }
-NamedTensors ModuleBase::named_parameters() const { return named(*this, false); }
-NamedTensors ModuleBase::named_buffers() const { return named(*this, true); }
+StateDict ModuleBase::named_parameters() const { return named(*this, false); }
+StateDict ModuleBase::named_buffers() const { return named(*this, true); }
 
 StateDict ModuleBase::state_dict() const {
   StateDict result;
@@ -171,7 +171,7 @@ void ModuleBase::to(DType dtype) {
   check(is_float(dtype), "parameters cannot be {}", dtype);
   const NoGrad off;
   for (const auto& [name, m] : named_modules()) {
-    const DType wanted = m->keeps_f32() && is_narrow(dtype) ? f32 : dtype;
+    const DType wanted = m->keeps_f32() && is_half(dtype) ? f32 : dtype;
     for (const Field& f : fields_of(*m))
       if (f.tensor && is_float(f.tensor->dtype()) && f.tensor->dtype() != wanted)
         replace_data(*f.tensor, cast(f.tensor->detach(), wanted));

@@ -13,15 +13,12 @@
 #include <atomic>
 #include <typeinfo>
 
-#include "core/named_tensors.h"
 #include "core/op.h"
+#include "core/state_dict.h"
 #include "nn/fields.h"
 #include "nn/hooks.h"
 
 namespace mixtape::nn {
-
-using mixtape::NamedTensors;
-using StateDict = NamedTensors;
 
 // "Linear" for mixtape::nn::Linear.
 std::string type_name(const std::type_info& type);
@@ -43,8 +40,8 @@ class ModuleBase {
 
   // In the order of the fields, depth first. A tensor that is used twice is listed once.
   std::vector<Tensor> parameters() const;
-  NamedTensors named_parameters() const;
-  NamedTensors named_buffers() const;
+  StateDict named_parameters() const;
+  StateDict named_buffers() const;
   // Parameters and buffers, but for an UnsavedBuffer, a tied tensor under each of its names; they
   // share storage with the module.
   StateDict state_dict() const;
@@ -133,7 +130,7 @@ class Running {
         scope_({}, m.path_from(*static_cast<const ModuleBase*>(thread_state.root))) {}
 
  private:
-  const During<&ThreadState::root> root_;
+  const ScopedValue<&ThreadState::root> root_;
   const Scope scope_;
 };
 
@@ -148,14 +145,12 @@ class Evaluating : NoCopy {
 };
 
 // While one is alive, modules may be copied on this thread.
-struct Cloning : During<&ThreadState::cloning> {
-  [[nodiscard]] Cloning() : During(true) {}
+struct Cloning : ScopedValue<&ThreadState::cloning> {
+  [[nodiscard]] Cloning() : ScopedValue(true) {}
 };
 
 template <class M, class... Args>
-concept Forwards = requires(M& m, Args&&... args) {
-  m.forward(std::forward<Args>(args)...);
-};
+concept Forwards = requires(M& m, Args&&... args) { m.forward(std::forward<Args>(args)...); };
 
 template <class Derived>
 class Module : public ModuleBase {

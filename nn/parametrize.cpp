@@ -60,7 +60,7 @@ Tensor SpectralWeight::rows() const {
   Dims order{dim_};
   for (int d = 0; d < original.rank(); ++d)
     if (d != dim_) order.push_back(d);
-  const Tensor w = is_narrow(original.dtype()) ? cast(original, f32) : original;
+  const Tensor w = is_half(original.dtype()) ? cast(original, f32) : original;
   return reshape(permute(w, order), {original.size(dim_), -1});
 }
 

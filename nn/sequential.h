@@ -88,8 +88,8 @@ class ModuleRow : public Module<Derived> {
  public:
   ModuleRow() = default;
   template <class... M>
-  requires(sizeof...(M) > 1 && (std::is_lvalue_reference_v<M> || ...)) explicit ModuleRow(M&&...) =
-      delete;  // modules are moved in: std::move(layer), or layer.clone()
+    requires(sizeof...(M) > 1 && (std::is_lvalue_reference_v<M> || ...))
+  explicit ModuleRow(M&&...) = delete;  // modules are moved in: std::move(layer), or layer.clone()
   template <TensorModule... M>
   explicit ModuleRow(M&&... modules) {
     layers_.reserve(sizeof...(M));

@@ -73,7 +73,7 @@ void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor, con
   const Device device = factor.device();
   // (Narrow ones would be rounded, or not, by whether somebody reads them before the step.)
   const auto may_wait = [](const Tensor& p) {
-    return !p.has_grad() || (p.leaf().grad.is_unique() && !is_narrow(p.leaf().grad.dtype()));
+    return !p.has_grad() || (p.leaf().grad.is_unique() && !is_half(p.leaf().grad.dtype()));
   };
   const bool waits = device.is_cpu() && std::ranges::all_of(params, may_wait);
   if (waits && found) find_nonfinite(params, factor, found);

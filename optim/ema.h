@@ -30,7 +30,7 @@ class Ema : NoCopy {
   // average = decay average + (1 - decay) value: after each step of the optimizer. Given the result
   // of that step, does nothing if it was skipped. Throws Error while the averages are applied.
   void update();
-  template <Outcome R>
+  template <StepOutcome R>
   void update(const R& stepped) {
     if (static_cast<bool>(stepped)) update();
   }

@@ -10,9 +10,9 @@
 #include "core/format.h"
 #include "core/op.h"
 #include "core/warn.h"
-#include "kernels/elementwise.h"
+#include "kernels/common/elementwise.h"
+#include "kernels/common/int_math.h"
 #include "kernels/kernels.h"
-#include "kernels/pieces.h"
 #include "optim/clip.h"
 
 namespace mixtape::optim {
@@ -35,7 +35,7 @@ void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
 // What Autocast is to read in place of a cast: f32 needs none, so that one program is for all
 // dtypes.
 std::optional<DType> shadow_dtype(std::optional<DType> asked) {
-  check(!asked || is_narrow(*asked) || asked == f32, "shadow is {}, not f16, bf16 or f32",
+  check(!asked || is_half(*asked) || asked == f32, "shadow is {}, not f16, bf16 or f32",
         asked.value_or(f32));
   return asked == f32 ? std::nullopt : asked;
 }
@@ -112,7 +112,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is no tensor", index);
     check(is_float(p.dtype()), "parameter {} is {}, not a float", index, p.dtype());
-    check(!p.maker(), "parameter {} of shape {} is the result of an op, not a leaf", index,
+    check(!p.grad_fn(), "parameter {} of shape {} is the result of an op, not a leaf", index,
           p.shape());
     check(p.is_contiguous(), "parameter {} of shape {} has strides {}, but is updated as dense",
           index, p.shape(), p.strides());
@@ -150,7 +150,7 @@ void Optimizer::follow(Slot& slot) {
   for (Tensor& state : slot.state) move(state);
   move(slot.steps);
   move(slot.master);
-  if (slot.agrees || !slot.master || !is_narrow(p.dtype())) return;
+  if (slot.agrees || !slot.master || !is_half(p.dtype())) return;
   const Tensor rounded = dense_copy(slot.master, p.dtype(), p.device());
   const Tensor written = dense_copy(p, f32, p.device()), same(p.shape(), boolean, p.device());
   constexpr int equal = kernels::index_in<kernels::Equal>(kernels::BinaryOps{});
@@ -166,7 +166,7 @@ std::vector<Tensor> Optimizer::masters() {
     for (Slot& slot : group.slots) {
       slot.agrees = slot.is_untouched();
       follow(slot);
-      all.push_back(is_narrow(slot.param.dtype()) ? slot.master : Tensor());
+      all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
     }
   return all;
 }
@@ -206,7 +206,7 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
 // the two in agreement.
 void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
-  if (is_narrow(p.dtype())) {
+  if (is_half(p.dtype())) {
     if (!slot.master && group.options.multi_precision) {
       slot.master = dense_copy(p, f32, p.device());
     } else if (!slot.master) {
@@ -245,7 +245,7 @@ void Optimizer::flatten_masters(Group& group) {
   const Device device = group.slots[0].param.device();
   const auto room = [&](const Slot& slot) {
     const Tensor& p = slot.param;
-    return is_narrow(p.dtype()) && p.device() == device ? kernels::up(p.numel(), unit) : 0;
+    return is_half(p.dtype()) && p.device() == device ? kernels::round_up(p.numel(), unit) : 0;
   };
   int64_t size = 0;
   const Tensor* first = nullptr;
@@ -326,7 +326,7 @@ void Optimizer::step(const StepControl& control) {
       if (p.device() != device) update();
       device = p.device();
       kernels::Update& u = updates_.emplace_back();
-      const bool uses_master = slot.master && is_narrow(p.dtype());
+      const bool uses_master = slot.master && is_half(p.dtype());
       u.param = uses_master ? slot.master : p;
       u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.leaf().shadow : Tensor();
       u.grad = p.leaf().grad;
@@ -351,7 +351,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   each_slot([&](size_t, const Slot& slot, const Group&) {
     if (set_to_none || !slot.param.has_grad()) return slot.param.set_grad({});
     const Tensor g = slot.param.grad();
-    if (g.maker()) slot.param.set_grad(g.detach());  // of create_graph
+    if (g.grad_fn()) slot.param.set_grad(g.detach());  // of create_graph
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
   });

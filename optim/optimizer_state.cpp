@@ -24,7 +24,7 @@ StateDict Optimizer::state_dict() const {
       if (states[k].used && slot.state[k])
         dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
     // (A parameter that is f32 by now has left its master behind.)
-    if (slot.master && is_narrow(slot.param.dtype()))
+    if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
   });
   for (size_t g = 0; g < groups(); ++g)
@@ -47,7 +47,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
     check(bool(loaded.steps) == bool(loaded.state[k]), "{} is there, but {} is missing",
           loaded.steps ? step : key, loaded.steps ? key : step);
   }
-  if (group.options.multi_precision || !is_narrow(p.dtype()))
+  if (group.options.multi_precision || !is_half(p.dtype()))
     loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
   return loaded;  // the next step sees whether the master rounds to what the parameter is
 }

@@ -7,7 +7,7 @@ namespace mixtape::optim {
 
 // A bool, or what asks a device when it is converted to one: amp::StepResult.
 template <class R>
-concept Outcome = std::same_as<R, bool> || requires(const R& r) {
+concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
   { r.is_deferred() } -> std::same_as<bool>;
   static_cast<bool>(r);
 };

@@ -33,7 +33,7 @@ class Plateau : NoCopy {
   // Once for each evaluation. NaN is no better than anything. Given the result of an optimizer's
   // step, does nothing if that was skipped.
   void step(double metric);
-  template <Outcome R>
+  template <StepOutcome R>
   void step(double metric, const R& stepped) {
     if (static_cast<bool>(stepped)) step(metric);
   }

@@ -8,7 +8,7 @@
 
 #include "core/inline_vector.h"
 #include "core/tensor.h"
-#include "kernels/rules.h"
+#include "kernels/common/rules.h"
 
 namespace mixtape::optim {
 

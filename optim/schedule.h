@@ -26,7 +26,7 @@ class Schedule : NoCopy {
   // One that a device decides counts as a step until `lag` later ones were made, and is taken back
   // then if it was skipped: so hardly anything waits, and every run has the same rates.
   void step() { advance(1, 0); }
-  template <Outcome R>
+  template <StepOutcome R>
   void step(const R& stepped) {
     if constexpr (requires { stepped.is_deferred(); }) {
       if (stepped.is_deferred()) {

@@ -16,9 +16,9 @@ namespace mixtape::optim {
 class Curve {
  public:
   template <class Options>
-  requires requires(const Options& o) {
-    { o.rate(int64_t{}, 1.0) } -> std::same_as<double>;
-  }
+    requires requires(const Options& o) {
+      { o.rate(int64_t{}, 1.0) } -> std::same_as<double>;
+    }
   Curve(const Options& options)
       : rate_([options](int64_t step, double base_lr) { return options.rate(step, base_lr); }) {
     const Scope scope(Options::name);

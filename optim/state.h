@@ -7,11 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/named_tensors.h"
+#include "core/state_dict.h"
 
 namespace mixtape::optim {
-
-using StateDict = NamedTensors;
 
 // Hands out the tensors of a dict by name, and knows which nobody asked for.
 class StateReader {

@@ -16,7 +16,7 @@ KERNEL = re.compile(r"__global__\s+(?:static\s+)?void\s+(\w+)\(")
 def declared(root: Path) -> dict[str, list[str]]:
     """The files of each kernel's name: one, or it says nothing."""
     files: dict[str, list[str]] = {}
-    for file in sorted((root / "kernels" / "cuda").glob("*.cu*")):
+    for file in sorted((root / "kernels" / "cuda").rglob("*.cu*")):
         for name in KERNEL.findall(BOUNDS.sub("", file.read_text())):
             files.setdefault(name, []).append(file.name)
     return files

@@ -23,7 +23,7 @@ BELOW = {
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 UNPORTABLE = re.compile(r"fmt/|Eigen/|unsupported/Eigen/")  # what nvcc cannot take, or takes with pages of warnings
-EMULATED = "kernels/cuda/gpu.cuh"  # may include tests/simt/, which stands for CUDA where nvcc does not
+EMULATED = "kernels/cuda/gpu.cuh"  # may include emulator/simt/, which stands for CUDA where nvcc does not
 HEAVY = re.compile(r"Eigen/|unsupported/Eigen/|nlohmann/|CLI/")  # seconds of compile time for every user
 OUTSIDE = re.compile(r"\.\./" + r"shared\b")
 MAY_LOOK_OUTSIDE = {"script/test"}  # real data beside the checkout, and its tests skip without
@@ -77,7 +77,7 @@ def check_includes(tree: Tree, path: Path) -> Iterator[tuple[int, str]]:
         allowed = [layer, *BELOW[layer]]
         for line, target, quoted in tree.includes(name):
             top = target.split("/")[0]
-            if name == EMULATED and target.startswith("tests/simt/"):
+            if name == EMULATED and target.startswith("emulator/simt/"):
                 continue
             if quoted and (top not in BELOW or "/" not in target):
                 yield line, f'"{target}" does not start with a layer'

@@ -18,7 +18,7 @@ from pathlib import Path
 import gpu_report
 
 here = Path(__file__).resolve().parent
-# Names of tests/device*_test.cpp; all others run with their tensors made on the device.
+# Names of tests/device/; all others run with their tensors made on the device.
 ON_BOTH = re.compile(r"Devices\.|DeviceTraining\.|DeviceLoading\.|Ops/OnDevice\.|Edges/Edge\.|Sizes/Large\.")
 # Those that do without the others' sizes, and steps of an optimizer.
 SANITIZED = re.compile(r"Sizes/Large\.|DeviceTraining\.HasTheLossesOfTheCpu|Ops/OnDevice\.IsWhatItIsOnTheCpu/("

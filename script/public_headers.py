@@ -4,10 +4,10 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
-PRIVATE = {"kernels/cpu", "kernels/cuda", "autograd/ops"}
+PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/")
 
 for layer in LAYERS:
     for path in sorted((ROOT / layer).rglob("*.h")):
         name = path.relative_to(ROOT)
-        if str(name.parent) not in PRIVATE:
+        if not name.as_posix().startswith(PRIVATE):
             print(name)

@@ -46,8 +46,8 @@ class Callback {
 
   // What a checkpoint should hold, by names of the callback's own; nothing by default. One that was
   // saved without this callback gives it nothing to load: it begins anew.
-  virtual optim::StateDict state_dict() const { return {}; }
-  virtual void load_state_dict(const optim::StateDict&) {}
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict&) {}
 };
 
 }  // namespace mixtape::train

@@ -45,12 +45,12 @@ bool Best::improved(const Learner& learner) {
   return true;
 }
 
-optim::StateDict Best::state_dict() const {
+StateDict Best::state_dict() const {
   if (!value_) return {};
   return {{"best", optim::from_number(*value_)}};
 }
 
-void Best::load_state_dict(const optim::StateDict& dict) {
+void Best::load_state_dict(const StateDict& dict) {
   optim::StateReader reader(dict);
   value_.reset();
   if (reader.find("best")) value_ = reader.number("best");
@@ -76,13 +76,13 @@ void EarlyStopping::on_epoch_end(Learner& learner) {
   if (waited_ >= options_.patience) learner.stop();
 }
 
-optim::StateDict EarlyStopping::state_dict() const {
-  optim::StateDict all = best_.state_dict();
+StateDict EarlyStopping::state_dict() const {
+  StateDict all = best_.state_dict();
   all.emplace_back("waited", optim::from_number(double(waited_)));
   return all;
 }
 
-void EarlyStopping::load_state_dict(const optim::StateDict& dict) {
+void EarlyStopping::load_state_dict(const StateDict& dict) {
   optim::StateReader reader(dict);
   waited_ = reader.find("waited") ? reader.count("waited") : 0;
   best_.load_state_dict(dict);
@@ -183,12 +183,12 @@ void GradientAccumulation::on_backward_end(Learner& l) {
   if (++done_ < group_) l.skip();
 }
 
-optim::StateDict GradientAccumulation::state_dict() const {
+StateDict GradientAccumulation::state_dict() const {
   return {{"group", optim::from_number(double(group_))},
           {"done", optim::from_number(double(done_))}};
 }
 
-void GradientAccumulation::load_state_dict(const optim::StateDict& dict) {
+void GradientAccumulation::load_state_dict(const StateDict& dict) {
   optim::StateReader reader(dict);
   const bool known = reader.find("group");
   group_ = known ? reader.count("group") : 0;
@@ -227,7 +227,7 @@ void ReduceLrOnPlateau::on_train_end(Learner&) {
   plateau_.reset();
 }
 
-optim::StateDict ReduceLrOnPlateau::state_dict() const {
+StateDict ReduceLrOnPlateau::state_dict() const {
   return plateau_ ? plateau_->state_dict() : loaded_;
 }
 
@@ -268,7 +268,7 @@ void EmaWeights::on_valid_end(Learner& l) {
   ema_.reset();
 }
 
-void EmaWeights::load_state_dict(const optim::StateDict& dict) {
+void EmaWeights::load_state_dict(const StateDict& dict) {
   applied_.reset();
   ema_.reset();
   loaded_ = dict;

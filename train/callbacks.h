@@ -22,8 +22,8 @@ class Best {
   explicit Best(std::string monitor, double min_delta = 0)
       : monitor_(std::move(monitor)), min_delta_(min_delta) {}
   bool improved(const Learner& learner);  // throws Error as Learner::score does
-  optim::StateDict state_dict() const;
-  void load_state_dict(const optim::StateDict& dict);
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& dict);
 
  private:
   std::string monitor_;
@@ -42,8 +42,8 @@ class EarlyStopping : public Callback {
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
-  optim::StateDict state_dict() const override;
-  void load_state_dict(const optim::StateDict& dict) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& dict) override;
 
  private:
   const EarlyStoppingOptions options_;
@@ -67,8 +67,8 @@ class ModelCheckpoint : public Callback {
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
-  optim::StateDict state_dict() const override { return best_.state_dict(); }
-  void load_state_dict(const optim::StateDict& dict) override { best_.load_state_dict(dict); }
+  StateDict state_dict() const override { return best_.state_dict(); }
+  void load_state_dict(const StateDict& dict) override { best_.load_state_dict(dict); }
 
  private:
   const ModelCheckpointOptions options_;
@@ -120,8 +120,8 @@ class GradientAccumulation : public Callback {
   void on_backward_begin(Learner& learner) override;
   void on_backward_end(Learner& learner) override;
   int64_t batches_per_step() const override { return batches_; }
-  optim::StateDict state_dict() const override;
-  void load_state_dict(const optim::StateDict& dict) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& dict) override;
 
  private:
   const int64_t batches_;
@@ -148,8 +148,8 @@ class ReduceLrOnPlateau : public Callback {
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_train_end(Learner& learner) override;
-  optim::StateDict state_dict() const override;
-  void load_state_dict(const optim::StateDict& dict) override {
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& dict) override {
     plateau_.reset();
     loaded_ = dict;
   }
@@ -158,7 +158,7 @@ class ReduceLrOnPlateau : public Callback {
   optim::PlateauOptions options_;
   const std::string monitor_;
   std::optional<optim::Plateau> plateau_;  // of this fit, from its first epoch's end
-  optim::StateDict loaded_;                // of a checkpoint, until then
+  StateDict loaded_;                       // of a checkpoint, until then
 };
 
 // Averages the weights and buffers of the steps that happened. Validation is of the averages, which
@@ -175,8 +175,8 @@ class EmaWeights : public Callback {
   void on_valid_begin(Learner& learner) override;
   void on_valid_end(Learner& learner) override;
   void on_train_end(Learner&) override;
-  optim::StateDict state_dict() const override { return ema_ ? ema_->state_dict() : loaded_; }
-  void load_state_dict(const optim::StateDict& dict) override;
+  StateDict state_dict() const override { return ema_ ? ema_->state_dict() : loaded_; }
+  void load_state_dict(const StateDict& dict) override;
 
  private:
   void begin(Learner& learner);
@@ -184,7 +184,7 @@ class EmaWeights : public Callback {
   const optim::EmaOptions options_;
   std::optional<optim::Ema> ema_;  // of this fit, from its first batch; or of what was loaded
   std::optional<optim::Ema::Applied> applied_;
-  optim::StateDict loaded_;  // of a checkpoint, until then
+  StateDict loaded_;  // of a checkpoint, until then
 };
 
 // Ends a training whose loss is NaN or infinite, with an Error. It learns of a loss when that has

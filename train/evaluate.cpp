@@ -93,7 +93,7 @@ Tensor Learner::total(
 Tensor Learner::predicted(const Batch& batch, bool by_pass) {
   check(run(batch, /*predicts=*/!by_pass), "a callback skipped a batch of a prediction");
   check(bool(state.output), "no output to predict: LearnerOptions::pass gave a loss alone");
-  return is_narrow(state.output.dtype()) ? state.output.to(f32) : state.output;
+  return is_half(state.output.dtype()) ? state.output.to(f32) : state.output;
 }
 
 Tensor Learner::predict(const Tensor& x, int64_t batch_size) {

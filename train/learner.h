@@ -39,7 +39,7 @@ struct Loaders {
 class OptimizerMaker {
  public:
   template <class F>
-  requires std::derived_from<std::invoke_result_t<F&, std::vector<Tensor>>, optim::Optimizer>
+    requires std::derived_from<std::invoke_result_t<F&, std::vector<Tensor>>, optim::Optimizer>
   OptimizerMaker(F make)
       : make_([make = std::move(make)](std::vector<Tensor> params) mutable {
           using O = std::invoke_result_t<F&, std::vector<Tensor>>;
@@ -68,7 +68,8 @@ class LossFunction {
  public:
   LossFunction() = default;
   template <class F>
-  requires(!std::same_as<std::decay_t<F>, LossFunction>) LossFunction(F&& f) {
+    requires(!std::same_as<std::decay_t<F>, LossFunction>)
+  LossFunction(F&& f) {
     using Plain = std::decay_t<F>;
     static_assert(std::is_invocable_r_v<Tensor, Plain&, const Tensor&, const Tensor&>,
                   "a loss takes output and target: mse_loss, which takes options as well, is given "
@@ -158,14 +159,14 @@ class Learner : NoCopy {
   // A model that maps a tensor to a tensor, or any other with options.pass. One given by name is
   // referred to, and must outlive the learner; any other is kept.
   template <class M>
-  requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase> Learner(
-      Loaders loaders, M&& model, const LearnerOptions& options = {})
+    requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
+  Learner(Loaders loaders, M&& model, const LearnerOptions& options = {})
       : Learner(std::move(loaders), Model(std::forward<M>(model)), options) {}
   // A model chosen at run time, which is kept.
   Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
   // Without data: for fit(x, y).
   template <class M>
-  requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
+    requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   explicit Learner(M&& model, const LearnerOptions& options = {})
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
@@ -222,8 +223,8 @@ class Learner : NoCopy {
   // validation (in on_step_end, say, and not in on_checkpoint): then it is for load() alone.
   void save(const std::string& path);
   void load(const std::string& path, bool this_fit = false);
-  io::NamedTensors state_dict();
-  void load_state_dict(const io::NamedTensors& dict, bool this_fit = false);
+  StateDict state_dict();
+  void load_state_dict(const StateDict& dict, bool this_fit = false);
 
   // For callbacks, which may change any of it.
   struct TrainState {
@@ -312,7 +313,7 @@ class Learner : NoCopy {
   void insert(std::shared_ptr<Callback> callback);  // by its order
   void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
-  void restore(const io::NamedTensors& dict, bool this_fit);
+  void restore(const StateDict& dict, bool this_fit);
   void print_header() const;
   void print_row(const EpochRow& row) const;
 

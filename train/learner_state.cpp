@@ -32,8 +32,8 @@ Tensor bits(uint64_t x) {
 uint64_t bits(const Tensor& t) { return std::bit_cast<uint64_t>(*t.data<int64_t>()); }
 
 // Of all that a file says in its tensors, so that a damaged one is not gone on from.
-std::string checksum(NamedTensors tensors) {
-  std::ranges::sort(tensors, {}, &NamedTensors::value_type::first);
+std::string checksum(StateDict tensors) {
+  std::ranges::sort(tensors, {}, &StateDict::value_type::first);
   uint32_t crc = 0;
   for (const auto& [name, t] : tensors) {
     const std::string about = fmt::format("{} {} {}", name, t.dtype(), t.shape());
@@ -61,9 +61,9 @@ std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& 
 
 }  // namespace
 
-io::NamedTensors Learner::state_dict() {
+StateDict Learner::state_dict() {
   history.settle();
-  io::NamedTensors all;
+  StateDict all;
   all.add("model.", model_.module->state_dict());
   all.add("optimizer.", optimizer->state_dict());
   all.add("scaler.", scaler.state_dict());
@@ -105,11 +105,11 @@ io::NamedTensors Learner::state_dict() {
   return all;
 }
 
-void Learner::load_state_dict(const io::NamedTensors& dict, bool this_fit) {
+void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
   check(
       !this_fit || !optim::StateReader(dict).find("fit.within"),
       "saved within a batch or a validation, where no fit can go on: on_checkpoint is the moment");
-  io::NamedTensors before;
+  StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
   const auto epochs = history.epochs;  // these know seconds
   try {
@@ -121,7 +121,7 @@ void Learner::load_state_dict(const io::NamedTensors& dict, bool this_fit) {
   }
 }
 
-void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
+void Learner::restore(const StateDict& dict, bool this_fit) {
   optim::StateReader reader(dict);
   const auto number = [&](const char* name) { return reader.number(name); };
   const auto find = [&](const char* name, DType dtype, int rank) {
@@ -136,7 +136,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
         epochs.size(1) - 4, metrics.size());
   check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
-  const io::NamedTensors of_schedule = dict.under("schedule.");
+  const StateDict of_schedule = dict.under("schedule.");
   if (this_fit) {
     check(number("fit.epochs") == double(state.epochs),
           "a fit of {} epochs, not {} (to train on for longer, load() it, and fit without .resume)",
@@ -152,8 +152,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
   model_.module->load_state_dict(dict.under("model."));
   optimizer->load_state_dict(dict.under("optimizer."));
   // (Of a training without a scaler there is none, and one that is needed now starts anew.)
-  if (const io::NamedTensors part = dict.under("scaler."); !part.empty())
-    scaler.load_state_dict(part);
+  if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(dict.under("data."));
   if (data.valid && reader.find("valid.epoch"))
@@ -197,7 +196,7 @@ void Learner::restore(const io::NamedTensors& dict, bool this_fit) {
 }
 
 void Learner::save(const std::string& path) {
-  NamedTensors all = state_dict();
+  StateDict all = state_dict();
   for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
   io::save(path, all,
            {{"format", std::string(format_name)},

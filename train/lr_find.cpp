@@ -66,7 +66,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   const DefaultDevice here(device_);
   const Interrupt interrupt;
   const nn::Evaluating mode(*model_.module);  // afterwards it trains, or not, as before
-  io::NamedTensors before;
+  StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
   std::vector<std::pair<Tensor, Tensor>> buffers;  // an UnsavedBuffer is in no state
   for (const auto& [name, b] : model_.module->named_buffers())

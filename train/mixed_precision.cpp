@@ -29,7 +29,7 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
               .backoff_factor = o.backoff_factor,
               .growth_interval = o.growth_interval,
               .enabled = low_ == f16} {
-  check(is_narrow(low_) || low_ == f32, "trained in {}, not f16, bf16 or f32", low_);
+  check(is_half(low_) || low_ == f32, "trained in {}, not f16, bf16 or f32", low_);
   (void)amp::GradScaler(scaler_);  // throws here what it would throw halfway through a change
 }
 
@@ -57,9 +57,9 @@ void MixedPrecision::begin(Learner& l) {
     l.model().to(low_);
     l.optimizer->set_multi_precision(true, masters_->flat_master);
     // Masters begin as the weights are, not as f16 has them.
-    optim::StateDict state = l.optimizer->state_dict();
+    StateDict state = l.optimizer->state_dict();
     for (size_t i = 0; i < params.size(); ++i)
-      if (is_narrow(params[i].dtype()) && wide[i].dtype() == f32)
+      if (is_half(params[i].dtype()) && wide[i].dtype() == f32)
         state.emplace_back(fmt::format("state.{}.master", i), wide[i]);
     l.optimizer->load_state_dict(state);
   } else if (low_ != f32) {

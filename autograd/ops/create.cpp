@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "autograd/ops/operands.h"
-#include "kernels/draw.h"
+#include "kernels/common/draw.h"
 
 namespace mixtape {
 namespace {
@@ -147,7 +147,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
         "weights are {} {}, not of a float dtype and [..., classes]", weights.dtype(),
         weights.shape());
   const NoGrad off;
-  const Tensor w = is_narrow(weights.dtype()) ? cast(weights, f32) : weights;
+  const Tensor w = is_half(weights.dtype()) ? cast(weights, f32) : weights;
   Shape shape = w.shape();
   const int64_t classes = shape[-1];
   if (n == 0 || (w.numel() == 0 && classes > 0)) {  // no draws or no rows
@@ -179,7 +179,7 @@ Tensor bernoulli(const Tensor& p) {
   check(is_float(p.dtype()), "probabilities are {}, not of a float dtype", p.dtype());
   const NoGrad off;
   check_probabilities(p, false);
-  const DType wide = is_narrow(p.dtype()) ? f32 : p.dtype();
+  const DType wide = is_half(p.dtype()) ? f32 : p.dtype();
   return cast(lt(fine_rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
 }
 

@@ -1,6 +1,6 @@
-// Elementwise maths: one op for every struct of kernels/unary.h and kernels/binary.h.
+// Elementwise maths: one op for every struct of kernels/common/unary.h and kernels/common/binary.h.
 
-#include "kernels/elementwise.h"
+#include "kernels/common/elementwise.h"
 
 #include <algorithm>
 #include <array>
@@ -117,13 +117,9 @@ unsigned reads_db() {
 }
 // Whether the gradient is that of the result, as it is.
 template <class F>
-concept PassesA = requires {
-  requires F::da == 1;
-};
+concept PassesA = requires { requires F::da == 1; };
 template <class F>
-concept PassesB = requires {
-  requires F::db == 1;
-};
+concept PassesB = requires { requires F::db == 1; };
 
 // What a rule reads: saved tensors as operands of an expression, nothing elsewhere. (Expressions
 // are in f32 or f64, as the kernels are: parts of a derivative may leave the range of f16.)
@@ -135,7 +131,7 @@ Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
 }
 // Whether the gradient of a narrow input is wanted in f32.
 bool wants_wide(const Ctx& ctx, size_t i) {
-  return is_narrow(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
+  return is_half(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
 }
 
 Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a, const Tensor& b) {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "autograd/ops.h"
-#include "kernels/elementwise.h"
+#include "kernels/common/elementwise.h"
 
 namespace mixtape {
 

@@ -48,7 +48,7 @@ struct ScatterAdd {  // x, or zeros if it is absent, with source added; source o
                         const Target& to) {
     check(source.dtype() != boolean, "of bool elements (convert them to a number dtype)");
     check_counted("indices", {index.size(to.dim)});
-    const Tensor y = ctx.output(to.shape, is_narrow(source.dtype()) ? f32 : source.dtype());
+    const Tensor y = ctx.output(to.shape, is_half(source.dtype()) ? f32 : source.dtype());
     if (x)
       ctx.run(kernels::convert, x, y);
     else
@@ -289,7 +289,8 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
 }  // namespace
 
 void check_range(const Tensor& index, int64_t low, int64_t end,
-                 const std::function<std::string(int64_t, int64_t)>& problem, Where where) {
+                 const std::function<std::string(int64_t, int64_t)>& problem,
+                 SourceLocation where) {
   if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
   kernels::bounds(index.device(), index, bounds);

@@ -18,7 +18,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
     const NoGrad off;
     // (Observers look at the old x once more.)
     const bool here = apart && !thread_state.observer;
-    const During<&ThreadState::to_overwrite> result(here ? &x : nullptr);
+    const ScopedValue<&ThreadState::to_overwrite> result(here ? &x : nullptr);
     const Tensor y = f(x);
     if (!apart || y.storage() != x.storage()) kernels::convert(x.device(), expand(y, x.shape()), x);
     x.storage()->bump_version();
@@ -33,10 +33,10 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
         "backward): {}, or NoGrad",
         instead);
   const Tensor old = x.detach();  // stays what it is if the op saves it
-  old.set_maker(x.maker());
+  old.set_grad_fn(x.grad_fn());
   const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
   x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
-  x.set_maker(y.maker());
+  x.set_grad_fn(y.grad_fn());
   return x;
 }
 

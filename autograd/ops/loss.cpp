@@ -7,7 +7,7 @@
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
 #include "core/readback.h"
-#include "kernels/losses.h"
+#include "kernels/common/losses.h"
 
 namespace mixtape {
 namespace {
@@ -269,7 +269,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
 }  // namespace
 
-void check_probabilities(const Tensor& p, bool nan_passes, Where where) {
+void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where) {
   if (p.numel() == 0 || !is_float(p.dtype())) return;
   const DType dtype = accumulate_dtype(p.dtype());
   const Tensor bounds({2}, dtype, p.device());
@@ -355,7 +355,7 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
   const Scope scope(kernels::BinaryCrossEntropy::info.name);
-  check(!is_narrow(x.dtype()),
+  check(!is_half(x.dtype()),
         "of {} probabilities, whose logarithms are off by too much: leave out the sigmoid and use "
         "binary_cross_entropy_with_logits",
         x.dtype());

@@ -45,7 +45,7 @@ struct Matmul {  // leading dimensions are equal
     check_real(a);
     check_inner(a, b);
     const DType out = options.out.value_or(a.dtype());
-    check(out == a.dtype() || (out == f32 && is_narrow(a.dtype())),
+    check(out == a.dtype() || (out == f32 && is_half(a.dtype())),
           "a result in {} from inputs in {}", out, a.dtype());
     Tensor c = ctx.output(with_size(a.shape(), -1, b.size(-1)));
     ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, c);

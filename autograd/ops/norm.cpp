@@ -35,8 +35,7 @@ Grads recorded(const Ctx& ctx, const Tensor& dy, const Shape& shape, const Norma
     return reshape(x.gradient(reshape(dh, x.h.shape())), ctx.shape(0));
   };
   const auto total = [](const Tensor& t) { return sum(t, {0, 2}); };
-  return ctx.grads(
-      dx, [&] { return total(g * reshape(x.h, shape)); }, [&] { return total(g); });
+  return ctx.grads(dx, [&] { return total(g * reshape(x.h, shape)); }, [&] { return total(g); });
 }
 
 template <bool centered>

@@ -73,11 +73,11 @@ struct Factors {
 
   Factors(const Tensor& x, const Tensor& y) : a(cast(x, wider(x, y))), b(cast(y, wider(x, y))) {}
   // The dtype of their product: the wanted one, where the factors leave a choice.
-  DType product(DType wanted) const { return is_narrow(a.dtype()) ? wanted : a.dtype(); }
+  DType product(DType wanted) const { return is_half(a.dtype()) ? wanted : a.dtype(); }
 
  private:
   static DType wider(const Tensor& x, const Tensor& y) {
-    return is_narrow(x.dtype()) ? y.dtype() : x.dtype();
+    return is_half(x.dtype()) ? y.dtype() : x.dtype();
   }
 };
 
@@ -122,9 +122,10 @@ Tensor dropout(const Tensor& x, const DropoutAt& at);
 // core/readback.h. `problem` tells what is wrong from the smallest and the largest.
 void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t, int64_t)>& problem,
-                 Where where = Where::here());
+                 SourceLocation where = SourceLocation::here());
 // Throws Error unless 0 <= p <= 1 for all elements, likewise late on a device.
-void check_probabilities(const Tensor& p, bool nan_passes, Where where = Where::here());
+void check_probabilities(const Tensor& p, bool nan_passes,
+                         SourceLocation where = SourceLocation::here());
 // As one_hot, but zeros for an index out of range.
 Tensor hot(const Tensor& index, int64_t classes, DType dtype);
 // As gather and index_select, of indices known to be i64 and in range.

@@ -3,7 +3,7 @@
 
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "kernels/elementwise.h"
+#include "kernels/common/elementwise.h"
 
 namespace mixtape {
 namespace {

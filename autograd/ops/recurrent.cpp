@@ -4,7 +4,7 @@
 
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
-#include "kernels/cells.h"
+#include "kernels/common/cells.h"
 
 namespace mixtape {
 namespace {

@@ -164,7 +164,7 @@ struct Norm {
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
     check_real(x);
     // Sums of narrow numbers to a power leave the narrow range before the root is taken.
-    const DType wide = is_narrow(ctx.dtype()) ? f32 : ctx.dtype();
+    const DType wide = is_half(ctx.dtype()) ? f32 : ctx.dtype();
     const auto total = [&](Reduce op) {
       const Tensor y = ctx.output(reduced(x.shape(), o), wide);
       ctx.run(kernels::reduce, op, x, y);
@@ -281,7 +281,7 @@ namespace {
 // The dtype that a sum of x has here: its own, or what a policy makes of it.
 DType dtype_of_sum(const Tensor& x) {
   const NoGrad off;
-  const During<&ThreadState::observer> unseen(nullptr);
+  const ScopedValue<&ThreadState::observer> unseen(nullptr);
   return sum(x.with_layout(Layout(Shape{0}))).dtype();
 }
 // A statistic of x, made in f32 of narrow elements, whose squares they could not hold, and then
@@ -290,7 +290,7 @@ template <class F>
 Tensor statistic(const Tensor& x, const F& f) {
   check_real(x);
   const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
-  return is_narrow(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
+  return is_half(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
 }
 // Two passes, so that a large mean costs no precision; nor does its rounding, which moves what is
 // squared by a constant.

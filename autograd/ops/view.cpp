@@ -106,7 +106,7 @@ struct Windows {
 struct Fold {
   static constexpr OpInfo info{"fold"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Windows& w) {
-    Tensor y = zeros(whole, is_narrow(x.dtype()) ? f32 : x.dtype(), x.device());
+    Tensor y = zeros(whole, is_half(x.dtype()) ? f32 : x.dtype(), x.device());
     const Layout places = unfold(y.layout(), w.dim, w.size, w.step);
     // Every so many windows there is one that overlaps none of those before: they go together.
     const int64_t n = x.size(w.dim), apart = (w.size - 1) / w.step + 1;

@@ -22,10 +22,8 @@ void measure_convolutions(Report& report) {
         .name = fmt::format("conv/f16/{}_{}_{}x{}_s{}_{}", in, out, size, size, stride, side),
         .dtype = f16,
         .rows = 64,
-        .inputs =
-            [=](int64_t n, DType t) {
-              return Tensors{randn({n, c, s, s}, t), randn({o, c, k, k}, t)};
-            },
+        .inputs = [=](int64_t n,
+                      DType t) { return Tensors{randn({n, c, s, s}, t), randn({o, c, k, k}, t)}; },
         .op = [=](const Tensors& t) { return conv2d(t[0], t[1], {}, options); },
         .work = 2.0 * double(after * after * o * c * k * k),
         .kind = Figure::Kind::Operations,

@@ -136,10 +136,7 @@ void measure_planes(Report& report, DType dtype) {
   };
   // Of a quarter of the elements there are values and positions (4 bytes).
   measure_both(
-      "max_pool2d", false,
-      [](const Tensors& in) {
-        return max_pool2d(in[0], {2, 2});
-      },
+      "max_pool2d", false, [](const Tensors& in) { return max_pool2d(in[0], {2, 2}); },
       plane * (size + (size + 4) / 4), plane * (size + (size + 4) / 4));
   // Statistics come first, so that x, and backward dy, are read twice.
   measure_both(
@@ -205,10 +202,7 @@ void measure_memory(Report& report) {
   measure(report, {.name = "memory/cast/f32_to_f16",
                    .dtype = f32,
                    .rows = 32768,
-                   .inputs =
-                       [n](int64_t rows, DType t) {
-                         return Tensors{randn({rows, n}, t)};
-                       },
+                   .inputs = [n](int64_t rows, DType t) { return Tensors{randn({rows, n}, t)}; },
                    .op = [](const Tensors& in) { return in[0].to(f16); },
                    .work = 6 * double(n),
                    .tolerance = 1e-3});

@@ -8,7 +8,7 @@
 #include "bench/gpu/cublas.h"
 #include "bench/gpu/report.h"
 #include "core/tf32.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 namespace mixtape::bench {
 namespace {

@@ -38,30 +38,17 @@ const std::map<std::string, Op>& ops() {
        [](const Tensors& x, const Options& o) {
          return at::conv2d(x[0], x[1], x[2], {o[0], o[0]}, {o[1], o[1]}, {1, 1}, o[2]);
        }},
-      {"pad",
-       [](const Tensors& x, const Options& o) {
-         return at::constant_pad_nd(x[0], {o[0], o[0], o[0], o[0]});
-       }},
+      {"pad", [](const Tensors& x,
+                 const Options& o) { return at::constant_pad_nd(x[0], {o[0], o[0], o[0], o[0]}); }},
       {"pixel_shuffle",
        [](const Tensors& x, const Options& o) { return at::pixel_shuffle(x[0], o[0]); }},
       {"pixel_unshuffle",
        [](const Tensors& x, const Options& o) { return at::pixel_unshuffle(x[0], o[0]); }},
-      {"nearest",
-       [](const Tensors& x, const Options& o) {
-         return at::upsample_nearest2d(x[0], {o[0], o[0]});
-       }},
-      {"cat",
-       [](const Tensors& x, const Options&) {
-         return at::cat({x[0], x[1]}, 1);
-       }},
-      {"sum_images",
-       [](const Tensors& x, const Options&) {
-         return x[0].sum({2, 3});
-       }},
-      {"mean_images",
-       [](const Tensors& x, const Options&) {
-         return x[0].mean({2, 3});
-       }},
+      {"nearest", [](const Tensors& x,
+                     const Options& o) { return at::upsample_nearest2d(x[0], {o[0], o[0]}); }},
+      {"cat", [](const Tensors& x, const Options&) { return at::cat({x[0], x[1]}, 1); }},
+      {"sum_images", [](const Tensors& x, const Options&) { return x[0].sum({2, 3}); }},
+      {"mean_images", [](const Tensors& x, const Options&) { return x[0].mean({2, 3}); }},
       {"prelu", [](const Tensors& x, const Options&) { return at::prelu(x[0], x[1]); }},
       {"attention",  // causal
        [](const Tensors& x, const Options& o) {

@@ -13,15 +13,15 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/launch.h"
-#include "kernels/pieces.h"
+#include "kernels/common/int_math.h"
+#include "kernels/common/launch.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #else
-#include "tests/simt/simt.h"
-#include "tests/simt/tensor.h"
+#include "emulator/simt/simt.h"
+#include "emulator/simt/tensor.h"
 #endif
 
 namespace mixtape::gpu {
@@ -182,27 +182,27 @@ inline const Index3& block_size() { return simt::block_size(); }
 inline const Index3& grid_size() { return simt::grid_size(); }
 inline int lane() { return int(thread().x & 31); }
 
-inline void sync_block(Where where = Where::here()) { simt::sync_block(where); }
-inline void sync_warp(Where where = Where::here()) { simt::sync_warp(where); }
+inline void sync_block(SourceLocation where = SourceLocation::here()) { simt::sync_block(where); }
+inline void sync_warp(SourceLocation where = SourceLocation::here()) { simt::sync_warp(where); }
 
 template <class T>
-T shuffle(T v, int from, Where where = Where::here()) {
+T shuffle(T v, int from, SourceLocation where = SourceLocation::here()) {
   simt::exchange(&v, sizeof v, from & 31, where);
   return v;
 }
 template <class T>
-T shuffle_xor(T v, int mask, Where where = Where::here()) {
+T shuffle_xor(T v, int mask, SourceLocation where = SourceLocation::here()) {
   simt::exchange(&v, sizeof v, simt::lane() ^ mask, where);
   return v;
 }
-inline bool any_lane(bool v, Where where = Where::here()) {
+inline bool any_lane(bool v, SourceLocation where = SourceLocation::here()) {
   bool all[warp_size];
   simt::gather(&v, sizeof v, all, where);
   for (const bool other : all)
     if (other) return true;
   return false;
 }
-inline int same_before(int v, Where where = Where::here()) {
+inline int same_before(int v, SourceLocation where = SourceLocation::here()) {
   int all[warp_size], same = 0;
   simt::gather(&v, sizeof v, all, where);
   for (int l = 0; l < simt::lane(); ++l) same += all[l] == v;
@@ -225,14 +225,14 @@ void copy_wait() {
 }
 
 template <bool transposed, class T>
-Fragment load_matrices(Shared<T> row, Where where = Where::here()) {
+Fragment load_matrices(Shared<T> row, SourceLocation where = SourceLocation::here()) {
   Fragment f;
   simt::load_matrices(row.unchecked(), transposed, f.part, where);
   return f;
 }
 template <class T>
 void multiply(float (&sum)[2][4], const Fragment& a, const Fragment& b,
-              Where where = Where::here()) {
+              SourceLocation where = SourceLocation::here()) {
   simt::multiply<T>(sum, a.part, b.part, where);
 }
 inline uint32_t rounded_to_tf32(float x) { return simt::rounded_to_tf32(x); }
@@ -350,7 +350,7 @@ int multiprocessors(int device);
 // runs at once.
 inline Index3 blocks_for(int64_t count, int threads, int device) {
   const int64_t most = int64_t(multiprocessors(device)) * (2048 / threads),
-                wanted = kernels::pieces(count, threads);
+                wanted = kernels::ceil_div(count, threads);
   return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
 }
 // Into how many parts, at most `most`, each of so many blocks' work is cut to fill the device.

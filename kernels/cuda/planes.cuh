@@ -7,17 +7,17 @@
 
 namespace mixtape::kernels::cuda {
 
-struct Strips {
+struct RowQuads {
   static constexpr int height = 4, threads = 256;
   int64_t count;  // of all planes
   int down, columns;
 
-  Strips(int64_t planes, int64_t rows, int64_t columns)
-      : count(planes * pieces(rows, height) * columns),
-        down(int(pieces(rows, height))),
+  RowQuads(int64_t planes, int64_t rows, int64_t columns)
+      : count(planes * ceil_div(rows, height) * columns),
+        down(int(ceil_div(rows, height))),
         columns(int(columns)) {}
   gpu::Grid grid(const char* name) const {
-    return {name, {unsigned(pieces(count, threads)), 1, 1}, {threads, 1, 1}};
+    return {name, {unsigned(ceil_div(count, threads)), 1, 1}, {threads, 1, 1}};
   }
   struct Place {
     int64_t plane;

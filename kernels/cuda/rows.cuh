@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
-#include "kernels/cuda/team.cuh"
+#include "kernels/cuda/thread_group.cuh"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
@@ -163,16 +163,16 @@ class Row {
  public:
   // The row that begins at element `first` of its tensors; of it, up to `wanted` are ever looked
   // at.
-  __device__ Row(const Team& team, int64_t first, int64_t n, int64_t wanted)
+  __device__ Row(const ThreadGroup& team, int64_t first, int64_t n, int64_t wanted)
       : team_(team.size), index_(team.index), first_(first) {
     const int past = int(first % width);
     head_ = past == 0 ? 0 : int(std::min<int64_t>(n, width - past));
     count_ = int((n - head_) / width);
-    wanted_ = int(std::min<int64_t>(count_, pieces(wanted - head_, width)));
+    wanted_ = int(std::min<int64_t>(count_, ceil_div(wanted - head_, width)));
     const int64_t begin = head_ + int64_t(count_) * width;
     edge_ = index_ < head_ ? index_ : index_ - head_ < n - begin ? begin + index_ - head_ : -1;
   }
-  __device__ Row(const Team& team, int64_t first, int64_t n) : Row(team, first, n, n) {}
+  __device__ Row(const ThreadGroup& team, int64_t first, int64_t n) : Row(team, first, n, n) {}
 
   // This row of a tensor, as far as it can be kept.
   template <class S>
@@ -229,7 +229,7 @@ class Row {
 
 // Which row is this team's, and that row (of no elements, if there is none).
 struct Place {
-  Team team;
+  ThreadGroup team;
   int64_t row;
   bool exists, leads;  // leads: the one who writes what there is once in a row
 
@@ -263,7 +263,7 @@ int team_for(int64_t n) {
     while (team < warp && team < packs) team *= 2;
     return std::min(team, warp);
   }
-  const int64_t warps = pieces(packs, warp * Fits::packs);
+  const int64_t warps = ceil_div(packs, warp * Fits::packs);
   return int(std::min<int64_t>(warps * warp, most_threads));
 }
 
@@ -274,9 +274,9 @@ void for_rows(Launch& launch, const char* name, int64_t count, int64_t n,
   if (count == 0) return;
   const int team = team_for<Fits>(n), teams = team > gpu::warp_size ? 1 : 128 / team;
   gpu::launch({name,
-               {unsigned(pieces(count, teams)), 1, 1},
+               {unsigned(ceil_div(count, teams)), 1, 1},
                {unsigned(teams * team), 1, 1},
-               team > gpu::warp_size ? Team::shared_bytes : 0},
+               team > gpu::warp_size ? ThreadGroup::shared_bytes : 0},
               launch.stream, kernel, Rows{count, n, team}, a...);
 }
 
@@ -294,7 +294,7 @@ struct Sums {
 
 // A sum that the whole team has, of each of its members'.
 template <class V>
-__device__ V joined(Team& team, const V& v) {
+__device__ V joined(ThreadGroup& team, const V& v) {
   return team.join(v, V::joined, V());
 }
 

@@ -111,8 +111,8 @@ Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const
   return tokens;
 }
 
-NamedTensors gpt2_weights(const NamedTensors& file) {
-  NamedTensors weights;
+StateDict gpt2_weights(const StateDict& file) {
+  StateDict weights;
   for (const auto& [name, t] : file) {
     constexpr std::string_view prefix = "transformer.";
     const std::string own = name.starts_with(prefix) ? name.substr(prefix.size()) : name;

@@ -110,6 +110,6 @@ struct Gpt : nn::Module<Gpt> {
 
 // What a file of GPT-2's weights in PyTorch holds, as Gpt::load_state_dict takes it: names without
 // "transformer.", without lm_head.weight, which is wte.weight, and without the masks of attention.
-NamedTensors gpt2_weights(const NamedTensors& file);
+StateDict gpt2_weights(const StateDict& file);
 
 }  // namespace mixtape::models

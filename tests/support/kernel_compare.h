@@ -14,9 +14,9 @@
 
 #include "core/philox.h"
 #include "core/tensor.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/common/scalar.h"
+#include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
-#include "kernels/scalar.h"
 
 namespace mixtape::kernels {
 

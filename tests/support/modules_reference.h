@@ -62,10 +62,10 @@ inline void expect_close(const Tensors& got, const json& want, const std::string
 
 inline void compare(const Model& m, const json& c) {
   m.module->to(f64);
-  nn::StateDict theirs;
+  StateDict theirs;
   for (const json& t : c.at("state"))
     theirs.emplace_back(t.at("name"), tensor(t, t.at("shape").empty() ? i64 : f64));
-  const nn::StateDict ours = m.module->state_dict();
+  const StateDict ours = m.module->state_dict();
   ASSERT_EQ(ours.size(), theirs.size());
   for (size_t i = 0; i < ours.size(); ++i) {
     EXPECT_EQ(ours[i].first, theirs[i].first);

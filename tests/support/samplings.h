@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/layout.h"
-#include "kernels/sampling.h"
+#include "kernels/common/sampling.h"
 
 namespace mixtape::kernels {
 

@@ -17,7 +17,7 @@
 #include "core/no_copy.h"
 #include "core/op.h"
 #include "core/philox.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::train {
 namespace {
@@ -243,12 +243,12 @@ void DataLoader::skip(int64_t batches) {
   position_ = batches;
 }
 
-optim::StateDict DataLoader::state_dict() const {
+StateDict DataLoader::state_dict() const {
   return {{"epoch", from({double(epoch_)}, {}, i64)},
           {"batch", from({double(position_)}, {}, i64)}};
 }
 
-void DataLoader::load_state_dict(const optim::StateDict& dict) {
+void DataLoader::load_state_dict(const StateDict& dict) {
   optim::StateReader reader(dict);
   const int64_t epoch = reader.count("epoch"), batch = reader.count("batch", batches());
   reader.check_all_read();

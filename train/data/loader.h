@@ -54,8 +54,8 @@ class DataLoader {
   void skip(int64_t batches);  // the next loop is this epoch's, without its first batches
   // "epoch" and "batch": from a loop's body, what makes the next loop after loading go on with the
   // batch that follows, bit for bit. Throws Error if there is no such batch here.
-  optim::StateDict state_dict() const;
-  void load_state_dict(const optim::StateDict& dict);
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& dict);
 
   Batch batch(int64_t i) const;  // of epoch(), made here and now: for a look at the data
 

@@ -47,10 +47,7 @@ std::vector<OpCase> reduction_edges() {
       variance("stddev_0", 0, true),
       {.op = "sqrt",
        .inputs = {{{3}}},
-       .run =
-           [](In x) {
-             return stddev(expand(unsqueeze(x[0], 1), {3, 4}), {1});
-           },
+       .run = [](In x) { return stddev(expand(unsqueeze(x[0], 1), {3, 4}), {1}); },
        .label = "stddev_of_equals"},
       {.op = "softmax",
        .inputs = {{{2, 3}, 999, 1001}},
@@ -126,10 +123,7 @@ std::vector<OpCase> product_edges() {
       conv("pointwise", {2, 3, 2, 2}, {2, 3, 1, 1}, {}),
       {.op = "max_pool2d",
        .inputs = {tied({1, 1, 5, 5}, 0, 2)},
-       .run =
-           [](In x) {
-             return max_pool2d(x[0], {3, 3}, {.stride = {1, 1}});
-           },
+       .run = [](In x) { return max_pool2d(x[0], {3, 3}, {.stride = {1, 1}}); },
        .label = "of_ties"},
   };
 }
@@ -293,10 +287,7 @@ std::vector<OpCase> composed_edges() {
        .label = "meshgrid_xy"},
       {.op = "permute",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return movedim(x[0], {0, -1}, {-1, 0});
-           },
+       .run = [](In x) { return movedim(x[0], {0, -1}, {-1, 0}); },
        .label = "movedim"},
       {.op = "place_diagonal",
        .inputs = {{{4}}},

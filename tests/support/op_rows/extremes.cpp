@@ -149,10 +149,7 @@ std::vector<OpCase> reduction_extremes() {
       at("norm", "of_0d", lone, [](X x) { return norm(x); }),
       predicate(at("any", "of_0d", lone, [](X x) { return any(x); })),
       predicate(at("all", "of_0d", lone, [](X x) { return all(x); })),
-      at("cat", "stack_of_0d", lone,
-         [](X x) {
-           return stack({x, x * 2});
-         }),
+      at("cat", "stack_of_0d", lone, [](X x) { return stack({x, x * 2}); }),
       at("gather", "masked_select_of_0d", lone, [](X x) { return masked_select(x, gt(x, -9)); }),
       predicate(at("nonzero", "of_0d", lone, [](X x) { return nonzero(x); })),
   };
@@ -193,9 +190,7 @@ std::vector<OpCase> index_extremes() {
       at("gather", "index_select_of_the_same", {table, again},
          [](In x) { return index_select(x[0], 0, x[1]); }),
       at("gather", "index_of_the_same", {table, again, of({0, 1, 0, 0, 1}, Input::Index)},
-         [](In x) {
-           return index(x[0], {x[1], x[2]});
-         }),
+         [](In x) { return index(x[0], {x[1], x[2]}); }),
       at("embedding", "of_the_same", {table, again}, [](In x) { return embedding(x[0], x[1]); }),
       at("embedding", "of_padding_alone", {table, of({2, 2}, Input::Index)},
          [](In x) { return embedding(x[0], x[1], {.padding = 2}); }),
@@ -215,32 +210,18 @@ std::vector<OpCase> view_extremes() {
   std::vector<OpCase> cases = {
       at("unfold", "wholly_overlapping", Input{{6}}, [](X x) { return unfold(x, 0, 6, 1); }),
       at("unfold", "of_one", Input{{5, 2}}, [](X x) { return unfold(x, 0, 1, 2); }),
-      at("flip", "several", batch,
-         [](X x) {
-           return flip(x, {0, 2});
-         }),
+      at("flip", "several", batch, [](X x) { return flip(x, {0, 2}); }),
       at("cat", "roll_whole", batch, [](X x) { return roll(x, 3, 1); }),
       at("cat", "roll_far", batch, [](X x) { return roll(roll(x, -5, 2), 7, 1); }),
-      at("pad", "largest_crop", batch,
-         [](X x) {
-           return pad(x, {-1, -3, -3, 0});
-         }),
+      at("pad", "largest_crop", batch, [](X x) { return pad(x, {-1, -3, -3, 0}); }),
       at("gather", "pad_largest_reflect", batch,
-         [](X x) {
-           return pad(x, {3, 3, 2, 2}, PadMode::Reflect);
-         }),
+         [](X x) { return pad(x, {3, 3, 2, 2}, PadMode::Reflect); }),
       at("gather", "pad_largest_circular", image,
-         [](X x) {
-           return pad(x, {4, 4, 3, 3}, PadMode::Circular);
-         }),
+         [](X x) { return pad(x, {4, 4, 3, 3}, PadMode::Circular); }),
       at("gather", "pad_far_replicate", image,
-         [](X x) {
-           return pad(x, {9, 0, 0, 9}, PadMode::Replicate);
-         }),
+         [](X x) { return pad(x, {9, 0, 0, 9}, PadMode::Replicate); }),
       at("gather", "pad_replicate_of_one", Input{{2, 1, 1}},
-         [](X x) {
-           return pad(x, {2, 1}, PadMode::Replicate);
-         }),
+         [](X x) { return pad(x, {2, 1}, PadMode::Replicate); }),
   };
   for (const int diagonal : {-3, -2, 0, 1, 3, 4}) {
     const std::string label =
@@ -302,37 +283,21 @@ std::vector<OpCase> network_extremes() {
   const Input low = of({1, 1, 3, 3}, {-inf}), plain{{1, 2, 5, 7}};
   std::vector<OpCase> cases = {
       at("max_pool2d", "special", image,
-         [](X x) {
-           return max_pool2d(x, {2, 2}, {.stride = {1, 1}});
-         }),
+         [](X x) { return max_pool2d(x, {2, 2}, {.stride = {1, 1}}); }),
       at("max_pool2d", "special_padded", image,
-         [](X x) {
-           return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
-         }),
+         [](X x) { return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}}); }),
       at("max_pool2d", "of_minus_infinity", low,
-         [](X x) {
-           return max_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = {1, 1}});
-         }),
+         [](X x) { return max_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = {1, 1}}); }),
       at("adaptive_max_pool2d", "special", image,
-         [](X x) {
-           return adaptive_max_pool2d(x, {3, 3});
-         }),
+         [](X x) { return adaptive_max_pool2d(x, {3, 3}); }),
       at("adaptive_avg_pool2d", "uneven", plain,
-         [](X x) {
-           return adaptive_avg_pool2d(x, {3, 4});
-         }),
+         [](X x) { return adaptive_avg_pool2d(x, {3, 4}); }),
       at("adaptive_avg_pool2d", "larger", plain,
-         [](X x) {
-           return adaptive_avg_pool2d(x, {6, 9});
-         }),
+         [](X x) { return adaptive_avg_pool2d(x, {6, 9}); }),
       at("adaptive_max_pool2d", "larger", plain,
-         [](X x) {
-           return adaptive_max_pool2d(x, {6, 9});
-         }),
+         [](X x) { return adaptive_max_pool2d(x, {6, 9}); }),
       at("interpolate", "to_the_same_size", plain,
-         [](X x) {
-           return interpolate(x, {5, 7}, {.mode = Interpolation::Bilinear});
-         }),
+         [](X x) { return interpolate(x, {5, 7}, {.mode = Interpolation::Bilinear}); }),
       at("interpolate", "corners_to_one", plain,
          [](X x) {
            return interpolate(x, {1, 1}, {.mode = Interpolation::Bilinear, .align_corners = true});
@@ -342,13 +307,8 @@ std::vector<OpCase> network_extremes() {
            return interpolate(x, {3, 2}, {.mode = Interpolation::Bilinear, .align_corners = true});
          }),
       at("interpolate", "to_one", plain,
-         [](X x) {
-           return interpolate(x, {1, 1}, {.mode = Interpolation::Bilinear});
-         }),
-      at("interpolate", "nearest_to_one", plain,
-         [](X x) {
-           return interpolate(x, {1, 1});
-         }),
+         [](X x) { return interpolate(x, {1, 1}, {.mode = Interpolation::Bilinear}); }),
+      at("interpolate", "nearest_to_one", plain, [](X x) { return interpolate(x, {1, 1}); }),
       at("layer_norm", "of_constants", of({2, 4}, {3, 3, 3, 3, -8, -8, -8, -8}),
          [](X x) { return layer_norm(x, {4}); }),
       at("layer_norm", "special", of({3, 3}, {1, nan, 1, inf, 3, 4, 5, 6, 9}),

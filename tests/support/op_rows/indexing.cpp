@@ -20,10 +20,7 @@ std::vector<OpCase> indexing() {
        .empty = {{4, 0, 2}, {6, 0, 2}}},
       {.op = "gather",
        .inputs = {{{4, 1}}, i({4, 3, 1}, 4)},
-       .run =
-           [](In x) {
-             return gather(expand(x[0], {4, 4, 2}), 1, expand(x[1], {4, 3, 2}));
-           },
+       .run = [](In x) { return gather(expand(x[0], {4, 4, 2}), 1, expand(x[1], {4, 3, 2})); },
        .label = "expanded"},
       {.op = "gather",
        .inputs = {{{4, 3}}, i({7}, 4)},
@@ -37,10 +34,7 @@ std::vector<OpCase> indexing() {
        .empty = {{2, 4, 0}, {5}}},
       {.op = "gather",
        .inputs = {{{4, 3, 2}}, i({5, 1}, 4), i({2}, 3)},
-       .run =
-           [](In x) {
-             return index(x[0], {x[1] - 4, x[2]});
-           },
+       .run = [](In x) { return index(x[0], {x[1] - 4, x[2]}); },
        .label = "index",
        .empty = {{4, 3, 0}, {5, 1}, {2}}},
       {.op = "gather",
@@ -68,10 +62,7 @@ std::vector<OpCase> indexing() {
        .empty = {{4, 0, 2}, {2, 0, 1}, {3, 0, 2}}},
       {.op = "scatter",
        .inputs = {{{4, 3}}, i({6}, 4), i({6}, 3), {{1}}},
-       .run =
-           [](In x) {
-             return index_put(x[0], {x[1], x[2] - 3}, x[3]);
-           },
+       .run = [](In x) { return index_put(x[0], {x[1], x[2] - 3}, x[3]); },
        .label = "index_put"},
       {.op = "scatter",
        .inputs = {{{4, 3, 2}}, mask, {{2}}},
@@ -96,10 +87,7 @@ std::vector<OpCase> indexing() {
        .empty = {{0, 4, 2}, {6}, {0, 6, 2}}},
       {.op = "scatter_add",
        .inputs = {{{4, 3, 2}}, i({5, 2}, 4), i({2}, 3), {{2, 1}}},
-       .run =
-           [](In x) {
-             return index_put(x[0], {x[1], x[2]}, x[3], true);
-           },
+       .run = [](In x) { return index_put(x[0], {x[1], x[2]}, x[3], true); },
        .label = "index_put",
        .tolerance = 2},
       {.op = "scatter_add",

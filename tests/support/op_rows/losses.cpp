@@ -101,12 +101,12 @@ std::vector<OpCase> losses() {
   };
   const Input row{{4}, 0.5, 2}, fixed_row{{4}, 0.5, 2, Input::Constant};
   for (OpCase c : {
-           each("mse_loss", [](const Tensor&x, const Tensor&t) { return mse_loss(x, t, None); }),
-           each("l1_loss", [](const Tensor&x, const Tensor&t) { return l1_loss(x, t, None); }),
+           each("mse_loss", [](const Tensor& x, const Tensor& t) { return mse_loss(x, t, None); }),
+           each("l1_loss", [](const Tensor& x, const Tensor& t) { return l1_loss(x, t, None); }),
            each("smooth_l1_loss",
-                [](const Tensor&x, const Tensor&t) { return smooth_l1_loss(x, t, 0.8, None); }),
+                [](const Tensor& x, const Tensor& t) { return smooth_l1_loss(x, t, 0.8, None); }),
            each("huber_loss",
-                [](const Tensor&x, const Tensor&t) { return huber_loss(x, t, 0.8, None); }),
+                [](const Tensor& x, const Tensor& t) { return huber_loss(x, t, 0.8, None); }),
            probabilities,
            with(probabilities, "weighted", {fixed_row},
                 [](In x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2]}); }),
@@ -118,16 +118,16 @@ std::vector<OpCase> losses() {
            with(positives, "learned", {row}, with_pos_weight),
            each(
                "kl_div",
-               [](const Tensor&x, const Tensor&t) { return kl_div(x, t, {.reduction = None}); }, -3,
-               0, 0.05, 1),
+               [](const Tensor& x, const Tensor& t) { return kl_div(x, t, {.reduction = None}); },
+               -3, 0, 0.05, 1),
            each(
                "kl_div_log_target",
-               [](const Tensor&x, const Tensor&t) {
+               [](const Tensor& x, const Tensor& t) {
                  return kl_div(x, t, {.batch_mean = true, .log_target = true});
                },
                -3, 0, -3, 0),
            each("cosine_similarity",
-                [](const Tensor&x, const Tensor&y) { return cosine_similarity(x, y); }),
+                [](const Tensor& x, const Tensor& y) { return cosine_similarity(x, y); }),
        })
     cases.push_back(std::move(c));
   cases.push_back({.op = "cosine_similarity",

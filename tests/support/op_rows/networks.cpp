@@ -90,10 +90,7 @@ std::vector<OpCase> networks() {
        .empty = {{0, 6}, {6}, {6}}},
       {.op = "layer_norm",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return layer_norm(x[0], {3, 4});
-           },
+       .run = [](In x) { return layer_norm(x[0], {3, 4}); },
        .label = "plain",
        .tolerance = 8},
       {.op = "rms_norm",
@@ -103,10 +100,7 @@ std::vector<OpCase> networks() {
        .empty = {{0, 6}, {6}}},
       {.op = "rms_norm",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return rms_norm(x[0], {3, 4});
-           },
+       .run = [](In x) { return rms_norm(x[0], {3, 4}); },
        .label = "plain",
        .tolerance = 8},
       {.op = "group_norm",

@@ -186,10 +186,7 @@ std::vector<OpCase> products() {
        .repeat = {1, 1}},
       {.op = "max_pool2d",
        .inputs = {{{2, 3, 6, 5}}},
-       .run =
-           [](In x) {
-             return max_pool2d(x[0], {2, 2});
-           },
+       .run = [](In x) { return max_pool2d(x[0], {2, 2}); },
        .empty = {{0, 3, 6, 5}}},
       {.op = "max_pool2d",
        .inputs = {{{1, 2, 6, 5}}},
@@ -206,10 +203,7 @@ std::vector<OpCase> products() {
        .empty = {{0, 3, 7}}},
       {.op = "adaptive_max_pool2d",
        .inputs = {{{2, 2, 5, 7}}},
-       .run =
-           [](In x) {
-             return adaptive_max_pool2d(x[0], {3, 2});
-           },
+       .run = [](In x) { return adaptive_max_pool2d(x[0], {3, 2}); },
        .empty = {{0, 2, 5, 7}}},
       {.op = "adaptive_max_pool2d",
        .inputs = {{{2, 2, 7}}},
@@ -217,11 +211,8 @@ std::vector<OpCase> products() {
        .label = "of_lines"},
       {.op = "put_at",
        .inputs = {{{2, 1, 3, 3}}},
-       .run = gradient_of(
-           [](const Tensor& x) {
-             return adaptive_max_pool2d(x, {3, 3});
-           },
-           {2, 1, 5, 4}),
+       .run = gradient_of([](const Tensor& x) { return adaptive_max_pool2d(x, {3, 3}); },
+                          {2, 1, 5, 4}),
        .composite = true},
       {.op = "take_at",
        .inputs = {{{2, 1, 4, 5}}},
@@ -235,10 +226,7 @@ std::vector<OpCase> products() {
        .composite = true},
       {.op = "avg_pool2d",
        .inputs = {{{2, 3, 6, 5}}},
-       .run =
-           [](In x) {
-             return avg_pool2d(x[0], {2, 3});
-           },
+       .run = [](In x) { return avg_pool2d(x[0], {2, 3}); },
        .tolerance = 2,
        .empty = {{0, 3, 6, 5}}},
       {.op = "avg_pool2d",
@@ -261,18 +249,12 @@ std::vector<OpCase> products() {
        .empty = {{0, 3, 7}}},
       {.op = "avg_pool2d_gradient",
        .inputs = {{{2, 1, 3, 2}}},
-       .run = gradient_of(
-           [](const Tensor& x) {
-             return avg_pool2d(x, {2, 3}, {.stride = {2, 2}});
-           },
-           {2, 1, 6, 5}),
+       .run = gradient_of([](const Tensor& x) { return avg_pool2d(x, {2, 3}, {.stride = {2, 2}}); },
+                          {2, 1, 6, 5}),
        .composite = true},
       {.op = "adaptive_avg_pool2d",
        .inputs = {{{2, 2, 5, 7}}},
-       .run =
-           [](In x) {
-             return adaptive_avg_pool2d(x[0], {3, 9});
-           },
+       .run = [](In x) { return adaptive_avg_pool2d(x[0], {3, 9}); },
        .tolerance = 2,
        .empty = {{0, 2, 5, 7}}},
       {.op = "adaptive_avg_pool2d",
@@ -282,11 +264,8 @@ std::vector<OpCase> products() {
        .tolerance = 2},
       {.op = "adaptive_avg_pool2d_gradient",
        .inputs = {{{2, 1, 3, 2}}},
-       .run = gradient_of(
-           [](const Tensor& x) {
-             return adaptive_avg_pool2d(x, {3, 2});
-           },
-           {2, 1, 5, 5}),
+       .run = gradient_of([](const Tensor& x) { return adaptive_avg_pool2d(x, {3, 2}); },
+                          {2, 1, 5, 5}),
        .composite = true},
   };
 }

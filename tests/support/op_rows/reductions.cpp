@@ -7,10 +7,7 @@ std::vector<OpCase> reductions() {
   return {
       {.op = "sum",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return sum(x[0], {0, -1});
-           },
+       .run = [](In x) { return sum(x[0], {0, -1}); },
        .empty = {{2, 0, 4}}},
       {.op = "sum",
        .inputs = {{{2, 3}}},
@@ -46,10 +43,7 @@ std::vector<OpCase> reductions() {
        .empty = {{3, 0}}},
       {.op = "prod",
        .inputs = {{{2, 3, 2}, -2, 2}},
-       .run =
-           [](In x) {
-             return prod(x[0], {-1, 0}, true);
-           },
+       .run = [](In x) { return prod(x[0], {-1, 0}, true); },
        .label = "first_and_last",
        .tolerance = 4,
        .empty = {{2, 0, 2}}},
@@ -65,10 +59,7 @@ std::vector<OpCase> reductions() {
        .empty = {{3, 0}}},
       {.op = "all",
        .inputs = {{{3, 4}}},
-       .run =
-           [](In x) {
-             return all(x[0], {0, 1}, true);
-           },
+       .run = [](In x) { return all(x[0], {0, 1}, true); },
        .differentiable = false,
        .empty = {{0, 4}}},
       {.op = "logsumexp",
@@ -82,10 +73,7 @@ std::vector<OpCase> reductions() {
        .empty = {{2, 0, 4, 5}}},
       {.op = "logsumexp",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return logsumexp(x[0], {0, 2}, true);
-           },
+       .run = [](In x) { return logsumexp(x[0], {0, 2}, true); },
        .label = "first_and_last",
        .empty = {{2, 0, 4}}},
       {.op = "norm",
@@ -95,10 +83,7 @@ std::vector<OpCase> reductions() {
        .empty = {{3, 0}}},
       {.op = "norm",
        .inputs = {{{2, 3, 2}, -3, 3, Input::Real, 0.1}},
-       .run =
-           [](In x) {
-             return norm(x[0], 1, {0, -1}, true);
-           },
+       .run = [](In x) { return norm(x[0], 1, {0, -1}, true); },
        .label = "1",
        .empty = {{2, 0, 2}}},
       {.op = "norm",

@@ -5,12 +5,7 @@ namespace mixtape::tests {
 
 std::vector<OpCase> views() {
   return {
-      {.op = "reshape",
-       .inputs = {{{3, 4}}},
-       .run =
-           [](In x) {
-             return reshape(x[0], {2, -1});
-           }},
+      {.op = "reshape", .inputs = {{{3, 4}}}, .run = [](In x) { return reshape(x[0], {2, -1}); }},
       {.op = "reshape",
        .inputs = {{{2, 3, 4}}},
        .run = [](In x) { return flatten(transpose(x[0], 0, 1), 1); },
@@ -18,17 +13,11 @@ std::vector<OpCase> views() {
        .empty = {{2, 0, 4}}},
       {.op = "permute",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return permute(x[0], {2, 0, 1});
-           },
+       .run = [](In x) { return permute(x[0], {2, 0, 1}); },
        .empty = {{2, 0, 3}}},
       {.op = "expand",
        .inputs = {{{3, 1}}},
-       .run =
-           [](In x) {
-             return expand(x[0], {2, 3, 4});
-           },
+       .run = [](In x) { return expand(x[0], {2, 3, 4}); },
        .empty = {{3, 1}}},
       {.op = "slice",
        .inputs = {{{7, 3}}},
@@ -128,17 +117,11 @@ std::vector<OpCase> views() {
        .composite = true},
       {.op = "flip",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return flip(x[0], {0, -1});
-           },
+       .run = [](In x) { return flip(x[0], {0, -1}); },
        .empty = {{2, 0, 4}}},
       {.op = "flip",
        .inputs = {{{3, 1}}},
-       .run =
-           [](In x) {
-             return flip(expand(x[0], {3, 4}), {});
-           },
+       .run = [](In x) { return flip(expand(x[0], {3, 4}), {}); },
        .label = "all"},
       {.op = "cat",
        .inputs = {{{3, 5}}},
@@ -147,10 +130,7 @@ std::vector<OpCase> views() {
        .empty = {{0, 5}}},
       {.op = "expand",
        .inputs = {{{2, 3}}},
-       .run =
-           [](In x) {
-             return repeat(x[0], {2, 3, 1});
-           },
+       .run = [](In x) { return repeat(x[0], {2, 3, 1}); },
        .label = "repeat",
        .empty = {{0, 3}}},
       {.op = "gather",
@@ -173,54 +153,33 @@ std::vector<OpCase> views() {
        .empty = {{2, 0, 3}}},
       {.op = "pad",
        .inputs = {{{2, 3}}},
-       .run =
-           [](In x) {
-             return pad(x[0], {1, 2, 0, 3});
-           },
+       .run = [](In x) { return pad(x[0], {1, 2, 0, 3}); },
        .empty = {{0, 3}}},
       {.op = "pad",
        .inputs = {{{2, 4, 5}}},
-       .run =
-           [](In x) {
-             return pad(x[0], {-2, 3, 1, -2}, PadMode::Constant, 0.5);
-           },
+       .run = [](In x) { return pad(x[0], {-2, 3, 1, -2}, PadMode::Constant, 0.5); },
        .label = "and_crop",
        .empty = {{0, 4, 5}}},
       {.op = "gather",
        .inputs = {{{2, 3, 4}}},
-       .run =
-           [](In x) {
-             return pad(x[0], {3, 2, 2, -1}, PadMode::Reflect);
-           },
+       .run = [](In x) { return pad(x[0], {3, 2, 2, -1}, PadMode::Reflect); },
        .label = "pad_reflect",
        .empty = {{0, 3, 4}}},
       {.op = "gather",
        .inputs = {{{2, 3}}},
-       .run =
-           [](In x) {
-             return pad(x[0], {0, 4, 3, 1}, PadMode::Replicate);
-           },
+       .run = [](In x) { return pad(x[0], {0, 4, 3, 1}, PadMode::Replicate); },
        .label = "pad_replicate"},
       {.op = "gather",
        .inputs = {{{2, 3}}},
-       .run =
-           [](In x) {
-             return pad(x[0], {3, 2, 1, 2}, PadMode::Circular);
-           },
+       .run = [](In x) { return pad(x[0], {3, 2, 1, 2}, PadMode::Circular); },
        .label = "pad_circular"},
       {.op = "cat",
        .inputs = {{{2, 3}}, {{4, 3}}},
-       .run =
-           [](In x) {
-             return cat({x[0], x[1]});
-           },
+       .run = [](In x) { return cat({x[0], x[1]}); },
        .empty = {{0, 3}, {2, 3}}},
       {.op = "cat",
        .inputs = {{{2, 3}}, {{2, 3}}},
-       .run =
-           [](In x) {
-             return stack({x[0], x[1]}, 1);
-           },
+       .run = [](In x) { return stack({x[0], x[1]}, 1); },
        .label = "stack"},
   };
 }

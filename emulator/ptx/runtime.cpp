@@ -1,0 +1,598 @@
+// What programs call of CUDA's runtime, for devices that interpret PTX. It takes nothing that a GPU
+// would not: what it refuses is printed, and makes the program fail.
+#include <cuda_runtime_api.h>
+#include <errno.h>  // program_invocation_short_name
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "emulator/ptx/ptx.h"
+
+namespace mixtape::ptx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int setting(const char* name, int otherwise) {
+  const char* const value = std::getenv(name);
+  return value ? std::atoi(value) : otherwise;
+}
+// Tests of kernels give them the host's memory, and no stream.
+const bool host_memory = std::getenv("MIXTAPE_PTX_HOST") != nullptr;
+constexpr int host = -2;
+const bool late = std::getenv("MIXTAPE_LATE") != nullptr;
+const int devices = setting("MIXTAPE_PTX_DEVICES", 2);
+// Of the devices for which sm_80 is compiled, 8.6 and 8.9 have least.
+const size_t most_shared = size_t(setting("MIXTAPE_PTX_SHARED", 99)) << 10;
+constexpr size_t device_bytes = size_t{8} << 30, address_space = size_t{1} << 38;
+
+// --- faults ---
+
+std::atomic<int> faults{0};
+std::atomic<bool> broken{false};  // the next call that waits says so
+
+void complain(const std::string& what) {
+  std::fprintf(stderr, "[ptx] %s\n", what.c_str());
+  ++faults;
+}
+
+// --- memory ---
+
+// Addresses that the host must not touch; what they mean lies elsewhere. None is used twice.
+struct Memory {
+  char* addresses = nullptr;
+  char* contents = nullptr;
+  size_t used = 0, in_use = 0;
+  std::map<uint64_t, size_t> blocks;     // as they were asked for
+  std::map<uint64_t, uint64_t> allowed;  // parts of them, by begin
+};
+
+// (Never destroyed: tensors may outlive any static.)
+std::recursive_mutex& lock = *new std::recursive_mutex;
+std::vector<Memory>& memories() {
+  static auto* const all = [] {
+    auto* const made = new std::vector<Memory>(size_t(devices) + 1);  // the last: that of modules
+    for (Memory& m : *made) {
+      const auto reserve = [](int protection) {
+        void* const p = mmap(nullptr, 2 * address_space, protection,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) std::perror("mmap"), std::abort();
+        return reinterpret_cast<char*>((reinterpret_cast<uint64_t>(p) + address_space - 1) /
+                                       address_space * address_space);
+      };
+      m.addresses = reserve(PROT_NONE);
+      m.contents = reserve(PROT_READ | PROT_WRITE);
+    }
+    return made;
+  }();
+  return *all;
+}
+std::map<uint64_t, size_t>& pinned() {
+  static auto* const all = new std::map<uint64_t, size_t>;
+  return *all;
+}
+int device_of(uint64_t address) {
+  for (size_t d = 0; d < memories().size(); ++d) {
+    const auto begin = reinterpret_cast<uint64_t>(memories()[d].addresses);
+    if (address >= begin && address < begin + address_space) return int(d);
+  }
+  return -1;
+}
+char* contents(uint64_t address) {  // in the host
+  const int d = device_of(address);
+  if (d < 0) return reinterpret_cast<char*>(address);
+  Memory& m = memories()[size_t(d)];
+  return m.contents + (address - reinterpret_cast<uint64_t>(m.addresses));
+}
+void forbid(Memory& m, uint64_t begin, uint64_t end) {
+  auto at = m.allowed.lower_bound(begin);
+  if (at != m.allowed.begin()) {
+    const auto before = std::prev(at);
+    if (before->second > begin) {
+      if (before->second > end) m.allowed[end] = before->second;
+      before->second = begin;
+    }
+  }
+  while (at != m.allowed.end() && at->first < end) {
+    if (at->second > end) m.allowed[end] = at->second;
+    at = m.allowed.erase(at);
+  }
+}
+
+void* allocate(size_t bytes, int device, size_t alignment = 256) {
+  Memory& m = memories()[size_t(device)];
+  m.used = (m.used + alignment - 1) / alignment * alignment;
+  if (m.in_use + bytes > device_bytes || m.used + bytes + 4096 > address_space) return nullptr;
+  char* const p = m.addresses + m.used;
+  const auto begin = reinterpret_cast<uint64_t>(p);
+  m.used += (bytes + 4095) / 4096 * 4096 + 4096;
+  m.in_use += bytes;
+  m.blocks[begin] = bytes;
+  m.allowed[begin] = begin + bytes;
+  return p;
+}
+
+// --- streams ---
+
+struct Stream;
+struct Point {
+  Stream* stream = nullptr;
+  std::atomic<bool> passed{false};
+  Clock::time_point when = {};
+};
+struct Stream {
+  int device;
+  std::deque<std::function<void()>> work = {};
+
+  void add(std::function<void()> f) {
+    if (late)
+      work.push_back(std::move(f));
+    else
+      f();
+  }
+  void do_next() {
+    const auto next = std::move(work.front());
+    work.pop_front();
+    next();
+  }
+  void catch_up() {
+    while (!work.empty()) do_next();
+  }
+};
+struct Event {
+  int device;
+  bool timed;
+  std::shared_ptr<Point> point = {};
+};
+std::set<Stream*>& streams() {
+  static auto* const all = new std::set<Stream*>;
+  return *all;
+}
+std::set<Event*>& events() {
+  static auto* const all = new std::set<Event*>;
+  return *all;
+}
+void pass(Point& point) {
+  while (!point.passed) point.stream->do_next();
+}
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t give(cudaError_t code) {
+  if (code != cudaSuccess) last_error = code;
+  return code;
+}
+cudaError_t refuse(cudaError_t code, const std::string& what) {
+  complain(what);
+  return give(code);
+}
+// For calls that say what went wrong earlier.
+cudaError_t done() {
+  if (!broken.exchange(false)) return cudaSuccess;
+  return give(cudaErrorIllegalAddress);
+}
+Stream* known(cudaStream_t s) {
+  auto* const stream = reinterpret_cast<Stream*>(s);
+  return streams().contains(stream) ? stream : nullptr;
+}
+Event* known(cudaEvent_t e) {
+  auto* const event = reinterpret_cast<Event*>(e);
+  return events().contains(event) ? event : nullptr;
+}
+
+// --- kernels ---
+
+struct Function {
+  struct Binary* binary;
+  std::string name;
+  size_t shared_allowed = 48 << 10;
+  uint64_t launches = 0, instructions = 0;
+  unsigned most_threads = 0;
+  size_t most_shared = 0;
+};
+std::map<const void*, Function>& functions() {
+  static auto* const all = new std::map<const void*, Function>;
+  return *all;
+}
+
+// The PTX in what fatbinary made: a header, then parts, each with its own.
+std::string text_of(const char* fat) {
+  struct Header {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes;
+  } header;
+  struct Part {
+    uint16_t kind, version;
+    uint32_t header_bytes;
+    uint64_t bytes;
+    uint32_t compressed_bytes, options;
+    uint16_t minor, major;
+    uint32_t arch, name_offset, name_bytes;
+    uint64_t flags, zero, plain_bytes;
+  } part;
+  std::memcpy(&header, fat, sizeof header);
+  if (header.magic != 0xba55ed50) return {};
+  const char* at = fat + header.header_bytes;
+  for (const char* const end = at + header.bytes; at < end; at += part.header_bytes + part.bytes) {
+    std::memcpy(&part, at, sizeof part);
+    if (part.kind == 1 && part.plain_bytes == 0) return {at + part.header_bytes, part.bytes};
+  }
+  return {};
+}
+
+struct Binary {
+  const char* fat;
+  std::unique_ptr<Module> module = {};
+
+  Module& get() {
+    if (!module) {
+      std::string text = text_of(fat);
+      if (text.empty()) throw Fault("a binary without plain PTX");
+      module = std::make_unique<Module>(std::move(text), [](size_t bytes, size_t alignment) {
+        return allocate(bytes, devices, std::max<size_t>(alignment, 256));
+      });
+    }
+    return *module;
+  }
+};
+
+// Which kernels ran, for who wants to know: MIXTAPE_PTX_REPORT=FOLDER.
+struct Report {
+  ~Report() {
+    if (const char* const folder = std::getenv("MIXTAPE_PTX_REPORT")) {
+      std::ofstream file(std::string(folder) + "/" + program_invocation_short_name + "-" +
+                         std::to_string(getpid()));
+      for (const auto& [pointer, f] : functions())
+        file << f.name << ' ' << f.launches << ' ' << f.most_threads << ' ' << f.most_shared << ' '
+             << f.instructions << '\n';
+    }
+    if (faults > 0) {
+      std::fprintf(stderr, "[ptx] %d faults\n", int(faults));
+      std::fflush(nullptr);
+      _exit(97);
+    }
+  }
+} report;
+
+}  // namespace
+
+Range find_memory(uint64_t address, int device) {
+  const int owner = device_of(address);
+  if (owner < 0 && device == host) {
+    const uint64_t begin = address / address_space * address_space;  // no device's is in there
+    return {begin, begin + address_space, reinterpret_cast<char*>(begin)};
+  }
+  if (owner < 0) {
+    auto after = pinned().upper_bound(address);
+    if (after == pinned().begin()) return {};
+    --after;
+    if (address >= after->first + after->second) return {};
+    return {after->first, after->first + after->second, reinterpret_cast<char*>(after->first)};
+  }
+  Memory& m = memories()[size_t(owner)];
+  auto after = m.allowed.upper_bound(address);
+  if (after == m.allowed.begin()) return {};
+  --after;
+  if (address >= after->second) return {};
+  if (owner != device && owner != devices) return {};
+  return {after->first, after->second, contents(after->first)};
+}
+std::string describe_memory(uint64_t address) {
+  const int owner = device_of(address);
+  if (owner < 0) return "neither a device's nor pinned";
+  Memory& m = memories()[size_t(owner)];
+  const auto offset = [&](uint64_t from) { return std::to_string(int64_t(address - from)); };
+  std::string text = "memory of device " + std::to_string(owner);
+  auto at = m.allowed.upper_bound(address);
+  if (at != m.allowed.begin()) {
+    --at;
+    text +=
+        ", at " + offset(at->first) + " of a block of " + std::to_string(at->second - at->first);
+    ++at;
+  }
+  if (at != m.allowed.end()) text += ", at " + offset(at->first) + " of the next";
+  return text;
+}
+
+}  // namespace mixtape::ptx
+
+using namespace mixtape::ptx;
+
+extern "C" {
+
+// What AddressSanitizer would be told by the library's allocator: which part of a segment may be
+// touched. A block begins with the address; what an earlier, larger one left of it ends with it.
+void __asan_poison_memory_region(const volatile void* block, size_t bytes) {
+  const std::lock_guard locked(lock);
+  const auto begin = reinterpret_cast<uint64_t>(block);
+  const int device = device_of(begin);
+  if (device >= 0) forbid(memories()[size_t(device)], begin, begin + bytes);
+}
+void __asan_unpoison_memory_region(const volatile void* block, size_t bytes) {
+  const std::lock_guard locked(lock);
+  const auto begin = reinterpret_cast<uint64_t>(block);
+  const int device = device_of(begin);
+  if (device < 0 || bytes == 0) return;
+  uint64_t& end = memories()[size_t(device)].allowed[begin];
+  if (late) {  // what is queued may use a larger block that was here
+    end = std::max(end, begin + bytes);
+    return;
+  }
+  end = begin + bytes;
+  std::memset(contents(begin), 0xff, bytes);
+}
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+  struct Wrapper {
+    int magic, version;
+    const char* data;
+    void* rest;
+  };
+  return reinterpret_cast<void**>(new Binary{static_cast<Wrapper*>(wrapper)->data});
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void** binary, const char* host, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
+  functions()[host] = {reinterpret_cast<Binary*>(binary), name};
+}
+void __cudaRegisterVar(void**, char*, char*, const char* name, int, size_t, int, int) {
+  complain(std::string("__cudaRegisterVar is not there: ") + name);
+}
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, CUstream_st*) { std::abort(); }
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { std::abort(); }
+cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) { std::abort(); }
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) {
+  std::abort();
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices;
+  return devices ? cudaSuccess : give(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device < 0 || device >= devices) return give(cudaErrorInvalidDevice);
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
+  p->major = 8;
+  p->multiProcessorCount = setting("MIXTAPE_PTX_PROCESSORS", 2);
+  p->totalGlobalMem = device_bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices)
+    return refuse(cudaErrorInvalidDevice, "there is no device " + std::to_string(device));
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t code) {
+  return code == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "an error";
+}
+const char* cudaGetErrorName(cudaError_t code) {
+  return code == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "cudaError";
+}
+
+cudaError_t cudaMalloc(void** to, size_t bytes) {
+  const std::lock_guard locked(lock);
+  *to = bytes == 0 ? nullptr : allocate(bytes, current_device);
+  return *to || bytes == 0 ? done() : give(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* block) {
+  const std::lock_guard locked(lock);
+  if (!block) return cudaSuccess;
+  for (Stream* s : streams()) s->catch_up();
+  const auto begin = reinterpret_cast<uint64_t>(block);
+  const int device = device_of(begin);
+  if (device < 0 || !memories()[size_t(device)].blocks.contains(begin))
+    return refuse(cudaErrorInvalidValue, "cudaFree of what cudaMalloc did not give");
+  Memory& m = memories()[size_t(device)];
+  const size_t bytes = m.blocks[begin];
+  m.blocks.erase(begin);
+  m.in_use -= bytes;
+  forbid(m, begin, begin + bytes);
+  madvise(contents(begin) + (4096 - begin % 4096) % 4096, bytes / 4096 * 4096, MADV_DONTNEED);
+  return done();
+}
+cudaError_t cudaMallocHost(void** to, size_t bytes) {
+  const std::lock_guard locked(lock);
+  *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*to, 0xff, bytes);
+  pinned()[reinterpret_cast<uint64_t>(*to)] = bytes;
+  return done();
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
+  const std::lock_guard locked(lock);
+  auto* const stream = new Stream{current_device};
+  streams().insert(stream);
+  *to = reinterpret_cast<cudaStream_t>(stream);
+  return done();
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  if (!stream) return refuse(cudaErrorInvalidResourceHandle, "waiting for no stream");
+  stream->catch_up();
+  return done();
+}
+cudaError_t cudaDeviceSynchronize() {
+  const std::lock_guard locked(lock);
+  for (Stream* s : streams()) s->catch_up();
+  return done();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  Event* const event = known(e);
+  if (!stream || !event)
+    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent without stream or event");
+  if (event->point) stream->add([point = event->point] { pass(*point); });
+  return done();
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags) {
+  const std::lock_guard locked(lock);
+  auto* const event = new Event{current_device, (flags & cudaEventDisableTiming) == 0};
+  events().insert(event);
+  *to = reinterpret_cast<cudaEvent_t>(event);
+  return done();
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  const std::lock_guard locked(lock);
+  Event* const event = known(e);
+  if (!event) return refuse(cudaErrorInvalidResourceHandle, "destroying no event");
+  events().erase(event);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  Event* const event = known(e);
+  if (!stream || !event || event->device != stream->device)
+    return refuse(cudaErrorInvalidResourceHandle,
+                  "an event recorded on another device, or nowhere");
+  event->point = std::make_shared<Point>();
+  event->point->stream = stream;
+  stream->add([point = event->point] {
+    point->when = Clock::now();
+    point->passed = true;
+  });
+  return done();
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  const std::lock_guard locked(lock);
+  Event* const event = known(e);
+  if (!event) return refuse(cudaErrorInvalidResourceHandle, "asking for no event");
+  return !event->point || event->point->passed ? done() : give(cudaErrorNotReady);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  const std::lock_guard locked(lock);
+  Event* const event = known(e);
+  if (!event) return refuse(cudaErrorInvalidResourceHandle, "waiting for no event");
+  if (event->point) pass(*event->point);
+  return done();
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t first, cudaEvent_t last) {
+  const std::lock_guard locked(lock);
+  Event *const a = known(first), *const b = known(last);
+  if (!a || !b || !a->timed || !b->timed || !a->point || !b->point || a->device != b->device)
+    return refuse(cudaErrorInvalidResourceHandle, "events that keep no time, or were not recorded");
+  *ms = std::chrono::duration<float, std::milli>(b->point->when - a->point->when).count();
+  return done();
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t s) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  if (!stream) return refuse(cudaErrorInvalidResourceHandle, "a copy without stream");
+  if (kind != cudaMemcpyDefault)
+    return refuse(cudaErrorInvalidValue, "a kind of copy not known here");
+  if (bytes == 0) return done();
+  enum class Where { Device, Pinned, Pageable, Nowhere };
+  const auto where = [&](const void* p) {
+    const auto address = reinterpret_cast<uint64_t>(p);
+    const int owner = device_of(address);
+    const Range r = find_memory(address, owner);
+    if (owner >= 0)
+      return address >= r.begin && address + bytes <= r.end ? Where::Device : Where::Nowhere;
+    if (r.host && address + bytes > r.end) return Where::Nowhere;
+    return r.host ? Where::Pinned : Where::Pageable;
+  };
+  const Where there = where(to), here = where(from);
+  if (there == Where::Nowhere || here == Where::Nowhere) {
+    const void* const bad = there == Where::Nowhere ? to : from;
+    return refuse(cudaErrorInvalidValue, "a copy of " + std::to_string(bytes) + " bytes: " +
+                                             describe_memory(reinterpret_cast<uint64_t>(bad)));
+  }
+  char* const target = contents(reinterpret_cast<uint64_t>(to));
+  const char* const source = contents(reinterpret_cast<uint64_t>(from));
+  if (here == Where::Pageable) {  // read before the call returns
+    stream->add([target, copy = std::string(source, bytes)] {
+      std::memcpy(target, copy.data(), copy.size());
+    });
+  } else {
+    stream->add([=] { std::memcpy(target, source, bytes); });
+  }
+  if (there == Where::Pageable) stream->catch_up();
+  return done();
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  const std::lock_guard locked(lock);
+  const auto f = functions().find(function);
+  if (f == functions().end()) return refuse(cudaErrorInvalidDeviceFunction, "no such kernel");
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      size_t(value) > most_shared)
+    return refuse(cudaErrorInvalidValue,
+                  f->second.name + ": attribute cannot be " + std::to_string(value));
+  f->second.shared_allowed = size_t(value);
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, void** arguments,
+                             size_t shared_bytes, cudaStream_t s) {
+  const std::lock_guard locked(lock);
+  const auto found = functions().find(function);
+  if (found == functions().end()) return refuse(cudaErrorInvalidDeviceFunction, "no such kernel");
+  Function& f = found->second;
+  static Stream now{host};
+  Stream* const stream = host_memory && !s ? &now : known(s);
+  if (!stream || (stream != &now && stream->device != current_device))
+    return refuse(cudaErrorInvalidResourceHandle, f.name + ": no stream of the current device");
+  const Kernel* kernel = nullptr;
+  try {
+    kernel = &f.binary->get().kernel(f.name);
+  } catch (const Fault& fault) {
+    return refuse(cudaErrorInvalidDeviceFunction, fault.what());
+  }
+  const uint64_t count = uint64_t(threads.x) * threads.y * threads.z;
+  const auto bad = [&](const std::string& what) {
+    return refuse(cudaErrorInvalidConfiguration, f.name + ": " + what);
+  };
+  if (count == 0 || count > 1024 || count > uint64_t(kernel->most_threads) || threads.z > 64)
+    return bad(std::to_string(count) + " threads of " + std::to_string(kernel->most_threads));
+  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0 || blocks.x > 0x7fffffff ||
+      blocks.y > 65535 || blocks.z > 65535)
+    return bad("a grid of " + std::to_string(blocks.x) + " x " + std::to_string(blocks.y) + " x " +
+               std::to_string(blocks.z));
+  if (shared_bytes > f.shared_allowed) return bad("more shared memory than was asked for");
+  if (size_t(kernel->shared_bytes) + shared_bytes > most_shared)
+    return bad("too much shared memory");
+  if (kernel->parameter_bytes > 4096) return bad("parameters of more than 4096 bytes");
+  std::string parameters(size_t(kernel->parameter_bytes), '\0');
+  for (size_t i = 0; i < kernel->parameters.size(); ++i) {
+    const Parameter& p = kernel->parameters[i];
+    std::memcpy(parameters.data() + p.offset, arguments[i], size_t(p.bytes));
+  }
+  ++f.launches;
+  f.most_threads = std::max(f.most_threads, unsigned(count));
+  f.most_shared = std::max(f.most_shared, shared_bytes);
+  const Grid grid{
+      {blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}, uint32_t(shared_bytes)};
+  stream->add([=, &f, device = stream->device] {
+    const uint64_t before = instructions;
+    try {
+      run(*kernel, grid, parameters.data(), device);
+    } catch (const Fault& fault) {
+      complain(fault.what());
+      broken = true;
+    }
+    f.instructions += instructions - before;
+  });
+  return done();
+}
+
+}  // extern "C"

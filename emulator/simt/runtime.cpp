@@ -1,0 +1,178 @@
+// The runtime of the emulator: two devices whose memory is the host's. Work is done when it is
+// queued, or, if streams are late, when somebody waits for it.
+#include "emulator/simt/runtime.h"
+
+#include "core/runtime.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "emulator/simt/simt.h"
+
+namespace mixtape::simt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A point in a stream, once it has been queued there.
+struct Queued;
+struct Point {
+  Queued* stream = nullptr;
+  std::atomic<bool> passed{false};
+  Clock::time_point when = {};
+};
+
+// What a stream has not done yet. One lock guards all, and what late streams do. (Neither is ever
+// destroyed: tensors may outlive any static.)
+std::recursive_mutex& lock = *new std::recursive_mutex;
+struct Queued {
+  std::deque<std::function<void()>> work;
+
+  void do_next() {
+    const auto next = std::move(work.front());
+    work.pop_front();
+    next();
+  }
+  void catch_up() {
+    const std::lock_guard locked(lock);
+    while (!work.empty()) do_next();
+  }
+};
+std::deque<Queued>& streams() {
+  static auto* const all = new std::deque<Queued>;
+  return *all;
+}
+void catch_up_all() {
+  const std::lock_guard locked(lock);
+  for (Queued& stream : streams()) stream.catch_up();
+}
+void pass(Point& point) {
+  const std::lock_guard locked(lock);
+  while (!point.passed) point.stream->do_next();
+}
+
+}  // namespace
+
+std::atomic<int> LateStreams::alive_{std::getenv("MIXTAPE_LATE") ? 1 : 0};
+LateStreams::~LateStreams() noexcept(false) {
+  if (--alive_ == 0) catch_up_all();
+}
+
+void in_stream(void* stream, std::function<void()> work) {
+  if (!stream) return work();
+  auto& queued = *static_cast<Queued*>(stream);
+  if (LateStreams::any()) {
+    const std::lock_guard locked(lock);
+    queued.work.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+}  // namespace mixtape::simt
+
+namespace mixtape::runtime {
+namespace {
+
+using simt::Point;
+using simt::Queued;
+
+void* host_memory(size_t bytes) noexcept {
+  return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+}
+
+// The devices' memory, by where it begins.
+struct Block {
+  size_t bytes;
+  int device;
+};
+std::map<const std::byte*, Block>& blocks() {
+  static auto* const all = new std::map<const std::byte*, Block>;
+  return *all;
+}
+
+}  // namespace
+
+int device_count() { return 2; }
+std::string no_device_reason() { return {}; }
+const Properties& properties(int) {
+  static const Properties emulated{"the emulator", 8, 0, 2, int64_t{8} << 30};
+  return emulated;
+}
+void select(int) {}
+void* allocate(size_t bytes, int device) {
+  if (bytes > size_t(properties(0).memory)) return nullptr;
+  void* const block = host_memory(bytes);
+  const std::lock_guard locked(simt::lock);
+  blocks()[static_cast<std::byte*>(block)] = {bytes, device};
+  return block;
+}
+void release(void* block, int) noexcept {
+  simt::catch_up_all();
+  const std::lock_guard locked(simt::lock);
+  blocks().erase(static_cast<std::byte*>(block));
+  std::free(block);
+}
+int owner(const void* memory) {
+  const std::lock_guard locked(simt::lock);
+  const auto* const at = static_cast<const std::byte*>(memory);
+  auto after = blocks().upper_bound(at);
+  if (after == blocks().begin()) return -1;
+  const auto& [begin, block] = *--after;
+  return at < begin + block.bytes ? block.device : -1;
+}
+void* allocate_pinned(size_t bytes) noexcept { return host_memory(bytes); }
+
+Handle create_stream(int) {
+  const std::lock_guard locked(simt::lock);
+  return &simt::streams().emplace_back();
+}
+void wait(Handle waiting, int, Handle other, int) {
+  const auto point = std::make_shared<Point>();
+  point->stream = static_cast<Queued*>(other);
+  simt::in_stream(other, [point] { point->passed = true; });
+  simt::in_stream(waiting, [point] { simt::pass(*point); });
+}
+void synchronize(Handle stream, int) { static_cast<Queued*>(stream)->catch_up(); }
+void finish(int) noexcept { simt::catch_up_all(); }
+void copy(void* to, const void* from, size_t bytes, Handle stream, int) {
+  simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
+}
+
+using Recorded = std::shared_ptr<Point>;  // null before it was
+Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
+
+Mark create_mark(int, bool) { return new Recorded; }
+void destroy_mark(Mark mark) noexcept { delete &recorded(mark); }
+void record(Mark mark, Handle stream, int) {
+  const auto point = std::make_shared<Point>();
+  point->stream = static_cast<Queued*>(stream);
+  recorded(mark) = point;
+  simt::in_stream(stream, [point] {
+    point->when = simt::Clock::now();
+    point->passed = true;
+  });
+}
+bool has_passed(Mark mark) { return !recorded(mark) || recorded(mark)->passed; }
+void wait_for(Mark mark) {
+  if (recorded(mark)) simt::pass(*recorded(mark));
+}
+double milliseconds_between(Mark first, Mark second) {
+  wait_for(first);
+  wait_for(second);
+  return std::chrono::duration<double, std::milli>(recorded(second)->when - recorded(first)->when)
+      .count();
+}
+void begin_range(const char*) {}
+void end_range() {}
+
+}  // namespace mixtape::runtime

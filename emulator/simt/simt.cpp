@@ -1,0 +1,588 @@
+#include "emulator/simt/simt.h"
+
+#include <errno.h>  // program_invocation_short_name
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/asan.h"
+#include "core/check.h"
+#include "kernels/cpu/loops/parallel.h"
+
+#if MIXTAPE_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+extern "C" const char __executable_start __attribute__((weak));  // by the linker of a program
+
+// Saves the registers that a call keeps, stores the stack pointer in *from, and goes on where `to`
+// was left.
+extern "C" void mixtape_simt_switch(void** from, void* to);
+asm(R"(
+.text
+.globl mixtape_simt_switch
+.type mixtape_simt_switch,@function
+mixtape_simt_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size mixtape_simt_switch, .-mixtape_simt_switch
+)");
+
+namespace mixtape::simt {
+namespace {
+
+constexpr int warp_size = 32;
+constexpr size_t stack_bytes = size_t{64} << 10;
+constexpr int max_threads = 1024;
+// Of the devices for which sm_80 is compiled, 8.6 and 8.9 have least.
+constexpr size_t most_shared = size_t{99} << 10;
+
+enum class State : uint8_t { Ready, AtWarp, AtBlock, Done };
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes, valid;
+  int group;
+};
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  State state = State::Ready;
+  SourceLocation where = {};  // of the barrier it waits at
+  Index3 index = {};
+  std::vector<Copy> copies = {};  // not yet delivered
+  int group = 0;                  // the one now being filled
+#if MIXTAPE_ASAN
+  void* fake_stack = nullptr;
+#endif
+};
+
+struct Warp {
+  uint32_t epoch = 0;  // barriers of this warp so far
+  int buffer = 0;
+  alignas(16) unsigned char slot[2][warp_size][64];
+  // For bank conflicts: since the last barrier, what each lane touched, in order.
+  struct Touched {
+    uint32_t offset, bytes;
+    Access access;
+  };
+  std::array<std::vector<Touched>, warp_size> touched = {};
+};
+
+// Who touched a byte of shared memory last. Epochs never repeat on an OS thread, so nothing is
+// cleared between blocks.
+struct Shadow {
+  uint32_t written_at = 0, read_at = 0;      // block epoch
+  uint32_t written_warp = 0, read_warp = 0;  // the warp's epoch then
+  uint16_t writer = 0, reader = 0;
+  bool many_warps = false, many_lanes = false;  // of the readers in this epoch
+  bool pending = false;                         // a cp.async has not delivered it
+};
+
+std::atomic<int> counting_banks{0};
+std::atomic<int64_t> bank_conflicts[2];  // by Access
+std::atomic<int64_t> copies_so_far{0};
+
+// The functions that were launched, as places in this program. With MIXTAPE_LAUNCHED=FOLDER in the
+// environment they are written there at exit, for script/check_kernels.py.
+class Launched {
+ public:
+  static Launched& all() {
+    static Launched launched;
+    return launched;
+  }
+  void add(const void* function) {
+    const std::lock_guard lock(lock_);
+    places_.insert(static_cast<const char*>(function) - &__executable_start);
+  }
+  ~Launched() {
+    const char* const folder = std::getenv("MIXTAPE_LAUNCHED");
+    if (!folder) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
+    std::ofstream file(fmt::format("{}/{}-{}", folder, program_invocation_short_name, getpid()));
+    for (const ptrdiff_t place : places_) file << std::hex << place << '\n';
+  }
+
+ private:
+  std::mutex lock_;
+  std::set<ptrdiff_t> places_;
+};
+
+// One OS thread's room for running blocks, kept from launch to launch.
+class Machine {
+ public:
+  ~Machine() {
+    if (stacks_) munmap(stacks_, stack_bytes * max_threads);
+  }
+
+  void run_block(const Config& config, const Index3& block, void (*body)(const void*),
+                 const void* context);
+
+  void yield() { leave(fibers_[current_]); }
+  void wait(State state, SourceLocation where) {
+    Fiber& f = fibers_[current_];
+    f.state = state;
+    f.where = where;
+    yield();
+    if (cancelled_) throw Cancelled();
+  }
+  Fiber& fiber() { return fibers_[current_]; }
+  Warp& warp() { return warps_[current_ / warp_size]; }
+  int current() const { return current_; }
+  int lanes(int warp) const { return std::min(warp_size, threads_ - warp * warp_size); }
+
+  Config config = {};
+  Index3 block = {};
+
+  unsigned char* shared() {
+    return shared_.data() + ((128 - reinterpret_cast<uintptr_t>(shared_.data()) % 128) % 128);
+  }
+  void touch(const void* at, size_t bytes, Access access);
+  void mark_pending(const void* at, size_t bytes, bool pending);
+  [[noreturn]] void fault(const std::string& what);
+
+ private:
+  struct Cancelled {};  // unwinds the fibers of a block in which another thread failed
+
+  static void enter();
+  void prepare();
+  void resume(int thread);
+  void leave(Fiber& f);
+  void schedule();
+  void run_warp(int w);
+  bool release_warp(int w);
+  void release_block();
+  void flush_banks(Warp& w);
+  std::string describe() const;
+  bool unordered(int other, uint32_t at, uint32_t warp_at) const;
+
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned char> shared_;
+  std::vector<Shadow> shadow_;
+  unsigned char* stacks_ = nullptr;
+  void (*body_)(const void*) = nullptr;
+  const void* context_ = nullptr;
+  void* main_ = nullptr;
+  std::exception_ptr failure_;
+  uint32_t epoch_ = 1;
+  int threads_ = 0, live_ = 0, current_ = 0;
+  uint32_t turn_ = 0;  // of warps so far, from another number on in each block
+  bool cancelled_ = false;
+#if MIXTAPE_ASAN
+  void* main_fake_ = nullptr;
+  const void* main_bottom_ = nullptr;
+  size_t main_size_ = 0;
+#endif
+};
+
+thread_local Machine machine;
+
+std::string text(const Index3& i) { return fmt::format("({}, {}, {})", i.x, i.y, i.z); }
+std::string text(const SourceLocation& w) {
+  const std::string_view path = w.file;
+  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), w.line);
+}
+bool same(const SourceLocation& a, const SourceLocation& b) {
+  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+}
+
+void Machine::fault(const std::string& what) {
+  raise(fmt::format("kernel {}, block {}, thread {}: {}", config.kernel, text(block),
+                    text(fiber().index), what));
+}
+
+void Machine::enter() {
+  Machine& m = machine;
+#if MIXTAPE_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &m.main_bottom_, &m.main_size_);
+#endif
+  try {
+    if (!m.cancelled_) m.body_(m.context_);
+  } catch (const Cancelled&) {
+  } catch (...) {
+    if (!m.failure_) m.failure_ = std::current_exception();
+    m.cancelled_ = true;
+  }
+  Fiber& f = m.fiber();
+  f.state = State::Done;
+  --m.live_;
+  m.leave(f);
+  std::abort();  // nobody resumes what is done
+}
+
+void Machine::resume(int thread) {
+  current_ = thread;
+  Fiber& f = fibers_[size_t(thread)];
+#if MIXTAPE_ASAN
+  __sanitizer_start_switch_fiber(&main_fake_, stacks_ + size_t(thread) * stack_bytes, stack_bytes);
+#endif
+  mixtape_simt_switch(&main_, f.stack_pointer);
+#if MIXTAPE_ASAN
+  __sanitizer_finish_switch_fiber(main_fake_, nullptr, nullptr);
+#endif
+}
+
+void Machine::leave(Fiber& f) {
+#if MIXTAPE_ASAN
+  __sanitizer_start_switch_fiber(f.state == State::Done ? nullptr : &f.fake_stack, main_bottom_,
+                                 main_size_);
+#endif
+  mixtape_simt_switch(&f.stack_pointer, main_);
+#if MIXTAPE_ASAN
+  __sanitizer_finish_switch_fiber(f.fake_stack, &main_bottom_, &main_size_);
+#endif
+}
+
+// A new stack looks as if the fiber had just been left, with enter() to return to.
+void Machine::prepare() {
+  if (!stacks_) {
+    void* const room = mmap(nullptr, stack_bytes * max_threads, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    check(room != MAP_FAILED, "no memory for {} stacks", max_threads);
+    stacks_ = static_cast<unsigned char*>(room);
+  }
+  for (int t = 0; t < threads_; ++t) {
+    Fiber& f = fibers_[size_t(t)];
+    f.state = State::Ready;
+    f.copies.clear();
+    f.group = 0;
+    const unsigned x = config.block.x, y = config.block.y, i = unsigned(t);
+    f.index = {i % x, i / x % y, i / (x * y)};
+    unsigned char* const end = stacks_ + size_t(t + 1) * stack_bytes;
+#if MIXTAPE_ASAN
+    __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
+#endif
+    void** top = reinterpret_cast<void**>(end);
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(&Machine::enter);
+    for (int k = 0; k < 6; ++k) *--top = nullptr;
+    f.stack_pointer = top;
+  }
+}
+
+void Machine::run_block(const Config& c, const Index3& at, void (*body)(const void*),
+                        const void* context) {
+  config = c;
+  block = at;
+  body_ = body;
+  context_ = context;
+  threads_ = live_ = int(c.block.x * c.block.y * c.block.z);
+  turn_ = at.x + at.y + at.z;
+  fibers_.resize(size_t(threads_));
+  warps_.resize(size_t((threads_ + warp_size - 1) / warp_size));
+  shared_.resize(std::max(shared_.size(), c.shared_bytes + 128));
+  shadow_.resize(std::max(shadow_.size(), c.shared_bytes));
+  std::memset(shared(), 0xff, c.shared_bytes);
+  for (size_t i = 0; i < c.shared_bytes; ++i) shadow_[i].pending = false;
+  ++epoch_;
+  cancelled_ = false;
+  failure_ = nullptr;
+  prepare();
+  schedule();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Lets the lanes of a warp that are ready go on. Nothing may depend on their order, so it is
+// another one each time.
+void Machine::run_warp(int w) {
+  const int order = int(turn_++ * 2654435761u >> 27);
+  for (int i = 0; i < warp_size; ++i) {
+    const int l = i ^ order;
+    if (l < lanes(w) && fibers_[size_t(w * warp_size + l)].state == State::Ready)
+      resume(w * warp_size + l);
+  }
+}
+
+void Machine::schedule() {
+  for (int round = 0; live_ > 0; ++round) {
+    const int count = int(warps_.size());
+    for (int i = 0; i < count; ++i) {
+      const int w = round % 2 == 0 ? i : count - 1 - i;
+      do run_warp(w);
+      while (!cancelled_ && release_warp(w));
+    }
+    if (cancelled_) {  // let the others unwind
+      for (Fiber& f : fibers_)
+        if (f.state != State::Done) f.state = State::Ready;
+      continue;
+    }
+    if (live_ > 0) release_block();
+  }
+  for (Warp& w : warps_) flush_banks(w);
+}
+
+// Lets the lanes of a warp go on if all of them wait at one place.
+bool Machine::release_warp(int w) {
+  Fiber* const first = &fibers_[size_t(w * warp_size)];
+  const int n = lanes(w);
+  for (int l = 0; l < n; ++l)
+    if (first[l].state != State::AtWarp || !same(first[l].where, first[0].where)) return false;
+  for (int l = 0; l < n; ++l) first[l].state = State::Ready;
+  Warp& warp = warps_[size_t(w)];
+  ++warp.epoch;
+  flush_banks(warp);
+  return true;
+}
+
+void Machine::release_block() {
+  bool all = true;
+  for (const Fiber& f : fibers_)
+    all = all && f.state == State::AtBlock && same(f.where, fibers_[0].where);
+  if (!all) {
+    current_ = 0;
+    for (int t = 0; t < threads_; ++t)
+      if (fibers_[size_t(t)].state != State::Done) current_ = t;
+    try {
+      fault("divergent barrier: " + describe());
+    } catch (...) {
+      failure_ = std::current_exception();
+      cancelled_ = true;
+    }
+    for (Fiber& f : fibers_)
+      if (f.state != State::Done) f.state = State::Ready;
+    return;
+  }
+  for (Fiber& f : fibers_) f.state = State::Ready;
+  ++epoch_;
+  for (Warp& w : warps_) flush_banks(w);
+}
+
+// "32 threads at sync_block in a.cuh:7, 96 have ended"
+std::string Machine::describe() const {
+  std::vector<std::pair<std::string, int>> groups;
+  for (const Fiber& f : fibers_) {
+    const std::string key =
+        f.state == State::Done
+            ? "have ended"
+            : fmt::format("wait at {} in {}", f.state == State::AtWarp ? "sync_warp" : "sync_block",
+                          text(f.where));
+    const auto known = std::ranges::find(groups, key, &std::pair<std::string, int>::first);
+    if (known == groups.end())
+      groups.emplace_back(key, 1);
+    else
+      ++known->second;
+  }
+  std::string all;
+  for (const auto& [key, n] : groups)
+    all += fmt::format("{}{} threads {}", all.empty() ? "" : ", ", n, key);
+  return all;
+}
+
+// Whether no barrier lies between now and what thread `other` did then.
+bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
+  if (other == current_ || at != epoch_) return false;
+  const int w = current_ / warp_size;
+  return other / warp_size != w || warp_at == warps_[size_t(w)].epoch;
+}
+
+void Machine::touch(const void* at, size_t bytes, Access access) {
+  const auto* const p = static_cast<const unsigned char*>(at);
+  if (p < shared() || p + bytes > shared() + config.shared_bytes)
+    fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - shared(),
+                      p - shared() + int64_t(bytes), config.shared_bytes));
+  const size_t at_least = bytes & (~bytes + 1);  // three words may be anywhere that one may
+  if (reinterpret_cast<uintptr_t>(p) % at_least != 0)
+    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, p - shared()));
+  const size_t begin = size_t(p - shared());
+  const int w = current_ / warp_size;
+  const uint32_t warp_epoch = warps_[size_t(w)].epoch;
+  const auto name = [](int t) { return fmt::format("{}", t); };
+  for (size_t i = begin; i < begin + bytes; ++i) {
+    Shadow& s = shadow_[i];
+    if (s.pending)
+      fault(
+          fmt::format("shared memory at {} is touched before its cp.async was waited for", begin));
+    if (unordered(s.writer, s.written_at, s.written_warp))
+      fault(fmt::format("race: shared memory at {} was written by thread {} with no barrier since",
+                        begin, name(s.writer)));
+    if (access == Access::Write) {
+      const bool read_now = s.read_at == epoch_;
+      const bool by_others =
+          s.many_warps || (s.many_lanes && s.reader / warp_size == w && s.read_warp == warp_epoch);
+      if (unordered(s.reader, s.read_at, s.read_warp) || (read_now && by_others))
+        fault(fmt::format("race: shared memory at {} was read by thread {} with no barrier since",
+                          begin, name(s.reader)));
+      s.writer = uint16_t(current_);
+      s.written_at = epoch_;
+      s.written_warp = warp_epoch;
+    } else {
+      if (s.read_at != epoch_) {
+        s.many_warps = s.many_lanes = false;
+      } else if (s.reader / warp_size != w) {
+        s.many_warps = true;
+      } else if (s.reader != current_) {
+        s.many_lanes = s.read_warp == warp_epoch;
+      }
+      s.reader = uint16_t(current_);
+      s.read_at = epoch_;
+      s.read_warp = warp_epoch;
+    }
+  }
+  if (counting_banks.load(std::memory_order_relaxed) > 0)
+    warps_[size_t(w)].touched[size_t(current_ % warp_size)].push_back(
+        {uint32_t(begin), uint32_t(bytes), access});
+}
+
+void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
+  const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
+  for (size_t i = begin; i < begin + bytes; ++i) shadow_[i].pending = pending;
+}
+
+// The k-th access of each lane since the last barrier is taken for one instruction. 32 banks of 4
+// bytes; an access of 16 bytes is served for 8 lanes at a time, one of 8 bytes for 16.
+void Machine::flush_banks(Warp& w) {
+  size_t most = 0;
+  for (const auto& list : w.touched) most = std::max(most, list.size());
+  for (size_t k = 0; k < most; ++k) {
+    std::array<std::vector<uint32_t>, 32> words;  // distinct ones, by bank
+    size_t lanes_in_pass = 0;
+    Access access = Access::Read;
+    const auto end_pass = [&] {
+      size_t deepest = 1;
+      for (auto& bank : words) deepest = std::max(deepest, std::exchange(bank, {}).size());
+      bank_conflicts[int(access)] += int64_t(deepest) - 1;
+      lanes_in_pass = 0;
+    };
+    for (const auto& list : w.touched) {
+      if (k >= list.size()) continue;
+      const auto [offset, bytes, kind] = list[k];
+      access = kind;
+      for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; ++word) {
+        auto& bank = words[word % 32];
+        if (std::ranges::find(bank, word) == bank.end()) bank.push_back(word);
+      }
+      if (++lanes_in_pass == (bytes == 16 ? 8 : bytes == 8 ? 16 : 32)) end_pass();
+    }
+    if (lanes_in_pass) end_pass();
+  }
+  for (auto& list : w.touched) list.clear();
+}
+
+void run(const Config& config, void (*body)(const void*), const void* context) {
+  const int64_t threads = int64_t(config.block.x) * config.block.y * config.block.z;
+  check(threads > 0 && threads <= max_threads, "kernel {}: {} threads in a block, not 1 to {}",
+        config.kernel, threads, max_threads);
+  check(config.shared_bytes <= most_shared, "kernel {}: {} bytes of shared memory, of at most {}",
+        config.kernel, config.shared_bytes, most_shared);
+  const auto within = [](unsigned size, unsigned most) { return 0 < size && size <= most; };
+  check(within(config.grid.x, 2147483647) && within(config.grid.y, 65535) &&
+            within(config.grid.z, 65535),
+        "kernel {}: a grid of {} x {} x {} blocks", config.kernel, config.grid.x, config.grid.y,
+        config.grid.z);
+  if (config.function) Launched::all().add(config.function);
+  const int64_t blocks = int64_t(config.grid.x) * config.grid.y * config.grid.z;
+  kernels::cpu::parallel_for(blocks, [&](int64_t i) {
+    const unsigned x = config.grid.x, y = config.grid.y;
+    const unsigned n = unsigned(blocks - 1 - i);  // a device promises no order
+    machine.run_block(config, {n % x, n / x % y, n / (x * y)}, body, context);
+  });
+}
+
+}  // namespace
+
+void launch(const Config& config, void* stream, void (*body)(const void*), const void* context,
+            size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(context);
+  in_stream(stream, [config, body, copy = std::vector<std::byte>(from, from + bytes)] {
+    run(config, body, copy.data());
+  });
+}
+
+const Index3& thread_index() { return machine.fiber().index; }
+const Index3& block_index() { return machine.block; }
+const Index3& block_size() { return machine.config.block; }
+const Index3& grid_size() { return machine.config.grid; }
+int lane() { return machine.current() % warp_size; }
+
+void sync_block(SourceLocation where) { machine.wait(State::AtBlock, where); }
+void sync_warp(SourceLocation where) { machine.wait(State::AtWarp, where); }
+
+// Hands over a value, and returns the values of all lanes once they are there. Two buffers in turn:
+// no lane can be two exchanges ahead of another.
+static const unsigned char (*hand_over(const void* value, size_t bytes, SourceLocation where))[64] {
+  Warp& w = machine.warp();
+  const int buffer = w.buffer;
+  std::memcpy(w.slot[buffer][lane()], value, bytes);
+  machine.wait(State::AtWarp, where);
+  w.buffer = 1 - buffer;
+  return w.slot[buffer];
+}
+void exchange(void* value, size_t bytes, int from, SourceLocation where) {
+  const auto* const slots = hand_over(value, bytes, where);
+  if (from < machine.lanes(machine.current() / warp_size)) std::memcpy(value, slots[from], bytes);
+}
+void gather(const void* value, size_t bytes, void* all, SourceLocation where) {
+  const auto* const slots = hand_over(value, bytes, where);
+  for (size_t l = 0; l < warp_size; ++l)
+    std::memcpy(static_cast<char*>(all) + l * bytes, slots[l], bytes);
+}
+
+void* shared_memory(size_t offset, size_t) { return machine.shared() + offset; }
+void touch(const void* at, size_t bytes, Access access) { machine.touch(at, bytes, access); }
+
+void check_aligned(const void* p, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0)
+    machine.fault(fmt::format("misaligned: {} bytes at an address that ends in {:#x}", bytes,
+                              reinterpret_cast<uintptr_t>(p) % 64));
+}
+
+// The target is poisoned now and filled when it is waited for, so that a missing wait cannot go
+// unseen.
+void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
+  check_aligned(from, bytes);
+  copies_so_far.fetch_add(1, std::memory_order_relaxed);
+  machine.touch(to, bytes, Access::Write);
+  std::memset(to, 0xff, bytes);
+  machine.mark_pending(to, bytes, true);
+  Fiber& f = machine.fiber();
+  f.copies.push_back({to, from, bytes, valid, f.group});
+}
+int64_t cp_asyncs() { return copies_so_far; }
+void cp_async_commit() { ++machine.fiber().group; }
+void cp_async_wait(int still_pending) {
+  Fiber& f = machine.fiber();
+  std::erase_if(f.copies, [&](const Copy& c) {
+    if (c.group >= f.group - still_pending) return false;
+    machine.mark_pending(c.to, c.bytes, false);
+    std::memset(c.to, 0, c.bytes);
+    std::memcpy(c.to, c.from, c.valid);
+    machine.touch(c.to, c.bytes, Access::Write);
+    return true;
+  });
+}
+
+BankConflicts::BankConflicts() {
+  if (counting_banks++ == 0) bank_conflicts[0] = bank_conflicts[1] = 0;
+}
+BankConflicts::~BankConflicts() { --counting_banks; }
+int64_t BankConflicts::count(Access access) const { return bank_conflicts[int(access)]; }
+
+}  // namespace mixtape::simt

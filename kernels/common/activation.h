@@ -1,0 +1,241 @@
+#pragma once
+// Activations: y = f(x, numbers...), and the derivative from whichever of x and y the backward pass
+// should keep. elementwise.h says how these are written.
+
+#include "kernels/common/epilogue.h"
+#include "kernels/common/scalar.h"
+
+namespace mixtape::kernels {
+
+struct Relu {
+  static constexpr OpInfo info{"relu", Precision::Any};
+  static constexpr bool flat = true;
+  static constexpr bool integers = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x <= T(0), T(0), x);
+  }  // keeps NaN; a tape that differentiates this by itself finds 0 at 0, as d_from_y has it
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return select(y <= T(0), T(0), T(1));
+  }  // 1 for NaN, as in PyTorch: what is broken stays visible
+};
+
+struct Relu6 {
+  static constexpr OpInfo info{"relu6", Precision::Any};
+  static constexpr bool flat = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x < T(0), T(0), select(x > T(6), T(6), x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return select(y > T(0), select(y < T(6), T(1), T(0)), T(0));
+  }
+};
+
+struct LeakyRelu {
+  static constexpr OpInfo info{"leaky_relu", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T slope) {
+    return select(x > T(0), x, x * slope);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T slope) {
+    return select(x > T(0), T(1), slope);
+  }
+};
+
+struct Elu {
+  static constexpr OpInfo info{"elu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T alpha) {
+    return select(x > T(0), x, alpha * expm1(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T alpha) {
+    return select(x > T(0), T(1), alpha * exp(select(x > T(0), T(0), x)));
+  }
+};
+
+struct Selu {  // elu with the alpha and the scale that keep mean 0 and variance 1
+  static constexpr OpInfo info{"selu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x > T(0), T(scale) * x, T(scale * alpha) * expm1(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x > T(0), T(scale), T(scale * alpha) * exp(select(x > T(0), T(0), x)));
+  }
+
+ private:
+  static constexpr double alpha = 1.6732632423543772, scale = 1.0507009873554805;
+};
+
+struct Gelu {  // x times the normal distribution's cumulative function
+  static constexpr OpInfo info{"gelu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x * normal(x).cumulative;
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const auto [cumulative, density] = normal(x);
+    return cumulative + x * density;
+  }
+};
+
+struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoid(2 z)
+  static constexpr OpInfo info{"gelu_tanh", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x * sigmoid(inner(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T s = sigmoid(inner(x)), rest = x * (s * (T(1) - s));
+    return s + rest * T(k) +
+           rest * x * x * T(3 * k * c);  // (x * x may be infinite, where rest is 0)
+  }
+
+ private:
+  static constexpr double k = 1.5957691216057308, c = 0.044715;  // k = 2 sqrt(2 / pi)
+  template <class T>
+  MIXTAPE_HD static T inner(T x) {
+    return x * (T(k) + T(k * c) * (x * x));
+  }
+};
+
+struct Silu {
+  static constexpr OpInfo info{"silu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x * sigmoid(x);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T s = sigmoid(x);
+    return s * (T(1) + x * (T(1) - s));
+  }
+};
+
+struct Sigmoid {
+  static constexpr OpInfo info{"sigmoid", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return sigmoid(x);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return y * (T(1) - y);
+  }
+};
+
+struct Hardsigmoid {
+  static constexpr OpInfo info{"hardsigmoid", Precision::Native};
+  static constexpr bool flat = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return Relu6::f(x + T(3)) / T(6);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x > T(-3), select(x < T(3), T(1.0 / 6), T(0)), T(0));
+  }
+};
+
+struct Hardswish {  // x hardsigmoid(x)
+  static constexpr OpInfo info{"hardswish", Precision::Native};
+  static constexpr bool flat = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x * Relu6::f(x + T(3)) / T(6);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x < T(-3), T(0), select(x > T(3), T(1), x / T(3) + T(0.5)));
+  }
+};
+
+// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2), which is 1 in any dtype beyond 20.
+struct Mish {
+  static constexpr OpInfo info{"mish", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
+    return x * (n / (n + T(2)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
+    const T t = n / (n + T(2));
+    return t + x * (T(1) - t * t) * e / (e + T(1));
+  }
+};
+
+struct Tanh {
+  static constexpr OpInfo info{"tanh", Precision::Native};
+  MIXTAPE_HD static auto f(auto x) { return tanh(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(1) - y * y;
+  }
+};
+
+struct Softsign {  // x / (1 + |x|)
+  static constexpr OpInfo info{"softsign", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return x / (T(1) + abs(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T d = T(1) + abs(x);
+    return T(1) / (d * d);
+  }
+};
+
+struct Softplus {  // log(1 + exp(x)), written so that exp cannot overflow
+  static constexpr OpInfo info{"softplus", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x > T(0), x, T(0)) + log1p(exp(-abs(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return sigmoid(x);
+  }
+};
+
+struct LogSigmoid {  // -softplus(-x)
+  static constexpr OpInfo info{"log_sigmoid", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x < T(0), x, T(0)) - log1p(exp(-abs(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return sigmoid(-x);
+  }
+};
+
+using Activations = OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid,
+                           Hardsigmoid, Hardswish, Mish, Tanh, Softsign, Softplus, LogSigmoid>;
+
+// f.operator()<F>() for the activation of an epilogue, if it has one.
+template <class F>
+MIXTAPE_HD void visit_activation(Activation a, F f) {
+  switch (a) {
+    case Activation::None:
+      return;
+    case Activation::Relu:
+      return f.template operator()<Relu>();
+    case Activation::Gelu:
+      return f.template operator()<Gelu>();
+    case Activation::GeluTanh:
+      return f.template operator()<GeluTanh>();
+  }
+}
+
+}  // namespace mixtape::kernels

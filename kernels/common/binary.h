@@ -1,0 +1,191 @@
+#pragma once
+// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db, which are functions
+// of a, b and c or, where they are the same everywhere, numbers. elementwise.h says how these are
+// written.
+
+#include "kernels/common/scalar.h"
+
+namespace mixtape::kernels {
+
+struct Add {
+  static constexpr OpInfo info{"add", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr double da = 1, db = 1;
+  MIXTAPE_HD static auto f(auto a, auto b) { return a + b; }
+};
+
+struct Sub {
+  static constexpr OpInfo info{"sub", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr double da = 1, db = -1;
+  MIXTAPE_HD static auto f(auto a, auto b) { return a - b; }
+};
+
+struct Mul {
+  static constexpr OpInfo info{"mul", Precision::Widest};
+  static constexpr bool integers = true;
+  MIXTAPE_HD static auto f(auto a, auto b) { return a * b; }
+  MIXTAPE_HD static auto da(auto, auto b, auto) { return b; }
+  MIXTAPE_HD static auto db(auto a, auto, auto) { return a; }
+};
+
+struct Div {
+  static constexpr OpInfo info{"div", Precision::Widest};
+  static constexpr Domain domain{.low = 0.3};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
+  template <class T>
+  MIXTAPE_HD static T da(T, T b, T) {
+    return T(1) / b;
+  }
+  MIXTAPE_HD static auto db(auto, auto b, auto c) { return -(c / b); }
+};
+
+struct Pow {
+  static constexpr OpInfo info{"pow", Precision::Full};
+  static constexpr bool integers = true;
+  static constexpr Domain domain{.low = 0.3, .high = 2};
+  MIXTAPE_HD static auto f(auto a, auto b) { return pow(a, b); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(b == T(0), T(0), b * pow(a, b - T(1)));
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return c * log(select(a == T(0), select(b < T(0), a, T(1)), a));  // 0^b stays 0 while b >= 0
+  }
+};
+
+struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are split
+  static constexpr OpInfo info{"maximum", Precision::Widest};
+  static constexpr bool flat = true;
+  static constexpr bool integers = true;
+  MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a < b, T(0), select(a == b, T(0.5), T(1)));
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+struct Minimum {
+  static constexpr OpInfo info{"minimum", Precision::Widest};
+  static constexpr bool flat = true;
+  static constexpr bool integers = true;
+  MIXTAPE_HD static auto f(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a > b, T(0), select(a == b, T(0.5), T(1)));
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+struct Remainder {  // of a / b rounded down: of the sign of b
+  static constexpr OpInfo info{"remainder", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr Domain domain{.low = 0.3};
+  static constexpr double da = 1;
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const T r = fmod(a, b);
+    return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
+  }
+  // Minus the quotient, read from c: a / b may round up to the next whole number.
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return select(c == b, T(1), round((c - a) / b));
+  }
+};
+
+struct Atan2 {
+  static constexpr OpInfo info{"atan2", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
+  MIXTAPE_HD static auto da(auto a, auto b, auto) { return b / (a * a + b * b); }
+  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -a / (a * a + b * b); }
+};
+
+struct Glu {  // a sigmoid(b)
+  static constexpr OpInfo info{"glu", Precision::Native};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    return a * sigmoid(b);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T, T b, T) {
+    return sigmoid(b);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T) {
+    const T s = sigmoid(b);
+    return a * s * (T(1) - s);
+  }
+};
+
+struct Prelu {  // a, times the slope b where it is not positive
+  static constexpr OpInfo info{"prelu", Precision::Native};
+  static constexpr bool flat = true;
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    return select(a > T(0), a, a * b);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return select(a > T(0), T(1), b);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T, T) {
+    return select(a > T(0), T(0), a);
+  }
+};
+
+// Predicates: the result is bool and there is no derivative.
+
+struct Equal {
+  static constexpr OpInfo info{"eq", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a == b; }
+};
+struct NotEqual {
+  static constexpr OpInfo info{"ne", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a != b; }
+};
+struct Less {
+  static constexpr OpInfo info{"lt", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a < b; }
+};
+struct LessEqual {
+  static constexpr OpInfo info{"le", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a <= b; }
+};
+struct Greater {
+  static constexpr OpInfo info{"gt", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a > b; }
+};
+struct GreaterEqual {
+  static constexpr OpInfo info{"ge", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a >= b; }
+};
+struct And {
+  static constexpr OpInfo info{"logical_and", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return both(a != T(0), b != T(0));
+  }
+};
+struct Or {
+  static constexpr OpInfo info{"logical_or", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return either(a != T(0), b != T(0));
+  }
+};
+struct Xor {
+  static constexpr OpInfo info{"logical_xor", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T a, T b) {
+    return differ(a != T(0), b != T(0));
+  }
+};
+
+using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu,
+                         Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, And, Or, Xor>;
+
+}  // namespace mixtape::kernels

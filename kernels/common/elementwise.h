@@ -1,0 +1,160 @@
+#pragma once
+// Every elementwise op: its name, its numerics, its formula and derivatives as static functions of
+// a type T that is float, double, a SIMD lane, Whole for integers or, in derivatives, an expression
+// on the tape. So write with + - * /, T(constant), comparisons, select and the functions of
+// scalar.h only. `integers` says that an op takes them, too; predicates take every dtype. The ops
+// are in activation.h, unary.h and binary.h; here is what may be asked of them.
+
+#include "core/view.h"
+#include "kernels/common/binary.h"
+#include "kernels/common/unary.h"
+
+namespace mixtape::kernels {
+
+// Position of an op in its list: how one translation unit names a functor to another.
+template <class Op, class... Ops>
+constexpr int index_in(OpList<Ops...>) {
+  static_assert((std::is_same_v<Op, Ops> || ...), "not in this list");
+  int i = 0;
+  (void)((std::is_same_v<Op, Ops> ? true : (++i, false)) || ...);
+  return i;
+}
+
+// What the backward pass of a unary op keeps: x, or y, or nothing.
+template <class F>
+concept NeedsX = requires { F::template d_from_x<float>; };
+template <class F>
+concept NeedsY = requires { F::template d_from_y<float>; };
+template <class F>
+concept Constant = requires { double(F::d); };
+
+// How many numbers a unary op takes after x.
+template <class F>
+inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
+  return int{sizeof...(S)};
+}(&F::template f<float>);
+// use(s[0], ...) with as many numbers as F takes.
+template <class F, class V, class Use>
+MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
+  return [&]<int... i>(std::integer_sequence<int, i...>) {
+    return use(s[i]...);
+  }(std::make_integer_sequence<int, numbers_of<F>>());
+}
+
+template <class F, class T, class... S>
+MIXTAPE_HD T derivative(T v, S... numbers) {
+  if constexpr (Constant<F>)
+    return T(F::d);
+  else if constexpr (NeedsX<F>)
+    return F::d_from_x(v, numbers...);
+  else
+    return F::d_from_y(v, numbers...);
+}
+
+// Whether a derivative of a binary op is a number.
+template <class F>
+concept ConstantA = requires { double(F::da); };
+template <class F>
+concept ConstantB = requires { double(F::db); };
+
+template <class F, class T>
+MIXTAPE_HD T derivative_a(T a, T b, T c) {
+  if constexpr (ConstantA<F>)
+    return T(F::da);
+  else
+    return F::da(a, b, c);
+}
+template <class F, class T>
+MIXTAPE_HD T derivative_b(T a, T b, T c) {
+  if constexpr (ConstantB<F>)
+    return T(F::db);
+  else
+    return F::db(a, b, c);
+}
+
+// Whether f is constant on a piece. No gradient passes there, not even one that is not finite: that
+// of sqrt(relu(x)) is 0 where x is negative.
+template <class F>
+concept Flat = requires { requires F::flat; };
+template <class F, class T>
+MIXTAPE_HD T passed(T dy, T derivative) {
+  if constexpr (Flat<F>)
+    return select(derivative == T(0), T(0), dy * derivative);
+  else
+    return dy * derivative;
+}
+
+// Whether the result is bool: what has no derivative at all.
+template <class F>
+concept Predicate = !NeedsX<F> && !NeedsY<F> && !Constant<F> && !ConstantA<F> &&
+                    !requires(float x) { F::da(x, x, x); };
+
+template <class F>
+concept TakesIntegers = Predicate<F> || requires { requires F::integers; };
+
+// A constant in the type that an op is computed in.
+template <class T>
+MIXTAPE_HD T number(double x) {
+  if constexpr (std::is_same_v<T, Whole>)
+    return Whole(convert_to<int64_t>(x));
+  else
+    return T(x);
+}
+
+// The powers that matter, without the library's pow.
+template <int n>
+struct Power : Pow {
+  MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
+  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
+};
+// Of 1/2, and -1/2 if inverse: sqrt but for what a power makes of -0 and -inf, 0 and inf.
+template <bool inverse>
+struct Root : Pow {
+  static constexpr bool integers = false;
+  template <class T>
+  MIXTAPE_HD static T root(T a) {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    return select(a == T(-infinity), T(infinity), sqrt(a + T(0)));
+  }
+  template <class T>
+  MIXTAPE_HD static T f(T a, T) {
+    return inverse ? T(1) / root(a) : root(a);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    const T r = root(a);
+    return b / (inverse ? r * r * r : r);
+  }
+};
+
+// run.operator()<F>() for f(x, scalar), or f(scalar, x) if swapped.
+template <class Run>
+void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
+  const bool power = op == index_in<Pow>(BinaryOps{}) && !swapped;
+  if (power && scalar == 2)
+    run.template operator()<Power<2>>();
+  else if (power && scalar == 3)
+    run.template operator()<Power<3>>();
+  else if (power && scalar == 0.5)
+    run.template operator()<Root<false>>();
+  else if (power && scalar == -0.5)
+    run.template operator()<Root<true>>();
+  else
+    visit_op(BinaryOps{}, op, run);
+}
+
+// The dtype of a binary op's operands, which may be absent where gradients are made: those are then
+// as narrow as dy, or f32.
+inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
+  return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
+}
+
+template <class F>
+constexpr Domain domain_of() {
+  if constexpr (requires { F::domain; })
+    return F::domain;
+  else
+    return {};
+}
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,11 @@
+#pragma once
+// Division rounded up, and rounding up to a multiple.
+
+#include "core/half.h"  // MIXTAPE_HD
+
+namespace mixtape::kernels {
+
+MIXTAPE_HD constexpr auto ceil_div(auto n, auto size) { return (n + size - 1) / size; }
+MIXTAPE_HD constexpr auto round_up(auto n, auto to) { return ceil_div(n, to) * to; }
+
+}  // namespace mixtape::kernels

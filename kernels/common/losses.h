@@ -1,0 +1,152 @@
+#pragma once
+// Elementwise losses of a prediction x and its target t: formulas and derivatives, written as in
+// elementwise.h. s is the number that some of them take.
+
+#include "kernels/common/elementwise.h"
+
+namespace mixtape::kernels {
+
+// A loss of the difference d = x - t: F has of(d, s) and its derivative.
+template <class F>
+struct OfDifference {
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T s) {
+    return F::of(x - t, s);
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T s) {
+    return F::derivative(x - t, s);
+  }
+  template <class T>
+  MIXTAPE_HD static T dt(T x, T t, T s) {
+    return -F::derivative(x - t, s);
+  }
+};
+
+struct SquaredError : OfDifference<SquaredError> {
+  static constexpr OpInfo info{"mse_loss", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T of(T d, T) {
+    return d * d;
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T) {
+    return T(2) * d;
+  }
+};
+
+struct AbsoluteError : OfDifference<AbsoluteError> {
+  static constexpr OpInfo info{"l1_loss", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T of(T d, T) {
+    return abs(d);
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T) {
+    return select(d > T(0), T(1), select(d < T(0), T(-1), T(0)));
+  }
+};
+
+struct SmoothL1 : OfDifference<SmoothL1> {  // s is beta
+  static constexpr OpInfo info{"smooth_l1_loss", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T of(T d, T s) {
+    return select(abs(d) < s, T(0.5) * d * d / s, abs(d) - T(0.5) * s);
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T s) {
+    return select(d > s, T(1), select(d < -s, T(-1), d / s));  // NaN stays
+  }
+};
+
+struct Huber : OfDifference<Huber> {  // s is delta
+  static constexpr OpInfo info{"huber_loss", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T of(T d, T s) {
+    return select(abs(d) < s, T(0.5) * d * d, s * (abs(d) - T(0.5) * s));
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T s) {
+    return select(d > s, s, select(d < -s, -s, d));
+  }
+};
+
+// At probabilities of 0 and 1 the logarithms stop at -100, and the slope at 1e12.
+struct BinaryCrossEntropy {
+  static constexpr OpInfo info{"binary_cross_entropy", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T) {
+    return (t - T(1)) * bounded(log1p(-x)) - t * bounded(log(x));
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T) {
+    const T v = x * (T(1) - x);
+    return (x - t) / select(v < T(1e-12), T(1e-12), v);
+  }
+  template <class T>
+  MIXTAPE_HD static T dt(T x, T, T) {
+    return bounded(log(T(1) - x)) - bounded(log(x));
+  }
+
+ private:
+  template <class T>
+  MIXTAPE_HD static T bounded(T logarithm) {
+    return select(logarithm < T(-100), T(-100), logarithm);
+  }
+};
+
+// The same of sigmoid(x), written so that exp cannot overflow: softplus(x) - t x, where an infinite
+// x meets its factor once.
+struct BinaryCrossEntropyWithLogits {
+  static constexpr OpInfo info{"binary_cross_entropy_with_logits", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T) {
+    return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T) {
+    return sigmoid(x) - t;
+  }
+  template <class T>
+  MIXTAPE_HD static T dt(T x, T, T) {
+    return -x;
+  }
+};
+
+// What the target rules out costs nothing, whatever x says of it.
+struct KlDiv {
+  static constexpr OpInfo info{"kl_div", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T) {
+    return select(t == T(0), T(0), t * (log(t) - x));
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T, T t, T) {
+    return -t;
+  }
+  template <class T>
+  MIXTAPE_HD static T dt(T x, T t, T) {
+    return log(t) + T(1) - x;
+  }
+};
+struct KlDivOfLogarithms {
+  static constexpr OpInfo info{"kl_div_log_target", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T) {
+    const T p = exp(t);
+    return select(p == T(0), T(0), p * (t - x));
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T, T t, T) {
+    return -exp(t);
+  }
+  template <class T>
+  MIXTAPE_HD static T dt(T x, T t, T) {
+    return exp(t) * (t - x + T(1));
+  }
+};
+
+using Losses = OpList<SquaredError, AbsoluteError, SmoothL1, Huber, BinaryCrossEntropy,
+                      BinaryCrossEntropyWithLogits, KlDiv, KlDivOfLogarithms>;
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,48 @@
+#pragma once
+// What the elements of a tensor are, as a kernel of the same name counts them for both devices.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace mixtape::kernels {
+
+struct TensorStats {
+  double largest = 0;  // |x| of those that are finite
+  double infinities = 0, nans = 0, zeros = 0;
+  double subnormals = 0;  // those that the tensor's dtype holds with fewer bits than it has
+
+  bool is_finite() const { return infinities + nans == 0; }
+  MIXTAPE_HD void join(const TensorStats& other) {
+    largest = largest < other.largest ? other.largest : largest;
+    infinities += other.infinities;
+    nans += other.nans;
+    zeros += other.zeros;
+    subnormals += other.subnormals;
+  }
+};
+inline constexpr int64_t survey_size = 5;  // in f64
+
+// The magnitude from which on a dtype holds numbers with all its bits.
+MIXTAPE_HD constexpr double smallest_normal(DType t) {
+  return t == f16 ? 0x1p-14 : t == f64 ? 0x1p-1022 : 0x1p-126;
+}
+
+// A survey under way, of numbers of type T.
+template <class T>
+struct StatsAccumulator {
+  T largest = 0;
+  int64_t infinities = 0, nans = 0, zeros = 0, subnormals = 0;
+
+  MIXTAPE_HD void add(T x, T smallest) {
+    const T size = x < T(0) ? -x : x;
+    const bool nan = x != x, finite = x - x == T(0);
+    nans += nan;
+    infinities += !nan && !finite;
+    zeros += x == T(0);
+    subnormals += size > T(0) && size < smallest;
+    largest = finite && size > largest ? size : largest;
+  }
+};
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,292 @@
+#pragma once
+// Ops of one tensor: y = f(x, numbers...), and the derivative from whichever of x and y the
+// backward pass should keep, or as a number where it is the same everywhere. elementwise.h says how
+// these are written.
+
+#include "kernels/common/activation.h"
+
+namespace mixtape::kernels {
+
+struct Neg {
+  static constexpr OpInfo info{"neg", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = -1;
+  MIXTAPE_HD static auto f(auto x) { return -x; }
+};
+
+struct Abs {
+  static constexpr OpInfo info{"abs", Precision::Any};
+  static constexpr bool integers = true;
+  MIXTAPE_HD static auto f(auto x) { return abs(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return select(x > T(0), T(1), select(x < T(0), T(-1), T(0)));
+  }
+};
+
+struct Sign {  // 0 for 0 and NaN
+  static constexpr OpInfo info{"sign", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = 0;
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return select(x > T(0), T(1), select(x < T(0), T(-1), T(0)));
+  }
+};
+
+struct Floor {
+  static constexpr OpInfo info{"floor", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = 0;
+  MIXTAPE_HD static auto f(auto x) { return floor(x); }
+};
+
+struct Ceil {
+  static constexpr OpInfo info{"ceil", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = 0;
+  MIXTAPE_HD static auto f(auto x) { return ceil(x); }
+};
+
+struct Round {
+  static constexpr OpInfo info{"round", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = 0;
+  MIXTAPE_HD static auto f(auto x) { return round(x); }
+};
+
+struct Trunc {
+  static constexpr OpInfo info{"trunc", Precision::Any};
+  static constexpr bool integers = true;
+  static constexpr double d = 0;
+  MIXTAPE_HD static auto f(auto x) { return trunc(x); }
+};
+
+struct Clamp {
+  static constexpr OpInfo info{"clamp", Precision::Any};
+  static constexpr bool flat = true;
+  static constexpr bool integers = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x, T low, T high) {
+    const T y = select(x < low, low, x);
+    return select(y > high, high, y);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T low, T high) {
+    return select(x >= low, select(x <= high, T(1), T(0)), T(0));
+  }
+};
+
+struct Square {
+  static constexpr OpInfo info{"square", Precision::Full};
+  static constexpr bool integers = true;
+  MIXTAPE_HD static auto f(auto x) { return x * x; }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(2) * x;
+  }
+};
+
+struct Sqrt {
+  static constexpr OpInfo info{"sqrt", Precision::Native};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return sqrt(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(0.5) / y;
+  }
+};
+
+struct Rsqrt {
+  static constexpr OpInfo info{"rsqrt", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return T(1) / sqrt(x);
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(-0.5) * y * y * y;
+  }
+};
+
+struct Reciprocal {
+  static constexpr OpInfo info{"reciprocal", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    return T(1) / x;
+  }
+  MIXTAPE_HD static auto d_from_y(auto y) { return -(y * y); }
+};
+
+struct Exp {
+  static constexpr OpInfo info{"exp", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return exp(x); }
+  MIXTAPE_HD static auto d_from_y(auto y) { return y; }
+};
+
+struct Exp2 {
+  static constexpr OpInfo info{"exp2", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return exp2(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return y * T(0.6931471805599453);  // ln 2
+  }
+};
+
+struct Expm1 {
+  static constexpr OpInfo info{"expm1", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return expm1(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return y + T(1);
+  }
+};
+
+struct Log {
+  static constexpr OpInfo info{"log", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return log(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / x;
+  }
+};
+
+struct Log2 {
+  static constexpr OpInfo info{"log2", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return log2(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (x * T(0.6931471805599453));  // ln 2
+  }
+};
+
+struct Log10 {
+  static constexpr OpInfo info{"log10", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return log10(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (x * T(2.302585092994046));  // ln 10
+  }
+};
+
+struct Log1p {
+  static constexpr OpInfo info{"log1p", Precision::Full};
+  static constexpr Domain domain{.low = -0.8};
+  MIXTAPE_HD static auto f(auto x) { return log1p(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (T(1) + x);
+  }
+};
+
+struct Sin {
+  static constexpr OpInfo info{"sin", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return sin(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return cos(x); }
+};
+
+struct Cos {
+  static constexpr OpInfo info{"cos", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return cos(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return -sin(x); }
+};
+
+struct Tan {
+  static constexpr OpInfo info{"tan", Precision::Full};
+  static constexpr Domain domain{.low = -1.2, .high = 1.2};
+  MIXTAPE_HD static auto f(auto x) { return tan(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(1) + y * y;
+  }
+};
+
+struct Asin {
+  static constexpr OpInfo info{"asin", Precision::Full};
+  static constexpr Domain domain{.low = -0.9, .high = 0.9};
+  MIXTAPE_HD static auto f(auto x) { return asin(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / sqrt(T(1) - x * x);
+  }
+};
+
+struct Acos {
+  static constexpr OpInfo info{"acos", Precision::Full};
+  static constexpr Domain domain{.low = -0.9, .high = 0.9};
+  MIXTAPE_HD static auto f(auto x) { return acos(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(-1) / sqrt(T(1) - x * x);
+  }
+};
+
+struct Atan {
+  static constexpr OpInfo info{"atan", Precision::Native};
+  MIXTAPE_HD static auto f(auto x) { return atan(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (T(1) + x * x);
+  }
+};
+
+struct Sinh {
+  static constexpr OpInfo info{"sinh", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return sinh(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return cosh(x); }
+};
+
+struct Cosh {
+  static constexpr OpInfo info{"cosh", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return cosh(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return sinh(x); }
+};
+
+struct Erf {
+  static constexpr OpInfo info{"erf", Precision::Native};
+  MIXTAPE_HD static auto f(auto x) { return erf(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1.1283791670955126) * exp(-(x * x));  // 2 / sqrt(pi)
+  }
+};
+
+// Predicates: the result is bool and there is no derivative. (x - x is 0 only if x is finite.)
+
+struct IsNan {
+  static constexpr OpInfo info{"isnan", Precision::Any};
+  MIXTAPE_HD static auto f(auto x) { return x != x; }
+};
+struct IsInf {
+  static constexpr OpInfo info{"isinf", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T x) {
+    return both(x == x, x - x != T(0));
+  }
+};
+struct IsFinite {
+  static constexpr OpInfo info{"isfinite", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T x) {
+    return x - x == T(0);
+  }
+};
+struct Not {
+  static constexpr OpInfo info{"logical_not", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static auto f(T x) {
+    return x == T(0);
+  }
+};
+
+using UnaryOps = decltype(joined(
+    Activations{}, OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt,
+                          Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan,
+                          Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not>{}));
+
+}  // namespace mixtape::kernels

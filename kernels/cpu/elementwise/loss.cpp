@@ -1,0 +1,117 @@
+// Losses other than cross-entropy (which is with softmax): elementwise ones on SIMD lanes, those
+// that pick a class, and what a cosine is made of.
+
+#include "kernels/common/losses.h"
+#include "kernels/cpu/loops/elements.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/loops/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class F, class Tx, class Ty>
+void forward(void* const* p, int64_t n, const void* context) {
+  using L = Vec<math_t<Tx>>;
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  const Tx* const t = static_cast<const Tx*>(p[1]);
+  Ty* const y = static_cast<Ty*>(p[2]);
+  const L s = number<L>(*static_cast<const double*>(context));
+  for (int64_t i = 0; i < n; i += L::width) store(y + i, F::f(get<Tx>(x + i), get<Tx>(t + i), s));
+}
+
+template <class F, class Tx, class Ty>
+void backward(void* const* p, int64_t n, const void* context) {
+  using L = Vec<math_t<Tx>>;
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  const Tx* const t = static_cast<const Tx*>(p[1]);
+  const Ty* const dy = static_cast<const Ty*>(p[2]);
+  Tx* const dx = static_cast<Tx*>(p[3]);
+  Tx* const dt = static_cast<Tx*>(p[4]);
+  const L s = number<L>(*static_cast<const double*>(context));
+  for (int64_t i = 0; i < n; i += L::width) {
+    const L a = get<Tx>(x + i), b = get<Tx>(t + i), g = get<Tx>(dy + i);
+    if (dx) store(dx + i, g * F::dx(a, b, s));
+    if (dt) store(dt + i, g * F::dt(a, b, s));
+  }
+}
+
+}  // namespace
+
+void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
+  const ContiguousLoop strip = contiguous_loop_of(Losses{}, op, [&]<class F>() {
+    return visit_float(x.dtype, y.dtype,
+                       []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
+  });
+  for_each_contiguous(launch, {&x, &target, &y}, strip, &s);
+}
+
+void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
+                           Out dtarget) {
+  const ContiguousLoop strip = contiguous_loop_of(Losses{}, op, [&]<class F>() {
+    return visit_float(x.dtype, dy.dtype,
+                       []<class Tx, class Ty>() -> ContiguousLoop { return &backward<F, Tx, Ty>; });
+  });
+  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, strip, &s, 2);
+}
+
+void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y) {
+  const int64_t inner = x.shape()[2];
+  const Shape& stride = x.strides();
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T* const weight = widened<T>(launch, weights);
+    parallel_ranges(target.size(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t c = target.as<int64_t>()[i];
+        const S* const at = x.as<S>() + i / inner * stride[0] + i % inner * stride[2];
+        const T value = c == ignore ? T(0) : -static_cast<T>(at[c * stride[1]]);
+        y.as<O>()[i] = static_cast<O>(c != ignore && weight ? weight[c] * value : value);
+      }
+    });
+  });
+}
+
+void nll_loss_grad(Launch& launch, In target, In weights, int64_t ignore, In dy, Out dx) {
+  const int64_t classes = dx.shape()[1], inner = dx.shape()[2];
+  fill(launch, 0, dx);
+  visit_float(dx.dtype, [&]<class O>() {
+    using T = math_t<O>;
+    const T* const weight = widened<T>(launch, weights);
+    const T* const g = widened<T>(launch, dy);
+    parallel_ranges(target.size(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t c = target.as<int64_t>()[i];
+        if (c == ignore) continue;
+        const int64_t at = (i / inner * classes + c) * inner + i % inner;
+        dx.as<O>()[at] = static_cast<O>(weight ? -weight[c] * g[i] : -g[i]);
+      }
+    });
+  });
+}
+
+void row_products(Launch&, In x, In y, Out products) {
+  const int64_t n = x.shape()[1], rows = x.shape()[0];
+  visit_float(x.dtype, [&]<class S>() {
+    using T = math_t<S>;
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const a = x.as<S>() + r * n;
+        const S* const b = y.as<S>() + r * n;
+        Vec<T> xy(T(0)), xx(T(0)), yy(T(0));
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          const Vec<T> u = read<T>(a + i, count), v = read<T>(b + i, count);
+          xy = fma(u, v, xy);
+          xx = fma(u, u, xx);
+          yy = fma(v, v, yy);
+        });
+        T* const out = products.as<T>() + 3 * r;
+        out[0] = hsum(xy);
+        out[1] = hsum(xx);
+        out[2] = hsum(yy);
+      }
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

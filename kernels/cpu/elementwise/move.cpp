@@ -1,0 +1,145 @@
+// Moving and converting elements.
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/common/scalar.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class From, class To>
+void convert_strip(void* const* p, int64_t n, const void*) {
+  const From* const x = static_cast<const From*>(p[0]);
+  To* const y = static_cast<To*>(p[1]);
+  if constexpr (is_float(dtype_of<From>()) && is_float(dtype_of<To>())) {
+    using M = std::conditional_t<std::is_same_v<From, double> || std::is_same_v<To, double>, double,
+                                 float>;
+    for (int64_t i = 0; i < n; i += Vec<M>::width) store(y + i, load<From, M>(x + i));
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(x[i]);
+  }
+}
+
+template <class Word>
+void where_strip(void* const* p, int64_t n, const void*) {
+  const uint8_t* const condition = static_cast<const uint8_t*>(p[0]);
+  const Word* const a = static_cast<const Word*>(p[1]);
+  const Word* const b = static_cast<const Word*>(p[2]);
+  Word* const c = static_cast<Word*>(p[3]);
+  for (int64_t i = 0; i < n; ++i) {  // a choice by masks becomes vectors, one by ?: does not
+    const Word from_a = static_cast<Word>(-int64_t{condition[i] != 0});
+    c[i] = static_cast<Word>((a[i] & from_a) | (b[i] & ~from_a));
+  }
+}
+
+template <class Word>
+void fill_strip(void* const* p, int64_t n, const void* value) {
+  std::fill_n(static_cast<Word*>(p[0]), n, *static_cast<const Word*>(value));
+}
+
+template <class Tx, class Ty>
+void accumulate_strip(void* const* p, int64_t n, const void*) {
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  Ty* const y = static_cast<Ty*>(p[2]);
+  const Ty* const old = static_cast<const Ty*>(p[1]);
+  if constexpr (std::is_integral_v<Ty>) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<Ty>(Whole(old[i]) + Whole(x[i]));
+  } else {
+    using M = math_t<Ty>;
+    for (int64_t i = 0; i < n; i += Vec<M>::width)
+      store(y + i, load<Ty, M>(old + i) + load<Tx, M>(x + i));
+  }
+}
+
+}  // namespace
+
+void convert(Launch& launch, In x, Out y) {
+  if (x.dtype == y.dtype) return copy(x, y);
+  for_each_contiguous(launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
+                        return visit(y.dtype, []<class To>() -> ContiguousLoop {
+                          return &convert_strip<From, To>;
+                        });
+                      }));
+}
+
+void where(Launch& launch, In condition, In a, In b, Out c) {
+  with_word(size_of(c.dtype), [&]<class Word>(Word) {
+    for_each_contiguous(launch, {&condition, &a, &b, &c}, &where_strip<Word>);
+  });
+}
+
+void fill(Launch& launch, double value, Out y) {
+  visit(y.dtype, [&]<class T>() {
+    const T v = convert_to<T>(value);
+    with_word(sizeof(T), [&]<class Word>(Word) {
+      Word bits;
+      std::memcpy(&bits, &v, sizeof bits);
+      for_each_contiguous(launch, {&y}, &fill_strip<Word>, &bits);
+    });
+  });
+}
+
+void arange(Launch&, double start, double step, Out y) {
+  visit(y.dtype, [&]<class T>() {
+    T* const to = y.as<T>();
+    parallel_ranges(y.size(), grain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = convert_to<T>(start + static_cast<double>(i) * step);
+    });
+  });
+}
+
+// Counted from the nearer end, so that both come out exact.
+void linspace(Launch&, double start, double stop, Out y) {
+  const int64_t last = y.size() - 1;
+  const double step = last > 0 ? (stop - start) / static_cast<double>(last) : 0;
+  visit(y.dtype, [&]<class T>() {
+    T* const to = y.as<T>();
+    parallel_ranges(y.size(), grain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = convert_to<T>(2 * i <= last ? start + static_cast<double>(i) * step
+                                            : stop - static_cast<double>(last - i) * step);
+    });
+  });
+}
+
+void accumulate(Launch& launch, In x, Out y) {
+  if (is_float(x.dtype)) {
+    for_each_contiguous(launch, {&x, &y, &y},
+                        visit_float(x.dtype, y.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
+                          return &accumulate_strip<Tx, Ty>;
+                        }));
+  } else {
+    for_each_contiguous(launch, {&x, &y, &y}, visit(x.dtype, []<class T>() -> ContiguousLoop {
+                          return &accumulate_strip<T, T>;
+                        }));
+  }
+}
+
+void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y) {
+  if (y.size() == 0) return;
+  const int64_t rows = y.shape()[-2], columns = y.shape()[-1];
+  const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
+  const size_t size = size_of(y.dtype);
+  parallel_ranges(y.size() / columns, grain_of(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const char* const from = x.as<char>() + r * columns * int64_t(size);
+      char* const to = y.as<char>() + r * columns * int64_t(size);
+      // Columns before `split` are below the diagonal (tril: or on it).
+      const size_t split = size_t(std::clamp<int64_t>(r % rows + shift, 0, columns)) * size;
+      const size_t rest = size_t(columns) * size - split;
+      std::memset(upper ? to : to + split, 0, upper ? split : rest);
+      if (upper)
+        std::memcpy(to + split, from + split, rest);
+      else
+        std::memcpy(to, from, split);
+    }
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

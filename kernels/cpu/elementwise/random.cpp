@@ -1,0 +1,208 @@
+// Random numbers: element i is a pure function of (seed, offset, i). Sixteen blocks of Philox are
+// computed side by side, one per lane; 64 numbers come out.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/philox.h"
+#include "kernels/common/draw.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int batch = 64;  // numbers that 16 blocks make
+
+using Longs __attribute__((vector_size(vector_bytes))) = uint64_t;
+using Ints = detail::Words;
+using HalfInts __attribute__((vector_size(vector_bytes / 2))) = uint32_t;
+constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
+
+// The 64-bit products of 32-bit numbers in 64-bit lanes.
+[[gnu::always_inline]] inline Longs product(Longs a, Longs b) {
+#ifdef __AVX512F__
+  return reinterpret_cast<Longs>(
+      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Longs>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  return a * b;
+#endif
+}
+
+// Philox::bits of as many blocks as there are 64-bit lanes.
+[[gnu::always_inline]] inline void some_blocks(uint64_t seed, uint64_t first,
+                                               HalfInts (&words)[4]) {
+  Longs block;
+  for (int i = 0; i < long_lanes; ++i) block[i] = first + static_cast<uint64_t>(i);
+  const Longs low = Longs{} + 0xffffffffu;
+  Longs c0 = block & low, c1 = block >> 32, c2 = {}, c3 = {};
+  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const Longs a = product(c0, Longs{} + 0xD2511F53u), b = product(c2, Longs{} + 0xCD9E8D57u);
+    c0 = (b >> 32) ^ c1 ^ uint64_t { key0 };
+    c2 = (a >> 32) ^ c3 ^ uint64_t { key1 };
+    c1 = b & low;
+    c3 = a & low;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  const Longs c[] = {c0, c1, c2, c3};
+  for (int w = 0; w < 4; ++w) words[w] = __builtin_convertvector(c[w], HalfInts);
+}
+
+// word[w][l]: word w of block first + l.
+struct Words {
+  alignas(64) uint32_t word[4][16];
+
+  [[gnu::always_inline]] Words(uint64_t seed, uint64_t first) {
+    HalfInts part[4];
+    for (uint64_t l = 0; l < 16; l += long_lanes) {
+      some_blocks(seed, first + l, part);
+      for (int w = 0; w < 4; ++w) std::memcpy(&word[w][l], &part[w], sizeof part[w]);
+    }
+  }
+};
+
+// Runs of `length` from both in turn, from the lower or from the higher half of each.
+template <int length, bool higher, int... i>
+[[gnu::always_inline]] inline Ints in_turn(Ints a, Ints b, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(a, b,
+                                 (higher * int_lanes / 2 + i / (2 * length) * length + i % length +
+                                  i / length % 2 * int_lanes)...);
+}
+
+// out[4 l + w] = in[w][l]: from words of blocks to the order of elements.
+template <class T>
+[[gnu::always_inline]] inline void interleave(const T (&in)[4][16], T* out) {
+  if constexpr (sizeof(T) == 4) {
+    constexpr std::make_integer_sequence<int, int_lanes> lanes;
+    for (int l = 0; l < 16; l += int_lanes, out += 4 * int_lanes) {
+      Ints w[4];
+      for (int i = 0; i < 4; ++i) std::memcpy(&w[i], &in[i][l], sizeof w[i]);
+      const Ints ab[] = {in_turn<1, false>(w[0], w[1], lanes), in_turn<1, true>(w[0], w[1], lanes)};
+      const Ints cd[] = {in_turn<1, false>(w[2], w[3], lanes), in_turn<1, true>(w[2], w[3], lanes)};
+      for (int h = 0; h < 2; ++h) {
+        const Ints both[] = {in_turn<2, false>(ab[h], cd[h], lanes),
+                             in_turn<2, true>(ab[h], cd[h], lanes)};
+        std::memcpy(out + 2 * int_lanes * h, both, sizeof both);
+      }
+    }
+  } else {
+    for (int l = 0; l < 16; ++l)
+      for (int w = 0; w < 4; ++w) out[4 * l + w] = in[w][l];
+  }
+}
+
+// y[i] = make(words)[i]: `make` fills a whole batch of `Number`s in the order of elements, given
+// the position of the first and how many of them are wanted. y's type decides the rounding.
+template <class Number, class T, class Make>
+void generate(uint64_t seed, uint64_t offset, int64_t n, T* y, Make make) {
+  parallel_ranges(n, 256 * batch, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += batch) {
+      const Words words(seed, offset + static_cast<uint64_t>(i / 4));
+      const int64_t count = std::min<int64_t>(batch, end - i);
+      alignas(64) Number numbers[batch];
+      make(words, i, count, numbers);
+      T rounded[batch];
+      T* const to = count == batch ? y + i : rounded;
+      for (int k = 0; k < batch; k += Vec<Number>::width) store(to + k, load(numbers + k));
+      if (to == rounded) std::copy_n(rounded, count, y + i);
+    }
+  });
+}
+
+// Box-Muller: z0, z1 = sqrt(-2 log u) (cos, sin)(2 pi v), u in (0, 1], v in [0, 1).
+template <class M>
+void normal_pair(const uint32_t* u_bits, const uint32_t* v_bits, M* z0, M* z1) {
+  alignas(64) M u[16], v[16];
+  for (int l = 0; l < 16; ++l) {
+    u[l] = 1.0f - Philox::uniform(u_bits[l]);  // exact
+    v[l] = Philox::uniform(v_bits[l]);
+  }
+  for (int i = 0; i < 16; i += Vec<M>::width) {
+    const Vec<M> radius = sqrt(log(load(u + i)) * M(-2)), turns = load(v + i);
+    if constexpr (std::is_same_v<M, float>) {
+      const Circle at(turns);
+      store(z0 + i, radius * at.cosine);
+      store(z1 + i, radius * at.sine);
+    } else {
+      const Vec<M> angle = turns * 6.283185307179586;
+      store(z0 + i, radius * cos(angle));
+      store(z1 + i, radius * sin(angle));
+    }
+  }
+}
+
+}  // namespace
+
+void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    generate<double>(
+        seed, offset, y.size(), y.as<T>(), [=](const Words& words, int64_t, int64_t, double* out) {
+          uint32_t bits[batch];
+          interleave(words.word, bits);
+          for (int k = 0; k < batch; ++k)  // rounded once, whatever the compiler contracts
+            out[k] = std::fma(high - low, static_cast<double>(Philox::uniform_of<T>(bits[k])), low);
+        });
+  });
+}
+
+void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    using M = math_t<T>;
+    generate<M>(seed, offset, y.size(), y.as<T>(),
+                [m = M(mean), s = M(std)](const Words& words, int64_t, int64_t, M* out) {
+                  alignas(64) M z[4][16];
+                  normal_pair(words.word[0], words.word[1], z[0], z[1]);
+                  normal_pair(words.word[2], words.word[3], z[2], z[3]);
+                  interleave(z, out);
+                  for (int k = 0; k < batch; ++k) out[k] = m + s * out[k];
+                });
+  });
+}
+
+void random_integer(Launch&, uint64_t seed, uint64_t offset, int64_t low, int64_t high, Out y) {
+  const RandomInteger draw(low, high);
+  const uint64_t second = offset + RandomInteger::blocks(y.size());
+  generate<int64_t>(seed, offset, y.size(), y.as<int64_t>(),
+                    [=](const Words& words, int64_t first, int64_t, int64_t* out) {
+                      uint32_t bits[batch], more[batch] = {};
+                      interleave(words.word, bits);
+                      if (draw.is_wide())
+                        interleave(Words(seed, second + static_cast<uint64_t>(first / 4)).word,
+                                   more);
+                      for (int k = 0; k < batch; ++k) out[k] = draw(bits[k], more[k]);
+                    });
+}
+
+void dropout(Launch&, uint64_t seed, uint64_t offset, double p, In x, Out y) {
+  // u >= p in integers: u is a multiple of 2^-24.
+  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
+  visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
+    using M = math_t<Tx>;
+    const Tx* const x_data = x.as<Tx>();
+    const M scale = static_cast<M>(1 / (1 - p));
+    generate<M>(seed, offset, y.size(), y.as<Ty>(),
+                [=](const Words& words, int64_t first, int64_t count, M* out) {
+                  uint32_t bits[batch];
+                  interleave(words.word, bits);
+                  Tx rest[batch];
+                  const Tx* from = x_data + first;
+                  if (count < batch) {
+                    std::fill_n(std::copy_n(from, count, rest), batch - count, Tx(0.0f));
+                    from = rest;
+                  }
+                  for (int k = 0; k < batch; k += Vec<M>::width)
+                    store(out + k, load(from + k) * scale);
+                  for (int k = 0; k < batch; ++k)
+                    out[k] = (bits[k] >> 8) >= threshold ? out[k] : M(0);
+                });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,64 @@
+// y = f(x) and dx = dy * f' for every unary op.
+
+#include "kernels/cpu/loops/elements.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// body(numbers...) in the type that F is computed in.
+template <class F, class V, class Body>
+void with_numbers_of(const void* context, Body body) {
+  with_numbers<F>(static_cast<const Numbers*>(context)->value,
+                  [=](auto... s) { body(number<V>(s)...); });
+}
+
+template <class F, class Tx, class Ty>
+void forward(void* const* p, int64_t n, const void* context) {
+  const Tx* const x = static_cast<const Tx*>(p[0]);
+  Ty* const y = static_cast<Ty*>(p[1]);
+  with_numbers_of<F, typename Elements<Tx>::type>(context, [=](auto... s) {
+    in_groups<Elements<Tx>::width>(
+        n, [=](int64_t i) { return F::f(get<Tx>(x + i), s...); },
+        [=](int64_t i, auto v) { put(y + i, v); });
+  });
+}
+
+template <class F, class Tx, class Ty>
+void backward(void* const* p, int64_t n, const void* context) {
+  using L = Vec<math_t<Tx>>;
+  using Tv = std::conditional_t<NeedsX<F>, Tx, Ty>;
+  const Tv* const v = static_cast<const Tv*>(p[0]);
+  const Ty* const dy = static_cast<const Ty*>(p[1]);
+  Tx* const dx = static_cast<Tx*>(p[2]);
+  with_numbers_of<F, L>(context, [=](auto... s) {
+    in_groups<L::width>(
+        n,
+        [=](int64_t i) { return passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)); },
+        [=](int64_t i, L x) { store(dx + i, x); });
+  });
+}
+
+}  // namespace
+
+void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
+  const ContiguousLoop strip = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+    return pick<F>(x.dtype, y.dtype,
+                   []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
+  });
+  for_each_contiguous(launch, {&x, &y}, strip, &numbers);
+}
+
+void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
+  const ContiguousLoop strip = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+    return visit_float(dx.dtype, dy.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
+      if constexpr (NeedsX<F> || NeedsY<F>)
+        return &backward<F, Tx, Ty>;
+      else
+        return nullptr;
+    });
+  });
+  for_each_contiguous(launch, {&v, &dy, &dx}, strip, &numbers);
+}
+
+}  // namespace mixtape::kernels::cpu

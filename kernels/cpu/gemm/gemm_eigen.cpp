@@ -1,0 +1,196 @@
+// Matrix products by Eigen in f32 or f64. Narrow and oddly strided operands become dense panels
+// first; a large product is cut into tiles of c whose sizes depend on the shape alone, so that
+// every number of threads gives the same bits.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, in its own AVX-512 intrinsics
+#endif
+#define EIGEN_NO_DEBUG  // its assertions cost more than a small product
+#include <Eigen/Core>
+#include <optional>
+
+#include "kernels/common/activation.h"
+#include "kernels/common/batch.h"
+#include "kernels/cpu/gemm/microkernel.h"
+#include "kernels/cpu/loops/buffer.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/loops/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// A matrix whose rows (or columns, if not by_rows) are dense runs, `outer` elements apart.
+template <class T>
+struct Operand {
+  const T* data;
+  int64_t rows, columns, outer;
+  bool by_rows;
+
+  Operand block(int64_t row, int64_t column, int64_t height, int64_t width) const {
+    return {data + (by_rows ? row * outer + column : column * outer + row), height, width, outer,
+            by_rows};
+  }
+};
+
+// The last two dimensions at x as an operand in T: itself where possible, else a copy in `room`
+// that keeps the order of the dimensions.
+template <class T, class S>
+Operand<T> operand(const S* x, const Layout& layout, std::optional<Buffer<T>>& room) {
+  const int64_t m = layout.shape[-2], n = layout.shape[-1];
+  const int64_t down = layout.strides[-2], right = layout.strides[-1];
+  const bool by_rows = n == 1 || right == 1 || (m > 1 && down != 1);
+  const int64_t count = by_rows ? m : n, length = by_rows ? n : m;
+  const int64_t inner = by_rows ? right : down, outer = by_rows ? down : right;
+  if constexpr (std::is_same_v<S, T>)
+    if ((length == 1 || inner == 1) && (count == 1 || outer >= length))
+      return {x, m, n, std::max(outer, length), by_rows};
+  T* const dense = room.emplace(m * n).data();
+  parallel_ranges(count, 65536 / std::clamp<int64_t>(length, 1, 65536),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t i = begin; i < end; ++i) {
+                      if (inner == 1) {
+                        convert_run(x + i * outer, length, dense + i * length);
+                      } else {
+                        for (int64_t j = 0; j < length; ++j)
+                          dense[i * length + j] = static_cast<T>(x[i * outer + j * inner]);
+                      }
+                    }
+                  });
+  return {dense, m, n, length, by_rows};
+}
+
+template <class T, int order>
+using Map =
+    Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, order>, 0, Eigen::OuterStride<>>;
+
+// c = a @ b, c dense by rows, `stride` elements apart.
+template <class T>
+void multiply(const Operand<T>& a, const Operand<T>& b, T* c, int64_t stride) {
+  Map<T, Eigen::RowMajor> out(c, a.rows, b.columns, Eigen::OuterStride<>(stride));
+  const auto as_map = [](const Operand<T>& x, auto&& use) {
+    T* const data = const_cast<T*>(x.data);
+    if (x.by_rows)
+      use(Map<T, Eigen::RowMajor>(data, x.rows, x.columns, Eigen::OuterStride<>(x.outer)));
+    else
+      use(Map<T, Eigen::ColMajor>(data, x.rows, x.columns, Eigen::OuterStride<>(x.outer)));
+  };
+  as_map(a, [&](const auto& left) {
+    as_map(b, [&](const auto& right) { out.noalias() = left * right; });
+  });
+}
+
+// Sizes of the tiles that c is cut into: about eight or more for a product worth sharing.
+struct Tiles {
+  int64_t height, width, across, count;
+
+  Tiles(int64_t m, int64_t n, int64_t k) : height(m), width(n) {
+    if (m * n * k >= int64_t{1} << 21) {
+      height = std::min<int64_t>(m, 256);
+      width = std::min<int64_t>(n, 512);
+      while (ceil_div(m, height) * ceil_div(n, width) < 8 && std::max(height, width) > 128)
+        (width >= height ? width : height) = round_up(std::max(width, height) / 2, 16);
+    }
+    across = ceil_div(n, width);
+    count = ceil_div(m, height) * across;
+  }
+};
+
+// What is added to a product, in rows that are `stride` elements apart, where 0 repeats one row,
+// and what becomes of the sum.
+template <class T, class O>
+struct Ending {
+  const T* bias;
+  int64_t stride;
+  Activation activation;
+  O* before;
+};
+
+// One product of the batch.
+template <class T, class S, class O>
+void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout,
+             const Ending<T, O>& end, O* c, const Layout& c_layout) {
+  std::optional<Buffer<T>> a_room, b_room;
+  const Operand<T> left = operand<T>(a, a_layout, a_room), right = operand<T>(b, b_layout, b_room);
+  const int64_t m = left.rows, n = right.columns, k = left.columns;
+  const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
+  // (A bias of c's shape may be c.)
+  const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n) &&
+                      end.stride == 0 && end.activation == Activation::None && !end.before;
+
+  const Tiles tiles(m, n, k);
+  parallel_for(tiles.count, [&](int64_t tile) {
+    const int64_t row = tile / tiles.across * tiles.height,
+                  column = tile % tiles.across * tiles.width;
+    const int64_t height = std::min(tiles.height, m - row),
+                  width = std::min(tiles.width, n - column);
+    const Operand<T> over = left.block(row, 0, height, k), under = right.block(0, column, k, width);
+    const auto add_bias = [&](T* sums, int64_t stride) {
+      if (!end.bias) return;
+      for (int64_t r = 0; r < height; ++r) {
+        const T* const from = end.bias + (row + r) * end.stride + column;
+        T* const to = sums + r * stride;
+        for_each_vec<T>(width, [&](int64_t i, int64_t count) {
+          write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
+        });
+      }
+    };
+    if constexpr (std::is_same_v<T, O>) {
+      if (direct) {
+        T* const out = c + row * down + column;
+        const int64_t stride = std::max(down, width);
+        multiply(over, under, out, stride);
+        return add_bias(out, stride);
+      }
+    }
+    Buffer<T> sums(height * width);
+    multiply(over, under, sums.data(), width);
+    add_bias(sums.data(), width);
+    const auto write_to = [&](O* out) {
+      for (int64_t r = 0; r < height; ++r) {
+        const T* const from = sums.data() + r * width;
+        O* const to = out + (row + r) * down + column * step;
+        if (step == 1) {
+          convert_run(from, width, to);
+        } else {
+          for (int64_t j = 0; j < width; ++j) to[j * step] = static_cast<O>(from[j]);
+        }
+      }
+    };
+    if (end.before) write_to(end.before);
+    visit_activation(end.activation, [&]<class F>() {
+      for_each_vec<T>(height * width, [&](int64_t i, int64_t count) {
+        write(sums.data() + i, F::f(read<T>(sums.data() + i, count)), count);
+      });
+    });
+    write_to(c);
+  });
+}
+
+}  // namespace
+
+void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
+  if (c.size() == 0) return;
+  visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    Layout al = a.layout, bl = b.layout, cl = c.layout;
+    merge_batch(al, bl, cl);
+    const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
+    const View& bias = epilogue.bias;
+    const T* const added = widened<T>(launch, bias);
+    const int64_t stride = bias.layout.rank() == 2 ? cl.shape[-1] : 0;
+    const auto ending = [&](int64_t at) {
+      return Ending<T, O>{added, stride, epilogue.activation,
+                          epilogue.before ? epilogue.before.as<O>() + at : nullptr};
+    };
+    const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
+    parallel_ranges(cb.shape.size(), std::max<int64_t>(1, 32768 / work),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl,
+                                   ending(cb.at(i)), c.as<O>() + cb.at(i), cl);
+                    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,187 @@
+// Elements by index along one dimension: gather reads where the index says, scatter and scatter_add
+// write there. What meets in one place meets in the order of the index, on one thread.
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
+#include "kernels/cpu/loops/line_iterator.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// A run of elements: place index[i * named] of the addressed operand, at + i * at_stride beside its
+// dimension, and element i * stride of the other.
+struct Run {
+  int64_t count, at_stride, named, stride;
+  bool dense() const { return named == 0 && at_stride == 1 && stride == 1; }
+  // f(i, place of i, position of i), compiled once more for the most common strides.
+  template <class F>
+  [[gnu::always_inline]] void for_each(const int64_t* name, int64_t step, F&& f) const {
+    const auto loop = [&](int64_t by_name, int64_t by) __attribute__((always_inline)) {
+      for (int64_t i = 0; i < count; ++i) f(name[i * by_name] * step + i * at_stride, i * by);
+    };
+    named == 1 && stride == 1 ? loop(1, 1) : loop(named, stride);
+  }
+};
+
+// f(at, index, other, run) for all of the index, where `at` and `other` are the operands' elements
+// to start from. Independent elements may go in any order.
+template <class F>
+void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f) {
+  Shape beside = addressed.strides();
+  beside[dim] = 0;  // along it the index leads
+  const LineIterator<3> lines(dim, index.shape(), {beside, index.strides(), other.strides()});
+  // Runs go along what is denser in memory, of the index if the other is the same everywhere.
+  const int by = lines.along[2] == 0 && lines.next[2] == 0 ? 1 : 2;
+  const bool along = lines.width == 1 || std::abs(lines.along[by]) < std::abs(lines.next[by]);
+  // Across lines, narrow blocks keep to few cache lines, and there are more of them to share among
+  // threads; but what one index names as a whole is copied in long runs.
+  const int64_t columns = along                               ? grain_of(lines.length)
+                          : independent && lines.next[1] == 0 ? 4096
+                                                              : 64;
+  const int64_t block = grain / std::clamp<int64_t>(along ? 1 : lines.width, 1, columns);
+  const int64_t steps = independent ? block : lines.length;
+  const int64_t* const names = index.as<int64_t>();
+  lines.for_blocks(columns, steps, [&](const int64_t(&at)[3], int64_t width, int64_t length) {
+    if (along) {
+      for (int64_t c = 0; c < width; ++c)
+        f(at[0] + c * lines.next[0], names + at[1] + c * lines.next[1], at[2] + c * lines.next[2],
+          Run{length, 0, lines.along[1], lines.along[2]});
+    } else {
+      for (int64_t i = 0; i < length; ++i)
+        f(at[0], names + at[1] + i * lines.along[1], at[2] + i * lines.along[2],
+          Run{width, lines.next[0], lines.next[1], lines.next[2]});
+    }
+  });
+}
+
+}  // namespace
+
+void gather(Launch&, int dim, In x, In index, Out y) {
+  const int64_t step = x.strides()[dim];
+  with_word(size_of(y.dtype), [&]<class Word>(Word) {
+    for_runs(dim, x, index, y, true,
+             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
+               const Word* const from = x.as<Word>() + at;
+               Word* const to = y.as<Word>() + other;
+               if (run.dense())
+                 std::memcpy(to, from + *name * step,
+                             static_cast<size_t>(run.count) * sizeof(Word));
+               else
+                 run.for_each(name, step, [=](int64_t place, int64_t i) { to[i] = from[place]; });
+             });
+  });
+}
+
+void scatter(Launch&, int dim, In index, In x, Out y) {
+  const int64_t step = y.strides()[dim];
+  with_word(size_of(y.dtype), [&]<class Word>(Word) {
+    for_runs(dim, y, index, x, false,
+             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
+               const Word* const from = x.as<Word>() + other;
+               Word* const to = y.as<Word>() + at;
+               if (run.dense())
+                 std::memcpy(to + *name * step, from,
+                             static_cast<size_t>(run.count) * sizeof(Word));
+               else
+                 run.for_each(name, step, [=](int64_t place, int64_t i) { to[place] = from[i]; });
+             });
+  });
+}
+
+void scatter_add(Launch&, int dim, In index, In x, Out y) {
+  const int64_t step = y.strides()[dim];
+  visit(x.dtype, [&]<class S>() {
+    using T = math_t<S>;
+    const auto add = [](T& sum, S v) {
+      if constexpr (std::is_integral_v<T>)
+        sum = static_cast<T>(Whole(sum) + Whole(v));
+      else
+        sum += static_cast<T>(v);
+    };
+    for_runs(dim, y, index, x, false,
+             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
+               const S* const from = x.as<S>() + other;
+               T* to = y.as<T>() + at;
+               if (run.dense()) {
+                 to += *name * step;
+                 for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
+               } else {
+                 run.for_each(name, step,
+                              [=](int64_t place, int64_t i) { add(to[place], from[i]); });
+               }
+             });
+  });
+}
+
+void bounds(Launch& launch, In x, Out low_high) {
+  Layout layout = x.layout;
+  Layout* const one[] = {&layout};
+  collapse(one);
+  const int64_t count = ceil_div(x.size(), grain);
+  int64_t* const parts = launch.scratch<int64_t>(2 * count);
+  parallel_ranges(x.size(), grain, [&](int64_t begin, int64_t end) {
+    int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
+    const auto add = [&](const int64_t* p, int64_t count, int64_t stride) {
+      for (int64_t i = 0; i < count; ++i) {
+        low = std::min(low, p[i * stride]);
+        high = std::max(high, p[i * stride]);
+      }
+    };
+    Walk walk(x.data, sizeof(int64_t), layout, begin);
+    for (int64_t left = end - begin; left > 0;) {
+      const Walk::Run run = walk.next(left);
+      const int64_t* const p = reinterpret_cast<const int64_t*>(run.data);
+      if (run.stride == 1)
+        add(p, run.count, 1);
+      else
+        add(p, run.count, run.stride);
+      left -= run.count;
+    }
+    parts[begin / grain * 2] = low;
+    parts[begin / grain * 2 + 1] = high;
+  });
+  for (int64_t i = 1; i < count; ++i) {
+    parts[0] = std::min(parts[0], parts[2 * i]);
+    parts[1] = std::max(parts[1], parts[2 * i + 1]);
+  }
+  for (const int64_t i : {0, 1}) low_high.as<int64_t>()[low_high.layout.at(i)] = parts[i];
+}
+
+void nonzero(Launch& launch, In mask, Out index) {
+  constexpr int64_t piece = 4096;
+  const uint8_t* const set = mask.as<uint8_t>();
+  const int64_t n = mask.size(), count = ceil_div(n, piece);
+  const int rank = mask.layout.rank();
+  int64_t* const first = launch.scratch<int64_t>(count);  // of the true ones in each piece
+  parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) count += set[i] != 0;
+    first[begin / piece] = count;
+  });
+  for (int64_t i = 0, total = 0; i < count; ++i) total += std::exchange(first[i], total);
+  parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
+    int64_t* to = index.as<int64_t>() + first[begin / piece] * rank;
+    int64_t found[piece + 1], count = 0;
+    for (int64_t i = begin; i < end; ++i) {  // no branch that could be mispredicted
+      found[count] = i;
+      count += set[i] != 0;
+    }
+    if (rank == 1) std::copy_n(found, count, to);
+    if (rank < 2) return;
+    for (int64_t k = 0; k < count; ++k, to += rank) {
+      int64_t rest = found[k];
+      for (int d = rank - 1; d > 0; --d) {
+        to[d] = rest % mask.shape()[d];
+        rest /= mask.shape()[d];
+      }
+      to[0] = rest;
+    }
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

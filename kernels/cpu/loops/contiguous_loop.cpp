@@ -1,0 +1,239 @@
+#include "kernels/cpu/loops/contiguous_loop.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/common/int_math.h"
+#include "kernels/cpu/loops/parallel.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t piece = 512;           // elements that pass through a buffer at a time
+constexpr int64_t most_repeated = 4096;  // elements: what is longer has runs of its own
+constexpr int max_operands = 6;
+
+struct Operand {
+  char* data;            // null if it is absent
+  int64_t size;          // of an element
+  const Layout* layout;  // collapsed; null if the operand is dense
+  int64_t period = 0;    // if not 0, a dense one repeats after so many, and a piece beyond is there
+
+  char* at(int64_t i) const {  // of a dense one
+    return data ? data + (period ? i % period : i) * size : nullptr;
+  }
+};
+struct Operands {
+  Operand operand[max_operands];
+  int count, first_output;
+};
+
+// The first `count` of 16 elements, which are all that may be read; the others become zero. As one
+// vector: whoever reads it whole would have to wait for what is written piece by piece.
+void load_first(void* to, const void* from, int64_t count, size_t size) {
+  with_word(size, [&]<class Word>(Word) {
+    using Vector [[gnu::vector_size(16 * sizeof(Word))]] = Word;
+    const auto* const x = static_cast<const Word*>(from);
+    Vector v = {};
+    if (count == 1)  // (One that was only just written is not waited for either.)
+      v[0] = x[0];
+    else
+      for (int i = 0; i < 16; ++i) v[i] = i < count ? x[i] : Word(0);
+    std::memcpy(to, &v, sizeof v);
+  });
+}
+void store_first(void* to, const void* from, int64_t count, size_t size) {
+  with_word(size, [&]<class Word>(Word) {
+    copy_short<16 * sizeof(Word)>(static_cast<const Word*>(from), count, static_cast<Word*>(to));
+  });
+}
+
+// Elements [begin, end) of views that are dense.
+void run_dense(std::initializer_list<const View*> views, int outputs, int64_t begin, int64_t end,
+               ContiguousLoop strip, const void* context) {
+  const View* const* const view = views.begin();
+  const int count = static_cast<int>(views.size()), first_output = count - outputs;
+  const auto at = [&](int k, int64_t i) {
+    return view[k]->as<char>() + i * static_cast<int64_t>(size_of(view[k]->dtype));
+  };
+  void* p[max_operands];
+  const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
+  if (whole > 0) {
+    for (int k = 0; k < count; ++k) p[k] = *view[k] ? at(k, begin) : nullptr;
+    strip(p, whole, context);
+  }
+  if (rest == 0) return;
+  alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
+  for (int k = 0; k < count; ++k) {
+    p[k] = *view[k] ? buffer[k] : nullptr;
+    if (p[k] && k < first_output)
+      load_first(p[k], at(k, begin + whole), rest, size_of(view[k]->dtype));
+  }
+  strip(p, 16, context);
+  for (int k = first_output; k < count; ++k)
+    if (p[k]) store_first(at(k, begin + whole), p[k], rest, size_of(view[k]->dtype));
+}
+
+// Elements [begin, end) in row-major order of the collapsed layouts.
+void run_strided(const Operands& all, int64_t begin, int64_t end, ContiguousLoop strip,
+                 const void* context) {
+  alignas(64) char buffer[max_operands][piece * sizeof(int64_t)];
+  Walk walks[max_operands];
+  for (int k = 0; k < all.count; ++k)
+    if (const Operand& o = all.operand[k]; o.layout)
+      walks[k] = Walk(o.data, static_cast<size_t>(o.size), *o.layout, begin);
+  for (int64_t at = begin; at < end; at += piece) {
+    const int64_t n = std::min(end - at, piece), padded = round_up(n, 16);
+    void* p[max_operands] = {};
+    for (int k = 0; k < all.count; ++k) {
+      const Operand& o = all.operand[k];
+      if (!o.data) continue;
+      char* const direct = o.at(at);
+      p[k] = !o.layout && (padded == n || o.period) ? direct : buffer[k];
+      if (p[k] == direct || k >= all.first_output) continue;
+      if (o.layout)
+        walks[k].gather(buffer[k], n);
+      else
+        std::memcpy(buffer[k], direct, static_cast<size_t>(n * o.size));
+      std::memset(buffer[k] + n * o.size, 0, static_cast<size_t>((padded - n) * o.size));
+    }
+    strip(p, padded, context);
+    for (int k = all.first_output; k < all.count; ++k) {
+      const Operand& y = all.operand[k];
+      if (!y.data) continue;
+      if (y.layout)
+        walks[k].scatter(buffer[k], n);
+      else if (p[k] == buffer[k])
+        std::memcpy(y.data + at * y.size, buffer[k], static_cast<size_t>(n * y.size));
+    }
+  }
+}
+
+// What repeats after a few elements, a bias for one, is laid out once, with room for a piece that
+// begins anywhere in it: then each piece of it is dense.
+Operand repeated(Launch& launch, const Operand& o) {
+  Layout once = *o.layout;
+  const int64_t all = once.shape.size();
+  once.shape.dim[0] = 1;
+  const int64_t period = once.shape.size();
+  const int64_t count = std::min(round_up(all, 16), period + piece);
+  char* const table = launch.scratch<char>(count * o.size);
+  Walk(o.data, static_cast<size_t>(o.size), once, 0).gather(table, period);
+  for (int64_t done = period; done < count; done *= 2)
+    std::memcpy(table + done * o.size, table,
+                static_cast<size_t>(std::min(done, count - done) * o.size));
+  return {table, o.size, nullptr, period};
+}
+
+}  // namespace
+
+void for_each_contiguous(Launch& launch, std::initializer_list<const View*> views,
+                         ContiguousLoop strip, const void* context, int outputs) {
+  const View* const* const view = views.begin();
+  const int count = static_cast<int>(views.size());
+  bool all_dense = true;
+  for (int k = 0; k < count; ++k)
+    all_dense = all_dense && (!*view[k] || view[k]->layout.is_contiguous());
+  int first = count - outputs;
+  while (first < count && !*view[first]) ++first;
+  if (first == count) return;  // nothing to write
+  const Layout& y = view[first]->layout;
+  const int64_t n = y.shape.size();
+  if (all_dense) {
+    parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
+      run_dense(views, outputs, begin, end, strip, context);
+    });
+    return;
+  }
+  Operands all;
+  all.count = count;
+  all.first_output = count - outputs;
+  for (int k = 0; k < count; ++k)
+    all.operand[k] = {view[k]->as<char>(), static_cast<int64_t>(size_of(view[k]->dtype)), nullptr};
+  const MemoryOrder order(y);  // it makes most views dense
+  Layout layouts[max_operands];
+  for (int k = 0; k < all.count; ++k) {
+    Operand& o = all.operand[k];
+    if (!o.data) continue;
+    Layout& l = layouts[k] = order.of(view[k]->layout);
+    Layout* const one[] = {&l};
+    collapse(one);
+    if (l.rank() == 1 && (l.strides[0] == 1 || n <= 1)) continue;
+    o.layout = &l;
+    if (k < all.first_output && l.strides[0] == 0 && n / l.shape[0] <= most_repeated) {
+      o = repeated(launch, o);
+      continue;
+    }
+    // Reading across the rows of memory costs more than a copy.
+    const View x{o.data, view[k]->dtype, l};
+    View copy{nullptr, x.dtype, Layout(l.shape)};
+    if (k >= all.first_output || !is_transposed(x, copy)) continue;
+    copy.data = launch.scratch<char>(n * o.size);
+    cpu::copy(x, copy);
+    o = {static_cast<char*>(copy.data), o.size, nullptr};
+  }
+  parallel_ranges(
+      n, grain, [&](int64_t begin, int64_t end) { run_strided(all, begin, end, strip, context); });
+}
+
+Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
+    : data_(static_cast<char*>(data)), size_(element_size), layout_(&layout) {
+  const int64_t step = static_cast<int64_t>(element_size);
+  for (int d = layout.rank() - 1; d >= 0; --d) {
+    index_[d] = position % layout.shape[d];
+    position /= layout.shape[d];
+    data_ += index_[d] * layout.strides[d] * step;
+  }
+}
+
+Walk::Run Walk::next(int64_t most) {
+  const Shape& shape = layout_->shape;
+  const Shape& strides = layout_->strides;
+  int d = layout_->rank() - 1;
+  const Run run{data_, std::min(most, shape.dim[d] - index_[d]), strides.dim[d]};
+  index_[d] += run.count;
+  const int64_t step = static_cast<int64_t>(size_);
+  data_ += run.count * run.stride * step;
+  for (; index_[d] == shape.dim[d] && d > 0; --d) {
+    data_ += (strides.dim[d - 1] - shape.dim[d] * strides.dim[d]) * step;
+    index_[d] = 0;
+    ++index_[d - 1];
+  }
+  return run;
+}
+
+void Walk::gather(void* to, int64_t count) {
+  with_word(size_, [&]<class Word>(Word) {
+    Word* y = static_cast<Word*>(to);
+    for (int64_t left = count; left > 0;) {
+      const Run run = next(left);
+      const Word* x = reinterpret_cast<const Word*>(run.data);
+      if (run.stride == 1)
+        copy_run(x, run.count, y);
+      else if (run.stride == 0)
+        std::fill_n(y, run.count, *x);
+      else
+        for (int64_t i = 0; i < run.count; ++i) y[i] = x[i * run.stride];
+      y += run.count;
+      left -= run.count;
+    }
+  });
+}
+
+void Walk::scatter(const void* from, int64_t count) {
+  with_word(size_, [&]<class Word>(Word) {
+    const Word* x = static_cast<const Word*>(from);
+    for (int64_t left = count; left > 0;) {
+      const Run run = next(left);
+      Word* y = reinterpret_cast<Word*>(run.data);
+      if (run.stride == 1)
+        copy_run(x, run.count, y);
+      else
+        for (int64_t i = 0; i < run.count; ++i) y[i * run.stride] = x[i];
+      x += run.count;
+      left -= run.count;
+    }
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

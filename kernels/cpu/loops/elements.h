@@ -1,0 +1,68 @@
+#pragma once
+// What elementwise kernels compute on: floats as lanes, integers one at a time as Whole.
+
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
+#include "kernels/cpu/simd/simd_binary.h"
+
+namespace mixtape::kernels::cpu {
+
+// Elements of type T as they are computed on, and how many go at once.
+template <class T>
+struct Elements {
+  using type = Vec<math_t<T>>;
+  static constexpr int64_t width = type::width;
+};
+template <std::integral T>
+struct Elements<T> {
+  using type = Whole;
+  static constexpr int64_t width = 1;
+};
+
+// The elements from p on; a narrower type than T is widened.
+template <class T, class S>
+[[gnu::always_inline]] inline typename Elements<T>::type get(const S* p) {
+  if constexpr (std::is_same_v<T, bool>)
+    return Whole(*reinterpret_cast<const uint8_t*>(p));  // g++ 12 makes no vectors of !bool
+  else if constexpr (std::is_integral_v<T>)
+    return Whole(*p);
+  else
+    return load<S, math_t<T>>(p);
+}
+template <class S, class V>
+[[gnu::always_inline]] inline void put(S* p, V v) {
+  if constexpr (requires { store(p, v); })
+    store(p, v);
+  else
+    *p = static_cast<S>(v);
+}
+
+// make.operator()<T, To>() for an op's input and output types.
+template <class F, class Make>
+ContiguousLoop pick(DType in, DType out, Make make) {
+  if constexpr (Predicate<F>) {
+    return visit(in,
+                 [&]<class T>() -> ContiguousLoop { return make.template operator()<T, bool>(); });
+  } else {
+    if (is_float(in))
+      return visit_float(in, out, [&]<class T, class To>() -> ContiguousLoop {
+        return make.template operator()<T, To>();
+      });
+    return visit(in, [&]<class T>() -> ContiguousLoop {
+      if constexpr (TakesIntegers<F> && is_integer(dtype_of<T>()))
+        return make.template operator()<T, T>();
+      else
+        return nullptr;
+    });
+  }
+}
+
+// choose.operator()<F>() for the op at this position of a list.
+template <class Ops, class Choose>
+ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
+  ContiguousLoop strip = nullptr;
+  visit_op(ops, op, [&]<class F>() { strip = choose.template operator()<F>(); });
+  return strip;
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,95 @@
+#pragma once
+// Dense runs of numbers, walked in vectors: whole ones, then one that is only partly filled. What
+// the row kernels are written with.
+
+#include "kernels/common/activation.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+
+// f(i, count) for i = 0, width, 2 width, ...; count is the width but for the last.
+template <class T, class F>
+[[gnu::always_inline]] inline void for_each_vec(int64_t n, F&& f) {
+  constexpr int64_t width = Vec<T>::width;
+  int64_t i = 0;
+  for (; i + width <= n; i += width) f(i, width);
+  if (i < n) f(i, n - i);
+}
+
+// `count` elements of type S as lanes of T, and back; lanes beyond them read as `rest`.
+template <class T, class S>
+[[gnu::always_inline]] inline Vec<T> read(const S* p, int64_t count, S rest = S(0.0f)) {
+  return count == Vec<T>::width ? load<S, T>(p) : load_first<S, T>(p, count, rest);
+}
+template <class T, class S>
+[[gnu::always_inline]] inline void write(S* p, Vec<T> x, int64_t count) {
+  if (count == Vec<T>::width)
+    store(p, x);
+  else
+    store_first(p, x, count);
+}
+
+// Lanes from `count` on become those of `rest`.
+template <class T>
+[[gnu::always_inline]] inline Vec<T> keep(Vec<T> x, int64_t count, Vec<T> rest = T(0)) {
+  if (count >= Vec<T>::width) return x;
+  typename detail::Vector<T>::integer lane;
+  for (int i = 0; i < Vec<T>::width; ++i) lane[i] = i;
+  using Index = std::decay_t<decltype(lane[0])>;
+  return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
+}
+
+// Whether one of n numbers is infinite or NaN; get(i, count) gives them a vector at a time.
+// Products with zero tell: NaN then. Four sums, so that no addition waits for the one before it.
+template <class T, class F>
+[[gnu::always_inline]] inline bool any_nonfinite(int64_t n, F get) {
+  constexpr int64_t w = Vec<T>::width, most = 4 * w;
+  const Vec<T> zero(T(0));
+  Vec<T> sums[4] = {zero, zero, zero, zero};
+  int64_t i = 0;
+  for (; i + most <= n; i += most)
+    for (int64_t k = 0; k < 4; ++k) sums[k] += get(i + k * w, w) * zero;
+  for (; i < n; i += w) sums[0] += get(i, std::min(w, n - i)) * zero;
+  return hsum((sums[0] + sums[1]) + (sums[2] + sums[3])) != T(0);
+}
+
+// f(sums) in the place of some rows of them, in whole vectors; no activation leaves them. (A
+// function of its own for each, for the sake of its registers.)
+template <class F, class T>
+[[gnu::noinline]] void replace_rows(T* sums, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i, sums += stride)
+    in_groups<Vec<T>::width>(
+        columns, [=](int64_t j) { return F::f(load<T, T>(sums + j)); },
+        [=](int64_t j, Vec<T> y) { store(sums + j, y); });
+}
+template <class T>
+void activate(Activation f, T* sums, int64_t stride, int64_t rows, int64_t columns) {
+  visit_activation(f, [&]<class F>() { replace_rows<F>(sums, stride, rows, columns); });
+}
+
+// y[i] = T(x[i])
+template <class S, class T>
+void convert_run(const S* x, int64_t n, T* y) {
+  using Wide = std::conditional_t<sizeof(S) < sizeof(T), math_t<T>, math_t<S>>;
+  for_each_vec<Wide>(
+      n, [&](int64_t i, int64_t count) { write(y + i, read<Wide>(x + i, count), count); });
+}
+
+// A parameter or statistic as dense T; null if it is absent.
+template <class T>
+const T* widened(Launch& launch, const View& v) {
+  if (!v) return nullptr;
+  if (v.dtype == dtype_of<T>() && v.layout.is_contiguous()) return v.as<T>();
+  const View dense{launch.scratch<T>(v.size()), dtype_of<T>(), Layout(v.shape())};
+  convert(launch, v, dense);
+  return dense.as<T>();
+}
+
+// And back: dense T into a dense view of any float dtype.
+template <class T>
+void narrow_to(const View& v, const T* x) {
+  visit_float(v.dtype, [&]<class S>() { convert_run(x, v.size(), v.as<S>()); });
+}
+
+}  // namespace mixtape::kernels::cpu

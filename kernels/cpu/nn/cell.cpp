@@ -1,0 +1,96 @@
+// One time step of a recurrent layer: the cells of kernels/common/cells.h over rows, all gates at
+// once.
+
+#include <algorithm>
+
+#include "kernels/common/cells.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/loops/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// Where row r of a view [rows, k n] begins; null if the view is absent.
+template <class S>
+S* row(const View& v, int64_t r) {
+  return v ? v.as<S>() + r * v.strides()[0] : nullptr;
+}
+
+// The lanes from i on of each of the `k` runs of n that make up a row.
+template <class T, class S>
+[[gnu::always_inline]] inline void read_parts(const S* p, int k, int64_t n, int64_t i,
+                                              int64_t count, Vec<T>* into) {
+  for (int g = 0; g < k; ++g) into[g] = read<T>(p + g * n + i, count);
+}
+template <class T, class S>
+[[gnu::always_inline]] inline void write_parts(S* p, int k, int64_t n, int64_t i, int64_t count,
+                                               const Vec<T>* from) {
+  for (int g = 0; g < k; ++g) write(p + g * n + i, from[g], count);
+}
+
+constexpr int most_parts = 5;
+
+template <class F>
+void for_rows(const View& y, F f) {
+  const int64_t n = y.shape()[1];
+  parallel_ranges(y.shape()[0], std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t r = begin; r < end; ++r) f(r, n);
+                  });
+}
+
+}  // namespace
+
+void cell(Launch&, Cell kind, In x, In h, Out state, Out kept, Out y) {
+  visit_cell(kind, [&]<class C>() {
+    visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+      using T = math_t<S>;
+      for_rows(y, [&](int64_t r, int64_t n) {
+        const S* const xr = row<S>(x, r);
+        const T* const hr = row<T>(h, r);
+        T* const sr = row<T>(state, r);
+        O *const kr = row<O>(kept, r), *const yr = row<O>(y, r);
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          Vec<T> from_x[most_parts], from_h[most_parts], keep[most_parts], s(T(0));
+          read_parts<T>(xr, C::gates, n, i, count, from_x);
+          read_parts<T>(hr, C::gates, n, i, count, from_h);
+          if (sr) s = read<T>(sr + i, count);
+          write(yr + i, C::f(from_x, from_h, s, keep), count);
+          if (sr) write(sr + i, s, count);
+          if (kr) write_parts(kr, C::kept, n, i, count, keep);
+        });
+      });
+    });
+  });
+}
+
+void cell_grad(Launch&, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry, Out dx,
+               Out dh) {
+  visit_cell(kind, [&]<class C>() {
+    visit_float(y.dtype, [&]<class S>() {
+      using T = math_t<S>;
+      for_rows(y, [&](int64_t r, int64_t n) {
+        const S *const kr = row<S>(kept, r), *const br = row<S>(before, r);
+        const S *const yr = row<S>(y, r), *const dyr = row<S>(dy, r);
+        const T* const nr = row<T>(dnext, r);
+        T* const cr = row<T>(carry, r);
+        S *const dxr = row<S>(dx, r), *const dhr = row<S>(dh, r);
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          Vec<T> keep[most_parts], to_x[most_parts], to_h[most_parts], b(T(0)), c(T(0));
+          if (kr) read_parts<T>(kr, C::kept, n, i, count, keep);
+          if (br) b = read<T>(br + i, count);
+          if (cr) c = read<T>(cr + i, count);
+          Vec<T> d = read<T>(dyr + i, count);
+          if (nr) d += read<T>(nr + i, count);
+          C::df(keep, b, read<T>(yr + i, count), d, c, to_x, to_h);
+          write_parts(dxr, C::gates, n, i, count, to_x);
+          if (dhr) write_parts(dhr, C::gates, n, i, count, to_h);
+          if (cr) write(cr + i, c, count);
+        });
+      });
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

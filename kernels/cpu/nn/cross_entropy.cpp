@@ -1,0 +1,211 @@
+// Cross-entropy of rows of logits with classes or probabilities.
+
+#include <cstring>
+
+#include "kernels/cpu/nn/softmax.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
+// is the target, most of it is there.
+template <class T>
+class Targets {
+ public:
+  Targets(Launch& launch, In target, In w, int64_t ignore, double smoothing, int64_t n)
+      : target_(target),
+        w_(widened<T>(launch, w)),
+        ignore_(ignore),
+        n_(n),
+        keep_(static_cast<T>(1 - smoothing)),
+        even_(static_cast<T>(smoothing / static_cast<double>(n))) {
+    if (are_probabilities() || smoothing == 0) return;
+    T* const q = launch.scratch<T>(n);
+    for (int64_t i = 0; i < n; ++i) q[i] = w_ ? w_[i] * even_ : even_;
+    even_q_ = q;
+  }
+
+  bool are_probabilities() const { return is_float(target_.dtype); }
+
+  struct Row {
+    int64_t at = -1;       // the target class, if there is one
+    T mass = 0;            // q there, beside
+    const T* q = nullptr;  // what all classes have; null: nothing
+    bool ignored() const { return at < 0 && !q; }
+  };
+  Row row(int64_t r, T* room) const {
+    if (are_probabilities()) {
+      visit_float(target_.dtype, [&]<class P>() { spread(target_.as<P>() + r * n_, room); });
+      return {.q = room};
+    }
+    const int64_t at = target_.as<int64_t>()[r];
+    if (at == ignore_) return {};
+    return {at, w_ ? w_[at] * keep_ : keep_, even_q_};
+  }
+  // q of all classes in some columns, [n, width], and which columns are not ignored.
+  Mask<T> spread_columns(const Columns<T>& c, int64_t b, T* q) const {
+    using L = Vec<T>;
+    typename detail::Vector<T>::integer at{};
+    using Class = std::decay_t<decltype(at[0])>;
+    if (are_probabilities()) {
+      visit_float(target_.dtype, [&]<class P>() {
+        const P* const p = c.template in<P>(target_);
+        for (int64_t i = 0; i < n_; ++i) {
+          const L smoothed = read<T>(p + i * b, c.count) * L(keep_) + L(even_);
+          store(q + i * L::width, w_ ? smoothed * L(w_[i]) : smoothed);
+        }
+      });
+      return {at == 0};
+    }
+    const int64_t* const target = target_.as<int64_t>() + c.first;
+    Class named[L::width];
+    for (int64_t k = 0; k < L::width; ++k)
+      named[k] = k < c.count && target[k] != ignore_ ? static_cast<Class>(target[k]) : -1;
+    std::memcpy(&at, named, sizeof at);
+    const Mask<T> counts{at >= 0};
+    for (int64_t i = 0; i < n_; ++i) {
+      const T others = even_q_ ? even_q_[i] : T(0), mass = w_ ? w_[i] * keep_ : keep_;
+      const L all = select(Mask<T>{at == static_cast<Class>(i)}, L(mass + others), L(others));
+      store(q + i * L::width, select(counts, all, L(T(0))));
+    }
+    return counts;
+  }
+
+ private:
+  template <class P>
+  void spread(const P* p, T* q) const {
+    for_each_vec<T>(n_, [&](int64_t i, int64_t count) {
+      const Vec<T> smoothed = read<T>(p + i, count) * Vec<T>(keep_) + Vec<T>(even_);
+      write(q + i, w_ ? smoothed * read<T>(w_ + i, count) : smoothed, count);
+    });
+  }
+
+  const View& target_;
+  const T* const w_;
+  const int64_t ignore_, n_;
+  const T keep_, even_;
+  const T* even_q_ = nullptr;
+};
+
+template <class S, class O>
+void cross_entropy_of_columns(const Targets<math_t<S>>& targets, In x, Out loss, Out lse) {
+  using T = math_t<S>;
+  using L = Vec<T>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 2, [&](const Columns<T>& c, T* v) {
+    T* const q = v + n * c.width;
+    targets.spread_columns(c, b, q);
+    const L top = column_max<T>(c.template in<S>(x), n, b, c.count, v),
+            log_sum = log(column_sum_exp(v, n, top, false));
+    L value(T(0)), total(T(0));
+    for (int64_t i = 0; i < n; ++i) {
+      const L part = load<T, T>(q + i * c.width);
+      const L lost = top - load<T, T>(v + i * c.width) + log_sum;
+      value += select(part == T(0), L(T(0)), part * lost);  // also if p is 0
+      total += part;
+    }
+    T* const kept = c.template in<T>(lse);
+    write(kept, top, c.count);
+    write(kept + b, log_sum, c.count);
+    write(kept + 2 * b, total, c.count);
+    write(loss.as<O>() + c.first, value, c.count);
+  });
+}
+
+template <class S, class O>
+void cross_entropy_grad_of_columns(const Targets<math_t<S>>& targets, In x, In lse,
+                                   const math_t<S>* dloss, Out dx) {
+  using T = math_t<S>;
+  using L = Vec<T>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* q) {
+    const Mask<T> counts = targets.spread_columns(c, b, q);
+    const S* const in = c.template in<S>(x);
+    O* const out = c.template in<O>(dx);
+    const T* const kept = c.template in<T>(lse);
+    const L top = read<T>(kept, c.count), log_sum = read<T>(kept + b, c.count),
+            total = read<T>(kept + 2 * b, c.count), scale = read<T>(dloss + c.first, c.count);
+    for (int64_t i = 0; i < n; ++i) {
+      const L p = exp(read<T>(in + i * b, c.count) - top - log_sum);
+      const L d = scale * (p * total - load<T, T>(q + i * c.width));
+      write(out + i * b, select(counts, d, L(T(0))), c.count);
+    }
+  });
+}
+
+}  // namespace
+
+// With log p = x - top - log_sum: loss = -sum(q log p).
+void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double smoothing,
+                   Out loss, Out lse) {
+  const int64_t n = x.shape()[-1], rows = loss.size();
+  visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const Targets<T> targets(launch, target, w, ignore, smoothing, n);
+    if (are_columns(x)) return cross_entropy_of_columns<S, O>(targets, x, loss, lse);
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(targets.are_probabilities() ? n : 0);
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const auto row = targets.row(r, room.data());
+        const T top = row_max<T>(in, n);
+        const T log_sum = std::log(row_sum_exp<T>(in, n, top, nullptr));
+        T value(0), total(row.mass);
+        if (row.mass != T(0)) value = row.mass * (top - static_cast<T>(in[row.at]) + log_sum);
+        if (row.q) {
+          Vec<T> sum(T(0)), sum_q(T(0));
+          for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+            const Vec<T> part = read<T>(row.q + i, count);
+            const Vec<T> lost = Vec<T>(top) - read<T>(in + i, count) + Vec<T>(log_sum);
+            sum += select(part == T(0), Vec<T>(T(0)), part * lost);  // also if p is 0
+            sum_q += part;
+          });
+          value += hsum(sum);
+          total += hsum(sum_q);
+        }
+        T* const kept = lse.as<T>() + 3 * r;
+        kept[0] = top;
+        kept[1] = log_sum;
+        kept[2] = total;
+        loss.as<O>()[r] = static_cast<O>(value);
+      }
+    });
+  });
+}
+
+// dx = dloss (p sum(q) - q)
+void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss, int64_t ignore,
+                        double smoothing, Out dx) {
+  const int64_t n = x.shape()[-1], rows = dloss.size();
+  visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    const T* const scale = widened<T>(launch, dloss);
+    const Targets<T> targets(launch, target, w, ignore, smoothing, n);
+    if (are_columns(x)) return cross_entropy_grad_of_columns<S, O>(targets, x, lse, scale, dx);
+    parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(targets.are_probabilities() ? n : 0);
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = dx.as<O>() + r * n;
+        const auto row = targets.row(r, room.data());
+        if (row.ignored()) {
+          std::fill_n(out, n, O(0.0f));
+          continue;
+        }
+        const T* const kept = lse.as<T>() + 3 * r;
+        const T top = kept[0], log_sum = kept[1], total = kept[2];
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          Vec<T> d = exp(read<T>(in + i, count) - Vec<T>(top) - Vec<T>(log_sum)) * Vec<T>(total);
+          if (row.q) d = d - read<T>(row.q + i, count);
+          write(out + i, Vec<T>(scale[r]) * d, count);
+        });
+        if (row.at < 0) continue;
+        const T p = std::exp(static_cast<T>(in[row.at]) - top - log_sum);
+        const T wanted = row.mass + (row.q ? row.q[row.at] : T(0));
+        out[row.at] = static_cast<O>(scale[r] * (p * total - wanted));
+      }
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,146 @@
+// Mean pools and interpolation: each element of the result is a weighted sum over a rectangle, and
+// the weights are those of its row times those of its column. So rows are summed first, in vectors,
+// then their columns.
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/buffer.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/loops/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class T>
+int64_t whole_vectors(int64_t n) {
+  return round_up(n, Vec<T>::width);
+}
+
+// Element i of one line is the sum of weight[k] * x[place[k]] for k from first[i] to first[i + 1].
+template <class T>
+struct Taps {
+  std::vector<int64_t> first;
+  std::vector<int32_t> place;
+  std::vector<T> weight;
+
+  Taps(const Sampling& s, bool transposed) : first((transposed ? s.from : s.to) + 1) {
+    const auto each = [&](auto tap) {  // tap(element, where it reads, how much)
+      for (int64_t i = 0; i < s.to; ++i)
+        for (int64_t j = s.begin(i); j < s.end(i); ++j)
+          transposed ? tap(j, i, s.weight(i, j)) : tap(i, j, s.weight(i, j));
+    };
+    each([&](int64_t i, int64_t, double) { ++first[i + 1]; });
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    place.resize(first.back());
+    weight.resize(first.back());
+    each([&, next = first](int64_t i, int64_t j, double w) mutable {
+      place[next[i]] = static_cast<int32_t>(j);
+      weight[next[i]++] = static_cast<T>(w);
+    });
+  }
+  int64_t length() const { return static_cast<int64_t>(first.size()) - 1; }
+};
+
+// The same with the k-th taps of all elements side by side, for loops over elements in whole
+// vectors. Where there is no k-th tap, it weighs nothing and reads x[x_length], a zero.
+template <class T>
+struct Columns {
+  int64_t length, width, depth = 0;  // width: the length in whole vectors
+  std::vector<int32_t> place;
+  std::vector<T> weight;
+
+  Columns(const Taps<T>& taps, int64_t x_length)
+      : length(taps.length()), width(whole_vectors<T>(length)) {
+    for (int64_t i = 0; i < length; ++i) depth = std::max(depth, taps.first[i + 1] - taps.first[i]);
+    place.assign(depth * width, static_cast<int32_t>(x_length));
+    weight.assign(depth * width, T(0));
+    for (int64_t i = 0; i < length; ++i)
+      for (int64_t k = taps.first[i]; k < taps.first[i + 1]; ++k) {
+        place[(k - taps.first[i]) * width + i] = taps.place[k];
+        weight[(k - taps.first[i]) * width + i] = taps.weight[k];
+      }
+  }
+
+  void sum(const T* __restrict x, T* __restrict y) const {
+    std::fill_n(y, width, T(0));
+    for (int64_t k = 0; k < depth; ++k) {
+      const int32_t* __restrict const at = place.data() + k * width;
+      const T* __restrict const w = weight.data() + k * width;
+      for (int64_t i = 0; i < width; ++i) y[i] += w[i] * x[at[i]];
+    }
+  }
+};
+
+// How often each element is there, if that is all that happens; else 0.
+int64_t repeats(const Sampling& s) {
+  const int64_t n = s.to / s.from;
+  if (s.kind != Sampling::Kind::Nearest || n * s.from != s.to) return 0;
+  for (int64_t i = 0; i < s.to; ++i)
+    if (s.begin(i) != i / n) return 0;
+  return n;
+}
+
+// Whether there is one element, the mean of all.
+bool is_mean(const Sampling& s) {
+  const bool pool = s.kind == Sampling::Kind::Windows || s.kind == Sampling::Kind::Adaptive;
+  return pool && s.to == 1 && s.end(0) - s.begin(0) == s.from &&
+         s.weight(0, 0) == 1 / static_cast<double>(s.from);
+}
+
+}  // namespace
+
+// Where memory allows, the last vector of a row runs over into what follows: what it reads there is
+// not used, and what it writes there is written after it.
+void resample(Launch& launch, In x, const Sampling& rows, const Sampling& columns, bool transposed,
+              Out y) {
+  if (y.size() == 0) return;
+  const int64_t width = x.shape()[-1], x_plane = x.shape()[-2] * width;
+  if (const int64_t r = repeats(rows), c = repeats(columns); !transposed && r > 0 && c > 0) {
+    const Shape each{x.size() / width, r, width, c};
+    const View repeated{x.data, x.dtype, Layout(each, {width, 0, 1, 0})};
+    return convert(launch, repeated, {y.data, y.dtype, Layout(each)});
+  }
+  if (is_mean(rows) && is_mean(columns)) {
+    const int64_t n = rows.from * columns.from, planes = (transposed ? x : y).size();
+    const Shape all{planes, n};
+    if (!transposed)
+      return reduce(launch, Reduce::Mean, {x.data, x.dtype, Layout(all)},
+                    {y.data, y.dtype, Layout({planes, 1})});
+    return binary_scalar(launch, index_in<Mul>(BinaryOps{}), {x.data, x.dtype, Layout(all, {1, 0})},
+                         1 / static_cast<double>(n), false, {y.data, y.dtype, Layout(all)});
+  }
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    constexpr int64_t lanes = Vec<T>::width;
+    const Taps<T> down(rows, transposed);
+    const Columns<T> across(Taps<T>(columns, transposed), width);
+    const auto run = [&](int64_t begin, int64_t end) {
+      Buffer<T> room(whole_vectors<T>(width + 1) + across.width);
+      T *const line = room.data(), *const sums = line + whole_vectors<T>(width + 1);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t plane = i / down.length() * x_plane, r = i % down.length();
+        for (int64_t c = 0; c < width; c += lanes) {
+          Vec<T> v(T(0));
+          for (int64_t k = down.first[r]; k < down.first[r + 1]; ++k) {
+            const int64_t at = plane + down.place[k] * width + c;
+            v += Vec<T>(down.weight[k]) * read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
+          }
+          store(line + c, v);
+        }
+        line[width] = T(0);
+        across.sum(line, sums);
+        for (int64_t c = 0; c < across.length; c += lanes) {
+          const int64_t at = i * across.length + c;
+          write(y.as<O>() + at, load<T, T>(sums + c), std::min(lanes, end * across.length - at));
+        }
+      }
+    };
+    const int64_t work = std::max(width, across.length * across.depth);
+    parallel_ranges(y.size() / across.length, grain_of(work), run);
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,207 @@
+// Softmax, with masks too, its logarithm and that of the sum of exponentials.
+
+#include "kernels/cpu/nn/softmax.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+template <class S, class O>
+void softmax_of_columns(bool log_of, In x, Out y) {
+  using T = math_t<S>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
+    O* const out = c.template in<O>(y);
+    const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
+                 sum = column_sum_exp(e, n, top, !log_of), log_sum = log(sum),
+                 scale = Vec<T>(T(1)) / sum;
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<T> v = load<T, T>(e + i * c.width);
+      write(out + i * b, log_of ? v - top - log_sum : v * scale, c.count);
+    }
+  });
+}
+
+}  // namespace
+
+void softmax(Launch&, bool log, In x, Out y) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    if (are_columns(x)) return softmax_of_columns<S, O>(log, x, y);
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
+      Buffer<T> room(log ? 0 : n);
+      T* const e = room.data();
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = y.as<O>() + r * n;
+        const T top = row_max<T>(in, n), sum = row_sum_exp<T>(in, n, top, log ? nullptr : e);
+        const Vec<T> shift(top), log_sum(std::log(sum)), scale(T(1) / sum);
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          write(out + i,
+                log ? read<T>(in + i, count) - shift - log_sum : read<T>(e + i, count) * scale,
+                count);
+        });
+      }
+    });
+  });
+}
+
+namespace {
+
+// Row r of a view as dense T: itself where possible, else a copy in `room`.
+template <class T, class S>
+const T* dense_row(const View& v, int64_t r, int64_t n, T* room) {
+  const int64_t step = v.strides()[-1];
+  Layout rows = v.layout;
+  --rows.shape.rank;
+  const S* const from = v.as<S>() + rows.at(r);
+  if constexpr (std::is_same_v<S, T>)
+    if (step == 1) return from;
+  for (int64_t i = 0; i < n; ++i) room[i] = static_cast<T>(from[i * step]);
+  return room;
+}
+
+}  // namespace
+
+void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, Out y) {
+  const int64_t n = x.shape()[-1], queries = x.shape()[-2];
+  if (x.size() == 0) return;
+  visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
+    using T = math_t<S>;
+    const Vec<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
+      constexpr int64_t width = Vec<T>::width;
+      // What is read again at once is written in whole vectors: a partial one would be waited for.
+      Buffer<T> scores(round_up(n, width)), bias_room(n);
+      Buffer<bool> mask_room(n);
+      T* const e = scores.data();
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        O* const out = y.as<O>() + r * n;
+        const int64_t seen = causal ? std::min(n, r % queries + 1) : n;
+        const bool* const allowed =
+            mask ? dense_row<bool, bool>(mask, r, n, mask_room.data()) : nullptr;
+        const T* added = nullptr;
+        if (bias)
+          visit_float(bias.dtype,
+                      [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_room.data()); });
+        Vec<T> tops = nothing;
+        for_each_vec<T>(seen, [&](int64_t i, int64_t count) {
+          Vec<T> v = read<T>(in + i, count) * factor;
+          if (added) v = v + read<T>(added + i, count);
+          if (allowed) v = select(read<T>(allowed + i, count) != Vec<T>(T(0)), v, nothing);
+          v = keep(v, count, nothing);
+          store(e + i, v);
+          tops = max(v, tops);
+        });
+        const T top = hmax(tops);
+        if (top == minus_infinity<T>()) {
+          std::fill_n(out, n, O(0.0f));
+          continue;
+        }
+        Vec<T> sum(T(0));
+        for (int64_t i = 0; i < seen; i += width) {
+          const Vec<T> v = exp(load<T, T>(e + i) - Vec<T>(top));
+          store(e + i, v);
+          sum += v;
+        }
+        const Vec<T> share(T(1) / hsum(sum));
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          Vec<T> v(T(0));
+          if (i < seen) v = keep(load<T, T>(e + i) * share, seen - i);
+          write(out + i, v, count);
+        });
+      }
+    });
+  });
+}
+
+namespace {
+
+template <class S, class D, class O>
+void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
+  using T = math_t<S>;
+  const int64_t n = y.shape()[-1], b = y.shape()[-2];
+  Columns<T>::visit(y, 0, [&](const Columns<T>& c, T*) {
+    const S* const out = c.template in<S>(y);
+    const D* const dout = c.template in<D>(dy);
+    O* const to = c.template in<O>(dx);
+    Vec<T> total(T(0));
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<T> g = read<T>(dout + i * b, c.count);
+      total += log_of ? g : g * read<T>(out + i * b, c.count);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
+      write(to + i * b, log_of ? g - exp(v) * total : v * (g - total), c.count);
+    }
+  });
+}
+
+}  // namespace
+
+// dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
+void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
+  const int64_t n = y.shape()[-1];
+  if (y.size() == 0) return;
+  const auto run = [&]<class S, class D, class O>() {
+    using T = math_t<S>;
+    if (are_columns(y)) return softmax_grad_of_columns<S, D, O>(log, y, dy, dx);
+    parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const out = y.as<S>() + r * n;
+        const D* const dout = dy.as<D>() + r * n;
+        Vec<T> sum(T(0));
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          const Vec<T> g = read<T>(dout + i, count);
+          sum += log ? g : g * read<T>(out + i, count);
+        });
+        const Vec<T> total(hsum(sum));
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
+          write(dx.as<O>() + r * n + i, log ? g - exp(v) * total : v * (g - total), count);
+        });
+      }
+    });
+  };
+  // Of a narrow input, y and dy are f32 where the result was.
+  if (is_half(dx.dtype) && y.dtype == f32)
+    visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
+  else
+    visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
+}
+
+namespace {
+
+template <class S, class O>
+void logsumexp_of_columns(In x, Out y) {
+  using T = math_t<S>;
+  const int64_t n = x.shape()[-1], b = x.shape()[-2];
+  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
+    const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
+                 sum = column_sum_exp(e, n, top, false);
+    const Mask<T> finite = abs(top) <= Vec<T>(std::numeric_limits<T>::max());
+    write(y.as<O>() + c.first, select(finite, top + log(sum), top), c.count);
+  });
+}
+
+}  // namespace
+
+void logsumexp(Launch&, In x, Out y) {
+  const int64_t n = x.shape()[-1];
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = math_t<S>;
+    if (are_columns(x)) return logsumexp_of_columns<S, O>(x, y);
+    parallel_ranges(y.size(), grain_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const S* const in = x.as<S>() + r * n;
+        const T top = row_max<T>(in, n);  // where not finite, the result
+        y.as<O>()[r] = static_cast<O>(
+            std::isfinite(top) ? top + std::log(row_sum_exp<T>(in, n, top, nullptr)) : top);
+      }
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

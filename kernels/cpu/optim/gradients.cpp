@@ -1,0 +1,128 @@
+// Gradients as a whole: unscaling, norms, clipping.
+
+#include <atomic>
+#include <cmath>
+
+#include "kernels/common/scaling.h"
+#include "kernels/common/tensor_stats.h"
+#include "kernels/cpu/loops/chunks.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+// A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
+// Of one that is written, what counts is what the gradient's dtype holds of it.
+template <bool writes>
+void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
+  float* const flags = found.as<float>();
+  std::fill_n(flags, grads.size(), 0.0f);
+  Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
+    visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
+      using T = math_t<S>;
+      const Vec<T> by(T(read_scalar(factor, 1)));
+      const bool bad = any_nonfinite<T>(n, [&](int64_t i, int64_t count) {
+        Vec<T> x = read<T>(g + i, count) * by;
+        if constexpr (writes) {
+          write(g + i, x, count);
+          if constexpr (!std::is_same_v<S, T>) x = read<T>(g + i, count);
+        }
+        return x;
+      });
+      if (bad) std::atomic_ref(flags[tensor]).store(1.0f, std::memory_order_relaxed);
+    });
+  });
+}
+
+// sum |x|^p, or max |x| if p is infinite.
+template <class S>
+double norm_part(const S* x, int64_t n, double p) {
+  using T = math_t<S>;
+  WideSum sum;
+  Vec<T> largest(T(0));
+  const auto each = [&](auto f) {
+    for_each_vec<T>(n, [&](int64_t i, int64_t count) { f(read<T>(x + i, count)); });
+  };
+  if (p == 2) {
+    each([&](Vec<T> a) { sum.add_square(a); });
+  } else if (p == 1) {
+    each([&](Vec<T> a) { sum.add(abs(a)); });
+  } else if (std::isinf(p)) {
+    each([&](Vec<T> a) { largest = max(largest, abs(a)); });
+    return hmax(largest);
+  } else {
+    double total = 0;  // one by one: a rare choice
+    for (int64_t i = 0; i < n; ++i) total += std::pow(std::abs(static_cast<double>(x[i])), p);
+    return total;
+  }
+  return sum.total();
+}
+
+}  // namespace
+
+void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  scale_and_find<true>(launch, grads, inv_scale, found);
+}
+void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  scale_and_find<false>(launch, grads, inv_scale, found);
+}
+
+void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
+  const Chunks chunks(launch, tensors);
+  TensorStats* const parts = launch.scratch<TensorStats>(chunks.count());
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+    visit_chunk(tensors[tensor], begin, [&]<class S>(const S* x, int64_t n) {
+      using T = math_t<S>;
+      const T smallest = T(smallest_normal(dtype_of<S>()));
+      StatsAccumulator<T> c;
+      for (int64_t i = 0; i < n; ++i) c.add(T(x[i]), smallest);
+      parts[chunk] = {double(c.largest), double(c.infinities), double(c.nans), double(c.zeros),
+                      double(c.subnormals)};
+    });
+  });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TensorStats& all = stats.as<TensorStats>()[i] = {};
+    for (int64_t c = chunks.first(i); c < chunks.first(i + 1); ++c) all.join(parts[c]);
+  }
+}
+
+void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
+  const Chunks chunks(launch, grads);
+  double* const parts = launch.scratch<double>(chunks.count());
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+    visit_chunk(grads[tensor], begin,
+                [&](auto* g, int64_t n) { parts[chunk] = norm_part(g, n, p); });
+  });
+  double total = 0;
+  for (int64_t i = 0; i < chunks.count(); ++i) {
+    if (std::isinf(p))
+      total = total >= parts[i] || std::isnan(total) ? total : parts[i];
+    else
+      total += parts[i];
+  }
+  if (p == 2) total = std::sqrt(total);
+  if (p != 1 && p != 2 && !std::isinf(p)) total = std::pow(total, 1 / p);
+  visit_float(norm.dtype, [&]<class S>() { *norm.as<S>() = static_cast<S>(total); });
+}
+
+void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
+  visit_float(grad_norm.dtype, [&]<class S>() {
+    const ClipFactor clip(static_cast<double>(*grad_norm.as<S>()), read_scalar(scale, 1), max_norm);
+    *norm.as<float>() = clip.norm;
+    *factor.as<float>() = clip.factor;
+  });
+}
+
+void clip_value(Launch& launch, std::span<const View> grads, double limit) {
+  Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
+    visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
+      using T = math_t<S>;
+      const T bound = static_cast<T>(limit);
+      const Vec<T> high(bound), low(-bound);
+      for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+        write(g + i, min(max(read<T>(g + i, count), low), high), count);
+      });
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,32 @@
+// The loss scaler: what was found, and what follows from it (kernels/common/scaling.h).
+
+#include <algorithm>
+
+#include "kernels/common/scaling.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+bool any(In flags) {
+  const float* const f = flags.as<float>();
+  return std::any_of(f, f + flags.size(), [](float x) { return x != 0; });
+}
+bool any(std::span<const View> all) {
+  return std::any_of(all.begin(), all.end(), [](In flags) { return any(flags); });
+}
+
+}  // namespace
+
+void scaler_verdict(Launch&, In found, std::span<const View> losses, Out verdict, Out last) {
+  const bool bad = any(found);
+  *verdict.as<float>() = verdict_of(any(losses), bad);
+  if (bad) std::copy_n(found.as<float>(), found.size(), last.as<float>());
+}
+
+void scaler_update(Launch&, std::span<const View> found, std::span<const View> losses,
+                   const ScalerRule& rule, Out scale, Out counts, Out history) {
+  update_scale(rule, any(losses), any(found), scale.as<float>(), counts.as<int32_t>(),
+               history.as<float>(), history.size());
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,371 @@
+// Reductions in a fixed order. Each result is made of chunks of fixed size; a chunk is reduced on
+// lanes in f32 (f64, i64), and the chunks are combined one after the other in f64 (i64). Where a
+// kept dimension is dense in memory, lanes hold neighbouring results; elsewhere, parts of one
+// result, unless those are few: then results are made neighbours first (worklog 103).
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/buffer.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t chunk_elements = 4096;     // of one result, where lanes hold its parts
+constexpr int64_t chunk_rows = 256;          // of one result, where lanes hold neighbouring results
+constexpr int64_t piece_elements = 1 << 16;  // of what is copied at once, to stay in the cache
+
+// Type to accumulate one chunk in, and to combine chunks in.
+template <class T>
+using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t, math_t<T>>;
+template <class T>
+using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+// How elements are combined: map() of each, joined. The identity is what map() leaves as it is and
+// join() ignores.
+struct Elements {
+  template <class T>
+  [[gnu::always_inline]] static T map(T x) {
+    return x;
+  }
+};
+
+// What sums and products are formed in: integers wrap around.
+template <class T>
+using wrapping_t = std::conditional_t<std::is_integral_v<T>, Whole, T>;
+
+struct Sum : Elements {
+  template <class S>
+  static constexpr S identity = S(0.0f);
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return T(wrapping_t<T>(a) + wrapping_t<T>(b));
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+    return hsum(x);
+  }
+};
+
+struct SumAbs : Sum {
+  template <class T>
+  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+    return abs(x);
+  }
+};
+struct SumSquares : Sum {
+  template <class T>
+  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+    return x * x;
+  }
+};
+
+struct Prod : Elements {
+  template <class S>
+  static constexpr S identity = S(1.0f);
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return T(wrapping_t<T>(a) * wrapping_t<T>(b));
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+    return detail::fold(x, [](Vec<T> a, Vec<T> b) { return a * b; });
+  }
+};
+
+template <class S>
+constexpr S lowest() {
+  if constexpr (is_float(dtype_of<S>()))
+    return S(-std::numeric_limits<float>::infinity());
+  else
+    return std::numeric_limits<S>::min();
+}
+template <class S>
+constexpr S highest() {
+  if constexpr (is_float(dtype_of<S>()))
+    return S(std::numeric_limits<float>::infinity());
+  else
+    return std::numeric_limits<S>::max();
+}
+
+struct Max : Elements {
+  template <class S>
+  static constexpr S identity = lowest<S>();
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return Maximum::f(a, b);
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+    return hmax(x);
+  }
+};
+struct Min : Elements {
+  template <class S>
+  static constexpr S identity = highest<S>();
+  template <class T>
+  [[gnu::always_inline]] static T join(T a, T b) {
+    return Minimum::f(a, b);
+  }
+  template <class T>
+  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+    return hmin(x);
+  }
+};
+
+struct MaxAbs : Max {
+  template <class S>
+  static constexpr S identity = S(0.0f);
+  template <class T>
+  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+    return abs(x);
+  }
+};
+
+template <class Op>
+constexpr bool of_floats =
+    std::is_same_v<Op, SumAbs> || std::is_same_v<Op, SumSquares> || std::is_same_v<Op, MaxAbs>;
+
+// x split into the dimensions that stay and those that go, each collapsed, in the order of memory.
+struct Plan {
+  Layout kept_x, kept_y, reduced;
+  int64_t results = 1, count = 1;  // how many results, of how many elements each
+
+  Plan(In x, In y) {
+    const MemoryOrder order(x.layout);
+    const Layout from = order.of(x.layout), to = order.of(y.layout);
+    for (int d = 0; d < from.rank(); ++d) {
+      const int64_t size = from.shape[d];
+      if (size == 1) continue;
+      const auto append = [](Layout& l, int64_t n, int64_t stride) {
+        l.shape.push_back(n);
+        l.strides.push_back(stride);
+      };
+      if (to.shape[d] == 1) {
+        append(reduced, size, from.strides[d]);
+        count *= size;
+      } else {
+        append(kept_x, size, from.strides[d]);
+        append(kept_y, size, to.strides[d]);
+        results *= size;
+      }
+    }
+    Layout* const kept[] = {&kept_x, &kept_y};
+    Layout* const gone[] = {&reduced};
+    collapse(kept);
+    collapse(gone);
+  }
+};
+
+// One chunk of one result: `count` elements of `reduced` from `begin` on.
+template <class Op, class S>
+chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_t count) {
+  using T = chunk_t<S>;
+  using L = Vec<T>;
+  constexpr int width = L::width;
+  if (count == 0) return T(Op::template identity<S>);
+  L acc[4] = {Op::template identity<T>, Op::template identity<T>, Op::template identity<T>,
+              Op::template identity<T>};
+  const auto add = [&](const S* p, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 * width <= n; i += 4 * width)
+      for (int k = 0; k < 4; ++k) acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + i + k * width)));
+    for (; i + width <= n; i += width) acc[0] = Op::join(acc[0], Op::map(load<S, T>(p + i)));
+    if (i < n)
+      acc[1] = Op::join(acc[1], Op::map(load_first<S, T>(p + i, n - i, Op::template identity<S>)));
+  };
+  if (reduced.rank() == 1 && reduced.strides[0] == 1) {
+    add(x + begin, count);
+  } else if (Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
+             reduced.strides[-1] == 1 && reduced.shape[-1] >= 64) {
+    for (int64_t left = count; left > 0;) {
+      const Walk::Run run = walk.next(left);
+      add(reinterpret_cast<const S*>(run.data), run.count);
+      left -= run.count;
+    }
+  } else {
+    constexpr int64_t piece = 512;
+    alignas(64) S buffer[piece];
+    for (int64_t left = count; left > 0; left -= piece) {
+      const int64_t n = std::min(left, piece);
+      walk.gather(buffer, n);
+      add(buffer, n);
+    }
+  }
+  return Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
+}
+
+// Results `width` apart in memory: the chunk of rows [begin, end) of `columns` neighbouring
+// results.
+template <class Op, class S, int unroll>
+[[gnu::always_inline]] inline void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
+                                                  int64_t rows, int64_t columns, chunk_t<S>* out) {
+  using T = chunk_t<S>;
+  using L = Vec<T>;
+  L acc[unroll];
+  for (L& a : acc) a = Op::template identity<T>;
+  Walk walk(const_cast<S*>(x), sizeof(S), reduced, begin);
+  for (int64_t left = rows; left > 0;) {
+    const Walk::Run run = walk.next(left);
+    const S* p = reinterpret_cast<const S*>(run.data);
+    if (columns == unroll * L::width) {
+      for (int64_t r = 0; r < run.count; ++r, p += run.stride)
+        for (int k = 0; k < unroll; ++k)
+          acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + k * L::width)));
+    } else {
+      for (int64_t r = 0; r < run.count; ++r, p += run.stride)
+        acc[0] = Op::join(acc[0], Op::map(load_first<S, T>(p, columns, Op::template identity<S>)));
+    }
+    left -= run.count;
+  }
+  T buffer[unroll * L::width];
+  for (int k = 0; k < unroll; ++k) store(buffer + k * L::width, acc[k]);
+  std::copy_n(buffer, columns, out);
+}
+
+// Results [first, last) of chunks `next` apart, in their order.
+template <class Op, class Part, class Total>
+[[gnu::noinline]] void join_parts(const Part* parts, int64_t next, int64_t result, int64_t chunks,
+                                  int64_t first, int64_t last, Total* totals) {
+  for (int64_t i = first; i < last; ++i) {
+    totals[i] = Total(parts[i * result]);
+    for (int64_t c = 1; c < chunks; ++c)
+      totals[i] = Op::join(totals[i], Total(parts[i * result + c * next]));
+  }
+}
+
+template <class Op, class S>
+void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
+  const int64_t chunks = std::max<int64_t>(1, ceil_div(plan.count, chunk_elements));
+  total_t<S>* const parts =
+      chunks == 1 ? totals : launch.scratch<total_t<S>>(plan.results * chunks);
+  const int64_t cost = std::clamp<int64_t>(plan.count, 1, chunk_elements);
+  parallel_ranges(plan.results * chunks, grain / cost, [&](int64_t first, int64_t last) {
+    // (A division for each of many short results would take longer than the result.)
+    Walk kept(const_cast<S*>(x), sizeof(S), plan.kept_x, first / chunks);
+    int64_t chunk = first % chunks;
+    for (int64_t i = first; i < last;) {
+      const Walk::Run run = kept.next(ceil_div(last - i + chunk, chunks));
+      const S* from = reinterpret_cast<const S*>(run.data);
+      for (int64_t r = 0; r < run.count; ++r, from += run.stride, chunk = 0)
+        for (; chunk < chunks && i < last; ++chunk, ++i) {
+          const int64_t begin = chunk * chunk_elements;
+          parts[i] = reduce_chunk<Op>(from, plan.reduced, begin,
+                                      std::min(chunk_elements, plan.count - begin));
+        }
+    }
+  });
+  if (chunks > 1) join_parts<Op>(parts, 1, chunks, chunks, 0, plan.results, totals);
+}
+
+int64_t chunks_of_rows(const Plan& plan) { return ceil_div(plan.count, chunk_rows); }
+
+// With room for all chunks, [chunk, result].
+template <class Op, class S>
+void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+  using T = chunk_t<S>;
+  constexpr int width = Vec<T>::width, unroll = 4;
+  constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
+  const int64_t inner = plan.kept_x.shape[-1], blocks = ceil_div(inner, columns);
+  const int64_t chunks = chunks_of_rows(plan);
+  const int64_t cost = std::min(plan.count, chunk_rows) * std::min(inner, columns);
+  parallel_ranges(
+      plan.results / inner * blocks * chunks, grain_of(cost), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t c = i % chunks, row = i / chunks / blocks * inner;
+          const int64_t begin = c * chunk_rows, rows = std::min(chunk_rows, plan.count - begin);
+          const S* const p = x + plan.kept_x.at(row);
+          T* const out = parts + c * plan.results + row;
+          int64_t j = i / chunks % blocks * columns;
+          const int64_t end = std::min(inner, j + columns);
+          for (; j + unroll * width <= end; j += unroll * width)
+            reduce_columns<Op, S, unroll>(p + j, plan.reduced, begin, rows, unroll * width,
+                                          out + j);
+          for (; j < end; j += width)
+            reduce_columns<Op, S, 1>(p + j, plan.reduced, begin, rows,
+                                     std::min<int64_t>(width, end - j), out + j);
+        }
+      });
+  parallel_ranges(plan.results, grain, [&](int64_t first, int64_t last) {
+    join_parts<Op>(parts, plan.results, 1, chunks, first, last, totals);
+  });
+}
+
+// Results of at most a vector of elements each, which a copy makes neighbours, piece by piece.
+template <class Op, class S>
+void reduce_few(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+  const int64_t outer = plan.kept_x.shape[0], inner = plan.results / outer;
+  const int64_t step = std::clamp<int64_t>(piece_elements / (inner * plan.count), 1, outer);
+  parallel_ranges(outer, step, [&](int64_t begin, int64_t end) {
+    View from{const_cast<S*>(x) + begin * plan.kept_x.strides[0], dtype_of<S>(), plan.reduced};
+    for (int d = 0; d < plan.kept_x.rank(); ++d) {
+      from.layout.shape.push_back(d == 0 ? end - begin : plan.kept_x.shape[d]);
+      from.layout.strides.push_back(plan.kept_x.strides[d]);
+    }
+    Plan piece = plan;
+    piece.results = (end - begin) * inner;
+    piece.kept_x = Layout({piece.results});
+    piece.reduced = Layout({plan.count}, {piece.results});
+    const Buffer<S> room(from.size());
+    copy(from, {room.data(), from.dtype, Layout(from.shape())});
+    reduce_neighbours<Op>(room.data(), piece, parts + begin * inner, totals + begin * inner);
+  });
+}
+
+template <class Op>
+void reduce_with(Launch& launch, bool mean, In x, Out y) {
+  const Plan plan(x, y);
+  const bool neighbours = plan.results > 1 && plan.kept_x.strides[-1] == 1 && plan.count > 0;
+  View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
+              Layout(plan.kept_y.shape)};
+  const auto run = [&]<class S>() {
+    using T = chunk_t<S>;
+    auto* const to = totals.as<total_t<S>>();
+    const bool few = plan.count > 1 && plan.count <= Vec<T>::width && plan.results >= 64;
+    const auto parts = [&] { return launch.scratch<T>(plan.results * chunks_of_rows(plan)); };
+    if (neighbours)
+      reduce_neighbours<Op>(x.as<S>(), plan, parts(), to);
+    else if (few)
+      reduce_few<Op>(x.as<S>(), plan, parts(), to);
+    else
+      reduce_rows<Op>(launch, x.as<S>(), plan, to);
+  };
+  if constexpr (of_floats<Op>)
+    visit_float(x.dtype, run);
+  else
+    visit(x.dtype, run);
+  if (mean)
+    for (int64_t i = 0; i < plan.results; ++i)
+      totals.as<double>()[i] /= static_cast<double>(plan.count);
+  convert(launch, totals, View{y.data, y.dtype, plan.kept_y});
+}
+
+}  // namespace
+
+void reduce(Launch& launch, Reduce op, In x, Out y) {
+  switch (op) {
+    case Reduce::Sum:
+      return reduce_with<Sum>(launch, false, x, y);
+    case Reduce::Mean:
+      return reduce_with<Sum>(launch, true, x, y);
+    case Reduce::Max:
+      return reduce_with<Max>(launch, false, x, y);
+    case Reduce::Min:
+      return reduce_with<Min>(launch, false, x, y);
+    case Reduce::Prod:
+      return reduce_with<Prod>(launch, false, x, y);
+    case Reduce::SumAbs:
+      return reduce_with<SumAbs>(launch, false, x, y);
+    case Reduce::SumSquares:
+      return reduce_with<SumSquares>(launch, false, x, y);
+    case Reduce::MaxAbs:
+      return reduce_with<MaxAbs>(launch, false, x, y);
+  }
+}
+
+}  // namespace mixtape::kernels::cpu

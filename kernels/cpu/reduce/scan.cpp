@@ -1,0 +1,81 @@
+// Scans along one dimension: y_i = a_i y_(i-1) + b_i, of which running sums and products are
+// special cases, and its transpose, which is its gradient. Each line goes in order, in f64 or i64.
+
+#include <cstdlib>
+
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/line_iterator.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cpu {
+namespace {
+
+constexpr int64_t most_columns = 64, few = 4;  // lines that go side by side
+
+struct Steps {
+  bool transposed;
+  int64_t count;
+  const int64_t *along, *next;  // strides of a, b and y
+};
+
+// So many neighbouring lines at once, whose sums are independent of one another.
+template <bool has_a, bool has_b, class S, class O>
+[[gnu::always_inline]] inline void scan_block(const Steps& s, const S* a, const S* b, O* y,
+                                              int64_t columns) {
+  using T = std::conditional_t<std::is_integral_v<S>, Whole, double>;
+  T state[most_columns];
+  std::fill_n(state, columns, T(has_b ? 0 : 1));
+  for (int64_t i = 0; i < s.count; ++i) {
+    const int64_t at = s.transposed ? s.count - 1 - i : i;
+    // Before the first there is nothing for a to multiply, except the 1 of a product.
+    const bool multiplies = has_a && (i > 0 || (!has_b && !s.transposed));
+    const S* const factor = multiplies ? a + (s.transposed ? at + 1 : at) * s.along[0] : nullptr;
+    const S* const term = has_b ? b + at * s.along[1] : nullptr;
+    O* const to = y + at * s.along[2];
+    for (int64_t c = 0; c < columns; ++c) {
+      T v = state[c];
+      if (multiplies) v = v * T(factor[c * s.next[0]]);
+      if (has_b) v = v + T(term[c * s.next[1]]);
+      state[c] = v;
+      to[c * s.next[2]] = convert_to<O>(v);
+    }
+  }
+}
+
+}  // namespace
+
+void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
+  const View& x = a ? a : b;
+  const LineIterator<3> lines(dim, y.shape(), {x.strides(), (b ? b : x).strides(), y.strides()});
+  const Steps all{transposed, lines.length, lines.along, lines.next};
+  // Where each line is dense and not short, a few at a time hide how long a sum takes, and more
+  // would compete for the cache.
+  const bool dense = std::abs(lines.along[2]) < std::abs(lines.next[2]) && lines.length > 8;
+  const auto run = [&]<bool has_a, bool has_b, class S, class O>() {
+    lines.for_blocks(dense ? few : most_columns, lines.length,
+                     [&](const int64_t(&at)[3], int64_t columns, int64_t) {
+                       const auto block = [&](int64_t count) __attribute__((always_inline)) {
+                         scan_block<has_a, has_b>(all, has_a ? a.as<S>() + at[0] : nullptr,
+                                                  has_b ? b.as<S>() + at[1] : nullptr,
+                                                  y.as<O>() + at[2], count);
+                       };
+                       columns == few ? block(few) : columns == 1 ? block(1) : block(columns);
+                     });
+  };
+  const auto choose = [&]<class S, class O>() {
+    if (a && b)
+      run.template operator()<true, true, S, O>();
+    else if (a)
+      run.template operator()<true, false, S, O>();
+    else
+      run.template operator()<false, true, S, O>();
+  };
+  if (is_float(x.dtype))
+    visit_float(x.dtype, y.dtype, choose);
+  else
+    visit(x.dtype, [&]<class S>() {
+      if constexpr (std::is_integral_v<S>) choose.template operator()<S, int64_t>();
+    });
+}
+
+}  // namespace mixtape::kernels::cpu

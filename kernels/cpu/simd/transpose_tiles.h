@@ -1,0 +1,40 @@
+#pragma once
+// A square of lanes transposed in registers, and what is larger as such squares.
+
+#include <algorithm>
+
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/transpose.h"
+
+namespace mixtape::kernels::cpu {
+
+template <class T>
+inline constexpr int vec_width = Vec<T>::width;
+
+// put(c, r, values, count) of rows r, r + 1, ... in column c, where get(r, c, count) has the values
+// of columns c, c + 1, ... in row r.
+template <class T, class Get, class Put>
+[[gnu::always_inline]] inline void turn(int64_t rows, int64_t columns, Get get, Put put) {
+  constexpr int64_t n = vec_width<T>;
+  const auto square = [&](int64_t r, int64_t c, int64_t height, int64_t width)
+                          __attribute__((always_inline)) {
+                            typename Vec<T>::Vector v[n];
+#pragma GCC unroll 16
+                            for (int64_t i = 0; i < n; ++i)
+                              v[i] = (i < height ? get(r + i, c, width) : Vec<T>(T(0))).v;
+                            transpose(v);
+#pragma GCC unroll 16
+                            for (int64_t i = 0; i < n; ++i)
+                              if (i < width) put(c + i, r, Vec<T>(v[i]), height);
+                          };
+  for (int64_t c = 0; c < columns; c += n)
+    for (int64_t r = 0; r < rows; r += n) {
+      const int64_t height = std::min(n, rows - r), width = std::min(n, columns - c);
+      if (height == n && width == n)
+        square(r, c, n, n);
+      else
+        square(r, c, height, width);
+    }
+}
+
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,95 @@
+// c = f(a, b), their gradients, and x + s f(a, b). A scalar is an operand that is absent.
+
+#include <cmath>
+
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class F, class V>
+struct Pairwise {
+  MIXTAPE_HD auto operator()(V a, V b) const { return F::f(a, b); }
+};
+
+// dy df/da and dy df/db, as far as they are wanted.
+template <class F, class V>
+struct Gradients {
+  bool a, b;
+  MIXTAPE_HD Values<V, 2> operator()(V x, V y, V z, V dy) const {
+    return {{a ? passed<F>(dy, derivative_a<F>(x, y, z)) : V(0),
+             b ? passed<F>(dy, derivative_b<F>(x, y, z)) : V(0)}};
+  }
+};
+
+template <class F, class V>
+struct PlusScaled {
+  V s;
+  MIXTAPE_HD V operator()(V x, V a, V b) const { return x + s * F::f(a, b); }
+};
+
+template <class F>
+void run(Launch& launch, DType dtype, const Argument& a, const Argument& b, Out c) {
+  visit_math(dtype, [&]<class V>() {
+    using R = std::conditional_t<Predicate<F>, bool, V>;
+    if constexpr (TakesIntegers<F> || !std::is_same_v<V, Whole>)
+      map_numbers<V, R>(launch, F::info.name.data(), Pairwise<F, V>(), {&c}, {a, b});
+  });
+}
+
+template <class F>
+void run_gradients(Launch& launch, DType dtype, const Argument& a, const Argument& b, In c, In dy,
+                   Out da, Out db) {
+  if constexpr (!Predicate<F>)
+    visit_float_math(dtype, [&]<class V>() {
+      map_numbers<V>(launch, F::info.name.data(), Gradients<F, V>{bool(da), bool(db)}, {&da, &db},
+                     {a, b, {&c}, {&dy}});
+    });
+}
+
+const View absent;
+
+}  // namespace
+
+void binary(Launch& launch, int op, In a, In b, Out c) {
+  visit_op(BinaryOps{}, op, [&]<class F>() { run<F>(launch, a.dtype, {&a}, {&b}, c); });
+}
+
+void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db) {
+  const DType t = operand_dtype(a, b, dy, da ? da.dtype : db.dtype);
+  visit_op(BinaryOps{}, op,
+           [&]<class F>() { run_gradients<F>(launch, t, {&a}, {&b}, c, dy, da, db); });
+}
+
+void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
+  // Comparing 2 with 2.5 must not compare 2 with 2.
+  const DType t = c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b) ? f64 : a.dtype;
+  const Argument x{&a}, scalar{&absent, b};
+  visit_scalar_op(op, b, swapped, [&]<class F>() {
+    run<F>(launch, t, swapped ? scalar : x, swapped ? x : scalar, c);
+  });
+}
+
+void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In c, In dy, Out da) {
+  const DType t = operand_dtype(a, a, dy, da.dtype);
+  const Argument x{&a}, scalar{&absent, b};
+  visit_scalar_op(op, b, swapped, [&]<class F>() {
+    if (swapped)
+      run_gradients<F>(launch, t, scalar, x, c, dy, absent, da);
+    else
+      run_gradients<F>(launch, t, x, scalar, c, dy, da, absent);
+  });
+}
+
+void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
+  visit_op(BinaryOps{}, op, [&]<class F>() {
+    if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
+      visit_math(x.dtype, [&]<class V>() {
+        map_numbers<V>(launch, "plus_scaled", PlusScaled<F, V>{number<V>(s)}, {&y},
+                       {{&x}, {&a}, {&b}});
+      });
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,336 @@
+#pragma once
+// y = f(x...) element by element, for any function of values: one kernel, which loads n elements of
+// every input, then widens them, computes, narrows and stores, so that many loads are in flight and
+// every byte is moved once. A functor of float serves f32, f16 and bf16: which one an operand is in
+// memory is known at run time, and costs a branch that all threads take alike.
+
+#include <bit>
+
+#include "kernels/common/elementwise.h"
+#include "kernels/common/launch.h"
+#include "kernels/cuda/elementwise/elementwise_plan.h"
+#include "kernels/cuda/gpu.cuh"
+
+namespace mixtape::kernels::cuda {
+
+template <int bytes>
+using Bits = std::conditional_t<
+    bytes == 8, uint64_t,
+    std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
+
+// f.operator()<S>() with the type in memory of an operand that is computed on as V: float stands
+// for all narrower floats, double for all numbers, Whole for integers; others for themselves.
+template <class V, class F>
+MIXTAPE_HD void visit_memory(DType t, F f) {
+  if constexpr (std::is_same_v<V, float>) {
+    if (t == f32)
+      f.template operator()<float>();
+    else if (t == f16)
+      f.template operator()<Half>();
+    else
+      f.template operator()<BFloat16>();
+  } else if constexpr (std::is_same_v<V, double> || std::is_same_v<V, Whole>) {
+    if (std::is_same_v<V, double> && t == f64)
+      f.template operator()<double>();
+    else if (std::is_same_v<V, double> && t == f32)
+      f.template operator()<float>();
+    else if (t == i64)
+      f.template operator()<int64_t>();
+    else if (t == i32)
+      f.template operator()<int32_t>();
+    else
+      f.template operator()<uint8_t>();
+  } else {
+    f.template operator()<V>();
+  }
+}
+// The same with an unsigned number of its size.
+template <class V, class F>
+MIXTAPE_HD void visit_size(DType t, F f) {
+  if constexpr (std::is_same_v<V, float>) {
+    if (t == f32)
+      f.template operator()<uint32_t>();
+    else
+      f.template operator()<uint16_t>();
+  } else if constexpr (std::is_same_v<V, double> || std::is_same_v<V, Whole>) {
+    if (t == f64 || t == i64)
+      f.template operator()<uint64_t>();
+    else if (t == f32 || t == i32)
+      f.template operator()<uint32_t>();
+    else
+      f.template operator()<uint8_t>();
+  } else {
+    f.template operator()<Bits<sizeof(V)>>();
+  }
+}
+
+template <class V, class S>
+MIXTAPE_HD V widened(Bits<sizeof(S)> bits) {
+  if constexpr (std::is_same_v<S, bool>)
+    return bits != 0;
+  else if constexpr (std::is_same_v<S, V>)
+    return std::bit_cast<S>(bits);
+  else
+    return V(gpu::widen(std::bit_cast<S>(bits)));
+}
+template <class S, class V>
+MIXTAPE_HD Bits<sizeof(S)> narrowed(V v) {
+  return std::bit_cast<Bits<sizeof(S)>>(gpu::narrow<S>(v));
+}
+
+// A number in the bits of the type that it is computed in.
+inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+inline uint64_t bits_of(double x) { return std::bit_cast<uint64_t>(x); }
+inline uint64_t bits_of(Whole x) { return uint64_t(x.v); }
+
+// Elements on their way, as many as take 16 bytes in the widest type that is computed on: as packed
+// as in memory, or one to a word of `slot` bytes.
+struct Unit {
+  uint32_t word[4];
+
+  template <int slot>
+  __device__ Bits<slot> get(int j) const {
+    if constexpr (slot == 8)
+      return word[2 * j] | uint64_t(word[2 * j + 1]) << 32;
+    else
+      return Bits<slot>(word[j * slot / 4] >> (j * slot % 4 * 8));
+  }
+  template <int slot>
+  __device__ void put(int j, Bits<slot> bits) {
+    word[j * slot / 4] = uint32_t(bits);
+    if constexpr (slot == 8) word[2 * j + 1] = uint32_t(bits >> 32);
+  }
+};
+template <class V>
+constexpr int slot_of = sizeof(V) == 8 ? 8 : 4;
+// Half as many where registers would not hold them all.
+template <int operands, class... V>
+constexpr int unit_of = (operands > 8 ? 8 : 16) / std::max({slot_of<V>...});
+
+// An input's part in what a thread does at once: two units in groups, or one of single elements.
+template <class V, int unit, int units>
+struct Incoming {
+  static constexpr int n = unit * units, slot = slot_of<V>;
+  Unit in[units];
+  V value[n];
+
+  // Loads what begins at element e: that alone, or a group, which is all or one unit.
+  __device__ void fetch(const MapOperand& x, int64_t at, int e, int group) {
+    if (!x.data) return;
+    visit_size<V>(x.dtype, [&]<class U>() {
+      [[maybe_unused]] constexpr int bytes = int(sizeof(U)) * unit;
+      const U* const p = reinterpret_cast<const U*>(x.data) + at;
+      if constexpr (units == 1) {
+        in[0].template put<slot>(e, *p);
+      } else if (!x.packed) {
+        const U same = *p;
+#pragma unroll
+        for (int j = 0; j < unit; ++j) {
+          in[e / unit].template put<slot>(j, same);
+          if (group == n) in[1].template put<slot>(j, same);
+        }
+      } else if (group == unit) {
+        if constexpr (bytes < 4) {
+          in[e / unit].word[0] = gpu::load_as<Bits<bytes>>(p);
+        } else {
+          const auto all = gpu::load_as<gpu::Pack<uint32_t, bytes / 4>>(p);
+          for (int w = 0; w < bytes / 4; ++w) in[e / unit].word[w] = all.v[w];
+        }
+      } else if constexpr (bytes < 4) {
+        const uint32_t all = gpu::load_as<Bits<2 * bytes>>(p);
+        in[0].word[0] = all;
+        in[1].word[0] = all >> (8 * bytes);
+      } else if constexpr (bytes <= 8) {
+        const auto all = gpu::load_as<gpu::Pack<uint32_t, bytes / 2>>(p);
+        for (int w = 0; w < bytes / 4; ++w) {
+          in[0].word[w] = all.v[w];
+          in[1].word[w] = all.v[bytes / 4 + w];
+        }
+      }
+    });
+  }
+
+  __device__ void widen(const MapOperand& x) {
+    using Self = std::conditional_t<std::is_same_v<V, Whole>, int64_t, V>;
+    if (!x.data) {
+#pragma unroll
+      for (int e = 0; e < n; ++e) value[e] = widened<V, Self>(Bits<sizeof(V)>(x.number));
+      return;
+    }
+    visit_memory<V>(x.dtype, [&]<class S>() {
+      const auto from = [&]<int slot>() {
+#pragma unroll
+        for (int e = 0; e < n; ++e)
+          value[e] = widened<V, S>(Bits<sizeof(S)>(in[e / unit].template get<slot>(e % unit)));
+      };
+      if (units == 2 && x.packed)
+        from.template operator()<sizeof(S)>();
+      else
+        from.template operator()<slot>();
+    });
+  }
+};
+
+// An output's part.
+template <class V, int unit, int units>
+struct Outgoing {
+  static constexpr int n = unit * units;
+  V value[n];
+  Bits<slot_of<V>> bits[n];
+
+  __device__ void narrow(const MapOperand& y) {
+    if (!y.data) return;
+    visit_memory<V>(y.dtype, [&]<class S>() {
+#pragma unroll
+      for (int e = 0; e < n; ++e) bits[e] = narrowed<S>(value[e]);
+    });
+  }
+  // Stores what begins at element e.
+  __device__ void store(const MapOperand& y, int64_t at, int e, int group) const {
+    if (!y.data) return;
+    visit_size<V>(y.dtype, [&]<class U>() {
+      U* const p = reinterpret_cast<U*>(y.data) + at;
+      if (units == 1)
+        *p = U(bits[e]);
+      else if (group == unit)
+        put<unit>(p, e);
+      else if constexpr (n * sizeof(U) <= 16)
+        put<n>(p, 0);
+    });
+  }
+
+ private:
+  template <int count, class U>
+  __device__ void put(U* p, int e) const {
+    gpu::Pack<U, count> all;
+#pragma unroll
+    for (int j = 0; j < count; ++j) all.v[j] = U(bits[e + j]);
+    gpu::store_as(p, all);
+  }
+};
+
+// What a functor with several outputs returns.
+template <class V, int n>
+struct Values {
+  V v[n];
+};
+
+// A thread's elements from `first` of its warp on: two units in groups of neighbours, or one of
+// single elements, which are neighbours across the warp.
+template <int unit, int units, int outs, class Out, class F, class Plan, int... k, class... X>
+__device__ __forceinline__ void map_some(const F& f, const Plan& plan, int64_t first,
+                                         std::integer_sequence<int, k...>, X&&... x) {
+  constexpr int n = units * unit;
+  const int group = units == 2 ? plan.group : 1;
+  const auto index = [&](int e) { return first + e * gpu::warp_size + gpu::lane() * group; };
+  // act(e) for the first element e of each group
+  const auto for_groups = [&](auto act) {
+#pragma unroll
+    for (int e = 0; e < n; e += units == 2 ? unit : 1)
+      if (units == 2 ? e == 0 || group == unit : index(e) < plan.count) act(e);
+  };
+  Outgoing<Out, unit, units> y[outs];
+  int64_t to[n][outs];
+  for_groups([&](int e) {
+    int64_t at[outs + sizeof...(k)];
+    plan.walk.find(index(e), at);
+    for (int o = 0; o < outs; ++o) to[e][o] = at[o];
+    (x.fetch(plan.operand[outs + k], at[outs + k], e, group), ...);
+  });
+  (x.widen(plan.operand[outs + k]), ...);
+#pragma unroll
+  for (int e = 0; e < n; ++e) {
+    if constexpr (outs == 1) {
+      y[0].value[e] = f(x.value[e]...);
+    } else {
+      const Values<Out, outs> all = f(x.value[e]...);
+#pragma unroll
+      for (int o = 0; o < outs; ++o) y[o].value[e] = all.v[o];
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < outs; ++o) y[o].narrow(plan.operand[o]);
+  for_groups([&](int e) {
+#pragma unroll
+    for (int o = 0; o < outs; ++o) y[o].store(plan.operand[o], to[e][o], e, group);
+  });
+}
+
+// y = f(x...), or Values of y. A warp takes 64 units at a time.
+template <class F, int outs, class Out, class... In>
+__global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
+  constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
+  using Y = std::conditional_t<outs == 1, Out, Values<Out, outs>>;
+  gpu::Function<F, Y, In...> of(f);
+  const std::make_integer_sequence<int, int(sizeof...(In))> k;
+  const int64_t tile = gpu::warp_size * unit * 2;
+  for (int64_t first = gpu::global_thread() / gpu::warp_size * tile; first < plan.count;
+       first += gpu::all_threads() * unit * 2) {
+    if (plan.group > 1 && first + tile <= plan.count) {
+      map_some<unit, 2, outs, Out>(of, plan, first, k, Incoming<In, unit, 2>()...);
+    } else {
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half)
+        map_some<unit, 1, outs, Out>(of, plan, first + half * tile / 2, k,
+                                     Incoming<In, unit, 1>()...);
+    }
+  }
+}
+
+// The outputs, then the inputs, all of one shape.
+template <int outs, class Out, class... In, class F>
+void start_map(Launch& launch, const char* name, F f,
+               const MapPlan<outs + int(sizeof...(In))>& plan) {
+  constexpr int n = 2 * unit_of<outs + int(sizeof...(In)), Out, In...>, threads = 256;
+  if (plan.count == 0) return;
+  gpu::launch({name,
+               gpu::blocks_for(ceil_div(plan.count, n), threads, launch.device.index),
+               {threads, 1, 1}},
+              launch.stream, map_elements<F, outs, Out, In...>, f, plan);
+}
+
+// y = f(x...) with the types of their elements, or float, double or Whole (visit_memory).
+template <class Out, class... In, class F, class... V>
+void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
+  start_map<1, Out, In...>(
+      launch, name, f,
+      plan_map<1 + int(sizeof...(In))>({&y, &x...}, unit_of<1 + int(sizeof...(In)), Out, In...>));
+}
+
+// An input that is a number where it is absent.
+struct Argument {
+  const View* view = nullptr;
+  double number = 0;
+};
+
+// All of y = f(all of x), computed in V. Outputs may be absent.
+template <class V, class Out = V, int outs, int ins, class F>
+void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[outs],
+                 const Argument (&x)[ins]) {
+  const View* views[outs + ins];
+  for (int k = 0; k < outs; ++k) views[k] = y[k];
+  for (int k = 0; k < ins; ++k) views[outs + k] = x[k].view;
+  MapPlan<outs + ins> plan = plan_map<outs + ins>(views, unit_of<outs + ins, Out, V>);
+  for (int k = 0; k < ins; ++k) plan.operand[outs + k].number = bits_of(number<V>(x[k].number));
+  [&]<int... k>(std::integer_sequence<int, k...>) {
+    start_map<outs, Out, decltype((void)k, V())...>(launch, name, f, plan);
+  }(std::make_integer_sequence<int, ins>());
+}
+
+// run.operator()<V>() for the type that a dtype, or one of floats, is computed in.
+template <class Run>
+void visit_float_math(DType t, Run run) {
+  if (t == f64)
+    run.template operator()<double>();
+  else
+    run.template operator()<float>();
+}
+template <class Run>
+void visit_math(DType t, Run run) {
+  if (is_float(t))
+    visit_float_math(t, run);
+  else
+    run.template operator()<Whole>();
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,49 @@
+// Losses element by element.
+
+#include "kernels/common/losses.h"
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class F, class V>
+struct Forward {
+  V s;
+  MIXTAPE_HD V operator()(V x, V t) const { return F::f(x, t, s); }
+};
+
+template <class F, class V>
+struct Backward {
+  V s;
+  bool x, target;  // wanted
+  MIXTAPE_HD Values<V, 2> operator()(V a, V t, V dy) const {
+    return {{x ? dy * F::dx(a, t, s) : V(0), target ? dy * F::dt(a, t, s) : V(0)}};
+  }
+};
+
+// run.operator()<F, V>() for a loss and the type that floats of this dtype are computed in.
+template <class Run>
+void visit_loss(int op, DType t, Run run) {
+  visit_op(Losses{}, op, [&]<class F>() {
+    visit_float_math(t, [&]<class V>() { run.template operator()<F, V>(); });
+  });
+}
+
+}  // namespace
+
+void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
+  visit_loss(op, x.dtype, [&]<class F, class V>() {
+    map_numbers<V>(launch, F::info.name.data(), Forward<F, V>{V(s)}, {&y}, {{&x}, {&target}});
+  });
+}
+
+void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
+                           Out dtarget) {
+  visit_loss(op, x.dtype, [&]<class F, class V>() {
+    map_numbers<V>(launch, F::info.name.data(), Backward<F, V>{V(s), bool(dx), bool(dtarget)},
+                   {&dx, &dtarget}, {{&x}, {&target}, {&dy}});
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,125 @@
+// Moving: converting, copying, filling, counting, choosing, adding up.
+
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class To, class From>
+struct Convert {
+  MIXTAPE_HD To operator()(From x) const {
+    if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+      return Convert<To, float>()(gpu::widen(x));
+    else if constexpr (std::is_same_v<From, float> &&
+                       (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>))
+      return gpu::narrow<To>(x);
+    else
+      return convert_to<To>(x);
+  }
+};
+
+template <class T>
+struct Constant {
+  T value;
+  MIXTAPE_HD T operator()() const { return value; }
+};
+
+template <class T>
+__global__ void count_up(double start, double step, int64_t n, T* y) {
+  const int64_t all = gpu::all_threads();
+  for (int64_t i = gpu::global_thread(); i < n; i += all)
+    y[i] = convert_to<T>(start + double(i) * step);
+}
+
+// Counted from the nearer end, so that both come out exact.
+template <class T>
+__global__ void count_between(double start, double stop, double step, int64_t n, T* y) {
+  const int64_t all = gpu::all_threads(), last = n - 1;
+  for (int64_t i = gpu::global_thread(); i < n; i += all)
+    y[i] = convert_to<T>(2 * i <= last ? start + double(i) * step : stop - double(last - i) * step);
+}
+
+template <class Word>
+struct Choose {
+  MIXTAPE_HD Word operator()(bool condition, Word a, Word b) const { return condition ? a : b; }
+};
+
+// A warp per row: columns from `shift` + its number in the plane on are above the diagonal.
+template <class Word>
+__global__ void keep_triangle(bool upper, int64_t shift, int64_t rows, int64_t all_rows,
+                              int64_t columns, const Word* x, Word* y) {
+  const int64_t warps = gpu::all_threads() / gpu::warp_size;
+  for (int64_t r = gpu::global_thread() / gpu::warp_size; r < all_rows; r += warps) {
+    const int64_t split = r % rows + shift;
+    for (int64_t c = gpu::lane(); c < columns; c += gpu::warp_size)
+      y[r * columns + c] = (c >= split) == upper ? x[r * columns + c] : Word(0);
+  }
+}
+
+template <class T, class S>
+struct AddTo {
+  MIXTAPE_HD T operator()(T y, S x) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(Whole(y) + Whole(x));
+    else
+      return gpu::narrow<T>(gpu::math_t<T>(gpu::widen(y)) + gpu::math_t<T>(gpu::widen(x)));
+  }
+};
+
+}  // namespace
+
+void convert(Launch& launch, In x, Out y) {
+  visit(x.dtype, [&]<class From>() {
+    visit(y.dtype,
+          [&]<class To>() { map<To, From>(launch, "convert", Convert<To, From>(), y, x); });
+  });
+}
+
+void fill(Launch& launch, double value, Out y) {
+  visit(y.dtype, [&]<class T>() { map<T>(launch, "fill", Constant<T>{convert_to<T>(value)}, y); });
+}
+
+void arange(Launch& launch, double start, double step, Out y) {
+  const int64_t n = y.size();
+  visit(y.dtype, [&]<class T>() {
+    gpu::launch_over(launch, "arange", n, count_up<T>, start, step, n, y.as<T>());
+  });
+}
+
+void linspace(Launch& launch, double start, double stop, Out y) {
+  const int64_t n = y.size();
+  const double step = n > 1 ? (stop - start) / double(n - 1) : 0;
+  visit(y.dtype, [&]<class T>() {
+    gpu::launch_over(launch, "linspace", n, count_between<T>, start, stop, step, n, y.as<T>());
+  });
+}
+
+void where(Launch& launch, In condition, In a, In b, Out c) {
+  visit(c.dtype, [&]<class T>() {
+    using Word = Bits<sizeof(T)>;
+    map<Word, bool, Word, Word>(launch, "where", Choose<Word>(), c, condition, a, b);
+  });
+}
+
+void triangle(Launch& launch, bool upper, int64_t diagonal, In x, Out y) {
+  if (y.size() == 0) return;
+  const int64_t rows = y.shape()[-2], columns = y.shape()[-1], all_rows = y.size() / columns;
+  const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
+  visit(y.dtype, [&]<class T>() {
+    using Word = Bits<sizeof(T)>;
+    gpu::launch_over(launch, "triangle", all_rows * gpu::warp_size, keep_triangle<Word>, upper,
+                     shift, rows, all_rows, columns, x.as<const Word>(), y.as<Word>());
+  });
+}
+
+void accumulate(Launch& launch, In x, Out y) {
+  const auto add = [&]<class T, class S>() {
+    map<T, T, S>(launch, "accumulate", AddTo<T, S>(), y, y, x);
+  };
+  if (!is_float(y.dtype))
+    return visit(y.dtype, [&]<class T>() { add.template operator()<T, T>(); });
+  visit_float(x.dtype, y.dtype, [&]<class S, class T>() { add.template operator()<T, S>(); });
+}
+
+}  // namespace mixtape::kernels::cuda

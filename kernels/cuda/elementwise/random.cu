@@ -1,0 +1,121 @@
+// Random numbers: one thread computes one block of Philox and the four elements that read it, so
+// the bits are those of the CPU.
+
+#include <cmath>
+
+#include "core/philox.h"
+#include "kernels/common/draw.h"
+#include "kernels/cuda/rows.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// Four elements of y, from words of block i: y[4 i + k] = f(words, k, 4 i + k, x[4 i + k]).
+template <class F, class X, class Y>
+__global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
+  const bool whole_x = at_once<4>(x), whole_y = at_once<4>(y);
+  const int64_t all = gpu::all_threads();
+  for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
+    const int64_t at = i * 4;
+    const Philox::Block words = Philox::bits(seed, offset + uint64_t(i));
+    const bool whole = at + 4 <= n;
+    X in[4] = {};
+    if (x && whole)
+      load_run(x + at, whole_x, in);
+    else if (x)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (at + k < n) in[k] = x[at + k];
+    Y out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out[k] = f(words, k, at + k, in[k]);
+    if (whole)
+      store_run(y + at, whole_y, out);
+    else
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (at + k < n) y[at + k] = out[k];
+  }
+}
+template <class T, class F, class X = T>
+void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f,
+         const X* x = nullptr) {
+  const int64_t n = y.size();
+  gpu::launch_over(launch, name, ceil_div(n, 4), generate<F, X, T>, f, seed, offset, n, x,
+                   y.as<T>());
+}
+
+template <class T>
+struct Uniform {
+  double low, high;
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
+    return T(fma(high - low, double(Philox::uniform_of<T>(words[size_t(k)])), low));
+  }
+};
+
+// Box and Muller: words (0, 1) give elements 0 and 1, words (2, 3) the others.
+template <class T>
+struct Normal {
+  gpu::math_t<T> mean, deviation;
+  MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
+    using M = gpu::math_t<T>;
+    using std::cos, std::log, std::sin, std::sqrt;
+    const M u = M(1.0f - Philox::uniform(words[size_t(k / 2 * 2)])),
+            v = M(Philox::uniform(words[size_t(k / 2 * 2 + 1)]));
+    const M radius = sqrt(log(u) * M(-2)), angle = v * M(6.283185307179586);
+    return gpu::narrow<T>(mean + deviation * radius * (k % 2 == 0 ? cos(angle) : sin(angle)));
+  }
+};
+
+struct Integer {
+  RandomInteger draw;
+  uint64_t seed, second;
+  MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i, int64_t) const {
+    uint32_t more = 0;
+    if (draw.is_wide()) more = Philox::bits(seed, second + uint64_t(i / 4))[size_t(k)];
+    return draw(words[size_t(k)], more);
+  }
+};
+
+template <class Tx, class Ty>
+struct Dropout {
+  uint32_t threshold;
+  gpu::math_t<Tx> scale;
+  MIXTAPE_HD Ty operator()(const Philox::Block& words, int k, int64_t, Tx x) const {
+    using M = gpu::math_t<Tx>;
+    return gpu::narrow<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x) * scale) : M(0));
+  }
+};
+
+}  // namespace
+
+void random_uniform(Launch& launch, uint64_t seed, uint64_t offset, double low, double high,
+                    Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    run<T>(launch, "random_uniform", seed, offset, y, Uniform<T>{low, high});
+  });
+}
+
+void random_normal(Launch& launch, uint64_t seed, uint64_t offset, double mean, double std, Out y) {
+  visit_float(y.dtype, [&]<class T>() {
+    using M = gpu::math_t<T>;
+    run<T>(launch, "random_normal", seed, offset, y, Normal<T>{M(mean), M(std)});
+  });
+}
+
+void random_integer(Launch& launch, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
+                    Out y) {
+  run<int64_t>(launch, "random_integer", seed, offset, y,
+               Integer{RandomInteger(low, high), seed, offset + RandomInteger::blocks(y.size())});
+}
+
+void dropout(Launch& launch, uint64_t seed, uint64_t offset, double p, In x, Out y) {
+  // u >= p in integers: u is a multiple of 2^-24.
+  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
+  visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
+    run<Ty>(launch, "dropout", seed, offset, y,
+            Dropout<Tx, Ty>{threshold, gpu::math_t<Tx>(1 / (1 - p))}, x.as<const Tx>());
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

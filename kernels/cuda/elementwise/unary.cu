@@ -1,0 +1,51 @@
+// y = f(x) and dx = dy * f' for every unary op.
+
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class F, class V>
+struct Forward {
+  V s[2];
+  MIXTAPE_HD auto operator()(V x) const {
+    return with_numbers<F>(s, [=](auto... numbers) { return F::f(x, numbers...); });
+  }
+};
+
+template <class F, class V>
+struct Backward {
+  V s[2];
+  MIXTAPE_HD V operator()(V v, V dy) const {
+    return with_numbers<F>(
+        s, [=](auto... numbers) { return passed<F>(dy, derivative<F>(v, numbers...)); });
+  }
+};
+
+}  // namespace
+
+void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
+  const double* const s = numbers.value;
+  visit_op(UnaryOps{}, op, [&]<class F>() {
+    visit_math(x.dtype, [&]<class V>() {
+      using R = std::conditional_t<Predicate<F>, bool, V>;
+      if constexpr (TakesIntegers<F> || !std::is_same_v<V, Whole>)
+        map_numbers<V, R>(launch, F::info.name.data(),
+                          Forward<F, V>{{number<V>(s[0]), number<V>(s[1])}}, {&y}, {{&x}});
+    });
+  });
+}
+
+void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
+  const double* const s = numbers.value;
+  visit_op(UnaryOps{}, op, [&]<class F>() {
+    visit_float_math(dx.dtype, [&]<class V>() {
+      if constexpr (NeedsX<F> || NeedsY<F>)
+        map_numbers<V>(launch, F::info.name.data(),
+                       Backward<F, V>{{number<V>(s[0]), number<V>(s[1])}}, {&dx}, {{&v}, {&dy}});
+    });
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

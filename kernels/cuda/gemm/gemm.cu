@@ -1,0 +1,224 @@
+// The product of the table: brings any operands into a form that a kernel of gemm.cuh takes, and
+// starts it by plan.
+
+#include <algorithm>
+
+#include "kernels/common/batch.h"
+#include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// A copy of x in scratch memory, dense by rows.
+template <class T>
+View dense(Launch& launch, const View& x) {
+  const View copy{launch.scratch<T>(x.size()), x.dtype, Layout(x.shape())};
+  convert(launch, x, copy);
+  return copy;
+}
+
+// The operand's batch begins at multiples of 16 bytes, and so do its lines, `stride` apart. (A
+// batch of one may have any stride: what is no batch has 1.)
+template <class T>
+bool aligned(const void* data, int64_t stride, const Layout& batch) {
+  constexpr int64_t chunk = 16 / int64_t(sizeof(T));
+  bool all = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % chunk == 0;
+  for (int d = 0; d < batch.rank(); ++d)
+    all = all && (batch.shape[d] == 1 || batch.strides[d] % chunk == 0);
+  return all;
+}
+
+// Whether the matrix is lines without gaps between elements: by rows, else by columns.
+bool by_rows(const Layout& l) { return l.shape[-1] == 1 || l.strides[-1] == 1; }
+bool by_columns(const Layout& l) { return l.shape[-2] == 1 || l.strides[-2] == 1; }
+
+template <class T, bool a_by_rows, bool b_by_rows>
+void start_tensor(const gpu::Grid& grid, void* stream, int tile, const Gemm<T>& g) {
+  switch (tile) {
+    case 0:
+      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 0>, g);
+    case 1:
+      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 1>, g);
+    default:
+      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 2>, g);
+  }
+}
+
+template <class T>
+void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile) {
+  const Tile& t = tiles[tile];
+  const gpu::Index3 threads{unsigned(t.threads()), 1, 1};
+  const bool a_rows = g.a_right == 1, b_rows = g.b_right == 1;
+  if constexpr (std::is_same_v<T, double>) {
+    gpu::launch({"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)}, launch.stream,
+                gemm_exact<T, 4>, g);
+  } else {
+    if (t.tensor) {
+      const auto run = a_rows ? b_rows ? start_tensor<T, true, true> : start_tensor<T, true, false>
+                       : b_rows ? start_tensor<T, false, true>
+                                : start_tensor<T, false, false>;
+      return run({"gemm_tensor", blocks, threads, gemm_shared_bytes<T>(t, a_rows, b_rows)},
+                 launch.stream, tile, g);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      const gpu::Grid grid{"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)};
+      if (tile == 3)
+        gpu::launch(grid, launch.stream, gemm_exact<T, 3>, g);
+      else
+        gpu::launch(grid, launch.stream, gemm_exact<T, 4>, g);
+    }
+  }
+}
+
+// What all plans start from: a and b in memory as their kernel wants them, c by rows.
+template <class T>
+struct Operands {
+  using A = gpu::math_t<T>;
+  View a, b, c;
+  Layout al, bl, cl;  // of matrices, after merging what the batch allows
+  Layout ab, bb, cb;  // of the batch
+
+  // Tensor cores want operands without gaps in one direction; exact arithmetic takes any strides.
+  Operands(Launch& launch, In a_in, In b_in, Out c_out, bool tensor) : a(a_in), b(b_in), c(c_out) {
+    if (!by_rows(c.layout)) {
+      c.data = c.dtype == dtype_of<T>() ? static_cast<void*>(launch.scratch<T>(c.size()))
+                                        : static_cast<void*>(launch.scratch<A>(c.size()));
+      c.layout = Layout(c.shape());
+    }
+    al = a.layout;
+    bl = b.layout;
+    cl = c.layout;
+    merge_batch(al, bl, cl);
+    if (tensor) {  // after merging: a row alone is dense, and several of them need not be
+      pack(launch, a, al);
+      pack(launch, b, bl);
+    }
+    ab = leading(al);
+    bb = leading(bl);
+    cb = leading(cl);
+    Layout* const batch[] = {&ab, &bb, &cb};
+    collapse(batch);
+  }
+  static void pack(Launch& launch, View& v, Layout& merged) {
+    v.layout = merged;
+    if (!by_rows(merged) && !by_columns(merged)) v = dense<T>(launch, v);
+    merged = v.layout;
+  }
+  GemmProblem problem() const {
+    return {cl.shape[-2], cl.shape[-1], al.shape[-1], cb.shape.size()};
+  }
+};
+
+template <class T>
+void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
+  using A = gpu::math_t<T>;
+  constexpr int64_t most = 65535;  // blocks along z
+  const GemmProblem p = o.problem();
+  Gemm<T> g{};
+  g.a = o.a.template as<const T>();
+  g.b = o.b.template as<const T>();
+  g.c = o.c.data;
+  g.wide = o.c.dtype != dtype_of<T>() || std::is_same_v<T, A>;
+  if (const View& bias = epilogue.bias) {
+    g.bias = {bias.data, bias.dtype, bias.layout.rank() == 2 ? bias.strides()[0] : 0,
+              bias.strides()[-1]};
+    g.bias.fast = g.bias.right == 1 && g.bias.down % 4 == 0 &&
+                  reinterpret_cast<uintptr_t>(bias.data) % (4 * size_of(bias.dtype)) == 0;
+  }
+  g.activation = epilogue.activation;
+  g.before = epilogue.before.data;
+  g.row_sums = epilogue.row_sums.as<A>();
+  g.m = p.m;
+  g.n = p.n;
+  g.k = p.k;
+  // (A size of 1 may have any stride: the one that is asked for.)
+  const auto strides = [](const Layout& l, int64_t& down, int64_t& right) {
+    const bool rows = by_rows(l);
+    right = l.shape[-1] == 1 && rows ? 1 : l.strides[-1];
+    down = l.shape[-2] == 1 && !rows ? 1 : l.strides[-2];
+    return rows ? down : right;
+  };
+  const int64_t lda = strides(o.al, g.a_down, g.a_right), ldb = strides(o.bl, g.b_down, g.b_right);
+  g.ldc = o.cl.strides[-2];
+  g.fast_a = aligned<T>(g.a, lda, o.ab);
+  g.fast_b = aligned<T>(g.b, ldb, o.bb);
+  const auto fast = [&](const void* c) {
+    return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
+  };
+  g.fast_c = fast(g.c) && fast(g.before);
+  g.split = plan.split;
+  g.batch.rank = o.cb.rank();
+  for (int d = 0; d < g.batch.rank; ++d) {
+    g.batch.size[d] = o.cb.shape[d];
+    g.batch.a[d] = o.ab.strides[d];
+    g.batch.b[d] = o.bb.strides[d];
+    g.batch.c[d] = o.cb.strides[d];
+  }
+  const Tile& t = tiles[plan.tile];
+  const auto start_all = [&](Gemm<T> some) {
+    for (int64_t first = 0; first < p.batch; first += most) {
+      some.first = first;
+      start<T>(launch, some,
+               {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(plan.split),
+                unsigned(std::min(most, p.batch - first))},
+               plan.tile);
+    }
+  };
+  if (plan.split == 1) return start_all(g);
+
+  // Parts are dense, one behind the other.
+  Gemm<T> parts = g;
+  parts.c = launch.scratch<A>(plan.split * p.batch * p.m * p.n);
+  parts.wide = true;
+  parts.bias = {};
+  parts.activation = Activation::None;
+  parts.before = nullptr;
+  if (g.row_sums) parts.row_sums = launch.scratch<A>(plan.split * p.m);
+  parts.ldc = p.n;
+  parts.split_stride = p.batch * p.m * p.n;
+  parts.fast_c = p.n % 4 == 0;
+  for (int64_t d = parts.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
+    parts.batch.c[d] = stride;
+    stride *= parts.batch.size[d];
+  }
+  start_all(parts);
+  g.split = 1;
+  gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
+                   static_cast<const A*>(parts.c), parts.row_sums, plan.split, g, p.batch);
+}
+
+// `choose` gives the plan of a problem, on tensor cores or not.
+template <class Choose>
+void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool tensor,
+              Choose choose) {
+  if (c.size() == 0) {
+    if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
+    return;
+  }
+  visit_float(a.dtype, [&]<class T>() {
+    const Operands<T> o(launch, a, b, c, tensor);
+    run<T>(launch, o, epilogue, choose(o.problem()));
+    if (o.c.data != c.data) convert(launch, o.c, c);
+  });
+}
+
+}  // namespace
+
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const GemmPlan& plan) {
+  multiply(launch, a, b, epilogue, c, tiles[plan.tile].tensor,
+           [&](const GemmProblem&) { return plan; });
+}
+
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
+  const bool tensor = is_half(a.dtype) || (a.dtype == f32 && launch.tf32);
+  multiply(launch, a, b, epilogue, c, tensor, [&](const GemmProblem& p) {
+    // In f64 there is one tile.
+    GemmPlan best = plan(p, tensor, gpu::multiprocessors(launch.device.index));
+    if (a.dtype == f64) best.tile = tile_count - 1;
+    return best;
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,12 @@
+#pragma once
+// The product by a plan of one's choice, for tests and measurements; gemm() chooses one. Both add a
+// bias of two dimensions to each matrix of a batch.
+
+#include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+
+void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const GemmPlan& plan);
+
+}  // namespace mixtape::kernels::cuda

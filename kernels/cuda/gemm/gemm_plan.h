@@ -1,0 +1,73 @@
+#pragma once
+// Which product kernel runs a problem: a pure function, so that its choices are tested without a
+// device. It scores every legal way with a small model of the machine: whole waves of blocks, each
+// as long as its longest block.
+
+#include <cstdint>
+
+#include "kernels/common/int_math.h"
+
+namespace mixtape::kernels::cuda {
+
+// Block tile m x n. On tensor cores the warps of a block share it in tiles of warp_m x warp_n;
+// otherwise 256 threads do.
+struct Tile {
+  bool tensor;
+  int m, n, warp_m, warp_n;
+  constexpr int threads() const { return tensor ? m / warp_m * (n / warp_n) * 32 : 256; }
+};
+inline constexpr Tile tiles[] = {
+    {true, 128, 256, 64, 64}, {true, 128, 128, 64, 64}, {true, 64, 64, 32, 32},
+    {false, 128, 128, 0, 0},  {false, 64, 64, 0, 0},
+};
+inline constexpr int tile_count = 5;
+
+struct GemmProblem {
+  int64_t m, n, k, batch;
+};
+struct GemmPlan {
+  int tile;   // index into tiles
+  int split;  // parts of k that are summed apart and added in order afterwards
+  friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
+};
+
+// In units of the time one multiprocessor takes for 64 x 64 x 32 multiplications at full speed.
+inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {
+  const Tile& t = tiles[plan.tile];
+  // What a tile reaches of full speed: the smaller, the more it waits for shared memory.
+  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7};
+  const int per_multiprocessor = t.tensor && t.threads() >= 256 ? 1 : 2;
+  const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
+  const int64_t waves = ceil_div(blocks, int64_t(multiprocessors) * per_multiprocessor);
+  const double steps =
+      double(ceil_div(ceil_div(p.k, 32), plan.split)) + 4;  // 4: filling and draining the pipeline
+  const double work = double(waves * per_multiprocessor) * steps * (t.m / 64.0) * (t.n / 64.0);
+  // The parts are written and read once more in f32, at about 4 bytes per step and multiprocessor;
+  // a step of exact arithmetic is about ten times as long.
+  const double reduce =
+      plan.split > 1
+          ? (double(p.m * p.n * p.batch) * (plan.split + 1) / (1000.0 * multiprocessors) + 8) /
+                (t.tensor ? 1 : 10)
+          : 0;
+  return work / efficiency[plan.tile] + reduce;
+}
+
+// The best plan on tensor cores, or in exact arithmetic.
+inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors) {
+  GemmPlan best{-1, 1};
+  double least = 0;
+  for (int tile = tile_count - 1; tile >= 0; --tile) {
+    if (tiles[tile].tensor != tensor) continue;
+    for (int split = 1; split <= 32; split *= 2) {
+      if (split > 1 && p.k < int64_t{256} * split) break;
+      const double c = cost(p, {tile, split}, multiprocessors);
+      if (best.tile < 0 || c < least * 0.98) {
+        least = c;
+        best = {tile, split};
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace mixtape::kernels::cuda

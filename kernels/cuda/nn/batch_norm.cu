@@ -1,0 +1,157 @@
+// Batch norm over channels: their sums in parts, then what becomes of each element.
+
+#include "kernels/common/scalar.h"
+#include "kernels/cuda/nn/channels.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class S>
+struct BatchStats {
+  using T = gpu::math_t<S>;
+  using V = Moments<T>;
+  const S* x;
+  int64_t inner;
+  T eps, *mean, *var, *rstd;
+
+  __device__ T at(int64_t, int64_t c) const { return gpu::widen(x[c * inner]); }
+  template <int n>
+  __device__ void add(T origin, V& sums, const S (&values)[n], const S (&)[n]) const {
+    sums.add(values, origin);
+  }
+  __device__ void finish(int64_t c, const V& sums) const {
+    mean[c] = at(0, c) + sums.mean;
+    var[c] = sums.var();
+    rstd[c] = T(1) / sqrt(sums.var() + eps);
+  }
+};
+
+// y = (x - mean) rstd w + b
+template <class T>
+struct Normalise {
+  const T *mean, *rstd;
+  Parameter<T> w, b;
+
+  struct Known {
+    T mean, scale, shift;
+  };
+  __device__ Known at(int64_t c) const {
+    return {mean[c], w ? rstd[c] * w[c] : rstd[c], b ? b[c] : T(0)};
+  }
+  __device__ T operator()(const Known& k, T x, T) const { return (x - k.mean) * k.scale + k.shift; }
+};
+
+// dx = w rstd (dy - mean(dy) - h mean(dy h)) with h = (x - mean) rstd; with fixed statistics dx = w
+// rstd dy.
+template <class T>
+struct NormaliseGrad {
+  const T *mean, *rstd;
+  Parameter<T> w;
+  const Sums<T, 2>* sums;  // of dy h and dy; null: fixed
+  T per;
+
+  struct Known {
+    T mean, rstd, scale, slope, level;
+  };
+  __device__ Known at(int64_t c) const {
+    return {mean[c], rstd[c], w ? rstd[c] * w[c] : rstd[c], sums ? sums[c].v[0] * per : T(0),
+            sums ? sums[c].v[1] * per : T(0)};
+  }
+  __device__ T operator()(const Known& k, T x, T dy) const {
+    return (dy - k.level - (x - k.mean) * k.rstd * k.slope) * k.scale;
+  }
+};
+
+// y = f(of the channel, x, dy) for x and dy [.., c, inner]. A pack that is not of one channel goes
+// element by element.
+template <class F, class S, class D, class O>
+__global__ void map_channels(F f, int64_t count, int64_t c, int64_t inner, bool whole, const S* x,
+                             const D* dy, O* y) {
+  constexpr int width = Fit<O, S, D>::width;
+  const int64_t runs = ceil_div(count, width), all = gpu::all_threads();
+  for (int64_t r = gpu::global_thread(); r < runs; r += all) {
+    const int64_t begin = r * width, plane = quotient(begin, inner);
+    int64_t channel = plane - quotient(plane, c) * c, left = (plane + 1) * inner - begin;
+    auto known = f.at(channel);
+    if (left >= width && begin + width <= count) {
+      S v[width];
+      D g[width];
+      gpu::math_t<S> out[width];
+      load_run(x + begin, whole, v);
+      load_run(dy + begin, whole, g);
+#pragma unroll
+      for (int i = 0; i < width; ++i) out[i] = f(known, gpu::widen(v[i]), gpu::widen(g[i]));
+      store_run(y + begin, whole, out);
+      continue;
+    }
+#pragma unroll 1
+    for (int64_t i = begin; i < std::min(begin + width, count); ++i) {
+      if (left-- == 0) {
+        channel = channel + 1 == c ? 0 : channel + 1;
+        left = inner - 1;
+        known = f.at(channel);
+      }
+      y[i] = gpu::narrow<O>(f(known, gpu::widen(x[i]), gpu::widen(dy[i])));
+    }
+  }
+}
+
+struct Channels {
+  int64_t n, c, inner;
+  explicit Channels(In x)
+      : n(x.shape()[0]), c(x.shape()[1]), inner(x.size() ? x.size() / (n * c) : 0) {}
+};
+
+template <class F, class S, class D, class O>
+void map_all(Launch& launch, const char* name, F f, In x, const D* dy, O* y) {
+  const int64_t count = x.size();
+  if (count == 0) return;
+  const Channels z(x);
+  constexpr int width = Fit<O, S, D>::width;
+  const S* const from = x.as<const S>();
+  const bool whole = at_once<width>(from) && at_once<width>(dy) && at_once<width>(y);
+  gpu::launch_over(launch, name, ceil_div(count, width), map_channels<F, S, D, O>, f, count, z.c,
+                   z.inner, whole, from, dy, y);
+}
+
+}  // namespace
+
+void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) {
+  const Channels z(x);
+  visit_float(x.dtype, [&]<class S>() {
+    using T = gpu::math_t<S>;
+    const S* const from = x.as<S>();
+    channels(launch, BatchStats<S>{from, z.inner, T(eps), mean.as<T>(), var.as<T>(), rstd.as<T>()},
+             z.n, z.c, z.inner, from, from);
+  });
+}
+
+void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    using T = gpu::math_t<S>;
+    using P = Parameter<T>;
+    map_all<Normalise<T>, S>(launch, "batch_norm", {mean.as<T>(), rstd.as<T>(), P(w), P(b)}, x,
+                             x.as<const S>(), y.as<O>());
+  });
+}
+
+void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
+                     Out dw, Out db) {
+  const Channels z(x);
+  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+    using T = gpu::math_t<S>;
+    using P = Parameter<T>;
+    Sums<T, 2>* sums = nullptr;
+    if (dx && !fixed_stats) sums = launch.scratch<Sums<T, 2>>(z.c);
+    if (sums || dw || db)
+      channels(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), false, 1, P(dw), P(db)}, z.n, z.c,
+               z.inner, x.as<const S>(), dy.as<const D>(), sums);
+    if (dx)
+      map_all<NormaliseGrad<T>, S>(
+          launch, "batch_norm_grad",
+          {mean.as<T>(), rstd.as<T>(), P(w), sums, T(1) / T(std::max<int64_t>(1, z.n * z.inner))},
+          x, dy.as<const D>(), dx.as<O>());
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,236 @@
+// Max pooling, and reading and writing planes where the maxima stood. The first maximum of a window
+// in row-major order wins, and NaN beats everything. Sums at one place are made in the order of y,
+// as on the CPU.
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/planes.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// Windows of at most `size` rows and columns, all read at once; 0: of any size. Where a window ends
+// early, its last row or column is read again, which changes no maximum.
+template <class S, int size>
+__global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling columns,
+                               RowQuads strips, S* __restrict__ y, int32_t* __restrict__ index) {
+  using T = gpu::math_t<S>;
+  const int64_t strip = gpu::global_thread();
+  if (strip >= strips.count) return;
+  const RowQuads::Place at = strips.find(strip);
+  const int width = int(columns.from), left = int(columns.begin(at.column)),
+            right = int(columns.end(at.column));
+  x += at.plane * rows.from * width;
+#pragma unroll 1
+  for (int row = at.row; row < std::min(at.row + RowQuads::height, int(rows.to)); ++row) {
+    const int top = int(rows.begin(row)), bottom = int(rows.end(row));
+    int place = top * width + left;
+    T best = gpu::widen(x[place]);
+    const auto take = [&](T v, int from) {
+      if (!(v > best || (v != v && best == best))) return;
+      best = v;
+      place = from;
+    };
+    if constexpr (size > 0) {
+      S window[size][size];
+#pragma unroll
+      for (int i = 0; i < size; ++i)
+#pragma unroll
+        for (int j = 0; j < size; ++j)
+          window[i][j] = x[std::min(top + i, bottom - 1) * width + std::min(left + j, right - 1)];
+#pragma unroll
+      for (int i = 0; i < size; ++i)
+#pragma unroll
+        for (int j = 0; j < size; ++j)
+          take(gpu::widen(window[i][j]),
+               std::min(top + i, bottom - 1) * width + std::min(left + j, right - 1));
+    } else {
+      for (int r = top; r < bottom; ++r)
+        for (int q = left; q < right; ++q) take(gpu::widen(x[r * width + q]), r * width + q);
+    }
+    const int64_t to = (at.plane * rows.to + row) * columns.to + at.column;
+    y[to] = gpu::narrow<S>(best);
+    index[to] = place;
+  }
+}
+
+// --- sums where an index says ---
+// A warp owns a tile of x in shared memory and walks through what y holds of its planes: nobody
+// else adds to the tile, so there are no atomics, and lanes that meet at one place go one after
+// another.
+
+constexpr int tile_bytes = 4096, warps = 8;
+constexpr int chunk = 512;  // elements of y that are passed over at once
+
+struct Span {  // of the places that a chunk of a plane adds to
+  int32_t first, last;
+};
+
+// A warp per chunk.
+__global__ void find_spans(const int32_t* index, int y_plane, int chunks, int64_t count,
+                           Span* spans) {
+  const int64_t i = gpu::global_thread() / gpu::warp_size;
+  if (i >= count) return;
+  const int64_t plane = i / chunks;
+  const int begin = int(i % chunks) * chunk;
+  Span s{std::numeric_limits<int32_t>::max(), -1};
+  for (int k = begin + gpu::lane(); k < y_plane && k - begin < chunk; k += gpu::warp_size) {
+    const int32_t at = index[plane * y_plane + k];
+    s = {std::min(s.first, at), std::max(s.last, at)};
+  }
+  for (int mask = 16; mask > 0; mask /= 2)
+    s = {std::min(s.first, gpu::shuffle_xor(s.first, mask)),
+         std::max(s.last, gpu::shuffle_xor(s.last, mask))};
+  if (gpu::lane() == 0) spans[i] = s;
+}
+
+// x[at] += v for each lane with a place (others: -1), in the order of the lanes.
+template <class T>
+__device__ void add_in_order(gpu::Shared<T> sums, int at, T v) {
+  const int before = gpu::same_before(at), turn = at < 0 ? -1 : before;
+  for (int r = 0; gpu::any_lane(turn >= r); ++r) {
+    if (turn == r) sums[at] += v;
+    gpu::sync_warp();
+  }
+}
+
+// spans may be null. x_size: of all planes. `aligned`: x stands at a multiple of 16 bytes. apart:
+// no place twice, so that nothing is added up.
+template <class S, class O, bool apart>
+__global__ void put(const S* y, const int32_t* index, const Span* spans, int x_plane, int y_plane,
+                    int64_t x_size, bool aligned, O* x) {
+  using T = gpu::math_t<S>;
+  constexpr int tile = tile_bytes / int(sizeof(T)), step = gpu::warp_size;
+  constexpr int n = 16 / int(sizeof(O)), m = 16 / int(sizeof(T));
+  const int64_t begin = gpu::global_thread() / gpu::warp_size * tile;
+  if (begin >= x_size) return;
+  const int length = int(std::min<int64_t>(tile, x_size - begin)), lane = gpu::lane();
+  const auto sums =
+      gpu::shared_memory<T>(size_t(gpu::thread().x) / gpu::warp_size * size_t(tile_bytes));
+  for (int i = lane; i < tile; i += step) sums[i] = T(0);
+  gpu::sync_warp();
+
+  const int chunks = ceil_div(y_plane, chunk);
+  for (int64_t plane = begin / x_plane; plane * x_plane < begin + length; ++plane) {
+    const int base = int(plane * x_plane - begin);  // of its places in the tile
+    const int32_t* const places = index + plane * y_plane;
+    const S* const values = y + plane * y_plane;
+    for (int c = 0; c < chunks; ++c) {
+      if (spans) {
+        const Span s = spans[plane * chunks + c];
+        if (s.last < -base || s.first >= length - base) continue;
+      }
+      const int end = std::min(y_plane, (c + 1) * chunk);
+      constexpr int each = 4;
+      for (int i = c * chunk + lane; i - lane < end; i += each * step) {
+        int at[each];
+        T v[each];
+#pragma unroll
+        for (int e = 0; e < each; ++e) {
+          const int k = i + e * step;
+          const unsigned place = k < end ? unsigned(base) + unsigned(places[k]) : ~0u;
+          at[e] = place < unsigned(length) ? int(place) : -1;
+        }
+#pragma unroll
+        for (int e = 0; e < each; ++e) v[e] = at[e] >= 0 ? gpu::widen(values[i + e * step]) : T(0);
+#pragma unroll
+        for (int e = 0; e < each; ++e) {
+          if constexpr (!apart)
+            add_in_order(sums, at[e], v[e]);
+          else if (at[e] >= 0)
+            sums[at[e]] = v[e];
+        }
+      }
+    }
+  }
+  gpu::sync_warp();
+
+  const int packed = aligned ? length / n * n : 0;
+  for (int i = lane * n; i < packed; i += step * n) {
+    gpu::Pack<O, n> out;
+#pragma unroll
+    for (int j = 0; j < n; j += m) {
+      const auto in = gpu::load_as<gpu::Pack<T, m>>(sums + (i + j));
+#pragma unroll
+      for (int e = 0; e < m; ++e) out.v[j + e] = gpu::narrow<O>(in.v[e]);
+    }
+    gpu::store_as(x + begin + i, out);
+  }
+  for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::narrow<O>(T(sums[i]));
+}
+
+// Four elements of y to a thread.
+template <class S, class O>
+__global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index, int64_t x_plane,
+                     int64_t y_plane, int64_t count, O* __restrict__ y) {
+  constexpr int each = 4;
+  const int64_t begin = int64_t(gpu::block().x) * gpu::block_size().x * each + gpu::thread().x;
+#pragma unroll
+  for (int e = 0; e < each; ++e) {
+    const int64_t i = begin + e * int64_t(gpu::block_size().x);
+    if (i < count) y[i] = gpu::narrow<O>(gpu::widen(x[i / y_plane * x_plane + index[i]]));
+  }
+}
+
+int64_t plane_of(In x) { return x.shape()[-2] * x.shape()[-1]; }
+unsigned blocks(int64_t count, int64_t each) { return unsigned(ceil_div(count, each)); }
+
+}  // namespace
+
+void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& columns, Out y,
+                Out index) {
+  if (y.size() == 0) return;
+  const RowQuads strips(y.size() / (rows.to * columns.to), rows.to, columns.to);
+  const auto small = [](const Sampling& s, int64_t size) {
+    return s.kind == Sampling::Kind::Windows && s.size <= size;
+  };
+  visit_float(x.dtype, [&]<class S>() {
+    const auto run = [&](auto* kernel) {
+      gpu::launch(strips.grid("max_pool2d"), launch.stream, kernel, x.as<const S>(), rows, columns,
+                  strips, y.as<S>(), index.as<int32_t>());
+    };
+    if (small(rows, 2) && small(columns, 2))
+      run(max_of_windows<S, 2>);
+    else if (small(rows, 3) && small(columns, 3))
+      run(max_of_windows<S, 3>);
+    else
+      run(max_of_windows<S, 0>);
+  });
+}
+
+void put_at(Launch& launch, In y, In index, const Sampling& rows, const Sampling& columns, Out x) {
+  if (x.size() == 0) return;
+  const int x_plane = int(plane_of(x)), y_plane = int(plane_of(y));  // fit, as an index does
+  const bool apart = rows.apart() && columns.apart();
+  visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
+    constexpr int64_t tile = tile_bytes / int64_t(sizeof(gpu::math_t<S>));
+    Span* spans = nullptr;
+    if (x_plane > tile && y_plane > chunk) {
+      const int chunks = ceil_div(y_plane, chunk);
+      const int64_t count = x.size() / x_plane * chunks;
+      spans = launch.scratch<Span>(count);
+      gpu::launch({"put_at_spans", {blocks(count, warps), 1, 1}, {warps * gpu::warp_size, 1, 1}},
+                  launch.stream, find_spans, index.as<const int32_t>(), y_plane, chunks, count,
+                  spans);
+    }
+    gpu::launch({"put_at",
+                 {blocks(x.size(), tile * warps), 1, 1},
+                 {warps * gpu::warp_size, 1, 1},
+                 size_t(warps) * tile_bytes},
+                launch.stream, apart ? put<S, O, true> : put<S, O, false>, y.as<const S>(),
+                index.as<const int32_t>(), static_cast<const Span*>(spans), x_plane, y_plane,
+                x.size(), reinterpret_cast<uintptr_t>(x.data) % 16 == 0, x.as<O>());
+  });
+}
+
+void take_at(Launch& launch, In x, In index, Out y) {
+  if (y.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    gpu::launch({"take_at", {blocks(y.size(), 1024), 1, 1}, {256, 1, 1}}, launch.stream, take<S, O>,
+                x.as<const S>(), index.as<const int32_t>(), plane_of(x), plane_of(y), y.size(),
+                y.as<O>());
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,197 @@
+// Mean pools and interpolation: each element of the result is a weighted sum over a rectangle, and
+// the weights are those of its row times those of its column. A first kernel finds each line's
+// weights; then a thread sums up a small rectangle, or a warp a large one.
+
+#include <algorithm>
+
+#include "kernels/cuda/planes.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// Element i of a line is made of those from begin to before end: of the first as much as
+// weights[0], and so on, and of all that are left as much as the last. That holds for all kinds of
+// sampling, with two weights, or four if it is cubic.
+template <class T, int n>
+struct alignas(8) Parts {
+  int32_t begin, end;
+  T weights[n];
+  MIXTAPE_HD T weight(int from) const {
+    T found = weights[n - 1];
+#pragma unroll
+    for (int k = 0; k < n - 1; ++k) found = from == begin + k ? weights[k] : found;
+    return found;
+  }
+};
+struct Uses {  // the elements that an element is part of, which are neighbours
+  int32_t begin, end;
+};
+
+// Of one line: parts [to], and, only where they are wanted, uses [from].
+template <class T, int n>
+struct Axis {
+  Sampling sampling;
+  Parts<T, n>* parts;
+  Uses* uses;
+
+  __device__ void fill(int64_t i) const {
+    if (i < sampling.to) {
+      const int64_t begin = sampling.begin(i), end = sampling.end(i);
+      parts[i].begin = int32_t(begin);
+      parts[i].end = int32_t(end);
+      for (int k = 0; k < n; ++k)
+        parts[i].weights[k] = T(sampling.weight(i, std::min(begin + k, end - 1)));
+    }
+    if (uses && i < sampling.from)
+      uses[i] = {first([&](int64_t k) { return sampling.end(k) > i; }),
+                 first([&](int64_t k) { return sampling.begin(k) > i; })};
+  }
+
+ private:
+  // The first element for which p holds; begin and end ascend.
+  template <class P>
+  __device__ int32_t first(P p) const {
+    int64_t low = 0, high = sampling.to;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (p(middle))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return int32_t(low);
+  }
+};
+
+template <class T, int n>
+__global__ void fill_axes(Axis<T, n> rows, Axis<T, n> columns) {
+  const int64_t i = gpu::global_thread();
+  rows.fill(i);
+  columns.fill(i);
+}
+
+// What element i of the result sums up.
+template <class T, int n, bool transposed>
+struct Run {
+  const Parts<T, n>* parts;
+  Parts<T, n> own;
+  int i, begin, end;
+
+  __device__ Run(const Axis<T, n>& axis, int i) : parts(axis.parts), i(i) {
+    if constexpr (transposed) {
+      begin = axis.uses[i].begin;
+      end = axis.uses[i].end;
+    } else {
+      own = parts[i];
+      begin = own.begin;
+      end = own.end;
+    }
+  }
+  __device__ T weight(int from) const {
+    return transposed ? parts[from].weight(i) : own.weight(from);
+  }
+};
+
+template <class S, class O, int n, bool transposed>
+__global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
+                          Axis<gpu::math_t<S>, n> columns, int height, int x_plane, int x_columns,
+                          RowQuads strips, O* __restrict__ y) {
+  using T = gpu::math_t<S>;
+  const int64_t strip = gpu::global_thread();
+  if (strip >= strips.count) return;
+  const RowQuads::Place at = strips.find(strip);
+  const Run<T, n, transposed> across(columns, at.column);
+  x += at.plane * x_plane;
+  y += (at.plane * height + at.row) * strips.columns + at.column;
+#pragma unroll
+  for (int k = 0; k < RowQuads::height; ++k) {
+    if (at.row + k >= height) return;
+    const Run<T, n, transposed> down(rows, at.row + k);
+    T sum = T(0);
+    for (int r = down.begin; r < down.end; ++r) {
+      T line = T(0);
+      for (int q = across.begin; q < across.end; ++q)
+        line += across.weight(q) * gpu::widen(x[r * x_columns + q]);
+      sum += down.weight(r) * line;
+    }
+    y[k * strips.columns] = gpu::narrow<O>(sum);
+  }
+}
+
+// A warp per element, whose lanes stand in rows of `width`, a power of two.
+template <class S, class O, int n, bool transposed>
+__global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
+                          Axis<gpu::math_t<S>, n> columns, int height, int x_plane, int x_columns,
+                          int y_columns, int64_t count, int width, O* __restrict__ y) {
+  using T = gpu::math_t<S>;
+  const int64_t i = gpu::global_thread() / gpu::warp_size;
+  if (i >= count) return;
+  const int64_t line = i / y_columns, plane = line / height;
+  const Run<T, n, transposed> across(columns, int(i - line * y_columns)),
+      down(rows, int(line - plane * height));
+  x += plane * x_plane;
+  const int lane_row = gpu::lane() / width, lane_column = gpu::lane() & (width - 1);
+  T sum = T(0);
+  for (int q = across.begin + lane_column; q < across.end; q += width) {
+    T column = T(0);
+    for (int r = down.begin + lane_row; r < down.end; r += gpu::warp_size / width)
+      column += down.weight(r) * gpu::widen(x[r * x_columns + q]);
+    sum += across.weight(q) * column;
+  }
+  for (int mask = gpu::warp_size / 2; mask > 0; mask /= 2) sum += gpu::shuffle_xor(sum, mask);
+  if (gpu::lane() == 0) y[i] = gpu::narrow<O>(sum);
+}
+
+// About how many elements one of the result sums up.
+double depth(const Sampling& s, bool transposed) {
+  const double to = double(s.to), from = double(s.from);
+  const double parts = s.kind == Sampling::Kind::Windows    ? double(std::min(s.size, s.from))
+                       : s.kind == Sampling::Kind::Adaptive ? std::max(1.0, from / to)
+                       : s.kind == Sampling::Kind::Nearest  ? 1.0
+                       : s.kind == Sampling::Kind::Linear   ? 2.0
+                                                            : 4.0;
+  return transposed ? parts * to / from : parts;
+}
+
+}  // namespace
+
+void resample(Launch& launch, In x, const Sampling& rows, const Sampling& columns, bool transposed,
+              Out y) {
+  if (y.size() == 0) return;
+  const int height = int(y.shape()[-2]), x_columns = int(x.shape()[-1]),
+            x_plane = int(x.shape()[-2]) * x_columns, y_columns = int(y.shape()[-1]);
+  const double wide = depth(columns, transposed);
+  const bool large = depth(rows, transposed) * wide >= 32;
+  int width = 1;
+  while (width < gpu::warp_size && width < wide) width *= 2;
+  const RowQuads strips(y.size() / (int64_t(height) * y_columns), height, y_columns);
+  const int64_t longest = std::max({rows.to, columns.to, rows.from, columns.from});
+
+  const auto run = [&]<class S, class O, int n, bool backward>() {
+    using T = gpu::math_t<S>;
+    const auto axis = [&](const Sampling& s) {
+      return Axis<T, n>{s, launch.scratch<Parts<T, n>>(s.to),
+                        backward ? launch.scratch<Uses>(s.from) : nullptr};
+    };
+    const Axis<T, n> down = axis(rows), across = axis(columns);
+    gpu::launch({"resample_axes", {unsigned(ceil_div(longest, 128)), 1, 1}, {128, 1, 1}},
+                launch.stream, fill_axes<T, n>, down, across);
+    if (large)
+      gpu::launch({"resample_large", {unsigned(ceil_div(y.size(), 8)), 1, 1}, {256, 1, 1}},
+                  launch.stream, sum_large<S, O, n, backward>, x.as<const S>(), down, across,
+                  height, x_plane, x_columns, y_columns, y.size(), width, y.as<O>());
+    else
+      gpu::launch(strips.grid("resample"), launch.stream, sum_small<S, O, n, backward>,
+                  x.as<const S>(), down, across, height, x_plane, x_columns, strips, y.as<O>());
+  };
+  const bool cubic = rows.kind == Sampling::Kind::Cubic || columns.kind == Sampling::Kind::Cubic;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    const auto with = [&]<int n>() {
+      transposed ? run.template operator()<S, O, n, true>()
+                 : run.template operator()<S, O, n, false>();
+    };
+    cubic ? with.template operator()<4>() : with.template operator()<2>();
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

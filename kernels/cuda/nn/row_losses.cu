@@ -1,0 +1,238 @@
+// Losses of rows: cross-entropy, those that pick a class, and what a cosine is made of.
+
+#include "kernels/cuda/nn/online_log_sum_exp.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// (A target out of range is reported when the host hears of it, which is after these kernels ran:
+// here it is ignored, so that no other memory is read.)
+inline __device__ bool is_class(int64_t at, int64_t ignore, int64_t classes) {
+  return at != ignore && uint64_t(at) < uint64_t(classes);
+}
+
+// What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
+// is the target, most of it is there.
+template <class T>
+struct Targets {
+  const int64_t* classes = nullptr;  // or probabilities of all of them:
+  Parameter<T> p, w;
+  int64_t ignore, n;
+  T kept, even;
+
+  Targets(const View& target, const View& weights, int64_t ignore, double smoothing, int64_t n)
+      : w(weights),
+        ignore(ignore),
+        n(n),
+        kept(T(1 - smoothing)),
+        even(T(smoothing / double(std::max<int64_t>(1, n)))) {
+    if (is_float(target.dtype))
+      p = Parameter<T>(target);
+    else
+      classes = target.as<const int64_t>();
+  }
+
+  struct OfRow {
+    int64_t at = -1;      // the target class, if there is one
+    T mass = T(0);        // q there, beside
+    bool spread = false;  // whether all classes have some
+  };
+  __device__ OfRow of_row(int64_t row) const {
+    if (p) return {-1, T(0), true};
+    const int64_t at = classes[row];
+    if (!is_class(at, ignore, n)) return {};
+    return {at, w ? w[at] * kept : kept, even != T(0)};
+  }
+  // q of some classes of a row, beside its mass.
+  template <int n>
+  __device__ void load(int64_t row_begin, int64_t column, T (&q)[n]) const {
+    if (p) p.load(row_begin, column, q);
+#pragma unroll
+    for (int i = 0; i < n; ++i) q[i] = p ? q[i] * kept + even : even;
+    if (!w) return;
+    T weight[n];
+    w.load(0, column, weight);
+#pragma unroll
+    for (int i = 0; i < n; ++i) q[i] *= weight[i];
+  }
+};
+
+// With log p = x - top - log_sum: loss = -sum(q log p).
+template <class S, class O>
+__global__ __launch_bounds__(most_threads,
+                             1) void cross_entropy_rows(Rows rows, const S* x,
+                                                        Targets<gpu::math_t<S>> targets, O* loss,
+                                                        gpu::math_t<S>* lse) {
+  using T = gpu::math_t<S>;
+  using Fits = Fit<S, S>;
+  Place place(rows);
+  const auto row = place.of<Fits>(rows);
+  auto in = row.keep(x);
+  OnlineLogSumExp<T> sum;
+  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
+  sum = joined(place.team, sum);
+  const T log_sum = log(sum.sum);
+  const int64_t begin = place.row * rows.n;
+  typename Targets<T>::OfRow wanted;
+  if (place.exists) wanted = targets.of_row(place.row);
+  Sums<T, 2> lost;  // of all classes, and their q
+  if (wanted.spread)
+    row.each(
+        [&]<int n>(int64_t column, const S(&v)[n]) {
+          T q[n];
+          targets.load(begin, column, q);
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+            lost.v[0] += q[i] == T(0) ? T(0) : q[i] * (sum.top - gpu::widen(v[i]) + log_sum);
+            lost.v[1] += q[i];
+          }
+        },
+        in);
+  lost = joined(place.team, lost);
+  if (!place.leads) return;
+  if (wanted.mass != T(0))
+    lost.v[0] += wanted.mass * (sum.top - gpu::widen(x[begin + wanted.at]) + log_sum);
+  loss[place.row] = gpu::narrow<O>(lost.v[0]);
+  lse[3 * place.row] = sum.top;
+  lse[3 * place.row + 1] = log_sum;
+  lse[3 * place.row + 2] = wanted.mass + lost.v[1];
+}
+
+// dx = dloss (p sum(q) - q)
+template <class S, class O>
+__global__ __launch_bounds__(most_threads, 1) void cross_entropy_grad_rows(
+    Rows rows, const S* x, Targets<gpu::math_t<S>> targets, const gpu::math_t<S>* lse,
+    Parameter<gpu::math_t<S>> dloss, O* dx) {
+  using T = gpu::math_t<S>;
+  using Fits = Fit<O, S>;
+  Place place(rows);
+  if (!place.exists) return;
+  const auto row = place.of<Fits>(rows);
+  const auto wanted = targets.of_row(place.row);
+  const bool counts = wanted.at >= 0 || wanted.spread;
+  const int64_t begin = place.row * rows.n;
+  const T top = lse[3 * place.row], log_sum = lse[3 * place.row + 1],
+          total = lse[3 * place.row + 2], scale = dloss[place.row];
+  auto in = row.keep(x);
+  row.each(
+      [&]<int n>(int64_t column, const S(&v)[n]) {
+        T q[n] = {}, out[n] = {};
+        if (wanted.spread) targets.load(begin, column, q);
+        if (counts) {
+#pragma unroll
+          for (int i = 0; i < n; ++i) {
+            if (column + i == wanted.at) q[i] += wanted.mass;
+            out[i] = scale * (exp(gpu::widen(v[i]) - top - log_sum) * total - q[i]);
+          }
+        }
+        row.put(dx, column, out);
+      },
+      in);
+}
+
+template <class S>
+__global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, const S* x,
+                                                                     const S* y,
+                                                                     gpu::math_t<S>* products) {
+  using T = gpu::math_t<S>;
+  Place place(rows);
+  const auto row = place.of<Fit<S, S, S>>(rows);
+  auto xs = row.keep(x);
+  auto ys = row.keep(y);
+  Sums<T, 3> sums;
+  row.each(
+      [&]<int n>(int64_t, const S(&a)[n], const S(&b)[n]) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const T u = gpu::widen(a[i]), v = gpu::widen(b[i]);
+          sums.v[0] += u * v;
+          sums.v[1] += u * u;
+          sums.v[2] += v * v;
+        }
+      },
+      xs, ys);
+  sums = joined(place.team, sums);
+  if (!place.leads) return;
+  for (int i = 0; i < 3; ++i) products[3 * place.row + i] = sums.v[i];
+}
+
+template <class S, class O>
+__global__ void nll_loss_of(int64_t count, int64_t inner, int64_t image, int64_t class_step,
+                            int64_t step, int64_t classes, const int64_t* target, int64_t ignore,
+                            const S* x, Parameter<gpu::math_t<S>> w, O* y) {
+  using T = gpu::math_t<S>;
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
+    const int64_t c = target[i], row = quotient(i, inner);
+    T value(0);
+    if (is_class(c, ignore, classes)) {
+      value = -gpu::widen(x[row * image + c * class_step + (i - row * inner) * step]);
+      if (w) value = w[c] * value;
+    }
+    y[i] = gpu::narrow<O>(value);
+  }
+}
+
+// Every element of dx [n, classes, inner] asks whether it was picked.
+template <class T, class O>
+__global__ void nll_loss_grad_of(int64_t count, int64_t classes, int64_t inner,
+                                 const int64_t* target, int64_t ignore, Parameter<T> w,
+                                 Parameter<T> dy, O* dx) {
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
+    const int64_t plane = quotient(i, inner), row = quotient(plane, classes),
+                  c = plane - row * classes, at = row * inner + (i - plane * inner);
+    T value(0);
+    if (target[at] == c && c != ignore) value = w ? -w[c] * dy[at] : -dy[at];
+    dx[i] = gpu::narrow<O>(value);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double smoothing,
+                   Out loss, Out lse) {
+  const int64_t n = x.shape()[-1];
+  visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
+    using T = gpu::math_t<S>;
+    for_rows<Fit<S, S>>(launch, "cross_entropy", loss.size(), n, cross_entropy_rows<S, O>,
+                        x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(),
+                        lse.as<T>());
+  });
+}
+
+void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss, int64_t ignore,
+                        double smoothing, Out dx) {
+  const int64_t n = x.shape()[-1];
+  visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
+    using T = gpu::math_t<S>;
+    for_rows<Fit<O, S>>(
+        launch, "cross_entropy_grad", dloss.size(), n, cross_entropy_grad_rows<S, O>, x.as<S>(),
+        Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), Parameter<T>(dloss), dx.as<O>());
+  });
+}
+
+void row_products(Launch& launch, In x, In y, Out products) {
+  visit_float(x.dtype, [&]<class S>() {
+    for_rows<Fit<S, S, S>>(launch, "row_products", x.shape()[0], x.shape()[1], row_products_rows<S>,
+                           x.as<S>(), y.as<S>(), products.as<gpu::math_t<S>>());
+  });
+}
+
+void nll_loss(Launch& launch, In x, In target, In w, int64_t ignore, Out y) {
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    gpu::launch_over(launch, "nll_loss", y.size(), nll_loss_of<S, O>, y.size(), x.shape()[2],
+                     x.strides()[0], x.strides()[1], x.strides()[2], x.shape()[1],
+                     target.as<int64_t>(), ignore, x.as<S>(), Parameter<gpu::math_t<S>>(w),
+                     y.as<O>());
+  });
+}
+
+void nll_loss_grad(Launch& launch, In target, In w, int64_t ignore, In dy, Out dx) {
+  visit_float(dx.dtype, [&]<class O>() {
+    using P = Parameter<gpu::math_t<O>>;
+    gpu::launch_over(launch, "nll_loss_grad", dx.size(), nll_loss_grad_of<gpu::math_t<O>, O>,
+                     dx.size(), dx.shape()[1], dx.shape()[2], target.as<int64_t>(), ignore, P(w),
+                     P(dy), dx.as<O>());
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

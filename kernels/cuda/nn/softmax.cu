@@ -1,0 +1,224 @@
+// Softmax, with masks too, its logarithm and log-sum-exp over rows. A row of -inf gives NaN.
+
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/cuda/nn/online_log_sum_exp.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class S, class O>
+__global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool log_of, const S* x,
+                                                                O* y) {
+  using T = gpu::math_t<S>;
+  using Fits = Fit<O, S>;
+  Place place(rows);
+  const auto row = place.of<Fits>(rows);
+  auto in = row.keep(x);
+  OnlineLogSumExp<T> sum;
+  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
+  sum = joined(place.team, sum);
+  const T log_sum = log(sum.sum), scale = T(1) / sum.sum;
+  row.each(
+      [&]<int n>(int64_t column, const S(&v)[n]) {
+        T out[n];
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const T d = gpu::widen(v[i]) - sum.top;
+          out[i] = log_of ? d - log_sum : exp(d) * scale;
+        }
+        row.put(y, column, out);
+      },
+      in);
+}
+
+template <class S, class D, class O>
+__global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, bool log_of,
+                                                                     const S* y, const D* dy,
+                                                                     O* dx) {
+  using T = gpu::math_t<S>;
+  using Fits = Fit<O, S, D>;
+  Place place(rows);
+  const auto row = place.of<Fits>(rows);
+  auto ys = row.keep(y);
+  auto dys = row.keep(dy);
+  Sums<T, 1> sum;
+  row.each(
+      [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const T d = gpu::widen(g[i]);
+          sum.v[0] += log_of ? d : d * gpu::widen(v[i]);
+        }
+      },
+      ys, dys);
+  const T total = joined(place.team, sum).v[0];
+  row.each(
+      [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
+        T out[n];
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const T p = gpu::widen(v[i]), d = gpu::widen(g[i]);
+          out[i] = log_of ? d - exp(p) * total : p * (d - total);
+        }
+        row.put(dx, column, out);
+      },
+      ys, dys);
+}
+
+template <class S, class O>
+__global__ __launch_bounds__(most_threads, 1) void logsumexp_rows(Rows rows, const S* x, O* y) {
+  using T = gpu::math_t<S>;
+  Place place(rows);
+  const auto row = place.of<Fit<S, S>>(rows);
+  auto in = row.keep(x);
+  OnlineLogSumExp<T> sum;
+  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
+  sum = joined(place.team, sum);
+  constexpr T largest = std::numeric_limits<T>::max();
+  const bool finite = sum.top >= -largest && sum.top <= largest;
+  if (place.leads) y[place.row] = gpu::narrow<O>(finite ? sum.top + log(sum.sum) : sum.top);
+}
+
+// A mask or a bias: where its rows begin, and its elements.
+template <class V>
+struct Beside {
+  V values;
+  Walk<1> rows;
+
+  explicit Beside(const View& v) : values(v) {
+    if (!v) return;
+    Layout above = v.layout;
+    --above.shape.rank, --above.strides.rank;
+    Layout* const all[] = {&above};
+    collapse(all);
+    rows = walk_of<1>({&above});
+  }
+  __device__ int64_t begin(int64_t row) const {
+    int64_t at[1];
+    rows.find(row, at);
+    return at[0];
+  }
+};
+
+// The elements of a mask.
+struct Allowed {
+  const bool* data;
+  int64_t step = 1;
+
+  explicit Allowed(const View& v) : data(v.as<const bool>()) {
+    if (v) step = v.strides()[-1];
+  }
+  template <int count>
+  __device__ void load(int64_t first, int64_t i, bool (&v)[count]) const {
+    const bool* const p = data + first + i * step;
+    if (step == 1) return load_run(p, at_once<count>(p), v);
+#pragma unroll
+    for (int e = 0; e < count; ++e) v[e] = p[e * step];
+  }
+};
+
+template <class S, class O>
+__global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
+    Rows rows, const S* x, Beside<Allowed> mask, Beside<Parameter<gpu::math_t<S>>> bias,
+    bool causal, int64_t queries, gpu::math_t<S> scale, O* y) {
+  using T = gpu::math_t<S>;
+  using Fits = Fit<O, S>;
+  Place place(rows);
+  int64_t seen = rows.n, mask_row = 0, bias_row = 0;
+  if (place.exists) {
+    if (causal) seen = std::min(seen, place.row - quotient(place.row, queries) * queries + 1);
+    if (mask.values.data) mask_row = mask.begin(place.row);
+    if (bias.values.data) bias_row = bias.begin(place.row);
+  }
+  const auto row = place.of<Fits>(rows, seen);
+  auto in = row.keep(x);
+  const auto scores = [&]<int n>(int64_t column, const S(&v)[n], T(&score)[n]) {
+    constexpr T nothing = T(-std::numeric_limits<float>::infinity());
+#pragma unroll
+    for (int i = 0; i < n; ++i) score[i] = gpu::widen(v[i]) * scale;
+    if (bias.values.data) {
+      T more[n];
+      bias.values.load(bias_row, column, more);
+#pragma unroll
+      for (int i = 0; i < n; ++i) score[i] += more[i];
+    }
+    if (mask.values.data) {
+      bool allowed[n];
+      mask.values.load(mask_row, column, allowed);
+#pragma unroll
+      for (int i = 0; i < n; ++i) score[i] = allowed[i] ? score[i] : nothing;
+    }
+#pragma unroll
+    for (int i = 0; i < n; ++i) score[i] = column + i < seen ? score[i] : nothing;
+  };
+  OnlineLogSumExp<T> sum;
+  row.each(
+      [&]<int n>(int64_t column, const S(&v)[n]) {
+        if (column >= seen) return;
+        T score[n];
+        scores(column, v, score);
+        sum.add(score);
+      },
+      in);
+  sum = joined(place.team, sum);
+  const bool none = sum.top < std::numeric_limits<T>::lowest();
+  const T share = T(1) / sum.sum;
+  row.each(
+      [&]<int n>(int64_t column, const S(&v)[n]) {
+        T out[n] = {};
+        if (!none && column < seen) {
+          scores(column, v, out);
+#pragma unroll
+          for (int i = 0; i < n; ++i)
+            out[i] = column + i < seen ? exp(out[i] - sum.top) * share : T(0);
+        }
+        row.put(y, column, out);
+      },
+      in);
+}
+
+}  // namespace
+
+void softmax(Launch& launch, bool log, In x, Out y) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    for_rows<Fit<O, S>>(launch, "softmax", x.size() / n, n, softmax_rows<S, O>, log, x.as<S>(),
+                        y.as<O>());
+  });
+}
+
+// dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
+void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
+  const int64_t n = y.shape()[-1];
+  if (y.size() == 0) return;
+  const auto run = [&]<class S, class D, class O>() {
+    for_rows<Fit<O, S, D>>(launch, "softmax_grad", y.size() / n, n, softmax_grad_rows<S, D, O>, log,
+                           y.as<S>(), dy.as<D>(), dx.as<O>());
+  };
+  // Of a narrow input, y and dy are f32 where the result was.
+  if (is_half(dx.dtype) && y.dtype == f32)
+    visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
+  else
+    visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
+}
+
+void logsumexp(Launch& launch, In x, Out y) {
+  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+    for_rows<Fit<S, S>>(launch, "logsumexp", y.size(), x.shape()[-1], logsumexp_rows<S, O>,
+                        x.as<S>(), y.as<O>());
+  });
+}
+
+void masked_softmax(Launch& launch, In x, In mask, In bias, bool causal, double scale, Out y) {
+  const int64_t n = x.shape()[-1], queries = x.shape()[-2];
+  if (x.size() == 0) return;
+  visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
+    using T = gpu::math_t<S>;
+    for_rows<Fit<O, S>>(launch, "masked_softmax", x.size() / n, n, masked_softmax_rows<S, O>,
+                        x.as<S>(), Beside<Allowed>(mask), Beside<Parameter<T>>(bias), causal,
+                        queries, T(scale), y.as<O>());
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

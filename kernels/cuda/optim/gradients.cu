@@ -1,0 +1,332 @@
+// Gradients as a whole (unscaling, norms, clipping), and what the loss scaler makes of them. All of
+// it stays on the device: no step waits for the host.
+
+#include <cmath>
+
+#include "kernels/common/scaling.h"
+#include "kernels/common/steps.h"
+#include "kernels/common/tensor_stats.h"
+#include "kernels/cuda/optim/multi.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+struct Gradient {
+  void* data;
+  DType type;
+  bool aligned;
+};
+
+// run.operator()<T>(table) for all gradients, those that are computed in float first. Returns the
+// number of chunks.
+template <class Run>
+int64_t for_gradients(std::span<const View> grads, Run run) {
+  int64_t chunks = 0;
+  const auto of = [&]<class T>() {
+    chunks = for_tables<Gradient>(
+        grads.size(), chunks,
+        [&](size_t i, Gradient& item, int64_t& size) {
+          item = {grads[i].data, grads[i].dtype, is_aligned(grads[i])};
+          size = grads[i].size();
+          return (grads[i].dtype == f64) == std::is_same_v<T, double>;
+        },
+        [&](const Table<Gradient>& table) { run.template operator()<T>(table); });
+  };
+  of.template operator()<float>();
+  of.template operator()<double>();
+  return chunks;
+}
+
+// f(bits, four, gradient) for the elements of this block's chunk; two loads are under way at once.
+template <class T, class F>
+__device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f) {
+  constexpr int64_t across = 4 * chunk_threads;
+  const Gradient& g = table.item[chunk.tensor];
+  for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end; i += 2 * across) {
+    const Four first = four_at(i, chunk.end, g.aligned),
+               second = four_at(i + across, chunk.end, g.aligned);
+    const Words<T> one = fetch<T>(g.data, g.type, first), other = fetch<T>(g.data, g.type, second);
+    f(one, first, g);
+    f(other, second, g);
+  }
+}
+
+template <class T>
+__global__ void clear(int64_t n, T* flags) {
+  const int64_t i = gpu::global_thread();
+  if (i < n) flags[i] = 0;
+}
+template <class T>
+void run_clear(Launch& launch, int64_t n, T* flags) {
+  gpu::launch({"clear", {unsigned(ceil_div(n, 256)), 1, 1}, {256, 1, 1}}, launch.stream, clear<T>,
+              n, flags);
+}
+
+// A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
+// Of one that is written, what counts is what the gradient's dtype holds of it.
+template <class T, bool writes>
+__global__ void scale_and_find(Table<Gradient> table, const float* factor, float* found) {
+  const Chunk chunk = chunk_of_block(table);
+  const T by(factor ? *factor : 1.0f);
+  bool bad = false;
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
+    T x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = element(bits, g.type, e) * by;
+    const Words<T> rounded = packed(x, g.type);
+    if (writes) store(g.data, g.type, four, rounded);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const T kept = writes ? element(rounded, g.type, e) : x[e];
+      bad = bad || (e < four.count && kept * T(0) != T(0));
+    }
+  });
+  if (bad) found[table.number[chunk.tensor]] = 1;
+}
+
+template <bool writes>
+void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
+  const int64_t n = int64_t(grads.size());
+  if (n == 0) return;
+  run_clear(launch, n, found.as<float>());
+  for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
+                 factor.as<const float>(), found.as<float>());
+  });
+}
+
+// Each chunk's tensor_stats, then those of each tensor put together.
+template <class T>
+__global__ void stats_parts(Table<Gradient> table, TensorStats* parts) {
+  const Chunk chunk = chunk_of_block(table);
+  StatsAccumulator<T> c;
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
+    const T smallest = T(smallest_normal(g.type));
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (e < four.count) c.add(element(bits, g.type, e), smallest);
+  });
+  const double largest =
+      over_block(double(c.largest), [](double a, double b) { return a > b ? a : b; });
+  const TensorStats all{largest, sum_over_block(double(c.infinities)),
+                        sum_over_block(double(c.nans)), sum_over_block(double(c.zeros)),
+                        sum_over_block(double(c.subnormals))};
+  if (gpu::thread().x == 0) parts[chunk.number] = all;
+}
+__global__ void join_stats(Table<Gradient> table, const TensorStats* parts, TensorStats* stats) {
+  const int k = int(gpu::global_thread());
+  if (k >= table.count) return;
+  TensorStats all;
+  for (int64_t i = table.first[k]; i < table.first[k + 1]; ++i)
+    all.join(parts[table.chunks_before + i]);
+  stats[table.number[k]] = all;
+}
+
+// What an element adds to a norm, how that is joined, and what the norm is.
+struct Euclidean {
+  __device__ double of(double x) const { return x * x; }
+  __device__ static double join(double a, double b) { return a + b; }
+  __device__ double finish(double sum) const { return sqrt(sum); }
+};
+struct Manhattan : Euclidean {
+  __device__ double of(double x) const { return abs(x); }
+  __device__ double finish(double sum) const { return sum; }
+};
+struct Largest {
+  __device__ double of(double x) const { return abs(x); }
+  __device__ static double join(double a, double b) { return Maximum::f(a, b); }
+  __device__ double finish(double largest) const { return largest; }
+};
+struct Power : Euclidean {
+  double p;
+  explicit Power(double p) : p(p) {}
+  __device__ double of(double x) const { return pow(abs(x), p); }
+  __device__ double finish(double sum) const { return pow(sum, 1 / p); }
+};
+
+template <class T, class Norm>
+__global__ void norm_parts(Table<Gradient> table, Norm norm, double* parts) {
+  const Chunk chunk = chunk_of_block(table);
+  double sum = 0;
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (e < four.count) sum = Norm::join(sum, norm.of(double(element(bits, g.type, e))));
+  });
+  sum = over_block(sum, [](double a, double b) { return Norm::join(a, b); });
+  if (gpu::thread().x == 0) parts[chunk.number] = sum;
+}
+template <class Norm>
+__global__ void finish_norm(const double* parts, int64_t count, Norm norm, void* result,
+                            DType type) {
+  double sum = 0;
+  for (int64_t i = gpu::thread().x; i < count; i += chunk_threads) sum = Norm::join(sum, parts[i]);
+  sum = over_block(sum, [](double a, double b) { return Norm::join(a, b); });
+  if (gpu::thread().x == 0) store_one(result, type, norm.finish(sum));
+}
+
+template <class Norm>
+void run_norm(Launch& launch, std::span<const View> grads, Norm norm, Out result) {
+  int64_t most = 0;
+  for (const View& g : grads) most += ceil_div(g.size(), chunk_length);
+  double* const parts = launch.scratch<double>(most);
+  const int64_t chunks = for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "norm_parts", norm_parts<T, Norm>, table, norm, parts);
+  });
+  gpu::launch({"finish_norm", {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream,
+              finish_norm<Norm>, static_cast<const double*>(parts), chunks, norm, result.data,
+              result.dtype);
+}
+
+__global__ void find_clip_factor(const void* grad_norm, DType type, const float* scale,
+                                 double max_norm, float* norm, float* factor) {
+  const ClipFactor clip(fetch_one(grad_norm, type), scale ? *scale : 1, max_norm);
+  *norm = clip.norm;
+  *factor = clip.factor;
+}
+
+template <class T>
+__global__ void limit_values(Table<Gradient> table, T limit) {
+  const Chunk chunk = chunk_of_block(table);
+  for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
+    T x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      x[e] = Minimum::f(Maximum::f(element(bits, g.type, e), T(-limit)), limit);
+    store(g.data, g.type, four, packed(x, g.type));
+  });
+}
+
+// --- the scaler: one block looks at all flags ---
+
+struct Flags {
+  const float* data;
+  bool of_loss;
+};
+struct Seen {
+  int broken, bad;  // a loss, a gradient
+};
+
+// finish(seen) after the last of the tables; until then, what was seen is carried along.
+template <class Finish>
+__global__ void judge(Table<Flags> table, bool last, Seen* carried, Finish finish) {
+  int broken = 0, bad = 0;
+  for (int k = 0; k < table.count; ++k)
+    for (int64_t i = gpu::thread().x; i < table.size[k]; i += chunk_threads)
+      if (table.item[k].data[i] != 0) (table.item[k].of_loss ? broken : bad) = 1;
+  if (table.chunks_before > 0) {
+    broken |= carried->broken;
+    bad |= carried->bad;
+  }
+  const auto either = [](int a, int b) { return a | b; };
+  const Seen seen{over_block(broken, either), over_block(bad, either)};
+  if (last)
+    finish(seen);
+  else if (gpu::thread().x == 0)
+    *carried = seen;
+}
+
+template <class Finish>
+void run_judge(Launch& launch, const char* name, std::span<const View> found,
+               std::span<const View> losses, Finish finish) {
+  Seen* const carried = launch.scratch<Seen>(1);
+  const auto start = [&](const Table<Flags>& table, bool last) {
+    gpu::launch({name, {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream, judge<Finish>, table,
+                last, carried, finish);
+  };
+  // The last table runs when all are known.
+  Table<Flags> held;
+  for_tables<Flags>(
+      found.size() + losses.size(), 0,
+      [&](size_t i, Flags& item, int64_t& size) {
+        const View& v = i < losses.size() ? losses[i] : found[i - losses.size()];
+        item = {v.as<const float>(), i < losses.size()};
+        size = v.size();
+        return true;
+      },
+      [&](const Table<Flags>& table) {
+        if (held.count > 0) start(held, false);
+        held = table;
+      });
+  start(held, true);
+}
+
+struct GiveVerdict {
+  const float* found;
+  int64_t count;
+  float *verdict, *last;
+  __device__ void operator()(const Seen& seen) const {
+    if (gpu::thread().x == 0) *verdict = verdict_of(seen.broken, seen.bad);
+    if (seen.bad)
+      for (int64_t i = gpu::thread().x; i < count; i += chunk_threads) last[i] = found[i];
+  }
+};
+struct UpdateScale {
+  ScalerRule rule;
+  float* scale;
+  int32_t* counts;
+  float* history;
+  int64_t remembered;
+  __device__ void operator()(const Seen& seen) const {
+    if (gpu::thread().x == 0)
+      update_scale(rule, seen.broken, seen.bad, scale, counts, history, remembered);
+  }
+};
+
+}  // namespace
+
+void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  run_scale_and_find<true>(launch, grads, inv_scale, found);
+}
+void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
+  run_scale_and_find<false>(launch, grads, inv_scale, found);
+}
+
+void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
+  if (tensors.empty()) return;
+  run_clear(launch, int64_t(tensors.size()) * survey_size, stats.as<double>());
+  int64_t most = 0;
+  for (const View& t : tensors) most += ceil_div(t.size(), chunk_length);
+  TensorStats* const parts = launch.scratch<TensorStats>(most);
+  for_gradients(tensors, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "stats_parts", stats_parts<T>, table, parts);
+    gpu::launch({"join_stats", {unsigned(ceil_div(table.count, 32)), 1, 1}, {32, 1, 1}},
+                launch.stream, join_stats, table, static_cast<const TensorStats*>(parts),
+                stats.as<TensorStats>());
+  });
+}
+
+void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
+  if (p == 2) return run_norm(launch, grads, Euclidean(), norm);
+  if (p == 1) return run_norm(launch, grads, Manhattan(), norm);
+  if (std::isinf(p)) return run_norm(launch, grads, Largest(), norm);
+  run_norm(launch, grads, Power(p), norm);
+}
+
+void clip_factor(Launch& launch, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
+  gpu::launch({"clip_factor", {1, 1, 1}, {1, 1, 1}}, launch.stream, find_clip_factor,
+              grad_norm.data, grad_norm.dtype, scale.as<const float>(), max_norm, norm.as<float>(),
+              factor.as<float>());
+}
+
+void clip_value(Launch& launch, std::span<const View> grads, double limit) {
+  for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+    launch_table(launch, "clip_value", limit_values<T>, table, T(limit));
+  });
+}
+
+void scaler_verdict(Launch& launch, In found, std::span<const View> losses, Out verdict, Out last) {
+  run_judge(
+      launch, "scaler_verdict", std::span(&found, 1), losses,
+      GiveVerdict{found.as<const float>(), found.size(), verdict.as<float>(), last.as<float>()});
+}
+
+void scaler_update(Launch& launch, std::span<const View> found, std::span<const View> losses,
+                   const ScalerRule& rule, Out scale, Out counts, Out history) {
+  run_judge(launch, "scaler_update", found, losses,
+            UpdateScale{rule, scale.as<float>(), counts.as<int32_t>(), history.as<float>(),
+                        history.size()});
+}
+
+}  // namespace mixtape::kernels::cuda

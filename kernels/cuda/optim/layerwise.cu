@@ -1,0 +1,188 @@
+// Optimizer steps that look at a parameter as a whole: LAMB at its norm, Muon at its matrix.
+
+#include "kernels/cuda/optim/update.cuh"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+// --- LAMB ---
+
+template <class T>
+__global__ void lamb_moments(Table<Moved<2>> table, Control control, const Step<LambRule, T>* steps,
+                             SquaredNorms* parts) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  const Step<LambRule, T> step = steps[table.number[chunk.tensor]];
+  SquaredNorms sum;
+  for_elements<Moves{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                                      [&](int64_t i, T p, T g, StatesAt<T> state) {
+                                        const auto [m, v] = step.moments.move(g, state);
+                                        const T d = step.direction(p, m, v);
+                                        if (i < chunk.end) {
+                                          sum.param += double(p) * double(p);
+                                          sum.direction += double(d) * double(d);
+                                        }
+                                        return p;
+                                      });
+  sum.param = sum_over_block(sum.param);
+  sum.direction = sum_over_block(sum.direction);
+  if (gpu::thread().x == 0) parts[chunk.number] = sum;
+}
+
+// A block for each parameter.
+__global__ void lamb_trust(Table<Moved<2>> table, Control control, LambRule rule,
+                           const SquaredNorms* parts, double* trust) {
+  if (control.is_skipped()) return;
+  const int k = int(gpu::block().x);
+  SquaredNorms sum;
+  for (int i = table.first[k] + int(gpu::thread().x); i < table.first[k + 1]; i += chunk_threads) {
+    const SquaredNorms part = parts[table.chunks_before + i];
+    sum.param += part.param;
+    sum.direction += part.direction;
+  }
+  sum.param = sum_over_block(sum.param);
+  sum.direction = sum_over_block(sum.direction);
+  if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(rule, sum);
+}
+
+template <class T>
+__global__ void lamb_move(Table<Moved<2>> table, Control control, double lr,
+                          const Step<LambRule, T>* steps, const double* trust) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  const int number = table.number[chunk.tensor];
+  const Step<LambRule, T> step = steps[number];
+  const T rate(-lr * trust[number]);
+  for_elements<Moves{.states = false}>(
+      table.item[chunk.tensor], chunk, T(1), [&](int64_t, T p, T, StatesAt<T> state) {
+        return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
+      });
+}
+
+template <class T>
+void run_lamb(Launch& launch, Updates updates, const LambRule& rule, const Control& control) {
+  using Numbers = Step<LambRule, T>;
+  int64_t chunks = 0;
+  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
+  Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
+  double* const trust = launch.scratch<double>(int64_t(updates.size()));
+  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
+  launch_begin<Numbers, T>(launch, updates, rule, control, steps);
+  for_parameters<2, T>(updates, [&](const Table<Moved<2>>& table) {
+    launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
+    gpu::launch({"lamb_trust",
+                 {unsigned(table.count), 1, 1},
+                 {unsigned(chunk_threads), 1, 1},
+                 chunk_threads / gpu::warp_size * sizeof(double)},
+                launch.stream, lamb_trust, table, control, rule, parts, trust);
+    launch_table(launch, "lamb_move", lamb_move<T>, table, control, rule.lr, steps, trust);
+  });
+}
+
+// --- Muon ---
+
+// x is what will be orthogonalized; parts, its squared norms.
+template <class T>
+__global__ void muon_momentum(Table<Moved<1>> table, Control control, Step<MuonRule, T> step, T* x,
+                              double* parts) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  double sum = 0;
+  for_elements<Moves{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                                      [&](int64_t i, T p, T g, StatesAt<T> state) {
+                                        const T ahead = step.ahead(g, state);
+                                        if (i < chunk.end) {
+                                          x[i] = ahead;
+                                          sum += double(ahead) * double(ahead);
+                                        }
+                                        return p;
+                                      });
+  sum = sum_over_block(sum);
+  if (gpu::thread().x == 0) parts[chunk.number] = sum;
+}
+
+// x /= |x|, each block for a chunk. All add up the parts, which are few, for themselves.
+template <class T>
+__global__ void make_unit(const double* parts, int64_t chunks, double eps, T* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = gpu::thread().x; i < chunks; i += chunk_threads) sum += parts[i];
+  const T unit(1 / (sqrt(sum_over_block(sum)) + eps));
+  const int64_t begin = int64_t(gpu::block().x) * chunk_length;
+  for (int64_t i = begin + gpu::thread().x; i < n && i < begin + chunk_length; i += chunk_threads)
+    x[i] *= unit;
+}
+
+// f = b s + c f + a I, all [k, k]; a block for each row.
+template <class T>
+__global__ void mix(T b, const T* s, T c, T a, T* f, int64_t k) {
+  const int64_t row = gpu::block().x;
+  for (int64_t i = gpu::thread().x; i < k; i += chunk_threads) {
+    const T x = fma(s[row * k + i], b, f[row * k + i] * c);
+    f[row * k + i] = i == row ? x + a : x;
+  }
+}
+
+template <class T>
+__global__ void muon_move(Table<Moved<1>> table, Control control, Step<MuonRule, T> step,
+                          const T* orthogonal) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  for_elements<Moves{.states = false}>(table.item[chunk.tensor], chunk, T(1),
+                                       [&](int64_t i, T p, T, StatesAt<T>) {
+                                         return step.move(p, i < chunk.end ? orthogonal[i] : T(0));
+                                       });
+}
+
+// One parameter, whose dimensions from the second on are taken as one. Its scratch is free again
+// afterwards. (After a skipped step the products are of whatever the scratch holds, and unused.)
+template <class T>
+void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
+               const Control& control) {
+  const int64_t size = update.param.size(), rows = update.param.shape()[0];
+  if (size == 0) return;
+  const int64_t columns = size / rows, k = std::min(rows, columns);
+  Launch launch(outer.device);
+  const auto matrix = [&](int64_t m, int64_t n) {
+    return View{launch.scratch<T>(m * n), dtype_of<T>(), Layout({m, n})};
+  };
+  const Step<MuonRule, T> step(rule, rows, columns);
+  const View x = matrix(rows, columns);
+  const int64_t chunks = ceil_div(size, chunk_length);
+  double* const parts = launch.scratch<double>(chunks);
+  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
+    launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);
+  });
+  const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
+  gpu::launch({"make_unit", {unsigned(chunks), 1, 1}, threads, 64}, launch.stream, make_unit<T>,
+              parts, chunks, rule.eps, x.as<T>(), size);
+  const View result = orthogonalize(
+      x, matrix(rows, columns), matrix(k, k), matrix(k, k),
+      [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); },
+      [&](double b, In s, double c, double a, Out f) {
+        gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
+                    T(c), T(a), f.as<T>(), k);
+      });
+  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
+    launch_table(launch, "muon_move", muon_move<T>, table, control, step, result.as<T>());
+  });
+}
+
+}  // namespace
+
+void lamb(Launch& launch, Updates updates, const LambRule& rule, const StepControl& control) {
+  run_lamb<float>(launch, updates, rule, {control, rule.maximize});
+  run_lamb<double>(launch, updates, rule, {control, rule.maximize});
+}
+
+void muon(Launch& launch, Updates updates, const MuonRule& rule, const StepControl& control) {
+  const Control on_device(control, rule.maximize);
+  const auto run = [&]<class T>() {
+    launch_begin<Step<MuonRule, T>, T>(launch, updates, rule, on_device, nullptr);
+    for (const Update& u : updates)
+      if (is_computed_in<T>(u)) muon_step<T>(launch, u, rule, on_device);
+  };
+  run.template operator()<float>();
+  run.template operator()<double>();
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,309 @@
+// Reductions over any dimensions, in a fixed order. Where what is reduced is dense in memory, a
+// warp or a block makes one result: its threads read neighbouring elements, and shuffles add up
+// their sums. Where a kept dimension is dense, a thread makes one result and its neighbours the
+// next ones. Few long results are cut into parts, which a second kernel adds up in order. Sums in
+// f32 (f64, i64). Every element is read once.
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/cuda/thread_group.cuh"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels::cuda {
+namespace {
+
+template <class T>
+using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, gpu::math_t<T>>;
+
+// What an element counts, how two counts join, and the count of nothing.
+struct Elements {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x;
+  }
+};
+struct Magnitudes {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x < A(0) ? A(-x) : x;
+  }
+};
+struct Squares {
+  template <class A>
+  MIXTAPE_HD static A of(A x) {
+    return x * x;
+  }
+};
+struct Add {
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return A(0);
+  }
+  template <class A>
+  MIXTAPE_HD static A join(A a, A b) {
+    if constexpr (std::is_integral_v<A>)
+      return A(uint64_t(a) + uint64_t(b));  // wraps around
+    else
+      return a + b;
+  }
+};
+struct Multiply {
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return A(1);
+  }
+  template <class A>
+  MIXTAPE_HD static A join(A a, A b) {
+    if constexpr (std::is_integral_v<A>)
+      return A(uint64_t(a) * uint64_t(b));
+    else
+      return a * b;
+  }
+};
+template <class A>
+MIXTAPE_HD constexpr A infinite() {
+  if constexpr (std::is_floating_point_v<A>)
+    return std::numeric_limits<A>::infinity();
+  else
+    return std::numeric_limits<A>::max();
+}
+struct Largest {  // NaN wins
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return std::is_integral_v<A> ? std::numeric_limits<A>::lowest() : A(-infinite<A>());
+  }
+  template <class A>
+  MIXTAPE_HD static A join(A a, A b) {
+    return a != a ? a : b != b ? b : a > b ? a : b;
+  }
+};
+struct LargestOfNone : Largest {  // of magnitudes: the largest of none is 0
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return A(0);
+  }
+};
+struct Smallest {
+  template <class A>
+  MIXTAPE_HD static A identity() {
+    return infinite<A>();
+  }
+  template <class A>
+  MIXTAPE_HD static A join(A a, A b) {
+    return a != a ? a : b != b ? b : a < b ? a : b;
+  }
+};
+
+template <class A, class Out>
+MIXTAPE_HD Out finished(A sum, double divisor) {
+  if constexpr (std::is_integral_v<A>)
+    return convert_to<Out>(sum);
+  else
+    return gpu::narrow<Out>(divisor == 1 ? sum : A(sum / A(divisor)));
+}
+
+template <class Count, class Join>
+struct Rule : Count, Join {};
+
+// What all ways of reducing are told. Operand 0 of `kept` is y, 1 is x.
+template <class T, class A, class Out>
+struct Problem {
+  const T* x;
+  Out* y;
+  A* parts;  // [results, count of parts], or null if there is one part
+  Walk<2> kept;
+  Walk<1> reduced;
+  int64_t results, length;
+  int part_count;
+  double divisor;
+};
+
+template <class Op, class T, class A, class Out>
+MIXTAPE_HD void deliver(const Problem<T, A, Out>& p, int64_t result, int64_t at_y, int part,
+                        A sum) {
+  if (p.parts)
+    p.parts[result * p.part_count + part] = sum;
+  else
+    p.y[at_y] = finished<A, Out>(sum, p.divisor);
+}
+
+// What a thread joins of a result whose x begins at `at`: every `step`-th element from `first` of a
+// part on. Several loads are under way together.
+template <class Op, class T, class A, class Out>
+__device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int first, int step) {
+  constexpr int ahead = 8;
+  const int64_t begin = p.length * part / p.part_count, end = p.length * (part + 1) / p.part_count;
+  A sum = Op::template identity<A>();
+  for (int64_t i = begin + first; i < end; i += ahead * step) {
+    T x[ahead];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      if (i + k * step >= end) break;
+      int64_t from[1];
+      p.reduced.find(i + k * step, from);
+      x[k] = p.x[at + from[0]];
+    }
+#pragma unroll
+    for (int k = 0; k < ahead; ++k)
+      if (i + k * step < end) sum = Op::join(sum, Op::of(A(gpu::widen(x[k]))));
+  }
+  return sum;
+}
+
+// A team of so many threads per result (32, or all 256 of the block). Grid: teams, parts.
+template <class Op, class T, class A, class Out>
+__global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
+  ThreadGroup team(threads);
+  const int part = int(gpu::block().y);
+  const int64_t result = gpu::global_thread() / threads;
+  A sum = Op::template identity<A>();
+  int64_t at[2] = {};
+  if (result < p.results) {
+    p.kept.find(result, at);
+    sum = join_some<Op>(p, at[1], part, team.index, team.size);
+  }
+  sum = team.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (team.index == 0 && result < p.results) deliver<Op>(p, result, at[0], part, sum);
+}
+
+// 32 results side by side, eight threads down for each. Grid: results / 32, parts.
+template <class Op, class T, class A, class Out>
+__global__ void reduce_columns(Problem<T, A, Out> p) {
+  constexpr int down = 8;
+  const int t = int(gpu::thread().y), part = int(gpu::block().y);
+  const int64_t result = int64_t(gpu::block().x) * 32 + gpu::thread().x;
+  A sum = Op::template identity<A>();
+  int64_t at[2] = {};
+  if (result < p.results) {
+    p.kept.find(result, at);
+    sum = join_some<Op>(p, at[1], part, t, down);
+  }
+  const gpu::Shared<A> sums = gpu::shared_memory<A>();
+  sums[t * 32 + int(gpu::thread().x)] = sum;
+  gpu::sync_block();
+  if (t != 0 || result >= p.results) return;
+  for (int d = 1; d < down; ++d) sum = Op::join(sum, A(sums[d * 32 + int(gpu::thread().x)]));
+  deliver<Op>(p, result, at[0], part, sum);
+}
+
+// A warp per result.
+template <class Op, class A, class Out>
+__global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
+                             double divisor, Out* y) {
+  ThreadGroup team(gpu::warp_size);
+  const int64_t result = gpu::global_thread() / gpu::warp_size;
+  A sum = Op::template identity<A>();
+  if (result < results)
+    for (int i = team.index; i < part_count; i += team.size)
+      sum = Op::join(sum, parts[result * part_count + i]);
+  sum = team.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (team.index != 0 || result >= results) return;
+  int64_t at[2];
+  kept.find(result, at);
+  y[at[0]] = finished<A, Out>(sum, divisor);
+}
+
+// x split into the dimensions that stay and those that go, each collapsed.
+struct Plan {
+  Layout kept_y, kept_x, reduced;
+  int64_t results = 1, length = 1;
+
+  Plan(In x, In y) {
+    for (int d = 0; d < x.layout.rank(); ++d) {
+      const int64_t size = x.shape()[d];
+      const auto append = [&](Layout& l, int64_t stride) {
+        l.shape.push_back(size);
+        l.strides.push_back(stride);
+      };
+      if (y.shape()[d] == 1 && size != 1) {
+        append(reduced, x.strides()[d]);
+        length *= size;
+      } else if (size != 1) {
+        append(kept_y, y.strides()[d]);
+        append(kept_x, x.strides()[d]);
+        results *= size;
+      }
+    }
+    Layout *const kept[] = {&kept_y, &kept_x}, *const gone[] = {&reduced};
+    collapse(kept);
+    collapse(gone);
+  }
+};
+
+template <class Op, class T, class Out>
+void run(Launch& launch, In x, const View& y, double divisor) {
+  using A = sum_t<T>;
+  const Plan plan(x, y);
+  Problem<T, A, Out> p{x.as<T>(),
+                       y.as<Out>(),
+                       nullptr,
+                       walk_of<2>({&plan.kept_y, &plan.kept_x}),
+                       walk_of<1>({&plan.reduced}),
+                       plan.results,
+                       plan.length,
+                       1,
+                       divisor};
+  if (p.results == 0) return;
+  // Columns where neighbouring results are neighbours in memory and what is reduced is not.
+  const bool columns =
+      plan.reduced.strides[-1] != 1 && plan.kept_x.strides[-1] == 1 && p.results >= 32;
+  const bool by_block = !columns && p.length > 1024;
+  const int64_t groups = columns    ? ceil_div(p.results, 32)
+                         : by_block ? p.results
+                                    : ceil_div(p.results, 8);
+  // Parts, where there are too few results to fill the device: each at least 1024 long.
+  p.part_count = gpu::parts_for(launch, groups, p.length / 1024);
+  if (p.part_count > 1) p.parts = launch.scratch<A>(p.results * p.part_count);
+  const gpu::Index3 grid{unsigned(groups), unsigned(p.part_count), 1};
+  if (columns)
+    gpu::launch({"reduce_columns", grid, {32, 8, 1}, 256 * sizeof(A)}, launch.stream,
+                reduce_columns<Op, T, A, Out>, p);
+  else
+    gpu::launch({"reduce_dense", grid, {256, 1, 1}, by_block ? ThreadGroup::shared_bytes : 0},
+                launch.stream, reduce_dense<Op, T, A, Out>, p, by_block ? 256 : 32);
+  if (p.parts)
+    gpu::launch({"reduce_parts", {unsigned(ceil_div(p.results, 8)), 1, 1}, {256, 1, 1}},
+                launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
+                p.part_count, p.results, p.kept, divisor, p.y);
+}
+
+}  // namespace
+
+void reduce(Launch& launch, Reduce op, In x, Out y) {
+  if (y.size() == 0) return;
+  const auto with = [&]<class T, class O>() {
+    switch (op) {
+      case Reduce::Sum:
+        return run<Rule<Elements, Add>, T, O>(launch, x, y, 1);
+      case Reduce::Mean:
+        return run<Rule<Elements, Add>, T, O>(launch, x, y, double(x.size()) / double(y.size()));
+      case Reduce::Max:  // (the largest bool of none is false: any)
+        return run<
+            Rule<Elements, std::conditional_t<std::is_same_v<T, bool>, LargestOfNone, Largest>>, T,
+            O>(launch, x, y, 1);
+      case Reduce::Min:
+        return run<Rule<Elements, Smallest>, T, O>(launch, x, y, 1);
+      case Reduce::Prod:
+        return run<Rule<Elements, Multiply>, T, O>(launch, x, y, 1);
+      case Reduce::SumAbs:
+        return run<Rule<Magnitudes, Add>, T, O>(launch, x, y, 1);
+      case Reduce::SumSquares:
+        return run<Rule<Squares, Add>, T, O>(launch, x, y, 1);
+      case Reduce::MaxAbs:
+        return run<Rule<Magnitudes, LargestOfNone>, T, O>(launch, x, y, 1);
+    }
+  };
+  if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);
+  visit(x.dtype, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      if (y.dtype == i64)
+        with.template operator()<T, int64_t>();
+      else
+        with.template operator()<T, T>();
+    }
+  });
+}
+
+}  // namespace mixtape::kernels::cuda

@@ -1,0 +1,207 @@
+// Every row of every op under autocast: what its policy does to its inputs, in which dtype it runs,
+// what the tape keeps and which gradients come back. The policy is its OpInfo's; what it means is
+// said here once, and the exceptions are listed.
+
+#include <algorithm>
+#include <set>
+
+#include "tests/support/amp.h"
+#include "tests/support/op_cases.h"
+
+namespace mixtape::amp {
+namespace amp_policy_test {
+
+using tests::OpCase;
+
+// The table of the manual, written again: the tests below only ask an op to do what it says.
+TEST(Policies, AreThoseOfTheManual) {
+  using enum Precision;
+  const std::map<Precision, std::string> table = {
+      {Low,
+       " matmul linear addmm conv2d conv_transpose2d lstm gru rnn_tanh rnn_relu "
+       "scaled_dot_product_attention "},
+      {Full,
+       " exp exp2 expm1 log log1p log2 log10 pow pow_scalar square reciprocal div_from_scalar "
+       "rsqrt softplus tan sinh cosh softmax log_softmax logsumexp cross_entropy nll_loss mse_loss "
+       "l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits "
+       "kl_div cosine_similarity layer_norm group_norm instance_norm sum mean norm prod cumsum "
+       "cumprod "},
+      {Native,
+       " rms_norm batch_norm gelu silu sigmoid tanh elu selu sqrt avg_pool2d adaptive_avg_pool2d "},
+      {Widest,
+       " add sub mul div maximum minimum where cat lt le gt ge eq ne addcmul addcdiv scatter_add "
+       "dot "},
+      {Any,
+       " embedding gather relu leaky_relu dropout abs neg clamp max_pool2d argmax topk argsort "
+       "reshape permute slice pad expand flip masked_fill cast "}};
+  for (const auto& [precision, ops] : table) {
+    size_t found = 0;
+    for (const OpInfo* op : all_ops())
+      if (ops.find(fmt::format(" {} ", op->name)) != ops.npos) {
+        EXPECT_EQ(op->precision, precision) << op->name;
+        ++found;
+      }
+    EXPECT_EQ(found + 1, size_t(std::ranges::count(ops, ' '))) << name(precision);
+  }
+}
+
+// The first call of an op: its inputs after the policy, its result, and what it saved.
+struct FirstCall : Observer {
+  explicit FirstCall(const std::string& op) : op(op) {}
+  void after(const Call& call, const Tensor& result) override {
+    if (y || call.op.name != op || call.backward) return;
+    info = &call.op;
+    for (const Tensor* t : call.inputs) inputs.push_back(*t);
+    y = result;
+    if (y.grad_fn()) saved = y.grad_fn()->ctx.saved();
+  }
+  const std::string op;
+  const OpInfo* info = nullptr;
+  std::vector<Tensor> inputs, saved;
+  Tensor y;
+};
+
+bool is_real(const Tensor& t) { return t && is_float(t.dtype()); }
+bool shares(const Tensor& a, const Tensor& b) { return a && b && a.storage() == b.storage(); }
+
+// The op, and for each of its inputs which of the row's inputs it is; -1: something made of them.
+std::pair<const OpInfo&, std::vector<int>> sources(const OpCase& c) {
+  FirstCall plain(c.op);
+  const auto in = tests::make_inputs(c, f32, true);
+  {
+    const Observe watch(plain);
+    (void)c.run(in);
+  }
+  std::vector<int> of;
+  for (const Tensor& t : plain.inputs) {
+    const auto source = std::ranges::find_if(in, [&](const Tensor& x) { return shares(x, t); });
+    of.push_back(source == in.end() ? -1 : int(source - in.begin()));
+  }
+  return {*plain.info, of};
+}
+
+// NaN is equal to itself.
+std::string bytes(const Tensor& t) {
+  const Tensor here = contiguous(t.detach()).to(Device::cpu());
+  return {static_cast<const char*>(here.raw()), size_t(here.numel()) * size_of(here.dtype())};
+}
+
+// That every op has a row which gets here: Catalogue.EveryPolicyIsTested.
+struct EveryPolicy : testing::TestWithParam<OpCase> {};
+INSTANTIATE_TEST_SUITE_P(Ops, EveryPolicy, testing::ValuesIn(tests::op_cases()),
+                         [](const auto& i) { return i.param.name(); });
+
+// From f32, from the narrow dtype, and as in the midst of a network, where activations are narrow
+// and parameters f32.
+TEST_P(EveryPolicy, IsAsTheTableSays) {
+  const OpCase& c = GetParam();
+  if (!c.narrow || c.composite) return;
+  enum class From { Wide, Narrow, Network };
+  const auto known = sources(c);
+  const OpInfo& op = known.first;
+  const std::vector<int>& source = known.second;
+  for (const DType low : {f16, bf16})
+    for (const From from : {From::Wide, From::Narrow, From::Network}) {
+      auto in = tests::make_inputs(c, from == From::Wide ? f32 : low, true);
+      if (from == From::Network) {
+        const auto wide = tests::make_inputs(c, f32, true);
+        for (size_t i = 0; i < source.size(); ++i)
+          if (op.role(i) != Role::Activation && source[i] >= 0)
+            in[size_t(source[i])] = wide[size_t(source[i])];
+      }
+      FirstCall ran(c.op);
+      Tensor y;
+      {
+        const Autocast on({.low = low});
+        const Observe watch(ran);
+        y = c.run(in);
+      }
+      const auto where = [&](const char* what) {
+        constexpr const char* names[] = {"f32", "narrow inputs", "narrow activations"};
+        return fmt::format("{} from {} in {}: {}", name(op.precision), names[int(from)], low, what);
+      };
+
+      std::optional<DType> deciding;  // what the result follows, if the policy does not say
+      int64_t narrow = 0;             // elements of the largest narrow activation
+      for (size_t i = 0; i < ran.inputs.size(); ++i) {
+        const Tensor& t = ran.inputs[i];
+        if (!is_real(t)) continue;
+        const bool activation = op.role(i) == Role::Activation;
+        if (source[i] >= 0) {
+          const bool casts = op.precision == Precision::Low && op.role(i) <= Role::Parameter;
+          EXPECT_EQ(t.dtype(), casts ? low : in[size_t(source[i])].dtype()) << where("input ") << i;
+        }
+        if (!deciding) deciding = t.dtype();
+        if (activation && is_half(t.dtype())) narrow = std::max(narrow, t.numel());
+      }
+      if (!is_real(ran.y) || !deciding) continue;
+      EXPECT_EQ(ran.y.dtype(), op.precision == Precision::Low    ? low
+                               : op.precision == Precision::Full ? f32
+                                                                 : *deciding)
+          << where("result");
+
+      // A wide copy of a narrow input would double what the tape weighs. (These keep three sums of
+      // each row, which are no less than the rows of their cases.)
+      static const std::set<std::string> sums = {"cross_entropy", "cross_entropy_probabilities",
+                                                 "cosine_similarity"};
+      for (const Tensor& s : ran.saved) {
+        const bool given =
+            std::ranges::any_of(ran.inputs, [&](const Tensor& t) { return shares(t, s); });
+        if (narrow > 0 && !sums.contains(c.op) && is_real(s) && s.dtype() == f32 && !given &&
+            !shares(s, ran.y)) {
+          EXPECT_LT(s.numel(), narrow) << where("saves a wide tensor");
+        }
+      }
+
+      if (!c.differentiable) continue;
+      y.backward({.gradient = tests::output_gradient(y)});
+      for (size_t j = 0; j < in.size(); ++j)
+        if (in[j].is_leaf()) {
+          EXPECT_EQ(in[j].grad().dtype(), in[j].dtype()) << where("gradient ") << j;
+        }
+      // What a wide parameter gets of a product never was narrow, unless it is dy itself. (Of a few
+      // numbers all may be narrow by chance.)
+      for (size_t i = 0; i < source.size(); ++i) {
+        if (op.precision != Precision::Low || op.role(i) == Role::Activation) continue;
+        const Tensor p = source[i] < 0 ? Tensor() : in[size_t(source[i])];
+        if (!p || !p.is_leaf() || p.dtype() != f32 || p.numel() < 8) continue;
+        if (p.shape() == y.shape()) continue;
+        const auto g = to_vector(p.grad());
+        EXPECT_TRUE(g != to_vector(cast(cast(p.grad(), low), f32)) ||
+                    sum(abs(p.grad())).item() == 0)
+            << where("gradient of parameter ") << i;
+      }
+    }
+}
+
+TEST_P(EveryPolicy, LeavesF64Alone) {
+  const OpCase& c = GetParam();
+  const auto in = tests::make_inputs(c, f64, true);
+  const Tensor want = c.run(in);
+  const Autocast on({.low = f16});
+  const Tensor y = c.run(in);
+  EXPECT_EQ(y.dtype(), want.dtype());
+  EXPECT_EQ(bytes(y), bytes(want));
+}
+
+TEST_P(EveryPolicy, MayBeOverridden) {
+  const OpCase& c = GetParam();
+  if (!c.narrow) return;
+  using enum Precision;
+  for (const Precision p : {Any, Native, Low, Full, Widest})
+    for (const DType given : {f32, f16}) {
+      const Autocast on({.low = f16, .overrides = {{"*", p}}});
+      const auto in = tests::make_inputs(c, given, true);
+      const Tensor y = c.run(in);
+      if (!c.differentiable) continue;
+      y.backward({.gradient = ones_like(y)});
+      for (const Tensor& t : in) {
+        if (t.is_leaf()) {
+          EXPECT_EQ(t.grad().dtype(), given) << "as " << name(p);
+        }
+      }
+    }
+}
+
+}  // namespace amp_policy_test
+}  // namespace mixtape::amp

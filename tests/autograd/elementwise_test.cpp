@@ -1,0 +1,1084 @@
+// Elementwise ops as a user meets them: edges as in PyTorch, integers, errors, comparison
+// operators, creation, writing in place.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "autograd/function.h"
+#include "core/allocator.h"
+#include "core/format.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace elementwise_test {
+
+using Values = std::vector<double>;
+const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+
+Tensor row(const Values& v, DType dtype) { return from(v, {int64_t(v.size())}, dtype); }
+
+void expect_close(const Tensor& got, const Values& want, double tolerance,
+                  const std::string& what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double x = got.at(int64_t(i)), w = want[i];
+    const bool same = x == w || (std::isnan(x) && std::isnan(w));
+    EXPECT_TRUE(same || std::abs(x - w) <= tolerance * std::max(1.0, std::abs(w)))
+        << what << ", element " << i << ": " << x << ", PyTorch has " << w;
+  }
+}
+
+// f and its gradients by the fused kernels and by rules on the tape, in f64 and f32.
+void expect_edges(const std::string& name,
+                  const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                  const std::vector<Values>& x, const Values& y, const std::vector<Values>& dx) {
+  for (const DType dtype : {f64, f32})
+    for (const bool recorded : {false, true}) {
+      std::vector<Tensor> in;
+      for (const Values& v : x) in.push_back(row(v, dtype).set_requires_grad());
+      const Tensor out = f(in);
+      const std::string what = fmt::format("{} in {}", name, dtype);
+      expect_close(out, y, 1e-6, what);
+      const auto g = grad({out}, in, {.gradients = {ones_like(out)}, .create_graph = recorded});
+      for (size_t k = 0; k < in.size(); ++k)
+        expect_close(g[k], dx[k], 1e-6, what + (recorded ? ", recorded gradient" : ", gradient"));
+    }
+}
+
+// PyTorch 1.13, in f64. (Ours is the limit where PyTorch has NaN: the slope of softsign at
+// infinity.)
+const Values edges = {nan, inf, -inf, 0, 1, -2.5, 0.5, -3, 3, 6};
+const struct {
+  const char* name;
+  Tensor (*f)(const Tensor&);
+  Values y, dx;
+} unary_edges[] = {
+    {"log2",
+     log2,
+     {nan, inf, nan, -inf, 0, nan, -1, nan, 1.584962501, 2.584962501},
+     {nan, 0, 0, inf, 1.442695041, -0.5770780164, 2.885390082, -0.480898347, 0.480898347,
+      0.2404491735}},
+    {"log10",
+     log10,
+     {nan, inf, nan, -inf, 0, nan, -0.3010299957, nan, 0.4771212547, 0.7781512504},
+     {nan, 0, 0, inf, 0.4342944819, -0.1737177928, 0.8685889638, -0.1447648273, 0.1447648273,
+      0.07238241365}},
+    {"exp2",
+     exp2,
+     {nan, inf, 0, 1, 2, 0.1767766953, 1.414213562, 0.125, 8, 64},
+     {nan, inf, 0, 0.6931471806, 1.386294361, 0.1225322679, 0.9802581435, 0.08664339757,
+      5.545177444, 44.36141956}},
+    {"tan",
+     tan,
+     {nan, nan, nan, 0, 1.557407725, 0.7470222972, 0.5463024898, 0.1425465431, -0.1425465431,
+      -0.2910061914},
+     {nan, nan, nan, 1, 3.425518821, 1.558042313, 1.29844641, 1.020319517, 1.020319517,
+      1.084684603}},
+    {"asin",
+     asin,
+     {nan, nan, nan, 0, 1.570796327, nan, 0.5235987756, nan, nan, nan},
+     {nan, nan, nan, 1, inf, nan, 1.154700538, nan, nan, nan}},
+    {"acos",
+     acos,
+     {nan, nan, nan, 1.570796327, 0, nan, 1.047197551, nan, nan, nan},
+     {nan, nan, nan, -1, -inf, nan, -1.154700538, nan, nan, nan}},
+    {"atan",
+     atan,
+     {nan, 1.570796327, -1.570796327, 0, 0.7853981634, -1.19028995, 0.463647609, -1.249045772,
+      1.249045772, 1.405647649},
+     {nan, 0, 0, 1, 0.5, 0.1379310345, 0.8, 0.1, 0.1, 0.02702702703}},
+    {"sinh",
+     sinh,
+     {nan, inf, -inf, 0, 1.175201194, -6.050204481, 0.5210953055, -10.01787493, 10.01787493,
+      201.7131574},
+     {nan, inf, inf, 1, 1.543080635, 6.13228948, 1.127625965, 10.067662, 10.067662, 201.7156361}},
+    {"cosh",
+     cosh,
+     {nan, inf, inf, 1, 1.543080635, 6.13228948, 1.127625965, 10.067662, 10.067662, 201.7156361},
+     {nan, inf, -inf, 0, 1.175201194, -6.050204481, 0.5210953055, -10.01787493, 10.01787493,
+      201.7131574}},
+    {"sign", sign, {0, 1, -1, 0, 1, -1, 1, -1, 1, 1}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"floor", floor, {nan, inf, -inf, 0, 1, -3, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"ceil", ceil, {nan, inf, -inf, 0, 1, -2, 1, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"round", round, {nan, inf, -inf, 0, 1, -2, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"trunc", trunc, {nan, inf, -inf, 0, 1, -2, 0, -3, 3, 6}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"relu6", relu6, {nan, 6, 0, 0, 1, 0, 0.5, 0, 3, 6}, {0, 0, 0, 0, 1, 0, 1, 0, 1, 0}},
+    {"hardsigmoid",
+     hardsigmoid,
+     {nan, 1, 0, 0.5, 0.6666666667, 0.08333333333, 0.5833333333, 0, 1, 1},
+     {0, 0, 0, 0.1666666716, 0.1666666716, 0.1666666716, 0.1666666716, 0, 0, 0}},
+    {"hardswish",
+     hardswish,
+     {nan, inf, nan, 0, 0.6666666667, -0.2083333333, 0.2916666667, 0, 3, 6},
+     {nan, 1, 0, 0.5, 0.8333333333, -0.3333333333, 0.6666666667, -0.5, 1.5, 1}},
+    {"selu",
+     selu,
+     {nan, inf, -1.758099341, 0, 1.050700987, -1.613785759, 0.5253504937, -1.670568729, 3.152102962,
+      6.304205924},
+     {nan, 1.050700987, 0, 1.758099341, 1.050700987, 0.144313582, 1.050700987, 0.08753061208,
+      1.050700987, 1.050700987}},
+    {"mish",
+     mish,
+     {nan, inf, nan, 0, 0.8650983883, -0.1968162039, 0.3752452113, -0.1456474613, 2.986535005,
+      5.999926634},
+     {nan, nan, nan, 0.6, 1.04903622, -0.1097435728, 0.8864243754, -0.09339311453, 1.021106911,
+      1.000134141}},
+    {"softsign",
+     softsign,
+     {nan, nan, nan, 0, 0.5, -0.7142857143, 0.3333333333, -0.75, 0.75, 0.8571428571},
+     {nan, 0, 0, 1, 0.25, 0.08163265306, 0.4444444444, 0.0625, 0.0625, 0.02040816327}},
+    {"log_sigmoid",
+     log_sigmoid,
+     {nan, 0, -inf, -0.6931471806, -0.3132616875, -2.578889734, -0.4740769842, -3.048587352,
+      -0.04858735157, -0.002475685138},
+     {nan, 0, 1, 0.5, 0.2689414214, 0.92414182, 0.3775406688, 0.9525741268, 0.04742587318,
+      0.002472623157}},
+    {"leaky_relu",
+     [](const Tensor& x) { return leaky_relu(x, 0.1); },
+     {nan, inf, -inf, 0, 1, -0.25, 0.5, -0.3, 3, 6},
+     {0.1, 1, 0.1, 0.1, 1, 0.1, 1, 0.1, 1, 1}},
+    {"elu",
+     [](const Tensor& x) { return elu(x, 1.5); },
+     {nan, inf, -1.5, 0, 1, -1.376872502, 0.5, -1.425319397, 3, 6},
+     {nan, 1, 0, 1.5, 1, 0.1231274979, 1, 0.07468060255, 1, 1}},
+    {"clamp",
+     [](const Tensor& x) { return clamp(x, -2.5, 3); },
+     {nan, 3, -2.5, 0, 1, -2.5, 0.5, -2.5, 3, 3},
+     {0, 0, 0, 1, 1, 1, 1, 0, 1, 0}},
+    {"clamp above",
+     [](const Tensor& x) { return clamp(x, {}, 1); },
+     {nan, 1, -inf, 0, 1, -2.5, 0.5, -3, 1, 1},
+     {0, 0, 1, 1, 1, 1, 1, 1, 0, 0}},
+    {"clamp crossed",
+     [](const Tensor& x) { return clamp(x, 2, -2); },
+     {nan, -2, -2, -2, -2, -2, -2, -2, -2, -2},
+     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"remainder",
+     [](const Tensor& x) { return remainder(x, -2); },
+     {nan, nan, nan, 0, -1, -0.5, -1.5, -1, -1, 0},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"remainder by inf",
+     [](const Tensor& x) { return remainder(x, inf); },
+     {nan, nan, nan, 0, 1, inf, 0.5, inf, 3, 6},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"2^x",
+     [](const Tensor& x) { return pow(2, x); },
+     {nan, inf, 0, 1, 2, 0.1767766953, 1.414213562, 0.125, 8, 64},
+     {nan, inf, 0, 0.6931471806, 1.386294361, 0.1225322679, 0.9802581435, 0.08664339757,
+      5.545177444, 44.36141956}},
+    {"0^x",
+     [](const Tensor& x) { return pow(0, x); },
+     {nan, 0, inf, 1, 0, inf, 0, inf, 0, 0},
+     {nan, 0, -inf, 0, 0, -inf, 0, -inf, 0, 0}},
+    {"(-2)^x",
+     [](const Tensor& x) { return pow(-2, x); },
+     {nan, inf, 0, 1, -2, nan, nan, -0.125, -8, 64},
+     {nan, nan, nan, nan, nan, nan, nan, nan, nan, nan}},
+    {"x^2",
+     [](const Tensor& x) { return pow(x, 2); },
+     {nan, inf, inf, 0, 1, 6.25, 0.25, 9, 9, 36},
+     {nan, inf, -inf, 0, 2, -5, 1, -6, 6, 12}},
+    {"x^3",
+     [](const Tensor& x) { return pow(x, 3); },
+     {nan, inf, -inf, 0, 1, -15.625, 0.125, -27, 27, 216},
+     {nan, inf, inf, 0, 3, 18.75, 0.75, 27, 27, 108}},
+    {"x^0.5",
+     [](const Tensor& x) { return pow(x, 0.5); },
+     {nan, inf, inf, 0, 1, nan, std::sqrt(0.5), nan, std::sqrt(3), std::sqrt(6)},
+     {nan, 0, 0, inf, 0.5, nan, std::sqrt(0.5), nan, std::sqrt(1. / 12), std::sqrt(1. / 24)}},
+    {"x^-0.5",
+     [](const Tensor& x) { return pow(x, -0.5); },
+     {nan, 0, 0, inf, 1, nan, std::sqrt(2), nan, std::sqrt(1. / 3), std::sqrt(1. / 6)},
+     {nan, 0, 0, -inf, -0.5, nan, -std::sqrt(2), nan, -std::sqrt(1. / 108), -std::sqrt(1. / 864)}},
+    {"x^0",
+     [](const Tensor& x) { return pow(x, 0); },
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+};
+const Values left = {nan, 1, 2, 0, 0, inf, -inf, 5, -5, 5},
+             right = {1, nan, 2, 0, -1, inf, 3, -3, 3, 3};
+const struct {
+  const char* name;
+  Tensor (*f)(const Tensor&, const Tensor&);
+  Values y, da, db;
+} binary_edges[] = {
+    {"maximum",
+     maximum,
+     {nan, nan, 2, 0, 0, inf, 3, 5, 3, 5},
+     {1, 1, 0.5, 0.5, 1, 0.5, 0, 1, 0, 1},
+     {1, 1, 0.5, 0.5, 0, 0.5, 1, 0, 1, 0}},
+    {"minimum",
+     minimum,
+     {nan, nan, 2, 0, -1, inf, -inf, -3, -5, 3},
+     {1, 1, 0.5, 0.5, 0, 0.5, 1, 0, 1, 0},
+     {1, 1, 0.5, 0.5, 1, 0.5, 0, 1, 0, 1}},
+    {"remainder",
+     remainder,
+     {nan, nan, 0, nan, 0, nan, nan, -1, 1, 2},
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+     {nan, nan, -1, nan, 0, nan, nan, 2, 2, -1}},
+    {"atan2",
+     atan2,
+     {nan, nan, 0.7853981634, 0, 3.141592654, 0.7853981634, -1.570796327, 2.111215827, -1.030376827,
+      1.030376827},
+     {nan, nan, 0.25, nan, -1, nan, 0, -0.08823529412, 0.08823529412, 0.08823529412},
+     {nan, nan, -0.25, nan, 0, nan, nan, -0.1470588235, 0.1470588235, -0.1470588235}},
+    {"div",
+     div,
+     {nan, nan, 1, nan, 0, nan, -inf, -1.666666667, -1.666666667, 1.666666667},
+     {1, nan, 0.5, inf, -1, 0, 0.3333333333, -0.3333333333, 0.3333333333, 0.3333333333},
+     {nan, nan, -0.5, nan, 0, nan, inf, -0.5555555556, 0.5555555556, -0.5555555556}},
+    {"mul",
+     mul,
+     {nan, nan, 4, 0, 0, inf, -inf, -15, -15, 15},
+     {1, nan, 2, 0, -1, inf, 3, -3, 3, 3},
+     {nan, 1, 2, 0, 0, inf, -inf, 5, -5, 5}},
+    {"pow",
+     pow,
+     {nan, 1, 4, 1, inf, inf, -inf, 0.008, -125, 125},
+     {1, nan, 4, 0, -inf, inf, inf, -0.0048, 75, 75},
+     {nan, 0, 2.772588722, 0, -inf, inf, nan, 0.0128755033, nan, 201.1797391}},
+};
+
+TEST(Elementwise, UnaryEdgesAreAsInPyTorch) {
+  for (const auto& c : unary_edges)
+    expect_edges(c.name, [&](const auto& x) { return c.f(x[0]); }, {edges}, c.y, {c.dx});
+}
+TEST(Elementwise, BinaryEdgesAreAsInPyTorch) {
+  for (const auto& c : binary_edges)
+    expect_edges(c.name, [&](const auto& x) { return c.f(x[0], x[1]); }, {left, right}, c.y,
+                 {c.da, c.db});
+}
+
+// As PyTorch selects: 0 times what is not finite would be NaN.
+TEST(Elementwise, NothingPassesWhereItIsFlat) {
+  const auto all = [](double v) { return Values(20, v); };  // in lanes, and some beside them
+  const Tensor dy = where(eq(remainder(arange(20), 2), 0.0), full({}, inf), full({}, nan));
+  const auto expect_nothing = [&](const std::string& name,
+                                  const std::function<Tensor(const Tensor&)>& f, double at) {
+    for (const DType dtype : {f64, f32, f16})
+      for (const bool recorded : {false, true}) {
+        const Tensor x = row(all(at), dtype).set_requires_grad();
+        const Tensor y = f(x);
+        const auto g = grad({y}, {x}, {.gradients = {dy.to(dtype)}, .create_graph = recorded});
+        EXPECT_EQ(to_vector(g[0]), all(0)) << fmt::format("{} at {} in {}", name, at, dtype);
+      }
+  };
+  expect_nothing("relu", relu, -2);
+  expect_nothing("relu6", relu6, 7);
+  expect_nothing("hardsigmoid", hardsigmoid, 5);
+  expect_nothing("hardswish", hardswish, -4);
+  const auto within = [](const Tensor& x) { return clamp(x, 0.0, 1.0); };
+  expect_nothing("clamp", within, -2);
+  expect_nothing("clamp", within, 2);
+  const auto beside = [](const Tensor& x) { return full({20}, 1, x.dtype()); };
+  expect_nothing("maximum", [&](const Tensor& x) { return maximum(beside(x), x); }, 0);
+  expect_nothing("minimum", [&](const Tensor& x) { return minimum(x, beside(x)); }, 2);
+  expect_nothing(
+      "linear",
+      [](const Tensor& x) {
+        return linear(unsqueeze(x, 1), full({1, 1}, 1, x.dtype()), {},
+                      {.activation = Activation::Relu})
+            .reshape({20});
+      },
+      -2);
+
+  // A derivative that is 0 by chance has one of its own.
+  const auto second = [](const Tensor& y, const Tensor& x, const Tensor& by) {
+    return grad({sum(grad({sum(y)}, {x}, {.create_graph = true})[0])}, {by})[0].item();
+  };
+  const Tensor a = row({-2, 3}, f64).set_requires_grad(), slope = row({0}, f64).set_requires_grad(),
+               at = row({-1.5}, f64).set_requires_grad();
+  EXPECT_EQ(second(prelu(a, slope), a, slope), 1);
+  EXPECT_NEAR(second(hardswish(at), at, at), 1.0 / 3, 1e-12);
+
+  const Tensor x = row({-1, 4}, f64).set_requires_grad();
+  sum(sqrt(relu(x))).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0.25}));
+  const Tensor w = row({0.5}, f64).set_requires_grad(), p = row({1, 2}, f64);
+  const auto dw = grad({prelu(p, w)}, {w}, {.gradients = {row({inf, nan}, f64)}});
+  EXPECT_EQ(to_vector(dw[0]), Values{0});
+}
+
+TEST(Elementwise, ZerosKeepTheirSign) {
+  const Tensor zero = row({-0.0, -0.25}, f32);
+  for (const auto f : {sin, tan, asin, atan, sinh, tanh, round, trunc, ceil, relu6, softsign})
+    EXPECT_TRUE(std::signbit(f(zero).at(0)));
+  for (const auto f : {round, trunc, ceil}) EXPECT_TRUE(std::signbit(f(zero).at(1)));
+  EXPECT_TRUE(std::signbit(remainder(zero, 3).at(0)));
+  EXPECT_EQ(atan2(zero, zero).at(0), -static_cast<double>(std::acos(-1.0f)));
+}
+
+TEST(Elementwise, IntegersDivideInF32) {
+  const Tensor n = row({7, -7, 0}, i64), hits = eq(n, row({7, 7, 0}, i64));
+  for (const Tensor& y : {n / 2.0, n / row({2, 2, 2}, u8), n.to(i32) / row({2, 2, 2}, i64)}) {
+    EXPECT_EQ(y.dtype(), f32);
+    EXPECT_EQ(to_vector(y), (Values{3.5, -3.5, 0}));
+  }
+  EXPECT_EQ(to_vector(7.0 / row({2, -4}, i32)), (Values{3.5, -1.75}));
+  EXPECT_EQ((sum(hits) / 4.0).item(), 0.5);
+  EXPECT_EQ(to_vector(hits / 2.0), (Values{0.5, 0, 0.5}));
+  EXPECT_EQ(to_vector(n / row({0, 0, 1}, i64)), (Values{inf, -inf, 0}));
+}
+
+TEST(Elementwise, WholeQuotientsGoDown) {
+  const Tensor n = row({7, -7, -8, 0}, i64), q = floor_divide(n, 4);
+  EXPECT_EQ(q.dtype(), i64);
+  EXPECT_EQ(to_vector(q), (Values{1, -2, -2, 0}));
+  EXPECT_EQ(to_vector(floor_divide(n, -4)), (Values{-2, 1, 2, 0}));
+  EXPECT_EQ(to_vector(floor_divide(row({255}, u8), 2)), (Values{127}));
+  EXPECT_EQ(to_vector(floor_divide(row({7, -7}, f16), 2)), (Values{3, -4}));
+  EXPECT_ERROR(floor_divide(n, 0), "floor_divide: of i64 elements by zero");
+  EXPECT_ERROR(floor_divide(n, 0.5), "floor_divide: of i64 elements and 0.5");
+  EXPECT_ERROR(floor_divide(eq(n, 0), 2), "floor_divide: of bool elements");
+}
+
+TEST(Elementwise, HalvesGoToEven) {
+  EXPECT_EQ(to_vector(round(row({-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e30}, f64))),
+            (Values{-2, -2, 0, 0, 2, 2, 1e30}));
+}
+
+TEST(Elementwise, SmallResultsKeepTheirDigits) {
+  EXPECT_NEAR(mish(row({-80}, f64)).item() / (-80 * std::exp(-80)), 1, 1e-12);
+  EXPECT_NEAR(log_sigmoid(row({80}, f64)).item() / -std::exp(-80), 1, 1e-12);
+  EXPECT_NEAR(sinh(row({1e-6}, f32)).item(), 1e-6, 1e-12);
+  EXPECT_EQ(mish(row({1000}, f32)).item(), 1000);
+}
+
+TEST(Elementwise, IntegersWherePyTorchTakesThem) {
+  const Tensor x = row({-7, 0, 7, 2}, i64);
+  const auto give = [&](const Tensor& y, const Values& want) {
+    EXPECT_EQ(y.dtype(), i64);
+    EXPECT_EQ(to_vector(y), want);
+  };
+  give(abs(x), {7, 0, 7, 2});
+  give(-x, {7, 0, -7, -2});
+  give(square(x), {49, 0, 49, 4});
+  give(sign(x), {-1, 0, 1, 1});
+  for (const auto f : {floor, ceil, round, trunc}) give(f(x), {-7, 0, 7, 2});
+  give(relu(x), {0, 0, 7, 2});
+  give(clamp(x, -1, 1), {-1, 0, 1, 1});
+  give(clamp(x, {}, 1), {-7, 0, 1, 1});
+  give(remainder(x, 3), {2, 0, 1, 2});
+  give(remainder(x, -3), {-1, 0, -2, -1});
+  give(remainder(x, 0), {0, 0, 0, 0});
+  give(pow(2, x), {0, 1, 128, 4});
+  give(addcmul(x, x, x, 2), {91, 0, 105, 10});
+  EXPECT_EQ(to_vector(abs(row({200}, u8))), Values{200});
+  EXPECT_EQ(to_vector(-row({3}, u8)), Values{253});
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor n = row({0, 3}, t);
+    EXPECT_EQ(to_vector(isnan(n)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(isinf(n)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(isfinite(n)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(logical_not(n)), (Values{1, 0}));
+    EXPECT_EQ(to_vector(logical_xor(n, row({3, 0}, t))), (Values{1, 1}));
+  }
+  EXPECT_EQ(to_vector(logical_not(row({0, 1}, boolean))), (Values{1, 0}));
+}
+
+TEST(Elementwise, ComparesWholeTensors) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const Tensor x = row({1, -2, inf, nan, 1000}, f32);
+  EXPECT_EQ(to_vector(isclose(x, row({1.00002, -2, inf, nan, 1000.009}, f32))),
+            (Values{0, 1, 1, 0, 1}));
+  EXPECT_EQ(to_vector(isclose(x, row({1.1, -2.1, -inf, 0, inf}, f32), 0, 0.2)),
+            (Values{1, 1, 0, 0, 0}));
+  EXPECT_FALSE(allclose(x, x)) << "NaN is close to nothing";
+  // As wide as it takes: f16 would round the tolerance to zero, and 2048 + 1 to 2048.
+  EXPECT_TRUE(allclose(row({0.25}, f16), row({0.25006}, f32), 0, 1e-4));
+  EXPECT_FALSE(allclose(row({2048}, f16), row({2049}, i64), 0, 0));
+  EXPECT_TRUE(allclose(ones({2, 3}), ones({3}))) << "broadcasts";
+  EXPECT_TRUE(allclose(zeros({0}), ones({0})) && allclose(row({1}, boolean), row({1}, u8)));
+
+  EXPECT_TRUE(equal(ones({2, 3}), ones({2, 3})));
+  EXPECT_FALSE(equal(x, x)) << "NaN";
+  EXPECT_FALSE(equal(ones({3}), ones({1, 3})));
+  EXPECT_FALSE(equal(ones({3}), ones({3}).to(f16)));
+  EXPECT_TRUE(equal(row({}, i64), row({}, i64)));
+  const Tensor w = ones({2}).set_requires_grad();
+  EXPECT_TRUE(equal(w, ones({2})) && !isclose(w, w).requires_grad());
+}
+
+TEST(Elementwise, RefusesWhatHasNoAnswer) {
+  const Tensor n = arange(0, 3), truth = ones({3}, boolean);
+  EXPECT_ERROR(exp2(n), "exp2: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(leaky_relu(n), "leaky_relu: of i64 elements");
+  EXPECT_ERROR(lerp(n, n, 1), "lerp: of i64 elements");
+  EXPECT_ERROR(atan2(n, n), "atan2: of i64 elements");
+  EXPECT_ERROR(abs(truth), "abs: of bool elements (convert them to a number dtype)");
+  EXPECT_ERROR(remainder(truth, 2), "remainder_scalar: of bool elements");
+  EXPECT_ERROR(addcdiv(truth, truth, truth), "addcdiv: of bool elements");
+  EXPECT_ERROR(clamp(n, 0.5, {}), "clamp: of i64 elements and 0.5 (convert them to a float dtype)");
+  EXPECT_ERROR(clamp(n, nan, {}), "clamp: of i64 elements and nan");
+  EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: of i64 elements and 1.5");
+  EXPECT_ERROR(add(n, inf), "add_scalar: of i64 elements and inf");
+  EXPECT_ERROR(mul(n, 1e30), "mul_scalar: of i64 elements and 1e+30");
+  EXPECT_EQ(to_vector(clamp(n, 1, inf)), (Values{1, 1, 2}));
+  EXPECT_ERROR(clamp(ones({2}), std::nullopt, {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), Tensor(), {}), "clamp: no bound is given");
+  EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
+  EXPECT_ERROR(glu(ones({2, 3}), 2), "glu: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),
+               "lerp: inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(addcmul(ones({2}), ones({3}), ones({2})), "addcmul");
+}
+
+TEST(Elementwise, ExpandKeepsSizesOfMinusOne) {
+  EXPECT_EQ(expand(ones({2, 1, 3}), {4, -1, 5, -1}).shape(), (Shape{4, 2, 5, 3}));
+  EXPECT_ERROR(expand(ones({2}), {-1, 2}), "expand");
+}
+
+TEST(Elementwise, AFillBeyondF32Saturates) {
+  EXPECT_EQ(masked_fill(ones({1}), ones({1}, boolean), -1e300).item(), -0x1.fffffep127);
+  EXPECT_EQ(masked_fill(ones({1}), ones({1}, boolean), -inf).item(), -inf);
+}
+
+TEST(Elementwise, VariancesDoNotFeelTheRoundingOfTheMean) {
+  EXPECT_EQ(var(from({1e8, 1e8 + 8}, {2})).item(), 32);
+  EXPECT_LT(stddev(full({10000}, 0.1)).item(), 1e-9);
+  const Tensor x = from({1e8, 1e8 + 8, 1e8 + 16}, {3}).set_requires_grad();
+  var(x).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{-8, 0, 8}));
+}
+
+TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
+  const Tensor x = from({1, 2}, {2}, i32), bytes = from({1, 2}, {2}, u8);
+  EXPECT_ERROR(x + 3e9, "3000000000 does not fit elements of i32");
+  EXPECT_ERROR(bytes * 300.0, "300 does not fit elements of u8");
+  EXPECT_ERROR(pow(x, -2.0), "pow: of i32 elements to the power of -2");
+  EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
+}
+
+// Squares and means of narrow numbers are not rounded to their dtype on the way.
+TEST(Elementwise, VariancesOfNarrowNumbers) {
+  const auto of = [](std::initializer_list<double> x, DType t) {
+    return from(x, {int64_t(x.size())}, t).set_requires_grad();
+  };
+  const Tensor far = of({1000, -1000, 1000, -1000}, f16),
+               near = of({1e-4, -1e-4, 1e-4, -1e-4}, f16);
+  EXPECT_NEAR(stddev(far).item(), 1154.7, 0.5);
+  EXPECT_NEAR(stddev(near).item(), 1.1547e-4, 1e-7);
+  EXPECT_EQ(stddev(far).dtype(), f16);
+  EXPECT_EQ(var(of({1000, 1000, 1000, 1004}, bf16)).item(), 4);
+  EXPECT_EQ(var(of({2048, 2048, 2048, 2050}, f16)).item(), 1);
+  stddev(far).backward();
+  EXPECT_NEAR(far.grad().at(0), 0.2887, 1e-3);
+}
+
+TEST(Elementwise, ChoicesAreMadeByBools) {
+  const Tensor x = ones({3});
+  EXPECT_ERROR(where(x, x, x), "where: the mask is f32, not bool");
+  EXPECT_ERROR(masked_fill(x, ones({3}, i64), 0), "masked_fill: the mask is i64, not bool");
+}
+
+TEST(Elementwise, IntegersAreNotFilledWithFractions) {
+  const Tensor x = from({1, 2}, {2}, i64), one = from({1, 0}, {2}, boolean);
+  EXPECT_ERROR(where(one, x, 0.5), "where: 0.5 does not fit elements of i64");
+  EXPECT_ERROR(where(one, 0.5, x), "where: 0.5 does not fit elements of i64");
+  EXPECT_ERROR(masked_fill(x, one, 0.5), "masked_fill: 0.5 does not fit elements of i64");
+  const Tensor bytes = row({0, 200}, u8);
+  EXPECT_ERROR(clamp(bytes, {}, -1), "clamp: -1 does not fit elements of u8");
+  EXPECT_ERROR(clamp(bytes, 300, {}), "clamp: 300 does not fit elements of u8");
+  EXPECT_EQ(to_vector(clamp(bytes, -1, 300)), (Values{0, 200}));
+  EXPECT_EQ(to_vector(clamp(bytes, 300, 100)), (Values{100, 100}));
+  EXPECT_EQ(to_vector(where(one, x, 7)), (Values{1, 7}));
+  EXPECT_EQ(to_vector(masked_fill(x, one, 7)), (Values{7, 2}));
+}
+
+TEST(Elementwise, RemainderSlopesByTheQuotientItTook) {  // 1 / 0.1 rounds up to 10
+  const Tensor a = row({1, -1, 5, -5, 5}, f32), b = row({0.1, 0.1, -inf, inf, inf}, f32);
+  b.set_requires_grad();
+  EXPECT_EQ(to_vector(grad({sum(remainder(a, b))}, {b})[0]), (Values{-9, 10, 1, 1, 0}));
+}
+
+TEST(Elementwise, LerpMeetsBothEnds) {
+  const Tensor a = row({0.1, -7}, f32), b = row({0.3, 1e8}, f32);
+  EXPECT_EQ(to_vector(lerp(a, b, 0)), to_vector(a));
+  EXPECT_EQ(to_vector(lerp(a, b, 1)), to_vector(b));
+}
+
+TEST(Elementwise, NarrowCompositesRoundOnce) {
+  const Tensor x = row({256}, bf16), a = row({1.0078125}, bf16), b = row({127}, bf16);
+  EXPECT_EQ(addcmul(x, a, b).item(), full({}, 256 + 1.0078125 * 127, bf16).item());
+}
+
+TEST(Elementwise, SlopesOfGeluFarOut) {
+  for (const DType dtype : {f64, f32}) {
+    const Tensor x = row({-2e19, -50, 50, 2e19}, dtype).set_requires_grad();
+    EXPECT_EQ(to_vector(grad({sum(gelu_tanh(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
+    EXPECT_EQ(to_vector(grad({sum(gelu(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
+  }
+}
+
+TEST(Elementwise, ZeroGradientsAreRecorded) {
+  const Tensor x = row({0.3, nan, inf}, f32).set_requires_grad();
+  const Tensor y = floor(x);
+  EXPECT_TRUE(y.requires_grad());
+  y.backward({.gradient = row({1, nan, inf}, f32)});
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 0}));
+}
+
+// What neg and floor need not keep, may be written to.
+TEST(Elementwise, ConstantDerivativesKeepNothing) {
+  const Tensor x = row({1.5, -2}, f64).set_requires_grad();
+  const Tensor y = -x;
+  mul_(y, 3);
+  const Tensor z = y + floor(x);
+  sum(z).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{-3, -3}));
+}
+
+// The gradients of an op on narrow copies arrive in f32 where that is what they were copied from.
+TEST(Elementwise, WideGradientsOfNarrowOperands) {
+  const Values v = {1.00390625, -0.3, 0.7, 2.1};
+  const Tensor a = row(v, f32).set_requires_grad(), b = row({0.1, 0.2, 0.3, 0.4}, f32);
+  const auto expect_wide = [&](const Tensor& y, const auto& derivative) {
+    a.set_grad({});
+    y.backward({.gradient = full({4}, 1.7265625, y.dtype())});
+    EXPECT_EQ(a.grad().dtype(), f32);
+    for (int64_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(a.grad().at(i), 1.7265625 * derivative(i), 2e-7 * std::abs(derivative(i)) * 1.8);
+  };
+  const Tensor narrow = a.to(bf16), other = b.to(bf16);
+  expect_wide(narrow * other, [&](int64_t i) { return other.at(i); });
+  expect_wide(narrow / other, [&](int64_t i) { return 1 / other.at(i); });
+  expect_wide(narrow * 0.3, [](int64_t) { return 0.3; });
+}
+
+// Nor is a gradient rounded, or its divisor, before it is as wide as it will be.
+TEST(Reductions, DivideGradientsInF32) {
+  const Tensor w = zeros({100'000}).set_requires_grad();
+  mean(w.to(f16)).backward();
+  EXPECT_EQ(w.grad().at(0), double(1e-5f));
+  const Tensor x = ones({70'000}, f16).set_requires_grad();
+  for (const auto& largest : {max(x), norm(x, inf)}) {
+    x.set_grad({});
+    largest.backward({.gradient = full({}, 60'000, f16)});
+    EXPECT_NEAR(x.grad().at(7), 60'000.0 / 70'000, 1e-3) << "more winners than f16 counts";
+  }
+}
+
+// Rules that are recorded compute what the fused kernels do, in f32: parts of a derivative leave
+// the range of f16 long before it does.
+TEST(Elementwise, RecordedGradientsOfNarrowNumbers) {
+  using F = Tensor (*)(const Tensor&);
+  const std::map<std::string, F> ops = {
+      {"mish", mish},
+      {"silu", silu},
+      {"gelu", gelu},
+      {"gelu_tanh", gelu_tanh},
+      {"softsign", softsign},
+      {"tanh", tanh},
+      {"sigmoid", sigmoid},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"selu", selu},
+      {"atan", atan},
+      {"atan2", [](const Tensor& x) { return atan2(x, x / 2); }},
+      {"div", [](const Tensor& x) { return 3 / x + x / square(x); }},
+      {"pow", [](const Tensor& x) { return pow(abs(x), abs(x) * 0 + 1.5); }},
+      {"pow_scalar", [](const Tensor& x) { return pow(x, 3); }},
+      {"glu", [](const Tensor& x) { return glu(cat({x, x * 20})); }},
+      {"linear", [](const Tensor& x) {
+         return linear(reshape(x, {-1, 1}), ones({1, 1}, x.dtype()), {},
+                       {.activation = Activation::GeluTanh});
+       }}};
+  for (const auto& [name, f] : ops) {
+    const Tensor x =
+        row({-300, -88, -40, -16, -9, -3, -1, -0.01, -1e-3, 1e-3, 0.01, 1, 3, 9, 16, 40, 88, 300},
+            f16)
+            .set_requires_grad();
+    const Tensor y = f(x);
+    const GradOptions kept{.gradients = {ones_like(y)}, .retain_graph = true},
+        recorded{.gradients = {ones_like(y)}, .create_graph = true};
+    const Tensor fused = grad({y}, {x}, kept)[0], made = grad({y}, {x}, recorded)[0];
+    EXPECT_EQ(made.dtype(), f16);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      if (!std::isfinite(fused.at(i))) continue;
+      EXPECT_NEAR(made.at(i), fused.at(i), 2e-3 * std::max(1.0, std::abs(fused.at(i))))
+          << name << " at " << x.at(i);
+    }
+  }
+}
+
+TEST(Elementwise, GradientsOfNarrowNumbersThatLeaveTheirRangeOnTheWay) {
+  const auto of = [](const Tensor& y, const Tensor& x, double dy) {
+    return grad({y}, {x}, {.gradients = {full(y.shape(), dy, y.dtype())}})[0];
+  };
+  const Tensor b = row({0.5}, f16).set_requires_grad();
+  EXPECT_NEAR(of(addcdiv(row({0}, f16), row({60'000}, f16), b, 1e-4), b, 1).item(), -24, 0.05);
+  const Tensor small = row({0.01, 0.01}, f16).set_requires_grad();
+  EXPECT_NEAR(of(norm(small), small, 1000).at(0), 707.1, 0.5);
+  const Tensor x = row({300, 300, 1e-3, 1e-3}, f16).set_requires_grad();
+  EXPECT_NEAR(of(prod(x), x, 1).at(2), 90, 0.5);
+}
+
+// What a choice leaves out must stay finite, or its gradient is not 0 but NaN.
+TEST(Elementwise, SecondOrderFarOut) {
+  using F = Tensor (*)(const Tensor&);
+  for (const F f : {F([](const Tensor& x) { return elu(x); }), F(selu),
+                    F([](const Tensor& x) { return glu(cat({x, x})); }), F([](const Tensor& x) {
+                      return binary_cross_entropy_with_logits(x, full_like(x, 0.5));
+                    })}) {
+    const Tensor x = row({-1000, -100, 100, 1000}, f32).set_requires_grad();
+    const Tensor dx = grad({sum(f(x))}, {x}, {.create_graph = true})[0];
+    const Tensor ddx = grad({sum(dx)}, {x})[0];
+    for (int64_t i = 0; i < x.numel(); ++i) EXPECT_NEAR(ddx.at(i), 0, 1e-6) << x.at(i);
+  }
+}
+
+struct Copied : Function<Copied> {
+  static constexpr OpInfo info{"test_copied"};
+  static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }
+};
+
+TEST(Comparison, OperatorsGiveTensors) {
+  const Tensor a = row({1, 2, 3}, f32), b = row({3, 2, 1}, f32);
+  EXPECT_EQ(to_vector(a < b), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(a <= b), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(a > b), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(a >= b), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(a < 2), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(a <= 2), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(a > 2), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(a >= 2), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(2 < a), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(2 <= a), (Values{0, 1, 1}));
+  EXPECT_EQ(to_vector(2 > a), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(2 >= a), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(where(a < b, a, b)), (Values{1, 2, 1}));
+  EXPECT_EQ(to_vector(where(a < b, a, 7)), (Values{1, 7, 7}));
+  EXPECT_EQ(to_vector(where(a < b, 0.5, b)), (Values{0.5, 2, 1}));
+  const Tensor mask = a < b;
+  EXPECT_EQ(mask.dtype(), boolean);
+  EXPECT_EQ(fmt::format("{}", a < b), fmt::format("{}", mask));
+  EXPECT_EQ(Copied::apply(a < b).dtype(), boolean) << "an input, not an attribute";
+  static_assert(std::is_constructible_v<bool, Tensor>);
+}
+
+// None of these is one answer: in an `if`, it would be true whatever it holds.
+template <class... T>
+constexpr bool answers = (std::is_constructible_v<bool, T> || ...);
+
+TEST(Comparison, IsNoCondition) {
+  const Tensor a = row({1, 2, 3}, f32), b = row({3, 2, 1}, f32);
+  static_assert(!answers<decltype(a < b), decltype(a <= b), decltype(a > b), decltype(a >= b),
+                         decltype(a < 2), decltype(2 >= a)>);
+  static_assert(!answers<decltype(eq(a, b)), decltype(ne(a, b)), decltype(lt(a, b)),
+                         decltype(le(a, b)), decltype(gt(a, b)), decltype(ge(a, b))>);
+  static_assert(!answers<decltype(eq(a, 2)), decltype(ne(a, 2)), decltype(lt(a, 2)),
+                         decltype(le(a, 2)), decltype(gt(a, 2)), decltype(ge(a, 2))>);
+  static_assert(
+      !answers<decltype(logical_and(a, b)), decltype(logical_or(a, b)), decltype(logical_xor(a, b)),
+               decltype(logical_not(a)), decltype(isnan(a)), decltype(isinf(a)),
+               decltype(isfinite(a)), decltype(any(a)), decltype(all(a))>);
+  const Tensor same = eq(a, b);
+  EXPECT_EQ(same.dtype(), boolean);
+  EXPECT_EQ(all(same).item(), 0);
+  EXPECT_EQ(any(same).item(), 1);
+}
+
+TEST(Create, FromAVector) {
+  const Tensor t = from_data(std::vector<int64_t>{3, -1, 1ll << 60});
+  EXPECT_EQ(t.dtype(), i64);
+  EXPECT_EQ(t.shape(), Shape{3});
+  EXPECT_EQ(t.at(2), 0x1p60);
+  EXPECT_EQ(from_data(std::vector<float>()).shape(), Shape{0});
+}
+
+TEST(Create, MultinomialDrawsByTheWeights) {
+  const Seed seed(1);
+  const Tensor weights = from({0, 1, 3, 0, 4, 0, 1, 1, 0, 0, 0, 0}, {2, 6}, f32);
+  const int64_t n = 4000;
+  const Tensor drawn = multinomial(weights, n, true);
+  EXPECT_EQ(drawn.dtype(), i64);
+  ASSERT_EQ(drawn.shape(), (Shape{2, n}));
+  const Values wanted = to_vector(weights / sum(weights, {1}, true));
+  const Tensor counts = sum(one_hot(drawn, 6), {1});
+  for (int64_t i = 0; i < 12; ++i) {
+    const double p = wanted[size_t(i)], sigma = std::sqrt(p * (1 - p) / double(n));
+    EXPECT_NEAR(counts.at(i) / double(n), p, 5 * sigma) << i;
+  }
+  const Tensor halves = narrow(drawn, 1, 0, n / 2);  // no order in them
+  EXPECT_NEAR(mean(select(halves, 0, 0).to(f32)).item(), mean(select(drawn, 0, 0).to(f32)).item(),
+              0.1);
+}
+
+TEST(Create, MultinomialDrawsRareClasses) {
+  const Seed seed(1);
+  const int64_t classes = 1 << 17;
+  const Tensor weights = full({classes}, 0x1p-26, f64, Device::cpu());
+  weights.set(0, 1 - double(classes - 1) * 0x1p-26);
+  const Tensor drawn = multinomial(weights, 1 << 20, true);
+  const Tensor rare = masked_select(drawn, gt(drawn, 0)).to(f64);
+  EXPECT_NEAR(double(rare.numel()), 0x1p11, 5 * 45);
+  EXPECT_NEAR(mean(remainder(rare, 2)).item(), 0.5, 5 * 0.011);
+}
+
+TEST(Create, MultinomialOfTheLargestAndTheSmallestWeights) {
+  const Seed seed(3);
+  for (const auto& [weight, dtype] :
+       {std::pair(3e38, f32), {3e38, bf16}, {1e-45, f32}, {6e4, f16}, {1e308, f64}})
+    for (const bool replacement : {false, true}) {
+      const Tensor drawn = multinomial(expand(full({4}, weight, dtype), {4000, 4}), 1, replacement);
+      for (int c = 0; c < 4; ++c)
+        EXPECT_NEAR(sum(cast(eq(drawn, double(c)), f32)).item(), 1000, 150)
+            << weight << name(dtype);
+    }
+}
+
+TEST(Create, MultinomialWithoutReplacementGivesEachOnce) {
+  const Seed seed(1);
+  const Tensor weights = expand(from({1, 0, 2, 5}, {4}, bf16), {4000, 4});
+  const Tensor drawn = multinomial(weights, 3);
+  EXPECT_EQ(sum(one_hot(drawn, 4), {0, 1}).at(1), 0);
+  EXPECT_EQ(to_vector(sum(one_hot(drawn, 4), {0, 1})), (Values{4000, 0, 4000, 4000}));
+  const Tensor first = mean(one_hot(select(drawn, 1, 0), 4), {0});
+  EXPECT_NEAR(first.at(0), 0.125, 0.026);
+  EXPECT_NEAR(first.at(3), 0.625, 0.038);
+  // After 3 was drawn, 2 comes twice as often as 0.
+  const Tensor second = masked_select(select(drawn, 1, 1), eq(select(drawn, 1, 0), 3));
+  EXPECT_NEAR(mean(eq(second, 2).to(f32)).item(), 2.0 / 3, 0.047);
+}
+
+TEST(Create, MultinomialChecksItsWeights) {
+  for (const bool replacement : {false, true}) {
+    EXPECT_EQ(multinomial(ones({3, 2}), 0, replacement).shape(), (Shape{3, 0}));
+    EXPECT_EQ(multinomial(ones({3, 0}), 0, replacement).shape(), (Shape{3, 0}));
+  }
+  EXPECT_EQ(multinomial(ones({0, 5}), 2).shape(), (Shape{0, 2}));
+  EXPECT_ERROR(multinomial(from({1, -1}, {2}), 1), "a weight is negative or not finite");
+  EXPECT_ERROR(multinomial(from({1, nan}, {2}), 1, true), "a weight is negative or not finite");
+  EXPECT_ERROR(multinomial(from({1, 0}, {2}), 2), "2 of 1 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(zeros({2}), 1, true), "1 of 0 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(ones({2}, i64), 1),
+               "weights are i64 [2], not of a float dtype and [..., classes]");
+  EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");
+}
+
+TEST(Clamp, ByTensors) {
+  const Tensor x = row({-2, 1, 5, nan}, f64).set_requires_grad(),
+               low = row({-1, 1, 0, 0}, f64).set_requires_grad(),
+               high = row({1, 1, 2, 1}, f64).set_requires_grad();
+  const Tensor y = clamp(x, low, high);
+  EXPECT_EQ(to_vector(slice(y, 0, 0, 3)), (Values{-1, 1, 2}));
+  EXPECT_TRUE(std::isnan(y.at(3)));
+  const std::vector<Tensor> dx = grad({sum(y)}, {x, low, high});
+  EXPECT_EQ(to_vector(dx[0]), (Values{0, 1, 0, 1})) << "all of it at a bound";
+  EXPECT_EQ(to_vector(dx[1]), (Values{1, 0, 0, 0}));
+  EXPECT_EQ(to_vector(dx[2]), (Values{0, 0, 1, 0}));
+  EXPECT_EQ(to_vector(clamp(row({0, 5}, f32), row({3, 3}, f32), row({1, 1}, f32))), (Values{1, 1}));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), row({nan}, f32), {}).at(0)));
+  EXPECT_TRUE(std::isnan(clamp(row({0}, f32), {}, row({nan}, f32)).at(0)));
+  const Tensor n = clamp(row({-3, 9}, i64), row({0}, i64), row({4}, i64));
+  EXPECT_EQ(n.dtype(), i64);
+  EXPECT_EQ(to_vector(n), (Values{0, 4}));
+  EXPECT_ERROR(clamp(row({1}, f32), row({1}, f64), {}), "different dtypes: f32 and f64");
+}
+
+TEST(Create, Bernoulli) {
+  const Seed seed(1);
+  const Tensor p = expand(from({0, 0.25, 1}, {3}, f16), {10000, 3}), drawn = bernoulli(p);
+  EXPECT_EQ(drawn.dtype(), f16);
+  EXPECT_EQ(sum(logical_and(ne(drawn, 0), ne(drawn, 1))).item(), 0);
+  const Tensor share = mean(drawn.to(f32), {0});
+  EXPECT_EQ(share.at(0), 0);
+  EXPECT_NEAR(share.at(1), 0.25, 0.02);
+  EXPECT_EQ(share.at(2), 1);
+  const Seed zero(12121362);  // whose first 24 bits are 0
+  EXPECT_EQ(rand({1}).item(), 0);
+  const Seed same(12121362);
+  EXPECT_EQ(bernoulli(full({1}, 1e-9, f64)).item(), 0);
+  EXPECT_ERROR(bernoulli(ones({2}, i64)), "probabilities are i64");
+  EXPECT_EQ(bernoulli(zeros({0, 3})).shape(), (Shape{0, 3}));
+  const auto of = [](double p, DType dtype) {  // on a device the error may come late
+    (void)bernoulli(from({p, 0.5}, {2}, dtype)).at(0);
+    (void)bernoulli(from({0, 1}, {2}, dtype)).at(0);
+  };
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    EXPECT_ERROR(of(1.5, dtype), "bernoulli: probabilities from 0.5 to 1.5, not within 0 to 1");
+    EXPECT_ERROR(of(-0.25, dtype), "bernoulli: probabilities from -0.25 to 0.5, not within 0 to 1");
+    EXPECT_ERROR(of(nan, dtype), "bernoulli: probabilities from nan to nan, not within 0 to 1");
+  }
+}
+
+TEST(Create, Linspace) {
+  EXPECT_EQ(to_vector(linspace(0, 1, 5)), (Values{0, 0.25, 0.5, 0.75, 1}));
+  EXPECT_EQ(to_vector(linspace(3, -3, 7, i64)), (Values{3, 2, 1, 0, -1, -2, -3}));
+  EXPECT_EQ(to_vector(linspace(0, 1, 5, i64)), (Values{0, 0, 0, 0, 1}));
+  EXPECT_EQ(to_vector(linspace(7, 9, 1)), Values{7});
+  EXPECT_EQ(linspace(7, 9, 0).shape(), Shape{0});
+  EXPECT_EQ(linspace(0.1, 0.7, 1001, f64).at(1000), 0.7);
+  EXPECT_ERROR(linspace(0, 1, -1), "-1 numbers from 0 to 1");
+  EXPECT_ERROR(linspace(0, inf, 3), "3 numbers from 0 to inf");
+  EXPECT_ERROR(linspace(nan, 1, 3), "3 numbers from nan to 1");
+}
+
+TEST(Create, ArangeAndEyeCheckTheirSizes) {
+  EXPECT_EQ(to_vector(arange(2, -3, -2)), (Values{2, 0, -2}));
+  EXPECT_EQ(arange(2, 1).shape(), Shape{0});
+  EXPECT_ERROR(arange(0, 1, 0), "arange from 0 to 1 by 0");
+  EXPECT_ERROR(arange(0, inf), "arange from 0 to inf by 1");
+  EXPECT_ERROR(arange(0, 1e300), "arange from 0 to 1e+300 by 1 has 1e+300 elements");
+  EXPECT_ERROR(arange(0, 1e300, 1e-300), "has inf elements");
+  EXPECT_EQ(to_vector(eye(2, i32)), (Values{1, 0, 0, 1}));
+  EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
+  EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
+}
+
+TEST(Create, IntegersAreWhatTheyCanBe) {
+  EXPECT_ERROR(arange(0, 1, 0.1), "arange from 0 by 0.1 in i64 (give a float dtype after");
+  EXPECT_ERROR(arange(0.5, 3), "arange from 0.5 by 1 in i64 (give a float dtype");
+  EXPECT_ERROR(full({2}, 0.5, i64), "0.5 does not fit elements of i64");
+  EXPECT_ERROR(full({2}, inf, i64), "inf does not fit elements of i64");
+  EXPECT_ERROR(full({2}, 0x1p63, i64), "9.223372036854776e+18 does not fit elements of i64");
+  EXPECT_ERROR(full({2}, 300, u8), "300 does not fit elements of u8");
+  EXPECT_ERROR(full({2}, -1, u8), "-1 does not fit elements of u8");
+  EXPECT_ERROR(fill_(zeros({2}, i32), NAN), "nan does not fit elements of i32");
+  EXPECT_ERROR(arange(0, 300, 1, u8), "299 does not fit elements of u8");
+  EXPECT_EQ(to_vector(arange(2, -1, -1, u8)), (Values{2, 1, 0}));
+  EXPECT_EQ(to_vector(full({1}, 2, boolean)), (Values{1}));
+  EXPECT_EQ(full({}, -0x1p63, i64).item<int64_t>(), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(arange(0, 1, 0.1, f32).numel(), 10);
+  EXPECT_EQ(full({}, 2, i64).item(), 2);
+}
+
+TEST(Create, WhatFailsDrawsNothing) {
+  const uint64_t before = generator().offset();
+  EXPECT_ERROR(rand({-8}), "-8");
+  EXPECT_ERROR(randint(0, 9, {-8}), "-8");
+  EXPECT_EQ(generator().offset(), before);
+}
+
+TEST(Create, OneHotChecksItsIndices) {
+  EXPECT_EQ(to_vector(one_hot(arange(0, 2), 3)), (Values{1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));
+  EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: indices from 0 to 2 for 2 classes");
+  EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: indices from -1 to 0 for 2 classes");
+  EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices are f32, not i64");
+}
+
+TEST(Create, LikeAnother) {
+  const Tensor x = zeros({2, 3}, bf16);
+  for (const auto f : {empty_like, zeros_like, ones_like, rand_like, randn_like}) {
+    EXPECT_EQ(f(x).shape(), x.shape());
+    EXPECT_EQ(f(x).dtype(), bf16);
+  }
+  const Seed seed(3);
+  const Tensor u = rand_like(zeros({1000}));
+  EXPECT_TRUE(min(u).item() >= 0 && max(u).item() < 1);
+  EXPECT_NEAR(stddev(randn_like(zeros({1000}))).item(), 1, 0.1);
+  EXPECT_EQ(empty_like(arange(0, 3)).dtype(), i64);
+  EXPECT_ERROR(rand_like(arange(0, 3)), "random real numbers of dtype i64");
+}
+
+template <class T>
+void expect_copied() {
+  const T data[] = {T(0.0f), T(1.0f), T(1.0f), T(0.0f), T(1.0f), T(1.0f)};
+  const Tensor x = from_data(data, {2, 3});
+  EXPECT_EQ(x.dtype(), dtype_of<T>());
+  EXPECT_EQ(to_vector(x), (Values{0, 1, 1, 0, 1, 1}));
+  EXPECT_NE(static_cast<const void*>(x.raw()), static_cast<const void*>(data));
+}
+TEST(Create, FromDataOfEveryType) {
+  expect_copied<double>();
+  expect_copied<float>();
+  expect_copied<Half>();
+  expect_copied<BFloat16>();
+  expect_copied<int64_t>();
+  expect_copied<int32_t>();
+  expect_copied<uint8_t>();
+  expect_copied<bool>();
+  const float* const none = nullptr;
+  EXPECT_EQ(from_data(none, {0, 2}).shape(), (Shape{0, 2}));
+  EXPECT_ERROR(from_data(none, {2}), "2 elements from a null pointer");
+}
+
+TEST(Create, RandomNumbersCheckTheirRange) {
+  const Seed seed(1);
+  const Tensor x = randint(-2, 3, {1000});
+  EXPECT_EQ(x.dtype(), i64);
+  EXPECT_EQ(min(x).item(), -2);
+  EXPECT_EQ(max(x).item(), 2);
+  EXPECT_ERROR(randint(3, 3, {2}), "integers from 3 to below 3");
+  for (const DType t : {f64, f32, f16, bf16})
+    EXPECT_LT(max(rand({100000}, t)).item(), 1) << name(t);
+  // Of more than 2^32, all may come: the odd ones, too, and those at either end.
+  const Tensor wide = randint(0, int64_t(1) << 40, {4001});
+  const double odd = mean(remainder(wide, 2).to(f64)).item();
+  EXPECT_NEAR(odd, 0.5, 0.05);
+  EXPECT_NEAR(mean(wide.to(f64)).item() * 0x1p-39, 1, 0.05);
+  // And all as often, also where they are not many fewer than 2^32.
+  const Tensor third = remainder(randint(0, int64_t(3) << 30, {10000}), 3);
+  EXPECT_NEAR(mean(eq(third, 0).to(f64)).item(), 1.0 / 3, 0.024);  // five deviations
+  const Tensor any =
+      randint(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), {1000});
+  EXPECT_NEAR(mean(lt(any, 0).to(f64)).item(), 0.5, 0.1);
+  EXPECT_ERROR(uniform({2}, 1, 0), "uniform numbers from 1 to 0");
+  EXPECT_ERROR(uniform({2}, 0, inf), "uniform numbers from 0 to inf");
+  EXPECT_ERROR(uniform({2}, -1e308, 1e308, f64), "uniform numbers from -1e+308 to 1e+308");
+  EXPECT_ERROR(normal({2}, 0, -1), "normal numbers of standard deviation -1");
+  EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");
+}
+
+TEST(Create, PermutationsComeEquallyOften) {
+  const Seed seed(3);
+  std::map<std::array<double, 3>, int> counts;
+  for (int i = 0; i < 12000; ++i) {
+    const Tensor p = randperm(3);
+    ++counts[{p.at(0), p.at(1), p.at(2)}];
+  }
+  EXPECT_EQ(counts.size(), 6);
+  for (const auto& [order, count] : counts) EXPECT_NEAR(count, 2000, 220);  // five deviations
+  EXPECT_EQ(randperm(0).shape(), Shape{0});
+  const Tensor large = randperm(100000);
+  EXPECT_EQ(sum(ne(sort(large).values, arange(0, 100000, 1, i64))).item(), 0);
+  EXPECT_NEAR(mean(narrow(large, 0, 0, 1000).to(f64)).item(), 50000, 5000);
+}
+
+TEST(Pow, HalvesAreRoots) {
+  for (const DType t : {f64, f32, f16, bf16}) {
+    const Tensor x = uniform({1000}, 1e-3, 1000).to(t);
+    EXPECT_TRUE(equal(pow(x, 0.5), sqrt(x))) << name(t);
+    const Tensor zeros = row({0.0, -0.0}, t);
+    EXPECT_EQ(to_vector(div(1, pow(zeros, 0.5))), (Values{inf, inf})) << name(t);
+    EXPECT_EQ(to_vector(pow(zeros, -0.5)), (Values{inf, inf})) << name(t);
+  }
+  EXPECT_ERROR(pow(row({4}, i64), 0.5), "of i64 elements and 0.5");
+}
+
+TEST(InPlace, ArithmeticAndItsOperators) {
+  const Tensor x = row({8, 6}, f32), y = row({2, 3}, f32);
+  x += y;
+  x -= 1.0;
+  x *= y;
+  x /= 3.0;
+  EXPECT_EQ(to_vector(x), (Values{6, 8}));
+  x -= y;
+  x /= y;
+  x *= 6.0;
+  x += 1.0;
+  EXPECT_EQ(to_vector(x), (Values{13, 11}));
+  EXPECT_EQ(x.version(), 8u);
+  EXPECT_EQ(sub_(x, y).id(), x.id());
+  EXPECT_EQ(to_vector(clamp_(x, {}, 9)), (Values{9, 8}));
+  const Tensor part = slice(x, 0, 1, 2);  // a view: the whole changes with it
+  div_(part, 4);
+  EXPECT_EQ(to_vector(x), (Values{9, 2}));
+}
+
+TEST(InPlace, ResultsOutliveWhatTheyWereMadeOf) {
+  const Tensor &sum = add_(ones({2}), 1.0), &product = (ones({2}) *= 3.0);
+  EXPECT_EQ(to_vector(sum), (Values{2, 2}));
+  EXPECT_EQ(to_vector(product), (Values{3, 3}));
+}
+
+TEST(InPlace, TakesNoMemory) {
+  const int64_t n = 1 << 16;
+  const Tensor x = ones({n}), y = full({n}, 2);
+  reset_peak();
+  const int64_t before = memory_stats().in_use;
+  x += y;
+  x *= 3.0;
+  clamp_(slice(x, 0, 0, n, 2), {}, 8);
+  {
+    const NoGrad off;
+    x.set_requires_grad() -= slice(y, 0, 0, 1);
+  }
+  EXPECT_LT(memory_stats().peak - before, n);
+  EXPECT_EQ(x.at(0), 6);
+  EXPECT_EQ(x.at(1), 7);
+}
+
+TEST(InPlace, ReadsAllBeforeWhatItWrites) {
+  const Tensor x = arange(0, 100, 1, f32);
+  slice(x, 0, 1) += slice(x, 0, 0, 99);
+  for (int64_t i = 1; i < 100; ++i) EXPECT_EQ(x.at(i), double(2 * i - 1));
+  const Tensor m = reshape(arange(0, 9, 1, f32), {3, 3});
+  m += m.t();
+  EXPECT_EQ(to_vector(m), (Values{0, 4, 8, 4, 8, 12, 8, 12, 16}));
+  const Tensor y = ones({2, 2}), row = select(y, 0, 0);
+  y += row;
+  EXPECT_EQ(to_vector(y), (Values{2, 2, 2, 2}));
+}
+
+TEST(InPlace, TheResultKeepsItsDtype) {
+  const Tensor narrow = row({1, 2}, f16);
+  narrow += row({0.5, 0.25}, f32);
+  EXPECT_EQ(narrow.dtype(), f16);
+  EXPECT_EQ(to_vector(narrow), (Values{1.5, 2.25}));
+  const Tensor n = row({7, -7}, i64);
+  n -= row({1, 1}, i32);
+  n *= row({3}, u8);
+  EXPECT_EQ(to_vector(clamp_(n, -5, {})), (Values{18, -5}));
+  EXPECT_EQ(n.dtype(), i64);
+  const Tensor half = row({0.5, 0.5}, f32);
+  EXPECT_ERROR(n += half, "add_: of i64 elements and f32 ones, which would be truncated");
+  const std::string quotients = "div_: of i64 elements, which cannot hold quotients";
+  EXPECT_ERROR(div_(n, half), quotients);
+  EXPECT_ERROR(n /= 2.0, quotients);
+  EXPECT_ERROR(n -= 0.5, "sub_: sub_scalar: of i64 elements and 0.5");
+  EXPECT_ERROR(clamp_(n, 0.5, {}), "clamp_: clamp: of i64 elements and 0.5");
+  EXPECT_ERROR(clamp_(n, {}, {}), "clamp_: clamp: no bound is given");
+  EXPECT_ERROR(sub_(n, ones({3}, i64)), "sub_");
+  EXPECT_EQ(to_vector(n), (Values{18, -5}));
+}
+
+TEST(InPlace, RecordsWhereNobodySees) {
+  const Tensor x = row({1, 2}, f64).set_requires_grad(), w = row({2, 5}, f64).set_requires_grad();
+  EXPECT_ERROR(x -= 1.0, "sub_: in place on a leaf");
+  EXPECT_ERROR(div_(x, w), "div_: in place on a leaf");
+  EXPECT_ERROR(clamp_(x, 0, {}), "clamp_: in place on a leaf");
+  const Tensor y = x * 2;
+  y -= w;
+  clamp_(y, -10, 0);
+  EXPECT_EQ(to_vector(y), (Values{0, -1}));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{2, 2}));
+  EXPECT_EQ(to_vector(w.grad()), (Values{-1, -1}));
+  const Tensor z = x + 1;
+  z *= 3.0;  // add and mul by a number keep nothing of z
+  z -= w;
+  sum(z).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{5, 5}));
+  const Tensor product = x * 1.0;
+  product *= w;  // keeps what product was
+  product /= w;
+  sum(product * product).backward();  // x^2
+  EXPECT_NEAR(x.grad().at(1), 5 + 4, 1e-12);
+  EXPECT_NEAR(w.grad().at(1), -2, 1e-12);
+  const Tensor q = exp(x);
+  EXPECT_ERROR(q /= w, "div_: in place on storage that is not its own alone");
+}
+
+TEST(InPlace, WritesToWhatWasSavedAreFound) {
+  const Tensor x = row({1, 2}, f64).set_requires_grad(), w = row({3, 4}, f64);
+  const Tensor y = sum(x / w);
+  w -= 1.0;
+  EXPECT_ERROR(y.backward(),
+               "div: a tensor that div saved for backward was written to since: it is at version "
+               "1, 0 was saved");
+  const Tensor z = sum(clamp(x, 0, 5));
+  {
+    const NoGrad off;
+    clamp_(x, 0, 1);
+  }
+  EXPECT_ERROR(z.backward(), "that clamp saved");
+  const Tensor h = x * 2, t = sum(sin(h));  // sin keeps h
+  h += 1.0;
+  EXPECT_ERROR(t.backward(), "a tensor that sin saved for backward was written to since");
+  const Tensor a = row({1, 2}, f64).set_requires_grad();
+  const Tensor sum_of = sum(a * w);  // the gradient of a reads w alone
+  {
+    const NoGrad off;
+    a += 1.0;
+  }
+  sum_of.backward();
+  EXPECT_EQ(to_vector(a.grad()), to_vector(w));
+}
+
+}  // namespace elementwise_test
+}  // namespace mixtape

@@ -1,0 +1,569 @@
+// What the rows do not say of views, rearranging, indexing, order and reductions: errors, dtypes,
+// duplicates, sums of narrow gradients, and properties that hold for any shape.
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "amp/autocast.h"
+#include "autograd/ops.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace indexing_test {
+
+using Values = std::vector<double>;
+const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+
+Tensor i64s(std::initializer_list<double> values) {
+  return from(values, {int64_t(values.size())}, i64);
+}
+Tensor numbers(const Shape& shape, DType dtype = f32) {
+  return reshape(arange(0, double(shape.size()), 1, dtype), shape);
+}
+
+// --- errors ---
+
+TEST(ViewErrors, NameBothValues) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_ERROR(
+      view(transpose(x), {6}),
+      "view: only a copy of [3, 2] with strides [1, 3] has the shape [6] (reshape makes one)");
+  EXPECT_ERROR(view(x, {4, -1}), "view: cannot reshape 6 elements to [4, -1]");
+  EXPECT_ERROR(transpose(x, 0, 2), "transpose: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(unsqueeze(x, 4), "unsqueeze: dimension 4 is out of range for rank 3");
+  EXPECT_ERROR(squeeze(x, 2), "squeeze: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(flatten(x, 1, 0), "flatten: from dimension 1 to 0");
+  EXPECT_ERROR(select(x, 1, 3), "select: index 3 in dimension 1, which has 3");
+  EXPECT_ERROR(select(x, 0, -3), "select: index -3 in dimension 0, which has 2");
+  EXPECT_ERROR(narrow(x, 1, 1, 3), "narrow: elements 1 to 4 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, 0), "split: pieces of size 0");
+  EXPECT_ERROR(chunk(x, -1), "chunk: -1 chunks");
+  EXPECT_ERROR(split(x, {1, 1}, 1),
+               "split: pieces of 2 elements together in dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {2, 2}, 1), "split: narrow: elements 2 to 4 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {4, -1}, 1), "split: narrow: elements 0 to 4 of dimension 1, which has 3");
+  EXPECT_ERROR(split(x, {-1, 4}, 1), "split: narrow: elements 0 to -1 of dimension 1, which has 3");
+  EXPECT_ERROR(unfold(x, 1, 4, 1),
+               "unfold: windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
+  EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1), "9 dimensions");
+  EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal of dimension 1 with itself");
+  EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
+}
+
+TEST(Joining, PadSequence) {
+  const Tensor a = from({1, 2, 3, 4}, {2, 2}).set_requires_grad(), b = from({5, 6}, {1, 2});
+  const Tensor y = pad_sequence({a, b, zeros({0, 2})}, true, -1);
+  ASSERT_EQ(y.shape(), (Shape{3, 2, 2}));
+  EXPECT_EQ(to_vector(y), (std::vector<double>{1, 2, 3, 4, 5, 6, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(to_vector(pad_sequence({a, b})), (std::vector<double>{1, 2, 5, 6, 3, 4, 0, 0}));
+  EXPECT_EQ(pad_sequence({ones({2}, i64), ones({3}, i64)}).dtype(), i64);
+  sum(y * 2).backward();
+  EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{2, 2, 2, 2}));
+}
+
+TEST(JoiningErrors, NameBothValues) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_ERROR(cat({}), "cat: nothing to join");
+  EXPECT_ERROR(stack({}), "stack: nothing to join");
+  EXPECT_ERROR(pad_sequence({}), "pad_sequence: nothing to join");
+  EXPECT_ERROR(pad_sequence({ones({2}), ones({})}), "part 1 is no sequence");
+  EXPECT_ERROR(pad_sequence({ones({2, 3}), ones({1, 4})}), "parts of shape [2, 3] and [2, 4]");
+  EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts of rank 2 and 1");
+  EXPECT_ERROR(cat({x, numbers({2, 4})}),
+               "cat: parts of shape [2, 3] and [2, 4] differ outside dimension 0");
+  const Tensor endless = expand(ones({1}), {int64_t(1) << 62});
+  EXPECT_ERROR(cat({endless, endless, endless, endless}, 0),
+               "more elements along 0 than can be counted");
+  EXPECT_ERROR(stack({x, numbers({3})}), "stack: parts of shape [2, 3] and [3]");
+  EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
+}
+
+// Also where every element stays where it is.
+TEST(Rearranging, GivesMemoryOfItsOwn) {
+  const NoGrad off;
+  const Tensor x = numbers({1, 3});
+  const std::vector<double> before = to_vector(x);
+  for (const Tensor& y :
+       {flip(x, {}), roll(x, 0, 1), roll(x, 3, 1), repeat(x, {1, 1}), repeat(x, {2, 1}),
+        repeat_interleave(x, 1, 0), tril(x, 3), triu(x), pad(x, {0, 0}), pad(x, {-1, 0}),
+        pad(x, {0, 0}, PadMode::Circular), cat({x}), stack({x}), pad_sequence({x})}) {
+    fill_(select(reshape(y, {-1, y.size(-1)}), 0, 0), 7);
+    EXPECT_EQ(to_vector(x), before);
+  }
+  const Tensor rows = repeat(x, {2, 1});
+  fill_(select(rows, 0, 0), 7);
+  EXPECT_EQ(to_vector(select(rows, 0, 1)), before);
+  const Tensor both = repeat(x, {2, 2});
+  fill_(select(both, 0, 0), 7);
+  EXPECT_EQ(to_vector(slice(select(both, 0, 1), 0, 0, 3)), before);
+  EXPECT_TRUE(both.is_contiguous());
+}
+
+TEST(RearrangingErrors, NameBothValues) {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max(),
+                    least = std::numeric_limits<int64_t>::min();
+  const Tensor x = numbers({2, 3});
+  EXPECT_ERROR(flip(x, {0, -2}), "flip: dimension -2 is named twice");
+  EXPECT_ERROR(flip(x, {2}), "flip: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(roll(x, 1, 5), "roll: dimension 5 is out of range for rank 2");
+  EXPECT_ERROR(repeat(x, {2}), "repeat: [2] times a tensor of rank 2");
+  EXPECT_ERROR(repeat(x, {1, -1}), "repeat: -1 times dimension 1 of [2, 3]");
+  EXPECT_ERROR(repeat(x, {1, most}), "times dimension 1 of [2, 3]");
+  EXPECT_ERROR(repeat_interleave(x, -2, 0), "repeat_interleave: -2 times dimension 0 of [2, 3]");
+  EXPECT_ERROR(tril(numbers({3})), "tril: of a tensor of shape [3], which has no rows and columns");
+  EXPECT_ERROR(triu(numbers({})), "triu: of a tensor of shape [], which has no rows and columns");
+  EXPECT_ERROR(pad(arange(3), {1, 1}, PadMode::Constant, 0.5), "0.5");
+  EXPECT_ERROR(pad(x, {1}), "pad: 1 sizes for a tensor of rank 2");
+  EXPECT_ERROR(pad(x, {1, 1, 1, 1, 1, 1}), "pad: 6 sizes for a tensor of rank 2");
+  EXPECT_ERROR(pad(x, {-2, -2}), "pad: margins of -2 and -2 elements beside 3");
+  EXPECT_ERROR(pad(x, {-4, 9}), "pad: margins of -4 and 9 elements beside 3");
+  EXPECT_ERROR(pad(x, {least, least}), "elements beside 3");
+  EXPECT_ERROR(pad(x, {most, 1}), "elements beside 3");
+  EXPECT_ERROR(pad(x, {most / 8, 0}), "of f32 has too many bytes");
+  EXPECT_ERROR(pad(x, {3, 0}, PadMode::Reflect), "pad: margins of 3 and 0 elements from within 3");
+  EXPECT_ERROR(pad(x, {0, 4}, PadMode::Circular), "pad: margins of 0 and 4 elements from within 3");
+  EXPECT_ERROR(pad(zeros({0}), {1, 1}, PadMode::Replicate),
+               "pad: margins of 1 and 1 elements from within 0");
+}
+
+TEST(Meshgrid, SpreadsAxesOverAGrid) {
+  const Tensor a = numbers({2}), b = numbers({3});
+  const auto ij = meshgrid({a, b}), xy = meshgrid({a, b}, "xy");
+  EXPECT_EQ(ij[0].shape(), (Shape{2, 3}));
+  EXPECT_EQ(xy[1].shape(), (Shape{3, 2}));
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 3; ++j) {
+      EXPECT_EQ(ij[0].at(i * 3 + j), a.at(i));
+      EXPECT_EQ(ij[1].at(i * 3 + j), b.at(j));
+      EXPECT_EQ(xy[0].at(j * 2 + i), a.at(i));
+      EXPECT_EQ(xy[1].at(j * 2 + i), b.at(j));
+    }
+  EXPECT_EQ(ij[0].storage()->id(), a.storage()->id()) << "a view";
+  EXPECT_EQ(meshgrid({a}, "xy")[0].shape(), Shape{2});
+  EXPECT_EQ(meshgrid({select(a, 0, 0), b})[0].shape(), (Shape{1, 3}));
+  EXPECT_TRUE(meshgrid({}).empty());
+  EXPECT_ERROR(meshgrid({a}, "yx"), "meshgrid: indexing is \"yx\", not \"ij\" or \"xy\"");
+  EXPECT_ERROR(meshgrid({numbers({2, 3})}), "meshgrid: an axis has shape [2, 3], not [n]");
+}
+
+TEST(IndexErrors, NameTheRangeAndTheSize) {
+  const Tensor x = numbers({2, 3}), empty = zeros({0, 3});
+  const Tensor bad = from({0, 3}, {1, 2}, i64), under = from({-1, 0}, {1, 2}, i64);
+  EXPECT_ERROR(gather(x, 1, bad), "gather: indices from 0 to 3 in dimension 1, which has 3");
+  EXPECT_ERROR(gather(x, 1, under), "gather: indices from -1 to 0 in dimension 1, which has 3");
+  EXPECT_ERROR(scatter(x, 1, bad, x), "scatter: indices from 0 to 3 in dimension 1, which has 3");
+  EXPECT_ERROR(scatter_add(x, -1, bad, x),
+               "scatter_add: indices from 0 to 3 in dimension 1, which has 3");
+  EXPECT_ERROR(index_select(x, 0, i64s({2, 0})),
+               "index_select: indices from 0 to 2 in dimension 0, which has 2");
+  EXPECT_ERROR(index_select(empty, 0, i64s({0})),
+               "index_select: indices from 0 to 0 in dimension 0, which has 0");
+  EXPECT_ERROR(index_add(x, 1, i64s({-1}), zeros({2, 1})),
+               "index_add: indices from -1 to -1 in dimension 1, which has 3");
+  EXPECT_ERROR(index(x, {i64s({-3, 1})}),
+               "index: indices from -3 to 1 in dimension 0, which has 2");
+  EXPECT_ERROR(index(empty, {i64s({0})}), "index: indices from 0 to 0 in dimension 0, which has 0");
+  EXPECT_ERROR(index_put(x, {i64s({0}), i64s({3})}, zeros({})),
+               "index_put: indices from 3 to 3 in dimension 1, which has 3");
+}
+
+TEST(IndexErrors, OfDtypesAndShapes) {
+  const Tensor x = numbers({2, 3}), narrow_index = zeros({1, 2}, i32), i = zeros({2, 2}, i64);
+  EXPECT_ERROR(gather(x, 1, narrow_index), "gather: indices are i32, not i64");
+  EXPECT_ERROR(gather(x, 2, i), "gather: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(gather(x, 1, zeros({3, 1}, i64)),
+               "gather: an index of shape [3, 1] for dimension 1 of a tensor of shape [2, 3]");
+  EXPECT_ERROR(gather(x, 1, i64s({0})),
+               "gather: an index of shape [1] for dimension 1 of a tensor of shape [2, 3]");
+  EXPECT_ERROR(scatter(x, 1, i, numbers({2, 1})),
+               "scatter: a source of shape [2, 1] for an index of shape [2, 2]");
+  EXPECT_ERROR(scatter(x, 1, i, numbers({2})),
+               "a source of shape [2] for an index of shape [2, 2]");
+  EXPECT_ERROR(scatter(x, 1, i, numbers({2, 2}, f64)), "inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(scatter_add(x, 1, i, numbers({2, 2}, i64)), "inputs have different dtypes");
+  EXPECT_ERROR(scatter_add(gt(x, 1), 1, i, gt(x, 1)), "scatter_add: of bool elements");
+  EXPECT_ERROR(index_select(x, 0, i), "index_select: the index has shape [2, 2], not [k]");
+  EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices are f32, not i64");
+  EXPECT_ERROR(index_add(x, 1, i64s({0, 1}), x), "index_add: a source of shape [2, 3], not [2, 2]");
+  EXPECT_ERROR(index(x, {}), "index: no indices");
+  EXPECT_ERROR(index(x, {i64s({0}), Tensor()}), "index: index 1 is no tensor");
+  EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),
+               "index: indices for 3 dimensions of a tensor of shape [2, 3]");
+  EXPECT_ERROR(index(x, {numbers({2})}), "index: indices are f32, not i64");
+  EXPECT_ERROR(index(x, {i64s({0, 1}), i64s({0, 1, 2})}), "shapes [2] and [3] do not broadcast");
+  EXPECT_ERROR(index(x, {gt(numbers({3}), 0)}),
+               "index: a mask of shape [3] for dimensions 0 to 0 of [2, 3]");
+  EXPECT_ERROR(index(x, {i64s({0}), gt(numbers({2}), 0)}),
+               "index: a mask of shape [2] for dimensions 1 to 1 of [2, 3]");
+  EXPECT_ERROR(index(x, {gt(numbers({2, 3, 1}), 0)}),
+               "index: indices for 3 dimensions of a tensor of shape [2, 3]");
+  EXPECT_ERROR(index(x, {gt(numbers({}), 0)}), "index: a mask without dimensions");
+  EXPECT_ERROR(index_put(x, {i64s({0, 1})}, numbers({2})), "[2] cannot expand to [2, 3]");
+  EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
+               "inputs have different dtypes: f32 and f64");
+  EXPECT_ERROR(embedding(numbers({3}), i), "embedding: the table has shape [3], not [rows, n]");
+  EXPECT_ERROR(masked_select(x, i), "masked_select: the mask is i64, not bool");
+  EXPECT_ERROR(masked_select(x, gt(numbers({2}), 0)), "shapes [2, 3] and [2] do not broadcast");
+}
+
+TEST(OrderErrors, NameBothValues) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_ERROR(topk(x, 4), "topk: the first 4 of 3 elements");
+  EXPECT_ERROR(topk(x, -1, 0), "topk: the first -1 of 2 elements");
+  EXPECT_ERROR(sort(x, 2), "sort: argsort: dimension 2 is out of range for rank 2");
+  const int64_t many = int64_t{1} << 33;
+  EXPECT_ERROR(argsort(expand(zeros({1}), {many})),
+               "argsort: rows of [8589934592] elements, which are counted in 32 bits");
+  EXPECT_ERROR(topk(expand(zeros({1}), {many}), 1), "topk: rows of [8589934592] elements");
+  const Tensor index = expand(zeros({1}, i64), {int64_t{1} << 31}), no = zeros({1});
+  EXPECT_ERROR(scatter(no, 0, index, expand(no, index.shape())),
+               "scatter: indices of [2147483648] elements");
+  EXPECT_ERROR(scatter_add(no, 0, index, expand(no, index.shape())),
+               "scatter_add: indices of [2147483648] elements");
+}
+
+TEST(ReductionErrors, NameTheDtypeAndTheOrder) {
+  const Tensor i = numbers({2, 3}, i64);
+  EXPECT_ERROR(norm(i), "norm: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(norm(numbers({3}), -inf), "norm: of order -inf");
+  EXPECT_ERROR(norm(numbers({3}), nan), "norm: of order nan");
+  EXPECT_ERROR(logsumexp(i), "logsumexp: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(prod(i, {0, -2}), "dimension -2 is named twice");
+  EXPECT_ERROR(mean(i), "mean: the mean of i64 numbers (convert them to a float dtype)");
+  EXPECT_ERROR(max(zeros({0, 3}), {0}),
+               "max: no largest or smallest of zero elements: shape [0, 3]");
+  EXPECT_ERROR(argmin(zeros({2, 0}), 1),
+               "argmin: no largest or smallest of zero elements: shape [2, 0]");
+  EXPECT_ERROR(sum(i, {2}), "sum: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(argmax(i, 2), "argmax: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(softmax(i), "softmax: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(log_softmax(i), "log_softmax: of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(cumsum(i, 2), "dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(cumprod(numbers({}), 0), "dimension 0 is out of range for rank 0");
+}
+
+// --- dtypes ---
+
+TEST(Moving, KeepsEveryDtype) {
+  using X = const Tensor&;
+  const Tensor i = from({1, 0, 2, 0, 0, 1}, {2, 3}, i64), mask = gt(i, 0);
+  const std::vector<std::function<Tensor(X)>> all = {
+      [](X x) { return view(x, {3, 2}); },
+      [](X x) { return squeeze(unsqueeze(x, 1)); },
+      [](X x) { return cat(split(x, {2, 1}, 1), 1); },
+      [](X x) { return stack(unbind(x, 1)); },
+      [](X x) { return unfold(x, 1, 2, 1); },
+      [](X x) { return diagonal(x, 1); },
+      [](X x) { return flip(x, {}); },
+      [](X x) { return roll(x, 1, 1); },
+      [](X x) { return repeat(x, {2, 1, 2}); },
+      [](X x) { return repeat_interleave(x, 2, 0); },
+      [](X x) { return tril(x, 1); },
+      [](X x) { return triu(x); },
+      [](X x) { return pad(x, {1, 0, -1, 2}, PadMode::Constant, 1); },
+      [](X x) { return pad(x, {2, 1}, PadMode::Reflect); },
+      [](X x) { return index_select(x, 1, i64s({2, 2, 0})); },
+      [=](X x) { return gather(x, 1, i); },
+      [=](X x) { return scatter(x, 1, i, flip(x, {1})); },
+      [](X x) { return index(x, {i64s({-1, 0}), i64s({1, -1})}); },
+      [=](X x) { return index(x, {mask}); },
+      [](X x) { return index_put(x, {i64s({1})}, narrow(x, 0, 0, 1)); },
+      [=](X x) { return masked_select(x, mask); },
+      [](X x) { return sort(x, 1, true).values; },
+      [](X x) { return topk(x, 2, 1, false).values; },
+  };
+  const Tensor x = from({1, 0, 0, 1, 1, 0}, {2, 3}, f64);
+  for (size_t f = 0; f < all.size(); ++f)
+    for (const DType t : {f32, f16, bf16, i64, i32, u8, boolean}) {
+      const Tensor y = all[f](cast(x, t));
+      EXPECT_EQ(y.dtype(), t) << f;
+      EXPECT_EQ(to_vector(y), to_vector(all[f](x))) << f << " of " << name(t);
+    }
+}
+
+TEST(Adding, TakesIntegers) {
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor x = from({1, 2, 3}, {3}, t), i = i64s({2, 0, 2});
+    EXPECT_EQ(to_vector(scatter_add(x, 0, i, x)), (Values{3, 2, 7}));
+    EXPECT_EQ(to_vector(index_add(x, 0, i, x)), (Values{3, 2, 7}));
+    EXPECT_EQ(to_vector(index_put(x, {i}, x, true)), (Values{3, 2, 7}));
+  }
+}
+
+TEST(Reductions, DtypesOfResults) {
+  for (const DType t : {i64, i32, u8, boolean}) {
+    const Tensor x = from({1, 0, 1, 1}, {2, 2}, t);
+    for (const Tensor& y : {prod(x), cumsum(x, 0), cumprod(x, 0)}) EXPECT_EQ(y.dtype(), i64);
+    EXPECT_EQ(to_vector(cumsum(x, 0)), (Values{1, 0, 2, 1}));
+    EXPECT_EQ(to_vector(prod(x, {1})), (Values{0, 1}));
+    EXPECT_EQ(to_vector(any(x, {1})), (Values{1, 1}));
+    EXPECT_EQ(to_vector(all(x, {1})), (Values{0, 1}));
+    EXPECT_EQ(any(x).dtype(), boolean);
+  }
+  EXPECT_EQ(to_vector(any(from({0, -0.0, nan, 0}, {2, 2}, f16), {1})), (Values{0, 1}));
+  EXPECT_EQ(any(zeros({0})).item(), 0);
+  EXPECT_EQ(all(zeros({0})).item(), 1);
+  EXPECT_EQ(norm(zeros({0})).item(), 0);
+  EXPECT_EQ(norm(zeros({0}), inf).item(), 0);
+  EXPECT_EQ(prod(zeros({0})).item(), 1);
+  EXPECT_EQ(logsumexp(zeros({0})).item(), -inf);
+  EXPECT_EQ(norm(full({10000}, 60000, f16), 2).item(), inf) << "6e6 is no f16";
+  EXPECT_EQ(norm(full({2}, 300, f16), 2).item(), 424.25) << "but 90000 is no f16 either";
+}
+
+TEST(Reductions, NormTakesDimensionsInBracesAsAllDo) {
+  const Tensor x = from({3, 4, 0, 5}, {2, 2});
+  EXPECT_EQ(to_vector(norm(x, {1})), (Values{5, 5}));
+  EXPECT_EQ(to_vector(norm(x, {0})), (Values{3, norm(from({4, 5}, {2})).item()}));
+  EXPECT_EQ(norm(x, {-1}, true).shape(), (Shape{2, 1}));
+  for (const Tensor& y : {norm(x, {}), norm(x, {0, 1})}) EXPECT_EQ(y.item(), norm(x).item());
+  EXPECT_EQ(norm(x, 1).item(), 12);
+  EXPECT_EQ(norm(x, 1.0, {1}).at(0), 7);
+}
+
+// --- views share ---
+
+TEST(Views, ShareStorage) {
+  const Tensor x = numbers({4, 1, 6});
+  for (const Tensor& y : {view(x, {2, 12}), squeeze(x), squeeze(x, 1), unfold(x, 2, 3, 2),
+                          diagonal(x, 1, 0, 2), split(x, {1, 5}, 2)[1], unbind(x)[3]})
+    EXPECT_EQ(y.storage(), x.storage());
+  EXPECT_TRUE(squeeze(x, 0).is_same(x));
+  EXPECT_EQ(squeeze(x, 0).shape(), x.shape());
+  EXPECT_EQ(unbind(zeros({0, 3})).size(), 0u);
+}
+
+// --- duplicates and sums ---
+
+TEST(Scatter, GradientGoesToTheLastOfEquals) {
+  const Tensor x = zeros({4}).set_requires_grad(), s = from({1, 2, 3}, {3}).set_requires_grad();
+  const Tensor y = scatter(x, 0, i64s({2, 0, 2}), s);
+  EXPECT_EQ(to_vector(y), (Values{2, 0, 3, 0}));
+  y.backward({.gradient = from({10, 20, 30, 40}, {4})});
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 20, 0, 40}));
+  EXPECT_EQ(to_vector(s.grad()), (Values{0, 10, 30}));
+}
+
+TEST(IndexPut, GradientGoesToTheLastOfEquals) {
+  const Tensor x = zeros({2, 2}).set_requires_grad(), v = ones({}).set_requires_grad();
+  const Tensor y = index_put(x, {i64s({0, 0, -2}), i64s({1, -1, 0})}, v);
+  EXPECT_EQ(to_vector(y), (Values{1, 1, 0, 0}));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 1, 1}));
+  EXPECT_EQ(v.grad().item(), 2) << "of three values two are seen";
+}
+
+TEST(NarrowGradients, AreSummedInF32) {
+  // An f16 sum of ones stays at 2048; and 2051 is no f16, but the leaf is f32.
+  const Tensor leaf = ones({3, 1}).set_requires_grad(), x = cast(leaf, f16), i = zeros({2051}, i64);
+  const std::vector<std::function<Tensor()>> all = {
+      [&] { return index_select(x, 0, i); },
+      [&] { return gather(x, 0, unsqueeze(i, 1)); },
+      [&] { return index(x, {i}); },
+      [&] { return embedding(x, i); },
+      [&] { return sort(expand(x, {3, 2051}), 0).values; },
+      [&] { return unfold(expand(x, {3, 4096}), 1, 1366, 2); },
+  };
+  for (size_t f = 0; f < all.size(); ++f) {
+    leaf.set_grad({});
+    const Tensor y = all[f]();
+    y.backward({.gradient = ones_like(y)});
+    EXPECT_EQ(sum(leaf.grad()).item(), double(y.numel())) << f;
+  }
+  EXPECT_EQ(to_vector(scatter_add(zeros({2}, f16), 0, zeros({2052}, i64), ones({2052}, f16))),
+            (Values{2052, 0}));
+}
+
+TEST(Autocast, TakesTheWidestOfWhatIsPutTogether) {
+  const amp::Autocast on({.low = f16});
+  const Tensor wide = ones({3}), narrow_one = ones({3}, f16), i = i64s({0, 1, 2});
+  EXPECT_EQ(scatter(wide, 0, i, narrow_one).dtype(), f32);
+  EXPECT_EQ(scatter_add(narrow_one, 0, i, wide).dtype(), f32);
+  EXPECT_EQ(index_add(narrow_one, 0, i, narrow_one).dtype(), f16);
+  EXPECT_EQ(index_put(wide, {i}, narrow_one, true).dtype(), f32);
+  EXPECT_EQ(index_select(narrow_one, 0, i).dtype(), f16);
+  EXPECT_EQ(sort(narrow_one).values.dtype(), f16);
+}
+
+// --- order ---
+
+TEST(Sort, PutsNanLastAndKeepsTheOrderOfEquals) {
+  const Tensor x = from({3, nan, -0.0, 1, 0.0, nan, -inf, inf}, {8}).set_requires_grad();
+  const Sorted up = sort(x), down = sort(x, 0, true);
+  EXPECT_EQ(to_vector(up.indices), (Values{6, 2, 4, 3, 0, 7, 1, 5}));
+  EXPECT_EQ(to_vector(down.indices), (Values{1, 5, 7, 0, 3, 2, 4, 6}));
+  EXPECT_EQ(to_vector(topk(x, 3).indices), (Values{1, 5, 7}));
+  EXPECT_EQ(to_vector(topk(x, 3, 0, false).indices), (Values{6, 2, 4}));
+  EXPECT_FALSE(up.indices.requires_grad());
+  down.values.backward({.gradient = numbers({8})});
+  EXPECT_EQ(to_vector(x.grad()), (Values{3, 0, 5, 4, 6, 1, 7, 2}));
+}
+
+TEST(LogSumExp, OfNothingButMinusInfinity) {
+  const Tensor x = full({2, 3}, -inf).set_requires_grad();
+  const Tensor y = logsumexp(x, {1});
+  EXPECT_EQ(to_vector(y), (Values{-inf, -inf}));
+  y.backward({.gradient = ones({2})});
+  EXPECT_EQ(to_vector(x.grad()), Values(6, 0));
+}
+
+// --- properties, for any shape ---
+
+int64_t draw(int64_t from, int64_t to) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(from, to + 1));
+}
+// Distinct numbers in a tensor of up to four dimensions, some transposed.
+Tensor draw_tensor(int least_rank = 1) {
+  Shape s;
+  for (int64_t rank = draw(least_rank, 4); s.rank < rank;)
+    s.push_back(draw(0, 9) == 0 ? 0 : draw(1, 6));
+  Tensor x = numbers(s, f64);
+  if (s.rank > 1) {
+    const int a = int(draw(0, s.rank - 1)), b = int(draw(0, s.rank - 1));
+    x = transpose(clone(transpose(x, a, b)), a, b);
+  }
+  return x;
+}
+int draw_dim(const Tensor& x) { return int(draw(-x.rank(), x.rank() - 1)); }
+bool same(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && to_vector(a) == to_vector(b);
+}
+
+RC_GTEST_PROP(Rearranging, CroppingUndoesPadding, ()) {
+  const Tensor x = draw_tensor();
+  std::vector<int64_t> sizes, crop;
+  for (int64_t n = 2 * draw(0, x.rank()); n > 0; --n) sizes.push_back(draw(0, 3));
+  for (const int64_t s : sizes) crop.push_back(-s);
+  RC_ASSERT(same(pad(pad(x, sizes, PadMode::Constant, -1), crop), x));
+  const double added = double(pad(x, sizes).numel() - x.numel());
+  RC_ASSERT(sum(pad(x, sizes, PadMode::Constant, -1)).item() == sum(x).item() - added);
+}
+
+RC_GTEST_PROP(Rearranging, MarginsFromWithinAreThoseOfTheExtendedArray, ()) {
+  const Tensor x = numbers({draw(1, 6)}, f64);
+  const int64_t n = x.numel(), left = draw(-n, n - 1), right = draw(std::max(-n, -n - left), n - 1);
+  const auto at = [&](PadMode mode, int64_t i) {
+    if (mode == PadMode::Replicate) return double(std::clamp<int64_t>(i, 0, n - 1));
+    if (mode == PadMode::Circular) return double((i + n) % n);
+    return double(i < 0 ? -i : i >= n ? 2 * n - 2 - i : i);
+  };
+  for (const PadMode mode : {PadMode::Reflect, PadMode::Replicate, PadMode::Circular}) {
+    Values want;
+    for (int64_t i = -left; i < n + right; ++i) want.push_back(at(mode, i));
+    RC_ASSERT(to_vector(pad(x, {left, right}, mode)) == want);
+  }
+}
+
+RC_GTEST_PROP(Rearranging, FlipAndRollAreUndone, ()) {
+  const Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  const int64_t shift = draw(-9, 9);
+  RC_ASSERT(same(flip(flip(x, {d}), {d}), x));
+  RC_ASSERT(same(roll(roll(x, shift, d), -shift, d), x));
+  RC_ASSERT(same(flip(roll(flip(x, {d}), shift, d), {d}), roll(x, -shift, d)));
+}
+
+RC_GTEST_PROP(Rearranging, PiecesJoinToTheWhole, ()) {
+  const Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  std::vector<int64_t> sizes;
+  for (int64_t left = x.size(d); left > 0; left -= sizes.back()) sizes.push_back(draw(0, left));
+  if (!sizes.empty()) RC_ASSERT(same(cat(split(x, sizes, d), d), x));
+  if (x.size(d) > 0) RC_ASSERT(same(stack(unbind(x, d), d), x));
+}
+
+RC_GTEST_PROP(Rearranging, RepeatsAreCopies, ()) {
+  const Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  const int64_t times = draw(1, 3), n = x.size(d);
+  Shape shape;
+  for (int i = 0; i < x.rank(); ++i) shape.push_back(1);
+  shape[d] = times;
+  const Tensor tiled = repeat(x, shape), stretched = repeat_interleave(x, times, d);
+  for (int64_t t = 0; t < times; ++t) {
+    RC_ASSERT(same(narrow(tiled, d, t * n, n), x));
+    RC_ASSERT(same(slice(stretched, d, t, times * n, times), x));
+  }
+}
+
+RC_GTEST_PROP(Rearranging, TrianglesMakeTheWhole, ()) {
+  const Tensor x = draw_tensor(2);
+  const int64_t diagonal = draw(-7, 7);
+  RC_ASSERT(same(tril(x, diagonal) + triu(x, diagonal + 1), x));
+}
+
+RC_GTEST_PROP(Windows, AddUpToHowManyShareAnElement, ()) {
+  Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  if (x.size(d) == 0) return;
+  const int64_t n = x.size(d), size = draw(1, n), step = draw(1, 4);
+  x = x.detach().set_requires_grad();
+  sum(unfold(x, d, size, step) * unfold(x, d, size, step).detach()).backward();
+  Values counts(size_t(n), 0);
+  for (int64_t first = 0; first + size <= n; first += step)
+    for (int64_t i = 0; i < size; ++i) ++counts[size_t(first + i)];
+  Shape lines;
+  for (int i = 0; i < x.rank(); ++i) lines.push_back(1);
+  lines[d] = n;
+  RC_ASSERT(same(x.grad(), x.detach() * reshape(from(counts, {n}, f64), lines)));
+}
+
+RC_GTEST_PROP(Indexing, PuttingAndTakingAgree, ()) {
+  const Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  const Tensor order = randperm(x.size(d));
+  const Tensor picked = index_select(x, d, order);
+  RC_ASSERT(same(index_select(picked, d, argsort(order)), x));
+  RC_ASSERT(same(index_add(zeros_like(x), d, order, picked), x));
+  const Tensor each = argsort(rand(x.shape()), d);
+  RC_ASSERT(same(scatter(zeros_like(x), d, each, gather(x, d, each)), x));
+  RC_ASSERT(same(scatter_add(zeros_like(x), d, each, gather(x, d, each)), x));
+}
+
+RC_GTEST_PROP(Indexing, MasksAndTheirPlacesAgree, ()) {
+  const Tensor x = draw_tensor(), mask = gt(rand(x.shape()), 0.5);
+  const Tensor places = nonzero(mask);
+  std::vector<Tensor> each = unbind(places, 1);
+  const Tensor picked = masked_select(x, mask);
+  RC_ASSERT(picked.numel() == sum(mask).item<int64_t>());
+  RC_ASSERT(same(index(x, {mask}), picked));
+  RC_ASSERT(same(index(x, each), picked));
+  RC_ASSERT(same(index_put(zeros_like(x), each, picked), x * cast(mask, f64)));
+  RC_ASSERT(same(index_put(x, {mask}, -picked, true), x * (1 - cast(mask, f64))));
+}
+
+RC_GTEST_PROP(Order, SortedIsAnOrderedPermutation, ()) {
+  const Tensor whole = draw_tensor(), x = cast(cast(whole / 3, i64), f64);  // with ties
+  const int d = draw_dim(x);
+  const bool descending = draw(0, 1);
+  const Sorted s = sort(x, d, descending);
+  RC_ASSERT(same(gather(x, d, s.indices), s.values));
+  const int64_t n = x.size(d);
+  if (n == 0) return;
+  const Tensor low = narrow(s.values, d, 0, n - 1), high = narrow(s.values, d, 1, n - 1),
+               first = narrow(s.indices, d, 0, n - 1), second = narrow(s.indices, d, 1, n - 1);
+  RC_ASSERT(all(descending ? ge(low, high) : le(low, high)).item() == 1);
+  RC_ASSERT(all(logical_or(ne(low, high), lt(first, second))).item() == 1);
+  RC_ASSERT(same(sum(s.indices, {d}), full_like(sum(s.indices, {d}), double(n * (n - 1) / 2))));
+  const int64_t k = draw(0, n);
+  RC_ASSERT(same(topk(x, k, d, descending).indices, narrow(s.indices, d, 0, k)));
+}
+
+RC_GTEST_PROP(Scans, DifferencesUndoRunningSums, ()) {
+  const Tensor x = draw_tensor();
+  const int d = draw_dim(x);
+  const int64_t n = x.size(d);
+  if (n == 0) return;
+  const Tensor y = cumsum(x, d);
+  RC_ASSERT(same(narrow(y, d, n - 1, 1), sum(x, {d}, true)));
+  RC_ASSERT(same(narrow(y, d, 1, n - 1) - narrow(y, d, 0, n - 1), narrow(x, d, 1, n - 1)));
+  const Tensor odd = 1 + 2 * (x - 2 * cast(cast(x / 2, i64), f64));  // 1 or 3: products are exact
+  RC_ASSERT(same(narrow(cumprod(odd, d), d, n - 1, 1), prod(odd, {d}, true)));
+}
+
+}  // namespace indexing_test
+}  // namespace mixtape

@@ -1,0 +1,330 @@
+// Losses where rows do not reach: what is refused, extreme inputs, and what they read and write.
+// Numbers are PyTorch's unless another source is given.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "amp/autocast.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/op.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace losses_test {
+
+using enum Reduction;
+using Values = std::vector<double>;
+const double inf = std::numeric_limits<double>::infinity();
+
+Tensor leaf(std::initializer_list<double> values, const Shape& shape, DType dtype = f32) {
+  const Tensor t = from(values, shape, dtype);
+  t.set_requires_grad();
+  return t;
+}
+void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-6) {
+  ASSERT_EQ(x.numel(), int64_t(want.size()));
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double w = want[size_t(i)];
+    EXPECT_TRUE(x.at(i) == w || std::abs(x.at(i) - w) <= tolerance * std::max(1.0, std::abs(w)))
+        << "element " << i << ": " << x.at(i) << ", not " << w;
+  }
+}
+// The gradient of x, of the sum of what f makes of it.
+template <class F>
+Tensor slope(const Tensor& x, const F& f) {
+  return grad({sum(f(x))}, {x})[0];
+}
+
+// --- what is refused ---
+
+TEST(LossErrors, OfClasses) {
+  const Tensor x = zeros({2, 3}), t = from({0, 1}, {2}, i64), p = full({2, 3}, 0.5);
+  EXPECT_ERROR(cross_entropy(zeros({3}), t),
+               "cross_entropy: the logits have shape [3], not [n, classes, ...]");
+  EXPECT_ERROR(cross_entropy(x, zeros({3}, i64)),
+               "3 targets of shape [3] for logits of shape [2, 3]");
+  EXPECT_ERROR(cross_entropy(zeros({2, 3, 4}), zeros({2, 3}, i64)),
+               "6 targets of shape [2, 3] for logits of shape [2, 3, 4]");
+  EXPECT_ERROR(cross_entropy(x, zeros({2})), "the targets are f32, not i64");
+  EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "targets from 0 to 3 for 3 classes");
+  EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)), "targets from -1 to 2 for 3 classes");
+  EXPECT_ERROR(cross_entropy(x, t, {.label_smoothing = 1.5}), "label smoothing of 1.5");
+  EXPECT_ERROR(cross_entropy(x, zeros({2, 3}, i64)),
+               "targets of the shape of the logits are probabilities, not i64");
+  EXPECT_ERROR(cross_entropy(x, p, {.ignore_index = 1}),
+               "ignore_index 1 beside targets that are probabilities");
+  EXPECT_ERROR(cross_entropy(x, t, {.class_weights = ones({2})}),
+               "class weights of shape [2] for 3 classes");
+  EXPECT_ERROR(cross_entropy(x, t, {.class_weights = leaf({1, 1, 1}, {3})}),
+               "class weights that require a gradient: they get none");
+  EXPECT_ERROR(nll_loss(zeros({3}), t),
+               "nll_loss: the log-probabilities have shape [3], not [n, classes, ...]");
+  EXPECT_ERROR(nll_loss(x, zeros({1}, i64)),
+               "1 targets of shape [1] for log-probabilities of shape [2, 3]");
+  EXPECT_ERROR(nll_loss(x, from({0, 3}, {2}, i64)), "targets from 0 to 3 for 3 classes");
+}
+
+TEST(LossErrors, OfElements) {
+  const Tensor x = zeros({2}), y = zeros({2, 1}), whole = zeros({2}, i64);
+  const std::string shapes = "an input of shape [2] and a target of shape [2, 1]";
+  EXPECT_ERROR(mse_loss(x, y), "mse_loss: " + shapes);
+  EXPECT_ERROR(l1_loss(x, y), shapes);
+  EXPECT_ERROR(smooth_l1_loss(x, y), shapes);
+  EXPECT_ERROR(huber_loss(x, y), shapes);
+  EXPECT_ERROR(binary_cross_entropy(x, y), shapes);
+  EXPECT_ERROR(binary_cross_entropy_with_logits(x, y), shapes);
+  EXPECT_ERROR(binary_cross_entropy_with_logits(x, y, {.pos_weight = ones({})}), shapes);
+  EXPECT_ERROR(kl_div(x, y), shapes);
+  EXPECT_ERROR(l1_loss(whole, whole), "of i64 elements (convert them to a float dtype)");
+  EXPECT_ERROR(smooth_l1_loss(x, x, -0.5), "beta is -0.5, not at least 0");
+  EXPECT_ERROR(smooth_l1_loss(x, x, NAN), "beta is nan, not at least 0");
+  EXPECT_ERROR(huber_loss(x, x, 0), "delta is 0, not positive");
+  EXPECT_ERROR(huber_loss(x, x, NAN), "delta is nan, not positive");
+  EXPECT_ERROR(kl_div(x, x, {.reduction = Sum, .batch_mean = true}),
+               "kl_div: batch_mean and a reduction that is no mean");
+  EXPECT_ERROR(binary_cross_entropy(x, x, {.pos_weight = ones({2})}),
+               "pos_weight is an option of binary_cross_entropy_with_logits alone");
+  EXPECT_ERROR(binary_cross_entropy(x, x, {.weight = ones({3})}), "[3]");
+  const auto of = [&](double p) {  // on a device the error may come late
+    binary_cross_entropy(from({p, 0.5}, {2}), x).item();
+    binary_cross_entropy(x, x).item();
+  };
+  EXPECT_ERROR(of(1.5), "probabilities from 0.5 to 1.5, not within 0 to 1");
+  EXPECT_ERROR(of(-0.25), "probabilities from -0.25 to 0.5, not within 0 to 1");
+  EXPECT_EQ(test::error([&] { of(NAN); }), "no error") << "the loss tells";
+  EXPECT_ERROR(binary_cross_entropy_with_logits(x, x, {.weight = ones({2, 2})}), "[2, 2]");
+  EXPECT_ERROR(cosine_similarity(zeros({2, 3}), zeros({2, 4})), "cosine_similarity: ");
+  EXPECT_ERROR(cosine_similarity(zeros({2, 3}), zeros({2, 3}), 2), "cosine_similarity: ");
+}
+
+TEST(LossErrors, OfNarrowProbabilities) {
+  for (const DType low : {f16, bf16}) {
+    const Tensor x = full({2}, 0.5, low);
+    const auto message = fmt::format(
+        "binary_cross_entropy: of {} probabilities, whose logarithms are off by too "
+        "much: leave out the sigmoid and use binary_cross_entropy_with_logits",
+        name(low));
+    EXPECT_ERROR(binary_cross_entropy(x, x), message);
+    const amp::Autocast on({.low = low});
+    EXPECT_ERROR(binary_cross_entropy(sigmoid(x), x), message);
+    EXPECT_EQ(binary_cross_entropy(cast(x, f32), x).dtype(), f32);
+  }
+}
+
+// --- classes ---
+
+TEST(CrossEntropyLoss, WhatIsIgnoredHasNoSecondDerivative) {
+  const Tensor x = leaf({1, 2, inf, -inf}, {2, 2});
+  const auto second = [&](const Values& targets) {
+    const Tensor t = from(targets, {2}, i64);
+    const Tensor dx =
+        grad({cross_entropy(x, t, {.ignore_index = 7})}, {x}, {.create_graph = true})[0];
+    return grad({sum(dx * from({1, 2, 3, 4}, {2, 2}))}, {x})[0];
+  };
+  const double p = 1 / (1 + std::exp(1.0));  // of class 0 in the first row
+  expect_near(second({0, 7}), {-p * (1 - p), p * (1 - p), 0, 0});
+  expect_near(second({7, 7}), {0, 0, 0, 0});
+}
+
+TEST(CrossEntropyLoss, AMeanOfNothingIsNan) {
+  const Tensor x = leaf({1, 2, 3, 4}, {2, 2}), t = from({7, 7}, {2}, i64);
+  const Tensor loss = cross_entropy(x, t, {.ignore_index = 7});
+  EXPECT_TRUE(std::isnan(loss.item()));
+  loss.backward();
+  EXPECT_EQ(to_vector(x.grad()), Values(4, 0.0));
+  EXPECT_TRUE(std::isnan(nll_loss(x, t, {.ignore_index = 7}).item()));
+  for (const bool recorded : {false, true})
+    for (const Tensor& mean :
+         {cross_entropy(x, t, {.ignore_index = 7}), nll_loss(x, t, {.ignore_index = 7})})
+      EXPECT_EQ(to_vector(grad({mean}, {x}, {.create_graph = recorded})[0]), Values(4, 0.0));
+  EXPECT_TRUE(std::isnan(cross_entropy(zeros({0, 2}), zeros({0}, i64)).item()));
+  EXPECT_TRUE(std::isnan(cross_entropy(zeros({0, 2}), zeros({0, 2})).item()));
+  const Tensor zero = from({0, 1}, {2}), first = from({0, 0}, {2}, i64);
+  EXPECT_TRUE(std::isnan(cross_entropy(x, first, {.class_weights = zero}).item()));
+}
+
+TEST(CrossEntropyLoss, AMeanOverMoreThanF16CanCount) {  // 65504
+  const Tensor x = zeros({70000, 2}, f16), target = zeros({70000}, i64);
+  EXPECT_NEAR(cross_entropy(x, target).item(), std::log(2), 1e-3);
+  EXPECT_NEAR(nll_loss(x - 1, target, {.class_weights = ones({2})}).item(), 1, 1e-3);
+}
+
+TEST(CrossEntropyLoss, OfPixelsIsThatOfTheirRows) {
+  const Tensor x = randn({2, 5, 3, 4}, f64), t = randint(0, 5, {2, 3, 4}), w = rand({5}, f64);
+  const Tensor rows = reshape(permute(x, {0, 2, 3, 1}), {24, 5}), flat = reshape(t, {24});
+  const CrossEntropyOptions o{.label_smoothing = 0.1, .ignore_index = 2, .class_weights = w};
+  EXPECT_NEAR(cross_entropy(x, t, o).item(), cross_entropy(rows, flat, o).item(), 1e-12);
+  const NllOptions n{.ignore_index = 2, .class_weights = w};
+  EXPECT_NEAR(nll_loss(log_softmax(x, 1), t, n).item(),
+              cross_entropy(x, t, {.ignore_index = 2, .class_weights = w}).item(), 1e-12);
+  const Tensor one_pixel = cross_entropy(x, t, {.reduction = None});
+  EXPECT_EQ(one_pixel.shape(), t.shape());
+}
+
+TEST(CrossEntropyLoss, OneHotProbabilitiesAreTheClassesThemselves) {
+  const Tensor x = randn({6, 5}, f64), t = randint(0, 5, {6});
+  const Tensor p = one_hot(t, 5, f64);
+  for (const Reduction r : {Mean, Sum, None})
+    for (const double smoothing : {0.0, 0.25}) {
+      const CrossEntropyOptions o{.reduction = r, .label_smoothing = smoothing};
+      expect_near(cross_entropy(x, p, o), to_vector(cross_entropy(x, t, o)), 1e-12);
+    }
+}
+
+TEST(CrossEntropyLoss, AClassThatIsRuledOutCostsNothing) {  // where nothing is wanted of it
+  const Tensor x = leaf({0, -inf, 0}, {1, 3}), p = leaf({0.25, 0, 0.75}, {1, 3});
+  const Tensor loss = cross_entropy(x, p);
+  EXPECT_NEAR(loss.item(), std::log(2), 1e-6);
+  loss.backward();
+  expect_near(x.grad(), {0.25, 0, -0.25});
+}
+
+TEST(NllLoss, ReadsAnyStridesAndIgnores) {
+  const Tensor x = from({-1, -2, -3, -4, -5, -6}, {3, 2}), t = from({2, -100}, {2}, i64);
+  expect_near(nll_loss(transpose(x), t, {.reduction = None}), {5, 0});
+  EXPECT_NEAR(nll_loss(transpose(x), t).item(), 5, 1e-6);
+}
+
+// --- elements ---
+
+TEST(ElementwiseLosses, KeepNan) {
+  const Tensor d = leaf({NAN, 0}, {2}), zero = zeros({2});
+  for (const auto& loss : {+[](const Tensor& x, const Tensor& t) { return smooth_l1_loss(x, t); },
+                           +[](const Tensor& x, const Tensor& t) { return huber_loss(x, t); },
+                           +[](const Tensor& x, const Tensor& t) { return mse_loss(x, t); }}) {
+    EXPECT_TRUE(std::isnan(loss(d, zero).item()));
+    const Tensor g = slope(d, [&](const Tensor& x) { return loss(x, zero); });
+    EXPECT_TRUE(std::isnan(g.at(0)));
+    EXPECT_EQ(g.at(1), 0);
+  }
+}
+
+TEST(ElementwiseLosses, SmoothL1OfBetaZeroIsL1) {
+  const Tensor x = leaf({-2, 0, 3}, {3}), zero = zeros({3});
+  EXPECT_EQ(to_vector(smooth_l1_loss(x, zero, 0, None)), (Values{2, 0, 3}));
+  EXPECT_EQ(to_vector(slope(x, [&](const Tensor& a) { return smooth_l1_loss(a, zero, 0, Sum); })),
+            (Values{-1, 0, 1}));
+}
+
+TEST(BinaryCrossEntropyLoss, StopsAtProbabilitiesOfZeroAndOne) {
+  const Tensor p = leaf({0, 1e-20, 1e-9, 0.3, 1 - 1e-9, 1, 0, 1}, {8}, f64),
+               t = leaf({0, 1, 0.5, 0.2, 0.5, 1, 1, 0}, {8}, f64);
+  const Tensor each = binary_cross_entropy(p, t, {.reduction = None});
+  expect_near(each, {0, 46.0517018599, 10.3616329190, 0.5261345160, 10.3616329331, 0, 100, 100},
+              1e-9);
+  sum(each).backward();
+  expect_near(p.grad(), {0, -1e12, -4.9999999950e8, 0.47619047619, 5.0000001364e8, 0, -1e12, 1e12},
+              1e-7);
+  // The derivative of that, where PyTorch has infinities: log(1 - p) - log(p), each at least -100.
+  expect_near(t.grad(),
+              {100, 46.0517018599, 20.7232658359, 0.8472978604, -20.7232658642, -100, 100, -100},
+              1e-9);
+}
+
+TEST(BinaryCrossEntropyLoss, OfLogitsDoesNotOverflow) {
+  const Tensor x = leaf({1000, -1000, 1000, -1000, 20, -20}, {6}),
+               t = from({1, 0, 0, 1, 1, 0}, {6});
+  const Values want = {0, 0, 1000, 1000, 2.0611537e-9, 2.0611537e-9};
+  for (const Tensor& weight : {Tensor(), ones({})}) {
+    const Tensor each =
+        binary_cross_entropy_with_logits(x, t, {.reduction = None, .pos_weight = weight});
+    for (int i = 0; i < 6; ++i) EXPECT_NEAR(each.at(i), want[size_t(i)], 1e-5 * want[size_t(i)]);
+    expect_near(grad({sum(each)}, {x})[0], {0, 0, 1, -1, 0, 0});
+  }
+}
+
+TEST(BinaryCrossEntropyLoss, OfAnInfiniteLogitIsInfiniteWhereItIsWrong) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor x = leaf({inf, -inf, inf}, {3}), t = from({0, 1, 0.5}, {3});
+  const Tensor each = binary_cross_entropy_with_logits(x, t, {.reduction = None});
+  EXPECT_EQ(to_vector(each), Values(3, inf));
+  expect_near(grad({sum(each)}, {x})[0], {1, -1, 0.5});
+}
+
+TEST(BinaryCrossEntropyLoss, AWeightOfPositivesThatIsTinyLosesNoDigits) {
+  const Tensor x = from({-5}, {1}), t = ones({1});
+  const BceOptions o{.reduction = None, .pos_weight = full({1}, 1e-6)};
+  EXPECT_NEAR(binary_cross_entropy_with_logits(x, t, o).item() / 5.0067153e-6, 1, 1e-6);
+}
+
+TEST(KlDivLoss, SumsBeyondF16) {
+  const Tensor x = full({100, 1000}, -10, f16), y = ones({100, 1000}, f16);
+  EXPECT_EQ(kl_div(x, y, {.batch_mean = true}).item(), 10000);
+}
+
+TEST(KlDivLoss, WhatTheTargetRulesOutCostsNothing) {
+  const Tensor x = from({0, -inf, -1}, {3}), t = leaf({0, 0, 1}, {3});
+  EXPECT_EQ(to_vector(kl_div(x, t, {.reduction = None})), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(kl_div(x, log(t), {.reduction = None, .log_target = true})),
+            (Values{0, 0, 1}));
+}
+
+TEST(KlDivLoss, TheBatchMeanDividesByTheFirstSize) {
+  const Tensor x = randn({4, 3}), t = rand({4, 3});
+  EXPECT_NEAR(kl_div(x, t, {.batch_mean = true}).item(),
+              kl_div(x, t, {.reduction = Sum}).item() / 4, 1e-6);
+  EXPECT_NEAR(kl_div(from({-1}, {}), ones({}), {.batch_mean = true}).item(), 1, 1e-6);
+}
+
+// --- cosine similarity ---
+
+TEST(CosineSimilarity, OfZeroVectorsIsZeroWithAFiniteGradient) {
+  const Tensor x = leaf({0, 0, 3, 4}, {2, 2}, f64), y = leaf({3, 4, 0, 0}, {2, 2}, f64);
+  const Tensor c = cosine_similarity(x, y);
+  EXPECT_EQ(to_vector(c), (Values{0, 0}));
+  const auto g = grad({sum(c)}, {x, y}, {.create_graph = true});
+  expect_near(g[0], {0.6e8, 0.8e8, 0, 0});
+  expect_near(g[1], {0, 0, 0.6e8, 0.8e8});
+  for (const Tensor& second : grad({sum(square(g[0] * 1e-8))}, {x, y}))
+    for (const double v : to_vector(second)) EXPECT_TRUE(std::isfinite(v)) << v;
+}
+
+TEST(CosineSimilarity, OfNarrowVectorsSumsInF32) {
+  const Tensor x = full({1, 1000}, 300, f16);  // the sum of squares is 9e7
+  EXPECT_EQ(cosine_similarity(x, x).item(), 1);
+}
+
+// --- mixed precision ---
+
+struct Seen : Observer {
+  std::map<std::string, int> count;
+  void after(const Call& call, const Tensor&) override { ++count[std::string(call.op.name)]; }
+};
+
+TEST(LossesUnderAutocast, ReadNarrowAndWriteF32) {
+  const amp::Autocast on({.low = f16});
+  const Tensor x = rand({4, 3}, f16), t = rand({4, 3}, f16), p = softmax(t);
+  const Tensor w = ones({3}), index = zeros({4}, i64);
+  x.set_requires_grad();
+  Seen seen;
+  const Observe watch(seen);
+  for (const Tensor& loss :
+       {cross_entropy(x, index, {.reduction = None, .class_weights = w}),
+        cross_entropy(x, p, {.reduction = None, .class_weights = w}),
+        nll_loss(x, index, {.reduction = None, .class_weights = w}), mse_loss(x, t), l1_loss(x, t),
+        smooth_l1_loss(x, t), huber_loss(x, t), binary_cross_entropy_with_logits(x, t),
+        kl_div(x, t), kl_div(x, t, {.log_target = true})}) {
+    EXPECT_EQ(loss.dtype(), f32);
+    EXPECT_EQ(grad({sum(loss)}, {x})[0].dtype(), f16);
+  }
+  EXPECT_EQ(seen.count["cast"], 0) << "the kernels read what is there";
+  EXPECT_EQ(cosine_similarity(x, t).dtype(), f32);
+  EXPECT_EQ(seen.count["cast"], 0);
+}
+
+TEST(LossesUnderAutocast, StayF32InAModelOfF16) {
+  const amp::Autocast on({.low = f16, .preset = amp::Preset::O2});
+  const Tensor x = rand({4, 3}, f16), t = rand({4, 3}, f16);
+  EXPECT_EQ(cross_entropy(x, softmax(t)).dtype(), f32);
+  EXPECT_EQ(binary_cross_entropy_with_logits(x, t).dtype(), f32);
+  EXPECT_EQ(binary_cross_entropy_with_logits(x, t, {.pos_weight = ones({})}).dtype(), f32);
+  EXPECT_EQ(kl_div(x, t, {.log_target = true}).dtype(), f32);
+  EXPECT_EQ(huber_loss(x, t).dtype(), f32);
+}
+
+}  // namespace losses_test
+}  // namespace mixtape

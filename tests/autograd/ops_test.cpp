@@ -1,0 +1,233 @@
+// Every op, by its row in op_cases: gradients, strides, dtypes, empties, recording.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "autograd/call.h"
+#include "autograd/gradcheck.h"
+#include "core/format.h"
+#include "tests/support/op_rows/rows.h"
+
+namespace mixtape {
+namespace ops_test {
+
+using tests::Input;
+using tests::OpCase;
+
+struct Seen : Observer {  // the ops that ran
+  std::set<std::string_view> ops;
+  void after(const Call& call, const Tensor&) override { ops.insert(call.op.name); }
+};
+
+// Largest difference relative to the scale of the values; NaN where only one side has one.
+double difference(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  double scale = 1, worst = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) scale = std::max(scale, std::abs(b.at(i)));
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double x = a.at(i), y = b.at(i);
+    if (std::isnan(x) && std::isnan(y)) continue;
+    worst = std::max(worst, std::abs(x - y) / scale);
+    if (std::isnan(x) != std::isnan(y)) return NAN;
+  }
+  return worst;
+}
+
+// The same elements at strides that no fresh tensor has.
+Tensor strided(const Tensor& x, int how) {
+  if (how == 0)
+    return x.rank() < 2 ? x
+                        : clone(transpose(x, 0, -1))
+                              .detach()
+                              .with_layout(transpose(Layout([&] {
+                                                       Shape s = x.shape();
+                                                       std::swap(s[0], s[-1]);
+                                                       return s;
+                                                     }()),
+                                                     0, -1));
+  if (x.rank() == 0) return x;
+  Shape wide = x.shape();
+  wide[-1] = 2 * wide[-1] + 1;
+  const Tensor buffer = full(wide, x.dtype() == boolean ? 1 : 77, x.dtype());
+  const Tensor view = buffer.with_layout(slice(buffer.layout(), -1, 1, wide[-1], 2));
+  copy_(view, x);
+  return view;
+}
+
+std::string case_name(const testing::TestParamInfo<OpCase>& i) { return i.param.name(); }
+struct EveryOp : testing::TestWithParam<OpCase> {};
+INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(tests::op_cases()), case_name);
+
+// f's gradients, or that it has none if the row says so.
+void expect_gradients(const OpCase& c, const std::vector<Tensor>& in,
+                      const std::function<Tensor(const std::vector<Tensor>&)>& f) {
+  if (c.differentiable)
+    EXPECT_EQ(gradcheck(f, in, {.step = c.step, .second_order = true}), "");
+  else
+    EXPECT_FALSE(f(in).requires_grad());
+}
+
+TEST_P(EveryOp, HasGradients) {
+  const OpCase& c = GetParam();
+  expect_gradients(c, tests::make_inputs(c, f64, true), c.run);
+}
+
+TEST_P(EveryOp, HasGradientsOfEmpties) {
+  const OpCase& c = GetParam();
+  if (c.empty.empty()) return;
+  const auto in = tests::make_inputs(c, f64, true, c.empty);
+  expect_gradients(c, in, c.run);
+  if (!c.differentiable) return;
+  const Tensor y = c.run(in);
+  y.backward({.gradient = ones_like(y)});
+  for (const Tensor& t : in) {
+    if (t.is_leaf()) {
+      EXPECT_EQ(t.grad().shape(), t.shape());
+    }
+  }
+}
+
+TEST_P(EveryOp, HasGradientsOfBroadcasts) {
+  const OpCase& c = GetParam();
+  const auto small = tests::make_inputs(c, f64, true, tests::narrowed_shapes(c));
+  const auto repeated = [&](const std::vector<Tensor>& in) {
+    std::vector<Tensor> wide;
+    for (size_t i = 0; i < in.size(); ++i) wide.push_back(expand(in[i], c.inputs[i].shape));
+    return wide;
+  };
+  std::vector<Tensor> copies;
+  for (const Tensor& t : repeated(small)) copies.push_back(clone(t));
+  EXPECT_LE(difference(c.run(repeated(small)), c.run(copies)), 1e-13);
+  expect_gradients(c, small, [&](const std::vector<Tensor>& in) { return c.run(repeated(in)); });
+}
+
+TEST_P(EveryOp, RunsItsOpAndRecordsOnlyWhenAsked) {
+  const OpCase& c = GetParam();
+  Seen seen;
+  {
+    const Observe watch(seen);
+    const Tensor y = c.run(tests::make_inputs(c, f64, true));
+    EXPECT_EQ(y.requires_grad(), c.differentiable);
+  }
+  EXPECT_TRUE(seen.ops.contains(c.op));
+  if (c.composite) return;
+  const NoGrad off;
+  EXPECT_FALSE(c.run(tests::make_inputs(c, f64, true)).requires_grad());
+}
+
+TEST_P(EveryOp, TakesAnyStrides) {
+  const OpCase& c = GetParam();
+  const auto in = tests::make_inputs(c, f64, false);
+  if (c.composite) return;
+  const Tensor want = c.run(in);
+  for (int how = 0; how < 2; ++how) {
+    std::vector<Tensor> odd;
+    for (const Tensor& t : in) odd.push_back(strided(t, how));
+    for (size_t i = 0; i < in.size(); ++i) ASSERT_EQ(difference(odd[i], in[i]), 0);
+    EXPECT_LE(difference(c.run(odd), want), 1e-13) << "way " << how;
+    if (!c.differentiable) continue;
+    std::vector<Tensor> leaves;
+    for (size_t i = 0; i < odd.size(); ++i)
+      leaves.push_back(c.inputs[i].differentiated() ? odd[i].detach().set_requires_grad() : odd[i]);
+    EXPECT_EQ(gradcheck(c.run, leaves, {.step = c.step}), "") << "way " << how;
+  }
+}
+
+TEST_P(EveryOp, AgreesAcrossDtypes) {
+  const OpCase& c = GetParam();
+  if (c.composite) return;
+  for (const auto& [dtype, tolerance] : {std::pair{f32, 2e-6}, {f16, 1.5e-3}, {bf16, 1.2e-2}}) {
+    if (is_half(dtype) && !c.narrow) continue;
+    auto in = tests::make_inputs(c, dtype, true);
+    std::vector<Tensor> wide;
+    for (const Tensor& t : in) wide.push_back(is_float(t.dtype()) ? t.detach().to(f64) : t);
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].is_leaf()) wide[i].set_requires_grad();
+    const Tensor y = c.run(in), want = c.run(wide);
+    EXPECT_LE(difference(y, want), tolerance * c.tolerance) << name(dtype);
+    if (is_float(want.dtype())) {
+      EXPECT_EQ(y.dtype(), dtype) << "no op widens by itself";
+    }
+    if (!c.differentiable) continue;
+    y.backward({.gradient = ones_like(y)});
+    want.backward({.gradient = ones_like(want)});
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].is_leaf()) {
+        ASSERT_TRUE(in[i].grad()) << "input " << i;
+        EXPECT_EQ(in[i].grad().dtype(), dtype);
+        EXPECT_LE(difference(in[i].grad(), wide[i].grad()), 4 * tolerance * c.tolerance)
+            << name(dtype) << " input " << i;
+      }
+  }
+}
+
+using Ops = std::set<std::string_view>;
+
+// The linked ops without such a row.
+template <class Such>
+Ops ops_without(const Such& row) {
+  Ops missing;
+  for (const OpInfo* op : all_ops()) missing.insert(op->name);
+  for (const OpCase& c : tests::op_cases())
+    if (row(c)) missing.erase(c.op);
+  if (Device::best().is_cpu()) missing.erase("to_device");  // there is nowhere to go
+  return missing;
+}
+
+TEST(Numbers, GoThroughElementwiseOps) {
+  for (const OpCase& c : tests::elementwise()) {
+    if (c.op == "glu") continue;  // halves a dimension
+    const auto inputs = [&](const Shape& shape) {
+      return tests::make_inputs(c, f64, true, std::vector<Shape>(c.inputs.size(), shape));
+    };
+    const auto lone = inputs({}), one = inputs({1});
+    const Tensor y = c.run(lone);
+    ASSERT_EQ(y.shape(), Shape{}) << c.name();
+    EXPECT_EQ(y.at(0), c.run(one).at(0)) << c.name();
+    if (!c.differentiable) continue;
+    y.backward();
+    for (const Tensor& x : lone)
+      EXPECT_TRUE(!x.requires_grad() || x.grad().rank() == 0) << c.name();
+  }
+}
+
+TEST(Catalogue, EveryLinkedOpHasARow) {
+  EXPECT_EQ(ops_without([](const OpCase&) { return true; }), Ops{});
+}
+
+// Only backward rules call these.
+const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
+                          "avg_pool2d_gradient",
+                          "conv2d_weight",
+                          "fold",
+                          "interpolate_gradient",
+                          "place_diagonal",
+                          "place_slice",
+                          "put_at",
+                          "recurrence",
+                          "take_at"};
+
+// (The empties of what those belong to lead there.)
+TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
+  EXPECT_EQ(ops_without([](const OpCase& c) { return !c.empty.empty(); }), of_gradients)
+      << "a row with .empty is wanted for each other op";
+  EXPECT_EQ(ops_without([](const OpCase& c) { return narrowed_shapes(c) != shapes(c); }), Ops{})
+      << "a row with an input that repeats is wanted for each other op";
+}
+
+// (No policy acts in backward.)
+TEST(Catalogue, EveryPolicyIsTested) {
+  Ops others = of_gradients;
+  others.insert({"binary_cross_entropy", "cast"});  // in tests of their own
+  EXPECT_EQ(ops_without([](const OpCase& c) { return c.narrow && !c.composite; }), others);
+}
+
+TEST(Catalogue, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const OpInfo* op : all_ops()) EXPECT_TRUE(names.insert(op->name).second) << op->name;
+}
+
+}  // namespace ops_test
+}  // namespace mixtape

@@ -1,0 +1,319 @@
+// The products under the emulator, against the CPU's in f64; and the choice of tiles.
+
+#include "kernels/cuda/gemm/gemm.h"
+
+#include "core/format.h"
+#include "kernels/cuda/gpu.cuh"
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace kernels_cuda_gemm_test {
+
+using cuda::GemmPlan;
+
+// What a tile may be off from f64, relative to the L2 norm of the product.
+double allowed(DType out, bool tf32) {
+  return out == f64 ? 1e-14 : out == f16 ? 5e-4 : out == bf16 ? 4e-3 : tf32 ? 1e-3 : 3e-6;
+}
+
+struct Case {
+  int64_t m, n, k;
+  DType in = f16, out = f32;
+  bool a_by_rows = true, b_by_rows = true;
+  int64_t extra = 0;  // what lines are further apart than they are long
+  int64_t batch = 1;
+  DType bias = boolean;  // none
+  std::string text() const {
+    return fmt::format("[{}, {}, {}] x {} of {} to {}, by rows {} {}, extra {}, bias {}", m, n, k,
+                       batch, in, out, a_by_rows, b_by_rows, extra, bias);
+  }
+};
+
+// A batch of matrices in the middle of a larger one; by columns if not by rows.
+Tensor matrix(int64_t batch, int64_t rows, int64_t columns, bool by_rows, const Case& c,
+              uint64_t seed) {
+  const int64_t lines = by_rows ? rows : columns, length = (by_rows ? columns : rows) + c.extra;
+  const Tensor x = random({batch, lines, length}, c.in, seed);
+  const Shape strides =
+      by_rows ? Shape{lines * length, length, 1} : Shape{lines * length, 1, length};
+  return x.with_layout(Layout({batch, rows, columns}, strides));
+}
+Tensor in_f64(const Tensor& x) {
+  const Tensor y(x.shape(), f64);
+  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  return y;
+}
+
+void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = false) {
+  const Tensor a = matrix(c.batch, c.m, c.k, c.a_by_rows, c, 1),
+               b = matrix(c.batch, c.k, c.n, c.b_by_rows, c, 2);
+  const bool with_bias = c.bias != boolean;
+  const Tensor bias = with_bias ? random({c.n}, c.bias, 3) : Tensor();
+  const Tensor got = output({c.batch, c.m, c.n}, c.out), want = output(got.shape(), f64);
+  const Tf32 mode(tf32);
+  launch([&](Launch& l) {
+    if (plan)
+      cuda::gemm(l, a, b, {.bias = bias}, got, *plan);
+    else
+      cuda::gemm(l, a, b, {.bias = bias}, got);
+  });
+  launch([&](Launch& l) {
+    const Tensor wide = with_bias ? in_f64(bias) : Tensor();
+    cpu::gemm(l, in_f64(a), in_f64(b), {.bias = wide}, want);
+  });
+  const Values x = to_vector(got), y = to_vector(want);
+  double off = 0, all = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    off += (x[i] - y[i]) * (x[i] - y[i]);
+    all += y[i] * y[i];
+  }
+  EXPECT_LE(std::sqrt(off), allowed(c.out, tf32) * std::sqrt(all)) << c.text();
+}
+
+const std::pair<DType, DType> dtypes[] = {{f16, f32},   {f16, f16}, {bf16, f32},
+                                          {bf16, bf16}, {f32, f32}, {f64, f64}};
+
+TEST(CudaGemm, MultipliesInAllLayouts) {
+  for (const bool ra : {true, false})
+    for (const bool rb : {true, false}) {
+      for (const auto& [in, out] : dtypes) expect_product({136, 72, 80, in, out, ra, rb});
+      expect_product({136, 72, 80, f32, f32, ra, rb}, nullptr, true);
+    }
+}
+TEST(CudaGemm, EveryTileMultiplies) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile) {
+    const GemmPlan whole{tile, 1}, parts{tile, 3};
+    const bool tensor = cuda::tiles[tile].tensor;
+    const Case c{200, 300, 100, tensor ? f16 : f32, f32, true, true, 0, 1, f32};
+    expect_product(c, &whole);
+    expect_product(c, &parts);
+  }
+}
+TEST(CudaGemm, EveryTensorTileTakesAllLayouts) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile) {
+    if (!cuda::tiles[tile].tensor) continue;
+    const GemmPlan plan{tile, 1};
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        for (const DType in : {f16, bf16, f32})
+          expect_product({136, 264, 72, in, f32, ra, rb}, &plan, in == f32);
+  }
+}
+TEST(CudaGemm, TakesAnySize) {
+  for (const int64_t m : {1, 7, 65})
+    for (const int64_t n : {1, 9, 66})
+      for (const int64_t k : {0, 1, 15, 67})
+        for (const bool rows : {true, false})
+          for (const DType in : {f16, f32}) expect_product({m, n, k, in, f32, rows, !rows, k % 2});
+}
+TEST(CudaGemm, TakesBatches) {
+  for (const auto& [in, out] : dtypes)
+    expect_product({33, 65, 40, in, out, true, false, 0, 5, out});
+}
+TEST(CudaGemm, SplitsLongSums) {
+  for (const int split : {2, 4, 7})
+    for (const auto& [in, out] : dtypes) {
+      const GemmPlan plan{in == f64 || in == f32 ? 4 : 2, split};
+      expect_product({48, 40, 700, in, out, false, true, 0, 2, out}, &plan);
+    }
+}
+TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
+  for (const DType t : {f32, f16, f64}) expect_product({9, 20, 30, f16, f16, true, true, 0, 1, t});
+  const Tensor a = random({9, 5}, f32, 1), b = random({5, 7}, f32, 2),
+               bias = random({7, 9}, f32, 3).with_layout(Layout({9, 7}, {1, 9}));
+  const Tensor got = output({9, 7}, f32), want = output({9, 7}, f32);
+  launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = bias}, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, {.bias = bias}, want); });
+  expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
+}
+// What a product and its epilogue write.
+struct Ended {
+  Tensor c, before, row_sums;
+};
+void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf32 = false) {
+  const Tensor a = matrix(1, c.m, c.k, c.a_by_rows, c, 1),
+               b = matrix(1, c.k, c.n, c.b_by_rows, c, 2), bias = random({c.n}, wide(c.in), 3);
+  const auto two = [](const Tensor& x) {
+    return x.with_layout(Layout({x.size(1), x.size(2)}, {x.strides()[1], x.strides()[2]}));
+  };
+  const auto outputs = [&](DType out, DType sums) {
+    return Ended{output({c.m, c.n}, out), output({c.m, c.n}, out), output({c.m}, sums)};
+  };
+  const auto epilogue = [&](const Tensor& added, const Ended& e) {
+    return Epilogue{.bias = added, .activation = f, .before = e.before, .row_sums = e.row_sums};
+  };
+  const Ended got = outputs(c.out, wide(c.in)), want = outputs(f64, f64);
+  const Tf32 mode(tf32);
+  launch([&](Launch& l) {
+    if (plan)
+      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c, *plan);
+    else
+      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c);
+  });
+  launch([&](Launch& l) {
+    const Tensor added = in_f64(bias);
+    cpu::gemm(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, want), want.c);
+  });
+  const double tol = 4 * allowed(c.out, tf32);
+  expect_close(got.c, to_vector(want.c), tol, c.text());
+  expect_close(got.before, to_vector(want.before), tol, "before " + c.text());
+  expect_close(got.row_sums, to_vector(want.row_sums), allowed(wide(c.in), false),
+               "row sums " + c.text());
+}
+
+TEST(CudaGemm, EndsInAnyEpilogue) {
+  for (const Activation f :
+       {Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh})
+    for (const auto& [in, out] : dtypes)
+      for (const bool ra : {true, false}) {
+        expect_epilogue({40, 34, 70, in, out, ra, !ra}, f, nullptr);
+        const GemmPlan parts{in == f64 || in == f32 ? 4 : 2, 3};
+        expect_epilogue({67, 30, 300, in, out, ra, ra, 3}, f, &parts);
+      }
+}
+TEST(CudaGemm, EveryTileEndsInAnEpilogue) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile)
+    for (const bool ra : {true, false})
+      for (const bool tf32 : {true, false}) {
+        const bool tensor = cuda::tiles[tile].tensor;
+        if (tf32 && !tensor) continue;
+        const GemmPlan whole{tile, 1}, parts{tile, 2};
+        const Case c{140, 270, 100, tensor && !tf32 ? bf16 : f32, f32, ra, true};
+        expect_epilogue(c, Activation::Gelu, &whole, tf32);
+        expect_epilogue(c, Activation::Gelu, &parts, tf32);
+      }
+}
+TEST(CudaGemm, AddsToItsResult) {
+  for (const auto& [in, out] : dtypes)
+    for (const int split : {1, 3})
+      for (const bool by_rows : {true, false})
+        for (const int64_t n : {20, 37}) {
+          const GemmPlan plan{in == f64 || in == f32 ? 4 : 2, split};
+          const Tensor a = random({70, 90}, in, 1), b = random({90, n}, in, 2);
+          Tensor got = random(by_rows ? Shape{70, n} : Shape{n, 70}, out, 3);
+          if (!by_rows) got = got.with_layout(transpose(got.layout(), 0, 1));
+          const Tensor want = in_f64(got);
+          launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
+          launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.bias = want}, want); });
+          expect_close(got, to_vector(want), 4 * allowed(out, false), "c += a b");
+        }
+}
+TEST(CudaGemm, EndsBatches) {
+  const Tensor a = random({3, 5, 9}, bf16, 1), b = random({3, 9, 6}, bf16, 2);
+  const Shape shape{3, 5, 6};
+  const Tensor got = output(shape, bf16), got_before = output(shape, bf16),
+               want = output(shape, bf16), want_before = output(shape, bf16);
+  launch([&](Launch& l) {
+    cuda::gemm(l, a, b, {.activation = Activation::Relu, .before = got_before}, got);
+  });
+  launch([&](Launch& l) {
+    cpu::gemm(l, a, b, {.activation = Activation::Relu, .before = want_before}, want);
+  });
+  expect_close(got, to_vector(want), 1e-2, "relu");
+  expect_close(got_before, to_vector(want_before), 1e-2, "before");
+}
+TEST(CudaGemm, SumsRowsBesideNoColumns) {
+  const Tensor a = random({5, 7}, bf16, 1), got = output({5}, f32), want = output({5}, f32);
+  const Tensor b({7, 0}, bf16), c({5, 0}, f32);
+  launch([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, {.row_sums = want}, c); });
+  expect_close(got, to_vector(want), 1e-6, "row sums");
+}
+TEST(CudaGemm, TakesAnyStrides) {
+  // Every other element, repeated rows, reversed rows, and a result by columns.
+  const Tensor x = random({40, 40}, f16, 1);
+  const Layout every_other({20, 20}, {80, 2}), repeated({20, 20}, {0, 1}),
+      reversed({20, 20}, {-40, 1}, 19 * 40);
+  for (const Layout& la : {every_other, repeated, reversed})
+    for (const Layout& lb : {every_other, repeated, reversed}) {
+      const Tensor got = output({20, 20}, f32).with_layout(Layout({20, 20}, {1, 20})),
+                   want = output({20, 20}, f32);
+      const Tensor a = x.with_layout(la), b = x.with_layout(lb);
+      launch([&](Launch& l) { cuda::gemm(l, a, b, {}, got); });
+      launch([&](Launch& l) { cpu::gemm(l, a, b, {}, want); });
+      expect_close(got, to_vector(want), 1e-5, "strided");
+    }
+}
+TEST(CudaGemm, MergesABatchOverOneMatrix) {
+  const Tensor a = random({3, 4, 5}, f32, 1), b = random({5, 6}, f32, 2);
+  const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
+  const Tensor got = output({3, 4, 6}, f32), want = output({3, 4, 6}, f32);
+  launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
+  expect_close(got, to_vector(want), 1e-6, "one tall product");
+}
+// A matrix of one row may be a column with any gaps; what a batch of them is merged into is none.
+TEST(CudaGemm, MergesABatchOfRowsWithGaps) {
+  const Tensor x = random({30}, f16, 1), b = random({5, 6}, f16, 2);
+  const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
+  for (const Shape& strides : {Shape{10, 10, 2}, Shape{2, 0, 4}, Shape{0, 0, 0}}) {
+    const Tensor a = x.with_layout(Layout({3, 1, 5}, strides));
+    const Tensor got = output({3, 1, 6}, f32), want = output({3, 1, 6}, f32);
+    launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
+    launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
+    expect_close(got, to_vector(want), 1e-5, strides.to_string());
+  }
+}
+TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
+  const Tensor a = from({1.0 + 1.0 / 4096}, {1, 1}, f32), one = from({1}, {1, 1}, f32);
+  const auto product = [&](bool allow) {
+    const Tf32 mode(allow);
+    const Tensor c = output({1, 1}, f32);
+    launch([&](Launch& l) { cuda::gemm(l, a, one, {}, c); });
+    return to_vector(c)[0];
+  };
+  EXPECT_EQ(product(false), 1.0 + 1.0 / 4096);
+  EXPECT_EQ(product(true), 1.0);
+}
+#ifdef MIXTAPE_EMULATED
+// What is aligned goes 16 bytes at a time, in the background, whether or not there is a batch.
+TEST(CudaGemm, CopiesAlignedOperandsInTheBackground) {
+  const auto copies = [](const Case& c) {
+    const int64_t before = simt::cp_asyncs();
+    const GemmPlan plan{2, 1};
+    expect_product(c, &plan, c.in == f32);
+    return simt::cp_asyncs() - before;
+  };
+  for (const int64_t batch : {1, 3})
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        for (const DType in : {f16, bf16, f32})
+          EXPECT_EQ(copies({64, 64, 64, in, f32, ra, rb, 0, batch}),
+                    2 * batch * 64 * 64 * int64_t(size_of(in)) / 16)
+              << name(in) << " " << batch << ra << rb;
+  EXPECT_EQ(copies({64, 64, 64, f16, f32, true, true, 1}), 0) << "lines that are not aligned";
+}
+TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
+  // What the epilogue reads may conflict; the loop must not add to it as k grows.
+  const auto conflicts = [](int64_t k, DType in, bool a_by_rows, bool b_by_rows) {
+    const simt::BankConflicts counted;
+    const GemmPlan plan{2, 1};
+    expect_product({64, 64, k, in, f32, a_by_rows, b_by_rows}, &plan, in == f32);
+    return counted.count(simt::Access::Read);
+  };
+  for (const DType in : {f16, f32})
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        EXPECT_EQ(conflicts(512, in, ra, rb), conflicts(128, in, ra, rb))
+            << size_of(in) << ra << rb;
+}
+#endif
+
+// What an H200 (132 multiprocessors) would run.
+TEST(CudaGemm, PlansByShape) {
+  const auto planned = [](int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
+    return cuda::plan({m, n, k, batch}, true, 132);
+  };
+  EXPECT_EQ(planned(8192, 8192, 8192), (GemmPlan{0, 1})) << "the largest tile";
+  EXPECT_EQ(planned(4096, 4096, 4096), (GemmPlan{0, 1}));
+  EXPECT_EQ(planned(64, 64, 64), (GemmPlan{2, 1})) << "one small tile";
+  EXPECT_GT(planned(768, 768, 65536).split, 1)
+      << "a weight gradient fills the machine by parts of k";
+  EXPECT_EQ(planned(64, 64, 64, 4096).split, 1);
+  EXPECT_EQ(planned(1, 1, 1), (GemmPlan{2, 1}));
+  EXPECT_EQ(cuda::plan({4096, 4096, 4096, 1}, false, 132), (GemmPlan{3, 1})) << "exact arithmetic";
+  EXPECT_EQ(cuda::plan({64, 10, 64, 1}, false, 132), (GemmPlan{4, 1}));
+}
+
+}  // namespace kernels_cuda_gemm_test
+}  // namespace mixtape::kernels

@@ -1,0 +1,301 @@
+// CUDA optimizer steps, gradients and the loss scaler, under the emulator, beside those of the CPU.
+
+#include <optional>
+
+#include "core/format.h"
+#include "kernels/common/tensor_stats.h"
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace kernels_cuda_optim_test {
+
+// The bytes of tensors.
+std::string bytes(const std::vector<Tensor>& tensors) {
+  std::string all;
+  for (const Tensor& t : tensors)
+    all.append(static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype()));
+  return all;
+}
+
+struct Kinds {
+  DType param, grad;
+  std::optional<DType> shadow = {};
+};
+const Kinds all_kinds[] = {{f32, f32},  {f64, f64},        {f16, f16},
+                           {bf16, f32}, {f32, bf16, bf16}, {f32, f16, f16},
+                           {f16, bf16}, {f64, bf16},       {f32, f64}};
+
+// Parameters of every kind and of awkward sizes, some of them unaligned; twice the same.
+class Model {
+ public:
+  explicit Model(bool matrices = false, int copies = 1) {
+    uint64_t seed = 1;
+    for (int copy = 0; copy < copies; ++copy)
+      for (const Kinds& k : all_kinds)
+        for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{31}, int64_t{256}, int64_t{8200}}) {
+          const Shape shape = !matrices ? Shape{n}
+                              : n == 0  ? Shape{0, 3}
+                              : n < 256 ? Shape{n, 3}
+                                        : Shape{5, 16};
+          const int64_t shift = n == 31 ? 1 : 0;
+          const auto make = [&](DType t, double low, double high) {
+            const Tensor whole = random({shape.size() + shift}, t, ++seed, low, high);
+            tensors.push_back(whole);
+            return whole.with_layout(Layout(shape, Layout(shape).strides, shift));
+          };
+          Update& u = updates.emplace_back();
+          params.push_back(make(k.param, -1, 1));
+          u.param = params.back();
+          u.grad = make(k.grad, -1, 1);
+          for (View& s : u.state) s = make(wide(k.param), 0.1, 1);
+          if (k.shadow) u.shadow = make(*k.shadow, -1, 1);
+          tensors.push_back(filled({}, f32, double(seed % 3)));
+          u.steps = tensors.back();
+        }
+  }
+  std::vector<Update> updates;
+  std::vector<Tensor> params, tensors;
+};
+
+template <class Rule>
+using Kernel = void (*)(Launch&, Updates, const Rule&, const StepControl&);
+
+template <class Rule>
+void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rule, unsigned used,
+                      bool matrices = false, double slack = 1) {
+  Model got(matrices), want(matrices);
+  for (Model* m : {&got, &want})
+    for (Update& u : m->updates) {
+      for (size_t k = 0; k < Update::max_states; ++k)
+        if (!(used >> k & 1)) u.state[k] = {};
+      if (!used) u.steps = {};
+    }
+  const Tensor scale = filled({}, f32, 0.5), skip = filled({}, f32, 0);
+  for (int step = 0; step < 2; ++step) {
+    const StepControl control{step ? View(skip) : View(), step ? View(scale) : View()};
+    launch([&](Launch& l) { on_cuda(l, got.updates, rule, control); });
+    launch([&](Launch& l) { on_cpu(l, want.updates, rule, control); });
+  }
+  for (size_t i = 0; i < got.tensors.size(); ++i) {
+    const DType t = got.tensors[i].dtype();
+    expect_close(got.tensors[i], to_vector(want.tensors[i]), slack * tolerance(t),
+                 fmt::format("tensor {} {} {}", i, t, got.tensors[i].shape()));
+  }
+  skip.set(0, 1);
+  const std::string before = bytes(got.tensors);
+  launch([&](Launch& l) { on_cuda(l, got.updates, rule, {skip, scale}); });
+  EXPECT_EQ(bytes(got.tensors), before) << "a skipped step";
+}
+
+TEST(CudaOptim, Sgd) {
+  expect_same_step(cuda::sgd, cpu::sgd, {0.1, 0, 0, 0.01, false, false}, 0);
+  expect_same_step(cuda::sgd, cpu::sgd, {0.1, 0.9, 0.2, 0, true, true}, 1);
+}
+TEST(CudaOptim, Adam) {
+  expect_same_step(cuda::adam, cpu::adam, {0.1, 0.9, 0.99, 1e-8, 0.1, false, true, false}, 3);
+  expect_same_step(cuda::adam, cpu::adam, {0.1, 0.9, 0.99, 1e-8, 0.1, true, false, true}, 7);
+}
+TEST(CudaOptim, Rmsprop) {
+  expect_same_step(cuda::rmsprop, cpu::rmsprop, {0.1, 0.9, 1e-3, 0, 0.1, false, false}, 1);
+  expect_same_step(cuda::rmsprop, cpu::rmsprop, {0.1, 0.9, 1, 0.8, 0, true, true}, 7, false,
+                   100);  // v - a^2 cancels
+}
+TEST(CudaOptim, AdagradAdadeltaAndLion) {
+  expect_same_step(cuda::adagrad, cpu::adagrad, {0.1, 0.1, 1e-8, 0.1, false}, 1);
+  expect_same_step(cuda::adadelta, cpu::adadelta, {0.1, 0.9, 1e-6, 0.1, true}, 3);
+  expect_same_step(cuda::lion, cpu::lion, {0.1, 0.9, 0.99, 0.1, false}, 1);
+}
+TEST(CudaOptim, NadamAndRadam) {
+  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-8, 0.1, 4e-3, false}, 3);
+  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-3, 0, 2, true}, 3);
+  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.99, 1e-8, 0.1, false}, 3);
+  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.5, 1e-8, 0, true}, 3);
+}
+TEST(CudaOptim, Lamb) {
+  expect_same_step(cuda::lamb, cpu::lamb, {0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false}, 3);
+}
+
+TEST(CudaOptim, Muon) {
+  expect_same_step(cuda::muon, cpu::muon, {0.1, 0.9, 1e-7, 0.1, true, false, false}, 1, true, 30);
+  expect_same_step(cuda::muon, cpu::muon, {0.1, 0.9, 1e-7, 0.1, false, true, true}, 1, true, 30);
+}
+
+// More of them than a table holds.
+TEST(CudaOptim, ManySmallParameters) {
+  const auto run = [](bool on_cuda) {
+    std::vector<Tensor> tensors;
+    std::vector<Update> updates;
+    for (int i = 0; i < 400; ++i) {
+      Update& u = updates.emplace_back();
+      const auto make = [&](uint64_t seed) {
+        tensors.push_back(random({i % 7}, f32, seed, 0.1, 1));
+        return View(tensors.back());
+      };
+      u.param = make(uint64_t(i));
+      u.grad = make(uint64_t(1000 + i));
+      for (View* s : {&u.state[0], &u.state[1]}) *s = make(uint64_t(2000 + i));
+      tensors.push_back(filled({}, f32, i % 5));
+      u.steps = tensors.back();
+    }
+    const AdamRule adam{0.1, 0.9, 0.99, 1e-8, 0.1, false, true, false};
+    const LambRule lamb{0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false};
+    if (on_cuda)
+      launch([&](Launch& l) {
+        cuda::adam(l, updates, adam, {});
+        cuda::lamb(l, updates, lamb, {});
+      });
+    else
+      launch([&](Launch& l) {
+        cpu::adam(l, updates, adam, {});
+        cpu::lamb(l, updates, lamb, {});
+      });
+    return tensors;
+  };
+  const std::vector<Tensor> got = run(true), want = run(false);
+  for (size_t i = 0; i < got.size(); ++i)
+    expect_close(got[i], to_vector(want[i]), 1e-5, fmt::format("tensor {}", i));
+}
+
+// --- gradients ---
+
+std::vector<Tensor> gradients() {
+  std::vector<Tensor> all;
+  for (const DType t : {f32, f64, f16, bf16})
+    for (const int64_t n : {1, 3, 31, 32, 257, 1025, 8193}) {
+      all.push_back(random({n}, t, uint64_t(n), -2, 2));
+      const Tensor whole = random({n + 1}, t, uint64_t(n), -2, 2);
+      all.push_back(whole.with_layout(Layout({n}, {1}, 1)));
+    }
+  return all;
+}
+std::vector<View> views(const std::vector<Tensor>& tensors) {
+  std::vector<View> all(tensors.begin(), tensors.end());
+  all.push_back({nullptr, f32, Layout(Shape{0})});
+  return all;
+}
+
+TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
+  for (const double bad : {0.0, inf, nan}) {
+    std::vector<Tensor> got = gradients(), want = gradients();
+    if (bad != 0)
+      for (const auto& all : {got, want}) {
+        for (size_t i = 0; i < all.size(); i += 3) all[i].set(all[i].numel() - 1, bad);
+        for (size_t i = 1; i < all.size(); i += 6) all[i].set(0, bad);
+      }
+    const int64_t n = int64_t(got.size()) + 1;
+    const Tensor factor = filled({}, f32, 0.3), found = filled({n}, f32, 7), expected({n}, f32);
+    std::vector<Tensor> before;
+    for (const Tensor& t : got) before.push_back(from(to_vector(t), t.shape(), t.dtype()));
+    launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found); });
+    launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, expected); });
+    EXPECT_EQ(to_vector(found), to_vector(expected));
+    for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], to_vector(before[i]), 0, "kept");
+    launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found); });
+    launch([&](Launch& l) { cpu::unscale(l, views(want), factor, expected); });
+    EXPECT_EQ(to_vector(found), to_vector(expected));
+    for (size_t i = 0; i < got.size(); ++i)
+      expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
+  }
+}
+TEST(CudaGradients, UnscaleJudgesWhatTheDtypeHolds) {
+  const Tensor g = filled({5}, f16, 60000), found({1}, f32), factor = filled({}, f32, 2);
+  const View view = g;
+  launch([&](Launch& l) { cuda::find_nonfinite(l, std::span(&view, 1), factor, found); });
+  EXPECT_EQ(found.at(0), 0);
+  launch([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found); });
+  EXPECT_EQ(found.at(0), 1);
+}
+
+TEST(CudaGradients, Surveys) {
+  const std::vector<Tensor> all = gradients();
+  double odd[] = {inf, -inf, nan, 0, -0.0, 0x1p-20, -0x1p-130, 0x1p-1030, 0x1p-14};
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].set(0, odd[i % std::size(odd)]);
+    all[i].set(all[i].numel() - 1, odd[i / 2 % std::size(odd)]);
+  }
+  const int64_t n = int64_t(all.size()) + 1;
+  const Tensor got = filled({n, kernels::survey_size}, f64, 7),
+               want({n, kernels::survey_size}, f64);
+  launch([&](Launch& l) { cuda::tensor_stats(l, views(all), got); });
+  launch([&](Launch& l) { cpu::tensor_stats(l, views(all), want); });
+  EXPECT_EQ(to_vector(got), to_vector(want));
+}
+
+TEST(CudaGradients, NormsAndClipping) {
+  for (const bool with_nan : {false, true})
+    for (const double p : {1.0, 2.0, 3.0, inf}) {
+      const std::vector<Tensor> grads = gradients();
+      if (with_nan) grads[11].set(2, nan);
+      for (const DType t : {f64, f32}) {
+        const Tensor got({}, t), want({}, t);
+        launch([&](Launch& l) { cuda::grad_norm(l, views(grads), p, got); });
+        launch([&](Launch& l) { cpu::grad_norm(l, views(grads), p, want); });
+        expect_close(got, to_vector(want), t == f64 ? 1e-12 : 1e-6, fmt::format("norm {}", p));
+        for (const double most : {0.5, 1e9}) {
+          const Tensor scale = filled({}, f32, 0.25);
+          const Tensor norm[2] = {Tensor({}, f32), Tensor({}, f32)},
+                       factor[2] = {Tensor({}, f32), Tensor({}, f32)};
+          launch([&](Launch& l) { cuda::clip_factor(l, want, scale, most, norm[0], factor[0]); });
+          launch([&](Launch& l) { cpu::clip_factor(l, want, scale, most, norm[1], factor[1]); });
+          expect_close(norm[0], to_vector(norm[1]), 0, "clipped norm");
+          expect_close(factor[0], to_vector(factor[1]), 0, "factor");
+        }
+      }
+    }
+  const Tensor none({}, f64);
+  launch([&](Launch& l) { cuda::grad_norm(l, {}, 2, none); });
+  EXPECT_EQ(none.at(0), 0);
+}
+TEST(CudaGradients, ClipValue) {
+  std::vector<Tensor> got = gradients(), want = gradients();
+  for (const auto& all : {got, want}) {
+    all[5].set(0, nan);
+    all[7].set(1, inf);
+  }
+  launch([&](Launch& l) { cuda::clip_value(l, views(got), 0.7); });
+  launch([&](Launch& l) { cpu::clip_value(l, views(want), 0.7); });
+  for (size_t i = 0; i < got.size(); ++i)
+    expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
+}
+
+// --- the scaler ---
+
+TEST(CudaScaler, JudgesAndUpdates) {
+  const ScalerRule rule{2, 0.5, 1, 65536, 2, 2};
+  Tensor state[2][3];
+  for (auto& s : state) {
+    s[0] = from({4096, 1.0 / 4096}, {2}, f32);
+    s[1] = filled({int64_t(ScalerCount::Total)}, i32, 0);
+    s[2] = filled({4}, f32, 0);
+  }
+  for (int step = 0; step < 24; ++step) {
+    const bool bad = step % 5 == 1 || step > 14, broken = step % 7 == 3, many = step % 2 == 1;
+    const Tensor found = filled({300}, f32, 0);
+    if (bad) found.set(step * 11, 1);
+    std::vector<Tensor> flags;
+    for (int i = 0; i < (many ? 500 : 3); ++i) flags.push_back(filled({1}, f32, 0));
+    if (broken) flags[many ? 7 : 2].set(0, 1);
+    const std::vector<View> losses(flags.begin(), flags.end());
+    const Tensor none_found = filled({2}, f32, 0);
+    const View all_found[] = {none_found, found};
+    Tensor verdict[2], last[2];
+    for (const int k : {0, 1}) {
+      verdict[k] = output({}, f32);
+      last[k] = filled({300}, f32, 0.5);
+    }
+    launch([&](Launch& l) {
+      cuda::scaler_verdict(l, found, losses, verdict[0], last[0]);
+      cuda::scaler_update(l, all_found, losses, rule, state[0][0], state[0][1], state[0][2]);
+    });
+    launch([&](Launch& l) {
+      cpu::scaler_verdict(l, found, losses, verdict[1], last[1]);
+      cpu::scaler_update(l, all_found, losses, rule, state[1][0], state[1][1], state[1][2]);
+    });
+    EXPECT_EQ(to_vector(verdict[0]), to_vector(verdict[1])) << step;
+    EXPECT_EQ(to_vector(last[0]), to_vector(last[1])) << step;
+    for (int k = 0; k < 3; ++k) EXPECT_EQ(to_vector(state[0][k]), to_vector(state[1][k])) << step;
+  }
+}
+
+}  // namespace kernels_cuda_optim_test
+}  // namespace mixtape::kernels

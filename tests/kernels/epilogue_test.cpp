@@ -1,0 +1,143 @@
+// What CPU products do to their sums besides writing them (kernels/common/epilogue.h), by every
+// instruction set, against loops in double.
+
+#include "kernels/common/activation.h"
+#include "kernels/cpu/gemm/microkernel.h"
+#include "tests/support/kernel_compare.h"
+
+namespace mixtape::kernels {
+namespace kernels_epilogue_test {
+
+double activated(Activation a, double x) {
+  visit_activation(a, [&]<class F>() { x = F::f(x); });
+  return x;
+}
+Values activated(Activation a, Values v) {
+  for (double& x : v) x = activated(a, x);
+  return v;
+}
+constexpr Activation activations[] = {Activation::None, Activation::Relu, Activation::Gelu,
+                                      Activation::GeluTanh};
+
+TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
+  const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
+  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+    for (const auto& [in, out] : float_pairs)
+      for (const auto& [m, n, k] : sizes)
+        for (const Activation f : activations) {
+          const cpu::IsaLimit limit(isa);
+          const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
+                       bias = random({n}, wide(in), 3);
+          const Tensor c = output({m, n}, out), by_columns = output({n, m}, out),
+                       before = output({m, n}, out), row_sums = output({m}, wide(in));
+          launch([&](Launch& l) {
+            gemm(l, a, b,
+                 Epilogue{.bias = bias, .activation = f, .before = before, .row_sums = row_sums},
+                 c);
+            gemm(l, a, b, Epilogue{.bias = bias, .activation = f},
+                 by_columns.with_layout(transpose(by_columns.layout(), 0, 1)));
+          });
+          const std::string what = std::string(name(in)) + "->" + std::string(name(out)) + " " +
+                                   Shape{m, n, k}.to_string() + " activation " +
+                                   std::to_string(int(f));
+          const Values sums = matmul(a, b, bias), want = activated(f, sums);
+          expect_close(before, sums, tolerance(out), "before " + what);
+          expect_close(c, want, tolerance(out), what);
+          expect_close(by_columns.with_layout(transpose(by_columns.layout(), 0, 1)), want,
+                       tolerance(out), "by columns " + what);
+          expect_close(row_sums, matmul(a, filled({k, 1}, in, 1), {}), tolerance(wide(in)),
+                       "row sums " + what);
+        }
+}
+
+TEST(Epilogue, RoundsOnce) {  // gelu of 1 + 1/512, which bf16 does not hold, rounds up
+  const Tensor a = from({1, 0x1p-9}, {1, 2}, bf16), b = from({1, 1}, {2, 1}, bf16),
+               c = output({1, 1}, bf16), before = output({1, 1}, bf16);
+  launch([&](Launch& l) {
+    gemm(l, a, b, Epilogue{.activation = Activation::Gelu, .before = before}, c);
+  });
+  EXPECT_EQ(before.at(0), 1);
+  EXPECT_EQ(c.at(0), double(BFloat16(float(activated(Activation::Gelu, 1 + 0x1p-9)))));
+  EXPECT_NE(c.at(0), double(BFloat16(float(activated(Activation::Gelu, 1)))));
+}
+
+TEST(Epilogue, MayAddToItsResult) {
+  const int64_t sizes[][3] = {{3, 4, 5}, {5, 20, 0}, {33, 70, 90}, {200, 60, 900}};
+  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+    for (const auto& [in, out] : float_pairs)
+      for (const auto& [m, n, k] : sizes)
+        for (const bool by_rows : {true, false}) {
+          const cpu::IsaLimit limit(isa);
+          const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2);
+          Tensor c = random(by_rows ? Shape{m, n} : Shape{n, m}, out, 3);
+          if (!by_rows) c = c.with_layout(transpose(c.layout(), 0, 1));
+          const Values want = matmul(a, b, c);
+          launch([&](Launch& l) { gemm(l, a, b, Epilogue{.bias = c}, c); });
+          expect_close(c, want, tolerance(out),
+                       Shape{m, n, k}.to_string() + " " + std::string(name(in)) + "->" +
+                           std::string(name(out)) + (by_rows ? " by rows, " : " by columns, ") +
+                           std::to_string(int(isa)));
+        }
+}
+
+TEST(Epilogue, TakesBatches) {
+  for (const auto& [in, out] : float_pairs) {
+    const Tensor a = random({2, 3, 5, 7}, in, 1), b = random({2, 3, 7, 4}, in, 2),
+                 bias = random({4}, in, 3);
+    const Tensor c = output({2, 3, 5, 4}, out), before = output(c.shape(), out);
+    launch([&](Launch& l) {
+      gemm(l, a, b, Epilogue{.bias = bias, .activation = Activation::Relu, .before = before}, c);
+    });
+    expect_close(before, matmul(a, b, bias), tolerance(out), "before");
+    expect_close(c, activated(Activation::Relu, matmul(a, b, bias)), tolerance(out), "relu");
+  }
+}
+
+TEST(Epilogue, SumsRowsBesideNoColumns) {
+  const Tensor a = random({5, 7}, bf16, 1), sums = output({5}, f32);
+  launch([&](Launch& l) {
+    gemm(l, a, Tensor({7, 0}, bf16), Epilogue{.row_sums = sums}, Tensor({5, 0}, f32));
+  });
+  expect_close(sums, matmul(a, filled({7, 1}, bf16, 1), {}), 1e-6, "row sums");
+}
+
+TEST(Epilogue, SeesWhetherItsResultIsFinite) {
+  const int64_t sizes[][3] = {{1, 1, 1}, {5, 20, 0}, {33, 70, 90}, {300, 260, 900}};
+  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+    for (const auto& [in, out] : float_pairs)
+      for (const auto& [m, n, k] : sizes)
+        for (const bool by_rows : {true, false})
+          for (const double planted : {1.0, 1e6, HUGE_VAL, std::nan("")}) {
+            const cpu::IsaLimit limit(isa);
+            const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
+                         bias = filled({n}, wide(in), 0);
+            bias.set(n - 1, planted);
+            Tensor c = output(by_rows ? Shape{m, n} : Shape{n, m}, out);
+            if (!by_rows) c = c.with_layout(transpose(c.layout(), 0, 1));
+            bool finite = true;
+            launch([&](Launch& l) { gemm(l, a, b, Epilogue{.bias = bias, .finite = &finite}, c); });
+            const bool is = planted == 1 || (planted == 1e6 && out != f16);
+            EXPECT_EQ(finite, is && cpu::current_isa() != cpu::Isa::Portable)
+                << Shape{m, n, k}.to_string() << " " << name(in) << "->" << name(out)
+                << (by_rows ? " by rows, " : " by columns, ") << planted << " " << int(isa);
+          }
+}
+
+TEST(Epilogue, SameForAnyThreads) {
+  const Tensor a = random({400, 900}, bf16, 1), b = random({900, 310}, bf16, 2),
+               start = random({400, 310}, f32, 3);
+  expect_same_for_any_threads([&] {
+    const Tensor c = output({400, 310}, bf16), before = output({400, 310}, bf16),
+                 sums = output({400}, f32), sum = output({400, 310}, f32);
+    launch([&](Launch& l) {
+      gemm(l, a, b, Epilogue{.activation = Activation::Gelu, .before = before, .row_sums = sums},
+           c);
+      convert(l, start, sum);
+      gemm(l, a, b, Epilogue{.bias = sum}, sum);
+    });
+    return std::vector<Tensor>{c, before, sums, sum};
+  });
+}
+
+}  // namespace kernels_epilogue_test
+}  // namespace mixtape::kernels

@@ -1,0 +1,466 @@
+// The functions of lanes against the standard library in double, lane by lane, and the thread pool.
+
+#include "kernels/cpu/simd/simd_binary.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/common/elementwise.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
+#include "kernels/cpu/loops/parallel.h"
+
+namespace mixtape::kernels::cpu {
+namespace kernels_simd_test {
+
+constexpr int vec_width = Vec<float>::width;  // 16, or fewer
+
+// The distance of y from the exact value, in units of the last place of a float there.
+double ulps(float y, double exact) {
+  const float nearest = static_cast<float>(exact);
+  if (std::isnan(exact) || std::isinf(nearest) || std::isinf(y) || std::isnan(y)) {
+    const bool overflows =
+        std::isinf(nearest) && std::abs(y) >= 0x1.fffffep127f && (y > 0) == (nearest > 0);
+    return y == nearest || overflows || (std::isnan(y) && std::isnan(exact)) ? 0 : 1e9;
+  }
+  int exponent;
+  std::frexp(nearest, &exponent);
+  return std::abs(y - exact) / std::ldexp(1.0, std::max(exponent - 24, -149));
+}
+
+// Bit patterns from end to end, so infinities, NaN, subnormals and huge numbers among them.
+template <class F, class G>
+void expect_accurate(const char* name, double bound, F lanes, G exact) {
+  double worst = 0;
+  float at = 0;
+  const auto see = [&](const float(&x)[16]) {
+    float y[16];
+    for (int i = 0; i < 16; i += vec_width) store(y + i, lanes(load(x + i)));
+    for (int i = 0; i < 16; ++i) {
+      const double d = ulps(y[i], exact(static_cast<double>(x[i])));
+      if (d > worst) worst = d, at = x[i];
+    }
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  see({0, -0.0f, inf, -inf, std::nanf(""), 1, -1, 0x1p-149f, -0x1p-149f, 0x1p-126f, 0x1.fffffep127f,
+       -0x1.fffffep127f, 88.72f, 88.73f, -87.4f, -103.9f});
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16 * 1021) {
+    float x[16];
+    for (uint64_t i = 0; i < 16; ++i)
+      x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits + i * 1021));
+    see(x);
+  }
+  for (int i = 0; i < 400000; i += 16) {  // and densely where models live
+    float x[16];
+    for (int k = 0; k < 16; ++k) x[k] = static_cast<float>(i + k - 200000) * 1.1e-4f;
+    see(x);
+  }
+  EXPECT_LE(worst, bound) << name << " at " << at;
+}
+
+TEST(Simd, FunctionsAreAccurate) {
+#define MATCHES(f, bound) \
+  expect_accurate(#f, bound, [](Vec<float> x) { return f(x); }, [](double x) { return std::f(x); })
+  MATCHES(exp, 1.5);
+  MATCHES(exp2, 1.5);
+  MATCHES(expm1, 2.5);
+  MATCHES(log, 1.5);
+  MATCHES(log2, 1.5);
+  MATCHES(log10, 1.5);
+  MATCHES(log1p, 2.5);
+  MATCHES(sinh, 2.5);
+  MATCHES(cosh, 2);
+  MATCHES(tanh, 3.5);
+  MATCHES(erf, 3.5);
+  MATCHES(sin, 2.5);
+  MATCHES(cos, 2.5);
+  MATCHES(tan, 3.5);
+  MATCHES(asin, 2.5);
+  MATCHES(acos, 2.5);
+  MATCHES(atan, 2);
+  MATCHES(sqrt, 0.5);
+  MATCHES(abs, 0);
+  MATCHES(floor, 0);
+  MATCHES(ceil, 0);
+  MATCHES(trunc, 0);
+#undef MATCHES
+  expect_accurate(
+      "round", 0, [](Vec<float> x) { return round(x); },
+      [](double x) { return std::nearbyint(x); });
+}
+
+// Of the square in the exponent, half a unit of rounding is as many of the result as it is large.
+TEST(Simd, NormalIsAccurateHoweverSmall) {
+  double worst[2] = {};
+  for (float x = -16; x < 16; x += 1.1e-4f) {
+    const double d = x, off = 5 + d * d;
+    const auto at = normal(Vec<float>(x));
+    worst[0] =
+        std::max(worst[0], ulps(at.cumulative[7], 0.5 * std::erfc(-d * std::sqrt(0.5))) / off);
+    worst[1] =
+        std::max(worst[1], ulps(at.density[7], 0.3989422804014327 * std::exp(-0.5 * d * d)) / off);
+  }
+  EXPECT_LE(worst[0], 1);
+  EXPECT_LE(worst[1], 1);
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(normal(Vec<float>(-inf)).cumulative[3], 0);
+  EXPECT_EQ(normal(Vec<float>(inf)).cumulative[3], 1);
+  EXPECT_EQ(normal(Vec<float>(inf)).density[3], 0);
+  EXPECT_TRUE(std::isnan(normal(Vec<float>(std::nanf(""))).cumulative[3]));
+  EXPECT_TRUE(std::isnan(normal(Vec<float>(std::nanf(""))).density[3]));
+}
+
+TEST(Simd, WholePowersHaveWholeLogarithms) {
+  for (int k = -149; k < 128; ++k)
+    EXPECT_EQ(log2(Vec<float>(std::ldexp(1.0f, k)))[0], static_cast<float>(k));
+  float ten = 1;  // the powers of ten that float holds exactly
+  for (int k = 0; k <= 10; ++k, ten *= 10)
+    EXPECT_EQ(log10(Vec<float>(ten))[0], static_cast<float>(k));
+  for (int k = -149; k < 128; ++k)
+    EXPECT_EQ(exp2(Vec<float>(static_cast<float>(k)))[0], std::ldexp(1.0f, k));
+}
+
+// see(a, b) for every pair of special values, for pairs of bit patterns, and where models live.
+template <class F>
+void for_pairs(F see) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float special[] = {0,          -0.0f,     inf,      -inf,   std::nanf(""), 1,
+                           -1,         2,         3,        -3,     0.5f,          0x1p-149f,
+                           -0x1p-149f, 0x1p-126f, 0x1p127f, 3e-20f, 1.000001f,     -1234.5f};
+  for (const float a : special)
+    for (const float b : special) see(a, b);
+  uint32_t bits = 1;
+  const auto next = [&] { return bits = bits * 1664525u + 1013904223u; };
+  for (int i = 0; i < 200000; ++i) {
+    const float a = std::bit_cast<float>(next());
+    see(a, std::bit_cast<float>(next()));
+  }
+  const auto moderate = [&] { return static_cast<float>(next()) * 0x1p-29f - 4.0f; };
+  for (int i = 0; i < 200000; ++i) {
+    const float a = moderate();
+    see(a, moderate());
+    see(std::abs(a) * 1000, a);
+  }
+}
+
+TEST(Simd, FunctionsOfTwoAreAccurate) {
+  double worst_angle = 0, worst_power = 0;
+  for_pairs([&](float a, float b) {
+    const Vec<float> x = a, y = b;
+    const double da = a, db = b;
+    const float angle = atan2(x, y)[3];
+    worst_angle = std::max(worst_angle, ulps(angle, std::atan2(da, db)));
+    EXPECT_TRUE(std::isnan(angle) || std::signbit(angle) == std::signbit(std::atan2(da, db)))
+        << a << ' ' << b;
+    // (A signaling NaN to the power of 0 is NaN in float, and 1 once it is a double.)
+    for (const float exponent : {b, std::isnan(a) ? b : std::nearbyint(b)}) {
+      const float power = pow(x, Vec<float>(exponent))[5];
+      const double exact = std::pow(da, double(exponent));
+      worst_power = std::max(worst_power, ulps(power, exact));
+      EXPECT_TRUE(std::isnan(power) || std::signbit(power) == std::signbit(exact))
+          << a << ' ' << exponent;
+    }
+    const float rest = fmod(x, y)[6], want = std::fmod(a, b);
+    EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
+                                 : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
+        << a << " % " << b << ": " << rest;
+  });
+  EXPECT_LE(worst_angle, 2.5);
+  EXPECT_LE(worst_power, 0.501);
+}
+
+TEST(Simd, RunsAreCopiedAndNothingElse) {
+  std::vector<uint16_t> from(700), to(700);
+  std::iota(from.begin(), from.end(), uint16_t(1));
+  for (int64_t n = 0; n < 200; n += n < 70 ? 1 : 13)
+    for (int at = 0; at < 40; ++at) {
+      std::fill(to.begin(), to.end(), uint16_t(0));
+      copy_run(from.data() + 7, n, to.data() + at);
+      for (int64_t i = 0; i < 300; ++i)
+        ASSERT_EQ(to[size_t(i)], i >= at && i < at + n ? i - at + 8 : 0) << n << " to " << at;
+    }
+}
+
+TEST(Simd, CirclesAreExactlyReduced) {
+  for (int i = 0; i < 1 << 20; i += vec_width) {
+    float v[vec_width], c[vec_width], s[vec_width];
+    for (int k = 0; k < vec_width; ++k) v[k] = static_cast<float>(i + k) * 0x1p-20f;
+    const Circle circle{load(v)};
+    store(c, circle.cosine);
+    store(s, circle.sine);
+    for (int k = 0; k < vec_width; ++k) {
+      ASSERT_NEAR(c[k], std::cos(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
+      ASSERT_NEAR(s[k], std::sin(2 * M_PI * static_cast<double>(v[k])), 1.5e-7) << v[k];
+    }
+  }
+}
+
+TEST(Simd, DoubleFunctionsAreTheLibrarys) {
+  for (double x = -3; x < 3; x += 0.37) {
+    const Vec<double> v = x, positive = std::abs(x), fraction = x / 3;
+    EXPECT_EQ(exp(v)[3], std::exp(x));
+    EXPECT_EQ(exp2(v)[2], std::exp2(x));
+    EXPECT_EQ(expm1(v)[0], std::expm1(x));
+    EXPECT_EQ(log(positive)[3], std::log(std::abs(x)));
+    EXPECT_EQ(log2(positive)[2], std::log2(std::abs(x)));
+    EXPECT_EQ(log10(positive)[1], std::log10(std::abs(x)));
+    EXPECT_EQ(log1p(positive)[1], std::log1p(std::abs(x)));
+    EXPECT_EQ(sinh(v)[0], std::sinh(x));
+    EXPECT_EQ(cosh(v)[1], std::cosh(x));
+    EXPECT_EQ(tanh(v)[1], std::tanh(x));
+    EXPECT_EQ(erf(v)[2], std::erf(x));
+    EXPECT_EQ(erfc(v)[2], std::erfc(x));
+    EXPECT_EQ(sin(v)[0], std::sin(x));
+    EXPECT_EQ(cos(v)[1], std::cos(x));
+    EXPECT_EQ(tan(v)[2], std::tan(x));
+    EXPECT_EQ(asin(fraction)[3], std::asin(x / 3));
+    EXPECT_EQ(acos(fraction)[0], std::acos(x / 3));
+    EXPECT_EQ(atan(v)[1], std::atan(x));
+    EXPECT_EQ(atan2(v, fraction)[2], std::atan2(x, x / 3));
+    EXPECT_EQ(sqrt(positive)[2], std::sqrt(std::abs(x)));
+    EXPECT_EQ(floor(v)[0], std::floor(x));
+    EXPECT_EQ(ceil(v)[1], std::ceil(x));
+    EXPECT_EQ(trunc(v)[2], std::trunc(x));
+    EXPECT_EQ(round(v)[0], std::nearbyint(x));
+    EXPECT_EQ(pow(positive, Vec<double>(1.7))[0], std::pow(std::abs(x), 1.7));
+    EXPECT_EQ(fmod(v, Vec<double>(0.7))[0], std::fmod(x, 0.7));
+  }
+}
+
+template <class F>
+[[gnu::noinline]] float first_lane(F f, float x) {
+  float y[vec_width];
+  store(y, f(Vec<float>(x)));
+  return y[0];
+}
+
+TEST(Simd, SignsOfZeroAreKept) {
+#define KEEPS(f)                                                                           \
+  EXPECT_EQ(std::bit_cast<uint32_t>(first_lane([](Vec<float> x) { return f(x); }, -0.0f)), \
+            0x80000000u)                                                                   \
+      << #f
+  KEEPS(Vec<float>);
+  KEEPS(expm1);
+  KEEPS(log1p);
+  KEEPS(sinh);
+  KEEPS(tanh);
+  KEEPS(erf);
+  KEEPS(sin);
+  KEEPS(tan);
+  KEEPS(asin);
+  KEEPS(atan);
+  KEEPS(sqrt);
+  KEEPS(floor);
+  KEEPS(ceil);
+  KEEPS(trunc);
+  KEEPS(round);
+#undef KEEPS
+  EXPECT_TRUE(std::signbit(first_lane([](Vec<float> x) { return round(x); }, -0.3f)));
+  EXPECT_TRUE(std::signbit(first_lane([](Vec<float> x) { return ceil(x); }, -0.3f)));
+  EXPECT_TRUE(std::signbit(first_lane([](Vec<float> x) { return trunc(x); }, -0.3f)));
+}
+
+template <class S>
+void expect_all_patterns_load() {
+  for (uint32_t bits = 0; bits < 65536; bits += vec_width) {
+    S x[vec_width], back[vec_width];
+    for (uint32_t i = 0; i < vec_width; ++i) x[i] = S::from_bits(static_cast<uint16_t>(bits + i));
+    const Vec<float> v = load(x);
+    const Vec<double> d = load<S, double>(x);
+    store(back, v);
+    for (int i = 0; i < vec_width; ++i) {
+      const float want = x[i];
+      if (std::isnan(want)) {  // the processor may quiet it
+        EXPECT_TRUE(std::isnan(v[i]) && std::isnan(float(back[i]))) << x[i].bits;
+      } else {
+        EXPECT_EQ(std::bit_cast<uint32_t>(v[i]), std::bit_cast<uint32_t>(want)) << x[i].bits;
+        EXPECT_EQ(back[i].bits, x[i].bits);
+        if (i < d.width) {
+          EXPECT_EQ(d[i], static_cast<double>(want));
+        }
+      }
+    }
+  }
+}
+template <class S>
+void expect_stores_round_as_scalars() {
+  const auto see = [](const float(&x)[16]) {
+    S y[16];
+    for (int i = 0; i < 16; i += vec_width) store(y + i, load(x + i));
+    for (int i = 0; i < 16; ++i) {
+      const bool same = std::isnan(x[i]) ? std::isnan(float(y[i])) : y[i].bits == S(x[i]).bits;
+      EXPECT_TRUE(same) << x[i];
+    }
+  };
+  float x[16];
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16 * 1021) {
+    for (uint64_t i = 0; i < 16; ++i)
+      x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits + i * 1021));
+    see(x);
+  }
+  for (uint32_t bits = 0; bits < 65535; ++bits) {  // ties between neighbours, and just beside them
+    const float a = S::from_bits(static_cast<uint16_t>(bits)),
+                b = S::from_bits(static_cast<uint16_t>(bits + 1));
+    const float tie = static_cast<float>((static_cast<double>(a) + static_cast<double>(b)) / 2);
+    for (int i = 0; i < 16; ++i) x[i] = i % 3 == 0 ? tie : std::nextafter(tie, i % 3 == 1 ? a : b);
+    see(x);
+  }
+}
+
+TEST(Simd, NarrowTypesConvertAsScalarsDo) {
+  expect_all_patterns_load<Half>();
+  expect_all_patterns_load<BFloat16>();
+  expect_stores_round_as_scalars<Half>();
+  expect_stores_round_as_scalars<BFloat16>();
+}
+
+TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
+  const double above_tie =
+      1 + 0x1p-11 + 0x1p-40;  // through float it would become a tie, and round down
+  Half y[Vec<double>::width];
+  store(y, Vec<double>(above_tie));
+  EXPECT_EQ(float(y[0]), 1 + 0x1p-10f);
+}
+
+TEST(Simd, PartsOfAVector) {
+  const float x[4] = {1, 2, 3, 4};
+  const Vec<float> v = load_first(x, 3, -1.0f);
+  EXPECT_EQ(v[2], 3);
+  EXPECT_EQ(v[3], -1);
+  EXPECT_EQ(v[vec_width - 1], -1);
+  float y[4] = {9, 9, 9, 9};
+  store_first(y, v, 2);
+  EXPECT_EQ(y[1], 2);
+  EXPECT_EQ(y[2], 9);
+}
+
+TEST(Simd, FoldsOverLanes) {
+  float x[vec_width], sum = 0;
+  for (int i = 0; i < vec_width; ++i) sum += x[i] = static_cast<float>((i * 7) % vec_width) - 3;
+  EXPECT_EQ(hsum(load(x)), sum);
+  EXPECT_EQ(hmax(load(x)), vec_width - 4);
+  EXPECT_EQ(hmin(load(x)), -3);
+  x[vec_width - 3] = std::nanf("");
+  EXPECT_TRUE(std::isnan(hmax(load(x))) && std::isnan(hmin(load(x))));
+  EXPECT_EQ(hsum(Vec<double>(0.5)), 0.5 * Vec<double>::width);
+  int64_t n[Vec<int64_t>::width] = {5, -9, 8, 1};
+  EXPECT_EQ(hmax(load(n)), 8);
+  EXPECT_EQ(hmin(load(n)), -9);
+}
+
+TEST(Simd, MasksSelect) {
+  float x[vec_width], y[vec_width];
+  bool m[vec_width];
+  for (int i = 0; i < vec_width; ++i) x[i] = static_cast<float>(i - vec_width / 2);
+  const Mask<float> negative = load(x) < 0.0f;
+  store(y, select(negative, Vec<float>(-1.0f), load(x)));
+  store(m, negative);
+  for (int i = 0; i < vec_width; ++i) {
+    EXPECT_EQ(y[i], x[i] < 0 ? -1.0f : x[i]);
+    EXPECT_EQ(m[i], x[i] < 0);
+    EXPECT_EQ(negative[i], x[i] < 0);
+  }
+  EXPECT_TRUE(any(negative));
+  EXPECT_FALSE(any(negative & !negative));
+  EXPECT_TRUE(any(negative | !negative));
+}
+
+TEST(Parallel, EveryChunkOnce) {
+  for (const int threads : {1, 2, 3, 5}) {
+    const ThreadLimit limit(threads);
+    EXPECT_EQ(num_threads(), threads);
+    for (const int64_t count : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      parallel_for(count, [&](int64_t i) { ++seen[static_cast<size_t>(i)]; });
+      for (const auto& n : seen) EXPECT_EQ(n, 1);
+    }
+  }
+}
+
+TEST(Parallel, RangesHaveFixedGrains) {
+  const ThreadLimit limit(3);
+  std::vector<std::atomic<int64_t>> end_of(100);
+  parallel_ranges(100, 30,
+                  [&](int64_t begin, int64_t end) { end_of[static_cast<size_t>(begin)] = end; });
+  EXPECT_EQ(end_of[0], 30);
+  EXPECT_EQ(end_of[30], 60);
+  EXPECT_EQ(end_of[60], 90);
+  EXPECT_EQ(end_of[90], 100);
+}
+
+TEST(Parallel, ExceptionsReachTheCaller) {
+  const ThreadLimit limit(3);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(parallel_for(100,
+                              [](int64_t i) {
+                                if (i == 37) throw std::runtime_error("37");
+                              }),
+                 std::runtime_error);
+    std::atomic<int> n = 0;  // and the pool still works
+    parallel_for(100, [&](int64_t) { ++n; });
+    EXPECT_EQ(n, 100);
+  }
+}
+
+TEST(Parallel, NestedRegionsRun) {
+  const ThreadLimit limit(3);
+  std::atomic<int> n = 0;
+  parallel_for(8, [&](int64_t) { parallel_for(8, [&](int64_t) { ++n; }); });
+  EXPECT_EQ(n, 64);
+}
+
+TEST(Parallel, SeveralCallersAtOnce) {
+  std::atomic<int64_t> sum = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      const ThreadLimit limit(2);
+      for (int round = 0; round < 300; ++round) parallel_for(7, [&](int64_t i) { sum += i; });
+    });
+  }
+  for (std::thread& t : callers) t.join();
+  EXPECT_EQ(sum, 4 * 300 * 21);
+}
+
+TEST(Parallel, LimitsNestAndAreChecked) {
+  const int before = num_threads();
+  {
+    const ThreadLimit two(2);
+    {
+      const ThreadLimit one(1);
+      EXPECT_EQ(num_threads(), 1);
+    }
+    EXPECT_EQ(num_threads(), 2);
+  }
+  EXPECT_EQ(num_threads(), before);
+  EXPECT_THROW(ThreadLimit(0), Error);
+}
+
+TEST(ParallelDeathTest, BadNumberInTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto report = [](const char* value) {
+    ::setenv("MIXTAPE_NUM_THREADS", value, 1);
+    try {
+      std::fprintf(stderr, "%d threads", num_threads());
+    } catch (const Error& e) {
+      std::fprintf(stderr, "%s", e.what());
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(report("many"), testing::ExitedWithCode(0),
+              "MIXTAPE_NUM_THREADS is 'many', not a number from 1 to 1024");
+  EXPECT_EXIT(report("0"), testing::ExitedWithCode(0), "is '0', not");
+  EXPECT_EXIT(report("3x"), testing::ExitedWithCode(0), "is '3x', not");
+  EXPECT_EXIT(report("3"), testing::ExitedWithCode(0), "3 threads");
+}
+
+}  // namespace kernels_simd_test
+}  // namespace mixtape::kernels::cpu

@@ -1,0 +1,339 @@
+// Recurrent layers: names, starts, and that a layer is its cells, whatever the options.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "core/stream.h"
+#include "nn/nn.h"
+#include "tests/support/errors.h"
+#include "tests/support/moments.h"
+
+namespace mixtape {
+namespace nn_rnn_test {
+
+using test::error;
+using test::expect_uniform;
+using Names = std::vector<std::string>;
+
+Names names(const StateDict& tensors) {
+  Names result;
+  for (const auto& [name, t] : tensors) result.push_back(name);
+  return result;
+}
+void expect_near(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(a.shape(), b.shape());
+  for (int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(a.at(i), b.at(i), 1e-12) << i;
+}
+// A cell with the weights of a layer (direction) of a network.
+template <class Cell>
+Cell cell_of(Cell cell, const nn::RecurrentWeights& w) {
+  cell.weight_ih = w.weight_ih;
+  cell.weight_hh = w.weight_hh;
+  cell.bias_ih = w.bias_ih;
+  cell.bias_hh = w.bias_hh;
+  return cell;
+}
+
+TEST(Recurrent, NamesAndShapesArePyTorchs) {
+  const nn::LSTM net(3, 5, {.num_layers = 2, .bidirectional = true});
+  EXPECT_EQ(
+      names(net.state_dict()),
+      (Names{"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_ih_l0_reverse",
+             "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse", "weight_ih_l1",
+             "weight_hh_l1", "bias_ih_l1", "bias_hh_l1", "weight_ih_l1_reverse",
+             "weight_hh_l1_reverse", "bias_ih_l1_reverse", "bias_hh_l1_reverse"}));
+  EXPECT_EQ(net.weights[0].weight_ih.shape(), (Shape{20, 3}));
+  EXPECT_EQ(net.weights[2].weight_ih.shape(), (Shape{20, 10}));
+  EXPECT_EQ(net.weights[3].weight_hh.shape(), (Shape{20, 5}));
+  EXPECT_EQ(net.weights[3].bias_hh.shape(), (Shape{20}));
+  EXPECT_EQ(names(nn::GRU(3, 5, {.bias = false}).state_dict()),
+            (Names{"weight_ih_l0", "weight_hh_l0"}));
+  EXPECT_EQ(nn::GRU(3, 5).weights[0].weight_ih.shape(), (Shape{15, 3}));
+  EXPECT_EQ(nn::RNN(3, 5).weights[0].weight_ih.shape(), (Shape{5, 3}));
+  EXPECT_EQ(names(nn::LSTMCell(3, 5).state_dict()),
+            (Names{"weight_ih", "weight_hh", "bias_ih", "bias_hh"}));
+}
+
+TEST(Recurrent, StartsUniformByTheHiddenSize) {
+  const Seed seed(1);
+  const nn::LSTM lstm(30, 100, {.num_layers = 2});
+  for (const Tensor& t : lstm.parameters()) {
+    EXPECT_TRUE(t.requires_grad());
+    expect_uniform(t, 0.1);
+  }
+  for (const Tensor& t : nn::GRUCell(30, 100).parameters()) expect_uniform(t, 0.1);
+}
+
+// What a layer of each kind computes, from its cell.
+TEST(Recurrent, ALayerIsItsCells) {
+  const Seed seed(2);
+  const Tensor x = randn({4, 2, 3}, f64);
+  nn::LSTM lstm(3, 5);
+  lstm.to(f64);
+  const nn::LSTMCell lstm_cell = cell_of(nn::LSTMCell(3, 5), lstm.weights[0]);
+  const auto [y, h_n, c_n] = lstm(x);
+  nn::LstmState state;
+  for (int64_t t = 0; t < 4; ++t) {
+    state = lstm_cell(select(x, 0, t), state);
+    expect_near(select(y, 0, t), state.h);
+  }
+  expect_near(select(h_n, 0, 0), state.h);
+  expect_near(select(c_n, 0, 0), state.c);
+
+  const auto compare = [&](auto layer, const auto& new_cell) {
+    layer.to(f64);
+    const auto cell = cell_of(new_cell(), layer.weights[0]);
+    const nn::RnnOutput out = layer(x);
+    Tensor h;
+    for (int64_t t = 0; t < 4; ++t) {
+      h = cell(select(x, 0, t), h);
+      expect_near(select(out.output, 0, t), h);
+    }
+    expect_near(select(out.h_n, 0, 0), h);
+  };
+  using enum nn::Nonlinearity;
+  compare(nn::GRU(3, 5), [] { return nn::GRUCell(3, 5); });
+  compare(nn::RNN(3, 5), [] { return nn::RNNCell(3, 5); });
+  compare(nn::RNN(3, 5, {}, Relu), [] { return nn::RNNCell(3, 5, {}, Relu); });
+}
+
+TEST(Recurrent, LayersFollowOneAnother) {
+  const Seed seed(3);
+  const Tensor x = randn({4, 2, 3}, f64), h_0 = randn({4, 2, 5}, f64), c_0 = randn({4, 2, 5}, f64);
+  nn::LSTM net(3, 5, {.num_layers = 2, .bidirectional = true});
+  net.to(f64);
+  const auto [y, h_n, c_n] = net(x, nn::LstmState{h_0, c_0});
+  EXPECT_EQ(y.shape(), (Shape{4, 2, 10}));
+  EXPECT_EQ(h_n.shape(), (Shape{4, 2, 5}));
+
+  Tensor input = x;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    std::vector<Tensor> both;
+    for (int64_t direction = 0; direction < 2; ++direction) {
+      const int64_t i = layer * 2 + direction;
+      const nn::LSTMCell cell = cell_of(nn::LSTMCell(3, 5), net.weights[size_t(i)]);
+      nn::LstmState s{select(h_0, 0, i), select(c_0, 0, i)};
+      std::vector<Tensor> out(4);
+      for (int64_t k = 0; k < 4; ++k) {
+        const int64_t t = direction ? 3 - k : k;
+        s = cell(select(input, 0, t), s);
+        out[size_t(t)] = s.h;
+      }
+      expect_near(select(h_n, 0, i), s.h);
+      expect_near(select(c_n, 0, i), s.c);
+      both.push_back(stack(out));
+    }
+    input = cat(both, -1);
+  }
+  expect_near(y, input);
+}
+
+// That they are PyTorch's packed sequences is in nn_blocks_reference_test.
+TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
+  const Seed seed(4);
+  const Tensor lengths = from({3, 1}, {2}, i64);
+  const auto check_layer = [&](auto net, const auto& start, DType dtype) {
+    net.to(dtype);
+    const Tensor x = randn({4, 2, 3}, dtype);
+    const auto run = [&] {  // results and gradients
+      auto y = net(x, start, lengths);
+      std::vector<Tensor> all;
+      for (const Tensor* t : y.tensors()) all.push_back(*t);
+      Tensor loss = zeros({});
+      for (const Tensor& t : all) loss = loss + sum(t.to(f32));
+      for (const Tensor& g : grad({loss}, net.parameters())) all.push_back(g);
+      return all;
+    };
+    const std::vector<Tensor> before = run();
+    EXPECT_EQ(sum(abs(narrow(select(before[0], 1, 1), 0, 1, 3))).item(), 0);
+    x.set(3 * 6, NAN);  // the first sequence's last step
+    x.set(1 * 6 + 3, 3e4);
+    const std::vector<Tensor> after = run();
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ(to_vector(before[i]), to_vector(after[i])) << name(dtype) << ' ' << i;
+  };
+  for (const DType dtype : {f32, f16, bf16}) {
+    check_layer(nn::LSTM(3, 5, {.bidirectional = true}), nn::LstmState(), dtype);
+    check_layer(nn::GRU(3, 5, {.num_layers = 2, .bidirectional = true}), Tensor(), dtype);
+    check_layer(nn::RNN(3, 5), Tensor(), dtype);
+  }
+}
+
+// A state of relu that grows has no end: beyond its sequence's it would reach infinity, and that
+// times a gradient of zero would be NaN.
+TEST(Recurrent, ReluStopsAtAnEnd) {
+  for (const bool bidirectional : {false, true}) {
+    nn::RNN net(1, 1, {.bidirectional = bidirectional}, nn::Nonlinearity::Relu);
+    for (const auto& [name, p] : net.named_parameters()) {
+      const NoGrad off;
+      fill_(p, name.starts_with("bias") ? 0 : name.starts_with("weight_hh") ? 1e20 : 1);
+    }
+    const auto [y, last] =
+        net(ones({4, 2, 1}) * from({0, 1}, {1, 2, 1}), Tensor(), from({4, 1}, {2}, i64));
+    const int64_t ways = last.size(0);
+    EXPECT_EQ(to_vector(sum(last, {0})), (std::vector<double>{0, double(ways)}));
+    EXPECT_EQ(sum(abs(narrow(y, 0, 1, 3))).item(), 0);
+    for (const Tensor& g : grad({sum(y)}, net.parameters()))
+      EXPECT_TRUE(all(isfinite(g)).item()) << "one of " << ways;
+  }
+}
+
+TEST(Recurrent, LengthsMustFit) {
+  const nn::GRU gru(3, 5);
+  EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));
+  const Tensor x = randn({4, 2, 3});
+  EXPECT_EQ(error([&] { gru(x, Tensor(), from({4, 5}, {2}, i64)); }),
+            "lengths from 4 to 5, not from 1 to the 4 steps that there are");
+  EXPECT_EQ(error([&] { gru(x, Tensor(), from({0, 1}, {2}, i64)); }),
+            "lengths from 0 to 1, not from 1 to the 4 steps that there are");
+  EXPECT_EQ(error([&] { gru(x, Tensor(), from({1, 1}, {2})); }),
+            "lengths are f32 [2], not i64 [2]");
+  EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
+            "lengths are i64 [1], not i64 [2]");
+  EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
+            "lengths, but one sequence of shape [4, 3]");
+}
+
+TEST(Recurrent, LengthsWaitOnceForTheirDevice) {
+  const nn::GRU gru(3, 5);
+  const Tensor x = ones({4, 2, 3}), lengths = from({4, 1}, {2}, i64);
+  const auto waits = [&](const Tensor& lengths) {
+    const int64_t before = synchronizations();
+    gru(x, Tensor(), lengths);
+    return synchronizations() - before;
+  };
+  waits(lengths);
+  EXPECT_EQ(waits(lengths), x.device().is_cpu() ? 0 : 1);
+  EXPECT_EQ(waits(lengths.to(Device::cpu())), 0);
+}
+
+TEST(Recurrent, BatchFirstAndNoBatch) {
+  const Seed seed(4);
+  nn::GRU net(3, 5, {.num_layers = 2}), first(3, 5, {.num_layers = 2, .batch_first = true});
+  first.load_state_dict(net.state_dict());
+  const Tensor x = randn({4, 2, 3}), h_0 = randn({2, 2, 5});
+  const nn::RnnOutput a = net(x, h_0), b = first(transpose(x, 0, 1), h_0);
+  expect_near(a.output, transpose(b.output, 0, 1));
+  expect_near(a.h_n, b.h_n);
+  for (const nn::GRU* layer : {&net, &first}) {  // one sequence has no batch to be first
+    const nn::RnnOutput one = (*layer)(select(x, 1, 0), select(h_0, 1, 0));
+    EXPECT_EQ(one.h_n.shape(), (Shape{2, 5}));
+    for (int64_t i = 0; i < one.output.numel(); ++i)
+      ASSERT_NEAR(one.output.at(i), select(a.output, 1, 0).at(i), 1e-6);
+    for (int64_t i = 0; i < one.h_n.numel(); ++i)
+      ASSERT_NEAR(one.h_n.at(i), select(a.h_n, 1, 0).at(i), 1e-6);
+  }
+  nn::LSTM lstm(3, 5);
+  EXPECT_EQ(lstm(select(x, 1, 0)).c_n.shape(), (Shape{1, 5}));
+  const nn::LSTMCell cell(3, 5);
+  const nn::LstmState s = cell(randn({3}), nn::LstmState{randn({5}), randn({5})});
+  EXPECT_EQ(s.h.shape(), Shape{5});
+  EXPECT_EQ(s.c.shape(), Shape{5});
+}
+
+TEST(Recurrent, DropoutActsBetweenLayersInTraining) {
+  nn::LSTM net(3, 5, {.num_layers = 2, .dropout = 0.5}), one(3, 5, {.dropout = 0.5});
+  const Tensor x = randn({4, 2, 3});
+  EXPECT_NE(to_vector(net(x).output), to_vector(net(x).output));
+  EXPECT_EQ(to_vector(one(x).output), to_vector(one(x).output)) << "nothing after the last layer";
+  net.eval();
+  EXPECT_EQ(to_vector(net(x).output), to_vector(net(x).output));
+  nn::LSTM all(3, 5, {.num_layers = 2, .dropout = 1});
+  const auto before = to_vector(all(x).output), zeros_in = to_vector(all(x * 2.0).output);
+  EXPECT_EQ(before, zeros_in) << "the second layer sees zeros";
+}
+
+TEST(Recurrent, Gradients) {
+  const Seed seed(5);
+  const auto check_gradients = [](auto net, const auto& run) {
+    net.to(f64);
+    std::vector<Tensor> leaves = net.parameters();
+    leaves.push_back(nn::parameter(randn({3, 2, 2}, f64)));
+    EXPECT_EQ(gradcheck([&](const std::vector<Tensor>& in) { return run(net, in.back()); }, leaves),
+              "");
+  };
+  check_gradients(nn::LSTM(2, 3, {.num_layers = 2, .bidirectional = true}),
+                  [](const nn::LSTM& net, const Tensor& x) {
+                    const auto [y, h, c] = net(x);
+                    return sum(square(y)) + sum(h * 3.0) + sum(square(c));
+                  });
+  check_gradients(nn::GRU(2, 3, {.bias = false, .batch_first = true}),
+                  [](const nn::GRU& net, const Tensor& x) {
+                    const auto [y, h] = net(x);
+                    return sum(square(y)) + sum(square(h));
+                  });
+  check_gradients(nn::LSTMCell(2, 3), [](const nn::LSTMCell& net, const Tensor& x) {
+    nn::LstmState s;
+    for (int64_t t = 0; t < 3; ++t) s = net(select(x, 0, t), s);
+    return sum(square(s.h)) + sum(s.c);
+  });
+}
+
+TEST(Recurrent, CloneAndConversionReachTheWeights) {
+  nn::GRU net(3, 5, {.num_layers = 2});
+  const nn::GRU copy = net.clone();
+  EXPECT_NE(copy.weights[1].weight_hh.storage(), net.weights[1].weight_hh.storage());
+  const Tensor x = randn({4, 2, 3});
+  EXPECT_EQ(to_vector(copy(x).output), to_vector(net(x).output));
+  net.to(bf16);
+  EXPECT_EQ(net.weights[1].weight_hh.dtype(), bf16);
+  EXPECT_EQ(net(x.to(bf16)).output.dtype(), bf16);
+}
+
+TEST(Recurrent, ErrorsNameBothSizes) {
+  const nn::LSTM lstm(3, 5, {.num_layers = 2});
+  const nn::GRU gru(3, 5, {.batch_first = true});
+  const Tensor x = randn({4, 2, 3});
+  EXPECT_EQ(error([&] { lstm(randn({4, 2, 2})); }), "the input has 2 features, the layer takes 3");
+  EXPECT_EQ(error([&] { lstm(randn({3})); }), "the input has shape [3], not [t, b, 3] or [t, 3]");
+  EXPECT_EQ(error([&] { gru(randn({3})); }), "the input has shape [3], not [b, t, 3] or [t, 3]");
+  EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 3, 5}), zeros({2, 2, 5})}); }),
+            "h_0 has shape [2, 3, 5], not [2, 2, 5]");
+  EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 2, 5}), zeros({1, 2, 5})}); }),
+            "c_0 has shape [1, 2, 5], not [2, 2, 5]");
+  EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 2, 5}), {}}); }),
+            "a state of h and c lacks c");
+  EXPECT_EQ(error([&] { gru(x, zeros({1, 2, 5})); }), "h_0 has shape [1, 2, 5], not [1, 4, 5]");
+  EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "lstm: a sequence of no steps");
+  EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "LSTM: sizes must be positive: in 3, hidden 0");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }), "LSTM: 0 layers");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }), "LSTM: a dropout probability of 2");
+
+  const nn::LSTMCell cell(3, 5);
+  EXPECT_EQ(error([&] { cell(randn({2, 2})); }),
+            "linear: the input has 2 features, the weight [20, 3] takes 3");
+  EXPECT_EQ(error([&] { cell(x); }), "the input has shape [4, 2, 3], not [b, 3] or [3]");
+  EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{zeros({1, 5}), zeros({2, 5})}); }),
+            "h has shape [1, 5], not [2, 5]");
+  EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{zeros({2, 5}), zeros({2, 4})}); }),
+            "c has shape [2, 4], not [2, 5]");
+  EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{{}, zeros({2, 5})}); }),
+            "a state of h and c lacks h");
+}
+
+TEST(Recurrent, OpsCheckTheirShapes) {
+  const Tensor x = zeros({4, 2, 20}), w = zeros({20, 5}), h = zeros({2, 5});
+  EXPECT_EQ(error([&] { lstm(x, zeros({20, 4}), {}, h, h); }),
+            "lstm: the weight has shape [20, 4], not [4n, n]");
+  EXPECT_EQ(error([&] { gru(x, w, {}, h); }), "gru: the weight has shape [20, 5], not [3n, n]");
+  EXPECT_EQ(error([&] { lstm(zeros({4, 2, 15}), w, {}, h, h); }),
+            "lstm: the gates have shape [4, 2, 15], not [t, b, 20]");
+  EXPECT_EQ(error([&] { lstm(x, w, zeros({5}), h, h); }), "lstm: the bias has shape [5], not [20]");
+  EXPECT_EQ(error([&] { lstm(x, w, {}, zeros({3, 5}), h); }),
+            "lstm: h0 has shape [3, 5], not [2, 5]");
+  EXPECT_EQ(error([&] { lstm(x, w, {}, h, zeros({3, 5})); }),
+            "lstm: c0 has shape [3, 5], not [2, 5]");
+}
+
+TEST(Recurrent, HalfPrecisionCarriesAWideState) {
+  // c grows by about 0.001 a step, which f16 would lose from c = 2 on: i, g near 1, f at 1.
+  const Tensor gates = from({7, 30, 0.001, 30}, {1, 1, 4}, f16), w = zeros({4, 1}, f16);
+  const Tensor x = expand(gates, {4000, 1, 4});
+  const Tensor y = lstm(x, w, {}, {}, full({1, 1}, 2, f16));
+  EXPECT_NEAR(y.at(4000), 2 + 4000 * 0.001, 0.05);
+}
+
+}  // namespace nn_rnn_test
+}  // namespace mixtape

@@ -1,0 +1,220 @@
+// Options by group and name, and what an optimizer refuses.
+#include "autograd/ops.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_options_test {
+
+TEST(Optim, OptionsByGroupAndName) {
+  const Params p = problem();
+  SGD opt({p[0]}, {.lr = 0.1, .momentum = 0.9});
+  opt.add_group({p[1], p[2]}, {.lr = 0.2});
+  EXPECT_EQ(opt.groups(), 2u);
+  EXPECT_EQ(opt.params().size(), 3u);
+  EXPECT_TRUE(opt.params(1)[0].is_same(p[1]));
+  EXPECT_EQ(opt.lr(1), 0.2);
+  opt.set_lr(0.5, 1);
+  EXPECT_EQ(opt.lr(), 0.1);
+  EXPECT_EQ(opt.lr(1), 0.5);
+  opt.set_lr(0.3);
+  EXPECT_EQ(opt.lr(), 0.3);
+  EXPECT_EQ(opt.option("momentum", 0), 0.9);
+  EXPECT_EQ(error([&] { opt.set_lr(-1); }), "lr is -1, not a number from 0");
+  EXPECT_EQ(opt.lr(), 0.3);
+  EXPECT_EQ(error([&] { opt.set_lr(1, 2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.params(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.rescale_grad(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.multi_precision(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.option("beta1"); }),
+            "no option 'beta1' in sgd, which has lr, momentum, dampening, weight_decay, nesterov, "
+            "maximize");
+  EXPECT_TRUE(opt.has_option("nesterov"));
+  EXPECT_FALSE(opt.has_option("beta1"));
+  EXPECT_EQ(error([&] { opt.has_option("lr", 2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 of 2");
+}
+
+TEST(Optim, SaysThatItWasMovedFrom) {
+  const Params p = problem();
+  SGD opt(p, {.lr = 0.1});
+  StepLr schedule(opt, {.step_size = 1});
+  const SGD other = std::move(opt);
+  const std::string moved = "this sgd has no parameters: it was moved from";
+  EXPECT_EQ(error([&] { opt.step(); }), "sgd: " + moved);
+  EXPECT_EQ(error([&] { opt.zero_grad(); }), moved);
+  EXPECT_EQ(error([&] { opt.groups(); }), moved);
+  EXPECT_EQ(error([&] { opt.lr(); }), moved);
+  EXPECT_EQ(error([&] { opt.set_lr(1); }), moved);
+  EXPECT_EQ(error([&] { opt.params(0); }), moved);
+  EXPECT_EQ(error([&] { opt.state_dict(); }), moved);
+  EXPECT_EQ(error([&] { opt.masters(); }), moved);
+  EXPECT_EQ(error([&] { opt.set_multi_precision(true); }), moved);
+  EXPECT_EQ(error([&] { opt.set_shadow(bf16); }), moved);
+  EXPECT_EQ(error([&] { schedule.step(); }), moved);
+  EXPECT_EQ(other.lr(), 0.1);
+}
+
+TEST(Optim, AssigningOverOneTakesItsShadowsBack) {
+  const Tensor p = from({1, 2}, {2}).set_requires_grad(), q = from({1}, {1}).set_requires_grad();
+  SGD opt({p}, {.lr = 0.1, .shadow = bf16}), other({q}, {.lr = 0.2, .shadow = bf16});
+  p.set_grad(from({1, 2}, {2}));
+  q.set_grad(from({1}, {1}));
+  opt.step();
+  other.step();
+  EXPECT_TRUE(p.shadow());
+  const uint64_t id = other.id();
+  opt = std::move(other);
+  EXPECT_FALSE(p.shadow()) << "nothing would keep it up to date";
+  EXPECT_TRUE(q.shadow());
+  EXPECT_EQ(opt.id(), id);
+  EXPECT_EQ(opt.lr(), 0.2);
+  EXPECT_EQ(error([&] { other.lr(); }), "this sgd has no parameters: it was moved from");
+}
+
+TEST(Optim, FlagsAreOptionsToo) {
+  const Params a = problem(), b = problem();
+  SGD up(a, {.lr = 0.1, .maximize = true}), turned(b, {.lr = 0.1});
+  EXPECT_EQ(turned.option("maximize"), 0);
+  turned.set_option("maximize", 1);
+  EXPECT_EQ(turned.option("maximize"), 1);
+  set_grads(a, 1, f32);
+  set_grads(b, 1, f32);
+  up.step();
+  turned.step();
+  EXPECT_EQ(bits(up), bits(turned));
+  EXPECT_EQ(error([&] { turned.set_option("maximize", 0.5); }), "maximize is 0.5, not 0 or 1");
+  EXPECT_EQ(error([&] { turned.set_option("nesterov", 1); }),
+            "nesterov needs momentum and no dampening, not 0 and 0");
+  EXPECT_EQ(turned.option("nesterov"), 0);
+}
+
+// Every number and flag of every optimizer can be read, and written back.
+TEST(Optim, OptionsByNameForAll) {
+  const Params p = problem();
+  for (const auto& [problem_name, make] : problems) {
+    const auto opt = make(p);
+    for (const auto& [name, value] : opt->state_dict()) {
+      if (!name.starts_with("group.0.")) continue;
+      const std::string option = name.substr(8);
+      EXPECT_EQ(opt->option(option), value.item());
+      opt->set_option(option, value.item());
+      EXPECT_ERROR(opt->set_option(option, nan), option + " is nan, not");
+      EXPECT_EQ(opt->option(option), value.item());
+    }
+  }
+}
+
+TEST(Optim, MomentumHasANameWhereThereIsOne) {
+  const Params p = problem();
+  std::map<std::string, std::string> names;
+  for (const auto& [name, make] : problems)
+    names[name.substr(0, name.find('/'))] = make(p)->momentum_name();
+  const std::map<std::string, std::string> wanted = {
+      {"sgd", "momentum"},  {"adam", "beta1"},  {"adamw", "beta1"}, {"rmsprop", "momentum"},
+      {"adagrad", ""},      {"adadelta", ""},   {"lion", "beta1"},  {"lamb", "beta1"},
+      {"muon", "momentum"}, {"nadam", "beta1"}, {"radam", "beta1"},
+  };
+  EXPECT_EQ(names, wanted);
+}
+
+TEST(Optim, ParametersThatCannotBeOptimized) {
+  const Tensor p = from({1, 2}, {2}).set_requires_grad();
+  EXPECT_EQ(error([&] { SGD({}); }), "sgd: no parameters to optimize");
+  EXPECT_EQ(error([&] { AdamW({Tensor()}); }), "adamw: parameter 0 is no tensor");
+  EXPECT_EQ(error([&] { Adam({p, from({1}, {1}, i64)}); }),
+            "adam: parameter 1 is i64, not a float");
+  EXPECT_EQ(error([&] { SGD({p, mul(p, 2)}); }),
+            "sgd: parameter 1 of shape [2] is the result of an op, not a leaf");
+  EXPECT_EQ(error([&] { SGD({p, from({1}, {1}).set_requires_grad(), p}); }),
+            "sgd: parameter 2 of shape [2] is also parameter 0");
+  const Tensor strided =
+      from({1, 2, 3, 4}, {2, 2}).with_layout(Layout({2, 2}, {1, 2})).set_requires_grad();
+  EXPECT_EQ(error([&] { SGD({strided}); }),
+            "sgd: parameter 0 of shape [2, 2] has strides [1, 2], but is updated as dense");
+  SGD opt({p});
+  EXPECT_EQ(error([&] { opt.add_group({p}, {}); }),
+            "sgd: parameter 1 of shape [2] is also parameter 0");
+  EXPECT_EQ(opt.groups(), 1u);
+}
+
+TEST(Optim, OptionsOutOfRange) {
+  const Params p = problem();
+  EXPECT_EQ(error([&] { SGD(p, {.lr = -0.1}); }), "sgd: lr is -0.1, not a number from 0");
+  EXPECT_EQ(error([&] { SGD(p, {.lr = nan}); }), "sgd: lr is nan, not a number from 0");
+  EXPECT_EQ(error([&] { SGD(p, {.momentum = -1}); }), "sgd: momentum is -1, not a number from 0");
+  EXPECT_EQ(error([&] { SGD(p, {.weight_decay = -1}); }),
+            "sgd: weight_decay is -1, not a number from 0");
+  EXPECT_EQ(error([&] { SGD(p, {.nesterov = true}); }),
+            "sgd: nesterov needs momentum and no dampening, not 0 and 0");
+  EXPECT_EQ(error([&] { Adam(p, {.lr = -1}); }), "adam: lr is -1, not a number from 0");
+  EXPECT_EQ(error([&] { Adam(p, {.beta1 = 1}); }), "adam: beta1 is 1, not in [0, 1)");
+  EXPECT_EQ(error([&] { Adam(p, {.beta2 = -0.5}); }), "adam: beta2 is -0.5, not in [0, 1)");
+  EXPECT_EQ(error([&] { Adam(p, {.eps = -1}); }), "adam: eps is -1, not a number from 0");
+  EXPECT_EQ(error([&] { AdamW(p, {.weight_decay = -1}); }),
+            "adamw: weight_decay is -1, not a number from 0");
+  EXPECT_EQ(error([&] { RMSprop(p, {.lr = -1}); }), "rmsprop: lr is -1, not a number from 0");
+  EXPECT_EQ(error([&] { RMSprop(p, {.alpha = 1}); }), "rmsprop: alpha is 1, not in [0, 1)");
+  EXPECT_EQ(error([&] { RMSprop(p, {.eps = -1}); }), "rmsprop: eps is -1, not a number from 0");
+  EXPECT_EQ(error([&] { RMSprop(p, {.momentum = -1}); }),
+            "rmsprop: momentum is -1, not a number from 0");
+  EXPECT_EQ(error([&] { Adagrad(p, {.lr_decay = -1}); }),
+            "adagrad: lr_decay is -1, not a number from 0");
+  EXPECT_EQ(error([&] { Adagrad(p, {.initial_accumulator_value = -1}); }),
+            "adagrad: initial_accumulator_value is -1, not a number from 0");
+  EXPECT_EQ(error([&] { Adadelta(p, {.rho = 1.5}); }), "adadelta: rho is 1.5, not in [0, 1)");
+  EXPECT_EQ(error([&] { Lion(p, {.beta2 = 1}); }), "lion: beta2 is 1, not in [0, 1)");
+  EXPECT_EQ(error([&] { Lamb(p, {.min_norm = 3, .max_norm = 2}); }),
+            "lamb: norms from 3 to 2 are no range");
+  EXPECT_EQ(error([&] { Lamb(p, {.min_trust = 2, .max_trust = 1}); }),
+            "lamb: trust ratios from 2 to 1 are no range");
+  EXPECT_EQ(error([&] { Muon(p, {.momentum = 1}); }), "muon: momentum is 1, not in [0, 1)");
+  const Tensor bias = from({1, 2}, {2}).set_requires_grad();
+  EXPECT_EQ(error([&] { Muon({p[0], bias}); }),
+            "muon: parameter 1 of shape [2] is no matrix: add it to a group of AdamWOptions");
+}
+
+TEST(Optim, GradientsThatDoNotFit) {
+  const Params p = problem();
+  Adam opt(p);
+  p[1].leaf().grad = from({1, 2}, {2});
+  EXPECT_EQ(error([&] { opt.step(); }),
+            "adam: the gradient of parameter 1 has shape [2], not [2, 9]");
+  p[1].leaf().grad = Tensor({2, 9}, i64);
+  EXPECT_EQ(error([&] { opt.step(); }), "adam: the gradient of parameter 1 is i64, not a float");
+  p[1].set_grad({});
+  EXPECT_EQ(error([&] { opt.step({.skip = scalar(0, f64)}); }),
+            "adam: skip is f64 [], not one f32");
+  EXPECT_EQ(error([&] { opt.step({.grad_scale = from({1, 2}, {2})}); }),
+            "adam: grad_scale is f32 [2], not one f32");
+}
+
+TEST(Optim, AParameterThatChangedSinceItsStateWasMade) {
+  const Tensor p = from({1, 2, 3, 4}, {2, 2}).set_requires_grad();
+  Adam opt({p});
+  p.set_grad(from({1, 2, 3, 4}, {2, 2}));
+  opt.step();
+  p.set_data(from({1, 2, 3, 4}, {2, 2}, f64));
+  p.set_grad(from({1, 2, 3, 4}, {2, 2}, f64));
+  EXPECT_EQ(error([&] { opt.step(); }),
+            "adam: parameter 0 is now f64, but its state is f32: make a new optimizer after "
+            "converting a model");
+  p.set_data(from({1, 2, 3, 4}, {2, 2}).with_layout(Layout({2, 2}, {1, 2})));
+  p.set_grad(from({1, 2, 3, 4}, {2, 2}));
+  EXPECT_EQ(error([&] { opt.step(); }), "adam: parameter 0 has become strided: [1, 2] of [2, 2]");
+}
+
+TEST(Optim, AStepThatFailsIsNone) {
+  const Tensor a = ones({2}).set_requires_grad(), b = ones({2}).set_requires_grad();
+  Adam opt({a}, {.lr = 0.5});
+  opt.add_group({b}, {.lr = 0.5});
+  a.set_grad(ones({2}));
+  b.leaf().grad = ones({2}, i64);
+  EXPECT_NE(error([&] { opt.step(); }), "");
+  EXPECT_EQ(to_vector(a), (std::vector<double>{1, 1}));
+  b.set_grad(ones({2}));
+  opt.step();
+  EXPECT_EQ(to_vector(a), to_vector(b));
+}
+
+}  // namespace optim_options_test
+}  // namespace mixtape::optim

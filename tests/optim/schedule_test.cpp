@@ -1,0 +1,502 @@
+// Schedules against PyTorch's numbers, resumed, and with steps that were skipped.
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_schedule_test {
+
+struct ScheduleReference {
+  std::string name;
+  std::vector<double> lr, momentum;
+};
+const ScheduleReference schedule_references[] = {
+#include "tests/data/schedule_reference.inc"
+};
+
+using MakeSchedule = std::function<std::unique_ptr<Schedule>(Optimizer&)>;
+template <class S, class Options>
+MakeSchedule schedule(const Options& options) {
+  return [options](Optimizer& opt) { return std::make_unique<S>(opt, options); };
+}
+MakeSchedule one_cycle(const OneCycleOptions& o) { return schedule<OneCycle>(o); }
+template <class Options>
+MakeSchedule closed(const Options& o) {
+  return schedule<ClosedForm<Options>>(o);
+}
+
+// Those of make_schedule_reference.py.
+const std::map<std::string, MakeSchedule> schedules = {
+    {"one_cycle", one_cycle({.max_lr = 0.1, .total_steps = 10})},
+    {"one_cycle/linear", one_cycle({.max_lr = 2,
+                                    .total_steps = 12,
+                                    .pct_start = 0.45,
+                                    .div_factor = 10,
+                                    .final_div_factor = 100,
+                                    .anneal = Anneal::Linear,
+                                    .base_momentum = 0.7,
+                                    .max_momentum = 0.8})},
+    {"one_cycle/steady",
+     one_cycle({.max_lr = 0.1, .total_steps = 7, .pct_start = 0.5, .cycle_momentum = false})},
+    {"one_cycle/falls", one_cycle({.max_lr = 0.1, .total_steps = 6, .pct_start = 0})},
+    {"one_cycle/long", one_cycle({.max_lr = 0.1, .total_steps = 50})},
+    {"cosine", closed(CosineOptions{.total_steps = 8, .min_lr = 0.01})},
+    {"cosine/long", closed(CosineOptions{.total_steps = 50})},
+    {"cosine_restarts", closed(CosineRestartsOptions{.first_steps = 7, .min_lr = 0.01})},
+    {"cosine_restarts/longer", closed(CosineRestartsOptions{.first_steps = 3, .factor = 2})},
+    {"step_lr", closed(StepLrOptions{.step_size = 7, .gamma = 0.5})},
+    {"multi_step", closed(MultiStepOptions{.milestones = {3, 20, 20, 41}, .gamma = 0.3})},
+    {"exponential", closed(ExponentialOptions{.gamma = 0.9})},
+    {"linear_warmup", closed(LinearWarmupOptions{})},
+    {"linear_warmup/falls",
+     closed(LinearWarmupOptions{.total_steps = 30, .start_factor = 0.9, .end_factor = 0.2})},
+    {"polynomial", closed(PolynomialOptions{.total_steps = 40, .power = 2.5})},
+    {"polynomial/linear", closed(PolynomialOptions{})},
+    {"lambda",
+     closed(LambdaOptions{
+         .factor = [](int64_t step) { return std::pow(0.95, static_cast<double>(step)) + 0.1; }})},
+    {"sequential",
+     closed(SequentialOptions{
+         .parts = {LinearWarmupOptions{.total_steps = 10, .start_factor = 0.1},
+                   CosineOptions{.total_steps = 30}, ExponentialOptions{.gamma = 0.8}},
+         .milestones = {10, 40}})},
+    {"chained",
+     closed(ChainedOptions{.parts = {LinearWarmupOptions{.total_steps = 10, .start_factor = 0.1},
+                                     ExponentialOptions{.gamma = 0.95},
+                                     StepLrOptions{.step_size = 15, .gamma = 0.5}}})},
+};
+const std::map<std::string, PlateauOptions> plateaus = {
+    {"plateau", {.patience = 2}},
+    {"plateau/higher",
+     {.better = Better::Higher,
+      .factor = 0.5,
+      .patience = 1,
+      .threshold = 0.2,
+      .threshold_mode = Threshold::Absolute,
+      .cooldown = 3,
+      .min_lr = 0.03}},
+    {"plateau/eps", {.factor = 0.2, .patience = 0, .threshold = 0, .eps = 0.01}},
+};
+
+SGD sgd_for_schedules() { return SGD(problem(), {.lr = 0.4, .momentum = 0.9}); }
+
+TEST(Schedule, RatesAndMomentaArePyTorchs) {
+  EXPECT_EQ(std::size(schedule_references), schedules.size() + plateaus.size());
+  for (const ScheduleReference& r : schedule_references) {
+    if (plateaus.contains(r.name)) continue;
+    SGD opt = sgd_for_schedules();
+    const auto schedule = schedules.at(r.name)(opt);
+    for (size_t t = 0; t < r.lr.size(); ++t) {
+      EXPECT_NEAR(opt.lr(), r.lr[t], 1e-12) << r.name << " " << t;
+      EXPECT_NEAR(opt.option("momentum"), r.momentum.empty() ? 0.9 : r.momentum[t], 1e-12)
+          << r.name << " " << t;
+      EXPECT_EQ(schedule->at(static_cast<int64_t>(t)), opt.lr());
+      schedule->step();
+    }
+  }
+}
+
+// They refer to an optimizer, beside which they may lie in a struct that is moved.
+static_assert(!std::is_move_constructible_v<OneCycle> && !std::is_copy_constructible_v<OneCycle>);
+static_assert(!std::is_move_constructible_v<Plateau>);
+
+TEST(Schedule, EveryOneResumesInTheMiddle) {
+  for (const auto& [name, make] : schedules) {
+    SGD a = sgd_for_schedules(), b(problem(), {.lr = 77, .momentum = 0.1});
+    const auto whole = make(a), resumed = make(b);
+    for (int t = 0; t < 4; ++t) whole->step();
+    // As a file would have them: in the order of names.
+    StateDict saved = snapshot(whole->state_dict());
+    std::ranges::sort(saved, {}, &StateDict::value_type::first);
+    resumed->load_state_dict(saved);
+    EXPECT_EQ(resumed->steps(), 4);
+    for (int t = 0; t < 2; ++t) {
+      EXPECT_EQ(b.lr(), a.lr()) << name;
+      whole->step(true);
+      resumed->step(true);
+      whole->step(false);
+    }
+  }
+}
+
+TEST(Schedule, OneCycleMovesBeta1AndEveryGroup) {
+  const Params p = problem();
+  Adam opt({p[0]});
+  opt.add_group({p[1]}, {.lr = 7});
+  OneCycle schedule(opt, {.max_lr = 0.1, .total_steps = 10});
+  schedule.step();
+  schedule.step();
+  for (size_t g : {0, 1}) {
+    EXPECT_NEAR(opt.lr(g), 0.1, 1e-15);
+    EXPECT_NEAR(opt.option("beta1", g), 0.85, 1e-15);
+  }
+}
+
+TEST(Schedule, OneCycleOfNoRateRisesToEachGroupsOwn) {
+  const Params p = problem();
+  Adam opt({p[0]}, {.lr = 0.1});
+  opt.add_group({p[1]}, {.lr = 7});
+  const OneCycle schedule(opt, {.total_steps = 10});
+  EXPECT_NEAR(opt.lr(0), 0.1 / 25, 1e-15);
+  EXPECT_NEAR(opt.lr(1), 7. / 25, 1e-15);
+  EXPECT_NEAR(schedule.at(2, 0), 0.1, 1e-15);
+  EXPECT_NEAR(schedule.at(2, 1), 7, 1e-15);
+}
+
+TEST(Schedule, CosineKeepsEachGroupsOwnRate) {
+  const Params p = problem();
+  SGD opt({p[0]}, {.lr = 1});
+  opt.add_group({p[1]}, {.lr = 3});
+  Cosine schedule(opt, {.total_steps = 4, .min_lr = 0});
+  schedule.step();
+  schedule.step();
+  EXPECT_NEAR(opt.lr(0), 0.5, 1e-15);
+  EXPECT_NEAR(opt.lr(1), 1.5, 1e-15);
+}
+
+TEST(Schedule, ASkippedStepDoesNotAdvance) {
+  struct Result {
+    bool stepped;
+    bool is_deferred() const { return false; }
+    explicit operator bool() const { return stepped; }
+  };
+  SGD opt(problem(), {.lr = 1});
+  Cosine schedule(opt, {.total_steps = 4});
+  schedule.step(Result{false});
+  EXPECT_EQ(schedule.steps(), 0);
+  EXPECT_EQ(schedule.lr(), 1);
+  schedule.step(Result{true});
+  EXPECT_EQ(schedule.steps(), 1);
+  schedule.step(false);
+  EXPECT_EQ(schedule.steps(), 1);
+  schedule.step(true);
+  EXPECT_EQ(schedule.lr(), schedule.at(2));
+}
+
+TEST(Schedule, ResumesWithTheRatesItBeganWith) {
+  SGD opt(problem(), {.lr = 1});
+  Cosine schedule(opt, {.total_steps = 9});
+  for (int i = 0; i < 4; ++i) schedule.step();
+  SGD other(problem(), {.lr = 0.3});
+  Cosine resumed(other, {.total_steps = 9});
+  resumed.load_state_dict(schedule.state_dict());
+  EXPECT_EQ(resumed.steps(), 4);
+  EXPECT_EQ(other.lr(), opt.lr());
+  schedule.step();
+  resumed.step();
+  EXPECT_EQ(other.lr(), opt.lr());
+}
+
+// Their numbers have the same names, so nothing else would tell.
+TEST(Schedule, DoesNotResumeAnotherKind) {
+  SGD opt(problem(), {.lr = 1});
+  Cosine cosine(opt, {.total_steps = 9});
+  Polynomial polynomial(opt, {});
+  Plateau plateau(opt);
+  cosine.step();
+  EXPECT_EQ(error([&] { polynomial.load_state_dict(cosine.state_dict()); }),
+            "schedule: the state of cosine, not of polynomial");
+  EXPECT_EQ(error([&] { cosine.load_state_dict(plateau.state_dict()); }),
+            "schedule: the state of plateau, not of cosine");
+  EXPECT_EQ(error([&] { plateau.load_state_dict(cosine.state_dict()); }),
+            "plateau: the state of cosine, not of plateau");
+  EXPECT_EQ(polynomial.steps(), 0);
+  EXPECT_EQ(error([&] { cosine.load_state_dict({{"kind", scalar(3)}}); }),
+            "schedule: kind is f32 [], not a text");
+}
+
+// Nor what was set by hand since.
+TEST(Schedule, AStateThatDoesNotFitChangesNoRate) {
+  SGD opt(problem(), {.lr = 1, .momentum = 0.9}), other(problem(), {.lr = 1, .momentum = 0.9});
+  OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3}),
+      longer(other, {.max_lr = 1, .total_steps = 9});
+  for (int i = 0; i < 5; ++i) longer.step();
+  opt.set_lr(0.123);
+  opt.set_option("momentum", 0.5);
+  EXPECT_EQ(error([&] { schedule.load_state_dict(longer.state_dict()); }),
+            "schedule: step 5 of a one_cycle of 3 total_steps");
+  EXPECT_EQ(opt.lr(), 0.123);
+  EXPECT_EQ(opt.option("momentum"), 0.5);
+  EXPECT_EQ(schedule.steps(), 0);
+}
+
+// A state has its kind's name, which is that of its errors.
+TEST(Schedule, KindsDiffer) {
+  SGD opt(problem(), {.lr = 1});
+  std::set<std::string> kinds;
+  for (const auto& [name, make] : schedules) {
+    const auto schedule = make(opt);
+    kinds.emplace(schedule->name());
+    EXPECT_EQ(to_vector(schedule->state_dict()[0].second).size(), schedule->name().size());
+  }
+  EXPECT_EQ(kinds.size(), 11u);
+}
+
+TEST(Schedule, OneCycleNeedsAMomentum) {
+  Adagrad opt(problem());
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3}); }),
+            "one_cycle: adagrad has no momentum to cycle");
+  OneCycle(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});
+  SGD ahead(problem(), {.momentum = 0.9, .nesterov = true});
+  EXPECT_EQ(error([&] { OneCycle(ahead, {.max_lr = 1, .total_steps = 3, .base_momentum = 0}); }),
+            "one_cycle: nesterov needs momentum and no dampening, not 0 and 0");
+  SGD plain({problem()[0]}, {.lr = 2, .momentum = 0.8});
+  plain.add_group({problem()[1]}, {.momentum = 0.9, .nesterov = true});
+  EXPECT_EQ(error([&] { OneCycle(plain, {.max_lr = 1, .total_steps = 3, .base_momentum = 0}); }),
+            "one_cycle: nesterov needs momentum and no dampening, not 0 and 0");
+  EXPECT_EQ(plain.option("momentum"), 0.8);
+  EXPECT_EQ(plain.lr(), 2);
+}
+
+// Lengths that no number of steps reaches.
+TEST(Schedule, RestartsMayBecomeVeryRare) {
+  const CosineRestartsOptions o{.first_steps = 4, .factor = int64_t{1} << 62};
+  EXPECT_EQ(o.rate(4, 0.5), 0.5);
+  EXPECT_EQ(o.rate(1000, 0.5), 0.5);
+}
+
+// Parts begin where their milestone is, each group with its own rate, and may have parts.
+TEST(Schedule, PartsOfParts) {
+  const Params p = problem();
+  SGD opt({p[0]}, {.lr = 1});
+  opt.add_group({p[1]}, {.lr = 10});
+  const SequentialOptions tail{.parts = {ExponentialOptions{.gamma = 0.5}, PolynomialOptions{}},
+                               .milestones = {3}};
+  Sequential schedule(opt,
+                      {.parts = {LinearWarmupOptions{.total_steps = 2, .start_factor = 0.5}, tail},
+                       .milestones = {2}});
+  std::vector<double> first, second;
+  for (int t = 0; t < 7; ++t) {
+    first.push_back(opt.lr(0));
+    second.push_back(opt.lr(1));
+    schedule.step();
+  }
+  EXPECT_EQ(first, (std::vector<double>{0.5, 0.75, 1, 0.5, 0.25, 1, 0.8}));
+  EXPECT_EQ(second, (std::vector<double>{5, 7.5, 10, 5, 2.5, 10, 8}));
+}
+
+// What a device decides: nobody knows yet whether it happened.
+struct Unknown {
+  bool happened;
+  bool is_deferred() const { return true; }
+  explicit operator bool() const { return happened; }
+};
+
+// As many steps as total_steps happened, and others did not, of which the schedule had not heard.
+TEST(Schedule, StepsThatDidNotHappenMakeRoomAtTheEnd) {
+  SGD opt = sgd_for_schedules();
+  OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});
+  for (const bool happened : {true, false, true, false, true}) schedule.step(Unknown{happened});
+  EXPECT_EQ(schedule.steps(), 3);
+  EXPECT_EQ(opt.lr(), schedule.at(3));
+  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 of a one_cycle of 3 total_steps");
+  EXPECT_EQ(schedule.steps(), 3);
+}
+
+// --- Plateau ---
+
+// As in make_schedule_reference.py.
+double metric(size_t step) {
+  constexpr double metrics[] = {1.0, 0.5, 0.4999999, 0.6, 0.3, 0.3, 0.7};
+  return metrics[step % 7] / static_cast<double>(1 + step / 20);
+}
+
+TEST(Plateau, RatesArePyTorchs) {
+  for (const ScheduleReference& r : schedule_references) {
+    if (!plateaus.contains(r.name)) continue;
+    SGD opt = sgd_for_schedules();
+    Plateau plateau(opt, plateaus.at(r.name));
+    for (size_t t = 0; t < r.lr.size(); ++t) {
+      EXPECT_NEAR(opt.lr(), r.lr[t], 1e-12) << r.name << " " << t;
+      plateau.step(metric(t));
+    }
+  }
+}
+
+TEST(Plateau, ResumesInTheMiddle) {
+  for (const auto& [name, options] : plateaus)
+    for (size_t stop = 1; stop < 30; ++stop) {
+      SGD a = sgd_for_schedules(), b(problem(), {.lr = 77});
+      Plateau whole(a, options), resumed(b, options);
+      for (size_t t = 0; t < stop; ++t) whole.step(metric(t));
+      resumed.load_state_dict(snapshot(whole.state_dict()));
+      EXPECT_EQ(resumed.best(), whole.best());
+      for (size_t t = stop; t < stop + 10; ++t) {
+        EXPECT_EQ(b.lr(), a.lr()) << name;
+        whole.step(metric(t));
+        resumed.step(metric(t));
+      }
+      EXPECT_EQ(resumed.steps(), whole.steps());
+    }
+}
+
+TEST(Plateau, EachGroupFallsFromItsOwnRate) {
+  const Params p = problem();
+  SGD opt({p[0]}, {.lr = 1});
+  opt.add_group({p[1]}, {.lr = 0.2});
+  Plateau plateau(opt, {.patience = 0, .min_lr = 0.05});
+  plateau.step(1);
+  EXPECT_EQ(opt.lr(0), 1);
+  plateau.step(1);
+  EXPECT_DOUBLE_EQ(opt.lr(0), 0.1);
+  EXPECT_DOUBLE_EQ(opt.lr(1), 0.05);
+  EXPECT_EQ(plateau.lr(1), opt.lr(1));
+}
+
+TEST(Plateau, NanIsNoBetter) {
+  SGD opt(problem(), {.lr = 1});
+  Plateau plateau(opt, {.patience = 0});
+  plateau.step(nan);
+  EXPECT_DOUBLE_EQ(opt.lr(), 0.1);
+  EXPECT_EQ(plateau.best(), inf);
+}
+
+TEST(Plateau, ASkippedStepDoesNotCount) {
+  SGD opt(problem(), {.lr = 1});
+  Plateau plateau(opt, {.patience = 0});
+  plateau.step(1, true);
+  plateau.step(2, false);
+  EXPECT_EQ(opt.lr(), 1);
+  EXPECT_EQ(plateau.steps(), 1);
+  plateau.step(2, true);
+  EXPECT_DOUBLE_EQ(opt.lr(), 0.1);
+}
+
+TEST(Plateau, Errors) {
+  SGD opt(problem());
+  const auto fails = [&](const PlateauOptions& o) { return error([&] { Plateau(opt, o); }); };
+  EXPECT_EQ(fails({.factor = 1}), "plateau: factor is 1, not in [0, 1)");
+  EXPECT_EQ(fails({.patience = -1}), "plateau: patience is -1, not a number from 0");
+  EXPECT_EQ(fails({.threshold = -1}), "plateau: threshold is -1, not a number from 0");
+  EXPECT_EQ(fails({.cooldown = -1}), "plateau: cooldown is -1, not a number from 0");
+  EXPECT_EQ(fails({.min_lr = -1}), "plateau: min_lr is -1, not a number from 0");
+  EXPECT_EQ(fails({.eps = -1}), "plateau: eps is -1, not a number from 0");
+
+  Plateau plateau(opt, {.patience = 0});
+  const StateDict good = snapshot(plateau.state_dict());
+  const auto with = [&](const std::string& name, const Tensor& t) {
+    StateDict dict = good;
+    const auto at = std::ranges::find(dict, name, &StateDict::value_type::first);
+    if (at == dict.end())
+      dict.emplace_back(name, t);
+    else
+      at->second = t;
+    return error([&] { plateau.load_state_dict(dict); });
+  };
+  EXPECT_EQ(with("step", scalar(-1)),
+            "plateau: step is -1, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(with("bad_steps", scalar(-1)),
+            "plateau: bad_steps is -1, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(with("cooldown", scalar(nan)),
+            "plateau: cooldown is nan, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr is -1, not a number from 0");
+  EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best has shape [2], not one number");
+  EXPECT_EQ(with("best", {}), "plateau: best is no tensor");
+  EXPECT_EQ(with("worst", scalar(1)), "plateau: 'worst' belongs to nothing here");
+  EXPECT_EQ(error([&] { plateau.load_state_dict({}); }), "plateau: kind is missing");
+  EXPECT_EQ(error([&] { plateau.load_state_dict({good[0]}); }), "plateau: best is missing");
+  EXPECT_EQ(opt.lr(), 1e-3);
+}
+
+TEST(Schedule, OptionsOutOfRange) {
+  SGD opt(problem());
+  const auto fails = [&]<class Options>(const Options& o) {
+    return error([&] { ClosedForm<Options>(opt, o); });
+  };
+  EXPECT_EQ(fails(CosineOptions{}), "cosine: total_steps is 0, not a positive number");
+  EXPECT_EQ(fails(CosineOptions{.total_steps = 3, .min_lr = -1}),
+            "cosine: min_lr is -1, not a number from 0");
+  EXPECT_EQ(fails(CosineRestartsOptions{}),
+            "cosine_restarts: first_steps is 0, not a positive number");
+  EXPECT_EQ(fails(CosineRestartsOptions{.first_steps = 1, .factor = 0}),
+            "cosine_restarts: factor is 0, not a positive number");
+  EXPECT_EQ(fails(CosineRestartsOptions{.first_steps = 1, .min_lr = -1}),
+            "cosine_restarts: min_lr is -1, not a number from 0");
+  EXPECT_EQ(fails(StepLrOptions{}), "step_lr: step_size is 0, not a positive number");
+  EXPECT_EQ(fails(StepLrOptions{.step_size = 1, .gamma = -1}),
+            "step_lr: gamma is -1, not a number from 0");
+  EXPECT_EQ(fails(MultiStepOptions{.milestones = {3, 0}}),
+            "multi_step: a milestone is 0, not a positive number");
+  EXPECT_EQ(fails(MultiStepOptions{.milestones = {3}, .gamma = nan}),
+            "multi_step: gamma is nan, not a number from 0");
+  EXPECT_EQ(fails(ExponentialOptions{}), "exponential: gamma is 0, not a positive number");
+  EXPECT_EQ(fails(LinearWarmupOptions{.total_steps = 0}),
+            "linear_warmup: total_steps is 0, not a positive number");
+  EXPECT_EQ(fails(LinearWarmupOptions{.start_factor = -1}),
+            "linear_warmup: start_factor is -1, not a number from 0");
+  EXPECT_EQ(fails(LinearWarmupOptions{.end_factor = -1}),
+            "linear_warmup: end_factor is -1, not a number from 0");
+  EXPECT_EQ(fails(PolynomialOptions{.total_steps = -3}),
+            "polynomial: total_steps is -3, not a positive number");
+  EXPECT_EQ(fails(PolynomialOptions{.power = -1}), "polynomial: power is -1, not a number from 0");
+  EXPECT_EQ(fails(LambdaOptions{}), "lambda: there is no factor");
+  EXPECT_EQ(fails(LambdaOptions{.factor = [](int64_t) { return -1.0; }}),
+            "lambda: lr is -0.001, not a number from 0");
+  const Curve part = PolynomialOptions{};
+  EXPECT_EQ(fails(SequentialOptions{}), "sequential: 0 milestones between 0 parts");
+  EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}}),
+            "sequential: 0 milestones between 2 parts");
+  EXPECT_EQ(fails(SequentialOptions{.parts = {part, part, part}, .milestones = {5, 5}}),
+            "sequential: a milestone is 5, not above 5");
+  EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}, .milestones = {0}}),
+            "sequential: a milestone is 0, not above 0");
+  EXPECT_EQ(fails(ChainedOptions{}), "chained: there are no parts");
+  EXPECT_EQ(error([] { Curve(CosineOptions{}); }),
+            "cosine: total_steps is 0, not a positive number");
+  EXPECT_EQ(opt.lr(), 1e-3);
+}
+
+TEST(Schedule, Errors) {
+  SGD opt(problem());
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 0, .total_steps = 3}); }),
+            "one_cycle: max_lr of group 0 is 0, not a positive number");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1}); }),
+            "one_cycle: total_steps is 0, not a positive number");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .pct_start = 1.5}); }),
+            "one_cycle: pct_start is 1.5, not in [0, 1]");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .div_factor = 0}); }),
+            "one_cycle: div_factor is 0, not a positive number");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .final_div_factor = -1}); }),
+            "one_cycle: final_div_factor is -1, not a positive number");
+  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .base_momentum = 0.96}); }),
+            "one_cycle: momentum from 0.96 to 0.95 is not a range in [0, 1)");
+
+  OneCycle schedule(opt, {.max_lr = 1, .total_steps = 2});
+  schedule.step();
+  const double last = opt.lr();
+  schedule.step();
+  EXPECT_EQ(opt.lr(), last);
+  EXPECT_EQ(error([&] { schedule.step(); }), "step 3 of a one_cycle of 2 total_steps");
+  EXPECT_EQ(schedule.steps(), 2);
+
+  const StateDict::value_type kind{"kind", from_text("one_cycle")};
+  EXPECT_EQ(error([&] { schedule.load_state_dict({}); }), "schedule: kind is missing");
+  EXPECT_EQ(error([&] { schedule.load_state_dict({kind, {"step", scalar(1)}}); }),
+            "schedule: group.0.base_lr is missing");
+  EXPECT_EQ(error([&] { schedule.load_state_dict({kind}); }), "schedule: step is missing");
+  EXPECT_EQ(error([&] { (void)schedule.at(0, 1); }), "group 1 of 1 that one_cycle began with");
+  StateDict many = schedule.state_dict();
+  many.emplace_back("coming", filled({int64_t(Schedule::lag) + 1}, 1, f32, Device::cpu()));
+  EXPECT_EQ(error([&] { schedule.load_state_dict(many); }),
+            "schedule: coming is [9], not [n] with n up to 8");
+  EXPECT_EQ(error([&] {
+              schedule.load_state_dict(
+                  {kind, {"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});
+            }),
+            "schedule: 'lr' belongs to nothing here");
+  EXPECT_EQ(error([&] {
+              schedule.load_state_dict({kind, {"step", {}}, {"group.0.base_lr", scalar(1)}});
+            }),
+            "schedule: step is no tensor");
+  EXPECT_EQ(
+      error([&] {
+        schedule.load_state_dict({kind, {"step", scalar(-1)}, {"group.0.base_lr", scalar(1)}});
+      }),
+      "schedule: step is -1, not a whole number from 0 to 9007199254740992");
+  EXPECT_EQ(error([&] {
+              schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
+            }),
+            "schedule: step 9 of a one_cycle of 2 total_steps");
+  EXPECT_EQ(schedule.steps(), 2);
+}
+
+}  // namespace optim_schedule_test
+}  // namespace mixtape::optim

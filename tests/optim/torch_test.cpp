@@ -1,0 +1,161 @@
+// Trainings that PyTorch began: make_optim_reference.py saved them after half of the steps.
+#include "io/safetensors.h"
+#include "optim/torch_state.h"
+#include "tests/support/data.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_torch_test {
+
+struct Reference {
+  std::string name;
+  std::vector<double> values;
+};
+const Reference references[] = {
+#include "tests/data/optim_reference.inc"
+};
+
+// What the file has under a problem's name.
+std::map<std::string, StateDict> halfway() {
+  std::map<std::string, StateDict> all;
+  for (const auto& [key, t] : io::load(test::data_file("torch_optim_state.safetensors")).tensors) {
+    const size_t slash = key.rfind('/');
+    all[key.substr(0, slash)].emplace_back(key.substr(slash + 1), t.to(DefaultDevice::current()));
+  }
+  return all;
+}
+
+Params take_params(StateDict& dict) {
+  Params params;
+  for (uint32_t k = 0; k < optim_problem::shapes.size(); ++k) {
+    const auto at =
+        std::ranges::find(dict, fmt::format("param.{}", k), &StateDict::value_type::first);
+    params.push_back(at->second.set_requires_grad());
+    dict.erase(at);
+  }
+  return params;
+}
+
+// Steps to the end of the problem, and compares.
+void finish(const std::string& name, const Params& params, Optimizer& opt) {
+  for (uint32_t t = optim_problem::steps / 2 + 1; t <= optim_problem::steps; ++t) {
+    set_grads(params, t, f64);
+    opt.step();
+  }
+  const auto r = std::ranges::find(references, name, &Reference::name);
+  const std::vector<double> ours = all_values(params);
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], r->values[i], 1e-13) << name;
+}
+
+TEST(TorchState, GoesOnAsPyTorchDoes) {
+  EXPECT_EQ(halfway().size(), 8u);
+  for (auto [name, dict] : halfway()) {
+    const Params params = take_params(dict);
+    const auto opt = problems.at(name)(params);
+    load_torch_state_dict(*opt, dict);
+    finish(name, params, *opt);
+  }
+}
+
+// All options are in the dict, so those of the optimizer before do not matter.
+TEST(TorchState, OptionsComeAlong) {
+  StateDict dict = halfway().at("rmsprop/all");
+  const Params params = take_params(dict);
+  RMSprop opt(params);
+  load_torch_state_dict(opt, dict);
+  EXPECT_EQ(opt.option("centered"), 1);
+  EXPECT_EQ(opt.option("momentum"), 0.5);
+  finish("rmsprop/all", params, opt);
+}
+
+// As torch.distributed.checkpoint writes it: by the names of parameters.
+TEST(TorchState, ParametersByName) {
+  StateDict dict = halfway().at("adamw/groups"), named;
+  const Params params = take_params(dict);
+  const std::vector<std::string> names = {"head", "head.weight", "blocks.0.bias", "blocks.0"};
+  const size_t groups[] = {0, 1, 1, 1};
+  for (const auto& [key, t] : dict)
+    for (size_t k = 0; k < names.size(); ++k) {
+      const std::string state = fmt::format("state.{}.", k);
+      const std::string group = fmt::format("param_groups.{}.", groups[k]);
+      if (key.starts_with(state))
+        named.emplace_back("state." + names[k] + "." + key.substr(state.size()), t);
+      if (key.starts_with(group) && !key.ends_with(".betas"))
+        named.emplace_back("param_groups." + names[k] + "." + key.substr(group.size()), t);
+    }
+  for (const std::string& n : names) {  // a list in Python
+    named.emplace_back("param_groups." + n + ".betas.0", scalar(0.9, f64));
+    named.emplace_back("param_groups." + n + ".betas.1", scalar(0.999, f64));
+  }
+  const auto opt = problems.at("adamw/groups")(params);
+  opt->set_lr(7);
+  opt->set_option("beta1", 0.1, 1);
+  load_torch_state_dict(*opt, named, names);
+  EXPECT_EQ(opt->lr(0), 0.05);
+  EXPECT_EQ(opt->lr(1), 0.01);
+  finish("adamw/groups", params, *opt);
+}
+
+TEST(TorchState, StateAloneKeepsTheOptions) {
+  StateDict dict = halfway().at("adagrad/decay");
+  const Params params = take_params(dict);
+  std::erase_if(dict, [](const auto& entry) { return entry.first.starts_with("param_groups."); });
+  const auto opt = problems.at("adagrad/decay")(params);
+  load_torch_state_dict(*opt, dict);
+  EXPECT_EQ(state(*opt, "state.0.step"), 10);
+  finish("adagrad/decay", params, *opt);
+}
+
+TEST(TorchState, CountsInAnyDtype) {
+  const Params params = {from({1}, {1}).set_requires_grad()};
+  Lion opt(params);
+  for (const DType dtype : {i64, i32, f64, f32}) {
+    load_torch_state_dict(
+        opt, {{"state.0.step", from({5}, {1}, dtype)}, {"state.0.exp_avg", from({2}, {1}, f16)}});
+    EXPECT_EQ(state(opt, "state.0.step"), 5);
+    EXPECT_EQ(state(opt, "state.0.exp_avg"), 2);
+  }
+}
+
+TEST(TorchState, Errors) {
+  const Params params = problem();
+  Adam opt(params);
+  set_grads(params, 1, f32);
+  opt.step();
+  const std::string before = bits(opt);
+  const auto load = [&](const std::string& key, const Tensor& t,
+                        const std::vector<std::string>& names = {}) {
+    return error([&] { load_torch_state_dict(opt, {{key, t}}, names); });
+  };
+  EXPECT_EQ(load("exp_avg", scalar(1)),
+            "load_torch_state_dict: 'exp_avg' begins with neither 'state.' nor 'param_groups.'");
+  EXPECT_EQ(load("state.0.exp_avg", {}), "load_torch_state_dict: state.0.exp_avg is no tensor");
+  EXPECT_EQ(load("state.4.exp_avg", scalar(1)),
+            "load_torch_state_dict: '4.exp_avg' begins with none of 4 parameters");
+  EXPECT_EQ(load("state.weight.exp_avg", scalar(1)),
+            "load_torch_state_dict: 'weight.exp_avg' begins with none of 4 parameters");
+  EXPECT_EQ(load("state.0", scalar(1)),
+            "load_torch_state_dict: '0' begins with none of 4 parameters");
+  EXPECT_EQ(load("param_groups.1.lr", scalar(1)),
+            "load_torch_state_dict: '1.lr' begins with none of 1 groups");
+  EXPECT_EQ(load("param_groups.0.betas", scalar(1)),
+            "load_torch_state_dict: betas have shape [], not [2]");
+  EXPECT_EQ(load("param_groups.0.lr", from({1, 2}, {2})),
+            "load_torch_state_dict: lr has shape [2], not one number");
+  EXPECT_EQ(load("state.0.step", scalar(1), {"a", "b"}),
+            "load_torch_state_dict: 2 names of 4 parameters");
+  EXPECT_EQ(load("state.0.momentum_buffer", scalar(1)),
+            "load_torch_state_dict: adam: state.0.step is there, but state.0.exp_avg is missing");
+  EXPECT_EQ(load("param_groups.0.lr", scalar(-1)),
+            "load_torch_state_dict: adam: lr is -1, not a number from 0");
+  const StateDict two_rates = {{"param_groups.a.lr", scalar(0.5)},
+                               {"param_groups.b.lr", scalar(0.25)}};
+  EXPECT_EQ(error([&] { load_torch_state_dict(opt, two_rates, {"a", "b", "c", "d"}); }),
+            "load_torch_state_dict: group.0.lr is 0.5 and 0.25 in one state");
+  EXPECT_EQ(load("state.0.exp_avg", params[0]),
+            "load_torch_state_dict: adam: state.0.exp_avg is there, but state.0.step is missing");
+  EXPECT_EQ(bits(opt), before);
+}
+
+}  // namespace optim_torch_test
+}  // namespace mixtape::optim

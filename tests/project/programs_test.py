@@ -1,0 +1,320 @@
+"""The programs of examples/ as a person meets them: help, mistakes, small runs, and what they reach on real data. The
+classes named after data are tests of their own in meson.build, and skip where that is absent.
+
+usage: programs_test.py FOLDER-OF-PROGRAMS CLASS..."""
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+programs = pathlib.Path(sys.argv[1]).resolve()
+root = pathlib.Path(__file__).resolve().parents[2]
+script = root / "script"
+ALL = ["train_images", "char_gpt", "one_cycle", "regression", "regression_learner"]
+TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0, -1))
+SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
+             "--steps", "6", "--every", "3", "--sample", "20"]
+
+
+class ProgramTest(unittest.TestCase):
+    """Each test in an empty folder."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "song.txt").write_text(TEXT)
+
+    def program(self, name: str) -> pathlib.Path:
+        return programs.parent / "bench" / name if name == "train_parity" else programs / name
+
+    def run_program(self, name: str, *arguments) -> subprocess.CompletedProcess:
+        return subprocess.run([self.program(name), *map(str, arguments)], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL)
+
+    def output(self, name: str, *arguments) -> str:
+        run = self.run_program(name, *arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def last_row(self, name: str, *arguments) -> list[float]:
+        """Of the table of epochs: epoch, training loss, validation loss, accuracy."""
+        rows = re.findall(r"^(\d+(?: +\d+\.\d+)+) +\d\d:\d\d$", self.output(name, *arguments), re.M)
+        return [float(number) for number in rows[-1].split()]
+
+    def refused(self, name: str, message: str, *arguments) -> None:
+        """One line that says what is wrong, exit code 2, and not a file written."""
+        before = sorted(self.folder.rglob("*"))
+        run = self.run_program(name, *arguments)
+        self.assertEqual((run.returncode, run.stdout), (2, ""), run.stderr)
+        self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+        self.assertTrue(run.stderr.startswith(name + ": "), run.stderr)
+        self.assertIn(message, run.stderr)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+    def weights(self, path: str) -> dict:
+        """What the header of a safetensors file says of each tensor."""
+        data = (self.folder / path).read_bytes()
+        return json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
+
+    def digits(self, folder: str, digits: str, mnist: str | None = None) -> None:
+        """Images of MNIST in a folder for each digit."""
+        subprocess.run([script / "mnist_folder", mnist or os.environ["MIXTAPE_MNIST"], self.folder / folder, *digits],
+                       check=True)
+
+    def idx(self, size: int, labels: list[int]) -> None:
+        """A folder `made` of sevens that are white and other digits that are black."""
+        made = self.folder / "made"
+        made.mkdir()
+        (made / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, len(labels)) + bytes(labels))
+        (made / "train-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 0x803, len(labels), size, size)
+            + b"".join((b"\xff" if label == 7 else b"\0") * size * size for label in labels))
+
+    def two_classes(self) -> None:
+        """A folder `images` of 20 black threes and 20 white sevens, 8 x 8."""
+        self.idx(8, [3, 7] * 20)
+        self.digits("images", "37", str(self.folder / "made"))
+
+
+class Quick(ProgramTest):
+    def test_help_lists_every_option(self) -> None:
+        for name in ALL:
+            text = self.output(name, "--help")
+            self.assertIn(f"Usage: {name}", text)
+            self.assertLessEqual(max(map(len, text.splitlines())), 90, text)
+            options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', (root / f"examples/{name}.cpp").read_text())
+            self.assertIn("--device", options)
+            self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
+
+    def test_both_regressions_end_at_the_same_line(self) -> None:
+        line = self.output("regression")
+        self.assertRegex(line, r"^y = (2\.0\d|1\.9\d) x -(1\.0\d|0\.9\d), mean squared error 0\.0\d+\n$")
+        self.assertEqual(self.output("regression_learner"), line)
+
+    def test_exit_codes_where_nothing_can_be_written(self) -> None:
+        with open("/dev/full", "w") as full:
+            for argument, stream, code in ("--bogus", "stderr", 2), ("--help", "stdout", 1), ("--device=cpu", "stdout", 1):
+                run = subprocess.run([self.program("regression"), argument], stdin=subprocess.DEVNULL,
+                                     **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: full}))
+                self.assertEqual(run.returncode, code, argument)
+
+    def test_each_model_takes_a_step(self) -> None:
+        for model in "simple", "resnet20", "resnet18", "resnet50":
+            self.assertRegex(self.output("train_images", "--benchmark", "--model", model, "--batch-size", 2, "--steps", 1),
+                             r"[\d.]+ ms per step \(median of 1\), [\d.]+ images/s, peak [\d.]+ MiB\n$")
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_training_leaves_weights_and_a_log(self) -> None:
+        few = ["train_images", "--dataset", "digits:64", "--epochs", 2, "--batch-size", 16]
+        for dtype, stored in (["fp32"], "F32"), (["bf16"], "F32"), (["float16"], "F32"), (["f16", "--masters"], "F16"):
+            row = self.last_row(*few, "--dtype", *dtype, "--out", "out")
+            log = [json.loads(line) for line in (self.folder / "out/metrics.jsonl").read_text().splitlines()]
+            self.assertEqual([line["epoch"] for line in log], [0, 1])
+            self.assertAlmostEqual(log[1]["valid_loss"], row[2], places=5)
+            weights = self.weights("out/weights.safetensors")
+            self.assertEqual(weights.pop("__metadata__"), {"model": "simple"})
+            self.assertEqual((weights["4.weight"]["shape"], weights["4.weight"]["dtype"]), ([10, 128], stored))
+
+    def test_workers_change_nothing(self) -> None:
+        few = ["train_images", "--dataset", "digits:64", "--epochs", 1, "--batch-size", 16]
+        self.assertEqual(self.last_row(*few), self.last_row(*few, "--workers", 2))
+        self.assertNotEqual(self.last_row(*few), self.last_row(*few, "--seed", 2))
+
+    def test_gpt_learns_saves_and_goes_on(self) -> None:
+        text = self.output("char_gpt", *SMALL_GPT, "--steps", 60, "--every", 60, "--lr", 0.02, "--save", "gpt.safetensors",
+                           "--prompt", "green")
+        self.assertRegex(text.splitlines()[0], r"^\d+ characters, \d+ different; \d+ parameters; f32$")
+        written = text.splitlines()[-1]
+        self.assertEqual((written[:5], len(written)), ("green", 25))
+        likeliest = ["--load", "gpt.safetensors", "--steps", 0, "--temperature", 0, "--prompt", "on"]
+        one, two = (self.output("char_gpt", *SMALL_GPT, *likeliest, "--seed", seed) for seed in (1, 2))
+        self.assertEqual(one, two)
+        self.assertNotEqual(one, self.output("char_gpt", *SMALL_GPT, *likeliest[2:]))
+        for dtype in "fp16", "bf16":
+            self.assertIn(dtype.replace("fp", "f"), self.output("char_gpt", *SMALL_GPT, "--dtype", dtype, "--top-k", 3))
+
+    def test_one_cycle_tells_black_from_white(self) -> None:
+        self.two_classes()
+        few = ["one_cycle", "--data", "images", "--epochs", 20]
+        self.assertEqual(self.last_row(*few)[3], 1)
+        self.digits("more", "0", str(self.folder / "made"))  # there is none
+        self.refused("one_cycle", "more", "--data", "more")
+        (self.folder / "images/9").mkdir()
+        (self.folder / "images/9/0.png").write_bytes(next((self.folder / "images/3").iterdir()).read_bytes())
+        self.refused("one_cycle", "images: 3 classes, not 2", "--data", "images")
+        (self.folder / "images/9/0.png").rename(self.folder / "images/9.png")
+        (self.folder / "images/9").rmdir()
+        for file in (self.folder / "images/3").iterdir():
+            file.write_bytes(b"no image")
+        self.refused("one_cycle", ".png: ", "--data", "images")
+
+    def test_ctrl_c_keeps_what_was_learned(self) -> None:
+        run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
+                                "gpt.safetensors"], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not (line := run.stdout.readline()).startswith("epoch"):  # from here on Ctrl-C is heard
+            self.assertTrue(line, "it ended early")
+        run.send_signal(signal.SIGINT)
+        output, error = run.communicate()
+        self.assertEqual(run.returncode, 130)
+        self.assertEqual(error.splitlines()[-1], "char_gpt: interrupted: gpt.safetensors holds what was learned so far")
+        self.assertIn("wrote gpt.safetensors", output)
+        self.assertIn("wte.weight", self.weights("gpt.safetensors"))
+
+
+class Parity(ProgramTest):
+    """bench/train_parity, one of those programs but for its place."""
+
+    def test_help_lists_every_option(self) -> None:
+        text = self.output("train_parity", "--help")
+        options = re.findall(r'line\.add\("(--[\w-]+)"', (root / "bench/train_parity.cpp").read_text())
+        self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
+
+    def test_each_network_and_mode_has_a_row(self) -> None:
+        self.idx(28, [3, 7] * 40)
+        text = self.output("train_parity", "--mnist", "made", "--text", "song.txt", "--seeds", 1, "--steps", 1,
+                           "--page", "page.md")
+        rows = re.findall(r"^\| (\w+) \| (\w+) \| \d\.\d{4} ± 0.0000 \| \d+\.\d\d % \|", text, re.M)
+        modes = ["fp32", "fp16", "bf16", "masters"]
+        self.assertEqual(rows, [(network, mode) for network in ("cnn", "lstm", "gpt") for mode in modes])
+        self.assertEqual((self.folder / "page.md").read_text(), text)
+
+    def test_mistakes(self) -> None:
+        self.refused("train_parity", "The following argument was not expected: --bogus", "--bogus")
+        self.refused("train_parity", "nothing to train (--help lists the options)")
+        self.refused("train_parity", '--models: "rnn" is not cnn, lstm or gpt', "--models", "rnn")
+        self.refused("train_parity", "none", "--mnist", "none")
+
+
+class Mistakes(ProgramTest):
+    def test_options(self) -> None:
+        for name in ALL:
+            self.refused(name, "The following argument was not expected: --bogus (--help lists the options)",
+                         *(["--text", "song.txt"] if name == "char_gpt" else ["--data", "."] if name == "one_cycle" else []),
+                         "--bogus")
+        for name in "regression", "regression_learner":
+            self.refused(name, "unknown device 'gpu'", "--device", "gpu")
+        for name, given in ("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("one_cycle", ["--data", "."]):
+            self.refused(name, '--dtype: "fp8" is not float32, float16 or bfloat16', *given, "--dtype", "fp8")
+            self.refused(name, '--dtype: "int64" is not float32', *given, "--dtype", "int64")
+            self.refused(name, '--batch-size: "0" is not a whole number from 1 to 1000000', *given, "--batch-size=0")
+            self.refused(name, '--lr: "nan" is not a number from 1e-12 to 1000000', *given, "--lr=nan")
+            self.refused(name, '--seed: "-1" is not a whole number', *given, "--seed=-1")
+            self.refused(name, "unknown device 'gpu'", *given, "--device", "gpu")
+            self.refused(name, "there is no device cuda:9", *given, "--device", "cuda:9")
+        self.refused("char_gpt", "--text is required")
+        self.refused("one_cycle", "--data is required")
+
+    def test_images(self) -> None:
+        self.refused("train_images", '--model: "vgg" is not simple, resnet20, resnet18 or resnet50', "--model", "vgg")
+        self.refused("train_images", '--dataset: "coco" is not mnist, cifar10, cifar100, folder or digits', "--dataset",
+                     "coco:x")
+        self.refused("train_images", "--dataset mnist: no folder; mnist:DIR names one", "--dataset", "mnist")
+        self.refused("train_images", 'digits: "3" is not a whole number from 4 to', "--dataset", "digits:3")
+        self.refused("train_images", "none: no such folder", "--dataset", "mnist:none")
+        for kind in "cifar10", "cifar100", "folder":
+            self.refused("train_images", "none", "--dataset", f"{kind}:none")
+        self.refused("train_images", "--masters needs --dtype float16, not bf16", "--masters", "--dtype", "bf16")
+        self.refused("train_images", "none: cannot open", "--dataset", "digits:8", "--fine-tune", "none")
+        (self.folder / "taken/weights.safetensors").mkdir(parents=True)
+        self.refused("train_images", "taken/weights.safetensors: not a regular file", "--dataset", "digits:8", "--out",
+                     "taken")
+        self.refused("train_images", "song.txt/run: cannot make this folder", "--dataset", "digits:8", "--out",
+                     "song.txt/run")
+        self.refused("one_cycle", "none", "--data", "none")
+
+    def test_texts(self) -> None:
+        self.refused("char_gpt", "none: cannot open", "--text", "none")
+        self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
+        self.refused("char_gpt", "--save gpt with --steps 0", *SMALL_GPT, "--save", "gpt", "--steps", 0)
+        self.refused("char_gpt", "--steps 5 is no multiple of --every 2", "--text", "song.txt", "--steps", 5, "--every", 2)
+        self.refused("char_gpt", 'character "é" is none of the', "--text", "song.txt", "--prompt", "é")
+        self.refused("char_gpt", "too few for 999999 steps of 4 between validations", *SMALL_GPT, "--steps", 999999,
+                     "--every", 999999)
+        self.refused("char_gpt", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT, "--heads", 3)
+        self.refused("char_gpt", "--top-k 99 of", *SMALL_GPT, "--top-k", 99)
+        self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
+        self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
+        self.refused("char_gpt", "gpt.safetensors: the state does not fit the module: wpe.weight", *SMALL_GPT, "--load",
+                     "gpt.safetensors", "--context", 9)
+        (self.folder / "other.txt").write_text((self.folder / "song.txt").read_text().replace("e", "E"))
+        self.refused("char_gpt", "gpt.safetensors: learned other characters than those of other.txt", *SMALL_GPT,
+                     "--text", "other.txt", "--load", "gpt.safetensors")
+
+    def test_weights_of_another_model(self) -> None:
+        few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
+        self.output("train_images", *few)
+        self.refused("train_images", "weights.safetensors: the state does not fit the module: missing: conv1.weight", *few,
+                     "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors")
+
+
+class Device(ProgramTest):
+    """As the CPU, where there is a device."""
+
+    def alike(self, name: str, *arguments) -> None:
+        for dtype in "fp32", "fp16", "bf16":
+            here = self.last_row(name, *arguments, "--dtype", dtype)
+            there = self.last_row(name, *arguments, "--dtype", dtype, "--device", "cuda")
+            for cpu, device in zip(here[1:3], there[1:3]):
+                self.assertAlmostEqual(cpu, device, delta=0.02, msg=dtype)
+
+    def test_images(self) -> None:
+        few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
+        self.alike("train_images", *few)
+        self.last_row("train_images", *few, "--dtype", "fp16", "--masters", "--device", "cuda")
+        self.assertIn("on cuda:0", self.output("train_images", "--benchmark", "--batch-size", 2, "--steps", 1, "--device",
+                                               "cuda"))
+
+    def test_one_cycle(self) -> None:
+        self.two_classes()
+        self.alike("one_cycle", "--data", "images")
+
+    def test_regression(self) -> None:
+        for name in "regression", "regression_learner":
+            self.assertEqual(self.output(name), self.output(name, "--device", "cuda"))
+
+    def test_text(self) -> None:
+        self.alike("char_gpt", *SMALL_GPT, "--every", 6, "--sample", 3)
+
+
+class Mnist(ProgramTest):
+    def test_train_images_reaches_98_percent(self) -> None:
+        row = self.last_row("train_images", "--dataset", f"mnist:{os.environ['MIXTAPE_MNIST']}", "--model", "simple",
+                            "--dtype", "float16")
+        self.assertGreaterEqual(row[3], 0.98, row)
+
+    def test_one_cycle_tells_threes_from_sevens(self) -> None:
+        self.digits("images", "37")
+        accuracy = {dtype: [self.last_row("one_cycle", "--data", "images", "--dtype", dtype, "--seed", seed)[3]
+                            for seed in range(1, 11)] for dtype in ("fp16", "fp32", "bf16")}
+        self.assertGreaterEqual(min(map(min, accuracy.values())), 0.967, accuracy)  # the aim is 0.963
+        for dtype in "fp32", "bf16":
+            self.assertAlmostEqual(accuracy[dtype][0], accuracy["fp16"][0], delta=0.01, msg=accuracy)
+
+    def test_fine_tuning_takes_all_but_the_head(self) -> None:
+        self.output("train_images", "--dataset", "digits:64", "--epochs", 1, "--model", "resnet20")
+        self.digits("images", "37")
+        # The drawn digits are grey, what a folder gives has three channels.
+        self.refused("train_images", "conv1.weight", "--dataset", "folder:images", "--model", "resnet20", "--fine-tune",
+                     "runs/train_images/weights.safetensors")
+        self.output("train_images", "--dataset", "folder:images", "--epochs", 1, "--out", "two")
+        text = self.output("train_images", "--dataset", "folder:images", "--epochs", 1, "--fine-tune",
+                           "two/weights.safetensors")
+        self.assertIn("loaded 16 tensors from two/weights.safetensors\n", text)
+        self.digits("more", "123")
+        text = self.output("train_images", "--dataset", "folder:more", "--epochs", 1, "--fine-tune",
+                           "two/weights.safetensors")
+        self.assertIn("loaded 14 tensors from two/weights.safetensors; 4.weight and 4.bias start anew\n", text)
+
+
+if __name__ == "__main__":
+    if "Mnist" in sys.argv and not os.environ.get("MIXTAPE_MNIST"):
+        print("MIXTAPE_MNIST names no folder with MNIST in idx files")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,618 @@
+// What a learner saves and goes on from, and that lr_find leaves no trace.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "optim/cosine.h"
+#include "optim/sgd.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
+#include "train/callbacks.h"
+#include "train/interrupt.h"
+
+namespace mixtape::train {
+namespace learner_state_test {
+
+using namespace test;
+
+// Cut after any batch, saved, and gone on with in a fresh learner: the same bytes.
+TEST(Checkpoints, ResumeBitForBit) {
+  const TempFolder folder;
+  int64_t accumulate = 1;
+  const auto fresh = [&accumulate](Choose choose, int64_t stop_at, const std::string& file) {
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    if (stop_at > 0) {
+      spy->at = "batch.";
+      spy->ask = [=](Learner& l) {
+        if (l.state.step != stop_at) return;
+        l.save(file);
+        l.stop();
+      };
+    }
+    o.callbacks = {spy, std::make_shared<EarlyStopping>(), std::make_shared<EmaWeights>()};
+    if (accumulate > 1) o.callbacks.push_back(std::make_shared<GradientAccumulation>(accumulate));
+    auto learner = std::make_unique<Learner>(loaders(50, 16), Net(), o);
+    choose(*learner);
+    return learner;
+  };
+  const std::string file = folder / "cut.ckpt";
+  const auto run = [&](Choose choose) {
+    const Seed seed(1);
+    const auto whole = fresh(choose, 0, file);
+    whole->fit_one_cycle(3, 1e-2);
+    const auto expected = bytes(*whole);
+    for (int64_t cut = 1; cut <= 12; ++cut) {
+      {
+        const Seed same(1);
+        fresh(choose, cut, file)->fit_one_cycle(3, 1e-2);
+      }
+      const Seed other(7);
+      const auto resumed = fresh(choose, 0, file);
+      resumed->fit_one_cycle(3, 1e-2, {.resume = file});
+      EXPECT_EQ(differing(bytes(*resumed), expected), "")
+          << "cut after batch " << cut << " of those that make a step: " << accumulate;
+    }
+  };
+  for (const Choose choose : precisions) run(choose);
+  accumulate = 3;  // a cut within a step: the gradients so far are part of the state
+  for (const Choose choose : precisions) run(choose);
+}
+
+// A loss that was not finite lowers no scale, also if its step comes after the checkpoint.
+TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
+  const TempFolder folder;
+  const auto fit = [&](Choose choose, int64_t stop_at, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto bad = std::make_shared<Spy>(), spy = std::make_shared<Spy>();
+    bad->at = "loss";
+    bad->ask = [](Learner& l) {
+      if (l.state.step == 3) l.state.output = l.state.output * NAN;
+    };
+    spy->at = "batch.";
+    spy->ask = [&](Learner& l) {
+      if (l.state.step != stop_at) return;
+      l.save(folder / "cut.ckpt");
+      l.stop();
+    };
+    o.callbacks = {bad, spy, std::make_shared<GradientAccumulation>(3)};
+    Learner learner(loaders(), Net(), o);
+    choose(learner);
+    learner.fit(2, {.resume = resume});
+    return bytes(learner);
+  };
+  for (const Choose choose : precisions) {
+    const Bytes whole = fit(choose, 0, "");
+    for (const int64_t cut : {4, 5, 6}) {
+      fit(choose, cut, "");
+      EXPECT_EQ(differing(fit(choose, 0, folder / "cut.ckpt"), whole), "") << cut;
+    }
+  }
+}
+
+// In any other moment a batch, or an epoch, would be lost or come twice.
+TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
+  const TempFolder folder;
+  const std::string file = folder / "cut.ckpt";
+  const auto fit = [&](const std::string& moment, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = moment;
+    spy->ask = [&](Learner& l) {
+      if (l.state.step < 4) return;
+      l.save(file);
+      l.stop();
+    };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    learner.fit(3, {.resume = resume});
+    return bytes(learner);
+  };
+  const Bytes whole = fit("", "");
+  for (const char* moment : {"epoch", "batch.", "epoch."}) {
+    fit(moment, "");
+    EXPECT_EQ(differing(fit("", file), whole), "") << moment;
+  }
+  for (const char* moment : {"batch", "loss", "backward", "backward.", "step", "step.", "valid",
+                             "vbatch", "vloss", "vbatch.", "valid."}) {
+    fit(moment, "");
+    EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
+    Learner learner(loaders(), Net(), quiet());
+    learner.load(file);  // for its weights
+    learner.fit(1);
+  }
+  for (const char* moment : {"step.", "vloss"}) {  // saved when an exception has ended the fit
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = moment;
+    spy->ask = [](Learner&) { fail("a flaw"); };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    EXPECT_ERROR(learner.fit(3), "a flaw");
+    learner.save(file);
+    EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
+    spy->at = "";
+    learner.fit(3);
+    learner.save(file);
+    fit("", file);
+  }
+}
+
+// A validation whose epochs differ goes on with the next one's.
+TEST(Checkpoints, ResumeValidationsThatDiffer) {
+  const TempFolder folder;
+  const std::string file = folder / "cut.ckpt";
+  const auto fit = [&](int64_t stop_at, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "batch.";
+    spy->ask = [&](Learner& l) {
+      if (l.state.step != stop_at) return;
+      l.save(file);
+      l.stop();
+    };
+    o.callbacks = {spy};
+    Learner learner(loaders(), Net(), o);
+    learner.data.valid.emplace(
+        clusters(48, 2), DataLoaderOptions{.batch_size = 8, .shuffle = true, .max_batches = 2});
+    learner.fit(3, {.resume = resume});
+    return bytes(learner);
+  };
+  const auto whole = fit(0, "");
+  fit(8, "");  // after one validation
+  EXPECT_EQ(differing(fit(0, file), whole), "");
+}
+
+// A fit begins with a whole epoch, wherever another was when it was saved or left.
+TEST(Checkpoints, ANewFitBeginsAnEpoch) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "batch.";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 2) l.stop();
+  };
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(3);
+  learner.save(folder / "cut.ckpt");
+  learner.lr_find({.steps = 2});
+  learner.fit_one_cycle(2);
+  EXPECT_EQ(learner.state.step, 2 + 2 * 6);
+  Learner other(loaders(), Net(), quiet());
+  other.load(folder / "cut.ckpt");
+  other.fit_one_cycle(2);
+  EXPECT_EQ(other.state.step, 2 + 2 * 6);
+}
+
+// What was measured is saved in as many columns as there are metrics now.
+TEST(Checkpoints, HoldRowsOfOtherMetrics) {
+  const Seed seed(1);
+  const TempFolder folder;
+  Loaders data = loaders();
+  data.valid.reset();
+  Learner learner(std::move(data), Net(), quiet());
+  learner.fit(2);
+  learner.metrics = {accuracy, top_k(2)};
+  learner.data.valid = loaders().valid;
+  learner.fit(1);
+  learner.save(folder / "a.ckpt");
+  const double valid = learner.history.epochs[2].valid_loss;
+  const double top = learner.history.epochs[2].metrics[1];
+  learner.load(folder / "a.ckpt");
+  ASSERT_EQ(learner.history.epochs.size(), 3u);
+  EXPECT_TRUE(std::isnan(learner.history.epochs[0].metrics[1]));
+  EXPECT_EQ(learner.history.epochs[2].valid_loss, valid);
+  EXPECT_EQ(learner.history.epochs[2].metrics[1], top);
+  learner.metrics.clear();
+  learner.lr_find({.steps = 3});
+  EXPECT_EQ(learner.history.epochs[2].metrics[1], top);
+  learner.save(folder / "b.ckpt");
+  learner.load(folder / "b.ckpt");
+  EXPECT_TRUE(learner.history.epochs[2].metrics.empty());
+  EXPECT_EQ(learner.history.epochs[2].valid_loss, valid);
+}
+
+TEST(Checkpoints, ResumeOnAPlateau) {
+  const TempFolder folder;
+  const auto fit = [&](const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";
+    spy->ask = [&](Learner& l) {
+      if (l.state.epoch == 2) l.save(folder / "two.ckpt");
+    };
+    o.callbacks = {
+        std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 2, .eps = 0}), spy};
+    Learner learner(loaders(), Net(), o);
+    learner.fit(4, {.resume = resume});
+    return learner.optimizer->lr();
+  };
+  const double whole = fit("");
+  EXPECT_DOUBLE_EQ(whole, 1e-13);  // three epochs of four brought nothing better
+  EXPECT_EQ(fit(folder / "two.ckpt"), whole);
+}
+
+// As a callback does that goes back to a better epoch.
+TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "epoch";
+  Bytes saved;
+  spy->ask = [&](Learner& l) {
+    if (l.state.epoch == 1) l.save(folder / "one.ckpt"), saved = bytes(l);
+    if (l.state.epoch != 3) return;
+    l.load(folder / "one.ckpt");
+    const std::string bad = "callback.ReduceLrOnPlateau.0.bad_steps";
+    EXPECT_EQ(bytes(l).at(bad), saved.at(bad));
+  };
+  o.callbacks = {
+      std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 5, .eps = 0}), spy};
+  Learner(loaders(), Net(), o).fit(4);
+  EXPECT_FALSE(saved.empty());
+}
+
+// Saved when a fit was over, though not to its end.
+TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+  const auto spy = std::make_shared<Spy>();
+  o.callbacks = {
+      std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 2, .eps = 0}), spy};
+  Learner first(loaders(), Net(), o);
+  spy->at = "epoch.";
+  spy->ask = [](Learner& l) {
+    if (l.state.epoch == 2) l.stop();
+  };
+  first.fit(4);
+  first.save(folder / "two.ckpt");
+  Learner second(loaders(), Net(), o);
+  spy->at.clear();
+  second.fit(4, {.resume = folder / "two.ckpt"});
+  EXPECT_DOUBLE_EQ(second.optimizer->lr(), 1e-13);
+}
+
+TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  Learner learner(loaders(), Net(), quiet());
+  learner.fit(1);
+  learner.save(file);
+  const auto before = bytes(learner);
+  const double seconds = learner.history.epochs[0].seconds;
+
+  io::SafeTensors content = io::load(file);
+  const auto with = [&](const io::Metadata& metadata, StateDict tensors) {
+    io::save(file, tensors, metadata);
+    return file;
+  };
+  const StateDict good = content.tensors;
+  EXPECT_ERROR(learner.load(with({}, good)), "a.ckpt: not a checkpoint of a training");
+  content.metadata.erase("crc32c");
+  auto metadata = content.metadata;
+  metadata["version"] = "2";
+  EXPECT_ERROR(learner.load(with(metadata, good)),
+               "a.ckpt: a checkpoint of version 2, and this library knows version 1");
+  StateDict part;
+  for (const auto& t : good)
+    if (!t.first.starts_with("optimizer.group")) part.push_back(t);
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "a.ckpt: ");
+  part = good;
+  for (auto& [name, tensor] : part)
+    if (name == "model.up.weight") tensor = zeros({2, 2});
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "up.weight");
+  part = good;
+  for (auto& [name, tensor] : part)
+    if (name == "history.steps") tensor = zeros({6, 4}, f64);
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "a history of 4 numbers a step, not 5");
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
+  learner.load(with(content.metadata, good));
+  EXPECT_EQ(differing(bytes(learner), before), "");
+}
+
+TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 8) std::raise(SIGINT);
+  };
+  o.callbacks = {
+      spy, std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(3);
+  EXPECT_EQ(learner.state.step, 9);  // the step was finished, the fit was not
+  EXPECT_EQ(learner.history.epochs.size(), 1u);
+  Learner other(loaders(), Net(), quiet());
+  other.fit(3, {.resume = folder / "last.ckpt"});
+  EXPECT_EQ(other.state.step, 18);
+  EXPECT_EQ(other.history.epochs.size(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
+  EXPECT_FALSE(Interrupt::wished());
+}
+
+TEST(Interrupts, AreOverWithTheOutermost) {
+  {
+    const Interrupt outer;
+    struct sigaction now;
+    sigaction(SIGINT, nullptr, &now);
+    EXPECT_TRUE(now.sa_flags & int(SA_RESTART)) << "a write that is waiting would fail";
+    {
+      const Interrupt inner;
+      std::raise(SIGINT);
+      EXPECT_TRUE(Interrupt::wished());
+    }
+    EXPECT_TRUE(Interrupt::wished());
+  }
+  EXPECT_FALSE(Interrupt::wished());
+}
+
+// Whichever callback saves first: what it saves is what all have learnt from the epoch.
+TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
+  const Seed seed(1);
+  const TempFolder first, second;
+  LearnerOptions o = quiet();
+  for (const TempFolder* folder : {&first, &second})
+    o.callbacks.push_back(
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder->path()}));
+  Learner learner(loaders(), Net(), o);
+  learner.fit(1);
+  EXPECT_TRUE(slurp(first / "last.ckpt") == slurp(second / "last.ckpt"));
+}
+
+// What a callback saved is found again beside others, and in another order.
+TEST(Checkpoints, KnowCallbacksByTheirType) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  const auto stopping = [](int64_t patience) {
+    return std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = patience});
+  };
+  o.callbacks = {stopping(9), std::make_shared<ModelCheckpoint>(
+                                  ModelCheckpointOptions{.folder = folder.path()})};
+  Learner learner(loaders(), Net(), o);
+  learner.add(std::make_shared<Spy>());
+  std::dynamic_pointer_cast<Spy>(learner.callbacks()[1])->at = "epoch";
+  std::dynamic_pointer_cast<Spy>(learner.callbacks()[1])->ask = [&](Learner& l) {
+    if (l.state.epoch == 2) l.save(file);
+  };
+  learner.fit(4);
+
+  o.callbacks = {stopping(3)};
+  Learner other(loaders(), Net(), o);
+  other.to_fp32();  // one more callback, before that
+  other.fit(4, {.resume = file});
+  EXPECT_EQ(other.history.epochs.size(), 4u);  // 1 of 3 epochs waited, and 2 more
+  EXPECT_TRUE(other.is_stopping());
+}
+
+// A training of the same folder takes away what one that was killed left half written.
+TEST(Checkpoints, TidyUpAfterAKill) {
+  const Seed seed(1);
+  const TempFolder folder;
+  spit(folder / "last.ckpt.123-4.tmp", "half");
+  spit(folder / "best.ckpt.123-5.tmp", "half");
+  spit(folder / "mine.tmp", "whole");
+  LearnerOptions o = quiet();
+  o.callbacks = {
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
+  Learner(loaders(), Net(), o).fit(1);
+  EXPECT_EQ(folder.count(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(folder / "mine.tmp"));
+}
+
+TEST(Checkpoints, MakeTheirFolderAgain) {
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder / "runs"})};
+  Learner learner(loaders(), Net(), o);
+  std::filesystem::remove(folder / "runs");
+  learner.fit(1);
+  EXPECT_TRUE(std::filesystem::exists(folder / "runs/last.ckpt"));
+}
+
+TEST(Checkpoints, SayWhatDoesNotFit) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string scheduled = folder / "scheduled.ckpt", plain = folder / "plain.ckpt";
+  const auto save = [](const std::string& file, bool schedule) {
+    Learner learner(loaders(), Net(), quiet());
+    schedule ? learner.fit_one_cycle(2, 1e-2) : learner.fit(2);
+    learner.save(file);
+  };
+  save(scheduled, true);
+  save(plain, false);
+  LearnerOptions o = quiet();
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.fit(2, {.resume = scheduled}),
+               "scheduled.ckpt: a fit with a schedule, and this one has none");
+  EXPECT_ERROR(learner.fit_one_cycle(2, 1e-2, {.resume = plain}),
+               "plain.ckpt: a fit without a schedule, and this one has one");
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1e-2, {.resume = scheduled}), "a fit of 2 epochs, not 1");
+  const auto cosine = [](optim::Optimizer& opt, int64_t steps) {
+    return std::make_unique<optim::Cosine>(opt, optim::CosineOptions{.total_steps = steps});
+  };
+  EXPECT_ERROR(learner.fit(2, {.schedule = cosine, .resume = scheduled}),
+               "scheduled.ckpt: schedule: the state of one_cycle, not of cosine");
+  learner.add(std::make_shared<EarlyStopping>());
+  StateDict odd = learner.state_dict();
+  for (auto& [name, tensor] : odd)
+    if (name == "callback.EarlyStopping.0.waited") tensor = from({-1}, {}, f64);
+  EXPECT_ERROR(learner.load_state_dict(odd), "the state of the callback EarlyStopping: waited");
+  odd = learner.state_dict();
+  for (auto& [name, tensor] : odd)
+    if (name == "history.epochs") tensor = full({1, 5}, NAN, f64, Device::cpu());
+  EXPECT_ERROR(learner.load_state_dict(odd), "a history with step or epoch nan");
+}
+
+// That of a callback which was not there then.
+TEST(Checkpoints, LetANewCallbackBegin) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  Learner learner(loaders(), Net(), o);
+  learner.fit(1);
+  learner.save(folder / "plain.ckpt");
+  const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 9});
+  learner.add(stopping);
+  const auto waited = [&] { return optim::StateReader(stopping->state_dict()).count("waited"); };
+  learner.fit(3);
+  EXPECT_EQ(waited(), 2);
+  learner.load(folder / "plain.ckpt");
+  EXPECT_EQ(waited(), 0);
+}
+
+TEST(LrFind, SaysWhatItNeeds) {
+  Learner learner(loaders(), Net(), quiet());
+  EXPECT_ERROR(learner.lr_find({.start = 0}),
+               "lr_find from a rate of 0 to 10, not 0 < start < end");
+  EXPECT_ERROR(learner.lr_find({.end = INFINITY}), "to inf");
+  EXPECT_ERROR(learner.lr_find({.steps = 1}), "lr_find of 1 steps, not at least 2");
+  EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor is 1, not more than 1");
+}
+
+TEST(LrFind, LeavesAllAsItWas) {
+  for (const Choose choose : precisions) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    choose(learner);
+    learner.fit(1);
+    const auto before = bytes(learner);
+    learner.model().eval();
+    const LrFind found = learner.lr_find({.steps = 30});
+    EXPECT_EQ(differing(bytes(learner), before), "");
+    EXPECT_FALSE(learner.model().is_training());
+    ASSERT_GT(found.lr.size(), 5u);
+    EXPECT_EQ(found.lr.front(), 1e-7);
+    EXPECT_GT(found.suggested, 1e-7);
+    EXPECT_LT(found.suggested, 10);
+  }
+}
+
+// What a rate does to the loss is given here; which rates a batch's noise or the way back from an
+// explosion would suggest, is known.
+LrFind found_with(const std::function<double(int64_t step, double lr)>& given,
+                  const LrFindOptions& options = {}) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const Learner* running = nullptr;
+  int64_t step = 0;
+  o.loss = [&](const Tensor& y, const Tensor&) {
+    return sum(y * 0) + given(step++, running->optimizer->lr());
+  };
+  Learner learner(loaders(), Net(), o);
+  running = &learner;
+  return learner.lr_find(options);
+}
+
+TEST(LrFind, EndsWhereTheLossExplodes) {
+  const auto explodes = [](int64_t, double lr) { return lr < 0.1 ? 1 : 1000; };
+  EXPECT_EQ(found_with(explodes).lr.size(), 75u);  // below 0.1, of 100 rates from 1e-7 to 10
+  EXPECT_EQ(found_with(explodes, {.stop_factor = 1000}).lr.size(), 100u);
+}
+
+TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {
+  const auto falls = [](double lr) { return 2 - 1 / (1 + 0.01 / lr); };  // most at 1e-2
+  for (const double noise : {0.6, -0.6}) {                               // of the first batch
+    const LrFind found =
+        found_with([&](int64_t i, double lr) { return falls(lr) + (i == 0 ? noise : 0); });
+    EXPECT_GT(found.suggested, 1e-3) << noise;
+    EXPECT_LT(found.suggested, 1) << noise;
+  }
+  const LrFind exploded = found_with([&](int64_t, double lr) {
+    return lr < 0.1 ? falls(lr) : lr < 0.5 ? 9 : 0.6;
+  });
+  EXPECT_GT(exploded.suggested, 1e-3);
+  EXPECT_LT(exploded.suggested, 0.1);
+}
+
+TEST(LrFind, IsNoPartOfAFitThatStoppedEarly) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
+  o.callbacks = {std::make_shared<EarlyStopping>()};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(9);
+  EXPECT_EQ(learner.state.epoch, 4);
+  EXPECT_EQ(learner.lr_find({.steps = 10}).lr.size(), 10u);
+  EXPECT_EQ(learner.state.epoch, 4);
+}
+
+TEST(LrFind, IsUndoneAfterAnExceptionToo) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.to_fp16();
+  learner.fit_one_cycle(1, 1e-2);
+  const auto before = bytes(learner);
+  const double seconds = learner.history.epochs[0].seconds;
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) {
+    if (l.state.step == 10) throw std::runtime_error("enough");
+  };
+  learner.add(spy);
+  EXPECT_THROW(learner.lr_find(), std::runtime_error);
+  EXPECT_TRUE(spy->seen.ends_with("backward train."));
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
+  EXPECT_TRUE(learner.schedule != nullptr);
+}
+
+struct Counting : nn::Module<Counting> {
+  Net net;
+  nn::UnsavedBuffer calls = zeros({}), repeated = expand(zeros({1}), {3});
+  Tensor forward(const Tensor& x) const {
+    add_(calls, 1.0);
+    return net(x);
+  }
+  MIXTAPE_FIELDS(net, calls, repeated)
+};
+TEST(LrFind, UndoesWhatIsNotSaved) {
+  const Seed seed(1);
+  Counting model;
+  Learner learner(loaders(), model, quiet());
+  learner.fit(1);
+  const double before = model.calls.item();
+  learner.lr_find({.steps = 5});
+  EXPECT_EQ(model.calls.item(), before);
+}
+
+TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<TerminateOnNan>(),
+                 std::make_shared<ModelCheckpoint>(
+                     ModelCheckpointOptions{.folder = folder.path(), .every_steps = 1})};
+  o.loss = [](const Tensor& out, const Tensor& y) { return cross_entropy(out, y) * INFINITY; };
+  Learner learner(loaders(), Net(), o);
+  EXPECT_TRUE(learner.lr_find({.steps = 5}).lr.empty());
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+}  // namespace learner_state_test
+}  // namespace mixtape::train

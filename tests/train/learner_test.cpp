@@ -1,0 +1,736 @@
+// Learner: the loop, precisions, Keras's road, and metrics.
+#include "train/learner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "nn/nn.h"
+#include "optim/adam.h"
+#include "optim/sgd.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
+#include "train/callbacks.h"
+
+namespace mixtape::train {
+namespace learner_test {
+
+using namespace test;
+
+TEST(Learner, Trains) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  const Scores before = learner.validate();
+  learner.fit(5);
+  const Scores after = learner.validate();
+  EXPECT_LT(after.loss, 0.5 * before.loss);
+  EXPECT_GT(after.metrics[0], 0.9);
+  ASSERT_EQ(learner.history.epochs.size(), 5u);
+  EXPECT_EQ(learner.history.epochs[4].valid_loss, after.loss);
+  EXPECT_EQ(learner.history.steps.size(), 30u);
+  EXPECT_EQ(learner.state.step, 30);
+  EXPECT_TRUE(learner.model().is_training());  // validation left it as it was
+}
+
+TEST(Learner, TakesALossThatIsAModule) {
+  const CrossEntropyOptions smooth{.label_smoothing = 0.1};
+  const nn::CrossEntropyLoss named(smooth);
+  std::vector<double> losses;
+  for (const LossFunction& loss :
+       {LossFunction([&](const Tensor& x, const Tensor& y) { return cross_entropy(x, y, smooth); }),
+        LossFunction(named), LossFunction(nn::CrossEntropyLoss(smooth))}) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.loss = loss;
+    losses.push_back(Learner(loaders(), Net(), o).validate().loss);
+  }
+  EXPECT_EQ(losses, std::vector<double>(3, losses[0]));
+  LearnerOptions o = quiet();
+  o.loss = nn::MSELoss();
+  EXPECT_ERROR(Learner(loaders(), Net(), o).fit(1), "mse_loss");
+}
+
+TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
+  const auto each = {+[](Learner&) {}, +[](Learner& l) { l.to_fp16(); },
+                     +[](Learner& l) { l.to_fp16(MasterOptions{}); }};
+  for (const auto choose : each) {
+    const Seed seed(1);
+    Net net;
+    net.up.requires_grad_(false);
+    Learner learner(loaders(), net, quiet());
+    EXPECT_FALSE(net.up.weight.requires_grad());
+    choose(learner);
+    const auto at_first = to_vector(net.up.weight), head = to_vector(net.down.weight);
+    learner.fit(1);
+    const auto narrow = to_vector(from(at_first, net.up.weight.shape(), net.up.weight.dtype()));
+    EXPECT_EQ(to_vector(net.up.weight), narrow);
+    EXPECT_NE(to_vector(net.down.weight), head);
+    net.up.requires_grad_(true);
+    learner.fit(1);
+    EXPECT_NE(to_vector(net.up.weight), narrow);
+  }
+}
+
+TEST(Learner, FitsWithDefaultsWhereNothingIsSaid) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.fit(1, {});
+  EXPECT_EQ(learner.optimizer->lr(), 1e-2);
+  learner.fit(1, 1);
+  EXPECT_EQ(learner.optimizer->lr(), 1);
+}
+
+TEST(Learner, SumsAnyStatistic) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  const Tensor counts = learner.total(
+      [](const Tensor& output, const Tensor& y) { return confusion_matrix(output, y, 3); });
+  EXPECT_EQ(counts.shape(), (Shape{3, 3}));
+  EXPECT_EQ(sum(counts).item(), 48);
+  EXPECT_EQ((counts.at(0) + counts.at(4) + counts.at(8)) / 48, learner.validate().metrics[0]);
+}
+
+// Two images are the same digit or not; how sure the pair is, is a third thing that a batch brings.
+struct Siamese : nn::Module<Siamese> {
+  nn::Linear body{2, 8};
+  std::pair<Tensor, Tensor> forward(const Tensor& a, const Tensor& b) const {
+    return {tanh(body(a)), tanh(body(b))};
+  }
+  MIXTAPE_FIELDS(body)
+};
+
+TEST(Learner, TrainsAModelOfSeveralInputs) {
+  const Seed seed(1);
+  const Device cpu = Device::cpu();
+  const Tensor a = randn({64, 2}, f32, cpu), b = randn({64, 2}, f32, cpu),
+               sure = rand({64}, f32, cpu);
+  const Tensor same = lt(sum(square(a - b), {1}), 2).to(f32);
+  const TensorDataset pairs(a, same, {b, sure});
+  Siamese net;
+  LearnerOptions o = quiet();
+  const Metric near{
+      "near",
+      [](const Tensor& d, const Tensor& y) {
+        return stack({sum(eq(lt(d, 1).to(f32), y)).to(f64), full({}, double(y.numel()), f64)});
+      },
+      [](const Tensor& t, int64_t) { return t.at(0) / t.at(1); }};
+  o.pass = [&](const Batch& batch) -> Pass {
+    const auto [one, other] = net(batch.x, batch.more[0]);
+    const Tensor d = sum(square(one - other), {1});
+    const Tensor each = batch.y * d + (1 - batch.y) * relu(2 - d);
+    return {mean(each * batch.more[1]), d};
+  };
+  EXPECT_ERROR(Learner(net, quiet()),
+               "does not map one tensor to one: say in LearnerOptions::pass");
+  for (const DType t : {f32, f16, bf16}) {
+    o.metrics = {near};
+    Learner learner({DataLoader(pairs, {.batch_size = 16, .workers = 1}), DataLoader(pairs)}, net,
+                    o);
+    learner.to(t);
+    const Scores before = learner.validate();
+    learner.fit(5, 0.01);
+    EXPECT_LT(learner.validate().loss, before.loss) << name(t);
+    EXPECT_GT(learner.validate().metrics[0], 0.5);
+    EXPECT_NE(learner.summary().find("[16, 8]"), std::string::npos);
+    EXPECT_ERROR(learner.predict(a), "does not map one tensor to one: predict from a loader");
+    const auto [distances, targets] = learner.predict(*learner.data.valid);
+    EXPECT_EQ(to_vector(targets), to_vector(same));
+    EXPECT_NEAR(mean(eq(lt(distances, 1).to(f32), targets).to(f32)).item(),
+                learner.validate().metrics[0], 1e-6);
+  }
+  o.pass = [&](const Batch& batch) -> Pass {
+    EXPECT_EQ(batch.x.dtype(), f16);
+    EXPECT_EQ(batch.more[0].dtype(), f16);
+    const auto [one, other] = net(batch.x, batch.more[0]);
+    return {mean(square((one - other).to(f32)))};
+  };
+  o.metrics = {};
+  Learner whole({DataLoader(pairs, {.batch_size = 16}), {}}, net, o);
+  whole.to_fp16(MasterOptions{});
+  whole.fit(1, 0.01);
+  EXPECT_ERROR(whole.predict(*whole.data.train), "no output to predict: LearnerOptions::pass gave");
+}
+
+TEST(Learner, TrainsWithoutTargets) {
+  const Seed seed(1);
+  const TensorDataset inputs(randn({64, 6}, f32, Device::cpu()), Tensor());
+  Net net;
+  LearnerOptions o = quiet();
+  o.metrics = {};
+  Learner plain({DataLoader(inputs), {}}, net, o);
+  EXPECT_ERROR(plain.fit(1), "a batch without targets to train on (LearnerOptions::pass could do");
+  o.pass = [&](const Batch& batch) -> Pass { return {mean(square(net(batch.x)))}; };
+  Learner learner({DataLoader(inputs), DataLoader(inputs)}, net, o);
+  const double before = learner.validate().loss;
+  learner.fit(3, 0.05);
+  EXPECT_LT(learner.validate().loss, before);
+  learner.metrics = {accuracy};
+  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no output");
+  learner.pass = [&](const Batch& batch) -> Pass { return {mean(net(batch.x)), net(batch.x)}; };
+  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no targets");
+  learner.pass = [](const Batch&) -> Pass { return {}; };
+  EXPECT_ERROR(learner.fit(1), "LearnerOptions::pass gave no loss");
+}
+
+// The classes of pixels are dimension 1, as for cross_entropy; those of a sequence may be the last.
+TEST(Metrics, FindTheClasses) {
+  const Tensor target = from({0, 1, 1, 0}, {1, 2, 2}, i64), scores = one_hot(target, 2).to(f32);
+  Total pixels(accuracy), sequence(accuracy), top(top_k(2));
+  pixels.add(permute(scores, {0, 3, 1, 2}), target);
+  EXPECT_EQ(pixels.value(), 1);
+  const Tensor words = from({0, 2, 1, 1, 0, 2}, {2, 3}, i64);
+  sequence.add(one_hot(words, 4).to(f32), words);
+  EXPECT_EQ(sequence.value(), 1);
+  top.add(permute(scores, {0, 3, 1, 2}), target);
+  EXPECT_EQ(top.value(), 1);
+  EXPECT_EQ(sum(confusion_matrix(permute(scores, {0, 3, 1, 2}), target, 2)).item(), 4);
+  EXPECT_ERROR(sequence.add(ones({2, 5}), words), "accuracy: scores of shape [2, 5] for labels of");
+}
+
+TEST(Learner, SummarizesWhatTheFirstBatchBecomes) {
+  Learner learner(loaders(), Net(), quiet());
+  const std::string table = learner.summary();
+  EXPECT_NE(table.find("[16, 16]"), std::string::npos) << table;
+  EXPECT_NE(table.find("[16, 3]"), std::string::npos) << table;
+  EXPECT_FALSE(learner.state.output);
+}
+
+TEST(Learner, RefersToAModelThatHasAName) {
+  const Seed seed(1);
+  Net net;
+  const Tensor before = net.up.weight.detach().clone();
+  Learner learner(loaders(), net, quiet());
+  EXPECT_EQ(&learner.model(), &net);
+  learner.fit(1);
+  EXPECT_FALSE(all(eq(net.up.weight, before)).item());
+}
+
+TEST(Learner, TakesAModelChosenAtRunTime) {
+  const Seed seed(1);
+  nn::Any any = Net();
+  const Net copy = any.get<Net>().clone();
+  Net same = copy.clone();
+  Learner one(loaders(), std::move(any), quiet()), two(loaders(), same, quiet());
+  for (Learner* learner : {&one, &two}) {
+    const Seed again(2);
+    learner->to(bf16).fit(1, 1e-2);
+  }
+  EXPECT_EQ(one.history.epochs[0].valid_loss, two.history.epochs[0].valid_loss);
+  EXPECT_EQ(one.model().state_dict()[0].first, "up.weight");
+  EXPECT_ERROR(Learner(loaders(), nn::Any()), "a learner of an Any that holds no module");
+}
+
+TEST(Learner, PrintsARowPerEpoch) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  std::FILE* const file = std::tmpfile();
+  o.out = file;
+  Learner learner(loaders(), Net(), o);
+  learner.fit(2);
+  std::rewind(file);
+  char text[500] = {};
+  const size_t n = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  const std::string_view table(text, n);
+  EXPECT_TRUE(table.starts_with("epoch     train_loss  valid_loss    accuracy     time\n"))
+      << table;
+  EXPECT_EQ(std::ranges::count(table, '\n'), 3);
+  EXPECT_NE(table.find(fmt::format("\n1       {:>12.6f}", learner.history.epochs[1].train_loss)),
+            std::string_view::npos)
+      << table;
+}
+
+// Every way to train reaches the loss that f32 reaches.
+TEST(Precision, AllTrainAlike) {
+  const auto loss_of = [](const std::function<void(Learner&)>& choose) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    choose(learner);
+    learner.fit(4);
+    return learner.history.epochs.back().train_loss;
+  };
+  const double f32_loss = loss_of([](Learner&) {});
+  EXPECT_NEAR(loss_of([](Learner& l) { l.to_fp16(); }), f32_loss, 0.02);
+  EXPECT_NEAR(loss_of([](Learner& l) { l.to_bf16(); }), f32_loss, 0.04);
+  EXPECT_NEAR(loss_of([](Learner& l) { l.to_fp16(MasterOptions{}); }), f32_loss, 0.02);
+  EXPECT_NEAR(loss_of([](Learner& l) { l.to_fp16({.dynamic = false}); }), f32_loss, 0.02);
+  EXPECT_NEAR(loss_of([](Learner& l) { l.to_fp16({.amp_mode = "bf16"}); }), f32_loss, 0.04);
+  EXPECT_EQ(loss_of([](Learner& l) { l.to_fp16({.enabled = false}); }), f32_loss);
+  EXPECT_EQ(loss_of([](Learner& l) { l.to_fp16().to_fp32(); }), f32_loss);
+}
+
+TEST(Precision, IsWhatWasChosenLast) {
+  const Seed seed(1);
+  Net net;
+  Learner learner(loaders(), net, quiet());
+  EXPECT_FALSE(learner.autocast || learner.scaler.enabled());
+  learner.to_fp16({.init_scale = 1024});
+  ASSERT_TRUE(learner.autocast.has_value());
+  EXPECT_EQ(learner.scaler.options().init_scale, 1024);
+  EXPECT_EQ(net.up.weight.dtype(), f32);
+  learner.to_bf16();
+  EXPECT_EQ(learner.autocast->low->dtype, bf16);
+  EXPECT_FALSE(learner.scaler.enabled());
+  learner.to_fp16(MasterOptions{.clip = 1.5});
+  EXPECT_FALSE(learner.autocast.has_value());
+  EXPECT_EQ(net.up.weight.dtype(), f16);
+  EXPECT_EQ(net.norm.weight.dtype(), f32);
+  EXPECT_EQ(learner.step_options.clip_norm, 1.5);
+  learner.fit(1);
+  EXPECT_EQ(learner.predict(ones({2, 6})).dtype(), f32);
+  learner.to_fp32();
+  EXPECT_EQ(net.up.weight.dtype(), f32);
+  EXPECT_FALSE(learner.scaler.enabled() || learner.step_options.clip_norm);
+  EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision, however often it was chosen
+}
+
+TEST(Precision, MayBeChosenAmongTheCallbacks) {
+  LearnerOptions options = quiet();
+  options.callbacks = {std::make_shared<MixedPrecision>(AmpOptions{.init_scale = 1024})};
+  Learner learner(loaders(), Net(), options);
+  EXPECT_EQ(learner.scaler.scale_value(), 1024);
+  ASSERT_TRUE(learner.autocast.has_value());
+  EXPECT_EQ(learner.autocast->low->dtype, f16);
+  learner.add(std::make_shared<MixedPrecision>(MasterOptions{}));
+  EXPECT_FALSE(learner.autocast.has_value());
+  EXPECT_EQ(learner.model().parameters()[0].dtype(), f16);
+  EXPECT_TRUE(learner.optimizer->multi_precision(0));
+  learner.fit(1);
+  EXPECT_EQ(learner.history.steps.back().scale, 65536);
+  learner.compile(options);  // and so is what was chosen before
+  EXPECT_EQ(learner.scaler.scale_value(), 1024);
+  EXPECT_EQ(learner.model().parameters()[0].dtype(), f32);
+  learner.to_fp32();
+  EXPECT_EQ(learner.callbacks().size(), 1u);
+}
+
+TEST(Precision, HasTheScaleThatWasAskedFor) {
+  Learner learner(loaders(), Net(), quiet());
+  const auto scale = [&](const auto& options) {
+    learner.to_fp16(options);
+    const amp::ScalerOptions& o = learner.scaler.options();
+    return std::vector<double>{o.init_scale, o.growth_factor, o.backoff_factor,
+                               double(o.growth_interval), o.max_scale};
+  };
+  using Scale = std::vector<double>;
+  EXPECT_EQ(scale(AmpOptions{}), (Scale{65536, 2, 0.5, 2000, INFINITY}));
+  EXPECT_EQ(
+      scale(AmpOptions{
+          .init_scale = 1024, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 7}),
+      (Scale{1024, 4, 0.25, 7, INFINITY}));
+  EXPECT_EQ(scale(MasterOptions{}), (Scale{65536, 2, 0.5, 1000, 1 << 24}));
+  EXPECT_EQ(scale(MasterOptions{.loss_scale = 128, .max_noskip = 7, .max_scale = 4096}),
+            (Scale{128, 2, 0.5, 7, 4096}));
+  EXPECT_EQ(scale(MasterOptions{.dynamic = false})[0], 512);
+  EXPECT_EQ(scale(MasterOptions{.loss_scale = 64, .dynamic = false})[0], 64);
+  EXPECT_ERROR(learner.to_fp16({.clip = -1}), "gradients clipped to a norm of -1");
+  EXPECT_ERROR(learner.to_fp16({.loss_scale = -1}), "a loss scale of -1");
+}
+
+TEST(Precision, HasTheMastersThatWereAskedFor) {
+  const auto each = {std::tuple(MasterOptions{}, f32, false),
+                     std::tuple(MasterOptions{.flat_master = true}, f32, true),
+                     std::tuple(MasterOptions{.loss_fp32 = false}, f16, false)};
+  for (const auto& [options, dtype, flat] : each) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    DType read = f64;
+    o.loss = [&](const Tensor& output, const Tensor& y) {
+      read = output.dtype();
+      return cross_entropy(output, y);
+    };
+    Learner learner(loaders(), Net(), o);
+    learner.to_fp16(options);
+    learner.train_batch(learner.data.train->batch(0));
+    EXPECT_EQ(read, dtype);
+    const std::vector<Tensor> masters = learner.optimizer->masters();
+    EXPECT_EQ(masters[0].storage() == masters[1].storage(), flat);
+  }
+}
+
+// The optimizer keeps narrow copies of them.
+TEST(Precision, CastsNoWeightsFromTheSecondBatchOn) {
+  struct WeightCasts : Observer {
+    std::vector<Tensor> weights;
+    int count = 0;
+    void after(const Call& call, const Tensor&) override {
+      count += call.op.name == "cast" && std::ranges::any_of(weights, [&](const Tensor& w) {
+                 return w.storage() == call.inputs[0]->storage();
+               });
+    }
+  };
+  for (const DType low : {f16, bf16}) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    learner.to(low);
+    std::vector<int> counts;
+    for (int i = 0; i < 3; ++i) {
+      WeightCasts casts;
+      casts.weights = learner.optimizer->params();
+      const Observe watch(casts);
+      learner.train_batch(learner.data.train->batch(0));
+      counts.push_back(casts.count);
+    }
+    EXPECT_EQ(counts, (std::vector<int>{2, 0, 0})) << name(low);
+  }
+}
+
+// What the masters know beyond f16 is not lost on the way back.
+TEST(Precision, ComesBackFromMasters) {
+  const Seed seed(1);
+  Net net;
+  Learner learner(loaders(), net, quiet());
+  learner.to_fp16(MasterOptions{}).fit(1);
+  const Tensor narrow = net.up.weight.detach();
+  Tensor master;
+  for (const auto& [name, t] : learner.optimizer->state_dict())
+    if (name == "state.0.master") master = t.clone();
+  learner.to_fp32();
+  EXPECT_TRUE(all(eq(net.up.weight, master)).item());
+  EXPECT_TRUE(all(eq(net.up.weight.to(f16), narrow)).item());
+  EXPECT_FALSE(all(eq(net.up.weight, narrow.to(f32))).item());
+}
+
+// Nor is what the weights were before, or what another optimizer gets.
+TEST(Precision, MastersBeginAsTheWeightsAre) {
+  const Seed seed(1);
+  Net net;
+  const auto first = to_vector(net.up.weight);
+  for (const bool flat : {false, true}) {
+    Learner learner(loaders(), net, quiet());
+    learner.to_fp16(MasterOptions{.flat_master = flat});
+    EXPECT_EQ(net.up.weight.dtype(), f16);
+    learner.to_fp32();
+    EXPECT_EQ(to_vector(net.up.weight), first);
+  }
+  Learner learner(loaders(), net, quiet());
+  learner.to_fp16(MasterOptions{}).fit(1);
+  const auto trained = to_vector(learner.optimizer->masters()[0]);
+  learner.compile(quiet());
+  EXPECT_EQ(net.up.weight.dtype(), f16);
+  EXPECT_EQ(to_vector(learner.optimizer->masters()[0]), trained);
+  learner.fit(1);
+  EXPECT_NE(to_vector(learner.optimizer->masters()[0]), trained);
+}
+
+// An absurd loss overflows: such a step does not happen at all, and the static scale stays.
+TEST(Precision, ASkippedStepChangesNothing) {
+  for (const bool dynamic : {true, false}) {
+    const Seed seed(1);
+    Net net;
+    LearnerOptions o = quiet();
+    double factor = 1e30;
+    o.loss = [&](const Tensor& output, const Tensor& y) {
+      return cross_entropy(output, y) * factor;
+    };
+    Learner learner(loaders(), net, o);
+    learner.to_fp16({.dynamic = dynamic});
+    const Batch batch = learner.data.train->batch(0);
+    const Tensor before = net.up.weight.detach().clone();
+    learner.train_batch(batch);
+    EXPECT_EQ(learner.state.result.state(), amp::StepResult::State::Skipped);
+    EXPECT_TRUE(all(eq(net.up.weight, before)).item());
+    EXPECT_EQ(learner.scaler.scale_value(), dynamic ? 32768 : 512);
+    factor = 1;
+    learner.train_batch(batch);
+    EXPECT_EQ(learner.state.result.state(), amp::StepResult::State::Stepped);
+    EXPECT_FALSE(all(eq(net.up.weight, before)).item());
+    learner.history.settle();
+    EXPECT_TRUE(learner.history.steps[0].skipped);
+    EXPECT_FALSE(learner.history.steps[1].skipped);
+    EXPECT_EQ(learner.history.steps[1].scale, dynamic ? 32768 : 512);
+  }
+}
+
+TEST(Precision, OverflowsHaveTheNamesOfTheModel) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.loss = [](const Tensor& output, const Tensor& y) { return cross_entropy(output, y) * 1e35; };
+  Learner learner(loaders(), Net(), o);
+  learner.to_fp16();
+  learner.fit(1);
+  std::vector<std::string> names;
+  for (const auto& bad : learner.scaler.last_overflow()) names.push_back(bad.name);
+  EXPECT_NE(std::ranges::find(names, "up.weight"), names.end());
+}
+
+TEST(Keras, CompilesFitsAndEvaluates) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(96, 1);
+  Learner model{Net()};
+  LearnerOptions o = quiet();
+  o.metrics = {accuracy, top_k(2)};
+  model.compile(o);
+  model.fit(points.x(), points.y(), {.batch_size = 16, .epochs = 4, .validation_split = 0.25});
+  EXPECT_EQ(model.history.steps.size(), 4u * 5);  // 72 train, in batches of 16
+  const Scores scores = model.evaluate(points.x(), points.y());
+  EXPECT_GT(scores.metrics[0], 0.9);
+  EXPECT_GE(scores.metrics[1], scores.metrics[0]);
+  EXPECT_EQ(model.predict(points.x(), 7).shape(), (Shape{96, 3}));
+}
+
+// Each epoch has an order of its own, those of a second fit too.
+TEST(Keras, GoesOnToShuffle) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(96, 1);
+  Learner model(Net(), quiet());
+  const auto order = [&] {
+    model.fit(points.x(), points.y(), {.batch_size = 96});
+    return fmt::format("{}", model.state.y);
+  };
+  const std::string first = order();
+  EXPECT_NE(order(), first);
+}
+
+TEST(Keras, ShufflesAsItIsTold) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(96, 1);
+  const auto seen = [&](const FitArrays& options) {
+    Learner model(Net(), quiet());
+    model.fit(points.x(), points.y(), options);
+    return to_vector(model.state.x);
+  };
+  const auto in_order = to_vector(points.x());
+  EXPECT_EQ(seen({.batch_size = 96, .shuffle = false}), in_order);
+  const auto order = seen({.batch_size = 96, .seed = 1});
+  EXPECT_NE(order, in_order);
+  EXPECT_EQ(seen({.batch_size = 96, .seed = 1}), order);
+  EXPECT_NE(seen({.batch_size = 96, .seed = 2}), order);
+}
+
+TEST(Learner, PredictsForALoaderInItsOrder) {
+  const Seed seed(1);
+  const TensorDataset points = clusters(50, 1);
+  Learner learner(loaders(), Net(), quiet());
+  DataLoader shuffled(points, {.batch_size = 8, .shuffle = true});
+  const Predictions found = learner.predict(shuffled);
+  EXPECT_EQ(found.output.shape(), (Shape{50, 3}));
+  const Tensor outputs = learner.predict(points.x());
+  shuffled.set_epoch(0);
+  int64_t at = 0;
+  for (const auto& batch : shuffled)
+    for (int64_t i = 0; i < batch.x.size(0); ++i, ++at) {
+      EXPECT_EQ(found.y.at(at), batch.y.at(i));
+      const Tensor row = learner.predict(narrow(batch.x, 0, i, 1));
+      EXPECT_LT(max(abs(select(found.output, 0, at) - row)).item(), 1e-5);
+    }
+  EXPECT_EQ(at, 50);
+
+  const Predictions without =
+      learner.predict(DataLoader(TensorDataset(points.x(), Tensor()), {.batch_size = 8}));
+  EXPECT_LT(max(abs(without.output - outputs)).item(), 1e-5);
+  EXPECT_FALSE(without.y);
+  EXPECT_ERROR(learner.predict(DataLoader(points, {.batch_size = 64, .drop_last = true})),
+               "the data to predict from has 50 examples, which make no batch");
+}
+
+TEST(Learner, CompilesAgainAfterTraining) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<GradientClip>(0.5)};
+  Learner learner(loaders(), Net(), o);
+  learner.fit_one_cycle(1);
+  EXPECT_TRUE(learner.schedule && learner.step_options.clip_norm);
+  learner.compile(quiet());
+  EXPECT_FALSE(learner.schedule);  // it moved the optimizer that was
+  EXPECT_FALSE(learner.step_options.clip_norm);
+  learner.train_batch(learner.data.train->batch(0));
+}
+
+TEST(Learner, IsAsItWasAfterWhatItRefused) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  learner.to_fp16();
+  EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}), "growth_factor is 1");
+  const TensorDataset points = clusters(48, 3);
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.validation_split = 1}),
+               "a validation split of 1");
+  const ScheduleMaker none = [](optim::Optimizer&, int64_t) { return nullptr; };
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.schedule = none}),
+               "fit_one_cycle makes its own schedule");
+  learner.fit(1);
+  EXPECT_EQ(learner.history.steps.size(), 6u);
+  learner.compile(quiet());
+}
+
+TEST(Learner, IsAsItWasAfterOptionsThatWereRefused) {
+  const TempFolder folder;
+  spit(folder / "file", "");
+  for (const auto choose : precisions) {
+    const auto train = [&](bool refused) {
+      const Seed seed(1);
+      Learner learner(loaders(), Net(), quiet());
+      choose(learner);
+      learner.fit(1);
+      LearnerOptions bad = quiet();
+      bad.loss = {};
+      if (refused) {
+        bad.folder = folder / "file";
+        EXPECT_ERROR(learner.compile(bad), "file: ");
+        bad.folder.clear();
+        bad.callbacks = {nullptr};
+        EXPECT_ERROR(learner.compile(bad), "a callback that is null");
+        bad.callbacks.clear();
+        bad.optimizer = [](auto params) { return optim::AdamW(params, {.lr = -1}); };
+        EXPECT_ERROR(learner.compile(bad), "lr is -1");
+        bad.optimizer = [](const auto&) { return optim::SGD({ones({1}).set_requires_grad()}); };
+        EXPECT_ERROR(learner.compile(bad), "sgd has none of the model's parameters");
+      }
+      learner.fit(1);
+      return bytes(learner);
+    };
+    EXPECT_EQ(differing(train(false), train(true)), "");
+  }
+}
+
+TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.metrics = {top_k(4)};
+  Learner learner(loaders(), Net(), o);
+  learner.state.batches = 77;
+  EXPECT_ERROR(learner.validate(), "top_k: the 4 highest of 3 classes");
+  EXPECT_EQ(learner.state.batches, 77);
+  EXPECT_FALSE(learner.state.x);
+  EXPECT_ERROR(learner.predict(ones({2, 5})),
+               "up: linear: the input has 5 features, the weight [16, 6] takes 6");
+  EXPECT_FALSE(learner.state.x);
+  EXPECT_TRUE(learner.model().is_training());
+}
+
+TEST(Learner, LeavesEachModuleInItsMode) {
+  const Seed seed(1);
+  Net net;
+  Learner learner(loaders(), net, quiet());
+  net.norm.eval();
+  learner.validate();
+  EXPECT_TRUE(net.is_training() && net.drop.is_training());
+  EXPECT_FALSE(net.norm.is_training());
+}
+
+TEST(Learner, TakesLoadersByName) {
+  Learner learner(Loaders{.train = std::move(loaders().train)}, Net(), quiet());
+  EXPECT_FALSE(learner.data.valid);
+}
+
+TEST(Learner, SaysWhatIsMissing) {
+  LearnerOptions half = quiet();
+  half.metrics = {{"recall", accuracy.statistic, {}}};
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric \"recall\" has no .value");
+  half.metrics = {accuracy, accuracy};
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"accuracy\" is taken");
+  half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // is that of the log's steps
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"loss\" is taken");
+  Learner learner(Net(), quiet());
+  EXPECT_ERROR(learner.fit(1), "fit without training data");
+  EXPECT_ERROR(learner.validate(), "validate without validation data");
+  EXPECT_ERROR(learner.score("valid_loss"), "before the end of an epoch");
+  EXPECT_ERROR(learner.to(f64), "trained in f64, not f16, bf16 or f32");
+  EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}),
+               "fit without training data");
+  EXPECT_ERROR(learner.summary(), "summary without training data: nn::summary takes inputs");
+  EXPECT_ERROR(learner.predict(ones({0, 6})), "predictions for no examples");
+  Learner full(loaders(), Net(), quiet());
+  full.fit(1);
+  EXPECT_ERROR(full.score("f1"),
+               "no number is called \"f1\"; there are train_loss, valid_loss, accuracy");
+  EXPECT_ERROR(full.fit(1, {.resume = "nowhere.ckpt"}), "nowhere.ckpt");
+  struct Blind : Callback {
+    void on_batch_begin(Learner& l) override { l.state.y = {}; }
+  };
+  full.add(std::make_shared<Blind>());
+  EXPECT_ERROR(full.fit(1), "a batch without targets to train on");
+  EXPECT_ERROR(full.validate(), "a batch without targets to validate");
+  full.data.valid.emplace(clusters(3, 1), DataLoaderOptions{.batch_size = 8, .drop_last = true});
+  const std::string none = "the validation data has 3 examples, which make no batch";
+  EXPECT_ERROR(full.validate(), none);
+  EXPECT_ERROR(full.fit(1), none);
+  EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }), none);
+  EXPECT_ERROR(full.evaluate(zeros({0, 6}), zeros({0}, i64)), "0 examples, which make no batch");
+}
+
+TEST(Learner, SumsNothingOverNoBatch) {
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "vbatch";
+  spy->ask = [](Learner& l) { l.skip(); };
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  EXPECT_ERROR(learner.total([](const Tensor& out, const Tensor&) { return sum(out); }),
+               "a total over no batch");
+  EXPECT_TRUE(std::isnan(learner.validate().loss));
+}
+
+// Two learners, each with a loss that looks at the other's model, batch by batch.
+TEST(Learner, TrainsAGan) {
+  const Seed seed(1);
+  const auto linear = [] { return nn::Sequential(nn::Linear(2, 8), nn::Tanh(), nn::Linear(8, 1)); };
+  auto critic = linear();
+  auto maker = nn::Sequential(nn::Linear(2, 8), nn::Tanh(), nn::Linear(8, 2));
+  LearnerOptions o = quiet();
+  o.loss = [](const Tensor& out, const Tensor& real) {
+    return binary_cross_entropy_with_logits(out, real);
+  };
+  Learner critics(critic, o);
+  o.loss = [&](const Tensor& fake, const Tensor& real) {
+    return binary_cross_entropy_with_logits(critic(fake), real);
+  };
+  Learner makers(maker, o);
+  critics.to_fp16();
+  makers.to_fp16();
+  const Tensor yes = ones({16, 1}), no = zeros({16, 1});
+  for (int i = 0; i < 60; ++i) {
+    const Tensor fake = makers.predict(randn({16, 2}));
+    critics.train_batch({cat({randn({16, 2}) * 0.3 + 2, fake}), cat({yes, no})});
+    makers.train_batch({randn({16, 2}), yes});
+    critic.zero_grad();  // the maker's loss went through the critic
+  }
+  EXPECT_GT(mean(makers.predict(randn({200, 2}))).item(), 1.0);  // it began near 0, real ones at 2
+}
+
+TEST(Metrics, CountExactlyInAnyRegion) {
+  const Tensor target = zeros({4099}, i64), output = one_hot(target, 2);
+  for (const DType low : {f16, bf16}) {
+    const amp::Autocast on({.low = low});
+    EXPECT_EQ(confusion_matrix(output, target, 2).at(0), 4099);
+    Total total(f1(2));
+    total.add(output, target);
+    EXPECT_EQ(total.value(), 0.5);
+  }
+}
+
+TEST(Metrics, AreWhatTheirNamesSay) {
+  const Tensor scores = from({9, 1, 0, 3, 2, 1, 0, 1, 5, 2, 3, 1}, {4, 3});
+  const Tensor labels = from({0, 1, 2, 1}, {4}, i64);
+  const auto value = [&](const Metric& m, const Tensor& out, const Tensor& y) {
+    Total total(m);
+    total.add(narrow(out, 0, 0, 3), narrow(y, 0, 0, 3));
+    total.add(narrow(out, 0, 3, 1), narrow(y, 0, 3, 1));
+    return total.value();
+  };
+  EXPECT_EQ(value(accuracy, scores, labels), 0.75);
+  EXPECT_EQ(value(top_k(2), scores, labels), 1);
+  // Class 0: 1 hit of 2 and 1; class 1: 1 of 1 and 2; class 2: 1 of 1 and 1.
+  EXPECT_NEAR(value(f1(3), scores, labels), (2.0 / 3 + 2.0 / 3 + 1) / 3, 1e-12);
+  const Tensor x = from({1, 2, 3, 4}, {4, 1}), y = from({1, 2, 3, 8}, {4, 1});
+  EXPECT_EQ(value(mse, x, y), 4);
+  EXPECT_EQ(value(rmse, x, y), 2);
+  const Tensor c = confusion_matrix(scores, labels, 3);
+  EXPECT_EQ(c.dtype(), i64);
+  EXPECT_TRUE(all(eq(c, from({1, 0, 0, 1, 1, 0, 0, 0, 1}, {3, 3}, i64))).item());
+  EXPECT_TRUE(std::isnan(Total(accuracy).value()));
+  EXPECT_ERROR(value(accuracy, scores, scores), "accuracy: scores of shape");
+  EXPECT_ERROR(value(mse, scores, labels), "mse: output of shape");
+  EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: the 4 highest of 3 classes");
+  EXPECT_ERROR(top_k(0), "top_k: k is 0, not at least 1");
+  EXPECT_ERROR(confusion_matrix(scores, labels, 4), "scores of 3 classes, not 4");
+}
+
+}  // namespace learner_test
+}  // namespace mixtape::train

@@ -1,0 +1,464 @@
+// DataLoader: every example once per epoch, in an order and with contents that the seed and the
+// epoch decide, whoever makes the batches and wherever a loop begins or ends.
+
+#include "train/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "amp/autocast.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/random.h"
+#include "tests/support/errors.h"
+
+namespace mixtape::train {
+namespace loader_test {
+
+// Image i is i everywhere, and so is its label.
+TensorDataset numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
+  const Tensor pixels({n, 1, height, width}, u8), labels({n}, i64);
+  for (int64_t i = 0; i < n * height * width; ++i)
+    pixels.data<uint8_t>()[i] = uint8_t(i / (height * width));
+  for (int64_t i = 0; i < n; ++i) labels.data<int64_t>()[i] = i;
+  return {pixels, labels, "numbers"};
+}
+
+// The labels of one epoch, in order. Checks that each image is beside its label.
+std::vector<int64_t> epoch(DataLoader& loader) {
+  std::vector<int64_t> seen;
+  for (const auto& [x, y] : loader) {
+    const int64_t pixels = x.size(2) * x.size(3);
+    for (int64_t k = 0; k < y.numel(); ++k) {
+      seen.push_back(int64_t(y.at(k)));
+      for (int64_t p = 0; p < pixels; ++p) EXPECT_EQ(x.at(k * pixels + p), y.at(k));
+    }
+  }
+  return seen;
+}
+
+// All bytes of the batches that a loop gives, in order; at most so many batches.
+std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t>::max()) {
+  std::string all;
+  for (const auto& batch : loader) {
+    for (const Tensor& t : {batch.x, batch.y}) {
+      all += t.shape().to_string();
+      all.append(static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype()));
+    }
+    if (--most == 0) break;
+  }
+  return all;
+}
+
+// Throws for some examples; draws from the thread's generator; takes its time.
+class Odd final : public Dataset {
+ public:
+  explicit Odd(int64_t n, int64_t bad = -1) : n_(n), bad_(bad) {}
+  std::string name() const override { return "odd"; }
+  int64_t size() const override { return n_; }
+  Example get(int64_t i) const override {
+    check(i != bad_, "bad luck");
+    if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return {randn({3}), full({}, double(i), i64)};
+  }
+
+ private:
+  int64_t n_, bad_;
+};
+
+const Transform random_transform = transforms::compose(
+    {transforms::random_crop(1), transforms::random_flip(), transforms::normalize(0.5, 0.25),
+     transforms::each(
+         [](const Tensor& x, Generator& random) { return add(x, random.uniform()); })});
+
+// ---- order
+
+TEST(DataLoader, GivesExamplesInOrderAndALastBatchThatIsSmaller) {
+  DataLoader loader(numbered(10), {.batch_size = 4});
+  EXPECT_EQ(loader.examples(), 10);
+  EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(loader.batch_size(), 4);
+  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  const Batch last = loader.batch(2);
+  EXPECT_EQ(last.x.shape(), Shape({2, 1, 2, 3}));
+  EXPECT_EQ(last.x.dtype(), u8);
+  EXPECT_EQ(last.y.shape(), Shape({2}));
+  EXPECT_EQ(last.y.dtype(), i64);
+}
+
+TEST(DataLoader, SaysThatItWasMovedFrom) {
+  DataLoader loader(numbered(10), {.batch_size = 4});
+  const DataLoader other = std::move(loader);
+  EXPECT_EQ(other.batches(), 3);
+  EXPECT_ERROR(loader.batches(), "this loader was moved from");
+  EXPECT_ERROR(loader.batch(0), "this loader was moved from");
+  AnyDataset gone{TensorDataset(zeros({2}), zeros({2}))};
+  const AnyDataset kept = std::move(gone);
+  EXPECT_EQ(kept->size(), 2);
+  EXPECT_ERROR(DataLoader(gone), "no data set");
+  EXPECT_ERROR(epoch(loader), "this loader was moved from");
+}
+
+TEST(DataLoader, DropsALastBatchThatIsSmaller) {
+  DataLoader dropping(numbered(10), {.batch_size = 4, .drop_last = true});
+  EXPECT_EQ(dropping.batches(), 2);
+  EXPECT_EQ(epoch(dropping).size(), 8u);
+  DataLoader exact(numbered(8), {.batch_size = 4, .drop_last = true});
+  EXPECT_EQ(epoch(exact).size(), 8u);
+  DataLoader none(numbered(3), {.batch_size = 4, .drop_last = true, .workers = 1});
+  EXPECT_EQ(none.batches(), 0);
+  EXPECT_TRUE(epoch(none).empty());
+}
+
+TEST(DataLoader, EndsAnEpochEarlyAndTheNextHasOthers) {
+  DataLoader loader(numbered(100), {.batch_size = 4, .shuffle = true, .max_batches = 3});
+  EXPECT_EQ(loader.batches(), 3);
+  const auto first = epoch(loader), second = epoch(loader);
+  EXPECT_EQ(first.size(), 12u);
+  EXPECT_EQ(second.size(), 12u);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(DataLoader(numbered(5), {.batch_size = 4, .max_batches = 3}).batches(), 2);
+}
+
+TEST(DataLoader, AcceptsBatchesOfAnySize) {
+  DataLoader loader(numbered(5), {.batch_size = std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(loader.batches(), 1);
+  EXPECT_EQ(epoch(loader).size(), 5u);
+  DataLoader empty(numbered(0), {.shuffle = true});
+  EXPECT_EQ(empty.batches(), 0);
+  EXPECT_TRUE(epoch(empty).empty());
+}
+
+TEST(DataLoader, ShufflesDifferentlyInEachEpochAndTheSameForOneSeed) {
+  const DataLoaderOptions options{.batch_size = 32, .shuffle = true, .seed = 7};
+  DataLoader one(numbered(200), options), two(numbered(200), options);
+  const auto first = epoch(one), second = epoch(one);
+  EXPECT_EQ(epoch(two), first);
+  EXPECT_EQ(epoch(two), second);
+  EXPECT_NE(first, second);
+  for (const auto& order : {first, second}) {
+    EXPECT_EQ(std::set(order.begin(), order.end()).size(), 200u);
+    EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+  }
+  DataLoader other(numbered(200), {.batch_size = 32, .shuffle = true, .seed = 8});
+  EXPECT_NE(epoch(other), first);
+}
+
+// The order belongs to the loader: it neither uses nor disturbs the numbers that a model draws.
+TEST(DataLoader, LeavesTheGeneratorAlone) {
+  const Seed seed(3);
+  const uint64_t before = generator().offset();
+  DataLoader loader(numbered(50), {.shuffle = true, .transform = random_transform});
+  bytes(loader);
+  EXPECT_EQ(generator().offset(), before);
+}
+
+// Each of the 50 places is taken by each image about equally often.
+TEST(DataLoader, ShufflesWithoutFavour) {
+  std::vector<int> at_front(50);
+  constexpr int epochs = 5000;
+  for (uint64_t i = 0; i < epochs; ++i) ++at_front[size_t(shuffled(50, 1, i)[0])];
+  double chi2 = 0;
+  for (const int n : at_front) chi2 += (n - epochs / 50.0) * (n - epochs / 50.0) / (epochs / 50.0);
+  EXPECT_LT(chi2, 85.4);  // exceeded once in a thousand (49 degrees of freedom)
+}
+
+// What else belongs to an example comes along; a target need not be there.
+TEST(DataLoader, BatchesMoreThanTwoTensors) {
+  struct Odd final : Dataset {
+    std::string name() const override { return "odd"; }
+    int64_t size() const override { return 6; }
+    Example get(int64_t i) const override {
+      const Tensor x = full({2}, double(i));
+      if (i == 5) return {x, x, {x}};
+      return {x, {}, {full({}, double(i), i64), x * 2}};
+    }
+  };
+  const Tensor ids = arange(0, 5, 1, i64);
+  const TensorDataset tensors(reshape(arange(0, 10, 1, f32), {5, 2}), {}, {ids, ids.to(f32)});
+  for (const AnyDataset& data : {AnyDataset(Odd()), AnyDataset(tensors.rows(0, 5))}) {
+    DataLoader loader(data, {.batch_size = 2, .max_batches = 2, .workers = 1});
+    int64_t first = 0;
+    for (const Batch& batch : loader) {
+      EXPECT_FALSE(batch.y);
+      ASSERT_EQ(batch.more.size(), 2u);
+      EXPECT_EQ(to_vector(batch.more[0]), (std::vector<double>{double(first), double(first + 1)}));
+      EXPECT_EQ(batch.more[1].size(0), 2);
+      first += 2;
+    }
+  }
+  const auto get = [](std::initializer_list<int64_t> which) {
+    return Odd().gather(std::vector<int64_t>(which));
+  };
+  EXPECT_ERROR(get({0, 5}), "example 5: it has a target, the first in the batch has none");
+  EXPECT_ERROR(get({5, 0}), "example 0: it has no target, the first in the batch has one");
+  EXPECT_ERROR(TensorDataset(ones({3}), {}, {ones({2})}),
+               "tensors: inputs of shape [3] for more[0] of shape [2]");
+}
+
+TEST(DataLoader, ASamplerSaysWhichExamplesMakeAnEpoch) {
+  const Sampler sampler = [](uint64_t epoch) {
+    return std::vector<int64_t>{4, 4, int64_t(epoch), 0, 9};
+  };
+  DataLoader loader(numbered(10), {.batch_size = 2, .sampler = sampler, .workers = 1});
+  EXPECT_EQ(loader.examples(), 10);
+  EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{4, 4, 0, 0, 9}));
+  EXPECT_EQ(epoch(loader), (std::vector<int64_t>{4, 4, 1, 0, 9}));
+  EXPECT_EQ(to_vector(loader.batch(1).y), (std::vector<double>{2, 0}));
+}
+
+// An example that is there twice is not transformed alike.
+TEST(DataLoader, ASampledExampleHasRandomNumbersForEachPlace) {
+  const Sampler sampler = [](uint64_t) { return std::vector<int64_t>{3, 3}; };
+  DataLoader loader(numbered(10), {.sampler = sampler, .transform = random_transform});
+  const Tensor x = loader.batch(0).x;
+  EXPECT_NE(to_vector(select(x, 0, 0)), to_vector(select(x, 0, 1)));
+}
+
+TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
+  const auto loader = [](std::vector<int64_t> first, std::vector<int64_t> second) {
+    return DataLoader(numbered(10), {.sampler = [=](uint64_t e) { return e ? second : first; }});
+  };
+  DataLoader negative = loader({-1}, {0}), beyond = loader({10}, {0}), other = loader({1}, {1, 2});
+  EXPECT_ERROR(epoch(negative), "numbers: the sampler gave example -1 of 10");
+  EXPECT_ERROR(epoch(beyond), "numbers: the sampler gave example 10 of 10");
+  EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));
+  EXPECT_ERROR(epoch(other), "numbers: the sampler gave 2 examples for epoch 1, and 1 for epoch 0");
+}
+
+TEST(Weighted, DrawsInProportion) {
+  const std::vector<double> weights{0, 1, 0, 3, 0.5, 0};
+  const Sampler sampler = weighted(weights, 9000, 2);
+  EXPECT_EQ(sampler(0), sampler(0));
+  EXPECT_NE(sampler(0), sampler(1));
+  EXPECT_NE(sampler(0), weighted(weights, 9000, 3)(0));
+  std::vector<double> drawn(weights.size());
+  for (const int64_t i : sampler(0)) ++drawn[size_t(i)];
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double share = weights[i] / 4.5, expected = 9000 * share;
+    EXPECT_NEAR(drawn[i], expected, 4 * std::sqrt(expected * (1 - share))) << i;
+  }
+}
+
+TEST(Weighted, RefusesWhatMakesNoSense) {
+  EXPECT_ERROR(weighted({1, -2}, 3), "weight 1 is -2");
+  EXPECT_ERROR(weighted({std::nan("")}, 3), "weight 0 is nan");
+  EXPECT_ERROR(weighted({0, 0}, 3), "2 weights whose sum is 0");
+  EXPECT_ERROR(weighted({}, 3), "0 weights whose sum is 0");
+  EXPECT_ERROR(weighted({1}, 0), "an epoch of 0 examples");
+}
+
+// ---- workers
+
+TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
+  const auto epochs = [](AnyDataset data, int workers, int prefetch, const Transform& transform) {
+    DataLoader loader(std::move(data), {.batch_size = 8,
+                                        .shuffle = true,
+                                        .workers = workers,
+                                        .prefetch = prefetch,
+                                        .seed = 5,
+                                        .transform = transform});
+    const std::string first = bytes(loader), second = bytes(loader);
+    EXPECT_NE(first, second);
+    return first + second;
+  };
+  const std::string images = epochs(numbered(100, 5, 7), 0, 1, random_transform);
+  const std::string drawn = epochs(Odd(100), 0, 1, {});
+  for (const int workers : {1, 2, 3})
+    for (const int prefetch : {1, 4}) {
+      EXPECT_EQ(epochs(numbered(100, 5, 7), workers, prefetch, random_transform), images)
+          << workers << " workers, " << prefetch << " ahead";
+      EXPECT_EQ(epochs(Odd(100), workers, prefetch, {}), drawn)
+          << workers << " workers, " << prefetch << " ahead";
+    }
+}
+
+// An autocast region is the loop's, and no worker's.
+TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
+  const Transform doubled = [](const Tensor& x, std::span<Row>) { return matmul(x, eye(4)); };
+  const amp::Autocast on({.low = f16});
+  for (const int workers : {0, 1}) {
+    DataLoader loader(TensorDataset(full({8, 4}, 0.1), zeros({8})),
+                      {.workers = workers, .transform = doubled});
+    for (const auto& [x, y] : loader) {
+      EXPECT_EQ(x.dtype(), f32) << workers << " workers";
+      EXPECT_EQ(x.at(0), double(0.1f));
+    }
+  }
+}
+
+// What becomes of an example is its own affair.
+TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
+  const auto epoch = [](int64_t batch_size) {
+    DataLoader loader(numbered(30, 5, 7),
+                      {.batch_size = batch_size, .seed = 5, .transform = random_transform});
+    std::vector<double> all;
+    for (const auto& [x, y] : loader) {
+      const auto values = to_vector(x);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(epoch(30), epoch(7));
+}
+
+TEST(DataLoader, DrawsAnewForEveryExampleAndEpoch) {
+  const auto draw = transforms::each(
+      [](const Tensor&, Generator& random) { return full({}, random.uniform(), f64); });
+  DataLoader loader(numbered(100), {.batch_size = 10, .workers = 2, .transform = draw});
+  std::set<double> drawn;
+  for (int i = 0; i < 2; ++i)
+    for (const auto& [x, y] : loader)
+      for (const double v : to_vector(x)) drawn.insert(v);
+  EXPECT_EQ(drawn.size(), 200u);
+}
+
+TEST(DataLoader, WorksAheadAsFarAsItMay) {
+  std::atomic<int> made = 0;
+  const auto count = transforms::compose({[&](const Tensor& x, std::span<Row>) {
+    ++made;
+    return x;
+  }});
+  DataLoader loader(numbered(100),
+                    {.batch_size = 1, .workers = 2, .prefetch = 3, .transform = count});
+  auto it = loader.begin();
+  for (int i = 0; i < 1000 && made < 7; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(made, 7);  // the one given and six ahead
+  EXPECT_EQ((*it).y.at(0), 0);
+}
+
+TEST(DataLoader, StandsLoopsThatAreLeft) {
+  for (const int workers : {0, 1, 3}) {
+    const DataLoaderOptions options{.batch_size = 4, .shuffle = true, .workers = workers};
+    DataLoader loader(Odd(60), options), whole(Odd(60), options);
+    for (int i = 0; i < 3; ++i) bytes(loader, 1 + i);  // each loop is the next epoch
+    EXPECT_EQ(loader.epoch(), 2u);
+    EXPECT_EQ(loader.position(), 3);
+    whole.set_epoch(3);
+    EXPECT_EQ(bytes(loader), bytes(whole));
+    EXPECT_EQ(loader.epoch(), 4u);
+    EXPECT_EQ(loader.position(), 0);
+
+    std::optional<DataLoader> short_lived(std::in_place, Odd(60), options);
+    bytes(*short_lived, 2);
+    DataLoader moved = std::move(*short_lived);
+    short_lived.reset();
+    EXPECT_EQ(moved.epoch(), 0u);
+    bytes(moved, 1);
+  }
+}
+
+TEST(DataLoader, RefusesToGoOnWithALoopThatHasEnded) {
+  DataLoader loader(numbered(8), {.batch_size = 4});
+  auto first = loader.begin();
+  auto second = loader.begin();
+  EXPECT_ERROR(++first, "this loop over numbers has ended");
+  EXPECT_TRUE(++second != loader.end());
+  EXPECT_TRUE(++second == loader.end());
+  EXPECT_ERROR(++second, "this loop over numbers has ended");
+}
+
+TEST(DataLoader, BringsErrorsOutOfTheLoop) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Odd(40, 22), {.batch_size = 4, .workers = workers});
+    int got = 0;
+    const std::string message = test::error([&] {
+      for ([[maybe_unused]] const auto& batch : loader) ++got;
+    });
+    EXPECT_EQ(message, "odd: epoch 0, batch 5: example 22: bad luck") << workers;
+    EXPECT_EQ(got, 5);
+    EXPECT_EQ(loader.epoch(), 0u);
+    EXPECT_ERROR(bytes(loader), "odd: epoch 1, batch 5: example 22: bad luck");
+
+    const auto picky = transforms::each([](const Tensor& x, Generator&) {
+      if (x.at(0) == 9) throw std::runtime_error("nine");
+      return x;
+    });
+    DataLoader transformed(numbered(20), {.batch_size = 4, .workers = workers, .transform = picky});
+    EXPECT_ERROR(bytes(transformed), "numbers: epoch 0, batch 2: example 9: nine");
+  }
+}
+
+// ---- going on where another left
+
+TEST(DataLoader, ResumesInTheMiddleOfAnEpoch) {
+  for (const int workers : {0, 2}) {
+    const DataLoaderOptions options{.batch_size = 4,
+                                    .shuffle = true,
+                                    .workers = workers,
+                                    .seed = 9,
+                                    .transform = random_transform};
+    DataLoader whole(numbered(50), options), half(numbered(50), options);
+    bytes(whole);
+    const std::string second = bytes(whole), third = bytes(whole);
+    bytes(half);
+    const std::string begun = bytes(half, 5);
+    const StateDict state = half.state_dict();
+
+    DataLoader resumed(numbered(50), options);
+    resumed.load_state_dict(state);
+    EXPECT_EQ(resumed.epoch(), 1u);
+    EXPECT_EQ(resumed.position(), 5);
+    EXPECT_EQ(begun + bytes(resumed), second);
+    EXPECT_EQ(bytes(resumed), third);
+
+    half.skip(half.position());  // the rest of an epoch that was left
+    EXPECT_EQ(begun + bytes(half), second);
+  }
+}
+
+TEST(DataLoader, ResumesAfterTheLastBatch) {
+  DataLoader loader(numbered(8), {.batch_size = 4}), resumed(numbered(8), {.batch_size = 4});
+  StateDict last;
+  for ([[maybe_unused]] const auto& batch : loader) last = loader.state_dict();
+  resumed.load_state_dict(last);
+  EXPECT_TRUE(epoch(resumed).empty());
+  EXPECT_EQ(resumed.epoch(), 1u);
+  EXPECT_EQ(epoch(resumed).size(), 8u);
+}
+
+TEST(DataLoader, RefusesAStateThatDoesNotFit) {
+  DataLoader loader(numbered(8), {.batch_size = 4});
+  EXPECT_ERROR(loader.skip(3), "cannot skip 3 of 2 batches");
+  EXPECT_ERROR(loader.skip(-1), "cannot skip -1 of 2 batches");
+  const auto state = [](double epoch, double batch) {
+    return StateDict{{"epoch", from({epoch}, {}, i64)}, {"batch", from({batch}, {}, i64)}};
+  };
+  EXPECT_ERROR(loader.load_state_dict(state(-1, 0)), "epoch is -1");
+  EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, not a whole number from 0 to 2");
+  EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
+  EXPECT_EQ(loader.epoch(), 0u);
+}
+
+TEST(DataLoader, RefusesWhatMakesNoSense) {
+  const TensorDataset good = numbered(4);
+  EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "at most -1 batches in an epoch");
+  EXPECT_ERROR(DataLoader(good, {.shuffle = true, .sampler = weighted({1}, 2)}),
+               "shuffle, and a sampler");
+  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
+  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");
+  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "0 batches ahead, not 1 to 1024");
+  EXPECT_ERROR(DataLoader(good, {.device = Device::cuda(15)}), "cuda:15");
+  EXPECT_ERROR(DataLoader(std::shared_ptr<const Dataset>()), "no data set");
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2), "batch 2 of 2");
+  EXPECT_ERROR(DataLoader(good).batch(-1), "batch -1 of 1");
+  const auto shrink = [](const Tensor& x, std::span<Row>) { return slice(x, 0, 0, 1); };
+  EXPECT_ERROR(DataLoader(good, {.transform = shrink}).batch(0),
+               "numbers: epoch 0, batch 0: 4 examples became a tensor of shape [1, 1, 2, 3]");
+}
+
+}  // namespace loader_test
+}  // namespace mixtape::train
