@@ -313,7 +313,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->now.judged), verdict,
                             watched(opt, grads.size(), device).last);
     result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
-    result.deferred_ = !device.is_cpu();
+    result.deferred_ = !device.is_host();
     if (s->now.inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
   opt.step({.skip = verdict, .grad_scale = factor});

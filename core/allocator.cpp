@@ -36,7 +36,7 @@ constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
 // The only two functions that know where a device's memory comes from.
 void* system_allocate(size_t bytes, Device device) {
-  if (!device.is_cpu()) return runtime::allocate(bytes, device.index);
+  if (!device.is_host()) return runtime::allocate(bytes, device.index);
   void* block = nullptr;
   const bool huge = bytes >= huge_page;
   if (posix_memalign(&block, huge ? huge_page : alignment, bytes) != 0) return nullptr;
@@ -44,7 +44,7 @@ void* system_allocate(size_t bytes, Device device) {
   return block;
 }
 void system_release(void* block, Device device) noexcept {
-  if (device.is_cpu())
+  if (device.is_host())
     std::free(block);
   else
     runtime::release(block, device.index);
@@ -123,7 +123,7 @@ class Pool {
 
   void release(void* block, size_t bytes, int stream) noexcept {
     const SizeClass size = SizeClass::of(bytes);
-    if (device_.is_cpu()) poison(block, size.bytes);  // a device may not be done with it
+    if (device_.is_host()) poison(block, size.bytes);  // a device may not be done with it
     const std::lock_guard lock(lock_);
     shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);
@@ -191,7 +191,7 @@ class Pool {
     ++stats_.allocations;
   }
 
-  bool is_cut(size_t block) const { return !device_.is_cpu() && block <= largest_cut; }
+  bool is_cut(size_t block) const { return !device_.is_host() && block <= largest_cut; }
 
   // From the system, if need be from what the cache holds of it.
   void* ask(size_t bytes) {
@@ -300,7 +300,7 @@ Pool& first_use(std::atomic<Pool*>& pool, Device device) {
 Pool& pool(Device device) {
   if (static_cast<unsigned>(device.index) >= runtime::max_devices) [[unlikely]]
     device.require();  // throws
-  auto& slot = device.is_cpu() ? cpu_pool : device_pools[size_t(device.index)];
+  auto& slot = device.is_host() ? cpu_pool : device_pools[size_t(device.index)];
   Pool* const made = slot.load(std::memory_order_acquire);
   return made ? *made : first_use(slot, device);
 }

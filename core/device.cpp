@@ -11,7 +11,7 @@ namespace mixtape {
 Device Device::best() { return runtime::device_count() > 0 ? cuda() : cpu(); }
 
 void Device::require() const {
-  const int count = is_cpu() ? index + 1 : runtime::device_count();
+  const int count = is_host() ? index + 1 : runtime::device_count();
   if (0 <= index && index < count) [[likely]]
     return;
   if (count == 0) fail("there is no device {}: {}", to_string(), runtime::no_device_reason());
@@ -21,7 +21,7 @@ void Device::require() const {
 bool Device::supports_fast(DType dtype) const {
   require();
   if (!is_half(dtype)) return is_float(dtype);
-  if (!is_cpu()) return runtime::properties(index).major >= (dtype == f16 ? 7 : 8);
+  if (!is_host()) return runtime::properties(index).major >= (dtype == f16 ? 7 : 8);
 #ifdef __x86_64__
   __builtin_cpu_init();
   return dtype == bf16 && __builtin_cpu_supports("avx512bf16");
@@ -48,6 +48,8 @@ Device Device::parse(std::string_view text) {
   fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text);
 }
 
-std::string Device::to_string() const { return is_cpu() ? "cpu" : "cuda:" + std::to_string(index); }
+std::string Device::to_string() const {
+  return is_host() ? "cpu" : "cuda:" + std::to_string(index);
+}
 
 }  // namespace mixtape

@@ -22,18 +22,18 @@ struct Device {
   static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"
 
   void require() const;  // throws Error if this machine has no such device
-  bool is_cpu() const { return type == DeviceType::cpu; }
-  // Whether matrix products of this dtype have instructions of their own there: f32 and f64
-  // anywhere, bf16 on CPUs with AVX-512 BF16, both narrow ones on tensor cores. On a device that is
-  // not there it throws Error.
+  bool is_host() const { return type == DeviceType::cpu; }  // the host can read its memory
+  // True if the device multiplies matrices of this dtype in hardware: f32 and f64 everywhere, bf16
+  // on CPUs with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such
+  // device.
   bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0"
 
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// Where tensors are made when nothing else is said: the CPU, but while one of these is alive, that
-// device, on this thread. The innermost counts.
+// A guard for the device on which this thread creates tensors by default; without one, the CPU.
+// The innermost guard counts.
 class DefaultDevice : NoCopy {
  public:
   [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device

@@ -48,7 +48,7 @@ Managed* leave(const Tensor& x) {
   const Scope scope("to_dlpack");
   check(!x.requires_grad(), "{} of {} has a history or wants a gradient: detach() it", x.shape(),
         x.dtype());
-  if (!x.device().is_cpu()) {  // who takes it knows nothing of this thread's stream
+  if (!x.device().is_host()) {  // who takes it knows nothing of this thread's stream
     x.storage()->touch();
     synchronize(x.device());
   }
@@ -57,7 +57,7 @@ Managed* leave(const Tensor& x) {
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {
       .data = x.numel() > 0 ? x.raw() : nullptr,
-      .device = {x.device().is_cpu() ? kDLCPU : kDLCUDA, x.device().index},
+      .device = {x.device().is_host() ? kDLCPU : kDLCUDA, x.device().index},
       .ndim = x.rank(),
       .dtype = type_of(x.dtype()),
       .shape = out->layout.shape.dim,
@@ -68,7 +68,7 @@ Managed* leave(const Tensor& x) {
   out->managed.deleter = [](Managed* m) {
     auto* const mine = static_cast<Exported<Managed>*>(m->manager_ctx);
     const Device device = mine->tensor.device();
-    if (!device.is_cpu()) {  // nor do we know of the streams on which it was read and written
+    if (!device.is_host()) {  // nor do we know of the streams on which it was read and written
       count_synchronization();
       runtime::finish(device.index);
     }

@@ -192,7 +192,7 @@ std::string to_string(const Tensor& x) {
   if (!x) return "no tensor";
   const Tensor here = x.copied_to(Device::cpu());
   return fmt::format("{}\n{} {}{}", x.numel() == 0 ? "[]" : Page(here).text(), x.dtype(), x.shape(),
-                     x.device().is_cpu() ? "" : " on " + x.device().to_string());
+                     x.device().is_host() ? "" : " on " + x.device().to_string());
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }

@@ -54,7 +54,7 @@ PinnedBlocks& blocks(Device device) {
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
   device_ = device;
-  if (device.is_cpu()) {
+  if (device.is_host()) {
     block_.data = operator new(bytes);
     std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(block_.data));
     return;

@@ -17,7 +17,7 @@ class Storage : NoCopy {
  public:
   Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {
     enter();
-    data_ = bytes <= sizeof few_ && device.is_cpu() ? few_ : allocate(bytes, device, stream_);
+    data_ = bytes <= sizeof few_ && device.is_host() ? few_ : allocate(bytes, device, stream_);
   }
   // Memory from elsewhere, kept by whoever owns it. Not counted as tensor memory either.
   Storage(std::shared_ptr<void> foreign, size_t bytes, Device device)
@@ -39,7 +39,7 @@ class Storage : NoCopy {
   // Before this thread queues work on the bytes: if another thread's stream used them last, this
   // one's waits for what that has queued so far.
   void touch() {
-    if (!device_.is_cpu() && Stream::current(device_).number != last_.load()) [[unlikely]]
+    if (!device_.is_host() && Stream::current(device_).number != last_.load()) [[unlikely]]
       hand_over();
   }
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
@@ -54,7 +54,7 @@ class Storage : NoCopy {
 
  private:
   void enter() {
-    if (device_.is_cpu()) return;
+    if (device_.is_host()) return;
     stream_ = Stream::current(device_).number;
     last_.store(stream_, std::memory_order_relaxed);
   }

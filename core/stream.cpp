@@ -112,7 +112,7 @@ void upload(void* to, const void* from, size_t bytes, const Stream& stream, int 
 
 const Stream& Stream::current(Device device) {
   static const Stream none;
-  if (device.is_cpu()) return none;
+  if (device.is_host()) return none;
   device.require();
   const Stream*& mine = of_thread.of[size_t(device.index)];
   if (!mine) [[unlikely]] {
@@ -129,7 +129,7 @@ void Stream::wait_for(const Stream& other) const {
 }
 
 void synchronize(Device device) {
-  if (device.is_cpu()) return;
+  if (device.is_host()) return;
   count_synchronization();
   runtime::synchronize(Stream::current(device).handle, device.index);
   poll_checks(true);
@@ -141,17 +141,17 @@ int64_t synchronizations() { return waits.load(std::memory_order_relaxed); }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
   if (bytes == 0) return;
-  if (to_device.is_cpu() && from_device.is_cpu()) {
+  if (to_device.is_host() && from_device.is_host()) {
     std::memcpy(to, from, bytes);
     return;
   }
-  const Device where = to_device.is_cpu() ? from_device : to_device;
+  const Device where = to_device.is_host() ? from_device : to_device;
   const Stream& stream = Stream::current(where);
-  if (to_device.is_cpu()) {
+  if (to_device.is_host()) {
     runtime::copy(to, from, bytes, stream.handle, where.index);
     return synchronize(where);
   }
-  if (from_device.is_cpu()) return upload(to, from, bytes, stream, where.index);
+  if (from_device.is_host()) return upload(to, from, bytes, stream, where.index);
   const Stream& source = Stream::current(from_device);
   stream.wait_for(source);  // what is copied must be there
   runtime::copy(to, from, bytes, stream.handle, where.index);
@@ -159,7 +159,7 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
 }
 
 Event::Event(Device device) : device_(device) {
-  if (!device.is_cpu()) mark_ = runtime::create_mark(device.index, true);
+  if (!device.is_host()) mark_ = runtime::create_mark(device.index, true);
   record();
 }
 Event::~Event() {

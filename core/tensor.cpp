@@ -79,7 +79,7 @@ T Tensor::item() const {
 }
 
 void* Tensor::host() const {
-  if (!device().is_cpu()) [[unlikely]]
+  if (!device().is_host()) [[unlikely]]
     fail("the host cannot reach a tensor on {}; bring it with .to(Device::cpu())", device());
   return raw();
 }
@@ -89,7 +89,7 @@ T Tensor::at(int64_t i) const {
   check_index(i, shape());
   return visit(dtype(), [&]<class E>() {
     const E* const p = static_cast<const E*>(raw()) + layout().at(i);
-    if (device().is_cpu()) return value_of<T>(*p);
+    if (device().is_host()) return value_of<T>(*p);
     E value;
     impl_->storage->touch();
     copy_bytes(&value, Device::cpu(), p, device(), sizeof value);

@@ -55,7 +55,7 @@ Device usable(const std::string& name) {
 }
 
 std::string on_device(const Device& device) {
-  if (device.is_cpu()) return {};
+  if (device.is_host()) return {};
   return fmt::format(", on {} ({})", device, runtime::properties(device.index).name);
 }
 

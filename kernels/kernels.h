@@ -37,7 +37,7 @@ struct Kernel {
   }
   template <class... A>
   void operator()(Launch& launch, A&&... args) const {
-    auto* const run = launch.device.is_cpu() ? cpu : cuda;
+    auto* const run = launch.device.is_host() ? cpu : cuda;
     if (!run)
       raise(std::string("kernel '") + name + "' is not in this build for " +
             launch.device.to_string());

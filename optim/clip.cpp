@@ -60,7 +60,7 @@ Tensor dense_grad(const Tensor& param) {
 }
 
 void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found) {
-  const bool trusts = found.device().is_cpu() && !(factor && factor.item() > 1);
+  const bool trusts = found.device().is_host() && !(factor && factor.item() > 1);
   std::vector<View> grads;
   for (const Tensor& p : params) {
     const bool reads = p.has_grad() && !(trusts && p.leaf().grad.storage()->known_finite());
@@ -75,7 +75,7 @@ void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor, con
   const auto may_wait = [](const Tensor& p) {
     return !p.has_grad() || (p.leaf().grad.is_unique() && !is_half(p.leaf().grad.dtype()));
   };
-  const bool waits = device.is_cpu() && std::ranges::all_of(params, may_wait);
+  const bool waits = device.is_host() && std::ranges::all_of(params, may_wait);
   if (waits && found) find_nonfinite(params, factor, found);
   std::vector<View> grads;
   for (const Tensor& p : params) {

@@ -15,7 +15,7 @@ namespace mixtape::kernels {
 inline void check_place(Device device, const char* kernel, const View& v) {
   if (!v.data || v.size() == 0) return;
   const int owner = runtime::owner(v.data);
-  if (owner != (device.is_cpu() ? -1 : device.index))
+  if (owner != (device.is_host() ? -1 : device.index))
     raise(std::string("kernel '") + kernel + "' on " + device.to_string() + " is given memory of " +
           (owner < 0 ? Device::cpu() : Device::cuda(owner)).to_string());
 }

@@ -14,7 +14,7 @@ namespace mixtape::kernels {
 class Launch : NoCopy {
  public:
   explicit Launch(Device on) : device(on) {
-    if (device.is_cpu()) return;
+    if (device.is_host()) return;
     const Stream& mine = Stream::current(device);
     number_ = mine.number;
     stream = mine.handle;

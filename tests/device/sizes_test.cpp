@@ -30,7 +30,7 @@ Tensor product(In t) { return matmul(t[0], t[1]); }
 // On the device by a plan that it would choose for larger ones.
 template <int tile, int split>
 Tensor by_plan(In t) {
-  if (t[0].device().is_cpu()) return product(t).detach();
+  if (t[0].device().is_host()) return product(t).detach();
   const Tensor c({t[0].size(0), t[1].size(1)}, t[0].dtype(), t[0].device());
   kernels::Launch launch(c.device());
   kernels::cuda::gemm(launch, t[0], t[1], {}, c, {tile, split});

@@ -205,7 +205,7 @@ TEST(Recurrent, LengthsWaitOnceForTheirDevice) {
     return synchronizations() - before;
   };
   waits(lengths);
-  EXPECT_EQ(waits(lengths), x.device().is_cpu() ? 0 : 1);
+  EXPECT_EQ(waits(lengths), x.device().is_host() ? 0 : 1);
   EXPECT_EQ(waits(lengths.to(Device::cpu())), 0);
 }
 

@@ -186,7 +186,7 @@ TEST(Clip, WaitsForWhoReadsTheGradients) {
       const double norm = clip_grad_norm(params, 0.1).item();
       EXPECT_EQ(clip_grad_norm(others, 0.1).item(), norm);
       for (size_t i = 0; i < params.size(); ++i) {
-        EXPECT_EQ(bool(params[i].leaf().factor()), params[i].device().is_cpu());
+        EXPECT_EQ(bool(params[i].leaf().factor()), params[i].device().is_host());
         EXPECT_FALSE(others[i].leaf().factor());
       }
       opt->step();

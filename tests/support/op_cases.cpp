@@ -15,14 +15,14 @@ const std::vector<OpCase>& op_cases() {
     for (auto* topic :
          {&elementwise, &views, &indexing, &reductions, &products, &networks, &losses})
       for (OpCase& c : topic()) cases.push_back(std::move(c));
-    if (!Device::best().is_cpu())
+    if (!Device::best().is_host())
       cases.push_back(
           {.op = "to_device",
            .inputs = {{{3, 4}}},
            .run =
                [](const std::vector<Tensor>& x) {
                  const Device here = x[0].device();
-                 return x[0].to(here.is_cpu() ? Device::best() : Device::cpu()).to(here);
+                 return x[0].to(here.is_host() ? Device::best() : Device::cpu()).to(here);
                },
            .empty = {{0, 2}}});
     return cases;

@@ -27,7 +27,7 @@ inline std::vector<uint32_t> bits(const Tensor& t) {
 
 // What a device would tell of an update some updates later, it tells now.
 inline void hear(GradScaler& scaler) {
-  if (DefaultDevice::current().is_cpu()) return;
+  if (DefaultDevice::current().is_host()) return;
   synchronize(DefaultDevice::current());
   scaler.update();
 }

@@ -97,7 +97,7 @@ TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector
     : name_(std::move(name)) {
   const auto column = [&](const std::string& what, const Tensor& t) {
     check(bool(t), "{}: no {}", name_, what);
-    check(t.device().is_cpu(), "{}: {} on {}: a data set is on the CPU", name_, what, t.device());
+    check(t.device().is_host(), "{}: {} on {}: a data set is on the CPU", name_, what, t.device());
     check(t.rank() >= 1 && t.size(0) == x.size(0), "{}: inputs of shape {} for {} of shape {}",
           name_, x.shape(), what, t.shape());
     return t.detach().contiguous();

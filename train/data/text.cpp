@@ -24,7 +24,7 @@ void each_character(std::string_view text, F f) {
 
 Windows::Windows(Tensor tokens, int64_t context, int64_t stride, std::string name)
     : tokens_(std::move(tokens)), context_(context), stride_(stride), name_(std::move(name)) {
-  check(tokens_.rank() == 1 && tokens_.dtype() == i64 && tokens_.device().is_cpu(),
+  check(tokens_.rank() == 1 && tokens_.dtype() == i64 && tokens_.device().is_host(),
         "{}: tokens are i64 [n] on the CPU, not {} {} on {}", name_, tokens_.dtype(),
         tokens_.shape(), tokens_.device());
   check(context > 0 && stride > 0, "{}: windows of {} tokens every {}", name_, context, stride);
