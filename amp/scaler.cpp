@@ -208,7 +208,7 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device devi
   bool any = false;
   for (size_t group = 0; group < opt.groups(); ++group) {
     for (const Tensor& p : opt.params(group)) {
-      const Tensor g = optim::dense_raw_grad(p);
+      const Tensor g = optim::dense_grad(p);
       check(!enabled() || !g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
             "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
             "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
@@ -274,8 +274,6 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     r->loss = id;
   }
 
-  // The true gradients are multiplied by the optimizer as it reads them, unless they are read here.
-  if (!r || r->stage != Stage::Unscaled || options.clip_norm) optim::settle(opt.params());
   const Device device = s ? s->scale.device() : opt.params()[0].device();
   const std::vector<View> grads = gradients(opt, device);
   if (grads.empty()) {

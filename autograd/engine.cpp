@@ -39,7 +39,6 @@ bool is_whole(const Tensor& g) {
 // (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
 void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carried) {
   Leaf& l = leaf.leaf();
-  l.settle();
   GradScale scale = l.grad_scale();
   scale.add(carried);
   if (recorded) {

@@ -210,9 +210,6 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
 // Called by a hook: the gradient that it sees, and with it what the backward pass makes of that, is
 // multiplied by the loss scale of that number, as it is after so many moves.
 void carry_scale(uint64_t number, int64_t moves);
-// Within a backward rule: whether what it makes is so multiplied, and will be searched for numbers
-// that are not finite.
-inline bool carries_scale() { return thread_state.carried && thread_state.carried->number; }
 
 inline bool grad_enabled() { return thread_state.recording; }
 

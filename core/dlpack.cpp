@@ -52,7 +52,6 @@ Managed* leave(const Tensor& x) {
     x.storage()->touch();
     synchronize(x.device());
   }
-  x.storage()->lend();
   // A handle of its own, since set_data may give the others another storage.
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {

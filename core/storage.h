@@ -45,12 +45,6 @@ class Storage : NoCopy {
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   // (Not an atomic addition: threads that write to one tensor at once race for its bytes anyway.)
   void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
-  // That somebody saw all of its numbers to be finite, which holds until the next write.
-  void know_finite() { finite_.store(version(), std::memory_order_relaxed); }
-  bool known_finite() const {
-    return finite_.load(std::memory_order_relaxed) == version() && !is_foreign() && !lent_.load();
-  }
-  void lend() { lent_.store(true); }  // to another library, whose writes nobody sees
 
  private:
   void enter() {
@@ -81,8 +75,6 @@ class Storage : NoCopy {
   std::shared_ptr<void> foreign_;
   const uint64_t id_ = fresh_id();
   std::atomic<uint64_t> version_{0};
-  std::atomic<uint64_t> finite_{~uint64_t(0)};  // the version of which it is known
-  std::atomic<bool> lent_{false};
 };
 
 }  // namespace mixtape

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <utility>
 
 #include "core/check.h"
@@ -181,25 +180,7 @@ void Tensor::set_shadow(const Tensor& copy) const {
   if (copy) leaf().shadow_written = copy.version();
 }
 
-void Leaf::defer(const Tensor& factor, Multiply multiply) {
-  factor_ = factor;
-  multiply_ = multiply;
-  waits_.store(bool(factor), std::memory_order_release);
-}
-
-void Leaf::settle_now() {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (!waits_.load(std::memory_order_relaxed)) return;
-  multiply_(grad, factor_);
-  defer({}, nullptr);
-}
-
-Tensor Tensor::grad() const {
-  if (!impl().leaf) return {};
-  impl().leaf->settle();
-  return impl().leaf->grad;
-}
+Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }
 bool Tensor::has_grad() const { return impl().leaf && impl().leaf->grad; }
 
 void Tensor::set_grad(const Tensor& g) const {
@@ -212,7 +193,6 @@ void Tensor::set_grad(const Tensor& g) const {
   }
   if (!impl().leaf) return;
   impl().leaf->grad = g;
-  impl().leaf->defer({}, nullptr);
   impl().leaf->scale = {};
 }
 

@@ -97,8 +97,7 @@ class Tensor {
   bool is_leaf() const { return impl().requires_grad; }
   const std::shared_ptr<Node>& grad_fn() const { return impl().grad_fn; }
   void set_grad_fn(std::shared_ptr<Node> grad_fn) const { impl().grad_fn = std::move(grad_fn); }
-  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address. The
-  // first call after clipping or unscaling may write to it: see Leaf::settle.
+  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address.
   Tensor grad() const;
   bool has_grad() const;
   void set_grad(
@@ -163,22 +162,12 @@ struct GradScale {
 
 // What a leaf keeps between steps.
 struct Leaf {
-  Tensor grad;                  // as it lies in memory: Tensor::grad() settles it first
+  Tensor grad;
   std::shared_ptr<void> hooks;  // owned and read by autograd
   std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
   Tensor shadow;
   uint64_t shadow_version = 0;  // of the leaf when its shadow was written
   uint64_t shadow_written = 0;  // the shadow's own then
-
-  // grad may wait to be multiplied by a number (f32, one element, on its device) until somebody
-  // asks for Tensor::grad(), so that an optimizer may multiply as it reads.
-  using Multiply = void (*)(const Tensor& grad, const Tensor& factor);
-  void defer(const Tensor& factor, Multiply multiply);  // no tensor: nothing waits
-  const Tensor& factor() const { return factor_; }
-  void settle() {  // multiplies what waits; threads may ask at once
-    if (waits_.load(std::memory_order_acquire)) [[unlikely]]
-      settle_now();
-  }
 
   // Nothing is known of a gradient that somebody else set or wrote to.
   GradScale grad_scale() const {
@@ -191,11 +180,7 @@ struct Leaf {
 
  private:
   friend class Tensor;
-  void settle_now();
 
-  Tensor factor_;
-  Multiply multiply_ = nullptr;
-  std::atomic<bool> waits_{false};
   GradScale scale;
   uint64_t scale_version = 0;  // of grad when scale was set
 };

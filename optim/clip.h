@@ -11,23 +11,13 @@ namespace mixtape::optim {
 // as kernels over many tensors need it.
 Tensor dense_grad(const Tensor& param);
 
-// The same as it lies in memory, to be multiplied by what waiting_factor() says.
-Tensor dense_raw_grad(const Tensor& param);
-
-// Sets found[i] (f32 [parameters], zeros) where gradient i, as it lies in memory, is not finite or
-// does not stay so when multiplied. `factor`: f32, 0-d, or no tensor. On the CPU it does not read
-// those that the products which made them saw to be finite.
+// Sets found[i] (f32 [parameters], zeros) where gradient i is not finite, or its product with
+// `factor` is not. `factor`: f32, 0-d, or no tensor.
 void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found);
-// Multiplies the gradients, as they lie in memory, by factor (f32, 0-d), and with `found` also does
-// what find_nonfinite() does. On the CPU the products of f32 and f64 wait, if nobody else holds a
-// gradient, until somebody asks for one or a step reads them all: a pass over memory less.
+// Multiplies the gradients by `factor` (f32, 0-d). `found`, if given, is set as find_nonfinite()
+// does.
 void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor,
                     const Tensor& found = {});
-// Multiplies what waits.
-void settle(const std::vector<Tensor>& params);
-// The number by which all gradients of these wait to be multiplied; if there is none such, no
-// tensor, and then none of them waits any longer.
-Tensor waiting_factor(const std::vector<Tensor>& params);
 
 // For kernels that want a view of each gradient: of no elements where there is none.
 inline View gradient_view(const Tensor& grad) {

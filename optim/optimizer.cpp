@@ -277,13 +277,6 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
-  // Gradients that wait to be multiplied are multiplied as they are read.
-  StepControl common = control;
-  Tensor waiting;
-  if (control.grad_scale)
-    settle(params());
-  else
-    common.grad_scale = waiting = waiting_factor(params());
   // Before any parameter is written, since they may share a storage and thereby its version, and
   // since a step that fails is none.
   for (Group& group : groups_)
@@ -298,11 +291,11 @@ void Optimizer::step(const StepControl& control) {
     for (Slot& slot : group.slots) {
       const Tensor& p = slot.param;
       const size_t i = index++;
-      const Tensor grad = dense_raw_grad(p);
+      const Tensor grad = dense_grad(p);
       if (!grad) continue;
       check_gradient(grad, p, i);
       if (!place) place = p.device();
-      check(p.device() == *place || !(common.skip || common.grad_scale),
+      check(p.device() == *place || !(control.skip || control.grad_scale),
             "parameter {} is on {}, others on {}, where not all can read skip or grad_scale", i,
             p.device(), *place);
       if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
@@ -312,7 +305,7 @@ void Optimizer::step(const StepControl& control) {
     }
   }
   for (Group& group : groups_) {
-    StepControl rescaled = common;
+    StepControl rescaled = control;
     rescaled.rescale *= group.options.rescale_grad;
     updates_.clear();
     Device device;

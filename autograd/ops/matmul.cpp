@@ -89,10 +89,7 @@ struct Linear {  // x [rows, in]
       const Factors f(dz.t(), ctx.saved(0));
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
           db(ctx.shape(2), accumulate_dtype(f.a.dtype()), dz.device());
-      bool finite = false;
-      ctx.run(kernels::gemm, f.a, f.b,
-              kernels::Epilogue{.row_sums = db, .finite = carries_scale() ? &finite : nullptr}, dw);
-      if (finite) dw.storage()->know_finite();
+      ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
       return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
                        [&] { return dw; }, [&] { return db; });
     }

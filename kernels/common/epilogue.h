@@ -14,9 +14,6 @@ struct Epilogue {
   Activation activation = Activation::None;
   View before = {};    // a @ b + bias; of c's dtype and shape, both dense
   View row_sums = {};  // [m] dense, for c of two dimensions: sums of a over k; f32, f64 of f64
-  // Set to true if all of c was seen to be finite. Only the CPU's products look, while the caches
-  // have what they wrote.
-  bool* finite = nullptr;
 };
 
 }  // namespace mixtape::kernels

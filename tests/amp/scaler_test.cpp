@@ -513,8 +513,7 @@ TEST(Unscale, LooksAtEveryElement) {
       }
 }
 
-// Gradients of products, which are known to be finite, are not touched before somebody reads them.
-TEST(Unscale, WaitsForWhoReadsTheGradients) {
+TEST(Unscale, KeepsTheBitsOfAStepWithoutAScaler) {
   const Tensor x = randn({5, 3}), w = randn({4, 3}).set_requires_grad(),
                b = randn({4}).set_requires_grad();
   const Tensor v = w.detach().clone().set_requires_grad(), c = b.detach().clone();
@@ -525,7 +524,6 @@ TEST(Unscale, WaitsForWhoReadsTheGradients) {
     scaler.scale(sum(linear(x, w, b))).backward();
     sum(linear(x, v, c)).backward();
     scaler.unscale(adam);
-    EXPECT_EQ(bool(w.leaf().factor()), w.device().is_host());
     EXPECT_TRUE(scaler.step(adam));
     scaler.update();  // which doubles the scale
     plain.step();

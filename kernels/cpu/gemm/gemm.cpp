@@ -5,7 +5,6 @@
 // 022, 071, 092 and 143.
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 
 #include "kernels/common/batch.h"
@@ -27,7 +26,6 @@ struct Product {
   const T* bias;
   Activation activation;
   O *c, *before;
-  std::atomic<bool>* nonfinite;  // whether c is, for those who ask
 };
 
 // Memory of one chunk, or of all for what they share.
@@ -148,17 +146,6 @@ template <class T, class Put>
     });
 }
 
-template <class T, class O>
-bool has_nonfinite(const O* c, int64_t rows, int64_t columns, int64_t row, int64_t column) {
-  if (column != 1) std::swap(rows, columns), std::swap(row, column);
-  if (column != 1) return true;  // for all that is known
-  for (int64_t i = 0; i < rows; ++i)
-    if (any_nonfinite<T>(columns,
-                         [&](int64_t j, int64_t count) { return read<T>(c + i * row + j, count); }))
-      return true;
-  return false;
-}
-
 // A chunk of c; `shared_a`, `shared_b`: what is packed for all.
 template <class T, class S, class O>
 void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const char* shared_b,
@@ -269,8 +256,6 @@ void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const
     }
   }
   if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
-  if (x.nonfinite && has_nonfinite<T>(c, rows, columns, p.c[0], p.c[1]))
-    x.nonfinite->store(true, std::memory_order_relaxed);
 }
 
 template <class T, class S, class O>
@@ -295,7 +280,6 @@ void multiply(const Product<T, S, O>& x) {
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   const View& bias = epilogue.bias;
   if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
-  if (epilogue.finite) *epilogue.finite = false;
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
@@ -319,7 +303,6 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     plan.choose();
     const T* const added = widened<T>(launch, bias);
-    std::atomic<bool> nonfinite = false;
     const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
     const auto product = [&](int64_t i) {
       const S *x = a.as<S>() + ab.at(i), *y = b.as<S>() + bb.at(i);
@@ -329,8 +312,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                               added,
                               epilogue.activation,
                               c.as<O>() + cb.at(i),
-                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr,
-                              epilogue.finite ? &nonfinite : nullptr};
+                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr};
     };
     const int64_t batch = cb.shape.size();
     if (plan.chunks() > 1) {
@@ -344,7 +326,6 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                           chunk(product(i), 0, nullptr, nullptr, room);
                       });
     }
-    if (epilogue.finite) *epilogue.finite = !nonfinite;
   });
 }
 
