@@ -361,6 +361,7 @@ done
             self.write(name, "")
         run = self.lint()
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("== style\n", run.stdout)
         self.write("core/bad.h", "")
         run = self.lint()
         self.assertEqual(run.returncode, 1)
@@ -372,6 +373,55 @@ done
         for compiler, options, code in ("greedy", [], 0), ("greedy", strict, 1), ("true", strict, 0), ("false", [], 1):
             run = self.lint("--only", "cost", *options, compiler=compiler)
             self.assertEqual(run.returncode, code, (compiler, run.stdout, run.stderr))
+
+
+class Style(ScriptTest):
+    def found(self, name: str, text: str, *arguments: str) -> str:
+        self.write(name, text)
+        run = self.run_script("check_style.py", *arguments, str(self.tree))
+        self.assertEqual(run.returncode, int(name in run.stdout), run.stdout + run.stderr)
+        (self.tree / name).unlink()
+        return run.stdout
+
+    def test_a_word_that_was_replaced_is_found_where_it_may_not_stand(self) -> None:
+        for name, text, line in [
+            ("core/a.h", "\n\nauto n = pieces(7, 2);\n", 3),
+            ("docs/a.md", "a `NamedTensors`\n", 1),
+            ("kernels/cpu/gemm/a.h", "// One\nstruct Side {};\n", 2),
+            ("amp/a.cpp", "bool spoilt = false;\n", 1),
+        ]:
+            found = self.found(name, text, "--only", "words")
+            self.assertTrue(found.startswith(f"{name}:{line}: \""), found)
+            self.assertIn("has become", found)
+        for name, text in ("train/a.h", "struct Side {};"), ("bench/worklog/7-a.md", "pieces(7, 2)"), ("a.bin", "pieces("):
+            self.assertEqual(self.found(name, text, "--only", "words"), "")
+
+    def test_ten_comments_may_begin_badly(self) -> None:
+        lines = ["// How it is done", "  // What follows", "/* Of these", "// Whether it is"] * 3
+        self.assertEqual(self.found("nn/a.h", "\n".join(lines[:10] + ["int x;  // What", "// However"]), "--only", "comments"), "")
+        found = self.found("tests/a.cpp", "\n".join(lines[:11]), "--only", "comments")
+        self.assertIn("tests/a.cpp:2: a comment begins with What\n", found)
+        self.assertIn("11 comment lines begin with Of, What, Whether or How, more than 10\n", found)
+
+    def test_long_functions_are_found_and_what_only_looks_like_one_is_not(self) -> None:
+        body = "  // }\n  f('{');\n" * 30
+        long = "// A brace {\ntemplate <class T>\nstatic auto %s(T x)\n    -> int {\n" + body + "}\n"
+        other = "namespace mixtape {\nstruct S : T<int (*)(int)> {\n" + "  int x = 1;\n" * 99 + "  S() : a{1} {}\n};\n}\n"
+        self.assertEqual(self.found("nn/a.cpp", other + "".join(long % name for name in "abcde"), "--only", "functions"), "")
+        found = self.found("nn/a.cpp", "".join(long % name for name in "abcdef"), "--only", "functions")
+        self.assertIn("nn/a.cpp:2: a() has 64 lines\n", found)
+        self.assertIn("6 functions have more than 60 lines, more than 5\n", found)
+        self.assertIn("nn/a.cpp:1: f() has 83 lines\n",
+                      self.found("nn/a.cpp", "void f() {\n" + "  ;\n" * 81 + "}\n", "--only", "functions"))
+        self.assertEqual(self.found("tests/a.cpp", "void f() {\n" + "  ;\n" * 99 + "}\n", "--only", "functions"), "")
+
+    def test_files_and_folders_have_limits(self) -> None:
+        self.assertIn("io/a.cpp:1: 501 lines, more than 500", self.found("io/a.cpp", "\n" * 501, "--only", "files"))
+        self.assertEqual(self.found("autograd/ops.h", "\n" * 600, "--only", "files"), "")
+        self.write("io/a.cpp", "\n" * 9000)
+        run = self.run_script("check_style.py", "--only", "budgets", str(self.tree))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("io: 9000 lines, more than the ", run.stdout)
 
 
 class Layers(ScriptTest):

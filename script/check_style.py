@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Checks what the house rules of CONTRIBUTING.md say and a script can tell: words, first words of comments, sizes.
+
+usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong" and exits 1 where something is
+  words      no word that the house replaced by the field's own
+  comments   a comment line begins with what a thing is or does, not with Of, What, Whether or How (at most 10 do)
+  functions  at most 5 functions over 60 lines, none over 80
+  files      no source file over 500 lines, but for tables
+  budgets    lines of each folder"""
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+TEXTS = SOURCES | {".md", ".py", ".build", ".in", ".sh"}
+UNREAD = re.compile(r"(build[^/]*|runs|subprojects|\.[^/]*|__pycache__)$")  # folders made here, or not ours
+# The history of the project is told in the words of its time. This file and its test name every word.
+DATED = re.compile(r"(bench/worklog/\d|bench/results/|CHANGELOG\.md$|script/check_style\.py$|tests/project/scripts_test\.py$)")
+
+# word: (what replaces it, where it may not stand)
+KERNELS, CPU, CUDA = r"kernels/|tests/kernels/", r"kernels/cpu/", r"kernels/cuda/"
+GEMM, CONV = r"kernels/cpu/gemm/", r"kernels/cpu/conv/"
+WORDS = {
+    r"\bpieces\(|\bpieces\.h\b": ("ceil_div(), int_math.h", ""),
+    r"(?<![\w.>])up\(": ("round_up()", KERNELS),
+    r"\bmaker\(\)|\bset_maker\b": ("grad_fn(), set_grad_fn()", ""),
+    r"\bwants_grad\b": ("requires_grad", ""),
+    r"\b(deliver|add_up|leads_on|find_useful|go_on_in|lead_as|sort_saved)\(": (
+        "accumulate_grad, accumulate, is_needed, mark_needed, expand_checkpoint, inherit_edges, classify_saved", "autograd/"),
+    r"\bDuring\b[<(]|\bAside\b|\bAt here\b|\bWhere::|\brecycle[<(]": (
+        "ScopedValue, Unobserved, SourceScope, SourceLocation, make_pooled", r"(?!emulator/ptx/)"),
+    r"\bSurvey\b|\bsurvey\(": ("TensorStats, tensor_stats()", ""),
+    r"\bLanes\b[<{]|\bfor_lanes\b|\bwide<": ("Vec, for_each_vec, vec_width", CPU),
+    r"\bEngine\b|\bStrands\b|\bSide\b|\bRoom\b|\bb_along\b|\bplace\(\)|\bcut\(\)": (
+        "Microkernel, PackSource, Operand, PackBuffers, b_k_major, choose_packing, choose_blocking", CPU),
+    r"\bCanvas\b|\bPass\b|\bDeal\b|\bsee\(": ("PaddedImage, DirectConv, PhaseSplit, clip_taps", CONV),
+    r"\bStrip\b|\bfor_strips\b|\bLines\b[<(]": ("ContiguousLoop, for_each_contiguous, LineIterator, RowPointers", CPU),
+    r"\bturn\(|\bturns\.h\b": ("transpose_tiles(), interleave.h", r"kernels/|bench/"),
+    r"\bTeam\b|\bSoftSum\b|\bStrips\b|\bAddend\b|\bcopy_slice\b|\bline_step\b|turns of shared memory": (
+        "ThreadGroup, OnlineLogSumExp, RowQuads, Bias, load_tile_async, smem_stride, double buffer", CUDA),
+    r"\bQuad\b": ("Vec4", r"kernels/cuda/gemm/"),
+    r"\bspoilt\b|\bjudged\b|\bWatched\b": ("had_nonfinite_loss, consumed_losses, OptimizerHistory", "amp/"),
+    r"\blooks_on\b|\brehearsing_|\bfits_\b|\bMoment\b|\beach\(Moment": (
+        "observer_order, in_lr_find_, in_fit_, Event", "train/"),
+    r"\bGradScale\b|\bknown_finite\b|\bto_overwrite\b|\bknow_scaled\b": ("LossScaleTag; the others are gone", ""),
+    r"\b\w+Rule\b": ("the optimizer's struct", r"optim/|kernels/common/optimizers"),
+    r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
+    r"\bis_narrow\b": ("is_half", ""),
+}
+FIRST_WORDS, MAY_BEGIN = re.compile(r"^\s*(?://+|\*|/\*)\s*(Of|What|Whether|How)\b"), 10
+LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
+LONG_FILE = 500
+TABLES = {"autograd/ops.h"}  # one line an op
+BUDGETS = {"core": 3900, "kernels/common": 2100, "kernels/cpu": 8200, "kernels/cuda": 7100, "autograd": 7500, "nn": 3900,
+           "optim": 2600, "amp": 2500, "io": 2400, "train": 5200, "examples": 1200, "emulator": 3600}
+PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|io|train|examples)/")
+
+
+def files(root: Path) -> Iterator[tuple[str, str]]:
+    """Name and text of each file of the project that a person writes."""
+    folders = [root]
+    while folders:
+        for path in sorted(folders.pop().iterdir()):
+            if path.is_symlink() or path.is_dir():
+                if not path.is_symlink() and not UNREAD.match(path.name):
+                    folders.append(path)
+            elif path.suffix in TEXTS or path.parent.name == "script":
+                try:
+                    yield path.relative_to(root).as_posix(), path.read_text()
+                except UnicodeDecodeError:
+                    pass
+
+
+def check_words(name: str, text: str) -> Iterator[tuple[int, str]]:
+    if DATED.match(name):
+        return
+    for word, (instead, place) in WORDS.items():
+        if re.match(place, name):
+            for found in re.finditer(word, text):
+                yield text.count("\n", 0, found.start()) + 1, f'"{found[0]}" has become {instead}'
+
+
+def code_of(text: str) -> str:
+    """The text with comments, strings and preprocessor lines blanked, every line in its place."""
+    blank = lambda m: re.sub(r"[^\n]", " ", m[0])
+    text = re.sub(r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', blank, text, flags=re.S)
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
+
+
+def functions(text: str) -> Iterator[tuple[int, int, str]]:
+    """First line, number of lines and name of each function; what is within one counts as its own."""
+    code = code_of(text)
+    stack: list[tuple[str, int, str]] = []  # kind of brace, line of what it begins, name
+    begin = 0  # of the declaration that a brace may end
+    within = 0  # functions that are open
+    for i, c in enumerate(code):
+        if c == "{":
+            head = code[begin:i]
+            kind, function = "other", ""
+            if not within and not re.match(r"\s*(namespace|extern|enum)\b", head):
+                plain = re.sub(r"\b(alignas|__launch_bounds__|__attribute__|requires)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", head)
+                found = re.search(r"([~\w]+|operator\s*\S+)\s*\((?:[^{}]*)\)[^()=]*$", plain)
+                if found and not re.match(r"\s*(template\s*<.*>\s*)?(class|struct|union)\b", plain, re.S):
+                    kind, function = "function", found[1]
+            skipped = len(head) - len(head.lstrip())
+            stack.append((kind, code.count("\n", 0, begin + skipped) + 1, function))
+            within += kind == "function"
+            begin = i + 1
+        elif c == "}" and stack:
+            kind, line, function = stack.pop()
+            if kind == "function":
+                within -= 1
+                yield line, code.count("\n", 0, i) + 2 - line, function
+            begin = i + 1
+        elif c == ";" and not within:
+            begin = i + 1
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["words", "comments", "functions", "files", "budgets"])
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
+    options = parser.parse_args(arguments)
+    asked = lambda check: options.only in (None, check)
+    bad: list[str] = []
+    begins: list[str] = []
+    long: list[tuple[int, str]] = []
+    lines = dict.fromkeys(BUDGETS, 0)
+    for name, text in files(options.root):
+        if asked("words"):
+            bad += [f"{name}:{line}: {what}" for line, what in check_words(name, text)]
+        if Path(name).suffix not in SOURCES:
+            continue
+        if asked("comments"):
+            begins += [f"{name}:{n}: a comment begins with {m[1]}" for n, line in enumerate(text.splitlines(), 1)
+                       if (m := FIRST_WORDS.match(line))]
+        if PRODUCT.match(name):
+            if asked("functions"):
+                long += [(length, f"{name}:{line}: {function}() has {length} lines")
+                         for line, length, function in functions(text) if length > LONG_FUNCTION]
+            if asked("files") and name not in TABLES and text.count("\n") > LONG_FILE:
+                bad.append(f"{name}:1: {text.count(chr(10))} lines, more than {LONG_FILE}")
+        for folder in lines:
+            if name.startswith(folder + "/"):
+                lines[folder] += text.count("\n")
+    if len(begins) > MAY_BEGIN:
+        bad += [*begins, f"{len(begins)} comment lines begin with Of, What, Whether or How, more than {MAY_BEGIN}"]
+    bad += [what for length, what in long if length > LONGEST_FUNCTION]
+    if len(long) > MANY_LONG:
+        bad += [*(what for length, what in long if length <= LONGEST_FUNCTION),
+                f"{len(long)} functions have more than {LONG_FUNCTION} lines, more than {MANY_LONG}"]
+    if asked("budgets"):
+        for folder, limit in BUDGETS.items():
+            print(f"{folder:<14} {lines[folder]:5} of {limit} lines")
+            if lines[folder] > limit:
+                bad.append(f"{folder}: {lines[folder]} lines, more than the {limit} that script/check_style.py allows")
+    for what in bad:
+        print(what)
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
