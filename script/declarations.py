@@ -90,7 +90,7 @@ def parameters(text: str) -> list[Parameter]:
 
 def function(code: str) -> tuple[str, str, list[Parameter]] | None:
     code = re.sub(r"^template <[^>]*> ", "", code)
-    m = re.match(r"((?:inline |explicit )?)((?:[\w:<>,]+[\s&]+)*)((?:operator\W+|\w+))\(", code)
+    m = re.match(r"((?:inline |explicit )?)((?:[\w:<>,*]+[\s&]+)*)((?:operator\W+|\w+))\(", code)
     if not m or re.match(r"(struct|class|enum|using|namespace|return|if|for)\b", code):
         return None
     return short(m[2]), m[3], parameters(code[m.end() : closing(code, m.end() - 1)])

@@ -605,6 +605,65 @@ struct NoModule {  // of nothing
                       "| `Net()` | [in] -> [out]. |  |\n| `small_net(int64_t depth = 2) -> Net` | a small one |  |\n",
                       self.document("nn.md"))
 
+    def test_references_have_what_is_public(self) -> None:
+        self.write("core/thing.h", """#pragma once
+// Things.
+
+namespace mixtape {
+namespace detail {
+void hidden();
+}  // namespace detail
+
+enum class Mode { Fast, Slow };
+struct ThingOptions {
+  double lr = 1e-3, eps = 0;  // > 0
+  std::optional<int> size = {};
+};
+// One thing.
+class Thing : public Other, NoCopy {
+ public:
+  explicit Thing(const ThingOptions& options = {});  // throws Error
+  Thing(const Thing&) = delete;
+  ~Thing();
+  // The state, and back.
+  const StateDict& state_dict() const;
+  void load_state_dict(const StateDict& dict);
+  int* steps() const { return steps_; }
+  void seen() override;
+  struct Counters {
+    int64_t updates = 0;
+  };
+
+ protected:
+  void reset();
+
+ private:
+  int* steps_;
+};
+
+// Makes | breaks one.
+template <class F>
+  requires std::derived_from<std::invoke_result_t<F&, std::vector<Tensor>>, Thing>
+Thing make(F&& f, std::span<const Tensor> xs);
+using Maker = std::function<Thing()>;
+}  // namespace mixtape
+""")
+        text = self.document("reference/core.md")
+        for part in [
+            "| `core/thing.h` | `ThingOptions` `Thing` `Mode` `make` `Maker` |\n",
+            "## [core/thing.h](../../core/thing.h)\n\nThings.\n",
+            "| `Thing make(F f, span<Tensor> xs)` | Makes \\| breaks one. |\n| `Maker = function<Thing()>` |  |\n",
+            "- `Mode`: `Fast`, `Slow`\n",
+            "| `double lr = 1e-3, eps = 0` | > 0 |\n| `optional<int> size = {}` |  |\n",
+            "### Thing\n\nOne thing. Derives from `Other`.\n\n| member |  |\n|---|---|\n"
+            "| `Thing(ThingOptions options = {})` | throws Error |\n"
+            "| `StateDict state_dict()`<br>`void load_state_dict(StateDict dict)` | The state, and back. |\n"
+            "| `int* steps()` |  |\n\n### Thing::Counters\n\n| member |  |\n|---|---|\n| `int64_t updates = 0` |  |\n",
+        ]:
+            self.assertIn(part, text)
+        for name in "hidden", "seen", "reset", "steps_", "~Thing":
+            self.assertNotIn(name, text)
+
     def test_policies_stand_in_their_block(self) -> None:
         text = self.document("mixed-precision.md")
         head = "before\n<!-- policies: made -->\n\n| policy | ops |\n|---|---|\n| Low | `hidden` |\n"

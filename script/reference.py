@@ -1,0 +1,198 @@
+"""References of the layers beside ops and modules: every public name of a layer's headers, with its comment and its
+file. script/docs writes them to docs/reference/."""
+import re
+from pathlib import Path
+
+from declarations import Declaration, Parameter, closing, function, sections
+from markdown import cell, code, table
+
+# Headers that only our own sources include.
+INTERNAL = {
+    "core": {"asan", "dlpack_abi", "inline_vector", "no_copy", "philox", "pooled", "readback", "runtime"},
+    "autograd": {"call", "hook_list", "ops"},
+    "io": {"crc", "elements", "text", "zip"},
+}
+TITLES = {
+    "core": "tensors, dtypes, devices and what surrounds a call",
+    "autograd": "the tape, backward, functions of your own",
+    "optim": "optimizers, schedules, clipping, averages",
+    "amp": "autocast, loss scaling, reports",
+    "io": "files",
+    "train": "Learner, callbacks, metrics, data",
+}
+
+
+def sentence(text: str) -> str:
+    """Capitalised, unless it begins with code."""
+    return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ ,:]", text[1:]) or text[:2] in ("a ", "A ") else text
+
+
+def public_lines(d: Declaration) -> str:
+    """The lines of a struct's or class's body that its users may name."""
+    codes = [line.partition("//")[0].rstrip() for line in d.lines]
+    opening = next((i for i, line in enumerate(codes) if line.endswith("{")), len(codes))
+    hidden, depth, kept = bool(re.match(r"(?:template <.*?> )?class\b", d.code)), 0, []
+    for line, text in zip(d.lines[opening + 1 : -1], codes[opening + 1 : -1]):
+        if depth == 0 and (label := re.match(r"\s*(public|protected|private):$", text)):
+            hidden = label[1] != "public"
+        elif not hidden:
+            kept.append(line)
+        depth += text.count("{") - text.count("}")
+    return "\n".join(kept)
+
+
+def after_brackets(text: str, start: int) -> int:
+    """Where what follows the <...> that opens at `start` begins."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == "<") - (text[i] == ">" and text[i - 1] != "-")
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def without_constraint(text: str) -> str:
+    """A declaration without `template <...>` and `requires ...` before it."""
+    while text.startswith("template <"):
+        text = text[after_brackets(text, len("template ")) :].lstrip()
+    if m := re.match(r"requires ?\(", text):
+        return text[closing(text, m.end() - 1) + 1 :].lstrip()
+    if m := re.match(r"requires [\w:]+<", text):
+        return text[after_brackets(text, m.end() - 1) :].lstrip()
+    return text
+
+
+def plain(text: str) -> str:
+    """Code without qualifiers that say nothing to a reader."""
+    text = re.sub(r"\bstd::|&|\b(?:const|constexpr|virtual|inline|explicit|consteval|constinit)\b ?", "", text)
+    return re.sub(r" +", " ", text).replace("span< ", "span<").replace("vector< ", "vector<").replace("function< ", "function<").replace("( ", "(").strip()
+
+
+def shown(d: Declaration) -> str | None:
+    """A function, variable or alias as its user needs it; None if it is for the compiler alone."""
+    text = without_constraint(re.sub(r"\[\[.*?\]\] ?|\bMIXTAPE_HD ", "", d.code)).replace("decltype(auto)", "auto")
+    if re.match(r"requires\b|friend |using enum|using [\w:]+;|~|(class|struct) [\w:]+;|static_assert|namespace\b", text):
+        return None
+    if re.search(r"= (default|delete);$|\boverride\b", text) or re.match(r"(?:[\w<>,&*:]+ )*\w+::(operator|~?\w+\()", text):
+        return None
+    if m := re.match(r"using (\w+) = (.*);$", text):
+        return f"{m[1]} = {plain(m[2])}"
+    if m := re.match(r"(?:explicit |constexpr )*operator ([\w& ]+)\(", text):
+        return f"operator {plain(m[1])}()"
+    if found := function(re.sub(r"^((?:inline|virtual|constexpr|consteval|explicit|extern) )+", "", text)):
+        result, name, parameters = found
+        if name.startswith("operator") or "operator" in result:
+            return None
+        return plain(f"{result} {name}({', '.join(map(typed, parameters))})")
+    text = plain(text.rstrip(";").removeprefix("extern "))
+    return None if "operator" in text else re.sub(r"\{.*\}$", "", text) if "(" in text else text
+
+
+def name_of(text: str) -> str:
+    """The name in what shown() gives."""
+    while "<" in (head := re.split(r" = |\(|\{|\[", text)[0]):
+        text = head[: head.index("<")] + text[after_brackets(text, head.index("<")) :]
+    return re.findall(r"\w+", head.partition(",")[0])[-1]
+
+
+def typed(p: Parameter) -> str:
+    return f"{p.type} {p.name}".strip() + (f" = {p.default}" if p.default else "")
+
+
+def rows(declarations: list[Declaration]) -> list[list[str]]:
+    """One per name, or per names of one comment: overloads, or a pair such as state_dict() and load_state_dict()."""
+    found: list[tuple[list[str], str]] = []
+    for d in declarations:
+        if d.type_name or d.code.startswith("enum") or not (text := shown(d)):
+            continue
+        comment, name = d.comment, name_of(text)
+        if found and comment and found[-1][1] == comment:  # that of the one before, not its own
+            before = name_of(found[-1][0][0])
+            if "(" in text and (name in before or before in name):
+                found[-1][0].append(text)
+                continue
+            comment = ""
+        found.append(([text], comment))
+    return [["<br>".join(map(code, dict.fromkeys(texts))), cell(comment)] for texts, comment in found]
+
+
+def enumerations(declarations: list[Declaration]) -> list[str]:
+    lines = []
+    for d in declarations:
+        if m := re.match(r"enum class (\w+)(?: : \w+)? \{ (.*) \};$", d.code):
+            values = ", ".join(code(v.strip()) for v in m[2].split(",") if v.strip())
+            lines.append(f"- {code(m[1])}: {values}{'. ' + cell(sentence(d.comment)) if d.comment else ''}")
+    return lines
+
+
+def is_type(d: Declaration) -> bool:
+    return bool(d.type_name) and d.code.endswith("};") and "fmt::formatter" not in d.code
+
+
+def type_parts(d: Declaration, outer: str = "") -> list[str]:
+    """The heading of a struct, what it is, its public members, and those of the types in it."""
+    name = outer + (d.type_name or "")
+    members = [member for part in sections(public_lines(d)) for member in part.declarations]
+    parts = [f"### {name}"]
+    base = re.match(r"(?:template <.*?> )?(?:class|struct) \w+(?: final)? : (?:public )?([\w:]+)", d.code)
+    derived = [f"Derives from {code(base[1])}."] if base and base[1] not in ("NoCopy", "ScopedValue") else []
+    if d.comment or derived:
+        parts.append(" ".join([cell(sentence(d.comment))] * bool(d.comment) + derived))
+    if found := rows(members):
+        parts.append(table(["member", ""], found).rstrip())
+    if lines := enumerations(members):
+        parts.append("\n".join(lines))
+    for member in members:
+        if is_type(member):
+            parts += type_parts(member, name + "::")
+    return parts
+
+
+def public_text(header: Path) -> str:
+    """A header's text without what it keeps to itself and without macros of several lines."""
+    text = re.sub(r"^#define .*(?:\\\n.*)+", "", header.read_text(), flags=re.MULTILINE)
+    return re.sub(r"^namespace detail \{$.*?^\}  // namespace detail$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str]]:
+    """What a header's section says, and the names that it declares."""
+    found = sections(public_text(header))
+    declarations = [d for part in found for d in part.declarations]
+    types = [d for d in declarations if is_type(d)]
+    free, values = rows(declarations), enumerations(declarations)
+    if not types and not free and not values:
+        return [], []
+    name = header.relative_to(root).as_posix()
+    parts = [f"## [{name}]({up}{name})"]
+    if found[0].note:
+        parts.append(cell(found[0].note))
+    if free:
+        parts.append(table(["name", ""], free).rstrip())
+    if values:
+        parts.append("\n".join(values))
+    for d in types:
+        parts += type_parts(d)
+    others = [name_of(text) for d in declarations if not d.type_name and not d.code.startswith("enum") and (text := shown(d))]
+    enums = [m[1] for d in declarations if (m := re.match(r"enum class (\w+)", d.code))]
+    return parts, list(dict.fromkeys([*(d.type_name or "" for d in types), *enums, *others]))
+
+
+def references(root: Path, generated: str) -> dict[Path, str]:
+    """The document of each layer that has headers here."""
+    made = {}
+    for layer, title in TITLES.items():
+        index, body = [], []
+        for header in sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path)):
+            if header.stem in INTERNAL.get(layer, ()) or layer == "autograd" and header.parent.name == "ops":
+                continue
+            parts, names = header_parts(root, header, "../../")
+            if parts:
+                body += parts
+                index.append(f"| `{header.relative_to(root).as_posix()}` | {' '.join(map(code, names))} |")
+        if body:
+            head = [f"# {layer}: {title}", generated.format(layer + "/"),
+                    "The public names by header, with the comment of each; [the guides](../README.md) explain their use. "
+                    "`const`, `&` and `std::` are left out, and so are members that override.",
+                    "| header | names |\n|---|---|\n" + "\n".join(index)]
+            made[root / "docs/reference" / f"{layer}.md"] = "\n\n".join(head + body) + "\n"
+    return made
