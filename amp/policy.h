@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/op.h"
-
+#include "core/dispatch.h"
+#include "core/scope.h"
 namespace mixtape::amp {
 
 enum class Preset : uint8_t {

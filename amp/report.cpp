@@ -12,8 +12,10 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "autograd/backward_state.h"
 #include "autograd/tape.h"
-#include "core/op.h"
+#include "core/dispatch.h"
+#include "core/scope.h"
 #include "core/stream.h"
 #include "core/tf32.h"
 
@@ -144,7 +146,7 @@ void Report::Watcher::after(const Call& call, const Tensor& result) {
   const auto sees_input = [&](const Tensor* t) { return sees(result, *t); };
   const bool is_cast = call.op.name == "cast",
              is_view = std::ranges::any_of(call.inputs, sees_input),
-             counted = is_cast || !(is_view || thread_state.in_rule);
+             counted = is_cast || !(is_view || backward_state.in_rule);
   const double seconds = end(device_of(call), counted);
   see_parameters(call, result);
   if (!counted) return;

@@ -8,6 +8,7 @@
 #include "amp/autocast.h"
 #include "amp/policy.h"
 #include "amp/trace.h"
+#include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -82,7 +83,7 @@ void check_carried(const optim::Optimizer& opt, uint64_t number) {
   const std::vector<Tensor> params = opt.params();
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].has_grad()) continue;
-    const GradScale g = params[i].leaf().grad_scale();
+    const LossScaleTag g = params[i].autograd_meta().loss_scale();
     check(number || !g.number,
           "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
           "unscale(), which belongs after the last backward()",
@@ -244,7 +245,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   // (A copy, for update() moves the scale.)
   optim::multiply_grads(opt.params(), optim::dense_copy(inverse_of(s.scale), f32, device), r.found);
   for (const Tensor& p : opt.params())
-    if (p.has_grad()) p.leaf().set_grad_scale({.unscaled = true});
+    if (p.has_grad()) p.autograd_meta().set_loss_scale({.unscaled = true});
   r.stage = Stage::Unscaled;
 }
 

@@ -7,6 +7,7 @@
 #include "amp/trace.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/state.h"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
@@ -62,7 +63,7 @@ OverflowTrace* OverflowTrace::innermost() {
 }
 
 void OverflowTrace::after(const Call& call, const Tensor& result) {
-  if (thread_state.in_rule || call.op.name == "masked_fill" || call.op.name == "pad") return;
+  if (backward_state.in_rule || call.op.name == "masked_fill" || call.op.name == "pad") return;
   std::vector<Tensor> inputs;
   for (const Tensor* t : call.inputs) {
     if (!is_counted(*t)) continue;
@@ -89,7 +90,7 @@ void OverflowTrace::after_rule(const Node& node, const Tensor& dy,
         made);
 }
 
-void OverflowTrace::after_delivery(const Node& leaf, const Tensor& grad) {
+void OverflowTrace::after_accumulate(const Node& leaf, const Tensor& grad) {
   enter({BadOp::Kind::Sum, true, std::string(leaf.name()), leaf.module, iteration_}, {},
         {&grad, 1});
 }

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/op.h"
+#include "core/dispatch.h"
 #include "kernels/common/tensor_stats.h"
 
 namespace mixtape::amp {
@@ -75,7 +75,7 @@ class OverflowTrace final : public Observer {
   };
   void after(const Call& call, const Tensor& result) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
-  void after_delivery(const Node& leaf, const Tensor& grad) override;
+  void after_accumulate(const Node& leaf, const Tensor& grad) override;
   void enter(Entry entry, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   void read();
   void judge(const Entry& entry, const kernels::TensorStats* rows);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "core/op.h"
+#include "core/dispatch.h"
 
 namespace mixtape {
 

@@ -133,8 +133,10 @@ struct Function;
 template <class Op>
 inline const bool listed_op = list_op(Op::info);
 
+namespace detail {
+
 template <class Op, class... Args>
-Tensor call(const Args&... args) {
+Tensor run_op(const Tensor* out, const Args&... args) {
   (void)listed_op<Op>;
   const Scope scope(Op::info.name);
 
@@ -147,7 +149,7 @@ Tensor call(const Args&... args) {
   (collect(args), ...);
 
   Call call{Op::info, {inputs.begin(), inputs.size()}};
-  call.backward = thread_state.in_backward;
+  call.backward = backward_state.running;
   call.composed = std::is_base_of_v<Function<Op>, Op>;
   const auto ask = [&]<class A>(const A& a) {
     if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) call.out = a.out;
@@ -155,6 +157,7 @@ Tensor call(const Args&... args) {
   (ask(args), ...);
   [[maybe_unused]] const bool recorded =
       detail::prepare(call, detail::broadcasts<Op>, detail::differentiable<Op>);
+  if (!recorded) call.result = out;
 
   // The arguments again, with the tensors that the policy may have put in place of ours.
   const auto run = [&](Ctx& ctx) {
@@ -198,6 +201,20 @@ Tensor call(const Args&... args) {
   }
   detail::observe(&Observer::after, call, y);
   return y;
+}
+
+}  // namespace detail
+
+template <class Op, class... Args>
+Tensor call(const Args&... args) {
+  return detail::run_op<Op>(nullptr, args...);
+}
+// The same, written to `out` if the op can do that, `out` has the result's shape and dtype, and
+// nothing is recorded; else the result is a new tensor. `out` may be empty, or an input of an
+// elementwise op.
+template <class Op, class... Args>
+Tensor call_out(const Tensor& out, const Args&... args) {
+  return detail::run_op<Op>(out ? &out : nullptr, args...);
 }
 
 // The base of an op of your own: the three members above, then MyOp::apply(x, 2.0).

@@ -17,13 +17,36 @@ using Segment = std::function<Tensors(const Tensors&)>;
 
 constexpr OpInfo checkpoint_info{"checkpoint"};
 
+std::vector<detail::ThreadPointer>& thread_pointers() {
+  static std::vector<detail::ThreadPointer> all;
+  return all;
+}
+
+// While one is alive, the registered pointers of this thread have former values again.
+class Restored : NoCopy {
+ public:
+  static std::vector<const void*> now() {
+    std::vector<const void*> values;
+    for (const auto pointer : thread_pointers()) values.push_back(pointer());
+    return values;
+  }
+  explicit Restored(const std::vector<const void*>& values) { set(values); }
+  ~Restored() { set(outer_); }
+
+ private:
+  static void set(const std::vector<const void*>& values) {
+    for (size_t i = 0; i < values.size(); ++i) thread_pointers()[i]() = values[i];
+  }
+  const std::vector<const void*> outer_ = now();
+};
+
 // A call of f, and the circumstances to make it in again.
 class Replay final : public Deferred {
  public:
   Replay(Segment f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
 
   Tensors first(const Tensors& inputs) {
-    const ScopedValue<&ThreadState::forgetting> forget(true);
+    const ScopedValue<&BackwardState::saves_nothing> discard(true);
     Tensors results = f_(inputs);
     end_ = generator().offset();
     return results;
@@ -62,14 +85,14 @@ class Replay final : public Deferred {
 
   Tensors second(const Tensors& inputs) const {
     const ScopedValue<&ThreadState::recording> record(true);
-    const ScopedValue<&ThreadState::in_backward> forward(false);
-    const ScopedValue<&ThreadState::forgetting> keep(false);
-    const ScopedValue<&ThreadState::root> root(root_);
+    const ScopedValue<&BackwardState::running> forward(false);
+    const ScopedValue<&BackwardState::saves_nothing> keep(false);
+    const Restored pointers(pointers_);
     const std::shared_ptr<Policy> region = policy_ ? policy_->snapshot() : nullptr;
     const ScopedValue<&ThreadState::policy> policy(region.get());
     const DefaultDevice here(device_);
     const Tf32 tf32(tf32_);
-    const ScopedValue<&ThreadState::called_again> second_call(true);
+    const ScopedValue<&BackwardState::recomputing> second_call(true);
     Seed draws(seed_);
     (*draws).set_offset(begin_);
     Tensors results = f_(inputs);
@@ -83,7 +106,7 @@ class Replay final : public Deferred {
   const size_t inputs_;
   const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
   uint64_t end_ = 0;
-  const void* const root_ = thread_state.root;
+  const std::vector<const void*> pointers_ = Restored::now();
   const Device device_ = DefaultDevice::current();
   const bool tf32_ = Tf32::allowed();
   const std::shared_ptr<Policy> policy_ =
@@ -111,6 +134,11 @@ class CheckpointNode final : public Node {
 };
 
 }  // namespace
+
+bool detail::restore_in_checkpoints(ThreadPointer pointer) {
+  thread_pointers().push_back(pointer);
+  return true;
+}
 
 std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   if (!grad_enabled()) return f(inputs);

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/op.h"
+#include "autograd/backward_state.h"
+#include "core/tensor.h"
 
 namespace mixtape {
 namespace detail {
@@ -18,10 +19,15 @@ namespace detail {
 std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vector<Tensor>&)> f,
                                const std::vector<Tensor>& inputs);
 
+// Registers a thread-local pointer of a layer above, which the second call is to find as the first
+// did: nn keeps the module that paths start from in one.
+using ThreadPointer = const void*& (*)();
+bool restore_in_checkpoints(ThreadPointer pointer);
+
 }  // namespace detail
 
 // Whether this is a checkpoint's second call, for what moves with each call and is read by it.
-inline bool called_again() { return thread_state.called_again; }
+inline bool called_again() { return backward_state.recomputing; }
 
 // f(inputs...), where f gives a tensor or a vector of them. f is kept until backward and called
 // there once more, so what it refers to must live as long and give the same results:

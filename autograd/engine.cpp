@@ -13,16 +13,16 @@
 namespace mixtape {
 namespace {
 
-// What was registered on a tensor: what the slots in Node and Leaf point to.
+// What was registered on a tensor: what the slots in Node and AutogradMeta point to.
 struct Hooks {
   HookList<Node::Hook> gradient;                             // of register_hook
   HookList<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
 
   template <class F>
   static HookHandle add(const Tensor& x, HookList<F> Hooks::* list, F f) {
-    std::shared_ptr<void>& slot = x.grad_fn() ? x.grad_fn()->hooks : x.leaf().hooks;
+    std::shared_ptr<void>& slot = x.grad_fn() ? x.grad_fn()->hooks : x.autograd_meta().hooks;
     if (!slot) slot = std::make_shared<Hooks>();
-    if (x.is_leaf() && x.leaf().node) x.leaf().node->hooks = slot;
+    if (x.is_leaf() && x.autograd_meta().accumulator) x.autograd_meta().accumulator->hooks = slot;
     return (of(slot)->*list).add(slot, std::move(f));
   }
   static Hooks* of(const std::shared_ptr<void>& slot) { return static_cast<Hooks*>(slot.get()); }
@@ -37,10 +37,10 @@ bool is_whole(const Tensor& g) {
 // The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
 // storage with no other tensor; else copied. Later ones are added in place, at the same address.
 // (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
-void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carried) {
-  Leaf& l = leaf.leaf();
-  GradScale scale = l.grad_scale();
-  scale.add(carried);
+void accumulate_grad(const Tensor& leaf, Tensor g, bool recorded, const LossScaleTag& tag) {
+  AutogradMeta& l = leaf.autograd_meta();
+  LossScaleTag sum = l.loss_scale();
+  sum.add(tag);
   if (recorded) {
     l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
   } else if (l.grad) {
@@ -49,11 +49,11 @@ void deliver(const Tensor& leaf, Tensor g, bool recorded, const GradScale& carri
   } else {
     l.grad = is_whole(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
   }
-  l.set_grad_scale(scale);
+  l.set_loss_scale(sum);
 }
 
 // Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
-void add_up(Tensor& sum, Tensor g) {
+void accumulate(Tensor& sum, Tensor g) {
   if (!sum)
     sum = std::move(g);
   else if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
@@ -70,15 +70,15 @@ struct Engine {
   struct Arrival {
     std::shared_ptr<Node> node;
     Tensor grad;
-    GradScale scale = {};  // that grad carries
+    LossScaleTag scale = {};  // that grad carries
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
-  using Useful = std::unordered_set<const Node*>;
+  using Needed = std::unordered_set<const Node*>;
 
   bool retain, record;
-  GradScale carried = {};      // by the gradient that is being visited, and what comes of it
+  LossScaleTag carried = {};   // by the gradient that is being visited, and what comes of it
   Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
-  Useful useful = {};          // with capture: nodes that lead to one of those
+  Needed needed = {};          // with capture: nodes that lead to one of those
   // The queue by order, newest first.
   using Queue = std::map<uint64_t, Arrival, std::greater<>,
                          PooledAllocator<std::pair<const uint64_t, Arrival>>>;
@@ -86,16 +86,16 @@ struct Engine {
 
   void run(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
     const ScopedValue<&ThreadState::recording> recording(record);
-    const ScopedValue<&ThreadState::in_backward> backward(true);
-    const ScopedValue<&ThreadState::wanted> all(nullptr);  // a rule may run an engine of its own
-    const NoPolicy as_called;                              // forward chose the dtypes
-    const ScopedValue<&ThreadState::carried> scale(&carried);
+    const ScopedValue<&BackwardState::running> backward(true);
+    const ScopedValue<&BackwardState::needed> all(nullptr);  // a rule may run an engine of its own
+    const NoPolicy as_called;                                // forward chose the dtypes
+    const ScopedValue<&BackwardState::loss_scale> scale(&carried);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
     if (capture) {
       std::vector<const Node*> starts;
       for (const auto& [key, a] : arriving) starts.push_back(a.node.get());
-      find_useful(std::move(starts));
+      mark_needed(std::move(starts));
     }
     while (!arriving.empty()) {
       auto next = arriving.extract(arriving.begin());
@@ -106,22 +106,23 @@ struct Engine {
 
   void visit(const std::shared_ptr<Node>& node, Tensor dy) {
     const Scope scope("backward", node->module);
-    dy = seen(*node, std::move(dy));
+    dy = run_hooks(*node, std::move(dy));
     if (node->is_leaf()) {
       const Tensor leaf = node->leaf();
       if (!leaf || !leaf.is_leaf() || capture) return;  // (or frozen since it was recorded)
       check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
             dy.device(), leaf.device());
       if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
-      deliver(leaf, std::move(dy), record, carried);
-      detail::observe(&Observer::after_delivery, *node, leaf.grad());
-      run_hooks(*node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
+      accumulate_grad(leaf, std::move(dy), record, carried);
+      detail::observe(&Observer::after_accumulate, *node, leaf.grad());
+      for_each_hook(*node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
       return;
     }
-    if (!leads_on(*node)) return;
+    if (!is_needed(*node)) return;
     if (!record && node->selects()) return add_to_part(*node, dy);
     const Scope op(node->name());
-    if (Deferred* const graph = node->deferred()) return go_on_in(*graph, *node, std::move(dy));
+    if (Deferred* const graph = node->deferred())
+      return expand_checkpoint(*graph, *node, std::move(dy));
     detail::observe(&Observer::before_rule, *node, dy);
     Grads grads = apply_rule(*node, dy);
     detail::observe(&Observer::after_rule, *node, dy, std::span<const Tensor>(grads));
@@ -140,13 +141,13 @@ struct Engine {
   }
 
   Grads apply_rule(Node& node, const Tensor& dy) const {
-    const ScopedValue<&ThreadState::in_rule> rule(true);
-    const ScopedValue<&ThreadState::wanted> wanted(capture ? &useful : nullptr);
+    const ScopedValue<&BackwardState::in_rule> rule(true);
+    const ScopedValue<&BackwardState::needed> some(capture ? &needed : nullptr);
     return node.backward(dy);
   }
 
   template <class F, class Run>
-  static void run_hooks(const Node& node, HookList<F> Hooks::* list, Run run) {
+  static void for_each_hook(const Node& node, HookList<F> Hooks::* list, Run run) {
     if (!node.hooks) return;
     const std::string where = fmt::format("hook on {}", node.name());
     const Scope scope(where);
@@ -154,7 +155,7 @@ struct Engine {
   }
 
   // What hooks make of a gradient.
-  Tensor seen(const Node& node, Tensor dy) {
+  Tensor run_hooks(const Node& node, Tensor dy) {
     const auto run = [&](const Node::Hook& hook) {
       Tensor changed = hook(dy);
       if (!changed) return;
@@ -165,32 +166,32 @@ struct Engine {
             changed.device(), dy.dtype(), dy.device());
       dy = std::move(changed);
     };
-    run_hooks(node, &Hooks::gradient, run);
+    for_each_hook(node, &Hooks::gradient, run);
     if (capture) {
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
     }
     return dy;
   }
 
-  bool leads_on(const Node& node) const {
+  bool is_needed(const Node& node) const {
     return !capture || std::ranges::any_of(node.ctx.edges_, [&](const Ctx::Edge& e) {
-      return e.node && useful.contains(e.node.get());
+      return e.node && needed.contains(e.node.get());
     });
   }
 
   // Makes the graph that `node` stands for, with others, one for each result, and takes all their
   // gradients there. They have all arrived: whatever used a result is newer than any of these
   // nodes. The graph is newer still, so it comes before all else that waits.
-  void go_on_in(Deferred& graph, Node& node, Tensor dy) {
-    std::vector<std::tuple<size_t, Tensor, GradScale>> grads;
-    const GradScale own = carried;
+  void expand_checkpoint(Deferred& graph, Node& node, Tensor dy) {
+    std::vector<std::tuple<size_t, Tensor, LossScaleTag>> grads;
+    const LossScaleTag own = carried;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const std::shared_ptr<Node> other = graph.nodes[i].lock();
       if (other.get() == &node) {
         grads.emplace_back(i, std::move(dy), own);
       } else if (auto waiting = other ? arriving.extract(other->order) : Queue::node_type()) {
         carried = waiting.mapped().scale;
-        Tensor g = seen(*other, std::move(waiting.mapped().grad));
+        Tensor g = run_hooks(*other, std::move(waiting.mapped().grad));
         grads.emplace_back(i, std::move(g), carried);
       }
     }
@@ -198,8 +199,8 @@ struct Engine {
     const std::vector<Tensor> results = graph.make(node);
     for (auto& [i, g, scale] : grads) {
       carried = scale;
-      if (capture) find_useful({results[i].grad_fn().get()}, known);
-      arrive(results[i].grad_fn(), std::move(g));
+      if (capture) mark_needed({results[i].grad_fn().get()}, known);
+      enqueue(results[i].grad_fn(), std::move(g));
       if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
     }
   }
@@ -216,16 +217,16 @@ struct Engine {
   }
 
   void send(const Ctx::Edge& e, Tensor g) {
-    if (capture && !useful.contains(e.node.get())) return;
+    if (capture && !needed.contains(e.node.get())) return;
     check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
     check(is_float(g.dtype()), "the gradient is {}, the input {}", g.dtype(), e.dtype);
     check(g.device() == e.device, "the gradient is on {}, the input on {}", g.device(), e.device);
-    arrive(e.node, std::move(g));
+    enqueue(e.node, std::move(g));
   }
 
-  void arrive(const std::shared_ptr<Node>& node, Tensor g) {
+  void enqueue(const std::shared_ptr<Node>& node, Tensor g) {
     if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
-    add_up(slot(node)->grad, std::move(g));
+    accumulate(slot(node)->grad, std::move(g));
   }
 
   Arrival* slot(const std::shared_ptr<Node>& node) {
@@ -258,12 +259,12 @@ struct Engine {
     check(g.shape() == y.shape(), "the gradient has shape {}, the output {}", g.shape(), y.shape());
     check(g.device() == y.device(), "the gradient is on {}, the output on {}", g.device(),
           y.device());
-    arrive(node_of(y), std::move(g));
+    enqueue(node_of(y), std::move(g));
   }
 
   // Which nodes lead to a captured one: found by walking all of the graph once, oldest first, as
   // far as it is newer than `known`.
-  void find_useful(std::vector<const Node*> open, uint64_t known = 0) {
+  void mark_needed(std::vector<const Node*> open, uint64_t known = 0) {
     std::map<uint64_t, const Node*> all;
     while (!open.empty()) {
       const Node* n = open.back();
@@ -273,13 +274,11 @@ struct Engine {
         if (e.node) open.push_back(e.node.get());
     }
     for (const auto& [order, n] : all)
-      if (capture->contains(n) || leads_on(*n)) useful.insert(n);
+      if (capture->contains(n) || is_needed(*n)) needed.insert(n);
   }
 };
 
-bool Ctx::leads_to_wanted(const Node& node) {
-  return static_cast<const Engine::Useful*>(thread_state.wanted)->contains(&node);
-}
+bool Ctx::leads_to_needed(const Node& node) { return backward_state.needed->contains(&node); }
 
 void backward(const Tensor& y, const BackwardOptions& options) {
   Engine engine{options.retain_graph || options.create_graph, options.create_graph};
@@ -310,7 +309,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 void carry_scale(uint64_t number, int64_t moves) {
-  if (thread_state.carried) *thread_state.carried = {.number = number, .moves = moves};
+  if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

@@ -23,7 +23,7 @@ class LeafNode final : public Node {
 
   void join(const Tensor& leaf) {
     order = next();
-    hooks = leaf.leaf().hooks;
+    hooks = leaf.autograd_meta().hooks;
   }
 
  private:
@@ -148,7 +148,9 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
 }  // namespace detail
 
 Ctx::Ctx(const Call& call, bool recording)
-    : recording_(recording && !thread_state.forgetting), freed_(recording && !recording_) {
+    : result_(call.result),
+      recording_(recording && !backward_state.saves_nothing),
+      freed_(recording && !recording_) {
   if (recording)
     for (const Tensor* t : call.inputs) {
       if (*t)
@@ -274,11 +276,11 @@ Node::~Node() {
 std::shared_ptr<Node> node_of(const Tensor& t) {
   if (t.grad_fn()) return t.grad_fn();
   if (!t.is_leaf()) return nullptr;
-  Leaf& leaf = t.leaf();
-  if (!leaf.node) leaf.node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
-  if (leaf.node.use_count() == 1) static_cast<LeafNode&>(*leaf.node).join(t);
-  leaf.node->grad_dtype = t.dtype();  // an older graph, if there is one, is of other data
-  return leaf.node;
+  std::shared_ptr<Node>& node = t.autograd_meta().accumulator;
+  if (!node) node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
+  if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(t);
+  node->grad_dtype = t.dtype();  // an older graph, if there is one, is of other data
+  return node;
 }
 
 Tensor leaf_of(const Tensor& t) {

@@ -8,8 +8,12 @@
 #include <memory>
 #include <utility>
 
+#include "autograd/autograd_meta.h"
+#include "autograd/backward_state.h"
 #include "autograd/hook_list.h"
-#include "core/op.h"
+#include "core/dispatch.h"
+#include "core/inline_vector.h"
+#include "core/scope.h"
 
 namespace mixtape {
 
@@ -29,6 +33,11 @@ class Ctx {
   Device device() const { return device_; }
   Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
   Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
+  // The result: call_out()'s tensor, if it has this shape and dtype, or a new one.
+  Tensor result(const Shape& shape, DType dtype) const {
+    const bool fits = result_ && result_->shape() == shape && result_->dtype() == dtype;
+    return fits ? *result_ : output(shape, dtype);
+  }
   bool recording() const { return recording_; }
   // Keeps inputs, with their history, for backward. An input that is absent stays absent.
   template <class... T>
@@ -50,7 +59,7 @@ class Ctx {
   std::vector<Tensor> saved() const;  // all, in the order they were saved
   bool wants(size_t input) const {
     return input < edges_.size() && edges_[input].node &&
-           (!thread_state.wanted || leads_to_wanted(*edges_[input].node));
+           (!backward_state.needed || leads_to_needed(*edges_[input].node));
   }
   const Shape& shape(size_t input) const { return edge(input).shape; }
   DType dtype(size_t input) const { return edge(input).dtype; }
@@ -96,7 +105,7 @@ class Ctx {
     uint64_t storage, version;  // by its id: an address may come again
     Kept as;
   };
-  static bool leads_to_wanted(const Node& node);
+  static bool leads_to_needed(const Node& node);
   void check_kept() const;
   void keep(const Tensor& t, Kept as = Kept::Input) {
     saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, as);
@@ -106,6 +115,7 @@ class Ctx {
   InlineVector<Edge, 3> edges_;
   InlineVector<Saved, 3> saved_;
   Node* node_ = nullptr;
+  const Tensor* result_ = nullptr;  // see Call::result
   DType out_ = f32;
   Device device_;
   bool recording_;      // what is saved, too

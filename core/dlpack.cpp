@@ -8,8 +8,8 @@
 #include "core/check.h"
 #include "core/dlpack_abi.h"
 #include "core/format.h"
-#include "core/op.h"
 #include "core/pooled.h"
+#include "core/scope.h"
 #include "core/stream.h"
 
 namespace mixtape {

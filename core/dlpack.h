@@ -14,7 +14,7 @@ struct DLManagedTensorVersioned;  // since
 
 namespace mixtape {
 
-// The memory lives until the receiver calls the deleter. Throws Error if x wants a gradient.
+// The memory lives until the receiver calls the deleter. Throws Error if x.requires_grad().
 DLManagedTensor* to_dlpack(const Tensor& x);
 DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x);
 

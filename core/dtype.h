@@ -108,8 +108,8 @@ decltype(auto) visit(DType t, F&& f) {
   }
 }
 
-// A kernel's input and output dtypes: the output is the input's dtype or, of a narrow one, f32, or
-// else Error. At most two cases per input, not a product.
+// f.operator()<In, Out>() where `out` is `in` or, beside a 16-bit `in`, f32; else Error. So there
+// are at most two cases per input dtype, not a product.
 template <class F>
 decltype(auto) visit_float(DType in, DType out, F&& f) {
   return visit_float(in, [&]<class In>() -> decltype(auto) {
@@ -120,10 +120,10 @@ decltype(auto) visit_float(DType in, DType out, F&& f) {
   });
 }
 
-// f.operator()<S, D, O>() for an input in S, and a gradient and an output that are in S or, where
-// that is narrow, in f32.
+// f.operator()<S, D, O>() for x in S, and dy and dx that are each in S or, beside a 16-bit S, in
+// f32; else Error.
 template <class F>
-void visit_gradient(DType x, DType dy, DType dx, F&& f) {
+void visit_float(DType x, DType dy, DType dx, F&& f) {
   visit_float(x, dy, [&]<class S, class D>() {
     visit_float(x, dx, [&]<class Same, class O>() {
       if constexpr (std::is_same_v<S, Same>) f.template operator()<S, D, O>();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/op.h"
+#include "core/scope.h"
 
 namespace mixtape {
 

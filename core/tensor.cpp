@@ -1,5 +1,5 @@
-// Handles: how elements are read and written one at a time, and the rules for gradients and data of
-// a leaf. Whatever computes is an op and lives above.
+// Reads and writes of single elements, views, and replacement of a tensor's data. All computation
+// is in ops, above core.
 #include "core/tensor.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
 #include "core/pooled.h"
 #include "core/stream.h"
+#include "core/thread_state.h"
 
 namespace mixtape {
 namespace {
@@ -145,9 +145,7 @@ void Tensor::set_data(const Tensor& other) const {
         shape());
   check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that wants a gradient",
         other.dtype());
-  const Tensor g = grad();
-  if (g && (g.dtype() != other.dtype() || g.device() != other.device())) set_grad({});
-  if (impl().leaf) impl().leaf->shadow = {};
+  if (impl().autograd_meta) impl().autograd_meta->on_set_data(other);
   const auto source = other.impl_;
   impl().storage = source->storage;
   impl().view = source->view;
@@ -159,41 +157,6 @@ const Tensor& Tensor::set_requires_grad(bool on) const {
   check(!on || is_float(dtype()), "only floats have gradients, and this tensor is {}", dtype());
   impl().requires_grad = on;
   return *this;
-}
-
-Leaf& Tensor::leaf() const {
-  if (!impl().leaf) impl().leaf = std::make_shared<Leaf>();
-  return *impl().leaf;
-}
-
-Tensor Tensor::shadow() const {
-  if (!impl().leaf || !impl().leaf->shadow) return {};
-  const Leaf& l = *impl().leaf;
-  const bool agrees = l.shadow_version == version() && l.shadow_written == l.shadow.version();
-  return agrees ? l.shadow : Tensor();
-}
-
-void Tensor::set_shadow(const Tensor& copy) const {
-  if (!copy && !impl().leaf) return;
-  leaf().shadow = copy;
-  leaf().shadow_version = version();
-  if (copy) leaf().shadow_written = copy.version();
-}
-
-Tensor Tensor::grad() const { return impl().leaf ? impl().leaf->grad : Tensor(); }
-bool Tensor::has_grad() const { return impl().leaf && impl().leaf->grad; }
-
-void Tensor::set_grad(const Tensor& g) const {
-  if (g) {
-    check(g.shape() == shape(), "a gradient of shape {} for a tensor of shape {}", g.shape(),
-          shape());
-    check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
-    check(is_float(g.dtype()), "a gradient of {} elements for a tensor of {}", g.dtype(), dtype());
-    leaf();
-  }
-  if (!impl().leaf) return;
-  impl().leaf->grad = g;
-  impl().leaf->scale = {};
 }
 
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {

@@ -1,8 +1,7 @@
 #pragma once
-// Tensor: a shared handle to storage seen through a layout, with a slot for its history.
-// Copying a Tensor copies the handle. core has no idea what is computed on tensors.
+// Tensor: a shared handle to a view of storage. Copying a Tensor copies the handle. Its history
+// and all that follows from that belong to autograd: core holds two opaque pointers.
 
-#include <atomic>
 #include <iosfwd>
 #include <memory>
 #include <span>
@@ -15,9 +14,16 @@
 
 namespace mixtape {
 
-class Node;              // how a tensor was made; defined in autograd, opaque here
-struct Leaf;             // what a leaf keeps between steps (its gradient); defined below
-struct BackwardOptions;  // defined in autograd/tape.h
+class Node;              // how a tensor was made: autograd/tape.h
+struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd_meta.h
+struct BackwardOptions;  // autograd/tape.h
+class Tensor;
+
+// AutogradMeta as core sees it.
+struct AutogradMetaInterface {
+  virtual ~AutogradMetaInterface() = default;
+  virtual void on_set_data(const Tensor& data) = 0;  // the tensor is about to get this data
+};
 
 class Tensor {
  public:
@@ -89,26 +95,23 @@ class Tensor {
   // work.
   void set_data(const Tensor& other) const;
 
-  // The history slot. core stores it and never looks inside. A leaf is a tensor that no recorded op
-  // made and that wants a gradient.
+  // True for leaves, on which set_requires_grad() was called, and for results of recorded ops.
   bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->grad_fn); }
   const Tensor& set_requires_grad(
       bool on = true) const;  // throws Error on integers and on results of ops
   bool is_leaf() const { return impl().requires_grad; }
   const std::shared_ptr<Node>& grad_fn() const { return impl().grad_fn; }
   void set_grad_fn(std::shared_ptr<Node> grad_fn) const { impl().grad_fn = std::move(grad_fn); }
-  // The gradient of a leaf, or no tensor. It is accumulated in place, so it keeps its address.
+
+  // Defined in autograd; see autograd/autograd_meta.h.
   Tensor grad() const;
   bool has_grad() const;
-  void set_grad(
-      const Tensor& g) const;  // throws Error if shape or device differ; no tensor clears it
-  Leaf& leaf() const;          // what this leaf keeps between steps; made on first use
-  // A narrow copy of the values that this leaf has now, or no tensor: a write to either makes the
-  // copy a former one, unless the writer moved both and sets it again.
+  void set_grad(const Tensor& g) const;
   Tensor shadow() const;
   void set_shadow(const Tensor& copy) const;
+  AutogradMeta& autograd_meta() const;
 
-  // Sugar for the functions of the same name; defined in autograd.
+  // Methods for the functions of the same name; defined in autograd.
   void backward() const;
   void backward(const BackwardOptions& options) const;
   Tensor to(DType dtype) const;  // itself if nothing changes
@@ -128,7 +131,7 @@ class Tensor {
     View view;
     bool requires_grad = false;
     std::shared_ptr<Node> grad_fn;
-    std::shared_ptr<Leaf> leaf;
+    std::shared_ptr<AutogradMetaInterface> autograd_meta;
   };
   static constexpr View absent = {};
   friend class WeakTensor;
@@ -141,48 +144,6 @@ class Tensor {
   void require_dtype(DType wanted) const;
 
   std::shared_ptr<Impl> impl_;
-};
-
-// Which loss scale a gradient is multiplied by, as far as that is known. Autograd adds this up
-// where it adds gradients; amp gives scales their numbers.
-struct GradScale {
-  uint64_t number = 0;    // 0: none that is known
-  int64_t moves = 0;      // how often that may have moved before
-  bool moved = false;     // parts of it are from before it may have moved, and after
-  bool mixed = false;     // parts of it carry other numbers
-  bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
-
-  void add(const GradScale& g) {
-    mixed = mixed || g.mixed || (number && g.number && number != g.number);
-    unscaled = unscaled || g.unscaled;
-    moved = moved || g.moved || (g.number && number == g.number && moves != g.moves);
-    if (g.number) number = g.number, moves = g.moves;
-  }
-};
-
-// What a leaf keeps between steps.
-struct Leaf {
-  Tensor grad;
-  std::shared_ptr<void> hooks;  // owned and read by autograd
-  std::shared_ptr<Node> node;   // the leaf's place in the graph now being recorded
-  Tensor shadow;
-  uint64_t shadow_version = 0;  // of the leaf when its shadow was written
-  uint64_t shadow_written = 0;  // the shadow's own then
-
-  // Nothing is known of a gradient that somebody else set or wrote to.
-  GradScale grad_scale() const {
-    return grad && scale_version == grad.version() ? scale : GradScale();
-  }
-  void set_grad_scale(const GradScale& s) {
-    scale = s;
-    scale_version = grad.version();
-  }
-
- private:
-  friend class Tensor;
-
-  GradScale scale;
-  uint64_t scale_version = 0;  // of grad when scale was set
 };
 
 // Refers to a tensor without keeping it alive.

@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autograd/autograd_meta.h"
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -53,10 +55,14 @@ StateDict named(const ModuleBase& m, bool buffers) {
   return result;
 }
 
+const bool root_restored =
+    detail::restore_in_checkpoints([]() -> const void*& { return module_state.root; });
+
 // Puts the tensor's data elsewhere, under all handles to it.
 void replace_data(const Tensor& t, const Tensor& data) {
   t.set_data(data);
-  if (t.is_leaf()) t.leaf().node.reset();  // a graph that is still alive wants the old dtype
+  if (t.is_leaf())
+    t.autograd_meta().accumulator.reset();  // a graph that is still alive wants the old dtype
 }
 
 }  // namespace
@@ -96,7 +102,7 @@ std::string type_name(const std::type_info& type) {
 
 ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(const ModuleBase& other) : training_(other.training_) {
-  check(thread_state.cloning,
+  check(module_state.cloning,
         "modules are not copied, since copies would share parameters: std::move or clone() it");
 }
 

@@ -13,7 +13,7 @@
 #include <atomic>
 #include <typeinfo>
 
-#include "core/op.h"
+#include "core/scope.h"
 #include "core/state_dict.h"
 #include "nn/fields.h"
 #include "nn/hooks.h"
@@ -121,16 +121,25 @@ class ModuleBase {
   mutable std::atomic<const std::string*> path_ = nullptr;
 };
 
+struct ModuleState {
+  const void* root = nullptr;  // the outermost module that runs, which paths start from
+  bool cloning = false;        // modules may be copied
+
+  static ModuleState& current();
+};
+inline thread_local constinit ModuleState module_state;
+inline ModuleState& ModuleState::current() { return module_state; }
+
 // Open while a module's operator() runs. The outermost one on a thread is the root that paths start
 // from.
 class Running {
  public:
   explicit Running(const ModuleBase& m)
-      : root_(thread_state.root ? thread_state.root : &m),
-        scope_({}, m.path_from(*static_cast<const ModuleBase*>(thread_state.root))) {}
+      : root_(module_state.root ? module_state.root : &m),
+        scope_({}, m.path_from(*static_cast<const ModuleBase*>(module_state.root))) {}
 
  private:
-  const ScopedValue<&ThreadState::root> root_;
+  const ScopedValue<&ModuleState::root> root_;
   const Scope scope_;
 };
 
@@ -145,7 +154,7 @@ class Evaluating : NoCopy {
 };
 
 // While one is alive, modules may be copied on this thread.
-struct Cloning : ScopedValue<&ThreadState::cloning> {
+struct Cloning : ScopedValue<&ModuleState::cloning> {
   [[nodiscard]] Cloning() : ScopedValue(true) {}
 };
 

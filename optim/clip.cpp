@@ -3,9 +3,10 @@
 
 #include <cmath>
 
+#include "autograd/autograd_meta.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/kernels.h"
 
@@ -20,7 +21,7 @@ Device device_of(const std::vector<Tensor>& params) {
 std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   std::vector<View> grads;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].has_grad() && params[i].leaf().grad_scale().number)
+    if (params[i].has_grad() && params[i].autograd_meta().loss_scale().number)
       warn(
           "clipping gradients of a scaled loss, whose norm is that much larger: use "
           "scaler.unscale(optimizer) before, or scaler.step(optimizer, {.clip_norm = 1})");

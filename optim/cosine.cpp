@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "core/check.h"
-#include "core/op.h"
+#include "core/scope.h"
 
 namespace mixtape::optim {
 namespace {

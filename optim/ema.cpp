@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/scope.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::optim {

@@ -6,9 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include "autograd/autograd_meta.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/common/elementwise.h"
 #include "kernels/common/int_math.h"
@@ -218,7 +219,7 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
     }
   } else if (group.keeps_shadow(slot)) {
     // (What a live graph saved is not written over.)
-    const Tensor& shadow = p.leaf().shadow;
+    const Tensor& shadow = p.autograd_meta().half.data;
     if (!slot.agrees || shadow.dtype() != *group.options.shadow || !shadow.is_unique())
       p.set_shadow(dense_copy(p, *group.options.shadow, p.device()));
   }
@@ -226,7 +227,7 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
 
 // Of gradients that are taken as they are.
 void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
-  const GradScale scale = p.leaf().grad_scale();
+  const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
     warn(
         fmt::format("{}: a step along gradients of a scaled loss, that much too far: use "
@@ -321,8 +322,10 @@ void Optimizer::step(const StepControl& control) {
       kernels::Update& u = updates_.emplace_back();
       const bool uses_master = slot.master && is_half(p.dtype());
       u.param = uses_master ? slot.master : p;
-      u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.leaf().shadow : Tensor();
-      u.grad = p.leaf().grad;
+      u.shadow = uses_master                ? p
+                 : group.keeps_shadow(slot) ? p.autograd_meta().half.data
+                                            : Tensor();
+      u.grad = p.autograd_meta().grad;
       for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
       u.steps = slot.steps;
     }
@@ -335,7 +338,7 @@ void Optimizer::step(const StepControl& control) {
       if (!slot.param.has_grad() && !slot.agrees) continue;
       slot.storage = slot.param.storage()->id();
       slot.version = slot.param.version();
-      if (group.keeps_shadow(slot)) slot.param.leaf().shadow_version = slot.version;
+      if (group.keeps_shadow(slot)) slot.param.autograd_meta().half.of_version = slot.version;
     }
 }
 

@@ -1,7 +1,7 @@
 // What an optimizer saves: state by parameter, options by group.
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/scope.h"
 #include "optim/optimizer.h"
 
 namespace mixtape::optim {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/op.h"
+#include "core/scope.h"
 #include "optim/optimizer.h"
 #include "optim/outcome.h"
 

@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/op.h"
+#include "core/scope.h"
 
 namespace mixtape::optim {
 namespace {

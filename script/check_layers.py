@@ -15,7 +15,7 @@ BELOW = {
     "kernels": ["core"],
     "autograd": ["core", "kernels"],
     "nn": ["core", "autograd"],
-    "optim": ["core", "kernels", "autograd/tape.h"],  # for NoGrad
+    "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad
     "amp": ["core", "kernels", "autograd", "optim"],
     "io": ["core"],
     "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io"],

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/ops/elementwise_out.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/operands.h"
 
@@ -47,9 +48,7 @@ void check_elements(Takes takes, DType t) {
 }
 
 Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
-  const DType dtype = takes == Takes::All ? boolean : ctx.dtype();
-  const Tensor* const x = std::exchange(thread_state.to_overwrite, nullptr);
-  return x && x->shape() == shape && x->dtype() == dtype ? *x : ctx.output(shape, dtype);
+  return ctx.result(shape, takes == Takes::All ? boolean : ctx.dtype());
 }
 
 // What is the same for all ops is compiled once, with numbers for what they differ in: their
@@ -370,6 +369,30 @@ Tensor mul(const Tensor& a, double b) { return call<WithScalar<kernels::Mul, fal
 Tensor div(const Tensor& a, double b) {
   return call<WithScalar<kernels::Div, false>>(dividend(a), b);
 }
+Tensor add_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return call_out<Binary<kernels::Add>>(out, a, b);
+}
+Tensor sub_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return call_out<Binary<kernels::Sub>>(out, a, b);
+}
+Tensor mul_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return call_out<Binary<kernels::Mul>>(out, a, b);
+}
+Tensor div_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return call_out<Binary<kernels::Div>>(out, a, b);
+}
+Tensor add_out(const Tensor& out, const Tensor& a, double b) {
+  return call_out<WithScalar<kernels::Add, false>>(out, a, b);
+}
+Tensor sub_out(const Tensor& out, const Tensor& a, double b) {
+  return call_out<WithScalar<kernels::Sub, false>>(out, a, b);
+}
+Tensor mul_out(const Tensor& out, const Tensor& a, double b) {
+  return call_out<WithScalar<kernels::Mul, false>>(out, a, b);
+}
+Tensor div_out(const Tensor& out, const Tensor& a, double b) {
+  return call_out<WithScalar<kernels::Div, false>>(out, a, b);
+}
 Tensor floor_divide(const Tensor& a, double b) {
   const Scope scope("floor_divide");
   if (is_float(a.dtype())) return floor(a / b);
@@ -394,6 +417,10 @@ Tensor div(double a, const Tensor& b) {
 }
 Tensor pow(double a, const Tensor& b) { return call<WithScalar<kernels::Pow, true>>(b, a); }
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
+  return clamp_out({}, x, low, high);
+}
+Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
+                 std::optional<double> high) {
   const Scope scope(kernels::Clamp::info.name);
   check(low || high, "no bound is given");
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -402,7 +429,7 @@ Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> h
     if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
     if (to < 0) check_fits(x.dtype(), std::ceil(to));
   }
-  return call<Unary<kernels::Clamp, double, double>>(x, from, to);
+  return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
 }
 // By comparisons, not maximum and minimum, which share the gradient where x is at a bound. NaN
 // stays, as x and as a bound.

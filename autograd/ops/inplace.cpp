@@ -1,14 +1,16 @@
-// Writing to tensors. While recording, an in-place op is its out-of-place form whose result takes
-// the place of the old value: safe only if nobody else can see the storage, which is checked.
+// Writing to tensors. While recording, an op in place is the op itself, whose result replaces the
+// old value in every handle: safe only if no other tensor sees the storage, which is checked.
 
+#include "autograd/ops/elementwise_out.h"
 #include "autograd/ops/operands.h"
 
 namespace mixtape {
 namespace {
 
-// x = f(x), seen by every handle to x; `apart`: f is elementwise and reads no other memory of x's.
+// x = f(out, x), seen by every handle to x. f may write to `out`, which is empty, or x if f is
+// `direct`: elementwise, and reading no other memory of x's.
 template <class F>
-Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, const F& f) {
+Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, const F& f) {
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
@@ -16,11 +18,10 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
           "them)",
           x.shape(), x.strides());
     const NoGrad off;
-    // (Observers look at the old x once more.)
-    const bool here = apart && !thread_state.observer;
-    const ScopedValue<&ThreadState::to_overwrite> result(here ? &x : nullptr);
-    const Tensor y = f(x);
-    if (!apart || y.storage() != x.storage()) kernels::convert(x.device(), expand(y, x.shape()), x);
+    // (Observers read the old x after the op.)
+    const Tensor y = f(direct && !thread_state.observer ? x : Tensor(), x);
+    if (!direct || y.storage() != x.storage())
+      kernels::convert(x.device(), expand(y, x.shape()), x);
     x.storage()->bump_version();
     return x;
   }
@@ -34,7 +35,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool apart, c
         instead);
   const Tensor old = x.detach();  // stays what it is if the op saves it
   old.set_grad_fn(x.grad_fn());
-  const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
+  const Tensor y = cast(expand(f(Tensor(), old), x.shape()), x.dtype());
   x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
   x.set_grad_fn(y.grad_fn());
   return x;
@@ -45,16 +46,19 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 // x = f(x, y), with y converted to x's dtype, but not from a float to an integer: of 0.5 nothing
 // would be left.
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
-               Tensor (*f)(const Tensor&, const Tensor&)) {
-  return rewrite(op, x, y.requires_grad(), y.storage() != x.storage(), [&](const Tensor& t) {
+               Tensor (*f)(const Tensor& out, const Tensor&, const Tensor&)) {
+  const bool direct = y.storage() != x.storage();
+  return rewrite(op, x, y.requires_grad(), direct, [&](const Tensor& out, const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
           t.dtype(), y.dtype());
-    return f(t, fitting(t, y));
+    return f(out, t, fitting(t, y));
   });
 }
-Tensor combine(std::string_view op, const Tensor& x, double y, Tensor (*f)(const Tensor&, double)) {
-  return rewrite(op, x, false, true, [&](const Tensor& t) { return f(t, y); });
+Tensor combine(std::string_view op, const Tensor& x, double y,
+               Tensor (*f)(const Tensor& out, const Tensor&, double)) {
+  return rewrite(op, x, false, true,
+                 [&](const Tensor& out, const Tensor& t) { return f(out, t, y); });
 }
 
 void check_quotient(const Tensor& x) {
@@ -66,34 +70,36 @@ void check_quotient(const Tensor& x) {
 }  // namespace
 
 Tensor fill_(const Tensor& x, double value) {
-  return rewrite("fill_", x, false, false,
-                 [&](const Tensor& t) { return full({}, value, t.dtype(), t.device()); });
+  return rewrite("fill_", x, false, false, [&](const Tensor&, const Tensor& t) {
+    return full({}, value, t.dtype(), t.device());
+  });
 }
 Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 Tensor copy_(const Tensor& x, const Tensor& from) {
-  return rewrite("copy_", x, from.requires_grad(), false, [&](const Tensor& t) {
+  return rewrite("copy_", x, from.requires_grad(), false, [&](const Tensor&, const Tensor& t) {
     const Tensor y = fitting(t, from.to(t.device()));
     // What sees from's bytes may neither become x nor be read while x is written.
     const bool lent = y.storage() == from.storage();
     return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
   });
 }
-Tensor add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add); }
-Tensor sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub); }
-Tensor mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul); }
+Tensor add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add_out); }
+Tensor sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub_out); }
+Tensor mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul_out); }
 Tensor div_(const Tensor& x, const Tensor& y) {
   check_quotient(x);
-  return combine("div_", x, y, div);
+  return combine("div_", x, y, div_out);
 }
-Tensor add_(const Tensor& x, double y) { return combine("add_", x, y, add); }
-Tensor sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub); }
-Tensor mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul); }
+Tensor add_(const Tensor& x, double y) { return combine("add_", x, y, add_out); }
+Tensor sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub_out); }
+Tensor mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul_out); }
 Tensor div_(const Tensor& x, double y) {
   check_quotient(x);
-  return combine("div_", x, y, div);
+  return combine("div_", x, y, div_out);
 }
 Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
-  return rewrite("clamp_", x, false, true, [&](const Tensor& t) { return clamp(t, low, high); });
+  return rewrite("clamp_", x, false, true,
+                 [&](const Tensor& out, const Tensor& t) { return clamp_out(out, t, low, high); });
 }
 
 }  // namespace mixtape

@@ -10,7 +10,7 @@
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "core/op.h"
+#include "core/dispatch.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {

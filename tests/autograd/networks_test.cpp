@@ -9,8 +9,8 @@
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
+#include "core/dispatch.h"
 #include "core/format.h"
-#include "core/op.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {

@@ -545,7 +545,7 @@ TEST(Tape, ObserversTellRulesFromTheEngine) {
     std::vector<std::string> log;
     void after(const Call& c, const Tensor&) override {
       if (c.op.name == "permute") return;
-      log.push_back(fmt::format("{}{} for {}", thread_state.in_rule ? "rule: " : "", c.op.name,
+      log.push_back(fmt::format("{}{} for {}", backward_state.in_rule ? "rule: " : "", c.op.name,
                                 Scope::caller()));
     }
     void before_rule(const Node& n, const Tensor&) override {

@@ -176,10 +176,10 @@ TEST(Optim, OptionsOutOfRange) {
 TEST(Optim, GradientsThatDoNotFit) {
   const Params p = problem();
   Adam opt(p);
-  p[1].leaf().grad = from({1, 2}, {2});
+  p[1].autograd_meta().grad = from({1, 2}, {2});
   EXPECT_EQ(error([&] { opt.step(); }),
             "adam: the gradient of parameter 1 has shape [2], not [2, 9]");
-  p[1].leaf().grad = Tensor({2, 9}, i64);
+  p[1].autograd_meta().grad = Tensor({2, 9}, i64);
   EXPECT_EQ(error([&] { opt.step(); }), "adam: the gradient of parameter 1 is i64, not a float");
   p[1].set_grad({});
   EXPECT_EQ(error([&] { opt.step({.skip = scalar(0, f64)}); }),
@@ -208,7 +208,7 @@ TEST(Optim, AStepThatFailsIsNone) {
   Adam opt({a}, {.lr = 0.5});
   opt.add_group({b}, {.lr = 0.5});
   a.set_grad(ones({2}));
-  b.leaf().grad = ones({2}, i64);
+  b.autograd_meta().grad = ones({2}, i64);
   EXPECT_NE(error([&] { opt.step(); }), "");
   EXPECT_EQ(to_vector(a), (std::vector<double>{1, 1}));
   b.set_grad(ones({2}));

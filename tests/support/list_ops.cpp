@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "core/op.h"
+#include "core/dispatch.h"
 #include "tests/support/op_cases.h"
 
 int main() {

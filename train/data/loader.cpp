@@ -15,8 +15,8 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/no_copy.h"
-#include "core/op.h"
 #include "core/philox.h"
+#include "core/thread_state.h"
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::train {

@@ -100,8 +100,8 @@ void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db
   ContiguousLoop strip = nullptr;
   visit_op(BinaryOps{}, op, [&]<class F>() {
     if constexpr (!Predicate<F>)
-      visit_gradient(operand_dtype(a, b, dy, gradient), dy.dtype, gradient,
-                     [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
+      visit_float(operand_dtype(a, b, dy, gradient), dy.dtype, gradient,
+                  [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
   });
   for_each_contiguous(launch, {&a, &b, &c, &dy, &da, &db}, strip, nullptr, 2);
 }
@@ -127,8 +127,8 @@ void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In
   ContiguousLoop strip = nullptr;
   visit_scalar_op(op, b, swapped, [&]<class F>() {
     if constexpr (!Predicate<F>)
-      visit_gradient(operand_dtype(a, a, dy, da.dtype), dy.dtype, da.dtype,
-                     [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
+      visit_float(operand_dtype(a, a, dy, da.dtype), dy.dtype, da.dtype,
+                  [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
   });
   for_each_contiguous(launch, {&a, &c, &dy, &da}, strip, &scalar);
 }

@@ -175,7 +175,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
 // of dy h, db = sum over rows of dy. Without a mean there is no mean(g) either.
 void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, w);
     const double per = 1 / static_cast<double>(n);
@@ -258,7 +258,7 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
                      Out dw, Out db) {
   const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],
                 channels = all / groups, n = channels * inner;
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T* const scale = widened<T>(launch, w);
     const int64_t rows = std::max<int64_t>(1, images);  // of no images the sums are zeros
@@ -375,7 +375,7 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
     return;
   }
   const Channels z(x);
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
     const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
     const T* const weight = widened<T>(launch, w);

@@ -169,7 +169,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   if (is_half(dx.dtype) && y.dtype == f32)
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else
-    visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
+    visit_float(y.dtype, dy.dtype, dx.dtype, run);
 }
 
 namespace {

@@ -138,7 +138,7 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
 void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
                      Out dw, Out db) {
   const Channels z(x);
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
     using P = Parameter<T>;
     Sums<T, 2>* sums = nullptr;

@@ -132,7 +132,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
 
 void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
     if (dx)
       for_rows<Fit<O, S, D>>(launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O>, x.as<S>(),
@@ -163,7 +163,7 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
                      Out dw, Out db) {
   const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],
                 channels = all / groups;
-  visit_gradient(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
+  visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
     const NormSums<T> f{mean.as<T>(), rstd.as<T>(),     false,
                         channels,     Parameter<T>(dw), Parameter<T>(db)};

@@ -200,7 +200,7 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
   if (is_half(dx.dtype) && y.dtype == f32)
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else
-    visit_gradient(y.dtype, dy.dtype, dx.dtype, run);
+    visit_float(y.dtype, dy.dtype, dx.dtype, run);
 }
 
 void logsumexp(Launch& launch, In x, Out y) {

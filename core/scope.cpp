@@ -1,4 +1,4 @@
-#include "core/op.h"
+#include "core/scope.h"
 
 #include <mutex>
 #include <unordered_set>
@@ -9,29 +9,9 @@
 namespace mixtape {
 namespace {
 
-std::vector<const OpInfo*>& catalogue() {
-  static std::vector<const OpInfo*> ops;
-  return ops;
-}
-
-}  // namespace
-
-std::span<const OpInfo* const> all_ops() { return catalogue(); }
-bool list_op(const OpInfo& op) {
-  catalogue().push_back(&op);
-  return true;
-}
-
-std::string_view name(Precision p) {
-  constexpr std::string_view names[] = {"Any", "Native", "Low", "Full", "Widest"};
-  return names[static_cast<int>(p)];
-}
-
-namespace {
-
 struct Interned {
   std::mutex mutex;
-  std::unordered_set<std::string> texts;  // nodes never move
+  std::unordered_set<std::string> texts;  // elements never move
 };
 Interned& table() {
   static Interned interned;
@@ -52,7 +32,7 @@ std::vector<std::string_view> interned() {
 std::string Scope::trail() {
   std::string ops;
   for (const Scope* s = thread_state.scope; s; s = s->outer)
-    if (!s->op.empty() && !(s->outer && s->outer->op == s->op))  // a function and its op: once
+    if (!s->op.empty() && !(s->outer && s->outer->op == s->op))  // a function and its op count once
       ops = fmt::format("{}: {}", s->op, ops);
   const std::string* module = module_path();
   return module && !module->empty() ? fmt::format("{}: {}", *module, ops) : ops;
@@ -61,7 +41,7 @@ std::string Scope::trail() {
 std::string_view Scope::caller() {
   const Scope* s = thread_state.scope;
   const std::string_view op = s ? s->op : "";
-  while (s && s->op == op) s = s->outer;  // a function and its op: once
+  while (s && s->op == op) s = s->outer;  // a function and its op count once
   return s ? s->op : "";
 }
 

@@ -1,0 +1,66 @@
+#pragma once
+// AutogradMeta: what autograd keeps with a tensor from step to step: its gradient with the loss
+// scale that multiplies it, its hooks, its node in the graph and its 16-bit copy. Defines
+// Tensor::grad(), set_grad(), has_grad(), shadow(), set_shadow() and autograd_meta().
+
+#include <cstdint>
+#include <memory>
+
+#include "core/tensor.h"
+
+namespace mixtape {
+
+// The loss scale that a gradient is multiplied by, as far as it is known. The engine combines tags
+// where it adds gradients; amp numbers the scales.
+struct LossScaleTag {
+  uint64_t number = 0;    // 0: unknown
+  int64_t moves = 0;      // updates of that scale so far, each of which may have changed it
+  bool moved = false;     // parts are from before such an update, and parts from after it
+  bool mixed = false;     // parts carry other numbers
+  bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
+
+  void add(const LossScaleTag& g) {
+    mixed = mixed || g.mixed || (number && g.number && number != g.number);
+    unscaled = unscaled || g.unscaled;
+    moved = moved || g.moved || (g.number && number == g.number && moves != g.moves);
+    if (g.number) number = g.number, moves = g.moves;
+  }
+};
+
+// A copy in f16 or bf16, and the versions of the tensor and of the copy at which they agree.
+struct HalfCopy {
+  Tensor data;
+  uint64_t of_version = 0, own_version = 0;
+};
+
+struct AutogradMeta final : AutogradMetaInterface {
+  // The gradient. Added to in place, so it keeps its address. Tensor::set_grad() throws Error
+  // unless it is a float tensor of the tensor's shape and device; an empty one clears it.
+  Tensor grad;
+  std::shared_ptr<void> hooks;        // see register_hook
+  std::shared_ptr<Node> accumulator;  // a leaf's node in the graph that is being recorded
+  // The 16-bit copy. Tensor::shadow() gives it while it is up to date: writing to the tensor or the
+  // copy invalidates it. An optimizer that updates both calls set_shadow() again.
+  HalfCopy half;
+
+  // The tag of the gradient: unknown after a write to the gradient or set_grad().
+  LossScaleTag loss_scale() const {
+    return grad && tag_version_ == grad.version() ? tag_ : LossScaleTag();
+  }
+  void set_loss_scale(const LossScaleTag& tag) {
+    tag_ = tag;
+    tag_version_ = grad.version();
+  }
+  void replace_grad(const Tensor& g) {
+    grad = g;
+    tag_ = {};
+  }
+  // Drops the 16-bit copy, and a gradient of another dtype or device.
+  void on_set_data(const Tensor& data) override;
+
+ private:
+  LossScaleTag tag_;
+  uint64_t tag_version_ = 0;  // of grad
+};
+
+}  // namespace mixtape

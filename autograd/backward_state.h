@@ -1,0 +1,28 @@
+#pragma once
+// BackwardState: what this thread's backward passes and checkpoints are doing, for the ops that
+// they run.
+
+#include <unordered_set>
+
+#include "core/thread_state.h"
+
+namespace mixtape {
+
+class Node;
+struct LossScaleTag;
+
+struct BackwardState {
+  bool running = false;        // in a backward pass, but not in a forward that it repeats
+  bool in_rule = false;        // in an op's backward rule
+  bool saves_nothing = false;  // ops record, but save nothing: a checkpoint's first call
+  bool recomputing = false;    // a checkpoint's second call
+  // In a rule, for grad(): the nodes whose gradients lead to one that is asked for.
+  const std::unordered_set<const Node*>* needed = nullptr;
+  LossScaleTag* loss_scale = nullptr;  // of the gradient that the innermost pass visits
+
+  static BackwardState& current();
+};
+inline thread_local constinit BackwardState backward_state;
+inline BackwardState& BackwardState::current() { return backward_state; }
+
+}  // namespace mixtape

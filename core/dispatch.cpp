@@ -1,0 +1,26 @@
+#include "core/dispatch.h"
+
+#include <string_view>
+
+namespace mixtape {
+namespace {
+
+std::vector<const OpInfo*>& catalogue() {
+  static std::vector<const OpInfo*> ops;
+  return ops;
+}
+
+}  // namespace
+
+std::span<const OpInfo* const> all_ops() { return catalogue(); }
+bool list_op(const OpInfo& op) {
+  catalogue().push_back(&op);
+  return true;
+}
+
+std::string_view name(Precision p) {
+  constexpr std::string_view names[] = {"Any", "Native", "Low", "Full", "Widest"};
+  return names[static_cast<int>(p)];
+}
+
+}  // namespace mixtape

@@ -1,0 +1,103 @@
+#pragma once
+// Call, Policy, Observer: one call of an op, and the interfaces through which the layers above
+// change its dtypes (amp) and watch it (profilers, traces).
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/op_info.h"
+#include "core/tensor.h"
+#include "core/thread_state.h"
+
+namespace mixtape {
+
+// Every op linked into this program, for tests and tools.
+std::span<const OpInfo* const> all_ops();
+bool list_op(const OpInfo&);
+
+// One call of an op, before it runs.
+struct Call {
+  const OpInfo& op;
+  std::span<const Tensor*> inputs;  // an optional input that is absent points to an empty Tensor
+  std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
+  bool backward = false;            // made by a backward rule
+  bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
+  const Tensor* result = nullptr;  // where call_out() puts the result
+
+  // Substitutes `t` for an input and keeps it alive for the call.
+  void replace(size_t input, Tensor t) {
+    if (replaced.empty()) replaced.resize(inputs.size());
+    Replaced& r = replaced[input];
+    if (!r.given) r.given = inputs[input];
+    r.by = std::move(t);
+    inputs[input] = &r.by;
+  }
+  // The input that decides the result's dtype: the first activation, else the first input.
+  const Tensor* deciding() const {
+    const Tensor* first = nullptr;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!*inputs[i]) continue;
+      if (op.role(i) == Role::Activation) return inputs[i];
+      if (!first) first = inputs[i];
+    }
+    return first;
+  }
+  // An input as the caller gave it.
+  const Tensor& given(size_t input) const {
+    return replaced.empty() || !replaced[input].given ? *inputs[input] : *replaced[input].given;
+  }
+  struct Replaced {
+    const Tensor* given = nullptr;  // null: not replaced
+    Tensor by = {};
+  };
+  std::vector<Replaced> replaced = {};
+};
+
+// Decides the dtypes in which ops of this thread run. The innermost policy alone applies.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual void apply(Call&) = 0;
+  // A copy that decides alike and may outlive this policy's scope, for ops that backward runs
+  // again.
+  virtual std::shared_ptr<Policy> snapshot() const = 0;
+};
+
+// Watches the calls of this thread, forward and backward. Any number may be active.
+class Observer : NoCopy {
+ public:
+  virtual ~Observer() = default;
+  virtual void before(const Call&) {}
+  virtual void after(const Call&, const Tensor& result) { (void)result; }
+  // Around a backward rule, which turns dy into dx, one tensor per input (empty: not needed). Ops
+  // that the rule calls are seen by before() and after() too.
+  virtual void before_rule(const Node&, const Tensor& dy) { (void)dy; }
+  virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> dx) {
+    (void)dy, (void)dx;
+  }
+  // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
+  virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
+  Observer* outer = nullptr;
+};
+
+// Adds an observer to this thread's chain while alive. Destruction may be in any order.
+class Observe : NoCopy {
+ public:
+  explicit Observe(Observer& o) : observer_(o) {
+    o.outer = thread_state.observer;
+    thread_state.observer = &o;
+  }
+  ~Observe() {
+    Observer** at = &thread_state.observer;
+    while (*at && *at != &observer_) at = &(*at)->outer;
+    if (*at) *at = observer_.outer;
+  }
+
+ private:
+  Observer& observer_;
+};
+
+}  // namespace mixtape

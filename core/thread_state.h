@@ -1,0 +1,47 @@
+#pragma once
+// ThreadState: the scope, policy and observers under which ops of this thread run, and the guards
+// that change them for a while.
+
+#include <utility>
+
+#include "core/no_copy.h"
+
+namespace mixtape {
+
+class Scope;     // core/scope.h
+class Policy;    // core/dispatch.h
+class Observer;  // core/dispatch.h
+
+struct ThreadState {
+  const Scope* scope = nullptr;  // the innermost
+  Policy* policy = nullptr;
+  Observer* observer = nullptr;  // head of the chain
+  bool recording = true;         // ops on tensors with requires_grad() get a history
+
+  static ThreadState& current();
+};
+inline thread_local constinit ThreadState thread_state;
+inline ThreadState& ThreadState::current() { return thread_state; }
+
+// While one is alive, a member of a thread's state has another value:
+//   const ScopedValue<&ThreadState::recording> off(false);
+// A layer may have a state of its own: a struct with a static current().
+template <auto member>
+class ScopedValue;
+template <class State, class Value, Value State::* member>
+class ScopedValue<member> : NoCopy {
+ public:
+  [[nodiscard]] explicit ScopedValue(Value value)
+      : outer_(std::exchange(State::current().*member, value)) {}
+  ~ScopedValue() { State::current().*member = outer_; }
+
+ private:
+  const Value outer_;
+};
+
+// While one is alive, no policy changes the dtypes in which ops of this thread run.
+struct NoPolicy : ScopedValue<&ThreadState::policy> {
+  [[nodiscard]] NoPolicy() : ScopedValue(nullptr) {}
+};
+
+}  // namespace mixtape
