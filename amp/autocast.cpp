@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "autograd/autograd_meta.h"
+#include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -21,14 +23,16 @@ constexpr OpInfo shared_cast{"cast"};
 
 thread_local CastCache::Stats CastCache::of_thread;
 
-// The cast of a tensor whose converted data was there already, in the region of that number.
+// The cast of a tensor whose converted data was there already. A gradient that passes through it
+// in f16 knows if it belongs to a loss that no scaler has seen.
 class SharedCast final : public Node {
  public:
-  SharedCast(const Tensor* input, DType to, uint64_t region)
-      : Node(Call{shared_cast, {&input, 1}}), region_(to == f16 ? region : 0) {}
+  SharedCast(const Tensor* input, DType to)
+      : Node(Call{shared_cast, {&input, 1}}), is_f16_(to == f16) {}
   std::string_view name() const override { return "cast"; }
   Grads backward(const Tensor& dy) override {
-    if (region_ > CastCache::scaled_)
+    const LossScaleTag* const tag = backward_state.loss_scale;
+    if (is_f16_ && tag && tag->unscaled && !tag->number && !tag->declined)
       warn(
           "a backward through an f16 region whose loss no GradScaler has scaled: small gradients "
           "become zero. Use scaler.scale(loss).backward() or minimize(loss), or bf16.");
@@ -36,7 +40,7 @@ class SharedCast final : public Node {
   }
 
  private:
-  const uint64_t region_;
+  const bool is_f16_;
 };
 
 Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
@@ -62,7 +66,7 @@ Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
   layout.offset = t.offset() - begin;
   const Tensor narrowed = data.with_layout(layout);
   if (grad_enabled()) {
-    const auto node = std::make_shared<SharedCast>(&t, to, number_);
+    const auto node = std::make_shared<SharedCast>(&t, to);
     node->finish(narrowed, true);
     narrowed.set_grad_fn(node);
   }
@@ -84,7 +88,6 @@ Autocast::Autocast(const AutocastOptions& options)
       open_(this) {}
 Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
   state_.rules = std::make_shared<const Rules>(*state_.rules);
-  own_cache_.join(*region.cache_);
 }
 Autocast::~Autocast() {
   if (!open_ || thread_state.policy == this) return;
@@ -105,10 +108,7 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
   const NoPolicy explicitly;
   const Tensor leaf = t.dtype() == f32 && is_half(to) ? leaf_of(t) : Tensor();
   if (!leaf || !leaf.is_contiguous()) return cast(t, to);
-  if (state_.cache) return cache_->narrow(t, leaf, to);
-  CastCache once;
-  once.join(*cache_);
-  return once.narrow(t, leaf, to);
+  return state_.cache ? cache_->narrow(t, leaf, to) : CastCache().narrow(t, leaf, to);
 }
 
 // The whole of automatic mixed precision: what to convert, and the dtype of the result.

@@ -2,7 +2,6 @@
 // Autocast: while one is alive, every op called on this thread runs in the precision that its
 // OpInfo asks for. No op, and no layer below amp, knows that it exists.
 
-#include <atomic>
 #include <concepts>
 #include <memory>
 #include <optional>
@@ -43,19 +42,7 @@ class CastCache {
   Stats stats;
   static thread_local Stats of_thread;  // of all caches since the thread began
 
-  CastCache() : number_(++begun_) {}
-  // Tells that the losses of all regions until now are scaled, or are meant not to be. A gradient
-  // that comes back through a cast to f16 of a later one draws a warning.
-  static void know_scaled() {
-    const uint64_t now = begun_;
-    for (uint64_t was = scaled_; was < now && !scaled_.compare_exchange_weak(was, now);) {
-    }
-  }
-  // Counts as part of the region with that cache.
-  void join(const CastCache& other) { number_ = other.number_; }
-
  private:
-  friend class SharedCast;
   struct Key {
     uint64_t storage;
     int64_t offset, count;  // elements of the storage
@@ -74,8 +61,6 @@ class CastCache {
     Tensor data;
     uint64_t written = 0;  // the data's version
   };
-  static inline std::atomic<uint64_t> begun_{0}, scaled_{0};  // numbers of regions
-  uint64_t number_;
   std::unordered_map<Key, Copy, Hash> copies_;
   size_t sweep_at_ = 64;  // entries; then those of storages that are gone are dropped
 };

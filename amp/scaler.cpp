@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "amp/autocast.h"
 #include "amp/policy.h"
 #include "amp/trace.h"
 #include "autograd/autograd_meta.h"
+#include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -165,8 +165,15 @@ const GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) c
 }
 
 Tensor GradScaler::scale(const Tensor& loss, int id) {
-  CastCache::know_scaled();
-  if (!enabled()) return loss;
+  if (!enabled()) {
+    // Disabling a scaler is a choice, so its loss draws no warning.
+    if (loss.grad_fn())
+      register_hook(loss, [](const Tensor&) {
+        backward_state.loss_scale->declined = true;
+        return Tensor();
+      });
+    return loss;
+  }
   const Scope scope("scale");
   check(is_float(loss.dtype()), "a loss of {} elements (convert it to a float dtype)",
         loss.dtype());

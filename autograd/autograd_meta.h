@@ -18,10 +18,12 @@ struct LossScaleTag {
   bool moved = false;     // parts are from before such an update, and parts from after it
   bool mixed = false;     // parts carry other numbers
   bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
+  bool declined = false;  // a part is of a loss that a disabled scaler passed through
 
   void add(const LossScaleTag& g) {
     mixed = mixed || g.mixed || (number && g.number && number != g.number);
     unscaled = unscaled || g.unscaled;
+    declined = declined || g.declined;
     moved = moved || g.moved || (g.number && number == g.number && moves != g.moves);
     if (g.number) number = g.number, moves = g.moves;
   }

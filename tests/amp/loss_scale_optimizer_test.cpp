@@ -1,5 +1,7 @@
 // LossScaleOptimizer: the same training as with a GradScaler by hand, and what it refuses.
 
+#include <thread>
+
 #include "autograd/checkpoint.h"
 #include "core/warn.h"
 #include "nn/nn.h"
@@ -302,6 +304,26 @@ TEST(Unscaled, SoDoesARegionThatCachesNoCasts) {
   EXPECT_EQ(warnings.told.size(), 0u);
   loss().backward();
   EXPECT_EQ(warnings.told.size(), 1u);
+}
+
+TEST(Unscaled, NoOtherLossSilencesTheWarning) {
+  const Net n = net(), other = net();
+  Warnings warnings;
+  const Tensor loss = loss_of(n);
+  std::thread([&] {
+    GradScaler scaler;
+    scaler.scale(loss_of(other)).backward();
+  }).join();
+  loss.backward();
+  EXPECT_EQ(warnings.told.size(), 1u);
+
+  Warnings of_one_thread;
+  const Autocast on({.low = f16});
+  const Tensor scaled = mean(n(values({4, 5}))), unscaled = mean(square(n(values({4, 5}))));
+  GradScaler().scale(scaled).backward();
+  EXPECT_EQ(of_one_thread.told.size(), 0u);
+  unscaled.backward();
+  EXPECT_EQ(of_one_thread.told.size(), 1u);
 }
 
 TEST(Unscaled, WhatNeedsNoScaleDrawsNoWarning) {
