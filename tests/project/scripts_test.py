@@ -486,7 +486,8 @@ class Docs(ScriptTest):
         super().setUp()
         self.write("ops", "#!/bin/sh\nprintf 'add Widest add\\nadd_scalar Any add_scalar\\nsum Full sum sum_of_rows\\n"
                           "hidden Low hidden\\n'\n", 0o755)
-        self.write("tests/amp/policy_test.cpp", "")  # which policies.md names
+        self.write("tests/amp/policy_test.cpp", "")  # which policies.md names, as nn.md does this
+        self.write("docs/modules.md", "## Weights that are computed\n")
         self.write("docs/mixed-precision.md", "before\n<!-- policies: made -->\nold\n<!-- end of policies -->\n")
         self.write("autograd/ops.h", """#pragma once
 // All of it.
@@ -692,11 +693,15 @@ using Maker = std::function<Thing()>;
         self.assertIn("+| `add(a, double b = {})` | and a number |", run.stdout)
         self.assertTrue(run.stdout.endswith("docs/ops.md is stale: run script/docs\n"), run.stdout)
 
-    def test_a_file_that_does_not_exist_is_told(self) -> None:
+    def test_a_file_or_heading_that_does_not_exist_is_told(self) -> None:
         self.assertEqual(self.docs().returncode, 0)
-        self.write("README.md", "`nn/layer.h`, `nn/`, `a / b.c` and `nn/gone.h`\n")
+        self.write("docs/guide.md", "# A `guide`: more, of it\n[ops](ops.md#in-place), [here](#a-guide-more-of-it)\n")
+        self.write("README.md", "`nn/layer.h`, `nn/`, `a / b.c` and `nn/gone.h`, [web](https://a.b/c), `[x](y)`\n"
+                                "[a](docs/gone.md) [b](docs/guide.md#gone)\n```text\n[c](d)\n```\n")
         run = self.docs("--check")
-        self.assertEqual((run.returncode, run.stdout), (1, "README.md names nn/gone.h, which does not exist\n"))
+        gone = "nn/gone.h", "docs/gone.md", "docs/guide.md#gone"
+        told = "".join(f"README.md names {name}, which does not exist\n" for name in gone)
+        self.assertEqual((run.returncode, run.stdout), (1, told))
 
     def test_what_cannot_be_documented_is_an_error(self) -> None:
         for text, complaint in [
