@@ -43,7 +43,7 @@ class SharedCast final : public Node {
   const bool is_f16_;
 };
 
-Tensor CastCache::narrow(const Tensor& t, const Tensor& leaf, DType to) {
+Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
   const int64_t begin = leaf.offset(), count = leaf.numel();
   if (copies_.size() >= sweep_at_) {
     std::erase_if(copies_, [](const auto& entry) { return entry.second.source.expired(); });
@@ -108,7 +108,7 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
   const NoPolicy explicitly;
   const Tensor leaf = t.dtype() == f32 && is_half(to) ? leaf_of(t) : Tensor();
   if (!leaf || !leaf.is_contiguous()) return cast(t, to);
-  return state_.cache ? cache_->narrow(t, leaf, to) : CastCache().narrow(t, leaf, to);
+  return state_.cache ? cache_->to_half(t, leaf, to) : CastCache().to_half(t, leaf, to);
 }
 
 // The whole of automatic mixed precision: what to convert, and the dtype of the result.

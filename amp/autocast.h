@@ -34,7 +34,7 @@ struct AutocastOptions {
 class CastCache {
  public:
   // t in dtype `to`, with the history of a cast of t. `leaf` is t, or what t is a view of.
-  Tensor narrow(const Tensor& t, const Tensor& leaf, DType to);
+  Tensor to_half(const Tensor& t, const Tensor& leaf, DType to);
 
   struct Stats {
     int64_t casts = 0, hits = 0;

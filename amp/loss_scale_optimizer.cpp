@@ -19,7 +19,7 @@ constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
 
 }  // namespace
 
-LossScale::LossScale(double fixed)
+LossScalePolicy::LossScalePolicy(double fixed)
     : options{.init_scale = fixed,
               .min_scale = fixed,
               .max_scale = fixed,
@@ -27,7 +27,7 @@ LossScale::LossScale(double fixed)
   check(fixed > 0, "loss_scale is {}, not a positive number", fixed);
 }
 
-LossScale LossScale::named(std::string_view name) {
+LossScalePolicy LossScalePolicy::named(std::string_view name) {
   check(name == "dynamic", "loss_scale is '{}', not \"dynamic\" or a number", name);
   return ScalerOptions();
 }

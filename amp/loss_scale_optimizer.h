@@ -14,20 +14,20 @@
 namespace mixtape::amp {
 
 // "dynamic", a number that stays as it is, or how a GradScaler moves it.
-struct LossScale {
+struct LossScalePolicy {
   ScalerOptions options;
 
-  LossScale(const ScalerOptions& o) : options(o) {}
-  LossScale(double fixed);
+  LossScalePolicy(const ScalerOptions& o) : options(o) {}
+  LossScalePolicy(double fixed);
   template <std::convertible_to<std::string_view> S>
-  LossScale(const S& name) : LossScale(named(name)) {}
+  LossScalePolicy(const S& name) : LossScalePolicy(named(name)) {}
 
  private:
-  static LossScale named(std::string_view name);  // throws Error unless it is "dynamic"
+  static LossScalePolicy named(std::string_view name);  // throws Error unless it is "dynamic"
 };
 
 struct MixedPrecisionOptions {
-  LossScale loss_scale = "dynamic";
+  LossScalePolicy loss_scale = "dynamic";
 };
 
 // The forward pass runs in a region, as always: { Autocast on({.low = f16}); loss = ...; }, then

@@ -120,10 +120,10 @@ StepResult::State StepResult::state() const {
   return cause() == Cause::None ? State::Stepped : State::Skipped;
 }
 StepResult::Cause StepResult::cause() const {
-  if (!verdict_) return Cause::None;
-  if (!verdict_->has_arrived()) verdict_->wait();
-  const float verdict = *verdict_->as<float>();
-  return verdict == 0 ? Cause::None : verdict == 1 ? Cause::Gradients : of_loss_;
+  if (!skip_reason_) return Cause::None;
+  if (!skip_reason_->has_arrived()) skip_reason_->wait();
+  const float skip_reason = *skip_reason_->as<float>();
+  return skip_reason == 0 ? Cause::None : skip_reason == 1 ? Cause::Gradients : of_loss_;
 }
 
 GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
@@ -141,8 +141,8 @@ GradScaler::GradScaler(DType low, const ScalerOptions& options)
         return o;
       }()) {}
 
-GradScaler::LossScale& GradScaler::loss_scale(int id) {
-  LossScale& s = scales_[id];
+GradScaler::ScaleState& GradScaler::loss_scale(int id) {
+  ScaleState& s = scales_[id];
   if (!s.scale) {
     s.scale = Tensor({2}, f32, Device::cpu());
     set(s, options_.init_scale);
@@ -152,15 +152,16 @@ GradScaler::LossScale& GradScaler::loss_scale(int id) {
   return s;
 }
 
-void GradScaler::set(LossScale& s, double value) {
+void GradScaler::set(ScaleState& s, double value) {
   static std::atomic<uint64_t> last = 0;
   if (std::exchange(s.value, value) != value) s.number = ++last;
   set_scale(s.scale, value);
 }
 
-const GradScaler::LossScale& GradScaler::scaled(int id, std::string_view hint) const {
+const GradScaler::ScaleState& GradScaler::scaled(int id, std::string_view hint) const {
   const auto entry = scales_.find(id);
-  check(entry != scales_.end() && entry->second.known, "loss {} was never scaled: {}", id, hint);
+  check(entry != scales_.end() && entry->second.has_scaled, "loss {} was never scaled: {}", id,
+        hint);
   return entry->second;
 }
 
@@ -179,21 +180,23 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
         loss.dtype());
   const NoPolicy as_called;
   const Device device = loss.device();
-  LossScale& s = loss_scale(id);
+  ScaleState& s = loss_scale(id);
   if (s.scale.device() != device) {  // the first, or the model has moved
-    check(s.now.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
-          s.scale.device());
+    check(s.iteration.flags.empty(), "a loss on {}, after one on {} since the last update()",
+          device, s.scale.device());
     for (Tensor* t : {&s.scale, &s.counts, &s.history}) *t = t->copied_to(device);
   }
-  s.known = s.now.used = true;
-  if (std::exchange(s.now.spoilt, false)) s.now.flags.push_back(full({1}, 1, f32, device));
-  if (std::exchange(s.now.stepped, false)) s.now.judged = s.now.flags.size();
+  s.has_scaled = s.iteration.used = true;
+  if (std::exchange(s.iteration.had_nonfinite_loss, false))
+    s.iteration.flags.push_back(full({1}, 1, f32, device));
+  if (std::exchange(s.iteration.stepped, false))
+    s.iteration.consumed_losses = s.iteration.flags.size();
   const Tensor wide = is_half(loss.dtype()) ? cast(loss, f32) : loss;
   if (wide.requires_grad()) {  // else no gradient comes of it
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
-                            s.now.flags.emplace_back(Shape{1}, f32, device));
+                            s.iteration.flags.emplace_back(Shape{1}, f32, device));
   }
   const Tensor scaled = mul(wide, cast(scale_of(s.scale), wide.dtype()));
   if (scaled.requires_grad())
@@ -234,14 +237,14 @@ std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device devi
 void GradScaler::unscale(optim::Optimizer& opt, int id) {
   if (!enabled()) return;
   const Scope scope("unscale");
-  const LossScale& s = scaled(id);
-  Record& r = records_[opt.id()];
+  const ScaleState& s = scaled(id);
+  OptimizerState& r = optimizers_[opt.id()];
   check(r.stage != Stage::Unscaled,
         "the gradients of {} were unscaled already since the last update()", opt.name());
   check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
   const Device device = s.scale.device();
   if (gradients(opt, device).empty()) return;
-  check_used(s.now.used);
+  check_used(s.iteration.used);
   check_carried(opt, s.number);
   for (const Tensor& p : opt.params())
     if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
@@ -269,10 +272,10 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     if (result.has_grads_) opt.step();
     return result;
   }
-  Record* r = nullptr;
-  const LossScale* s = nullptr;
+  OptimizerState* r = nullptr;
+  const ScaleState* s = nullptr;
   if (enabled()) {
-    r = &records_[opt.id()];
+    r = &optimizers_[opt.id()];
     check(r->stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
     check(r->stage == Stage::Ready || options.loss.value_or(r->loss) == r->loss,
           "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), r->loss,
@@ -295,7 +298,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
           "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
           opt.name(), grads.size(), r->found.numel());
   else if (r && !options.unscaled)
-    check_used(s->now.used);
+    check_used(s->iteration.used);
   if (r && !options.unscaled) check_carried(opt, r->stage == Stage::Ready ? s->number : 0);
   Tensor factor;
   if (r && r->stage == Stage::Ready) {
@@ -312,20 +315,22 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, c
     kernels::clip_factor(device, total, factor, *options.clip_norm, result.norm_, clipped);
     factor = clipped;
   }
-  Tensor verdict;
+  Tensor skip_reason;
   if (r) {
-    verdict = Tensor({}, f32, device);
-    const std::vector<View> losses = views(s->now.flags);
-    kernels::scaler_verdict(device, r->found, std::span(losses).subspan(s->now.judged), verdict,
-                            watched(opt, grads.size(), device).last);
-    result.verdict_ = std::make_shared<Readback>(verdict.raw(), sizeof(float), device);
+    skip_reason = Tensor({}, f32, device);
+    const std::vector<View> losses = views(s->iteration.flags);
+    kernels::scaler_skip_reason(device, r->found,
+                                std::span(losses).subspan(s->iteration.consumed_losses),
+                                skip_reason, history_of(opt, grads.size(), device).last);
+    result.skip_reason_ = std::make_shared<Readback>(skip_reason.raw(), sizeof(float), device);
     result.deferred_ = !device.is_host();
-    if (s->now.inverse_taken) result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
+    if (s->iteration.inverse_taken)
+      result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
   }
-  opt.step({.skip = verdict, .grad_scale = factor});
+  opt.step({.skip = skip_reason, .grad_scale = factor});
   if (r) {
     r->stage = Stage::Stepped;
-    loss_scale(r->loss).now.stepped = true;
+    loss_scale(r->loss).iteration.stepped = true;
   }
   return result;
 }
@@ -334,32 +339,32 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
   const Scope scope("update");
-  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.known; }),
+  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
         "no loss was ever scaled: call scale(loss).backward() first");
   check(!new_scale || is_scale(*new_scale), "new_scale is {}, not a positive number that f32 holds",
         new_scale.value_or(0));
   const bool scaled =
-      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.now.flags.empty(); });
+      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
   // (A record that is ready is of a step that failed.)
-  const bool stepped =
-      std::ranges::any_of(records_, [](const auto& r) { return r.second.stage != Stage::Ready; });
+  const bool stepped = std::ranges::any_of(
+      optimizers_, [](const auto& r) { return r.second.stage != Stage::Ready; });
   check(
       new_scale || !scaled || stepped,
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
-  const auto records = std::exchange(records_, {});
-  const kernels::ScalerRule rule{options_.growth_factor,   options_.backoff_factor,
-                                 options_.min_scale,       options_.max_scale,
-                                 options_.growth_interval, options_.hysteresis};
+  const auto records = std::exchange(optimizers_, {});
+  const kernels::ScalePolicy rule{options_.growth_factor,   options_.backoff_factor,
+                                  options_.min_scale,       options_.max_scale,
+                                  options_.growth_interval, options_.hysteresis};
   for (auto& [id, s] : scales_) {
-    if (!s.known) continue;
+    if (!s.has_scaled) continue;
     std::vector<View> found;
     for (const auto& [optimizer, r] : records)
       if (r.found && r.loss == id) found.push_back(r.found);
-    const LossScale::Iteration now = std::exchange(s.now, {});
-    std::vector<View> losses = views(now.flags);
+    const ScaleState::Iteration ended = std::exchange(s.iteration, {});
+    std::vector<View> losses = views(ended.flags);
     // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
-    if (now.inverse_taken && !found.empty())
+    if (ended.inverse_taken && !found.empty())
       found.insert(found.end(), losses.begin(), losses.end()), losses.clear();
     if (new_scale) {
       set(s, *new_scale);
@@ -371,12 +376,12 @@ void GradScaler::update(std::optional<double> new_scale) {
     }
   }
   for (auto& [id, s] : scales_)
-    if (s.known && !new_scale) poll(s);
+    if (s.has_scaled && !new_scale) poll(s);
 }
 
 void GradScaler::abandon() {
-  records_.clear();
-  for (auto& [id, s] : scales_) s.now = {};
+  optimizers_.clear();
+  for (auto& [id, s] : scales_) s.iteration = {};
 }
 
 double GradScaler::scale_value(int id) const {
@@ -400,11 +405,11 @@ Tensor GradScaler::scale_tensor(int id) const {
 Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  const LossScale& s =
+  const ScaleState& s =
       scaled(id,
              "call scale(loss) first, in a statement before (within one, C++ may come here before "
              "it)");
-  loss_scale(id).now.inverse_taken = true;
+  loss_scale(id).iteration.inverse_taken = true;
   return inverse_of(s.scale);
 }
 
@@ -421,9 +426,10 @@ StateDict GradScaler::state_dict() const {
     add(of_loss("scale", id), scale_value(id), f32);
     for (const auto& [name, which] : saved_counts)
       add(of_loss(name, id), double(count(id, int(which))), i32);
-    if (s.now.spoilt || std::any_of(s.now.flags.begin() + int64_t(s.now.judged), s.now.flags.end(),
-                                    [](const Tensor& flag) { return flag.item() != 0; }))
-      add(of_loss("spoilt", id), 1, i32);
+    if (s.iteration.had_nonfinite_loss ||
+        std::any_of(s.iteration.flags.begin() + int64_t(s.iteration.consumed_losses),
+                    s.iteration.flags.end(), [](const Tensor& flag) { return flag.item() != 0; }))
+      add(of_loss("had_nonfinite_loss", id), 1, i32);
   }
   return dict;
 }
@@ -441,7 +447,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   check_options(options);
   struct Saved {
     double scale;
-    bool spoilt;
+    bool had_nonfinite_loss;
     std::array<int64_t, saved_counts.size()> counts;
   };
   std::map<int, Saved> loaded;
@@ -451,7 +457,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
     check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
           scale);
     s.scale = std::clamp(scale, options.min_scale, options.max_scale);
-    s.spoilt = reader.find(of_loss("spoilt", id));
+    s.had_nonfinite_loss = reader.find(of_loss("had_nonfinite_loss", id));
     for (size_t k = 0; k < saved_counts.size(); ++k) {
       const std::string name = of_loss(saved_counts[k].first, id);
       // (Files of before have the first only, and PyTorch calls it so.)
@@ -467,11 +473,11 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   abandon();  // a state is one between iterations
   options_ = options;
   for (const auto& [id, from] : loaded) {
-    LossScale& s = loss_scale(id);
+    ScaleState& s = loss_scale(id);
     set(s, from.scale);
     set_counts(s.counts, from.counts);
-    s.mail = {};  // of the counters before
-    s.now.spoilt = from.spoilt;
+    s.pending_counters = {};  // of the counters before
+    s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
   }
 }
 

@@ -57,7 +57,7 @@ class StepResult {
   State state() const;
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
-  bool has_arrived() const { return !verdict_ || verdict_->has_arrived(); }
+  bool has_arrived() const { return !skip_reason_ || skip_reason_->has_arrived(); }
   bool is_deferred() const { return deferred_; }  // a device decides: asking may wait
   // Of all gradients, before clipping: f32, 0-d. No tensor without clip_norm.
   const Tensor& norm() const { return norm_; }
@@ -65,8 +65,8 @@ class StepResult {
  private:
   friend class GradScaler;
   bool has_grads_ = true;
-  std::shared_ptr<Readback> verdict_;  // of scaler_verdict; none: nothing could be skipped
-  Cause of_loss_ = Cause::Loss;        // of one that is not finite
+  std::shared_ptr<Readback> skip_reason_;  // of scaler_skip_reason; none: nothing could be skipped
+  Cause of_loss_ = Cause::Loss;            // of one that is not finite
   bool deferred_ = false;
   Tensor norm_;
 };
@@ -140,8 +140,8 @@ class GradScaler {
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
   // "hysteresis_tracker", "consecutive_skips", and "scale.1", "growth_tracker.1" and so on for the
-  // loss with id 1; empty if disabled. Of an iteration that update() has not ended it has "spoilt",
-  // if a loss was not finite, and nothing else. Loading throws Error, and
+  // loss with id 1; empty if disabled. Of an iteration that update() has not ended it has
+  // "had_nonfinite_loss", if a loss was not finite, and nothing else. Loading throws Error, and
   // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
   // that, and an iteration that was not ended is abandoned. Disabled, it does nothing.
   StateDict state_dict() const;
@@ -149,54 +149,54 @@ class GradScaler {
 
  private:
   enum class Stage { Ready, Unscaled, Stepped };
-  struct LossScale {
-    bool known = false;      // a loss was scaled
-    double value = 0;        // that it was set to; 0: it may have moved since
-    uint64_t number = 0;     // by which gradients know it; another one with each such value
-    int64_t moves = 0;       // updates that may have moved it
-    Tensor scale;            // f32 [S, 1/S], on the device of the last loss
-    Tensor counts, history;  // as the kernel scaler_update keeps them
-    Readback mail;           // counts on their way to poll()
+  struct ScaleState {
+    bool has_scaled = false;    // a loss was scaled
+    double value = 0;           // that it was set to; 0: it may have moved since
+    uint64_t number = 0;        // by which gradients know it; another one with each such value
+    int64_t moves = 0;          // updates that may have moved it
+    Tensor scale;               // f32 [S, 1/S], on the device of the last loss
+    Tensor counts, history;     // as the kernel scaler_update keeps them
+    Readback pending_counters;  // counts on their way to poll()
     Tensor last_loss;
     bool warned = false;  // of skips in a row
     struct Iteration {    // since update()
       bool used = false, inverse_taken = false;
-      bool spoilt = false;        // a loss was not finite before this was saved and loaded
-      std::vector<Tensor> flags;  // of the losses: whether they were not finite
-      size_t judged = 0;          // how many of those the next step has nothing to do with
-      bool stepped = false;       // since the last loss
-    } now;
+      bool had_nonfinite_loss = false;  // a loss was not finite before this was saved and loaded
+      std::vector<Tensor> flags;        // of the losses: whether they were not finite
+      size_t consumed_losses = 0;       // how many of those the next step has nothing to do with
+      bool stepped = false;             // since the last loss
+    } iteration;
   };
-  struct Record {  // of one optimizer since the last update()
+  struct OptimizerState {  // of one optimizer since the last update()
     Stage stage = Stage::Ready;
     int loss = 0;
     Tensor found = {};  // f32 [parameters]; none: no gradients
   };
-  struct Watched {  // of one optimizer, from its first step on
+  struct OptimizerHistory {  // of one optimizer, from its first step on
     std::string kind;
     std::vector<std::string> names;
-    Tensor last;  // as Record::found, of the last step where any was set
+    Tensor last;  // as OptimizerState::found, of the last step where any was set
   };
 
   friend class LossScaleOptimizer;
   // Skips the step also where `seen` (f32 [parameters], or no tensor) is not 0: gradients that were
   // not finite before somebody changed them.
   StepResult step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen);
-  LossScale& loss_scale(int id);
-  static void set(LossScale& s, double value);
+  ScaleState& loss_scale(int id);
+  static void set(ScaleState& s, double value);
   // Throws Error if it never was, and says what to do.
-  const LossScale& scaled(int id,
-                          std::string_view hint = "call scale(loss).backward() first") const;
-  Watched& watched(const optim::Optimizer& opt, size_t parameters, Device device);
+  const ScaleState& scaled(int id,
+                           std::string_view hint = "call scale(loss).backward() first") const;
+  OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters, Device device);
   std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
-  void poll(LossScale& s);
+  void poll(ScaleState& s);
   int64_t count(int id, int which) const;  // a kernels::ScalerCount
-  std::string diagnosis(const LossScale& s) const;
+  std::string diagnosis(const ScaleState& s) const;
 
   ScalerOptions options_;
-  std::map<int, LossScale> scales_;
-  std::map<uint64_t, Record> records_;  // by the optimizer's id
-  std::map<uint64_t, Watched> watched_;
+  std::map<int, ScaleState> scales_;
+  std::map<uint64_t, OptimizerState> optimizers_;  // by the optimizer's id
+  std::map<uint64_t, OptimizerHistory> histories_;
 };
 
 }  // namespace mixtape::amp

@@ -28,9 +28,9 @@ std::string first_bad_op() {
 
 }  // namespace
 
-GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t parameters,
-                                         Device device) {
-  Watched& w = watched_[opt.id()];
+GradScaler::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, size_t parameters,
+                                                     Device device) {
+  OptimizerHistory& w = histories_[opt.id()];
   w.kind = opt.name();
   const int64_t n = static_cast<int64_t>(parameters);
   if (!w.last || w.last.numel() != n || w.last.device() != device)
@@ -40,16 +40,17 @@ GradScaler::Watched& GradScaler::watched(const optim::Optimizer& opt, size_t par
 
 // The counters come by mail: on the CPU at once, from a device some updates later, when a streak of
 // skips may be over already.
-void GradScaler::poll(LossScale& s) {
-  if (!s.mail) {
+void GradScaler::poll(ScaleState& s) {
+  if (!s.pending_counters) {
     const View counts = s.counts;  // in the order of this thread's work
-    s.mail = Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
+    s.pending_counters =
+        Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
   }
-  if (!s.mail.has_arrived()) return;
-  const auto* const counts = s.mail.as<int32_t>();
+  if (!s.pending_counters.has_arrived()) return;
+  const auto* const counts = s.pending_counters.as<int32_t>();
   const int32_t skips = counts[int(ScalerCount::Longest)],
                 at_floor = counts[int(ScalerCount::AtFloor)];
-  s.mail = {};
+  s.pending_counters = {};
   const int64_t most = options_.max_consecutive_skips;
   std::string what;
   if (at_floor != 0)
@@ -69,7 +70,7 @@ void GradScaler::poll(LossScale& s) {
   throw ScaleCollapse(what + diagnosis(s));
 }
 
-std::string GradScaler::diagnosis(const LossScale& s) const {
+std::string GradScaler::diagnosis(const ScaleState& s) const {
   std::string text = "\n  last loss: ";
   if (!s.last_loss) {
     text += "none";
@@ -98,7 +99,7 @@ std::string GradScaler::diagnosis(const LossScale& s) const {
 std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
   std::vector<Overflow> all;
   const std::string bad = first_bad_op();
-  for (const auto& [optimizer, w] : watched_)
+  for (const auto& [optimizer, w] : histories_)
     for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
       if (w.last.at(i) != 0)
         all.push_back(
@@ -110,7 +111,7 @@ void GradScaler::name_parameters(const optim::Optimizer& opt, std::vector<std::s
   const Scope scope("name_parameters");
   const size_t n = opt.params().size();
   check(names.size() == n, "{} names for {} parameters", names.size(), n);
-  watched(opt, n, opt.params()[0].device()).names = std::move(names);
+  history_of(opt, n, opt.params()[0].device()).names = std::move(names);
 }
 
 }  // namespace mixtape::amp

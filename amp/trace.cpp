@@ -13,7 +13,7 @@
 namespace mixtape::amp {
 namespace {
 
-using kernels::survey_size;
+using kernels::stats_size;
 using kernels::TensorStats;
 
 constexpr int64_t rows_at_once = 1024;
@@ -37,7 +37,7 @@ Tensor dense(const Tensor& t) {
 
 // `count` surveys from `first` on.
 Tensor rows(const Tensor& surveys, int64_t first, int64_t count) {
-  return surveys.with_layout(Layout({count, survey_size}, {survey_size, 1}, first * survey_size));
+  return surveys.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   const Device device = all.back().device();
   const int64_t n = int64_t(all.size());
   if (surveys_ && (surveys_.device() != device || rows_ + n > surveys_.size(0))) read();
-  if (!surveys_) surveys_ = Tensor({std::max(n, rows_at_once), survey_size}, f64, device);
+  if (!surveys_) surveys_ = Tensor({std::max(n, rows_at_once), stats_size}, f64, device);
   const std::vector<View> views(all.begin(), all.end());
   kernels::tensor_stats(device, views, rows(surveys_, rows_, n));
   entry.row = std::exchange(rows_, rows_ + n);

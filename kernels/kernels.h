@@ -98,7 +98,7 @@ struct Window {
 // the order of ScalerCount: updates since growth, bad ones in a row, skips in a row, and of all
 // updates how many there were, how many skipped, whether one would have taken the scale below
 // min_scale since that was told, and the longest run of skips.
-struct ScalerRule {
+struct ScalePolicy {
   double growth, backoff, min_scale, max_scale;
   int64_t interval, hysteresis;
 };
@@ -252,12 +252,12 @@ MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
 MIXTAPE_KERNEL(clip_factor, In grad_norm, In scale, double max_norm, Out norm, Out factor);
 MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
                double limit);  // g = min(max(g, -limit), limit); NaN stays
-// verdict = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip
+// reason = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip
 // for. Copies found to last if any of it is set. All f32.
-MIXTAPE_KERNEL(scaler_verdict, In found, std::span<const View> losses, Out verdict, Out last);
+MIXTAPE_KERNEL(scaler_skip_reason, In found, std::span<const View> losses, Out reason, Out last);
 // scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
-               const ScalerRule& rule, Out scale, Out counts, Out history);
+               const ScalePolicy& rule, Out scale, Out counts, Out history);
 // One step of all parameters by a rule; the comments name the states in their order.
 MIXTAPE_KERNEL(sgd, Updates, const SgdRule&, const StepControl&);  // momentum_buffer
 MIXTAPE_KERNEL(adam, Updates, const AdamRule&,

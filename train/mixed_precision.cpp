@@ -39,7 +39,7 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) 
   scaler_ = o.dynamic ? amp::ScalerOptions{.init_scale = scale,
                                            .growth_interval = o.max_noskip,
                                            .max_scale = o.max_scale}
-                      : amp::LossScale(scale).options;
+                      : amp::LossScalePolicy(scale).options;
   check(o.clip >= 0, "gradients clipped to a norm of {}", o.clip);
   (void)amp::GradScaler(scaler_);
 }

@@ -10,12 +10,12 @@
 namespace mixtape::kernels {
 
 // What to skip a step for: 2 for a loss, 1 for a gradient that is not finite.
-MIXTAPE_HD inline float verdict_of(bool broken, bool bad) {
+MIXTAPE_HD inline float skip_reason(bool broken, bool bad) {
   return broken ? 2.0f : bad ? 1.0f : 0.0f;
 }
 
 // A loss that is not finite (broken) says nothing about the scale: neither good nor bad.
-MIXTAPE_HD inline void update_scale(const ScalerRule& rule, bool broken, bool bad, float* scale,
+MIXTAPE_HD inline void update_scale(const ScalePolicy& rule, bool broken, bool bad, float* scale,
                                     int32_t* counts, float* history, int64_t remembered) {
   const auto count = [&](ScalerCount c) -> int32_t& { return counts[int(c)]; };
   bad = bad && !broken;

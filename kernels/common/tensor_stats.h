@@ -21,7 +21,7 @@ struct TensorStats {
     subnormals += other.subnormals;
   }
 };
-inline constexpr int64_t survey_size = 5;  // in f64
+inline constexpr int64_t stats_size = 5;  // in f64
 
 // The magnitude from which on a dtype holds numbers with all its bits.
 MIXTAPE_HD constexpr double smallest_normal(DType t) {

@@ -48,7 +48,7 @@ TEST(Kernels, SurveyCountsWhatElementsAre) {
       from({0x1p-126, 0x1p-127, 3e38, nan}, {4}, bf16), from({0x1p-127, -7, inf}, {3}, f32),
       from({-1e300, tiny, 0x1p-1022}, {3}, f64), Tensor({0}, f32)};
   const std::vector<View> views(tensors.begin(), tensors.end());
-  const Tensor stats({5, kernels::survey_size}, f64);
+  const Tensor stats({5, kernels::stats_size}, f64);
   kernels::Launch launch(DefaultDevice::current());
   kernels::tensor_stats(launch, views, stats);
   const std::vector<double> f16s = {2, 2, 1, 2, 2}, bf16s = {tensors[1].at(2), 0, 1, 0, 1},

@@ -17,14 +17,14 @@ bool any(std::span<const View> all) {
 
 }  // namespace
 
-void scaler_verdict(Launch&, In found, std::span<const View> losses, Out verdict, Out last) {
+void scaler_skip_reason(Launch&, In found, std::span<const View> losses, Out reason, Out last) {
   const bool bad = any(found);
-  *verdict.as<float>() = verdict_of(any(losses), bad);
+  *reason.as<float>() = skip_reason(any(losses), bad);
   if (bad) std::copy_n(found.as<float>(), found.size(), last.as<float>());
 }
 
 void scaler_update(Launch&, std::span<const View> found, std::span<const View> losses,
-                   const ScalerRule& rule, Out scale, Out counts, Out history) {
+                   const ScalePolicy& rule, Out scale, Out counts, Out history) {
   update_scale(rule, any(losses), any(found), scale.as<float>(), counts.as<int32_t>(),
                history.as<float>(), history.size());
 }

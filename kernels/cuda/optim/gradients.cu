@@ -252,18 +252,18 @@ void run_judge(Launch& launch, const char* name, std::span<const View> found,
   start(held, true);
 }
 
-struct GiveVerdict {
+struct WriteSkipReason {
   const float* found;
   int64_t count;
-  float *verdict, *last;
+  float *reason, *last;
   __device__ void operator()(const Seen& seen) const {
-    if (gpu::thread().x == 0) *verdict = verdict_of(seen.broken, seen.bad);
+    if (gpu::thread().x == 0) *reason = skip_reason(seen.broken, seen.bad);
     if (seen.bad)
       for (int64_t i = gpu::thread().x; i < count; i += chunk_threads) last[i] = found[i];
   }
 };
 struct UpdateScale {
-  ScalerRule rule;
+  ScalePolicy rule;
   float* scale;
   int32_t* counts;
   float* history;
@@ -285,7 +285,7 @@ void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, O
 
 void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
   if (tensors.empty()) return;
-  run_clear(launch, int64_t(tensors.size()) * survey_size, stats.as<double>());
+  run_clear(launch, int64_t(tensors.size()) * stats_size, stats.as<double>());
   int64_t most = 0;
   for (const View& t : tensors) most += ceil_div(t.size(), chunk_length);
   TensorStats* const parts = launch.scratch<TensorStats>(most);
@@ -316,14 +316,15 @@ void clip_value(Launch& launch, std::span<const View> grads, double limit) {
   });
 }
 
-void scaler_verdict(Launch& launch, In found, std::span<const View> losses, Out verdict, Out last) {
+void scaler_skip_reason(Launch& launch, In found, std::span<const View> losses, Out reason,
+                        Out last) {
   run_judge(
-      launch, "scaler_verdict", std::span(&found, 1), losses,
-      GiveVerdict{found.as<const float>(), found.size(), verdict.as<float>(), last.as<float>()});
+      launch, "scaler_skip_reason", std::span(&found, 1), losses,
+      WriteSkipReason{found.as<const float>(), found.size(), reason.as<float>(), last.as<float>()});
 }
 
 void scaler_update(Launch& launch, std::span<const View> found, std::span<const View> losses,
-                   const ScalerRule& rule, Out scale, Out counts, Out history) {
+                   const ScalePolicy& rule, Out scale, Out counts, Out history) {
   run_judge(launch, "scaler_update", found, losses,
             UpdateScale{rule, scale.as<float>(), counts.as<int32_t>(), history.as<float>(),
                         history.size()});

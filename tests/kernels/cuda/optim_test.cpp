@@ -214,8 +214,7 @@ TEST(CudaGradients, Surveys) {
     all[i].set(all[i].numel() - 1, odd[i / 2 % std::size(odd)]);
   }
   const int64_t n = int64_t(all.size()) + 1;
-  const Tensor got = filled({n, kernels::survey_size}, f64, 7),
-               want({n, kernels::survey_size}, f64);
+  const Tensor got = filled({n, kernels::stats_size}, f64, 7), want({n, kernels::stats_size}, f64);
   launch([&](Launch& l) { cuda::tensor_stats(l, views(all), got); });
   launch([&](Launch& l) { cpu::tensor_stats(l, views(all), want); });
   EXPECT_EQ(to_vector(got), to_vector(want));
@@ -261,7 +260,7 @@ TEST(CudaGradients, ClipValue) {
 // --- the scaler ---
 
 TEST(CudaScaler, JudgesAndUpdates) {
-  const ScalerRule rule{2, 0.5, 1, 65536, 2, 2};
+  const ScalePolicy rule{2, 0.5, 1, 65536, 2, 2};
   Tensor state[2][3];
   for (auto& s : state) {
     s[0] = from({4096, 1.0 / 4096}, {2}, f32);
@@ -284,11 +283,11 @@ TEST(CudaScaler, JudgesAndUpdates) {
       last[k] = filled({300}, f32, 0.5);
     }
     launch([&](Launch& l) {
-      cuda::scaler_verdict(l, found, losses, verdict[0], last[0]);
+      cuda::scaler_skip_reason(l, found, losses, verdict[0], last[0]);
       cuda::scaler_update(l, all_found, losses, rule, state[0][0], state[0][1], state[0][2]);
     });
     launch([&](Launch& l) {
-      cpu::scaler_verdict(l, found, losses, verdict[1], last[1]);
+      cpu::scaler_skip_reason(l, found, losses, verdict[1], last[1]);
       cpu::scaler_update(l, all_found, losses, rule, state[1][0], state[1][1], state[1][2]);
     });
     EXPECT_EQ(to_vector(verdict[0]), to_vector(verdict[1])) << step;
