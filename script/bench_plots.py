@@ -1,5 +1,5 @@
-"""What bench_report.py draws: speed-ups as bars, and what operations and bytes allow as a roofline; all of it in a page,
-those of one thread in a picture. Colours are variables of the style sheet, so that one drawing serves light and dark."""
+"""Draws the plots of bench_report.py: speed-ups as bars and a roofline. A page has all of them, a picture those of one
+thread. Colours are variables of the style sheet, so that one drawing serves light and dark."""
 import math
 from html import escape
 from typing import NamedTuple
@@ -97,7 +97,7 @@ def roofline(machine: dict, points: list[dict], threads: int) -> Drawing:
 
 
 def html_of(markdown: str) -> str:
-    """Of what the report writes: a title, paragraphs, tables."""
+    """HTML from the subset of Markdown that the report writes: a title, paragraphs, tables."""
     parts, rows = [], []
     for text_line in [*markdown.splitlines(), ""]:
         if text_line.startswith("|"):
@@ -138,7 +138,7 @@ def drawings(results: dict, threads: list[int]) -> list[Drawing]:
 
 
 def picture(results: dict) -> str:
-    """A file by itself, with what one thread does."""
+    """A standalone picture with the results of one thread."""
     found = drawings(results, thread_numbers(results)[:1])
     margin, y, parts = 16, 16, []
     for drawing in found:

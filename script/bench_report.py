@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a run of script/bench found: one file of figures, the same as a table, and a page with plots.
+"""Reports a run of script/bench: the figures as JSON, as a table, and as a page with plots.
 
 usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md, .html and .svg
        bench_report.py FOLDER               prints the table alone
-       bench_report.py --compare OLD NEW    what got slower or lost between two OUT.json; exits with 1 if any did"""
+       bench_report.py --compare OLD NEW    what got slower or disappeared between two OUT.json; exits with 1 if anything did"""
 import json
 import math
 import re
@@ -21,7 +21,7 @@ ORDER = "train", "gemm", "ops", "conv", "attention", "optim", "overhead", "memor
 
 
 def figure(line: dict) -> dict:
-    """One line of Google Benchmark's."""
+    """One line of Google Benchmark's output."""
     name = re.sub(r"/(iterations:1|manual_time|real_time)", "", line["run_name"])
     where = LINE.match(name)
     found = where.groupdict() if where else {"name": name}
@@ -44,7 +44,7 @@ def figure(line: dict) -> dict:
 
 
 def peers_of(figures: list[dict]) -> list[str]:
-    """Libtorch, which has more than products, first."""
+    """The peers in order, libtorch, which has more than products, first."""
     names = {k[3:] for f in figures for k, v in f.items() if k.startswith("of_") and isinstance(v, list)} - {"f32"}
     return sorted(names, key=lambda name: (name != "libtorch", name))
 
@@ -77,7 +77,7 @@ def read(folder: Path) -> dict:
 
 
 def short(value: object) -> object:
-    """With as many digits as mean anything."""
+    """A number with as many digits as are significant."""
     if isinstance(value, dict):
         return {k: short(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -103,7 +103,7 @@ def time_text(ms: float) -> str:
 def roof_text(f: dict) -> str:
     if "of_peak" in f:
         return f"{100 * f['of_peak']:.0f} % of peak"
-    # Nothing moved: what hands its gradient on has no business with memory.
+    # No bytes moved: an op that passes its gradient through has no bandwidth.
     return f"{100 * f['of_copy']:.0f} % of copy" if f.get("of_copy", 100) < 10 else ""
 
 
@@ -146,7 +146,7 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def means(figures: list[dict]) -> list[str]:
-    """Of all products, by threads and dtype."""
+    """The geometric mean over all products, by threads and dtype."""
     rows, peers = [], peers_of(figures)
     for threads, dtype in sorted({(f["threads"], f["dtype"]) for f in figures}, key=lambda k: (k[0], k[1] != "f32", k[1])):
         mine = [f for f in figures if (f["threads"], f["dtype"]) == (threads, dtype)]
@@ -197,14 +197,14 @@ def label(k: tuple) -> str:
 
 
 def interval(f: dict) -> tuple[float, float]:
-    """Where the median lies: McGill's notch, which two medians of one kind rarely both miss."""
+    """The interval in which the median lies: McGill's notch. Those of two equal medians rarely fail to overlap."""
     half = 1.57 * (f["high_ms"] - f["low_ms"]) / math.sqrt(f["rounds"]) if "low_ms" in f else 0.1 * f["ms"]
     return f["ms"] - half, f["ms"] + half
 
 
 def threshold(before: dict, figures: list[dict]) -> float:
-    """The ratio that is news. A peer does not change: how far its times lie apart is what two runs differ by anyway,
-    and three deviations of that (by the median, so that a few odd ones do not count) are no news."""
+    """The ratio that counts as a change. A peer does not change, so the spread of its times is the noise between two
+    runs; up to three deviations of it (by the median, so that outliers do not count) are no change."""
     moved = [abs(math.log(f["ms"] / before[key(f)]["ms"])) for f in figures if "peer" in f and key(f) in before]
     return max(SLOWER, math.exp(3 * 1.4826 * statistics.median(moved))) if len(moved) >= 5 else SLOWER
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what nvcc made of the kernels, which needs no GPU: for each architecture every kernel is there, none spills
+"""Checks the machine code that nvcc generated for the kernels, which needs no GPU: for each architecture every kernel is there, none spills
 registers or keeps arrays in local memory, products on tensor cores use them, and a program that links them starts
 where there is no driver.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 SKIPPED = 77
 ROOT = Path(__file__).resolve().parent.parent
-# A stack is allowed where it is part of the mathematics: CUDA's sine, cosine and tangent reduce large arguments with an
+# A stack frame is allowed where the mathematics needs it: CUDA's sine, cosine and tangent reduce large arguments with an
 # array. Bytes per thread at most.
 STACKS = [(re.compile(r"<(Forward|Backward)<(Cos|Sin|Tan), |generate<Normal<"), 40)]
 Counts = dict[str, int]
@@ -37,7 +37,7 @@ def demangled(names: list[str]) -> list[str]:
 
 
 def kernels_of(part: Path, arch: str) -> dict[str, Counts]:
-    """What each kernel of one object file uses on one architecture: REG, STACK, SHARED, LOCAL."""
+    """The resources of each kernel of one object file on one architecture: REG, STACK, SHARED, LOCAL."""
     used = {}
     name = ""
     for line in run("cuobjdump", "-arch", arch, "--dump-resource-usage", part).splitlines():
@@ -50,7 +50,7 @@ def kernels_of(part: Path, arch: str) -> dict[str, Counts]:
 
 
 def opcodes(part: Path, arch: str) -> dict[str, Counts]:
-    """How often each kernel has each opcode that the check of products asks for."""
+    """The count of each opcode that the check of products needs, by kernel."""
     counts: dict[str, Counts] = {}
     current: Counts = {}
     for line in run("cuobjdump", "-arch", arch, "-sass", part).splitlines():
@@ -62,7 +62,7 @@ def opcodes(part: Path, arch: str) -> dict[str, Counts]:
 
 
 def ptx_opcodes(nvcc: str) -> dict[str, Counts]:
-    """The like of the products' PTX: the instructions that become HMMA, LDSM and LDGSTS."""
+    """The same from PTX: the instructions that become HMMA, LDSM and LDGSTS."""
     text = run(nvcc, "-ptx", "-arch=compute_80", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}",
                ROOT / "kernels" / "cuda" / "gemm.cu", "-o", "-")
     parts = re.split(r"\.entry (\w+)", text)
@@ -88,7 +88,7 @@ def wrong_products(arch: str, counts: dict[str, Counts]) -> list[str]:
     for what, count in zip(demangled(list(products)), products.values()):
         if count.get("HMMA", 0) == 0:
             wrong.append(f"{arch}: {what}: no tensor-core instruction")
-        # (Of floats, ldmatrix can only load lines along k.)
+        # For floats, ldmatrix can only load lines along k.
         if "<float," not in what and count.get("LDSM", 0) * 4 < count.get("HMMA", 0):
             wrong.append(f"{arch}: {what}: {count} - fragments do not come by ldmatrix")
         if count.get("LD", 0) + count.get("ST", 0) > 0:

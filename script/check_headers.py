@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
-INTERNAL = ("kernels/cpu/", "kernels/cuda/")  # what kernels share among themselves, for one processor
+INTERNAL = ("kernels/cpu/", "kernels/cuda/")  # shared among kernels, compiled for one processor
 
 
 def public_headers(root: Path) -> list[str]:
@@ -18,7 +18,7 @@ def public_headers(root: Path) -> list[str]:
 
 
 def complaints(root: Path, compiler: list[str], header: str) -> str:
-    """What the compiler says about a file that only includes `header`; empty where it is content."""
+    """The compiler's messages about a file that only includes `header`; empty if there are none."""
     command = [*compiler, f"-I{root}", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
                "-fsyntax-only", "-x", "c++", "-"]
     run = subprocess.run(command, input=f'#include "{header}"\n' * 2, text=True, capture_output=True)

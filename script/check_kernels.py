@@ -14,7 +14,7 @@ KERNEL = re.compile(r"__global__\s+(?:static\s+)?void\s+(\w+)\(")
 
 
 def declared(root: Path) -> dict[str, list[str]]:
-    """The files of each kernel's name: one, or it says nothing."""
+    """The files that define each kernel name; a report is only clear if there is one."""
     files: dict[str, list[str]] = {}
     for file in sorted((root / "kernels" / "cuda").rglob("*.cu*")):
         for name in KERNEL.findall(BOUNDS.sub("", file.read_text())):
@@ -23,7 +23,7 @@ def declared(root: Path) -> dict[str, list[str]]:
 
 
 def launched(build: Path) -> set[str]:
-    """The names of the functions that reports speak of, without namespaces and template arguments."""
+    """The names of the launched functions, without namespaces and template arguments."""
     places: dict[Path, set[int]] = {}
     for report in (build / "launched").glob("*"):
         program = build / "tests" / report.name.rpartition("-")[0]

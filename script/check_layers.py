@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes only point down the layers, and that what nvcc or a user's compiler sees stays light.
+"""Checks that includes only point down the layers, and that headers seen by nvcc or a user's compiler stay light.
 
 usage: check_layers.py [ROOT]    prints "file:line: what is wrong" and exits 1 where something is"""
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-# What a layer may include besides itself: whole layers, or single headers of one.
+# The layers, or single headers, that a layer may include besides itself.
 BELOW = {
     "core": [],
     "kernels": ["core"],
@@ -22,12 +22,12 @@ BELOW = {
 }
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
-UNPORTABLE = re.compile(r"fmt/|Eigen/|unsupported/Eigen/")  # what nvcc cannot take, or takes with pages of warnings
+UNPORTABLE = re.compile(r"fmt/|Eigen/|unsupported/Eigen/")  # nvcc rejects these, or warns for pages
 EMULATED = "kernels/cuda/gpu.cuh"  # may include emulator/simt/, which stands for CUDA where nvcc does not
 HEAVY = re.compile(r"Eigen/|unsupported/Eigen/|nlohmann/|CLI/")  # seconds of compile time for every user
 OUTSIDE = re.compile(r"\.\./" + r"shared\b")
 MAY_LOOK_OUTSIDE = {"script/test"}  # real data beside the checkout, and its tests skip without
-UNREAD = re.compile(r"(build[^/]*/|runs/|subprojects/|\.git/|\.cache/|.*__pycache__/)")  # made here, or not ours
+UNREAD = re.compile(r"(build[^/]*/|runs/|subprojects/|\.git/|\.cache/|.*__pycache__/)")  # generated, or not ours
 
 
 class Tree:
@@ -45,7 +45,7 @@ class Tree:
         return [(number, m[1] or m[2], m[1] is not None) for number, m in found if m]
 
     def reaches(self, start: str, what: re.Pattern[str]) -> tuple[int, str] | None:
-        """The line of `start` and the chain of includes that leads to something `what` matches."""
+        """The line of `start` and the chain of includes that leads to a name matching `what`."""
         queue = deque((number, [name]) for number, name, _ in self.includes(start))
         seen = set()
         while queue:

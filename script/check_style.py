@@ -49,7 +49,7 @@ WORDS = {
     r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
     r"\bis_narrow\b": ("is_half", ""),
 }
-FIRST_WORDS, MAY_BEGIN = re.compile(r"^\s*(?://+|\*|/\*)\s*(Of|What|Whether|How)\b"), 10
+FIRST_WORDS, MAY_BEGIN = re.compile(r'^\s*(?://+|\*|/\*|#+|""")\s*\(?(Of|What|Whether|How)\b'), 10
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
@@ -131,11 +131,11 @@ def main(arguments: list[str]) -> int:
     for name, text in files(options.root):
         if asked("words"):
             bad += [f"{name}:{line}: {what}" for line, what in check_words(name, text)]
-        if Path(name).suffix not in SOURCES:
-            continue
-        if asked("comments"):
+        if asked("comments") and not name.endswith(".md"):
             begins += [f"{name}:{n}: a comment begins with {m[1]}" for n, line in enumerate(text.splitlines(), 1)
                        if (m := FIRST_WORDS.match(line))]
+        if Path(name).suffix not in SOURCES:
+            continue
         if PRODUCT.match(name):
             if asked("functions"):
                 long += [(length, f"{name}:{line}: {function}() has {length} lines")

@@ -1,4 +1,4 @@
-# What the scripts share: the root folder, help, and a build folder that is reused only while it is good.
+# Shared by the scripts: the root folder, help, and build folders that are reused while they are usable.
 # Sourced, not run.
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -11,7 +11,7 @@ usage_error() {
   exit 2
 }
 
-# usable DIR: was DIR configured for this place, without error, by the meson that would use it now?
+# usable DIR: succeeds if this version of meson configured DIR for this path without an error.
 usable() {
   [[ -f $1/build.ninja && -s $1/meson-private/coredata.dat ]] &&
     python3 - "$1" "$root" "$(meson --version)" <<'PYTHON'
@@ -26,8 +26,8 @@ sys.exit(known != (version, root, folder, False))
 PYTHON
 }
 
-# configure DIR OPTION...: quiet unless it fails; the options count only where DIR is configured anew, which a
-# folder that meson can no longer update is too. An error in meson.build is no reason to throw a build away.
+# configure DIR OPTION...: quiet unless it fails. The options only count where DIR is configured from scratch, as it is if
+# meson can no longer update it. An error in meson.build is no reason to discard a build.
 configure() {
   local dir=$1 log
   shift
@@ -52,10 +52,10 @@ configure() {
   mv "$log" "$dir/configure.log"
 }
 
-# For programs that only run here: nvcc takes minutes, for nothing where there is no device.
+# The value of -Dcuda for programs that only run here: nvcc takes minutes, which are wasted without a device.
 cuda_if_here() {
   if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then echo auto; else echo disabled; fi
 }
 
-# compile DIR TARGET...: no more jobs than cores, since one Eigen file takes about a GB.
+# compile DIR TARGET...: one job per core, since an Eigen file takes about a GB.
 compile() { ninja -C "$1" -j "$(nproc)" "${@:2}"; }

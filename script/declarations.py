@@ -29,7 +29,7 @@ class Declaration:
 
     @property
     def type_name(self) -> str | None:
-        """Of a struct or class."""
+        """The name of a struct or class."""
         m = re.match(r"(?:template <.*?> )?(?:struct|class) (\w+)", self.code)
         return m and m[1]
 
@@ -38,7 +38,7 @@ class Declaration:
         return function(self.code)
 
     def members(self) -> list["Declaration"]:
-        """Of a struct whose body has lines of its own."""
+        """The members of a struct whose body spans lines."""
         codes = [without_comment(line)[0] for line in self.lines]
         opening = next((i for i, code in enumerate(codes) if code.endswith("{")), len(codes))
         body = "\n".join(self.lines[opening + 1 : -1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run of script/gpu found, as a page.
+"""Formats the results of a run of script/gpu.
 
 usage: gpu_report.py FILE.json    prints it in Markdown"""
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs what script/gpu built, on the device of this machine: tests, benchmarks, compute-sanitizer, demo, what matters
-most first. Everything has a time limit; results and logs go to $OUT, or to out/. The last line is the summary.
+"""Runs what script/gpu built, on the device of this machine: tests, benchmarks, compute-sanitizer, demo, the most
+important first. Everything has a time limit; results and logs go to $OUT, or to out/. The last line is the summary.
 
 usage: run [--minutes N]    all of it in at most N minutes, default 8; exits 1 if anything failed, 2 without a device"""
 import json
@@ -18,9 +18,9 @@ from pathlib import Path
 import gpu_report
 
 here = Path(__file__).resolve().parent
-# Names of tests/device/; all others run with their tensors made on the device.
+# Tests of tests/device/ by name; all others run with the device as the default.
 ON_BOTH = re.compile(r"Devices\.|DeviceTraining\.|DeviceLoading\.|Ops/OnDevice\.|Edges/Edge\.|Sizes/Large\.")
-# Those that do without the others' sizes, and steps of an optimizer.
+# Tests small enough for compute-sanitizer, and some steps of an optimizer.
 SANITIZED = re.compile(r"Sizes/Large\.|DeviceTraining\.HasTheLossesOfTheCpu|Ops/OnDevice\.IsWhatItIsOnTheCpu/("
                        "gelu|add_broadcast|cast|permute|cat|gather|scatter_add|argsort|topk|sum|max|argmax|prod|cumsum|"
                        "norm|matmul|matmul_batched|linear|conv2d_general|conv2d_weight|max_pool2d_padded|avg_pool2d|"
@@ -69,7 +69,7 @@ class Run:
         return names
 
     def batch(self, names: list[str], deadline: float) -> dict[str, str]:
-        """What became of each test; one that does not appear never ended."""
+        """The result of each test; one that never ended is absent."""
         environment = {"MIXTAPE_NUM_THREADS": "2"}
         if not ON_BOTH.match(names[0]):
             environment["MIXTAPE_TEST_DEVICE"] = "cuda:0"
@@ -82,8 +82,8 @@ class Run:
         return outcome
 
     def tests(self, stage: str, names: list[str], wanted: float) -> None:
-        """In batches, beside each other. An error of a kernel ends all that follows it in its process, so what failed
-        or never ended runs once more alone, and that counts."""
+        """Runs batches in parallel. A kernel error fails everything after it in its process, so a test that failed or never
+        ended runs once more alone, and that result counts."""
         deadline = time.monotonic() + self.seconds(wanted)
         workers = max(1, min(8, os.cpu_count() or 1))
         kinds = [[n for n in names if ON_BOTH.match(n)], [n for n in names if not ON_BOTH.match(n)]]
@@ -172,7 +172,7 @@ class Run:
 
 
 def find_cublas() -> dict[str, str]:
-    """Where there is one that the loader may not find by itself: of a Python package, or the toolkit's."""
+    """The folder of a library that the loader may not find by itself: in a Python package, or the toolkit."""
     if "MIXTAPE_CUBLAS" in os.environ:
         return {}
     places = [Path(p) for p in sys.path if p] + [Path("/usr/local/cuda/lib64"), Path("/usr/local/cuda/lib")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what compiling one file costs: the best of three runs, and the compiler's peak memory.
+"""Measures the cost of compiling one file: the best of three runs, and the compiler's peak memory.
 
 usage: include_cost.py [--strict | --strict-memory] COMPILER FLAG... FILE
 --strict exits 1 above the budget, --strict-memory above that of memory"""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the headers that a program may include: all but those of kernels' insides."""
+"""Prints the headers that a program may include: all but the internal ones of kernels and ops."""
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

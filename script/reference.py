@@ -155,7 +155,7 @@ def public_text(header: Path) -> str:
 
 
 def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str]]:
-    """What a header's section says, and the names that it declares."""
+    """A section of a header, and the names that it declares."""
     found = sections(public_text(header))
     declarations = [d for part in found for d in part.declarations]
     types = [d for d in declarations if is_type(d)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what a run of `meson test` did: one line per failed case, the reasons for skips, and last
+"""Counts the results of a run of `meson test`: one line per failed case, the reasons for skips, and last
 "N passed, N failed, N skipped". A gtest program counts by its cases, any other as one; of Python's unittest those that
 it skipped count too. Exits 1 if anything failed or nothing ran.
 
@@ -19,12 +19,12 @@ UNITTEST_SKIPS = re.compile(r"^(?:OK|FAILED) \(.*\bskipped=(\d+).*\)$", re.MULTI
 
 
 def skip_reason(skip: xml.Element) -> str:
-    """The last line of what GTEST_SKIP() was told; the first says where it stands."""
+    """The last line of a skip message; the first has its place in the source."""
     return ((skip.get("message") or skip.text or "").strip().splitlines() or [""])[-1]
 
 
 def gtest_cases(report: Path) -> list[Case]:
-    """The cases in a gtest program's report; none where it died before it could write one."""
+    """The cases in a gtest program's report; none if it died before writing one."""
     try:
         root = xml.parse(report).getroot()
     except (OSError, xml.ParseError):
@@ -45,7 +45,7 @@ def gtest_cases(report: Path) -> list[Case]:
 
 
 def program_cases(test: dict, build: Path) -> list[Case]:
-    """What one entry of meson's log stands for."""
+    """The test cases of one entry of meson's log."""
     outcome = OUTCOMES.get(test["result"], "failed")
     cases = gtest_cases(build / (test["name"].rpartition(" / ")[2] + ".xml"))
     if not cases or outcome == "failed" and not any(case[0] == "failed" for case in cases):

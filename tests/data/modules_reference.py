@@ -33,7 +33,7 @@ def tensors(y):
 
 
 def case(module, inputs, run=None, training=True):
-    """What `run` (by default, calling the module) makes of inputs, of which floats are differentiated."""
+    """Results and gradients of `run` (by default, calling the module) on inputs; floats are differentiated."""
     module.double().train(training)
     with torch.no_grad():
         for name, t in module.state_dict().items():

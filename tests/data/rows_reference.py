@@ -87,7 +87,7 @@ def rms_norm(x, dims, weight=1, eps=1e-6):  # not in torch 1.13
 
 
 def gradient_of(f, *shape):
-    """Of f at an image of 0, 1, 2, ..., as a function of the gradient of its result."""
+    """The gradient of f at an image of 0, 1, 2, ..., as a function of the gradient of its result."""
     def run(dy):
         image = torch.arange(math.prod(shape)).double().reshape(shape).requires_grad_()
         return torch.autograd.grad(f(image), image, dy, create_graph=True)[0]

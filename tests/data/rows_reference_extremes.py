@@ -1,4 +1,4 @@
-"""What PyTorch calls the rows of tests/support/op_rows/extremes.cpp that do not do the same as a row of
+"""PyTorch's equivalents of the rows of tests/support/op_rows/extremes.cpp that differ from those in
 rows_reference.py, which reads this. Where ours differ on purpose, the reason is here."""
 import math
 

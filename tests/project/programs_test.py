@@ -44,7 +44,7 @@ class ProgramTest(unittest.TestCase):
         return run.stdout
 
     def last_row(self, name: str, *arguments) -> list[float]:
-        """Of the table of epochs: epoch, training loss, validation loss, accuracy."""
+        """The rows of the table of epochs: epoch, training loss, validation loss, accuracy."""
         rows = re.findall(r"^(\d+(?: +\d+\.\d+)+) +\d\d:\d\d$", self.output(name, *arguments), re.M)
         return [float(number) for number in rows[-1].split()]
 
@@ -59,7 +59,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(sorted(self.folder.rglob("*")), before)
 
     def weights(self, path: str) -> dict:
-        """What the header of a safetensors file says of each tensor."""
+        """The header of a safetensors file: dtype and shape of each tensor."""
         data = (self.folder / path).read_bytes()
         return json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
 

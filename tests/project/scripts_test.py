@@ -156,13 +156,13 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
         self.write("script/bootstrap", '#!/bin/sh\n[ -z "$NO_TOOLS" ]\n', 0o755)
 
     def build(self, name: str, *arguments: str, **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
-        """And the calls of meson and ninja."""
+        """The run, and the calls of meson and ninja."""
         (self.tree / "calls").write_text("")
         run = self.run_script(name, *arguments, env=self.with_bin(**{"LOG": self.PASSED, **settings}))
         return run, (self.tree / "calls").read_text().splitlines()
 
     def anew(self, **settings: str) -> bool:
-        """Does script/test throw its build folder away, and what is in it, to configure another?"""
+        """True if script/test discards its build folder and configures another."""
         self.write("build-test/left", "")
         run, calls = self.build("test", **settings)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
@@ -260,10 +260,10 @@ echo "${{OPENBLAS_CORETYPE-free}}"
 
 
 class Nvcc(ScriptTest):
-    """What meson makes of an nvcc: stand-ins, which compile nothing."""
+    """meson's reaction to an nvcc: stand-ins, which compile nothing."""
 
     def setup(self, nvcc: str, cuda: str) -> tuple[str, str]:
-        """What meson said, and the build.ninja."""
+        """meson's output, and the build.ninja."""
         self.write("bin/nvcc", f"#!/bin/sh\n{nvcc}\n", 0o755)
         self.write("lib64/libcudart_static.a", "!<arch>\n")
         command = ["meson", "setup", self.tree / "build", root, f"-Dcuda={cuda}", "-Dexamples=disabled",
@@ -511,7 +511,7 @@ Tensor total(const Tensor& x);
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 
 // --- in place ---
-// Of x.
+// All of x.
 
 const Tensor& add_(const Tensor& x, double y);
 
@@ -806,7 +806,7 @@ print("[----------] Global test environment tear-down")
 
 
 class Bench(ScriptTest):
-    """What programs wrote, and what becomes of it."""
+    """Output of programs, and the report made from it."""
 
     def line(self, name: str, ms: float, **counters) -> dict:
         return {"name": name, "run_name": name, "run_type": "iteration", "iterations": 1, "real_time": ms, "time_unit": "ms",
@@ -918,7 +918,7 @@ class Bench(ScriptTest):
 
 class Snippets(ScriptTest):
     def extract(self, text: str) -> str:
-        """What becomes of a document, or what is said of it."""
+        """The program made from a document, or the complaint about it."""
         self.write("a.md", text)
         command = [sys.executable, root / "tests/project/snippets.py", "write", "a.md", "a.cpp"]
         run = subprocess.run(command, cwd=self.tree, text=True, capture_output=True)
