@@ -583,7 +583,7 @@ struct NoModule {  // of nothing
             "| `total(x)` | The sum, and its mean. | as `hidden` | `torch.total` |",
             "Operators: `+` is `add`.",
             "- `How`: `Fast`, `Slow`\n- `SumOptions`: `vector<int> dims = {}` (none: all)\n",
-            "## In place\n\nOf x.",
+            "## In place\n\nAll of x.",
             "| `add_(x, double y)` |  | `Tensor.add_` |",
             "`hidden` (Low)",
         ]:
