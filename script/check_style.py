@@ -20,30 +20,35 @@ UNREAD = re.compile(r"(build[^/]*|runs|subprojects|\.[^/]*|__pycache__)$")  # fo
 DATED = re.compile(r"(bench/worklog/\d|bench/results/|CHANGELOG\.md$|script/check_style\.py$|tests/project/scripts_test\.py$)")
 
 # word: (what replaces it, where it may not stand)
-KERNELS, CPU, CUDA = r"kernels/|tests/kernels/", r"kernels/cpu/", r"kernels/cuda/"
-GEMM, CONV = r"kernels/cpu/gemm/", r"kernels/cpu/conv/"
+KERNELS, CPU, CUDA, CONV = r"kernels/|tests/kernels/", r"kernels/cpu/", r"kernels/cuda/", r"kernels/cpu/conv/"
 WORDS = {
     r"\bpieces\(|\bpieces\.h\b": ("ceil_div(), int_math.h", ""),
     r"(?<![\w.>])up\(": ("round_up()", KERNELS),
     r"\bmaker\(\)|\bset_maker\b": ("grad_fn(), set_grad_fn()", ""),
     r"\bwants_grad\b": ("requires_grad", ""),
-    r"\b(deliver|add_up|leads_on|find_useful|go_on_in|lead_as|sort_saved)\(": (
-        "accumulate_grad, accumulate, is_needed, mark_needed, expand_checkpoint, inherit_edges, classify_saved", "autograd/"),
-    r"\bDuring\b[<(]|\bAside\b|\bAt here\b|\bWhere::|\brecycle[<(]": (
-        "ScopedValue, Unobserved, SourceScope, SourceLocation, make_pooled", r"(?!emulator/ptx/)"),
-    r"\bSurvey\b|\bsurvey\(": ("TensorStats, tensor_stats()", ""),
+    r"\b(deliver|add_up|leads_on|useful|find_useful|go_on_in|lead_as|sort_saved)\b(?=[({.])": (
+        "accumulate_grad, accumulate, is_needed, needed, mark_needed, expand_checkpoint, inherit_edges, classify_saved",
+        "autograd/"),
+    r"\bDuring\b[<(]|\bAside\b|\bAt here\b|\bWhere::|\bOutcome\b[ >(]|\brecycle[<(]": (
+        "ScopedValue, Unobserved, SourceScope, SourceLocation, StepOutcome, make_pooled", r"(?!emulator/ptx/|tests/)"),
+    r"\bSurvey\b|\bsurvey\(|\bCounts<": ("TensorStats, tensor_stats(), StatsAccumulator", ""),
     r"\bLanes\b[<{]|\bfor_lanes\b|\bwide<": ("Vec, for_each_vec, vec_width", CPU),
-    r"\bEngine\b|\bStrands\b|\bSide\b|\bRoom\b|\bb_along\b|\bplace\(\)|\bcut\(\)": (
-        "Microkernel, PackSource, Operand, PackBuffers, b_k_major, choose_packing, choose_blocking", CPU),
-    r"\bCanvas\b|\bPass\b|\bDeal\b|\bsee\(": ("PaddedImage, DirectConv, PhaseSplit, clip_taps", CONV),
-    r"\bStrip\b|\bfor_strips\b|\bLines\b[<(]": ("ContiguousLoop, for_each_contiguous, LineIterator, RowPointers", CPU),
+    r"\bEngine\b|\bStrands\b|\bSide\b|\bRoom\b|\bb_along\b|\bplace\(\)|\bcut\(\)|\.unit\b|\bends\b(?=[;,)])": (
+        "Microkernel, PackSource, Operand, PackBuffers, b_k_major, choose_packing, choose_blocking, k_group, has_epilogue",
+        CPU),
+    r"\bCanvas\b|\bdraw\b|\bPlanes\b|\bPass\b|\bPart\b|\bsee\(|\bsingle\b|\bDeal\b": (
+        "PaddedImage, pack_nhwc, ChannelPlanes, DirectConv, ConvTask, clip_taps, depthwise, PhaseSplit", CONV),
+    r"\bStrip\b|\bfor_strips\b|\bLines\b[<(]": (
+        "ContiguousLoop, for_each_contiguous, LineIterator, RowPointers", CPU),
     r"\bturn\(|\bturns\.h\b": ("transpose_tiles(), interleave.h", r"kernels/|bench/"),
     r"\bTeam\b|\bSoftSum\b|\bStrips\b|\bAddend\b|\bcopy_slice\b|\bline_step\b|turns of shared memory": (
         "ThreadGroup, OnlineLogSumExp, RowQuads, Bias, load_tile_async, smem_stride, double buffer", CUDA),
     r"\bQuad\b": ("Vec4", r"kernels/cuda/gemm/"),
-    r"\bspoilt\b|\bjudged\b|\bWatched\b": ("had_nonfinite_loss, consumed_losses, OptimizerHistory", "amp/"),
-    r"\blooks_on\b|\brehearsing_|\bfits_\b|\bMoment\b|\beach\(Moment": (
-        "observer_order, in_lr_find_, in_fit_, Event", "train/"),
+    r"\bverdict\b|\bspoilt\b|\bjudged\b|\bmail\b|\bWatched\b|\bRecord\b|\bGradScaler::LossScale\b": (
+        "skip_reason, had_nonfinite_loss, consumed_losses, pending_counters, OptimizerHistory, OptimizerState, ScaleState",
+        r"amp/|kernels/.*scaler"),
+    r"\beach\((?=&|Moment)|\basks\(|\bbetween\((?=&|Moment)|\blooks_on\b|\brehearsing_|\bfits_\b|\bMoment\b|\bPass\b|\bBest\b": (
+        "notify, receives_events, with_events, observer_order, in_lr_find_, in_fit_, Event, StepOutput, BestValue", "train/"),
     r"\bGradScale\b|\bknown_finite\b|\bto_overwrite\b|\bknow_scaled\b": ("LossScaleTag; the others are gone", ""),
     r"\b\w+Rule\b": ("the optimizer's struct", r"optim/|kernels/common/optimizers"),
     r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
