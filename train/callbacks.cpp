@@ -17,7 +17,7 @@
 namespace mixtape::train {
 namespace {
 
-// A field of a CSV file (RFC 4180).
+// A field of a CSV file, quoted if it must be (RFC 4180).
 std::string quoted(const std::string& field) {
   if (field.find_first_of(",\"\r\n") == field.npos) return field;
   std::string text = "\"";
@@ -27,16 +27,15 @@ std::string quoted(const std::string& field) {
 
 bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
 
-// Without the data it would never be better, nor worse; a wrong name would cost an epoch.
-void check_is_there(const Learner& l, const std::string& monitor) {
+// Throws before the first epoch if the value is unknown, or would stay NaN for lack of data.
+void check_monitor(const Learner& l, const std::string& monitor) {
   l.score(monitor, {});
-  check(l.data.valid || monitor == "train_loss",
-        "\"{}\" is of the validation data, and there are none", monitor);
+  check(l.data.valid || monitor == "train_loss", "\"{}\" needs validation data", monitor);
 }
 
 }  // namespace
 
-bool Best::improved(const Learner& learner) {
+bool BestValue::improved(const Learner& learner) {
   const auto [name, value, higher] = learner.score(monitor_);
   if (std::isnan(value)) return false;
   if (value_ && (higher ? value <= *value_ + min_delta_ : value >= *value_ - min_delta_))
@@ -45,12 +44,12 @@ bool Best::improved(const Learner& learner) {
   return true;
 }
 
-StateDict Best::state_dict() const {
+StateDict BestValue::state_dict() const {
   if (!value_) return {};
   return {{"best", optim::from_number(*value_)}};
 }
 
-void Best::load_state_dict(const StateDict& dict) {
+void BestValue::load_state_dict(const StateDict& dict) {
   optim::StateReader reader(dict);
   value_.reset();
   if (reader.find("best")) value_ = reader.number("best");
@@ -58,16 +57,16 @@ void Best::load_state_dict(const StateDict& dict) {
 
 EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
     : options_(options), best_(options.monitor, options.min_delta) {
-  check(options.patience >= 1, "a patience of {} epochs", options.patience);
+  check(options.patience >= 1, "patience must be >= 1, got {}", options.patience);
 }
 
 void EarlyStopping::on_train_begin(Learner& learner) {
-  check_is_there(learner, options_.monitor);
+  check_monitor(learner, options_.monitor);
   if (is_resumed(learner)) {
     if (waited_ >= options_.patience) learner.stop();
     return;
   }
-  best_ = Best(options_.monitor, options_.min_delta);
+  best_ = BestValue(options_.monitor, options_.min_delta);
   waited_ = 0;
 }
 
@@ -90,12 +89,12 @@ void EarlyStopping::load_state_dict(const StateDict& dict) {
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
     : options_(options), folder_(options.folder), best_(options.monitor) {
-  check(options.every_steps >= 0, "a checkpoint every {} steps", options.every_steps);
+  check(options.every_steps >= 0, "every_steps must be >= 0, got {}", options.every_steps);
 }
 
 void ModelCheckpoint::on_train_begin(Learner& l) {
   if (!options_.monitor.empty()) l.score(options_.monitor, {});
-  std::error_code ignored;  // a folder that is gone is made again
+  std::error_code ignored;  // save() creates the folder again
   for (const auto& file : std::filesystem::directory_iterator(folder_.path(), ignored)) {
     const std::string name = file.path().filename().string();
     if (name.ends_with(".tmp") &&
@@ -108,7 +107,7 @@ void ModelCheckpoint::on_epoch_end(Learner& l) {
   is_best_ = !options_.monitor.empty() && best_.improved(l);
 }
 
-// last.ckpt comes last: who is killed before it does all of the epoch's end again.
+// last.ckpt is written last: a resume after a kill before it repeats the whole end of the epoch.
 void ModelCheckpoint::on_checkpoint(Learner& l) {
   const bool epoch = l.state.batch == 0;
   const bool due = options_.every_steps > 0 && l.state.step % options_.every_steps == 0;
@@ -117,7 +116,7 @@ void ModelCheckpoint::on_checkpoint(Learner& l) {
 }
 
 void CsvLogger::on_epoch_end(Learner& l) {
-  // Written anew as a whole: short, and never half a row.
+  // Rewritten as a whole: it is short, and never ends with half a row.
   std::string text = "epoch,train_loss,valid_loss";
   for (const Metric& m : l.metrics) text += "," + quoted(m.name);
   text += ",seconds\n";
@@ -132,30 +131,25 @@ void CsvLogger::on_epoch_end(Learner& l) {
 JsonlLogger::JsonlLogger(std::string path, bool steps) : path_(std::move(path)), steps_(steps) {}
 
 void JsonlLogger::on_train_begin(Learner& l) {
+  start_over();
+  HistoryWriter::on_train_begin(l);
+}
+
+void JsonlLogger::open() {
   file_.reset();
-  write(l);
+  lines_.clear();
 }
 
-// Not of a validation alone, which begins no file.
-void JsonlLogger::on_batch_end(Learner& l) {
-  if (l.state.training) write(l);
+void JsonlLogger::write_step(const Learner& l, const StepRow& row) {
+  if (steps_) lines_ += io::json_object(log_line(l, row)) + '\n';
 }
 
-void JsonlLogger::on_train_end(Learner& l) {
-  if (file_) write(l);
+void JsonlLogger::write_epoch(const Learner& l, const EpochRow& row) {
+  lines_ += io::json_object(log_line(l, row)) + '\n';
 }
 
-void JsonlLogger::write(Learner& l) {
-  if (reader_.is_ahead_of(l.history)) file_.reset();  // something earlier was loaded
-  if (!file_) reader_ = {};
-  std::string lines;
-  const auto add = [&](const auto& row) { lines += io::json_object(log_line(l, row)) + '\n'; };
-  reader_.read(
-      l.history,
-      [&](const StepRow& row) {
-        if (steps_) add(row);
-      },
-      add);
+void JsonlLogger::flush() {
+  const std::string lines = std::exchange(lines_, {});
   if (!file_) {
     io::write_file(path_, lines);
     file_.emplace(path_);
@@ -165,14 +159,14 @@ void JsonlLogger::write(Learner& l) {
 }
 
 GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) {
-  check(batches >= 1, "gradients of {} batches", batches);
+  check(batches >= 1, "batches must be >= 1, got {}", batches);
 }
 
 void GradientAccumulation::on_backward_begin(Learner& l) {
   const std::vector<Tensor> params = l.optimizer->params();
   const bool dropped = std::ranges::none_of(params, &Tensor::has_grad);
   if (done_ == group_ || dropped) {
-    const int64_t left = l.fits() ? l.state.batches - l.state.batch : 0;
+    const int64_t left = l.in_fit() ? l.state.batches - l.state.batch : 0;
     group_ = left > 0 ? std::min(batches_, left) : batches_;
     done_ = 0;
   }
@@ -196,7 +190,7 @@ void GradientAccumulation::load_state_dict(const StateDict& dict) {
 }
 
 GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
-  check(max_norm > 0, "gradients clipped to a norm of {}", max_norm);
+  check(max_norm > 0, "max_norm must be > 0, got {}", max_norm);
 }
 
 void GradientClip::on_step_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
@@ -205,10 +199,10 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(const optim::PlateauOptions& options, std::
     : options_(options), monitor_(std::move(monitor)) {}
 
 void ReduceLrOnPlateau::on_train_begin(Learner& l) {
-  check(!l.schedule, "ReduceLrOnPlateau in a fit whose learning rate the schedule {} sets",
+  check(!l.schedule, "ReduceLrOnPlateau cannot run beside the schedule {}",
         l.schedule ? l.schedule->name() : "");
-  check_is_there(l, monitor_);
-  optim::Plateau(*l.optimizer, options_);  // throws what it would throw an epoch later
+  check_monitor(l, monitor_);
+  optim::Plateau(*l.optimizer, options_);  // throws now instead of an epoch later
   if (!is_resumed(l)) loaded_.clear();
 }
 
@@ -223,7 +217,7 @@ void ReduceLrOnPlateau::on_epoch_end(Learner& l) {
 }
 
 void ReduceLrOnPlateau::on_train_end(Learner&) {
-  if (plateau_) loaded_ = plateau_->state_dict();  // for who saves now
+  if (plateau_) loaded_ = plateau_->state_dict();  // a later save() needs it
   plateau_.reset();
 }
 
@@ -251,7 +245,7 @@ void EmaWeights::on_batch_begin(Learner& l) {
 }
 
 void EmaWeights::on_step_end(Learner& l) {
-  if (!ema_) begin(l);  // something was loaded within the batch
+  if (!ema_) begin(l);  // a checkpoint was loaded within the batch
   ema_->update(l.state.result);
 }
 
@@ -260,10 +254,10 @@ void EmaWeights::on_valid_begin(Learner& l) {
   if (ema_) applied_.emplace(*ema_);
 }
 
-// A fit that is refused before it begins must not find averages to end with.
+// Outside a fit, drop the averages: a fit that fails to begin must not write them to the model.
 void EmaWeights::on_valid_end(Learner& l) {
   applied_.reset();
-  if (l.fits() || !ema_) return;
+  if (l.in_fit() || !ema_) return;
   loaded_ = ema_->state_dict();
   ema_.reset();
 }
@@ -275,12 +269,12 @@ void EmaWeights::load_state_dict(const StateDict& dict) {
 }
 
 void EmaWeights::on_train_end(Learner&) {
-  applied_.reset();  // of a validation that an exception ended
+  applied_.reset();  // after an exception in a validation
   if (ema_) ema_->overwrite_tensors();
   ema_.reset();
 }
 
-// What a learner has seen before is no business of this fit.
+// Ignores steps of earlier fits.
 void TerminateOnNan::on_train_begin(Learner& l) {
   seen_ = l.history.steps.size();
   ran_ = false;
@@ -294,7 +288,7 @@ void TerminateOnNan::on_batch_end(Learner& l) {
   }
 }
 
-// Not every batch has a row: of those that one step is made of, only the last.
+// Also checks the epoch's mean: with accumulated gradients only a step's last batch has a row.
 void TerminateOnNan::on_epoch_end(Learner& l) {
   on_batch_end(l);
   const EpochRow& row = l.history.epochs.back();

@@ -10,16 +10,16 @@
 #include "io/file.h"
 #include "optim/ema.h"
 #include "optim/plateau.h"
-#include "train/callback.h"
-#include "train/history.h"
+#include "train/history_writer.h"
 #include "train/run_folder.h"
 
 namespace mixtape::train {
 
-// A number of the table, and whether it got better. The first always did; NaN never does.
-class Best {
+// The best value so far of one column of the epoch table. The first value is an improvement; NaN
+// never is.
+class BestValue {
  public:
-  explicit Best(std::string monitor, double min_delta = 0)
+  explicit BestValue(std::string monitor, double min_delta = 0)
       : monitor_(std::move(monitor)), min_delta_(min_delta) {}
   bool improved(const Learner& learner);  // throws Error as Learner::score does
   StateDict state_dict() const;
@@ -33,10 +33,11 @@ class Best {
 
 struct EarlyStoppingOptions {
   std::string monitor = "valid_loss";
-  int64_t patience = 3;  // epochs without improvement until training ends
-  double min_delta = 0;  // what counts as one
+  int64_t patience = 3;  // epochs without improvement before training ends
+  double min_delta = 0;  // smallest change that is an improvement
 };
-// A fit without validation data, which are what all numbers but train_loss are of, is an Error.
+// Ends the fit when the monitored value stops improving. Throws Error if that value needs
+// validation data (all but train_loss do) and there are none.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
@@ -47,23 +48,23 @@ class EarlyStopping : public Callback {
 
  private:
   const EarlyStoppingOptions options_;
-  Best best_;
+  BestValue best_;
   int64_t waited_ = 0;
 };
 
 struct ModelCheckpointOptions {
   std::string folder;                  // for last.ckpt and best.ckpt
-  std::string monitor = "valid_loss";  // what best.ckpt is best in; none if empty
-  int64_t every_steps = 0;             // last.ckpt after so many batches, too
+  std::string monitor = "valid_loss";  // chooses best.ckpt; empty: none is written
+  int64_t every_steps = 0;             // also writes last.ckpt every so many batches; 0: does not
 };
-// Writes last.ckpt after each epoch and when training ends early, by Ctrl-C say, and best.ckpt
-// whenever there was none better (without validation data never). Learner::load and
-// FitOptions::resume read them. What a process left half written when it was killed is removed when
-// a fit begins.
+// Writes last.ckpt after each epoch and when training ends early (by Ctrl-C, for example), and
+// best.ckpt after each epoch that is the best so far (never without validation data).
+// Learner::load and FitOptions::resume read them. When a fit begins, temporary files that a killed
+// process left are removed.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
-  int order() const override { return looks_on + 10; }  // after all that it is to save
+  int order() const override { return observer_order + 10; }  // after the callbacks it saves
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
@@ -73,46 +74,44 @@ class ModelCheckpoint : public Callback {
  private:
   const ModelCheckpointOptions options_;
   const RunFolder folder_;
-  Best best_;
+  BestValue best_;
   bool is_best_ = false;  // the epoch that just ended
 };
 
-// A row per epoch: epoch, train_loss, valid_loss, metrics, seconds. The file of an earlier run is
-// replaced, but not by a fit that resumes.
+// A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. Replaces the file of an
+// earlier run, unless the fit resumes it.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
-  int order() const override { return looks_on; }
+  int order() const override { return observer_order; }
   void on_epoch_end(Learner& learner) override;
 
  private:
   const std::string path_;
 };
 
-// A line of JSON per epoch, and with `steps` per step, soon after it: train/charts.h has the
-// format. When a fit begins the file becomes what the learner's history says, so that none is there
-// twice after a resume.
-class JsonlLogger : public Callback {
+// A line of JSON per epoch and, with `steps`, per step; train/charts.h describes the format. When a
+// fit begins, the file is rewritten from the learner's history, so a resume repeats no line.
+class JsonlLogger : public HistoryWriter {
  public:
   explicit JsonlLogger(std::string path, bool steps = false);
-  int order() const override { return looks_on; }
   void on_train_begin(Learner& learner) override;
-  void on_batch_end(Learner& learner) override;
-  void on_epoch_end(Learner& learner) override { write(learner); }
-  void on_train_end(Learner& learner) override;  // after an exception some are missing
 
  private:
-  void write(Learner& learner);
+  void open() override;
+  void write_step(const Learner& learner, const StepRow& row) override;
+  void write_epoch(const Learner& learner, const EpochRow& row) override;
+  void flush() override;
 
   const std::string path_;
   const bool steps_;
   std::optional<io::AppendFile> file_;
-  HistoryReader reader_;
+  std::string lines_;  // of this event
 };
 
-// The optimizer steps after so many batches, of which the last group of an epoch may have fewer;
-// gradients are those of the mean loss over them. A batch that is skipped is none of them: where
-// the epoch ends before its last group is whole, the next one completes it.
+// One optimizer step per `batches` batches (fewer in an epoch's last group), with the gradients of
+// their mean loss. Skipped batches do not count: a group that an epoch leaves incomplete for that
+// reason is completed by the next one.
 class GradientAccumulation : public Callback {
  public:
   explicit GradientAccumulation(int64_t batches);
@@ -125,10 +124,10 @@ class GradientAccumulation : public Callback {
 
  private:
   const int64_t batches_;
-  int64_t group_ = 0, done_ = 0;  // batches of the group at hand, and how many of them ran
+  int64_t group_ = 0, done_ = 0;  // batches in the current group, and how many of them ran
 };
 
-// Limits the norm of all gradients, in the step's own kernel.
+// Limits the norm of all gradients, inside the optimizer's kernel.
 class GradientClip : public Callback {
  public:
   explicit GradientClip(double max_norm);
@@ -138,9 +137,9 @@ class GradientClip : public Callback {
   const double max_norm_;
 };
 
-// Lowers the learning rate when a number of the table no longer gets better; counts in epochs. Its
-// options' `better` follows from the number. Throws Error in a fit that has a schedule, or no
-// validation data for it.
+// Lowers the learning rate when the monitored value stops improving; counts in epochs. Sets
+// options.better by the value's kind. Throws Error in a fit that has a schedule or lacks the
+// validation data.
 class ReduceLrOnPlateau : public Callback {
  public:
   explicit ReduceLrOnPlateau(const optim::PlateauOptions& options = {},
@@ -157,18 +156,18 @@ class ReduceLrOnPlateau : public Callback {
  private:
   optim::PlateauOptions options_;
   const std::string monitor_;
-  std::optional<optim::Plateau> plateau_;  // of this fit, from its first epoch's end
-  StateDict loaded_;                       // of a checkpoint, until then
+  std::optional<optim::Plateau> plateau_;  // of this fit, after its first epoch
+  StateDict loaded_;                       // from a checkpoint, until then
 };
 
-// Averages the weights and buffers of the steps that happened. Validation is of the averages, which
-// the model keeps when a fit ends; the next fit begins a new average. A checkpoint of a fit holds
-// the averages beside the last weights: loaded, they validate. With a GradScaler every step
-// waits for the device, to learn whether it happened.
+// Averages weights and buffers over the steps that were not skipped. Validation uses the averages,
+// and the model keeps them when a fit ends; the next fit begins a new average. A checkpoint within
+// a fit holds the averages beside the last weights, and validates with them once loaded. With a
+// GradScaler, every step waits for the device to learn if it was skipped.
 class EmaWeights : public Callback {
  public:
   explicit EmaWeights(const optim::EmaOptions& options = {}) : options_(options) {}
-  int order() const override { return looks_on; }
+  int order() const override { return observer_order; }
   void on_train_begin(Learner& learner) override;
   void on_batch_begin(Learner& learner) override;
   void on_step_end(Learner& learner) override;
@@ -182,22 +181,22 @@ class EmaWeights : public Callback {
   void begin(Learner& learner);
 
   const optim::EmaOptions options_;
-  std::optional<optim::Ema> ema_;  // of this fit, from its first batch; or of what was loaded
+  std::optional<optim::Ema> ema_;  // of this fit after its first batch, or of loaded averages
   std::optional<optim::Ema::Applied> applied_;
-  StateDict loaded_;  // of a checkpoint, until then
+  StateDict loaded_;  // from a checkpoint, until then
 };
 
-// Ends a training whose loss is NaN or infinite, with an Error. It learns of a loss when that has
-// arrived from the device, perhaps some steps late, but before the epoch ends.
+// Ends a training with an Error if its loss is NaN or infinite: when the loss has arrived from the
+// device, perhaps some steps late, but before the epoch ends.
 class TerminateOnNan : public Callback {
  public:
-  int order() const override { return looks_on; }  // an exploding loss is what lr_find is after
+  int order() const override { return observer_order; }  // lr_find needs the loss to explode
   void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
 
  private:
-  size_t seen_ = 0;   // of the history's steps
+  size_t seen_ = 0;   // steps of the history
   bool ran_ = false;  // a batch of this epoch
 };
 

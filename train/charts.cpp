@@ -24,7 +24,7 @@ double number_of(const io::JsonValue& value) {
   return NAN;
 }
 
-// What a quantity's chart is called: a metric may have any name, in any script (as bytes < 0).
+// The file name for a quantity. Metrics may have any name; bytes of UTF-8 (< 0) are kept.
 std::string file_name(std::string name) {
   for (char& c : name)
     if (c >= 0 && !std::isalnum(c) && c != '-' && c != '.') c = '_';
@@ -36,9 +36,9 @@ const io::JsonValue* find(const io::JsonFields& line, std::string_view key) {
   return found == line.end() ? nullptr : &found->second;
 }
 
-// The one of a list that has this name, made where there is none.
+// The element of that name, added if there is none.
 template <class T>
-T& named(std::vector<T>& list, const std::string& name) {
+T& find_or_add(std::vector<T>& list, const std::string& name) {
   const auto found = std::ranges::find(list, name, &T::name);
   if (found != list.end()) return *found;
   list.push_back({});
@@ -46,7 +46,7 @@ T& named(std::vector<T>& list, const std::string& name) {
   return list.back();
 }
 
-void take(RunLog& run, const io::JsonFields& line, double step) {
+void add_line(RunLog& run, const io::JsonFields& line, double step) {
   for (const auto& [key, value] : line) {
     if (key == "step" || key == "epoch" || key == "seconds") continue;
     const bool* const flag = std::get_if<bool>(&value);
@@ -56,16 +56,16 @@ void take(RunLog& run, const io::JsonFields& line, double step) {
       run.skipped_y.push_back(scale ? number_of(*scale) : NAN);
     }
     if (flag || std::holds_alternative<std::string>(value)) continue;
-    io::Series& quantity = named(run.quantities, key);
+    io::Series& quantity = find_or_add(run.quantities, key);
     quantity.x.push_back(step);
     quantity.y.push_back(number_of(value));
   }
 }
 
-// What JsonlLogger would write of it.
+// The log that JsonlLogger would write.
 RunLog log_of(const Learner& l) {
   RunLog run;
-  const auto add = [&](const auto& row) { take(run, log_line(l, row), double(row.step)); };
+  const auto add = [&](const auto& row) { add_line(run, log_line(l, row), double(row.step)); };
   HistoryReader().read(l.history, add, add);
   return run;
 }
@@ -75,14 +75,14 @@ const io::Series* quantity(const RunLog& run, std::string_view name) {
   return found == run.quantities.end() ? nullptr : &*found;
 }
 
-// Without validation data there are epochs, but no number of theirs.
+// False for validation values without validation data: all of them are NaN.
 bool has_numbers(const io::Series& s) {
   return std::ranges::any_of(s.y, [](double y) { return std::isfinite(y); });
 }
 
 bool is_loss(std::string_view quantity) { return quantity.ends_with("loss"); }
 
-// A loss that is positive is read best as a logarithm; the scale moves by factors.
+// A positive loss is easiest to read on a log axis; the loss scale changes by factors.
 bool is_logarithmic(const std::vector<RunLog>& runs, const std::string& name) {
   if (name == "scale") return true;
   const auto positive = [](double y) { return !std::isfinite(y) || y > 0; };
@@ -103,7 +103,7 @@ std::string title_of(const std::string& quantity) {
   return title;
 }
 
-// Means of neighbours would smooth away the steps of the scale, of which there are few.
+// Drops points inside constant stretches first: means would smooth the few changes of the scale.
 io::Series drawn_curve(const std::string& name, const io::Series& s, bool steps) {
   io::Series kept{name, {}, {}};
   for (size_t i = 0; i < s.x.size(); ++i) {
@@ -142,13 +142,13 @@ std::vector<RunLog> read_run(const std::string& folder, const std::string& name)
           number);
     const auto* const text = mode ? std::get_if<std::string>(mode) : nullptr;
     const std::string joint = name.empty() || !text ? "" : "/";
-    take(named(runs, name + joint + (text ? *text : "")), line, number_of(*step));
+    add_line(find_or_add(runs, name + joint + (text ? *text : "")), line, number_of(*step));
   }
   return runs;
 }
 
 io::Series thinned(const io::Series& s, size_t most_points) {
-  check(most_points > 0, "curves of no points");
+  check(most_points > 0, "most_points must be > 0");
   size_t per_point = 1;
   while (per_point * most_points < s.x.size()) per_point *= 2;
   io::Series result{s.name, {}, {}, s.dots};
@@ -166,7 +166,7 @@ io::Series thinned(const io::Series& s, size_t most_points) {
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs) {
   std::set<std::string> names;
   for (const RunLog& run : runs)
-    check(names.insert(run.name).second, "two runs are called \"{}\"", run.name);
+    check(names.insert(run.name).second, "two runs are named \"{}\"", run.name);
   std::vector<std::string> quantities;
   for (const RunLog& run : runs)
     for (const io::Series& q : run.quantities)
@@ -224,7 +224,7 @@ std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunF
 
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names) {
   check(counts.rank() == 2 && counts.size(0) == counts.size(1),
-        "a confusion matrix of shape {}, which is not square", counts.shape());
+        "a confusion matrix must be square, got {}", counts.shape());
   const int64_t classes = counts.size(0);
   check(names.empty() || int64_t(names.size()) == classes, "{} names for {} classes", names.size(),
         classes);
@@ -232,10 +232,10 @@ io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>
   if (names.empty())
     for (int64_t c = 0; c < classes; ++c) map.rows.push_back(std::to_string(c));
   map.columns = map.rows;
-  const Tensor here = counts.to(Device::cpu());
+  const Tensor on_cpu = counts.to(Device::cpu());
   for (int64_t r = 0; r < classes; ++r) {
     map.values.emplace_back();
-    for (int64_t c = 0; c < classes; ++c) map.values.back().push_back(here.at(r * classes + c));
+    for (int64_t c = 0; c < classes; ++c) map.values.back().push_back(on_cpu.at(r * classes + c));
   }
   return map;
 }
@@ -246,11 +246,11 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
   try {
     for (const RunLog& run : read_run(folder_.path()))
       for (const io::Series& q : run.quantities) names.insert(file_name(q.name));
-  } catch (const Error&) {  // there was none, or it is damaged
+  } catch (const Error&) {  // missing or damaged
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
     if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string())) {
-      std::error_code none;  // a link to nothing
+      std::error_code none;  // a dangling link
       const auto time = entry.last_write_time(none);
       if (!none) earlier_.emplace_back(entry.path().string(), time);
     }
@@ -259,7 +259,7 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
 void Charts::on_train_begin(Learner& l) {
   const bool fresh = l.history.epochs.empty() && l.history.steps.empty();
   for (const auto& [file, time] : std::exchange(earlier_, {})) {
-    std::error_code none;  // it may be gone
+    std::error_code none;  // the file may be gone
     if (fresh && std::filesystem::last_write_time(file, none) == time)
       std::filesystem::remove(file, none);
   }

@@ -11,11 +11,11 @@
 namespace mixtape::train {
 namespace {
 
-// While one is alive the learner evaluates; then it is as it was.
+// Guard: the learner evaluates during its lifetime; restores the state afterwards.
 class Evaluating : NoCopy {
  public:
   explicit Evaluating(Learner& l)
-      : learner_(l), model_(l.model()), here_(l.device()), before_(l.state) {
+      : learner_(l), model_(l.model()), device_(l.device()), before_(l.state) {
     l.state.training = false;
   }
   ~Evaluating() { learner_.state = std::move(before_); }
@@ -24,21 +24,21 @@ class Evaluating : NoCopy {
   Learner& learner_;
   const nn::Evaluating model_;
   const NoGrad off_;
-  const DefaultDevice here_;
+  const DefaultDevice device_;
   Learner::TrainState before_;
 };
 
 }  // namespace
 
-// The body between on_valid_begin and on_valid_end; of a callback that evaluates in a validation,
-// the body alone.
+// Runs the body between on_valid_begin and on_valid_end; without these events if a callback
+// evaluates within a validation.
 void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   const Evaluating evaluating(*this);
   state.batch = 0;
   state.batches = batches;
   if (evaluating_) return body();
   const Flag flag(evaluating_);
-  between(&Callback::on_valid_begin, &Callback::on_valid_end, body);
+  with_events(&Callback::on_valid_begin, &Callback::on_valid_end, body);
 }
 
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
@@ -47,17 +47,17 @@ double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   int64_t examples = 0;
   evaluate_in(loader.batches(), [&] {
     for (const Batch& batch : loader) {
-      if (run(batch)) {
+      if (forward(batch)) {
         check(bool(state.loss),
-              "a batch without targets to validate (LearnerOptions::pass could do without)");
+              "a batch has no targets to validate (LearnerOptions::pass can do without)");
         add_loss(sum, state.loss, batch.x.size(0));
         examples += batch.x.size(0);
-        check(totals.empty() || (state.output && state.y), "metrics of a batch that has no {}",
-              state.output ? "targets" : "output: LearnerOptions::pass gave a loss alone");
+        check(totals.empty() || (state.output && state.y), "metrics need a batch with {}",
+              state.output ? "targets" : "output: LearnerOptions::pass returned only a loss");
         for (Total& total : totals) total.add(state.output, state.y);
       }
       ++state.batch;
-      each(&Callback::on_batch_end);
+      notify(&Callback::on_batch_end);
     }
   });
   return sum ? sum.item() / double(examples) : NAN;
@@ -71,7 +71,7 @@ Scores Learner::validate(DataLoader& loader) {
 }
 
 Scores Learner::validate() {
-  check(data.valid.has_value(), "validate without validation data");
+  check(data.valid.has_value(), "validate needs validation data");
   return validate(*data.valid);
 }
 
@@ -83,23 +83,23 @@ Scores Learner::evaluate(const Tensor& x, const Tensor& y, int64_t batch_size) {
 
 Tensor Learner::total(
     const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic) {
-  check(data.valid.has_value(), "a total without validation data");
+  check(data.valid.has_value(), "total needs validation data");
   std::vector<Total> totals{Total({"", statistic, {}})};
   run_validation(*data.valid, totals);
-  check(bool(totals[0].sum()), "a total over no batch");
+  check(bool(totals[0].sum()), "total: every batch was skipped");
   return totals[0].sum().to(Device::cpu());
 }
 
 Tensor Learner::predicted(const Batch& batch, bool by_pass) {
-  check(run(batch, /*predicts=*/!by_pass), "a callback skipped a batch of a prediction");
-  check(bool(state.output), "no output to predict: LearnerOptions::pass gave a loss alone");
+  check(forward(batch, /*predicts=*/!by_pass), "a callback skipped a batch of a prediction");
+  check(bool(state.output), "no output to predict: LearnerOptions::pass returned only a loss");
   return is_half(state.output.dtype()) ? state.output.to(f32) : state.output;
 }
 
 Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
-  check(batch_size > 0, "batches of {}", batch_size);
+  check(batch_size > 0, "batch_size must be > 0, got {}", batch_size);
   const int64_t n = x.size(0);
-  check(n > 0, "predictions for no examples");
+  check(n > 0, "no examples to predict");
   std::vector<Tensor> outputs;
   evaluate_in((n + batch_size - 1) / batch_size, [&] {
     for (int64_t i = 0; i < n; i += batch_size)
@@ -121,11 +121,11 @@ Predictions Learner::predict(DataLoader& loader) {
 }
 
 std::string Learner::summary() {
-  check(data.train.has_value(), "summary without training data: nn::summary takes inputs");
+  check(data.train.has_value(), "summary needs training data (nn::summary takes inputs instead)");
   const Batch first = data.train->batch(0);
   return nn::summary_of(*model_.module, [&] {
     const Evaluating evaluating(*this);
-    run(first, /*predicts=*/!pass);
+    forward(first, /*predicts=*/!pass);
   });
 }
 

@@ -6,29 +6,31 @@
 
 namespace mixtape::train {
 
-bool History::Coming::has_arrived() const {
+bool History::Pending::has_arrived() const {
   return loss.has_arrived() && (!scale || scale.has_arrived()) && result.has_arrived();
 }
 
 void History::add(int64_t step, const Tensor& loss, double lr, const amp::GradScaler& scaler,
                   const amp::StepResult& result) {
   const NoGrad off;
-  const auto asked = [](const Tensor& x) { return Readback(x.raw(), sizeof(double), x.device()); };
-  Coming next{{step, 0, lr, 1, false}, asked(loss.detach().to(f64)), {}, result};
-  if (scaler.enabled()) next.scale = asked(scaler.scale_tensor().to(f64));
-  coming_.push_back(std::move(next));
-  while (!coming_.empty() && coming_.front().has_arrived()) take();
+  const auto request = [](const Tensor& x) {
+    return Readback(x.raw(), sizeof(double), x.device());
+  };
+  Pending next{{step, 0, lr, 1, false}, request(loss.detach().to(f64)), {}, result};
+  if (scaler.enabled()) next.scale = request(scaler.scale_tensor().to(f64));
+  pending_.push_back(std::move(next));
+  while (!pending_.empty() && pending_.front().has_arrived()) take();
 }
 
 void History::settle() {
-  if (coming_.empty()) return;
-  const Coming& last = coming_.back();  // once it is there, all others are
+  if (pending_.empty()) return;
+  const Pending& last = pending_.back();  // it arrives last
   (last.scale ? last.scale : last.loss).wait();
-  while (!coming_.empty()) take();
+  while (!pending_.empty()) take();
 }
 
 void History::take() {
-  Coming& first = coming_.front();
+  Pending& first = pending_.front();
   first.loss.wait();
   first.row.loss = *first.loss.as<double>();
   if (first.scale) {
@@ -37,7 +39,7 @@ void History::take() {
   }
   first.row.skipped = first.result.state() == amp::StepResult::State::Skipped;
   steps.push_back(first.row);
-  coming_.pop_front();
+  pending_.pop_front();
 }
 
 double History::last_loss() const { return steps.empty() ? NAN : steps.back().loss; }

@@ -1,6 +1,6 @@
 #pragma once
-// History: what happened during a training, by step and by epoch. Numbers of steps are read from
-// the device when they have arrived, so that to keep them costs no wait.
+// History: the losses, rates and metrics of a training, by step and by epoch. Values of a step are
+// kept once they have arrived from the device, without waiting for it.
 
 #include <cstdint>
 #include <deque>
@@ -16,47 +16,47 @@ namespace mixtape::train {
 struct StepRow {
   int64_t step;  // batches since the training began
   double loss, lr;
-  double scale;  // of the loss; 1 without a scaler
+  double scale;  // the loss scale; 1 without a scaler
   bool skipped;  // by the scaler
 };
 
 struct EpochRow {
   int64_t epoch;                  // from 0
-  int64_t step;                   // batches since the training began, at its end
+  int64_t step;                   // batches since the training began, at the epoch's end
   double train_loss, valid_loss;  // means over examples; NaN without validation data
   std::vector<double> metrics;    // on the validation data, in the learner's order
-  double seconds;                 // NaN if it ended before a checkpoint that was loaded
+  double seconds;                 // NaN if loaded from a checkpoint
 };
 
 class History {
  public:
   std::vector<EpochRow> epochs;
-  std::vector<StepRow> steps;  // all that have arrived; settle() waits for the others
+  std::vector<StepRow> steps;  // those that have arrived; settle() waits for the rest
 
   void add(int64_t step, const Tensor& loss, double lr, const amp::GradScaler& scaler,
            const amp::StepResult& result);
   void settle();
-  // Of the step that arrived last, without waiting; NaN if there is none.
+  // The latest loss that has arrived, without waiting; NaN if there is none.
   double last_loss() const;
 
  private:
-  struct Coming {
+  struct Pending {
     StepRow row;
     Readback loss, scale;
     amp::StepResult result;
     bool has_arrived() const;
   };
-  void take();  // the first of those coming
-  std::deque<Coming> coming_;
+  void take();  // moves the first pending row to steps
+  std::deque<Pending> pending_;
 };
 
-// Hands out each row once, steps and epochs in the order of time.
+// Hands out each row once, steps and epochs in chronological order.
 class HistoryReader {
  public:
   bool is_ahead_of(const History& h) const {
     return steps_ > h.steps.size() || epochs_ > h.epochs.size();
   }
-  // Those that came since the last time.
+  // Passes on the rows since the last call.
   template <class OnStep, class OnEpoch>
   void read(const History& h, const OnStep& on_step, const OnEpoch& on_epoch) {
     const auto steps_until = [&](int64_t end) {

@@ -6,9 +6,9 @@
 
 namespace mixtape::train {
 namespace {
-std::atomic<bool> flag = false;  // without a lock, so that a handler may set it
+std::atomic<bool> flag = false;  // lock-free: a signal handler sets it
 std::mutex mutex;
-int alive = 0;  // of all threads
+int alive = 0;  // Interrupts in all threads
 struct sigaction before;
 }  // namespace
 
@@ -17,7 +17,7 @@ Interrupt::Interrupt() {
   if (alive++ > 0) return;
   struct sigaction action = {};
   action.sa_handler = [](int) { flag = true; };
-  action.sa_flags = int(SA_RESETHAND | SA_RESTART);  // a write to a pipe goes on
+  action.sa_flags = int(SA_RESETHAND | SA_RESTART);  // writes to pipes continue
   sigaction(SIGINT, &action, &before);
 }
 
@@ -28,6 +28,6 @@ Interrupt::~Interrupt() {
   flag = false;
 }
 
-bool Interrupt::wished() { return flag; }
+bool Interrupt::requested() { return flag; }
 
 }  // namespace mixtape::train

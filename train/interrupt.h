@@ -1,6 +1,6 @@
 #pragma once
-// Ctrl-C as a wish: while an Interrupt is alive it only raises a flag, so that a training can end
-// after its step. A second Ctrl-C ends the program as ever.
+// Interrupt: while one is alive, the first Ctrl-C only sets a flag, so that a training can end
+// after its step. A second Ctrl-C ends the program as usual.
 
 #include "core/no_copy.h"
 
@@ -11,7 +11,7 @@ class Interrupt : NoCopy {
   Interrupt();
   ~Interrupt();
 
-  static bool wished();  // since the first of those alive was made
+  static bool requested();  // true after Ctrl-C, until the last Interrupt is destroyed
 };
 
 }  // namespace mixtape::train

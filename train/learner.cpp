@@ -41,20 +41,20 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
-  // (What else a line of the log may have.)
+  // The other keys of a log line.
   std::set<std::string> names = {"step", "loss",  "lr",         "scale",      "skipped",
                                  "mode", "epoch", "train_loss", "valid_loss", "seconds"};
   for (const Metric& m : options.metrics) {
-    check(m.statistic && m.value, "the metric \"{}\" has no .{}", m.name,
+    check(m.statistic && m.value, "metric \"{}\" has no .{}", m.name,
           m.statistic ? "value" : "statistic");
-    check(names.insert(m.name).second, "the name of the metric \"{}\" is taken", m.name);
+    check(names.insert(m.name).second, "the metric name \"{}\" is taken", m.name);
   }
   const nn::ModuleBase& module = *model_.module;
   check(options.pass || model_.call,
-        "{} does not map one tensor to one: say in LearnerOptions::pass what its loss is",
+        "{} does not map one tensor to one: compute its loss in LearnerOptions::pass",
         nn::type_name(typeid(module)));
   auto added = options.callbacks;
-  for (const auto& callback : added) check(callback != nullptr, "a callback that is null");
+  for (const auto& callback : added) check(callback != nullptr, "a callback is null");
   std::optional<RunFolder> folder;
   if (!options.folder.empty()) {
     folder.emplace(options.folder);
@@ -70,15 +70,15 @@ void Learner::compile(const LearnerOptions& options) {
     return std::ranges::any_of(parameters, [&](const Tensor& own) { return own.is_same(p); });
   };
   check(std::ranges::any_of(made->params(), is_ours),
-        "{} has none of the model's parameters: options.optimizer makes one of those it is given",
+        "{} has none of the model's parameters: options.optimizer must use those it is given",
         made->name());
-  // Up to here something may be refused, and nothing has changed.
-  schedule.reset();  // it moves the optimizer that was
+  // All checks have passed: nothing changed before this line.
+  schedule.reset();  // it belongs to the former optimizer
   step_options = {};
   loss = options.loss;
   pass = options.pass;
   if (options.optimizer) make_optimizer_ = *options.optimizer;
-  if (precision_) precision_->end(*this);  // what only the former optimizer knows is the model's
+  if (precision_) precision_->end(*this);  // copies the former optimizer's masters to the model
   optimizer = std::move(made);
   metrics = options.metrics;
   callbacks_.clear();
@@ -87,24 +87,24 @@ void Learner::compile(const LearnerOptions& options) {
   folder_ = std::move(folder);
   out_ = options.out;
   progress_ = options.progress;
-  if (before && !precision_) use(before);
+  if (before && !precision_) use_precision(before);
 }
 
 void Learner::add(std::shared_ptr<Callback> callback) {
-  check(callback != nullptr, "a callback that is null");
+  check(callback != nullptr, "a callback is null");
   if (auto precision = std::dynamic_pointer_cast<MixedPrecision>(callback))
-    use(std::move(precision));
+    use_precision(std::move(precision));
   else
     insert(std::move(callback));
 }
 
 void Learner::insert(std::shared_ptr<Callback> callback) {
-  const auto place = std::ranges::upper_bound(callbacks_, callback->order(), {},
-                                              [](const auto& c) { return c->order(); });
-  callbacks_.insert(place, std::move(callback));
+  const auto position = std::ranges::upper_bound(callbacks_, callback->order(), {},
+                                                 [](const auto& c) { return c->order(); });
+  callbacks_.insert(position, std::move(callback));
 }
 
-Learner& Learner::use(std::shared_ptr<MixedPrecision> precision) {
+Learner& Learner::use_precision(std::shared_ptr<MixedPrecision> precision) {
   if (precision_) {
     std::erase(callbacks_, precision_);
     if (precision_ != precision) precision_->end(*this);
@@ -115,33 +115,35 @@ Learner& Learner::use(std::shared_ptr<MixedPrecision> precision) {
   return *this;
 }
 
-Learner& Learner::to_fp16(const AmpOptions& o) { return use(std::make_shared<MixedPrecision>(o)); }
+Learner& Learner::to_fp16(const AmpOptions& o) {
+  return use_precision(std::make_shared<MixedPrecision>(o));
+}
 Learner& Learner::to_fp16(const MasterOptions& o) {
-  return use(std::make_shared<MixedPrecision>(o));
+  return use_precision(std::make_shared<MixedPrecision>(o));
 }
 Learner& Learner::to_bf16() { return to(bf16); }
 Learner& Learner::to_fp32() { return to(f32); }
 Learner& Learner::to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }
 
-bool Learner::each(Moment moment, bool backwards) {
-  auto now = callbacks_;  // of which a callback may add or take away some
-  if (backwards) std::ranges::reverse(now);
+bool Learner::notify(Event event, bool backwards) {
+  auto receivers = callbacks_;  // a copy: callbacks may add or remove some
+  if (backwards) std::ranges::reverse(receivers);
   skipping_ = false;
-  for (const auto& callback : now) {
-    if (!asks(*callback)) continue;
-    (*callback.*moment)(*this);
+  for (const auto& callback : receivers) {
+    if (!receives_events(*callback)) continue;
+    (*callback.*event)(*this);
     if (skipping_) break;
   }
   return !std::exchange(skipping_, false);
 }
 
 void Learner::check_batches(const DataLoader& data, const char* what) {
-  check(data.batches() > 0, "{} has {} examples, which make no batch", what, data.examples());
+  check(data.batches() > 0, "{} has {} examples, too few for a batch", what, data.examples());
 }
 
 void Learner::fit(int64_t epochs, const FitOptions& options) {
-  check(data.train.has_value(), "fit without training data");
-  check(epochs >= 0, "{} epochs", epochs);
+  check(data.train.has_value(), "fit needs training data");
+  check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
   const DefaultDevice here(device_);
   const Interrupt interrupt;
   state.epoch = state.batch = 0;
@@ -159,21 +161,21 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
           ? options.schedule(*optimizer, epochs * ((state.batches + per_step - 1) / per_step))
           : nullptr;
   drop_gradients();
-  // An epoch that another fit left in the middle is none of this one's.
+  // A loader that another fit left within an epoch starts the next one.
   if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
   print_header();
-  const Flag fits(fits_);
-  between(&Callback::on_train_begin, &Callback::on_train_end, [&] {
+  const Flag fitting(in_fit_);
+  with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] {
     while (state.epoch < epochs && !stopping_) run_epoch();
     history.settle();
   });
-  if (Interrupt::wished()) stop();  // in the last validation
+  if (Interrupt::requested()) stop();  // came in the last validation
 }
 
-// The body between two moments, of which the second comes for all after an exception, too.
-void Learner::between(Moment begin, Moment end, const std::function<void()>& body) {
-  std::exception_ptr first;  // others are most likely a consequence of it
+// Runs the body between two events; every callback gets the second, also after an exception.
+void Learner::with_events(Event begin, Event end, const std::function<void()>& body) {
+  std::exception_ptr first;  // later ones are probably consequences
   const auto attempt = [&](const std::function<void()>& f) {
     try {
       f();
@@ -182,17 +184,17 @@ void Learner::between(Moment begin, Moment end, const std::function<void()>& bod
     }
   };
   attempt([&] {
-    each(begin);
+    notify(begin);
     body();
   });
   if (first) attempt([&] { history.settle(); });
   for (const auto& callback : std::vector(callbacks_))
-    if (asks(*callback)) attempt([&] { (*callback.*end)(*this); });
+    if (receives_events(*callback)) attempt([&] { (*callback.*end)(*this); });
   if (first) std::rethrow_exception(first);
 }
 
 void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
-  check(!options.schedule, "fit_one_cycle makes its own schedule");
+  check(!options.schedule, "fit_one_cycle sets the schedule itself");
   options.schedule = [max_lr](optim::Optimizer& opt, int64_t steps) {
     return std::make_unique<optim::OneCycle>(
         opt, optim::OneCycleOptions{.max_lr = max_lr, .total_steps = steps});
@@ -203,11 +205,11 @@ void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
 void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const TensorDataset all(x.to(Device::cpu()), y.to(Device::cpu()));
   const double part = o.validation_split;
-  check(part >= 0 && part < 1, "a validation split of {}", part);
+  check(part >= 0 && part < 1, "validation_split must be in [0, 1), got {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
   DataLoader loader(all.rows(0, train),
                     {.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
-  if (data.train)  // not its orders
+  if (data.train)  // continue its epochs, for another order
     loader.set_epoch(data.train->epoch() + (data.train->position() > 0));
   data.train = std::move(loader);
   data.valid.reset();
@@ -221,18 +223,18 @@ void Learner::run_epoch() {
   if (state.batch == 0) loss_sum_ = {}, examples_ = 0;
   model_.module->train();
   state.training = true;
-  const bool whole = each(&Callback::on_epoch_begin);
-  state.batches = data.train->batches();  // a callback may have given other data
+  const bool whole = notify(&Callback::on_epoch_begin);
+  state.batches = data.train->batches();  // a callback may have replaced the data
   if (whole) {
     std::optional<Progress> bar;
     if (progress_)
       bar.emplace(
           fmt::format("epoch {}/{}", state.epoch + 1, state.epochs), state.batches,
           [&] { return fmt::format("loss {:.4f}", history.last_loss()); }, stderr, state.batch);
-    for (const Batch& batch : *data.train) {  // after resume(), those that are left
+    for (const Batch& batch : *data.train) {  // after a resume, the remaining ones
       train_batch(batch);
       if (bar) bar->step();
-      if (stopping_ && state.batch < state.batches) return;  // in the middle
+      if (stopping_ && state.batch < state.batches) return;  // within the epoch
     }
   }
   resumable_ = false;  // the loader is in the next epoch
@@ -254,41 +256,41 @@ void Learner::run_epoch() {
   ++state.epoch;
   state.batch = 0;
   resumable_ = true;
-  each(&Callback::on_epoch_end);
-  each(&Callback::on_checkpoint);
+  notify(&Callback::on_epoch_end);
+  notify(&Callback::on_checkpoint);
 }
 
-bool Learner::run(const Batch& batch, bool predicts) {
+bool Learner::forward(const Batch& batch, bool predicts) {
   state.x = batch.x.to(device_);
   state.y = batch.y ? batch.y.to(device_) : Tensor();
   state.more.clear();
   for (const Tensor& t : batch.more) state.more.push_back(t.to(device_));
   state.output = state.loss = state.objective = {};
-  if (!each(&Callback::on_batch_begin)) return false;
+  if (!notify(&Callback::on_batch_begin)) return false;
   std::optional<amp::Autocast> region;
   if (autocast) region.emplace(*autocast);
   if (pass && !predicts) {
-    const Pass done = pass({state.x, state.y, state.more});
-    check(bool(done.loss), "LearnerOptions::pass gave no loss");
-    state.output = done.output;
-    if (!each(&Callback::on_loss_begin)) return false;
-    state.loss = done.loss;
+    const StepOutput step = pass({state.x, state.y, state.more});
+    check(bool(step.loss), "LearnerOptions::pass returned no loss");
+    state.output = step.output;
+    if (!notify(&Callback::on_loss_begin)) return false;
+    state.loss = step.loss;
     return true;
   }
   const nn::ModuleBase& module = *model_.module;
   check(bool(model_.call),
-        "{} does not map one tensor to one: predict from a loader, by LearnerOptions::pass",
+        "{} does not map one tensor to one: predict from a loader, with LearnerOptions::pass",
         nn::type_name(typeid(module)));
   state.output = model_.call(state.x);
-  if (!each(&Callback::on_loss_begin)) return false;
+  if (!notify(&Callback::on_loss_begin)) return false;
   if (state.y && !predicts) state.loss = loss(state.output, state.y);
   return true;
 }
 
 void Learner::add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
   const NoGrad off;
-  const Tensor of_batch = mean.detach().to(f64) * double(n);
-  sum = sum ? sum + of_batch : of_batch;
+  const Tensor batch = mean.detach().to(f64) * double(n);
+  sum = sum ? sum + batch : batch;
 }
 
 void Learner::train_batch(const Batch& batch) {
@@ -299,24 +301,24 @@ void Learner::train_batch(const Batch& batch) {
   ++state.batch;
   ++state.step;
   resumable_ = true;
-  if (Interrupt::wished()) stop();
-  each(&Callback::on_batch_end);
-  each(&Callback::on_checkpoint);
+  if (Interrupt::requested()) stop();
+  notify(&Callback::on_batch_end);
+  notify(&Callback::on_checkpoint);
 }
 
 void Learner::learn(const Batch& batch) {
-  if (!run(batch)) return;
+  if (!forward(batch)) return;
   check(bool(state.loss),
-        "a batch without targets to train on (LearnerOptions::pass could do without)");
+        "a batch has no targets to train on (LearnerOptions::pass can train without)");
   state.objective = state.loss;
-  if (each(&Callback::on_backward_begin, /*backwards=*/true)) {
+  if (notify(&Callback::on_backward_begin, /*backwards=*/true)) {
     state.objective.backward();
-    if (each(&Callback::on_backward_end)) {
-      if (each(&Callback::on_step_begin)) {
+    if (notify(&Callback::on_backward_end)) {
+      if (notify(&Callback::on_step_begin)) {
         step();
       } else {
         optimizer->zero_grad();
-        scaler.update();  // it still learns of an overflow
+        scaler.update();  // still backs off after an overflow
       }
     }
   }
@@ -335,23 +337,23 @@ void Learner::drop_gradients() {
 void Learner::step() {
   const double lr = optimizer->lr();
   state.result = scaler.step(*optimizer, step_options);
-  if (schedule && fits_) schedule->step(state.result);
+  if (schedule && in_fit_) schedule->step(state.result);
   history.add(state.step, state.loss, lr, scaler, state.result);
-  each(&Callback::on_step_end);
+  notify(&Callback::on_step_end);
   optimizer->zero_grad();
 }
 
 std::vector<Learner::Score> Learner::scores(const EpochRow& row) const {
   std::vector<Score> all = {{"train_loss", row.train_loss, false},
                             {"valid_loss", row.valid_loss, false}};
-  for (size_t i = 0; i < metrics.size(); ++i)  // a row knows those that there were then
+  for (size_t i = 0; i < metrics.size(); ++i)  // an old row may have fewer
     all.push_back({metrics[i].name, i < row.metrics.size() ? row.metrics[i] : NAN,
                    metrics[i].higher_is_better});
   return all;
 }
 
 Learner::Score Learner::score(std::string_view name) const {
-  check(!history.epochs.empty(), "\"{}\" before the end of an epoch", name);
+  check(!history.epochs.empty(), "\"{}\" is unknown before an epoch has ended", name);
   return score(name, history.epochs.back());
 }
 
@@ -361,7 +363,7 @@ Learner::Score Learner::score(std::string_view name, const EpochRow& row) const 
     if (s.name == name) return std::move(s);
     names += (names.empty() ? "" : ", ") + s.name;
   }
-  fail("no number is called \"{}\"; there are {}", name, names);
+  fail("no value is named \"{}\"; there are {}", name, names);
 }
 
 void Learner::print_header() const {

@@ -1,6 +1,5 @@
 #pragma once
-// Learner: a model, its data, a loss and an optimizer, and the loop that brings them together. What
-// else should happen during a training is a Callback.
+// Learner: the training loop for a model, its data, a loss and an optimizer. Callbacks extend it.
 //
 //   Learner learner({std::move(train), std::move(valid)}, simple_cnn({1, 16, 16, 10}),
 //                   {.metrics = {accuracy}});
@@ -35,7 +34,7 @@ struct Loaders {
 };
 
 // Makes an optimizer for parameters, by value: [](auto params) { return optim::SGD(params); }
-// (A Learner gives it all, frozen ones too, which it leaves as they are until they are thawed.)
+// (A Learner passes all of them; the optimizer leaves frozen ones alone until they are unfrozen.)
 class OptimizerMaker {
  public:
   template <class F>
@@ -53,7 +52,7 @@ class OptimizerMaker {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make_;
 };
 
-// A module that is given by name is referred to, any other is kept.
+// Refers to an lvalue module; takes ownership of an rvalue.
 template <class M>
 std::shared_ptr<std::remove_reference_t<M>> held(M&& module) {
   if constexpr (std::is_lvalue_reference_v<M>)
@@ -62,8 +61,8 @@ std::shared_ptr<std::remove_reference_t<M>> held(M&& module) {
     return std::make_shared<M>(std::move(module));
 }
 
-// What makes a loss of the model's output and the target: a function, or a module such as
-// nn::CrossEntropyLoss, held as models are.
+// A loss of the model's output and the target: a function, or a module such as
+// nn::CrossEntropyLoss, which is held like a model.
 class LossFunction {
  public:
   LossFunction() = default;
@@ -72,8 +71,8 @@ class LossFunction {
   LossFunction(F&& f) {
     using Plain = std::decay_t<F>;
     static_assert(std::is_invocable_r_v<Tensor, Plain&, const Tensor&, const Tensor&>,
-                  "a loss takes output and target: mse_loss, which takes options as well, is given "
-                  "as nn::MSELoss() or in a lambda");
+                  "a loss takes output and target: wrap one that takes options as well, such as "
+                  "mse_loss, in a lambda, or pass nn::MSELoss()");
     if constexpr (std::derived_from<Plain, nn::ModuleBase>)
       loss_ = [module = held(std::forward<F>(f))](const Tensor& x, const Tensor& y) {
         return (*module)(x, y);
@@ -88,47 +87,47 @@ class LossFunction {
  private:
   std::function<Tensor(const Tensor&, const Tensor&)> loss_;
 };
-// cross_entropy for whole numbers, the mean squared error for others.
+// Cross entropy for integer targets, mean squared error for others.
 Tensor default_loss(const Tensor& output, const Tensor& target);
 
-// What a learner does with a batch on its device, within its autocast region, where there is more
-// to it than loss(model(x), y): a model of several inputs or results, a state that goes on.
-struct Pass {
+// Replaces loss(model(x), y) for models with several inputs or results, or with state. Gets the
+// batch on the learner's device, within its autocast region.
+struct StepOutput {
   Tensor loss;
-  Tensor output = {};  // what the metrics get beside the target
+  Tensor output = {};  // for the metrics
 };
-using PassFunction = std::function<Pass(const Batch& batch)>;
+using PassFunction = std::function<StepOutput(const Batch& batch)>;
 
-// Makes a schedule for so many steps of the optimizer.
+// Makes a schedule over `total_steps` optimizer steps.
 using ScheduleMaker =
     std::function<std::unique_ptr<optim::Schedule>(optim::Optimizer&, int64_t total_steps)>;
 
 struct LearnerOptions {
   LossFunction loss = default_loss;
-  PassFunction pass = {};                        // in place of the model's call and the loss
+  PassFunction pass = {};                        // replaces the model's call and the loss
   std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
-  std::vector<Metric> metrics = {};              // of the validation data
+  std::vector<Metric> metrics = {};              // on the validation data
   std::vector<std::shared_ptr<Callback>> callbacks = {};
-  // Where the run is recorded; nowhere if empty. metrics.jsonl (train/charts.h says what is in it)
-  // has a line per step and epoch, last.ckpt and best.ckpt are ModelCheckpoint's, and each fit ends
-  // with its charts as SVG. Files of an earlier run are replaced.
+  // The run folder; empty: none. Gets metrics.jsonl (see train/charts.h) with a line per step and
+  // epoch, last.ckpt and best.ckpt (see ModelCheckpoint), and SVG charts after each fit. Replaces
+  // the files of an earlier run.
   std::string folder = {};
-  std::vector<std::string> classes = {};     // their names: for confusion.svg in the folder
-  Device device = DefaultDevice::current();  // where the model is put and batches go
-  std::FILE* out = stdout;                   // for the table of epochs; null: none
-  bool progress = true;                      // a bar on stderr while an epoch runs
+  std::vector<std::string> classes = {};     // class names: draws confusion.svg
+  Device device = DefaultDevice::current();  // of the model and batches
+  std::FILE* out = stdout;                   // gets the table of epochs; null: none
+  bool progress = true;                      // a progress bar on stderr
 };
 
 struct FitOptions {
-  std::optional<double> lr = {};  // by default the optimizer's
-  ScheduleMaker schedule = {};    // by default the rate stays
-  std::string resume = {};        // a checkpoint of this very fit, to be continued; none if empty
+  std::optional<double> lr = {};  // default: the optimizer's
+  ScheduleMaker schedule = {};    // default: a constant rate
+  std::string resume = {};        // a checkpoint of this fit to continue from; empty: none
 };
 
-// Keras's names.
+// Options by Keras's names.
 struct FitArrays {
   int64_t batch_size = 32, epochs = 1;
-  double validation_split = 0;  // this part, from the end, validates
+  double validation_split = 0;  // fraction at the end that validates
   bool shuffle = true;
   uint64_t seed = 0;
 };
@@ -140,93 +139,94 @@ struct Scores {
 
 struct Predictions {
   Tensor output;
-  Tensor y;  // the targets; no tensor where the data have none
+  Tensor y;  // the targets, or undefined
 };
 
 struct LrFindOptions {
   double start = 1e-7, end = 10;
   int64_t steps = 100;
-  double stop_factor = 4;  // ends when the smoothed loss is so many times its lowest
+  double stop_factor = 4;  // ends when the smoothed loss is this multiple of its minimum
 };
 struct LrFind {
-  std::vector<double> lr, loss;  // of each step; the loss is smoothed
-  double suggested;              // where the loss falls fastest, before it is lowest
+  std::vector<double> lr, loss;  // per step; the loss is smoothed
+  double suggested;              // where the loss falls fastest before its minimum
 };
 io::Chart chart(const LrFind& found);
 
 class Learner : NoCopy {
  public:
-  // A model that maps a tensor to a tensor, or any other with options.pass. One given by name is
-  // referred to, and must outlive the learner; any other is kept.
+  // A model that maps a tensor to a tensor, or any other with options.pass. Pass an lvalue and the
+  // learner refers to it (it must outlive the learner); pass an rvalue and it takes ownership.
   template <class M>
     requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   Learner(Loaders loaders, M&& model, const LearnerOptions& options = {})
       : Learner(std::move(loaders), Model(std::forward<M>(model)), options) {}
-  // A model chosen at run time, which is kept.
+  // Takes ownership of a model chosen at run time.
   Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
-  // Without data: for fit(x, y).
+  // Has no data yet: for fit(x, y).
   template <class M>
     requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   explicit Learner(M&& model, const LearnerOptions& options = {})
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
 
-  // Another loss, optimizer, metrics, callbacks. A precision that was chosen stays, and so does the
-  // device: throws Error if options.device is another.
+  // Replaces loss, optimizer, metrics and callbacks. Keeps the precision and the device; throws
+  // Error if options.device differs.
   void compile(const LearnerOptions& options);
-  // It sees the moments that come after this one. A MixedPrecision is chosen, as by to_fp16().
+  // Adds a callback, which gets all later events. A MixedPrecision replaces the precision, as
+  // to_fp16() does.
   void add(std::shared_ptr<Callback> callback);
 
-  // How training is done from here on; each replaces what was chosen before. They change what
-  // Autocast, GradScaler and the model's dtype are, and no code of the loop.
+  // The precision of training from here on; each call replaces the last. They set Autocast,
+  // GradScaler and the model's dtype; the loop stays the same.
   Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
   Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
   Learner& to_bf16();
   Learner& to_fp32();
-  Learner& to(DType dtype);  // the first, third or fourth: f16, bf16 or f32
+  Learner& to(DType dtype);  // f16 (with Autocast), bf16 or f32
 
-  // Trains for so many epochs and prints a row for each. Throws Error without training data.
+  // Trains and prints a row per epoch. Throws Error without training data.
   void fit(int64_t epochs, const FitOptions& options = {});
-  // (No plain double, which {} would be as well.)
+  // (Not a plain double, which {} would convert to as well.)
   void fit(int64_t epochs, std::convertible_to<double> auto lr) {
     fit(epochs, FitOptions{.lr = double(lr)});
   }
   void fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
   void fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
-  // One batch, as fit does it. For loops of your own, such as those of two learners.
+  // Trains on one batch, as fit does. For custom loops, such as one with two learners.
   void train_batch(const Batch& batch);
 
   Scores validate();  // on the validation data
   Scores validate(DataLoader& loader);
   Scores validate(DataLoader&& loader) { return validate(loader); }
   Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
-  // On the learner's device, and never narrower than f32. Between on_valid_begin and on_valid_end,
-  // so of what validates: of the averages, where EmaWeights keeps them.
+  // The outputs, on the learner's device, in f32 or wider. Runs between on_valid_begin and
+  // on_valid_end, so it uses the averages of EmaWeights, as validation does.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
-  // Of an epoch, in its order; by options.pass where the model does not map one tensor to one.
+  // Predicts one epoch in its order, by options.pass if the model does not map a tensor to a
+  // tensor.
   Predictions predict(DataLoader& loader);
   Predictions predict(DataLoader&& loader) { return predict(loader); }
-  // The sum of a statistic over the validation data, on the CPU: a confusion matrix, say.
+  // The sum of a statistic (such as a confusion matrix) over the validation data, on the CPU.
   Tensor total(const std::function<Tensor(const Tensor& output, const Tensor& target)>& statistic);
 
-  // Trains with a rate that grows from step to step, until the loss explodes. Afterwards all is as
-  // before: weights, optimizer, random numbers, history. Callbacks that only look on are left out.
-  // A run folder gets lr_find.svg.
+  // Trains with a growing rate until the loss explodes, then restores weights, optimizer, random
+  // numbers and history. Skips observing callbacks. Writes lr_find.svg to the run folder.
   LrFind lr_find(const LrFindOptions& options = {});
   std::string summary();  // for the first batch's shape
 
-  // Everything that a training goes on from: model, optimizer, gradients of a step that has not
-  // come yet, scaler, schedule, loaders, callbacks (found again by their types), random numbers,
-  // history and where in a fit it is. One safetensors file, written atomically; the model's tensors
-  // are there as "model.conv1.weight". Loading throws Error, and changes nothing, if the file does
-  // not fit; a fit goes on from it by FitOptions::resume, unless it was saved within a batch or a
-  // validation (in on_step_end, say, and not in on_checkpoint): then it is for load() alone.
+  // The whole training state: model, optimizer, accumulated gradients, scaler, schedule, loaders,
+  // callbacks (matched by type), random numbers, history and the position in the fit. One
+  // safetensors file, written atomically, with the model's tensors as "model.conv1.weight". Loading
+  // a file that does not fit throws Error and changes nothing. FitOptions::resume continues a fit
+  // from it, unless it was saved within a batch or a validation (in on_step_end, for example,
+  // instead of on_checkpoint): such a file is for load() only.
   void save(const std::string& path);
   void load(const std::string& path, bool this_fit = false);
   StateDict state_dict();
   void load_state_dict(const StateDict& dict, bool this_fit = false);
 
-  // For callbacks, which may change any of it.
+  // State for callbacks, which may change it.
   struct TrainState {
     int64_t epoch = 0, epochs = 0;   // of this fit
     int64_t batch = 0, batches = 0;  // of this epoch
@@ -234,14 +234,14 @@ class Learner : NoCopy {
     bool training = false;           // or validating
     Tensor x, y, output;
     std::vector<Tensor> more;
-    Tensor loss, objective;  // what the loss function gave, and what backward starts from
+    Tensor loss, objective;  // the loss, and what backward() starts from
     amp::StepResult result;  // of the last step
   } state;
   Loaders data;
   LossFunction loss;
   PassFunction pass;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<optim::Schedule> schedule;  // of the last fit, or null; advances in it alone
+  std::unique_ptr<optim::Schedule> schedule;  // of the last fit, or null; advances only in it
   std::optional<amp::AutocastOptions> autocast;
   amp::GradScaler scaler{{.enabled = false}};
   amp::StepOptions step_options;
@@ -251,26 +251,26 @@ class Learner : NoCopy {
   nn::ModuleBase& model() const { return *model_.module; }
   Device device() const { return device_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const { return callbacks_; }
-  // What a row of the table says, by name: "train_loss", "valid_loss" and the metrics'.
+  // A value of the table by its column: "train_loss", "valid_loss" or a metric.
   struct Score {
     std::string name;
     double value;
     bool higher_is_better;
   };
   std::vector<Score> scores(const EpochRow& row) const;
-  // One of the last epoch's. Throws Error that lists the names if there is no such number, or no
-  // epoch has ended.
+  // The last epoch's value. Throws Error if no epoch has ended, or that lists the names if there is
+  // no such column.
   Score score(std::string_view name) const;
-  Score score(std::string_view name, const EpochRow& row) const;  // of that
+  Score score(std::string_view name, const EpochRow& row) const;  // of that row
   void skip() { skipping_ = true; }
   void stop() { stopping_ = true; }
   bool is_stopping() const { return stopping_; }
-  bool fits() const { return fits_; }  // or it is a loop of somebody's own that trains
+  bool in_fit() const { return in_fit_; }  // false in a custom loop
 
  private:
   struct Model {
-    std::shared_ptr<nn::ModuleBase> module;     // owns nothing if it is referred to
-    std::function<Tensor(const Tensor&)> call;  // none if it maps no tensor to a tensor
+    std::shared_ptr<nn::ModuleBase> module;     // owns nothing for an lvalue
+    std::function<Tensor(const Tensor&)> call;  // empty unless tensor to tensor
 
     template <class M>
     explicit Model(M&& model) {
@@ -280,7 +280,7 @@ class Learner : NoCopy {
         call = [m = m.get()](const Tensor& x) -> Tensor { return (*m)(x); };
     }
     explicit Model(nn::Any model) {
-      check(bool(model), "a learner of an Any that holds no module");
+      check(bool(model), "the nn::Any holds no module");
       auto kept = std::make_shared<nn::Any>(std::move(model));
       module = {kept, kept->module()};
       call = [any = kept.get()](const Tensor& x) { return (*any)(x); };
@@ -288,28 +288,30 @@ class Learner : NoCopy {
   };
   Learner(Loaders data, Model model, const LearnerOptions& options);
 
-  struct Flag {  // true while it lives
+  struct Flag {  // sets a bool for its lifetime
     explicit Flag(bool& flag) : on(flag) { on = true; }
     ~Flag() { on = false; }
     bool& on;
   };
-  using Moment = void (Callback::*)(Learner&);
-  bool asks(const Callback& c) const { return !rehearsing_ || c.order() < Callback::looks_on; }
-  // Whether to go on with what comes next.
-  bool each(Moment moment, bool backwards = false);
-  static void check_batches(const DataLoader& data, const char* what);  // that there are any
+  using Event = void (Callback::*)(Learner&);
+  bool receives_events(const Callback& c) const {
+    return !in_lr_find_ || c.order() < Callback::observer_order;
+  }
+  // Calls an event of all callbacks; false if one skipped what comes next.
+  bool notify(Event event, bool backwards = false);
+  static void check_batches(const DataLoader& data, const char* what);  // throws Error if none
   // sum + the loss of n examples, in f64 and on the loss's device.
   static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);
   void run_epoch();
-  // Fills state up to the loss, or just up to the output; false if a callback skipped that.
-  bool run(const Batch& batch, bool predicts = false);
+  // Fills state up to the loss, or only to the output; false if a callback skipped the batch.
+  bool forward(const Batch& batch, bool predicts = false);
   Tensor predicted(const Batch& batch, bool by_pass = false);
   void learn(const Batch& batch);
   void step();
-  void between(Moment begin, Moment end, const std::function<void()>& body);
+  void with_events(Event begin, Event end, const std::function<void()>& body);
   void drop_gradients();
   void find_lr(const LrFindOptions& options, LrFind& found);
-  Learner& use(std::shared_ptr<MixedPrecision> precision);
+  Learner& use_precision(std::shared_ptr<MixedPrecision> precision);
   void insert(std::shared_ptr<Callback> callback);  // by its order
   void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
@@ -325,13 +327,12 @@ class Learner : NoCopy {
   std::FILE* out_;
   std::optional<RunFolder> folder_;
   bool progress_, skipping_ = false, stopping_ = false;
-  bool fits_ = false;
-  bool rehearsing_ = false;  // in lr_find
-  bool resumable_ = true;    // false within a batch, or when an exception left it there
+  bool in_fit_ = false;
+  bool in_lr_find_ = false;
+  bool resumable_ = true;    // false within a batch, also after an exception
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
-  // Of the running epoch: the sum of its losses and how many examples they are of.
-  Tensor loss_sum_;
-  int64_t examples_ = 0;
+  Tensor loss_sum_;          // of the running epoch
+  int64_t examples_ = 0;     // in loss_sum_
 };
 
 }  // namespace mixtape::train

@@ -1,4 +1,4 @@
-// What a learner saves: one flat list of named tensors, each part under a prefix of its own.
+// Saving and loading a learner: one flat list of named tensors, a prefix for each part.
 #include <bit>
 #include <cmath>
 
@@ -16,14 +16,14 @@ namespace {
 
 constexpr std::string_view format_name = "mixtape-training", format_version = "1";
 
-// Rows of numbers: f64 [rows, columns].
+// A table of numbers as f64 [rows, columns].
 Tensor table(const std::vector<std::vector<double>>& rows, int64_t columns) {
   const Tensor t({int64_t(rows.size()), columns}, f64, Device::cpu());
   double* at = t.data<double>();
   for (const auto& row : rows) at = std::copy(row.begin(), row.end(), at);
   return t;
 }
-// All 64 bits of it.
+// All 64 bits, in an i64 scalar.
 Tensor bits(uint64_t x) {
   const Tensor t({}, i64, Device::cpu());
   *t.data<int64_t>() = std::bit_cast<int64_t>(x);
@@ -31,13 +31,13 @@ Tensor bits(uint64_t x) {
 }
 uint64_t bits(const Tensor& t) { return std::bit_cast<uint64_t>(*t.data<int64_t>()); }
 
-// Of all that a file says in its tensors, so that a damaged one is not gone on from.
+// CRC-32C of all tensors with their names, dtypes and shapes, so that damage is noticed.
 std::string checksum(StateDict tensors) {
   std::ranges::sort(tensors, {}, &StateDict::value_type::first);
   uint32_t crc = 0;
   for (const auto& [name, t] : tensors) {
-    const std::string about = fmt::format("{} {} {}", name, t.dtype(), t.shape());
-    crc = io::crc32c(std::as_bytes(std::span(about)), crc);
+    const std::string header = fmt::format("{} {} {}", name, t.dtype(), t.shape());
+    crc = io::crc32c(std::as_bytes(std::span(header)), crc);
     const auto* const data = static_cast<const std::byte*>(t.host());
     crc = io::crc32c({data, io::bytes_of(t)}, crc);
   }
@@ -46,17 +46,62 @@ std::string checksum(StateDict tensors) {
 
 std::string gradient_name(size_t i) { return "gradient." + std::to_string(i); }
 
-// What a checkpoint knows each callback by, whatever stands beside it: its type, and its number
-// among those of that type.
+// Each callback's name in a checkpoint: its type and its index among those of that type.
 std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::vector<std::string> all;
-  std::map<std::string, int> so_far;
+  std::map<std::string, int> count;
   for (const auto& callback : callbacks) {
     const Callback& c = *callback;
     const std::string type = nn::type_name(typeid(c));
-    all.push_back(fmt::format("callback.{}.{}.", type, so_far[type]++));
+    all.push_back(fmt::format("callback.{}.{}.", type, count[type]++));
   }
   return all;
+}
+
+Tensor find(optim::StateReader& reader, const char* name, DType dtype, int rank) {
+  const Tensor* const t = reader.find(name);
+  check(t != nullptr, "no \"{}\"", name);
+  check(t->dtype() == dtype && t->rank() == rank, "\"{}\" is {} {}", name, t->dtype(), t->shape());
+  return *t;
+}
+
+// Leaves out the seconds of epochs.
+void add_history(StateDict& all, const History& history, size_t metrics) {
+  std::vector<std::vector<double>> rows;
+  for (const EpochRow& r : history.epochs) {
+    rows.push_back({double(r.epoch), double(r.step), r.train_loss, r.valid_loss});
+    rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
+    rows.back().resize(4 + metrics, NAN);  // an old row may have fewer
+  }
+  all.emplace_back("history.epochs", table(rows, 4 + int64_t(metrics)));
+  rows.clear();
+  for (const StepRow& r : history.steps)
+    rows.push_back({double(r.step), r.loss, r.lr, r.scale, double(r.skipped)});
+  all.emplace_back("history.steps", table(rows, 5));
+}
+
+// The inverse of add_history().
+History read_history(optim::StateReader& reader, size_t metrics) {
+  const Tensor epochs = find(reader, "history.epochs", f64, 2),
+               steps = find(reader, "history.steps", f64, 2);
+  const auto columns = int64_t(4 + metrics);
+  check(epochs.size(1) == columns, "the history has {} metrics, but the learner has {}",
+        epochs.size(1) - 4, metrics);
+  check(steps.size(1) == 5, "the history has {} numbers per step, not 5", steps.size(1));
+  const auto whole = [](double x) {
+    check(x >= 0 && x <= 0x1p53 && x == std::trunc(x), "the history has step or epoch {}", x);
+    return int64_t(x);
+  };
+  History history;
+  for (int64_t i = 0; i < epochs.size(0); ++i) {
+    const double* const r = epochs.data<double>() + i * columns;
+    history.epochs.push_back({whole(r[0]), whole(r[1]), r[2], r[3], {r + 4, r + columns}, NAN});
+  }
+  for (int64_t i = 0; i < steps.size(0); ++i) {
+    const double* const r = steps.data<double>() + i * 5;
+    history.steps.push_back({whole(r[0]), r[1], r[2], r[3], r[4] != 0});
+  }
+  return history;
 }
 
 }  // namespace
@@ -69,7 +114,7 @@ StateDict Learner::state_dict() {
   all.add("scaler.", scaler.state_dict());
   if (schedule) all.add("schedule.", schedule->state_dict());
   if (data.train) all.add("data.", data.train->state_dict());
-  // A validation is never gone on with: what counts is the next one's epoch.
+  // Validations are not resumed: save the epoch of the next one.
   if (data.valid) {
     const uint64_t next = data.valid->epoch() + (data.valid->position() > 0);
     all.emplace_back("valid.epoch", optim::from_number(double(next)));
@@ -82,36 +127,24 @@ StateDict Learner::state_dict() {
   all.emplace_back("random.seed", bits(generator().seed()));
   all.emplace_back("random.offset", bits(generator().offset()));
 
-  std::vector<std::vector<double>> rows;
-  for (const EpochRow& r : history.epochs) {
-    rows.push_back({double(r.epoch), double(r.step), r.train_loss, r.valid_loss});
-    rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
-    rows.back().resize(4 + metrics.size(), NAN);  // there may have been others then
-  }
-  all.emplace_back("history.epochs", table(rows, 4 + int64_t(metrics.size())));
-  rows.clear();
-  for (const StepRow& r : history.steps)
-    rows.push_back({double(r.step), r.loss, r.lr, r.scale, double(r.skipped)});
-  all.emplace_back("history.steps", table(rows, 5));
-
+  add_history(all, history, metrics.size());
   all.emplace_back("fit.epoch", optim::from_number(double(state.epoch)));
   all.emplace_back("fit.epochs", optim::from_number(double(state.epochs)));
   all.emplace_back("fit.batch", optim::from_number(double(state.batch)));
   all.emplace_back("fit.step", optim::from_number(double(state.step)));
   all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
   all.emplace_back("fit.examples", optim::from_number(double(examples_)));
-  // Such a batch would be lost or come twice, and so would the epoch before a validation.
+  // A resume from here would lose or repeat a batch, or the epoch before a validation.
   if (!resumable_ || evaluating_) all.emplace_back("fit.within", optim::from_number(1));
   return all;
 }
 
 void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
-  check(
-      !this_fit || !optim::StateReader(dict).find("fit.within"),
-      "saved within a batch or a validation, where no fit can go on: on_checkpoint is the moment");
+  check(!this_fit || !optim::StateReader(dict).find("fit.within"),
+        "saved within a batch or a validation, where no fit can resume: save in on_checkpoint");
   StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
-  const auto epochs = history.epochs;  // these know seconds
+  const auto epochs = history.epochs;  // with seconds, which state_dict() leaves out
   try {
     restore(dict, this_fit);
   } catch (...) {
@@ -124,34 +157,25 @@ void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
 void Learner::restore(const StateDict& dict, bool this_fit) {
   optim::StateReader reader(dict);
   const auto number = [&](const char* name) { return reader.number(name); };
-  const auto find = [&](const char* name, DType dtype, int rank) {
-    const Tensor* const t = reader.find(name);
-    check(t != nullptr, "no \"{}\"", name);
-    check(t->dtype() == dtype && t->rank() == rank, "\"{}\" is {} {}", name, t->dtype(),
-          t->shape());
-    return *t;
-  };
-  const Tensor epochs = find("history.epochs", f64, 2), steps = find("history.steps", f64, 2);
-  const auto columns = int64_t(4 + metrics.size());
-  check(epochs.size(1) == columns, "a history of {} metrics, but the learner has {}",
-        epochs.size(1) - 4, metrics.size());
-  check(steps.size(1) == 5, "a history of {} numbers a step, not 5", steps.size(1));
+  History saved_history = read_history(reader, metrics.size());
   const StateDict of_schedule = dict.under("schedule.");
   if (this_fit) {
-    check(number("fit.epochs") == double(state.epochs),
-          "a fit of {} epochs, not {} (to train on for longer, load() it, and fit without .resume)",
-          number("fit.epochs"), state.epochs);
-    check(schedule || of_schedule.empty(), "a fit with a schedule, and this one has none");
-    check(!schedule || !of_schedule.empty(), "a fit without a schedule, and this one has one");
+    check(
+        number("fit.epochs") == double(state.epochs),
+        "saved in a fit of {} epochs, not {} (to train longer, load() it and fit without .resume)",
+        number("fit.epochs"), state.epochs);
+    check(schedule || of_schedule.empty(), "saved in a fit with a schedule, but this one has none");
+    check(!schedule || !of_schedule.empty(),
+          "saved in a fit without a schedule, but this one has one");
   }
   const std::vector<std::string> prefix = prefixes(callbacks_);
   const std::vector<Tensor> params = optimizer->params();
-  const uint64_t seed = bits(find("random.seed", i64, 0)),
-                 offset = bits(find("random.offset", i64, 0));
+  const uint64_t seed = bits(find(reader, "random.seed", i64, 0)),
+                 offset = bits(find(reader, "random.offset", i64, 0));
 
   model_.module->load_state_dict(dict.under("model."));
   optimizer->load_state_dict(dict.under("optimizer."));
-  // (Of a training without a scaler there is none, and one that is needed now starts anew.)
+  // (Saved without a scaler, one that is needed now starts afresh.)
   if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(dict.under("data."));
@@ -173,20 +197,7 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
   }
   generator() = Generator(seed);
   generator().set_offset(offset);
-
-  history = {};
-  const auto whole = [](double x) {
-    check(x >= 0 && x <= 0x1p53 && x == std::trunc(x), "a history with step or epoch {}", x);
-    return int64_t(x);
-  };
-  for (int64_t i = 0; i < epochs.size(0); ++i) {
-    const double* const r = epochs.data<double>() + i * columns;
-    history.epochs.push_back({whole(r[0]), whole(r[1]), r[2], r[3], {r + 4, r + columns}, NAN});
-  }
-  for (int64_t i = 0; i < steps.size(0); ++i) {
-    const double* const r = steps.data<double>() + i * 5;
-    history.steps.push_back({whole(r[0]), r[1], r[2], r[3], r[4] != 0});
-  }
+  history = std::move(saved_history);
   state.step = reader.count("fit.step");
   if (!this_fit) return;
   state.epoch = reader.count("fit.epoch");
@@ -212,13 +223,12 @@ void Learner::load(const std::string& path, bool this_fit) {
   };
   check(value("format") == format_name, "{}: not a checkpoint of a training (its format is \"{}\")",
         path, value("format"));
-  check(value("version") == format_version,
-        "{}: a checkpoint of version {}, and this library knows version {}", path, value("version"),
-        format_version);
+  check(value("version") == format_version, "{}: checkpoint version {} is not supported, only {}",
+        path, value("version"), format_version);
   if (const std::string sum = value("crc32c"); !sum.empty())
     check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
           path, checksum(file.tensors), sum);
-  else  // one edited elsewhere may have none; in one that is damaged, it goes by another name
+  else  // a file edited elsewhere may have none; damage would change the key's name
     check(file.metadata.size() == 2, "{}: no checksum, and {} metadata, not 2", path,
           file.metadata.size());
   try {

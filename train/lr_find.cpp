@@ -16,9 +16,9 @@
 namespace mixtape::train {
 namespace {
 
-// The rate at which the loss falls fastest as the rate's logarithm grows. Not among the first
-// tenth, whose means are of so few batches that they follow the noise of these, and not beyond the
-// lowest loss: what falls there comes back from an explosion.
+// The rate at which the loss falls fastest over log(rate). Leaves out the first tenth, whose means
+// cover too few batches to be smooth, and everything after the minimum, where a falling loss is
+// recovering from an explosion.
 double steepest(const LrFind& f) {
   if (f.lr.empty()) return NAN;
   const auto first = f.loss.begin() + std::ssize(f.loss) / 10;
@@ -36,7 +36,7 @@ double steepest(const LrFind& f) {
 
 void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
   double average = 0, best = 0;
-  constexpr double keep = 0.98;  // of the running mean
+  constexpr double decay = 0.98;
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
     state.batch = 0;
@@ -45,8 +45,8 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
       optimizer->set_lr(lr);
       train_batch(batch);
       check(bool(state.loss), "a callback skipped a batch of lr_find");
-      average = keep * average + (1 - keep) * state.loss.item();
-      const double smooth = average / (1 - std::pow(keep, double(++i)));
+      average = decay * average + (1 - decay) * state.loss.item();
+      const double smooth = average / (1 - std::pow(decay, double(++i)));
       if (i == 1 || smooth < best) best = smooth;
       if (!std::isfinite(smooth) || smooth > o.stop_factor * best || stopping_) return;
       found.lr.push_back(lr);
@@ -57,47 +57,48 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
 }
 
 LrFind Learner::lr_find(const LrFindOptions& o) {
-  check(data.train.has_value(), "lr_find without training data");
+  check(data.train.has_value(), "lr_find needs training data");
   check_batches(*data.train, "the training data");
   check(0 < o.start && o.start < o.end && std::isfinite(o.end),
-        "lr_find from a rate of {} to {}, not 0 < start < end", o.start, o.end);
-  check(o.steps >= 2, "lr_find of {} steps, not at least 2", o.steps);
-  check(o.stop_factor > 1, "stop_factor is {}, not more than 1", o.stop_factor);
+        "lr_find needs 0 < start < end, got {} and {}", o.start, o.end);
+  check(o.steps >= 2, "steps must be >= 2, got {}", o.steps);
+  check(o.stop_factor > 1, "stop_factor must be > 1, got {}", o.stop_factor);
   const DefaultDevice here(device_);
   const Interrupt interrupt;
-  const nn::Evaluating mode(*model_.module);  // afterwards it trains, or not, as before
+  const nn::Evaluating mode(*model_.module);  // restores the mode afterwards
   StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
-  std::vector<std::pair<Tensor, Tensor>> buffers;  // an UnsavedBuffer is in no state
+  std::vector<std::pair<Tensor, Tensor>> buffers;  // state_dict() leaves out UnsavedBuffers
   for (const auto& [name, b] : model_.module->named_buffers())
-    if (!b.layout().repeats()) buffers.emplace_back(b, b.clone());  // else nothing writes to it
+    if (!b.layout().repeats())
+      buffers.emplace_back(b, b.clone());  // expanded ones are never written
   const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs, resumable_);
-  auto of_fit = std::move(schedule);
+  auto fit_schedule = std::move(schedule);
 
   LrFind found;
-  rehearsing_ = true;
+  in_lr_find_ = true;
   stopping_ = false;
-  state.epoch = state.batch = 0;  // or it would look like a fit that is gone on with
+  state.epoch = state.batch = 0;  // callbacks must not take it for a resumed fit
   state.batches = data.train->batches();
   const auto undo = [&] {
-    rehearsing_ = stopping_ = false;
+    in_lr_find_ = stopping_ = false;
     scaler.abandon();
     load_state_dict(before);
     const NoGrad off;
     for (const auto& [buffer, values] : buffers) copy_(buffer, values);
     std::tie(state, loss_sum_, examples_, history.epochs, resumable_) = rest;
-    schedule = std::move(of_fit);
+    schedule = std::move(fit_schedule);
   };
   try {
     drop_gradients();
-    const Flag fits(fits_);
-    between(&Callback::on_train_begin, &Callback::on_train_end, [&] { find_lr(o, found); });
+    const Flag fitting(in_fit_);
+    with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] { find_lr(o, found); });
   } catch (...) {
     undo();
     throw;
   }
   undo();
-  if (Interrupt::wished()) stop();
+  if (Interrupt::requested()) stop();
   found.suggested = steepest(found);
   if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
   return found;

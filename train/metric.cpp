@@ -9,7 +9,7 @@
 namespace mixtape::train {
 namespace {
 
-// The dimension of the classes, in scores of labels: 1 as for cross_entropy, else the last.
+// The class dimension of the scores: 1 as for cross_entropy, else the last.
 int class_dim(std::string_view metric, const Tensor& output, const Tensor& target) {
   for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1}) {
     Shape rest;
@@ -25,15 +25,15 @@ int class_dim(std::string_view metric, const Tensor& output, const Tensor& targe
 
 double mean_of(const Tensor& total, int64_t) { return total.at(0) / total.at(1); }
 
-// [sum, how many].
-Tensor counted(const Tensor& sum, int64_t n) {
+// [sum, count].
+Tensor sum_and_count(const Tensor& sum, int64_t n) {
   return stack({sum.to(f64), full({}, double(n), f64, sum.device())});
 }
 
 Tensor squared_error(const Tensor& output, const Tensor& target) {
   check(output.shape() == target.shape(), "mse: output of shape {} for targets of shape {}",
         output.shape(), target.shape());
-  return counted(sum(square(output.to(f64) - target.to(f64))), output.numel());
+  return sum_and_count(sum(square(output.to(f64) - target.to(f64))), output.numel());
 }
 
 }  // namespace
@@ -41,16 +41,17 @@ Tensor squared_error(const Tensor& output, const Tensor& target) {
 const Metric accuracy{"accuracy",
                       [](const Tensor& output, const Tensor& target) {
                         const int dim = class_dim("accuracy", output, target);
-                        return counted(sum(eq(argmax(output, dim), target)), target.numel());
+                        return sum_and_count(sum(eq(argmax(output, dim), target)), target.numel());
                       },
                       mean_of};
 
 Metric top_k(int64_t k) {
-  check(k >= 1, "top_k: k is {}, not at least 1", k);
+  check(k >= 1, "top_k: k must be >= 1, got {}", k);
   const auto statistic = [k](const Tensor& output, const Tensor& target) {
     const int dim = class_dim("top_k", output, target);
-    check(k <= output.size(dim), "top_k: the {} highest of {} classes", k, output.size(dim));
-    return counted(sum(eq(topk(output, k, dim).indices, unsqueeze(target, dim))), target.numel());
+    check(k <= output.size(dim), "top_k: k is {}, but there are {} classes", k, output.size(dim));
+    return sum_and_count(sum(eq(topk(output, k, dim).indices, unsqueeze(target, dim))),
+                         target.numel());
   };
   return {"top_" + std::to_string(k), statistic, mean_of};
 }
@@ -84,7 +85,7 @@ Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t clas
   const int dim = class_dim("confusion_matrix", output, target);
   check(output.size(dim) == classes, "confusion_matrix: scores of {} classes, not {}",
         output.size(dim), classes);
-  // (In f64, which no autocast makes narrow: bf16 counts to 256.)
+  // f64, which autocast leaves alone: bf16 counts only to 256.
   const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes, f64);
   return matmul(one_hot(flatten(target), classes, f64).t(), predicted).to(i64);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Metric: a number about predictions. Each batch gives a statistic, which is summed on the device;
-// the number is made of the sum when somebody looks.
+// Metric: a quality measure of predictions. Statistics of the batches are summed on the device; the
+// value is computed from the sum when it is read.
 
 #include <functional>
 #include <string>
@@ -11,24 +11,23 @@ namespace mixtape::train {
 
 struct Metric {
   std::string name;
-  // Of one batch, any tensor whose sum over batches says all. Called without recording.
+  // A tensor per batch whose sum over batches determines the value. Called without recording.
   std::function<Tensor(const Tensor& output, const Tensor& target)> statistic;
-  // Of the sum (f64, on the CPU) over so many examples.
+  // The value, from the sum (f64, on the CPU) over all examples.
   std::function<double(const Tensor& total, int64_t examples)> value;
   bool higher_is_better = true;
 };
 
-// Of scores [n, classes, ...] for labels [n, ...], as for cross_entropy, or [..., classes] where
-// only that fits: the part where the highest score is the label's, or where the label's is among
-// the k highest.
+// The fraction of labels [n, ...] whose class has the highest score, or one of the k highest.
+// Scores are [n, classes, ...], as for cross_entropy, or [..., classes] if only that fits.
 extern const Metric accuracy;
 Metric top_k(int64_t k);
-// The mean over classes of 2 hits / (predicted + present); a class in neither counts as 0.
+// The mean over classes of 2 hits / (predicted + present); 0 for a class in neither.
 Metric f1(int64_t classes);
-// Mean of (output - target)^2 over all elements, and its root.
+// The mean of (output - target)^2 over all elements, and its square root.
 extern const Metric mse, rmse;
 
-// How many of each label (row) were taken for each class (column): i64 [classes, classes].
+// Counts of each label (row) by predicted class (column): i64 [classes, classes].
 Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t classes);
 
 // Sums one metric over the batches of an epoch, without waiting for the device.

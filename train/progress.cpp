@@ -1,4 +1,4 @@
-// Control codes are sent to terminals only, colours only where NO_COLOR (no-color.org) is not set.
+// Only terminals get control codes, and colours only if NO_COLOR (no-color.org) is not set.
 
 #include "train/progress.h"
 
@@ -99,7 +99,7 @@ Progress::~Progress() {
       finish();
     else if (terminal_ && !finished_)
       std::fputc('\n', out_);  // what the exception prints starts on its own line
-  } catch (...) {              // from the suffix: a destructor does not throw
+  } catch (...) {              // the suffix may throw, a destructor must not
   }
 }
 

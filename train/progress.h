@@ -1,5 +1,5 @@
 #pragma once
-// A progress bar for people at a terminal; one plain line at the end for files and pipes.
+// Progress: a progress bar on a terminal; one plain line at the end in files and pipes.
 
 #include <chrono>
 #include <cstdint>
@@ -11,28 +11,28 @@
 
 namespace mixtape::train {
 
-// What a bar shows.
+// The values that a bar shows.
 struct ProgressState {
   std::string label;
-  int64_t done = 0, total = 0;  // total 0: not known
+  int64_t done = 0, total = 0;  // total 0: unknown
   double seconds = 0;           // since the start
   std::string suffix;
-  int64_t before = 0;  // done before the start, in no time
+  int64_t before = 0;  // done before the start
 };
 
 // "epoch 1 [=====>     ] 250/500  1.2k/s  eta 0:04  loss 0.31", at most `width` columns. The bar
-// takes what room the rest leaves; without room for it, or with width 0 (no limit), it is left out.
+// takes the columns left over; it is omitted if there are too few, or with width 0 (no limit).
 std::string progress_line(const ProgressState& state, int width);
 
 class Progress : NoCopy {
  public:
-  // Made when the bar is redrawn, at most ten times a second.
+  // Called when the bar is redrawn, at most ten times a second.
   using Suffix = std::function<std::string()>;
 
-  // `done` of `total` were done before.
+  // Starts at `done` of `total`.
   Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr,
            int64_t done = 0);
-  ~Progress();  // finishes, unless an exception is on its way: then the bar is left as it stood
+  ~Progress();  // finishes, unless an exception is unwinding the stack
 
   void step(int64_t n = 1);
   void finish();  // draws the last state and ends the line

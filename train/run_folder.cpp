@@ -21,7 +21,7 @@ void make_folder(const fs::path& folder) {
 }  // namespace
 
 RunFolder::RunFolder(std::string folder) : folder_(std::move(folder)) {
-  check(!folder_.empty(), "a run needs the name of a folder");
+  check(!folder_.empty(), "a run folder needs a name");
   make_folder(folder_);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The folder that one training run writes into: its log, charts and checkpoints.
+// RunFolder: the folder for the log, charts and checkpoints of one training run.
 
 #include <string>
 
@@ -7,12 +7,12 @@ namespace mixtape::train {
 
 class RunFolder {
  public:
-  // Makes the folder and its parents; one that exists is used as it is. Removes nothing. Throws
-  // Error when it cannot be made or is a file.
+  // Creates the folder and its parents if needed; removes nothing. Throws Error if it cannot be
+  // created or is a file.
   explicit RunFolder(std::string folder);
 
   const std::string& path() const { return folder_; }
-  // A file inside ("log.jsonl", "checkpoints/3.safetensors"); folders on the way to it are made.
+  // The path of a file inside ("log.jsonl", "checkpoints/3.safetensors"); creates its folders.
   // Throws Error for a name that leads outside.
   std::string path(const std::string& name) const;
 

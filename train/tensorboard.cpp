@@ -20,7 +20,7 @@ std::string little_endian(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Protobuf: a field is its number with a wire type, and a value.
+// Protobuf fields: a key (number and wire type), then a value.
 std::string varint(uint64_t x) {
   std::string bytes;
   for (; x >= 0x80; x >>= 7) bytes += char(x | 0x80);
@@ -32,9 +32,9 @@ std::string real(int field, double x) { return key(field, 1) + little_endian(x);
 std::string real(int field, float x) { return key(field, 5) + little_endian(x); }
 std::string bytes(int field, const std::string& x) { return key(field, 2) + varint(x.size()) + x; }
 
-// TFRecord hides the checksums of what may itself hold checksums.
-std::string masked_crc(const std::string& of) {
-  const uint32_t crc = io::crc32c(std::as_bytes(std::span(of)));
+// TFRecord masks checksums, because the data may contain checksums itself.
+std::string masked_crc(const std::string& data) {
+  const uint32_t crc = io::crc32c(std::as_bytes(std::span(data)));
   return little_endian((crc >> 15 | crc << 17) + 0xa282ead8u);
 }
 
@@ -75,34 +75,14 @@ void EventFile::event(const std::string& fields) {
   file_.append(length + masked_crc(length) + data + masked_crc(data));
 }
 
-void TensorBoard::on_train_begin(Learner& l) { write(l); }
-
-// Not of a validation, which begins no file.
-void TensorBoard::on_batch_end(Learner& l) {
-  if (l.state.training) write(l);
+void TensorBoard::write_step(const Learner&, const StepRow& r) {
+  file_->write(r.step, {{"loss", r.loss}, {"lr", r.lr}, {"scale", r.scale}});
 }
 
-void TensorBoard::on_train_end(Learner& l) {
-  if (file_) write(l);
-}
-
-// A history that is shorter than what was written is that of a checkpoint.
-void TensorBoard::write(Learner& l) {
-  if (reader_.is_ahead_of(l.history)) file_.reset();
-  if (!file_) {
-    file_.emplace(folder_);
-    reader_ = {};
-  }
-  reader_.read(
-      l.history,
-      [&](const StepRow& r) {
-        file_->write(r.step, {{"loss", r.loss}, {"lr", r.lr}, {"scale", r.scale}});
-      },
-      [&](const EpochRow& r) {
-        EventFile::Scalars all;
-        for (const auto& score : l.scores(r)) all.emplace_back(score.name, score.value);
-        file_->write(r.step, all);
-      });
+void TensorBoard::write_epoch(const Learner& l, const EpochRow& r) {
+  EventFile::Scalars all;
+  for (const auto& score : l.scores(r)) all.emplace_back(score.name, score.value);
+  file_->write(r.step, all);
 }
 
 }  // namespace mixtape::train

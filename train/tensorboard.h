@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "io/file.h"
-#include "train/callback.h"
-#include "train/history.h"
+#include "train/history_writer.h"
 
 namespace mixtape::train {
 
@@ -18,8 +17,8 @@ class EventFile {
  public:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  // A new file in the folder, named so that TensorBoard finds it. Of earlier files in that folder,
-  // what they say of first_step and after is void.
+  // Creates a file in the folder, named so that TensorBoard finds it. TensorBoard then ignores what
+  // earlier files there say about first_step and later.
   explicit EventFile(const std::string& folder, int64_t first_step = 0);
   // Values are kept as f32. Throws Error if a tag is not UTF-8.
   void write(int64_t step, const Scalars& values);
@@ -30,23 +29,19 @@ class EventFile {
   io::AppendFile file_;
 };
 
-// "loss", "lr" and "scale" of each step, and of each epoch "train_loss", "valid_loss" and the
-// metrics, soon after they are known.
-class TensorBoard : public Callback {
+// Writes "loss", "lr" and "scale" for each step, and "train_loss", "valid_loss" and the metrics for
+// each epoch.
+class TensorBoard : public HistoryWriter {
  public:
   explicit TensorBoard(std::string folder) : folder_(std::move(folder)) {}
-  int order() const override { return looks_on; }
-  void on_train_begin(Learner& learner) override;
-  void on_batch_end(Learner& learner) override;
-  void on_epoch_end(Learner& learner) override { write(learner); }
-  void on_train_end(Learner& learner) override;  // after an exception some are missing
 
  private:
-  void write(Learner& learner);
+  void open() override { file_.emplace(folder_); }
+  void write_step(const Learner& learner, const StepRow& row) override;
+  void write_epoch(const Learner& learner, const EpochRow& row) override;
 
   const std::string folder_;
   std::optional<EventFile> file_;
-  HistoryReader reader_;
 };
 
 }  // namespace mixtape::train

@@ -230,7 +230,7 @@ class Mistakes(DemoTest):
         bad = [
             (dict(images=b""), f"{images}: has 0 bytes, too few for an IDX file"),
             (dict(images=b"PNG file"), f"{images}: not an IDX file: starts with bytes 50 4e, not 00 00"),
-            (dict(images=idx([20, 8, 8], b"")), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes, this has 16"),
+            (dict(images=idx([20, 8, 8], b"")), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes, this one has 16"),
             (dict(images=idx([2**32 - 1] * 3, b"")), f"{images}: the size of"),
             (dict(images=idx([20, 8, 8], bytes(1281))), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes"),
             (dict(images=idx([20, 8], bytes(160))), f"{images}: images need rank 3, these have shape [20, 8]"),

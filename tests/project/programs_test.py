@@ -234,7 +234,7 @@ class Mistakes(ProgramTest):
         self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
         self.refused("char_gpt", "--save gpt with --steps 0", *SMALL_GPT, "--save", "gpt", "--steps", 0)
         self.refused("char_gpt", "--steps 5 is no multiple of --every 2", "--text", "song.txt", "--steps", 5, "--every", 2)
-        self.refused("char_gpt", 'character "é" is none of the', "--text", "song.txt", "--prompt", "é")
+        self.refused("char_gpt", 'character "é" is not among the', "--text", "song.txt", "--prompt", "é")
         self.refused("char_gpt", "too few for 999999 steps of 4 between validations", *SMALL_GPT, "--steps", 999999,
                      "--every", 999999)
         self.refused("char_gpt", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT, "--heads", 3)

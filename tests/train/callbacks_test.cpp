@@ -341,7 +341,7 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
     EXPECT_ERROR(learner.fit(1), why);
     EXPECT_TRUE(learner.history.steps.empty());
   };
-  const std::string none = "\"valid_loss\" is of the validation data, and there are none";
+  const std::string none = "\"valid_loss\" needs validation data";
   refused(std::make_shared<EarlyStopping>(), none);
   refused(std::make_shared<ReduceLrOnPlateau>(), none);
   refused(std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.factor = 2}, "train_loss"),
@@ -363,19 +363,19 @@ TEST(Callbacks, RefuseNumbersThatNobodyKnowsAtOnce) {
     LearnerOptions o = quiet();
     o.callbacks = {callback};
     Learner learner(loaders(), Net(), o);
-    EXPECT_ERROR(learner.fit(1), "no number is called \"acuracy\"; there are train_loss, ");
+    EXPECT_ERROR(learner.fit(1), "no value is named \"acuracy\"; there are train_loss, ");
     EXPECT_EQ(learner.state.step, 0);
   }
 }
 
 TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
-  EXPECT_ERROR(EarlyStopping({.patience = 0}), "a patience of 0 epochs");
+  EXPECT_ERROR(EarlyStopping({.patience = 0}), "patience must be >= 1, got 0");
   const TempFolder folder;
   EXPECT_ERROR(ModelCheckpoint({.folder = folder.path(), .every_steps = -1}),
-               "a checkpoint every -1 steps");
-  EXPECT_ERROR(GradientAccumulation(0), "gradients of 0 batches");
-  EXPECT_ERROR(GradientClip(0), "gradients clipped to a norm of 0");
-  EXPECT_ERROR(thinned({}, 0), "curves of no points");
+               "every_steps must be >= 0, got -1");
+  EXPECT_ERROR(GradientAccumulation(0), "batches must be >= 1, got 0");
+  EXPECT_ERROR(GradientClip(0), "max_norm must be > 0, got 0");
+  EXPECT_ERROR(thinned({}, 0), "most_points must be > 0");
 }
 
 TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
@@ -407,7 +407,7 @@ TEST(Callbacks, ReduceLrOnPlateauFollowsANumberOfTheTable) {
   learner.fit(7);
   EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 0.5, 0.5, 0.5, 0.25}));
   EXPECT_ERROR(learner.fit_one_cycle(1),
-               "ReduceLrOnPlateau in a fit whose learning rate the schedule one_cycle sets");
+               "ReduceLrOnPlateau cannot run beside the schedule one_cycle");
 }
 
 // The averages that a loop of one's own makes validate, and remain.
@@ -482,7 +482,7 @@ TEST(Callbacks, EmaWeightsOfACheckpointReplaceNoWeights) {
   other.load(folder / "last.ckpt");
   const auto weights = to_vector(other.optimizer->params()[0]);
   const double loss = other.validate().loss;
-  EXPECT_ERROR(other.fit_one_cycle(1), "ReduceLrOnPlateau in a fit whose");
+  EXPECT_ERROR(other.fit_one_cycle(1), "ReduceLrOnPlateau cannot run beside");
   EXPECT_EQ(to_vector(other.optimizer->params()[0]), weights);
   EXPECT_EQ(other.validate().loss, loss);
 }

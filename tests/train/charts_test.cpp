@@ -211,7 +211,7 @@ TEST(Charts, HaveACurvePerRun) {
             "valid_loss.svg: 'a' 1 'b' 1; f1.svg: 'a' 1 'b' 1; ");
   b.quantities.back().name = "../a, b";
   EXPECT_EQ(charts({b}).back().first, ".._a__b.svg");
-  EXPECT_ERROR(charts({a, a}), "two runs are called \"a\"");
+  EXPECT_ERROR(charts({a, a}), "two runs are named \"a\"");
   EXPECT_FALSE(charts({run("{\"step\":0,\"loss\":-1}\n", folder)}).at(0).second.log_y);
 }
 
@@ -260,7 +260,7 @@ TEST(Charts, OfAConfusionMatrix) {
   EXPECT_EQ(map.rows, (std::vector<std::string>{"0", "1"}));
   EXPECT_EQ(map.values, (std::vector<std::vector<double>>{{3, 1}, {0, 4}}));
   EXPECT_EQ(confusion_chart(zeros({1, 1}), {"cat"}).columns[0], "cat");
-  EXPECT_ERROR(confusion_chart(zeros({2, 3})), "shape [2, 3], which is not square");
+  EXPECT_ERROR(confusion_chart(zeros({2, 3})), "a confusion matrix must be square, got [2, 3]");
   EXPECT_ERROR(confusion_chart(zeros({2, 2}), {"cat"}), "1 names for 2 classes");
 }
 

@@ -60,15 +60,15 @@ TEST(Idx, RefusesHostileFiles) {
   EXPECT_ERROR(parse("\x1f\x8b\x08 packed"),
                "f: not an IDX file: starts with bytes 1f 8b, not 00 00");
   EXPECT_ERROR(parse(idx({1}, "aaaa", 0x0d)), "f: element type 0x0d is not supported");
-  EXPECT_ERROR(parse(idx({}, "")), "f: rank 0 is not within 1 to 4");
-  EXPECT_ERROR(parse(idx({1, 1, 1, 1, 1}, "a")), "f: rank 5 is not within 1 to 4");
+  EXPECT_ERROR(parse(idx({}, "")), "f: rank must be 1 to 4, got 0");
+  EXPECT_ERROR(parse(idx({1, 1, 1, 1, 1}, "a")), "f: rank must be 1 to 4, got 5");
   EXPECT_ERROR(parse(idx({2, 3}, "").substr(0, 9)), "f: the header takes 12 bytes, the file has 9");
   EXPECT_ERROR(parse(idx({2, 3}, "abcde")),
-               "f: shape [2, 3] needs a file of 18 bytes, this has 17");
+               "f: shape [2, 3] needs a file of 18 bytes, this one has 17");
   EXPECT_ERROR(parse(idx({2, 3}, "abcdefg")),
-               "f: shape [2, 3] needs a file of 18 bytes, this has 19");
+               "f: shape [2, 3] needs a file of 18 bytes, this one has 19");
   EXPECT_ERROR(parse(idx({0xffffffff, 0xffff}, "a")),
-               "needs a file of 281470681677837 bytes, this has 13");
+               "needs a file of 281470681677837 bytes, this one has 13");
   EXPECT_ERROR(parse(idx({0xffffffff, 0xffffffff, 9, 9}, "a")), "overflows");
   EXPECT_ERROR(parse(idx({0xffffffff, 0xffffffff, 0xffffffff, 0}, "")), "overflows");
   EXPECT_ERROR(read_idx("/no/such/file"), "/no/such/file: cannot open: No such file");
@@ -92,7 +92,7 @@ TEST(Idx, ReadsGzip) {
   };
   EXPECT_EQ(to_vector(read_idx(pack("ok.gz", idx({2}, "\x07\x09")))), (std::vector<double>{7, 9}));
   EXPECT_ERROR(read_idx(pack("lies.gz", idx({4000, 28, 28}, "ab"))),
-               "lies.gz: shape [4000, 28, 28] needs a file of 3136016 bytes, this has 18");
+               "lies.gz: shape [4000, 28, 28] needs a file of 3136016 bytes, this one has 18");
 }
 #endif
 
@@ -130,7 +130,7 @@ TEST(Mnist, OnePairIsSplitAtTheEnd) {
     EXPECT_EQ(split.valid.x().at(0), 15);
     EXPECT_EQ(to_vector(split.valid.y()), (std::vector<double>{5, 6, 7, 8, 9}));
     for (const double fraction : {0.0, 1.0, -0.5, double(NAN)})
-      EXPECT_ERROR(load_mnist(folder.path(), fraction), "is not within 0 to 1");
+      EXPECT_ERROR(load_mnist(folder.path(), fraction), "valid_fraction must be between 0 and 1, got ");
     EXPECT_ERROR(load_mnist(folder.path(), 0.001), "20 examples cannot be split with 0.001");
   }
 }
@@ -147,9 +147,9 @@ TEST(Mnist, SaysWhatIsWrong) {
   spit(folder / "train-labels-idx1-ubyte", idx({4}, "\x01\x02\x0a\x03"));
   EXPECT_ERROR(load_mnist(folder.path()), "train-labels-idx1-ubyte: label 2 is 10, not a digit");
   spit(folder / "train-labels-idx1-ubyte", idx({2, 2}, "\x01\x02\x03\x04"));
-  EXPECT_ERROR(load_mnist(folder.path()), "labels need rank 1, these have shape [2, 2]");
+  EXPECT_ERROR(load_mnist(folder.path()), "labels must have rank 1, got shape [2, 2]");
   spit(folder / "train-images-idx3-ubyte", idx({4, 6}, std::string(24, 'x')));
-  EXPECT_ERROR(load_mnist(folder.path()), "images need rank 3, these have shape [4, 6]");
+  EXPECT_ERROR(load_mnist(folder.path()), "images must have rank 3, got shape [4, 6]");
   std::filesystem::remove(folder / "train-labels-idx1-ubyte");
   EXPECT_ERROR(load_mnist(folder.path()),
                "has train-images-idx3-ubyte but neither train-labels-idx1-ubyte nor "
@@ -218,7 +218,7 @@ TEST(Digits, ClassesAreBalanced) {
   EXPECT_EQ(*std::min_element(count.begin(), count.end()), 100);
   EXPECT_EQ(*std::max_element(count.begin(), count.end()), 101);
   EXPECT_EQ(make_digits(1, 0, 0).train.x().numel(), 0);
-  EXPECT_ERROR(make_digits(1, -1, 0), "cannot make -1 images");
+  EXPECT_ERROR(make_digits(1, -1, 0), "the number of images must be >= 0, got -1");
 }
 
 TEST(Digits, ShowInkOnPaper) {
@@ -387,7 +387,7 @@ TEST(RunFolder, SaysWhyItCannot) {
   EXPECT_ERROR(RunFolder(folder / "file"), "file: ");
   EXPECT_ERROR(RunFolder(folder / "file/inside"),
                "file/inside: cannot make this folder: Not a directory");
-  EXPECT_ERROR(RunFolder(""), "a run needs the name of a folder");
+  EXPECT_ERROR(RunFolder(""), "a run folder needs a name");
   const RunFolder run(folder / "run");
   for (const char* name : {"", "/etc/passwd", "../x", "a/../../x"})
     EXPECT_ERROR(run.path(name), "is not a name inside");

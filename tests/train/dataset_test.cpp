@@ -79,11 +79,11 @@ TEST(Dataset, ReadsAPartOfALargerTensorInItsOrder) {
 TEST(Dataset, RefusesWhatDoesNotFit) {
   const int64_t all[] = {0, 1, 2}, outside[] = {1, 5};
   EXPECT_ERROR(Ragged(false).gather(all),
-               "example 1: its input is f32 [2], that of the first in the batch f32 [1]");
+               "example 1: its input is f32 [2], but the first in the batch has f32 [1]");
   EXPECT_ERROR(Ragged(true).gather(all),
-               "example 2: its input is f64 [2], that of the first in the batch f32 [2]");
+               "example 2: its input is f64 [2], but the first in the batch has f32 [2]");
   EXPECT_ERROR(counting(5).gather(outside), "counting: example 5 of 5");
-  EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}), "a batch of no examples");
+  EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}), "a batch needs at least one example");
   EXPECT_ERROR(counting(5).get(-1), "counting: example -1 of 5");
   EXPECT_ERROR(counting(5).rows(3, 6), "counting: examples 3 to 6 of 5");
   EXPECT_ERROR(TensorDataset(zeros({3, 2}), zeros({4}), "xy"),
@@ -112,7 +112,7 @@ TEST(Split, DrawsWhatValidates) {
             parts.valid.indices());
   EXPECT_NE(split(counting(20), {.valid_fraction = 0.25, .seed = 4}).valid.indices(),
             parts.valid.indices());
-  EXPECT_ERROR(split(counting(20), {.valid_fraction = 1}), "valid_fraction 1 is not within 0 to 1");
+  EXPECT_ERROR(split(counting(20), {.valid_fraction = 1}), "valid_fraction must be between 0 and 1, got 1");
   EXPECT_ERROR(split(counting(20), {.valid_fraction = 0.01}),
                "counting: 20 examples cannot be split with 0.01 for validation");
 }
@@ -148,7 +148,7 @@ TEST(Transforms, NormaliseByAPartOfADataSet) {
   const Tensor third = cat({slice(x, 0, 0, 1), slice(x, 0, 20, 21), slice(x, 0, 40, 41)});
   EXPECT_EQ(pixel_stats(data, 3).mean, pixel_stats(third).mean);
   EXPECT_EQ(pixel_stats(data, 3).std, pixel_stats(third).std);
-  EXPECT_ERROR(pixel_stats(TensorDataset()), "0 images, of which 1000 are looked at");
+  EXPECT_ERROR(pixel_stats(TensorDataset()), "pixel_stats of 0 images");
 }
 
 TEST(Transforms, NormaliseEachChannel) {
@@ -166,7 +166,7 @@ TEST(Transforms, NormaliseEachChannel) {
   EXPECT_NEAR(of_one[2], 0, 1e-6);
   EXPECT_NEAR(of_one[4], 2, 1e-6);
   EXPECT_ERROR(applied(transforms::normalize({0, 0}, {1, 1}), x),
-               "means of 2 channels for inputs of shape [2, 3, 2, 2]");
+               "means of 2 channels do not fit inputs of shape [2, 3, 2, 2]");
 }
 
 TEST(Transforms, Cast) {
@@ -236,23 +236,23 @@ TEST(Transforms, EachSeesOneExample) {
   const Transform ragged =
       transforms::each([](const Tensor& x, Generator&) { return zeros({int64_t(x.at(0))}); });
   EXPECT_ERROR(applied(ragged, from({1, 2, 3, 4}, {2, 2})),
-               "example 1: its transformed input is f32 [3], that of the first");
+               "example 1: its transformed input is f32 [3], but the first");
 }
 
 TEST(Transforms, RefuseWhatMakesNoSense) {
-  EXPECT_ERROR(transforms::normalize(NAN, 1), "a mean of nan");
-  EXPECT_ERROR(transforms::normalize(0, 0), "a standard deviation of 0");
-  EXPECT_ERROR(transforms::normalize(0, INFINITY), "a standard deviation of inf");
+  EXPECT_ERROR(transforms::normalize(NAN, 1), "means must be finite, got nan");
+  EXPECT_ERROR(transforms::normalize(0, 0), "standard deviations must be finite and > 0, got 0");
+  EXPECT_ERROR(transforms::normalize(0, INFINITY), "standard deviations must be finite and > 0, got inf");
   EXPECT_ERROR(transforms::normalize({0, 1}, {1}), "2 means and 1 standard deviations");
-  EXPECT_ERROR(transforms::random_crop(-1), "a padding of -1");
-  EXPECT_ERROR(transforms::random_flip(1.5), "a probability of 1.5");
+  EXPECT_ERROR(transforms::random_crop(-1), "padding must be >= 0, got -1");
+  EXPECT_ERROR(transforms::random_flip(1.5), "probability must be between 0 and 1, got 1.5");
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),
-               "inputs of shape [2, 3] are no images [n, ..., height, width]");
-  EXPECT_ERROR(applied(transforms::random_crop(1), zeros({2, 3})), "are no images");
+               "inputs must be images [n, ..., height, width], got [2, 3]");
+  EXPECT_ERROR(applied(transforms::random_crop(1), zeros({2, 3})), "inputs must be images");
   std::vector<Row> rows(3);
   EXPECT_ERROR(transforms::random_crop(1)(zeros({2, 3, 3}), rows), "2 images for 3 rows");
   EXPECT_ERROR(pixel_stats(zeros({0, 1, 2, 2}, u8)), "no images");
-  EXPECT_ERROR(pixel_stats(zeros({2, 2})), "images are f32 [2, 2], not u8");
+  EXPECT_ERROR(pixel_stats(zeros({2, 2})), "images must be u8 [n, channels, height, width], got f32 [2, 2]");
 }
 
 }  // namespace dataset_test

@@ -309,7 +309,7 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   auto metadata = content.metadata;
   metadata["version"] = "2";
   EXPECT_ERROR(learner.load(with(metadata, good)),
-               "a.ckpt: a checkpoint of version 2, and this library knows version 1");
+               "a.ckpt: checkpoint version 2 is not supported, only 1");
   StateDict part;
   for (const auto& t : good)
     if (!t.first.starts_with("optimizer.group")) part.push_back(t);
@@ -321,7 +321,7 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   part = good;
   for (auto& [name, tensor] : part)
     if (name == "history.steps") tensor = zeros({6, 4}, f64);
-  EXPECT_ERROR(learner.load(with(content.metadata, part)), "a history of 4 numbers a step, not 5");
+  EXPECT_ERROR(learner.load(with(content.metadata, part)), "the history has 4 numbers per step, not 5");
   EXPECT_EQ(differing(bytes(learner), before), "");
   EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
   learner.load(with(content.metadata, good));
@@ -348,7 +348,7 @@ TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
   EXPECT_EQ(other.state.step, 18);
   EXPECT_EQ(other.history.epochs.size(), 3u);
   EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
-  EXPECT_FALSE(Interrupt::wished());
+  EXPECT_FALSE(Interrupt::requested());
 }
 
 TEST(Interrupts, AreOverWithTheOutermost) {
@@ -360,11 +360,11 @@ TEST(Interrupts, AreOverWithTheOutermost) {
     {
       const Interrupt inner;
       std::raise(SIGINT);
-      EXPECT_TRUE(Interrupt::wished());
+      EXPECT_TRUE(Interrupt::requested());
     }
-    EXPECT_TRUE(Interrupt::wished());
+    EXPECT_TRUE(Interrupt::requested());
   }
-  EXPECT_FALSE(Interrupt::wished());
+  EXPECT_FALSE(Interrupt::requested());
 }
 
 // Whichever callback saves first: what it saves is what all have learnt from the epoch.
@@ -448,9 +448,9 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   LearnerOptions o = quiet();
   Learner learner(loaders(), Net(), o);
   EXPECT_ERROR(learner.fit(2, {.resume = scheduled}),
-               "scheduled.ckpt: a fit with a schedule, and this one has none");
+               "scheduled.ckpt: saved in a fit with a schedule, but this one has none");
   EXPECT_ERROR(learner.fit_one_cycle(2, 1e-2, {.resume = plain}),
-               "plain.ckpt: a fit without a schedule, and this one has one");
+               "plain.ckpt: saved in a fit without a schedule, but this one has one");
   EXPECT_ERROR(learner.fit_one_cycle(1, 1e-2, {.resume = scheduled}), "a fit of 2 epochs, not 1");
   const auto cosine = [](optim::Optimizer& opt, int64_t steps) {
     return std::make_unique<optim::Cosine>(opt, optim::CosineOptions{.total_steps = steps});
@@ -465,7 +465,7 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   odd = learner.state_dict();
   for (auto& [name, tensor] : odd)
     if (name == "history.epochs") tensor = full({1, 5}, NAN, f64, Device::cpu());
-  EXPECT_ERROR(learner.load_state_dict(odd), "a history with step or epoch nan");
+  EXPECT_ERROR(learner.load_state_dict(odd), "the history has step or epoch nan");
 }
 
 // That of a callback which was not there then.
@@ -489,10 +489,10 @@ TEST(Checkpoints, LetANewCallbackBegin) {
 TEST(LrFind, SaysWhatItNeeds) {
   Learner learner(loaders(), Net(), quiet());
   EXPECT_ERROR(learner.lr_find({.start = 0}),
-               "lr_find from a rate of 0 to 10, not 0 < start < end");
-  EXPECT_ERROR(learner.lr_find({.end = INFINITY}), "to inf");
-  EXPECT_ERROR(learner.lr_find({.steps = 1}), "lr_find of 1 steps, not at least 2");
-  EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor is 1, not more than 1");
+               "lr_find needs 0 < start < end, got 0 and 10");
+  EXPECT_ERROR(learner.lr_find({.end = INFINITY}), "got 1e-07 and inf");
+  EXPECT_ERROR(learner.lr_find({.steps = 1}), "steps must be >= 2, got 1");
+  EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor must be > 1, got 1");
 }
 
 TEST(LrFind, LeavesAllAsItWas) {

@@ -119,14 +119,14 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
         return stack({sum(eq(lt(d, 1).to(f32), y)).to(f64), full({}, double(y.numel()), f64)});
       },
       [](const Tensor& t, int64_t) { return t.at(0) / t.at(1); }};
-  o.pass = [&](const Batch& batch) -> Pass {
+  o.pass = [&](const Batch& batch) -> StepOutput {
     const auto [one, other] = net(batch.x, batch.more[0]);
     const Tensor d = sum(square(one - other), {1});
     const Tensor each = batch.y * d + (1 - batch.y) * relu(2 - d);
     return {mean(each * batch.more[1]), d};
   };
   EXPECT_ERROR(Learner(net, quiet()),
-               "does not map one tensor to one: say in LearnerOptions::pass");
+               "does not map one tensor to one: compute its loss in LearnerOptions::pass");
   for (const DType t : {f32, f16, bf16}) {
     o.metrics = {near};
     Learner learner({DataLoader(pairs, {.batch_size = 16, .workers = 1}), DataLoader(pairs)}, net,
@@ -143,7 +143,7 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
     EXPECT_NEAR(mean(eq(lt(distances, 1).to(f32), targets).to(f32)).item(),
                 learner.validate().metrics[0], 1e-6);
   }
-  o.pass = [&](const Batch& batch) -> Pass {
+  o.pass = [&](const Batch& batch) -> StepOutput {
     EXPECT_EQ(batch.x.dtype(), f16);
     EXPECT_EQ(batch.more[0].dtype(), f16);
     const auto [one, other] = net(batch.x, batch.more[0]);
@@ -153,7 +153,7 @@ TEST(Learner, TrainsAModelOfSeveralInputs) {
   Learner whole({DataLoader(pairs, {.batch_size = 16}), {}}, net, o);
   whole.to_fp16(MasterOptions{});
   whole.fit(1, 0.01);
-  EXPECT_ERROR(whole.predict(*whole.data.train), "no output to predict: LearnerOptions::pass gave");
+  EXPECT_ERROR(whole.predict(*whole.data.train), "no output to predict: LearnerOptions::pass returned");
 }
 
 TEST(Learner, TrainsWithoutTargets) {
@@ -163,18 +163,20 @@ TEST(Learner, TrainsWithoutTargets) {
   LearnerOptions o = quiet();
   o.metrics = {};
   Learner plain({DataLoader(inputs), {}}, net, o);
-  EXPECT_ERROR(plain.fit(1), "a batch without targets to train on (LearnerOptions::pass could do");
-  o.pass = [&](const Batch& batch) -> Pass { return {mean(square(net(batch.x)))}; };
+  EXPECT_ERROR(plain.fit(1), "a batch has no targets to train on (LearnerOptions::pass can");
+  o.pass = [&](const Batch& batch) -> StepOutput { return {mean(square(net(batch.x)))}; };
   Learner learner({DataLoader(inputs), DataLoader(inputs)}, net, o);
   const double before = learner.validate().loss;
   learner.fit(3, 0.05);
   EXPECT_LT(learner.validate().loss, before);
   learner.metrics = {accuracy};
-  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no output");
-  learner.pass = [&](const Batch& batch) -> Pass { return {mean(net(batch.x)), net(batch.x)}; };
-  EXPECT_ERROR(learner.validate(), "metrics of a batch that has no targets");
-  learner.pass = [](const Batch&) -> Pass { return {}; };
-  EXPECT_ERROR(learner.fit(1), "LearnerOptions::pass gave no loss");
+  EXPECT_ERROR(learner.validate(), "metrics need a batch with output");
+  learner.pass = [&](const Batch& batch) -> StepOutput {
+    return {mean(net(batch.x)), net(batch.x)};
+  };
+  EXPECT_ERROR(learner.validate(), "metrics need a batch with targets");
+  learner.pass = [](const Batch&) -> StepOutput { return {}; };
+  EXPECT_ERROR(learner.fit(1), "LearnerOptions::pass returned no loss");
 }
 
 // The classes of pixels are dimension 1, as for cross_entropy; those of a sequence may be the last.
@@ -222,7 +224,7 @@ TEST(Learner, TakesAModelChosenAtRunTime) {
   }
   EXPECT_EQ(one.history.epochs[0].valid_loss, two.history.epochs[0].valid_loss);
   EXPECT_EQ(one.model().state_dict()[0].first, "up.weight");
-  EXPECT_ERROR(Learner(loaders(), nn::Any()), "a learner of an Any that holds no module");
+  EXPECT_ERROR(Learner(loaders(), nn::Any()), "the nn::Any holds no module");
 }
 
 TEST(Learner, PrintsARowPerEpoch) {
@@ -328,8 +330,8 @@ TEST(Precision, HasTheScaleThatWasAskedFor) {
             (Scale{128, 2, 0.5, 7, 4096}));
   EXPECT_EQ(scale(MasterOptions{.dynamic = false})[0], 512);
   EXPECT_EQ(scale(MasterOptions{.loss_scale = 64, .dynamic = false})[0], 64);
-  EXPECT_ERROR(learner.to_fp16({.clip = -1}), "gradients clipped to a norm of -1");
-  EXPECT_ERROR(learner.to_fp16({.loss_scale = -1}), "a loss scale of -1");
+  EXPECT_ERROR(learner.to_fp16({.clip = -1}), "clip must be >= 0, got -1");
+  EXPECT_ERROR(learner.to_fp16({.loss_scale = -1}), "loss_scale must be >= 0, got -1");
 }
 
 TEST(Precision, HasTheMastersThatWereAskedFor) {
@@ -526,7 +528,7 @@ TEST(Learner, PredictsForALoaderInItsOrder) {
   EXPECT_LT(max(abs(without.output - outputs)).item(), 1e-5);
   EXPECT_FALSE(without.y);
   EXPECT_ERROR(learner.predict(DataLoader(points, {.batch_size = 64, .drop_last = true})),
-               "the data to predict from has 50 examples, which make no batch");
+               "the data to predict from has 50 examples, too few for a batch");
 }
 
 TEST(Learner, CompilesAgainAfterTraining) {
@@ -548,12 +550,12 @@ TEST(Learner, IsAsItWasAfterWhatItRefused) {
   learner.to_fp16();
   EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}), "growth_factor is 1");
   const TensorDataset points = clusters(48, 3);
-  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batches of 0");
+  EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}), "batch_size must be > 0, got 0");
   EXPECT_ERROR(learner.fit(points.x(), points.y(), {.validation_split = 1}),
-               "a validation split of 1");
+               "validation_split must be in [0, 1), got 1");
   const ScheduleMaker none = [](optim::Optimizer&, int64_t) { return nullptr; };
   EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.schedule = none}),
-               "fit_one_cycle makes its own schedule");
+               "fit_one_cycle sets the schedule itself");
   learner.fit(1);
   EXPECT_EQ(learner.history.steps.size(), 6u);
   learner.compile(quiet());
@@ -575,7 +577,7 @@ TEST(Learner, IsAsItWasAfterOptionsThatWereRefused) {
         EXPECT_ERROR(learner.compile(bad), "file: ");
         bad.folder.clear();
         bad.callbacks = {nullptr};
-        EXPECT_ERROR(learner.compile(bad), "a callback that is null");
+        EXPECT_ERROR(learner.compile(bad), "a callback is null");
         bad.callbacks.clear();
         bad.optimizer = [](auto params) { return optim::AdamW(params, {.lr = -1}); };
         EXPECT_ERROR(learner.compile(bad), "lr is -1");
@@ -595,7 +597,7 @@ TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
   o.metrics = {top_k(4)};
   Learner learner(loaders(), Net(), o);
   learner.state.batches = 77;
-  EXPECT_ERROR(learner.validate(), "top_k: the 4 highest of 3 classes");
+  EXPECT_ERROR(learner.validate(), "top_k: k is 4, but there are 3 classes");
   EXPECT_EQ(learner.state.batches, 77);
   EXPECT_FALSE(learner.state.x);
   EXPECT_ERROR(learner.predict(ones({2, 5})),
@@ -622,37 +624,37 @@ TEST(Learner, TakesLoadersByName) {
 TEST(Learner, SaysWhatIsMissing) {
   LearnerOptions half = quiet();
   half.metrics = {{"recall", accuracy.statistic, {}}};
-  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric \"recall\" has no .value");
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "metric \"recall\" has no .value");
   half.metrics = {accuracy, accuracy};
-  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"accuracy\" is taken");
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"accuracy\" is taken");
   half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // is that of the log's steps
-  EXPECT_ERROR(Learner(loaders(), Net(), half), "the name of the metric \"loss\" is taken");
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"loss\" is taken");
   Learner learner(Net(), quiet());
-  EXPECT_ERROR(learner.fit(1), "fit without training data");
-  EXPECT_ERROR(learner.validate(), "validate without validation data");
-  EXPECT_ERROR(learner.score("valid_loss"), "before the end of an epoch");
-  EXPECT_ERROR(learner.to(f64), "trained in f64, not f16, bf16 or f32");
+  EXPECT_ERROR(learner.fit(1), "fit needs training data");
+  EXPECT_ERROR(learner.validate(), "validate needs validation data");
+  EXPECT_ERROR(learner.score("valid_loss"), "is unknown before an epoch has ended");
+  EXPECT_ERROR(learner.to(f64), "amp_mode must be f16, bf16 or f32, got f64");
   EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}),
-               "fit without training data");
-  EXPECT_ERROR(learner.summary(), "summary without training data: nn::summary takes inputs");
-  EXPECT_ERROR(learner.predict(ones({0, 6})), "predictions for no examples");
+               "fit needs training data");
+  EXPECT_ERROR(learner.summary(), "summary needs training data (nn::summary takes inputs instead)");
+  EXPECT_ERROR(learner.predict(ones({0, 6})), "no examples to predict");
   Learner full(loaders(), Net(), quiet());
   full.fit(1);
   EXPECT_ERROR(full.score("f1"),
-               "no number is called \"f1\"; there are train_loss, valid_loss, accuracy");
+               "no value is named \"f1\"; there are train_loss, valid_loss, accuracy");
   EXPECT_ERROR(full.fit(1, {.resume = "nowhere.ckpt"}), "nowhere.ckpt");
   struct Blind : Callback {
     void on_batch_begin(Learner& l) override { l.state.y = {}; }
   };
   full.add(std::make_shared<Blind>());
-  EXPECT_ERROR(full.fit(1), "a batch without targets to train on");
-  EXPECT_ERROR(full.validate(), "a batch without targets to validate");
+  EXPECT_ERROR(full.fit(1), "a batch has no targets to train on");
+  EXPECT_ERROR(full.validate(), "a batch has no targets to validate");
   full.data.valid.emplace(clusters(3, 1), DataLoaderOptions{.batch_size = 8, .drop_last = true});
-  const std::string none = "the validation data has 3 examples, which make no batch";
+  const std::string none = "the validation data has 3 examples, too few for a batch";
   EXPECT_ERROR(full.validate(), none);
   EXPECT_ERROR(full.fit(1), none);
   EXPECT_ERROR(full.total([](const Tensor& out, const Tensor&) { return sum(out); }), none);
-  EXPECT_ERROR(full.evaluate(zeros({0, 6}), zeros({0}, i64)), "0 examples, which make no batch");
+  EXPECT_ERROR(full.evaluate(zeros({0, 6}), zeros({0}, i64)), "0 examples, too few for a batch");
 }
 
 TEST(Learner, SumsNothingOverNoBatch) {
@@ -663,7 +665,7 @@ TEST(Learner, SumsNothingOverNoBatch) {
   o.callbacks = {spy};
   Learner learner(loaders(), Net(), o);
   EXPECT_ERROR(learner.total([](const Tensor& out, const Tensor&) { return sum(out); }),
-               "a total over no batch");
+               "total: every batch was skipped");
   EXPECT_TRUE(std::isnan(learner.validate().loss));
 }
 
@@ -727,8 +729,8 @@ TEST(Metrics, AreWhatTheirNamesSay) {
   EXPECT_TRUE(std::isnan(Total(accuracy).value()));
   EXPECT_ERROR(value(accuracy, scores, scores), "accuracy: scores of shape");
   EXPECT_ERROR(value(mse, scores, labels), "mse: output of shape");
-  EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: the 4 highest of 3 classes");
-  EXPECT_ERROR(top_k(0), "top_k: k is 0, not at least 1");
+  EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: k is 4, but there are 3 classes");
+  EXPECT_ERROR(top_k(0), "top_k: k must be >= 1, got 0");
   EXPECT_ERROR(confusion_matrix(scores, labels, 4), "scores of 3 classes, not 4");
 }
 

@@ -198,8 +198,8 @@ TEST(DataLoader, BatchesMoreThanTwoTensors) {
   const auto get = [](std::initializer_list<int64_t> which) {
     return Odd().gather(std::vector<int64_t>(which));
   };
-  EXPECT_ERROR(get({0, 5}), "example 5: it has a target, the first in the batch has none");
-  EXPECT_ERROR(get({5, 0}), "example 0: it has no target, the first in the batch has one");
+  EXPECT_ERROR(get({0, 5}), "example 5: it has a target, but the first in the batch has none");
+  EXPECT_ERROR(get({5, 0}), "example 0: it has no target, but the first in the batch has one");
   EXPECT_ERROR(TensorDataset(ones({3}), {}, {ones({2})}),
                "tensors: inputs of shape [3] for more[0] of shape [2]");
 }
@@ -229,10 +229,10 @@ TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
     return DataLoader(numbered(10), {.sampler = [=](uint64_t e) { return e ? second : first; }});
   };
   DataLoader negative = loader({-1}, {0}), beyond = loader({10}, {0}), other = loader({1}, {1, 2});
-  EXPECT_ERROR(epoch(negative), "numbers: the sampler gave example -1 of 10");
-  EXPECT_ERROR(epoch(beyond), "numbers: the sampler gave example 10 of 10");
+  EXPECT_ERROR(epoch(negative), "numbers: the sampler returned example -1 of 10");
+  EXPECT_ERROR(epoch(beyond), "numbers: the sampler returned example 10 of 10");
   EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));
-  EXPECT_ERROR(epoch(other), "numbers: the sampler gave 2 examples for epoch 1, and 1 for epoch 0");
+  EXPECT_ERROR(epoch(other), "numbers: the sampler returned 2 examples for epoch 1, but 1 for epoch 0");
 }
 
 TEST(Weighted, DrawsInProportion) {
@@ -250,11 +250,11 @@ TEST(Weighted, DrawsInProportion) {
 }
 
 TEST(Weighted, RefusesWhatMakesNoSense) {
-  EXPECT_ERROR(weighted({1, -2}, 3), "weight 1 is -2");
-  EXPECT_ERROR(weighted({std::nan("")}, 3), "weight 0 is nan");
-  EXPECT_ERROR(weighted({0, 0}, 3), "2 weights whose sum is 0");
-  EXPECT_ERROR(weighted({}, 3), "0 weights whose sum is 0");
-  EXPECT_ERROR(weighted({1}, 0), "an epoch of 0 examples");
+  EXPECT_ERROR(weighted({1, -2}, 3), "weight 1 must be finite and >= 0, got -2");
+  EXPECT_ERROR(weighted({std::nan("")}, 3), "weight 0 must be finite and >= 0, got nan");
+  EXPECT_ERROR(weighted({0, 0}, 3), "the 2 weights must have a positive finite sum, got 0");
+  EXPECT_ERROR(weighted({}, 3), "the 0 weights must have a positive finite sum, got 0");
+  EXPECT_ERROR(weighted({1}, 0), "n must be > 0, got 0");
 }
 
 // ---- workers
@@ -284,7 +284,7 @@ TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
 
 // An autocast region is the loop's, and no worker's.
 TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
-  const Transform doubled = [](const Tensor& x, std::span<Row>) { return matmul(x, eye(4)); };
+  const Transform doubled = [](const Tensor& x, std::span<RowContext>) { return matmul(x, eye(4)); };
   const amp::Autocast on({.low = f16});
   for (const int workers : {0, 1}) {
     DataLoader loader(TensorDataset(full({8, 4}, 0.1), zeros({8})),
@@ -324,7 +324,7 @@ TEST(DataLoader, DrawsAnewForEveryExampleAndEpoch) {
 
 TEST(DataLoader, WorksAheadAsFarAsItMay) {
   std::atomic<int> made = 0;
-  const auto count = transforms::compose({[&](const Tensor& x, std::span<Row>) {
+  const auto count = transforms::compose({[&](const Tensor& x, std::span<RowContext>) {
     ++made;
     return x;
   }});
@@ -444,18 +444,18 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
 TEST(DataLoader, RefusesWhatMakesNoSense) {
   const TensorDataset good = numbered(4);
   EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
-  EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batches of 0");
-  EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "at most -1 batches in an epoch");
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batch_size must be > 0, got 0");
+  EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "max_batches must be >= 0, got -1");
   EXPECT_ERROR(DataLoader(good, {.shuffle = true, .sampler = weighted({1}, 2)}),
-               "shuffle, and a sampler");
-  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "-1 workers, not 0 to 256");
-  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "257 workers, not 0 to 256");
-  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "0 batches ahead, not 1 to 1024");
+               "shuffle has no effect with a sampler");
+  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "workers must be 0 to 256, got -1");
+  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "workers must be 0 to 256, got 257");
+  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "prefetch must be 1 to 1024, got 0");
   EXPECT_ERROR(DataLoader(good, {.device = Device::cuda(15)}), "cuda:15");
   EXPECT_ERROR(DataLoader(std::shared_ptr<const Dataset>()), "no data set");
-  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2), "batch 2 of 2");
-  EXPECT_ERROR(DataLoader(good).batch(-1), "batch -1 of 1");
-  const auto shrink = [](const Tensor& x, std::span<Row>) { return slice(x, 0, 0, 1); };
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2), "batch 2 is out of range for 2 batches");
+  EXPECT_ERROR(DataLoader(good).batch(-1), "batch -1 is out of range for 1 batches");
+  const auto shrink = [](const Tensor& x, std::span<RowContext>) { return slice(x, 0, 0, 1); };
   EXPECT_ERROR(DataLoader(good, {.transform = shrink}).batch(0),
                "numbers: epoch 0, batch 0: 4 examples became a tensor of shape [1, 1, 2, 3]");
 }

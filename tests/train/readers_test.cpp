@@ -68,10 +68,10 @@ TEST(Cifar, ReadsItsFolders) {
 
 TEST(Cifar, RefusesHostileFiles) {
   const std::string good = cifar(2, 0);
-  EXPECT_ERROR(parse_cifar10({}, "f"), "f: has 0 bytes, not a number of records of 3073");
-  EXPECT_ERROR(parse_cifar10(as_bytes(good + "x"), "f"), "f: has 6147 bytes, not a number of");
+  EXPECT_ERROR(parse_cifar10({}, "f"), "f: has 0 bytes, not a multiple of the record size 3073");
+  EXPECT_ERROR(parse_cifar10(as_bytes(good + "x"), "f"), "f: has 6147 bytes, not a multiple of");
   EXPECT_ERROR(parse_cifar100(as_bytes(good), "f"),
-               "f: has 6146 bytes, not a number of records of");
+               "f: has 6146 bytes, not a multiple of");
   std::string bad = good;
   bad[3073] = 10;
   EXPECT_ERROR(parse_cifar10(as_bytes(bad), "f"), "f: label 1 is 10, not 0 to 9");
@@ -142,16 +142,16 @@ TEST(Folder, SplitsAtRandomOrAsItsFoldersSay) {
 TEST(Folder, SaysWhatIsWrong) {
   const TempFolder folder;
   EXPECT_ERROR(ImageFolder(folder / "gone"), "gone: cannot read this folder: No such file");
-  EXPECT_ERROR(ImageFolder(folder.path()), "has no folders, one for each class");
+  EXPECT_ERROR(ImageFolder(folder.path()), "has no folder for any class");
   std::filesystem::create_directories(folder / "a");
   EXPECT_ERROR(ImageFolder(folder.path()), "/a: no PNG files");
   paint(folder, "a", 1, 0, 3);
   paint(folder, "b", 1, 0, 4);
   const ImageFolder all(folder.path());
   EXPECT_ERROR(DataLoader(all).batch(0),
-               "b/0.png): its input is u8 [3, 2, 4], that of the first in the batch u8 [3, 2, 3]");
+               "b/0.png): its input is u8 [3, 2, 4], but the first in the batch has u8 [3, 2, 3]");
   EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
-  EXPECT_ERROR(ImageFolder(folder.path(), 2), "2 channels, not 1 or 3");
+  EXPECT_ERROR(ImageFolder(folder.path(), 2), "channels must be 1 or 3, got 2");
   EXPECT_ERROR(all.get(2), "example 2 of 2");
   EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");
   spit(folder / "b/0.png", "\x89PNG");
@@ -212,9 +212,9 @@ TEST(Csv, ChoosesColumnsAndNumbersCategories) {
   EXPECT_EQ(to_vector(csv.data.x()), (Values{5, 1, 1, -1, 2, 0, 6, 0, 1}));
   EXPECT_EQ(to_vector(csv.data.y()), (Values{1, 0, 1}));
 
-  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.columns = {"c"}}), "f: no column is \"c\"");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.columns = {"c"}}), "f: no column is named \"c\"");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.columns = {"a", "b"}}),
-               "f: \"b\" is the target, and in columns");
+               "f: \"b\" is both the target and in columns");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.categories = {"b"}}),
                "f: \"b\" is not one of the columns \"a\"");
 }
@@ -232,7 +232,7 @@ TEST(Csv, IsNumberedLikeATableReadBefore) {
                "g: line 3, column \"sex\": \"x\" is not among \"f\", \"m\"");
   EXPECT_ERROR(parse_csv("sex,fare,alive\nm,5,maybe\n", "g", {.like = &train}),
                "g: line 2, column \"alive\": \"maybe\" is not among \"no\", \"yes\"");
-  EXPECT_ERROR(parse_csv("sex,alive\nm,no\n", "g", {.like = &train}), "g: no column is \"fare\"");
+  EXPECT_ERROR(parse_csv("sex,alive\nm,no\n", "g", {.like = &train}), "g: no column is named \"fare\"");
 
   const Csv numbers = parse_csv("a,b\n1,2\n", "f");
   EXPECT_TRUE(parse_csv("a,b\n1,2\n", "g", {.like = &numbers}).classes.empty());
@@ -260,27 +260,27 @@ TEST(Csv, UnderstandsQuotesAndLineEnds) {
 TEST(Csv, SaysWhatIsWrongAndWhere) {
   EXPECT_ERROR(parse_csv("", "f"), "f: has no lines");
   EXPECT_ERROR(parse_csv("a;b\n1;2\n", "f"),
-               "f: all in one column, \"a;b\": is the separator not \",\"?");
-  EXPECT_ERROR(parse_csv("a,b\n1,2\n1\n", "f"), "f: line 3 has 1 fields, the first 2");
-  EXPECT_ERROR(parse_csv("a,b\n1,2,3\n", "f"), "f: line 2 has 3 fields, the first 2");
+               "f: there is only one column, \"a;b\": is \",\" the wrong separator?");
+  EXPECT_ERROR(parse_csv("a,b\n1,2\n1\n", "f"), "f: line 3 has 1 fields, but the first line has 2");
+  EXPECT_ERROR(parse_csv("a,b\n1,2,3\n", "f"), "f: line 2 has 3 fields, but the first line has 2");
   EXPECT_ERROR(parse_csv("a,b\n\"1\n\",2\nx,2\n", "f"),
                "f: line 2, column \"a\": \"1\\n\" is not a");
   EXPECT_ERROR(parse_csv("a,b\n1,\"p\nq\"\nx,2\n", "f"),
                "f: line 4, column \"a\": \"x\" is not a number");
   EXPECT_ERROR(
       parse_csv("a,b\n,2\n", "f"),
-      "column \"a\": \"\" is not a number that f32 holds (a missing one is written nan, or");
+      "column \"a\": \"\" is not a number that f32 holds (write nan for a missing one, or");
   EXPECT_TRUE(isnan(parse_csv("a,b\nnan,2\n", "f").data.x()).item<bool>());
   for (const char* wrong : {"+-5", "1e300", "++1"})
     EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", wrong), "f"),
                  fmt::format("f: line 2, column \"a\": \"{}\" is not a number", wrong));
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1, \n1,\n", "f"),
-               "f: line 3 has no \"b\", and the others are numbers");
+               "f: line 3 has no \"b\", but the others are numbers");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1,\"2\n3\n", "f"), "f: the quote that line 3 opens is never");
   EXPECT_ERROR(parse_csv("a,b\n1,\"2\"x\n", "f"), "f: line 2: \"x\" follows a closing quote");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}),
-               "f: no column is \"c\"; there are \"a\", \"b\"");
-  EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are \"a\"");
+               "f: no column is named \"c\"; there are \"a\", \"b\"");
+  EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are named \"a\"");
   EXPECT_ERROR(read_csv("/no/such.csv"), "/no/such.csv: cannot open");
 }
 
@@ -334,21 +334,21 @@ TEST(CharText, WindowsAreContextAndWhatFollows) {
 
 TEST(CharText, SaysWhatIsWrong) {
   const CharText text("abcabcabcabc", {.context = 2, .valid_fraction = 0.5});
-  EXPECT_ERROR(text.encode("abx"), "character \"x\" is none of the 3 in the vocabulary");
+  EXPECT_ERROR(text.encode("abx"), "character \"x\" is not among the 3 of the vocabulary");
   EXPECT_ERROR(text.encode("\xff"), "is not UTF-8");
-  EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is none of the 3 in");
-  EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is none of the 3 in");
-  EXPECT_ERROR(text.decode(from({1}, {1})), "tokens are i64, not f32");
+  EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is out of range for 3 characters");
+  EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is out of range for 3 characters");
+  EXPECT_ERROR(text.decode(from({1}, {1})), "tokens must be i64, got f32");
   EXPECT_ERROR(text.train().get(5), "text: example 5 of 2");
   EXPECT_ERROR(CharText("ab\xc3"), "text: is not UTF-8");
   EXPECT_ERROR(CharText("abcabc", {.context = 4, .valid_fraction = 0.5}),
-               "text: 3 characters to train with, and a window takes 4 and the next");
+               "text: 3 characters to train with, but a window needs 4 plus one");
   EXPECT_ERROR(CharText("abcabcabcabc", {.context = 2, .valid_fraction = 0.1}),
                "text: 1 characters to validate with");
   EXPECT_ERROR(CharText("abcabc", {.context = 0, .valid_fraction = 0.5}),
-               "text: windows of 0 tokens every 0");
+               "text: context and stride must be > 0, got 0 and 0");
   EXPECT_ERROR(CharText(""), "text: 0 examples cannot be split");
-  EXPECT_ERROR(Windows(zeros({3}), 1, 1), "tokens: tokens are i64 [n] on the CPU, not f32 [3]");
+  EXPECT_ERROR(Windows(zeros({3}), 1, 1), "tokens: tokens must be i64 [n] on the CPU, got f32 [3]");
   EXPECT_ERROR(CharText::load("/no/such.txt"), "/no/such.txt: cannot open");
 }
 

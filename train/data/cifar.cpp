@@ -12,7 +12,7 @@ namespace {
 constexpr size_t pixels = 3 * 32 * 32;
 
 struct Variant {
-  size_t label_bytes;  // the last of which is the label
+  size_t label_bytes;  // the last one is the label
   int64_t classes;
 };
 constexpr Variant cifar10{1, 10}, cifar100{2, 100};
@@ -21,7 +21,7 @@ TensorDataset parse(std::span<const std::byte> file, const std::string& name,
                     const Variant& variant) {
   const size_t record = variant.label_bytes + pixels;
   check(!file.empty() && file.size() % record == 0,
-        "{}: has {} bytes, not a number of records of {}", name, file.size(), record);
+        "{}: has {} bytes, not a multiple of the record size {}", name, file.size(), record);
   const auto n = int64_t(file.size() / record);
   const Tensor x({n, 3, 32, 32}, u8, Device::cpu()), y({n}, i64, Device::cpu());
   for (int64_t i = 0; i < n; ++i) {

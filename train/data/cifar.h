@@ -10,14 +10,14 @@
 
 namespace mixtape::train {
 
-// Images u8 [n, 3, 32, 32] and labels i64 [n]: data_batch_1.bin to data_batch_5.bin to train with,
-// test_batch.bin to validate. Throws Error that names the file when its length is not one of whole
-// records, or a label is out of range.
+// Images u8 [n, 3, 32, 32] and labels i64 [n]: data_batch_1.bin to data_batch_5.bin for training,
+// test_batch.bin for validation. Throws Error that names the file if it ends within a record or a
+// label is out of range.
 Split<TensorDataset> load_cifar10(const std::string& folder);
-// The same of train.bin and test.bin, with the 100 fine labels.
+// Reads train.bin and test.bin, with the 100 fine labels.
 Split<TensorDataset> load_cifar100(const std::string& folder);
 
-// One file from memory; `name` stands for it in errors.
+// Parses one file in memory; errors call it `name`.
 TensorDataset parse_cifar10(std::span<const std::byte> file, const std::string& name);
 TensorDataset parse_cifar100(std::span<const std::byte> file, const std::string& name);
 

@@ -1,5 +1,5 @@
 #pragma once
-// All that loads data.
+// All data sets, transforms and the loader.
 
 #include "train/data/cifar.h"
 #include "train/data/digits.h"

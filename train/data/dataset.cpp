@@ -1,4 +1,4 @@
-// Examples are copied by bytes into their rows of a batch.
+// Copies examples byte by byte into the rows of a batch.
 
 #include "train/data/dataset.h"
 
@@ -16,9 +16,9 @@
 namespace mixtape::train {
 namespace {
 
-// Rows of a contiguous tensor.
+// Copies rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
-  check(!indices.empty(), "a batch of no examples");
+  check(!indices.empty(), "a batch needs at least one example");
   Shape shape = from.shape();
   shape.dim[0] = int64_t(indices.size());
   const Tensor to(shape, from.dtype(), Device::cpu());
@@ -33,8 +33,8 @@ Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   return to;
 }
 
-// What decides the order of an epoch: a stretch of the seed's stream for each.
-Generator epoch_numbers(uint64_t seed, uint64_t epoch) {
+// The generator for the order of an epoch, which has its own part of the seed's stream.
+Generator epoch_generator(uint64_t seed, uint64_t epoch) {
   Generator g(seed);
   g.set_offset(epoch << 32);
   return g;
@@ -51,7 +51,7 @@ void Stack::put(int64_t row, const Tensor& from) {
     all_ = Tensor(shape, from.dtype(), Device::cpu());
   }
   check(from.shape() == row_ && from.dtype() == all_.dtype(),
-        "its {} is {} {}, that of the first in the batch {} {}", what_, from.dtype(), from.shape(),
+        "its {} is {} {}, but the first in the batch has {} {}", what_, from.dtype(), from.shape(),
         all_.dtype(), row_);
   const Tensor dense = from.contiguous();
   if (const uint64_t bytes = io::bytes_of(dense))
@@ -75,9 +75,9 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
         targets = bool(e.y);
         for (size_t k = 0; k < e.more.size(); ++k) more.emplace_back(fmt::format("more[{}]", k), n);
       }
-      check(bool(e.y) == targets, "it has {} target, the first in the batch has {}",
+      check(bool(e.y) == targets, "it has {} target, but the first in the batch has {}",
             e.y ? "a" : "no", targets ? "one" : "none");
-      check(e.more.size() == more.size(), "more has {} tensors, that of the first in the batch {}",
+      check(e.more.size() == more.size(), "more has {} tensors, but the first in the batch has {}",
             e.more.size(), more.size());
       x.put(row, e.x);
       if (targets) y.put(row, e.y);
@@ -97,7 +97,7 @@ TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector
     : name_(std::move(name)) {
   const auto column = [&](const std::string& what, const Tensor& t) {
     check(bool(t), "{}: no {}", name_, what);
-    check(t.device().is_host(), "{}: {} on {}: a data set is on the CPU", name_, what, t.device());
+    check(t.device().is_host(), "{}: {} must be on the CPU, got {}", name_, what, t.device());
     check(t.rank() >= 1 && t.size(0) == x.size(0), "{}: inputs of shape {} for {} of shape {}",
           name_, x.shape(), what, t.shape());
     return t.detach().contiguous();
@@ -109,7 +109,7 @@ TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector
 }
 
 template <class F>
-Example TensorDataset::of_each(const F& f) const {
+Example TensorDataset::map(const F& f) const {
   Example e{f(x_), y_ ? f(y_) : Tensor()};
   for (const Tensor& t : more_) e.more.push_back(f(t));
   return e;
@@ -117,20 +117,20 @@ Example TensorDataset::of_each(const F& f) const {
 
 Example TensorDataset::get(int64_t i) const {
   check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
-  return of_each([&](const Tensor& t) { return t.with_layout(select(t.layout(), 0, i)); });
+  return map([&](const Tensor& t) { return t.with_layout(select(t.layout(), 0, i)); });
 }
 
 Batch TensorDataset::gather(std::span<const int64_t> indices) const {
   for (const int64_t i : indices)
     check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
-  return of_each([&](const Tensor& t) { return gather_rows(t, indices); });
+  return map([&](const Tensor& t) { return gather_rows(t, indices); });
 }
 
 TensorDataset TensorDataset::rows(int64_t start, int64_t stop) const {
   check(0 <= start && start <= stop && stop <= size(), "{}: examples {} to {} of {}", name_, start,
         stop, size());
   const Example part =
-      of_each([&](const Tensor& t) { return t.with_layout(slice(t.layout(), 0, start, stop)); });
+      map([&](const Tensor& t) { return t.with_layout(slice(t.layout(), 0, start, stop)); });
   return {part.x, part.y, part.more, name_};
 }
 
@@ -146,16 +146,16 @@ Example Subset::get(int64_t i) const {
 }
 
 Batch Subset::gather(std::span<const int64_t> indices) const {
-  std::vector<int64_t> there;
+  std::vector<int64_t> originals;
   for (const int64_t i : indices) {
     check(0 <= i && i < size(), "{}: example {} of a subset of {}", name(), i, size());
-    there.push_back(indices_[size_t(i)]);
+    originals.push_back(indices_[size_t(i)]);
   }
-  return of_->gather(there);
+  return of_->gather(originals);
 }
 
 int64_t valid_count(int64_t n, double valid_fraction, const std::string& name) {
-  check(valid_fraction > 0 && valid_fraction < 1, "valid_fraction {} is not within 0 to 1",
+  check(valid_fraction > 0 && valid_fraction < 1, "valid_fraction must be between 0 and 1, got {}",
         valid_fraction);
   const int64_t valid = std::llround(double(n) * valid_fraction);
   check(valid > 0 && valid < n, "{}: {} examples cannot be split with {} for validation", name, n,
@@ -175,25 +175,27 @@ Split<Subset> split(AnyDataset data, const SplitOptions& options) {
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  Generator g = epoch_numbers(seed, epoch);
+  Generator g = epoch_generator(seed, epoch);
   for (int64_t i = n - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(g.below(i + 1))]);
   return order;
 }
 
 Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed) {
-  check(n > 0, "an epoch of {} examples", n);
-  std::vector<double> ends;  // of the stretch of each, one behind the other
+  check(n > 0, "n must be > 0, got {}", n);
+  std::vector<double> ends;  // cumulative sums
   double end = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    check(weights[i] >= 0 && std::isfinite(weights[i]), "weight {} is {}", i, weights[i]);
+    check(weights[i] >= 0 && std::isfinite(weights[i]), "weight {} must be finite and >= 0, got {}",
+          i, weights[i]);
     ends.push_back(end += weights[i]);
   }
-  check(end > 0 && std::isfinite(end), "{} weights whose sum is {}", weights.size(), end);
+  check(end > 0 && std::isfinite(end), "the {} weights must have a positive finite sum, got {}",
+        weights.size(), end);
   return [ends = std::move(ends), n, seed](uint64_t epoch) {
-    Generator g = epoch_numbers(seed, epoch);
+    Generator g = epoch_generator(seed, epoch);
     std::vector<int64_t> order;
     for (int64_t i = 0; i < n; ++i) {
-      // (Rounded, the product may be the end itself.)
+      // (The product may round up to the end.)
       const double at = std::min(g.uniform() * ends.back(), std::nextafter(ends.back(), 0.0));
       order.push_back(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
     }

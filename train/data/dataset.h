@@ -1,6 +1,6 @@
 #pragma once
-// Dataset: examples by number. What loads data sees nothing else of them, so a folder of files, a
-// tensor and a part of either are the same to it.
+// Dataset: numbered examples, the interface between data sources (files, tensors, subsets) and
+// DataLoader.
 
 #include <concepts>
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace mixtape::train {
 
 struct Example {
-  Tensor x, y;                    // input and target, on the CPU; the target may be no tensor
-  std::vector<Tensor> more = {};  // what else belongs to it: a length, a mask, a second input
+  Tensor x, y;                    // input and target, on the CPU; y may be undefined
+  std::vector<Tensor> more = {};  // other inputs: a length, a mask
 
   // `const auto& [x, y] = example` takes the first two.
   template <size_t i>
@@ -26,24 +26,24 @@ struct Example {
     return i == 0 ? x : y;
   }
 };
-// n examples, each tensor stacked along a first dimension: [n, ...].
+// n examples, each tensor stacked as [n, ...].
 using Batch = Example;
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::string name() const = 0;          // for errors: a file, say
-  virtual std::string name_of(int64_t i) const;  // of example i, likewise; "example 7" by default
+  virtual std::string name() const = 0;          // for errors, such as a file
+  virtual std::string name_of(int64_t i) const;  // of example i; default "example 7"
   virtual int64_t size() const = 0;
-  // Example i of size(). Several threads call this and gather() at once.
+  // Returns example i. Several threads may call this and gather() at once.
   virtual Example get(int64_t i) const = 0;
-  // The examples of these numbers, in this order; at least one. Stacks what get() gives, and throws
-  // Error that names the example if its shape or dtype is not that of the first. A data set that
-  // can do better than one by one overrides it.
+  // The examples of these numbers, in this order; at least one. Stacks the results of get(); throws
+  // Error that names an example with another shape or dtype than the first. Override it to be
+  // faster.
   virtual Batch gather(std::span<const int64_t> indices) const;
 };
 
-// A data set of any kind, shared: what takes one takes `TensorDataset(x, y)` as well as a pointer.
+// A shared data set of any type. A parameter of this type accepts a value or a shared_ptr.
 class AnyDataset {
  public:
   template <std::derived_from<Dataset> D>
@@ -53,7 +53,7 @@ class AnyDataset {
     require();
   }
 
-  // Throw Error where there is none: after a move.
+  // Throw Error after a move.
   const Dataset* operator->() const { return &**this; }
   const Dataset& operator*() const {
     require();
@@ -65,10 +65,10 @@ class AnyDataset {
   std::shared_ptr<const Dataset> data_;
 };
 
-// Row i of tensors [n, ...] on the CPU. Throws Error if they differ in n.
+// Tensors [n, ...] on the CPU; example i is their row i. Throws Error if they differ in n.
 class TensorDataset final : public Dataset {
  public:
-  TensorDataset() = default;  // none
+  TensorDataset() = default;  // empty
   TensorDataset(const Tensor& x, const Tensor& y, std::string name = "tensors");
   TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
                 std::string name = "tensors");
@@ -84,7 +84,7 @@ class TensorDataset final : public Dataset {
 
  private:
   template <class F>
-  Example of_each(const F& f) const;  // f of each tensor that is there
+  Example map(const F& f) const;  // applies f to each defined tensor
 
   Tensor x_, y_;  // contiguous
   std::vector<Tensor> more_;
@@ -94,8 +94,8 @@ class TensorDataset final : public Dataset {
 // Some examples of another data set, in a given order.
 class Subset final : public Dataset {
  public:
-  Subset() : of_(TensorDataset()) {}  // none
-  // Throws Error if an index is not within the data set.
+  Subset() : of_(TensorDataset()) {}  // empty
+  // Throws Error if an index is out of range.
   Subset(AnyDataset of, std::vector<int64_t> indices);
 
   std::string name() const override { return of_->name(); }
@@ -110,7 +110,7 @@ class Subset final : public Dataset {
   std::vector<int64_t> indices_;
 };
 
-// What to train and what to validate with.
+// Training and validation data.
 template <std::derived_from<Dataset> D>
 struct Split {
   D train, valid;
@@ -118,24 +118,24 @@ struct Split {
 
 struct SplitOptions {
   double valid_fraction = 0.1;  // rounded to whole examples
-  uint64_t seed = 0;            // which ones
+  uint64_t seed = 0;            // of the choice
 };
 
-// Examples drawn at random for validation, all others for training; both keep their order. Throws
-// Error if the fraction is not within 0 to 1, or either part would be empty.
+// Draws examples for validation and keeps the others for training, both in their order. Throws
+// Error unless the fraction is between 0 and 1 and both parts have examples.
 Split<Subset> split(AnyDataset data, const SplitOptions& options = {});
 
-// How many of n examples that fraction is. Throws Error likewise; `name` is for it.
+// The size of that validation part of n examples. Throws the same Errors, which call it `name`.
 int64_t valid_count(int64_t n, double valid_fraction, const std::string& name);
 
-// 0 to n - 1 in an order that depends on the seed and the epoch alone.
+// A permutation of 0 to n - 1 that depends only on the seed and the epoch.
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch = 0);
 
-// The numbers of an epoch's examples, in order: equally many in each epoch, and the same ones
-// whenever it is asked.
+// The example numbers of an epoch, in order. Every epoch has the same length, and repeated calls
+// return the same numbers.
 using Sampler = std::function<std::vector<int64_t>(uint64_t epoch)>;
-// n numbers drawn with replacement: i as often as weights[i] is large. Throws Error if a weight is
-// negative or not finite, or all are 0.
+// Draws n numbers with replacement, i with probability proportional to weights[i]. Throws Error if
+// a weight is negative or not finite, or all are 0.
 Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed = 0);
 
 }  // namespace mixtape::train

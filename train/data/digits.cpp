@@ -1,6 +1,6 @@
-// A digit is strokes in a square, bent, placed on the image by a random affine map, and inked
-// by each pixel's distance to the nearest stroke. Only + - * / and sqrt touch the numbers, which
-// IEEE 754 rounds alike everywhere: no sin, no exp.
+// Strokes in the unit square are bent, mapped to the image by a random affine map, and drawn by
+// each pixel's distance to the nearest stroke. Uses only + - * / and sqrt, which IEEE 754 rounds
+// the same everywhere: no sin, no exp.
 
 #include "train/data/digits.h"
 
@@ -25,14 +25,14 @@ Point operator+(Point a, Point b) { return {a.x + b.x, a.y + b.y}; }
 Point operator-(Point a, Point b) { return {a.x - b.x, a.y - b.y}; }
 Point operator*(float s, Point a) { return {s * a.x, s * a.y}; }
 
-enum Kind : bool { corners, curve };  // straight lines, or a smooth curve, through the points
+enum Kind : bool { corners, curve };  // lines or a smooth curve through the points
 struct Stroke {
   Kind kind;
   std::vector<Point> points;
 };
 using Glyph = std::vector<Stroke>;
 
-// The ways people write each digit, in percent of a square.
+// Common ways to write each digit, in percent of the square.
 const std::array<std::vector<Glyph>, 10>& alphabet() {
   static const std::array<std::vector<Glyph>, 10> glyphs = {{
       // 0
@@ -114,7 +114,7 @@ class Draws {
     return block_[used_++];
   }
   float unit() { return Philox::uniform(bits()); }  // [0, 1)
-  float between(float low, float high) { return low + unit() * (high - low); }
+  float uniform(float low, float high) { return low + unit() * (high - low); }
   size_t below(size_t n) { return size_t((uint64_t(bits()) * n) >> 32); }
   // Bell-shaped around 0 with the given standard deviation: four uniforms have variance 1/3.
   float bell(float deviation) {
@@ -155,49 +155,49 @@ void draw_segment(Canvas& canvas, Point a, Point b, const Pen& pen) {
     }
 }
 
-// Catmull and Rom's cubic through b and c.
+// The Catmull-Rom spline from b to c.
 Point spline(Point a, Point b, Point c, Point d, float t) {
   return b + 0.5f * t * ((c - a) + t * ((2 * a - 5 * b + 4 * c - d) + t * (3 * b - a - 3 * c + d)));
 }
 
 void draw_stroke(Canvas& canvas, Kind kind, const std::vector<Point>& p, const Pen& pen) {
-  const int pieces = kind == curve ? 5 : 1;
+  const int segments = kind == curve ? 5 : 1;
   for (size_t i = 0; i + 1 < p.size(); ++i) {
     const Point before = p[i == 0 ? 0 : i - 1], after = p[std::min(i + 2, p.size() - 1)];
     Point last = p[i];
-    for (int piece = 1; piece <= pieces; ++piece) {
-      const Point next = piece == pieces
+    for (int k = 1; k <= segments; ++k) {
+      const Point next = k == segments
                              ? p[i + 1]
-                             : spline(before, p[i], p[i + 1], after, float(piece) / float(pieces));
+                             : spline(before, p[i], p[i + 1], after, float(k) / float(segments));
       draw_segment(canvas, last, next, pen);
       last = next;
     }
   }
 }
 
-// The unit square onto the image: scale, then shear, turn and shift.
-struct Placing {
+// An affine map from the unit square to the image: scale, then shear, rotate and shift.
+struct AffineMap {
   Point x_axis, y_axis, centre;
   Point operator()(Point p) const { return centre + (p.x - 0.5f) * x_axis + (p.y - 0.5f) * y_axis; }
 };
 
-Placing place(Draws& draws) {
-  const float width = draws.between(10, 17), height = draws.between(15, 21);
+AffineMap random_map(Draws& draws) {
+  const float width = draws.uniform(10, 17), height = draws.uniform(15, 21);
   const float shear = draws.bell(0.16f);
-  const float h = draws.bell(0.08f);  // tangent of half the angle
+  const float h = draws.bell(0.08f);  // tangent of half the rotation
   const float c = (1 - h * h) / (1 + h * h), s = 2 * h / (1 + h * h);
-  const auto turn = [&](Point p) { return Point{c * p.x - s * p.y, s * p.x + c * p.y}; };
+  const auto rotate = [&](Point p) { return Point{c * p.x - s * p.y, s * p.x + c * p.y}; };
   const float middle = (side - 1) / 2.0f;
-  return {turn({width, 0}),
-          turn({-shear * height, height}),
-          {middle + draws.between(-2.2f, 2.2f), middle + draws.between(-2.2f, 2.2f)}};
+  return {rotate({width, 0}),
+          rotate({-shear * height, height}),
+          {middle + draws.uniform(-2.2f, 2.2f), middle + draws.uniform(-2.2f, 2.2f)}};
 }
 
 void draw_distractor(Canvas& canvas, Draws& draws) {
-  const Point from{draws.between(0, side), draws.between(0, side)};
+  const Point from{draws.uniform(0, side), draws.uniform(0, side)};
   const Point bend{draws.bell(3), draws.bell(3)}, to{draws.bell(6), draws.bell(6)};
   draw_stroke(canvas, curve, {from, from + 0.5f * to + bend, from + to},
-              {draws.between(0.3f, 0.8f), 1.0f, draws.between(0.15f, 0.55f)});
+              {draws.uniform(0.3f, 0.8f), 1.0f, draws.uniform(0.15f, 0.55f)});
 }
 
 void draw_digit(uint8_t* pixels, int digit, Draws draws) {
@@ -205,9 +205,9 @@ void draw_digit(uint8_t* pixels, int digit, Draws draws) {
   constexpr size_t distractors[] = {0, 0, 1, 2};
   for (size_t n = distractors[draws.below(4)]; n > 0; --n) draw_distractor(canvas, draws);
 
-  const Placing onto_image = place(draws);
-  const Pen pen{draws.between(0.5f, 1.7f), draws.between(0.8f, 2.2f), draws.between(0.55f, 1.0f)};
-  const float jitter = draws.between(0.01f, 0.05f);
+  const AffineMap onto_image = random_map(draws);
+  const Pen pen{draws.uniform(0.5f, 1.7f), draws.uniform(0.8f, 2.2f), draws.uniform(0.55f, 1.0f)};
+  const float jitter = draws.uniform(0.01f, 0.05f);
   const auto& variants = alphabet()[size_t(digit)];
   for (const Stroke& stroke : variants[draws.below(variants.size())]) {
     std::vector<Point> points = stroke.points;
@@ -218,9 +218,9 @@ void draw_digit(uint8_t* pixels, int digit, Draws draws) {
     draw_stroke(canvas, stroke.kind, points, pen);
   }
 
-  const float paper = draws.between(0, 0.15f), grain = draws.between(0.02f, 0.12f);
+  const float paper = draws.uniform(0, 0.15f), grain = draws.uniform(0.02f, 0.12f);
   for (size_t i = 0; i < canvas.size(); i += 2) {
-    const uint32_t r = draws.bits();  // a triangular deviate from each half: the sum of two bytes
+    const uint32_t r = draws.bits();  // each half gives a triangular variate: the sum of two bytes
     for (size_t k = 0; k < 2; ++k) {
       const int bytes = int((r >> (16 * k)) & 255) + int((r >> (16 * k + 8)) & 255);
       const float noise = float(bytes - 255) * (1 / 255.0f) * grain;
@@ -231,7 +231,7 @@ void draw_digit(uint8_t* pixels, int digit, Draws draws) {
 }
 
 TensorDataset make_set(uint64_t seed, uint32_t set, int64_t count) {
-  check(count >= 0, "cannot make {} images", count);
+  check(count >= 0, "the number of images must be >= 0, got {}", count);
   const Tensor images({count, 1, side, side}, u8, Device::cpu()),
       classes({count}, i64, Device::cpu());
   auto* pixels = images.data<uint8_t>();

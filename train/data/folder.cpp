@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is in a folder, sorted: the system has it in any order.
+// The files or folders in a folder, sorted, since the system's order is arbitrary.
 std::vector<std::string> names_in(const std::string& folder, bool folders) {
   std::error_code error;
   std::vector<std::string> names;
@@ -43,8 +43,8 @@ bool is_folder(const std::string& path) {
 
 ImageFolder::ImageFolder(std::string folder, int channels)
     : folder_(std::move(folder)), channels_(channels), classes_(names_in(folder_, true)) {
-  check(channels == 1 || channels == 3, "{} channels, not 1 or 3", channels);
-  check(!classes_.empty(), "{}: has no folders, one for each class", folder_);
+  check(channels == 1 || channels == 3, "channels must be 1 or 3, got {}", channels);
+  check(!classes_.empty(), "{}: has no folder for any class", folder_);
   for (size_t label = 0; label < classes_.size(); ++label) {
     const std::vector<std::string> names = names_in(folder_ + "/" + classes_[label], false);
     check(!names.empty(), "{}/{}: no PNG files", folder_, classes_[label]);

@@ -1,6 +1,6 @@
 #pragma once
-// A folder of PNG files with one subfolder per class, whose name is the class. Files are read when
-// their example is asked for: by the loader's threads, and never all at once.
+// ImageFolder: PNG files in one subfolder per class. The loader's threads read each file when they
+// need it, so a data set may be larger than memory.
 
 #include <cstdint>
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace mixtape::train {
 
-// Images u8 [channels, height, width] and labels i64 []. A batch needs images of one size; errors
-// name the file.
+// Images u8 [channels, height, width] and labels i64 []. Images in a batch must have one size;
+// errors name the file.
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder() = default;  // none
-  // folder/CLASS/*.png, in the order of their names; names that begin with a dot do not count.
-  // Throws Error if there is no class, or something else than PNG files in one, or none.
+  ImageFolder() = default;  // empty
+  // Lists folder/CLASS/*.png in the order of names; ignores names that begin with a dot. Throws
+  // Error if there is no class, or if a class has no PNG files or other files.
   explicit ImageFolder(std::string folder, int channels = 3);
 
   std::string name() const override { return folder_; }
@@ -24,9 +24,9 @@ class ImageFolder final : public Dataset {
   int64_t size() const override { return int64_t(files_.size()); }
   Example get(int64_t i) const override;
 
-  const std::vector<std::string>& classes() const { return classes_; }  // sorted; labels count them
+  const std::vector<std::string>& classes() const { return classes_; }  // sorted; labels index them
   std::string path(int64_t i) const;
-  ImageFolder part(const std::vector<int64_t>& indices) const;  // some of its examples
+  ImageFolder part(const std::vector<int64_t>& indices) const;  // these examples only
 
  private:
   struct File {
@@ -40,13 +40,13 @@ class ImageFolder final : public Dataset {
 };
 
 struct FolderOptions {
-  int channels = 3;             // 1: grey, 3: colour; others are converted
-  double valid_fraction = 0.1;  // unused where there are folders train and valid
-  uint64_t seed = 0;            // of which examples validate
+  int channels = 3;             // 1: grey, 3: colour; files are converted
+  double valid_fraction = 0.1;  // unused with folders train and valid
+  uint64_t seed = 0;            // of the random split
 };
 
-// The folders train and valid of `path`, if it has such, which must have the same classes;
-// else a random part of its images validates.
+// Reads the folders train and valid in `path`, which must have the same classes. Without them, a
+// random part of the images is for validation.
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options = {});
 
 }  // namespace mixtape::train

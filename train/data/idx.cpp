@@ -1,4 +1,4 @@
-// Nothing of the size a header claims is allocated before the file has proven to have it.
+// Allocates the size that a header claims only after checking it against the file's length.
 
 #include "train/data/idx.h"
 
@@ -20,14 +20,14 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// The file itself or its .gz, whichever is there.
+// The path of the file or of its .gz, if either exists.
 std::optional<std::string> find(const std::string& folder, const std::string& name) {
   for (const char* suffix : {"", ".gz"})
     if (const std::string path = folder + "/" + name + suffix; exists(path)) return path;
   return std::nullopt;
 }
 
-// Both files named by `prefix`, or nothing if neither is there.
+// Reads both files with this prefix; nothing if neither exists.
 std::optional<TensorDataset> load_pair(const std::string& folder, const std::string& prefix) {
   const std::string names[] = {prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte"};
   const auto images = find(folder, names[0]), labels = find(folder, names[1]);
@@ -36,8 +36,8 @@ std::optional<TensorDataset> load_pair(const std::string& folder, const std::str
         images ? names[0] : names[1], images ? names[1] : names[0], images ? names[1] : names[0]);
 
   const Tensor pixels = read_idx(*images), raw = read_idx(*labels);
-  check(pixels.rank() == 3, "{}: images need rank 3, these have shape {}", *images, pixels.shape());
-  check(raw.rank() == 1, "{}: labels need rank 1, these have shape {}", *labels, raw.shape());
+  check(pixels.rank() == 3, "{}: images must have rank 3, got shape {}", *images, pixels.shape());
+  check(raw.rank() == 1, "{}: labels must have rank 1, got shape {}", *labels, raw.shape());
   check(pixels.size(0) == raw.size(0), "{}: {} images for {} labels", *images, pixels.size(0),
         raw.size(0));
   const Tensor classes({raw.size(0)}, i64, Device::cpu());
@@ -61,7 +61,7 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   check(byte(2) == 8, "{}: element type {:#04x} is not supported, only 0x08 (unsigned bytes)", name,
         byte(2));
   const uint32_t rank = byte(3);
-  check(rank >= 1 && rank <= 4, "{}: rank {} is not within 1 to 4", name, rank);
+  check(rank >= 1 && rank <= 4, "{}: rank must be 1 to 4, got {}", name, rank);
   const uint64_t header = 4 + 4 * uint64_t(rank);
   check(file.size() >= header, "{}: the header takes {} bytes, the file has {}", name, header,
         file.size());
@@ -75,8 +75,8 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   const auto bytes = io::bytes_needed(shape, u8);
   check(bytes.has_value(), "{}: the size of {} overflows", name, shape);
   const uint64_t wanted = header + *bytes;
-  check(file.size() == wanted, "{}: shape {} needs a file of {} bytes, this has {}", name, shape,
-        wanted, file.size());
+  check(file.size() == wanted, "{}: shape {} needs a file of {} bytes, this one has {}", name,
+        shape, wanted, file.size());
   const Tensor t(shape, u8, Device::cpu());
   if (wanted > header) std::memcpy(t.raw(), file.data() + header, wanted - header);
   return t;

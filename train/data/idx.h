@@ -10,17 +10,17 @@
 
 namespace mixtape::train {
 
-// A u8 tensor of rank 1 to 4. Throws Error that names the file when the header is not one or the
-// length of the file is not exactly what the header asks for.
+// Reads a u8 tensor of rank 1 to 4. Throws Error that names the file if the header is invalid or
+// the length of the file does not match it.
 Tensor read_idx(const std::string& path);
 
-// The same from memory; `name` stands for the file in errors.
+// Parses a file in memory; errors call it `name`.
 Tensor parse_idx(std::span<const std::byte> file, const std::string& name);
 
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte and their t10k- counterparts, each plain
 // or .gz: images u8 [n, 1, height, width], labels i64 [n]. With both pairs, t10k is the validation
-// set and valid_fraction is unused; of a single pair, that fraction at the end is. Throws Error
-// that lists what it looked for, or if one of the two is empty or has images of another size.
+// set; with one pair, valid_fraction of it at the end is. Throws Error that lists the files it
+// looked for, or if a set is empty or the image sizes differ.
 Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction = 0.1);
 
 }  // namespace mixtape::train

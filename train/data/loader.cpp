@@ -1,5 +1,5 @@
-// Batch i of an epoch is a pure function of the options, the epoch and i, so that any thread may
-// make it. Threads take numbers in order and leave batches in a ring, from which the loop takes
+// Batch i of an epoch is a pure function of the options, the epoch and i, so any thread may make
+// it. Threads claim batch numbers in order and put batches into a ring, from which the loop takes
 // them in order.
 
 #include "train/data/loader.h"
@@ -22,8 +22,8 @@
 namespace mixtape::train {
 namespace {
 
-// The seed of an epoch's random numbers, for one of several purposes. Generator leaves the last
-// word of the counter 0.
+// The seed of an epoch's random numbers for one purpose. Purposes are nonzero, since Generator
+// keeps the last word of the counter at 0.
 enum class Purpose : uint32_t { transform = 1, dataset };
 uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
   const Philox::Block b =
@@ -31,21 +31,21 @@ uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
                    uint32_t(seed >> 32));
   return uint64_t(b[0]) << 32 | b[1];
 }
-// Where the part of such a stream begins that belongs to a place in the epoch: it has four million
-// numbers. (Not to an example, which may be there more than once.)
-uint64_t offset_at(int64_t place) { return uint64_t(place) << 20; }
+// Start of the numbers for a position in the epoch, which has four million of them. (Not for an
+// example, which an epoch may repeat.)
+uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
 
 using Order = std::vector<int64_t>;
 
 }  // namespace
 
-// What makes a batch; never changes, and is shared by all threads.
-struct DataLoader::Plan {
+// Makes batches; immutable and shared by all threads.
+struct DataLoader::BatchMaker {
   AnyDataset data;
   DataLoaderOptions options;
   int64_t per_epoch;  // examples
 
-  Plan(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
+  BatchMaker(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
     per_epoch = options.sampler ? int64_t(options.sampler(0).size()) : data->size();
   }
 
@@ -75,28 +75,28 @@ struct DataLoader::Plan {
   Order sampled(uint64_t epoch) const {
     Order order = options.sampler(epoch);
     check(int64_t(order.size()) == per_epoch,
-          "{}: the sampler gave {} examples for epoch {}, and {} for epoch 0", data->name(),
+          "{}: the sampler returned {} examples for epoch {}, but {} for epoch 0", data->name(),
           order.size(), epoch, per_epoch);
     for (const int64_t i : order)
-      check(0 <= i && i < data->size(), "{}: the sampler gave example {} of {}", data->name(), i,
-            data->size());
+      check(0 <= i && i < data->size(), "{}: the sampler returned example {} of {}", data->name(),
+            i, data->size());
     return order;
   }
-  // Of the examples that stand at `place` of an epoch.
-  Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t place) const {
-    // What is made must not depend on this thread: on the regions it is in, or what it drew before.
+  // Makes the batch of these examples, the first of which is at `position` of the epoch.
+  Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
+    // The result must not depend on the thread's state: its regions and random numbers.
     const NoGrad off;
     const NoPolicy as_called;
-    const DefaultDevice here(Device::cpu());
+    const DefaultDevice on_cpu(Device::cpu());
     Seed seed(epoch_seed(options.seed, epoch, Purpose::dataset));
-    (*seed).set_offset(offset_at(place));
+    (*seed).set_offset(offset_at(position));
     Batch batch = data->gather(examples);
     if (options.transform) {
-      std::vector<Row> rows;
+      std::vector<RowContext> rows;
       rows.reserve(examples.size());
       for (const int64_t example : examples) {
         rows.push_back({example, Generator(epoch_seed(options.seed, epoch, Purpose::transform))});
-        rows.back().random.set_offset(offset_at(place++));
+        rows.back().random.set_offset(offset_at(position++));
       }
       batch.x = options.transform(batch.x, rows);
     }
@@ -113,16 +113,16 @@ struct DataLoader::Plan {
 };
 
 // One loop over an epoch.
-class DataLoader::Run : NoCopy {
+class DataLoader::EpochLoop : NoCopy {
  public:
-  Run(std::shared_ptr<const Plan> plan, uint64_t epoch, int64_t first)
-      : plan_(std::move(plan)),
+  EpochLoop(std::shared_ptr<const BatchMaker> maker, uint64_t epoch, int64_t first)
+      : maker_(std::move(maker)),
         epoch_(epoch),
-        order_(plan_->order(epoch)),
-        batches_(plan_->batches()),
+        order_(maker_->order(epoch)),
+        batches_(maker_->batches()),
         taken_(first),
         given_(first) {}
-  ~Run() {
+  ~EpochLoop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -131,16 +131,16 @@ class DataLoader::Run : NoCopy {
     for (std::thread& t : threads_) t.join();
   }
 
-  // (Not the constructor, which could not end threads if one cannot be started.)
+  // Not in the constructor: if a thread cannot start, the destructor must join the others.
   void start() {
-    const DataLoaderOptions& o = plan_->options;
-    const int64_t most = std::min<int64_t>(o.workers, batches_ - given_);
-    ring_.resize(static_cast<size_t>(most * o.prefetch));
-    for (int64_t i = 0; i < most; ++i) threads_.emplace_back([this] { work(); });
+    const DataLoaderOptions& o = maker_->options;
+    const int64_t workers = std::min<int64_t>(o.workers, batches_ - given_);
+    ring_.resize(static_cast<size_t>(workers * o.prefetch));
+    for (int64_t i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   }
 
   Batch next() {
-    if (threads_.empty()) return plan_->make(order_, epoch_, given_++);
+    if (threads_.empty()) return maker_->make(order_, epoch_, given_++);
     std::unique_lock lock(mutex_);
     Slot& slot = ring_[static_cast<size_t>(given_) % ring_.size()];
     ready_.wait(lock, [&] { return slot.done; });
@@ -160,8 +160,8 @@ class DataLoader::Run : NoCopy {
   };
 
   void work() {
-    // A loader's threads are its own: the pool is for the network.
-    const kernels::cpu::ThreadLimit alone(1);
+    // Kernels run on this thread only: the pool is for the network.
+    const kernels::cpu::ThreadLimit one_thread(1);
     std::unique_lock lock(mutex_);
     for (;;) {
       const auto room = [&] { return taken_ < given_ + int64_t(ring_.size()); };
@@ -171,7 +171,7 @@ class DataLoader::Run : NoCopy {
       lock.unlock();
       Slot made{.done = true};
       try {
-        made.batch = plan_->make(order_, epoch_, i);
+        made.batch = maker_->make(order_, epoch_, i);
       } catch (...) {
         made.error = std::current_exception();
       }
@@ -181,50 +181,51 @@ class DataLoader::Run : NoCopy {
     }
   }
 
-  const std::shared_ptr<const Plan> plan_;
+  const std::shared_ptr<const BatchMaker> maker_;
   const uint64_t epoch_;
   const Order order_;
   const int64_t batches_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // for the members below
   std::condition_variable room_, ready_;
   std::vector<Slot> ring_;  // batch i is in slot i % size
-  int64_t taken_, given_;   // batches begun by a thread, and taken by the loop
+  int64_t taken_, given_;   // batches claimed by threads, and given to the loop
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };
 
 DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
-    : plan_(std::make_shared<Plan>(std::move(data), options)) {
-  check(options.batch_size > 0, "batches of {}", options.batch_size);
-  check(options.max_batches >= 0, "at most {} batches in an epoch", options.max_batches);
-  check(0 <= options.workers && options.workers <= 256, "{} workers, not 0 to 256",
+    : maker_(std::make_shared<BatchMaker>(std::move(data), options)) {
+  check(options.batch_size > 0, "batch_size must be > 0, got {}", options.batch_size);
+  check(options.max_batches >= 0, "max_batches must be >= 0, got {}", options.max_batches);
+  check(0 <= options.workers && options.workers <= 256, "workers must be 0 to 256, got {}",
         options.workers);
-  check(0 < options.prefetch && options.prefetch <= 1024, "{} batches ahead, not 1 to 1024",
+  check(0 < options.prefetch && options.prefetch <= 1024, "prefetch must be 1 to 1024, got {}",
         options.prefetch);
-  check(!(options.shuffle && options.sampler), "shuffle, and a sampler: it has the last word");
+  check(!(options.shuffle && options.sampler),
+        "shuffle has no effect with a sampler: set only one");
   options.device.require();
 }
 DataLoader::~DataLoader() = default;
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
-const DataLoader::Plan& DataLoader::plan() const {
-  check(plan_ != nullptr, "this loader was moved from");
-  return *plan_;
+const DataLoader::BatchMaker& DataLoader::maker() const {
+  check(maker_ != nullptr, "this loader was moved from");
+  return *maker_;
 }
 
-int64_t DataLoader::examples() const { return plan().data->size(); }
-int64_t DataLoader::batches() const { return plan().batches(); }
-int64_t DataLoader::batch_size() const { return plan().options.batch_size; }
-const DataLoaderOptions& DataLoader::options() const { return plan().options; }
+int64_t DataLoader::examples() const { return maker().data->size(); }
+int64_t DataLoader::batches() const { return maker().batches(); }
+int64_t DataLoader::batch_size() const { return maker().options.batch_size; }
+const DataLoaderOptions& DataLoader::options() const { return maker().options; }
 
 Batch DataLoader::batch(int64_t i) const {
-  check(i >= 0 && i < batches(), "batch {} of {}", i, batches());
-  return plan().make(plan().order(epoch_), epoch_, i);
+  check(i >= 0 && i < batches(), "batch {} is out of range for {} batches", i, batches());
+  return maker().make(maker().order(epoch_), epoch_, i);
 }
 
 void DataLoader::stop() {
-  run_.reset();
+  epoch_loop_.reset();
   current_ = {};
   begun_ = false;
   ++loop_;
@@ -257,26 +258,26 @@ void DataLoader::load_state_dict(const StateDict& dict) {
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  plan();
-  if (begun_) set_epoch(epoch_ + 1);  // a loop that was left early
+  maker();
+  if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
   stop();
   begun_ = true;
-  run_ = std::make_unique<Run>(plan_, epoch_, position_);
-  run_->start();
+  epoch_loop_ = std::make_unique<EpochLoop>(maker_, epoch_, position_);
+  epoch_loop_->start();
   return Iterator(this);
 }
 
 bool DataLoader::advance(uint64_t loop) {
-  check(loop == loop_ && run_, "this loop over {} has ended", plan().data->name());
-  current_ = {};  // before the next is made
+  check(loop == loop_ && epoch_loop_, "this loop over {} has ended", maker().data->name());
+  current_ = {};  // free it before making the next
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);
     return false;
   }
   try {
-    current_ = run_->next();
+    current_ = epoch_loop_->next();
   } catch (...) {
-    run_.reset();
+    epoch_loop_.reset();
     throw;
   }
   ++position_;

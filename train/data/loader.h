@@ -1,6 +1,6 @@
 #pragma once
-// DataLoader: the examples of a data set as batches ready for a network, made ahead by threads.
-// Order and content depend on the seed and the epoch alone, never on the number of threads.
+// DataLoader: makes batches from a data set, ahead of time in threads. Order and content depend
+// only on the seed and the epoch, not on the number of threads.
 
 #include <cstdint>
 #include <iterator>
@@ -16,29 +16,28 @@ namespace mixtape::train {
 struct DataLoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;
-  Sampler sampler = {};    // which examples make an epoch, in order; all of them if there is none
-  bool drop_last = false;  // leave out a last batch that is smaller
-  // An epoch ends after so many, if there are more: shuffled, the next has others. 0: all.
-  int64_t max_batches = 0;
-  int workers = 0;    // threads that make batches; with 0, the loop makes each when it asks
-  int prefetch = 2;   // batches per worker that may be ahead of the loop
-  uint64_t seed = 0;  // of the order and of random transforms
-  Device device = Device::cpu();  // where batches arrive, without a wait
-  Transform transform = {};       // of x, before it goes to the device
+  Sampler sampler = {};           // the examples of an epoch; default: all, in order
+  bool drop_last = false;         // omits a smaller last batch
+  int64_t max_batches = 0;        // limit per epoch (the next one is shuffled anew); 0: no limit
+  int workers = 0;                // threads that make batches; 0: the loop's own thread does
+  int prefetch = 2;               // batches per worker ahead of the loop
+  uint64_t seed = 0;              // of the order and of random transforms
+  Device device = Device::cpu();  // of the batches; copies are asynchronous
+  Transform transform = {};       // of x, on the CPU
 };
 
 //   for (const auto& [x, y] : loader) ...      // one epoch; the next loop is the next epoch
 //
-// A loop may be left early. An exception from the data set or a transform comes out of the loop, as
-// an Error that names the data set, the epoch, the batch and, where one is to blame, the example.
+// A loop may be left early. An exception from the data set or a transform leaves the loop as an
+// Error that names the data set, the epoch, the batch and, if known, the example.
 class DataLoader {
-  struct Plan;
-  class Run;
+  struct BatchMaker;
+  class EpochLoop;
 
  public:
-  // Throws Error if an option makes no sense.
+  // Throws Error if an option is out of range.
   DataLoader(AnyDataset data, const DataLoaderOptions& options = {});
-  ~DataLoader();  // waits for batches in the making
+  ~DataLoader();  // waits for the workers
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
@@ -47,17 +46,17 @@ class DataLoader {
   int64_t batch_size() const;
   const DataLoaderOptions& options() const;
 
-  // The epoch of the loop now running or left early, else of the next one.
+  // The epoch of the current loop (running or left early), else of the next one.
   uint64_t epoch() const { return epoch_; }
-  int64_t position() const { return position_; }  // how many of its batches the loop has got
-  void set_epoch(uint64_t epoch);                 // the next loop's
-  void skip(int64_t batches);  // the next loop is this epoch's, without its first batches
-  // "epoch" and "batch": from a loop's body, what makes the next loop after loading go on with the
-  // batch that follows, bit for bit. Throws Error if there is no such batch here.
+  int64_t position() const { return position_; }  // batches of it already delivered
+  void set_epoch(uint64_t epoch);                 // for the next loop
+  void skip(int64_t batches);  // the next loop runs this epoch without its first batches
+  // "epoch" and "batch". Saved in a loop's body and loaded, the next loop continues with the batch
+  // that follows, bit for bit. Throws Error if that batch does not exist.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
-  Batch batch(int64_t i) const;  // of epoch(), made here and now: for a look at the data
+  Batch batch(int64_t i) const;  // makes batch i of epoch() for inspection
 
   class Iterator {
    public:
@@ -77,20 +76,20 @@ class DataLoader {
     uint64_t loop_;
     bool more_ = false;
   };
-  Iterator begin();  // starts an epoch, and ends a loop that is still running
+  Iterator begin();  // starts an epoch; ends a running loop
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  const Plan& plan() const;     // throws Error if another loader has it now
-  bool advance(uint64_t loop);  // to the next batch; false after the last
+  const BatchMaker& maker() const;  // throws Error after a move
+  bool advance(uint64_t loop);      // to the next batch; false after the last
   void stop();
 
-  std::shared_ptr<const Plan> plan_;
-  std::unique_ptr<Run> run_;
+  std::shared_ptr<const BatchMaker> maker_;
+  std::unique_ptr<EpochLoop> epoch_loop_;
   Batch current_;
-  uint64_t epoch_ = 0, loop_ = 0;  // loop_ counts loops, to tell an iterator of an earlier one
+  uint64_t epoch_ = 0, loop_ = 0;  // loop_ detects iterators of earlier loops
   int64_t position_ = 0;
-  bool begun_ = false;  // the epoch is that of a loop, not of the next one
+  bool begun_ = false;  // a loop over this epoch has begun
 };
 
 }  // namespace mixtape::train

@@ -1,5 +1,5 @@
 #pragma once
-// Examples on their way into a batch: rows of one shape, and errors that name theirs.
+// Helpers for assembling a batch: rows of one shape, and errors that name the example.
 
 #include <cstdint>
 #include <exception>
@@ -10,11 +10,11 @@
 
 namespace mixtape::train {
 
-// Copies rows of one shape and dtype into a tensor [n, ...], which the first row makes.
+// Copies rows of one shape and dtype into a tensor [n, ...], allocated at the first row.
 class Stack {
  public:
   Stack(std::string what, int64_t n) : what_(std::move(what)), n_(n) {}
-  void put(int64_t row, const Tensor& from);  // throws Error if it is not like the first
+  void put(int64_t row, const Tensor& from);  // throws Error if it differs from the first
   const Tensor& all() const { return all_; }
 
  private:
@@ -24,7 +24,7 @@ class Stack {
   Tensor all_;
 };
 
-// Runs f; an exception from it becomes an Error that begins with name(), of the example.
+// Runs f; an exception becomes an Error that begins with name().
 template <class Name, class F>
 void about(const Name& name, const F& f) {
   try {

@@ -17,7 +17,7 @@ namespace mixtape::train {
 namespace {
 
 struct Record {
-  int64_t line;  // where it begins, from 1
+  int64_t line;  // its first line, from 1
   std::vector<std::string> fields;
 };
 
@@ -28,7 +28,7 @@ class Reader {
       : text_(text), separator_(separator), name_(name) {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a byte order mark
   }
-  // The next record, if there is one; lines with nothing in them are none.
+  // The next record, if any; skips empty lines.
   std::optional<Record> next() {
     while (at_ < text_.size() && take_line_end()) {
     }
@@ -83,7 +83,7 @@ std::string_view trimmed(std::string_view text) {
   while (text.ends_with(' ')) text.remove_suffix(1);
   return text;
 }
-// None where the text is no number, or one beyond f32.
+// Nothing if the text is not a number or exceeds f32.
 std::optional<double> number(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -99,7 +99,7 @@ float number_at(const std::string& field, const std::string& name, int64_t line,
   const auto value = number(field);
   check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds{}", name,
         line, io::quote(column), io::quote(field),
-        trimmed(field).empty() ? " (a missing one is written nan, or what .missing says)" : "");
+        trimmed(field).empty() ? " (write nan for a missing one, or set .missing)" : "");
   return static_cast<float>(*value);
 }
 
@@ -109,11 +109,11 @@ std::string quoted(const std::vector<std::string>& names) {
   return all;
 }
 
-// The different values of a column in order, and which of them each is. Of numbers 1 and 1.0 are
-// one, and have the name that comes first.
-class Names {
+// The distinct values of a column, sorted, and the label of each. As numbers, 1 and 1.0 are the
+// same value and are named as in the first occurrence.
+class Labels {
  public:
-  explicit Names(const std::vector<std::string>& values)
+  explicit Labels(const std::vector<std::string>& values)
       : numbers_(std::ranges::all_of(values, [](const auto& v) { return number(v).has_value(); })) {
     std::map<Key, std::string> names;
     for (const std::string& v : values) names.emplace(key_of(v), v);
@@ -142,46 +142,79 @@ class Names {
   std::map<Key, int64_t> label_;
 };
 
-// What is chosen of a table's columns, and where it stands.
-struct Chosen {
+// The columns to use, and their positions in the file.
+struct Selection {
   Csv csv;  // without data
   size_t target;
-  std::vector<size_t> places;  // of the columns of x
+  std::vector<size_t> columns;  // of x
 };
 
-Chosen choose(const std::vector<std::string>& header, const std::string& name,
-              const CsvOptions& options) {
-  const auto place_of = [&](const std::string& column) {
+Selection select_columns(const std::vector<std::string>& header, const std::string& name,
+                         const CsvOptions& options) {
+  const auto index_of = [&](const std::string& column) {
     const auto found = std::ranges::find(header, column);
-    check(found != header.end(), "{}: no column is {}; there are {}", name, io::quote(column),
+    check(found != header.end(), "{}: no column is named {}; there are {}", name, io::quote(column),
           quoted(header));
-    check(std::ranges::count(header, column) == 1, "{}: two columns are {}", name,
+    check(std::ranges::count(header, column) == 1, "{}: two columns are named {}", name,
           io::quote(column));
     return size_t(found - header.begin());
   };
   const Csv* const like = options.like;
-  Chosen chosen;
-  Csv& csv = chosen.csv;
+  Selection selection;
+  Csv& csv = selection.csv;
   csv.target = like ? like->target : options.target.empty() ? header.back() : options.target;
-  chosen.target = place_of(csv.target);
-  check(header.size() > 1, "{}: all in one column, {}: is the separator not {}?", name,
+  selection.target = index_of(csv.target);
+  check(header.size() > 1, "{}: there is only one column, {}: is {} the wrong separator?", name,
         io::quote(csv.target), io::quote({&options.separator, 1}));
   csv.columns = like ? like->columns : options.columns;
-  for (const std::string& column : csv.columns) chosen.places.push_back(place_of(column));
+  for (const std::string& column : csv.columns) selection.columns.push_back(index_of(column));
   if (csv.columns.empty())
     for (size_t i = 0; i < header.size(); ++i)
-      if (i != chosen.target) {
-        chosen.places.push_back(i);
+      if (i != selection.target) {
+        selection.columns.push_back(i);
         csv.columns.push_back(header[i]);
       }
-  check(std::ranges::count(csv.columns, csv.target) == 0, "{}: {} is the target, and in columns",
-        name, io::quote(csv.target));
+  check(std::ranges::count(csv.columns, csv.target) == 0,
+        "{}: {} is both the target and in columns", name, io::quote(csv.target));
   for (const std::string& column : options.categories) csv.categories[column];
   if (like) csv.categories = like->categories;
   for (const auto& [column, names] : csv.categories)
     check(std::ranges::count(csv.columns, column) == 1, "{}: {} is not one of the columns {}", name,
           io::quote(column), quoted(csv.columns));
-  return chosen;
+  return selection;
+}
+
+// The fields of the selected columns.
+struct Table {
+  std::vector<int64_t> lines;                             // of the records
+  std::vector<float> x;                                   // 0 in categories
+  std::map<std::string, std::vector<std::string>> texts;  // of the target and of categories
+};
+
+Table read_table(Reader& reader, std::optional<Record> record, size_t fields_per_line,
+                 const std::string& name, const Selection& selection,
+                 const std::optional<float>& missing) {
+  const Csv& csv = selection.csv;
+  Table table;
+  for (; record; record = reader.next()) {
+    const auto& fields = record->fields;
+    check(fields.size() == fields_per_line, "{}: line {} has {} fields, but the first line has {}",
+          name, record->line, fields.size(), fields_per_line);
+    for (size_t k = 0; k < selection.columns.size(); ++k) {
+      const std::string& field = fields[selection.columns[k]];
+      if (csv.categories.contains(csv.columns[k])) {
+        table.texts[csv.columns[k]].push_back(field);
+        table.x.push_back(0);
+      } else if (missing && trimmed(field).empty()) {
+        table.x.push_back(*missing);
+      } else {
+        table.x.push_back(number_at(field, name, record->line, csv.columns[k]));
+      }
+    }
+    table.texts[csv.target].push_back(fields[selection.target]);
+    table.lines.push_back(record->line);
+  }
+  return table;
 }
 
 }  // namespace
@@ -195,57 +228,37 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
     record = reader.next();
   else
     for (size_t i = 0; i < header.size(); ++i) header[i] = std::to_string(i);
-  Chosen chosen = choose(header, name, options);
-  Csv& csv = chosen.csv;
+  Selection selection = select_columns(header, name, options);
+  Csv& csv = selection.csv;
   const Csv* const like = options.like;
+  Table table =
+      read_table(reader, std::move(record), header.size(), name, selection, options.missing);
 
-  std::vector<int64_t> lines;
-  std::vector<float> x;
-  std::map<std::string, std::vector<std::string>> texts;  // of the target and of categories
-  for (; record; record = reader.next()) {
-    const auto& fields = record->fields;
-    check(fields.size() == header.size(), "{}: line {} has {} fields, the first {}", name,
-          record->line, fields.size(), header.size());
-    for (size_t k = 0; k < chosen.places.size(); ++k) {
-      const std::string& field = fields[chosen.places[k]];
-      if (csv.categories.contains(csv.columns[k])) {
-        texts[csv.columns[k]].push_back(field);
-        x.push_back(0);
-      } else if (options.missing && trimmed(field).empty()) {
-        x.push_back(*options.missing);
-      } else {
-        x.push_back(number_at(field, name, record->line, csv.columns[k]));
-      }
-    }
-    texts[csv.target].push_back(fields[chosen.target]);
-    lines.push_back(record->line);
-  }
-
-  const size_t n = lines.size(), width = csv.columns.size();
-  // put(i, label) for each field of a column of names, which are `known` already, or put there.
+  const size_t n = table.lines.size(), width = csv.columns.size();
+  // Calls put(i, label) for each field of a column of names; sets `known`, or uses it with `like`.
   const auto label = [&](const std::string& column, std::vector<std::string>& known, auto put) {
-    const std::vector<std::string>& fields = texts[column];
-    const Names names(like ? known : fields);
+    const std::vector<std::string>& fields = table.texts[column];
+    const Labels labels(like ? known : fields);
     for (size_t i = 0; i < n; ++i) {
-      const auto found = names.label(fields[i]);
-      check(found.has_value(), "{}: line {}, column {}: {} is not among {}", name, lines[i],
+      const auto found = labels.label(fields[i]);
+      check(found.has_value(), "{}: line {}, column {}: {} is not among {}", name, table.lines[i],
             io::quote(column), io::quote(fields[i]), quoted(known));
       put(i, *found);
     }
-    known = names.all;
+    known = labels.all;
   };
   for (auto& [column, names] : csv.categories) {
     const auto k = size_t(std::ranges::find(csv.columns, column) - csv.columns.begin());
-    label(column, names, [&](size_t i, int64_t which) { x[i * width + k] = float(which); });
+    label(column, names, [&](size_t i, int64_t which) { table.x[i * width + k] = float(which); });
   }
-  const std::vector<std::string>& targets = texts[csv.target];
+  const std::vector<std::string>& targets = table.texts[csv.target];
   const bool known = like && !like->classes.empty();
   const bool numbers = !known && std::ranges::none_of(targets, [](const std::string& field) {
     return !number(field) && !trimmed(field).empty();
   });
   for (size_t i = 0; i < n && numbers; ++i)
-    check(!trimmed(targets[i]).empty(), "{}: line {} has no {}, and the others are numbers", name,
-          lines[i], io::quote(csv.target));
+    check(!trimmed(targets[i]).empty(), "{}: line {} has no {}, but the others are numbers", name,
+          table.lines[i], io::quote(csv.target));
   Tensor y({int64_t(n)}, f32, Device::cpu());
   if (known || (!like && (options.classes || !numbers))) {
     y = Tensor({int64_t(n)}, i64, Device::cpu());
@@ -253,10 +266,10 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
     label(csv.target, csv.classes, [&](size_t i, int64_t which) { y.data<int64_t>()[i] = which; });
   } else {
     for (size_t i = 0; i < n; ++i)
-      y.data<float>()[i] = number_at(targets[i], name, lines[i], csv.target);
+      y.data<float>()[i] = number_at(targets[i], name, table.lines[i], csv.target);
   }
   const Tensor rows({int64_t(n), int64_t(width)}, f32, Device::cpu());
-  std::ranges::copy(x, rows.data<float>());
+  std::ranges::copy(table.x, rows.data<float>());
   csv.data = TensorDataset(rows, y, name);
   return std::move(csv);
 }

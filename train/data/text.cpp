@@ -10,7 +10,7 @@
 namespace mixtape::train {
 namespace {
 
-// f(character) for each of valid UTF-8: its first byte says how many it has.
+// Calls f for each character of valid UTF-8, whose first byte determines its length.
 template <class F>
 void each_character(std::string_view text, F f) {
   for (size_t at = 0, length; at < text.size(); at += length) {
@@ -25,13 +25,14 @@ void each_character(std::string_view text, F f) {
 Windows::Windows(Tensor tokens, int64_t context, int64_t stride, std::string name)
     : tokens_(std::move(tokens)), context_(context), stride_(stride), name_(std::move(name)) {
   check(tokens_.rank() == 1 && tokens_.dtype() == i64 && tokens_.device().is_host(),
-        "{}: tokens are i64 [n] on the CPU, not {} {} on {}", name_, tokens_.dtype(),
+        "{}: tokens must be i64 [n] on the CPU, got {} {} on {}", name_, tokens_.dtype(),
         tokens_.shape(), tokens_.device());
-  check(context > 0 && stride > 0, "{}: windows of {} tokens every {}", name_, context, stride);
+  check(context > 0 && stride > 0, "{}: context and stride must be > 0, got {} and {}", name_,
+        context, stride);
 }
 
 int64_t Windows::size() const {
-  const int64_t last = tokens_ ? tokens_.size(0) - context_ - 1 : -1;  // where one may begin
+  const int64_t last = tokens_ ? tokens_.size(0) - context_ - 1 : -1;  // last start of a window
   return last < 0 ? 0 : last / stride_ + 1;
 }
 
@@ -55,8 +56,8 @@ CharText::CharText(std::string_view text, const CharTextOptions& options, const 
   const int64_t n = tokens.size(0), valid = valid_count(n, options.valid_fraction, name);
   const auto part = [&](const char* what, int64_t begin, int64_t end) {
     check(end - begin > options.context,
-          "{}: {} characters to {} with, and a window takes {} and the next", name, end - begin,
-          what, options.context);
+          "{}: {} characters to {} with, but a window needs {} plus one", name, end - begin, what,
+          options.context);
     return Windows(tokens.with_layout(slice(tokens.layout(), 0, begin, end)), options.context,
                    options.stride == 0 ? options.context : options.stride, name);
   };
@@ -75,19 +76,19 @@ Tensor CharText::encode(std::string_view text) const {
   const Tensor tokens({n}, i64, Device::cpu());
   each_character(text, [&, out = tokens.data<int64_t>()](std::string_view c) mutable {
     const auto found = tokens_.find(c);
-    check(found != tokens_.end(), "character {} is none of the {} in the vocabulary", io::quote(c),
-          vocabulary_.size());
+    check(found != tokens_.end(), "character {} is not among the {} of the vocabulary",
+          io::quote(c), vocabulary_.size());
     *out++ = found->second;
   });
   return tokens;
 }
 
 std::string CharText::decode(const Tensor& tokens) const {
-  check(tokens.dtype() == i64, "tokens are i64, not {}", tokens.dtype());
+  check(tokens.dtype() == i64, "tokens must be i64, got {}", tokens.dtype());
   std::string text;
   for (const int64_t token : to_vector<int64_t>(tokens)) {
     check(token >= 0 && size_t(token) < vocabulary_.size(),
-          "token {} is none of the {} in the vocabulary", token, vocabulary_.size());
+          "token {} is out of range for {} characters", token, vocabulary_.size());
     text += vocabulary_[size_t(token)];
   }
   return text;

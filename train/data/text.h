@@ -1,5 +1,5 @@
 #pragma once
-// CharText: a text as numbers of characters, for models that predict the next one.
+// CharText: a text as character tokens, for models that predict the next one.
 
 #include <cstdint>
 #include <map>
@@ -11,12 +11,12 @@
 
 namespace mixtape::train {
 
-// Stretches of a sequence of tokens: x is `context` of them, i64 [context], and y the same moved on
-// by one. Example i begins at token i * stride; tokens at the end that fill none are left out.
+// Windows into a sequence of tokens: x is i64 [context] and y the same shifted by one. Example i
+// begins at token i * stride; an incomplete last window is omitted.
 class Windows final : public Dataset {
  public:
-  Windows() = default;  // none
-  // Throws Error unless tokens are i64 [n] on the CPU, and both sizes positive.
+  Windows() = default;  // empty
+  // Throws Error unless tokens are i64 [n] on the CPU and both sizes are positive.
   Windows(Tensor tokens, int64_t context, int64_t stride, std::string name = "tokens");
 
   std::string name() const override { return name_; }
@@ -32,23 +32,23 @@ class Windows final : public Dataset {
 };
 
 struct CharTextOptions {
-  int64_t context = 64;         // characters that a model sees
-  int64_t stride = 0;           // from one window to the next; 0: context, so that none overlap
+  int64_t context = 64;         // characters per window
+  int64_t stride = 0;           // between starts of windows; 0: context, so they do not overlap
   double valid_fraction = 0.1;  // at the end of the text
 };
 
 class CharText {
  public:
-  // Throws Error if the text is not UTF-8, or either part is shorter than a window and one more.
+  // Throws Error if the text is not UTF-8, or a part is shorter than a window plus one character.
   explicit CharText(std::string_view text, const CharTextOptions& options = {},
                     const std::string& name = "text");
   static CharText load(const std::string& path, const CharTextOptions& options = {});
 
-  // The different characters (code points) of the text, sorted; a token is a place in it.
+  // The distinct characters (code points) of the text, sorted; a token is an index into them.
   const std::vector<std::string>& vocabulary() const { return vocabulary_; }
-  // i64 [n]. Throws Error that names a character which the text does not have.
+  // Tokens i64 [n]. Throws Error that names a character outside the vocabulary.
   Tensor encode(std::string_view text) const;
-  std::string decode(const Tensor& tokens) const;  // throws Error on a number that is no token
+  std::string decode(const Tensor& tokens) const;  // throws Error on an invalid token
 
   const Windows& train() const { return parts_.train; }
   const Windows& valid() const { return parts_.valid; }

@@ -1,4 +1,4 @@
-// All work on whole batches; the random ones draw for every row first, whatever its pixels.
+// Transforms of whole batches. Random ones draw once per row, independently of its pixels.
 
 #include "train/data/transforms.h"
 
@@ -13,11 +13,11 @@ namespace mixtape::train {
 namespace transforms {
 namespace {
 
-// x * scale + shift in f32, element by element. Channels are dimension 1 if there are several.
+// x * scale + shift in f32, per element or per channel (dimension 1).
 Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vector<float>& shift) {
   const auto channels = int64_t(scale.size());
   check(channels == 1 || (x.rank() >= 2 && x.size(1) == channels),
-        "means of {} channels for inputs of shape {}", channels, x.shape());
+        "means of {} channels do not fit inputs of shape {}", channels, x.shape());
   const Tensor dense = x.contiguous(), out(x.shape(), f32, Device::cpu());
   const int64_t planes = channels == 1 ? 1 : x.size(0) * channels;
   const int64_t size = planes == 0 ? 0 : x.numel() / planes;
@@ -32,11 +32,11 @@ Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vecto
   return out;
 }
 
-// A tensor like x in which f(row, from, to, lines, height, width) has written each image: pixels,
-// in lines of that width, so many of which are a plane.
+// Maps each image of x by f(row, from, to, lines, height, width). An image is `lines` lines of
+// `width` pixels; `height` lines are a plane.
 template <class F>
-Tensor of_images(const Tensor& x, std::span<Row> rows, const F& f) {
-  check(x.rank() >= 3, "inputs of shape {} are no images [n, ..., height, width]", x.shape());
+Tensor map_images(const Tensor& x, std::span<RowContext> rows, const F& f) {
+  check(x.rank() >= 3, "inputs must be images [n, ..., height, width], got {}", x.shape());
   check(x.size(0) == std::ssize(rows), "{} images for {} rows", x.size(0), rows.size());
   const Tensor dense = x.contiguous(), out(x.shape(), x.dtype(), Device::cpu());
   const int64_t height = x.size(-2), width = x.size(-1),
@@ -44,7 +44,7 @@ Tensor of_images(const Tensor& x, std::span<Row> rows, const F& f) {
   visit(x.dtype(), [&]<class T>() {
     const T* from = static_cast<const T*>(dense.host());
     T* to = static_cast<T*>(out.host());
-    for (Row& row : rows) {
+    for (RowContext& row : rows) {
       f(row, from, to, image / std::max<int64_t>(1, width), height, width);
       from += image, to += image;
     }
@@ -55,7 +55,7 @@ Tensor of_images(const Tensor& x, std::span<Row> rows, const F& f) {
 }  // namespace
 
 Transform compose(std::vector<Transform> parts) {
-  return [parts = std::move(parts)](const Tensor& x, std::span<Row> rows) {
+  return [parts = std::move(parts)](const Tensor& x, std::span<RowContext> rows) {
     Tensor y = x;
     for (const Transform& part : parts) y = part(y, rows);
     return y;
@@ -63,7 +63,7 @@ Transform compose(std::vector<Transform> parts) {
 }
 
 Transform each(std::function<Tensor(const Tensor&, Generator&)> f) {
-  return [f = std::move(f)](const Tensor& x, std::span<Row> rows) {
+  return [f = std::move(f)](const Tensor& x, std::span<RowContext> rows) {
     Stack done("transformed input", int64_t(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i)
       about([&] { return fmt::format("example {}", rows[i].example); },
@@ -81,51 +81,54 @@ Transform normalize(std::vector<double> mean, std::vector<double> std) {
   check(!mean.empty() && mean.size() == std.size(), "{} means and {} standard deviations",
         mean.size(), std.size());
   for (size_t i = 0; i < mean.size(); ++i) {
-    check(std::isfinite(mean[i]), "a mean of {}", mean[i]);
-    check(std::isfinite(std[i]) && std[i] > 0, "a standard deviation of {}", std[i]);
+    check(std::isfinite(mean[i]), "means must be finite, got {}", mean[i]);
+    check(std::isfinite(std[i]) && std[i] > 0, "standard deviations must be finite and > 0, got {}",
+          std[i]);
   }
-  std::vector<float> scale[2], shift;  // of u8, of others
+  std::vector<float> scale[2], shift;  // for u8, for others
   for (size_t i = 0; i < mean.size(); ++i) {
     scale[0].push_back(float(1 / (255 * std[i])));
     scale[1].push_back(float(1 / std[i]));
     shift.push_back(float(-mean[i] / std[i]));
   }
-  return [bytes = scale[0], others = scale[1], shift](const Tensor& x, std::span<Row>) {
+  return [bytes = scale[0], others = scale[1], shift](const Tensor& x, std::span<RowContext>) {
     return affine(x, x.dtype() == u8 ? bytes : others, shift);
   };
 }
 
 Transform cast(DType dtype) {
-  return [dtype](const Tensor& x, std::span<Row>) { return x.to(dtype); };
+  return [dtype](const Tensor& x, std::span<RowContext>) { return x.to(dtype); };
 }
 
 Transform random_crop(int64_t padding) {
-  check(padding >= 0, "a padding of {}", padding);
-  return [padding](const Tensor& x, std::span<Row> rows) {
-    return of_images(
-        x, rows,
-        [&]<class T>(Row& row, const T* from, T* to, int64_t lines, int64_t height, int64_t width) {
-          const int64_t down = row.random.below(2 * padding + 1) - padding;
-          const int64_t right = row.random.below(2 * padding + 1) - padding;
-          // What is left of a line, and where it comes from.
-          const int64_t begin = std::clamp<int64_t>(-right, 0, width);
-          const int64_t end = std::clamp<int64_t>(width - right, 0, width);
-          for (int64_t line = 0; line < lines; ++line, to += width) {
-            std::fill_n(to, width, T(0.0f));
-            const int64_t y = line % height + down;
-            if (0 <= y && y < height && begin < end)
-              std::copy_n(from + (line + down) * width + begin + right, end - begin, to + begin);
-          }
-        });
+  check(padding >= 0, "padding must be >= 0, got {}", padding);
+  return [padding](const Tensor& x, std::span<RowContext> rows) {
+    return map_images(x, rows,
+                      [&]<class T>(RowContext& row, const T* from, T* to, int64_t lines,
+                                   int64_t height, int64_t width) {
+                        const int64_t down = row.random.below(2 * padding + 1) - padding;
+                        const int64_t right = row.random.below(2 * padding + 1) - padding;
+                        // The part of a line that stays in the image.
+                        const int64_t begin = std::clamp<int64_t>(-right, 0, width);
+                        const int64_t end = std::clamp<int64_t>(width - right, 0, width);
+                        for (int64_t line = 0; line < lines; ++line, to += width) {
+                          std::fill_n(to, width, T(0.0f));
+                          const int64_t y = line % height + down;
+                          if (0 <= y && y < height && begin < end)
+                            std::copy_n(from + (line + down) * width + begin + right, end - begin,
+                                        to + begin);
+                        }
+                      });
   };
 }
 
 Transform random_flip(double probability) {
-  check(probability >= 0 && probability <= 1, "a probability of {}", probability);
-  return [probability](const Tensor& x, std::span<Row> rows) {
-    return of_images(
+  check(probability >= 0 && probability <= 1, "probability must be between 0 and 1, got {}",
+        probability);
+  return [probability](const Tensor& x, std::span<RowContext> rows) {
+    return map_images(
         x, rows,
-        [&]<class T>(Row& row, const T* from, T* to, int64_t lines, int64_t, int64_t width) {
+        [&]<class T>(RowContext& row, const T* from, T* to, int64_t lines, int64_t, int64_t width) {
           const bool flip = row.random.uniform() < probability;
           for (int64_t line = 0; line < lines; ++line, from += width, to += width)
             flip ? std::reverse_copy(from, from + width, to) : std::copy_n(from, width, to);
@@ -136,8 +139,8 @@ Transform random_flip(double probability) {
 }  // namespace transforms
 
 PixelStats pixel_stats(const Tensor& x) {
-  check(x.rank() == 4 && x.dtype() == u8, "images are {} {}, not u8 [n, channels, height, width]",
-        x.dtype(), x.shape());
+  check(x.rank() == 4 && x.dtype() == u8,
+        "images must be u8 [n, channels, height, width], got {} {}", x.dtype(), x.shape());
   check(x.numel() > 0, "no images");
   const Tensor dense = x.contiguous();
   const int64_t channels = x.size(1), plane = x.size(2) * x.size(3), n = x.size(0) * plane;
@@ -161,7 +164,7 @@ PixelStats pixel_stats(const Tensor& x) {
 
 PixelStats pixel_stats(const AnyDataset& data, int64_t images) {
   const int64_t n = data->size(), count = std::min(n, images);
-  check(count > 0, "{}: {} images, of which {} are looked at", data->name(), n, images);
+  check(count > 0, "{}: pixel_stats of {} images, at most {}", data->name(), n, images);
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < count; ++i) indices.push_back(i * n / count);
   try {

@@ -1,7 +1,7 @@
 #pragma once
-// Transforms: what happens to the inputs of a batch between the data set and the network. Random
-// ones draw from a generator per example, so what becomes of it depends on the loader's seed, the
-// epoch and its place there, and neither on the batch it is in nor on who makes that.
+// Transforms: functions applied to the inputs of a batch. Random ones draw from a generator per
+// example, so results depend only on the loader's seed, the epoch and the example's position in it,
+// not on the batch or the thread.
 
 #include <cstdint>
 #include <functional>
@@ -14,43 +14,44 @@
 
 namespace mixtape::train {
 
-struct Row {
-  int64_t example;   // its number in the data set
-  Generator random;  // its own, anew in each epoch
+// The context of one row of a batch.
+struct RowContext {
+  int64_t example;   // number in the data set
+  Generator random;  // for this example and epoch
 };
-// From [n, ...] on the CPU to [n, ...], rows[i] being about x[i]. Several threads call one at once.
-using Transform = std::function<Tensor(const Tensor& x, std::span<Row> rows)>;
+// Maps [n, ...] on the CPU to [n, ...]; rows[i] belongs to x[i]. Must be thread-safe.
+using Transform = std::function<Tensor(const Tensor& x, std::span<RowContext> rows)>;
 
 namespace transforms {
 
-// One after the other.
+// Applies transforms one after the other.
 Transform compose(std::vector<Transform> parts);
-// The same for every example, one at a time: from [...] to [...]. Errors name the example.
+// Applies f, which maps [...] to [...], to each example. Errors name the example.
 Transform each(std::function<Tensor(const Tensor& x, Generator& random)> f);
 
-// To f32: u8 over 255, so that it is within 0 to 1; other types as they are.
+// Converts to f32; u8 is divided by 255, to be in [0, 1].
 Transform to_float();
-// (to_float - mean) / std in one pass. One number of each serves all elements; several are for the
-// channels of [n, channels, ...]. Throws Error unless all are finite and std is positive.
+// (to_float(x) - mean) / std in one pass, with one value for all elements or one per channel of
+// [n, channels, ...]. Throws Error unless all are finite and std is positive.
 Transform normalize(std::vector<double> mean, std::vector<double> std);
 inline Transform normalize(double mean, double std) {
   return normalize(std::vector{mean}, std::vector{std});
 }
 Transform cast(DType dtype);
 
-// Images [n, ..., height, width], moved by up to `padding` pixels each way; zeros come in.
+// Shifts images [n, ..., height, width] by up to `padding` pixels each way and fills with zeros.
 Transform random_crop(int64_t padding);
-// Images [n, ..., height, width], mirrored left to right with that probability.
+// Mirrors images [n, ..., height, width] left to right with this probability.
 Transform random_flip(double probability = 0.5);
 
 }  // namespace transforms
 
-// Of to_float(x), for normalize: per channel of [n, channels, height, width].
+// Mean and standard deviation of to_float(x) per channel, for normalize.
 struct PixelStats {
   std::vector<double> mean, std;
 };
-PixelStats pixel_stats(const Tensor& x);  // u8; throws Error if there is no pixel
-// The same of a data set, by so many of its images, spread evenly: for those that stay on the disk.
+PixelStats pixel_stats(const Tensor& x);  // u8 [n, channels, height, width]; throws Error if empty
+// Estimated from `images` images spread evenly over a data set, for data sets on disk.
 PixelStats pixel_stats(const AnyDataset& data, int64_t images = 1000);
 
 }  // namespace mixtape::train
