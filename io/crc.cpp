@@ -6,9 +6,9 @@
 namespace mixtape::io {
 namespace {
 
-// Eight tables, so that eight bytes take one step (Kounavis and Berry 2005, "slicing by 8").
+// Eight tables process eight bytes per step (Kounavis and Berry 2005, "slicing by 8").
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
-constexpr Tables tables(uint32_t polynomial) {  // with its bits reversed
+constexpr Tables tables(uint32_t polynomial) {  // bits reversed
   Tables t{};
   for (uint32_t n = 0; n < 256; ++n) {
     uint32_t c = n;

@@ -1,5 +1,5 @@
 #pragma once
-// Checksums of bytes: CRC-32 as in zip, and CRC-32C (Castagnoli) as in TensorBoard's files.
+// Checksums: CRC-32, as in zip, and CRC-32C (Castagnoli), as in TensorBoard's files.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mixtape::io {
 
-// Of `before`'s bytes followed by these.
+// Continues the checksum `before` with more bytes.
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t before = 0);
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 

@@ -11,7 +11,7 @@ static_assert(std::endian::native == std::endian::little, "the formats are littl
 
 std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype) {
   uint64_t bytes = size_of(dtype);
-  // A size of 0 makes the product 0 whatever the others are, but they must not overflow elsewhere.
+  // A size of 0 makes the product 0, but the other sizes must not overflow elsewhere.
   for (const int64_t size : shape)
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(size, 1)), &bytes) ||
         bytes > INT64_MAX)
@@ -25,17 +25,18 @@ std::span<std::byte> bytes_in(const Tensor& t) {
   return {static_cast<std::byte*>(t.host()), bytes_of(t)};
 }
 
-void each_run(const Tensor& anywhere, const std::function<void(std::span<const std::byte>)>& f) {
-  const Tensor t = anywhere.copied_to(Device::cpu());
+void for_each_chunk(const Tensor& source,
+                    const std::function<void(std::span<const std::byte>)>& f) {
+  const Tensor t = source.copied_to(Device::cpu());
   if (t.is_contiguous()) return f(bytes_in(t));
   const size_t width = size_of(t.dtype());
   const auto* base = static_cast<const std::byte*>(t.raw());
   const int64_t n = t.numel();
-  constexpr int64_t chunk = 1 << 16;  // elements copied at a time
-  std::vector<std::byte> buffer(chunk * width);
+  constexpr int64_t chunk_size = 1 << 16;  // elements
+  std::vector<std::byte> buffer(chunk_size * width);
   const Layout& layout = t.layout();
-  for (int64_t first = 0; first < n; first += chunk) {
-    const int64_t count = std::min(chunk, n - first);
+  for (int64_t first = 0; first < n; first += chunk_size) {
+    const int64_t count = std::min(chunk_size, n - first);
     for (int64_t i = 0; i < count; ++i)
       std::memcpy(&buffer[static_cast<size_t>(i) * width],
                   base + layout.at(first + i) * int64_t(width), width);

@@ -1,4 +1,4 @@
-// Files through POSIX calls: the C++ streams report no errno and cannot sync.
+// Uses POSIX calls, because C++ streams neither report errno nor sync.
 
 #include "io/file.h"
 
@@ -27,8 +27,8 @@ namespace {
   fail("{}: cannot {}: {}", path, what, reason);
 }
 
-// As ::open, but never one of the standard streams: where a daemon's are closed, what it prints
-// would end up in the file.
+// Like ::open, but never returns 0, 1 or 2: in a daemon whose standard streams are closed, printed
+// text would end up in the file.
 int open_file(const std::string& path, int flags, mode_t mode = 0) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (fd < 0 || fd > STDERR_FILENO) return fd;
@@ -38,8 +38,8 @@ int open_file(const std::string& path, int flags, mode_t mode = 0) {
   return other;
 }
 
-// No single call moves more than this: larger counts are refused or cut on some systems.
-constexpr size_t most_at_once = size_t(1) << 30;
+// The largest count per system call; some systems reject or truncate larger ones.
+constexpr size_t max_io_bytes = size_t(1) << 30;
 
 #ifdef MIXTAPE_ZLIB
 struct Inflater : NoCopy {
@@ -52,15 +52,15 @@ std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit,
                               const std::string& path) {
   Inflater z;
   std::vector<std::byte> out;
-  size_t used = 0, made = 0;  // bytes taken from packed, bytes put into out
+  size_t used = 0, made = 0;  // bytes consumed from packed, and written to out
   for (;;) {
-    if (made == out.size()) {  // one byte more than the limit tells a bomb from an exact fit
+    if (made == out.size()) {  // limit + 1 bytes distinguish a bomb from an exact fit
       const uint64_t wanted = std::max<uint64_t>(uint64_t(made) * 2, 1 << 16);
       check(made <= limit, "{}: unpacks to more than the {} bytes allowed", path, limit);
       out.resize(std::min(wanted, limit + 1));
     }
-    const size_t in = std::min(packed.size() - used, most_at_once);
-    const size_t room = std::min(out.size() - made, most_at_once);
+    const size_t in = std::min(packed.size() - used, max_io_bytes);
+    const size_t room = std::min(out.size() - made, max_io_bytes);
     z.stream.next_in = reinterpret_cast<Bytef*>(packed.data() + used);
     z.stream.avail_in = static_cast<uInt>(in);
     z.stream.next_out = reinterpret_cast<Bytef*>(out.data() + made);
@@ -107,7 +107,7 @@ InputFile::~InputFile() { ::close(fd_); }
 void InputFile::read(uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
     const ssize_t n =
-        ::pread(fd_, into.data(), std::min(into.size(), most_at_once), static_cast<off_t>(offset));
+        ::pread(fd_, into.data(), std::min(into.size(), max_io_bytes), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(name(), "read");
     check(n > 0, "{}: ends at byte {}, {} bytes early", name(), offset, into.size());
@@ -131,32 +131,33 @@ void InputBytes::read(uint64_t offset, std::span<std::byte> into) const {
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
   const InputFile file(path);
   const bool packed = path.ends_with(".gz");
-  limit = std::min(limit, uint64_t{1} << 62);  // so that there is a number beyond it
-  // gzip adds its frame, and a little where there is nothing to gain.
-  const uint64_t most = packed ? limit + limit / 1024 + 1024 : limit;
-  check(file.size() <= most, "{}: has {} bytes, more than the {} allowed", path, file.size(), most);
+  limit = std::min(limit, uint64_t{1} << 62);  // so that limit + 1 does not overflow
+  // gzip adds a frame, and slightly enlarges incompressible data.
+  const uint64_t max_size = packed ? limit + limit / 1024 + 1024 : limit;
+  check(file.size() <= max_size, "{}: has {} bytes, more than the {} allowed", path, file.size(),
+        max_size);
   std::vector<std::byte> bytes(file.size());
   file.read(0, bytes);
   return packed ? unpack(bytes, limit, path) : bytes;
 }
 
-// What a link leads to is replaced, or made, not the link.
+// Follows symbolic links, so that the target is replaced or created instead of the link.
 static std::string target_of(std::filesystem::path path) {
   std::error_code error;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
     const auto next = std::filesystem::read_symlink(path, error);
     if (error) break;
-    path = path.parent_path() / next;  // an absolute one replaces it
+    path = path.parent_path() / next;  // an absolute path replaces it
   }
   return path.string();
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   struct stat old{};
-  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // a device or a pipe would be lost
+  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // would destroy a device or pipe
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
   static std::atomic<unsigned> count{0};
-  do {  // a process of this number, in another container, may have been killed
+  do {  // a killed process with this pid in another container may have left one
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
     fd_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
   } while (fd_ < 0 && errno == EEXIST);
@@ -171,7 +172,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), most_at_once));
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), max_io_bytes));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(path_, "write");
     bytes = bytes.subspan(static_cast<size_t>(n));
@@ -189,7 +190,8 @@ void AtomicFile::commit() {
   if (fd_ >= 0) sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
-  // The rename itself lasts once the folder is synced. Not every file system can; the data is safe.
+  // Syncing the folder makes the rename durable. Not every file system can; the data is safe
+  // anyway.
   const auto parent = std::filesystem::path(path_).parent_path();
   const int folder =
       ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -216,7 +218,7 @@ void AppendFile::cut_after_last(char end) {
 }
 
 void AppendFile::append(std::string_view bytes) {
-  struct stat info;  // what the system takes for a file without a name is lost
+  struct stat info;  // writes to an unlinked file would be lost
   check(::fstat(fd_, &info) != 0 || info.st_nlink > 0, "{}: cannot append: it was removed", path_);
   off_t written = 0;
   while (!bytes.empty()) {

@@ -1,6 +1,6 @@
 #pragma once
-// Files, read as hostile input and written so that a crash leaves the old file or the new one.
-// Every Error names the file and what the system said.
+// Files, read as hostile input and written so that a crash leaves either the old or the new file.
+// Every Error names the file and the system's reason.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace mixtape::io {
 
-// What readers of formats read: a file, or memory that stands for one.
+// The input of format readers: a file or memory.
 class Source : NoCopy {
  public:
   virtual ~Source() = default;
 
   const std::string& name() const { return name_; }  // for errors
   uint64_t size() const { return size_; }
-  // Fills `into` from byte `offset` on. Throws Error if the source ends before.
+  // Fills `into` from byte `offset` on. Throws Error if the source is too short.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
 
  protected:
@@ -44,7 +44,7 @@ class InputFile final : public Source {
   int fd_;
 };
 
-// Bytes that others own.
+// Bytes in memory, which must outlive it.
 class InputBytes final : public Source {
  public:
   InputBytes(std::span<const std::byte> bytes, std::string name);
@@ -54,24 +54,24 @@ class InputBytes final : public Source {
   const std::span<const std::byte> bytes_;
 };
 
-// All bytes of a file; one whose name ends in .gz is unpacked. Throws Error beyond `limit` bytes,
-// unpacked ones included, before they are allocated. (The limit is twice EMNIST, the largest of the
-// data sets that are read as a whole.)
+// All bytes of a file; unpacks it if its name ends in .gz. Throws Error before allocating more than
+// `limit` bytes, packed or unpacked. (The default is twice EMNIST, the largest data set that is
+// read as a whole.)
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint64_t(1) << 30);
 
-// A file that appears under its name only when complete: bytes go to a temporary file beside it,
-// which commit() syncs and renames. Without commit() the temporary file is removed and the old
-// file, if any, stays. What replaces a file has its permissions; a link stays one.
+// A file that appears under its name only when complete: writes to a temporary file beside it,
+// which commit() syncs and renames. Without commit(), the temporary file is removed and an old file
+// stays. Keeps the permissions of the file that it replaces, and symbolic links.
 class AtomicFile : NoCopy {
  public:
-  // Throws Error if the folder cannot be written, or what is there is no regular file.
+  // Throws Error if the folder is not writable, or if the path exists and is not a regular file.
   explicit AtomicFile(std::string path);
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  // Puts what was written on the disk. commit() then only renames: of several files that belong
-  // together, all should be synced before one is renamed.
+  // Flushes to the disk; commit() then only renames. If several files belong together, sync all of
+  // them before committing the first.
   void sync();
   void commit();
 
@@ -80,23 +80,23 @@ class AtomicFile : NoCopy {
   int fd_;  // until synced
 };
 
-// A file that grows: each append is one write(), unless the system takes only a part, so that those
-// of several writers do not mix and a crash loses at most the last.
+// A file opened for appending. Each append is one write(), unless the system accepts only a part,
+// so several writers do not interleave and a crash loses at most the last append.
 class AppendFile : NoCopy {
  public:
-  explicit AppendFile(std::string path);  // made where there is none; throws Error
+  explicit AppendFile(std::string path);  // creates the file if needed; throws Error
   ~AppendFile();
 
-  // All of it or, if that throws, nothing. Throws Error also if the file was removed meanwhile.
+  // Appends all bytes, or none if it throws Error; also throws if the file was removed meanwhile.
   void append(std::string_view bytes);
-  void cut_after_last(char end);  // what follows that byte is gone; all, if there is none
+  void cut_after_last(char end);  // truncates after the last such byte, or to 0
 
  private:
   std::string path_;
   int fd_;
 };
 
-// The whole of a small file at once, atomically.
+// Writes a small file atomically.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace mixtape::io

@@ -9,7 +9,7 @@
 namespace mixtape::io {
 namespace {
 
-struct Spell {
+struct ToJson {
   std::string operator()(double x) const {
     return std::isfinite(x) ? fmt::format("{}", x) : "null";
   }
@@ -24,7 +24,8 @@ JsonValue value_of(const Json& j, const std::string& where) {
   if (j.is_null()) return double(NAN);
   if (j.is_boolean()) return j.get<bool>();
   if (j.is_string()) return j.get<std::string>();
-  check(j.is_number(), "{}: holds an {}", where, j.type_name());
+  check(j.is_number(), "{}: values must be numbers, strings or bools, got an {}", where,
+        j.type_name());
   const bool whole = j.is_number_integer() &&
                      (!j.is_number_unsigned() || j.get<uint64_t>() <= uint64_t(INT64_MAX));
   return whole ? JsonValue(j.get<int64_t>()) : JsonValue(j.get<double>());
@@ -32,7 +33,7 @@ JsonValue value_of(const Json& j, const std::string& where) {
 
 JsonFields fields_of(std::string_view line, const std::string& where) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  check(object.is_object(), "{}: {} is no JSON object", where, quote(line));
+  check(object.is_object(), "{}: {} is not a JSON object", where, quote(line));
   JsonFields fields;
   for (const auto& [key, value] : object.items()) fields.emplace_back(key, value_of(value, where));
   return fields;
@@ -44,13 +45,13 @@ std::string json_object(const JsonFields& fields) {
   std::string out = "{";
   for (const auto& [key, value] : fields) {
     if (out.size() > 1) out += ',';
-    out += json_string(key) + ':' + std::visit(Spell{}, value);
+    out += json_string(key) + ':' + std::visit(ToJson{}, value);
   }
   return out + '}';
 }
 
 JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
-  file_.cut_after_last('\n');  // half a line that a crash left would make the log unreadable
+  file_.cut_after_last('\n');  // drops an incomplete line left by a crash
 }
 
 void JsonLines::write(const JsonFields& fields) { file_.append(json_object(fields) + '\n'); }

@@ -1,4 +1,4 @@
-// A .npy is a magic number, a version, a Python dictionary literal, and the elements.
+// A .npy file is a magic number, a version, a Python dictionary literal, and the elements.
 
 #include "io/npy.h"
 
@@ -19,7 +19,7 @@ constexpr std::string_view magic = "\x93NUMPY";
 constexpr uint64_t longest_npy_header = 10'000;  // NumPy's own limit
 constexpr std::string_view suffix = ".npy";
 
-// Kind and width as in '<f4'. NumPy has no bf16.
+// Kind and width, as in '<f4'. NumPy has no bf16.
 constexpr std::pair<std::string_view, DType> numpy_spellings[] = {
     {"f8", f64}, {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8}, {"b1", boolean}};
 
@@ -29,7 +29,7 @@ struct NpyHeader {
   Shape shape;
 };
 
-// Reads the few forms of a Python literal that such a header has.
+// Parses the subset of Python literals that occurs in headers.
 class Parser {
  public:
   Parser(std::string_view text, uint64_t begin, const std::string& file)
@@ -41,7 +41,7 @@ class Parser {
     expect('{');
     while (!take('}')) {
       const std::string_view key = string("a key");
-      check(keys.insert(key).second, "{}: header: {} is given twice", file_, quote(key));
+      check(keys.insert(key).second, "{}: header: duplicate key {}", file_, quote(key));
       expect(':');
       if (key == "descr")
         dtype(h);
@@ -121,7 +121,7 @@ class Parser {
       check(shape.rank < max_rank, "{}: header: more than {} dimensions", file_, max_rank);
       shape.push_back(integer());
       if (!take(',')) {
-        if (shape.rank == 1) wanted("','");  // (3) is no tuple
+        if (shape.rank == 1) wanted("','");  // (3) is not a tuple
         expect(')');
         break;
       }
@@ -139,7 +139,7 @@ class Parser {
              !__builtin_add_overflow(value, text_[at_] - '0', &value);
     if (at_ == begin) wanted("a size");
     check(fits, "{}: header: the size at byte {} does not fit 64 bits", file_, begin_ + begin);
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // as Python 2 wrote them
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // written by Python 2
     return value;
   }
 
@@ -153,7 +153,7 @@ void swap_bytes(std::span<std::byte> bytes, size_t width) {
   for (size_t i = 0; i < bytes.size(); i += width) std::reverse(&bytes[i], &bytes[i] + width);
 }
 
-// The array in `size` bytes that next(into) gives from front to back.
+// Reads an array of `size` bytes; next(into) reads the next bytes.
 template <class Next>
 Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
   constexpr uint64_t fixed = 8;  // magic, version
@@ -165,7 +165,7 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
   next(std::as_writable_bytes(std::span(text)));
   check(text.starts_with(magic), "{}: not a .npy file: it starts with other bytes", file);
   const int major = text[6], minor = text[7];
-  check(1 <= major && major <= 3 && minor == 0, "{}: version {}.{} is not known", file,
+  check(1 <= major && major <= 3 && minor == 0, "{}: version {}.{} is not supported", file,
         static_cast<uint8_t>(major), static_cast<uint8_t>(minor));
 
   const uint64_t width = major == 1 ? 2 : 4;
@@ -183,8 +183,9 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
 
   const auto bytes = bytes_needed(h.shape, h.dtype);
   check(bytes.has_value(), "{}: the size of {} {} overflows", file, h.dtype, h.shape);
-  check(*bytes == size - begin - length, "{}: {} {} takes {} bytes, from byte {} on there are {}",
-        file, h.dtype, h.shape, *bytes, begin + length, size - begin - length);
+  check(*bytes == size - begin - length,
+        "{}: {} {} needs {} bytes, but from byte {} on there are {}", file, h.dtype, h.shape,
+        *bytes, begin + length, size - begin - length);
   Shape stored = h.shape;
   if (h.fortran) std::reverse(stored.dim, stored.dim + stored.rank);
   const Tensor t(stored, h.dtype, Device::cpu());
@@ -193,9 +194,9 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
   if (const auto bad = first_bad_bool(t))
     fail("{}: byte {} is not a bool", file, begin + length + *bad);
   if (!h.fortran) return t;
-  Layout turned = t.layout();
-  for (int d = 0; d < turned.rank() / 2; ++d) turned = transpose(turned, d, turned.rank() - 1 - d);
-  return t.with_layout(turned);
+  Layout layout = t.layout();
+  for (int d = 0; d < layout.rank() / 2; ++d) layout = transpose(layout, d, layout.rank() - 1 - d);
+  return t.with_layout(layout);
 }
 
 Tensor read_npy(const Source& source) {
@@ -211,9 +212,9 @@ StateDict read_npz(const Source& source) {
   std::set<std::string> names;
   for (const ZipEntry& e : read_zip_directory(source)) {
     const std::string where = fmt::format("{}: {}", source.name(), quote(e.name));
-    check(e.name.ends_with(suffix), "{}: is no .npy", where);
+    check(e.name.ends_with(suffix), "{}: is not a .npy file", where);
     const std::string name = e.name.substr(0, e.name.size() - suffix.size());
-    check(names.insert(name).second, "{}: is there twice", where);
+    check(names.insert(name).second, "{}: duplicate entry", where);
     ZipReader reader(source, e);
     const Tensor t =
         read_array(e.size, where, [&](std::span<std::byte> into) { reader.read(into); });
@@ -223,9 +224,9 @@ StateDict read_npz(const Source& source) {
   return tensors;
 }
 
-// What precedes the elements of t, in row-major order.
-std::string header_of(const Tensor& t, const std::string& where) {
-  check(bool(t), "{} is no tensor", where);
+// The bytes before the elements of t in row-major order.
+std::string npy_header(const Tensor& t, const std::string& where) {
+  check(bool(t), "{} is undefined", where);
   const auto spelled = std::find_if(std::begin(numpy_spellings), std::end(numpy_spellings),
                                     [&](const auto& s) { return s.second == t.dtype(); });
   check(spelled != std::end(numpy_spellings),
@@ -235,7 +236,7 @@ std::string header_of(const Tensor& t, const std::string& where) {
   if (t.rank() > 0) sizes.resize(sizes.size() - (t.rank() == 1 ? 1 : 2));  // (3,) but (3, 4)
   std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
                                  size_of(t.dtype()) == 1 ? '|' : '<', spelled->first, sizes);
-  constexpr size_t fixed = 10, alignment = 64;  // of the elements, with the line's end before them
+  constexpr size_t fixed = 10, alignment = 64;  // of the elements, after the line end
   text.append(alignment - 1 - (fixed + text.size()) % alignment, ' ');
   text += '\n';
   std::string header(magic);
@@ -246,27 +247,27 @@ std::string header_of(const Tensor& t, const std::string& where) {
 }  // namespace
 
 void save_npy(const std::string& path, const Tensor& t) {
-  const std::string header = header_of(t, path + ": it");
+  const std::string header = npy_header(t, path + ": it");
   AtomicFile file(path);
   file.write(header);
-  each_run(t, [&](std::span<const std::byte> run) { file.write(run); });
+  for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
   file.commit();
 }
 
 void save_npz(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names;
   for (const auto& [name, t] : tensors) {
-    check(names.insert(name).second, "{}: the name {} is taken", path, quote(name));
+    check(names.insert(name).second, "{}: duplicate name {}", path, quote(name));
     check(is_utf8(name), "{}: the name {} is not UTF-8", path, quote(name));
-    header_of(t, fmt::format("{}: {}", path, quote(name)));
+    npy_header(t, fmt::format("{}: {}", path, quote(name)));
   }
   AtomicFile file(path);
   ZipWriter zip(file);
   for (const auto& [name, t] : tensors)
     zip.add(name + std::string(suffix), [&, &tensor = t](const ZipWriter::Sink& sink) {
-      const std::string header = header_of(tensor, path);
+      const std::string header = npy_header(tensor, path);
       sink(std::as_bytes(std::span(header)));
-      each_run(tensor, sink);
+      for_each_chunk(tensor, sink);
     });
   zip.finish();
   file.commit();

@@ -1,27 +1,26 @@
 #pragma once
-// NumPy's files: .npy, one array, and .npz, a zip archive of them by name. Arrays that a dtype here
-// has no match for are refused, among them structured and object ones: nothing in a file can run.
+// NumPy files: .npy holds one array, .npz is a zip archive of named ones. Arrays without a matching
+// dtype are rejected, such as structured and object arrays; loading never executes code.
 
 #include "io/safetensors.h"
 
 namespace mixtape::io {
 
-// Writes a tensor on any device, a strided one row-major, atomically. Throws Error on bf16, which
-// NumPy does not have (convert it with .to(f32)), and when the disk refuses.
+// Writes a tensor from any device in row-major order, atomically. Throws Error for bf16, which
+// NumPy does not have (convert it with .to(f32)), and if writing fails.
 void save_npy(const std::string& path, const Tensor& t);
-// Reads versions 1.0 to 3.0, either byte order. An array in Fortran order is one with such strides.
-// Throws Error that names the file and the byte when anything is not as the format wants it, before
-// memory for the tensor is allocated.
+// Reads versions 1.0 to 3.0 in either byte order; Fortran order becomes strides. Throws Error that
+// names file and byte if the file is invalid, before allocating the tensor.
 Tensor load_npy(const std::string& path);
 
-// The same for an archive, uncompressed, as numpy.savez writes; `weight` is the entry weight.npy.
-// Throws Error on a name given twice, and at 4 GiB, where plain zip ends.
+// Writes an uncompressed archive, as numpy.savez does; the tensor `weight` is the entry weight.npy.
+// Throws Error for a duplicate name, and at 4 GiB, the limit of plain zip.
 void save_npz(const std::string& path, const StateDict& tensors);
-// Reads what numpy.savez and savez_compressed write (the latter needs zlib in this build), zip64
-// included. Entries may neither overlap nor claim to be larger than their bytes can unpack to.
+// Reads archives of numpy.savez and savez_compressed (which needs zlib in this build), including
+// zip64. Throws Error if entries overlap or claim more bytes than they can unpack to.
 StateDict load_npz(const std::string& path);
 
-// From memory; `name` stands for the file in errors.
+// Parse a file in memory; errors call it `name`.
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name);
 StateDict parse_npz(std::span<const std::byte> file, const std::string& name);
 

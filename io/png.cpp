@@ -1,5 +1,5 @@
-// libpng's simplified interface does the work. Around it: chunks must fill the file and end with
-// IEND, which libpng never gets to see, and the image must fit what deflate can make of the file.
+// Uses libpng's simplified interface. Checks before it that chunks fill the file and end with IEND,
+// which libpng never reads, and that deflate can make the image from a file of this size.
 
 #include "io/png.h"
 
@@ -23,12 +23,12 @@ namespace mixtape::io {
 namespace {
 
 constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
-constexpr uint64_t most_inflated = 1032;         // deflate makes at most so many of one byte
+constexpr uint64_t max_png_inflation = 1032;         // most bytes that deflate makes from one
 constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
 constexpr png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                    PNG_FORMAT_RGBA};
 
-// A png_image, freed whatever happens.
+// A png_image, freed by its destructor.
 struct Image : png_image, NoCopy {
   Image() : png_image{} { version = PNG_IMAGE_VERSION; }
   ~Image() { png_image_free(this); }
@@ -50,34 +50,35 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
   for (uint64_t at = signature.size(); type != "IEND";) {
     check(file.size() - at >= frame, "{}: ends at byte {}, before IEND", name, file.size());
     const uint64_t length = number(at), room = file.size() - at - frame;
-    check(length <= room, "{}: the chunk at byte {} has {} bytes, and {} are left", name, at,
+    check(length <= room, "{}: the chunk at byte {} has {} bytes, but {} are left", name, at,
           length, room);
     type = file.substr(at + 4, 4);
     check((at == signature.size()) == (type == "IHDR") && (type != "IHDR" || length == 13),
           "{}: the chunk at byte {} should {}be a header of 13 bytes", name, at,
           at == signature.size() ? "" : "not ");
     at += frame + length;
-    check(type != "IEND" || at == file.size(), "{}: goes on after IEND, from byte {}", name, at);
+    check(type != "IEND" || at == file.size(), "{}: has data after IEND, from byte {} on", name,
+          at);
   }
   constexpr uint64_t samples[] = {1, 0, 3, 1, 2, 0, 4};
   const auto depth = uint8_t(file[24]), color = uint8_t(file[25]);
   check(color < std::size(samples) && samples[color] > 0 && depth <= 16,
-        "{}: colour type {} with {} bits is not known", name, color, depth);
+        "{}: colour type {} with {} bits is not supported", name, color, depth);
   return {number(16), number(20), samples[color] * depth};
 }
 
 void check_size(const PngHeader& h, uint64_t file, const std::string& name) {
-  // Both below 2^32, so neither product overflows where pixels are few enough.
+  // Width and height are below 2^32, so no product overflows.
   check(h.width > 0 && h.height > 0 && h.width * h.height <= largest / 4,
         "{}: {} x {} pixels, above the limit of {}", name, h.width, h.height, largest / 4);
   const uint64_t packed = h.height * ((h.width * h.bits + 7) / 8 + 1);
-  check(packed <= file * most_inflated,
-        "{}: {} x {} pixels take {} bytes, and a file of {} unpacks to at most {}", name, h.width,
-        h.height, packed, file, file * most_inflated);
+  check(packed <= file * max_png_inflation,
+        "{}: {} x {} pixels take {} bytes, but a file of {} unpacks to at most {}", name, h.width,
+        h.height, packed, file, file * max_png_inflation);
 }
 
-// [rows, columns] to [columns, rows]: of pixels and channels, whichever comes first in a file.
-void turn(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+// Transposes [rows, columns], to move channels before or behind the pixels.
+void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
 }
@@ -85,7 +86,7 @@ void turn(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
 }  // namespace
 
 Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels) {
-  check(0 <= channels && channels <= 4, "{} channels, not 0 to 4", channels);
+  check(0 <= channels && channels <= 4, "channels must be 0 to 4, got {}", channels);
   check(file.size() <= largest, "{}: has {} bytes, more than the {} allowed", name, file.size(),
         largest);
   check_size(check_chunks({reinterpret_cast<const char*>(file.data()), file.size()}, name),
@@ -93,14 +94,14 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   Image image;
   check(png_image_begin_read_from_memory(&image, file.data(), file.size()) != 0, "{}: {}", name,
         image.message);
-  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // else libpng takes 16 bits for linear light
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // otherwise libpng treats 16 bits as linear light
   if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
   image.format = formats[channels];
   std::vector<uint8_t> pixels(PNG_IMAGE_SIZE(image));  // black
   check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr) != 0, "{}: {}", name,
         image.message);
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
-  turn(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels);
+  transpose_bytes(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels);
   return t;
 }
 
@@ -111,19 +112,20 @@ Tensor load_png(const std::string& path, int channels) {
 void save_png(const std::string& path, const Tensor& image) {
   const int rank = image.rank();
   check(image.dtype() == u8 && (rank == 2 || rank == 3),
-        "{}: an image is u8 [channels, height, width], not {} {}", path, image.dtype(),
+        "{}: an image must be u8 [channels, height, width], got {} {}", path, image.dtype(),
         image.shape());
   const int64_t channels = rank == 2 ? 1 : image.size(0);
-  check(1 <= channels && channels <= 4, "{}: {} channels, not 1 to 4", path, channels);
+  check(1 <= channels && channels <= 4, "{}: channels must be 1 to 4, got {}", path, channels);
   const int64_t height = image.size(-2), width = image.size(-1);
   check(0 < height && 0 < width && height <= int64_t(largest / 4) / width,
-        "{}: {} x {} pixels, not 1 to {}", path, width, height, largest / 4);
+        "{}: {} x {} pixels, must be 1 to {}", path, width, height, largest / 4);
   std::string dense;
-  each_run(image, [&](std::span<const std::byte> run) {
-    dense.append(reinterpret_cast<const char*>(run.data()), run.size());
+  for_each_chunk(image, [&](std::span<const std::byte> chunk) {
+    dense.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
   });
   std::vector<uint8_t> pixels(dense.size());
-  turn(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), channels, height * width);
+  transpose_bytes(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), channels,
+                  height * width);
   Image out;
   out.width = png_uint_32(width);
   out.height = png_uint_32(height);
@@ -139,7 +141,7 @@ void save_png(const std::string& path, const Tensor& image) {
 
 namespace {
 [[noreturn]] void refuse(const std::string& path) {
-  fail("{}: this build knows no PNG files: it has no libpng", path);
+  fail("{}: this build has no libpng, which PNG files need", path);
 }
 }  // namespace
 

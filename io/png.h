@@ -1,5 +1,5 @@
 #pragma once
-// PNG images as tensors, through libpng. A build without it has both functions, which then say so.
+// PNG images as tensors, through libpng. In a build without libpng these functions throw Error.
 
 #include <cstddef>
 #include <span>
@@ -10,15 +10,14 @@
 namespace mixtape::io {
 
 // u8 [channels, height, width]: 1 grey, 2 grey and alpha, 3 red, green and blue, 4 with alpha.
-// `channels` converts; 0 leaves the file's, palettes become colours and 16 bits 8. Where alpha
-// goes, what lies behind is black; a gamma that the file states is applied, and colours become grey
-// by their luminance in linear light. Throws Error that names the file when anything is not as the
-// format wants it; nothing of the size a header claims is allocated before the file can hold it.
+// `channels` converts; 0 keeps the file's. Palettes become colours and 16 bits 8. Removed alpha is
+// blended on black, the file's gamma is applied, and grey is the luminance in linear light. Throws
+// Error that names the file if it is invalid; checks sizes against the file before allocating.
 Tensor load_png(const std::string& path, int channels = 0);
-// The same from memory; `name` stands for the file in errors.
+// Parses a file in memory; errors call it `name`.
 Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels = 0);
 
-// Writes u8 [channels, height, width], or [height, width] in grey, atomically.
+// Writes u8 [channels, height, width], or grey [height, width], atomically.
 void save_png(const std::string& path, const Tensor& image);
 
 }  // namespace mixtape::io

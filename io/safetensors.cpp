@@ -1,5 +1,5 @@
-// Reading goes in three steps: JSON to entries, entries checked against each other and the file's
-// size, then data straight into tensors. Tensors must tile the data: no overlap, no holes.
+// Reads in three steps: parses JSON to entries, checks the entries against each other and the
+// file's size, reads the data into tensors. Tensors must tile the data without overlaps or holes.
 
 #include "io/safetensors.h"
 
@@ -31,7 +31,7 @@ constexpr std::pair<const char*, DType> spellings[] = {
 const char* spelling(DType t) {
   for (const auto& [text, dtype] : spellings)
     if (dtype == t) return text;
-  fail("{} has no name in safetensors", t);
+  fail("safetensors has no dtype {}", t);
 }
 
 struct Entry {
@@ -46,8 +46,8 @@ struct Header {
   Metadata metadata;
 };
 
-// Checks while the parser runs what must not grow first: depth, lengths of arrays; and what a JSON
-// object would forget: keys given twice.
+// A parser callback that limits depth and array lengths while parsing, and rejects duplicate keys,
+// which a JSON object would drop.
 class Guard {
  public:
   explicit Guard(const std::string& where) : where_(where) {}  // "file: header"
@@ -67,7 +67,7 @@ class Guard {
         break;
       case json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) fail("{}: {} is given twice", where_, quote(key));
+        if (!keys_.back().insert(key).second) fail("{}: duplicate key {}", where_, quote(key));
         break;
       }
       case json::parse_event_t::value:
@@ -82,11 +82,11 @@ class Guard {
 
  private:
   const std::string& where_;
-  std::vector<std::set<std::string>> keys_;  // of the objects now open
+  std::vector<std::set<std::string>> keys_;  // of the open objects
   int items_ = 0;
 };
 
-// `begin` is where the text begins in its file.
+// `begin` is the text's offset in the file.
 json parse_json(std::string_view text, const std::string& where, uint64_t begin) {
   try {
     return json::parse(text, Guard(where));
@@ -117,28 +117,28 @@ Entry read_entry(const std::string& name, const json& info, uint64_t data_bytes,
   check(shape.is_array(), "{}: shape is not a list", at);
   for (const json& size : shape) {
     check(size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX,
-          "{}: size {} is not an integer from 0 on", at, quote(size.dump()));
+          "{}: sizes must be integers >= 0, got {}", at, quote(size.dump()));
     entry.shape.push_back(size.get<int64_t>());
   }
 
   const json& offsets = info["data_offsets"];
   check(offsets.is_array() && offsets.size() == 2 && offsets[0].is_number_unsigned() &&
             offsets[1].is_number_unsigned(),
-        "{}: data_offsets are not two integers from 0 on", at);
+        "{}: data_offsets must be two integers >= 0", at);
   entry.begin = offsets[0];
   entry.end = offsets[1];
   check(entry.begin <= entry.end && entry.end <= data_bytes,
-        "{}: data_offsets {} to {} lie outside the {} bytes of data", at, entry.begin, entry.end,
-        data_bytes);
+        "{}: data_offsets {} to {} are out of range for {} bytes of data", at, entry.begin,
+        entry.end, data_bytes);
 
   const auto bytes = bytes_needed(entry.shape, entry.dtype);
   check(bytes.has_value(), "{}: the size of {} {} overflows", at, entry.dtype, entry.shape);
-  check(*bytes == entry.end - entry.begin, "{}: {} {} takes {} bytes, but data_offsets span {}", at,
+  check(*bytes == entry.end - entry.begin, "{}: {} {} needs {} bytes, but data_offsets span {}", at,
         entry.dtype, entry.shape, *bytes, entry.end - entry.begin);
   return entry;
 }
 
-// Tensors must follow each other from the first byte of the data to the last.
+// Throws Error unless tensors are contiguous and cover all of the data.
 void check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
   uint64_t end = 0;
   for (const Entry& e : entries) {
@@ -178,11 +178,10 @@ SafeTensors read_all(const Source& source) {
   check(size >= length_bytes, "{}: has {} bytes, too few for a safetensors file", file, size);
   uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
-  check(
-      length <= longest_header,
-      "{}: a header of {} bytes is above the limit of {}: no safetensors file, or one of too many "
-      "names",
-      file, length, longest_header);
+  check(length <= longest_header,
+        "{}: a header of {} bytes is above the limit of {}: not a safetensors file, or too many "
+        "names",
+        file, length, longest_header);
   check(length <= size - length_bytes, "{}: a header of {} bytes does not fit a file of {}", file,
         length, size);
   std::string text(length, ' ');
@@ -219,17 +218,17 @@ std::string header_text(const StateDict& tensors, const Metadata& metadata) {
   return text;
 }
 
-// Throws Error unless all can be written, each under a name of its own.
+// Throws Error unless all tensors are defined and have unique names.
 void check_writable(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names{metadata_key};
   for (const auto& [name, t] : tensors) {
-    check(names.insert(name).second, "{}: the name {} is taken", path, quote(name));
-    check(bool(t), "{}: {} is no tensor", path, quote(name));
+    check(names.insert(name).second, "{}: duplicate or reserved name {}", path, quote(name));
+    check(bool(t), "{}: {} is undefined", path, quote(name));
   }
 }
 
 void write(AtomicFile& file, StateDict tensors, const Metadata& metadata, const std::string& path) {
-  // The widest elements come first: then each tensor is aligned to its own.
+  // Sorts by element size, largest first, so that every tensor is aligned.
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     const size_t wa = size_of(a.second.dtype()), wb = size_of(b.second.dtype());
     return wa != wb ? wa > wb : a.first < b.first;
@@ -246,7 +245,7 @@ void write(AtomicFile& file, StateDict tensors, const Metadata& metadata, const 
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
   for (const auto& [name, t] : tensors)
-    each_run(t, [&](std::span<const std::byte> run) { file.write(run); });
+    for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
 }
 
 std::vector<StateDict> split(const StateDict& tensors, uint64_t max_bytes) {
@@ -263,7 +262,7 @@ std::vector<StateDict> split(const StateDict& tensors, uint64_t max_bytes) {
   return shards;
 }
 
-// A file beside the index, and nowhere else.
+// Throws Error unless the file is beside the index.
 void check_shard_name(const std::string& shard, const std::string& where) {
   check(
       shard.ends_with(extension) && shard.find_first_of(std::string_view("/\\\0", 3)) == shard.npos,
@@ -272,22 +271,22 @@ void check_shard_name(const std::string& shard, const std::string& where) {
 
 SafeTensors load_shards(const std::string& path) {
   const std::vector<std::byte> bytes = read_file(path, longest_header);
-  const auto places =
+  const auto file_of =
       parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
-  std::map<std::string, size_t> shards;  // and how many tensors each holds
-  for (const auto& [name, shard] : places) ++shards[shard];
+  std::map<std::string, size_t> shards;  // and the number of their tensors
+  for (const auto& [name, shard] : file_of) ++shards[shard];
   SafeTensors all;
   for (const auto& [shard, count] : shards) {
     const std::string file = path.substr(0, path.find_last_of('/') + 1) + shard;
     SafeTensors part = read_all(InputFile(file));
     for (const auto& [name, t] : part.tensors) {
-      const auto place = places.find(name);
-      check(place != places.end() && place->second == shard,
+      const auto found = file_of.find(name);
+      check(found != file_of.end() && found->second == shard,
             "{}: holds tensor {}, which the index does not place there", file, quote(name));
     }
     if (part.tensors.size() < count)
-      for (const auto& [name, place] : places)
-        check(place != shard || part.tensors.contains(name), "{}: lacks tensor {} of the index",
+      for (const auto& [name, owner] : file_of)
+        check(owner != shard || part.tensors.contains(name), "{}: lacks tensor {} of the index",
               file, quote(name));
     all.tensors.add("", part.tensors);
     all.metadata.merge(part.metadata);
@@ -306,12 +305,12 @@ void save(const std::string& path, const StateDict& tensors, const Metadata& met
 }
 
 void save_sharded(const std::string& path, const StateDict& tensors, const ShardOptions& options) {
-  check(path.ends_with(extension), "{}: the name of shards ends in {}", path, extension);
-  check(options.max_bytes > 0, "{}: shards of 0 bytes", path);
+  check(path.ends_with(extension), "{}: the name must end in {}", path, extension);
+  check(options.max_bytes > 0, "{}: max_bytes must be > 0", path);
   check_writable(path, tensors);
   const std::vector<StateDict> shards = split(tensors, options.max_bytes);
   const std::string stem = path.substr(0, path.size() - extension.size());
-  auto places = json::object();
+  auto weight_map = json::object();
   uint64_t total = 0;
   std::deque<AtomicFile> files;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -320,11 +319,11 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
     write(files.emplace_back(file), shards[i], options.metadata, file);
     files.back().sync();
     for (const auto& [name, t] : shards[i]) {
-      places[name] = file.substr(file.find_last_of('/') + 1);
+      weight_map[name] = file.substr(file.find_last_of('/') + 1);
       total += bytes_of(t);
     }
   }
-  const json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(places)}};
+  const json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
   files.emplace_back(path + std::string(index_extension)).write(index.dump(2) + '\n');
   files.back().sync();
   for (AtomicFile& file : files) file.commit();
@@ -343,14 +342,14 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   const json root = parse_json(text, name, 0);
   check(root.is_object() && root.contains("weight_map") && root["weight_map"].is_object(),
         "{}: has no object weight_map", name);
-  std::map<std::string, std::string> places;
+  std::map<std::string, std::string> file_of;
   for (const auto& [tensor, shard] : root["weight_map"].items()) {
     check(shard.is_string(), "{}: the file of {} is not a string", name, quote(tensor));
     const auto& file = shard.get_ref<const std::string&>();
     check_shard_name(file, name);
-    places.emplace(tensor, file);
+    file_of.emplace(tensor, file);
   }
-  return places;
+  return file_of;
 }
 
 }  // namespace mixtape::io

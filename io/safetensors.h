@@ -1,7 +1,7 @@
 #pragma once
-// safetensors: named tensors in one file, exchanged with Python (huggingface/safetensors). Eight
-// bytes of header length, a JSON header, the data. Nothing in it can run, and the reader trusts
-// nothing in it.
+// safetensors: named tensors in one file, compatible with Python (huggingface/safetensors): eight
+// bytes of header length, a JSON header, the data. Loading never executes code, and the reader
+// checks everything.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,33 +19,32 @@ namespace mixtape::io {
 using Metadata = std::map<std::string, std::string>;
 
 struct SafeTensors {
-  StateDict tensors;  // in the order of their names
+  StateDict tensors;  // sorted by name
   Metadata metadata;
 };
 
-// Writes tensors on any device, strided ones row-major, atomically: a crash leaves the old file or
-// the new one. Throws Error on a name given twice and when the disk refuses.
+// Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
+// the new file. Throws Error for a duplicate name and if writing fails.
 void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 struct ShardOptions {
-  uint64_t max_bytes = 5'000'000'000;  // of tensors in one file, unless one alone is larger
+  uint64_t max_bytes = 5'000'000'000;  // of tensors per file, unless one alone is larger
   Metadata metadata = {};              // of each file
 };
-// The same in several files: model-00001-of-00003.safetensors and so on, filled in the order of the
-// tensors, and model.safetensors.index.json, which says where each is, for path model.safetensors.
-// All are written before the first takes its name, the index last.
+// Writes several files: for path model.safetensors, model-00001-of-00003.safetensors and so on,
+// filled in the order of the tensors, and model.safetensors.index.json, which maps tensors to
+// files. Writes all of them before renaming the first, and renames the index last.
 void save_sharded(const std::string& path, const StateDict& tensors,
                   const ShardOptions& options = {});
 
-// Reads one file, or if its name ends in .index.json, all the files beside it that it names: they
-// hold those tensors and no other, and must be in its folder. Metadata that differs is the first
-// file's. Throws Error that names the file and the tensor or byte when anything about a file is not
-// as the format wants it, before memory for its tensors is allocated.
+// Reads one file or, if its name ends in .index.json, all files that it names: they must be in its
+// folder and hold exactly the tensors listed. If metadata differ, the first file's are used. Throws
+// Error that names the file and the tensor or byte if a file is invalid, before allocating tensors.
 SafeTensors load(const std::string& path);
 
-// One file from memory; `name` stands for it in errors.
+// Parses one file in memory; errors call it `name`.
 SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name);
-// The text of an index: which file holds each tensor.
+// Parses an index: the file of each tensor.
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
                                                            const std::string& name);
 

@@ -1,4 +1,4 @@
-// Data to pixels through two axes, each a range with round tick values.
+// Maps data to pixels by two axes with round tick values.
 
 #include "io/svg.h"
 
@@ -12,7 +12,7 @@
 namespace mixtape::io {
 namespace {
 
-// For curves, at least 3:1 against what is behind them: on white, and on near-black.
+// Curve colours, with a contrast of at least 3:1 on white and on near-black.
 constexpr const char* light[] = {"#0069b4", "#d1510a", "#00845a", "#b0468f",
                                  "#9a6a00", "#5b4bc4", "#7a3b1e", "#5c6670"};
 constexpr const char* dark[] = {"#4ea8ec", "#ff8a4d", "#3cc796", "#e58ac4",
@@ -21,7 +21,7 @@ constexpr size_t colors = std::size(light);
 static_assert(colors == std::size(dark));
 constexpr const char* dashes[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\""};
 
-// The background is drawn: what is behind a picture need not have the reader's theme.
+// Includes a background, since the page around the picture may have another theme.
 std::string style() {
   std::string in_light, in_dark;
   for (size_t i = 0; i < colors; ++i) {
@@ -47,14 +47,14 @@ std::string style() {
 )";
 }
 
-// No font is at hand to measure with: 12 pixels high, the mean letter is about so wide.
+// Mean width of a letter at 12 pixels, since there is no font to measure.
 constexpr double letter = 6.8;
 
 size_t letters(std::string_view text) {
   return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// At most so many letters of a text.
+// Truncates a text to about this width.
 std::string fitted(std::string_view text, double pixels) {
   const auto most = size_t(std::max(pixels / letter, 2.0));
   if (letters(text) <= most) return std::string(text);
@@ -73,7 +73,7 @@ std::string text(double x, double y, const char* attributes, std::string_view co
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes,
                      xml_text(content));
 }
-// That reads upwards.
+// Rotated text that reads upwards.
 std::string upright(double x, double y, const char* attributes, std::string_view content) {
   return fmt::format("<g transform=\"translate({:.1f} {:.1f}) rotate(-90)\">{}</g>\n", x, y,
                      text(0, 0, attributes, content));
@@ -95,14 +95,14 @@ std::string opening(double width, double height, std::string_view title) {
          text(width / 2, 20, "class=\"title\" text-anchor=\"middle\"", fitted(title, width / 1.3));
 }
 
-// Values to pixels, in the logarithm where the axis is logarithmic.
+// Maps values, or their logarithms on a log axis, to pixels.
 struct Axis {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   bool log = false;
   double from = 0, to = 1;  // pixels of low and high
 
   bool shows(double v) const { return std::isfinite(v) && (!log || v > 0); }
-  // Values beyond 1e300 are drawn there, so that the range of an axis is a double, too.
+  // Clamps to 1e300, so that the range of the axis is a finite double.
   double scale(double v) const { return log ? std::log10(v) : std::clamp(v, -1e300, 1e300); }
   void include(double v) {
     low = std::min(low, scale(v));
@@ -111,16 +111,16 @@ struct Axis {
   double pixel(double v) const { return from + (scale(v) - low) / (high - low) * (to - from); }
 };
 
-// The smallest of 1, 2, 5 times a power of ten that cuts `range` into at most `pieces`.
-double round_step(double range, int pieces) {
-  const double raw = range / pieces, power = std::pow(10.0, std::floor(std::log10(raw)));
+// The smallest of 1, 2, 5 times a power of ten that divides `range` into at most `intervals`.
+double round_step(double range, int intervals) {
+  const double raw = range / intervals, power = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double m : {1.0, 2.0, 5.0})
     if (m * power >= raw * (1 - 1e-9)) return m * power;
   return 10 * power;
 }
 
 // Widens an empty or single-valued range, then rounds its ends to ticks. Returns the ticks.
-std::vector<double> settle(Axis& axis, int pieces, bool round_ends) {
+std::vector<double> choose_ticks(Axis& axis, int intervals, bool round_ends) {
   if (!(axis.low <= axis.high)) axis.low = 0, axis.high = 1;
   const double magnitude = std::max(std::abs(axis.low), std::abs(axis.high));
   if (axis.high - axis.low <= std::max(magnitude * 1e-12, 1e-290)) {
@@ -139,7 +139,7 @@ std::vector<double> settle(Axis& axis, int pieces, bool round_ends) {
     axis.high = *last;
     return {first, last + 1};
   }
-  double step = round_step(axis.high - axis.low, pieces);
+  double step = round_step(axis.high - axis.low, intervals);
   if (axis.log) step = std::max(step, 1.0);  // whole decades
   if (round_ends || axis.log) {
     axis.low = std::floor(axis.low / step + 1e-9) * step;
@@ -165,27 +165,27 @@ std::vector<std::string> tick_texts(const Axis& axis, const std::vector<double>&
   return all;
 }
 
-// Paths of lines, which move on gaps, and of dots: round caps draw a line of no length as one. A
-// point alone between gaps is a dot, too.
-struct Drawn {
+// SVG paths of lines, interrupted by gaps, and of dots, which are zero-length lines with round
+// caps. A single point between gaps is a dot, too.
+struct Paths {
   std::string lines, dots;
 };
-Drawn drawn(const Series& s, const Axis& x, const Axis& y) {
-  Drawn d;
+Paths series_paths(const Series& s, const Axis& x, const Axis& y) {
+  Paths paths;
   const auto shown = [&](size_t i) { return i < s.x.size() && x.shows(s.x[i]) && y.shows(s.y[i]); };
   for (size_t i = 0; i < s.x.size(); ++i) {
     if (!shown(i)) continue;
     const std::string at = fmt::format("{:.1f} {:.1f}", x.pixel(s.x[i]), y.pixel(s.y[i]));
-    const bool goes_on = i > 0 && shown(i - 1);
-    if (s.dots || (!goes_on && !shown(i + 1)))
-      d.dots += "M" + at + "h0";
+    const bool continues = i > 0 && shown(i - 1);
+    if (s.dots || (!continues && !shown(i + 1)))
+      paths.dots += "M" + at + "h0";
     else
-      d.lines += (goes_on ? "L" : "M") + at;
+      paths.lines += (continues ? "L" : "M") + at;
   }
-  return d;
+  return paths;
 }
 
-// The names of series, in rows above a chart. (Class and dash say how each is drawn.)
+// The names of series in rows above the chart.
 struct Legend {
   static constexpr double row = 18;
   std::string svg;
@@ -233,7 +233,7 @@ std::string to_svg(const Chart& chart) {
     }
   }
   const bool empty = x.low > x.high;
-  const auto x_ticks = settle(x, 8, false), y_ticks = settle(y, 6, true);
+  const auto x_ticks = choose_ticks(x, 8, false), y_ticks = choose_ticks(y, 6, true);
   const auto x_texts = tick_texts(x, x_ticks), y_texts = tick_texts(y, y_ticks);
   x.from = 36 + widest(y_texts);
   x.to = chart.width - std::max(16.0, widest(x_texts) / 2 + 4);
@@ -259,8 +259,8 @@ std::string to_svg(const Chart& chart) {
   svg += upright(16, center_y, middle, chart.y_label);
   if (empty) svg += text(center_x, center_y, middle, "no data");
   for (size_t i = 0; i < chart.series.size(); ++i) {
-    const Drawn d = drawn(chart.series[i], x, y);
-    svg += Legend::path("line", i, d.lines) + Legend::path("dots", i, d.dots);
+    const Paths paths = series_paths(chart.series[i], x, y);
+    svg += Legend::path("line", i, paths.lines) + Legend::path("dots", i, paths.dots);
   }
   return svg + legend.svg + "</svg>\n";
 }
@@ -281,10 +281,10 @@ std::string to_svg(const HeatMap& map) {
   const double n = double(columns.size());
   const double cell =
       std::max({30.0, widest(numbers) + 10, std::min(64.0, 480 / std::max(n, 1.0))});
-  const bool turned = widest(columns) > cell - 4;
-  const double left = 46 + widest(rows), top = 36, below = turned ? widest(columns) + 12 : 20;
+  const bool rotated = widest(columns) > cell - 4;
+  const double left = 46 + widest(rows), top = 36, below = rotated ? widest(columns) + 12 : 20;
   const double to_x = left + cell * n, to_y = top + cell * double(rows.size());
-  // A title needs room even above few columns.
+  // Leaves room for the title above few columns.
   const double width = std::max(to_x + 16, letter * 1.3 * double(letters(map.title)) + 16);
 
   std::string svg = opening(width, to_y + below + 32, map.title);
@@ -308,8 +308,8 @@ std::string to_svg(const HeatMap& map) {
   }
   for (size_t c = 0; c < columns.size(); ++c) {
     const double x = left + cell * (double(c) + 0.5);
-    svg +=
-        turned ? upright(x + 4, to_y + 8, end, columns[c]) : text(x, to_y + 17, middle, columns[c]);
+    svg += rotated ? upright(x + 4, to_y + 8, end, columns[c])
+                   : text(x, to_y + 17, middle, columns[c]);
   }
   svg += text((left + to_x) / 2, to_y + below + 20, middle, map.x_label);
   svg += upright(16, (top + to_y) / 2, middle, map.y_label);

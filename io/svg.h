@@ -1,5 +1,5 @@
 #pragma once
-// Charts as SVG text, readable in a light theme and in a dark one: the reader's, by a media query.
+// Charts as SVG text. A media query adapts them to the reader's light or dark theme.
 
 #include <string>
 #include <vector>
@@ -7,29 +7,30 @@
 namespace mixtape::io {
 
 struct Series {
-  std::string name;          // in the legend; not there if empty
-  std::vector<double> x, y;  // of equal length; a point that is not finite leaves a gap
-  bool dots = false;         // marks at the points, and no line
+  std::string name;          // in the legend; empty: not shown
+  std::vector<double> x, y;  // equally long; non-finite points leave gaps
+  bool dots = false;         // markers instead of a line
 };
 
 struct Chart {
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<Series> series = {};
-  bool log_x = false, log_y = false;  // points that are not positive leave gaps, too
-  int width = 720, height = 400;      // pixels; a legend of several rows adds to the height
+  bool log_x = false, log_y = false;  // non-positive points leave gaps, too
+  int width = 720, height = 400;      // pixels; a legend of several rows adds height
 };
 
-// Throws Error if a series has more of x than of y, or less.
+// Throws Error if a series has unequal numbers of x and y.
 std::string to_svg(const Chart& chart);
 
-// A table of counts, shaded by their part of the row's sum: a confusion matrix. Zeros stay empty.
+// A table of counts, such as a confusion matrix, shaded by fraction of the row sum. Zeros are
+// blank.
 struct HeatMap {
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<std::string> rows = {}, columns = {};
-  std::vector<std::vector<double>> values = {};  // by row, none negative
+  std::vector<std::vector<double>> values = {};  // by row, >= 0
 };
 
-// Throws Error if there is not one value per row and column.
+// Throws Error unless there is one value per row and column.
 std::string to_svg(const HeatMap& map);
 
 }  // namespace mixtape::io

@@ -1,4 +1,4 @@
-// One decoder finds the valid UTF-8 sequences; each format decides how to spell them.
+// One decoder finds valid UTF-8 sequences; each format escapes them in its way.
 
 #include "io/text.h"
 
@@ -18,7 +18,7 @@ bool is_continuation(std::string_view s, size_t i) {
   return i < s.size() && (static_cast<uint8_t>(s[i]) & 0xC0) == 0x80;
 }
 
-// Bytes of the well-formed sequence at the start of `s` (Unicode table 3-7), or 0.
+// Length of the well-formed sequence at the start of `s` (Unicode table 3-7), or 0.
 size_t sequence(std::string_view s) {
   const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint8_t>(s[i]) : 0; };
   const uint8_t a = byte(0), b = byte(1);
@@ -32,10 +32,10 @@ size_t sequence(std::string_view s) {
   return is_continuation(s, 3) ? 4 : 0;
 }
 
-// Of special bytes the spelling given, and of other control codes what `control` makes of them.
-std::string spell(std::string_view text,
-                  std::initializer_list<std::pair<char, std::string_view>> special,
-                  std::string (*control)(int code)) {
+// Replaces special characters as given, and other control codes by control(code).
+std::string escape(std::string_view text,
+                   std::initializer_list<std::pair<char, std::string_view>> special,
+                   std::string (*control)(int code)) {
   std::string out;
   out.reserve(text.size() + 2);
   while (!text.empty()) {
@@ -57,23 +57,23 @@ std::string spell(std::string_view text,
 
 std::string json_string(std::string_view text) {
   return '"' +
-         spell(text, {{'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}},
-               [](int code) { return fmt::format("\\u{:04x}", code); }) +
+         escape(text, {{'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}},
+                [](int code) { return fmt::format("\\u{:04x}", code); }) +
          '"';
 }
 
-// (XML 1.0 has no way to write other control codes.)
+// XML 1.0 cannot represent other control codes.
 std::string xml_text(std::string_view text) {
-  return spell(text,
-               {{'&', "&amp;"},
-                {'<', "&lt;"},
-                {'>', "&gt;"},
-                {'"', "&quot;"},
-                {'\t', "\t"},
-                {'\n', "\n"},
-                {'\r', "\r"},
-                {'\x7F', "\x7F"}},
-               [](int) { return std::string(replacement); });
+  return escape(text,
+                {{'&', "&amp;"},
+                 {'<', "&lt;"},
+                 {'>', "&gt;"},
+                 {'"', "&quot;"},
+                 {'\t', "\t"},
+                 {'\n', "\n"},
+                 {'\r', "\r"},
+                 {'\x7F', "\x7F"}},
+                [](int) { return std::string(replacement); });
 }
 
 bool is_utf8(std::string_view text) {

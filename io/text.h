@@ -1,5 +1,5 @@
 #pragma once
-// Text from anywhere, made safe for the formats we write. Bytes that are not UTF-8 become U+FFFD.
+// Escapes arbitrary text for JSON and XML. Invalid UTF-8 becomes U+FFFD.
 
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@ std::string xml_text(std::string_view text);     // for element content and attr
 
 bool is_utf8(std::string_view text);
 
-// As json_string, but at most about 80 bytes: a name out of a hostile file, for an error message.
+// json_string of at most about 80 bytes, for names from hostile files in error messages.
 std::string quote(std::string_view text);
 
 }  // namespace mixtape::io

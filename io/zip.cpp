@@ -1,4 +1,4 @@
-// Records are read by position: a field is so many bytes, little-endian, at so many from the start.
+// Fields of records are read by their offset and width, little-endian.
 
 #include "io/zip.h"
 
@@ -20,12 +20,12 @@ constexpr uint32_t local_sign = 0x04034b50, entry_sign = 0x02014b50, end_sign = 
                    end64_sign = 0x06064b50, locator_sign = 0x07064b50;
 constexpr uint64_t local_bytes = 30, entry_bytes = 46, end_bytes = 22, end64_bytes = 56,
                    locator_bytes = 20;
-constexpr uint64_t none16 = 0xffff, none32 = 0xffffffff;  // the value is in a zip64 record
+constexpr uint64_t none16 = 0xffff, none32 = 0xffffffff;  // markers: the value is in a zip64 record
 constexpr uint64_t largest_directory = 100'000'000;
-// A deflated byte gives at most this many: two bits for a copy of 258.
-constexpr uint64_t most_per_byte = 1032;
+// Most bytes that deflate makes from one: two bits can copy 258.
+constexpr uint64_t max_inflation = 1032;
 
-// Part of an archive in memory.
+// A part of the archive in memory.
 class Record {
  public:
   Record(const Source& archive, uint64_t offset, uint64_t size) : offset_(offset), bytes_(size) {
@@ -47,12 +47,12 @@ class Record {
   std::vector<std::byte> bytes_;
 };
 
-// The end record, which is all that has a known place, sort of: before a comment of any length.
+// Searches backwards for the end record, which a comment of any length may follow.
 uint64_t find_end(const Record& tail, const std::string& file) {
   for (uint64_t at = tail.size() - end_bytes + 1; at-- > 0;)
     if (tail.number(at, 4) == end_sign && tail.number(at + 20, 2) == tail.size() - at - end_bytes)
       return at;
-  fail("{}: not a zip archive, or cut short: no directory at its end", file);
+  fail("{}: not a zip archive, or truncated: no directory at its end", file);
 }
 
 struct Directory {
@@ -68,7 +68,7 @@ Directory find_directory(const Source& archive) {
   const uint64_t at = find_end(tail, file);
   check(tail.number(at + 4, 2) == tail.number(at + 6, 2) && tail.number(at + 6, 2) == 0 &&
             tail.number(at + 8, 2) == tail.number(at + 10, 2),
-        "{}: one of several parts of an archive", file);
+        "{}: archives in several parts are not supported", file);
   Directory d{tail.number(at + 10, 2), tail.number(at + 16, 4), tail.number(at + 12, 4)};
   uint64_t end = tail.offset() + at;
   if (d.entries == none16 || d.offset == none32 || d.size == none32) {
@@ -76,13 +76,13 @@ Directory find_directory(const Source& archive) {
     const Record locator(archive, end - locator_bytes, locator_bytes);
     check(locator.number(0, 4) == locator_sign, "{}: no zip64 locator at byte {}", file,
           end - locator_bytes);
-    const uint64_t place = locator.number(8, 8);
-    check(place <= end - locator_bytes - end64_bytes,
-          "{}: the zip64 end record at byte {} lies outside", file, place);
-    const Record end64(archive, place, end64_bytes);
-    check(end64.number(0, 4) == end64_sign, "{}: no zip64 end record at byte {}", file, place);
+    const uint64_t position = locator.number(8, 8);
+    check(position <= end - locator_bytes - end64_bytes,
+          "{}: the zip64 end record at byte {} is out of range", file, position);
+    const Record end64(archive, position, end64_bytes);
+    check(end64.number(0, 4) == end64_sign, "{}: no zip64 end record at byte {}", file, position);
     d = {end64.number(32, 8), end64.number(48, 8), end64.number(40, 8)};
-    end = place;
+    end = position;
   }
   check(d.offset <= end && d.size == end - d.offset,
         "{}: a directory of {} bytes at byte {} does not end at byte {}", file, d.size, d.offset,
@@ -92,12 +92,13 @@ Directory find_directory(const Source& archive) {
   return d;
 }
 
-// Sizes and place that did not fit 32 bits, from the extra field that has them in this order.
-void widen(const Record& directory, uint64_t at, uint64_t end, std::span<uint64_t* const> values,
-           const std::string& where) {
+// Reads the values that did not fit 32 bits from the zip64 extra field, which has them in this
+// order.
+void read_zip64(const Record& directory, uint64_t at, uint64_t end,
+                std::span<uint64_t* const> values, const std::string& where) {
   while (at + 4 <= end) {
     const uint64_t kind = directory.number(at, 2), stop = at + 4 + directory.number(at + 2, 2);
-    check(stop <= end, "{}: an extra field runs beyond the others", where);
+    check(stop <= end, "{}: an extra field is too long", where);
     at += 4;
     for (uint64_t* v : values)
       if (kind == 1 && *v == none32) {
@@ -109,7 +110,7 @@ void widen(const Record& directory, uint64_t at, uint64_t end, std::span<uint64_
   }
 }
 
-// `begin` receives the place of the entry's local header.
+// Sets `begin` to the offset of the entry's local header.
 ZipEntry read_entry(const Source& archive, const Record& directory, uint64_t at, uint64_t names,
                     uint64_t extra, uint64_t data_end, uint64_t& begin) {
   const uint64_t flags = directory.number(at + 8, 2), method = directory.number(at + 10, 2);
@@ -120,26 +121,26 @@ ZipEntry read_entry(const Source& archive, const Record& directory, uint64_t at,
              .deflated = method == 8};
   const std::string where = fmt::format("{}: {}", archive.name(), quote(e.name));
   begin = directory.number(at + 42, 4);
-  uint64_t* const wide[] = {&e.size, &e.packed, &begin};
+  uint64_t* const values[] = {&e.size, &e.packed, &begin};
   const uint64_t extras = at + entry_bytes + names;
-  widen(directory, extras, extras + extra, wide, where);
+  read_zip64(directory, extras, extras + extra, values, where);
   check((flags & 1) == 0, "{}: is encrypted", where);
   check(method == 0 || method == 8, "{}: compression method {} is not supported", where, method);
   check(method == 8 || e.packed == e.size, "{}: stores {} bytes as {}", where, e.size, e.packed);
-  check(e.size / most_per_byte <= e.packed, "{}: {} bytes cannot unpack to {}", where, e.packed,
+  check(e.size / max_inflation <= e.packed, "{}: {} bytes cannot unpack to {}", where, e.packed,
         e.size);
 
-  check(begin <= data_end && data_end - begin >= local_bytes, "{}: byte {} lies outside the data",
-        where, begin);
+  check(begin <= data_end && data_end - begin >= local_bytes, "{}: byte {} is out of range", where,
+        begin);
   const Record local(archive, begin, local_bytes);
   check(local.number(0, 4) == local_sign, "{}: no entry at byte {}", where, begin);
   const uint64_t local_names = local.number(26, 2);
   e.offset = begin + local_bytes + local_names + local.number(28, 2);
   check(e.offset <= data_end && e.packed <= data_end - e.offset,
-        "{}: bytes {} to {} lie outside the data", where, e.offset, e.offset + e.packed);
+        "{}: bytes {} to {} are out of range", where, e.offset, e.offset + e.packed);
   check(local.number(8, 2) == method && local_names == names &&
             Record(archive, begin + local_bytes, names).text(0, names) == e.name,
-        "{}: the entry at byte {} is another", where, begin);
+        "{}: the entry at byte {} does not match the directory", where, begin);
   return e;
 }
 
@@ -156,14 +157,14 @@ std::vector<ZipEntry> read_zip_directory(const Source& archive) {
   const std::string& file = archive.name();
   const Directory d = find_directory(archive);
   const Record directory(archive, d.offset, d.size);
-  std::vector<std::pair<uint64_t, ZipEntry>> found;  // by the place of the local header
+  std::vector<std::pair<uint64_t, ZipEntry>> found;  // by the offset of the local header
   for (uint64_t at = 0; at < directory.size();) {
     check(directory.size() - at >= entry_bytes && directory.number(at, 4) == entry_sign,
           "{}: no directory entry at byte {}", file, d.offset + at);
     const uint64_t names = directory.number(at + 28, 2), extra = directory.number(at + 30, 2),
                    comment = directory.number(at + 32, 2);
     const uint64_t size = entry_bytes + names + extra + comment;
-    check(size <= directory.size() - at, "{}: the directory entry at byte {} is cut short", file,
+    check(size <= directory.size() - at, "{}: the directory entry at byte {} is truncated", file,
           d.offset + at);
     uint64_t begin = 0;
     const ZipEntry e = read_entry(archive, directory, at, names, extra, d.offset, begin);
@@ -188,17 +189,17 @@ std::vector<ZipEntry> read_zip_directory(const Source& archive) {
 #ifdef MIXTAPE_ZLIB
 struct ZipReader::Inflater : NoCopy {
   z_stream stream = {};
-  std::vector<std::byte> packed;  // a piece of the entry
-  uint64_t taken = 0;             // bytes of the entry
+  std::vector<std::byte> packed;  // a chunk of the entry
+  uint64_t taken = 0;             // bytes of the entry read so far
   bool ended = false;
 
   Inflater() : packed(1 << 16) {
-    check(inflateInit2(&stream, -15) == Z_OK, "zlib: cannot start");  // no frame of its own
+    check(inflateInit2(&stream, -15) == Z_OK, "zlib: cannot start");  // raw deflate
   }
   ~Inflater() { inflateEnd(&stream); }
 
-  // Makes at most as many bytes as there is room for; fewer at the end.
-  size_t make(const Source& archive, const ZipEntry& e, std::span<std::byte> into) {
+  // Unpacks into the buffer and returns the number of bytes; fewer at the end.
+  size_t unpack(const Source& archive, const ZipEntry& e, std::span<std::byte> into) {
     stream.next_out = reinterpret_cast<Bytef*>(into.data());
     stream.avail_out = static_cast<uInt>(into.size());
     int status = Z_OK;
@@ -218,16 +219,17 @@ struct ZipReader::Inflater : NoCopy {
           stream.msg ? stream.msg : zError(status));
     return into.size() - stream.avail_out;
   }
-  // Whether it all was a stream of the bytes made so far.
-  bool complete(const Source& archive, const ZipEntry& e) {
+  // True if the stream ends here and has used all of the entry.
+  bool is_complete(const Source& archive, const ZipEntry& e) {
     std::byte more;
-    return make(archive, e, {&more, 1}) == 0 && ended && taken == e.packed && stream.avail_in == 0;
+    return unpack(archive, e, {&more, 1}) == 0 && ended && taken == e.packed &&
+           stream.avail_in == 0;
   }
 };
 #else
 struct ZipReader::Inflater {
-  size_t make(const Source&, const ZipEntry&, std::span<std::byte>) { return 0; }
-  bool complete(const Source&, const ZipEntry&) { return true; }
+  size_t unpack(const Source&, const ZipEntry&, std::span<std::byte>) { return 0; }
+  bool is_complete(const Source&, const ZipEntry&) { return true; }
 };
 #endif
 
@@ -244,33 +246,33 @@ ZipReader::~ZipReader() = default;
 void ZipReader::read(std::span<std::byte> into) {
   check(into.size() <= entry_.size - made_, "{}: {} ends at byte {}, {} bytes early",
         archive_.name(), quote(entry_.name), entry_.size, into.size() - (entry_.size - made_));
-  constexpr size_t most_at_once = size_t(1) << 20;  // summed while it is in the cache
+  constexpr size_t chunk_size = size_t(1) << 20;  // the checksum then reads it from the cache
   while (!into.empty()) {
-    const std::span<std::byte> piece = into.first(std::min(into.size(), most_at_once));
+    const std::span<std::byte> chunk = into.first(std::min(into.size(), chunk_size));
     if (!inflater_) {
-      archive_.read(entry_.offset + made_, piece);
-    } else if (const size_t n = inflater_->make(archive_, entry_, piece); n < piece.size()) {
+      archive_.read(entry_.offset + made_, chunk);
+    } else if (const size_t n = inflater_->unpack(archive_, entry_, chunk); n < chunk.size()) {
       fail("{}: {} unpacks to {} bytes, not {}", archive_.name(), quote(entry_.name), made_ + n,
            entry_.size);
     }
-    crc_ = crc32(piece, crc_);
-    made_ += piece.size();
-    into = into.subspan(piece.size());
+    crc_ = crc32(chunk, crc_);
+    made_ += chunk.size();
+    into = into.subspan(chunk.size());
   }
 }
 
 void ZipReader::finish() const {
   const auto name = [&] { return quote(entry_.name); };
-  check(made_ == entry_.size, "{}: {}: the last {} bytes belong to nothing", archive_.name(),
-        name(), entry_.size - made_);
-  check(!inflater_ || inflater_->complete(archive_, entry_),
+  check(made_ == entry_.size, "{}: {}: has {} extra bytes", archive_.name(), name(),
+        entry_.size - made_);
+  check(!inflater_ || inflater_->is_complete(archive_, entry_),
         "{}: {}: its {} packed bytes do not end with the {} unpacked ones", archive_.name(), name(),
         entry_.packed, entry_.size);
   check(crc_ == entry_.crc, "{}: {}: its checksum is {:08x}, not {:08x}", archive_.name(), name(),
         crc_, entry_.crc);
 }
 
-// From the version needed to the length of the extra field: nothing packed, made at no time.
+// The fields from the version to the length of the extra field: stored, with a fixed date.
 std::string ZipWriter::Written::common() const {
   const bool ascii = std::all_of(name.begin(), name.end(), [](char c) { return c >= 0; });
   constexpr uint64_t version = 20, utf8 = 0x800, first_day = 0x21;  // of 1980
@@ -294,23 +296,23 @@ void ZipWriter::write(const std::string& bytes) {
 void ZipWriter::add(const std::string& name, const std::function<void(const Sink&)>& content) {
   uint64_t size = 0;
   uint32_t crc = 0;
-  content([&](std::span<const std::byte> run) {
-    size += run.size();
-    crc = crc32(run, crc);
+  content([&](std::span<const std::byte> chunk) {
+    size += chunk.size();
+    crc = crc32(chunk, crc);
   });
-  check(name.size() < none16, "a name of {} bytes", name.size());
+  check(name.size() < none16, "names must have fewer than 65535 bytes, got {}", name.size());
   check(size < none32 && at_ < none32 && entries_.size() + 1 < none16,
-        "{}: zip files end at 4 GiB and 65534 entries (safetensors do not)", quote(name));
+        "{}: zip files are limited to 4 GiB and 65534 entries (safetensors are not)", quote(name));
   entries_.push_back({name, crc, static_cast<uint32_t>(size), static_cast<uint32_t>(at_)});
   const Written& e = entries_.back();
   write(little_endian({{local_sign, 4}}) + e.common() + name);
-  content([&](std::span<const std::byte> run) { file_.write(run); });
+  content([&](std::span<const std::byte> chunk) { file_.write(chunk); });
   at_ += size;
 }
 
 void ZipWriter::finish() {
   const uint64_t begin = at_;
-  check(begin < none32, "zip files end at 4 GiB (safetensors do not)");
+  check(begin < none32, "zip files are limited to 4 GiB (safetensors are not)");
   constexpr uint64_t made_on_unix = 3 << 8 | 20, mode = uint64_t{0100644} << 16;
   for (const Written& e : entries_)
     write(little_endian({{entry_sign, 4}, {made_on_unix, 2}}) + e.common() +

@@ -1,7 +1,7 @@
 #pragma once
-// Zip archives as .npz files are: entries that are stored or deflated, nothing encrypted or split.
-// The central directory at the end says where each is; entries may not overlap, and none may claim
-// to unpack to more than deflate can make of its bytes.
+// Zip archives for .npz files: stored or deflated entries, not encrypted or split. The central
+// directory at the end locates them. Rejects entries that overlap, or that claim more bytes than
+// deflate can make from theirs.
 
 #include <functional>
 #include <memory>
@@ -14,22 +14,22 @@ namespace mixtape::io {
 
 struct ZipEntry {
   std::string name;
-  uint64_t offset = 0, packed = 0;  // bytes of the archive
-  uint64_t size = 0;                // bytes that it holds
+  uint64_t offset = 0, packed = 0;  // bytes in the archive
+  uint64_t size = 0;                // unpacked bytes
   uint32_t crc = 0;
   bool deflated = false;
 };
 
-// Throws Error that names the source and the byte.
+// Throws Error that names the source and the byte if the archive is invalid.
 std::vector<ZipEntry> read_zip_directory(const Source& archive);
 
-// What an entry holds, from front to back.
+// Reads the content of an entry sequentially.
 class ZipReader {
  public:
   ZipReader(const Source& archive, const ZipEntry& entry);
   ~ZipReader();
-  void read(std::span<std::byte> into);  // throws Error if the entry ends before
-  void finish() const;  // throws Error unless all was read and the checksum is right
+  void read(std::span<std::byte> into);  // throws Error if the entry is shorter
+  void finish() const;  // throws Error unless all was read and the checksum matches
 
  private:
   struct Inflater;
@@ -40,12 +40,12 @@ class ZipReader {
   std::unique_ptr<Inflater> inflater_;
 };
 
-// Writes stored entries, one after the other, then finish(). Sizes are those of plain zip: throws
-// Error from 4 GiB or 65535 entries on.
+// Writes stored entries; call finish() at the end. Plain zip: throws Error from 4 GiB or 65535
+// entries on.
 class ZipWriter {
  public:
   explicit ZipWriter(AtomicFile& file) : file_(file) {}
-  // `content` is called twice, with a function that takes runs of bytes: to sum, and to write them.
+  // Calls `content` twice, to compute the checksum and to write; it passes its bytes to the sink.
   using Sink = std::function<void(std::span<const std::byte>)>;
   void add(const std::string& name, const std::function<void(const Sink&)>& content);
   void finish();
@@ -54,7 +54,7 @@ class ZipWriter {
   struct Written {
     std::string name;
     uint32_t crc, size, offset;
-    std::string common() const;  // of both its headers
+    std::string common() const;  // part of both headers
   };
   void write(const std::string& bytes);
 

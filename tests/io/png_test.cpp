@@ -113,11 +113,11 @@ TEST(Png, RefusesHostileFiles) {
   const std::string good = written(image(3, 4, 4));
   EXPECT_ERROR(parse(""), "f: not a PNG file: it starts with other bytes");
   EXPECT_ERROR(parse("GIF89a"), "f: not a PNG file");
-  EXPECT_ERROR(parse(good.substr(0, 20)), "f: the chunk at byte 8 has 13 bytes, and 0 are left");
+  EXPECT_ERROR(parse(good.substr(0, 20)), "f: the chunk at byte 8 has 13 bytes, but 0 are left");
   EXPECT_ERROR(parse(good.substr(0, good.size() - 12)),
                "f: ends at byte " + std::to_string(good.size() - 12) + ", before IEND");
   EXPECT_ERROR(parse(good + "x"),
-               "f: goes on after IEND, from byte " + std::to_string(good.size()));
+               "f: has data after IEND, from byte " + std::to_string(good.size()));
   const auto with = [&](size_t at, const std::string& bytes) {
     std::string file = good;
     return file.replace(at, bytes.size(), bytes);
@@ -127,10 +127,10 @@ TEST(Png, RefusesHostileFiles) {
                "f: 2147483647 x 4 pixels, above the limit of 67108864");
   EXPECT_ERROR(parse(with(16, std::string("\0\0\0\0", 4))), "f: 0 x 4 pixels");
   EXPECT_ERROR(parse(with(16, std::string("\0\0\x20\0\0\0\x10\0", 8))),
-               "f: 8192 x 4096 pixels take 100667392 bytes, and a file of");
-  EXPECT_ERROR(parse(with(25, "\5")), "f: colour type 5 with 8 bits is not known");
+               "f: 8192 x 4096 pixels take 100667392 bytes, but a file of");
+  EXPECT_ERROR(parse(with(25, "\5")), "f: colour type 5 with 8 bits is not supported");
   EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // interlaced, says the header; its checksum does not
-  EXPECT_ERROR(parse(good, 5), "5 channels, not 0 to 4");
+  EXPECT_ERROR(parse(good, 5), "channels must be 0 to 4, got 5");
   EXPECT_ERROR(load_png("/no/such.png"), "/no/such.png: cannot open");
 }
 
@@ -144,20 +144,20 @@ TEST(Png, SurvivesDamage) {
 TEST(Png, RefusesToWriteWhatIsNoImage) {
   const TempFolder folder;
   const std::string path = folder / "a.png";
-  EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)), "a.png: an image is u8 [channels, height,");
-  EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "not u8 [4]");
-  EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: 5 channels, not 1 to 4");
+  EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)), "a.png: an image must be u8 [channels, height,");
+  EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "got u8 [4]");
+  EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: channels must be 1 to 4, got 5");
   EXPECT_ERROR(save_png(path, Tensor({3, 0, 4}, u8)), "a.png: 4 x 0 pixels");
   const Tensor large = Tensor({1}, u8).with_layout(Layout(Shape{1, 8192, 16384}, Shape{0, 0, 0}));
-  EXPECT_ERROR(save_png(path, large), "a.png: 16384 x 8192 pixels, not 1 to 67108864");
+  EXPECT_ERROR(save_png(path, large), "a.png: 16384 x 8192 pixels, must be 1 to 67108864");
   EXPECT_EQ(folder.count(), 0u);
 }
 
 #else
 
 TEST(Png, SaysWhenThereIsNoLibpng) {
-  EXPECT_ERROR(load_png("a.png"), "a.png: this build knows no PNG files: it has no libpng");
-  EXPECT_ERROR(save_png("a.png", image(1, 2, 2)), "it has no libpng");
+  EXPECT_ERROR(load_png("a.png"), "a.png: this build has no libpng, which PNG files need");
+  EXPECT_ERROR(save_png("a.png", image(1, 2, 2)), "this build has no libpng");
 }
 
 #endif

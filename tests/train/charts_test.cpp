@@ -250,7 +250,7 @@ TEST(Charts, SayWhatIsWrongWithALog) {
   EXPECT_ERROR(run("{\"step\":1}\n{\"epoch\":1}\n", folder),
                "metrics.jsonl: line 2 has no number \"step\"");
   EXPECT_ERROR(run("{\"step\":null}\n", folder), "line 1 has no number \"step\"");
-  EXPECT_ERROR(run("{\"step\":1}\n[1]\n", folder), "metrics.jsonl: line 2: \"[1]\" is no JSON");
+  EXPECT_ERROR(run("{\"step\":1}\n[1]\n", folder), "metrics.jsonl: line 2: \"[1]\" is not a JSON");
   EXPECT_EQ(save_charts({run("{\"step\":1,\"../up\":1}\n", folder)}, RunFolder(folder.path())),
             std::vector<std::string>{folder / ".._up.svg"});
 }
