@@ -1,7 +1,7 @@
-// Where a stride-th of x is as wide as y, what a tap sees stands at one distance from the pixel
-// that it is for, in all of a plane, once x's rows and columns are dealt out by the stride. So a
-// gradient is a product of two runs of numbers, with masks for where the tap would see beyond the
-// plane, which all planes share. Measured in bench/worklog/149.
+// If y is as wide as x divided by the stride, and x is split by phases of the stride, then each tap
+// reads at a constant distance from its pixel, in all of a plane. So its gradient is a dot product
+// of two arrays, with masks for pixels beyond the plane, which all planes share. Measured in
+// bench/worklog/149.
 
 #include "kernels/cpu/conv/depthwise.h"
 
@@ -14,91 +14,91 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// The pixels of a plane of x that are equal modulo the stride, as planes of their own.
-struct Deal {
+// Splits a plane of x into one plane for each phase of the stride.
+struct PhaseSplit {
   int64_t rows, columns, stride[2];  // of x
   int64_t width, area;               // of one plane
 
-  Deal(In x, const Window& v)
+  PhaseSplit(In x, const Window& v)
       : rows(x.shape()[2]),
         columns(x.shape()[3]),
         stride{v.stride[0], v.stride[1]},
         width(ceil_div(columns, stride[1])),
         area(ceil_div(rows, stride[0]) * width) {}
   int64_t count() const { return stride[0] * stride[1]; }
-  // Where pixel (row, column) is, also where there is none.
+  // The offset of pixel (row, column), which may be outside the plane.
   int64_t at(int64_t row, int64_t column) const {
     const auto phase = [](int64_t n, int64_t stride) { return (n % stride + stride) % stride; };
     const int64_t a = phase(row, stride[0]), b = phase(column, stride[1]);
     return (a * stride[1] + b) * area + (row - a) / stride[0] * width + (column - b) / stride[1];
   }
   template <class S>
-  const S* operator()(const S* x, S* room) const {
+  const S* operator()(const S* x, S* out) const {
     if (count() == 1) return x;
     for (int64_t r = 0; r < rows; ++r, x += columns) {
-      const auto deal = [&](auto step) {
+      const auto split_row = [&](auto step) {
         for (int64_t b = 0; b < step; ++b) {
-          S* const to = room + at(r, b);
+          S* const to = out + at(r, b);
           for (int64_t q = 0, n = ceil_div(columns - b, int64_t{step}); q < n; ++q)
             to[q] = x[q * step + b];
         }
       };
-      stride[1] == 2 ? deal(std::integral_constant<int64_t, 2>()) : deal(stride[1]);
+      stride[1] == 2 ? split_row(std::integral_constant<int64_t, 2>()) : split_row(stride[1]);
     }
-    return room;
+    return out;
   }
 };
 
 struct Tap {
-  int64_t shift;                // from a pixel of y to what the tap sees
-  std::vector<LaneBits> masks;  // of each vector of pixels: for which lanes that is in the plane
+  int64_t shift;                // from a pixel of y to what the tap reads
+  std::vector<LaneBits> masks;  // for each vector of pixels: the lanes inside the plane
 };
 
-std::vector<Tap> taps_of(const Window& v, const Deal& deal, int64_t y_rows, int64_t lanes) {
-  const int64_t pixels = y_rows * deal.width;
+std::vector<Tap> taps_of(const Window& v, const PhaseSplit& split, int64_t y_rows, int64_t lanes) {
+  const int64_t pixels = y_rows * split.width;
   std::vector<Tap> taps;
   for (int64_t i = 0; i < v.size[0]; ++i)
     for (int64_t j = 0; j < v.size[1]; ++j) {
       const int64_t down = i * v.dilation[0] - v.padding[0],
                     across = j * v.dilation[1] - v.padding[1];
-      Tap& tap = taps.emplace_back(Tap{deal.at(down, across), {}});
+      Tap& tap = taps.emplace_back(Tap{split.at(down, across), {}});
       tap.masks.resize(ceil_div(pixels, lanes));
-      // Of rows and columns of y, those for which the tap sees some of x.
-      const auto seen = [](int64_t from, int64_t stride, int64_t size, int64_t count) {
+      // The rows or columns of y for which the tap is inside the plane.
+      const auto inside = [](int64_t from, int64_t stride, int64_t size, int64_t count) {
         const int64_t end = from < size ? ceil_div(size - from, stride) : 0;
         return std::pair(from < 0 ? ceil_div(-from, stride) : 0, std::min(count, end));
       };
-      const auto [top, bottom] = seen(down, v.stride[0], deal.rows, y_rows);
-      const auto [left, right] = seen(across, v.stride[1], deal.columns, deal.width);
+      const auto [top, bottom] = inside(down, v.stride[0], split.rows, y_rows);
+      const auto [left, right] = inside(across, v.stride[1], split.columns, split.width);
       for (int64_t r = top; r < bottom; ++r)
-        for (int64_t p = r * deal.width + left; p < r * deal.width + right; ++p)
+        for (int64_t p = r * split.width + left; p < r * split.width + right; ++p)
           tap.masks[p / lanes] |= static_cast<LaneBits>(1 << p % lanes);
     }
   return taps;
 }
 
-// sums[t] += sum over pixels [begin, end) of dy * what tap t sees, by lanes, for some taps at once.
+// sums[t] += sum over pixels [begin, end) of dy times what tap t reads, lane by lane.
 template <class T, class S>
 void add_products(const S* x, const S* dy, int64_t begin, int64_t end, std::span<const Tap> taps,
                   Vec<T>* sums) {
   const auto some = [&]<int n>(std::integral_constant<int, n>,
                                size_t t) __attribute__((always_inline)) {
     Vec<T> sum[n];
-    const S* seen[n];
+    const S* source[n];
     const LaneBits* masks[n];
     for (int k = 0; k < n; ++k) {
       sum[k] = T(0);
-      seen[k] = x + taps[t + k].shift;
+      source[k] = x + taps[t + k].shift;
       masks[k] = taps[t + k].masks.data();
     }
     for_each_vec<T>(end - begin, [&](int64_t i, int64_t count) {
       const int64_t p = begin + i;
       const Vec<T> d = read<T>(dy + p, count);
-      __builtin_prefetch(dy + p + 512);  // (Masked reads are not foreseen.)
+      __builtin_prefetch(dy + p + 512);  // (The hardware does not prefetch masked loads.)
       __builtin_prefetch(x + p + 512);
       for (int k = 0; k < n; ++k) {
         const LaneBits which = masks[k][p / Vec<T>::width];
-        sum[k] = fma_where(which, load_where<S, T>(which, seen[k] + p), d, sum[k]);
+        sum[k] = fma_where(which, load_where<S, T>(which, source[k] + p), d, sum[k]);
       }
     });
     for (int k = 0; k < n; ++k) sums[t + k] += sum[k];
@@ -114,25 +114,26 @@ void add_products(const S* x, const S* dy, int64_t begin, int64_t end, std::span
 bool depthwise_weight(In x, In dy, const Window& v, Out dw, Out db) {
   const int64_t channels = x.shape()[1], outs = dy.shape()[1],
                 pixels = dy.shape()[2] * dy.shape()[3];
-  const Deal deal(x, v);
-  if (!has_lane_bits || v.groups < 2 || v.groups != channels || deal.width != dy.shape()[3])
+  const PhaseSplit split(x, v);
+  if (!has_lane_bits || v.groups < 2 || v.groups != channels || split.width != dy.shape()[3])
     return false;
   visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const std::vector<Tap> taps = taps_of(v, deal, dy.shape()[2], Vec<T>::width);
+    const std::vector<Tap> taps = taps_of(v, split, dy.shape()[2], Vec<T>::width);
     parallel_for(outs, [&](int64_t o) {
-      Buffer<S> room(deal.count() > 1 ? deal.count() * deal.area : 0);
+      Buffer<S> buffer(split.count() > 1 ? split.count() * split.area : 0);
       std::vector<Vec<T>> sums(taps.size(), Vec<T>(T(0)));
       Vec<T> sum(T(0));
       for (int64_t n = 0; n < x.shape()[0]; ++n) {
         const int64_t plane = n * channels + o * channels / outs;
         const S* const d = dy.as<S>() + (n * outs + o) * pixels;
-        const S* const dealt = deal(x.as<S>() + plane * deal.rows * deal.columns, room.data());
-        // Long sums are sums of shorter ones.
-        constexpr int64_t run = 512 * Vec<T>::width;
-        for (int64_t p = 0; p < pixels; p += run) {
-          const int64_t end = std::min(pixels, p + run);
-          add_products<T>(dealt, d, p, end, taps, sums.data());
+        const S* const phases =
+            split(x.as<S>() + plane * split.rows * split.columns, buffer.data());
+        // A long sum is made of shorter ones, for accuracy.
+        constexpr int64_t piece = 512 * Vec<T>::width;
+        for (int64_t p = 0; p < pixels; p += piece) {
+          const int64_t end = std::min(pixels, p + piece);
+          add_products<T>(phases, d, p, end, taps, sums.data());
           if (!db) continue;
           Vec<T> part(T(0));
           for_each_vec<T>(end - p, [&](int64_t i, int64_t n) { part += read<T>(d + p + i, n); });

@@ -1,12 +1,12 @@
 #pragma once
-// The gradient of the weights of depthwise convolutions whose results are as wide as what they see,
-// but for the stride.
+// The gradient of the weights of depthwise convolutions that keep the size of the image, apart from
+// the stride.
 
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 
-// Computes it and returns true, or false where it is another convolution, or slower here.
+// Returns false, without computing anything, for other convolutions and if this would be slower.
 bool depthwise_weight(In x, In dy, const Window&, Out dw, Out db);
 
 }  // namespace mixtape::kernels::cpu

@@ -1,6 +1,6 @@
 #pragma once
-// How a matrix product is computed, from its shape and layout alone: which operand becomes rows and
-// which lanes, how both are cut, what is packed and what is read in place. Measured in
+// Blocking of a matrix product, chosen from its shape and layout alone: which operand becomes rows
+// and which lanes, how both are cut, what is packed and what is read in place. Measured in
 // bench/worklog/021 and 143.
 
 #include <algorithm>
@@ -12,125 +12,136 @@
 
 namespace mixtape::kernels::cpu {
 
-// One operand: lines along k, which are rows of a or columns of b.
-struct Side {
-  int64_t count, line, step;  // lines; strides in elements from line to line and along k
-  int64_t sliver = 1;         // lines that one tile reads, packed side by side
-  int64_t chunk = 1;          // lines that one chunk reads
-  bool in_place = false;      // read where they are, not packed
-  bool shared = false;        // packed once for all chunks
+// One operand as lines along k: rows of a, or columns of b.
+struct Operand {
+  int64_t count, line_stride, k_stride;  // number of lines; strides in elements
+  int64_t sliver = 1;                    // lines of one tile, packed side by side
+  int64_t chunk = 1;                     // lines of one chunk, a multiple of `sliver`
+  bool in_place = false;                 // read from memory, not packed
+  bool shared = false;                   // packed once for all chunks
 };
 
-// How products of one shape and layout are computed. What becomes rows (a) and what lanes (b) is
-// chosen here, so c may be computed as its transpose.
+// Blocking for products of one shape and layout. Rows (a) and lanes (b) are chosen here too, so c
+// may be computed as its transpose.
 template <class T>
-struct GemmPlan {
-  const Engine<T>& engine;
-  int64_t k, element;  // steps; bytes of an element
-  Side a, b;
+struct Blocking {
+  const Microkernel<T>& kernel;
+  int64_t k, element_bytes;
+  Operand a, b;
   int64_t c[2], bias[2];  // strides along a and along b
-  bool narrow;            // c is not of T
-  bool biased;
-  bool ends;  // sums are not all that is written, nor is a bias
-  bool swapped = false, c_in_place = false;
-  bool b_along = false;  // b is read in place, and its lines lie along k
-  bool b_outer = false;  // a chunk goes over its slivers of b, and for each over all of a
-  int64_t depth = 1;     // elements of k that are packed at once
+  bool half_c;            // c is not of T
+  bool has_bias;
+  bool has_epilogue;        // an activation, or sums that are kept before it
+  bool swapped = false;     // a and b have changed places
+  bool c_in_place = false;  // tiles write c themselves, without an epilogue pass
+  bool b_k_major = false;   // b is read in place, and its lines are dense along k
+  bool b_outer = false;     // loop over slivers of b outside the loop over slivers of a
+  int64_t k_block = 1;      // elements of k that are packed at once
 
-  int64_t units(int64_t elements) const { return ceil_div(elements, engine.unit); }
-  int64_t across() const { return ceil_div(b.count, b.chunk); }
-  int64_t chunks() const { return ceil_div(a.count, a.chunk) * across(); }
-  // Bytes from one sliver to the next, and of all lines from `from` to `to`.
-  int64_t pitch(const Side& x, int64_t depth) const {
-    return (units(depth) * x.sliver + (x.sliver % engine.lanes ? engine.lanes : 0)) *
-           engine.unit_bytes;
+  int64_t k_groups(int64_t elements) const { return ceil_div(elements, kernel.k_group); }
+  int64_t chunk_columns() const { return ceil_div(b.count, b.chunk); }
+  int64_t chunk_count() const { return ceil_div(a.count, a.chunk) * chunk_columns(); }
+  // Bytes of one packed sliver, and of `lines` packed lines, for `depth` elements of k.
+  int64_t sliver_bytes(const Operand& x, int64_t depth) const {
+    // The last vector of an odd width is stored whole.
+    return (k_groups(depth) * x.sliver + (x.sliver % kernel.lanes ? kernel.lanes : 0)) *
+           kernel.k_group_bytes;
   }
-  int64_t room(const Side& x, int64_t lines, int64_t depth) const {
-    return ceil_div(lines, x.sliver) * pitch(x, depth);
+  int64_t packed_bytes(const Operand& x, int64_t lines, int64_t depth) const {
+    return ceil_div(lines, x.sliver) * sliver_bytes(x, depth);
   }
 
   void choose() {
-    // (By k alone: how a sum is cut decides its bits.)
-    const int64_t all = std::max<int64_t>(units(k), 1);
-    depth = round_up(ceil_div(all, ceil_div(all, 512)), 16) * engine.unit;
-    place();
-    GemmPlan turned = *this;
-    std::swap(turned.a, turned.b);
-    std::swap(turned.c[0], turned.c[1]);
-    std::swap(turned.bias[0], turned.bias[1]);
-    turned.swapped = true;
-    turned.place();
-    if (turned.cost() < cost()) {
-      std::swap(a, b);
-      std::swap(c[0], c[1]);
-      std::swap(bias[0], bias[1]);
-      swapped = true;
-      place();
-    }
-    cut();
+    // Blocks of k depend on k alone, since they decide the order of the sums and so their bits.
+    const int64_t groups = std::max<int64_t>(k_groups(k), 1);
+    k_block = round_up(ceil_div(groups, ceil_div(groups, max_k_block)), 16) * kernel.k_group;
+    choose_packing();
+    Blocking transposed = *this;
+    transposed.swap_operands();
+    if (transposed.estimated_cycles() < estimated_cycles()) swap_operands();
+    choose_blocking();
   }
 
  private:
-  void place() {
-    const bool as_is = engine.in_place && k % engine.unit == 0;
-    const int64_t page = 4096 / element;
-    // Lines whole pages apart would share a few places of the first-level cache. Of tiles so low
-    // that many read the same lines, packed ones take fewer instructions and lines of the cache; so
-    // do those whose steps are eighths of a page apart, of which they use a part of a line each.
-    const bool low = engine.rows < 8;
-    const bool often = low && b.count > 8 * engine.lanes * engine.vectors;
-    // Of few rows, nothing of b is read twice: lines along k are turned on the way.
-    b_along = a.count <= engine.rows && k % engine.unit == 0 && b.step == 1 && b.line > 1;
-    a.in_place = as_is && !often && !b_along &&
-                 ((a.step == 1 && (a.count == 1 || a.line % page != 0)) ||
-                  (engine.unit == 1 && a.line == 1 && a.step <= page / 2 &&
-                   !(low && k > 64 && a.step % (page / 8) == 0)));
-    const bool far = b.step % (page / 4) == 0 && b.count * k * element > (4 << 20);
-    b.in_place =
-        b_along || (as_is && engine.unit == 1 && b.line == 1 &&
-                    (a.count <= engine.rows ||
-                     (a.count <= 64 * engine.rows && (k <= 16 || (b.step % page != 0 && !far)))));
-    // (A bias comes last: not after the first of several blocks.)
-    c_in_place = !ends && c[1] == 1 && !(biased && (bias[1] != 1 || k > depth));
+  // k_groups of one block: a sliver of a and one of b stay in the first-level cache.
+  static constexpr int64_t max_k_block = 512;
+  static constexpr int64_t page_bytes = 4096;
+  static constexpr int64_t large_operand = 4 << 20;   // bytes; exceeds the second-level cache
+  static constexpr int64_t enough_chunks = 8;         // to keep several threads busy
+  static constexpr int64_t max_chunk = 128;           // lines
+  static constexpr int64_t min_chunk_work = 1 << 19;  // k_groups times lines of both operands
+
+  void swap_operands() {
+    std::swap(a, b);
+    std::swap(c[0], c[1]);
+    std::swap(bias[0], bias[1]);
+    swapped = !swapped;
+    choose_packing();
   }
-  // In cycles, roughly.
-  double cost() const {
-    const auto packing = [&](const Side& x) {
-      const double each = x.in_place    ? (&x == &b && b_along ? 0.1 : 0)
-                          : x.line == 1 ? 0.15
-                          : x.step == 1 ? 0.3
-                                        : 2;
-      return each * double(x.count * k);
+
+  // Decides what is read in place. Lines whole pages apart would compete for a few sets of the
+  // first-level cache, so they are packed.
+  void choose_packing() {
+    const bool readable = kernel.in_place && k % kernel.k_group == 0;
+    const int64_t page = page_bytes / element_bytes;
+    // Low tiles read the same lines often: packed, these take fewer instructions and cache lines.
+    const bool low_tile = kernel.rows < 8;
+    const bool reread_often = low_tile && b.count > 8 * kernel.lanes * kernel.vectors;
+    // With few rows, nothing of b is read twice: dense lines are transposed in the microkernel.
+    b_k_major =
+        a.count <= kernel.rows && k % kernel.k_group == 0 && b.k_stride == 1 && b.line_stride > 1;
+    const bool a_dense_along_k = a.k_stride == 1 && (a.count == 1 || a.line_stride % page != 0);
+    // (Low tiles use only a part of each cache line if k strides are eighths of a page.)
+    const bool a_dense_across = kernel.k_group == 1 && a.line_stride == 1 &&
+                                a.k_stride <= page / 2 &&
+                                !(low_tile && k > 64 && a.k_stride % (page / 8) == 0);
+    a.in_place = readable && !reread_often && !b_k_major && (a_dense_along_k || a_dense_across);
+    const bool b_misses_cache =
+        b.k_stride % (page / 4) == 0 && b.count * k * element_bytes > large_operand;
+    const bool few_reads =
+        a.count <= 64 * kernel.rows && (k <= 16 || (b.k_stride % page != 0 && !b_misses_cache));
+    b.in_place = b_k_major || (readable && kernel.k_group == 1 && b.line_stride == 1 &&
+                               (a.count <= kernel.rows || few_reads));
+    // A bias is added last, so not after the first of several blocks of k.
+    c_in_place = !has_epilogue && c[1] == 1 && !(has_bias && (bias[1] != 1 || k > k_block));
+  }
+
+  // Rough cost of the product with these rows and lanes.
+  double estimated_cycles() const {
+    const auto packing = [&](const Operand& x) {
+      const double cycles_per_element = x.in_place           ? (&x == &b && b_k_major ? 0.1 : 0)
+                                        : x.line_stride == 1 ? 0.15
+                                        : x.k_stride == 1    ? 0.3
+                                                             : 2;
+      return cycles_per_element * double(x.count * k);
     };
-    // A tile of one vector does less for what it reads.
-    const int64_t width = int64_t{engine.lanes} * engine.vectors, rest = b.count % width;
+    // A tile of one vector does less arithmetic for what it reads.
+    const int64_t width = int64_t{kernel.lanes} * kernel.vectors, rest = b.count % width;
     const double columns = double(b.count - rest) + (rest == 0              ? 0
-                                                     : rest <= engine.lanes ? 1.4 * engine.lanes
+                                                     : rest <= kernel.lanes ? 1.4 * kernel.lanes
                                                                             : double(width));
-    return double(std::max<int64_t>(a.count, 4)) * columns * double(k) /
-               (2 * engine.lanes * engine.unit) +
-           packing(a) + packing(b) +
-           (c_in_place ? 0
-                       : double(a.count * b.count) * (c[1] == 1   ? 0.2
-                                                      : c[0] == 1 ? 0.5
-                                                                  : 2));
+    const double arithmetic = double(std::max<int64_t>(a.count, 4)) * columns * double(k) /
+                              (2 * kernel.lanes * kernel.k_group);
+    const double cycles_per_result = c_in_place ? 0 : c[1] == 1 ? 0.2 : c[0] == 1 ? 0.5 : 2;
+    return arithmetic + packing(a) + packing(b) + double(a.count * b.count) * cycles_per_result;
   }
-  void cut() {
-    a.sliver = ceil_div(a.count, ceil_div(a.count, engine.rows));
-    b.sliver = int64_t{engine.lanes} * engine.vectors;
-    // The operand of more lines is cut, and each chunk packs its own; the other one is packed once
-    // for all, and is cut only where there would be few chunks.
+
+  // Cuts the operand with more lines into chunks, each of which packs its own; the other one is
+  // packed once for all, and cut only if there would be few chunks.
+  void choose_blocking() {
+    a.sliver = ceil_div(a.count, ceil_div(a.count, kernel.rows));
+    b.sliver = int64_t{kernel.lanes} * kernel.vectors;
     a.chunk = round_up(a.count, a.sliver);
     b.chunk = round_up(b.count, b.sliver);
-    const auto share = [&](Side& x, const Side& other, int64_t parts) {
-      const int64_t least = (int64_t{engine.unit} << 19) / std::max<int64_t>(1, other.chunk * k);
-      x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, 128)));
+    const auto cut = [&](Operand& x, const Operand& other, int64_t parts) {
+      const int64_t least = kernel.k_group * min_chunk_work / std::max<int64_t>(1, other.chunk * k);
+      x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, max_chunk)));
       x.chunk = round_up(std::max<int64_t>(x.chunk, 1), x.sliver);
     };
-    Side& many = a.count > b.count ? a : b;
-    Side& few = a.count > b.count ? b : a;
-    share(many, few, 8);
-    if (chunks() < 8) share(few, many, 8 / chunks());
+    Operand& larger = a.count > b.count ? a : b;
+    Operand& smaller = a.count > b.count ? b : a;
+    cut(larger, smaller, enough_chunks);
+    if (chunk_count() < enough_chunks) cut(smaller, larger, enough_chunks / chunk_count());
     a.shared = !a.in_place && b.chunk < b.count;
     b.shared = !b.in_place && a.chunk < a.count;
     b_outer = a.chunk <= b.chunk;

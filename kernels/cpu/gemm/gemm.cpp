@@ -1,8 +1,8 @@
-// Matrix products: c is cut into chunks whose sizes depend on the shape alone; a chunk packs what
-// it needs of the operands, block by block of k, and sums tiles that an engine keeps in registers.
-// Every element of c is one sum in the order of k, so neither the cut nor the number of threads,
-// nor which operand becomes rows and which lanes, changes a bit. Measured in bench/worklog/020 to
-// 022, 071, 092 and 143.
+// Matrix products: c is cut into chunks whose sizes depend on the shape alone. A chunk packs its
+// parts of the operands, block by block of k, and a microkernel sums tiles of it in registers. Each
+// element of c is one sum in the order of k, so its bits depend neither on the blocking and the
+// number of threads nor on which operand becomes rows. See docs/gemm.md; measured in
+// bench/worklog/020 to 022, 071, 092 and 143.
 
 #include <algorithm>
 #include <optional>
@@ -18,82 +18,91 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
+constexpr int64_t max_tile = 14 * 32;             // sums of the largest tile of any microkernel
+constexpr int64_t l2_share = 512 << 10;           // bytes that may stay in the second-level cache
+constexpr int64_t pack_lines = 256;               // packed by one task
+constexpr int64_t least_work = int64_t{1} << 18;  // multiplications worth a thread's while
+
 // One product of the batch.
 template <class T, class S, class O>
 struct Product {
-  const GemmPlan<T>& plan;
+  const Blocking<T>& blocking;
   const S *a, *b;
   const T* bias;
   Activation activation;
   O *c, *before;
 };
 
-// Memory of one chunk, or of all for what they share.
+// Working memory of one chunk: its packed operands, unless they are shared or read in place, and
+// its sums, unless they stay in c.
 template <class T>
-struct Room {
+struct PackBuffers {
   std::optional<Buffer<char>> a, b;
   std::optional<Buffer<T>> sums;
 
-  explicit Room(const GemmPlan<T>& p) {
+  explicit PackBuffers(const Blocking<T>& p) {
     if (!p.a.in_place && !p.a.shared)
-      a.emplace(p.room(p.a, p.b_outer ? p.a.chunk : p.a.sliver, p.depth));
+      a.emplace(p.packed_bytes(p.a, p.b_outer ? p.a.chunk : p.a.sliver, p.k_block));
     if (!p.b.shared && !(p.b.in_place && p.b.count % p.b.sliver == 0))
-      b.emplace(p.room(p.b, p.b_outer || p.b.in_place ? p.b.sliver : p.b.chunk, p.depth));
-    if (!p.c_in_place || (p.narrow && p.k > p.depth)) sums.emplace(p.a.chunk * p.b.chunk);
+      b.emplace(p.packed_bytes(p.b, p.b_outer || p.b.in_place ? p.b.sliver : p.b.chunk, p.k_block));
+    if (!p.c_in_place || (p.half_c && p.k > p.k_block)) sums.emplace(p.a.chunk * p.b.chunk);
   }
 };
 
-// Steps [k, k + depth) of the lines [from, to), as slivers one after the other.
+// Packs steps [k, k + depth) of lines [from, to), one sliver after the other.
 template <class T, class S>
-void pack(const GemmPlan<T>& p, const Side& x, const S* data, int64_t from, int64_t to, int64_t k,
-          int64_t depth, char* room) {
-  const int64_t unit = p.engine.unit;
-  // Lines that lie side by side are read together, a few steps at a time; of a, whose slivers are
-  // narrow, more of them where the second-level cache has all of it.
-  const bool near = &x == &p.a && x.count * p.k * p.element < (512 << 10);
-  const int64_t steps = x.line == 1 ? (near ? 64 : 8) * unit : depth;
+void pack(const Blocking<T>& p, const Operand& x, const S* data, int64_t from, int64_t to,
+          int64_t k, int64_t depth, char* out) {
+  const int64_t k_group = p.kernel.k_group;
+  // Adjacent lines are read together, a few steps of k at a time; more of a, whose slivers are low,
+  // if all of it fits in the second-level cache.
+  const bool cached = &x == &p.a && x.count * p.k * p.element_bytes < l2_share;
+  const int64_t steps = x.line_stride == 1 ? (cached ? 64 : 8) * k_group : depth;
   for (int64_t d = 0; d < depth; d += steps)
     for (int64_t i = from; i < to; i += x.sliver) {
       const int64_t count = std::min(x.sliver, to - i);
-      // (Of a, the last sliver is as narrow as its tile.)
+      // The last sliver of a is as low as its tile; the last one of b is padded.
       const int64_t width = &x == &p.b ? x.sliver : count;
-      p.engine.pack({data + i * x.line + (k + d) * x.step, x.line, x.step, count, x.count - i},
+      p.kernel.pack({data + i * x.line_stride + (k + d) * x.k_stride, x.line_stride, x.k_stride,
+                     count, x.count - i},
                     std::min(steps, depth - d), width,
-                    room + (i - from) / x.sliver * p.pitch(x, depth) +
-                        d / unit * width * p.engine.unit_bytes);
+                    out + (i - from) / x.sliver * p.sliver_bytes(x, depth) +
+                        d / k_group * width * p.kernel.k_group_bytes);
     }
 }
 
-// Where a line's sliver begins in what is shared, for the block of k that begins at `k`.
+// The offset of a line's sliver in a shared operand, in the block of k that begins at `k`.
 template <class T>
-int64_t shared_at(const GemmPlan<T>& p, const Side& x, int64_t line, int64_t k, int64_t depth) {
-  return k / p.depth * p.room(x, x.count, p.depth) + line / x.sliver * p.pitch(x, depth);
+int64_t shared_offset(const Blocking<T>& p, const Operand& x, int64_t line, int64_t k,
+                      int64_t depth) {
+  return k / p.k_block * p.packed_bytes(x, x.count, p.k_block) +
+         line / x.sliver * p.sliver_bytes(x, depth);
 }
 
-// All lines, block by block of k.
+// Packs all lines of an operand, block by block of k.
 template <class T, class S>
-void pack_shared(const GemmPlan<T>& p, const Side& x, const S* data, char* room) {
-  const int64_t group = x.sliver * std::max<int64_t>(1, 256 / x.sliver);
+void pack_shared(const Blocking<T>& p, const Operand& x, const S* data, char* out) {
+  const int64_t group = x.sliver * std::max<int64_t>(1, pack_lines / x.sliver);
   const int64_t groups = ceil_div(x.count, group);
-  parallel_for(groups * ceil_div(p.k, p.depth), [&](int64_t i) {
-    const int64_t k = i / groups * p.depth, depth = std::min(p.depth, p.k - k);
+  parallel_for(groups * ceil_div(p.k, p.k_block), [&](int64_t i) {
+    const int64_t k = i / groups * p.k_block, depth = std::min(p.k_block, p.k - k);
     const int64_t from = i % groups * group, to = std::min(x.count, from + group);
-    pack(p, x, data, from, to, k, depth, room + shared_at(p, x, from, k, depth));
+    pack(p, x, data, from, to, k, depth, out + shared_offset(p, x, from, k, depth));
   });
 }
 
-// c = activation(sums + bias) for rows from `row` and columns from `column` on: a part at a time,
-// that stays in the first cache, and in loops of one kind of work each. A part is as long as c is
-// contiguous.
+// Epilogue pass: c = activation(sums + bias) for rows from `row` and columns from `column` on.
+// Works on parts that stay in the first-level cache, in one loop per operation; a part is as
+// long as c is contiguous.
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
-  const int64_t c_row = x.plan.c[0], c_column = x.plan.c[1];
-  const int64_t b_row = x.plan.bias[0], b_column = x.plan.bias[1];
-  const auto part = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
-    T* const from = sums + top * stride + left;
+  const int64_t c_row = x.blocking.c[0], c_column = x.blocking.c[1];
+  const int64_t b_row = x.blocking.bias[0], b_column = x.blocking.bias[1];
+  const auto finish_part = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
+    T* const tile = sums + top * stride + left;
     const auto get = [&](int64_t i, int64_t j, int64_t) {
-      return load<T, T>(from + i * stride + j);
+      return load<T, T>(tile + i * stride + j);
     };
     const auto write_to = [&](O* c) {
       c += (row + top) * c_row + (column + left) * c_column;
@@ -103,12 +112,12 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
             write(c + i * c_row + j, get(i, j, count), count);
           });
       } else if (c_row == 1) {
-        turn<T>(height, width, get, [&](int64_t j, int64_t i, Vec<T> v, int64_t count) {
+        transpose_tiles<T>(height, width, get, [&](int64_t j, int64_t i, Vec<T> v, int64_t count) {
           write(c + i + j * c_column, v, count);
         });
       } else {
         for (int64_t i = 0; i < height; ++i)
-          for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(from[i * stride + j]);
+          for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(tile[i * stride + j]);
       }
     };
     if (x.bias)
@@ -120,158 +129,219 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
             added = read<T>(bias, count);
           else if (b_column != 0)
             for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
-          T* const at = from + i * stride + j;
+          T* const at = tile + i * stride + j;
           store(at, load<T, T>(at) + added);
         });
     if (x.before) write_to(x.before);
-    activate(x.activation, from, stride, height, width);
+    activate(x.activation, tile, stride, height, width);
     write_to(x.c);
   };
-  const bool by_columns = c_row == 1 && c_column != 1;
-  const int64_t height = by_columns ? rows : 2, width = by_columns ? vec_width<T> : columns;
+  const bool column_major = c_row == 1 && c_column != 1;
+  const int64_t height = column_major ? rows : 2, width = column_major ? vec_width<T> : columns;
   for (int64_t i = 0; i < rows; i += height)
     for (int64_t j = 0; j < columns; j += width)
-      part(i, j, std::min(height, rows - i), std::min(width, columns - j));
+      finish_part(i, j, std::min(height, rows - i), std::min(width, columns - j));
 }
 
-// What there is of a tile in a room of its own: put(row, column, tile + add, count). (A function of
-// its own: its vectors would cost every tile a frame.)
+// Moves a tile of `rows` x `columns` sums out of its buffer: put(row, column, tile + add, count).
+// (A function of its own: its vectors would cost every tile a stack frame.)
 template <class T, class Put>
 [[gnu::noinline]] void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns,
-                                 const T* add, int64_t add_row, Put put) {
+                                 const T* add, int64_t add_row_stride, Put put) {
   for (int64_t r = 0; r < rows; ++r)
     for_each_vec<T>(columns, [&](int64_t q, int64_t count) {
       const Vec<T> sum = read<T>(tile + r * width + q, count);
-      put(r, q, add ? sum + read<T>(add + r * add_row + q, count) : sum, count);
+      put(r, q, add ? sum + read<T>(add + r * add_row_stride + q, count) : sum, count);
     });
 }
 
-// A chunk of c; `shared_a`, `shared_b`: what is packed for all.
+// One chunk of c: for each block of k, packs the operands and sums tiles; then the epilogue.
 template <class T, class S, class O>
-void chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a, const char* shared_b,
-           Room<T>& room) {
-  const GemmPlan<T>& p = x.plan;
-  const int64_t row = index / p.across() * p.a.chunk, column = index % p.across() * p.b.chunk;
-  const int64_t rows = std::min(p.a.chunk, p.a.count - row),
-                columns = std::min(p.b.chunk, p.b.count - column);
-  const int64_t width = p.b.sliver, lanes = p.engine.lanes, unit_bytes = p.engine.unit_bytes;
-  O* const c = x.c + row * p.c[0] + column * p.c[1];
-  // Where sums wait for the next block of k.
-  T* sums = room.sums ? room.sums->data() : nullptr;
-  int64_t stride = p.b.chunk;
-  if constexpr (std::is_same_v<T, O>)
-    if (!sums) {
-      sums = c;
-      stride = p.c[0];
-    }
-  alignas(64) T edge[14 * 32];
+class Chunk {
+ public:
+  // `shared_a`, `shared_b`: operands that are packed for all chunks, or null.
+  [[gnu::always_inline]] Chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a,
+                               const char* shared_b, PackBuffers<T>& own)
+      : x_(x),
+        p_(x.blocking),
+        own_(own),
+        shared_a_(shared_a),
+        shared_b_(shared_b),
+        row_(index / p_.chunk_columns() * p_.a.chunk),
+        column_(index % p_.chunk_columns() * p_.b.chunk),
+        rows_(std::min(p_.a.chunk, p_.a.count - row_)),
+        columns_(std::min(p_.b.chunk, p_.b.count - column_)),
+        c_(x.c + row_ * p_.c[0] + column_ * p_.c[1]),
+        sums_(own.sums ? own.sums->data() : nullptr),
+        sums_stride_(p_.b.chunk) {
+    if constexpr (std::is_same_v<T, O>)
+      if (!sums_) {
+        sums_ = c_;
+        sums_stride_ = p_.c[0];
+      }
+  }
 
-  for (int64_t k = 0; k == 0 || k < p.k; k += p.depth) {
-    const int64_t depth = std::min(p.depth, p.k - k), units = p.units(depth);
-    const bool last = k + depth == p.k, to_c = last && p.c_in_place;
-    const auto packed = [&](const Side& x, const char* shared, int64_t line, const auto& own) {
-      return x.shared ? shared + shared_at(p, x, line, k, depth) : own ? own->data() : nullptr;
+  [[gnu::always_inline]] void compute() {
+    for (int64_t k = 0; k == 0 || k < p_.k; k += p_.k_block) {
+      KBlock block = begin_block(k);
+      if (p_.b_outer)
+        sum_b_outer(block);
+      else
+        sum_a_outer(block);
+    }
+    if (!p_.c_in_place) finish(x_, sums_, sums_stride_, row_, rows_, column_, columns_);
+  }
+
+ private:
+  // A block of k: where slivers of its operands begin, and the arguments of its tiles.
+  struct KBlock {
+    int64_t k, depth;
+    bool last, to_c;
+    const char *a, *b, *b_in_place;                            // the first sliver
+    int64_t a_sliver_bytes, b_sliver_bytes, b_in_place_bytes;  // from sliver to sliver
+    Tile<T> tile;
+  };
+
+  [[gnu::always_inline]] KBlock begin_block(int64_t k) const {
+    KBlock block;
+    block.k = k;
+    const int64_t depth = block.depth = std::min(p_.k_block, p_.k - k);
+    block.last = k + depth == p_.k;
+    block.to_c = block.last && p_.c_in_place;
+    const auto packed = [&](const Operand& x, const char* shared, int64_t line, const auto& own) {
+      return x.shared ? shared + shared_offset(p_, x, line, k, depth) : own ? own->data() : nullptr;
     };
-    const char* const a = packed(p.a, shared_a, row, room.a);
-    const char* const b = packed(p.b, shared_b, column, room.b);
-    const auto pack_a = [&](int64_t from, int64_t to) {
-      if (room.a) pack(p, p.a, x.a, row + from, row + to, k, depth, room.a->data());
+    const auto in_place = [&](const Operand& x, const S* data, int64_t line) {
+      return reinterpret_cast<const char*>(data + line * x.line_stride + k * x.k_stride);
     };
-    const auto pack_b = [&](int64_t from, int64_t to) {
-      // Of what is in place, the last sliver may not be read beyond its end.
-      if (p.b.in_place) from = std::max(from, columns / width * width);
-      if (room.b) pack(p, p.b, x.b, column + from, column + to, k, depth, room.b->data());
-    };
-    Tile<T> t;
-    t.depth = units;
-    t.far = rows * columns * int64_t{sizeof(T)} > (512 << 10);
-    // Of what the outer loop packs, each sliver takes the place of the last.
-    const int64_t a_pitch = room.a && !p.b_outer ? 0 : p.pitch(p.a, depth);
-    const int64_t b_pitch = room.b && (p.b_outer || p.b.in_place) ? 0 : p.pitch(p.b, depth);
-    // Where their slivers begin, as bytes.
-    const auto place = [&](const Side& x, const S* data, int64_t line) {
-      return reinterpret_cast<const char*>(data + line * x.line + k * x.step);
-    };
-    const char* const a_first = p.a.in_place ? place(p.a, x.a, row) : a;
-    const char* const b_first = place(p.b, x.b, column);
-    const int64_t a_apart = p.a.in_place ? p.a.sliver * p.a.line * p.element : a_pitch;
-    const int64_t b_apart = width * p.b.line * p.element;
-    t.a_row = p.a.in_place ? p.a.line * p.element : unit_bytes;
-    const auto tile = [&](int64_t down, int64_t right) {
-      const int64_t i = down * p.a.sliver, j = right * width;
-      const int64_t high = std::min(p.a.sliver, rows - i), here = std::min(width, columns - j);
-      const int vectors =
-          here == width ? p.engine.vectors : static_cast<int>(ceil_div(here, lanes));
-      const bool as_is = p.b.in_place && here == width;
-      t.a = a_first + down * a_apart;
-      t.a_step = p.a.in_place ? p.a.step * p.element * p.engine.unit : high * unit_bytes;
-      t.b = as_is ? b_first + right * b_apart : b + right * b_pitch;
-      t.b_step = as_is ? p.b.step * p.element : width * unit_bytes;
-      t.b_line = as_is && p.b_along ? p.b.line * p.element : 0;
-      t.add = k > 0 ? sums + i * stride + j : nullptr;
-      t.add_row = stride;
-      if (p.c_in_place && x.bias) {  // of one block
-        t.add = x.bias + (row + i) * p.bias[0] + column + j;
-        t.add_row = p.bias[0];
-      }
-      // Tiles with less than whole vectors go to c by way of `edge`.
-      const bool staged = p.c_in_place && here < vectors * lanes;
-      const T* const add = t.add;
-      t.narrow = to_c && p.narrow && !staged;
-      if (staged) {
-        t.out = edge;
-        t.out_row = width;
-        t.add = nullptr;
-      } else if (to_c) {
-        t.out = c + i * p.c[0] + j;
-        t.out_row = p.c[0];
-      } else {
-        t.out = sums + i * stride + j;
-        t.out_row = stride;
-      }
-      p.engine.tile(static_cast<int>(high), vectors, t);
-      if (!staged) return;
-      move_edge(edge, width, high, here, add, t.add_row,
-                [&](int64_t r, int64_t q, Vec<T> sum, int64_t count) {
-                  if (last)
-                    write(c + (i + r) * p.c[0] + j + q, sum, count);
-                  else
-                    write(sums + (i + r) * stride + j + q, sum, count);
-                });
-    };
-    // What is tiled in the inner loop stays in the second-level cache.
-    const int64_t tall = ceil_div(rows, p.a.sliver), wide = ceil_div(columns, width);
-    if (p.b_outer) {
-      pack_a(0, rows);
-      for (int64_t right = 0; right < wide; ++right) {
-        pack_b(right * width, std::min(columns, (right + 1) * width));
-        for (int64_t down = 0; down < tall; ++down) tile(down, right);
-      }
-    } else {
-      pack_b(0, columns);
-      for (int64_t down = 0; down < tall; ++down) {
-        pack_a(down * p.a.sliver, std::min(rows, (down + 1) * p.a.sliver));
-        for (int64_t right = 0; right < wide; ++right) tile(down, right);
-      }
+    const char* const a = packed(p_.a, shared_a_, row_, own_.a);
+    block.b = packed(p_.b, shared_b_, column_, own_.b);
+    block.a = p_.a.in_place ? in_place(p_.a, x_.a, row_) : a;
+    block.b_in_place = in_place(p_.b, x_.b, column_);
+    // In the operand that the outer loop packs, each sliver overwrites the one before.
+    const int64_t a_bytes = own_.a && !p_.b_outer ? 0 : p_.sliver_bytes(p_.a, depth);
+    block.b_sliver_bytes =
+        own_.b && (p_.b_outer || p_.b.in_place) ? 0 : p_.sliver_bytes(p_.b, depth);
+    block.a_sliver_bytes =
+        p_.a.in_place ? p_.a.sliver * p_.a.line_stride * p_.element_bytes : a_bytes;
+    block.b_in_place_bytes = p_.b.sliver * p_.b.line_stride * p_.element_bytes;
+    Tile<T>& t = block.tile;
+    t.k_groups = p_.k_groups(depth);
+    t.cold_out = rows_ * columns_ * int64_t{sizeof(T)} > l2_share;
+    t.a_row_stride = p_.a.in_place ? p_.a.line_stride * p_.element_bytes : p_.kernel.k_group_bytes;
+    return block;
+  }
+
+  // Loop order with a packed whole: the inner loop reads a from the second-level cache.
+  [[gnu::always_inline]] void sum_b_outer(KBlock& block) {
+    const int64_t tall = ceil_div(rows_, p_.a.sliver), wide = ceil_div(columns_, p_.b.sliver);
+    pack_a(block, 0, rows_);
+    for (int64_t right = 0; right < wide; ++right) {
+      pack_b(block, right * p_.b.sliver, std::min(columns_, (right + 1) * p_.b.sliver));
+      for (int64_t down = 0; down < tall; ++down) sum_tile(block, down, right);
     }
   }
-  if (!p.c_in_place) finish(x, sums, stride, row, rows, column, columns);
-}
+  // The same with b packed whole.
+  [[gnu::always_inline]] void sum_a_outer(KBlock& block) {
+    const int64_t tall = ceil_div(rows_, p_.a.sliver), wide = ceil_div(columns_, p_.b.sliver);
+    pack_b(block, 0, columns_);
+    for (int64_t down = 0; down < tall; ++down) {
+      pack_a(block, down * p_.a.sliver, std::min(rows_, (down + 1) * p_.a.sliver));
+      for (int64_t right = 0; right < wide; ++right) sum_tile(block, down, right);
+    }
+  }
 
+  [[gnu::always_inline]] void pack_a(const KBlock& block, int64_t from, int64_t to) {
+    if (own_.a) pack(p_, p_.a, x_.a, row_ + from, row_ + to, block.k, block.depth, own_.a->data());
+  }
+  [[gnu::always_inline]] void pack_b(const KBlock& block, int64_t from, int64_t to) {
+    // A last sliver that is not full is packed even if b is read in place: tiles read all of it.
+    if (p_.b.in_place) from = std::max(from, columns_ / p_.b.sliver * p_.b.sliver);
+    if (own_.b)
+      pack(p_, p_.b, x_.b, column_ + from, column_ + to, block.k, block.depth, own_.b->data());
+  }
+
+  // Sums tile (down, right) of the chunk. A tile with a partial vector goes through `edge_`.
+  [[gnu::always_inline]] void sum_tile(KBlock& block, int64_t down, int64_t right) {
+    const int64_t width = p_.b.sliver, lanes = p_.kernel.lanes;
+    const int64_t i = down * p_.a.sliver, j = right * width;
+    const int64_t high = std::min(p_.a.sliver, rows_ - i), here = std::min(width, columns_ - j);
+    const int vectors = here == width ? p_.kernel.vectors : static_cast<int>(ceil_div(here, lanes));
+    Tile<T>& t = block.tile;
+    set_operands(block, down, right, high, here == width);
+    t.add = block.k > 0 ? sums_ + i * sums_stride_ + j : nullptr;
+    t.add_row_stride = sums_stride_;
+    if (p_.c_in_place && x_.bias) {  // then there is one block of k
+      t.add = x_.bias + (row_ + i) * p_.bias[0] + column_ + j;
+      t.add_row_stride = p_.bias[0];
+    }
+    const bool staged = p_.c_in_place && here < vectors * lanes;
+    const T* const add = t.add;
+    t.half_out = block.to_c && p_.half_c && !staged;
+    if (staged) {
+      t.out = edge_;
+      t.out_row_stride = width;
+      t.add = nullptr;
+    } else if (block.to_c) {
+      t.out = c_ + i * p_.c[0] + j;
+      t.out_row_stride = p_.c[0];
+    } else {
+      t.out = sums_ + i * sums_stride_ + j;
+      t.out_row_stride = sums_stride_;
+    }
+    p_.kernel.tile(static_cast<int>(high), vectors, t);
+    if (staged)
+      move_edge(edge_, width, high, here, add, t.add_row_stride,
+                [&](int64_t r, int64_t q, Vec<T> sum, int64_t count) {
+                  if (block.last)
+                    write(c_ + (i + r) * p_.c[0] + j + q, sum, count);
+                  else
+                    write(sums_ + (i + r) * sums_stride_ + j + q, sum, count);
+                });
+  }
+
+  [[gnu::always_inline]] void set_operands(KBlock& block, int64_t down, int64_t right, int64_t high,
+                                           bool full_width) const {
+    Tile<T>& t = block.tile;
+    t.a = block.a + down * block.a_sliver_bytes;
+    t.a_k_stride = p_.a.in_place ? p_.a.k_stride * p_.element_bytes * p_.kernel.k_group
+                                 : high * p_.kernel.k_group_bytes;
+    const bool b_in_place = p_.b.in_place && full_width;
+    t.b = b_in_place ? block.b_in_place + right * block.b_in_place_bytes
+                     : block.b + right * block.b_sliver_bytes;
+    t.b_k_stride =
+        b_in_place ? p_.b.k_stride * p_.element_bytes : p_.b.sliver * p_.kernel.k_group_bytes;
+    t.b_line_stride = b_in_place && p_.b_k_major ? p_.b.line_stride * p_.element_bytes : 0;
+  }
+
+  const Product<T, S, O>& x_;
+  const Blocking<T>& p_;
+  PackBuffers<T>& own_;
+  const char *const shared_a_, *const shared_b_;
+  const int64_t row_, column_, rows_, columns_;
+  O* const c_;
+  T* sums_;  // where sums wait for the next block of k: a buffer, or c itself
+  int64_t sums_stride_;
+  alignas(64) T edge_[max_tile];
+};
+
+// One product in parallel: packs shared operands, then computes chunks.
 template <class T, class S, class O>
 void multiply(const Product<T, S, O>& x) {
-  const GemmPlan<T>& p = x.plan;
+  const Blocking<T>& p = x.blocking;
   std::optional<Buffer<char>> a, b;
-  const auto share = [&](const Side& side, const S* data, std::optional<Buffer<char>>& all) {
-    if (side.shared)
-      pack_shared(p, side, data,
-                  all.emplace(ceil_div(p.k, p.depth) * p.room(side, side.count, p.depth)).data());
+  const auto share = [&](const Operand& operand, const S* data, std::optional<Buffer<char>>& all) {
+    if (operand.shared)
+      pack_shared(
+          p, operand, data,
+          all.emplace(ceil_div(p.k, p.k_block) * p.packed_bytes(operand, operand.count, p.k_block))
+              .data());
   };
   share(p.a, x.a, a);
   share(p.b, x.b, b);
-  parallel_for(p.chunks(), [&](int64_t i) {
-    Room<T> room(p);
-    chunk(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, room);
+  parallel_for(p.chunk_count(), [&](int64_t i) {
+    PackBuffers<T> own(p);
+    Chunk<T, S, O>(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, own).compute();
   });
 }
 
@@ -283,47 +353,47 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const Engine<T>* const engine = find_engine<T>(current_isa(), a.dtype);
-    if (!engine) return eigen_gemm(launch, a, b, epilogue, c);
+    const Microkernel<T>* const kernel = find_microkernel<T>(current_isa(), a.dtype);
+    if (!kernel) return eigen_gemm(launch, a, b, epilogue, c);
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
-    // Where there is one line, or one step, its stride is free.
+    // The stride of a dimension of size 1 is free: 1 is the fastest.
     const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
-    GemmPlan<T> plan{*engine,
-                     k,
-                     sizeof(S),
-                     {m, stride(al, -2), stride(al, -1)},
-                     {n, stride(bl, -1), stride(bl, -2)},
-                     {stride(cl, -2), stride(cl, -1)},
-                     {1, 1},
-                     !std::is_same_v<T, O>,
-                     bool(bias),
-                     epilogue.activation != Activation::None || epilogue.before};
-    if (bias) plan.bias[0] = bias.layout.rank() == 1 ? 0 : n;
-    plan.choose();
-    const T* const added = widened<T>(launch, bias);
-    const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
+    Blocking<T> blocking{*kernel,
+                         k,
+                         sizeof(S),
+                         {m, stride(al, -2), stride(al, -1)},
+                         {n, stride(bl, -1), stride(bl, -2)},
+                         {stride(cl, -2), stride(cl, -1)},
+                         {1, 1},
+                         !std::is_same_v<T, O>,
+                         bool(bias),
+                         epilogue.activation != Activation::None || epilogue.before};
+    if (bias) blocking.bias[0] = bias.layout.rank() == 1 ? 0 : n;
+    blocking.choose();
+    const T* const bias_data = to_dense<T>(launch, bias);
+    const Layout a_batch = leading(al), b_batch = leading(bl), c_batch = leading(cl);
     const auto product = [&](int64_t i) {
-      const S *x = a.as<S>() + ab.at(i), *y = b.as<S>() + bb.at(i);
-      return Product<T, S, O>{plan,
-                              plan.swapped ? y : x,
-                              plan.swapped ? x : y,
-                              added,
+      const S *x = a.as<S>() + a_batch.at(i), *y = b.as<S>() + b_batch.at(i);
+      return Product<T, S, O>{blocking,
+                              blocking.swapped ? y : x,
+                              blocking.swapped ? x : y,
+                              bias_data,
                               epilogue.activation,
-                              c.as<O>() + cb.at(i),
-                              epilogue.before ? epilogue.before.as<O>() + cb.at(i) : nullptr};
+                              c.as<O>() + c_batch.at(i),
+                              epilogue.before ? epilogue.before.as<O>() + c_batch.at(i) : nullptr};
     };
-    const int64_t batch = cb.shape.size();
-    if (plan.chunks() > 1) {
+    const int64_t batch = c_batch.shape.size();
+    if (blocking.chunk_count() > 1) {
       for (int64_t i = 0; i < batch; ++i) multiply(product(i));
     } else {
       const int64_t work = std::max<int64_t>(1, m * n * k);
-      parallel_ranges(batch, std::max<int64_t>(1, (int64_t{1} << 18) / work),
+      parallel_ranges(batch, std::max<int64_t>(1, least_work / work),
                       [&](int64_t begin, int64_t end) {
-                        Room<T> room(plan);
+                        PackBuffers<T> own(blocking);
                         for (int64_t i = begin; i < end; ++i)
-                          chunk(product(i), 0, nullptr, nullptr, room);
+                          Chunk<T, S, O>(product(i), 0, nullptr, nullptr, own).compute();
                       });
     }
   });

@@ -1,5 +1,5 @@
-// Matrix products by Eigen in f32 or f64. Narrow and oddly strided operands become dense panels
-// first; a large product is cut into tiles of c whose sizes depend on the shape alone, so that
+// Matrix products by Eigen in f32 or f64. 16-bit and oddly strided operands are copied to dense
+// matrices first; a large product is cut into tiles of c whose sizes depend on the shape alone, so
 // every number of threads gives the same bits.
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -20,23 +20,23 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// A matrix whose rows (or columns, if not by_rows) are dense runs, `outer` elements apart.
+// A matrix with dense rows (or columns, if not by_rows), `outer` elements apart.
 template <class T>
-struct Operand {
+struct DenseMatrix {
   const T* data;
   int64_t rows, columns, outer;
   bool by_rows;
 
-  Operand block(int64_t row, int64_t column, int64_t height, int64_t width) const {
+  DenseMatrix block(int64_t row, int64_t column, int64_t height, int64_t width) const {
     return {data + (by_rows ? row * outer + column : column * outer + row), height, width, outer,
             by_rows};
   }
 };
 
-// The last two dimensions at x as an operand in T: itself where possible, else a copy in `room`
-// that keeps the order of the dimensions.
+// The last two dimensions at x as a dense matrix of T: x itself if possible, otherwise a copy in
+// `buffer` that keeps the order of the dimensions.
 template <class T, class S>
-Operand<T> operand(const S* x, const Layout& layout, std::optional<Buffer<T>>& room) {
+DenseMatrix<T> dense_matrix(const S* x, const Layout& layout, std::optional<Buffer<T>>& buffer) {
   const int64_t m = layout.shape[-2], n = layout.shape[-1];
   const int64_t down = layout.strides[-2], right = layout.strides[-1];
   const bool by_rows = n == 1 || right == 1 || (m > 1 && down != 1);
@@ -45,7 +45,7 @@ Operand<T> operand(const S* x, const Layout& layout, std::optional<Buffer<T>>& r
   if constexpr (std::is_same_v<S, T>)
     if ((length == 1 || inner == 1) && (count == 1 || outer >= length))
       return {x, m, n, std::max(outer, length), by_rows};
-  T* const dense = room.emplace(m * n).data();
+  T* const dense = buffer.emplace(m * n).data();
   parallel_ranges(count, 65536 / std::clamp<int64_t>(length, 1, 65536),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t i = begin; i < end; ++i) {
@@ -64,11 +64,11 @@ template <class T, int order>
 using Map =
     Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, order>, 0, Eigen::OuterStride<>>;
 
-// c = a @ b, c dense by rows, `stride` elements apart.
+// c = a @ b; c has dense rows, `stride` elements apart.
 template <class T>
-void multiply(const Operand<T>& a, const Operand<T>& b, T* c, int64_t stride) {
+void multiply(const DenseMatrix<T>& a, const DenseMatrix<T>& b, T* c, int64_t stride) {
   Map<T, Eigen::RowMajor> out(c, a.rows, b.columns, Eigen::OuterStride<>(stride));
-  const auto as_map = [](const Operand<T>& x, auto&& use) {
+  const auto as_map = [](const DenseMatrix<T>& x, auto&& use) {
     T* const data = const_cast<T*>(x.data);
     if (x.by_rows)
       use(Map<T, Eigen::RowMajor>(data, x.rows, x.columns, Eigen::OuterStride<>(x.outer)));
@@ -80,7 +80,7 @@ void multiply(const Operand<T>& a, const Operand<T>& b, T* c, int64_t stride) {
   });
 }
 
-// Sizes of the tiles that c is cut into: about eight or more for a product worth sharing.
+// Sizes of the tiles of c: eight or more for a product that is worth several threads.
 struct Tiles {
   int64_t height, width, across, count;
 
@@ -96,10 +96,9 @@ struct Tiles {
   }
 };
 
-// What is added to a product, in rows that are `stride` elements apart, where 0 repeats one row,
-// and what becomes of the sum.
+// The epilogue of a product; the bias has rows `stride` elements apart, and 0 repeats one row.
 template <class T, class O>
-struct Ending {
+struct Finish {
   const T* bias;
   int64_t stride;
   Activation activation;
@@ -109,14 +108,15 @@ struct Ending {
 // One product of the batch.
 template <class T, class S, class O>
 void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout,
-             const Ending<T, O>& end, O* c, const Layout& c_layout) {
-  std::optional<Buffer<T>> a_room, b_room;
-  const Operand<T> left = operand<T>(a, a_layout, a_room), right = operand<T>(b, b_layout, b_room);
+             const Finish<T, O>& finish, O* c, const Layout& c_layout) {
+  std::optional<Buffer<T>> a_buffer, b_buffer;
+  const DenseMatrix<T> left = dense_matrix<T>(a, a_layout, a_buffer),
+                       right = dense_matrix<T>(b, b_layout, b_buffer);
   const int64_t m = left.rows, n = right.columns, k = left.columns;
   const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
   // (A bias of c's shape may be c.)
   const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n) &&
-                      end.stride == 0 && end.activation == Activation::None && !end.before;
+                      finish.stride == 0 && finish.activation == Activation::None && !finish.before;
 
   const Tiles tiles(m, n, k);
   parallel_for(tiles.count, [&](int64_t tile) {
@@ -124,11 +124,12 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
                   column = tile % tiles.across * tiles.width;
     const int64_t height = std::min(tiles.height, m - row),
                   width = std::min(tiles.width, n - column);
-    const Operand<T> over = left.block(row, 0, height, k), under = right.block(0, column, k, width);
+    const DenseMatrix<T> over = left.block(row, 0, height, k),
+                         under = right.block(0, column, k, width);
     const auto add_bias = [&](T* sums, int64_t stride) {
-      if (!end.bias) return;
+      if (!finish.bias) return;
       for (int64_t r = 0; r < height; ++r) {
-        const T* const from = end.bias + (row + r) * end.stride + column;
+        const T* const from = finish.bias + (row + r) * finish.stride + column;
         T* const to = sums + r * stride;
         for_each_vec<T>(width, [&](int64_t i, int64_t count) {
           write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
@@ -157,8 +158,8 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
         }
       }
     };
-    if (end.before) write_to(end.before);
-    visit_activation(end.activation, [&]<class F>() {
+    if (finish.before) write_to(finish.before);
+    visit_activation(finish.activation, [&]<class F>() {
       for_each_vec<T>(height * width, [&](int64_t i, int64_t count) {
         write(sums.data() + i, F::f(read<T>(sums.data() + i, count)), count);
       });
@@ -173,23 +174,25 @@ void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    Layout al = a.layout, bl = b.layout, cl = c.layout;
-    merge_batch(al, bl, cl);
-    const Layout ab = leading(al), bb = leading(bl), cb = leading(cl);
+    Layout a_layout = a.layout, b_layout = b.layout, c_layout = c.layout;
+    merge_batch(a_layout, b_layout, c_layout);
+    const Layout a_batch = leading(a_layout), b_batch = leading(b_layout),
+                 c_batch = leading(c_layout);
     const View& bias = epilogue.bias;
-    const T* const added = widened<T>(launch, bias);
-    const int64_t stride = bias.layout.rank() == 2 ? cl.shape[-1] : 0;
-    const auto ending = [&](int64_t at) {
-      return Ending<T, O>{added, stride, epilogue.activation,
+    const T* const bias_data = to_dense<T>(launch, bias);
+    const int64_t stride = bias.layout.rank() == 2 ? c_layout.shape[-1] : 0;
+    const auto finish = [&](int64_t at) {
+      return Finish<T, O>{bias_data, stride, epilogue.activation,
                           epilogue.before ? epilogue.before.as<O>() + at : nullptr};
     };
-    const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
-    parallel_ranges(cb.shape.size(), std::max<int64_t>(1, 32768 / work),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i)
-                        product<T>(a.as<S>() + ab.at(i), al, b.as<S>() + bb.at(i), bl,
-                                   ending(cb.at(i)), c.as<O>() + cb.at(i), cl);
-                    });
+    const int64_t work =
+        std::max<int64_t>(1, c_layout.shape[-2] * c_layout.shape[-1] * a_layout.shape[-1]);
+    parallel_ranges(
+        c_batch.shape.size(), std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i)
+            product<T>(a.as<S>() + a_batch.at(i), a_layout, b.as<S>() + b_batch.at(i), b_layout,
+                       finish(c_batch.at(i)), c.as<O>() + c_batch.at(i), c_layout);
+        });
   });
 }
 

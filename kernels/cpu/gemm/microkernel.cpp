@@ -1,4 +1,4 @@
-// Which engine a product uses: what the processor can, asked once, within the limits that were set.
+// Chooses the microkernel of a product: the processor is asked once, then limits apply.
 
 #include "kernels/cpu/gemm/microkernel.h"
 
@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::string_view names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
 
-Isa processor() {
-#ifdef MIXTAPE_X86_ENGINES
+Isa isa_of_processor() {
+#ifdef MIXTAPE_X86_MICROKERNELS
   __builtin_cpu_init();
-  // (All with AVX2 have F16C, whose name clang 14 does not know.)
+  // (Every processor with AVX2 has F16C, which clang 14 cannot ask for.)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::Portable;
   for (const bool has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"),
                          __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
@@ -27,13 +27,13 @@ Isa processor() {
 #endif
 }
 
-Isa allowed() {
+Isa allowed_isa() {
   const char* const text = std::getenv("MIXTAPE_ISA");
-  if (!text) return processor();
+  if (!text) return isa_of_processor();
   const auto* const at = std::find(std::begin(names), std::end(names), std::string_view(text));
   check(at != std::end(names),
         "MIXTAPE_ISA is '{}', not one of portable, avx2, avx512, avx512_bf16", text);
-  return std::min(processor(), static_cast<Isa>(at - names));
+  return std::min(isa_of_processor(), static_cast<Isa>(at - names));
 }
 
 thread_local int limit = static_cast<int>(Isa::Avx512Bf16);  // of the innermost IsaLimit
@@ -41,7 +41,7 @@ thread_local int limit = static_cast<int>(Isa::Avx512Bf16);  // of the innermost
 }  // namespace
 
 Isa current_isa() {
-  static const Isa most = allowed();
+  static const Isa most = allowed_isa();
   return std::min(most, static_cast<Isa>(limit));
 }
 
@@ -49,35 +49,38 @@ IsaLimit::IsaLimit(Isa most) : outer_(limit) { limit = static_cast<int>(most); }
 IsaLimit::~IsaLimit() { limit = outer_; }
 
 template <>
-const Engine<double>* find_engine([[maybe_unused]] Isa isa, DType) {
-#ifdef MIXTAPE_X86_ENGINES
-  if (isa >= Isa::Avx512) return &avx512_engines.f64;
-  if (isa == Isa::Avx2) return &avx2_engines.f64;
+const Microkernel<double>* find_microkernel([[maybe_unused]] Isa isa, DType) {
+#ifdef MIXTAPE_X86_MICROKERNELS
+  if (isa >= Isa::Avx512) return &avx512_microkernels.f64;
+  if (isa == Isa::Avx2) return &avx2_microkernels.f64;
 #endif
   return nullptr;
 }
 template <>
-const Engine<float>* find_engine([[maybe_unused]] Isa isa, [[maybe_unused]] DType dtype) {
-#ifdef MIXTAPE_X86_ENGINES
+const Microkernel<float>* find_microkernel([[maybe_unused]] Isa isa, [[maybe_unused]] DType dtype) {
+#ifdef MIXTAPE_X86_MICROKERNELS
   if (isa == Isa::Portable) return nullptr;
-  const Engines& e = isa >= Isa::Avx512 ? avx512_engines : avx2_engines;
-  if (dtype == f32) return &e.f32;
-  if (dtype == f16) return &e.f16;
-  return isa == Isa::Avx512Bf16 ? &avx512_bf16_engine : &e.bf16;
+  const Microkernels& all = isa >= Isa::Avx512 ? avx512_microkernels : avx2_microkernels;
+  if (dtype == f32) return &all.f32;
+  if (dtype == f16) return &all.f16;
+  return isa == Isa::Avx512Bf16 ? &avx512_bf16_microkernel : &all.bf16;
 #endif
   return nullptr;
 }
 
 template <>
-const Engine<double>& any_engine(Isa isa, DType dtype) {
-  const Engine<double>* const e = find_engine<double>(isa, dtype);
-  return e ? *e : portable_engines.f64;
+const Microkernel<double>& microkernel_or_portable(Isa isa, DType dtype) {
+  const Microkernel<double>* const kernel = find_microkernel<double>(isa, dtype);
+  return kernel ? *kernel : portable_microkernels.f64;
 }
 template <>
-const Engine<float>& any_engine(Isa isa, DType dtype) {
-  const Engine<float>* const e = find_engine<float>(isa, dtype);
-  const Engines& p = portable_engines;
-  return e ? *e : dtype == f32 ? p.f32 : dtype == f16 ? p.f16 : p.bf16;
+const Microkernel<float>& microkernel_or_portable(Isa isa, DType dtype) {
+  const Microkernel<float>* const kernel = find_microkernel<float>(isa, dtype);
+  const Microkernels& portable = portable_microkernels;
+  return kernel         ? *kernel
+         : dtype == f32 ? portable.f32
+         : dtype == f16 ? portable.f16
+                        : portable.bf16;
 }
 
 }  // namespace mixtape::kernels::cpu

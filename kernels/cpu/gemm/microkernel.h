@@ -1,8 +1,8 @@
 #pragma once
-// Engine: what a matrix product needs of one instruction set, packing and the sums of one tile.
-// Each is compiled in a file of its own with that set's flags; gemm.cpp and conv.cpp choose at run
-// time and do everything else. Where there is none, products are Eigen's and convolutions use a
-// portable one.
+// Microkernel: the part of a matrix product that depends on the instruction set, namely packing and
+// the sums of one tile of c. Each is compiled in a file of its own with that set's flags; gemm.cpp
+// and conv.cpp choose one at run time and do everything else. Without one, products use Eigen and
+// convolutions the portable microkernel.
 
 #include <cstdint>
 
@@ -11,11 +11,11 @@
 
 namespace mixtape::kernels::cpu {
 
-// In ascending order; a processor that has one has those before it.
+// In ascending order: a processor with one of them has all before it.
 enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16 };
 
-// What products of this thread use: the best that the processor has, but no better than
-// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16 or the innermost IsaLimit says.
+// The instruction set for products of this thread: the best one of the processor, limited by
+// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16 and by the innermost IsaLimit.
 Isa current_isa();
 
 class IsaLimit : NoCopy {
@@ -27,65 +27,66 @@ class IsaLimit : NoCopy {
   int outer_;
 };
 
-// Where some steps of k begin, in bytes from a and from b.
-struct Block {
+// Byte offsets of one segment of k from Tile::a and Tile::b.
+struct KSegment {
   int64_t a, b;
 };
 
-// out[i][j] = sum over k of a[i][k] * b[k][j], plus add[i][j] if that is given; `out` may be `add`.
-// k counts units: elements, or pairs of them; it runs over each of the blocks, or, where there is
-// no list of them, once. Strides of a and b in bytes, others in elements.
+// Arguments of one tile: out[i][j] = sum over k of a[i][k] * b[k][j] (+ add[i][j], if given); `out`
+// may be `add`. k counts groups of Microkernel::k_group elements; it runs once over each segment,
+// or just once if there is no list of them. Strides of a and b are in bytes, others in elements.
 template <class T>
 struct Tile {
-  int64_t depth;
+  int64_t k_groups;
   const void *a, *b;
-  int64_t a_row, a_step, b_step;
-  int64_t b_line = 0;  // from line to line of b, if it is as in memory, along k; then a is packed
-  void* out;           // of T, or of the operands' dtype if `narrow`
-  int64_t out_row;
-  bool narrow;
+  int64_t a_row_stride, a_k_stride, b_k_stride;
+  int64_t b_line_stride = 0;  // not 0: b is read in place with lines along k, and a is packed
+  void* out;                  // of T, or of the operands' dtype if `half_out`
+  int64_t out_row_stride;
+  bool half_out;
   const T* add;
-  int64_t add_row;
-  bool far = false;  // what is written is in no cache of this processor's own
-  const Block* block = nullptr;
-  int64_t blocks = 1;
+  int64_t add_row_stride;
+  bool cold_out = false;  // `out` is larger than this processor's own caches
+  const KSegment* segments = nullptr;
+  int64_t segment_count = 1;
 };
 
-// Strands: `count` lines of numbers along k, to be laid side by side: rows of a, or columns of b.
-struct Strands {
+// `count` lines along k to be packed side by side: rows of a, or columns of b.
+struct PackSource {
   const void* data;
-  int64_t line, step;  // strides in elements, from line to line and along k
+  int64_t line_stride, k_stride;  // in elements
   int64_t count;
-  int64_t readable;  // lines that are in memory from here on
+  int64_t readable;  // lines in memory from here on, at least `count`
 };
 
-template <class T>  // what is summed in: float or double
-struct Engine {
-  int rows, lanes, vectors;  // of the largest tile: rows x (vectors * lanes)
-  int unit;                  // elements of k that one unit holds
-  int unit_bytes;
-  bool in_place;  // units are elements as they lie in memory, so that they need not be packed
+template <class T>  // the type of sums: float or double
+struct Microkernel {
+  int rows, lanes, vectors;  // the largest tile has rows x (vectors * lanes) sums
+  int k_group;               // elements of k that are multiplied together: 2 for bf16 dot products
+  int k_group_bytes;
+  bool in_place;  // a k_group is stored in memory as it is packed, so operands need no packing
   void (*tile)(int rows, int vectors, const Tile<T>&);
-  // to[u * width + i] = unit u of line i; zero beyond `depth` elements, anything beyond
-  // the lines. Writes up to `lanes` units more than that if width is no multiple of lanes.
-  void (*pack)(const Strands&, int64_t depth, int64_t width, void* to);
+  // to[g * width + i] = k_group g of line i; zero beyond `depth` elements, unspecified beyond the
+  // lines. If width is no multiple of lanes, writes up to `lanes` groups past the end.
+  void (*pack)(const PackSource&, int64_t depth, int64_t width, void* to);
 };
 
-// Of products of operands of this dtype; null if there is none but the portable one.
+// The microkernel for operands of this dtype; null if there is only the portable one.
 template <class T>
-const Engine<T>* find_engine(Isa, DType);
-// That, or the portable one.
+const Microkernel<T>* find_microkernel(Isa, DType);
+// The same, with the portable one as fallback.
 template <class T>
-const Engine<T>& any_engine(Isa, DType);
+const Microkernel<T>& microkernel_or_portable(Isa, DType);
 
-// One for each dtype, in the order f64, f32, f16, bf16. (Of the sets that this build has.)
-struct Engines {
-  Engine<double> f64;
-  Engine<float> f32, f16, bf16;
+// One microkernel for each dtype of operands.
+struct Microkernels {
+  Microkernel<double> f64;
+  Microkernel<float> f32, f16, bf16;
 };
-extern const Engines portable_engines, avx2_engines, avx512_engines;
-extern const Engine<float> avx512_bf16_engine;
+extern const Microkernels portable_microkernels, avx2_microkernels, avx512_microkernels;
+extern const Microkernel<float> avx512_bf16_microkernel;
 
-void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);  // but for its row sums
+// gemm() by Eigen, without its row sums.
+void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);
 
 }  // namespace mixtape::kernels::cpu

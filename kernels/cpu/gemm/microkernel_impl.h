@@ -1,7 +1,7 @@
 #pragma once
-// The engine as a template over an arithmetic: vectors of one length and their multiply-add. Each
-// file that includes this is compiled for another processor, so nothing here may be shared between
-// files: all is in an unnamed namespace.
+// The microkernel as a template over its arithmetic: vectors of one length and their multiply-add.
+// Each file that includes this is compiled for another instruction set, so everything has internal
+// linkage: it is in an unnamed namespace.
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -18,9 +18,9 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// `n` numbers of type U as one.
+// A vector of `n` numbers of type U.
 template <class U, int n>
-struct Pack {
+struct SimdVector {
   using type __attribute__((vector_size(sizeof(U) * n))) = U;
 };
 
@@ -34,7 +34,7 @@ template <class V>
 [[gnu::always_inline]] inline void store(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
-// The first `bytes` of a vector, the rest zero.
+// Loads the first `bytes` of a vector, the others as zero.
 template <class V>
 [[gnu::always_inline]] inline V load_first(const void* p, int64_t bytes) {
 #ifdef __AVX512BW__
@@ -50,7 +50,7 @@ template <class V>
   return v;
 }
 
-// And those of a vector to memory.
+// Stores the first `bytes` of a vector.
 template <class V>
 [[gnu::always_inline]] inline void store_first(void* p, V v, int64_t bytes) {
 #ifdef __AVX512BW__
@@ -60,29 +60,29 @@ template <class V>
   std::memcpy(p, &v, static_cast<size_t>(bytes));
 }
 
-// Ordinary arithmetic in T on `n` lanes.
+// Multiply-add in T on `n` lanes.
 template <class T_, int n, int rows_>
-struct Plain {
+struct LaneFma {
   using T = T_;
-  using Unit = T;
-  static constexpr int lanes = n, rows = rows_, vectors = 2, unit = 1;
-  using Vector = typename Pack<T, n>::type;
-  using Units = Vector;
+  using Group = T;
+  static constexpr int lanes = n, rows = rows_, vectors = 2, k_group = 1;
+  using Vector = typename SimdVector<T, n>::type;
+  using Groups = Vector;
 
-  [[gnu::always_inline]] static Vector multiply_add(Vector sum, Unit a, Units b) {
+  [[gnu::always_inline]] static Vector multiply_add(Vector sum, Group a, Groups b) {
     return sum + a * b;
   }
 
-  // `count` lanes of one unit, which lie side by side.
+  // Loads one k_group of `count` adjacent lines.
   template <class S>
-  [[gnu::always_inline]] static Units across(const S* p, int64_t, int64_t count, int64_t) {
-    using Stored = typename Pack<std::conditional_t<sizeof(S) == 2, uint16_t, S>, n>::type;
+  [[gnu::always_inline]] static Groups load_across(const S* p, int64_t, int64_t count, int64_t) {
+    using Stored = typename SimdVector<std::conditional_t<sizeof(S) == 2, uint16_t, S>, n>::type;
     const Stored x = count >= n ? load<Stored>(p)
                                 : load_first<Stored>(p, count * static_cast<int64_t>(sizeof(S)));
     if constexpr (std::is_same_v<S, T>) {
       return x;
     } else if constexpr (std::is_same_v<S, BFloat16>) {
-      using Words = typename Pack<uint32_t, n>::type;
+      using Words = typename SimdVector<uint32_t, n>::type;
       return reinterpret_cast<Vector>(__builtin_convertvector(x, Words) << 16);
     } else {
 #ifdef __AVX512F__
@@ -96,21 +96,21 @@ struct Plain {
       return y;
     }
   }
-  // Of one line, `lanes` units of which only the first `count` elements exist.
+  // Loads `lanes` k_groups of one line, of which only the first `count` elements exist.
   template <class S>
-  [[gnu::always_inline]] static Units along(const S* p, int64_t count) {
-    return across(p, 0, count, 0);
+  [[gnu::always_inline]] static Groups load_along(const S* p, int64_t count) {
+    return load_across(p, 0, count, 0);
   }
   template <class S>
-  [[gnu::always_inline]] static Unit one(const S* p, int64_t, int64_t) {
-    return across(p, 0, 1, 0)[0];
+  [[gnu::always_inline]] static Group load_one(const S* p, int64_t, int64_t) {
+    return load_across(p, 0, 1, 0)[0];
   }
 };
 
-// Lanes of f32 as f16 or bf16, rounded to nearest even; the instruction for bf16 takes subnormals
-// for zero.
+// Rounds lanes of f32 to f16 or bf16, to nearest even; the instruction for bf16 flushes subnormals
+// to zero.
 template <class O, class V>
-[[gnu::always_inline]] inline auto narrowed(V x) {
+[[gnu::always_inline]] inline auto to_half(V x) {
   constexpr int n = sizeof(V) / 4;
   if constexpr (std::is_same_v<O, Half>) {
 #ifdef __AVX512F__
@@ -121,7 +121,7 @@ template <class O, class V>
     if constexpr (n == 8) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 #endif
     if constexpr (n == 4) {
-      typename Pack<uint16_t, n>::type y;
+      typename SimdVector<uint16_t, n>::type y;
       for (int i = 0; i < n; ++i) y[i] = Half(x[i]).bits;
       return y;
     }
@@ -132,7 +132,7 @@ template <class O, class V>
     else
 #endif
     {
-      using Words = typename Pack<uint32_t, n>::type;
+      using Words = typename SimdVector<uint32_t, n>::type;
       const Words f = reinterpret_cast<Words>(x);
       const Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
       const Words r = (x == x ? even : quiet) >> 16;
@@ -142,81 +142,109 @@ template <class O, class V>
         return _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
       } else
 #endif
-        return __builtin_convertvector(r, typename Pack<uint16_t, n>::type);
+        return __builtin_convertvector(r, typename SimdVector<uint16_t, n>::type);
     }
   }
 }
 
-template <class P, class S>
-void pack(const Strands& from, int64_t depth, int64_t width, void* to) {
+// Calls f(i, put) for each vector of lines i, i + 1, ...; put(p, groups) stores them. A vector that
+// is wider than the packed lines overwrites what follows, which is then stored later; the last
+// vector of several is cut off.
+template <class P, class F>
+[[gnu::always_inline]] inline void for_each_line_vector(int64_t width, F f) {
+  using Group = typename P::Group;
+  using Groups = typename P::Groups;
   constexpr int64_t n = P::lanes;
-  using Unit = typename P::Unit;
-  using Units = typename P::Units;
+  const int64_t whole = width < n ? n : width / n * n;
+  for (int64_t i = 0; i < whole; i += n)
+    f(i, [](Group* p, Groups v) __attribute__((always_inline)) { store(p, v); });
+  const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Group));
+  if (bytes > 0)
+    f(whole, [&](Group* p, Groups v) __attribute__((always_inline)) { store_first(p, v, bytes); });
+}
+
+// Packs lines that are adjacent in memory.
+template <class P, class S>
+[[gnu::always_inline]] inline void pack_across(const PackSource& from, int64_t depth, int64_t width,
+                                               typename P::Group* out) {
+  constexpr int64_t n = P::lanes;
   const S* const data = static_cast<const S*>(from.data);
-  const int64_t units = (depth + P::unit - 1) / P::unit;
-  Unit* const out = static_cast<Unit*>(to);
-  // f(i, put) for each vector of lines. What a single one writes beyond the width comes before what
-  // belongs there; others must stop.
-  const auto for_lines = [&](auto f) __attribute__((always_inline)) {
-    const int64_t whole = width < n ? n : width / n * n;
-    for (int64_t i = 0; i < whole; i += n)
-      f(i, [](Unit* p, Units v) __attribute__((always_inline)) { store(p, v); });
-    const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Unit));
-    if (bytes > 0)
-      f(whole, [&](Unit* p, Units v) __attribute__((always_inline)) { store_first(p, v, bytes); });
-  };
-  if (from.line == 1) {
-    for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
-      const int64_t count = std::min(n, from.readable - i);
-      const auto each_unit = [&](int64_t lanes) __attribute__((always_inline)) {
-        const S* p = data + i;
-        for (int64_t u = 0; u < units; ++u, p += P::unit * from.step) {
-          for (int64_t k = 0; k < P::unit; ++k)  // further than the processor foresees
-            __builtin_prefetch(p + (8 * P::unit + k) * from.step);
-          put(out + u * width + i, P::across(p, from.step, lanes, depth - u * P::unit));
-        }
-      };
-      if (count == n)
-        each_unit(n);
-      else if (count > 0)
-        each_unit(count);
-    });
-  } else if (from.step == 1) {
-    for_lines([&](int64_t i, auto put) __attribute__((always_inline)) {
-      for (int64_t u = 0; u < units; u += n) {
-        Units v[n];
-        const S* const p = data + i * from.line + u * P::unit;
-        const int64_t left = depth - u * P::unit, last = from.count - 1 - i;
-        if (last < 0) continue;
-        if (left >= n * P::unit && last >= n - 1) {
-#pragma GCC unroll 16
-          for (int64_t r = 0; r < n; ++r) v[r] = P::along(p + r * from.line, n * P::unit);
-        } else {
-          const int64_t count = std::min(left, n * P::unit);
-          for (int64_t r = 0; r < n; ++r) v[r] = P::along(p + std::min(r, last) * from.line, count);
-        }
-        transpose<n>(v);
-        Unit* const block = out + u * width + i;
-        if (units - u >= n) {
-#pragma GCC unroll 16
-          for (int64_t r = 0; r < n; ++r) put(block + r * width, v[r]);
-        } else {
-          for (int64_t r = 0; r < units - u; ++r) put(block + r * width, v[r]);
-        }
+  const int64_t groups = (depth + P::k_group - 1) / P::k_group;
+  for_each_line_vector<P>(width, [&](int64_t i, auto put) __attribute__((always_inline)) {
+    const int64_t count = std::min(n, from.readable - i);
+    const auto pack_lanes = [&](int64_t lanes) __attribute__((always_inline)) {
+      const S* p = data + i;
+      for (int64_t g = 0; g < groups; ++g, p += P::k_group * from.k_stride) {
+        for (int64_t k = 0; k < P::k_group; ++k)  // further ahead than hardware prefetches
+          __builtin_prefetch(p + (8 * P::k_group + k) * from.k_stride);
+        put(out + g * width + i, P::load_across(p, from.k_stride, lanes, depth - g * P::k_group));
       }
-    });
+    };
+    if (count == n)
+      pack_lanes(n);
+    else if (count > 0)
+      pack_lanes(count);
+  });
+}
+
+// Packs lines that are dense along k: transposes squares of k_groups in registers.
+template <class P, class S>
+[[gnu::always_inline]] inline void pack_along(const PackSource& from, int64_t depth, int64_t width,
+                                              typename P::Group* out) {
+  constexpr int64_t n = P::lanes;
+  const S* const data = static_cast<const S*>(from.data);
+  const int64_t groups = (depth + P::k_group - 1) / P::k_group;
+  for_each_line_vector<P>(width, [&](int64_t i, auto put) __attribute__((always_inline)) {
+    for (int64_t g = 0; g < groups; g += n) {
+      typename P::Groups v[n];
+      const S* const p = data + i * from.line_stride + g * P::k_group;
+      const int64_t left = depth - g * P::k_group, last = from.count - 1 - i;
+      if (last < 0) continue;
+      if (left >= n * P::k_group && last >= n - 1) {
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < n; ++r)
+          v[r] = P::load_along(p + r * from.line_stride, n * P::k_group);
+      } else {
+        const int64_t count = std::min(left, n * P::k_group);
+        for (int64_t r = 0; r < n; ++r)
+          v[r] = P::load_along(p + std::min(r, last) * from.line_stride, count);
+      }
+      transpose<n>(v);
+      typename P::Group* const block = out + g * width + i;
+      if (groups - g >= n) {
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < n; ++r) put(block + r * width, v[r]);
+      } else {
+        for (int64_t r = 0; r < groups - g; ++r) put(block + r * width, v[r]);
+      }
+    }
+  });
+}
+
+template <class P, class S>
+void pack(const PackSource& from, int64_t depth, int64_t width, void* to) {
+  using Group = typename P::Group;
+  const S* const data = static_cast<const S*>(from.data);
+  const int64_t groups = (depth + P::k_group - 1) / P::k_group;
+  Group* const out = static_cast<Group*>(to);
+  if (from.line_stride == 1) {
+    pack_across<P, S>(from, depth, width, out);
+  } else if (from.k_stride == 1) {
+    pack_along<P, S>(from, depth, width, out);
   } else {
-    for (int64_t u = 0; u < units; ++u)
+    for (int64_t g = 0; g < groups; ++g)
       for (int64_t i = 0; i < width; ++i)
-        out[u * width + i] = i < from.count ? P::one(data + i * from.line + u * P::unit * from.step,
-                                                     from.step, depth - u * P::unit)
-                                            : Unit{};
+        out[g * width + i] =
+            i < from.count
+                ? P::load_one(data + i * from.line_stride + g * P::k_group * from.k_stride,
+                              from.k_stride, depth - g * P::k_group)
+                : Group{};
   }
 }
 
-// n lines `stride` bytes apart, by few registers: seven from each pointer on are reached with three
-// strides, as addresses allow. (What they have in common is hidden, or the compiler would share it,
-// and spill.)
+// Pointers to n lines `stride` bytes apart in few registers: each pointer reaches seven lines with
+// three strides, within what an address can express. (The asm hides common subexpressions, which
+// the compiler would otherwise keep in registers, and spill.)
 template <int n>
 struct RowPointers {
   const char* at[(n + 6) / 7];
@@ -238,8 +266,15 @@ struct RowPointers {
 #pragma GCC unroll 4
     for (const char*& seven : at) {
       seven += bytes;
-      asm volatile("" : "+r"(seven));  // else a pointer for each line
+      asm volatile("" : "+r"(seven));  // otherwise the compiler keeps a pointer for each line
     }
+  }
+  // Prefetches the n lines after these.
+  [[gnu::always_inline]] void prefetch_next() const {
+    auto next = *this;
+    next.advance(n * one);
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) __builtin_prefetch(next[i]);
   }
   [[gnu::always_inline]] const char* operator[](int i) const {
     const char* const p = at[i / 7];
@@ -262,23 +297,23 @@ struct RowPointers {
   }
 };
 
-// The sums of R rows of V vectors, plus what is to be added, to where they belong.
+// Stores the sums of R rows of V vectors, plus t.add.
 template <class P, class O, int R, int V>
-[[gnu::always_inline]] inline void put(const Tile<typename P::T>& t,
-                                       typename P::Vector (&sum)[R][V]) {
+[[gnu::always_inline]] inline void store_tile(const Tile<typename P::T>& t,
+                                              typename P::Vector (&sum)[R][V]) {
   if (const typename P::T* add = t.add) {
-    const int64_t add_row = t.add_row;
+    const int64_t add_row_stride = t.add_row_stride;
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) sum[i][j] += load<typename P::Vector>(add + j * P::lanes);
-      add += add_row;
+      add += add_row_stride;
       asm volatile("" : "+r"(add));
     }
   }
-  // What is written might be t, for all that is known of it.
+  // Copied first: for the compiler, a store might change t.
   O* to = static_cast<O*>(t.out);
-  const int64_t out_row = t.out_row;
+  const int64_t out_row_stride = t.out_row_stride;
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
@@ -286,105 +321,106 @@ template <class P, class O, int R, int V>
       if constexpr (std::is_same_v<O, typename P::T>)
         store(to + j * P::lanes, sum[i][j]);
       else
-        store(to + j * P::lanes, narrowed<O>(sum[i][j]));
+        store(to + j * P::lanes, to_half<O>(sum[i][j]));
     }
-    to += out_row;
+    to += out_row_stride;
     asm volatile("" : "+r"(to));
   }
 }
 
-// R rows of V vectors stay in registers. The rows of a lie side by side, or a_row apart.
-template <class P, class O, int R, int V, bool apart>
+// Prefetches the output of R rows of V vectors for writing, or to the second-level cache.
+template <class P, class O, int R, int V>
+[[gnu::always_inline]] inline void prefetch_output(const Tile<typename P::T>& t) {
+  const Tile<typename P::T>* late = &t;  // not read before the loop, which needs the registers
+  asm volatile("" : "+r"(late));
+  const O* to = static_cast<const O*>(late->out);
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 1);
+    to += late->out_row_stride;
+    asm volatile("" : "+r"(to));
+  }
+}
+template <class P, class O, int R, int V>
+[[gnu::always_inline]] inline void prefetch_cold_output(const Tile<typename P::T>& t) {
+  const O* to = static_cast<const O*>(t.out);
+  for (int i = 0; i < R; ++i, to += t.out_row_stride)
+    for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 0, 2);
+}
+
+// Sums a tile of R rows of V vectors in registers. The rows of a are packed side by side or, if
+// strided, a_row_stride apart in memory.
+template <class P, class O, int R, int V, bool strided>
 void sum_tile(const Tile<typename P::T>& t) {
-  using Unit = typename P::Unit;
+  using Group = typename P::Group;
   constexpr int bytes = sizeof(typename P::Vector);
-  // Low tiles have few products to pay for a loop, which tells where a neighbour uses the core too.
-  constexpr int steps = P::rows < 8 && !apart ? 2 : 1;
-  constexpr int64_t stretch = 64 / sizeof(Unit);  // steps that read one line of each row
+  // Low tiles have few products to pay for a loop, which matters if a neighbour shares the core.
+  constexpr int unroll = P::rows < 8 && !strided ? 2 : 1;
+  constexpr int64_t steps_per_line = 64 / sizeof(Group);  // of a row, in one cache line
+  constexpr int64_t prefetch_distance = 48;               // steps of packed a
+  constexpr int64_t least_to_prefetch = 16;               // steps; fewer end before data arrives
   typename P::Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
-  RowPointers<apart ? R : 1> rows(a, t.a_row);
+  RowPointers<strided ? R : 1> rows(a, t.a_row_stride);
   const auto step = [&]() __attribute__((always_inline)) {
-    typename P::Units w[V];
+    typename P::Groups w[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) w[j] = load<typename P::Units>(b + j * bytes);
+    for (int j = 0; j < V; ++j) w[j] = load<typename P::Groups>(b + j * bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      const Unit x = load<Unit>(apart ? rows[i] : a + i * static_cast<int>(sizeof(Unit)));
+      const Group x = load<Group>(strided ? rows[i] : a + i * static_cast<int>(sizeof(Group)));
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
     }
-    if constexpr (apart)
-      rows.advance(t.a_step);
+    if constexpr (strided)
+      rows.advance(t.a_k_stride);
     else
-      a += t.a_step;
-    b += t.b_step;
-    if constexpr (steps > 1) asm volatile("" : "+r"(a), "+r"(b));  // else one for each step
+      a += t.a_k_stride;
+    b += t.b_k_stride;
+    if constexpr (unroll > 1) asm volatile("" : "+r"(a), "+r"(b));  // not a pointer for each step
   };
-  // What comes from memory is asked for in time: the rows of the next tile, where they are read in
-  // place, a line of each at once; else what follows. What is written comes last, or what is read
-  // would drive it out of the first cache again.
-  const auto ask_for_rows = [&]() __attribute__((always_inline)) {
-    auto next = rows;
-    next.advance(R * rows.one);
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) __builtin_prefetch(next[i]);
-  };
-  const auto ask_for_results = [&]() __attribute__((always_inline)) {
-    const Tile<typename P::T>* late = &t;  // not read before the loop, which needs the registers
-    asm volatile("" : "+r"(late));
-    const O* to = static_cast<const O*>(late->out);
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 1);
-      to += late->out_row;
-      asm volatile("" : "+r"(to));
-    }
-  };
-  if (t.far) {  // nearer, to begin with
-    const O* to = static_cast<const O*>(t.out);
-    for (int i = 0; i < R; ++i, to += t.out_row)
-      for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 0, 2);
-  }
-  for (int64_t n = 0; n < t.blocks; ++n) {
-    if (t.block) {
-      a = static_cast<const char*>(t.a) + t.block[n].a;
-      b = static_cast<const char*>(t.b) + t.block[n].b;
+  if (t.cold_out) prefetch_cold_output<P, O, R, V>(t);
+  for (int64_t n = 0; n < t.segment_count; ++n) {
+    if (t.segments) {
+      a = static_cast<const char*>(t.a) + t.segments[n].a;
+      b = static_cast<const char*>(t.b) + t.segments[n].b;
       rows.begin(a);
     }
-    for (int64_t left = t.depth; left > 0;) {
-      int64_t some = left % stretch ? left % stretch : stretch;
+    for (int64_t left = t.k_groups; left > 0;) {
+      int64_t some = left % steps_per_line ? left % steps_per_line : steps_per_line;
       left -= some;
-      if (t.depth > 16) {  // else it would come too late
-        if constexpr (apart) ask_for_rows();
-        if (left == 0 && n + 1 == t.blocks) ask_for_results();
+      // Prefetches the rows of the next tile that are read in place, one cache line of each at a
+      // time. The output comes last: the reads would evict it from the first-level cache.
+      if (t.k_groups > least_to_prefetch) {
+        if constexpr (strided) rows.prefetch_next();
+        if (left == 0 && n + 1 == t.segment_count) prefetch_output<P, O, R, V>(t);
       }
-      for (; some % steps != 0; --some) step();
-      for (; some > 0; some -= steps) {
-        if constexpr (!apart) __builtin_prefetch(a + 48 * t.a_step);
+      for (; some % unroll != 0; --some) step();
+      for (; some > 0; some -= unroll) {
+        if constexpr (!strided) __builtin_prefetch(a + prefetch_distance * t.a_k_stride);
 #pragma GCC unroll 4
-        for (int i = 0; i < steps; ++i) step();
+        for (int i = 0; i < unroll; ++i) step();
       }
     }
   }
-  put<P, O>(t, sum);
+  store_tile<P, O>(t, sum);
 }
 
-// R rows, side by side, and one vector of lines of b that lie along k in memory: a square of them
-// is turned in registers, while the products of the last one are summed.
+// Sums R packed rows times one vector of lines of b that are dense along k: transposes squares of b
+// in registers, while the products of the previous square are summed.
 template <class P, class S, class O, int R>
-void sum_lines(const Tile<typename P::T>& t) {
-  using Unit = typename P::Unit;
+void sum_k_major(const Tile<typename P::T>& t) {
+  using Group = typename P::Group;
   constexpr int64_t n = P::lanes;
   typename P::Vector sum[R][1] = {};
   const char* a = static_cast<const char*>(t.a);
-  RowPointers<n> lines(t.b, t.b_line);
+  RowPointers<n> lines(t.b, t.b_line_stride);
   const auto square = [&](int64_t steps) __attribute__((always_inline)) {
-    typename P::Units v[n];
+    typename P::Groups v[n];
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i)
-      v[i] = P::along(reinterpret_cast<const S*>(lines[i]), steps * P::unit);
+      v[i] = P::load_along(reinterpret_cast<const S*>(lines[i]), steps * P::k_group);
     transpose(v);
 #pragma GCC unroll 16
     for (int64_t u = 0; u < n; ++u) {
@@ -392,38 +428,40 @@ void sum_lines(const Tile<typename P::T>& t) {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i)
         sum[i][0] = P::multiply_add(
-            sum[i][0], load<Unit>(a + (u * R + i) * static_cast<int64_t>(sizeof(Unit))), v[u]);
+            sum[i][0], load<Group>(a + (u * R + i) * static_cast<int64_t>(sizeof(Group))), v[u]);
     }
-    a += n * R * static_cast<int64_t>(sizeof(Unit));
-    lines.advance(n * P::unit * static_cast<int64_t>(sizeof(S)));
+    a += n * R * static_cast<int64_t>(sizeof(Group));
+    lines.advance(n * P::k_group * static_cast<int64_t>(sizeof(S)));
   };
-  int64_t left = t.depth;
+  int64_t left = t.k_groups;
   for (; left >= n; left -= n) square(n);
   if (left > 0) square(left);
-  put<P, O>(t, sum);
+  store_tile<P, O>(t, sum);
 }
 
+// A k_group is stored in memory as it is packed.
 template <class P, class S>
-inline constexpr bool as_stored = sizeof(S) * P::unit == sizeof(typename P::Unit);
+inline constexpr bool groups_are_elements = sizeof(S) * P::k_group == sizeof(typename P::Group);
 
-// (Rows lie apart only where they are not packed.)
-template <class P, class S, class O, bool apart, int... i>
-void choose_tile(int rows, int vectors, const Tile<typename P::T>& t,
-                 std::integer_sequence<int, i...>) {
+// (Only rows that are not packed are strided.)
+template <class P, class S, class O, bool strided, int... i>
+void dispatch_tile(int rows, int vectors, const Tile<typename P::T>& t,
+                   std::integer_sequence<int, i...>) {
   using Sum = void (*)(const Tile<typename P::T>&);
-  if constexpr (!apart || as_stored<P, S>) {
-    static constexpr Sum table[2][sizeof...(i)] = {{sum_tile<P, O, i + 1, 1, apart>...},
-                                                   {sum_tile<P, O, i + 1, 2, apart>...}};
+  if constexpr (!strided || groups_are_elements<P, S>) {
+    static constexpr Sum table[2][sizeof...(i)] = {{sum_tile<P, O, i + 1, 1, strided>...},
+                                                   {sum_tile<P, O, i + 1, 2, strided>...}};
     table[vectors - 1][rows - 1](t);
   }
 }
 template <class P, class S, class O, int... i>
-void choose_lines(int rows, int vectors, Tile<typename P::T> t, std::integer_sequence<int, i...>) {
+void dispatch_k_major(int rows, int vectors, Tile<typename P::T> t,
+                      std::integer_sequence<int, i...>) {
   using Sum = void (*)(const Tile<typename P::T>&);
-  static constexpr Sum table[] = {sum_lines<P, S, O, i + 1>...};
+  static constexpr Sum table[] = {sum_k_major<P, S, O, i + 1>...};
   for (; vectors > 0; --vectors) {
     table[rows - 1](t);
-    t.b = static_cast<const char*>(t.b) + P::lanes * t.b_line;
+    t.b = static_cast<const char*>(t.b) + P::lanes * t.b_line_stride;
     t.out = static_cast<O*>(t.out) + P::lanes;
     if (t.add) t.add += P::lanes;
   }
@@ -432,28 +470,34 @@ template <class P, class S>
 void tile(int rows, int vectors, const Tile<typename P::T>& t) {
   const std::make_integer_sequence<int, P::rows> heights;
   const auto choose = [&]<class O>(std::type_identity<O>) {
-    if (t.b_line != 0)
-      choose_lines<P, S, O>(rows, vectors, t, heights);
-    else if (t.a_row == int64_t{sizeof(typename P::Unit)})
-      choose_tile<P, S, O, false>(rows, vectors, t, heights);
+    if (t.b_line_stride != 0)
+      dispatch_k_major<P, S, O>(rows, vectors, t, heights);
+    else if (t.a_row_stride == int64_t{sizeof(typename P::Group)})
+      dispatch_tile<P, S, O, false>(rows, vectors, t, heights);
     else
-      choose_tile<P, S, O, true>(rows, vectors, t, heights);
+      dispatch_tile<P, S, O, true>(rows, vectors, t, heights);
   };
-  if (t.narrow)
+  if (t.half_out)
     choose(std::type_identity<S>());
   else
     choose(std::type_identity<typename P::T>());
 }
 
 template <class P, class S>
-constexpr Engine<typename P::T> make_engine() {
-  return {P::rows,         P::lanes,    P::vectors, P::unit, sizeof(typename P::Unit),
-          as_stored<P, S>, &tile<P, S>, &pack<P, S>};
+constexpr Microkernel<typename P::T> make_microkernel() {
+  return {P::rows,
+          P::lanes,
+          P::vectors,
+          P::k_group,
+          sizeof(typename P::Group),
+          groups_are_elements<P, S>,
+          &tile<P, S>,
+          &pack<P, S>};
 }
 template <class Float, class Double>
-constexpr Engines make_engines() {
-  return {make_engine<Double, double>(), make_engine<Float, float>(), make_engine<Float, Half>(),
-          make_engine<Float, BFloat16>()};
+constexpr Microkernels make_microkernels() {
+  return {make_microkernel<Double, double>(), make_microkernel<Float, float>(),
+          make_microkernel<Float, Half>(), make_microkernel<Float, BFloat16>()};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Dense runs of numbers, walked in vectors: whole ones, then one that is only partly filled. What
-// the row kernels are written with.
+// Building blocks of row kernels: dense rows of numbers in vectors, the last of which may be partly
+// filled.
 
 #include "kernels/common/activation.h"
 #include "kernels/cpu/simd/simd.h"
@@ -8,7 +8,7 @@
 
 namespace mixtape::kernels::cpu {
 
-// f(i, count) for i = 0, width, 2 width, ...; count is the width but for the last.
+// Calls f(i, count) for i = 0, width, 2 width, ...; count is the width, or less for the last one.
 template <class T, class F>
 [[gnu::always_inline]] inline void for_each_vec(int64_t n, F&& f) {
   constexpr int64_t width = Vec<T>::width;
@@ -17,7 +17,7 @@ template <class T, class F>
   if (i < n) f(i, n - i);
 }
 
-// `count` elements of type S as lanes of T, and back; lanes beyond them read as `rest`.
+// Reads and writes `count` elements of type S as lanes of T; lanes beyond them read as `rest`.
 template <class T, class S>
 [[gnu::always_inline]] inline Vec<T> read(const S* p, int64_t count, S rest = S(0.0f)) {
   return count == Vec<T>::width ? load<S, T>(p) : load_first<S, T>(p, count, rest);
@@ -30,7 +30,7 @@ template <class T, class S>
     store_first(p, x, count);
 }
 
-// Lanes from `count` on become those of `rest`.
+// The first `count` lanes of x, and the others from `rest`.
 template <class T>
 [[gnu::always_inline]] inline Vec<T> keep(Vec<T> x, int64_t count, Vec<T> rest = T(0)) {
   if (count >= Vec<T>::width) return x;
@@ -40,8 +40,8 @@ template <class T>
   return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
 }
 
-// Whether one of n numbers is infinite or NaN; get(i, count) gives them a vector at a time.
-// Products with zero tell: NaN then. Four sums, so that no addition waits for the one before it.
+// True if any of n numbers is infinite or NaN; get(i, count) returns a vector of them. Such a
+// number times zero is NaN. Four sums, so that no addition waits for the one before it.
 template <class T, class F>
 [[gnu::always_inline]] inline bool any_nonfinite(int64_t n, F get) {
   constexpr int64_t w = Vec<T>::width, most = 4 * w;
@@ -54,8 +54,8 @@ template <class T, class F>
   return hsum((sums[0] + sums[1]) + (sums[2] + sums[3])) != T(0);
 }
 
-// f(sums) in the place of some rows of them, in whole vectors; no activation leaves them. (A
-// function of its own for each, for the sake of its registers.)
+// Replaces rows of sums by f(sums), in whole vectors. (Out of line: inlined, it would take
+// registers from its caller.)
 template <class F, class T>
 [[gnu::noinline]] void replace_rows(T* sums, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i, sums += stride)
@@ -71,14 +71,13 @@ void activate(Activation f, T* sums, int64_t stride, int64_t rows, int64_t colum
 // y[i] = T(x[i])
 template <class S, class T>
 void convert_run(const S* x, int64_t n, T* y) {
-  using Wide = std::conditional_t<sizeof(S) < sizeof(T), math_t<T>, math_t<S>>;
-  for_each_vec<Wide>(
-      n, [&](int64_t i, int64_t count) { write(y + i, read<Wide>(x + i, count), count); });
+  using M = std::conditional_t<sizeof(S) < sizeof(T), math_t<T>, math_t<S>>;
+  for_each_vec<M>(n, [&](int64_t i, int64_t count) { write(y + i, read<M>(x + i, count), count); });
 }
 
-// A parameter or statistic as dense T; null if it is absent.
+// A parameter or statistic as dense T; null if absent.
 template <class T>
-const T* widened(Launch& launch, const View& v) {
+const T* to_dense(Launch& launch, const View& v) {
   if (!v) return nullptr;
   if (v.dtype == dtype_of<T>() && v.layout.is_contiguous()) return v.as<T>();
   const View dense{launch.scratch<T>(v.size()), dtype_of<T>(), Layout(v.shape())};
@@ -86,9 +85,9 @@ const T* widened(Launch& launch, const View& v) {
   return dense.as<T>();
 }
 
-// And back: dense T into a dense view of any float dtype.
+// Converts dense T to a dense view of any float dtype.
 template <class T>
-void narrow_to(const View& v, const T* x) {
+void from_dense(const View& v, const T* x) {
   visit_float(v.dtype, [&]<class S>() { convert_run(x, v.size(), v.as<S>()); });
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A square of lanes transposed in registers, and what is larger as such squares.
+// Transposes matrices of any size as squares of lanes in registers.
 
 #include <algorithm>
 
@@ -11,10 +11,11 @@ namespace mixtape::kernels::cpu {
 template <class T>
 inline constexpr int vec_width = Vec<T>::width;
 
-// put(c, r, values, count) of rows r, r + 1, ... in column c, where get(r, c, count) has the values
-// of columns c, c + 1, ... in row r.
+// Calls put(c, r, values, count) with rows r, r + 1, ... of column c, from get(r, c, count), which
+// returns columns c, c + 1, ... of row r.
 template <class T, class Get, class Put>
-[[gnu::always_inline]] inline void turn(int64_t rows, int64_t columns, Get get, Put put) {
+[[gnu::always_inline]] inline void transpose_tiles(int64_t rows, int64_t columns, Get get,
+                                                   Put put) {
   constexpr int64_t n = vec_width<T>;
   const auto square = [&](int64_t r, int64_t c, int64_t height, int64_t width)
                           __attribute__((always_inline)) {
