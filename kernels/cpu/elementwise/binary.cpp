@@ -15,7 +15,7 @@ void pairwise(void* const* p, int64_t n, const void*) {
     put(c + i, F::f(get<T>(a + i), get<T>(b + i)));
 }
 
-// dy df/da and dy df/db. S: of the operands, D: of c and dy, O: of the gradients.
+// dy df/da and dy df/db. Dtypes: S of the operands, D of c and dy, O of the gradients.
 template <class F, class S, class D, class O>
 void both_gradients(void* const* p, int64_t n, const void*) {
   using L = Vec<math_t<S>>;
@@ -88,62 +88,60 @@ void add_scaled(void* const* p, int64_t n, const void* context) {
 }  // namespace
 
 void binary(Launch& launch, int op, In a, In b, Out c) {
-  const ContiguousLoop strip = contiguous_loop_of(BinaryOps{}, op, [&]<class F>() {
+  const ContiguousLoop loop = contiguous_loop_of(BinaryOps{}, op, [&]<class F>() {
     return pick<F>(a.dtype, c.dtype,
                    []<class T, class Tc>() -> ContiguousLoop { return &pairwise<F, T, Tc>; });
   });
-  for_each_contiguous(launch, {&a, &b, &c}, strip);
+  for_each_contiguous(launch, {&a, &b, &c}, loop);
 }
 
 void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db) {
   const DType gradient = da ? da.dtype : db.dtype;
-  ContiguousLoop strip = nullptr;
+  ContiguousLoop loop = nullptr;
   visit_op(BinaryOps{}, op, [&]<class F>() {
     if constexpr (!Predicate<F>)
       visit_float(operand_dtype(a, b, dy, gradient), dy.dtype, gradient,
-                  [&]<class S, class D, class O>() { strip = &both_gradients<F, S, D, O>; });
+                  [&]<class S, class D, class O>() { loop = &both_gradients<F, S, D, O>; });
   });
-  for_each_contiguous(launch, {&a, &b, &c, &dy, &da, &db}, strip, nullptr, 2);
+  for_each_contiguous(launch, {&a, &b, &c, &dy, &da, &db}, loop, nullptr, 2);
 }
 
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
-  // Comparing 2 with 2.5 must not compare 2 with 2.
+  // Compares in double: converted to an integer, 2.5 would equal 2.
   if (c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b)) {
     const View wide{launch.scratch<double>(a.size()), f64, Layout(a.shape())};
     convert(launch, a, wide);
     return binary_scalar(launch, op, wide, b, swapped, c);
   }
   const Scalar scalar{b, swapped};
-  ContiguousLoop strip = nullptr;
+  ContiguousLoop loop = nullptr;
   visit_scalar_op(op, b, swapped, [&]<class F>() {
-    strip = pick<F>(a.dtype, c.dtype,
-                    []<class T, class Tc>() -> ContiguousLoop { return &with_scalar<F, T, Tc>; });
+    loop = pick<F>(a.dtype, c.dtype,
+                   []<class T, class Tc>() -> ContiguousLoop { return &with_scalar<F, T, Tc>; });
   });
-  for_each_contiguous(launch, {&a, &c}, strip, &scalar);
+  for_each_contiguous(launch, {&a, &c}, loop, &scalar);
 }
 
 void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In c, In dy, Out da) {
   const Scalar scalar{b, swapped};
-  ContiguousLoop strip = nullptr;
+  ContiguousLoop loop = nullptr;
   visit_scalar_op(op, b, swapped, [&]<class F>() {
     if constexpr (!Predicate<F>)
       visit_float(operand_dtype(a, a, dy, da.dtype), dy.dtype, da.dtype,
-                  [&]<class S, class D, class O>() { strip = &scalar_gradient<F, S, D, O>; });
+                  [&]<class S, class D, class O>() { loop = &scalar_gradient<F, S, D, O>; });
   });
-  for_each_contiguous(launch, {&a, &c, &dy, &da}, strip, &scalar);
+  for_each_contiguous(launch, {&a, &c, &dy, &da}, loop, &scalar);
 }
 
 void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
-  const ContiguousLoop strip =
-      contiguous_loop_of(BinaryOps{}, op, [&]<class F>() -> ContiguousLoop {
-        if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
-          return pick<F>(x.dtype, y.dtype, []<class T, class Ty>() -> ContiguousLoop {
-            return &add_scaled<F, T, Ty>;
-          });
-        else
-          return nullptr;
-      });
-  for_each_contiguous(launch, {&x, &a, &b, &y}, strip, &s);
+  const ContiguousLoop loop = contiguous_loop_of(BinaryOps{}, op, [&]<class F>() -> ContiguousLoop {
+    if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
+      return pick<F>(x.dtype, y.dtype,
+                     []<class T, class Ty>() -> ContiguousLoop { return &add_scaled<F, T, Ty>; });
+    else
+      return nullptr;
+  });
+  for_each_contiguous(launch, {&x, &a, &b, &y}, loop, &s);
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -1,7 +1,7 @@
-// Copies between layouts. Work goes in the order of the output's memory, and all dimensions but two
-// only count planes: the one in which y is dense, and the one in which x is. If these are the same,
-// a plane is copied row by row; else in square tiles, transposed in registers, so that memory is
-// read and written by whole cache lines. Measured in bench/worklog/100.
+// Copies between layouts, as planes in the order of the output's memory: columns are the dimension
+// in which y is dense, rows the one in which x is. If these are the same, a plane is copied row by
+// row; otherwise in square tiles, transposed in registers, so that reads and writes use whole cache
+// lines. Measured in bench/worklog/100.
 
 #include <algorithm>
 #include <cstdlib>
@@ -23,7 +23,7 @@ struct Tile {
   static Row interleaved(Row a, Row b, std::integer_sequence<int, i...>) {
     return __builtin_shufflevector(a, b, ((i + half * size) / 2 + i % 2 * size)...);
   }
-  // y[r, c] = x[c, r]. Interleaving the rows of both halves log2(size) times transposes them.
+  // y[r, c] = x[c, r]. Interleaving the two halves of the rows log2(size) times transposes a tile.
   static void copy(const Word* x, int64_t x_step, Word* y, int64_t y_step) {
     constexpr std::make_integer_sequence<int, size> lanes;
     Row a[size], b[size];
@@ -40,7 +40,7 @@ struct Tile {
   }
 };
 
-// x and y as planes of the same elements.
+// One plane of x and y.
 template <class Word>
 struct Plane {
   const Word* x;
@@ -48,13 +48,13 @@ struct Plane {
   int64_t rows, columns;
   int64_t x_row, x_column, y_row, y_column;  // strides
 
-  // Whether x is dense along rows, and elements of a row are not one, or too few to be filled in.
-  bool turned() const {
+  // True if x is dense along its columns, and its rows are no repetition worth filling.
+  bool transposed() const {
     return x_row == 1 && x_column != 1 && (x_column != 0 || columns < 32) && rows > 1;
   }
   void copy() const {
-    if (turned() && y_column == 1)
-      turn();
+    if (transposed() && y_column == 1)
+      transpose();
     else
       for (int64_t r = 0; r < rows; ++r) copy_row(x + r * x_row, y + r * y_row);
   }
@@ -70,7 +70,7 @@ struct Plane {
   }
 
   // y[r, c] = x[c, r], both dense along their last index.
-  void turn() const {
+  void transpose() const {
     if (columns <= 4 && y_row == columns)
       return few(columns, [this]<int n>(std::integral_constant<int, n>) {
         for (int64_t r = 0; r < rows; ++r)
@@ -96,7 +96,7 @@ struct Plane {
       }
     }
   }
-  // f(n) for a number that is known when f is compiled, so that its loops become vectors.
+  // Calls f with n as a compile-time constant, so that its loops are vectorised.
   template <class F>
   static void few(int64_t n, F f) {
     n == 2   ? f(std::integral_constant<int, 2>())
@@ -105,13 +105,12 @@ struct Plane {
   }
 };
 
-// Both layouts with their dimensions in the order of y's memory, as few as possible, and of these
-// the rows and columns of planes.
-struct Plan {
-  Layout x, y;  // of the planes; their rows and columns count once
+// Splits both layouts into planes, with dimensions in the order of y's memory, collapsed.
+struct CopyPlan {
+  Layout x, y;  // of the planes: their rows and columns have size 1
   int64_t rows = 1, columns = 1, x_row = 0, x_column, y_row = 0, y_column;
 
-  Plan(const Layout& from, const Layout& to) {
+  CopyPlan(const Layout& from, const Layout& to) {
     const MemoryOrder order(to);
     x = order.of(from);
     y = order.of(to);
@@ -135,12 +134,13 @@ struct Plan {
   }
 };
 
-// Where planes begin in both layouts, one after the other.
-class Planes {
+// Iterates over the offsets of planes in both layouts.
+class PlaneIterator {
  public:
   int64_t x, y;
 
-  Planes(const Plan& plan, int64_t first) : x(plan.x.at(first)), y(plan.y.at(first)), plan_(plan) {
+  PlaneIterator(const CopyPlan& plan, int64_t first)
+      : x(plan.x.at(first)), y(plan.y.at(first)), plan_(plan) {
     for (int d = plan.x.rank() - 1; d >= 0; --d) {
       index_[d] = first % plan.x.shape.dim[d];
       first /= plan.x.shape.dim[d];
@@ -160,7 +160,7 @@ class Planes {
   }
 
  private:
-  const Plan& plan_;
+  const CopyPlan& plan_;
   int64_t index_[max_rank] = {};
 };
 
@@ -187,25 +187,25 @@ Layout MemoryOrder::of(const Layout& l) const {
 
 bool is_transposed(const View& x, const View& y) {
   if (y.size() < 4096) return false;
-  const Plan plan(x.layout, y.layout);
-  const bool few_rows = plan.rows <= 4 && plan.x_column == plan.rows;  // which a copy interleaves
+  const CopyPlan plan(x.layout, y.layout);
+  const bool few_rows = plan.rows <= 4 && plan.x_column == plan.rows;  // a copy interleaves them
   return plan.x_row == 1 && plan.y_column == 1 && plan.x_column != 0 && plan.x_column != 1 &&
          (plan.rows >= 8 || few_rows) && plan.columns >= 2;
 }
 
 void copy(const View& x, const View& y) {
   if (y.size() == 0) return;
-  const Plan plan(x.layout, y.layout);
-  // Work is cut into blocks of rows and columns; many small ones are one chunk of it.
-  const bool turned = plan.x_row == 1 && plan.x_column != 1;
-  const int64_t columns = std::min(plan.columns, turned ? 4096 : grain);
-  const int64_t rows = std::min(plan.rows, turned ? 64 : grain_of(columns));
+  const CopyPlan plan(x.layout, y.layout);
+  // Work is cut into blocks of rows and columns; a chunk has one large or many small ones.
+  const bool transposed = plan.x_row == 1 && plan.x_column != 1;
+  const int64_t columns = std::min(plan.columns, transposed ? 4096 : grain);
+  const int64_t rows = std::min(plan.rows, transposed ? 64 : grain_of(columns));
   const int64_t across = ceil_div(plan.columns, columns),
                 blocks = across * ceil_div(plan.rows, rows);
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
     parallel_ranges(plan.x.shape.size() * blocks, grain_of(rows * columns),
                     [&](int64_t begin, int64_t end) {
-                      Planes plane(plan, begin / blocks);
+                      PlaneIterator plane(plan, begin / blocks);
                       for (int64_t i = begin; i < end; ++i) {
                         const int64_t block = i % blocks;
                         if (block == 0 && i > begin) plane.next();

@@ -1,5 +1,5 @@
-// Losses other than cross-entropy (which is with softmax): elementwise ones on SIMD lanes, those
-// that pick a class, and what a cosine is made of.
+// Losses other than cross-entropy (see nn/): elementwise losses, negative log-likelihood, and the
+// dot products of cosine similarity.
 
 #include "kernels/common/losses.h"
 #include "kernels/cpu/loops/elements.h"
@@ -39,20 +39,20 @@ void backward(void* const* p, int64_t n, const void* context) {
 }  // namespace
 
 void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
-  const ContiguousLoop strip = contiguous_loop_of(Losses{}, op, [&]<class F>() {
+  const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
     return visit_float(x.dtype, y.dtype,
                        []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
   });
-  for_each_contiguous(launch, {&x, &target, &y}, strip, &s);
+  for_each_contiguous(launch, {&x, &target, &y}, loop, &s);
 }
 
 void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
                            Out dtarget) {
-  const ContiguousLoop strip = contiguous_loop_of(Losses{}, op, [&]<class F>() {
+  const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
     return visit_float(x.dtype, dy.dtype,
                        []<class Tx, class Ty>() -> ContiguousLoop { return &backward<F, Tx, Ty>; });
   });
-  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, strip, &s, 2);
+  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, loop, &s, 2);
 }
 
 void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y) {
@@ -60,7 +60,7 @@ void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y
   const Shape& stride = x.strides();
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T* const weight = widened<T>(launch, weights);
+    const T* const weight = to_dense<T>(launch, weights);
     parallel_ranges(target.size(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t c = target.as<int64_t>()[i];
@@ -77,8 +77,8 @@ void nll_loss_grad(Launch& launch, In target, In weights, int64_t ignore, In dy,
   fill(launch, 0, dx);
   visit_float(dx.dtype, [&]<class O>() {
     using T = math_t<O>;
-    const T* const weight = widened<T>(launch, weights);
-    const T* const g = widened<T>(launch, dy);
+    const T* const weight = to_dense<T>(launch, weights);
+    const T* const g = to_dense<T>(launch, dy);
     parallel_ranges(target.size(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t c = target.as<int64_t>()[i];

@@ -1,4 +1,4 @@
-// Moving and converting elements.
+// Kernels that move and convert elements: convert, where, fill, arange, accumulate and others.
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace mixtape::kernels::cpu {
 namespace {
 
 template <class From, class To>
-void convert_strip(void* const* p, int64_t n, const void*) {
+void convert_loop(void* const* p, int64_t n, const void*) {
   const From* const x = static_cast<const From*>(p[0]);
   To* const y = static_cast<To*>(p[1]);
   if constexpr (is_float(dtype_of<From>()) && is_float(dtype_of<To>())) {
@@ -26,24 +26,24 @@ void convert_strip(void* const* p, int64_t n, const void*) {
 }
 
 template <class Word>
-void where_strip(void* const* p, int64_t n, const void*) {
+void where_loop(void* const* p, int64_t n, const void*) {
   const uint8_t* const condition = static_cast<const uint8_t*>(p[0]);
   const Word* const a = static_cast<const Word*>(p[1]);
   const Word* const b = static_cast<const Word*>(p[2]);
   Word* const c = static_cast<Word*>(p[3]);
-  for (int64_t i = 0; i < n; ++i) {  // a choice by masks becomes vectors, one by ?: does not
+  for (int64_t i = 0; i < n; ++i) {  // unlike ?:, masks are vectorised
     const Word from_a = static_cast<Word>(-int64_t{condition[i] != 0});
     c[i] = static_cast<Word>((a[i] & from_a) | (b[i] & ~from_a));
   }
 }
 
 template <class Word>
-void fill_strip(void* const* p, int64_t n, const void* value) {
+void fill_loop(void* const* p, int64_t n, const void* value) {
   std::fill_n(static_cast<Word*>(p[0]), n, *static_cast<const Word*>(value));
 }
 
 template <class Tx, class Ty>
-void accumulate_strip(void* const* p, int64_t n, const void*) {
+void accumulate_loop(void* const* p, int64_t n, const void*) {
   const Tx* const x = static_cast<const Tx*>(p[0]);
   Ty* const y = static_cast<Ty*>(p[2]);
   const Ty* const old = static_cast<const Ty*>(p[1]);
@@ -60,16 +60,15 @@ void accumulate_strip(void* const* p, int64_t n, const void*) {
 
 void convert(Launch& launch, In x, Out y) {
   if (x.dtype == y.dtype) return copy(x, y);
-  for_each_contiguous(launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
-                        return visit(y.dtype, []<class To>() -> ContiguousLoop {
-                          return &convert_strip<From, To>;
-                        });
-                      }));
+  for_each_contiguous(
+      launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
+        return visit(y.dtype, []<class To>() -> ContiguousLoop { return &convert_loop<From, To>; });
+      }));
 }
 
 void where(Launch& launch, In condition, In a, In b, Out c) {
   with_word(size_of(c.dtype), [&]<class Word>(Word) {
-    for_each_contiguous(launch, {&condition, &a, &b, &c}, &where_strip<Word>);
+    for_each_contiguous(launch, {&condition, &a, &b, &c}, &where_loop<Word>);
   });
 }
 
@@ -79,7 +78,7 @@ void fill(Launch& launch, double value, Out y) {
     with_word(sizeof(T), [&]<class Word>(Word) {
       Word bits;
       std::memcpy(&bits, &v, sizeof bits);
-      for_each_contiguous(launch, {&y}, &fill_strip<Word>, &bits);
+      for_each_contiguous(launch, {&y}, &fill_loop<Word>, &bits);
     });
   });
 }
@@ -94,7 +93,7 @@ void arange(Launch&, double start, double step, Out y) {
   });
 }
 
-// Counted from the nearer end, so that both come out exact.
+// Counts from the nearer end, so that both ends are exact.
 void linspace(Launch&, double start, double stop, Out y) {
   const int64_t last = y.size() - 1;
   const double step = last > 0 ? (stop - start) / static_cast<double>(last) : 0;
@@ -112,11 +111,11 @@ void accumulate(Launch& launch, In x, Out y) {
   if (is_float(x.dtype)) {
     for_each_contiguous(launch, {&x, &y, &y},
                         visit_float(x.dtype, y.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
-                          return &accumulate_strip<Tx, Ty>;
+                          return &accumulate_loop<Tx, Ty>;
                         }));
   } else {
     for_each_contiguous(launch, {&x, &y, &y}, visit(x.dtype, []<class T>() -> ContiguousLoop {
-                          return &accumulate_strip<T, T>;
+                          return &accumulate_loop<T, T>;
                         }));
   }
 }
@@ -130,7 +129,7 @@ void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y) {
     for (int64_t r = begin; r < end; ++r) {
       const char* const from = x.as<char>() + r * columns * int64_t(size);
       char* const to = y.as<char>() + r * columns * int64_t(size);
-      // Columns before `split` are below the diagonal (tril: or on it).
+      // Columns before `split` are below the diagonal; in a lower triangle, also on it.
       const size_t split = size_t(std::clamp<int64_t>(r % rows + shift, 0, columns)) * size;
       const size_t rest = size_t(columns) * size - split;
       std::memset(upper ? to : to + split, 0, upper ? split : rest);

@@ -1,5 +1,5 @@
-// Random numbers: element i is a pure function of (seed, offset, i). Sixteen blocks of Philox are
-// computed side by side, one per lane; 64 numbers come out.
+// Random numbers: element i is a pure function of (seed, offset, i). Sixteen blocks of Philox, one
+// per lane, make 64 numbers at a time.
 
 #include <algorithm>
 #include <cmath>
@@ -14,14 +14,14 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int batch = 64;  // numbers that 16 blocks make
+constexpr int batch = 64;  // numbers of 16 blocks
 
 using Longs __attribute__((vector_size(vector_bytes))) = uint64_t;
 using Ints = detail::Words;
 using HalfInts __attribute__((vector_size(vector_bytes / 2))) = uint32_t;
 constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 
-// The 64-bit products of 32-bit numbers in 64-bit lanes.
+// Multiplies 32-bit numbers in 64-bit lanes.
 [[gnu::always_inline]] inline Longs product(Longs a, Longs b) {
 #ifdef __AVX512F__
   return reinterpret_cast<Longs>(
@@ -34,7 +34,7 @@ constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 #endif
 }
 
-// Philox::bits of as many blocks as there are 64-bit lanes.
+// Philox::bits of one block per 64-bit lane.
 [[gnu::always_inline]] inline void some_blocks(uint64_t seed, uint64_t first,
                                                HalfInts (&words)[4]) {
   Longs block;
@@ -68,9 +68,10 @@ struct Words {
   }
 };
 
-// Runs of `length` from both in turn, from the lower or from the higher half of each.
+// Interleaves groups of `length` lanes from the lower or the higher halves of a and b.
 template <int length, bool higher, int... i>
-[[gnu::always_inline]] inline Ints in_turn(Ints a, Ints b, std::integer_sequence<int, i...>) {
+[[gnu::always_inline]] inline Ints interleave_half(Ints a, Ints b,
+                                                   std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b,
                                  (higher * int_lanes / 2 + i / (2 * length) * length + i % length +
                                   i / length % 2 * int_lanes)...);
@@ -84,11 +85,13 @@ template <class T>
     for (int l = 0; l < 16; l += int_lanes, out += 4 * int_lanes) {
       Ints w[4];
       for (int i = 0; i < 4; ++i) std::memcpy(&w[i], &in[i][l], sizeof w[i]);
-      const Ints ab[] = {in_turn<1, false>(w[0], w[1], lanes), in_turn<1, true>(w[0], w[1], lanes)};
-      const Ints cd[] = {in_turn<1, false>(w[2], w[3], lanes), in_turn<1, true>(w[2], w[3], lanes)};
+      const Ints ab[] = {interleave_half<1, false>(w[0], w[1], lanes),
+                         interleave_half<1, true>(w[0], w[1], lanes)};
+      const Ints cd[] = {interleave_half<1, false>(w[2], w[3], lanes),
+                         interleave_half<1, true>(w[2], w[3], lanes)};
       for (int h = 0; h < 2; ++h) {
-        const Ints both[] = {in_turn<2, false>(ab[h], cd[h], lanes),
-                             in_turn<2, true>(ab[h], cd[h], lanes)};
+        const Ints both[] = {interleave_half<2, false>(ab[h], cd[h], lanes),
+                             interleave_half<2, true>(ab[h], cd[h], lanes)};
         std::memcpy(out + 2 * int_lanes * h, both, sizeof both);
       }
     }
@@ -98,8 +101,8 @@ template <class T>
   }
 }
 
-// y[i] = make(words)[i]: `make` fills a whole batch of `Number`s in the order of elements, given
-// the position of the first and how many of them are wanted. y's type decides the rounding.
+// Generates y: make(words, first, count, numbers) fills a batch of `Number`s in the order of
+// elements, `count` of which are used. y's type decides the rounding.
 template <class Number, class T, class Make>
 void generate(uint64_t seed, uint64_t offset, int64_t n, T* y, Make make) {
   parallel_ranges(n, 256 * batch, [=](int64_t begin, int64_t end) {
@@ -146,7 +149,7 @@ void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double 
         seed, offset, y.size(), y.as<T>(), [=](const Words& words, int64_t, int64_t, double* out) {
           uint32_t bits[batch];
           interleave(words.word, bits);
-          for (int k = 0; k < batch; ++k)  // rounded once, whatever the compiler contracts
+          for (int k = 0; k < batch; ++k)  // rounded once, however the compiler contracts
             out[k] = std::fma(high - low, static_cast<double>(Philox::uniform_of<T>(bits[k])), low);
         });
   });

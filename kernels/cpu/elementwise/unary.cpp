@@ -6,7 +6,7 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// body(numbers...) in the type that F is computed in.
+// Calls body(numbers...) with an op's parameters in the type in which F is computed.
 template <class F, class V, class Body>
 void with_numbers_of(const void* context, Body body) {
   with_numbers<F>(static_cast<const Numbers*>(context)->value,
@@ -42,15 +42,15 @@ void backward(void* const* p, int64_t n, const void* context) {
 }  // namespace
 
 void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
-  const ContiguousLoop strip = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+  const ContiguousLoop loop = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
     return pick<F>(x.dtype, y.dtype,
                    []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
   });
-  for_each_contiguous(launch, {&x, &y}, strip, &numbers);
+  for_each_contiguous(launch, {&x, &y}, loop, &numbers);
 }
 
 void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
-  const ContiguousLoop strip = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+  const ContiguousLoop loop = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
     return visit_float(dx.dtype, dy.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
       if constexpr (NeedsX<F> || NeedsY<F>)
         return &backward<F, Tx, Ty>;
@@ -58,7 +58,7 @@ void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out
         return nullptr;
     });
   });
-  for_each_contiguous(launch, {&v, &dy, &dx}, strip, &numbers);
+  for_each_contiguous(launch, {&v, &dy, &dx}, loop, &numbers);
 }
 
 }  // namespace mixtape::kernels::cpu

@@ -1,5 +1,5 @@
-// Elements by index along one dimension: gather reads where the index says, scatter and scatter_add
-// write there. What meets in one place meets in the order of the index, on one thread.
+// Elements by index along one dimension: gather reads at the index, scatter and scatter_add write
+// there. Writes to the same position happen in the order of the index, on one thread.
 
 #include <cstdlib>
 #include <cstring>
@@ -13,48 +13,48 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// A run of elements: place index[i * named] of the addressed operand, at + i * at_stride beside its
-// dimension, and element i * stride of the other.
-struct Run {
-  int64_t count, at_stride, named, stride;
-  bool dense() const { return named == 0 && at_stride == 1 && stride == 1; }
-  // f(i, place of i, position of i), compiled once more for the most common strides.
+// `count` elements: position index[i * index_stride] of the addressed operand, plus i * at_stride
+// in its other dimensions, and element i * stride of the other operand.
+struct IndexRun {
+  int64_t count, at_stride, index_stride, stride;
+  bool dense() const { return index_stride == 0 && at_stride == 1 && stride == 1; }
+  // Calls f(position, i * stride) for each element; compiled separately for the common strides.
   template <class F>
-  [[gnu::always_inline]] void for_each(const int64_t* name, int64_t step, F&& f) const {
-    const auto loop = [&](int64_t by_name, int64_t by) __attribute__((always_inline)) {
-      for (int64_t i = 0; i < count; ++i) f(name[i * by_name] * step + i * at_stride, i * by);
+  [[gnu::always_inline]] void for_each(const int64_t* index, int64_t step, F&& f) const {
+    const auto loop = [&](int64_t by_index, int64_t by) __attribute__((always_inline)) {
+      for (int64_t i = 0; i < count; ++i) f(index[i * by_index] * step + i * at_stride, i * by);
     };
-    named == 1 && stride == 1 ? loop(1, 1) : loop(named, stride);
+    index_stride == 1 && stride == 1 ? loop(1, 1) : loop(index_stride, stride);
   }
 };
 
-// f(at, index, other, run) for all of the index, where `at` and `other` are the operands' elements
-// to start from. Independent elements may go in any order.
+// Calls f(at, index, other, run) for all of the index; `at` and `other` are offsets of the
+// operands' first elements. Independent elements may run in any order.
 template <class F>
 void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f) {
   Shape beside = addressed.strides();
-  beside[dim] = 0;  // along it the index leads
+  beside[dim] = 0;  // the index decides the position there
   const LineIterator<3> lines(dim, index.shape(), {beside, index.strides(), other.strides()});
-  // Runs go along what is denser in memory, of the index if the other is the same everywhere.
+  // Runs follow the denser dimension of the other operand, or of the index if that is constant.
   const int by = lines.along[2] == 0 && lines.next[2] == 0 ? 1 : 2;
   const bool along = lines.width == 1 || std::abs(lines.along[by]) < std::abs(lines.next[by]);
-  // Across lines, narrow blocks keep to few cache lines, and there are more of them to share among
-  // threads; but what one index names as a whole is copied in long runs.
+  // Across lines, narrow blocks use few cache lines and give threads more to share; but rows that one
+  // index selects are copied in long runs.
   const int64_t columns = along                               ? grain_of(lines.length)
                           : independent && lines.next[1] == 0 ? 4096
                                                               : 64;
   const int64_t block = grain / std::clamp<int64_t>(along ? 1 : lines.width, 1, columns);
   const int64_t steps = independent ? block : lines.length;
-  const int64_t* const names = index.as<int64_t>();
+  const int64_t* const indices = index.as<int64_t>();
   lines.for_blocks(columns, steps, [&](const int64_t(&at)[3], int64_t width, int64_t length) {
     if (along) {
       for (int64_t c = 0; c < width; ++c)
-        f(at[0] + c * lines.next[0], names + at[1] + c * lines.next[1], at[2] + c * lines.next[2],
-          Run{length, 0, lines.along[1], lines.along[2]});
+        f(at[0] + c * lines.next[0], indices + at[1] + c * lines.next[1], at[2] + c * lines.next[2],
+          IndexRun{length, 0, lines.along[1], lines.along[2]});
     } else {
       for (int64_t i = 0; i < length; ++i)
-        f(at[0], names + at[1] + i * lines.along[1], at[2] + i * lines.along[2],
-          Run{width, lines.next[0], lines.next[1], lines.next[2]});
+        f(at[0], indices + at[1] + i * lines.along[1], at[2] + i * lines.along[2],
+          IndexRun{width, lines.next[0], lines.next[1], lines.next[2]});
     }
   });
 }
@@ -64,32 +64,32 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
 void gather(Launch&, int dim, In x, In index, Out y) {
   const int64_t step = x.strides()[dim];
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(dim, x, index, y, true,
-             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
-               const Word* const from = x.as<Word>() + at;
-               Word* const to = y.as<Word>() + other;
-               if (run.dense())
-                 std::memcpy(to, from + *name * step,
-                             static_cast<size_t>(run.count) * sizeof(Word));
-               else
-                 run.for_each(name, step, [=](int64_t place, int64_t i) { to[i] = from[place]; });
-             });
+    for_runs(
+        dim, x, index, y, true,
+        [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
+          const Word* const from = x.as<Word>() + at;
+          Word* const to = y.as<Word>() + other;
+          if (run.dense())
+            std::memcpy(to, from + *at_index * step, static_cast<size_t>(run.count) * sizeof(Word));
+          else
+            run.for_each(at_index, step, [=](int64_t place, int64_t i) { to[i] = from[place]; });
+        });
   });
 }
 
 void scatter(Launch&, int dim, In index, In x, Out y) {
   const int64_t step = y.strides()[dim];
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(dim, y, index, x, false,
-             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
-               const Word* const from = x.as<Word>() + other;
-               Word* const to = y.as<Word>() + at;
-               if (run.dense())
-                 std::memcpy(to + *name * step, from,
-                             static_cast<size_t>(run.count) * sizeof(Word));
-               else
-                 run.for_each(name, step, [=](int64_t place, int64_t i) { to[place] = from[i]; });
-             });
+    for_runs(
+        dim, y, index, x, false,
+        [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
+          const Word* const from = x.as<Word>() + other;
+          Word* const to = y.as<Word>() + at;
+          if (run.dense())
+            std::memcpy(to + *at_index * step, from, static_cast<size_t>(run.count) * sizeof(Word));
+          else
+            run.for_each(at_index, step, [=](int64_t place, int64_t i) { to[place] = from[i]; });
+        });
   });
 }
 
@@ -104,14 +104,14 @@ void scatter_add(Launch&, int dim, In index, In x, Out y) {
         sum += static_cast<T>(v);
     };
     for_runs(dim, y, index, x, false,
-             [&](int64_t at, const int64_t* name, int64_t other, const Run& run) {
+             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
                const S* const from = x.as<S>() + other;
                T* to = y.as<T>() + at;
                if (run.dense()) {
-                 to += *name * step;
+                 to += *at_index * step;
                  for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
                } else {
-                 run.for_each(name, step,
+                 run.for_each(at_index, step,
                               [=](int64_t place, int64_t i) { add(to[place], from[i]); });
                }
              });
@@ -157,7 +157,7 @@ void nonzero(Launch& launch, In mask, Out index) {
   const uint8_t* const set = mask.as<uint8_t>();
   const int64_t n = mask.size(), count = ceil_div(n, piece);
   const int rank = mask.layout.rank();
-  int64_t* const first = launch.scratch<int64_t>(count);  // of the true ones in each piece
+  int64_t* const first = launch.scratch<int64_t>(count);  // of the true elements in each piece
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) {
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) count += set[i] != 0;

@@ -1,4 +1,4 @@
-// Order, of keys (kernels/common/order.h): short rows by comparison, long ones digit by digit.
+// Sorting by keys (kernels/common/order.h): short rows by comparison, long ones by radix.
 
 #include <algorithm>
 
@@ -20,8 +20,7 @@ bool operator<(const Pair<K>& a, const Pair<K>& b) {
   return a.key != b.key ? a.key < b.key : a.at < b.at;
 }
 
-// By one digit of 8 bits after the other, from the lowest. What is equal keeps its order. Returns
-// the sorted one of the two arrays.
+// Stable radix sort by digits of 8 bits, from the lowest. Returns the array that holds the result.
 template <class K>
 Pair<K>* sort_by_digits(Pair<K>* from, Pair<K>* to, int64_t n) {
   uint32_t counts[sizeof(K)][256] = {};
@@ -38,7 +37,7 @@ Pair<K>* sort_by_digits(Pair<K>* from, Pair<K>* to, int64_t n) {
   return from;
 }
 
-// The first position of the winner in a dense line: the best piece is found first.
+// The first position of the maximum or minimum in a dense line: finds the best piece first.
 template <bool largest, class T>
 int64_t winner(const T* x, int64_t n) {
   constexpr int64_t piece = 128;
@@ -58,7 +57,7 @@ int64_t winner(const T* x, int64_t n) {
 
 constexpr int64_t most_columns = 64;
 
-// The same of neighbouring lines, side by side.
+// The same for neighbouring lines, side by side.
 template <bool largest, class T>
 void winners(const T* x, int64_t n, int64_t along, int64_t next, int64_t columns, int64_t* at) {
   Key<T> best[most_columns];
@@ -103,9 +102,9 @@ void argsort(Launch&, bool descending, In x, Out index) {
     using P = Pair<Key<T>>;
     constexpr int64_t few = 16 * sizeof(T);  // below, comparing is faster
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 1024 / n), [&](int64_t begin, int64_t end) {
-      const Buffer<P> room(n < few ? n : 2 * n);
+      const Buffer<P> buffer(n < few ? n : 2 * n);
       for (int64_t r = begin; r < end; ++r) {
-        P* row = room.data();
+        P* row = buffer.data();
         for (int64_t i = 0; i < n; ++i)
           row[i] = {ranked(x.as<T>()[r * n + i], descending), static_cast<uint32_t>(i)};
         if (n < few)
@@ -118,8 +117,8 @@ void argsort(Launch&, bool descending, In x, Out index) {
   });
 }
 
-// Keeps twice as many candidates as are wanted. When there is no more room the better half stays,
-// and from then on only what beats the worst of it comes in: most pieces have nothing that does.
+// Keeps up to 2 k candidates. Once they are full, only the better half stays, and later candidates
+// must beat the worst of it: most pieces have none that do.
 void topk(Launch&, bool largest, In x, Out index) {
   const int64_t n = x.shape()[-1], k = index.shape()[-1];
   if (index.size() == 0) return;
@@ -128,10 +127,10 @@ void topk(Launch&, bool largest, In x, Out index) {
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
       constexpr int64_t piece = 64;
       const int64_t most = n <= 16 ? n : std::min(n, 2 * k);
-      const Buffer<P> room(most);
+      const Buffer<P> buffer(most);
       for (int64_t r = begin; r < end; ++r) {
         const T* const row = x.as<T>() + r * n;
-        P* const kept = room.data();
+        P* const kept = buffer.data();
         int64_t count = 0, i = 0;
         for (; i < most; ++i) kept[count++] = {ranked(row[i], largest), static_cast<uint32_t>(i)};
         const auto halve = [&] {

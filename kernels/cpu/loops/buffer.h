@@ -1,6 +1,6 @@
 #pragma once
-// Buffer: uninitialised working memory of one task, taken from the allocator's cache. Unlike
-// Launch::scratch it may be used from any thread and is given back when the task ends.
+// Buffer: uninitialised working memory of one task, from the allocator's cache. Unlike
+// Launch::scratch it works on any thread, and is released when the task ends.
 
 #include "core/allocator.h"
 #include "core/no_copy.h"

@@ -1,7 +1,7 @@
 #pragma once
-// Kernels over many tensors at once. All tensors are cut into chunks of one size that threads take
-// from one queue, so a hundred small tensors cost what one large one does, and results do not
-// depend on the number of threads.
+// Chunks: kernels over many tensors at once. All tensors are cut into chunks of one size, which
+// threads take from one queue. So a hundred small tensors cost as much as one large one, and
+// results do not depend on the number of threads.
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ class Chunks {
  public:
   static constexpr int64_t length = 16384;
 
-  // size(i) elements in tensor i of `tensors`.
+  // Tensor i has size(i) elements.
   template <class Size>
   Chunks(Launch& launch, size_t tensors, Size size)
       : first_(launch.scratch<int64_t>(static_cast<int64_t>(tensors) + 1)),
@@ -29,10 +29,10 @@ class Chunks {
       : Chunks(launch, updates.size(), [&](size_t i) { return updates[i].param.size(); }) {}
 
   int64_t count() const { return *last_; }
-  // Those of one tensor are in [first(tensor), first(tensor + 1)).
+  // The chunks of a tensor are [first(tensor), first(tensor + 1)).
   int64_t first(size_t tensor) const { return first_[tensor]; }
 
-  // f(tensor, begin, chunk): each chunk, and where in its tensor it begins.
+  // Calls f(tensor, begin, chunk) for each chunk, which starts at element `begin` of its tensor.
   template <class F>
   void for_each(F f) const {
     parallel_for(count(), [&](int64_t chunk) {
@@ -42,11 +42,11 @@ class Chunks {
   }
 
  private:
-  int64_t* first_;  // chunk of each tensor, then the number of all
+  int64_t* first_;  // the first chunk of each tensor, then the number of chunks
   int64_t* last_;
 };
 
-// f(p, n) for the chunk of a dense float tensor that begins at `begin`.
+// Calls f(p, n) with the chunk of a dense float tensor that starts at element `begin`.
 template <class F>
 void visit_chunk(const View& x, int64_t begin, F f) {
   const int64_t n = std::min(Chunks::length, x.size() - begin);
@@ -55,7 +55,7 @@ void visit_chunk(const View& x, int64_t begin, F f) {
 
 inline double read_scalar(const View& v, double absent) { return v ? *v.as<float>() : absent; }
 
-// A sum in f64 of lanes of either type.
+// A sum in f64 over lanes of float or double.
 class WideSum {
  public:
   [[gnu::always_inline]] void add(Vec<double> x) { even_ += x; }

@@ -1,3 +1,6 @@
+// Two ways to run a loop: directly over dense views, or piece by piece with strided operands
+// gathered into buffers and scattered back.
+
 #include "kernels/cpu/loops/contiguous_loop.h"
 
 #include <algorithm>
@@ -9,17 +12,17 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t piece = 512;           // elements that pass through a buffer at a time
-constexpr int64_t most_repeated = 4096;  // elements: what is longer has runs of its own
+constexpr int64_t piece = 512;           // elements of a buffer
+constexpr int64_t most_repeated = 4096;  // elements; longer repetitions are gathered fast anyway
 constexpr int max_operands = 6;
 
 struct Operand {
-  char* data;            // null if it is absent
-  int64_t size;          // of an element
+  char* data;            // null if the operand is absent
+  int64_t size;          // bytes of an element
   const Layout* layout;  // collapsed; null if the operand is dense
-  int64_t period = 0;    // if not 0, a dense one repeats after so many, and a piece beyond is there
+  int64_t period = 0;    // not 0: dense, repeats after `period` elements, stored with a piece more
 
-  char* at(int64_t i) const {  // of a dense one
+  char* at(int64_t i) const {  // element i of a dense operand
     return data ? data + (period ? i % period : i) * size : nullptr;
   }
 };
@@ -28,29 +31,29 @@ struct Operands {
   int count, first_output;
 };
 
-// The first `count` of 16 elements, which are all that may be read; the others become zero. As one
-// vector: whoever reads it whole would have to wait for what is written piece by piece.
-void load_first(void* to, const void* from, int64_t count, size_t size) {
+// Loads the first `count` of 16 elements, and zeros the others. Stores one vector, since a vector
+// load after several smaller stores would stall.
+void load_rest(void* to, const void* from, int64_t count, size_t size) {
   with_word(size, [&]<class Word>(Word) {
     using Vector [[gnu::vector_size(16 * sizeof(Word))]] = Word;
     const auto* const x = static_cast<const Word*>(from);
     Vector v = {};
-    if (count == 1)  // (One that was only just written is not waited for either.)
+    if (count == 1)  // (A scalar load does not stall either if x was just written.)
       v[0] = x[0];
     else
       for (int i = 0; i < 16; ++i) v[i] = i < count ? x[i] : Word(0);
     std::memcpy(to, &v, sizeof v);
   });
 }
-void store_first(void* to, const void* from, int64_t count, size_t size) {
+void store_rest(void* to, const void* from, int64_t count, size_t size) {
   with_word(size, [&]<class Word>(Word) {
     copy_short<16 * sizeof(Word)>(static_cast<const Word*>(from), count, static_cast<Word*>(to));
   });
 }
 
-// Elements [begin, end) of views that are dense.
+// Runs the loop over elements [begin, end) of dense views.
 void run_dense(std::initializer_list<const View*> views, int outputs, int64_t begin, int64_t end,
-               ContiguousLoop strip, const void* context) {
+               ContiguousLoop loop, const void* context) {
   const View* const* const view = views.begin();
   const int count = static_cast<int>(views.size()), first_output = count - outputs;
   const auto at = [&](int k, int64_t i) {
@@ -60,22 +63,22 @@ void run_dense(std::initializer_list<const View*> views, int outputs, int64_t be
   const int64_t whole = (end - begin) & ~int64_t{15}, rest = end - begin - whole;
   if (whole > 0) {
     for (int k = 0; k < count; ++k) p[k] = *view[k] ? at(k, begin) : nullptr;
-    strip(p, whole, context);
+    loop(p, whole, context);
   }
   if (rest == 0) return;
   alignas(64) char buffer[max_operands][16 * sizeof(int64_t)];
   for (int k = 0; k < count; ++k) {
     p[k] = *view[k] ? buffer[k] : nullptr;
     if (p[k] && k < first_output)
-      load_first(p[k], at(k, begin + whole), rest, size_of(view[k]->dtype));
+      load_rest(p[k], at(k, begin + whole), rest, size_of(view[k]->dtype));
   }
-  strip(p, 16, context);
+  loop(p, 16, context);
   for (int k = first_output; k < count; ++k)
-    if (p[k]) store_first(at(k, begin + whole), p[k], rest, size_of(view[k]->dtype));
+    if (p[k]) store_rest(at(k, begin + whole), p[k], rest, size_of(view[k]->dtype));
 }
 
-// Elements [begin, end) in row-major order of the collapsed layouts.
-void run_strided(const Operands& all, int64_t begin, int64_t end, ContiguousLoop strip,
+// Runs the loop over elements [begin, end), in row-major order of the collapsed layouts.
+void run_strided(const Operands& all, int64_t begin, int64_t end, ContiguousLoop loop,
                  const void* context) {
   alignas(64) char buffer[max_operands][piece * sizeof(int64_t)];
   Walk walks[max_operands];
@@ -97,7 +100,7 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, ContiguousLoop
         std::memcpy(buffer[k], direct, static_cast<size_t>(n * o.size));
       std::memset(buffer[k] + n * o.size, 0, static_cast<size_t>((padded - n) * o.size));
     }
-    strip(p, padded, context);
+    loop(p, padded, context);
     for (int k = all.first_output; k < all.count; ++k) {
       const Operand& y = all.operand[k];
       if (!y.data) continue;
@@ -109,8 +112,8 @@ void run_strided(const Operands& all, int64_t begin, int64_t end, ContiguousLoop
   }
 }
 
-// What repeats after a few elements, a bias for one, is laid out once, with room for a piece that
-// begins anywhere in it: then each piece of it is dense.
+// Lays out an operand that repeats after a few elements, such as a bias, once, plus one piece: then
+// every piece of it is dense, wherever it begins.
 Operand repeated(Launch& launch, const Operand& o) {
   Layout once = *o.layout;
   const int64_t all = once.shape.size();
@@ -128,7 +131,7 @@ Operand repeated(Launch& launch, const Operand& o) {
 }  // namespace
 
 void for_each_contiguous(Launch& launch, std::initializer_list<const View*> views,
-                         ContiguousLoop strip, const void* context, int outputs) {
+                         ContiguousLoop loop, const void* context, int outputs) {
   const View* const* const view = views.begin();
   const int count = static_cast<int>(views.size());
   bool all_dense = true;
@@ -141,7 +144,7 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
   const int64_t n = y.shape.size();
   if (all_dense) {
     parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-      run_dense(views, outputs, begin, end, strip, context);
+      run_dense(views, outputs, begin, end, loop, context);
     });
     return;
   }
@@ -150,7 +153,7 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
   all.first_output = count - outputs;
   for (int k = 0; k < count; ++k)
     all.operand[k] = {view[k]->as<char>(), static_cast<int64_t>(size_of(view[k]->dtype)), nullptr};
-  const MemoryOrder order(y);  // it makes most views dense
+  const MemoryOrder order(y);  // in this order most views are dense
   Layout layouts[max_operands];
   for (int k = 0; k < all.count; ++k) {
     Operand& o = all.operand[k];
@@ -164,7 +167,7 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
       o = repeated(launch, o);
       continue;
     }
-    // Reading across the rows of memory costs more than a copy.
+    // Strided reads across the rows of memory cost more than a copy.
     const View x{o.data, view[k]->dtype, l};
     View copy{nullptr, x.dtype, Layout(l.shape)};
     if (k >= all.first_output || !is_transposed(x, copy)) continue;
@@ -172,8 +175,8 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
     cpu::copy(x, copy);
     o = {static_cast<char*>(copy.data), o.size, nullptr};
   }
-  parallel_ranges(
-      n, grain, [&](int64_t begin, int64_t end) { run_strided(all, begin, end, strip, context); });
+  parallel_ranges(n, grain,
+                  [&](int64_t begin, int64_t end) { run_strided(all, begin, end, loop, context); });
 }
 
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)

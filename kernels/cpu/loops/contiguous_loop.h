@@ -1,8 +1,7 @@
 #pragma once
-// How elementwise kernels see strided memory: as dense strips whose length is a multiple of 16.
-// What is not dense, and the end of what is, passes through a small buffer. So a kernel is one
-// plain loop, compiled once, and an element's bits do not depend on layout, position or number of
-// threads.
+// ContiguousLoop: an elementwise kernel as one plain loop over dense memory, whose length is a
+// multiple of 16. Strided operands, and the end of dense ones, pass through a small buffer. So each
+// loop is compiled once, and an element's bits do not depend on layout, position or threads.
 
 #include <cstdint>
 #include <cstring>
@@ -12,32 +11,32 @@
 
 namespace mixtape::kernels::cpu {
 
-// p[k]: n dense elements of operand k, or null if that is absent; n is a multiple of 16. Operands
-// may be the same memory.
+// p[k]: n dense elements of operand k, or null if it is absent; n is a multiple of 16. Operands may
+// alias each other exactly.
 using ContiguousLoop = void (*)(void* const* p, int64_t n, const void* context);
 
-// Runs `strip` over up to six views of one shape, some of which may be absent; the last `outputs`
+// Runs `loop` over up to six views of one shape, some of which may be absent; the last `outputs`
 // are written, the others are read.
 void for_each_contiguous(Launch& launch, std::initializer_list<const View*> operands,
-                         ContiguousLoop strip, const void* context = nullptr, int outputs = 1);
+                         ContiguousLoop loop, const void* context = nullptr, int outputs = 1);
 
 // y = x, both of one shape and dtype.
 void copy(const View& x, const View& y);
-// Whether x is dense along another dimension than y, and a copy turns it fast: then reading it
-// across its rows costs more than a copy. Both of one shape and dtype.
+// True if x is dense along another dimension than y, so that a fast transposing copy costs less
+// than reading x with strides. Both have one shape and dtype.
 bool is_transposed(const View& x, const View& y);
-// The dimensions of y from its largest stride to its smallest: the order of its memory. What may be
-// done in any order is done in this one.
+// The order of y in memory: its dimensions from the largest stride to the smallest. Work that may
+// run in any order runs in this one.
 class MemoryOrder {
  public:
   explicit MemoryOrder(const Layout& y);
-  Layout of(const Layout& l) const;  // its dimensions, as many as those of y, sorted
+  Layout of(const Layout& l) const;  // sorts the dimensions of a layout of the same rank
 
  private:
   int rank_, dim_[max_rank];
 };
 
-// f(word) with an unsigned number of `size` bytes: what is only moved need not be understood.
+// Calls f(word) with an unsigned integer of `size` bytes: moving values needs no dtype.
 template <class F>
 void with_word(size_t size, F f) {
   switch (size) {
@@ -52,7 +51,7 @@ void with_word(size_t size, F f) {
   }
 }
 
-// y[i] = x[i] for less than a vector: as two halves that may overlap, without a call.
+// y[i] = x[i] for less than a vector: as two overlapping halves, without a call.
 template <int bytes, class Word>
 [[gnu::always_inline]] inline void copy_short(const Word* x, int64_t n, Word* y) {
   if constexpr (bytes < 2 * sizeof(Word)) {
@@ -67,8 +66,8 @@ template <int bytes, class Word>
     std::memcpy(y + n - half, last, sizeof last);
   }
 }
-// y[i] = x[i], by whole vectors to aligned memory; the first and the last may overlap others.
-// (Where y is a little ahead of x in its page, some memcpy take ten times as long:
+// y[i] = x[i], in whole vectors to aligned memory; the first and the last one may overlap others.
+// (If y is slightly ahead of x within its page, some memcpy take ten times as long:
 // bench/worklog/123.)
 template <class Word>
 [[gnu::always_inline]] inline void copy_run(const Word* x, int64_t n, Word* y) {
@@ -81,13 +80,13 @@ template <class Word>
   one(n - width);
 }
 
-// Visits the elements of a layout in row-major order, from any position on.
+// Visits the elements of a layout in row-major order, starting at any position.
 class Walk {
  public:
   Walk() = default;
   Walk(void* data, size_t element_size, const Layout& collapsed, int64_t position);
 
-  // The next elements that lie at one stride, up to `most` of them.
+  // The next elements with a common stride, at most `most` of them.
   struct Run {
     char* data;
     int64_t count;

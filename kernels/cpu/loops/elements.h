@@ -1,5 +1,5 @@
 #pragma once
-// What elementwise kernels compute on: floats as lanes, integers one at a time as Whole.
+// Elements: elementwise kernels compute floats as lanes, and integers one at a time as Whole.
 
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
@@ -7,7 +7,7 @@
 
 namespace mixtape::kernels::cpu {
 
-// Elements of type T as they are computed on, and how many go at once.
+// The type in which elements of type T are computed, and how many at a time.
 template <class T>
 struct Elements {
   using type = Vec<math_t<T>>;
@@ -19,7 +19,7 @@ struct Elements<T> {
   static constexpr int64_t width = 1;
 };
 
-// The elements from p on; a narrower type than T is widened.
+// Loads the elements at p; a smaller type than T is converted.
 template <class T, class S>
 [[gnu::always_inline]] inline typename Elements<T>::type get(const S* p) {
   if constexpr (std::is_same_v<T, bool>)
@@ -37,7 +37,7 @@ template <class S, class V>
     *p = static_cast<S>(v);
 }
 
-// make.operator()<T, To>() for an op's input and output types.
+// Calls make.operator()<T, To>() with an op's input and output types.
 template <class F, class Make>
 ContiguousLoop pick(DType in, DType out, Make make) {
   if constexpr (Predicate<F>) {
@@ -57,12 +57,12 @@ ContiguousLoop pick(DType in, DType out, Make make) {
   }
 }
 
-// choose.operator()<F>() for the op at this position of a list.
+// Calls choose.operator()<F>() with the op at this position of a list.
 template <class Ops, class Choose>
 ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
-  ContiguousLoop strip = nullptr;
-  visit_op(ops, op, [&]<class F>() { strip = choose.template operator()<F>(); });
-  return strip;
+  ContiguousLoop loop = nullptr;
+  visit_op(ops, op, [&]<class F>() { loop = choose.template operator()<F>(); });
+  return loop;
 }
 
 }  // namespace mixtape::kernels::cpu

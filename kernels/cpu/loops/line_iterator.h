@@ -1,6 +1,6 @@
 #pragma once
-// Lines: work that goes in order along one dimension and freely along all others: indexing and
-// scans. What is in one line is done by one thread, so its order never changes.
+// LineIterator: work in order along one dimension and in any order along all others, as indexing
+// and scans need it. Each line is done by one thread, so its order never changes.
 
 #include <array>
 
@@ -9,7 +9,7 @@
 
 namespace mixtape::kernels::cpu {
 
-// Several operands that are walked over one shape, each with strides of its own.
+// Iterates over the lines of one shape for several operands, each with its own strides.
 template <int n>
 class LineIterator {
  public:
@@ -30,9 +30,9 @@ class LineIterator {
     width = across_[0].shape[-1];
   }
 
-  // f(at, columns, steps) for blocks of at most so many neighbouring lines (`next` apart) and steps
-  // along them (`along` apart); at[k] is where operand k begins. Blocks run in any order: what must
-  // be in order takes all steps at once.
+  // Calls f(offset, columns, steps) for blocks of at most most_columns neighbouring lines (`next`
+  // apart) and most_steps steps along them (`along` apart); the block begins at offset[k] in
+  // operand k. Blocks run in any order, so ordered work takes all steps at once.
   template <class F>
   void for_blocks(int64_t most_columns, int64_t most_steps, F&& f) const {
     const int64_t lines = across_[0].shape.size();
@@ -44,16 +44,16 @@ class LineIterator {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t step = i % in_line * steps, column = i / in_line % blocks * columns;
         const int64_t line = i / in_line / blocks * width;
-        int64_t at[n];
+        int64_t offset[n];
         for (int k = 0; k < n; ++k)
-          at[k] = across_[k].at(line) + column * next[k] + step * along[k];
-        f(at, std::min(columns, width - column), std::min(steps, length - step));
+          offset[k] = across_[k].at(line) + column * next[k] + step * along[k];
+        f(offset, std::min(columns, width - column), std::min(steps, length - step));
       }
     });
   }
 
-  int64_t length, width;      // of a line; how many lines are neighbours
-  int64_t along[n], next[n];  // from element to element of a line, and from line to line
+  int64_t length, width;      // elements of a line; number of neighbouring lines
+  int64_t along[n], next[n];  // strides within a line, and from line to line
 
  private:
   Layout across_[n];

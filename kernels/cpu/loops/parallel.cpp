@@ -1,8 +1,7 @@
-// One region runs in the pool at a time; a thread that finds it taken does its work alone. Each
-// thread begins with a share of neighbouring chunks, the same one in region after region, so that
-// what it wrote is still in its cache when it is read; then it helps the others with theirs.
-// Workers spin for a moment before they sleep, since a training step opens hundreds of short
-// regions.
+// The pool runs one region at a time; a thread that finds it taken works alone. Each thread begins
+// with its own share of neighbouring chunks, the same in every region, so that it finds its results
+// in its cache; then it helps the others. Workers spin before they sleep, since a training step
+// opens hundreds of short regions.
 
 #include "kernels/cpu/loops/parallel.h"
 
@@ -40,7 +39,7 @@ int configured_threads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-thread_local int limit = 0;  // of the innermost ThreadLimit; 0: none
+thread_local int limit = 0;  // the innermost ThreadLimit; 0: none
 thread_local bool in_region = false;
 
 void relax() {
@@ -51,7 +50,7 @@ void relax() {
 #endif
 }
 
-// Polls `done` for a while; whether it came true.
+// Polls `done` for a while; returns true once it holds.
 template <class F>
 bool spin(F done, std::chrono::microseconds patience) {
   const auto start = std::chrono::steady_clock::now();
@@ -143,9 +142,9 @@ class Pool {
       }
       seen = epoch_;
       if (stop_) return;
-      // A region is left by its owner only when open_ is false and nobody is inside, so its fields
-      // may be read by whoever counted itself in and then found it open (both sequentially
-      // consistent).
+      // The owner leaves a region only when open_ is false and inside_ is 0. So a worker that
+      // incremented inside_ and then found open_ true may read the region's fields (both are
+      // sequentially consistent).
       if (inside_.fetch_add(1) < max_workers_ && open_) take_chunks(self);
       inside_.fetch_sub(1);
     }

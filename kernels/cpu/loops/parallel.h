@@ -1,7 +1,6 @@
 #pragma once
-// The process's one thread pool. Work is cut into chunks whose size does not depend on the number
-// of threads, and chunks are handed out as threads become free: what is computed is always the
-// same.
+// The thread pool of the process. Work is cut into chunks whose size does not depend on the number
+// of threads, and free threads take the next chunk, so results are always the same.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,12 +11,12 @@
 
 namespace mixtape::kernels::cpu {
 
-// Threads that work on one region, the caller included: MIXTAPE_NUM_THREADS, by default the cores
-// this process may use. Throws Error if that variable is no positive number.
+// Threads of a parallel region, including the caller: MIXTAPE_NUM_THREADS, by default the cores
+// this process may use. Throws Error if that variable is not a number from 1 to 1024.
 int num_threads();
 
-// At most `limit` threads for the regions of this thread, while alive. For tests and for callers
-// that bring their own threads; a limit above the pool's size grows the pool. Throws Error below 1.
+// Limits the regions of this thread to `limit` threads while alive, for tests and for callers with
+// their own threads; a limit above the pool's size grows the pool. Throws Error below 1.
 class ThreadLimit : NoCopy {
  public:
   explicit ThreadLimit(int limit);
@@ -32,8 +31,9 @@ namespace detail {
 void run_chunks(int64_t count, void (*body)(void* context, int64_t i), void* context);
 }  // namespace detail
 
-// f(i) for every i in [0, count), in any order and on any thread. The first exception is rethrown
-// here once all threads have stopped. A single chunk, and a call from within f, run on this thread.
+// Calls f(i) for every i in [0, count), in any order and on any thread. Rethrows the first
+// exception once all threads have stopped. A single chunk, and a call from within f, run on this
+// thread.
 template <class F>
 void parallel_for(int64_t count, F&& f) {
   if (count == 1) return static_cast<void>(f(int64_t{0}));
@@ -44,13 +44,13 @@ void parallel_for(int64_t count, F&& f) {
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 
-// How many elements, and how many runs of n elements, are worth a thread's while.
+// The least work of a chunk: in elements, and in rows of n elements.
 inline constexpr int64_t grain = 16384;
 constexpr int64_t grain_of(int64_t n) {
   return std::max<int64_t>(1, grain / std::max<int64_t>(n, 1));
 }
 
-// f(begin, end) over [0, n) in pieces of `each` (the last may be shorter).
+// Calls f(begin, end) for [0, n) in chunks of `each`; the last may be shorter.
 template <class F>
 void parallel_ranges(int64_t n, int64_t each, F&& f) {
   parallel_for(ceil_div(n, each), [&](int64_t i) { f(i * each, std::min(n, (i + 1) * each)); });

@@ -1,5 +1,5 @@
-// One time step of a recurrent layer: the cells of kernels/common/cells.h over rows, all gates at
-// once.
+// One time step of a recurrent layer: the cells of kernels/common/cells.h over rows, with all gates
+// in one pass.
 
 #include <algorithm>
 
@@ -11,13 +11,13 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// Where row r of a view [rows, k n] begins; null if the view is absent.
+// Row r of a view [rows, k n]; null if the view is absent.
 template <class S>
 S* row(const View& v, int64_t r) {
   return v ? v.as<S>() + r * v.strides()[0] : nullptr;
 }
 
-// The lanes from i on of each of the `k` runs of n that make up a row.
+// Reads and writes lanes i, i + 1, ... of each of the `k` parts, n elements each, of a row.
 template <class T, class S>
 [[gnu::always_inline]] inline void read_parts(const S* p, int k, int64_t n, int64_t i,
                                               int64_t count, Vec<T>* into) {

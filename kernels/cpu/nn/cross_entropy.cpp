@@ -7,14 +7,14 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
-// is the target, most of it is there.
+// The weighted target distribution q = w ((1 - smoothing) p + smoothing / n) over classes. For a
+// class index, most of it is at that class.
 template <class T>
 class Targets {
  public:
   Targets(Launch& launch, In target, In w, int64_t ignore, double smoothing, int64_t n)
       : target_(target),
-        w_(widened<T>(launch, w)),
+        w_(to_dense<T>(launch, w)),
         ignore_(ignore),
         n_(n),
         keep_(static_cast<T>(1 - smoothing)),
@@ -28,21 +28,21 @@ class Targets {
   bool are_probabilities() const { return is_float(target_.dtype); }
 
   struct Row {
-    int64_t at = -1;       // the target class, if there is one
-    T mass = 0;            // q there, beside
-    const T* q = nullptr;  // what all classes have; null: nothing
+    int64_t at = -1;       // the target class; -1: none
+    T mass = 0;            // added to q at that class
+    const T* q = nullptr;  // for all classes; null: zeros
     bool ignored() const { return at < 0 && !q; }
   };
-  Row row(int64_t r, T* room) const {
+  Row row(int64_t r, T* buffer) const {
     if (are_probabilities()) {
-      visit_float(target_.dtype, [&]<class P>() { spread(target_.as<P>() + r * n_, room); });
-      return {.q = room};
+      visit_float(target_.dtype, [&]<class P>() { spread(target_.as<P>() + r * n_, buffer); });
+      return {.q = buffer};
     }
     const int64_t at = target_.as<int64_t>()[r];
     if (at == ignore_) return {};
     return {at, w_ ? w_[at] * keep_ : keep_, even_q_};
   }
-  // q of all classes in some columns, [n, width], and which columns are not ignored.
+  // Stores q of all classes for some columns, [n, width]; returns which columns are not ignored.
   Mask<T> spread_columns(const Columns<T>& c, int64_t b, T* q) const {
     using L = Vec<T>;
     typename detail::Vector<T>::integer at{};
@@ -144,10 +144,10 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     if (are_columns(x)) return cross_entropy_of_columns<S, O>(targets, x, loss, lse);
     parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
-      Buffer<T> room(targets.are_probabilities() ? n : 0);
+      Buffer<T> buffer(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
-        const auto row = targets.row(r, room.data());
+        const auto row = targets.row(r, buffer.data());
         const T top = row_max<T>(in, n);
         const T log_sum = std::log(row_sum_exp<T>(in, n, top, nullptr));
         T value(0), total(row.mass);
@@ -179,15 +179,15 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
   const int64_t n = x.shape()[-1], rows = dloss.size();
   visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T* const scale = widened<T>(launch, dloss);
+    const T* const scale = to_dense<T>(launch, dloss);
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
     if (are_columns(x)) return cross_entropy_grad_of_columns<S, O>(targets, x, lse, scale, dx);
     parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
-      Buffer<T> room(targets.are_probabilities() ? n : 0);
+      Buffer<T> buffer(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = dx.as<O>() + r * n;
-        const auto row = targets.row(r, room.data());
+        const auto row = targets.row(r, buffer.data());
         if (row.ignored()) {
           std::fill_n(out, n, O(0.0f));
           continue;

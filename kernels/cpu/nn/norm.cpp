@@ -1,5 +1,5 @@
 // Layer, RMS and group norm over rows, batch norm over channels. Parameters and their gradients are
-// f32 (or f64) inside.
+// computed in f32 (or f64).
 
 #include <array>
 
@@ -12,7 +12,7 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// What f(i, count, sums) adds to k sums over a run, in pieces short enough for f32.
+// k sums over a row, to which f(i, count, sums) adds; in pieces short enough for f32.
 template <class T, int k, class F>
 [[gnu::always_inline]] inline std::array<double, k> sums_over(int64_t n, F f) {
   constexpr int64_t piece = 2048;
@@ -32,54 +32,53 @@ template <class T, class F>
   return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
 }
 
-// Of so many runs; the variance is the biased one.
-template <int runs>
+// Mean and biased variance of several rows.
+template <int rows>
 struct Moments {
-  std::array<double, runs> mean, var;
+  std::array<double, rows> mean, var;
 
-  std::array<double, runs> rstd(double eps) const {
-    std::array<double, runs> all;
-    for (int r = 0; r < runs; ++r) all[r] = 1 / std::sqrt(var[r] + eps);
+  std::array<double, rows> rstd(double eps) const {
+    std::array<double, rows> all;
+    for (int r = 0; r < rows; ++r) all[r] = 1 / std::sqrt(var[r] + eps);
     return all;
   }
 };
 
-// Of so many runs at once, one behind the other: none waits for another's sums. Not centered:
-// around zero. Sums are of differences from a center, which is each run's first element; only if
-// that lies so far from the mean that digits of the variance are lost, are they taken again around
-// the mean that was found.
-template <class T, int runs, class S>
-[[gnu::always_inline]] inline Moments<runs> moments_of(const S* x, int64_t n,
+// Moments of several rows at once, so that no sum waits for another; around zero if not centered.
+// Sums differences from a center, which is the first element of each row. If that is so far from
+// the mean that the variance loses digits, a second pass sums around the mean of the first.
+template <class T, int rows, class S>
+[[gnu::always_inline]] inline Moments<rows> moments_of(const S* x, int64_t n,
                                                        bool centered = true) {
   const double per = 1 / static_cast<double>(n);
-  std::array<T, runs> center = {};
+  std::array<T, rows> center = {};
   if (centered && n > 0)
-    for (int r = 0; r < runs; ++r) center[r] = static_cast<T>(x[r * n]);
-  Moments<runs> result;
+    for (int r = 0; r < rows; ++r) center[r] = static_cast<T>(x[r * n]);
+  Moments<rows> result;
   for (bool again = centered;; again = false) {
-    const auto about = sums_over<T, 2 * runs>(n, [&](int64_t i, int64_t count, auto& sums) {
-      for (int r = 0; r < runs; ++r) {
+    const auto about = sums_over<T, 2 * rows>(n, [&](int64_t i, int64_t count, auto& sums) {
+      for (int r = 0; r < rows; ++r) {
         const Vec<T> d = keep(read<T>(x + r * n + i, count) - Vec<T>(center[r]), count);
         sums[r] += d;
-        sums[runs + r] += d * d;
+        sums[rows + r] += d * d;
       }
     });
     bool any_far = false;
-    for (int r = 0; r < runs; ++r) {
-      const double off = centered ? about[r] * per : 0, var = about[runs + r] * per - off * off;
+    for (int r = 0; r < rows; ++r) {
+      const double off = centered ? about[r] * per : 0, var = about[rows + r] * per - off * off;
       result.mean[r] = center[r] + off;
       result.var[r] = var < 0 ? 0 : var;  // (NaN stays)
       const bool near = off * off <= 8 * var && std::isfinite(var);
       any_far = any_far || !near;
-      // (The others get the bits that they had: no row depends on its neighbours.)
+      // (The other rows get the same bits again: no row depends on its neighbours.)
       if (!near) center[r] = static_cast<T>(result.mean[r]);
     }
     if (!any_far || !again) return result;
   }
 }
 
-// Rows of n: (x - mean) rstd scale + shift, of which all but rstd may be missing. Asks for as many
-// rows behind them.
+// y = (x - mean) rstd scale + shift for rows of n; all but rstd may be null. Prefetches as many
+// rows after these.
 template <class T, class S, class O>
 void normalize(const S* x, int64_t rows, int64_t n, const T* mean, const T* rstd, const T* scale,
                const T* shift, O* y) {
@@ -96,7 +95,7 @@ void normalize(const S* x, int64_t rows, int64_t n, const T* mean, const T* rstd
   }
 }
 
-// The channels of x [n, c, inner] one at a time as dense runs of T, and back.
+// Copies single channels of x [n, c, inner] to dense memory of type T, and back.
 struct Channels {
   int64_t n, c, inner;
   explicit Channels(In x)
@@ -115,9 +114,9 @@ struct Channels {
   }
 };
 
-// Channels of short runs are turned to lie side by side, as [1, c, n inner], before they are read:
-// to pick them out of the rows would take longer.
-bool has_short_runs(In x) {
+// If `inner` is small, x is transposed to [1, c, n inner] first: gathering channels in short pieces
+// would take longer.
+bool has_short_pieces(In x) {
   const Channels z(x);
   return x.size() > 0 && z.inner < 8 && z.n > 1;
 }
@@ -125,13 +124,13 @@ View by_channel(In x) {
   const Channels z(x);
   return {x.data, x.dtype, Layout({z.c, z.n, z.inner}, {z.inner, z.c * z.inner, 1})};
 }
-View turned_room(Launch& launch, In x) {
+View channel_buffer(Launch& launch, In x) {
   const Channels z(x);
   return {launch.scratch<char>(x.size() * int64_t(size_of(x.dtype))), x.dtype,
           Layout({1, z.c, z.length()})};
 }
-View turned(Launch& launch, In x) {
-  const View y = turned_room(launch, x);
+View by_channel_copy(Launch& launch, In x) {
+  const View y = channel_buffer(launch, x);
   copy(by_channel(x), {y.data, y.dtype, Layout(by_channel(x).shape())});
   return y;
 }
@@ -143,8 +142,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
-    // Each row has two sums and a center in registers: all rows three quarters of them.
+    const T *const scale = to_dense<T>(launch, w), *const shift = to_dense<T>(launch, b);
+    // Two sums and a center for each row take three quarters of the registers.
     constexpr int together = sizeof(Vec<T>) == 64 ? 8 : 4;
     const auto measure = [&](int64_t r, auto rows) {
       const auto m = moments_of<T, rows>(x.as<S>() + r * n, n, bool(mean));
@@ -154,7 +153,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
         rstd.as<T>()[r + i] = static_cast<T>(factors[i]);
       }
     };
-    // Rows are measured ahead, as many as the first cache holds well: none waits for its own root.
+    // Moments are computed for as many rows as fit in the first-level cache, so that no row waits
+    // for its square root.
     const int64_t ahead =
         together * std::max<int64_t>(1, 8192 / (together * n * int64_t{sizeof(S)}));
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
@@ -172,12 +172,12 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
 }
 
 // With h = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - h mean(g h)), dw = sum over rows
-// of dy h, db = sum over rows of dy. Without a mean there is no mean(g) either.
+// of dy h, db = sum over rows of dy. RMS norm has no mean, so no mean(g).
 void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
-    const T* const scale = widened<T>(launch, w);
+    const T* const scale = to_dense<T>(launch, w);
     const double per = 1 / static_cast<double>(n);
     // Each part sums dw and db over its own rows; the parts are added in order.
     const bool sum = dw || db;
@@ -192,8 +192,8 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
         const auto normal = [&](int64_t i, int64_t count) {
           return (read<T>(in + i, count) - center) * inverse;
         };
-        // (A mere product would be contracted with the difference that it is in, and so be another
-        // number there than in the mean: a row of one would not give 0.)
+        // (fma() rounds the product: contracted with the difference below, it would differ from the
+        // one in the mean, and a row of one element would not give 0.)
         const auto scaled = [&](Vec<T> g, int64_t i, int64_t count) {
           return scale ? fma(g, read<T>(scale + i, count), Vec<T>(T(0))) : g;
         };
@@ -219,19 +219,19 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
     });
     for (int64_t part = 1; sum && part < parts; ++part)
       for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[part * 2 * n + i];
-    if (dw) narrow_to(dw, sums);
-    if (db) narrow_to(db, sums + n);
+    if (dw) from_dense(dw, sums);
+    if (db) from_dense(db, sums + n);
   });
 }
 
-// A group is a run of x in which each channel has its own weight and bias.
+// A group is a row of x; within it, each channel has its own weight and bias.
 void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Out y, Out mean,
                 Out rstd) {
   if (x.size() == 0) return;
   const int64_t inner = x.shape()[2], channels = x.shape()[1] / groups, n = channels * inner;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T *const scale = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    const T *const scale = to_dense<T>(launch, w), *const shift = to_dense<T>(launch, b);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto m = moments_of<T, 1>(x.as<S>() + r * n, n);
@@ -252,16 +252,16 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   });
 }
 
-// As layer_norm_grad, the sums over a row taken by channel: those of dy h and of dy make dw and db,
-// and times w the means.
+// As layer_norm_grad, with the sums of a row taken by channel: the sums of dy h and of dy are dw
+// and db and, multiplied by w, give the means.
 void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx,
                      Out dw, Out db) {
   const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],
                 channels = all / groups, n = channels * inner;
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
-    const T* const scale = widened<T>(launch, w);
-    const int64_t rows = std::max<int64_t>(1, images);  // of no images the sums are zeros
+    const T* const scale = to_dense<T>(launch, w);
+    const int64_t rows = std::max<int64_t>(1, images);  // no images: the sums are zeros
     T *const w_sum = launch.scratch<T>(rows * all), *const b_sum = launch.scratch<T>(rows * all);
     parallel_ranges(images * groups, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -305,13 +305,14 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
       for (int64_t i = 1; i < images; ++i)
         for (int64_t c = 0; c < all; ++c) sums[c] += sums[i * all + c];
       if (images == 0) std::fill_n(sums, all, T(0));
-      narrow_to(*out, sums);
+      from_dense(*out, sums);
     }
   });
 }
 
 void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) {
-  if (has_short_runs(x)) return batch_stats(launch, turned(launch, x), eps, mean, var, rstd);
+  if (has_short_pieces(x))
+    return batch_stats(launch, by_channel_copy(launch, x), eps, mean, var, rstd);
   const Channels z(x);
   visit_float(x.dtype, [&]<class S>() {
     using T = math_t<S>;
@@ -333,11 +334,11 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
-    const T *const weight = widened<T>(launch, w), *const shift = widened<T>(launch, b);
+    const T *const center = to_dense<T>(launch, mean), *const inverse = to_dense<T>(launch, rstd);
+    const T *const weight = to_dense<T>(launch, w), *const shift = to_dense<T>(launch, b);
     T* const scale = launch.scratch<T>(z.c);
     for (int64_t c = 0; c < z.c; ++c) scale[c] = inverse[c] * (weight ? weight[c] : T(1));
-    const int64_t run = z.c * z.inner;  // of one image
+    const int64_t run = z.c * z.inner;  // elements of one image
     parallel_ranges(z.n, grain_of(run), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * run; i < end * run; i += run) {
         const S* const in = x.as<S>() + i;
@@ -366,19 +367,19 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
 // h)); with fixed statistics dx = w rstd dy.
 void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool fixed_stats, Out dx,
                      Out dw, Out db) {
-  if (has_short_runs(x)) {
-    const View room = dx ? turned_room(launch, dx) : dx;
-    batch_norm_grad(launch, turned(launch, x), mean, rstd, w, turned(launch, dy), fixed_stats, room,
-                    dw, db);
+  if (has_short_pieces(x)) {
+    const View buffer = dx ? channel_buffer(launch, dx) : dx;
+    batch_norm_grad(launch, by_channel_copy(launch, x), mean, rstd, w, by_channel_copy(launch, dy),
+                    fixed_stats, buffer, dw, db);
     const View y = by_channel(dx ? dx : x);
-    if (dx) copy({room.data, room.dtype, Layout(y.shape())}, y);
+    if (dx) copy({buffer.data, buffer.dtype, Layout(y.shape())}, y);
     return;
   }
   const Channels z(x);
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
-    const T *const center = widened<T>(launch, mean), *const inverse = widened<T>(launch, rstd);
-    const T* const weight = widened<T>(launch, w);
+    const T *const center = to_dense<T>(launch, mean), *const inverse = to_dense<T>(launch, rstd);
+    const T* const weight = to_dense<T>(launch, w);
     T *const w_sum = launch.scratch<T>(z.c), *const b_sum = launch.scratch<T>(z.c);
     parallel_ranges(z.c, grain_of(z.length()), [&](int64_t begin, int64_t end) {
       const int64_t n = z.length();
@@ -411,8 +412,8 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
         z.scatter(g, c, dx.as<O>());
       }
     });
-    if (dw) narrow_to(dw, w_sum);
-    if (db) narrow_to(db, b_sum);
+    if (dw) from_dense(dw, w_sum);
+    if (db) from_dense(db, b_sum);
   });
 }
 

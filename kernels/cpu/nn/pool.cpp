@@ -1,4 +1,4 @@
-// Max pooling, and reading and writing planes where the maxima stood. The first maximum of a window
+// Max pooling, and reads and writes at the positions of the maxima. The first maximum of a window
 // in row-major order wins, and NaN beats everything.
 
 #include "kernels/common/int_math.h"
@@ -10,7 +10,7 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// The best elements so far of some windows, a lane for each, and their places.
+// Running maxima and their positions: one window per lane.
 template <class T>
 struct Best {
   using Vector = typename Vec<T>::Vector;
@@ -19,11 +19,11 @@ struct Best {
   Vector value;
   Places place;
 
-  // Takes what is larger, or the first NaN, of elements that stand behind.
+  // Takes an element that is larger, or the first NaN; `other` comes later in row-major order.
   [[gnu::always_inline]] void meet(const Vector& other, const Places& at) {
     take(~(other <= value) & (value == value), other, at);
   }
-  // The same of elements that may stand before.
+  // The same if `other` may come earlier.
   [[gnu::always_inline]] void meet_any(const Vector& other, const Places& at) {
     const Places larger = ~(other <= value) & (value == value),
                  equal = (other == value) | ((other != other) & (value != value));
@@ -37,19 +37,19 @@ struct Best {
   }
 };
 
-// Pools a line of windows at a time: the best of each column, in vectors; then, from each column
-// on, of as many as a window has, in vectors too if those are few. Wide windows, and those that the
-// edge cuts off, go from column to column.
+// Pools one row of windows at a time: first the maximum of each column, in vectors; then, for
+// narrow windows, the maximum of each group of neighbouring columns, in vectors too. Wide windows,
+// and those that the edge cuts off, go column by column.
 template <class S>
 class PlanePool {
  public:
   PlanePool(const Sampling& rows, const Sampling& columns)
       : rows_(rows),
         columns_(columns),
-        room_(columns.from + few + 2 * width),
-        values_(room_),
-        slid_(room_),
-        places_(2 * room_),
+        stride_(columns.from + few + 2 * width),
+        values_(stride_),
+        slid_(stride_),
+        places_(2 * stride_),
         edges_(2 * columns.to) {
     for (int64_t q = 0; q < columns.to; ++q) {
       const int64_t begin = edges_.data()[2 * q] = columns.begin(q);
@@ -64,7 +64,7 @@ class PlanePool {
       if (longest_ <= few) slide();
       const int64_t* edge = edges_.data();
       const S* const values = slid_.data();
-      const Place* const places = places_.data() + room_;
+      const Place* const places = places_.data() + stride_;
       for (int64_t q = columns_.to; q > 0; --q, ++y, ++index, edge += 2) {
         const int64_t begin = edge[0], end = edge[1];
         if (longest_ <= few && end - begin == longest_) {
@@ -106,7 +106,7 @@ class PlanePool {
         best.meet_any(next.value, next.place);
       }
       store(slid_.data() + c, Vec<T>(best.value));
-      put(best.place, room_ + c);
+      put(best.place, stride_ + c);
     }
   }
   void pool_window(int64_t begin, int64_t end, S& y, int32_t& index) const {
@@ -135,9 +135,9 @@ class PlanePool {
   }
 
   const Sampling rows_, columns_;
-  const int64_t room_;
+  const int64_t stride_;
   int64_t longest_ = 0;  // window, in columns
-  // Of columns, and of as many as a window has; places of both.
+  // Maxima of columns, maxima of whole windows, and the positions of both.
   const Buffer<T> values_;
   const Buffer<S> slid_;
   const Buffer<Place> places_;
@@ -149,13 +149,13 @@ using Indices = detail::Vector<float>::integer;
 
 constexpr int side_by_side = Vec<float>::width;
 
-// The rows, two or one, of windows that abut and have two columns; 0 of any others.
+// The rows (2 or 1) of adjacent windows of two columns; 0 for other windows.
 int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
   if (!columns.abut(2) || rows.to == 0) return 0;
   return rows.abut(2) ? 2 : rows.abut(1) ? 1 : 0;
 }
 
-// The first or the second half of the lanes of v to memory; of narrow ones, what follows as well.
+// Stores half of the lanes of v; 16-bit types also overwrite the half vector that follows.
 template <int half, class S, class V>
 [[gnu::always_inline]] inline void store_half(S* to, const V& v) {
   constexpr int n = side_by_side, first = half * n / 2;
@@ -169,9 +169,9 @@ template <int half, class S, class V>
   }(std::make_integer_sequence<int, n / 2>());
 }
 
-// As many windows of two columns and two rows as there are lanes, the first half of them at x, the
-// other `far` elements behind; their rows are `below` elements apart and may be one. `position` is
-// that of x in its plane. Reads `count` elements of both rows.
+// Pools one vector of windows of two columns and two rows: the first half of them at x, the others
+// `far` elements later. Rows are `below` elements apart, 0 for windows of one row. `position` is
+// the position of x in its plane. Reads `count` elements of each row.
 template <class S, int... i>
 [[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t far, int64_t below,
                                               int64_t position, int64_t count, Floats& best,
@@ -186,7 +186,7 @@ template <class S, int... i>
   Floats next, low, last;
   row(x, best, next);
   row(x + below, low, last);
-  // The better one of each row, then of both.
+  // First the maximum of each row, then of both.
   const auto winner = [](Floats& one, const Floats& other) {
     const Indices wins = ~(other <= one) & (one == one);
     one = wins ? other : one;
@@ -199,10 +199,10 @@ template <class S, int... i>
   at += lower ? static_cast<int32_t>(below) - right_below : -right;  // (true is -1)
 }
 
-// Rows of windows of two columns and `high` rows, two or one, side by side: those of each plane
-// from `begin` to `end`. Unless they are its last, a row's last vector runs over into what follows,
-// which is written after it. `vectors`: what a row of the plane takes, if that is one or two; else
-// 0. Where it is one, two rows are pooled at once.
+// Pools rows [begin, end) of adjacent windows, of two columns and `high` rows (2 or 1), in each
+// plane. Except in the last rows, the last vector overwrites the start of the next row, which is
+// stored later. `vectors`: vectors per row of the plane if one or two, otherwise 0; if one, two
+// rows are pooled at once.
 template <bool last, int vectors, class S>
 [[gnu::noinline]] void pool_rows(const S* x, int64_t high, int64_t rows, int64_t columns,
                                  int64_t planes, int64_t begin, int64_t end, S* y, int32_t* index) {
@@ -243,8 +243,8 @@ template <bool last, int vectors, class S>
   }
 }
 
-// f(first, planes, begin, end, last, vectors) for the rows of windows of planes [begin, end): of
-// all that may run over into what follows, and of the last ones, which may not.
+// Calls f(first, planes, begin, end, last, vectors) for the rows of windows of planes [begin, end):
+// separately for the last rows, which may not write past their end.
 template <class F>
 void for_rows(int64_t begin, int64_t end, int64_t down, int64_t across, F f) {
   constexpr std::false_type no;
@@ -278,25 +278,25 @@ void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_
       });
 }
 
-// The lanes of a and b in turn.
+// Interleaves the lanes of a and b.
 template <int... i>
-[[gnu::always_inline]] inline void interleave(Floats a, Floats b, float* to,
-                                              std::integer_sequence<int, i...>) {
+[[gnu::always_inline]] inline void interleave_pairs(Floats a, Floats b, float* to,
+                                                    std::integer_sequence<int, i...>) {
   constexpr int n = side_by_side;
   const Floats low = __builtin_shufflevector(a, b, (i / 2 + i % 2 * n)...),
                high = __builtin_shufflevector(a, b, (n / 2 + i / 2 + i % 2 * n)...);
   std::memcpy(to, &low, sizeof low);
   std::memcpy(to + n, &high, sizeof high);
 }
-// Pairs of which the left or the right one, as said, or neither is of y, and the rest zero.
+// Stores pairs: y in the left or the right element, as the masks say, and zero elsewhere.
 template <class S>
 [[gnu::always_inline]] inline void put_pairs(const S* y, int64_t count, Indices left, Indices right,
                                              S* pairs) {
   constexpr int n = side_by_side;
   if constexpr (sizeof(S) == sizeof(float)) {
     const Floats v = read<float>(y, count).v;
-    interleave(left ? v : Floats{}, right ? v : Floats{}, pairs,
-               std::make_integer_sequence<int, n>());
+    interleave_pairs(left ? v : Floats{}, right ? v : Floats{}, pairs,
+                     std::make_integer_sequence<int, n>());
   } else {
     using Halves [[gnu::vector_size(n * sizeof(uint16_t))]] = uint16_t;
     Halves halves{};
@@ -306,9 +306,9 @@ template <class S>
     std::memcpy(static_cast<void*>(pairs), &both, sizeof both);
   }
 }
-// Of y, what belongs to rows of windows of planes, two columns and `high` rows, two or one, each,
-// from `begin` to `end`: to its place in x, where all else of those rows becomes zero. Unless they
-// are the plane's last, a row's last vector runs over as above.
+// The reverse of pool_rows: writes y to its positions in rows [begin, end) of windows, and zeros to
+// the rest of those rows of x. Except in the last rows, the last vector overwrites the start of the
+// next row.
 template <bool last, int vectors, class S>
 [[gnu::noinline]] void put_rows(const S* y, const int32_t* index, int64_t high, int64_t rows,
                                 int64_t columns, int64_t planes, int64_t begin, int64_t end,
@@ -378,13 +378,13 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
   const int64_t x_plane = rows.from * columns.from, y_plane = rows.to * columns.to;
   const int64_t planes = x.size() / x_plane;
   const bool apart = rows.apart() && columns.apart();
-  // (Of narrow planes, places one by one are faster.)
-  constexpr int64_t narrow = sizeof(Floats) == 64 ? 8 : 2 * side_by_side;
-  const int64_t high = columns.to >= narrow ? rows_of_pairs(rows, columns) : 0;
+  // (In narrow planes, single writes are faster.)
+  constexpr int64_t least_columns = sizeof(Floats) == 64 ? 8 : 2 * side_by_side;
+  const int64_t high = columns.to >= least_columns ? rows_of_pairs(rows, columns) : 0;
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
-      constexpr bool wide = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
+      constexpr bool full_width = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
       if constexpr (std::is_same_v<S, O> && !std::is_same_v<S, double>)
         if (high)
           return put_halves(y.as<S>(), index.as<int32_t>(), high, rows.from, columns.from, begin,
@@ -401,13 +401,13 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
           }
           return;
         }
-      // Windows may overlap: narrow sums are rounded once.
-      Buffer<T> values(wide ? 0 : y_plane), room(direct ? 0 : x_plane);
+      // Windows may overlap: sums of 16-bit values are rounded once.
+      Buffer<T> values(full_width ? 0 : y_plane), sums(direct ? 0 : x_plane);
       for (int64_t p = begin; p < end; ++p) {
         const int32_t* const at = index.as<int32_t>() + p * y_plane;
         const T* from = values.data();
-        T* sum = room.data();
-        if constexpr (wide)
+        T* sum = sums.data();
+        if constexpr (full_width)
           from = y.as<S>() + p * y_plane;
         else
           convert_run(y.as<S>() + p * y_plane, y_plane, values.data());

@@ -1,6 +1,5 @@
-// Mean pools and interpolation: each element of the result is a weighted sum over a rectangle, and
-// the weights are those of its row times those of its column. So rows are summed first, in vectors,
-// then their columns.
+// Mean pools and interpolation: each result is a weighted sum over a rectangle, and each weight is
+// a row weight times a column weight. So rows are summed first, in vectors, then columns.
 
 #include <numeric>
 #include <vector>
@@ -19,7 +18,7 @@ int64_t whole_vectors(int64_t n) {
   return round_up(n, Vec<T>::width);
 }
 
-// Element i of one line is the sum of weight[k] * x[place[k]] for k from first[i] to first[i + 1].
+// Element i of a line is the sum of weight[k] * x[place[k]] for k in [first[i], first[i + 1]).
 template <class T>
 struct Taps {
   std::vector<int64_t> first;
@@ -27,7 +26,7 @@ struct Taps {
   std::vector<T> weight;
 
   Taps(const Sampling& s, bool transposed) : first((transposed ? s.from : s.to) + 1) {
-    const auto each = [&](auto tap) {  // tap(element, where it reads, how much)
+    const auto each = [&](auto tap) {  // tap(element, position in x, weight)
       for (int64_t i = 0; i < s.to; ++i)
         for (int64_t j = s.begin(i); j < s.end(i); ++j)
           transposed ? tap(j, i, s.weight(i, j)) : tap(i, j, s.weight(i, j));
@@ -44,11 +43,11 @@ struct Taps {
   int64_t length() const { return static_cast<int64_t>(first.size()) - 1; }
 };
 
-// The same with the k-th taps of all elements side by side, for loops over elements in whole
-// vectors. Where there is no k-th tap, it weighs nothing and reads x[x_length], a zero.
+// The same with the k-th taps of all elements side by side, for loops over whole vectors of
+// elements. A missing tap has weight 0 and reads x[x_length], a zero.
 template <class T>
 struct Columns {
-  int64_t length, width, depth = 0;  // width: the length in whole vectors
+  int64_t length, width, depth = 0;  // width: length rounded up to whole vectors
   std::vector<int32_t> place;
   std::vector<T> weight;
 
@@ -74,7 +73,7 @@ struct Columns {
   }
 };
 
-// How often each element is there, if that is all that happens; else 0.
+// The number of copies of each element, if the result is only that; otherwise 0.
 int64_t repeats(const Sampling& s) {
   const int64_t n = s.to / s.from;
   if (s.kind != Sampling::Kind::Nearest || n * s.from != s.to) return 0;
@@ -83,7 +82,7 @@ int64_t repeats(const Sampling& s) {
   return n;
 }
 
-// Whether there is one element, the mean of all.
+// True if there is one result, the mean of all elements.
 bool is_mean(const Sampling& s) {
   const bool pool = s.kind == Sampling::Kind::Windows || s.kind == Sampling::Kind::Adaptive;
   return pool && s.to == 1 && s.end(0) - s.begin(0) == s.from &&
@@ -92,8 +91,8 @@ bool is_mean(const Sampling& s) {
 
 }  // namespace
 
-// Where memory allows, the last vector of a row runs over into what follows: what it reads there is
-// not used, and what it writes there is written after it.
+// Within the tensor, the last vector of a row extends into the next row: values read there are not
+// used, and values written there are overwritten later.
 void resample(Launch& launch, In x, const Sampling& rows, const Sampling& columns, bool transposed,
               Out y) {
   if (y.size() == 0) return;
@@ -118,8 +117,8 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
     const Taps<T> down(rows, transposed);
     const Columns<T> across(Taps<T>(columns, transposed), width);
     const auto run = [&](int64_t begin, int64_t end) {
-      Buffer<T> room(whole_vectors<T>(width + 1) + across.width);
-      T *const line = room.data(), *const sums = line + whole_vectors<T>(width + 1);
+      Buffer<T> buffer(whole_vectors<T>(width + 1) + across.width);
+      T *const line = buffer.data(), *const sums = line + whole_vectors<T>(width + 1);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t plane = i / down.length() * x_plane, r = i % down.length();
         for (int64_t c = 0; c < width; c += lanes) {

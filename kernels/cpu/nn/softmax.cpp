@@ -1,4 +1,4 @@
-// Softmax, with masks too, its logarithm and that of the sum of exponentials.
+// Softmax, masked softmax, log_softmax and logsumexp.
 
 #include "kernels/cpu/nn/softmax.h"
 
@@ -30,8 +30,8 @@ void softmax(Launch&, bool log, In x, Out y) {
     using T = math_t<S>;
     if (are_columns(x)) return softmax_of_columns<S, O>(log, x, y);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      Buffer<T> room(log ? 0 : n);
-      T* const e = room.data();
+      Buffer<T> terms(log ? 0 : n);
+      T* const e = terms.data();
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = y.as<O>() + r * n;
@@ -49,17 +49,17 @@ void softmax(Launch&, bool log, In x, Out y) {
 
 namespace {
 
-// Row r of a view as dense T: itself where possible, else a copy in `room`.
+// Row r of a view as dense T: the view itself if possible, otherwise a copy in `buffer`.
 template <class T, class S>
-const T* dense_row(const View& v, int64_t r, int64_t n, T* room) {
+const T* dense_row(const View& v, int64_t r, int64_t n, T* buffer) {
   const int64_t step = v.strides()[-1];
   Layout rows = v.layout;
   --rows.shape.rank;
   const S* const from = v.as<S>() + rows.at(r);
   if constexpr (std::is_same_v<S, T>)
     if (step == 1) return from;
-  for (int64_t i = 0; i < n; ++i) room[i] = static_cast<T>(from[i * step]);
-  return room;
+  for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<T>(from[i * step]);
+  return buffer;
 }
 
 }  // namespace
@@ -72,20 +72,20 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
     const Vec<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       constexpr int64_t width = Vec<T>::width;
-      // What is read again at once is written in whole vectors: a partial one would be waited for.
-      Buffer<T> scores(round_up(n, width)), bias_room(n);
-      Buffer<bool> mask_room(n);
+      // Scores are stored in whole vectors: reading them back after partial stores would stall.
+      Buffer<T> scores(round_up(n, width)), bias_buffer(n);
+      Buffer<bool> mask_buffer(n);
       T* const e = scores.data();
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = y.as<O>() + r * n;
         const int64_t seen = causal ? std::min(n, r % queries + 1) : n;
         const bool* const allowed =
-            mask ? dense_row<bool, bool>(mask, r, n, mask_room.data()) : nullptr;
+            mask ? dense_row<bool, bool>(mask, r, n, mask_buffer.data()) : nullptr;
         const T* added = nullptr;
         if (bias)
           visit_float(bias.dtype,
-                      [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_room.data()); });
+                      [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_buffer.data()); });
         Vec<T> tops = nothing;
         for_each_vec<T>(seen, [&](int64_t i, int64_t count) {
           Vec<T> v = read<T>(in + i, count) * factor;
@@ -165,7 +165,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
       }
     });
   };
-  // Of a narrow input, y and dy are f32 where the result was.
+  // With a 16-bit input, y and dy are f32 if the result was.
   if (is_half(dx.dtype) && y.dtype == f32)
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else

@@ -1,7 +1,7 @@
 #pragma once
-// What softmax and cross-entropy have in common. Lanes hold parts of a row or, where rows are the
-// columns of matrices, neighbouring ones (worklog 103). A row is read for its maximum, then once
-// more for the sum of exponentials; nothing overflows, and a row of -inf gives NaN.
+// Shared by softmax and cross-entropy. Lanes hold parts of one row or, if rows are columns of
+// matrices, neighbouring rows (worklog 103). A row is read once for its maximum, and again for the
+// sum of exponentials: nothing overflows, and a row of -inf gives NaN.
 
 #include <limits>
 
@@ -26,7 +26,7 @@ T row_max(const S* x, int64_t n) {
   return hmax(top);
 }
 
-// The sum of exp(x - top); each term also goes to `keep` unless that is null.
+// The sum of exp(x - top); also stores each term in `keep`, unless that is null.
 template <class T, class S>
 T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
   Vec<T> sum(T(0));
@@ -39,40 +39,41 @@ T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
 }
 
 // Rows of softmax, logsumexp and cross-entropy may be the columns of dense matrices: views of shape
-// [..., b, n] and strides [..., 1, b]. Then so is whatever else has numbers for them: lse is a view
-// [..., b, 3]. (A matrix [rows, 1] is of rows, whatever its stride.)
+// [..., b, n] and strides [..., 1, b]. Then all other operands have that layout too: lse is a view
+// [..., b, 3]. (A matrix [rows, 1] counts as rows, whatever its stride.)
 inline bool are_columns(In x) { return x.layout.rank() > 2 && x.strides()[-1] != 1; }
 
-// As many of such rows as there are lanes.
+// One vector of such rows: a lane for each.
 template <class T>
 struct Columns {
   static constexpr int64_t width = Vec<T>::width;
-  const int64_t first, count;  // of all rows; how many there are
+  const int64_t first, count;  // index of the first row; number of rows
   const int64_t matrix, column;
 
-  // f(columns, room) for all rows of x; `rooms` times [n, width] numbers fit there.
+  // Calls f(columns, buffer) for all rows of x, with a buffer for `buffers` times [n, width]
+  // numbers.
   template <class F>
-  static void visit(In x, int64_t rooms, F&& f) {
+  static void visit(In x, int64_t buffers, F&& f) {
     const int64_t n = x.shape()[-1], b = x.shape()[-2], blocks = ceil_div(b, width);
     Layout matrices = x.layout;
     matrices.shape.rank -= 2;
     parallel_ranges(matrices.shape.size() * blocks, grain_of(n * width),
                     [&](int64_t begin, int64_t end) {
-                      Buffer<T> room(rooms * n * width);
+                      Buffer<T> buffer(buffers * n * width);
                       for (int64_t i = begin; i < end; ++i) {
                         const int64_t matrix = i / blocks, column = i % blocks * width;
                         f(Columns{matrix * b + column, std::min(width, b - column), matrix, column},
-                          room.data());
+                          buffer.data());
                       }
                     });
   }
   template <class S>
-  S* in(const View& v) const {  // where they begin
+  S* in(const View& v) const {  // the first of these rows
     return v.as<S>() + matrix * v.shape()[-1] * v.shape()[-2] + column;
   }
 };
 
-// The maximum of columns, whose elements go to `keep`.
+// The maximum of each column; copies their elements to `keep`.
 template <class T, class S>
 Vec<T> column_max(const S* x, int64_t n, int64_t stride, int64_t count, T* keep) {
   Vec<T> top(-std::numeric_limits<T>::infinity());
@@ -84,7 +85,7 @@ Vec<T> column_max(const S* x, int64_t n, int64_t stride, int64_t count, T* keep)
   return top;
 }
 
-// The sum of exp(x - top); each term also takes the place of x where that is wanted.
+// The sum of exp(x - top); if `replace`, each term replaces its x.
 template <class T>
 Vec<T> column_sum_exp(T* x, int64_t n, Vec<T> top, bool replace) {
   Vec<T> sum(T(0));

@@ -1,7 +1,7 @@
-// Reductions in a fixed order. Each result is made of chunks of fixed size; a chunk is reduced on
-// lanes in f32 (f64, i64), and the chunks are combined one after the other in f64 (i64). Where a
-// kept dimension is dense in memory, lanes hold neighbouring results; elsewhere, parts of one
-// result, unless those are few: then results are made neighbours first (worklog 103).
+// Reductions in a fixed order. Each result consists of chunks of fixed size; a chunk is reduced on
+// lanes in f32 (f64, i64), and chunks are combined in order, in f64 (i64). If a kept dimension is
+// dense, lanes hold neighbouring results; otherwise parts of one result, unless it has few
+// elements: then a copy makes results neighbours (worklog 103).
 
 #include <algorithm>
 #include <limits>
@@ -16,9 +16,9 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t chunk_elements = 4096;     // of one result, where lanes hold its parts
-constexpr int64_t chunk_rows = 256;          // of one result, where lanes hold neighbouring results
-constexpr int64_t piece_elements = 1 << 16;  // of what is copied at once, to stay in the cache
+constexpr int64_t chunk_elements = 4096;     // of one result, if lanes hold parts of it
+constexpr int64_t chunk_rows = 256;          // of one result, if lanes hold neighbouring results
+constexpr int64_t piece_elements = 1 << 16;  // copied at once, to stay in the cache
 
 // Type to accumulate one chunk in, and to combine chunks in.
 template <class T>
@@ -26,8 +26,8 @@ using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t, math_t<T>>;
 template <class T>
 using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-// How elements are combined: map() of each, joined. The identity is what map() leaves as it is and
-// join() ignores.
+// A reduction joins map() of each element. Its identity is unchanged by map() and neutral in
+// join().
 struct Elements {
   template <class T>
   [[gnu::always_inline]] static T map(T x) {
@@ -35,7 +35,7 @@ struct Elements {
   }
 };
 
-// What sums and products are formed in: integers wrap around.
+// The type of sums and products: integers wrap around.
 template <class T>
 using wrapping_t = std::conditional_t<std::is_integral_v<T>, Whole, T>;
 
@@ -131,12 +131,12 @@ template <class Op>
 constexpr bool of_floats =
     std::is_same_v<Op, SumAbs> || std::is_same_v<Op, SumSquares> || std::is_same_v<Op, MaxAbs>;
 
-// x split into the dimensions that stay and those that go, each collapsed, in the order of memory.
-struct Plan {
+// Splits x into kept and reduced dimensions, each collapsed, in the order of memory.
+struct ReducePlan {
   Layout kept_x, kept_y, reduced;
-  int64_t results = 1, count = 1;  // how many results, of how many elements each
+  int64_t results = 1, count = 1;  // number of results, and of elements of each
 
-  Plan(In x, In y) {
+  ReducePlan(In x, In y) {
     const MemoryOrder order(x.layout);
     const Layout from = order.of(x.layout), to = order.of(y.layout);
     for (int d = 0; d < from.rank(); ++d) {
@@ -162,7 +162,7 @@ struct Plan {
   }
 };
 
-// One chunk of one result: `count` elements of `reduced` from `begin` on.
+// Reduces one chunk of one result: `count` elements of `reduced` from `begin` on.
 template <class Op, class S>
 chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_t count) {
   using T = chunk_t<S>;
@@ -200,8 +200,7 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
   return Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
 }
 
-// Results `width` apart in memory: the chunk of rows [begin, end) of `columns` neighbouring
-// results.
+// Reduces one chunk of rows [begin, begin + rows) of `columns` neighbouring results.
 template <class Op, class S, int unroll>
 [[gnu::always_inline]] inline void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
                                                   int64_t rows, int64_t columns, chunk_t<S>* out) {
@@ -228,7 +227,7 @@ template <class Op, class S, int unroll>
   std::copy_n(buffer, columns, out);
 }
 
-// Results [first, last) of chunks `next` apart, in their order.
+// Joins the chunks of results [first, last) in order; they are `next` apart.
 template <class Op, class Part, class Total>
 [[gnu::noinline]] void join_parts(const Part* parts, int64_t next, int64_t result, int64_t chunks,
                                   int64_t first, int64_t last, Total* totals) {
@@ -240,13 +239,13 @@ template <class Op, class Part, class Total>
 }
 
 template <class Op, class S>
-void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* totals) {
+void reduce_rows(Launch& launch, const S* x, const ReducePlan& plan, total_t<S>* totals) {
   const int64_t chunks = std::max<int64_t>(1, ceil_div(plan.count, chunk_elements));
   total_t<S>* const parts =
       chunks == 1 ? totals : launch.scratch<total_t<S>>(plan.results * chunks);
   const int64_t cost = std::clamp<int64_t>(plan.count, 1, chunk_elements);
   parallel_ranges(plan.results * chunks, grain / cost, [&](int64_t first, int64_t last) {
-    // (A division for each of many short results would take longer than the result.)
+    // (Walk avoids divisions, which would take longer than a short result.)
     Walk kept(const_cast<S*>(x), sizeof(S), plan.kept_x, first / chunks);
     int64_t chunk = first % chunks;
     for (int64_t i = first; i < last;) {
@@ -263,11 +262,11 @@ void reduce_rows(Launch& launch, const S* x, const Plan& plan, total_t<S>* total
   if (chunks > 1) join_parts<Op>(parts, 1, chunks, chunks, 0, plan.results, totals);
 }
 
-int64_t chunks_of_rows(const Plan& plan) { return ceil_div(plan.count, chunk_rows); }
+int64_t chunks_of_rows(const ReducePlan& plan) { return ceil_div(plan.count, chunk_rows); }
 
-// With room for all chunks, [chunk, result].
+// Reduces into `parts`, [chunk, result], then joins the chunks.
 template <class Op, class S>
-void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+void reduce_neighbours(const S* x, const ReducePlan& plan, chunk_t<S>* parts, total_t<S>* totals) {
   using T = chunk_t<S>;
   constexpr int width = Vec<T>::width, unroll = 4;
   constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
@@ -296,9 +295,9 @@ void reduce_neighbours(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<
   });
 }
 
-// Results of at most a vector of elements each, which a copy makes neighbours, piece by piece.
+// Reduces results of at most one vector of elements each: a copy makes them neighbours first.
 template <class Op, class S>
-void reduce_few(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+void reduce_few(const S* x, const ReducePlan& plan, chunk_t<S>* parts, total_t<S>* totals) {
   const int64_t outer = plan.kept_x.shape[0], inner = plan.results / outer;
   const int64_t step = std::clamp<int64_t>(piece_elements / (inner * plan.count), 1, outer);
   parallel_ranges(outer, step, [&](int64_t begin, int64_t end) {
@@ -307,19 +306,19 @@ void reduce_few(const S* x, const Plan& plan, chunk_t<S>* parts, total_t<S>* tot
       from.layout.shape.push_back(d == 0 ? end - begin : plan.kept_x.shape[d]);
       from.layout.strides.push_back(plan.kept_x.strides[d]);
     }
-    Plan piece = plan;
+    ReducePlan piece = plan;
     piece.results = (end - begin) * inner;
     piece.kept_x = Layout({piece.results});
     piece.reduced = Layout({plan.count}, {piece.results});
-    const Buffer<S> room(from.size());
-    copy(from, {room.data(), from.dtype, Layout(from.shape())});
-    reduce_neighbours<Op>(room.data(), piece, parts + begin * inner, totals + begin * inner);
+    const Buffer<S> buffer(from.size());
+    copy(from, {buffer.data(), from.dtype, Layout(from.shape())});
+    reduce_neighbours<Op>(buffer.data(), piece, parts + begin * inner, totals + begin * inner);
   });
 }
 
 template <class Op>
 void reduce_with(Launch& launch, bool mean, In x, Out y) {
-  const Plan plan(x, y);
+  const ReducePlan plan(x, y);
   const bool neighbours = plan.results > 1 && plan.kept_x.strides[-1] == 1 && plan.count > 0;
   View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
               Layout(plan.kept_y.shape)};

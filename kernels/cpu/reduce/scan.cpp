@@ -1,5 +1,5 @@
-// Scans along one dimension: y_i = a_i y_(i-1) + b_i, of which running sums and products are
-// special cases, and its transpose, which is its gradient. Each line goes in order, in f64 or i64.
+// Scans along one dimension: y_i = a_i y_(i-1) + b_i, with running sums and products as special
+// cases, and the transpose, which is its gradient. Each line runs in order, in f64 or i64.
 
 #include <cstdlib>
 
@@ -10,7 +10,7 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr int64_t most_columns = 64, few = 4;  // lines that go side by side
+constexpr int64_t most_columns = 64, few = 4;  // lines side by side
 
 struct Steps {
   bool transposed;
@@ -18,7 +18,7 @@ struct Steps {
   const int64_t *along, *next;  // strides of a, b and y
 };
 
-// So many neighbouring lines at once, whose sums are independent of one another.
+// Scans `columns` neighbouring lines at once; their sums are independent.
 template <bool has_a, bool has_b, class S, class O>
 [[gnu::always_inline]] inline void scan_block(const Steps& s, const S* a, const S* b, O* y,
                                               int64_t columns) {
@@ -27,7 +27,7 @@ template <bool has_a, bool has_b, class S, class O>
   std::fill_n(state, columns, T(has_b ? 0 : 1));
   for (int64_t i = 0; i < s.count; ++i) {
     const int64_t at = s.transposed ? s.count - 1 - i : i;
-    // Before the first there is nothing for a to multiply, except the 1 of a product.
+    // The first step has no previous result to multiply, except the 1 of a product.
     const bool multiplies = has_a && (i > 0 || (!has_b && !s.transposed));
     const S* const factor = multiplies ? a + (s.transposed ? at + 1 : at) * s.along[0] : nullptr;
     const S* const term = has_b ? b + at * s.along[1] : nullptr;
@@ -48,8 +48,8 @@ void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
   const View& x = a ? a : b;
   const LineIterator<3> lines(dim, y.shape(), {x.strides(), (b ? b : x).strides(), y.strides()});
   const Steps all{transposed, lines.length, lines.along, lines.next};
-  // Where each line is dense and not short, a few at a time hide how long a sum takes, and more
-  // would compete for the cache.
+  // For long dense lines, a few at a time hide the latency of a sum; more would compete for the
+  // cache.
   const bool dense = std::abs(lines.along[2]) < std::abs(lines.next[2]) && lines.length > 8;
   const auto run = [&]<bool has_a, bool has_b, class S, class O>() {
     lines.for_blocks(dense ? few : most_columns, lines.length,

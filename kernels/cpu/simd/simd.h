@@ -1,7 +1,7 @@
 #pragma once
-// Functions of lanes. For float: range reduction and a polynomial (minimax, fitted for these
-// intervals), within 4 ulp, and right at infinities, NaN, subnormals and large arguments. For
-// double: the standard library, lane by lane.
+// Mathematical functions of Vec. For float: range reduction and a polynomial (minimax, fitted for
+// these intervals), within 4 ulp, and correct for infinities, NaN, subnormals and large arguments.
+// For double: the standard library, lane by lane.
 
 #include "kernels/common/scalar.h"
 #include "kernels/cpu/simd/vec.h"
@@ -19,7 +19,7 @@ struct Exponent {
     const Vec<float> high = fma(n, Vec<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the
     set(fma(n, Vec<float>(-0x1.7f7d1cp-20f), high));               // first of 15 bits
   }
-  // Of 2^(x y); the product is not rounded.
+  // The exponent of 2^(x y); the product is not rounded.
   [[gnu::always_inline]] static Exponent of_two(Vec<float> x, Vec<float> y = 1.0f) {
     Exponent e;
     e.n = fma(x, y, Vec<float>(magic)) - magic;
@@ -78,7 +78,7 @@ struct Logarithm {
   }
 };
 
-// finish(Logarithm of x), and the edges of every logarithm.
+// finish(Logarithm of x), with the special cases of every logarithm.
 template <class F>
 [[gnu::always_inline]] inline Vec<float> log_with(Vec<float> x, F finish) {
   const Mask<float> small = x < 0x1p-126f;
@@ -101,7 +101,7 @@ template <class F>
 [[gnu::always_inline]] inline Vec<float> expm1(Vec<float> x) {
   const Vec<float> clamped = clamp(x, -30.0f, 89.0f);
   const detail::Exponent e(clamped);
-  // 2^128 would overflow: beyond 2^25 the 1 does not matter.
+  // 2^128 would overflow: beyond 2^25 the 1 makes no difference.
   return select(x == 0.0f, x, select(clamped > 25.0f, e.value(), e.minus_one()));
 }
 
@@ -136,7 +136,7 @@ template <class F>
 
 [[gnu::always_inline]] inline Vec<float> log1p(Vec<float> x) {
   const Vec<float> u = x + 1.0f;
-  // log(u) is off by what rounding u lost, relative to u.
+  // Corrects log(u) by the rounding error of u, relative to u.
   const Vec<float> lost = select(u > x, x - (u - 1.0f), 1.0f - (u - x));
   const Mask<float> regular = (u > 0.0f) & (u < __builtin_inff());
   const Vec<float> y = detail::Logarithm(u).natural() + lost / u;
@@ -160,12 +160,12 @@ template <class F>
   const Vec<float> tail = t * detail::polynomial(t, 2.1661804e-7f, -3.2367546e-6f, 1.5843884e-6f,
                                                  3.3168545e-4f, -3.8355113e-3f, 2.4332306e-2f,
                                                  -1.0702251e-1f, -6.3461726e-1f, -1.1287928f);
-  // (erfc is never subnormal here, so that exp's steps for that are left out.)
+  // (erfc is never subnormal here, so exp's steps for subnormals are left out.)
   return select(a < 1.0f, near_zero, copysign(-detail::Exponent(tail).minus_one(), x));
 }
 
-// Of the normal distribution at x. Below 0, the cumulative function is the density times a function
-// that varies little, so that it is right to x^2 + 5 ulp, however small; beyond 14.5 it is 0 and 1.
+// The normal distribution at x. Below 0, the cumulative function is the density times a function
+// that varies little, so it is accurate to x^2 + 5 ulp, however small; beyond 14.5 it is 0 or 1.
 // (bench/worklog/050)
 [[gnu::always_inline]] inline Normal<Vec<float>> normal(Vec<float> x) {
   const Vec<float> a = smaller(Vec<float>(14.5f), abs(x));
@@ -193,7 +193,7 @@ struct Reduced {
     n = __builtin_convertvector(whole.v, HalfFloats);
   }
 };
-// The lower lanes of floats, the higher ones, and both again.
+// The lower and the higher lanes of floats, and both joined.
 template <int first, int... i>
 [[gnu::always_inline]] inline HalfFloats half(Vec<float> x, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(x.v, x.v, (first + i)...);
@@ -232,8 +232,7 @@ struct Sines {
   return reinterpret_cast<Words>(__builtin_convertvector(whole.v, Bits<float>));
 }
 
-// exact(x...) in the lanes of `which`, y in the others. It is rare, and much code to have
-// everywhere.
+// exact(x...) in the lanes of `which`, y in the others. Rare, so not inlined.
 template <class G, class... X>
 [[gnu::noinline, gnu::cold]] inline Vec<float> where(Mask<float> which, G exact, Vec<float> y,
                                                      X... x) {
@@ -242,8 +241,7 @@ template <class G, class... X>
   return y;
 }
 
-// f(sines of r, q) where x = r + q pi / 2. Lanes beyond 2^20 are rare and go one by one, to
-// `exact`.
+// f(sines of r, q) with x = r + q pi / 2. Lanes beyond 2^20 are rare and use `exact`, one by one.
 template <class F, class G>
 [[gnu::always_inline]] inline Vec<float> at_angle(Vec<float> x, F f, G exact) {
   const Mask<float> far = !(abs(x) < 0x1p20f);  // NaN, too
@@ -279,7 +277,7 @@ template <class F, class G>
   return select(x == 0.0f, x, y);
 }
 
-// The cosine and sine of v whole turns, |v| <= 2^20: here the reduction is exact.
+// The cosine and sine of 2 pi v, |v| <= 2^20; the range reduction is exact.
 struct Circle {
   Vec<float> cosine, sine;
 

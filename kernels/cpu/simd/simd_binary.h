@@ -1,7 +1,7 @@
 #pragma once
-// Functions of two lanes. For float: atan2 as simd.h's functions are made; pow and fmod in double,
-// where they are right to half an ulp and exact. Lanes that are out of the ordinary (infinities
-// and NaN) go one by one, as all of double does.
+// Mathematical functions of two Vecs. For float: atan2 by a polynomial; pow and fmod in double, so
+// that pow is accurate to half an ulp and fmod exact. Special lanes (infinities and NaN) are
+// computed one by one, and so is all of double.
 
 #include "kernels/cpu/simd/simd.h"
 
@@ -22,7 +22,7 @@ namespace mixtape::kernels::cpu {
 
 namespace detail {
 
-// f on the lanes of a and b as double, in two halves, where they are `regular`, else exact(a, b).
+// f(a, b) in double, in two halves, for `regular` lanes; exact(a, b) for the others.
 template <class F, class G>
 [[gnu::always_inline]] inline Vec<float> in_double(Vec<float> a, Vec<float> b, Mask<float> regular,
                                                    F f, G exact) {
@@ -67,7 +67,7 @@ inline constexpr double whole_magic = 0x1.8p52;
 
 }  // namespace detail
 
-// |x|^y, and what the sign of x makes of it.
+// |x|^y, with the sign and the NaN that a negative x implies.
 [[gnu::always_inline]] inline Vec<float> pow(Vec<float> x, Vec<float> y) {
   const Vec<float> infinity = __builtin_inff(), ax = abs(x);
   const Vec<float> positive = detail::in_double(
@@ -81,7 +81,7 @@ inline constexpr double whole_magic = 0x1.8p52;
   const Mask<float> none = (x < 0.0f) & (ax < infinity) & !whole, minus{detail::bits(x) < 0};
   return select(none, __builtin_nanf(""), select(minus & odd, -positive, positive));
 }
-// The rest of x / y toward zero. While the quotient is below 2^28, double holds all of it exactly.
+// The remainder of x / y toward zero. Below a quotient of 2^28, double computes it exactly.
 [[gnu::always_inline]] inline Vec<float> fmod(Vec<float> x, Vec<float> y) {
   const Mask<float> regular = (abs(x) < 0x1p28f * abs(y)) & (abs(y) < __builtin_inff());
   const Vec<float> r = detail::in_double(

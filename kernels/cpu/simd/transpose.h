@@ -1,6 +1,6 @@
 #pragma once
-// A square of numbers transposed in registers. Included by files that are compiled for different
-// processors, so all is in an unnamed namespace.
+// Transposes a square of numbers in registers. Files that are compiled for different instruction
+// sets include this, so everything is in an unnamed namespace.
 
 #include <cstddef>
 #include <utility>
@@ -8,8 +8,8 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// Within each 128 bits of a and b, groups of g elements by turns: those of the lower halves to a,
-// those of the upper ones to b.
+// Interleaves groups of g elements within each 128 bits of a and b: the lower halves to a, the
+// upper ones to b.
 template <int g, int part, class V, size_t... i>
 [[gnu::always_inline]] inline void interleave(V& a, V& b, std::index_sequence<i...>) {
   constexpr int n = sizeof...(i);
@@ -21,16 +21,16 @@ template <int g, int part, class V, size_t... i>
   b = __builtin_shufflevector(low, high, (from(i) + part / 2)...);
 }
 
-// Of the 128 bits at even places of a and then b to a, those at odd ones to b.
+// Moves the even 128-bit parts of a and then b to a, the odd ones to b.
 template <int part, class V, size_t... i>
-[[gnu::always_inline]] inline void part_evens(V& a, V& b, std::index_sequence<i...>) {
+[[gnu::always_inline]] inline void split_even_odd(V& a, V& b, std::index_sequence<i...>) {
   constexpr auto from = [](int at) { return at / part * 2 * part + at % part; };
   const V low = a, high = b;
   a = __builtin_shufflevector(low, high, from(i)...);
   b = __builtin_shufflevector(low, high, (from(i) + part)...);
 }
 
-// Rows become columns. Every round is one shuffle of two registers, without a table.
+// Rows become columns. Every round is one shuffle of two registers, without an index vector.
 template <int n, class V>
 [[gnu::always_inline]] inline void transpose(V (&v)[n]) {
   constexpr int part = 16 * n / sizeof(V);
@@ -42,14 +42,14 @@ template <int n, class V>
       if constexpr (d < part)
         interleave<d, part>(v[r], v[r + d], lanes);
       else
-        part_evens<part>(v[r], v[r + d], lanes);
+        split_even_odd<part>(v[r], v[r + d], lanes);
     }
   };
   round(std::integral_constant<int, 1>());
   if constexpr (n > 2) round(std::integral_constant<int, 2>());
   if constexpr (n > 4) round(std::integral_constant<int, 4>());
   if constexpr (n > 8) round(std::integral_constant<int, 8>());
-  // The first rounds told the halves of a part apart before its quarters.
+  // The first rounds separated the halves of a part before its quarters.
   if constexpr (part == 4) {
 #pragma GCC unroll 16
     for (int r = 0; r < n; r += 4) std::swap(v[r + 1], v[r + 2]);

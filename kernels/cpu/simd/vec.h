@@ -1,6 +1,6 @@
 #pragma once
-// Lanes<float>, Lanes<double> and Lanes<int64_t>: a register of numbers that behave as one. An
-// element's result never depends on where it falls; a sum over many does depend on the width.
+// Vec<float>, Vec<double> and Vec<int64_t>: a register of numbers that behave like one number. The
+// result of an element never depends on its lane; a sum over many does depend on the width.
 // Everything is forced inline, so that vectors stay in registers.
 
 #include <cmath>
@@ -18,7 +18,7 @@
 
 namespace mixtape::kernels::cpu {
 
-// Of a register. (What is longer g++ takes apart, choices and shuffles into single numbers.)
+// Bytes of a register. (g++ splits longer vectors, and choices and shuffles into single numbers.)
 #ifdef __AVX512F__
 inline constexpr int vector_bytes = 64;
 #else
@@ -31,7 +31,7 @@ struct Vector;
 template <>
 struct Vector<float> {
   using type __attribute__((vector_size(vector_bytes))) = float;
-  using wrapping = type;  // what sums and products are formed in: of signed integers, unsigned ones
+  using wrapping = type;  // for sums and products: unsigned for signed integers
   using integer __attribute__((vector_size(vector_bytes))) = int32_t;
 };
 template <>
@@ -46,7 +46,7 @@ struct Vector<int64_t> {
   using wrapping __attribute__((vector_size(vector_bytes))) = uint64_t;
   using integer = type;
 };
-// As many as there are lanes of double, and of float.
+// Types with as many lanes as doubles or floats have.
 using HalfFloats __attribute__((vector_size(vector_bytes / 2))) = float;
 using Doubles = Vector<double>::type;
 using Halves __attribute__((vector_size(vector_bytes / 2))) = uint16_t;
@@ -57,7 +57,7 @@ inline constexpr __mmask16 all_lanes = 0xffff;
 #endif
 }  // namespace detail
 
-// The result of comparing lanes: all bits of a lane, or none.
+// The result of a comparison: all bits of a lane are set, or none.
 template <class T>
 struct Mask {
   typename detail::Vector<T>::integer v;
@@ -126,8 +126,8 @@ struct Vec {
   [[gnu::always_inline]] friend Vec select(Mask<T> mask, Vec a, Vec b) {
     return mask.v ? a.v : b.v;
   }
-  // a * b + c, rounded once where the processor can (kernels are compiled with -ffp-contract=fast).
-  // By name, or where c is a product itself the compiler may round that one instead.
+  // a * b + c, rounded once if the processor can (kernels are compiled with -ffp-contract=fast). If
+  // c is a product too, an intrinsic makes sure that a * b is the one that is not rounded.
   [[gnu::always_inline]] friend Vec fma(Vec a, Vec b, Vec c) {
 #ifdef __AVX512F__
     if constexpr (std::is_same_v<T, float>) return Vector(_mm512_fmadd_ps(a.v, b.v, c.v));
@@ -140,8 +140,8 @@ struct Vec {
   }
 };
 
-// a > b ? a : b and a < b ? a : b, so b where either is NaN. (One instruction, which g++ 12 does
-// not find in the choice.)
+// a > b ? a : b and a < b ? a : b, so b if either is NaN. (One instruction, which g++ 12 does not
+// find in the conditional.)
 template <class T>
 [[gnu::always_inline]] inline Vec<T> larger(Vec<T> a, Vec<T> b) {
 #ifdef __AVX512F__
@@ -171,7 +171,7 @@ template <class T>
 [[gnu::always_inline]] inline Vec<T> min(Vec<T> a, Vec<T> b) {
   return select(a != a, a, smaller(a, b));
 }
-// x between numbers; NaN stays NaN.
+// Limits x to [low, high]; NaN stays NaN.
 template <class T>
 [[gnu::always_inline]] inline Vec<T> clamp(Vec<T> x, T low, T high) {
   return smaller(Vec<T>(high), larger(Vec<T>(low), x));
@@ -193,7 +193,7 @@ template <class T>
 template <class T>
 inline constexpr auto sign_bit = std::is_same_v<T, float> ? int64_t{INT32_MIN} : INT64_MIN;
 
-// f on every lane, for what is rare or has no vector form.
+// Applies f to every lane, for rare cases and functions without a vector form.
 template <class T, class F>
 [[gnu::always_inline]] inline Vec<T> each(Vec<T> x, F f) {
   Vec<T> y;
@@ -249,7 +249,7 @@ template <class T>
   return detail::each(x, [](double a) { return std::sqrt(a); });
 #endif
 }
-// x 2^n for whole n, which fades into subnormals and overflows to infinity.
+// x 2^n for whole n, with gradual underflow, and infinity on overflow.
 [[gnu::always_inline]] inline Vec<float> ldexp(Vec<float> x, Vec<float> n) {
 #ifdef __AVX512F__
   return Vec<float>::Vector(_mm512_maskz_scalef_ps(detail::all_lanes, x.v, n.v));
@@ -261,7 +261,7 @@ template <class T>
   return x * power(half) * power(whole - half);
 #endif
 }
-// To the nearest integer, ties to even.
+// Rounds to the nearest integer, ties to even.
 template <class T>
 [[gnu::always_inline]] inline Vec<T> round(Vec<T> x) {
   const T magic = sizeof(T) == 4 ? T(0x1p23) : T(0x1p52);  // from here on every number is whole
@@ -302,7 +302,7 @@ template <class T, class F>
 }
 }  // namespace detail
 
-// Over all lanes, as a tree of fixed shape: lane i with lane i + width / 2, and so on.
+// The sum of all lanes, as a tree of fixed shape: lane i with lane i + width / 2, and so on.
 template <class T>
 [[gnu::always_inline]] inline T hsum(Vec<T> x) {
   return detail::fold(x, [](Vec<T> a, Vec<T> b) { return a + b; });
@@ -321,7 +321,7 @@ template <class T>
 
 // --- memory ---
 
-// Lanes from `width` elements of type S at p, unaligned, widened exactly (double to float rounds).
+// Loads `width` elements of type S at p, unaligned; exact, except for double to float.
 template <class S, class T = math_t<S>>
 [[gnu::always_inline]] inline Vec<T> load(const S* p) {
   Vec<T> x;
@@ -360,8 +360,8 @@ template <class S, class T = math_t<S>>
 }
 
 namespace detail {
-// A vector of numbers of type E to memory that holds such. (Copied as bytes, it might be a change
-// to anything, and loops would read all their pointers again after each.)
+// Stores a vector of numbers of type E to memory of that type. (memcpy might alias anything, so
+// loops would reload all their pointers after each store.)
 template <class E, class V>
 [[gnu::always_inline]] inline void put(void* p, const V& x) {
   using Unaligned __attribute__((vector_size(sizeof(V)), aligned(alignof(E)))) = E;
@@ -387,8 +387,9 @@ template <class S, class T>
 #endif
   } else if constexpr (std::is_same_v<S, BFloat16> && std::is_same_v<T, float>) {
 #ifdef __AVX512BF16__
-    // The instruction would flush subnormals, which are rare: those go on, in integers. (Asked in a
-    // general register: a test of the mask itself takes a place where multiply-adds go.)
+    // The instruction would flush subnormals, which are rare: they take the integer path below.
+    // (The test is in a general register: one of the mask itself would take a port of
+    // multiply-adds.)
     uint32_t subnormal = _mm512_fpclass_ps_mask(x.v, 0x20);
     asm("" : "+r"(subnormal));
     if (subnormal == 0) [[likely]] {
@@ -398,7 +399,7 @@ template <class S, class T>
 #endif
     const detail::Words f = reinterpret_cast<detail::Words>(x.v);
     const detail::Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
-    const detail::Words r = x.v == x.v ? even : quiet;  // whose upper halves are the results
+    const detail::Words r = x.v == x.v ? even : quiet;  // results are in the upper halves
 #if defined(__AVX512F__)
     const __m256i h =
         _mm512_maskz_cvtepi32_epi16(detail::all_lanes, reinterpret_cast<__m512i>(r >> 16));
@@ -427,8 +428,8 @@ template <class T>
 
 namespace detail {
 
-// The first n elements of a dense vector over those of `rest`, and back to memory. By a mask where
-// the processor has one: bytes copied one run after another would have to be waited for.
+// Copies the first n elements of a dense vector over those of `rest`, and back to memory. With
+// masks if the processor has them: vector loads would stall after copies in several parts.
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 [[gnu::always_inline]] inline __m256i first_words(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
@@ -494,7 +495,7 @@ template <class S, int width>
 
 }  // namespace detail
 
-// The first n < width elements, at least one; other lanes read as `rest` and are not written.
+// Loads or stores the first n < width elements, n >= 1; other lanes read as `rest`.
 template <class S, class T = math_t<S>>
 [[gnu::always_inline]] inline Vec<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
   if (n >= Vec<T>::width) __builtin_unreachable();  // or g++ 13 warns of what would happen then
@@ -510,8 +511,8 @@ template <class S, class T>
   detail::write_first<S, Vec<T>::width>(p, buffer, n);
 }
 
-// Lanes by the bits of a number, the first one lowest: those that are set are read, and what there
-// is of others is not touched; they are zero. (One by one where the processor has no such masks.)
+// Loads the lanes whose bits are set in `which`, lowest first; the others are zero, and their
+// memory is not touched. (One by one if the processor has no such masks.)
 using LaneBits = uint16_t;
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 inline constexpr bool has_lane_bits = true;
@@ -540,7 +541,7 @@ template <class S, class T = math_t<S>>
     if (which >> i & 1) x.v[i] = static_cast<T>(p[i]);
   return x;
 }
-// a * b + c in those lanes, c in others.
+// a * b + c in those lanes, c in the others.
 template <class T>
 [[gnu::always_inline]] inline Vec<T> fma_where(LaneBits which, Vec<T> a, Vec<T> b, Vec<T> c) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -554,9 +555,9 @@ template <class T>
   return c;
 }
 
-// put(i, get(i)) for i = 0, width, ... below n; of floats, as many vectors at a time as there are
-// registers for. What waits for itself in one, as the steps of a polynomial do, leaves places that
-// the others take: the processor looks ahead, but not as far. (The compiler mixes them:
+// Calls put(i, get(i)) for i = 0, width, ... below n; for floats, on as many vectors at a time as
+// fit in registers. Dependent instructions, such as the steps of a polynomial, leave gaps that the
+// other vectors fill, further apart than the processor looks ahead. (The compiler interleaves them:
 // -fschedule-insns. bench/worklog/147)
 template <int64_t width, class Get, class Put>
 [[gnu::always_inline]] inline void in_groups(int64_t n, Get get, Put put) {
