@@ -36,7 +36,7 @@ constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
 // The only two functions that know where a device's memory comes from.
 void* system_allocate(size_t bytes, Device device) {
-  if (!device.is_host()) return runtime::allocate(bytes, device.index);
+  if (!device.is_host()) return runtime::of(device.type).allocate(bytes, device.index);
   void* block = nullptr;
   const bool huge = bytes >= huge_page;
   if (posix_memalign(&block, huge ? huge_page : alignment, bytes) != 0) return nullptr;
@@ -47,7 +47,7 @@ void system_release(void* block, Device device) noexcept {
   if (device.is_host())
     std::free(block);
   else
-    runtime::release(block, device.index);
+    runtime::of(device.type).release(block, device.index);
 }
 
 class SpinLock {
@@ -285,8 +285,7 @@ class Pool {
 };
 
 // Never destroyed, since tensors may outlive any static.
-constinit std::atomic<Pool*> cpu_pool{nullptr};
-constinit std::array<std::atomic<Pool*>, runtime::max_devices> device_pools{};
+constinit std::array<std::atomic<Pool*>, device_slots> pools{};
 
 Pool& first_use(std::atomic<Pool*>& pool, Device device) {
   device.require();
@@ -298,9 +297,9 @@ Pool& first_use(std::atomic<Pool*>& pool, Device device) {
 }
 
 Pool& pool(Device device) {
-  if (static_cast<unsigned>(device.index) >= runtime::max_devices) [[unlikely]]
+  if (static_cast<unsigned>(device.index) >= max_devices) [[unlikely]]
     device.require();  // throws
-  auto& slot = device.is_host() ? cpu_pool : device_pools[size_t(device.index)];
+  auto& slot = pools[device.slot()];
   Pool* const made = slot.load(std::memory_order_acquire);
   return made ? *made : first_use(slot, device);
 }

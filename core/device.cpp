@@ -8,20 +8,21 @@
 
 namespace mixtape {
 
-Device Device::best() { return runtime::device_count() > 0 ? cuda() : cpu(); }
+Device Device::best() { return runtime::devices().empty() ? cpu() : runtime::devices().front(); }
 
 void Device::require() const {
-  const int count = is_host() ? index + 1 : runtime::device_count();
+  const int count = is_host() ? index + 1 : runtime::of(type).device_count();
   if (0 <= index && index < count) [[likely]]
     return;
-  if (count == 0) fail("there is no device {}: {}", to_string(), runtime::no_device_reason());
+  if (count == 0)
+    fail("there is no device {}: {}", to_string(), runtime::of(type).no_device_reason());
   fail("there is no device {}: this machine has {}, from cuda:0 on", to_string(), count);
 }
 
 bool Device::supports_fast(DType dtype) const {
   require();
   if (!is_half(dtype)) return is_float(dtype);
-  if (!is_host()) return runtime::properties(index).major >= (dtype == f16 ? 7 : 8);
+  if (!is_host()) return runtime::of(type).properties(index).major >= (dtype == f16 ? 7 : 8);
 #ifdef __x86_64__
   __builtin_cpu_init();
   return dtype == bf16 && __builtin_cpu_supports("avx512bf16");

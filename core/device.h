@@ -1,6 +1,7 @@
 #pragma once
 // Device: where bytes live and kernels run.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,6 +12,9 @@
 namespace mixtape {
 
 enum class DeviceType : uint8_t { cpu, cuda };
+inline constexpr int device_types = 2;
+inline constexpr int max_devices = 16;  // of one type
+inline constexpr int device_slots = 1 + (device_types - 1) * max_devices;
 
 struct Device {
   DeviceType type = DeviceType::cpu;
@@ -23,6 +27,10 @@ struct Device {
 
   void require() const;  // throws Error if this machine has no such device
   bool is_host() const { return type == DeviceType::cpu; }  // the host can read its memory
+  // A number below device_slots: 0 for the CPU, one for each other device.
+  size_t slot() const {
+    return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
+  }
   // True if the device multiplies matrices of this dtype in hardware: f32 and f64 everywhere, bf16
   // on CPUs with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such
   // device.

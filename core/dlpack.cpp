@@ -69,7 +69,7 @@ Managed* leave(const Tensor& x) {
     const Device device = mine->tensor.device();
     if (!device.is_host()) {  // nor do we know of the streams on which it was read and written
       count_synchronization();
-      runtime::finish(device.index);
+      runtime::of(device.type).finish(device.index);
     }
     delete mine;
   };

@@ -12,25 +12,26 @@
 
 namespace mixtape {
 
-PinnedBlocks::Block PinnedBlocks::take(int device) {
+PinnedBlocks::Block PinnedBlocks::take(Device device) {
+  const runtime::Runtime& runtime = runtime::of(device.type);
   {
     std::unique_lock lock(mutex_);
-    const bool passed = !given_.empty() && runtime::has_passed(given_.front().mark);
+    const bool passed = !given_.empty() && runtime.has_passed(given_.front().mark);
     if (passed || given_.size() >= enough_) {
       const Block oldest = given_.front();
       given_.pop_front();
       lock.unlock();  // who waits keeps nobody else waiting
       if (!passed) {
         count_synchronization();
-        runtime::wait_for(oldest.mark);
+        runtime.wait_for(oldest.mark);
       }
       return oldest;
     }
   }
-  runtime::select(device);  // or the thread's first device would be opened for it
-  void* const data = runtime::allocate_pinned(size);
+  runtime.select(device.index);  // or the thread's first device would be opened for it
+  void* const data = runtime.allocate_pinned(size);
   check(data != nullptr, "out of pinned memory: {} bytes requested", size);
-  return {data, runtime::create_mark(device, false)};
+  return {data, runtime.create_mark(device.index, false)};
 }
 
 void PinnedBlocks::give(const Block& block) {
@@ -44,8 +45,8 @@ PinnedBlocks& blocks(Device device) {
   struct Small : PinnedBlocks {
     Small() : PinnedBlocks(Readback::most, std::numeric_limits<size_t>::max()) {}
   };
-  static auto* const all = new std::array<Small, runtime::max_devices>;
-  return (*all)[size_t(device.index)];
+  static auto* const all = new std::array<Small, device_slots>;
+  return (*all)[device.slot()];
 }
 
 }  // namespace
@@ -59,10 +60,11 @@ Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
     std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(block_.data));
     return;
   }
-  block_ = blocks(device).take(device.index);
+  block_ = blocks(device).take(device);
   const Stream& stream = Stream::current(device);
-  runtime::copy(block_.data, from, bytes, stream.handle, device.index);
-  runtime::record(block_.mark, stream.handle, device.index);
+  const runtime::Runtime& runtime = runtime::of(device.type);
+  runtime.copy(block_.data, from, bytes, stream.handle, device.index);
+  runtime.record(block_.mark, stream.handle, device.index);
 }
 Readback::~Readback() {
   if (block_.mark)
@@ -70,11 +72,13 @@ Readback::~Readback() {
   else
     operator delete(block_.data);
 }
-bool Readback::has_arrived() const { return !block_.mark || runtime::has_passed(block_.mark); }
+bool Readback::has_arrived() const {
+  return !block_.mark || runtime::of(device_.type).has_passed(block_.mark);
+}
 void Readback::wait() const {
   if (has_arrived()) return;
   count_synchronization();
-  runtime::wait_for(block_.mark);
+  runtime::of(device_.type).wait_for(block_.mark);
 }
 
 namespace {

@@ -27,7 +27,7 @@ class PinnedBlocks {
 
   // Once `enough` (at least 1) were given back, waits for the device rather than making more.
   PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
-  Block take(int device);  // throws Error if no pinned memory is left
+  Block take(Device device);  // throws Error if no pinned memory is left
   void give(const Block& block);
 
   const size_t size;

@@ -1,15 +1,16 @@
 #pragma once
-// What a CUDA device offers below the kernels: memory, streams, copies. A program links one of
-// three implementations: CUDA's, the emulator's, or that of a build without CUDA, which has no
-// device.
+// What a type of device offers below the kernels: memory, streams, copies. of() is the table of
+// runtimes by device type. A program links one of three for CUDA: the driver's, the emulator's, or
+// that of a build without CUDA, which has no device.
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "core/device.h"
 
 namespace mixtape::runtime {
-
-inline constexpr int max_devices = 16;
 
 struct Properties {
   std::string name;
@@ -18,42 +19,52 @@ struct Properties {
   int64_t memory = 0;  // bytes
 };
 
-int device_count();              // 0 where there is no device or no driver
-std::string no_device_reason();  // why device_count() is 0: one line
-const Properties& properties(int device);
+using Handle = void*;  // a stream: a queue of work that a device does in order
+using Mark = void*;    // an event: a point in a stream that the host can query
 
-void select(int device);  // what this thread starts runs there
-// Device memory, or null if there is none left. Throws Error if the device fails otherwise.
-void* allocate(size_t bytes, int device);
-void release(void* block, int device) noexcept;
+// The devices of one type; `device` is an index among them. Functions that are not noexcept throw
+// Error if the device fails.
+class Runtime {
+ public:
+  virtual int device_count() const = 0;              // 0 without a device or a driver
+  virtual std::string no_device_reason() const = 0;  // why device_count() is 0: one line
+  virtual const Properties& properties(int device) const = 0;
+
+  virtual void select(int device) const = 0;                   // for what this thread launches next
+  virtual void* allocate(size_t bytes, int device) const = 0;  // null if there is none left
+  virtual void release(void* block, int device) const noexcept = 0;
+  // Pinned host memory, which a device copies asynchronously; null if there is none left.
+  virtual void* allocate_pinned(size_t bytes) const noexcept = 0;
+
+  virtual Handle create_stream(int device) const = 0;
+  // Work queued on `waiting` from now on runs after all work queued on `other` so far.
+  virtual void wait(Handle waiting, int device, Handle other, int other_device) const = 0;
+  virtual void synchronize(Handle stream, int device) const = 0;  // returns when it is empty
+  // Returns when all streams of the device are empty, those of other libraries as well.
+  virtual void finish(int device) const noexcept = 0;
+  // Queues a copy between any two places; host memory must be pinned or outlive the copy.
+  virtual void copy(void* to, const void* from, size_t bytes, Handle stream, int device) const = 0;
+
+  virtual Mark create_mark(int device, bool timed) const = 0;
+  virtual void destroy_mark(Mark mark) const noexcept = 0;
+  virtual void record(Mark mark, Handle stream, int device) const = 0;
+  virtual bool has_passed(Mark mark) const = 0;  // true if it was never recorded
+  virtual void wait_for(Mark mark) const = 0;
+  virtual double milliseconds_between(Mark first, Mark second) const = 0;
+
+  // A named range in the profiler's timeline, until the matching end.
+  virtual void begin_range(const char* name) const = 0;
+  virtual void end_range() const = 0;
+
+ protected:
+  ~Runtime() = default;
+};
+
+const Runtime& cuda();                 // the linked implementation
+const Runtime& of(DeviceType type);    // any type but the host's
+const std::vector<Device>& devices();  // all of this machine but the host
 #ifdef MIXTAPE_EMULATED
-int owner(const void* memory);  // the device whose it is; -1: the host's
+int owner(const void* memory);  // the index of the device that allocated it, or -1: the host
 #endif
-// Host memory that a device copies from and to while the host goes on; null if there is none left.
-void* allocate_pinned(size_t bytes) noexcept;
-
-// A queue of work that a device does in order.
-using Handle = void*;
-Handle create_stream(int device);
-// What is queued on `other` so far comes before what `waiting` gets from now on.
-void wait(Handle waiting, int device, Handle other, int other_device);
-void synchronize(Handle stream, int device);  // returns when the stream is empty
-// Returns when all that anybody queued on the device is done, other libraries as well.
-void finish(int device) noexcept;
-// Queues a copy between any two places; host memory must be pinned or stay as it is until then.
-void copy(void* to, const void* from, size_t bytes, Handle stream, int device);
-
-// A point in a stream that the host can ask about.
-using Mark = void*;
-Mark create_mark(int device, bool timed);
-void destroy_mark(Mark mark) noexcept;
-void record(Mark mark, Handle stream, int device);
-bool has_passed(Mark mark);
-void wait_for(Mark mark);
-double milliseconds_between(Mark first, Mark second);
-
-// Names what follows for a profiler, until the matching end.
-void begin_range(const char* name);
-void end_range();
 
 }  // namespace mixtape::runtime

@@ -1,4 +1,4 @@
-// The runtime of CUDA. Errors of the driver become Errors; a missing driver is no device.
+// The CUDA runtime. Errors of the driver become Errors; without a driver there is no device.
 #include "core/runtime.h"
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace {
 
 void require(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, unless it is one that stays
+  cudaGetLastError();  // clears the error, unless it is sticky
   fail("CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
@@ -36,7 +36,7 @@ struct Devices {
     for (int i = 0; i < count; ++i) {
       cudaDeviceProp p{};
       require(cudaGetDeviceProperties(&p, i), "reading a device's properties");
-      if (p.major < 8) {  // those behind it are left out as well; CUDA lists the fastest first
+      if (p.major < 8) {  // devices behind it are left out, too; CUDA lists the fastest first
         count = i;
         reason = fmt::format("no CUDA device of compute capability 8.0: {} has {}.{}", p.name,
                              p.major, p.minor);
@@ -55,98 +55,108 @@ struct Devices {
 cudaStream_t stream_of(Handle h) { return static_cast<cudaStream_t>(h); }
 cudaEvent_t event_of(Mark m) { return static_cast<cudaEvent_t>(m); }
 
-}  // namespace
+class Cuda final : public Runtime {
+ public:
+  void select(int device) const override { require(cudaSetDevice(device), "selecting a device"); }
 
-void select(int device) { require(cudaSetDevice(device), "selecting a device"); }
+  int device_count() const override { return Devices::all().count; }
+  std::string no_device_reason() const override { return Devices::all().reason; }
+  const Properties& properties(int device) const override {
+    check(device < device_count(), "there is no device {}", device);
+    return Devices::all().properties[size_t(device)];
+  }
 
-int device_count() { return Devices::all().count; }
-std::string no_device_reason() { return Devices::all().reason; }
-const Properties& properties(int device) {
-  check(device < device_count(), "there is no device {}", device);
-  return Devices::all().properties[size_t(device)];
-}
-
-void* allocate(size_t bytes, int device) {
-  select(device);
-  void* block = nullptr;
-  const cudaError_t code = cudaMalloc(&block, bytes);
-  if (code == cudaErrorMemoryAllocation) {
+  void* allocate(size_t bytes, int device) const override {
+    select(device);
+    void* block = nullptr;
+    const cudaError_t code = cudaMalloc(&block, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    require(code, "allocating");  // the error of an earlier kernel
+    return block;
+  }
+  void release(void* block, int device) const noexcept override {
+    // (An error here comes from an earlier kernel; the next call that may throw reports it.)
+    cudaSetDevice(device);
+    cudaFree(block);
+  }
+  void* allocate_pinned(size_t bytes) const noexcept override {
+    void* block = nullptr;
+    if (cudaMallocHost(&block, bytes) == cudaSuccess) return block;
     cudaGetLastError();
     return nullptr;
   }
-  require(code, "allocating");  // the error of an earlier kernel
-  return block;
-}
-void release(void* block, int device) noexcept {
-  // (An error here is one of an earlier kernel, and shows at the next call that may throw.)
-  cudaSetDevice(device);
-  cudaFree(block);
-}
-void* allocate_pinned(size_t bytes) noexcept {
-  void* block = nullptr;
-  if (cudaMallocHost(&block, bytes) == cudaSuccess) return block;
-  cudaGetLastError();
-  return nullptr;
-}
 
-Handle create_stream(int device) {
-  select(device);
-  cudaStream_t stream = nullptr;
-  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
-  return stream;
-}
-void wait(Handle waiting, int device, Handle other, int other_device) {
-  const Mark mark = create_mark(other_device, false);
-  record(mark, other, other_device);
-  select(device);
-  const cudaError_t code = cudaStreamWaitEvent(stream_of(waiting), event_of(mark), 0);
-  destroy_mark(mark);  // the driver keeps what is still waited for
-  require(code, "ordering two streams");
-}
-void synchronize(Handle stream, int device) {
-  select(device);
-  require(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
-}
-void finish(int device) noexcept {  // (with an error, as release())
-  cudaSetDevice(device);
-  cudaDeviceSynchronize();
-}
-void copy(void* to, const void* from, size_t bytes, Handle stream, int device) {
-  select(device);
-  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");
-}
-
-Mark create_mark(int device, bool timed) {
-  select(device);
-  cudaEvent_t event = nullptr;
-  require(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
-          "creating an event");
-  return event;
-}
-void destroy_mark(Mark mark) noexcept { cudaEventDestroy(event_of(mark)); }
-void record(Mark mark, Handle stream, int device) {
-  select(device);
-  require(cudaEventRecord(event_of(mark), stream_of(stream)), "recording an event");
-}
-bool has_passed(Mark mark) {
-  const cudaError_t code = cudaEventQuery(event_of(mark));
-  if (code == cudaErrorNotReady) {
-    cudaGetLastError();
-    return false;
+  Handle create_stream(int device) const override {
+    select(device);
+    cudaStream_t stream = nullptr;
+    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+    return stream;
   }
-  require(code, "asking for an event");
-  return true;
-}
-void wait_for(Mark mark) { require(cudaEventSynchronize(event_of(mark)), "waiting for an event"); }
-double milliseconds_between(Mark first, Mark second) {
-  wait_for(first);
-  wait_for(second);
-  float ms = 0;
-  require(cudaEventElapsedTime(&ms, event_of(first), event_of(second)), "timing");
-  return ms;
-}
+  void wait(Handle waiting, int device, Handle other, int other_device) const override {
+    const Mark mark = create_mark(other_device, false);
+    record(mark, other, other_device);
+    select(device);
+    const cudaError_t code = cudaStreamWaitEvent(stream_of(waiting), event_of(mark), 0);
+    destroy_mark(mark);  // the driver keeps the event until the wait is over
+    require(code, "ordering two streams");
+  }
+  void synchronize(Handle stream, int device) const override {
+    select(device);
+    require(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
+  }
+  void finish(int device) const noexcept override {  // (with an error, as release())
+    cudaSetDevice(device);
+    cudaDeviceSynchronize();
+  }
+  void copy(void* to, const void* from, size_t bytes, Handle stream, int device) const override {
+    select(device);
+    require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");
+  }
 
-void begin_range(const char* name) { nvtxRangePushA(name); }
-void end_range() { nvtxRangePop(); }
+  Mark create_mark(int device, bool timed) const override {
+    select(device);
+    cudaEvent_t event = nullptr;
+    require(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+            "creating an event");
+    return event;
+  }
+  void destroy_mark(Mark mark) const noexcept override { cudaEventDestroy(event_of(mark)); }
+  void record(Mark mark, Handle stream, int device) const override {
+    select(device);
+    require(cudaEventRecord(event_of(mark), stream_of(stream)), "recording an event");
+  }
+  bool has_passed(Mark mark) const override {
+    const cudaError_t code = cudaEventQuery(event_of(mark));
+    if (code == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    require(code, "asking for an event");
+    return true;
+  }
+  void wait_for(Mark mark) const override {
+    require(cudaEventSynchronize(event_of(mark)), "waiting for an event");
+  }
+  double milliseconds_between(Mark first, Mark second) const override {
+    wait_for(first);
+    wait_for(second);
+    float ms = 0;
+    require(cudaEventElapsedTime(&ms, event_of(first), event_of(second)), "timing");
+    return ms;
+  }
+
+  void begin_range(const char* name) const override { nvtxRangePushA(name); }
+  void end_range() const override { nvtxRangePop(); }
+};
+
+}  // namespace
+
+const Runtime& cuda() {
+  static const Cuda runtime;
+  return runtime;
+}
 
 }  // namespace mixtape::runtime

@@ -1,31 +1,43 @@
-// The runtime of a build without CUDA: no device, so nothing else is ever asked.
+// The CUDA runtime of a build without CUDA: no device, so nothing else is ever called.
 #include "core/check.h"
 #include "core/runtime.h"
 
 namespace mixtape::runtime {
 namespace {
-[[noreturn]] void absent() { fail("{}", no_device_reason()); }
+
+class Absent final : public Runtime {
+  [[noreturn]] void refuse() const { fail("{}", no_device_reason()); }
+
+ public:
+  int device_count() const override { return 0; }
+  std::string no_device_reason() const override {
+    return "this build has no CUDA kernels (-Dcuda=enabled)";
+  }
+  const Properties& properties(int) const override { refuse(); }
+  void select(int) const override { refuse(); }
+  void* allocate(size_t, int) const override { return nullptr; }
+  void release(void*, int) const noexcept override {}
+  void* allocate_pinned(size_t) const noexcept override { return nullptr; }
+  Handle create_stream(int) const override { refuse(); }
+  void wait(Handle, int, Handle, int) const override { refuse(); }
+  void synchronize(Handle, int) const override { refuse(); }
+  void finish(int) const noexcept override {}
+  void copy(void*, const void*, size_t, Handle, int) const override { refuse(); }
+  Mark create_mark(int, bool) const override { refuse(); }
+  void destroy_mark(Mark) const noexcept override {}
+  void record(Mark, Handle, int) const override { refuse(); }
+  bool has_passed(Mark) const override { refuse(); }
+  void wait_for(Mark) const override { refuse(); }
+  double milliseconds_between(Mark, Mark) const override { refuse(); }
+  void begin_range(const char*) const override {}
+  void end_range() const override {}
+};
+
 }  // namespace
 
-int device_count() { return 0; }
-std::string no_device_reason() { return "this build has no CUDA kernels (-Dcuda=enabled)"; }
-const Properties& properties(int) { absent(); }
-void select(int) { absent(); }
-void* allocate(size_t, int) { return nullptr; }
-void release(void*, int) noexcept {}
-void* allocate_pinned(size_t) noexcept { return nullptr; }
-Handle create_stream(int) { absent(); }
-void wait(Handle, int, Handle, int) { absent(); }
-void synchronize(Handle, int) { absent(); }
-void finish(int) noexcept {}
-void copy(void*, const void*, size_t, Handle, int) { absent(); }
-Mark create_mark(int, bool) { absent(); }
-void destroy_mark(Mark) noexcept {}
-void record(Mark, Handle, int) { absent(); }
-bool has_passed(Mark) { absent(); }
-void wait_for(Mark) { absent(); }
-double milliseconds_between(Mark, Mark) { absent(); }
-void begin_range(const char*) {}
-void end_range() {}
+const Runtime& cuda() {
+  static const Absent absent;
+  return absent;
+}
 
 }  // namespace mixtape::runtime

@@ -55,8 +55,8 @@ class Event : NoCopy {
 // Names what a profiler sees while alive.
 class Range : NoCopy {
  public:
-  [[nodiscard]] explicit Range(const char* name) { runtime::begin_range(name); }
-  ~Range() { runtime::end_range(); }
+  [[nodiscard]] explicit Range(const char* name) { runtime::cuda().begin_range(name); }
+  ~Range() { runtime::cuda().end_range(); }
 };
 
 }  // namespace mixtape

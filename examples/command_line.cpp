@@ -56,7 +56,8 @@ Device usable(const std::string& name) {
 
 std::string on_device(const Device& device) {
   if (device.is_host()) return {};
-  return fmt::format(", on {} ({})", device, runtime::properties(device.index).name);
+  return fmt::format(", on {} ({})", device,
+                     runtime::of(device.type).properties(device.index).name);
 }
 
 Option Option::check(Check wrong) const {

@@ -36,7 +36,7 @@ double distance(const Tensor& x, const Tensor& y) {
 
 Report::Report(const Settings& settings) : settings(settings) {
   if (settings.smoke) return;
-  const runtime::Properties& p = runtime::properties(gpu.index);
+  const runtime::Properties& p = runtime::cuda().properties(gpu.index);
   fmt::print("{}, compute capability {}.{}, {} multiprocessors, {:.0f} GiB\n", p.name, p.major,
              p.minor, p.multiprocessors, double(p.memory) / double(1 << 30));
   fmt::print("{:<44}{:>10}{:>8}{:>14}{:>8}{:>8}{:>9}\n", "", "ms", "spread", "rate", "of copy",
@@ -145,7 +145,7 @@ int Report::finish(const std::string& command) const {
   fmt::print("\n");
   if (settings.json.empty()) return int(wrong);
 
-  const runtime::Properties& p = runtime::properties(gpu.index);
+  const runtime::Properties& p = runtime::cuda().properties(gpu.index);
   nlohmann::json all = {
       {"device",
        {{"name", p.name},

@@ -100,28 +100,81 @@ std::map<const std::byte*, Block>& blocks() {
   return *all;
 }
 
+using Recorded = std::shared_ptr<Point>;  // null until then
+Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
+
+class Emulated final : public Runtime {
+ public:
+  int device_count() const override { return 2; }
+  std::string no_device_reason() const override { return {}; }
+  const Properties& properties(int) const override {
+    static const Properties emulated{"the emulator", 8, 0, 2, int64_t{8} << 30};
+    return emulated;
+  }
+  void select(int) const override {}
+  void* allocate(size_t bytes, int device) const override {
+    if (bytes > size_t(properties(0).memory)) return nullptr;
+    void* const block = host_memory(bytes);
+    const std::lock_guard locked(simt::lock);
+    blocks()[static_cast<std::byte*>(block)] = {bytes, device};
+    return block;
+  }
+  void release(void* block, int) const noexcept override {
+    simt::catch_up_all();
+    const std::lock_guard locked(simt::lock);
+    blocks().erase(static_cast<std::byte*>(block));
+    std::free(block);
+  }
+  void* allocate_pinned(size_t bytes) const noexcept override { return host_memory(bytes); }
+
+  Handle create_stream(int) const override {
+    const std::lock_guard locked(simt::lock);
+    return &simt::streams().emplace_back();
+  }
+  void wait(Handle waiting, int, Handle other, int) const override {
+    const auto point = std::make_shared<Point>();
+    point->stream = static_cast<Queued*>(other);
+    simt::in_stream(other, [point] { point->passed = true; });
+    simt::in_stream(waiting, [point] { simt::pass(*point); });
+  }
+  void synchronize(Handle stream, int) const override { static_cast<Queued*>(stream)->catch_up(); }
+  void finish(int) const noexcept override { simt::catch_up_all(); }
+  void copy(void* to, const void* from, size_t bytes, Handle stream, int) const override {
+    simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
+  }
+
+  Mark create_mark(int, bool) const override { return new Recorded; }
+  void destroy_mark(Mark mark) const noexcept override { delete &recorded(mark); }
+  void record(Mark mark, Handle stream, int) const override {
+    const auto point = std::make_shared<Point>();
+    point->stream = static_cast<Queued*>(stream);
+    recorded(mark) = point;
+    simt::in_stream(stream, [point] {
+      point->when = simt::Clock::now();
+      point->passed = true;
+    });
+  }
+  bool has_passed(Mark mark) const override { return !recorded(mark) || recorded(mark)->passed; }
+  void wait_for(Mark mark) const override {
+    if (recorded(mark)) simt::pass(*recorded(mark));
+  }
+  double milliseconds_between(Mark first, Mark second) const override {
+    wait_for(first);
+    wait_for(second);
+    return std::chrono::duration<double, std::milli>(recorded(second)->when - recorded(first)->when)
+        .count();
+  }
+  void begin_range(const char*) const override {}
+  void end_range() const override {}
+};
+
 }  // namespace
 
-int device_count() { return 2; }
-std::string no_device_reason() { return {}; }
-const Properties& properties(int) {
-  static const Properties emulated{"the emulator", 8, 0, 2, int64_t{8} << 30};
-  return emulated;
+const Runtime& cuda() {
+  static const Emulated runtime;
+  return runtime;
 }
-void select(int) {}
-void* allocate(size_t bytes, int device) {
-  if (bytes > size_t(properties(0).memory)) return nullptr;
-  void* const block = host_memory(bytes);
-  const std::lock_guard locked(simt::lock);
-  blocks()[static_cast<std::byte*>(block)] = {bytes, device};
-  return block;
-}
-void release(void* block, int) noexcept {
-  simt::catch_up_all();
-  const std::lock_guard locked(simt::lock);
-  blocks().erase(static_cast<std::byte*>(block));
-  std::free(block);
-}
+
 int owner(const void* memory) {
   const std::lock_guard locked(simt::lock);
   const auto* const at = static_cast<const std::byte*>(memory);
@@ -130,49 +183,5 @@ int owner(const void* memory) {
   const auto& [begin, block] = *--after;
   return at < begin + block.bytes ? block.device : -1;
 }
-void* allocate_pinned(size_t bytes) noexcept { return host_memory(bytes); }
-
-Handle create_stream(int) {
-  const std::lock_guard locked(simt::lock);
-  return &simt::streams().emplace_back();
-}
-void wait(Handle waiting, int, Handle other, int) {
-  const auto point = std::make_shared<Point>();
-  point->stream = static_cast<Queued*>(other);
-  simt::in_stream(other, [point] { point->passed = true; });
-  simt::in_stream(waiting, [point] { simt::pass(*point); });
-}
-void synchronize(Handle stream, int) { static_cast<Queued*>(stream)->catch_up(); }
-void finish(int) noexcept { simt::catch_up_all(); }
-void copy(void* to, const void* from, size_t bytes, Handle stream, int) {
-  simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
-}
-
-using Recorded = std::shared_ptr<Point>;  // null before it was
-Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
-
-Mark create_mark(int, bool) { return new Recorded; }
-void destroy_mark(Mark mark) noexcept { delete &recorded(mark); }
-void record(Mark mark, Handle stream, int) {
-  const auto point = std::make_shared<Point>();
-  point->stream = static_cast<Queued*>(stream);
-  recorded(mark) = point;
-  simt::in_stream(stream, [point] {
-    point->when = simt::Clock::now();
-    point->passed = true;
-  });
-}
-bool has_passed(Mark mark) { return !recorded(mark) || recorded(mark)->passed; }
-void wait_for(Mark mark) {
-  if (recorded(mark)) simt::pass(*recorded(mark));
-}
-double milliseconds_between(Mark first, Mark second) {
-  wait_for(first);
-  wait_for(second);
-  return std::chrono::duration<double, std::milli>(recorded(second)->when - recorded(first)->when)
-      .count();
-}
-void begin_range(const char*) {}
-void end_range() {}
 
 }  // namespace mixtape::runtime

@@ -18,7 +18,7 @@ class Launch : NoCopy {
     const Stream& mine = Stream::current(device);
     number_ = mine.number;
     stream = mine.handle;
-    runtime::select(device.index);
+    runtime::of(device.type).select(device.index);
   }
   ~Launch() {
     for (const Block& b : blocks_) release(b.data, b.bytes, device, number_);

@@ -17,6 +17,6 @@ void launch_failed(const Grid& grid, int code) {
 }
 #endif
 
-int multiprocessors(int device) { return runtime::properties(device).multiprocessors; }
+int multiprocessors(int device) { return runtime::cuda().properties(device).multiprocessors; }
 
 }  // namespace mixtape::gpu

@@ -179,7 +179,7 @@ TEST(Allocator, BlocksMayBeFreedOnAnotherThread) {
 class Segments : public testing::Test {
  protected:
   void SetUp() override {
-    if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
+    if (runtime::devices().empty()) GTEST_SKIP() << runtime::cuda().no_device_reason();
     stream_ = Stream::current(device_).number;
     empty_cache(device_);
     before_ = memory_stats(device_);

@@ -275,8 +275,7 @@ TEST(Devices, StreamsAreSharedOnlyWhereThereAreTooManyThreads) {
   };
   streams_of(max_streams + 8);
   EXPECT_EQ(streams_of(10), 10u);
-  for (int d = 0; d < runtime::device_count(); ++d)
-    EXPECT_EQ(ones({2}, f32, Device::cuda(d)).at(0), 1);
+  for (const Device d : runtime::devices()) EXPECT_EQ(ones({2}, f32, d).at(0), 1);
 }
 
 TEST(Devices, AGradientDoesNotFollowALeafThatMoved) {
@@ -313,7 +312,7 @@ TEST(Devices, AttentionIsDifferentiatedTwiceBesideTheDefaultDevice) {
 }
 
 TEST(Devices, AScalerStepsWhereTheLossIs) {
-  if (runtime::device_count() < 2) GTEST_SKIP() << "needs two devices";
+  if (runtime::devices().size() < 2) GTEST_SKIP() << "needs two devices";
   const Tensor p = ones({2}, f32, Device::cuda(1));
   p.set_requires_grad();
   optim::SGD opt({p}, {.lr = 0.1});

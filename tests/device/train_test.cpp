@@ -240,7 +240,7 @@ TEST(DeviceTraining, ALearnerWaitsOncePerNumberOfAnEpoch) {
 }
 
 TEST(DeviceTraining, RunsOnAnotherDeviceToo) {
-  if (runtime::device_count() < 2) GTEST_SKIP() << "there is one device";
+  if (runtime::devices().size() < 2) GTEST_SKIP() << "there is one device";
   Training first(f16, device), second(f16, Device::cuda(1));
   const double a = first.step().item(), b = second.step().item();
   EXPECT_EQ(a, b);
@@ -279,15 +279,15 @@ TEST(FarBehind, UploadsThatMustWaitAreCounted) {
 
 // Who got the tensor reads it on a stream that we do not know, and gives it back meanwhile.
 TEST(FarBehind, MemoryThatLeftByDlpackIsUsedAgainWhenItWasRead) {
-  const runtime::Handle theirs = runtime::create_stream(device.index);
+  const runtime::Handle theirs = runtime::cuda().create_stream(device.index);
   DLManagedTensor* const out = to_dlpack(full({1000}, 1, f32, device));
   std::vector<float> read(1000);
   const simt::LateStreams late;
-  runtime::copy(read.data(), out->dl_tensor.data, 4000, theirs, device.index);
+  runtime::cuda().copy(read.data(), out->dl_tensor.data, 4000, theirs, device.index);
   out->deleter(out);
   const Tensor next = full({1000}, 2, f32, device);
   synchronize(device);
-  runtime::synchronize(theirs, device.index);
+  runtime::cuda().synchronize(theirs, device.index);
   EXPECT_EQ(read, std::vector<float>(1000, 1));
 }
 

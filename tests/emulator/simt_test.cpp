@@ -358,46 +358,48 @@ TEST(Simt, CountsBankConflicts) {
 // --- streams that are late ---
 
 TEST(Simt, ALateStreamSeesWhatTheHostChangesTooEarly) {
-  const runtime::Handle stream = runtime::create_stream(0);
+  const runtime::Handle stream = runtime::cuda().create_stream(0);
   float x = 1, y = 0;
   const simt::LateStreams late;
-  runtime::copy(&y, &x, sizeof x, stream, 0);
+  runtime::cuda().copy(&y, &x, sizeof x, stream, 0);
   EXPECT_EQ(y, 0) << "read too early";
   x = 2;
-  runtime::synchronize(stream, 0);
+  runtime::cuda().synchronize(stream, 0);
   EXPECT_EQ(y, 2);
 }
 TEST(Simt, LateStreamsWaitOnlyWhereTheyAreTold) {
-  const runtime::Handle first = runtime::create_stream(0), second = runtime::create_stream(0);
+  const runtime::Handle first = runtime::cuda().create_stream(0),
+                        second = runtime::cuda().create_stream(0);
   for (const bool ordered : {false, true}) {
     float x = 1, y = 0, z = -1;
     const simt::LateStreams late;
-    runtime::copy(&y, &x, sizeof x, first, 0);
-    if (ordered) runtime::wait(second, 0, first, 0);
-    runtime::copy(&z, &y, sizeof y, second, 0);
-    runtime::synchronize(second, 0);
+    runtime::cuda().copy(&y, &x, sizeof x, first, 0);
+    if (ordered) runtime::cuda().wait(second, 0, first, 0);
+    runtime::cuda().copy(&z, &y, sizeof y, second, 0);
+    runtime::cuda().synchronize(second, 0);
     EXPECT_EQ(z, ordered ? 1 : 0);
   }
 }
 TEST(Simt, MarksOfLateStreamsPassInTheirOrder) {
-  const runtime::Handle stream = runtime::create_stream(0);
-  const runtime::Mark first = runtime::create_mark(0, true), second = runtime::create_mark(0, true);
-  EXPECT_TRUE(runtime::has_passed(first)) << "never recorded";
+  const runtime::Handle stream = runtime::cuda().create_stream(0);
+  const runtime::Mark first = runtime::cuda().create_mark(0, true),
+                      second = runtime::cuda().create_mark(0, true);
+  EXPECT_TRUE(runtime::cuda().has_passed(first)) << "never recorded";
   {
     const simt::LateStreams late;
-    runtime::record(first, stream, 0);
+    runtime::cuda().record(first, stream, 0);
     std::vector<int> out(32);
     launch({"k", {1, 1, 1}, {32, 1, 1}}, stream, number_lanes, out.data());
-    runtime::record(second, stream, 0);
-    EXPECT_FALSE(runtime::has_passed(first));
-    runtime::wait_for(first);
+    runtime::cuda().record(second, stream, 0);
+    EXPECT_FALSE(runtime::cuda().has_passed(first));
+    runtime::cuda().wait_for(first);
     EXPECT_EQ(out[31], 0) << "the kernel comes after it";
-    EXPECT_FALSE(runtime::has_passed(second));
-    EXPECT_GE(runtime::milliseconds_between(first, second), 0);
+    EXPECT_FALSE(runtime::cuda().has_passed(second));
+    EXPECT_GE(runtime::cuda().milliseconds_between(first, second), 0);
     EXPECT_EQ(out[31], 31);
   }
-  runtime::destroy_mark(first);
-  runtime::destroy_mark(second);
+  runtime::cuda().destroy_mark(first);
+  runtime::cuda().destroy_mark(second);
 }
 
 // --- launches ---

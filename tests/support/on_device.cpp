@@ -18,7 +18,7 @@ class OnDevice : public testing::Environment {
     const char* const here = std::getenv("MIXTAPE_TEST_DEVICE");
     const char* const needed = here ? here : std::getenv("MIXTAPE_NEEDS_DEVICE");
     if (!needed) return;
-    if (runtime::device_count() == 0) GTEST_SKIP() << runtime::no_device_reason();
+    if (runtime::devices().empty()) GTEST_SKIP() << runtime::cuda().no_device_reason();
     if (here) default_.emplace(Device::parse(here));
   }
   void TearDown() override { default_.reset(); }
