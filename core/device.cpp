@@ -7,6 +7,9 @@
 #include "core/runtime.h"
 
 namespace mixtape {
+namespace {
+constexpr std::string_view type_names[device_types] = {"cpu", "cuda"};
+}  // namespace
 
 Device Device::best() { return runtime::devices().empty() ? cpu() : runtime::devices().front(); }
 
@@ -16,7 +19,8 @@ void Device::require() const {
     return;
   if (count == 0)
     fail("there is no device {}: {}", to_string(), runtime::of(type).no_device_reason());
-  fail("there is no device {}: this machine has {}, from cuda:0 on", to_string(), count);
+  fail("there is no device {}: this machine has {}, from {} on", to_string(), count,
+       Device{type, 0}.to_string());
 }
 
 bool Device::supports_fast(DType dtype) const {
@@ -37,20 +41,22 @@ DefaultDevice::DefaultDevice(Device device) : outer_(current_) {
 }
 
 Device Device::parse(std::string_view text) {
-  constexpr std::string_view prefix = "cuda:";
-  if (text == "cpu") return cpu();
-  if (text == "cuda") return cuda();
-  if (text.substr(0, prefix.size()) == prefix) {
-    const char *first = text.data() + prefix.size(), *last = text.data() + text.size();
+  for (int t = 0; t < device_types; ++t) {
+    const std::string_view name = type_names[t];
+    const Device first{DeviceType(t), 0};
+    if (text == name) return first;
+    if (first.is_host() || !text.starts_with(name) || text.substr(name.size(), 1) != ":") continue;
+    const char *digits = text.data() + name.size() + 1, *last = text.data() + text.size();
     int index = -1;
-    const auto [end, error] = std::from_chars(first, last, index);
-    if (error == std::errc() && end == last && index >= 0) return cuda(index);
+    const auto [end, error] = std::from_chars(digits, last, index);
+    if (error == std::errc() && end == last && index >= 0) return {first.type, index};
   }
   fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text);
 }
 
 std::string Device::to_string() const {
-  return is_host() ? "cpu" : "cuda:" + std::to_string(index);
+  const std::string name(type_names[int(type)]);
+  return is_host() ? name : name + ":" + std::to_string(index);
 }
 
 }  // namespace mixtape

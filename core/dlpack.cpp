@@ -17,6 +17,11 @@ namespace {
 
 constexpr uint32_t major_version = 1;
 
+DLDeviceType type_of(DeviceType t) {
+  constexpr DLDeviceType types[device_types] = {kDLCPU, kDLCUDA};
+  return types[size_t(t)];
+}
+
 DLDataType type_of(DType t) {
   const DLDataTypeCode code = t == boolean  ? kDLBool
                               : t == bf16   ? kDLBfloat
@@ -56,7 +61,7 @@ Managed* leave(const Tensor& x) {
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {
       .data = x.numel() > 0 ? x.raw() : nullptr,
-      .device = {x.device().is_host() ? kDLCPU : kDLCUDA, x.device().index},
+      .device = {type_of(x.device().type), x.device().index},
       .ndim = x.rank(),
       .dtype = type_of(x.dtype()),
       .shape = out->layout.shape.dim,

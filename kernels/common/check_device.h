@@ -1,6 +1,6 @@
 #pragma once
-// In a build for the emulator, whose devices share the host's memory: refuses a kernel memory that
-// a real device would crash of.
+// A check of builds for the emulator, whose devices share the host's memory: kernels must not be
+// given memory of another device, on which real hardware would crash.
 
 #ifdef MIXTAPE_EMULATED
 #include <span>
@@ -12,28 +12,28 @@
 
 namespace mixtape::kernels {
 
-inline void check_place(Device device, const char* kernel, const View& v) {
+inline void check_memory(Device device, const char* kernel, const View& v) {
   if (!v.data || v.size() == 0) return;
   const int owner = runtime::owner(v.data);
   if (owner != (device.is_host() ? -1 : device.index))
     raise(std::string("kernel '") + kernel + "' on " + device.to_string() + " is given memory of " +
           (owner < 0 ? Device::cpu() : Device::cuda(owner)).to_string());
 }
-inline void check_place(Device device, const char* kernel, std::span<const View> views) {
-  for (const View& v : views) check_place(device, kernel, v);
+inline void check_memory(Device device, const char* kernel, std::span<const View> views) {
+  for (const View& v : views) check_memory(device, kernel, v);
 }
-inline void check_place(Device device, const char* kernel, Updates updates) {
+inline void check_memory(Device device, const char* kernel, Updates updates) {
   for (const Update& u : updates) {
-    for (const View& v : {u.param, u.grad, u.steps, u.shadow}) check_place(device, kernel, v);
-    check_place(device, kernel, std::span<const View>(u.state));
+    for (const View& v : {u.param, u.grad, u.steps, u.shadow}) check_memory(device, kernel, v);
+    check_memory(device, kernel, std::span<const View>(u.state));
   }
 }
-inline void check_place(Device device, const char* kernel, const StepControl& control) {
-  check_place(device, kernel, control.skip);
-  check_place(device, kernel, control.grad_scale);
+inline void check_memory(Device device, const char* kernel, const StepControl& control) {
+  check_memory(device, kernel, control.skip);
+  check_memory(device, kernel, control.grad_scale);
 }
 template <class T>
-void check_place(Device, const char*, const T&) {}  // a number, a struct of numbers
+void check_memory(Device, const char*, const T&) {}  // a number, a struct of numbers
 
 }  // namespace mixtape::kernels
 #endif

@@ -437,6 +437,7 @@ class Layers(ScriptTest):
         self.write("core/check.h", "#include <fmt/core.h>\n")
         self.assertEqual(self.found("optim/sgd.cpp", '#include "autograd/tape.h"\n#include "core/tensor.h"\n'), "")
         self.assertEqual(self.found("kernels/cpu/gemm.h", "#include <Eigen/Core>\n"), "")
+        self.assertEqual(self.found("kernels/cuda/gpu.cuh", '#include "emulator/simt/simt.h"\n'), "")
         self.assertEqual(self.found("tests/a_test.cpp", '#include "train/learner.h"\n#include <mixtape.h>\n'), "")
 
     def test_each_planted_violation_is_found(self) -> None:
@@ -447,6 +448,7 @@ class Layers(ScriptTest):
             ("core/a.h", '#include "nn/linear.h"', "core must not include nn/linear.h"),
             ("core/a.h", "#include <amp/autocast.h>", "core must not include amp/autocast.h"),
             ("nn/a.cpp", '#include "kernels/kernels.h"', "nn must not include kernels/kernels.h"),
+            ("core/a.cpp", '#include "emulator/simt/simt.h"', "core must not include emulator/simt/simt.h"),
             ("optim/a.cpp", '#include "autograd/ops.h"', "optim must not include autograd/ops.h"),
             ("io/a.cpp", "\n  #  include <mixtape.h>", "io must not include <mixtape.h>"),
             ("nn/a.cpp", '#include "linear.h"', '"linear.h" does not start with a layer'),
