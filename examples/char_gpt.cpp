@@ -1,4 +1,4 @@
-// A GPT that learns a text character by character, and goes on with it.
+// Trains a GPT on a text, character by character, and samples from it.
 
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--save", o.save, "FILE", "where weights go, as safetensors").check(name_of("file"));
 }
 
-// What the command line asks for, with all that can be wrong with it found.
+// The input of a run. The constructor finds all mistakes of the user.
 struct Job {
   explicit Job(const Options& given)
       : o(given),
@@ -72,13 +72,14 @@ struct Job {
                .width = o.width,
                .dropout = o.dropout}) {
     o.every = std::min(o.every, std::max<int64_t>(o.steps, 1));
-    check(o.steps % o.every == 0, "--steps {} is no multiple of --every {}", o.steps, o.every);
+    check(o.steps % o.every == 0, "--steps {} is not a multiple of --every {}", o.steps, o.every);
     const int64_t windows = text.train().size();
     check(o.steps == 0 || windows / std::min(o.batch_size, windows) >= o.every,
           "the text has {} windows, too few for {} steps of {} between validations", windows,
           o.every, o.batch_size);
-    check(o.top_k <= int64_t(text.vocabulary().size()), "--top-k {} of {} different characters",
-          o.top_k, text.vocabulary().size());
+    check(o.top_k <= int64_t(text.vocabulary().size()),
+          "--top-k must be at most {1}, the number of characters, got {0}", o.top_k,
+          text.vocabulary().size());
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
     if (!o.load.empty()) load();
     if (!o.save.empty()) io::AtomicFile probe(o.save);
@@ -97,12 +98,12 @@ struct Job {
   models::Gpt model;
 };
 
-// Weights know their characters: those of another text would make nonsense of this one's.
+// Checks that the weights were trained on the same characters, if the file lists them.
 void Job::load() {
   const io::SafeTensors file = io::load(o.load);
   const auto known = file.metadata.find("characters");
   check(known == file.metadata.end() || known->second == characters(),
-        "{}: learned other characters than those of {}", o.load, o.text);
+        "{}: was trained on other characters than those of {}", o.load, o.text);
   of_file(o.load, [&] { return model.load_state_dict(file.tensors); });
 }
 
@@ -116,7 +117,7 @@ void Job::train() {
                                                             .workers = int(o.workers),
                                                             .seed = o.seed,
                                                             .device = device});
-  // Windows that do not overlap, so that each character counts once.
+  // Non-overlapping windows count each character once.
   data.valid.emplace(train::Windows(text.valid().tokens(), o.context, o.context, o.text),
                      train::DataLoaderOptions{.batch_size = 64, .device = device});
   train::LearnerOptions options{

@@ -50,7 +50,7 @@ DType low(const std::string& name) { return parse_dtype(name); }
 Device usable(const std::string& name) {
   const Device device = Device::parse(name);
   device.require();
-  kernels::cpu::num_threads();  // throws where MIXTAPE_NUM_THREADS is no number
+  kernels::cpu::num_threads();  // throws if MIXTAPE_NUM_THREADS is invalid
   return device;
 }
 
@@ -84,9 +84,9 @@ CommandLine::~CommandLine() = default;
 template <class T>
 Option CommandLine::add(const char* name, T& value, const char* kind, const char* help) {
   auto* const option = app_->add_option(name, value, help);
-  if (option->get_items_expected_max() == 1) option->take_last();  // the later of two wins
+  if (option->get_items_expected_max() == 1) option->take_last();
   option->type_name(kind)->capture_default_str();
-  if (option->get_default_str() == "[]") option->default_str("");  // nothing by default
+  if (option->get_default_str() == "[]") option->default_str("");  // no default
   return option;
 }
 template Option CommandLine::add(const char*, std::string&, const char*, const char*);
@@ -125,8 +125,8 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
   return 0;
 }
 
-// One line for people: the lines after the first say where in the source it was raised. (Where it
-// cannot be written, fmt::print would throw, and the exit code be lost.)
+// Prints the first line only; the others are source locations. Uses fputs, since fmt::print throws
+// if stderr is not writable, and the exit code would be lost.
 int CommandLine::complain(const std::string& text, int code) const {
   const std::string line = text.substr(0, text.find('\n'));
   std::fputs(fmt::format("{}: {}\n", app_->get_name(), line).c_str(), stderr);

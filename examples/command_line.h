@@ -1,6 +1,5 @@
 #pragma once
-// What the programs here share: options that are checked in our words, mistakes as one line on
-// stderr, and exit codes.
+// Command lines of the examples: options with checks, mistakes as one line on stderr, exit codes.
 
 #include <fmt/core.h>
 
@@ -14,17 +13,17 @@
 #include "core/dtype.h"
 #include "core/error.h"
 
-namespace CLI {  // its headers take longer to compile than a program does
+namespace CLI {  // forward declarations: its headers compile slowly
 class App;
 class Option;
 }  // namespace CLI
 
 namespace mixtape::examples {
 
-// What is wrong with an option's text; nothing if it is right.
+// Returns what is wrong with an option's text, or an empty string.
 using Check = std::function<std::string(const std::string&)>;
 
-// A whole number or any, within limits.
+// Accepts numbers within limits, whole ones if T is an integer type.
 template <class T>
 Check number(T low, T high) {
   return [=](const std::string& text) -> std::string {
@@ -39,14 +38,14 @@ Check number(T low, T high) {
 inline Check count(int64_t low = 1) { return number<int64_t>(low, 1'000'000); }
 
 Check one_of(std::vector<std::string> names);
-Check name_of(const char* what);  // "folder", "file": anything but nothing
-Check precision();                // for low()
+Check name_of(const char* what);  // "folder", "file": any non-empty text
+Check precision();                // the names that low() takes
 
-DType low(const std::string& name);           // float32, fp16, bf16, ...: what to train in
-Device usable(const std::string& device);     // throws Error if there is none
-std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; nothing of the CPU
+DType low(const std::string& name);           // dtype of float32, fp16, bf16, ...
+Device usable(const std::string& device);     // throws Error if it does not exist
+std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
 
-// Runs f, which takes what a file holds; an Error from it begins with the file's name.
+// Runs f; prefixes its Error with the file's name.
 template <class F>
 auto of_file(const std::string& path, const F& f) {
   try {
@@ -56,12 +55,12 @@ auto of_file(const std::string& path, const F& f) {
   }
 }
 
-// To be thrown after Ctrl-C, with what became of the work so far.
+// Thrown after Ctrl-C; says what was saved.
 struct Interrupted : Error {
   using Error::Error;
 };
 
-// An option of a CommandLine, to say more of.
+// Refines an option of a CommandLine.
 class Option {
  public:
   Option(CLI::Option* option) : option_(option) {}
@@ -79,14 +78,14 @@ class CommandLine {
   CommandLine(std::string name, std::string about);
   ~CommandLine();
 
-  // value: its default before, what was given afterwards; text, a list of texts, or a number
-  // (int64_t, uint64_t, double). A name without dashes is of what follows the options.
+  // `value` holds the default, and the given value after parsing: a string, a list of strings, or a
+  // number (int64_t, uint64_t, double). A name without dashes is a positional argument.
   template <class T>
   Option add(const char* name, T& value, const char* kind, const char* help);
   void flag(const char* name, bool& value, const char* help);
 
-  // Parses, prepares and works; returns what main() should. What is thrown before there is work is
-  // the input's fault and makes 2, what the work throws 1, or 130 if it was interrupted.
+  // Parses, prepares and works; returns main()'s exit code: 2 for an exception from parsing or
+  // preparing, a mistake of the user; 1 for one from the work, or 130 for Interrupted.
   using Work = std::function<void()>;
   int run(int argc, char** argv, const std::function<Work()>& prepare);
 

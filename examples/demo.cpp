@@ -1,5 +1,5 @@
-// The main job: one small convolutional network trained from the same seed in fp32, fp16 with a
-// gradient scaler, and bf16, and a table that compares the three.
+// Trains one small convolutional network from the same seed in fp32, fp16 with a gradient scaler,
+// and bf16, and prints a table that compares the three.
 
 #include <fmt/format.h>
 
@@ -56,8 +56,8 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
-// What a run reads and writes. All that can be wrong with what the user asked for is found while it
-// is made, before any file is touched.
+// The input and output of a run. The constructor finds all mistakes of the user before any file is
+// touched.
 struct Job {
   explicit Job(const Options& o)
       : options(o),
@@ -75,7 +75,7 @@ struct Job {
  private:
   static train::Split<train::TensorDataset> load(const Options& o) {
     for (const std::string& mode : o.modes)
-      check(std::ranges::count(o.modes, mode) == 1, "--modes: {} is there twice", mode);
+      check(std::ranges::count(o.modes, mode) == 1, "--modes: {} is listed twice", mode);
     if (o.data.empty()) return train::make_digits(o.seed, o.train_size, o.valid_size);
     const auto data = train::load_mnist(o.data, o.valid_fraction);
     const Tensor& train = data.train.x();
@@ -84,7 +84,7 @@ struct Job {
           train.size(2), train.size(3));
     return data;
   }
-  // What cannot be removed cannot be opened or replaced either, and that is an error.
+  // Ignores failures: a file that cannot be removed cannot be opened later, which is an error.
   static const std::string& emptied(const train::RunFolder& folder) {
     std::error_code ignored;
     for (const char* earlier : {"metrics.jsonl", "loss.svg", "fp32.safetensors", "tf32.safetensors",
@@ -122,87 +122,117 @@ Evaluation evaluate(const Net& net, train::DataLoader& loader, DType low) {
   return {std::abs(loss) / n, right / n};
 }
 
-Result train_in(const std::string& mode, Job& job, io::Chart& chart) {
-  const Options& o = job.options;
-  const train::TensorDataset& images = job.data.train;
-  const DType low = mode == "tf32" ? f32 : parse_dtype(mode);
-  const Tf32 rounds(mode == "tf32");
-  const DefaultDevice here(job.device);
-  const Seed seed(o.seed);  // the same start, order and numbers for every mode
-  const train::PixelStats stats = train::pixel_stats(images.x());
-  const train::Transform normalize = train::transforms::normalize(stats.mean, stats.std);
-  train::DataLoader batches(images, {.batch_size = o.batch_size,
-                                     .shuffle = true,
-                                     .drop_last = images.size() >= o.batch_size,
-                                     .seed = o.seed,
-                                     .device = job.device,
-                                     .transform = normalize});
-  train::DataLoader valid(job.data.valid,
-                          {.batch_size = 256, .device = job.device, .transform = normalize});
-  const int64_t steps = o.epochs * batches.batches();
+// A training in one mode. All modes have the same initial weights, order and random numbers.
+class Training {
+ public:
+  Training(const std::string& mode, Job& job)
+      : job_(job),
+        result_{.mode = mode},
+        low_(mode == "tf32" ? f32 : parse_dtype(mode)),
+        tf32_(mode == "tf32"),
+        device_(job.device),
+        seed_(job.options.seed),
+        normalize_(normalize(job)),
+        batches_(job.data.train, {.batch_size = job.options.batch_size,
+                                  .shuffle = true,
+                                  .drop_last = job.data.train.size() >= job.options.batch_size,
+                                  .seed = job.options.seed,
+                                  .device = job.device,
+                                  .transform = normalize_}),
+        valid_(job.data.valid, {.batch_size = 256, .device = job.device, .transform = normalize_}),
+        before_(memory_stats(job.device).in_use),
+        net_(job.data.train.x().size(2), job.data.train.x().size(3)),
+        opt_(net_.parameters(), {.lr = job.options.lr}),
+        schedule_(opt_, {.max_lr = job.options.lr,
+                         .total_steps = job.options.epochs * batches_.batches()}),
+        scaler_(low_),
+        curve_{mode, {}, {}} {}
 
-  const int64_t others = memory_stats(job.device).in_use;  // the data set
-  Net net(images.x().size(2), images.x().size(3));
-  optim::AdamW opt(net.parameters(), {.lr = o.lr});
-  optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = steps});
-  amp::GradScaler scaler(low);  // does nothing unless low is f16
+  Result run(io::Chart& chart) {
+    for (int64_t epoch = 1; epoch <= job_.options.epochs; ++epoch) run_epoch(epoch);
+    chart.series.push_back(train::thinned(curve_, curve_points));
+    std::ranges::nth_element(step_ms_, step_ms_.begin() + step_ms_.size() / 2);
+    result_.ms_per_step = step_ms_[step_ms_.size() / 2];
+    if (scaler_.enabled()) result_.scale = fmt::format("{:g}", scaler_.scale_value());
+    io::save(job_.folder.path(result_.mode + ".safetensors"), net_.state_dict(),
+             {{"mode", result_.mode}, {"seed", std::to_string(job_.options.seed)}});
+    return result_;
+  }
 
-  Result r{.mode = mode};
-  io::Series curve{mode, {}, {}};
-  std::vector<double> step_ms;
-  int64_t step = 0;
-  for (int64_t epoch = 1; epoch <= o.epochs; ++epoch) {
-    double epoch_loss = 0, last_loss = 0;
-    reset_peak(job.device);
+ private:
+  static train::Transform normalize(const Job& job) {
+    const train::PixelStats stats = train::pixel_stats(job.data.train.x());
+    return train::transforms::normalize(stats.mean, stats.std);
+  }
+
+  double step(const Tensor& x, const Tensor& y) {
+    const auto start = std::chrono::steady_clock::now();
+    opt_.zero_grad();
+    Tensor loss;
     {
-      train::Progress bar(fmt::format("{} epoch {}/{}", mode, epoch, o.epochs), batches.batches(),
-                          [&] { return fmt::format("loss {:.4f}", last_loss); });
-      for (const auto& [x, y] : batches) {
-        const auto start = std::chrono::steady_clock::now();
-        opt.zero_grad();
-        Tensor loss;
-        {
-          const amp::Autocast on({.low = low});  // forward pass and loss only
-          loss = cross_entropy(net(x), y);
-        }
-        scaler.scale(loss).backward();
-        const auto done = scaler.step(opt);
-        schedule.step(done);  // a skipped step does not advance it
-        r.skipped += !done;
-        scaler.update();
-        last_loss = std::abs(loss.item());  // it is never negative, but a NaN has a sign
-        step_ms.push_back(
-            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-                .count());
-        epoch_loss += last_loss;
-        curve.x.push_back(double(++step));
-        curve.y.push_back(last_loss);
+      const amp::Autocast on({.low = low_});  // forward pass and loss only
+      loss = cross_entropy(net_(x), y);
+    }
+    scaler_.scale(loss).backward();
+    const auto done = scaler_.step(opt_);
+    schedule_.step(done);  // does not advance after a skipped step
+    result_.skipped += !done;
+    scaler_.update();
+    const double value = std::abs(loss.item());  // drops the sign of a NaN
+    step_ms_.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
+    return value;
+  }
+
+  void run_epoch(int64_t epoch) {
+    const Options& o = job_.options;
+    double sum = 0, last = 0;
+    reset_peak(job_.device);
+    {
+      train::Progress bar(fmt::format("{} epoch {}/{}", result_.mode, epoch, o.epochs),
+                          batches_.batches(), [&] { return fmt::format("loss {:.4f}", last); });
+      for (const auto& [x, y] : batches_) {
+        last = step(x, y);
+        sum += last;
+        curve_.x.push_back(double(++step_));
+        curve_.y.push_back(last);
         bar.step();
-        if (train::Interrupt::wished()) throw Interrupted(o.out + " holds what was finished");
+        if (train::Interrupt::requested()) throw Interrupted(o.out + " holds what was finished");
       }
     }
-    r.train_loss = epoch_loss / double(batches.batches());
-    r.peak_bytes = std::max(r.peak_bytes, memory_stats(job.device).peak - others);
-    r.valid = evaluate(net, valid, low);
-    job.log.write({{"mode", mode},
-                   {"epoch", epoch},
-                   {"step", step},
-                   {"train_loss", r.train_loss},
-                   {"valid_loss", r.valid.loss},
-                   {"accuracy", r.valid.accuracy},
-                   {"skipped", r.skipped},
-                   {"scale", scaler.scale_value()}});
+    result_.train_loss = sum / double(batches_.batches());
+    result_.peak_bytes = std::max(result_.peak_bytes, memory_stats(job_.device).peak - before_);
+    result_.valid = evaluate(net_, valid_, low_);
+    job_.log.write({{"mode", result_.mode},
+                    {"epoch", epoch},
+                    {"step", step_},
+                    {"train_loss", result_.train_loss},
+                    {"valid_loss", result_.valid.loss},
+                    {"accuracy", result_.valid.accuracy},
+                    {"skipped", result_.skipped},
+                    {"scale", scaler_.scale_value()}});
   }
-  chart.series.push_back(train::thinned(curve, curve_points));
-  std::ranges::nth_element(step_ms, step_ms.begin() + step_ms.size() / 2);
-  r.ms_per_step = step_ms[step_ms.size() / 2];
-  if (scaler.enabled()) r.scale = fmt::format("{:g}", scaler.scale_value());
-  io::save(job.folder.path(mode + ".safetensors"), net.state_dict(),
-           {{"mode", mode}, {"seed", std::to_string(o.seed)}});
-  return r;
-}
 
-// 79 columns, if nothing is out of the ordinary.
+  Job& job_;
+  Result result_;
+  const DType low_;
+  const Tf32 tf32_;
+  const DefaultDevice device_;
+  const Seed seed_;
+  const train::Transform normalize_;
+  train::DataLoader batches_, valid_;
+  const int64_t before_;  // bytes in use without network and optimizer
+  Net net_;
+  optim::AdamW opt_;
+  optim::OneCycle schedule_;
+  amp::GradScaler scaler_;  // enabled for f16 only
+  io::Series curve_;
+  std::vector<double> step_ms_;
+  int64_t step_ = 0;
+};
+
+// Prints 79 columns for ordinary values.
 void print_table(const std::vector<Result>& results) {
   fmt::print("\n{:<4}{:>12}{:>12}{:>10}{:>8}{:>9}{:>9}{:>8}{:>7}\n", "mode", "train loss",
              "valid loss", "accuracy", "ms/step", "speed-up", "peak MiB", "skipped", "scale");
@@ -224,7 +254,7 @@ void run(Job& job) {
   std::fflush(stdout);
   io::Chart chart{.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true};
   std::vector<Result> results;
-  for (const std::string& mode : o.modes) results.push_back(train_in(mode, job, chart));
+  for (const std::string& mode : o.modes) results.push_back(Training(mode, job).run(chart));
   io::write_file(job.folder.path("loss.svg"), io::to_svg(chart));
   fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
              job.folder.path());
@@ -237,7 +267,7 @@ void define(CommandLine& line, Options& o) {
                                "(default: digits are drawn)")
                           .check(name_of("folder"));
   line.add("--valid-fraction", o.valid_fraction, "X",
-           "of a single pair of files, the part at the end that\nvalidates")
+           "validation part at the end of a single pair of files")
       .check(number(0.01, 0.9));
   line.add("--train-size", o.train_size, "N", "digits to draw for training")
       .check(count())
@@ -256,8 +286,7 @@ void define(CommandLine& line, Options& o) {
       .check(one_of({"fp32", "tf32", "fp16", "bf16"}));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--out", o.out, "DIR",
-           "folder for weights, metrics.jsonl and loss.svg, where\nthose of an earlier run are "
-           "replaced")
+           "folder for weights, metrics.jsonl and loss.svg;\nreplaces those of an earlier run")
       .check(name_of("folder"));
 }
 

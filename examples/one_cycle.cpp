@@ -1,5 +1,5 @@
-// fastai's first example: threes and sevens from a folder of images, a network of three
-// convolutions, fp16, one epoch of the one-cycle policy.
+// fastai's first example: threes and sevens from a folder of images, three convolutions, fp16, one
+// epoch of the one-cycle policy.
 
 #include "core/check.h"
 #include "core/random.h"
@@ -26,9 +26,9 @@ struct Job {
       : o(given),
         device(usable(o.device)),
         images(train::from_folder(o.data, {.valid_fraction = 0.14})) {
-    check(images.train.classes().size() == 2, "{}: {} classes, not 2", o.data,
+    check(images.train.classes().size() == 2, "{}: needs 2 classes, got {}", o.data,
           images.train.classes().size());
-    stats = train::pixel_stats(images.train);  // reads them: one may be broken
+    stats = train::pixel_stats(images.train);  // reads images, to find broken ones
   }
   void run() const;
 

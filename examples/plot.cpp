@@ -1,4 +1,4 @@
-// Charts of runs, from the metrics.jsonl in their folders: one per quantity, with a curve per run.
+// Draws charts from the metrics.jsonl of runs: one per quantity, with a curve per run.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The last part of each folder's name, or all of it where two have that in common.
+// The last part of each folder's path, or the whole path if it is not unique.
 std::vector<std::string> names(const std::vector<std::string>& folders) {
   std::vector<std::string> names;
   for (const std::string& folder : folders) {
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
     auto runs = read(folders);
-    // All that can be wrong with them.
+    // Charts are made here once to find all mistakes of the user.
     check(!train::charts(runs).empty(), "{}: no numbers to draw", fmt::join(folders, ", "));
     return [&out, runs = std::move(runs)] {
       for (const std::string& file : train::save_charts(runs, train::RunFolder(out)))

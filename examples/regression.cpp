@@ -1,4 +1,4 @@
-// The smallest training loop, without a Learner: a line through points, y = 2 x - 1.
+// The smallest training loop, without a Learner: fits the line y = 2 x - 1 to points.
 
 #include "autograd/ops.h"
 #include "core/random.h"

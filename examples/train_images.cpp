@@ -1,5 +1,5 @@
-// Trains a network on images: one of several networks, on one of several data sets, in any
-// precision; from the start, or from weights that another training left.
+// Trains one of several networks on one of several image data sets, in any precision, from scratch
+// or from saved weights.
 
 #include <fmt/format.h>
 
@@ -85,8 +85,7 @@ Images open(const std::string& dataset, uint64_t seed) {
     return images(train::make_digits(seed, n, n / 4), 10, random_crop(2));
   }
   const auto known = one_of({"mnist", "cifar10", "cifar100", "folder", "digits"});
-  std::string text = kind;
-  const std::string wrong = known(text);
+  const std::string wrong = known(kind);
   check(wrong.empty(), "--dataset: {}", wrong);
   check(!where.empty(), "--dataset {}: no folder; {}:DIR names one", kind, kind);
   if (kind == "mnist") return images(train::load_mnist(where, 0.2), 10, random_crop(2));
@@ -111,26 +110,26 @@ nn::Any make_model(const std::string& name, int64_t channels, int64_t classes) {
   return net;
 }
 
-// Weights of the same network, whose last layer may be for other classes: then that one stays as
-// it starts. Says what was loaded.
+// Loads weights of the same network and returns a message. If the last layer has other classes, it
+// keeps its initial weights.
 std::string load_weights(nn::ModuleBase& model, const std::string& path) {
   auto weights = io::load(path).tensors;
   const std::string last = model.named_parameters().back().first;  // "fc.bias"
   const std::string head = last.substr(0, last.rfind('.') + 1);
-  bool anew = false;
+  bool new_head = false;
   for (const auto& [name, tensor] : model.named_parameters())
     if (name.starts_with(head) && weights.contains(name))
-      anew |= weights.at(name).shape() != tensor.shape();
-  if (anew) std::erase_if(weights, [&](const auto& w) { return w.first.starts_with(head); });
+      new_head |= weights.at(name).shape() != tensor.shape();
+  if (new_head) std::erase_if(weights, [&](const auto& w) { return w.first.starts_with(head); });
   const auto report =
-      of_file(path, [&] { return model.load_state_dict(weights, {.strict = !anew}); });
+      of_file(path, [&] { return model.load_state_dict(weights, {.strict = !new_head}); });
   for (const std::string& name : report.missing)
     check(name.starts_with(head), "{}: \"{}\" is missing", path, name);
-  check(report.unexpected.empty(), "{}: \"{}\" is no tensor of this model", path,
+  check(report.unexpected.empty(), "{}: \"{}\" is not in this model", path,
         fmt::join(report.unexpected, "\", \""));
   return fmt::format(
       "loaded {} tensors from {}{}", weights.size(), path,
-      anew ? fmt::format("; {} start anew", fmt::join(report.missing, " and ")) : "");
+      new_head ? fmt::format("; {} start anew", fmt::join(report.missing, " and ")) : "");
 }
 
 void choose_precision(train::Learner& learner, const Options& o) {
@@ -140,13 +139,12 @@ void choose_precision(train::Learner& learner, const Options& o) {
     learner.to(low(o.dtype));
 }
 
-std::string in_words(const Options& o, const nn::ModuleBase& model, Device device) {
+std::string description(const Options& o, const nn::ModuleBase& model, Device device) {
   return fmt::format("{}: {} parameters, {}{}{}", o.model, model.num_parameters(), low(o.dtype),
                      o.masters ? " with f32 masters" : "", on_device(device));
 }
 
-// What a training reads and writes. All that can be wrong with what the user asked for is found
-// while it is made.
+// The input and output of a training. The constructor finds all mistakes of the user.
 class Training {
  public:
   explicit Training(const Options& given)
@@ -177,7 +175,7 @@ class Training {
   void run() {
     nn::ModuleBase& net = *model.module();
     fmt::print("{} training and {} validation images, {} classes\n{}\n{}", images.train->size(),
-               images.valid->size(), images.classes, in_words(o, net, device), loaded);
+               images.valid->size(), images.classes, description(o, net, device), loaded);
     train::Learner learner(std::move(data), std::move(model),
                            {.metrics = {train::accuracy}, .callbacks = {log}, .device = device});
     choose_precision(learner, o);
@@ -190,7 +188,7 @@ class Training {
 
  private:
   std::string weights() const { return folder->path("weights.safetensors"); }
-  // Images too small for the network are the input's fault.
+  // Reports images that are too small for the network as a mistake of the user.
   void try_out(const Shape& shape) {
     const NoGrad off;
     model.module()->eval();
@@ -214,13 +212,13 @@ class Training {
   std::shared_ptr<train::JsonlLogger> log;
 };
 
-// Steps on random images of the size that the network is for.
+// Measures steps on random images of the size that the network expects.
 void benchmark(const Options& o, Device device) {
   const bool large = o.model == "resnet18" || o.model == "resnet50";
   const int64_t side = large ? 224 : 32, classes = large ? 1000 : 10;
   const Seed seed(o.seed);
   nn::Any model = make_model(o.model, 3, classes);
-  fmt::print("{}; batches of {} random images, {} x {}\n", in_words(o, *model.module(), device),
+  fmt::print("{}; batches of {} random images, {} x {}\n", description(o, *model.module(), device),
              o.batch_size, side, side);
   const DefaultDevice here(device);
   const train::Batch batch{randn({o.batch_size, 3, side, side}),

@@ -148,7 +148,7 @@ class Quick(ProgramTest):
         self.refused("one_cycle", "more", "--data", "more")
         (self.folder / "images/9").mkdir()
         (self.folder / "images/9/0.png").write_bytes(next((self.folder / "images/3").iterdir()).read_bytes())
-        self.refused("one_cycle", "images: 3 classes, not 2", "--data", "images")
+        self.refused("one_cycle", "images: needs 2 classes, got 3", "--data", "images")
         (self.folder / "images/9/0.png").rename(self.folder / "images/9.png")
         (self.folder / "images/9").rmdir()
         for file in (self.folder / "images/3").iterdir():
@@ -233,18 +233,18 @@ class Mistakes(ProgramTest):
         self.refused("char_gpt", "none: cannot open", "--text", "none")
         self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
         self.refused("char_gpt", "--save gpt with --steps 0", *SMALL_GPT, "--save", "gpt", "--steps", 0)
-        self.refused("char_gpt", "--steps 5 is no multiple of --every 2", "--text", "song.txt", "--steps", 5, "--every", 2)
+        self.refused("char_gpt", "--steps 5 is not a multiple of --every 2", "--text", "song.txt", "--steps", 5, "--every", 2)
         self.refused("char_gpt", 'character "é" is not among the', "--text", "song.txt", "--prompt", "é")
         self.refused("char_gpt", "too few for 999999 steps of 4 between validations", *SMALL_GPT, "--steps", 999999,
                      "--every", 999999)
         self.refused("char_gpt", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT, "--heads", 3)
-        self.refused("char_gpt", "--top-k 99 of", *SMALL_GPT, "--top-k", 99)
+        self.refused("char_gpt", "--top-k must be at most", *SMALL_GPT, "--top-k", 99)
         self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
         self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
         self.refused("char_gpt", "gpt.safetensors: the state does not fit the module: wpe.weight", *SMALL_GPT, "--load",
                      "gpt.safetensors", "--context", 9)
         (self.folder / "other.txt").write_text((self.folder / "song.txt").read_text().replace("e", "E"))
-        self.refused("char_gpt", "gpt.safetensors: learned other characters than those of other.txt", *SMALL_GPT,
+        self.refused("char_gpt", "gpt.safetensors: was trained on other characters than those of other.txt", *SMALL_GPT,
                      "--text", "other.txt", "--load", "gpt.safetensors")
 
     def test_weights_of_another_model(self) -> None:
