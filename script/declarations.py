@@ -1,5 +1,5 @@
-"""Reads our own headers: what is declared, and what the comments say about it. Not a C++ parser; it knows the house
-style: a comment stands above a declaration or behind its lines, a section opens with "// --- name: note ---"."""
+"""Reader of our own headers: declarations with their comments. It is no C++ parser but knows the house style: a comment
+stands above a declaration or behind its lines, a section opens with "// --- name: note ---"."""
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Parameter:
     default: str = ""
 
     def __str__(self) -> str:
-        """Tensors by their names alone."""
+        """Its text; a tensor is its name alone."""
         typed = self.name if self.type == "Tensor" else f"{self.type} {self.name}".strip()
         return typed + (f" = {self.default}" if self.default else "")
 
@@ -24,8 +24,8 @@ class Parameter:
 @dataclass
 class Declaration:
     code: str  # in one line, without comments
-    lines: list[str]  # as they stand
-    comment: str  # above it or behind its lines; one above a run of functions is that of all without one
+    lines: list[str]  # with comments
+    comment: str  # above it or behind its lines; a comment above a run of functions is that of all without one
 
     @property
     def type_name(self) -> str | None:
@@ -34,7 +34,7 @@ class Declaration:
         return m and m[1]
 
     def function(self) -> tuple[str, str, list[Parameter]] | None:
-        """Its result, name and parameters; None if it is none."""
+        """Result, name and parameters of a function, else None."""
         return function(self.code)
 
     def members(self) -> list["Declaration"]:
@@ -57,7 +57,7 @@ def short(type: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """By the commas outside of all brackets."""
+    """The parts between commas outside of all brackets."""
     parts, depth = [""], 0
     for c in text:
         depth += (c in "([{<") - (c in ")]}>")
@@ -69,7 +69,7 @@ def split(text: str) -> list[str]:
 
 
 def closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """The position at which the bracket that opens at `start` closes."""
     pairs = {"(": ")", "{": "}"}
     depth = 0
     for i in range(start, len(text)):
@@ -114,13 +114,13 @@ TYPE = re.compile(r"(?:template <.*?> )?(?:struct|class|enum)\b")
 
 
 def sections(text: str) -> list[Section]:
-    """The first is what stands before any section's header; its note is the comment that opens the file."""
+    """The sections of a header. The first has what precedes all section headers; its note is the comment that opens the file."""
     found = [Section("")]
     above: list[str] = []  # comments since the last declaration
-    run = ""  # what stands above this run of declarations
+    run = ""  # the comment above this run of declarations
     lines: list[str] = []  # of the declaration that has begun
     behind: list[str] = []  # the comments in it
-    own = False  # whether it has a comment above itself
+    own = False  # a comment stands right above it
     for line in text.splitlines():
         code, comment = without_comment(line)
         code = code.strip()
@@ -132,15 +132,15 @@ def sections(text: str) -> list[Section]:
                     found.append(Section(m[1], (m[2] or "") and m[2] + "."))
                 elif comment:
                     above.append(comment)
-                else:  # what stands alone is the section's
+                else:  # a comment by itself is the section's
                     section.note, above, run = unused, [], ""
                 continue
             if re.match(r"#|namespace\b|}$|(public|private|protected):$", code):
                 continue
-            if section.name and not section.declarations:  # and what stands right below its header
+            if section.name and not section.declarations:  # and so is one right below its header
                 section.note, above = unused, []
             own = bool(above)
-            if own or TYPE.match(code):  # what is said of options is said of the functions below them
+            if own or TYPE.match(code):  # a comment on options is also that of the functions below them
                 run = joined(above)
             above = []
         lines.append(line)

@@ -1,9 +1,9 @@
-"""Every C++ block of a document, as one program; every `text` block, as what that program prints.
+"""The C++ blocks of a document as one program, and its `text` blocks as the expected output.
 
 A block that opens with a declaration (struct, template, namespace, #include, using) stands at file scope. All others are
-the body of main, in their order, so a block sees what those before it made. A document whose blocks bring a main of
-their own is taken as it is. A block whose fence says what it is given, ```cpp (Tensor x), is a function with these
-parameters below its #include lines: compiled, but not run.
+the body of main, in their order, so a block sees the variables of those before it. A document whose blocks define main is
+taken as it is. A block with parameters in its fence, ```cpp (Tensor x), is a function with these parameters below its
+#include lines: compiled, but not run.
 
 usage: snippets.py write DOCUMENT PROGRAM.cpp    extracts
        snippets.py check DOCUMENT PROGRAM        runs the program and compares what it prints"""
@@ -18,7 +18,7 @@ AT_FILE_SCOPE = ("struct ", "template", "namespace ", "#include", "using ")
 
 
 def blocks(document: pathlib.Path, language: str) -> list[tuple[int, str | None, str]]:
-    """The line where each block of a language begins, what it is given, and its text."""
+    """The first line of each block of a language, its parameters, and its text."""
     text = document.read_text()
     found = re.finditer(rf"^```{language}(?: (\([^\n]*\)))?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, match.start(2)) + 1, match[1], match[2]) for match in found]
@@ -47,7 +47,7 @@ def program(document: pathlib.Path) -> str:
 
 
 def check(document: pathlib.Path, executable: pathlib.Path) -> int:
-    with tempfile.TemporaryDirectory() as folder:  # the program may write files
+    with tempfile.TemporaryDirectory() as folder:  # for files of the program
         run = subprocess.run([executable.resolve()], cwd=folder, text=True, capture_output=True)
     expected = "".join(text for *_, text in blocks(document, "text"))
     print(run.stderr, end="")
