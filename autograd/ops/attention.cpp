@@ -4,15 +4,18 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct AttentionRule {
   bool causal;
   double scale;
-  DropoutAt drop;
+  DropoutMask drop;
 };
 
 struct Attention {  // leading dimensions are equal; the mask is bool, or added to the scores
@@ -118,7 +121,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   }
   const double features = double(std::max<int64_t>(1, q.size(-1)));
   const AttentionRule rule{o.causal, o.scale.value_or(1 / std::sqrt(features)),
-                           draw_dropout(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
+                           draw_mask(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
   return call<Attention>(expand_leading(q, batch), expand_leading(k, batch),
                          expand_leading(v, batch), mask, bias, rule);
 }

@@ -2,9 +2,11 @@
 // its gradient for the weight are three ops, each of which is linear in both operands and whose
 // rules are the other two: so they can be differentiated for ever.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 using kernels::Window;
@@ -40,13 +42,13 @@ struct Conv2d {
                         const Geometry& g) {
     check_real(x);
     Tensor y = ctx.output(g.output), sums;
-    if (ctx.recording() && reads_sums(g.activation)) sums = ctx.output(y.shape());
+    if (ctx.recording() && needs_pre_activation(g.activation)) sums = ctx.output(y.shape());
     const Tensor xc = x.contiguous(), wc = w.contiguous();
     ctx.run(kernels::conv2d, xc, wc,
             kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
             y);
     ctx.save(x, w);
-    save_activated(ctx, g.activation, bias, sums, y);
+    save_activation(ctx, g.activation, bias, sums, y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
@@ -80,7 +82,7 @@ struct Conv2dWeight {  // (x, dy) -> dw
 };
 
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
-  const Tensor dz = gradient_of_sums(ctx, g.activation, dy, [&] {
+  const Tensor dz = pre_activation_gradient(ctx, g.activation, dy, [&] {
     return call<Conv2d>(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear());
   });
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dz

@@ -2,9 +2,11 @@
 
 #include <cmath>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct WhereOp {

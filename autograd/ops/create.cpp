@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 #include "kernels/common/draw.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 template <class Kernel, class... A>
@@ -183,18 +185,22 @@ Tensor bernoulli(const Tensor& p) {
   return cast(lt(fine_rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
 }
 
-Tensor hot(const Tensor& index, int64_t classes, DType dtype) {
+namespace ops {
+
+Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(index, index.rank()),
                  arange(0, static_cast<double>(classes), 1, i64, index.device())),
               dtype);
 }
+
+}  // namespace ops
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
   check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
   check_range(index, 0, classes, [classes](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} for {} classes", smallest, largest, classes);
   });
-  return hot(index, classes, dtype);
+  return one_hot_or_zeros(index, classes, dtype);
 }
 
 }  // namespace mixtape

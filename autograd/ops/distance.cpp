@@ -3,14 +3,17 @@
 
 #include <algorithm>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {
   const Scope scope("normalize");
   const Tensor length = norm(x, p, {dim}, true);
-  return x / clamp(length, least_of(length.dtype(), eps), {});
+  return x / clamp(length, representable_eps(length.dtype(), eps), {});
 }
 
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {

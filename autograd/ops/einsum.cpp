@@ -7,7 +7,9 @@
 #include <map>
 #include <string>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
 
 namespace mixtape {
 namespace {

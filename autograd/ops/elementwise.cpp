@@ -7,11 +7,16 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/ops/checks.h"
 #include "autograd/ops/elementwise_out.h"
 #include "autograd/ops/expr.h"
-#include "autograd/ops/operands.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
+
+namespace ops {
 
 Expr pow(const Expr& a, const Expr& b) {
   return combine(a, b, [](const auto& x, const auto& y) {
@@ -24,13 +29,7 @@ Expr pow(const Expr& a, const Expr& b) {
   });
 }
 
-void check_number(DType t, double s) {
-  check(is_float(t) || holds(i64, s), "of {} elements and {} (convert them to a float dtype)", t,
-        s);
-}
-void check_fits(DType t, double value) {
-  check(holds(t, value), "{} does not fit elements of {}", value, t);
-}
+}  // namespace ops
 
 namespace {
 
@@ -69,7 +68,7 @@ Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, cons
 }
 Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dtype,
                             const kernels::Numbers& numbers) {
-  const Tensor dx = in_place_of(dy, dtype);
+  const Tensor dx = reuse_gradient(dy, dtype);
   kernels::unary_grad(v.device(), id, v, dy, numbers, dx);
   return dx;
 }
@@ -335,7 +334,9 @@ BoolTensor property(const Tensor& x) {
 
 }  // namespace
 
-Tensor in_place_of(const Tensor& dy, DType dtype) {
+namespace ops {
+
+Tensor reuse_gradient(const Tensor& dy, DType dtype) {
   // (Observers look at dy once more, after the rule.)
   if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
     return dy;
@@ -348,6 +349,8 @@ Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy)
                             [&]<class F>() { dx = unary_gradient<F>(x_or_y, dy, x_or_y.dtype()); });
   return dx;
 }
+
+}  // namespace ops
 
 Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }

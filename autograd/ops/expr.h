@@ -9,6 +9,7 @@
 #include "kernels/common/elementwise.h"
 
 namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
 
 struct Expr {
   Tensor t;
@@ -27,8 +28,8 @@ struct Expr {
   }
 };
 
-// f(a, b), whichever of the two are constants. (A choice between constants is f64 until it meets a
-// tensor of another dtype.)
+// f(a, b), whichever of the two are constants. (A choice between constants is f64 until it meets
+// a tensor of another dtype.)
 template <class F>
 Expr combine(const Expr& a, const Expr& b, const F& f) {
   if (a.t && b.t) {
@@ -116,4 +117,5 @@ inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }
 inline Reads round(Reads a) { return a; }
 
+}  // namespace ops
 }  // namespace mixtape

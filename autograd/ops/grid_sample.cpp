@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 // Where places from -1 to 1 lie among n pixels, the first of which has its centre at 0.

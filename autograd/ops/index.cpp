@@ -2,7 +2,9 @@
 // are each other's gradient; an index that is the same for many elements is expanded, not copied.
 // Also dropout, which picks elements at random.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -13,6 +15,7 @@
 #include "core/readback.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct Gather {  // index of x's rank, other dimensions at most x's
@@ -120,13 +123,13 @@ struct Scatter {
 // The mask is not kept: the same position of the random stream gives it again.
 struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutAt& at) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
     Tensor y = ctx.output(x.shape());
     const Tensor xc = x.contiguous();
     ctx.run(kernels::dropout, at.seed, at.offset, at.p, xc, y);
     return y;
   }
-  static Grads backward(const Ctx&, const Tensor& dy, const DropoutAt& at) {
+  static Grads backward(const Ctx&, const Tensor& dy, const DropoutMask& at) {
     return {dropout(dy, at)};
   }
 };
@@ -177,13 +180,13 @@ Tensor flat_places(const Tensor& mask) {
 }
 
 // What a list of indices names: rows of x as it is seen with its first dimensions in one.
-struct Rows {
+struct IndexedRows {
   Shape seen;    // [rows, ...]
   Tensor index;  // [k]
   Shape shape;   // of what they name: k in the shape of the indices, then what else x has
 };
 
-Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
+IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
   check(!indices.empty(), "no indices");
   int dims = 0;
   int64_t count = 1;
@@ -210,7 +213,7 @@ Rows rows_of(const Tensor& x, const std::vector<Tensor>& indices) {
     row = row ? row * double(n) + here : here;
     count *= n;
   }
-  Rows rows{{count}, reshape(row, {row.numel()}), row.shape()};
+  IndexedRows rows{{count}, reshape(row, {row.numel()}), row.shape()};
   for (int d = dims; d < x.rank(); ++d) {
     rows.seen.push_back(x.size(d));
     rows.shape.push_back(x.size(d));
@@ -288,28 +291,17 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
 
 }  // namespace
 
-void check_range(const Tensor& index, int64_t low, int64_t end,
-                 const std::function<std::string(int64_t, int64_t)>& problem,
-                 SourceLocation where) {
-  if (index.numel() == 0) return;
-  const Tensor bounds({2}, i64, index.device());
-  kernels::bounds(index.device(), index, bounds);
-  const auto verdict = [=](const void* values) {
-    const auto* const b = static_cast<const int64_t*>(values);
-    return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
-  };
-  Readback values(bounds.raw(), 16, index.device());
-  if (end <= low) values.wait();  // kernels have no element that could stand for a wrong one
-  check_later(std::move(values), verdict, where);
-}
+namespace ops {
 
-Tensor pick(const Tensor& x, int dim, const Tensor& index) {
+Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index) {
   return call<Gather>(x, index, wrap_dim(dim, x.rank()));
 }
-Tensor pick_slices(const Tensor& x, int dim, const Tensor& index) {
+Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index) {
   const int d = wrap_dim(dim, x.rank());
   return call<Gather>(x, for_all_lines(index, d, with_size(x.shape(), d, index.numel())), d);
 }
+
+}  // namespace ops
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope(Gather::info.name);
@@ -322,7 +314,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope("index_select");
   const int d = wrap_dim(dim, x.rank());
   check_slices(x, d, index);
-  return pick_slices(x, d, index);
+  return index_select_unchecked(x, d, index);
 }
 
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
@@ -350,14 +342,14 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
 
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   const Scope scope("index");
-  const Rows rows = rows_of(x, indices);
-  return reshape(pick_slices(reshape(x, rows.seen), 0, rows.index), rows.shape);
+  const IndexedRows rows = indexed_rows(x, indices);
+  return reshape(index_select_unchecked(reshape(x, rows.seen), 0, rows.index), rows.shape);
 }
 
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate) {
   const Scope scope("index_put");
-  const Rows rows = rows_of(x, indices);
+  const IndexedRows rows = indexed_rows(x, indices);
   const Tensor whole = reshape(x, rows.seen),
                source =
                    reshape(expand(values, rows.shape), with_size(rows.seen, 0, rows.index.numel())),
@@ -371,8 +363,8 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const Scope scope("masked_select");
   check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
   const Shape shape = broadcast(x.shape(), mask.shape());
-  return pick_slices(reshape(expand(x, shape), {shape.size()}), 0,
-                     flat_places(expand(mask, shape)));
+  return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
+                                flat_places(expand(mask, shape)));
 }
 
 Tensor nonzero(const Tensor& x) { return places(x.dtype() == boolean ? x : ne(x, 0)); }
@@ -402,20 +394,24 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
   return offsets ? reduce_bags(table, index, offsets, o) : reduce_bags(table, {index}, o);
 }
 
-DropoutAt draw_dropout(double p, int64_t elements) {
+namespace ops {
+
+DropoutMask draw_mask(double p, int64_t elements) {
   check(p >= 0 && p <= 1, "a probability of {}, not from 0 to 1", p);
   if (p == 0) return {};
   Generator& g = generator();
   return {g.seed(), g.reserve(elements), p};
 }
-Tensor dropout(const Tensor& x, const DropoutAt& at) {
+Tensor dropout(const Tensor& x, const DropoutMask& at) {
   return at.p == 0 ? x : call<Dropout>(x, at);
 }
+
+}  // namespace ops
 
 Tensor dropout(const Tensor& x, double p) {
   const Scope scope(Dropout::info.name);
   check_real(x);
-  return dropout(x, draw_dropout(p, x.numel()));
+  return dropout(x, draw_mask(p, x.numel()));
 }
 
 }  // namespace mixtape

@@ -1,8 +1,11 @@
 // Writing to tensors. While recording, an op in place is the op itself, whose result replaces the
 // old value in every handle: safe only if no other tensor sees the storage, which is checked.
 
+#include "autograd/call.h"
+#include "autograd/ops.h"
 #include "autograd/ops/elementwise_out.h"
-#include "autograd/ops/operands.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
 namespace {

@@ -3,6 +3,7 @@
 #include "autograd/ops/resample.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 using kernels::Sampling;

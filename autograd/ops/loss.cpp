@@ -4,12 +4,15 @@
 #include <cmath>
 #include <numbers>
 
+#include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
-#include "autograd/ops/operands.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 #include "core/readback.h"
 #include "kernels/common/losses.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 // --- classes ---
@@ -78,7 +81,7 @@ struct CrossEntropy {
                        const ClassRule& rule, DType dtype) {
     Tensor q = cast(target, dtype);
     if constexpr (!probabilities) {
-      q = hot(target, x.size(1), dtype);
+      q = one_hot_or_zeros(target, x.size(1), dtype);
       if (x.rank() == 3) q = transpose(q, 1, 2);
     }
     if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(x.size(1));
@@ -107,7 +110,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
     const Tensor target = ctx.saved(0), weights = ctx.saved(1);
     if (grad_enabled()) {
       const DType dtype = dloss.dtype();
-      Tensor q = hot(target, ctx.shape(0)[1], dtype);
+      Tensor q = one_hot_or_zeros(target, ctx.shape(0)[1], dtype);
       if (weights) q = q * cast(weights, dtype);
       return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, rule)};
     }
@@ -269,27 +272,6 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
 }  // namespace
 
-void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where) {
-  if (p.numel() == 0 || !is_float(p.dtype())) return;
-  const DType dtype = accumulate_dtype(p.dtype());
-  const Tensor bounds({2}, dtype, p.device());
-  Layout one(p.shape());
-  for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
-  kernels::reduce(p.device(), kernels::Reduce::Min, p, bounds.with_layout(one));
-  one.offset = 1;
-  kernels::reduce(p.device(), kernels::Reduce::Max, p, bounds.with_layout(one));
-  const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
-    const auto at = [=](int i) {
-      return wide ? static_cast<const double*>(found)[i]
-                  : double(static_cast<const float*>(found)[i]);
-    };
-    const bool fit = nan_passes ? !(at(0) < 0 || at(1) > 1) : at(0) >= 0 && at(1) <= 1;
-    return fit ? std::string()
-               : fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1));
-  };
-  check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
-}
-
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);
   check_classes(logits, "logits", o.class_weights);
@@ -413,7 +395,8 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllO
   const Scope scope("poisson_nll_loss");
   check_shape(target, "the target", x.shape());
   const Tensor count = cast(target, x.dtype());
-  Tensor each = o.log_input ? exp(x) - count * x : x - count * log(x + least_of(x.dtype(), o.eps));
+  Tensor each =
+      o.log_input ? exp(x) - count * x : x - count * log(x + representable_eps(x.dtype(), o.eps));
   if (o.full) {
     const Tensor t = clamp(count, 1, {});  // (log(1!) = 0, and log(0!), are exact)
     const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);

@@ -1,34 +1,21 @@
 // Matrix products. Weight gradients are asked for in the dtype that the weight wants, so under
 // autocast they leave the f32 accumulators unrounded.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
+
+namespace ops {
 
 Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
   const Factors f(a, b);
   return matmul(f.a, f.b, {.out = f.product(wanted)});
 }
 
-Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
-Tensor expand_leading(const Tensor& x, Shape to) {
-  if (leading(x) == to) return x;  // (A weight stays a leaf, whose narrow copy is cached.)
-  to.push_back(x.size(-2));
-  to.push_back(x.size(-1));
-  return expand(x, to);
-}
-
-void check_real(const Tensor& t) {
-  check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
-}
-void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
-  double all = 1;
-  for (const int64_t n : sizes) all *= double(n);
-  check(all <= 0x1p31 - 8, "{} of {} elements, which are counted in 32 bits", what, Shape(sizes));
-}
-void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
-  if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
-}
+}  // namespace ops
 
 namespace {
 
@@ -70,11 +57,11 @@ struct Linear {  // x [rows, in]
           x.size(-1), weight.shape(), weight.size(1));
     check_shape(bias, "the bias", {weight.size(0)});
     Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
-    if (ctx.recording() && reads_sums(options.activation)) sums = ctx.output(y.shape());
+    if (ctx.recording() && needs_pre_activation(options.activation)) sums = ctx.output(y.shape());
     ctx.run(kernels::gemm, x, weight.t(),
             kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
     ctx.save(x, weight);
-    save_activated(ctx, options.activation, bias, sums, y);
+    save_activation(ctx, options.activation, bias, sums, y);
     return y;
   }
   // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows. Of a weight by
@@ -82,7 +69,7 @@ struct Linear {  // x [rows, in]
   // dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
                         bool by_columns) {
-    const Tensor dz = gradient_of_sums(ctx, options.activation, dy, [&] {
+    const Tensor dz = pre_activation_gradient(ctx, options.activation, dy, [&] {
       return call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false);
     });
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {

@@ -1,8 +1,10 @@
 // Normalisation. Statistics are f32 whatever the activations are, and are kept for backward.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }

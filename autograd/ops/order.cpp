@@ -1,9 +1,11 @@
 // Order: sorting and selecting are about positions, which have no gradient; the values are gathered
 // from there, so that the gradient follows them.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct Argsort {  // along the last dimension
@@ -42,7 +44,7 @@ Tensor argsort(const Tensor& x, int dim, bool descending) {
 Sorted sort(const Tensor& x, int dim, bool descending) {
   const Scope scope("sort");
   const Tensor indices = argsort(x, dim, descending);
-  return {pick(x, dim, indices), indices};
+  return {gather_unchecked(x, dim, indices), indices};
 }
 
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
@@ -50,7 +52,7 @@ Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const int d = wrap_dim(dim, x.rank());
   check(k >= 0 && k <= x.size(d), "the first {} of {} elements", k, x.size(d));
   const Tensor indices = along<TopK>(d, x, k, largest);
-  return {pick(x, d, indices), indices};
+  return {gather_unchecked(x, d, indices), indices};
 }
 
 }  // namespace mixtape

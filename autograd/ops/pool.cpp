@@ -4,6 +4,7 @@
 #include "autograd/ops/resample.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 using kernels::Sampling;

@@ -1,11 +1,13 @@
 // A leaky ReLU whose slopes are learned: one op, so that the weight's gradient is summed in f32 and
 // does not pass through f16.
 
+#include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
-#include "autograd/ops/operands.h"
+#include "autograd/ops/gradients.h"
 #include "kernels/common/elementwise.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct Prelu {  // weight of x's rank, broadcasts

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 struct Flip {
@@ -138,8 +141,8 @@ Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
   const int64_t n = repeated(x.shape(), dim, times)[dim];
   return times == 0
              ? narrow(x, dim, 0, 0)
-             : pick_slices(x, dim,
-                           floor_divide(arange(0, double(n), 1, i64, x.device()), double(times)));
+             : index_select_unchecked(
+                   x, dim, floor_divide(arange(0, double(n), 1, i64, x.device()), double(times)));
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) { return call<Triangle<false>>(x, diagonal); }
@@ -165,7 +168,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
     const int64_t kept = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
     if (mode != PadMode::Constant) {
       if (left != 0 || right != 0)
-        y = pick_slices(y, d, source_of(mode, n, left, right).to(x.device()));
+        y = index_select_unchecked(y, d, source_of(mode, n, left, right).to(x.device()));
     } else if (kept < n) {
       y = narrow(y, d, std::max<int64_t>(0, -left), kept);
       for (const size_t k : {i, i + 1}) margins[k] = std::max<int64_t>(0, sizes[k]);

@@ -2,11 +2,14 @@
 // all of them and a step costs a product and a kernel, not a dozen nodes. What goes from step to
 // step beside the hidden state stays f32. Figures: bench/worklog/006.
 
+#include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
-#include "autograd/ops/operands.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 #include "kernels/common/cells.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 using kernels::Cell;

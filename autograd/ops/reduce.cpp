@@ -4,9 +4,12 @@
 #include <bit>
 #include <limits>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 using kernels::Reduce;
@@ -218,6 +221,8 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
 
 }  // namespace
 
+namespace ops {
+
 ReduceOptions reduce_options(const Dims& dims, int rank) {
   ReduceOptions o;
   for (int d : dims) {
@@ -239,6 +244,8 @@ Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims) 
 Tensor reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
 }
+
+}  // namespace ops
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {

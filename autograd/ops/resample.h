@@ -4,9 +4,11 @@
 
 #include <array>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
 
 using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
 
@@ -30,4 +32,5 @@ struct Resample {  // x [n, c, h, w]
   }
 };
 
+}  // namespace ops
 }  // namespace mixtape

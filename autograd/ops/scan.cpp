@@ -3,9 +3,11 @@
 // w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and da_i = w_i y_(i-1). So everything here is its own
 // kind of gradient, to any order, and nothing divides.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b) {
@@ -67,9 +69,13 @@ struct Cumprod {
 
 }  // namespace
 
+namespace ops {
+
 Tensor product_of_others(const Tensor& x, int dim) {
   return shifted(call<Cumprod>(x, dim, false), dim, 1) * call<Cumprod>(x, dim, true);
 }
+
+}  // namespace ops
 
 Tensor cumsum(const Tensor& x, int dim) {
   const Scope scope("cumsum");

@@ -1,8 +1,10 @@
 // Softmax and its logarithm.
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 template <bool log>

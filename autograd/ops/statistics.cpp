@@ -3,9 +3,11 @@
 
 #include <cmath>
 
-#include "autograd/ops/operands.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace ops;
 namespace {
 
 void check_elements(const Tensor& x, int dim) {
@@ -20,8 +22,9 @@ Sorted median(const Tensor& x, int dim, bool keepdim) {
   const int64_t n = x.size(dim);
   const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
   Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
-  if (is_float(x.dtype())) indices = where(isnan(pick(x.detach(), dim, last)), last, indices);
-  const Tensor values = pick(x, dim, indices);
+  if (is_float(x.dtype()))
+    indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
+  const Tensor values = gather_unchecked(x, dim, indices);
   return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
 }
 Tensor median(const Tensor& x) { return median(flatten(x), 0).values; }

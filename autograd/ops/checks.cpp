@@ -1,0 +1,65 @@
+#include "autograd/ops/checks.h"
+
+#include "core/readback.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace ops {
+
+void check_real(const Tensor& t) {
+  check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
+}
+void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
+  double all = 1;
+  for (const int64_t n : sizes) all *= double(n);
+  check(all <= 0x1p31 - 8, "{} of {} elements, which are counted in 32 bits", what, Shape(sizes));
+}
+void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
+  if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
+}
+void check_number(DType t, double s) {
+  check(is_float(t) || holds(i64, s), "of {} elements and {} (convert them to a float dtype)", t,
+        s);
+}
+void check_fits(DType t, double value) {
+  check(holds(t, value), "{} does not fit elements of {}", value, t);
+}
+
+void check_range(const Tensor& index, int64_t low, int64_t end,
+                 const std::function<std::string(int64_t, int64_t)>& problem,
+                 SourceLocation where) {
+  if (index.numel() == 0) return;
+  const Tensor bounds({2}, i64, index.device());
+  kernels::bounds(index.device(), index, bounds);
+  const auto verdict = [=](const void* values) {
+    const auto* const b = static_cast<const int64_t*>(values);
+    return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
+  };
+  Readback values(bounds.raw(), 16, index.device());
+  if (end <= low) values.wait();  // kernels have no element that could stand for a wrong one
+  check_later(std::move(values), verdict, where);
+}
+
+void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where) {
+  if (p.numel() == 0 || !is_float(p.dtype())) return;
+  const DType dtype = accumulate_dtype(p.dtype());
+  const Tensor bounds({2}, dtype, p.device());
+  Layout one(p.shape());
+  for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
+  kernels::reduce(p.device(), kernels::Reduce::Min, p, bounds.with_layout(one));
+  one.offset = 1;
+  kernels::reduce(p.device(), kernels::Reduce::Max, p, bounds.with_layout(one));
+  const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
+    const auto at = [=](int i) {
+      return wide ? static_cast<const double*>(found)[i]
+                  : double(static_cast<const float*>(found)[i]);
+    };
+    const bool fit = nan_passes ? !(at(0) < 0 || at(1) > 1) : at(0) >= 0 && at(1) <= 1;
+    return fit ? std::string()
+               : fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1));
+  };
+  check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
+}
+
+}  // namespace ops
+}  // namespace mixtape

@@ -1,0 +1,46 @@
+#pragma once
+// Checks that several ops share. Each throws Error and names what it got.
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/format.h"
+
+namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
+
+// A float dtype: kernels of floats would misread other elements.
+void check_real(const Tensor& t);
+// The given shape, if there is such a tensor.
+void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
+// A whole number, if it is combined with integers: 0.5 would become 0.
+void check_number(DType t, double s);
+// A value that an element of that dtype can hold.
+void check_fits(DType t, double value);
+
+// True if windows with these lengths, steps and sizes can be counted in 64 bits by sums of
+// products of two of them.
+inline bool countable(std::initializer_list<int64_t> numbers) {
+  return std::ranges::all_of(
+      numbers, [](int64_t n) { return 0 <= n && n <= std::numeric_limits<int32_t>::max(); });
+}
+// No more elements than kernels can count: 32 bits, up to eight elements at a time.
+void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
+
+// low <= i < end for all elements of an i64 tensor; on a device the Error comes late, see
+// core/readback.h. `problem` makes the message from the smallest and the largest element.
+void check_range(const Tensor& index, int64_t low, int64_t end,
+                 const std::function<std::string(int64_t, int64_t)>& problem,
+                 SourceLocation where = SourceLocation::here());
+// 0 <= p <= 1 for all elements; on a device the Error comes late.
+void check_probabilities(const Tensor& p, bool nan_passes,
+                         SourceLocation where = SourceLocation::here());
+
+}  // namespace ops
+}  // namespace mixtape

@@ -1,0 +1,82 @@
+#pragma once
+// Steps that several backward rules share: products and sums in a chosen dtype, activations of an
+// epilogue, dropout masks, reductions.
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
+
+// Two factors in the wider of their dtypes: in a second backward a gradient may be wider than
+// what was saved.
+struct Factors {
+  Tensor a, b;
+
+  Factors(const Tensor& x, const Tensor& y) : a(cast(x, wider(x, y))), b(cast(y, wider(x, y))) {}
+  // The dtype of their product: the wanted one if the factors are half, else theirs.
+  DType product(DType wanted) const { return is_half(a.dtype()) ? wanted : a.dtype(); }
+
+ private:
+  static DType wider(const Tensor& x, const Tensor& y) {
+    return is_half(x.dtype()) ? y.dtype() : x.dtype();
+  }
+};
+// a @ b, in the dtype that Factors::product() gives.
+Tensor product(const Tensor& a, const Tensor& b, DType wanted);
+
+// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses
+// it.
+Tensor reuse_gradient(const Tensor& dy, DType dtype);
+
+// dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
+Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
+// True if the gradient of an epilogue's activation needs its input, false if it needs the result.
+inline bool needs_pre_activation(Activation f) {
+  return f == Activation::Gelu || f == Activation::GeluTanh;
+}
+// Saves that tensor as number 3, after x, the weight and the bias.
+inline void save_activation(Ctx& ctx, Activation f, const Tensor& bias, const Tensor& pre,
+                            const Tensor& y) {
+  if (f == Activation::None) return;
+  ctx.save(bias);
+  if (needs_pre_activation(f))
+    ctx.save_extra(pre);
+  else
+    ctx.save_result(y);
+}
+// The gradient of the activation's input. The saved one has no history: for a gradient that is
+// itself differentiated, `recompute` makes it again.
+template <class F>
+Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F recompute) {
+  if (f == Activation::None) return dy;
+  const bool again = grad_enabled() && needs_pre_activation(f);
+  return activation_gradient(f, again ? recompute() : ctx.saved(3), dy);
+}
+
+// A dropout mask by its place in the random stream: the same elements at every call.
+struct DropoutMask {
+  uint64_t seed = 0, offset = 0;
+  double p = 0;
+};
+DropoutMask draw_mask(double p, int64_t elements);  // checks p, reserves the numbers
+Tensor dropout(const Tensor& x, const DropoutMask& mask);
+
+// Sums with a chosen result dtype, for rules that need an f32 gradient from half terms.
+struct ReduceOptions {
+  uint32_t dims = 0;              // bit d: dimension d is reduced
+  std::optional<DType> out = {};  // dtype of the result
+};
+ReduceOptions reduce_options(const Dims& dims, int rank);  // no dims: all
+// Keeps reduced dimensions with size 1.
+Tensor sum_to(const Tensor& x, const ReduceOptions& options);
+// The gradient of input `i`, a bias that was added along these dimensions (bit d: dimension d).
+Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims);
+// The mean or the sum of a loss over its elements, or all of them.
+Tensor reduce_losses(const Tensor& each, Reduction reduction);
+// The product of all other elements along dim, for each; exact where some are zero.
+Tensor product_of_others(const Tensor& x, int dim);
+
+}  // namespace ops
+}  // namespace mixtape

@@ -1,0 +1,58 @@
+#pragma once
+// Shapes that kernels take: rows along a dimension, broadcast batches of matrices, and back.
+
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "core/format.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
+
+// Casts t to the dtype in which its elements are summed. An absent tensor stays absent.
+inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
+// Makes t row-major. An absent tensor stays absent.
+inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
+// An eps that dtype t can represent: 1e-8 is 0 in f16.
+inline double representable_eps(DType t, double eps) {
+  return t == f16 ? std::max(eps, 0x1p-24) : eps;
+}
+
+// All dimensions of a batch of matrices but the last two; and x with those replaced by others.
+Shape leading(const Tensor& x);
+Tensor expand_leading(const Tensor& x, Shape to);
+
+// The permutation that undoes `order`.
+Dims inverse(const Dims& order);
+// Undoes reshape(permute(y, order), ...) for a y of this shape.
+Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
+// The shape without one dimension.
+Shape without(const Shape& shape, int dim);
+// The shape with another size in one dimension, which may be negative.
+inline Shape with_size(const Shape& shape, int dim, int64_t size) {
+  Shape other = shape;
+  other[dim] = size;
+  return other;
+}
+
+// [a, n, b] -> [a * b, n], where n is the size of that dimension.
+Tensor rows_along(const Tensor& x, int dim);
+// Input of row kernels along a dimension: rows [a * b, n], or matrices [a, n, b] whose columns
+// are read in place. (On a GPU always rows.)
+Tensor lines_along(const Tensor& x, int dim);
+Tensor lines_like(const Tensor& lines, const Tensor& x, int dim);   // x in the form of `lines`
+Tensor lines_to(const Tensor& lines, const Shape& shape, int dim);  // and back
+// The same lines as kernels see them: [..., n].
+inline Tensor rows_of(const Tensor& lines) {
+  return lines && lines.rank() == 3 ? lines.with_layout(transpose(lines.layout(), 1, 2)) : lines;
+}
+
+// one_hot without its check: a row of zeros for an index out of range.
+Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype);
+// gather and index_select without their checks, for i64 indices that are known to be in range.
+Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index);
+Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index);
+
+}  // namespace ops
+}  // namespace mixtape
