@@ -520,14 +520,16 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
 // Zero with probability p, else x / (1 - p). Draws from generator().
 Tensor dropout(const Tensor& x, double p);
 struct EmbeddingOptions {
-  std::optional<int64_t> padding = {};  // a row that gets no gradient
+  // A row that gets no gradient (and starts as zeros in nn::Embedding); negative: from the end.
+  std::optional<int64_t> padding_idx = {};
 };
 // table [rows, n], index i64 [...] -> [..., n]
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
 enum class BagMode { Sum, Mean, Max };
 struct EmbeddingBagOptions {
   BagMode mode = BagMode::Mean;
-  std::optional<int64_t> padding = {};  // a row that no bag counts
+  // A row that gets no gradient and is in no bag; negative: from the end.
+  std::optional<int64_t> padding_idx = {};
 };
 // The sum, mean or largest of the rows of each bag: index i64 [bags, k], or [k] with offsets i64
 // [bags], where each bag begins (waits for the device) -> [bags, n]. Nothing gives zeros.

@@ -17,7 +17,7 @@ void check_sizes(const char* what, const auto& given, int64_t least = 1) {
     check(size >= least, "a {} of {}", what, fmt::join(sizes(given), " x "));
 }
 
-// Checks what all four are made with, and makes weight and bias.
+// Checks the arguments of a convolution of any kind, and makes its weight and bias.
 template <class Layer>
 void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& kernel,
            const auto& o) {
@@ -30,7 +30,7 @@ void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& 
   check_sizes("dilation", o.dilation);
   check_sizes("padding", o.padding, 0);
   Shape shape{out, in / o.groups};
-  if constexpr (requires { o.output_padding; }) {  // it is transposed
+  if constexpr (requires { o.output_padding; }) {  // transposed
     check_sizes("padding at the output", o.output_padding, 0);
     shape = {in, out / o.groups};
   }
@@ -41,24 +41,22 @@ void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& 
 
 }  // namespace
 
-Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o)
+Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& o)
     : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
   start(*this, "Conv1d", in, out, kernel, o);
 }
 
-Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o)
+Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
     : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
   start(*this, "Conv2d", in, out, kernel, o);
 }
 
-ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
-                                 const ConvTranspose1dOptions& o)
+ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& o)
     : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
   start(*this, "ConvTranspose1d", in, out, kernel, o);
 }
 
-ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel,
-                                 const ConvTransposeOptions& o)
+ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
     : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
   start(*this, "ConvTranspose2d", in, out, kernel, o);
 }

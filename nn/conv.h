@@ -1,6 +1,6 @@
 #pragma once
-// Convolution over sequences [n, c, l] and images [n, c, h, w]. The weights and biases
-// of convolutions start uniform within 1 / sqrt(fan in).
+// Convolutions over sequences [n, c, l] and images [n, c, h, w]. Weights and biases start uniform
+// within 1 / sqrt(fan in).
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -8,39 +8,35 @@
 
 namespace mixtape::nn {
 
-struct Conv1dOptions {
-  int64_t stride = 1, padding = 0, dilation = 1;
+template <class Size>
+struct ConvOptions {
+  Size stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
-  Activation activation = Activation::None;  // of the sums, before they are rounded
+  Activation activation = Activation::None;  // applied before the sums are rounded
 };
 
 // [n, in, l] -> [n, out, l']
 struct Conv1d : Module<Conv1d> {
+  using Options = ConvOptions<int64_t>;
   Tensor weight;  // [out, in / groups, kernel]
   Tensor bias;    // [out], or none
 
-  Conv1d(int64_t in, int64_t out, int64_t kernel, const Conv1dOptions& o = {});
+  Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
   Tensor forward(const Tensor& x) const { return conv1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
-  mixtape::Conv1dOptions options_;
-};
-
-struct ConvOptions {
-  Size2 stride = 1, padding = 0, dilation = 1;
-  int64_t groups = 1;
-  bool bias = true;
-  Activation activation = Activation::None;  // of the sums, before they are rounded
+  Conv1dOptions options_;
 };
 
 // [n, in, h, w] -> [n, out, h', w']
 struct Conv2d : Module<Conv2d> {
+  using Options = ConvOptions<Size2>;
   Tensor weight;  // [out, in / groups, kh, kw]
   Tensor bias;    // [out], or none
 
-  Conv2d(int64_t in, int64_t out, Size2 kernel, const ConvOptions& o = {});
+  Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
   Tensor forward(const Tensor& x) const { return conv2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -48,8 +44,9 @@ struct Conv2d : Module<Conv2d> {
   Conv2dOptions options_;
 };
 
-struct ConvTranspose1dOptions {
-  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1;
+template <class Size>
+struct ConvTransposeOptions {
+  Size stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
@@ -57,31 +54,26 @@ struct ConvTranspose1dOptions {
 // The gradient of a Conv1d as a layer: [n, in, l] -> [n, out, l'], where l' = (l - 1) stride
 // - 2 padding + dilation (kernel - 1) + output_padding + 1.
 struct ConvTranspose1d : Module<ConvTranspose1d> {
-  // [in, out / groups, kernel]: as PyTorch has it, its fan in is out / groups kernel
-  Tensor weight;
-  Tensor bias;  // [out], or none
+  using Options = ConvTransposeOptions<int64_t>;
+  Tensor weight;  // [in, out / groups, kernel]; as in PyTorch its fan in is out / groups kernel
+  Tensor bias;    // [out], or none
 
-  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose1dOptions& o = {});
+  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
   Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
-  mixtape::ConvTranspose1dOptions options_;
-};
-
-struct ConvTransposeOptions {
-  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
-  int64_t groups = 1;
-  bool bias = true;
+  ConvTranspose1dOptions options_;
 };
 
 // The gradient of a Conv2d as a layer: [n, in, h, w] -> [n, out, h', w'], where h' = (h - 1) stride
 // - 2 padding + dilation (kh - 1) + output_padding + 1.
 struct ConvTranspose2d : Module<ConvTranspose2d> {
-  Tensor weight;  // [in, out / groups, kh, kw]: as PyTorch has it, its fan in is out / groups kh kw
+  using Options = ConvTransposeOptions<Size2>;
+  Tensor weight;  // [in, out / groups, kh, kw]; as in PyTorch its fan in is out / groups kh kw
   Tensor bias;    // [out], or none
 
-  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const ConvTransposeOptions& o = {});
+  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
   Tensor forward(const Tensor& x) const { return conv_transpose2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 

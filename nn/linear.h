@@ -1,22 +1,22 @@
 #pragma once
-// Linear: y = x W^T + b, and an activation of it.
+// Linear: y = x W^T + b, and an activation.
 
 #include "autograd/ops.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
 
-struct LinearOptions {
-  bool bias = true;
-  Activation activation = Activation::None;  // of the sums, before they are rounded
-};
-
 // [..., in] -> [..., out]. Weight and bias start uniform within 1 / sqrt(in).
 struct Linear : Module<Linear> {
+  struct Options {
+    bool bias = true;
+    Activation activation = Activation::None;  // applied before the sums are rounded
+  };
   Tensor weight;  // [out, in]
   Tensor bias;    // [out], or none
 
-  Linear(int64_t in, int64_t out, const LinearOptions& options = {});
+  Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
+  Linear(int64_t in, int64_t out, const Options& options);
   Tensor forward(const Tensor& x) const { return linear(x, weight, bias, {activation_}); }
   MIXTAPE_FIELDS(weight, bias)
 

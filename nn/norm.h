@@ -127,22 +127,20 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
   double eps_;
 };
 
-struct BatchNormOptions {
-  double eps = 1e-5;
-  double momentum = 0.1;  // weight of a new batch in the running statistics
-  bool affine = true;
-  bool track_running_stats = true;  // false: the batch's own statistics also in evaluation
-};
-
 // By the statistics of the batch in training, by the running ones otherwise.
 template <class Derived, int min_rank, int max_rank>
 struct BatchNorm : Module<Derived> {
+  struct Options {
+    double eps = 1e-5;
+    double momentum = 0.1;  // weight of a new batch in the running statistics
+    bool affine = true;
+    bool track_running_stats = true;  // false: the batch's own statistics also in evaluation
+  };
   Tensor weight, bias;               // [channels], or none
   Buffer running_mean, running_var;  // [channels], or none
   Buffer num_batches_tracked;        // i64
 
-  explicit BatchNorm(int64_t channels, const BatchNormOptions& o = {})
-      : momentum_(o.momentum), eps_(o.eps) {
+  explicit BatchNorm(int64_t channels, const Options& o = {}) : momentum_(o.momentum), eps_(o.eps) {
     const Scope scope("BatchNorm");
     check(channels > 0, "{} channels", channels);
     check_eps(eps_);

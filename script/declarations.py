@@ -30,7 +30,7 @@ class Declaration:
     @property
     def type_name(self) -> str | None:
         """The name of a struct or class."""
-        m = re.match(r"(?:template <.*?> )?(?:struct|class) (\w+)", self.code)
+        m = re.match(r"(?:template <.*?> )?(?:struct|class) ([\w:]*\w)", self.code)
         return m and m[1]
 
     def function(self) -> tuple[str, str, list[Parameter]] | None:

@@ -74,9 +74,9 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
 }
 
 Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o) {
-  return o.padding
-             ? Gather::backward(ctx, masked_fill(dy, eq(ctx.saved(0), double(*o.padding)), 0), dim)
-             : Gather::backward(ctx, dy, dim);
+  return o.padding_idx ? Gather::backward(
+                             ctx, masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0), dim)
+                       : Gather::backward(ctx, dy, dim);
 }
 
 // The index [k], seen as one of a whole shape that has k elements in dimension dim.
@@ -221,6 +221,12 @@ IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
   return rows;
 }
 
+std::optional<int64_t> wrap_padding(std::optional<int64_t> row, int64_t rows) {
+  if (!row) return row;
+  check(-rows <= *row && *row < rows, "padding_idx {} is out of range for {} rows", *row, rows);
+  return *row < 0 ? *row + rows : *row;
+}
+
 // Bags as rows: [bags, longest], and which of those indices are in them, or no tensor if all are.
 struct Bags {
   Tensor index, inside = {};
@@ -235,12 +241,12 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
 
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
-  Tensor rows = embedding(table, index, {.padding = o.padding});
+  Tensor rows = embedding(table, index, {.padding_idx = o.padding_idx});
   const bool largest = o.mode == BagMode::Max;
   if (index.size(1) == 0)  // in the dtype that others have
     return largest ? cast(sum(rows, {1}), rows.dtype()) : sum(rows, {1});
-  if (o.padding) {
-    const Tensor real = ne(index, double(*o.padding));
+  if (o.padding_idx) {
+    const Tensor real = ne(index, double(*o.padding_idx));
     inside = inside ? Tensor(logical_and(inside, real)) : real;
   }
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -377,12 +383,11 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} into {} rows", smallest, largest, rows);
   });
-  check(!options.padding || (*options.padding >= 0 && *options.padding < table.size(0)),
-        "padding row {} of {} rows", options.padding.value_or(0), table.size(0));
   Shape shape = index.shape();
   shape.push_back(table.size(1));
   return reshape(
-      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, options),
+      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0,
+                      EmbeddingOptions{wrap_padding(options.padding_idx, table.size(0))}),
       shape);
 }
 
@@ -391,7 +396,10 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
   const Scope scope("embedding_bag");
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
-  return offsets ? reduce_bags(table, index, offsets, o) : reduce_bags(table, {index}, o);
+  EmbeddingBagOptions options = o;
+  if (o.padding_idx) options.padding_idx = wrap_padding(o.padding_idx, table.size(0));
+  return offsets ? reduce_bags(table, index, offsets, options)
+                 : reduce_bags(table, {index}, options);
 }
 
 namespace ops {

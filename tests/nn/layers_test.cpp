@@ -221,14 +221,14 @@ TEST(EmbeddingBag, OneLongBagDoesNotPadTheOthers) {
     reset_peak();
     const int64_t before = memory_stats().peak;
     const Tensor y =
-        embedding_bag(table, from_data(index), from_data(begins), {.mode = mode, .padding = 2});
+        embedding_bag(table, from_data(index), from_data(begins), {.mode = mode, .padding_idx = 2});
     const Tensor weight = randn(y.shape(), f64), dy = grad({sum(y * weight)}, {table})[0];
     EXPECT_LT(memory_stats().peak - before, 10 << 20);  // padded, the rows are 128 MB
     std::vector<Tensor> alone;
     for (size_t b = 0; b < begins.size(); ++b) {
       const int64_t end = b + 1 < begins.size() ? begins[b + 1] : int64_t(index.size());
       alone.push_back(embedding_bag(table, unsqueeze(slice(from_data(index), 0, begins[b], end), 0),
-                                    {}, {.mode = mode, .padding = 2}));
+                                    {}, {.mode = mode, .padding_idx = 2}));
     }
     EXPECT_LT(max(abs(y - cat(alone))).item(), 1e-12);
     EXPECT_LT(max(abs(dy - grad({sum(cat(alone) * weight)}, {table})[0])).item(), 1e-9);
@@ -255,7 +255,7 @@ TEST(EmbeddingBag, Errors) {
       of(index, from({0, 4}, {2}, i64)),
       "embedding_bag: offsets begin at 0, and the smallest of their bags of 3 indices has -1");
   EXPECT_EQ(error([] { nn::EmbeddingBag(4, 3, {.padding_idx = 4}); }),
-            "EmbeddingBag: padding_idx 4 of 4 rows");
+            "EmbeddingBag: padding_idx 4 is out of range for 4 rows");
 }
 
 TEST(Embedding, PaddingIsZeroAndStaysSo) {
@@ -269,11 +269,14 @@ TEST(Embedding, PaddingIsZeroAndStaysSo) {
   nn::init::constant_(table.weight, 5);
   EXPECT_EQ(table(index).at(0), 5) << "only the start and the gradient are special";
   EXPECT_EQ(error([] { nn::Embedding(4, 3, {.padding_idx = 4}); }),
-            "Embedding: padding_idx 4 of 4 rows");
+            "Embedding: padding_idx 4 is out of range for 4 rows");
   EXPECT_EQ(error([] { nn::Embedding(4, 3, {.padding_idx = -5}); }),
-            "Embedding: padding_idx -5 of 4 rows");
-  EXPECT_EQ(error([&] { embedding(table.weight, index, {.padding = 4}); }),
-            "embedding: padding row 4 of 4 rows");
+            "Embedding: padding_idx -5 is out of range for 4 rows");
+  EXPECT_EQ(error([&] { embedding(table.weight, index, {.padding_idx = 4}); }),
+            "embedding: padding_idx 4 is out of range for 4 rows");
+  const Tensor own = ones({4, 3}).set_requires_grad();
+  sum(embedding(own, index, {.padding_idx = -2})).backward();
+  EXPECT_TRUE(equal(own.grad(), table.weight.grad())) << "the op, too, counts from the end";
 }
 
 TEST(Activations, AreTheOps) {

@@ -35,7 +35,7 @@ struct Block : nn::Module<Block> {
   Mlp mlp;
   std::optional<nn::Linear> gate;
   Block(int64_t dim, bool gated) : norm(dim), mlp(dim, 2 * dim) {
-    if (gated) gate.emplace(dim, dim, nn::LinearOptions{.bias = false});
+    if (gated) gate.emplace(dim, dim, nn::Linear::Options{.bias = false});
   }
   Tensor forward(const Tensor& x) const {
     const Tensor y = mlp(norm(x));

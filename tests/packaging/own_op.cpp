@@ -1,5 +1,5 @@
-// An op of someone else's that calls a kernel, on every device: what it is compiled with says
-// whether a kernel has a form for the GPU, and the program and the library have to agree on it.
+// A user's op that calls a kernel, on every device. Its compiler flags decide whether kernels.h names
+// GPU kernels, and the program must agree with the library about that.
 #include <kernels/kernels.h>
 #include <mixtape.h>
 using namespace mixtape;

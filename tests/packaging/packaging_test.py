@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""hello.cpp as a program of someone else's: against an installed copy of the build, with the flags of pkg-config (shared
+"""hello.cpp as a user's program: against an installed copy of the build, with the flags of pkg-config (shared
 and static) and by CMake, where there is one; and with this source as a Meson subproject, whose library is made of the
 build's own objects, since to compile them again would take minutes. Usage: packaging_test.py BUILD COMPILER..."""
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -63,6 +64,19 @@ class Installed(unittest.TestCase):
     def test_programs_need_nothing_that_only_building_does(self) -> None:
         [pc] = self.folder.rglob("mixtape.pc")
         self.assertNotRegex(pc.read_text(), "eigen|nlohmann|gtest|CLI11")
+
+    def test_exports_what_public_headers_declare(self) -> None:
+        headers = run(sys.executable, here.parent.parent / "script/public_headers.py").split()
+        public = set(re.findall(r"\w+", "".join((here.parent.parent / header).read_text() for header in headers)))
+        symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
+        functions = re.findall(r"^\w+ T (mixtape::[\w:]+)\(", symbols, re.MULTILINE)
+        self.assertIn("mixtape::matmul", functions)
+        self.assertIn("mixtape::nn::Linear::Linear", functions)
+        self.assertNotIn("mixtape::ops::", symbols)
+        # (Kernels and the emulator are internal, but tests and operators of users link their table.)
+        hidden = [f for f in functions if not f.startswith(("mixtape::kernels::", "mixtape::simt::"))
+                  and not public.issuperset(f.split("::"))]
+        self.assertEqual(hidden, [])
 
     @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
     def test_both_by_cmake(self) -> None:

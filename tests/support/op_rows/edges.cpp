@@ -347,11 +347,11 @@ std::vector<OpCase> composed_edges() {
       {.op = "embedding", .inputs = words, .run = bags({.mode = BagMode::Sum}), .label = "bag_sum"},
       {.op = "embedding",
        .inputs = words,
-       .run = bags({.mode = BagMode::Max, .padding = 2}),
+       .run = bags({.mode = BagMode::Max, .padding_idx = 2}),
        .label = "bag_max"},
       {.op = "embedding",
        .inputs = {{{4, 3}}, {{3, 4}, 0, 4, Input::Index}},
-       .run = [](In x) { return embedding_bag(x[0], x[1], {}, {.padding = 1}); },
+       .run = [](In x) { return embedding_bag(x[0], x[1], {}, {.padding_idx = 1}); },
        .label = "bag_of_rows"},
   };
 }

@@ -193,7 +193,7 @@ std::vector<OpCase> index_extremes() {
          [](In x) { return index(x[0], {x[1], x[2]}); }),
       at("embedding", "of_the_same", {table, again}, [](In x) { return embedding(x[0], x[1]); }),
       at("embedding", "of_padding_alone", {table, of({2, 2}, Input::Index)},
-         [](In x) { return embedding(x[0], x[1], {.padding = 2}); }),
+         [](In x) { return embedding(x[0], x[1], {.padding_idx = 2}); }),
       at("gather", "masked_select_none", {table, of({4, 2}, {0}, Input::Mask)},
          [](In x) { return masked_select(x[0], x[1]); }),
       at("gather", "masked_select_all", {table, of({1}, {1}, Input::Mask)},

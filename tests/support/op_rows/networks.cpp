@@ -209,7 +209,7 @@ std::vector<OpCase> networks() {
        .inputs = {{{5, 3}}, {{7}, 0, 4, Input::Index}},
        .run =
            [](In x) {  // never looked up: its gradient is not that of its values
-             return embedding(x[0], x[1], {.padding = 4});
+             return embedding(x[0], x[1], {.padding_idx = 4});
            },
        .label = "padding"},
   };
