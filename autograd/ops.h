@@ -1,7 +1,6 @@
 #pragma once
-// Every op: the table of contents of the library. Names and semantics are NumPy's and PyTorch's.
-// Operands of two-operand ops are broadcast; dimensions may be negative; all throw Error on a
-// misfit.
+// Every op, with the names and semantics of NumPy and PyTorch. Binary ops broadcast their operands;
+// dimensions may be negative; arguments that do not fit each other throw Error.
 
 #include <initializer_list>
 #include <limits>
@@ -16,10 +15,10 @@
 
 namespace mixtape {
 
-using Dims = std::vector<int>;  // which dimensions; empty means all
+using Dims = std::vector<int>;  // dimensions; empty: all
 
-// What a comparison gives: a tensor of bool. It is not one answer, so `if (eq(a, b))` does not
-// compile: `if (all(eq(a, b)).item())` asks.
+// The result of a comparison: a bool for each element. So `if (eq(a, b))` does not compile; write
+// `if (all(eq(a, b)).item())`.
 struct BoolTensor : Tensor {
   explicit BoolTensor(Tensor t) : Tensor(std::move(t)) {}
   explicit operator bool() const = delete;
@@ -33,7 +32,7 @@ Tensor full(const Shape& shape, double value, DType dtype = f32,
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
-              Device device = DefaultDevice::current());  // a step of 0.1 wants a float dtype
+              Device device = DefaultDevice::current());  // a step of 0.1 needs a float dtype
 Tensor arange(double stop);                               // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
@@ -51,9 +50,8 @@ template <class T>
 Tensor from_data(const std::vector<T>& data) {  // 1-d
   return from_data(data.data(), {static_cast<int64_t>(data.size())});
 }
-Tensor rand(
-    const Shape& shape, DType dtype = f32,
-    Device device = DefaultDevice::current());  // [0, 1), of 24 bits, or as many as dtype holds
+Tensor rand(const Shape& shape, DType dtype = f32,
+            Device device = DefaultDevice::current());  // [0, 1), in steps of 2^-24 or coarser
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
                Device device = DefaultDevice::current());
 Tensor randn(const Shape& shape, DType dtype = f32,
@@ -64,18 +62,18 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape,
                Device device = DefaultDevice::current());  // i64 in [low, high)
 Tensor randperm(int64_t n,
                 Device device = DefaultDevice::current());  // i64: 0..n-1 in random order
-// n of the classes by their weights, which need not add up to 1: [..., classes] -> i64 [..., n].
-// None twice, unless with replacement. Waits for the device. For logits, models::sample.
+// Draws n classes with probabilities in proportion to the weights: [..., classes] -> i64 [..., n],
+// all different unless with replacement. Waits for the device. For logits use models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
-// 1 with probability p, else 0, in p's dtype; a p outside [0, 1] is an Error, on a device a late
-// one.
+// 1 with probability p, else 0, in p's dtype. Throws Error if a p is outside [0, 1], on a device
+// late.
 Tensor bernoulli(const Tensor& p);
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
-// --- dtype and place ---
-Tensor cast(const Tensor& x, DType to);  // itself if nothing changes
-Tensor clone(const Tensor& x);           // row-major, storage of its own
-Tensor contiguous(const Tensor& x);      // itself if it is
+// --- dtype and device ---
+Tensor cast(const Tensor& x, DType to);  // x itself if it has that dtype
+Tensor clone(const Tensor& x);           // a row-major copy
+Tensor contiguous(const Tensor& x);      // x itself if it is row-major
 Tensor detach(const Tensor& x);
 
 // --- views: share storage with x wherever its strides allow ---
@@ -88,61 +86,61 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);  // the other
 Tensor squeeze(const Tensor& x);                                    // every dimension of size 1
 Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
-// The only broadcasting there is; -1 keeps a dimension's size.
+// Broadcasts x to the shape; -1 keeps a dimension's size.
 Tensor expand(const Tensor& x, const Shape& shape);
 // x[start:stop:step]; without `stop`, to the end
 Tensor slice(const Tensor& x, int dim, int64_t start,
              int64_t stop = std::numeric_limits<int64_t>::max(), int64_t step = 1);
 Tensor narrow(const Tensor& x, int dim, int64_t start,
-              int64_t length);  // x[start:start + length], which x must have
+              int64_t length);                           // x[start:start + length], within x
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
 std::vector<Tensor> split(const Tensor& x, int64_t size,
                           int dim = 0);  // pieces of `size`; the last may be smaller
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
-// Axes of n, m, ... numbers as coordinates of all places of a grid: each [n, m, ...]. Of "xy", as
-// of images, the first axis lies along the columns: [m, n, ...].
+// The coordinates of all points of a grid, from axes of n, m, ... numbers: each [n, m, ...]. With
+// "xy", as for images, the first axis runs along the columns: [m, n, ...].
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
-// Windows of `size` elements, `step` apart: [..., n, ...] -> [..., windows, ..., size].
+// Windows of `size` elements that start `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
-// Dimensions a and b give way to a last one: x[..., i, i + offset].
+// Replaces dimensions a and b by a last one: x[..., i, i + offset].
 Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
 
 // --- rearranging: copies ---
 Tensor flip(const Tensor& x, const Dims& dims);
-Tensor roll(const Tensor& x, int64_t shift, int dim);  // what leaves at one end enters at the other
-Tensor repeat(const Tensor& x, const Shape& times);    // tiles: [2] of [3] -> [6]
+Tensor roll(const Tensor& x, int64_t shift, int dim);               // wraps around
+Tensor repeat(const Tensor& x, const Shape& times);                 // tiles: [2] of [3] -> [6]
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each element `times` times
-Tensor diag(const Tensor& x, int64_t offset = 0);    // [n] -> a matrix with x there; or the reverse
+Tensor diag(const Tensor& x, int64_t offset = 0);    // [n] -> a diagonal matrix, or back
 Tensor trace(const Tensor& x);                       // of a matrix
 Tensor tril(const Tensor& x, int64_t diagonal = 0);  // zeros above the diagonal
 Tensor triu(const Tensor& x, int64_t diagonal = 0);  // zeros below it
 enum class PadMode { Constant, Reflect, Replicate, Circular };
-// {left, right} of the last dimension, then of the one before, ...; negative sizes crop. Reflect
-// takes up to n - 1 elements, without the edge itself, Circular up to n from the other end.
+// Sizes are {left, right} of the last dimension, then of the one before, ...; negative sizes crop.
+// Reflect repeats up to n - 1 elements, without the edge; Circular up to n from the other end.
 Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = PadMode::Constant,
            double value = 0);
 
 // --- joining ---
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
-// Sequences [t, ...] of any lengths -> [longest, n, ...], or [n, longest, ...], filled with value.
+// Sequences [t, ...] padded with value to one length -> [longest, n, ...], or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
-// --- indexing: indices are i64; negative ones count from the end where said ---
+// --- indexing: indices are i64; negative ones count from the end where stated ---
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);  // index [k]; dim becomes k
-// y[i][j][k] = x[index[i][j][k]][j][k] for dim 0; index as large as x or smaller elsewhere.
+// y[i][j][k] = x[index[i][j][k]][j][k] for dim 0; in other dimensions index is at most x's size.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
-// x with x[index[i][j][k]][j][k] (for dim 0) replaced by, or increased by, source[i][j][k]; of
-// several for one place the last in row-major order replaces it.
+// x with x[index[i][j][k]][j][k] (for dim 0) replaced by source[i][j][k], or with it added. If an
+// element is replaced several times, the last source in row-major order wins.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-// x[i, j, ...]: index tensors for the first dimensions, broadcast with one another, or a bool mask
-// of x's first dimensions, which waits for the device. Negative indices count from the end.
+// x[i, j, ...]: index tensors for the first dimensions, broadcast together, or a bool mask over x's
+// first dimensions, which waits for the device. Negative indices count from the end.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
-// x with those elements replaced by values (broadcast), or increased by them.
+// x with those elements replaced by values (broadcast), or with them added.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate = false);
 Tensor masked_select(const Tensor& x, const Tensor& mask);  // 1-d; waits for the device
@@ -157,52 +155,52 @@ Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
 Sorted sort(const Tensor& x, bool) = delete;  // the dimension comes first
 Tensor argsort(const Tensor& x, bool) = delete;
-// The k largest, or smallest, best first; of equals the first in x.
+// The k largest, or smallest, best first; equal elements in the order of x.
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
-// The middle one, of an even number the lower; NaN if there is one.
+// The middle element, the lower of two for an even number; NaN if there is one.
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
-Tensor median(const Tensor& x);  // of all elements; the gradient goes to the first of equals
+Tensor median(const Tensor& x);  // of all elements; ties: the gradient goes to the first
 Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
-// What a part q of the elements is at most: between two of them on the line through both; NaN if
-// there is one.
+// The value that a fraction q of the elements does not exceed, interpolated linearly between
+// elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
 struct Unique {
   Tensor values, inverse, counts;
 };
-// The different elements, in order; which of them each element is, i64 of x's shape; how often each
-// is there. Each NaN is another. Waits for the device. Without a gradient.
+// The distinct elements, sorted; the index of each element of x among them, i64 of x's shape; and
+// the count of each. NaNs are distinct. Waits for the device. Not differentiable.
 Unique unique(const Tensor& x);
-// How often each number from 0 on is among x, i64 [n], or the sum of its weights, integers in i64;
-// of `least` numbers or more. Waits for the device.
+// The count of each number 0, 1, ... in x, i64 [n], or the sum of its weights, i64 for integers; at
+// least `least` counts. Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
-// Where each value would go in sorted numbers [n], for them to stay sorted: before equal ones, or
-// behind them (right). i64 of the shape of the values, which have the dtype of the numbers.
+// The index at which each value would be inserted into sorted numbers [n]: before equal numbers, or
+// after them (right). i64 of the values' shape; values and numbers have one dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
 // --- arithmetic ---
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
-Tensor div(const Tensor& a, const Tensor& b);  // of integers in f32
+Tensor div(const Tensor& a, const Tensor& b);  // integers give f32
 Tensor pow(const Tensor& a, const Tensor& b);
-Tensor maximum(const Tensor& a, const Tensor& b);  // gradient shared at ties; NaN wins
+Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
-Tensor remainder(const Tensor& a, const Tensor& b);  // of b's sign, as Python's %; integers % 0: 0
+Tensor remainder(const Tensor& a, const Tensor& b);  // sign of b, as Python's %; integers % 0: 0
 Tensor atan2(const Tensor& a, const Tensor& b);      // the angle of (b, a)
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor div(const Tensor& a, double b);
-Tensor floor_divide(const Tensor& a, double b);  // floor(a / b); of integers exact below 2^53
+Tensor floor_divide(const Tensor& a, double b);  // floor(a / b); for integers exact below 2^53
 Tensor pow(const Tensor& a, double b);
 Tensor remainder(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
-// At least low, then at most high. Gradient 1 from low to high, both included; NaN stays.
+// min(max(x, low), high). Gradient 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
-// Each bound a tensor that broadcasts, or none; the gradient goes to whichever was taken.
+// Each bound is a tensor that broadcasts, or absent; the gradient goes to the one that was taken.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
@@ -231,10 +229,10 @@ Tensor atan(const Tensor& x);
 Tensor sinh(const Tensor& x);
 Tensor cosh(const Tensor& x);
 Tensor erf(const Tensor& x);
-Tensor sign(const Tensor& x);  // of NaN 0; gradient 0, as of the next four
+Tensor sign(const Tensor& x);  // 0 for NaN; gradient 0, as for the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);  // halves to even
+Tensor round(const Tensor& x);  // ties to even
 Tensor trunc(const Tensor& x);  // toward zero
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -285,18 +283,18 @@ BoolTensor logical_not(const Tensor& x);
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
-// |a - b| <= atol + rtol |b|, in f64, of any dtypes; an infinity is close to itself alone, NaN to
+// |a - b| <= atol + rtol |b|, in f64 for any dtypes; an infinity is close only to itself, NaN to
 // nothing.
 BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
-bool equal(const Tensor& a, const Tensor& b);  // of one dtype and shape, and every element
+bool equal(const Tensor& a, const Tensor& b);  // same dtype, shape and elements
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// A number takes the tensor's dtype; of integers it has to be whole.
+// A number takes the tensor's dtype; beside integers it must be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
-// Where mask is true, value; one outside x's range saturates, unless it is infinite.
+// x with value where mask is true; a finite value outside the range of x's dtype saturates.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
-// With numbers in place of what is not finite; of +-inf by default the largest of x's dtype.
+// x with NaN and infinities replaced; +-inf by default by the largest number of x's dtype.
 Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {},
                   std::optional<double> minus_inf = {});
 
@@ -317,7 +315,7 @@ Tensor hardswish(const Tensor& x);    // x * hardsigmoid(x)
 Tensor mish(const Tensor& x);         // x * tanh(softplus(x))
 Tensor softsign(const Tensor& x);     // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
-// log(x / (1 - x)), what sigmoid undoes; of x clamped to [eps, 1 - eps], if there is an eps.
+// log(x / (1 - x)), the inverse of sigmoid; with eps, of x clamped to [eps, 1 - eps].
 Tensor logit(const Tensor& x, std::optional<double> eps = {});
 // x above zero, weight x below: one weight [1], or one per channel [c] of x [n, c, ...].
 Tensor prelu(const Tensor& x, const Tensor& weight);
@@ -331,11 +329,11 @@ Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
 Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
 Tensor max(const Tensor& x, const Dims& dims = {},
-           bool keepdim = false);  // gradient shared at ties
+           bool keepdim = false);  // ties share the gradient
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; the first of equals
+Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; ties: the first
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
-Tensor argmax(const Tensor& x);  // among all elements in row-major order, 0-d
+Tensor argmax(const Tensor& x);  // of all elements in row-major order, 0-d
 Tensor argmin(const Tensor& x);
 Tensor argmax(const Tensor& x, bool) = delete;  // the dimension comes first
 Tensor argmin(const Tensor& x, bool) = delete;
@@ -343,17 +341,17 @@ Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     /
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (how many are not 0). Gradient 0
-// where it has a kink.
+// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (the number of nonzero elements).
+// Gradient 0 at a kink.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
-// Of order 2. (A list, since norm(x, {1}) would otherwise be of order 1 over all dimensions.)
+// The 2-norm. (A list, since norm(x, {1}) would otherwise be the 1-norm over all dimensions.)
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
 Tensor cumsum(const Tensor& x, int dim);   // integers give i64
 Tensor cumprod(const Tensor& x, int dim);  // integers give i64
 
 // --- matrix products ---
 struct MatmulOptions {
-  std::optional<DType> out = {};  // dtype of the result: that of the inputs, or f32
+  std::optional<DType> out = {};  // dtype of the result: the inputs' or f32
 };
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
@@ -365,13 +363,13 @@ struct AddmmOptions {
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
 Tensor outer(const Tensor& a, const Tensor& b);  // [m], [n] -> [m, n]
 Tensor dot(const Tensor& a, const Tensor& b);    // [n], [n] -> []
-// Einstein's sums: einsum("bik,bkj->bij", {a, b}); "..." stands for broadcast dimensions, a letter
-// twice in one operand for its diagonal; without "->" the result has the letters that occur once,
-// sorted.
+// Einstein summation: einsum("bik,bkj->bij", {a, b}). "..." stands for broadcast dimensions; a
+// letter that occurs twice in one operand takes its diagonal; without "->" the result has the
+// letters that occur once, sorted.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 using kernels::Activation;  // None, Relu, Gelu or GeluTanh
 struct LinearOptions {
-  Activation activation = Activation::None;  // of the sums, before they are rounded
+  Activation activation = Activation::None;  // applied before the sums are rounded
 };
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -384,12 +382,12 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   Size2(int64_t rows, int64_t columns) : h(rows), w(columns) {}
   template <class F>
     requires std::is_floating_point_v<F>
-  Size2(F) = delete;  // of 1.5, 1 would be left
+  Size2(F) = delete;  // 1.5 would become 1
   int64_t operator[](int d) const { return d == 0 ? h : w; }
 };
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
-  Activation activation = Activation::None;  // of the sums, before they are rounded
+  Activation activation = Activation::None;  // applied before the sums are rounded
 };
 // x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -397,7 +395,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
-  Activation activation = Activation::None;  // of the sums, before they are rounded
+  Activation activation = Activation::None;  // applied before the sums are rounded
 };
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -413,22 +411,22 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
 struct ConvTranspose1dOptions {
   int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
 };
-// The same of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
+// The gradient of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
 
-// One direction of a recurrent layer over t steps of a batch b, of n hidden units. x is what the
-// inputs give to the gates: linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. The
-// weight and the bias (or none) are those of the hidden state, [gates n, n] and [gates n]; h0 and
-// c0 are [b, n], or none: zeros. Formulas and the order of the gates are PyTorch's. The result has
-// the hidden state after each step, in the order of x.
+// One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x is the
+// inputs' part of the gates, linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. weight
+// [gates n, n] and bias [gates n], or none, are weight_hh and bias_hh; h0 and c0 are [b, n], or
+// none for zeros. Formulas and the order of gates are PyTorch's. The result has the hidden state
+// after each step, in the order of x.
 struct RecurrentOptions {
   bool reverse = false;  // from the last step to the first
 };
-// An LSTM's, with gates i, f, g, o -> [t + 1, b, n]: at the end the last cell state.
+// LSTM with gates i, f, g, o -> [t + 1, b, n]: the last row is the final cell state.
 Tensor lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
             const Tensor& c0, const RecurrentOptions& options = {});
-// A GRU's, with gates r, z, n -> [t, b, n]
+// GRU with gates r, z, n -> [t, b, n]
 Tensor gru(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
            const RecurrentOptions& options = {});
 // h = tanh(x + weight h + bias) -> [t, b, n]
@@ -440,22 +438,22 @@ Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 
 struct PoolOptions {
   Size2 stride = 0, padding = 0;  // stride 0 means the window's size
-  bool ceil_mode = false;         // windows may hang over the end
-  bool count_include_pad = true;  // of avg_pool2d: padding counts as zeros
+  bool ceil_mode = false;         // windows may extend beyond the end
+  bool count_include_pad = true;  // avg_pool2d: padding counts as zeros
 };
 struct Pool1dOptions {
   int64_t stride = 0, padding = 0;
   bool ceil_mode = false, count_include_pad = true;
 };
-// x [n, c, h, w] -> [n, c, h', w'], the largest of each window: NaN if there is one, else the first
-// in row-major order, which gets the gradient.
+// x [n, c, h, w] -> [n, c, h', w'], the maximum of each window: NaN if there is one; at ties the
+// first in row-major order gets the gradient.
 Tensor max_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // x [n, c, h, w] -> [n, c, h', w'], the mean of each window.
 Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
-// To a wanted size: window i runs from floor(i h / size) to ceil((i + 1) h / size).
+// Pools to a given size: window i runs from floor(i h / size) to ceil((i + 1) h / size).
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
@@ -464,60 +462,60 @@ Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 enum class Interpolation { Nearest, Bilinear, Bicubic };
 struct InterpolateOptions {
   Interpolation mode = Interpolation::Nearest;
-  bool align_corners = false;  // not of Nearest: corner centres meet, instead of edges
+  bool align_corners = false;  // not for Nearest: aligns the centres of corners, not edges
 };
-// x [n, c, h, w] -> [n, c, size]; pixels lie where PyTorch puts them
+// x [n, c, h, w] -> [n, c, size], with PyTorch's pixel positions
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
 struct GridSampleOptions {
   Interpolation mode = Interpolation::Bilinear;  // or Nearest
-  PadMode padding = PadMode::Constant;  // of places outside: zeros; Replicate: the nearest pixel
-  bool align_corners = false;           // -1 and 1 are the centres of corners, instead of edges
+  PadMode padding = PadMode::Constant;  // outside the image: zeros; Replicate: the nearest pixel
+  bool align_corners = false;           // -1 and 1 are the centres of corner pixels, not edges
 };
-// x [n, c, h, w] at the places (x, y) of a grid [n, h', w', 2], from -1, the left or upper end, to
-// 1 -> [n, c, h', w'] in x's dtype; that of the grid may be wider, but f64 goes with f64. Gradients
-// go to both.
+// Samples x [n, c, h, w] at the points (x, y) of a grid [n, h', w', 2], from -1 (left, top) to 1
+// -> [n, c, h', w'] in x's dtype. The grid's dtype may be wider, but f64 goes only with f64. Both
+// get gradients.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
-// The places where theta [n, 2, 3] moves those of images of a size [n, c, h, w]: [n, h, w, 2], at
-// least f32.
+// The grid for images of size [n, c, h, w], transformed by theta [n, 2, 3]: [n, h, w, 2], at least
+// f32.
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 
 struct AttentionOptions {
-  Tensor mask = {};     // [..., queries, keys]: bool (true: attend) or a float that is added
-  bool causal = false;  // query i sees keys 0..i; not together with a mask
+  Tensor mask = {};     // [..., queries, keys]: bool (true: attend), or floats added to scores
+  bool causal = false;  // query i attends to keys 0..i; not together with a mask
   double dropout = 0;
   std::optional<double> scale = {};  // 1 / sqrt(d) by default
 };
 // softmax(q kT scale + mask) v: q [..., queries, d], k [..., keys, d], v [..., keys, e]
-// -> [..., queries, e]; a query that may attend to nothing gives zeros.
+// -> [..., queries, e]; a query that may attend to no key gives zeros.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
 // x [..., shape]; weight and bias of that shape or none; statistics in f32.
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
-// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of that shape.
-// (PyTorch's eps, and that of nn::RMSNorm, is 2^-23.)
+// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have that shape. (PyTorch and
+// nn::RMSNorm use an eps of 2^-23.)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);
-// x / |x|, a p-norm over dim that is at least eps.
+// x / max(|x|, eps), with a p-norm over dim.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
-// x [n, c, ...] over each of `groups` groups of channels; weight and bias [c] or none.
+// x [n, c, ...], each of `groups` groups of channels separately; weight and bias [c] or none.
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
-// x [n, c, ...] over each image's channel by itself; weight and bias [c] or none.
+// x [n, c, ...], each channel of each image separately; weight and bias [c] or none.
 Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
                      double eps = 1e-5);
 struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1, eps = 1e-5;
 };
-// x [n, c, ...]. In training by the batch's statistics, which where finite also move the running
-// ones (f32 [c], f64 of f64, in place; none: not tracked); otherwise by the running ones.
+// x [n, c, ...]. In training it uses the batch's statistics and, where they are finite, updates the
+// running ones in place (f32 [c], f64 for f64; absent: not tracked); otherwise the running ones.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});
-// Zero with probability p, else x / (1 - p). Draws from generator().
+// 0 with probability p, else x / (1 - p). Draws from generator().
 Tensor dropout(const Tensor& x, double p);
 struct EmbeddingOptions {
   // A row that gets no gradient (and starts as zeros in nn::Embedding); negative: from the end.
@@ -531,8 +529,8 @@ struct EmbeddingBagOptions {
   // A row that gets no gradient and is in no bag; negative: from the end.
   std::optional<int64_t> padding_idx = {};
 };
-// The sum, mean or largest of the rows of each bag: index i64 [bags, k], or [k] with offsets i64
-// [bags], where each bag begins (waits for the device) -> [bags, n]. Nothing gives zeros.
+// The sum, mean or maximum of the rows of each bag: index i64 [bags, k], or [k] and the offset of
+// each bag, i64 [bags] (waits for the device) -> [bags, n]. An empty bag gives zeros.
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
 
@@ -542,12 +540,12 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::Mean;
   double label_smoothing = 0;
   int64_t ignore_index = -100;
-  double weight = 1;          // multiplies the loss: static loss scaling
-  Tensor class_weights = {};  // [classes], of the logits' dtype or f32, without a gradient
+  double weight = 1;          // factor of the loss: static loss scaling
+  Tensor class_weights = {};  // [classes], in the logits' dtype or f32; gets no gradient
 };
-// logits [n, classes, ...], target i64 [n, ...]; or, of the shape of the logits, probabilities. The
-// mean is over the weights of the classes that the targets name (NaN if none counts), or over all
-// rows of probabilities.
+// logits [n, classes, ...]; target i64 [n, ...], or probabilities of the logits' shape. The mean is
+// weighted by the class weights of the targets (NaN if all are ignored); for probabilities it is
+// over all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct NllOptions {
@@ -555,10 +553,10 @@ struct NllOptions {
   int64_t ignore_index = -100;
   Tensor class_weights = {};  // as in cross_entropy
 };
-// cross_entropy of what log_softmax gave.
+// cross_entropy for the result of log_softmax.
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
                 const NllOptions& options = {});
-// Of an input and a target of one shape. Gradients go to both.
+// Input and target have one shape; both get gradients.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
 // d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; l1_loss if beta is 0
@@ -569,13 +567,13 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1,
                   Reduction reduction = Reduction::Mean);
 struct BceOptions {
   Reduction reduction = Reduction::Mean;
-  Tensor weight = {};      // of each element; broadcasts; of x's dtype or f32
-  Tensor pos_weight = {};  // of the positive class, with logits only; likewise
+  Tensor weight = {};      // for each element; broadcasts; in x's dtype or f32
+  Tensor pos_weight = {};  // for the positive class, with logits only; as weight
 };
-// x in [0, 1], else an Error; logarithms are at least -100. An f16 or bf16 x is an Error: use the
-// one with logits.
+// Throws Error if an x is outside [0, 1], or is f16 or bf16: use the version with logits.
+// Logarithms are at least -100.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});
-// Of sigmoid(x), for any x, without its rounding.
+// binary_cross_entropy of sigmoid(x), for any x, without rounding the sigmoid.
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& options = {});
 struct KlDivOptions {
@@ -583,52 +581,52 @@ struct KlDivOptions {
   bool batch_mean = false;  // the mean divides by the batch size, as the divergence is defined
   bool log_target = false;
 };
-// target (log(target) - x), x log-probabilities; 0 where the target is.
+// target (log(target) - x) for log-probabilities x; 0 where the target is 0.
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& options = {});
 // x y / (|x| |y|) over dim, each norm at least eps; x and y broadcast.
 Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double eps = 1e-8);
 // |x - y + eps|, a p-norm over the last dimension; x and y broadcast.
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p = 2, double eps = 1e-6,
                          bool keepdim = false);
-// The distances, p-norms, of all points x [..., n, size] to all y [..., m, size]: [..., n, m], in
-// at least f32. Of p = 2 and more than 25 points by a product, where those of points that are close
-// lose digits; otherwise by way of [..., n, m, size]. Gradient 0 where a distance is.
+// The p-norm distances of all points x [..., n, size] to all y [..., m, size]: [..., n, m], at
+// least f32. For p = 2 and more than 25 points it uses a matrix product, which loses digits for
+// close points; otherwise it allocates [..., n, m, size]. Gradient 0 where a distance is 0.
 Tensor cdist(const Tensor& x, const Tensor& y, double p = 2);
 struct TripletMarginOptions {
   Reduction reduction = Reduction::Mean;
   double margin = 1, p = 2, eps = 1e-6;
-  bool swap = false;  // the negative's distance to whichever of the other two is nearer
+  bool swap = false;  // use the negative's distance to the nearer of the other two
 };
 // max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& options = {});
-// Of x and y [n, size] and a target [n]: 1 - cosine where that is positive, else max(0, cosine -
-// margin), where it says that they are not alike.
+// x, y [n, size], target [n]: 1 - cosine where the target is positive, else max(0, cosine -
+// margin).
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                              double margin = 0, Reduction reduction = Reduction::Mean);
-// max(0, margin - target (x - y)): target 1 where x is to be larger, -1 where y is.
+// max(0, margin - target (x - y)): target 1 where x should be larger, -1 where y should.
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                            double margin = 0, Reduction reduction = Reduction::Mean);
 
 struct GaussianNllOptions {
   Reduction reduction = Reduction::Mean;
-  bool full = false;  // with the constant, log(2 pi) / 2
-  double eps = 1e-6;  // the least variance
+  bool full = false;  // add the constant log(2 pi) / 2
+  double eps = 1e-6;  // the smallest variance
 };
-// (log(var) + (x - target)^2 / var) / 2: x and var are what a network expects of a target, var for
-// each element or each row, [...] or [..., 1]. One below eps counts as eps, and gets its gradient.
+// (log(var) + (x - target)^2 / var) / 2: x and var are predictions, var for each element or
+// each row, [...] or [..., 1]. A variance below eps counts as eps and gets its gradient.
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
                          const GaussianNllOptions& options = {});
 struct PoissonNllOptions {
   Reduction reduction = Reduction::Mean;
   bool log_input = true;  // x is the logarithm of the expected count
-  bool full = false;      // with Stirling's approximation of log(target!)
+  bool full = false;      // add Stirling's approximation of log(target!)
   double eps = 1e-8;      // added to x before its logarithm is taken
 };
-// exp(x) - target x, or x - target log(x + eps), of counts.
+// exp(x) - target x, or x - target log(x + eps), for targets that are counts.
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
                         const PoissonNllOptions& options = {});
-// x where the target is 1, max(0, margin - x) where it is -1: of distances.
+// For distances x: x where the target is 1, max(0, margin - x) where it is -1.
 Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin = 1,
                             Reduction reduction = Reduction::Mean);
 // log(1 + exp(-target x)), target 1 or -1.
@@ -636,9 +634,9 @@ Tensor soft_margin_loss(const Tensor& x, const Tensor& target,
                         Reduction reduction = Reduction::Mean);
 
 // --- in place ---
-// Recorded where recording is on and x, or what is written, wants a gradient: then x may be no
-// leaf, and nothing else may hold its storage. Else all who share the memory see it; several
-// elements of x may not be one, as expand makes them. x keeps its dtype. All return x.
+// Recorded if recording is on and x, or the value written, requires a gradient: then x must not be
+// a leaf and nothing else may hold its storage. Otherwise all tensors on that storage see the
+// change. No two elements of x may share memory, as after expand. x keeps its dtype. All return x.
 Tensor fill_(const Tensor& x, double value);
 Tensor zero_(const Tensor& x);
 Tensor copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts

@@ -1,5 +1,5 @@
 // Scaled dot-product attention as one op: two products, and between them one kernel for scale, mask
-// and softmax. Scores stay f32 on the way into it. The probabilities are kept for backward.
+// and softmax. Scores stay f32 until then. The probabilities are saved for backward.
 
 #include <cmath>
 #include <limits>
@@ -55,10 +55,10 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 
  private:
-  // Heads and positions change places.
+  // Swaps heads and positions.
   static Tensor swapped(const Tensor& x) { return x.rank() < 3 ? x : transpose(x, -3, -2); }
-  // The product [.., heads, t, features], which lies as [.., t, heads, features]: what comes next
-  // is to join the heads.
+  // The product [.., heads, t, features], stored as [.., t, heads, features], since the next step
+  // joins the heads.
   static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
     if (grad_enabled()) return product(a, b, wanted);
     const Factors f(a, b);
@@ -69,8 +69,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     return y;
   }
 
-  // The probabilities again, written with ops. Hidden keys get scores of -inf, but for rows that
-  // have no others; what those then hold is wiped out.
+  // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows that have
+  // no others; the results of those are zeroed.
   static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
     Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * rule.scale;

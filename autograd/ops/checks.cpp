@@ -36,7 +36,7 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
     return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
   };
   Readback values(bounds.raw(), 16, index.device());
-  if (end <= low) values.wait();  // kernels have no element that could stand for a wrong one
+  if (end <= low) values.wait();  // kernels have no valid element to use instead
   check_later(std::move(values), verdict, where);
 }
 

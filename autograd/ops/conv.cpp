@@ -1,6 +1,6 @@
-// Convolutions. A convolution, its gradient for the input (which is the transposed convolution) and
-// its gradient for the weight are three ops, each of which is linear in both operands and whose
-// rules are the other two: so they can be differentiated for ever.
+// Convolutions. A convolution, its gradient for the input (the transposed convolution) and its
+// gradient for the weight are three ops. Each is linear in both operands and differentiates into
+// the other two, to any order.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -11,15 +11,15 @@ namespace {
 
 using kernels::Window;
 
-// What all three ops share: the window, the shapes of the three operands, seen from Conv2d, and the
-// dtype of the result.
+// The attributes of all three ops: the window, the shapes of the operands as Conv2d sees them, and
+// the dtype of the result.
 struct Geometry {
   Window window;
   Shape input, weight, output;
-  Activation activation = Activation::None;  // of Conv2d's sums
+  Activation activation = Activation::None;  // applied to Conv2d's sums
   std::optional<DType> out = {};
 
-  // Of the sums alone.
+  // The same without the activation.
   Geometry linear(std::optional<DType> dtype = {}) const {
     Geometry g = *this;
     g.activation = Activation::None;
@@ -28,7 +28,7 @@ struct Geometry {
   }
 };
 
-// One of the three with the result in the wanted dtype; the two that take a bias get an absent one.
+// Calls one of the three with a result dtype; the two that take a bias get an absent one.
 template <class Op, class... Bias>
 Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, const Bias&... none) {
   const Factors f(x, y);
@@ -85,7 +85,7 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   const Tensor dz = pre_activation_gradient(ctx, g.activation, dy, [&] {
     return call<Conv2d>(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear());
   });
-  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // both from one reading of dz
+  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // one pass over dz gives both
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
         db(ctx.shape(2), accumulate_dtype(f.b.dtype()), dz.device());
@@ -187,7 +187,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {
     const int64_t more = o.output_padding[d];
-    // More than that could not be the remainder of a division by the stride.
+    // A larger one cannot be the remainder of a division by the stride.
     check(more >= 0 && more < std::max(w.stride[d], w.dilation[d]),
           "an output padding of {} with stride {} and dilation {} (it must be below one of them)",
           more, w.stride[d], w.dilation[d]);

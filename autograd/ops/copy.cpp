@@ -1,4 +1,4 @@
-// What chooses, converts or copies elements and computes nothing: where, masked_fill, cast, clone.
+// Ops that choose, convert or copy elements: where, masked_fill, cast, clone.
 
 #include <cmath>
 
@@ -15,7 +15,7 @@ struct WhereOp {
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
     Tensor y = ctx.output(a.shape());
-    // (A policy may ask for a result wider than the operands, which the kernel only moves.)
+    // (A policy may want a result wider than the operands; the kernel only moves elements.)
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
     ctx.save(condition);
     return y;
@@ -52,7 +52,7 @@ struct Cast {
     ctx.run(kernels::convert, x, y);
     return y;
   }
-  // The engine converts a gradient to the dtype its receiver wants; there is nothing else to do.
+  // The engine converts a gradient to its receiver's dtype, so nothing is left to do.
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
 };
 struct CastToInteger {  // piecewise constant: no gradient
@@ -104,7 +104,7 @@ Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
   const Scope scope("nan_to_num");
   if (!is_float(x.dtype())) return x;
   constexpr double infinity = std::numeric_limits<double>::infinity(),
-                   largest = std::numeric_limits<double>::max();  // which narrower dtypes limit
+                   largest = std::numeric_limits<double>::max();  // saturates in narrower dtypes
   const Tensor y = masked_fill(x, isnan(x), nan);
   return masked_fill(masked_fill(y, eq(x, infinity), inf.value_or(largest)), eq(x, -infinity),
                      minus_inf.value_or(-largest));

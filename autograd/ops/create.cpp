@@ -1,4 +1,4 @@
-// Creation: new tensors from nothing but numbers. None of it is recorded.
+// Creation: new tensors from numbers. Never recorded.
 
 #include <algorithm>
 #include <cmath>
@@ -25,13 +25,13 @@ template <class Kernel>
 Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType dtype,
              Device device) {
   check(is_float(dtype), "random real numbers of dtype {}", dtype);
-  const Tensor y(shape, dtype, device);  // or nothing is drawn
+  const Tensor y(shape, dtype, device);  // first: if it throws, nothing is drawn
   Generator& g = generator();
   kernel(device, g.seed(), g.reserve(y.numel()), a, b, y);
   return y;
 }
 
-// [0, 1). In f64 of 48 bits: what is rarer than 2^-24 would come too often, or never, by rand().
+// [0, 1), in f64 with 48 bits: with rand() events rarer than 2^-24 come too often, or never.
 Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
   const Tensor coarse = rand(shape, dtype, device);
   return dtype == f64 ? coarse + rand(shape, f64, device) * 0x1p-24 : coarse;
@@ -161,13 +161,13 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
-  const Tensor p = w / max(w, {-1}, true);  // whose sum is finite, and whose quotients are
-  // p / E, where E has the exponential distribution, are in the order of draws one after another.
+  const Tensor p = w / max(w, {-1}, true);  // so that sums and quotients are finite
+  // Sorted by p / E, with E exponential, classes are in the order of successive draws.
   if (!replacement) {
     const Tensor above_zero = fine_rand(shape, w.dtype(), w.device()) + 0x1p-49;
     return topk(p / -log(above_zero), n).indices;
   }
-  // The classes below a uniform number are the sums before it where all are sorted together.
+  // Sums and uniform numbers are sorted together: the sums before a number count the classes below.
   const Tensor sums = cumsum(cast(p, f64), -1);
   shape[-1] = n;
   const Tensor drawn = fine_rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);

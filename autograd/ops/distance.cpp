@@ -1,5 +1,5 @@
-// Lengths, distances, and the losses that compare them, for networks that learn where to put
-// things. All made of other ops.
+// Norms, distances, and the losses that compare them, for networks that learn embeddings. All are
+// composed of other ops.
 
 #include <algorithm>
 
@@ -34,13 +34,13 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
   const Tensor products = matmul(a, transpose(b), {.out = a.dtype()});
   const Tensor squared = squares(a) + transpose(squares(b)) - 2 * products;
-  const Tensor none = le(squared, 0);  // where the root has no gradient, and rounding may leave < 0
+  const Tensor none = le(squared, 0);  // no gradient at 0; rounding may give < 0
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0);
 }
 
 namespace {
 
-// max(0, x), whose gradient is 1 at 0, so that what is as near as the margin allows still moves.
+// max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.
 Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
 
 }  // namespace

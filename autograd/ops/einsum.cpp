@@ -1,6 +1,6 @@
-// Einstein's sums. Every dimension of every operand gets the name of an axis; then operands are
-// multiplied two at a time, the cheapest pair first, each time as one batched matrix product of
-// operands whose axes were permuted into those of the batch, its own, and the summed ones.
+// Einstein summation. Each dimension of an operand is named by an axis. Operands are multiplied in
+// pairs, the cheapest pair first, each as one batched matrix product with axes permuted into those
+// of the batch, of one operand, and summed ones.
 
 #include <algorithm>
 #include <limits>
@@ -24,7 +24,7 @@ Axes only(const Axes& axes, const auto& wanted) {
   return result;
 }
 
-// "i...j" of an operand or the result; `dots` is how many dimensions "..." stands for.
+// Parses "i...j"; `dots` is the number of dimensions that "..." stands for.
 Axes parse_term(std::string_view term, int dots) {
   Axes axes;
   for (size_t i = 0; i < term.size(); ++i) {
@@ -50,7 +50,7 @@ std::vector<std::string_view> split_terms(std::string_view text) {
   }
 }
 
-// How many dimensions of x the "..." of its term stands for.
+// The number of dimensions of x that "..." in its term stands for.
 int dotted(std::string_view term, const Tensor& x) {
   const size_t dots = term.find("...");
   const int letters = int(term.size()) - (dots == term.npos ? 0 : 3);
@@ -64,7 +64,7 @@ struct Operand {
   Tensor x;
   Axes axes;
 
-  // Dimensions a < b give way to a last one, their diagonal.
+  // Replaces dimensions a < b by a last one, their diagonal.
   void take_diagonal(int a, int b) {
     x = diagonal(x, 0, a, b);
     axes.push_back(axes[size_t(a)]);
@@ -92,7 +92,7 @@ class Einsum {
     const auto terms = split_terms(equation.substr(0, arrow));
     check(terms.size() == operands.size(), "{} terms for {} operands", terms.size(),
           operands.size());
-    int dots = 0;  // the most dimensions that a "..." stands for
+    int dots = 0;  // the most dimensions that any "..." stands for
     for (size_t i = 0; i < terms.size(); ++i) {
       const int here = dotted(terms[i], operands[i]);
       operands_.push_back({operands[i], parse_term(terms[i], here)});
@@ -129,7 +129,7 @@ class Einsum {
     return product;
   }
 
-  // A size of 1 gives way to any other.
+  // Records the sizes of o's axes; any other size replaces 1.
   void measure(const Operand& o) {
     for (int d = 0; d < o.x.rank(); ++d) {
       int64_t& known = size(o.axes[size_t(d)]);
@@ -148,7 +148,7 @@ class Einsum {
     return once;
   }
 
-  // Takes diagonals, and drops dimensions of size 1 that stand beside larger ones.
+  // Takes diagonals, and drops dimensions of size 1 that broadcast to larger ones.
   void simplify(Operand& o) {
     for (int b = 1; b < int(o.axes.size()); ++b) {
       const int a = int(std::ranges::find(o.axes, o.axes[size_t(b)]) - o.axes.begin());
@@ -171,7 +171,7 @@ class Einsum {
     return o;
   }
 
-  // By the number of multiplications.
+  // The pair whose product takes the fewest multiplications.
   std::pair<size_t, size_t> cheapest_pair() {
     std::pair<size_t, size_t> best;
     double least = std::numeric_limits<double>::infinity();
@@ -188,7 +188,7 @@ class Einsum {
     return best;
   }
 
-  // a and b are no longer among the operands.
+  // a and b have been taken from operands_.
   Operand multiply(Operand a, Operand b) {
     const auto needed = [&](Axis axis) {
       return contains(result_, axis) || std::ranges::any_of(operands_, [&](const Operand& o) {

@@ -1,4 +1,4 @@
-// Elementwise maths: one op for every struct of kernels/common/unary.h and kernels/common/binary.h.
+// Elementwise ops, one for every struct of kernels/common/unary.h and kernels/common/binary.h.
 
 #include "kernels/common/elementwise.h"
 
@@ -33,7 +33,7 @@ Expr pow(const Expr& a, const Expr& b) {
 
 namespace {
 
-// What the elements of an op's operands may be: of a predicate, whose result is bool, anything.
+// The elements that an op accepts. Predicates, whose result is bool, accept all.
 enum class Takes { Floats, Numbers, All };
 template <class F>
 constexpr Takes takes = kernels::Predicate<F>       ? Takes::All
@@ -50,8 +50,8 @@ Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
   return ctx.result(shape, takes == Takes::All ? boolean : ctx.dtype());
 }
 
-// What is the same for all ops is compiled once, with numbers for what they differ in: their
-// position, what they take, which tensors they keep.
+// Code that all ops share is compiled once, with parameters for their differences: id, accepted
+// elements, saved tensors.
 
 Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, const Tensor& x,
                  std::initializer_list<double> numbers) {
@@ -59,7 +59,7 @@ Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, cons
   kernels::Numbers s;
   std::ranges::copy(numbers, s.value);
   for (const double n : numbers)
-    check_number(x.dtype(), std::clamp(n, -0x1p62, 0x1p62));  // bounds may be beyond all
+    check_number(x.dtype(), std::clamp(n, -0x1p62, 0x1p62));  // clamp's bounds may be infinite
   Tensor y = result(ctx, takes, x.shape());
   ctx.run(kernels::unary, id, x, s, y);
   if (keeps_x) ctx.save(x);
@@ -73,7 +73,7 @@ Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dty
   return dx;
 }
 
-// dy f', from x or y as f keeps, in x's dtype.
+// dy f' from x or y, whichever f saves.
 template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
   if (grad_enabled())
@@ -100,7 +100,7 @@ struct Unary {
   }
 };
 
-// Which of a, b and c (bits 0, 1, 2) the derivatives with respect to a and to b read.
+// The operands a, b and c (bits 0, 1, 2) that the derivatives with respect to a and to b read.
 template <class F>
 unsigned reads_da() {
   static const unsigned mask =
@@ -113,21 +113,21 @@ unsigned reads_db() {
       kernels::derivative_b<F>(Reads::operand(0), Reads::operand(1), Reads::operand(2)).mask;
   return mask;
 }
-// Whether the gradient is that of the result, as it is.
+// True if the gradient is dy itself.
 template <class F>
 concept PassesA = requires { requires F::da == 1; };
 template <class F>
 concept PassesB = requires { requires F::db == 1; };
 
-// What a rule reads: saved tensors as operands of an expression, nothing elsewhere. (Expressions
-// are in f32 or f64, as the kernels are: parts of a derivative may leave the range of f16.)
+// A saved tensor that a rule reads, as operand of an expression or by itself; nothing otherwise.
+// (Expressions are f32 or f64, as in kernels: terms of a derivative may exceed the range of f16.)
 Expr operand(const Ctx& ctx, unsigned reads, size_t i) {
   return reads >> i & 1 ? Expr(wide(ctx.saved(i))) : Expr(0);
 }
 Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
   return reads >> i & 1 ? ctx.saved(i) : Tensor();
 }
-// Whether the gradient of a narrow input is wanted in f32.
+// True if the gradient of a half input is to be f32.
 bool wants_wide(const Ctx& ctx, size_t i) {
   return is_half(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
 }
@@ -143,7 +143,7 @@ Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a
   }
   return c;
 }
-// By the kernel, of the inputs that want it and whose gradient is not dy as it is.
+// Gradients by one kernel, for inputs that need one and whose gradient is not dy itself.
 Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a, bool passes_b,
                              unsigned reads_da, unsigned reads_db) {
   const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
@@ -161,7 +161,7 @@ Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool pass
   return gradients;
 }
 
-// Keeps of a, b and c what the derivatives read.
+// An op of two tensors. Saves those of a, b and c that the derivatives read.
 template <class F>
 struct Binary {
   static constexpr OpInfo info = F::info;
@@ -200,7 +200,7 @@ constexpr auto joined = [] {
   return both;
 }();
 
-// Keeps x and y where bits 0 and 1 of `reads` say so.
+// Saves x and y if bits 0 and 1 of `reads` are set.
 Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned reads, const Tensor& x,
                        double s) {
   check_elements(takes, x.dtype());
@@ -208,7 +208,7 @@ Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned rea
     check_number(x.dtype(), s);
     if (!is_float(x.dtype())) check_fits(x.dtype(), s);
   } else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
-    s = std::copysign(INFINITY, s);  // 2^63 is what an i64 below it rounds to
+    s = std::copysign(INFINITY, s);  // i64 numbers just below round to 2^63
   Tensor y = result(ctx, takes, x.shape());
   ctx.run(kernels::binary_scalar, id, x, s, swapped, y);
   if (takes != Takes::All) {
@@ -227,7 +227,7 @@ Tensor fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned read
 }
 
 // A tensor and a number: f(x, s), or f(s, x) if Swapped. A number never widens a tensor, but a
-// number divided by a tensor is a reciprocal, which wants f32.
+// number divided by a tensor is a reciprocal, which needs f32.
 template <class F, bool Swapped>
 struct WithScalar {
   static constexpr std::string_view base = F::info.name,
@@ -310,10 +310,10 @@ struct Lerp {
   }
 };
 
-// What integers are where their quotient is wanted.
+// Integers as f32, since their quotient is no integer.
 Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
 
-// An op of a predicate, whose result has no gradient.
+// The op of a predicate without its backward.
 template <class Op>
 struct Predicate : private Op {
   using Op::info, Op::forward;
@@ -337,7 +337,7 @@ BoolTensor property(const Tensor& x) {
 namespace ops {
 
 Tensor reuse_gradient(const Tensor& dy, DType dtype) {
-  // (Observers look at dy once more, after the rule.)
+  // (Observers read dy again after the rule.)
   if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
     return dy;
   return Tensor(dy.shape(), dtype, dy.device());
@@ -428,14 +428,14 @@ Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
   check(low || high, "no bound is given");
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const double from = low.value_or(-infinity), to = high.value_or(infinity);
-  if (is_integer(x.dtype())) {  // beyond x's range no element meets them: they would be the result
+  if (is_integer(x.dtype())) {  // a bound outside x's range would be the result
     if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
     if (to < 0) check_fits(x.dtype(), std::ceil(to));
   }
   return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
 }
-// By comparisons, not maximum and minimum, which share the gradient where x is at a bound. NaN
-// stays, as x and as a bound.
+// Compares, since maximum and minimum would share the gradient where x is at a bound. NaN in x or
+// in a bound stays.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   const Scope scope("clamp");
   check(low || high, "no bound is given");

@@ -1,6 +1,6 @@
 #pragma once
 // Expr: a tensor or a constant. Instantiating a derivative of an elementwise op (kernels/) with it
-// writes that derivative on the tape, which is what gives every such op second and higher order.
+// records that derivative on the tape, so that every such op can be differentiated to any order.
 
 #include <cmath>
 #include <functional>
@@ -18,7 +18,7 @@ struct Expr {
   Expr(double c = 0) : constant(c) {}
   Expr(const Tensor& x) : t(x) {}
 
-  // This times a gradient.
+  // The product with a gradient.
   Tensor times(const Tensor& dy) const {
     if (t) return mul(dy, cast(t, dy.dtype()));
     return constant == 1    ? dy
@@ -28,8 +28,8 @@ struct Expr {
   }
 };
 
-// f(a, b), whichever of the two are constants. (A choice between constants is f64 until it meets
-// a tensor of another dtype.)
+// f(a, b) for tensors and constants. (A select() of two constants is f64 until it meets a tensor of
+// another dtype.)
 template <class F>
 Expr combine(const Expr& a, const Expr& b, const F& f) {
   if (a.t && b.t) {
@@ -82,13 +82,13 @@ inline Expr round(const Expr& x) { return round(x.t); }
 template <class F>
 Tensor passed(const Tensor& dy, const Expr& derivative) {
   Tensor g = derivative.times(dy);
-  // Only what 0 cannot multiply is cut off: elsewhere the derivative has one of its own.
+  // Masks only where 0 * dy would be NaN: elsewhere the derivative has a derivative of its own.
   if constexpr (kernels::Flat<F>)
     g = masked_fill(g, logical_and((derivative == 0).t, logical_not(isfinite(dy))), 0);
   return g;
 }
 
-// Stands in for an operand to learn which of them a derivative reads: bit 0 a, bit 1 b, bit 2 c.
+// A stand-in for an operand that records which operands a derivative reads: bit 0 a, 1 b, 2 c.
 struct Reads {
   unsigned mask = 0;
   Reads() = default;

@@ -1,5 +1,5 @@
-// Images read at places that a network chooses. Made of other ops: a gather for each of the pixels
-// around a place.
+// Sampling images at points that a network chooses. Composed of other ops: a gather for each of the
+// pixels around a point.
 
 #include <algorithm>
 
@@ -10,10 +10,10 @@ namespace mixtape {
 using namespace ops;
 namespace {
 
-// Where places from -1 to 1 lie among n pixels, the first of which has its centre at 0.
-Tensor pixels(const Tensor& place, int64_t n, const GridSampleOptions& o) {
+// Maps coordinates from -1 to 1 to positions among n pixels; the first pixel's centre is at 0.
+Tensor pixels(const Tensor& at, int64_t n, const GridSampleOptions& o) {
   const double low = o.align_corners ? 0 : -0.5, span = double(n) - (o.align_corners ? 1 : 0);
-  Tensor p = (place + 1) * (span / 2) + low;
+  Tensor p = (at + 1) * (span / 2) + low;
   if (o.padding == PadMode::Reflect && span > 0)
     p = low + span - abs(remainder(p - low, 2 * span) - span);
   return o.padding == PadMode::Constant ? p : clamp(p, 0, double(n - 1));
@@ -34,9 +34,9 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   check(o.mode != Interpolation::Bicubic, "mode is Bicubic, not Nearest or Bilinear");
   check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
-  const int64_t places = grid.size(1) * grid.size(2);
+  const int64_t points = grid.size(1) * grid.size(2);
   const auto along = [&](int axis, int64_t size) {
-    return pixels(reshape(select(wide(grid), 3, axis), {n, 1, places}), size, o);
+    return pixels(reshape(select(wide(grid), 3, axis), {n, 1, points}), size, o);
   };
   const Tensor px = along(0, w), py = along(1, h), image = reshape(x, {n, c, h * w});
   const auto pixel = [&](const Tensor& ix, const Tensor& iy) {  // 0 outside
@@ -44,7 +44,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
                                       logical_and(ge(iy, 0), le(iy, double(h - 1))));
     const auto whole = [&](const Tensor& i) { return cast(where(inside, i, 0), i64); };
     const Tensor index = whole(iy) * double(w) + whole(ix);
-    return where(inside, wide(gather(image, 2, expand(index, {n, c, places}))), 0);
+    return where(inside, wide(gather(image, 2, expand(index, {n, c, points}))), 0);
   };
   Tensor y;
   if (o.mode == Interpolation::Nearest) {
@@ -69,10 +69,10 @@ Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners) {
     const Tensor i = cast(arange(0, double(n), 1, i64, t.device()), t.dtype());
     return n > 1 || !align_corners ? (i * 2 + (align_corners ? 0 : 1)) / span - 1 : i;
   };
-  const Tensor places = stack({expand(centres(w), {h, w}), expand(unsqueeze(centres(h), 1), {h, w}),
+  const Tensor points = stack({expand(centres(w), {h, w}), expand(unsqueeze(centres(h), 1), {h, w}),
                                ones({h, w}, t.dtype(), t.device())},
                               -1);
-  const Tensor moved = matmul(reshape(places, {h * w, 3}), t.t(), {.out = t.dtype()});
+  const Tensor moved = matmul(reshape(points, {h * w, 3}), t.t(), {.out = t.dtype()});
   return reshape(moved, {size[0], h, w, 2});
 }
 

@@ -1,6 +1,6 @@
-// Indexing: three ops, each along one dimension, and what is made of them. gather and scatter_add
-// are each other's gradient; an index that is the same for many elements is expanded, not copied.
-// Also dropout, which picks elements at random.
+// Indexing: three ops along one dimension, and functions made of them. gather and scatter_add are
+// each other's gradient; an index shared by many elements is expanded, not copied. Also dropout,
+// which selects elements at random.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -29,7 +29,7 @@ struct Gather {  // index of x's rank, other dimensions at most x's
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim);
 };
 
-struct Embedding : Gather {  // the same of a parameter
+struct Embedding : Gather {  // rows of a parameter
   static constexpr OpInfo info{"embedding", Precision::Any, {Role::Parameter, Role::Index}};
   static Tensor forward(Ctx& ctx, const Tensor& table, const Tensor& index, int dim,
                         const EmbeddingOptions&) {
@@ -44,7 +44,7 @@ struct Target {
   std::optional<DType> out = {};
 };
 
-struct ScatterAdd {  // x, or zeros if it is absent, with source added; source of the index's shape
+struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, zeros
   static constexpr OpInfo info{
       "scatter_add", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
@@ -79,7 +79,7 @@ Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Embed
                        : Gather::backward(ctx, dy, dim);
 }
 
-// The index [k], seen as one of a whole shape that has k elements in dimension dim.
+// The index [k] expanded to a shape that has k elements in dimension dim.
 Tensor for_all_lines(const Tensor& index, int dim, const Shape& shape) {
   Shape strides = shape;
   for (int d = 0; d < shape.rank; ++d) strides[d] = d == dim ? index.strides()[0] : 0;
@@ -98,17 +98,17 @@ struct Scatter {
     ctx.save(index);
     return y;
   }
-  // What was replaced has no part in the result; nor has, where indices repeat, all but the last.
+  // Replaced elements get no gradient; where indices repeat, only the last source gets one.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
     const Tensor index = ctx.saved(0);
     const auto lost = [&] {
-      const Tensor place = for_all_lines(arange(0, double(index.size(dim)), 1, i64, index.device()),
-                                         dim, index.shape());
+      const Tensor position = for_all_lines(
+          arange(0, double(index.size(dim)), 1, i64, index.device()), dim, index.shape());
       const Tensor last(ctx.shape(0), i64, index.device()),
           winner(index.shape(), i64, index.device());
-      ctx.run(kernels::scatter, dim, index, place, last);
+      ctx.run(kernels::scatter, dim, index, position, last);
       ctx.run(kernels::gather, dim, last, index, winner);
-      return ne(winner, place);
+      return ne(winner, position);
     };
     return ctx.grads(
         [&] {
@@ -120,7 +120,7 @@ struct Scatter {
   }
 };
 
-// The mask is not kept: the same position of the random stream gives it again.
+// The mask is not saved: the same position in the random stream gives it again.
 struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
@@ -142,7 +142,7 @@ void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) 
   });
 }
 
-// An index for each element: as many dimensions as x, none but `dim` longer.
+// An index for each element: x's rank, and no larger than x but in `dim`.
 void check_elements(const Tensor& x, int dim, const Tensor& index) {
   bool fits = index.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
@@ -157,7 +157,7 @@ void check_slices(const Tensor& x, int dim, const Tensor& index) {
   check_index_range(index, dim, 0, x.size(dim));
 }
 
-// The first elements of x in each dimension, as many as the shape says.
+// The first elements of x in each dimension, cut to this shape.
 Tensor corner(Tensor x, const Shape& shape) {
   bool fits = x.rank() == shape.rank;
   for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
@@ -167,23 +167,23 @@ Tensor corner(Tensor x, const Shape& shape) {
   return x;
 }
 
-// Where the mask is true: i64 [count, rank].
-Tensor places(const Tensor& mask) {
+// The positions where the mask is true: i64 [count, rank].
+Tensor true_positions(const Tensor& mask) {
   const int64_t count = sum(mask).item<int64_t>();
   check_counted("a mask", {count});
   const Tensor y({count, mask.rank()}, i64, mask.device()), dense = mask.contiguous();
   kernels::nonzero(mask.device(), dense, y);
   return y;
 }
-Tensor flat_places(const Tensor& mask) {
-  return reshape(places(reshape(mask, {mask.numel()})), {-1});
+Tensor flat_positions(const Tensor& mask) {
+  return reshape(true_positions(reshape(mask, {mask.numel()})), {-1});
 }
 
-// What a list of indices names: rows of x as it is seen with its first dimensions in one.
+// The rows that a list of indices selects from x with its first dimensions merged.
 struct IndexedRows {
-  Shape seen;    // [rows, ...]
+  Shape merged;  // [rows, ...]
   Tensor index;  // [k]
-  Shape shape;   // of what they name: k in the shape of the indices, then what else x has
+  Shape shape;   // of the result: that of the indices, then x's other dimensions
 };
 
 IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
@@ -215,7 +215,7 @@ IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
   }
   IndexedRows rows{{count}, reshape(row, {row.numel()}), row.shape()};
   for (int d = dims; d < x.rank(); ++d) {
-    rows.seen.push_back(x.size(d));
+    rows.merged.push_back(x.size(d));
     rows.shape.push_back(x.size(d));
   }
   return rows;
@@ -227,11 +227,11 @@ std::optional<int64_t> wrap_padding(std::optional<int64_t> row, int64_t rows) {
   return *row < 0 ? *row + rows : *row;
 }
 
-// Bags as rows: [bags, longest], and which of those indices are in them, or no tensor if all are.
+// Bags as padded rows [bags, longest], and a mask of the indices in them, absent if all are.
 struct Bags {
   Tensor index, inside = {};
 };
-// Where each begins and how many indices it has: i64 [bags].
+// Pads bags by their first indices and sizes, i64 [bags] each.
 Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, int64_t longest) {
   const Tensor step = arange(0, double(longest), 1, i64, index.device());
   const Tensor inside = lt(step, unsqueeze(size, 1));
@@ -243,7 +243,7 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
   auto& [index, inside] = bags;
   Tensor rows = embedding(table, index, {.padding_idx = o.padding_idx});
   const bool largest = o.mode == BagMode::Max;
-  if (index.size(1) == 0)  // in the dtype that others have
+  if (index.size(1) == 0)  // in the dtype of other bags
     return largest ? cast(sum(rows, {1}), rows.dtype()) : sum(rows, {1});
   if (o.padding_idx) {
     const Tensor real = ne(index, double(*o.padding_idx));
@@ -258,8 +258,8 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
   return largest ? masked_fill(y, eq(count, 0), 0) : y / cast(clamp(count, 1, {}), y.dtype());
 }
 
-// Bags of any sizes. Where a few long ones would make most of the others padding, those of about
-// one size (to a factor of two) are padded by themselves: memory stays in proportion to indices.
+// Bags of any sizes. If a few long ones would make the others mostly padding, bags of similar size
+// (within a factor of two) are padded together: memory stays in proportion to indices.
 Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offsets,
                    const EmbeddingBagOptions& o) {
   check(offsets.dtype() == i64 && offsets.rank() == 1, "offsets are {} {}, not i64 [bags]",
@@ -277,10 +277,10 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
   if (most <= 4 * (n / bags + 1))
     return reduce_bags(table, padded_bags(index, offsets, size, most), o);
 
-  std::map<int, std::vector<int64_t>> alike;  // by the bits of their sizes
+  std::map<int, std::vector<int64_t>> alike;  // by bit width of their sizes
   for (int64_t i = 0; i < bags; ++i) alike[std::bit_width(uint64_t(sizes[size_t(i)]))].push_back(i);
   std::vector<Tensor> parts;
-  std::vector<int64_t> row(sizes.size());  // of each bag among the parts
+  std::vector<int64_t> row(sizes.size());  // of each bag in `parts`
   for (int64_t rows = 0; const auto& [bits, members] : alike) {
     int64_t longest = 0;
     for (const int64_t i : members) {
@@ -349,18 +349,18 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   const Scope scope("index");
   const IndexedRows rows = indexed_rows(x, indices);
-  return reshape(index_select_unchecked(reshape(x, rows.seen), 0, rows.index), rows.shape);
+  return reshape(index_select_unchecked(reshape(x, rows.merged), 0, rows.index), rows.shape);
 }
 
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate) {
   const Scope scope("index_put");
   const IndexedRows rows = indexed_rows(x, indices);
-  const Tensor whole = reshape(x, rows.seen),
-               source =
-                   reshape(expand(values, rows.shape), with_size(rows.seen, 0, rows.index.numel())),
+  const Tensor whole = reshape(x, rows.merged),
+               source = reshape(expand(values, rows.shape),
+                                with_size(rows.merged, 0, rows.index.numel())),
                index = for_all_lines(rows.index, 0, source.shape());
-  const Tensor y = accumulate ? call<ScatterAdd>(whole, index, source, Target{0, rows.seen})
+  const Tensor y = accumulate ? call<ScatterAdd>(whole, index, source, Target{0, rows.merged})
                               : call<Scatter>(whole, index, source, 0);
   return reshape(y, x.shape());
 }
@@ -370,10 +370,10 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
   const Shape shape = broadcast(x.shape(), mask.shape());
   return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
-                                flat_places(expand(mask, shape)));
+                                flat_positions(expand(mask, shape)));
 }
 
-Tensor nonzero(const Tensor& x) { return places(x.dtype() == boolean ? x : ne(x, 0)); }
+Tensor nonzero(const Tensor& x) { return true_positions(x.dtype() == boolean ? x : ne(x, 0)); }
 
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
   const Scope scope(Embedding::info.name);

@@ -1,4 +1,4 @@
-// Images of another size: interpolation, and channels traded for pixels.
+// Resizing images: interpolation, and channels rearranged into pixels.
 
 #include "autograd/ops/resample.h"
 

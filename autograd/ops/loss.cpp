@@ -1,5 +1,5 @@
-// Losses. Their kernels read narrow predictions and write f32 losses; a reduction is an op of its
-// own, whose gradient is one number repeated.
+// Losses. Kernels read half predictions and write f32 losses; the reduction is an op of its own,
+// whose gradient is one number, expanded.
 
 #include <cmath>
 #include <numbers>
@@ -22,12 +22,12 @@ struct ClassRule {
   double smoothing = 0;
 };
 
-// A gradient that is 0, and not NaN, where the target does not count.
+// dx with 0, rather than NaN, where the target is ignored.
 Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassRule& rule) {
   return masked_fill(dx, unsqueeze(eq(target, double(rule.ignore)), 1), 0);
 }
 
-// The loss of each of x's lines. The target is a class of each, or probabilities of all.
+// The loss of each of x's lines. The target is a class per line, or probabilities of all classes.
 template <bool probabilities>
 struct CrossEntropy {
   static constexpr OpInfo info{
@@ -55,7 +55,7 @@ struct CrossEntropy {
     const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
     const auto of_logits = [&] {
       if (grad_enabled()) {
-        // (Factors rather than the product: 0 times a NaN has a gradient that is NaN.)
+        // (Masks the factors, not the product: 0 times NaN has a gradient of NaN.)
         const auto counted = [&](const Tensor& t) {
           return probabilities ? t : without_ignored(t, target, rule);
         };
@@ -87,7 +87,7 @@ struct CrossEntropy {
     if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(x.size(1));
     return weights ? q * of_classes(weights, x, dtype) : q;
   }
-  // The weights of classes, beside lines.
+  // The class weights, broadcast over lines.
   static Tensor of_classes(const Tensor& weights, const Tensor& x, DType dtype) {
     return reshape(cast(weights, dtype), x.rank() == 3 ? Shape{x.size(1), 1} : weights.shape());
   }
@@ -121,11 +121,11 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
   }
 };
 
-// Which class each target names (0 where it does not count), and which of them count.
+// The class of each target (0 if it is ignored), and a mask of those that count.
 struct ClassTargets {
   Tensor named, counts;
 
-  // Throws Error for targets beside the classes.
+  // Throws Error for targets out of range.
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
       : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
@@ -133,7 +133,7 @@ struct ClassTargets {
       return fmt::format("targets from {} to {} for {} classes", smallest, largest, classes);
     });
   }
-  // A mean is over what the targets weigh: NaN if that is nothing. (Both may be too large for f16.)
+  // A mean divides by the weights of the targets: NaN if they are 0. (Both may exceed f16.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
     const DType dtype = accumulate_dtype(each.dtype());
@@ -158,7 +158,7 @@ void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
   check(target.dtype() == i64, "the targets are {}, not i64", target.dtype());
 }
 
-// --- of each element ---
+// --- elementwise ---
 
 template <class F>
 struct Elementwise {
@@ -191,7 +191,7 @@ Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
         target.shape());
   return call<Elementwise<F>>(x, target, s);
 }
-// Of each * weight, which are multiplied and summed in the wider of their dtypes.
+// Reduces each * weight, multiplied and summed in the wider of their dtypes.
 Tensor reduced(const Tensor& each, const Tensor& weight, Reduction reduction) {
   if (!weight) return reduce_losses(each, reduction);
   const Factors f(each, expand(weight, each.shape()));
@@ -221,7 +221,7 @@ struct PositivesWeighted {
   }
 };
 
-// --- of rows ---
+// --- by rows ---
 
 struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static constexpr OpInfo info{"cosine_similarity", Precision::Full};
@@ -254,7 +254,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
  private:
   struct Parts {            // [rows, 1]
     Tensor x2, y2;          // squared norms, at least eps^2
-    Tensor x_free, y_free;  // whether they are more
+    Tensor x_free, y_free;  // false where eps replaced them
     Tensor cosine;
 
     Parts(const Tensor& xy, const Tensor& xx, const Tensor& yy, double eps)
@@ -342,7 +342,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         "binary_cross_entropy_with_logits",
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
-  check_probabilities(x, true);  // NaN passes: the loss has it, too
+  check_probabilities(x, true);  // NaN passes into the loss
   return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
 }
 
@@ -398,7 +398,7 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllO
   Tensor each =
       o.log_input ? exp(x) - count * x : x - count * log(x + representable_eps(x.dtype(), o.eps));
   if (o.full) {
-    const Tensor t = clamp(count, 1, {});  // (log(1!) = 0, and log(0!), are exact)
+    const Tensor t = clamp(count, 1, {});  // (log(1!) and log(0!) are exactly 0)
     const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);
     each = each + masked_fill(stirling, le(count, 1), 0);
   }

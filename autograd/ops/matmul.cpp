@@ -1,5 +1,5 @@
-// Matrix products. Weight gradients are asked for in the dtype that the weight wants, so under
-// autocast they leave the f32 accumulators unrounded.
+// Matrix products. Gradients of weights are computed in the dtype that the weight wants, so under
+// autocast they are not rounded from f32.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -122,7 +122,7 @@ struct Dot {
 
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     ctx.save(a, b);
-    return cast(sum(wide(a) * wide(b)), ctx.dtype());  // (Tiles of products have one lane for it.)
+    return cast(sum(wide(a) * wide(b)), ctx.dtype());  // (A matrix product would use one lane.)
   }
   static Grads backward(const Ctx& ctx, const Tensor& dc) {
     return ctx.grads([&] { return dc * cast(ctx.saved(1), dc.dtype()); },
@@ -140,7 +140,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
-  // One b for all is one product of more rows.
+  // One b for the whole batch: one product of more rows.
   if (b.rank() == 2 && a.is_contiguous() && a.size(-1) == b.size(0))
     return reshape(call<Matmul>(flatten(a, 0, -2), b, options),
                    with_size(a.shape(), -1, b.size(1)));
@@ -162,7 +162,7 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
         b.shape());
   check_real(a);
   check_inner(a, b);
-  if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c may hold anything, NaN too
+  if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c is not read, and may be NaN
   const Tensor added = o.beta == 1 ? c : cast(c, accumulate_dtype(c.dtype())) * o.beta;
   const bool one_row = c.rank() < 2 || (c.rank() == 2 && c.size(0) == 1);
   if (one_row && c.numel() == b.size(1))

@@ -1,4 +1,4 @@
-// Normalisation. Statistics are f32 whatever the activations are, and are kept for backward.
+// Normalisation. Statistics are f32 for any dtype of activations, and saved for backward.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
@@ -9,19 +9,19 @@ namespace {
 
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
 
-// For the gradient of a gradient: the normalised x and how it came about, written with ops.
+// The normalised x and its statistics, recorded with ops for double backward.
 struct Normal {
   Tensor h, rstd;
-  Dims dims = {};  // over which x was normalised; none: by constants
+  Dims dims = {};  // normalised over; empty: by constants
   bool centered = true;
 
-  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment for the variance.
+  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment as the variance.
   static Normal of(const Tensor& x, const Dims& dims, double eps, bool centered = true) {
     const Tensor off = centered ? x - mean(x, dims, true) : x;
     const Tensor rstd = rsqrt(mean(square(off), dims, true) + eps);
     return {off * rstd, rstd, dims, centered};
   }
-  // dx = rstd (g - mean(g) - h mean(g h)) for a gradient g of h; each mean only where it was taken.
+  // dx = rstd (g - mean(g) - h mean(g h)) for a gradient g of h; each mean only if it was taken.
   Tensor gradient(const Tensor& g) const {
     if (dims.empty()) return rstd * g;
     const Tensor slope = h * mean(g * h, dims, true);
@@ -29,7 +29,7 @@ struct Normal {
   }
 };
 
-// The gradients of x, weight and bias in y = h w + b. In `shape`, dimension 1 is that of w and b.
+// The gradients of x, weight and bias in y = h w + b. Dimension 1 of `shape` is that of w and b.
 Grads recorded(const Ctx& ctx, const Tensor& dy, const Shape& shape, const Normal& x) {
   const Tensor w = wide(ctx.saved(1)), g = reshape(wide(dy), shape);
   const auto dx = [&] {
@@ -127,7 +127,7 @@ struct BatchNorm {  // x [n, c, inner]
       mean = ctx.output(channels, stats);
       rstd = ctx.output(channels, stats);
       ctx.run(kernels::batch_stats, xc, rule.eps, mean, var, rstd);
-      if (running_mean) {  // by the unbiased variance, as everyone does
+      if (running_mean) {  // with the unbiased variance, as PyTorch does
         const double n = double(x.numel()) / double(std::max<int64_t>(1, x.size(1)));
         move(running_mean, mean, rule.momentum);
         move(running_var, var * (n / std::max(1.0, n - 1)), rule.momentum);
@@ -158,8 +158,8 @@ struct BatchNorm {  // x [n, c, inner]
   }
 
  private:
-  // running = (1 - momentum) * running + momentum * now, but where a batch overflowed: its step may
-  // be skipped, and running statistics that are not finite once would stay so.
+  // running = (1 - momentum) * running + momentum * now, except where a batch overflowed: its step
+  // may be skipped, and statistics that are not finite would stay so.
   static void move(const Tensor& running, const Tensor& now, double momentum) {
     const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
     copy_(running, where(isfinite(moved), moved, running));

@@ -1,5 +1,5 @@
-// Order: sorting and selecting are about positions, which have no gradient; the values are gathered
-// from there, so that the gradient follows them.
+// Order: kernels sort and select positions, which have no gradient; values are gathered from there,
+// so that gradients follow them.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
@@ -26,7 +26,7 @@ struct TopK {  // along the last dimension
   }
 };
 
-// What op makes of x with dimension dim as the last one.
+// The op applied with dimension dim as the last one.
 template <class Op, class... A>
 Tensor along(int dim, const Tensor& x, const A&... args) {
   check_counted("rows", {x.size(dim)});

@@ -1,5 +1,5 @@
-// Pools: the largest or the mean of each window of an image. Those over a line are pools over an
-// image of one row.
+// Pools: the maximum or the mean of each window of an image. 1-d pools run over an image of one
+// row.
 
 #include "autograd/ops/resample.h"
 
@@ -9,10 +9,10 @@ namespace {
 
 using kernels::Sampling;
 
-// Positions of maxima, which are no input: they have no gradient and no dtype to choose.
+// Positions of maxima, as an attribute: they get no gradient, and no policy casts them.
 struct Positions {
   Tensor index;
-  Samplings windows;  // they lie in, one in each
+  Samplings windows;  // one maximum in each
 };
 struct TakeAt;
 
@@ -84,7 +84,7 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
         size, s.stride);
   check(padding >= 0 && padding <= size / 2, "padding {} of a window of {} (at most half)", padding,
         size);
-  const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // so far a window may hang over the end
+  const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // overhang of a window at the end
   const int64_t room = length + 2 * padding + over - size;
   check(length > 0 && countable({length}) && room >= 0,
         "a window of {} does not fit into {} + 2 * {}", size, length, padding);
@@ -108,7 +108,7 @@ Samplings adaptive(const Tensor& x, Size2 size) {
   return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
 }
 
-// A line as an image of one row, and windows over it.
+// A line as an image of one row, and the options of its windows.
 Tensor image_of_line(const Tensor& x) {
   check(x.rank() == 3 || x.rank() == 2, "the input has shape {}, not [n, c, l] or [c, l]",
         x.shape());

@@ -1,5 +1,5 @@
-// A leaky ReLU whose slopes are learned: one op, so that the weight's gradient is summed in f32 and
-// does not pass through f16.
+// A leaky ReLU with learned slopes: one op, so that the weight's gradient is summed in f32 and does
+// not pass through f16.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"

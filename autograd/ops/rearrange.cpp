@@ -1,5 +1,5 @@
-// Rearranging: copies of elements in other places. Three ops (flip, tril and triu, pad) and what
-// views and indexing make.
+// Rearranging: copies with elements in another order. Three ops (flip, tril and triu, pad) and
+// functions made of views and indexing.
 
 #include <algorithm>
 #include <numeric>
@@ -73,7 +73,8 @@ struct Pad {  // by a constant; no margin is negative
   }
 };
 
-// Where the elements of a dimension of n come from, if its margins come from within it.
+// The source index of each element of a padded dimension of n, for modes that pad with its
+// elements.
 Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
   const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
   check(mode == PadMode::Replicate ? n > 0 : left <= most && right <= most,
@@ -88,7 +89,7 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
   return index;
 }
 
-// The shape in which dimension dim is there so many times.
+// The shape with dimension dim repeated.
 Shape repeated(const Shape& shape, int dim, int64_t times) {
   Shape longer = shape;
   int64_t& n = longer[wrap_dim(dim, shape.rank)];
@@ -97,8 +98,8 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
   return longer;
 }
 
-// What was made of x, but each element in memory of its own: it may be only another view of x, or
-// see a part several times.
+// y, made from x, with its own memory for each element: a clone if y is a view of x or repeats a
+// part.
 Tensor copied_of(const Tensor& x, const Tensor& y) {
   return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }
@@ -126,7 +127,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
   Tensor y = reshape(x, shape);
   for (int d = times.rank - 1; d >= 0; --d) {
     if (times[d] == 1) continue;
-    // All before d stays apart, and all from d on is one piece that is there several times.
+    // Dimensions before d are rows; those from d on are one piece, which is repeated.
     const int64_t rows =
         std::accumulate(shape.begin(), shape.begin() + d, int64_t{1}, std::multiplies<>());
     const int64_t n = rows == 0 ? 0 : y.numel() / rows;
@@ -154,7 +155,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
         "{} sizes for a tensor of rank {}", sizes.size(), x.rank());
   if (mode == PadMode::Constant) check_fits(x.dtype(), value);
   Tensor y = x;
-  Margins margins = sizes;  // what is left when the crops are made
+  Margins margins = sizes;  // those left after cropping
   for (size_t i = 0; i < sizes.size(); i += 2) {
     const int64_t left = sizes[i], right = sizes[i + 1];
     const int d = x.rank() - 1 - int(i / 2);

@@ -1,6 +1,6 @@
 // Recurrent layers: all time steps are one op, so that the weight's gradient is one product over
-// all of them and a step costs a product and a kernel, not a dozen nodes. What goes from step to
-// step beside the hidden state stays f32. Figures: bench/worklog/006.
+// all of them and a step costs a product and a kernel, not a dozen nodes. State that passes between
+// steps beside h stays f32. Figures: bench/worklog/006.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
@@ -109,7 +109,7 @@ struct Recurrent {
   }
 
  private:
-  // The same from ops, step by step.
+  // The same with ops, step by step.
   static Tensor unrolled(const std::vector<Tensor>& in, bool reverse) {
     const Tensor &x = in[0], &weight = in[1], &bias = in[2];
     const int64_t steps = x.size(0), n = weight.size(1);
@@ -133,7 +133,7 @@ struct Recurrent {
     if (has_c) y.push_back(state.t);
     return stack(y);
   }
-  // Differentiates that, from views of the inputs on, so that it stops there.
+  // Differentiates unrolled() down to fresh copies of the inputs' handles, where it stops.
   static Grads by_ops(const Ctx& ctx, const Tensor& dy, bool reverse) {
     std::vector<Tensor> in, wanted;
     for (size_t i = 0; i < 5; ++i) {

@@ -1,5 +1,5 @@
 // Reductions over any dimensions. The ops keep the reduced dimensions with size 1, so that their
-// rules are plain broadcasting; the functions drop them where asked.
+// backward rules only broadcast; the functions drop them on request.
 
 #include <bit>
 #include <limits>
@@ -52,7 +52,7 @@ struct Mean {
   }
 };
 
-// dy, which winners share. (There may be more of them than a narrow dtype counts.)
+// dy, shared among the winners. (A half dtype may not count that many.)
 Tensor shared(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
   const DType wide = accumulate_dtype(dy.dtype());
   const Tensor part = cast(dy, wide) / cast(sum_to(winner, o), wide);
@@ -88,21 +88,21 @@ struct ArgExtremum {
   }
 };
 
-// The dimensions that stay, then those that go.
+// The dimensions that are kept, then those that are reduced.
 Dims kept_first(int rank, const ReduceOptions& o) {
   Dims order;
-  for (const bool goes : {false, true})
+  for (const bool reduced : {false, true})
     for (int d = 0; d < rank; ++d)
-      if (reduces(o, d) == goes) order.push_back(d);
+      if (reduces(o, d) == reduced) order.push_back(d);
   return order;
 }
-// x as [results, elements that make one].
+// x as [results, elements of each].
 Tensor as_rows(const Tensor& x, const ReduceOptions& o) {
   const int64_t rows = reduced(x.shape(), o).size();
   return reshape(permute(x, kept_first(x.rank(), o)),
                  {rows, x.numel() / std::max<int64_t>(1, rows)});
 }
-// And back.
+// The inverse.
 Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o) {
   return permute_back(rows, shape, kept_first(shape.rank, o));
 }
@@ -121,7 +121,7 @@ struct Prod {
   }
 };
 
-// Whether any element, or all, differ from zero.
+// True if any element differs from zero, or if all do.
 template <Reduce op>
 struct Logical {
   static constexpr OpInfo info{op == Reduce::Max ? "any" : "all"};
@@ -143,7 +143,8 @@ struct LogSumExp {
     ctx.save_result(y);
     return y;
   }
-  // dx = softmax(x) dy, and 0 where all x are -inf. (exp(x - y) would lose the digits that y has.)
+  // dx = softmax(x) dy, and 0 where all x are -inf. (exp(x - y) would lose the digits that rounding
+  // took from y.)
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
     const Tensor none = eq(ctx.saved(1), -infinity),
                  x = masked_fill(cast(ctx.saved(0), dy.dtype()), none, 0);
@@ -166,7 +167,7 @@ struct Norm {
   static constexpr OpInfo info{"norm", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
     check_real(x);
-    // Sums of narrow numbers to a power leave the narrow range before the root is taken.
+    // Sums of powers of half numbers overflow before the root is taken.
     const DType wide = is_half(ctx.dtype()) ? f32 : ctx.dtype();
     const auto total = [&](Reduce op) {
       const Tensor y = ctx.output(reduced(x.shape(), o), wide);
@@ -285,22 +286,22 @@ Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
 
 namespace {
 
-// The dtype that a sum of x has here: its own, or what a policy makes of it.
+// The dtype that sum(x) has here: x's own, or the policy's.
 DType dtype_of_sum(const Tensor& x) {
   const NoGrad off;
   const ScopedValue<&ThreadState::observer> unseen(nullptr);
   return sum(x.with_layout(Layout(Shape{0}))).dtype();
 }
-// A statistic of x, made in f32 of narrow elements, whose squares they could not hold, and then
-// rounded as a sum would be.
+// A statistic of x, computed in f32 for half elements, whose squares may overflow, then rounded as
+// a sum is.
 template <class F>
 Tensor statistic(const Tensor& x, const F& f) {
   check_real(x);
   const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
   return is_half(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
 }
-// Two passes, so that a large mean costs no precision; nor does its rounding, which moves what is
-// squared by a constant.
+// Two passes, so that a large mean costs no precision. The mean's rounding moves all by a constant,
+// which is subtracted again.
 Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Tensor apart = x - mean(x, dims, true);
   Tensor total = sum(square(apart), dims, keepdim);
@@ -322,7 +323,7 @@ Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
 Tensor stddev(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("stddev");
   return statistic(x, [&](const Tensor& w) {
-    // Of equal elements there is no derivative: PyTorch gives zero, not 0 / 0.
+    // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
     const Tensor v = variance(w, dims, keepdim, correction), flat = eq(v, 0);
     return masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
   });

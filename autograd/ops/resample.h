@@ -1,6 +1,7 @@
 #pragma once
-// Resample: images of another size whose elements are weighted sums over rectangles: mean pools and
-// interpolation. It is linear, and its gradient is its transpose, the same op the other way round.
+// Resample: an image of another size with weighted sums over rectangles as elements, for mean pools
+// and interpolation. It is linear; its gradient is its transpose, the same op in the other
+// direction.
 
 #include <array>
 

@@ -16,7 +16,7 @@ Dims moved_last(int rank, int dim) {
 
 Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
 Tensor expand_leading(const Tensor& x, Shape to) {
-  if (leading(x) == to) return x;  // (A weight stays a leaf, whose narrow copy is cached.)
+  if (leading(x) == to) return x;  // (A weight stays a leaf, with its cached half copy.)
   to.push_back(x.size(-2));
   to.push_back(x.size(-1));
   return expand(x, to);
@@ -43,8 +43,8 @@ Tensor rows_along(const Tensor& x, int dim) {
   return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
 }
 Tensor lines_along(const Tensor& x, int dim) {
-  // Fewer columns would leave lanes empty, and of longer ones a vector's width does not stay in the
-  // cache (worklog 103).
+  // Fewer columns leave vector lanes empty; longer ones, a vector wide, do not fit the cache
+  // (worklog 103).
   constexpr int64_t fewest = 16, longest = 128;
   int64_t a = 1, b = 1;
   for (int d = 0; d < x.rank(); ++d) (d < dim ? a : b) *= d == dim ? 1 : x.size(d);

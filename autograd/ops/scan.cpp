@@ -1,7 +1,7 @@
 // Scans: y_i = a_i y_(i-1) + b_i along one dimension. With a = 1 it is a running sum, with b = 0
 // (and 1 before the first) a running product. The gradient goes through the transposed recurrence,
-// w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and da_i = w_i y_(i-1). So everything here is its own
-// kind of gradient, to any order, and nothing divides.
+// w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and da_i = w_i y_(i-1). So these ops are closed under
+// differentiation, to any order, and nothing divides.
 
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -17,7 +17,7 @@ Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b
   return y;
 }
 
-// x_(i-1), and `first` before the first.
+// x_(i-1), with `first` in front.
 Tensor shifted(const Tensor& x, int dim, double first) {
   const int64_t n = x.size(dim);
   if (n == 0) return x;
@@ -42,7 +42,7 @@ struct Recurrence {
     ctx.save_result(y);
     return y;
   }
-  // Of the two recurrences the plain one is y or w, the transposed one the other.
+  // One of y and w is the plain recurrence, the other the transposed one.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
     const Tensor a = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
                  w = call<Recurrence>(a, wide(dy), dim, !transposed);
@@ -51,7 +51,7 @@ struct Recurrence {
   }
 };
 
-// Transposed: the product of all that comes after.
+// Transposed: the product of all later elements.
 struct Cumprod {
   static constexpr OpInfo info{"cumprod", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, int dim, bool transposed) {

@@ -1,5 +1,5 @@
-// Order statistics and counts. All made of other ops: values are gathered from where sorting found
-// them, so that gradients follow.
+// Order statistics and counts, composed of other ops: values are gathered from sorted positions, so
+// that gradients follow.
 
 #include <cmath>
 
@@ -36,10 +36,10 @@ Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   check_elements(x, dim);
   const int64_t n = x.size(dim);
   const Tensor sorted = sort(x, dim).values;
-  const double place = q * double(n - 1), below = std::floor(place);
+  const double position = q * double(n - 1), below = std::floor(position);
   const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
   const auto i = static_cast<int64_t>(below);
-  const Tensor y = place == below ? at(i) : lerp(at(i), at(i + 1), place - below);
+  const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
   const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
   return keepdim ? result : squeeze(result, dim);
 }
@@ -77,13 +77,13 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
 }
 
-// Both together are sorted once; those of the sorted ones that come before a value are counted.
+// Sorts both together once, and counts the sorted numbers before each value.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const Scope scope("searchsorted");
   check(sorted.rank() == 1, "in numbers of shape {}, not [n]", sorted.shape());
   const int64_t n = sorted.numel(), m = values.numel();
   const Tensor s = sorted.detach(), v = flatten(values.detach());
-  // Of equal ones the first stays the first.
+  // The sort is stable: ties keep their order.
   const Tensor order = argsort(right ? cat({s, v}) : cat({v, s}), 0);
   const Tensor before = cumsum(cast(right ? lt(order, double(n)) : ge(order, double(m)), i64), 0);
   const Tensor all = scatter(zeros_like(before), 0, order, before);

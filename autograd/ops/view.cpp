@@ -38,7 +38,7 @@ struct Expand {
   static Tensor forward(Ctx&, const Tensor& x, const Shape& shape) {
     return x.with_layout(expand(x.layout(), shape));
   }
-  // Sums over what was repeated.
+  // Sums over the repeated dimensions.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Shape& to = ctx.shape(0);
     const int added = dy.rank() - to.rank;
@@ -49,7 +49,7 @@ struct Expand {
   }
 };
 
-// What a view selects of a tensor, each element at most once.
+// Layouts of a part of a tensor, each element at most once.
 struct SliceOf {
   static constexpr OpInfo view{"slice"}, place{"place_slice"};
   int dim;
@@ -63,7 +63,7 @@ struct DiagonalOf {
   Layout of(const Layout& l) const { return diagonal(l, offset, a, b); }
 };
 
-// Zeros with x in the place of a part: what selecting that part is the transpose of.
+// Zeros with x as one part: the transpose of selecting that part.
 template <class Part>
 struct Place {
   static constexpr OpInfo info = Part::place;
@@ -98,17 +98,17 @@ struct Windows {
   int64_t size, step;
 };
 
-// The sum of windows over their places in the whole: what unfolding is the transpose of.
+// The sum of windows at their positions in the whole: the transpose of Unfold.
 struct Fold {
   static constexpr OpInfo info{"fold"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Windows& w) {
     Tensor y = zeros(whole, is_half(x.dtype()) ? f32 : x.dtype(), x.device());
-    const Layout places = unfold(y.layout(), w.dim, w.size, w.step);
-    // Every so many windows there is one that overlaps none of those before: they go together.
+    const Layout windows = unfold(y.layout(), w.dim, w.size, w.step);
+    // Windows that are `apart` do not overlap: they are added by one kernel.
     const int64_t n = x.size(w.dim), apart = (w.size - 1) / w.step + 1;
     for (int64_t first = 0; first < std::min(apart, n); ++first)
       ctx.run(kernels::accumulate, x.with_layout(slice(x.layout(), w.dim, first, n, apart)),
-              y.with_layout(slice(places, w.dim, first, n, apart)));
+              y.with_layout(slice(windows, w.dim, first, n, apart)));
     return cast(y, x.dtype());
   }
   static Grads backward(const Ctx&, const Tensor& dy, const Shape&, const Windows& w) {
@@ -161,7 +161,7 @@ struct Cat {
   }
 };
 
-// x as a view that changes nothing: without history where none is recorded, as any other.
+// x as a view of itself: like any view, without history while nothing is recorded.
 Tensor unchanged(const Tensor& x) { return grad_enabled() || !x.requires_grad() ? x : x.detach(); }
 
 }  // namespace
@@ -212,10 +212,10 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   uint32_t moved = 0;
   for (size_t i = 0; i < from.size(); ++i) {
     const int dim = wrap_dim(from[i], x.rank());
-    int& place = order[size_t(wrap_dim(to[i], x.rank()))];
+    int& slot = order[size_t(wrap_dim(to[i], x.rank()))];
     check(!(moved >> dim & 1), "dimension {} is moved twice", dim);
-    check(place < 0, "dimensions {} and {} to one place", place, dim);
-    place = dim;
+    check(slot < 0, "dimensions {} and {} to one place", slot, dim);
+    slot = dim;
     moved |= 1u << dim;
   }
   for (int dim = 0; dim < x.rank(); ++dim)
@@ -267,7 +267,7 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
   check(size > 0, "pieces of size {}", size);
   std::vector<Tensor> pieces;
   const int64_t n = x.size(dim);
-  for (int64_t at = 0; at < n || at == 0; at += size)  // of nothing, one empty piece
+  for (int64_t at = 0; at < n || at == 0; at += size)  // an empty x gives one empty piece
     pieces.push_back(narrow(x, dim, at, std::min(size, n - at)));
   return pieces;
 }
