@@ -12,7 +12,7 @@ namespace mixtape {
 using namespace ops;
 namespace {
 
-struct AttentionRule {
+struct AttentionParams {
   bool causal;
   double scale;
   DropoutMask drop;
@@ -25,32 +25,32 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       {Role::Activation, Role::Activation, Role::Activation, Role::Mask, Role::Statistic}};
 
   static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Tensor& mask, const Tensor& bias, const AttentionRule& rule) {
+                        const Tensor& mask, const Tensor& bias, const AttentionParams& params) {
     const Tensor scores = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())});
     const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
-    ctx.run(kernels::masked_softmax, scores, mask, bias, rule.causal, rule.scale, p);
+    ctx.run(kernels::masked_softmax, scores, mask, bias, params.causal, params.scale, p);
     ctx.save(q, k, v, mask, bias);
     ctx.save_extra(p);
-    return by_positions(dropout(p, rule.drop), v, ctx.dtype());
+    return by_positions(dropout(p, params.drop), v, ctx.dtype());
   }
 
   // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
   // dq = scale ds k, dk = scale dsT q, dbias = ds. Dropout stands between p and the product.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const AttentionRule& rule) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
-    const Tensor p = grad_enabled() ? recorded(ctx, rule) : ctx.saved(5);
+    const Tensor p = grad_enabled() ? recorded(ctx, params) : ctx.saved(5);
     Tensor ds;
     if (ctx.wants(0) || ctx.wants(1) || ctx.wants(4)) {
-      const Tensor dp = dropout(product(dy, v.t(), accumulate_dtype(dy.dtype())), rule.drop);
+      const Tensor dp = dropout(product(dy, v.t(), accumulate_dtype(dy.dtype())), params.drop);
       ds = softmax_gradient(p, dp);
     }
     const auto gradient = [&](size_t of, const Tensor& a, const Tensor& b, double scale) {
       const Tensor y = swapped(by_positions(a, b, ctx.grad_dtype(of)));  // dense
       return swapped(scale == 1 ? y : y * scale);
     };
-    return ctx.grads([&] { return gradient(0, ds, k, rule.scale); },
-                     [&] { return gradient(1, ds.t(), q, rule.scale); },
-                     [&] { return gradient(2, dropout(p, rule.drop).t(), dy, 1); },
+    return ctx.grads([&] { return gradient(0, ds, k, params.scale); },
+                     [&] { return gradient(1, ds.t(), q, params.scale); },
+                     [&] { return gradient(2, dropout(p, params.drop).t(), dy, 1); },
                      [] { return Tensor(); }, [&] { return ds; });
   }
 
@@ -71,14 +71,14 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
 
   // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows that have
   // no others; the results of those are zeroed.
-  static Tensor recorded(const Ctx& ctx, const AttentionRule& rule) {
+  static Tensor recorded(const Ctx& ctx, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
-    Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * rule.scale;
+    Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * params.scale;
     if (bias) s = s + cast(bias, s.dtype());
     constexpr double none = -std::numeric_limits<double>::infinity();
     Tensor hidden = eq(s, none);
     if (mask) hidden = logical_or(hidden, logical_not(mask));
-    if (rule.causal) {
+    if (params.causal) {
       const auto positions = [&](int dim) {
         return arange(0, double(s.size(dim)), 1, f32, s.device());
       };
@@ -120,10 +120,10 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     (o.mask.dtype() == boolean ? mask : bias) = expand(o.mask, scores);
   }
   const double features = double(std::max<int64_t>(1, q.size(-1)));
-  const AttentionRule rule{o.causal, o.scale.value_or(1 / std::sqrt(features)),
-                           draw_mask(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
+  const AttentionParams params{o.causal, o.scale.value_or(1 / std::sqrt(features)),
+                               draw_mask(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
   return call<Attention>(expand_leading(q, batch), expand_leading(k, batch),
-                         expand_leading(v, batch), mask, bias, rule);
+                         expand_leading(v, batch), mask, bias, params);
 }
 
 }  // namespace mixtape

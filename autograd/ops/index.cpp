@@ -204,7 +204,7 @@ IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
         check(i.size(d - first) == x.size(d), "a mask of shape {} for dimensions {} to {} of {}",
               i.shape(), first, dims - 1, x.shape());
       n = i.numel();
-      here = flat_places(i);
+      here = flat_positions(i);
     } else {
       n = x.size(first);
       check_index_range(i, first, -n, n);

@@ -17,14 +17,14 @@ namespace {
 
 // --- classes ---
 
-struct ClassRule {
+struct ClassParams {
   int64_t ignore;
   double smoothing = 0;
 };
 
 // dx with 0, rather than NaN, where the target is ignored.
-Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassRule& rule) {
-  return masked_fill(dx, unsqueeze(eq(target, double(rule.ignore)), 1), 0);
+Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassParams& params) {
+  return masked_fill(dx, unsqueeze(eq(target, double(params.ignore)), 1), 0);
 }
 
 // The loss of each of x's lines. The target is a class per line, or probabilities of all classes.
@@ -36,20 +36,20 @@ struct CrossEntropy {
       {Role::Activation, probabilities ? Role::Parameter : Role::Index, Role::Parameter}};
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
-                        const ClassRule& rule) {
+                        const ClassParams& params) {
     check_real(x);
     Tensor loss = ctx.output(without(x.shape(), 1)),
            lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
     const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
-    ctx.run(kernels::cross_entropy, rows_of(xc), rows_of(tc), wc, rule.ignore, rule.smoothing, loss,
-            rows_of(lse));
+    ctx.run(kernels::cross_entropy, rows_of(xc), rows_of(tc), wc, params.ignore, params.smoothing,
+            loss, rows_of(lse));
     ctx.save(x, target, weights);
     ctx.save_extra(lse);
     return loss;
   }
   // dx = (softmax(x) sum(q) - q) dloss, q the smoothed and weighted target; nothing where ignored.
   // dtarget = -log_softmax(x) dq/dtarget dloss
-  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassRule& rule) {
+  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassParams& params) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1), weights = ctx.saved(2);
     const DType dtype = accumulate_dtype(dloss.dtype());
     const auto each = [&] { return unsqueeze(cast(dloss, dtype), 1); };
@@ -57,20 +57,20 @@ struct CrossEntropy {
       if (grad_enabled()) {
         // (Masks the factors, not the product: 0 times NaN has a gradient of NaN.)
         const auto counted = [&](const Tensor& t) {
-          return probabilities ? t : without_ignored(t, target, rule);
+          return probabilities ? t : without_ignored(t, target, params);
         };
-        const Tensor q = wanted(x, target, weights, rule, dtype);
+        const Tensor q = wanted(x, target, weights, params, dtype);
         return (softmax(counted(cast(x, dtype)), 1) * sum(q, {1}, true) - q) * counted(each());
       }
       Tensor dx = ctx.like(0);
       const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
                    dc = dloss.contiguous();
       ctx.run(kernels::cross_entropy_grad, rows_of(xc), rows_of(tc), wc, rows_of(ctx.saved(3)), dc,
-              rule.ignore, rule.smoothing, rows_of(dx));
+              params.ignore, params.smoothing, rows_of(dx));
       return dx;
     };
     const auto of_target = [&] {
-      const Tensor d = log_softmax(cast(x, dtype), 1) * each() * (rule.smoothing - 1);
+      const Tensor d = log_softmax(cast(x, dtype), 1) * each() * (params.smoothing - 1);
       return weights ? d * of_classes(weights, x, dtype) : d;
     };
     return ctx.grads(of_logits, of_target);
@@ -78,13 +78,14 @@ struct CrossEntropy {
 
  private:
   static Tensor wanted(const Tensor& x, const Tensor& target, const Tensor& weights,
-                       const ClassRule& rule, DType dtype) {
+                       const ClassParams& params, DType dtype) {
     Tensor q = cast(target, dtype);
     if constexpr (!probabilities) {
       q = one_hot_or_zeros(target, x.size(1), dtype);
       if (x.rank() == 3) q = transpose(q, 1, 2);
     }
-    if (rule.smoothing != 0) q = q * (1 - rule.smoothing) + rule.smoothing / double(x.size(1));
+    if (params.smoothing != 0)
+      q = q * (1 - params.smoothing) + params.smoothing / double(x.size(1));
     return weights ? q * of_classes(weights, x, dtype) : q;
   }
   // The class weights, broadcast over lines.
@@ -97,26 +98,26 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
   static constexpr OpInfo info{
       "nll_loss", Precision::Full, {Role::Activation, Role::Index, Role::Parameter}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
-                        const ClassRule& rule) {
+                        const ClassParams& params) {
     check_real(x);
     Tensor loss = ctx.output(target.shape());
     const Tensor tc = target.contiguous(), wc = dense(weights);
-    ctx.run(kernels::nll_loss, x, tc, wc, rule.ignore, loss);
+    ctx.run(kernels::nll_loss, x, tc, wc, params.ignore, loss);
     ctx.save(target, weights);
     return loss;
   }
   // dx = -w dloss at the target
-  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassRule& rule) {
+  static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassParams& params) {
     const Tensor target = ctx.saved(0), weights = ctx.saved(1);
     if (grad_enabled()) {
       const DType dtype = dloss.dtype();
       Tensor q = one_hot_or_zeros(target, ctx.shape(0)[1], dtype);
       if (weights) q = q * cast(weights, dtype);
-      return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, rule)};
+      return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, params)};
     }
     Tensor dx = ctx.like(0);
     const Tensor tc = target.contiguous(), wc = dense(weights), dc = dloss.contiguous();
-    ctx.run(kernels::nll_loss_grad, tc, wc, rule.ignore, dc, dx);
+    ctx.run(kernels::nll_loss_grad, tc, wc, params.ignore, dc, dx);
     return {dx};
   }
 };
@@ -277,7 +278,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   check_classes(logits, "logits", o.class_weights);
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}, not from 0 to 1",
         o.label_smoothing);
-  const ClassRule rule{o.ignore_index, o.label_smoothing};
+  const ClassParams params{o.ignore_index, o.label_smoothing};
   const Tensor x = lines_along(logits, 1);
   Tensor loss;
   if (target.shape() == logits.shape()) {
@@ -286,13 +287,13 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
     check(o.ignore_index < 0, "ignore_index {} beside targets that are probabilities",
           o.ignore_index);
     const Tensor p = lines_like(x, target, 1);
-    loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, rule), o.reduction);
+    loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, params), o.reduction);
   } else {
     check_named(logits, "logits", target);
     const Tensor t = reshape(target, without(x.shape(), 1));
     const ClassTargets targets(t, o.ignore_index, x.size(1));
-    loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, rule), o.class_weights,
-                           o.reduction);
+    loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, params),
+                           o.class_weights, o.reduction);
   }
   if (o.reduction == Reduction::None) loss = reshape(loss, without(logits.shape(), 1));
   return o.weight == 1 ? loss : loss * o.weight;
@@ -308,7 +309,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
   const Tensor t = reshape(target, {x.size(0), inner});
   const ClassTargets targets(t, o.ignore_index, x.size(1));
   const Tensor each = call<Nll>(reshape(x, {x.size(0), x.size(1), inner}), t, o.class_weights,
-                                ClassRule{o.ignore_index});
+                                ClassParams{o.ignore_index});
   return targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
 }
 

@@ -103,7 +103,7 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
   }
 };
 
-struct BatchNormRule {
+struct BatchNormParams {
   bool training;
   double momentum, eps;
 };
@@ -116,25 +116,25 @@ struct BatchNorm {  // x [n, c, inner]
 
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& running_mean, const Tensor& running_var,
-                        const BatchNormRule& rule) {
+                        const BatchNormParams& params) {
     check_real(x);
     const DType stats = accumulate_dtype(x.dtype());
     Tensor y = ctx.output(x.shape()), mean, rstd;
     const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
-    if (rule.training) {
+    if (params.training) {
       const Shape channels{x.size(1)};
       Tensor var = ctx.output(channels, stats);
       mean = ctx.output(channels, stats);
       rstd = ctx.output(channels, stats);
-      ctx.run(kernels::batch_stats, xc, rule.eps, mean, var, rstd);
+      ctx.run(kernels::batch_stats, xc, params.eps, mean, var, rstd);
       if (running_mean) {  // with the unbiased variance, as PyTorch does
         const double n = double(x.numel()) / double(std::max<int64_t>(1, x.size(1)));
-        move(running_mean, mean, rule.momentum);
-        move(running_var, var * (n / std::max(1.0, n - 1)), rule.momentum);
+        move(running_mean, mean, params.momentum);
+        move(running_var, var * (n / std::max(1.0, n - 1)), params.momentum);
       }
     } else {
       mean = cast(running_mean, stats);
-      rstd = rsqrt(cast(running_var, stats) + rule.eps);
+      rstd = rsqrt(cast(running_var, stats) + params.eps);
     }
     ctx.run(kernels::batch_norm, xc, mean, rstd, w, b, y);
     ctx.save(x, weight);
@@ -142,18 +142,18 @@ struct BatchNorm {  // x [n, c, inner]
     ctx.save_extra(rstd);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const BatchNormRule& rule) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const BatchNormParams& params) {
     if (grad_enabled()) {
       const Tensor x = wide(ctx.saved(0)), mean = unsqueeze(ctx.saved(2), 1),
                    rstd = unsqueeze(ctx.saved(3), 1);
       return recorded(
           ctx, dy, dy.shape(),
-          rule.training ? Normal::of(x, {0, 2}, rule.eps) : Normal{(x - mean) * rstd, rstd});
+          params.training ? Normal::of(x, {0, 2}, params.eps) : Normal{(x - mean) * rstd, rstd});
     }
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
-    ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), w, dyc, !rule.training, dx, dw,
-            db);
+    ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), w, dyc, !params.training, dx,
+            dw, db);
     return {dx, dw, db};
   }
 
@@ -244,7 +244,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   check(!o.training || per_channel > 1, "training needs more than one value per channel: shape {}",
         x.shape());
   return reshape(call<BatchNorm>(by_channel(x), weight, bias, running_mean, running_var,
-                                 BatchNormRule{o.training, o.momentum, o.eps}),
+                                 BatchNormParams{o.training, o.momentum, o.eps}),
                  x.shape());
 }
 

@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, EveryPolicy, testing::ValuesIn(tests::op_cases()),
 // and parameters f32.
 TEST_P(EveryPolicy, IsAsTheTableSays) {
   const OpCase& c = GetParam();
-  if (!c.narrow || c.composite) return;
+  if (!c.half || c.composite) return;
   enum class From { Wide, Narrow, Network };
   const auto known = sources(c);
   const OpInfo& op = known.first;
@@ -186,7 +186,7 @@ TEST_P(EveryPolicy, LeavesF64Alone) {
 
 TEST_P(EveryPolicy, MayBeOverridden) {
   const OpCase& c = GetParam();
-  if (!c.narrow) return;
+  if (!c.half) return;
   using enum Precision;
   for (const Precision p : {Any, Native, Low, Full, Widest})
     for (const DType given : {f32, f16}) {

@@ -453,7 +453,7 @@ TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
   EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
 }
 
-// Squares and means of narrow numbers are not rounded to their dtype on the way.
+// Squares and means of half numbers are not rounded to their dtype on the way.
 TEST(Elementwise, VariancesOfNarrowNumbers) {
   const auto of = [](std::initializer_list<double> x, DType t) {
     return from(x, {int64_t(x.size())}, t).set_requires_grad();
@@ -532,7 +532,7 @@ TEST(Elementwise, ConstantDerivativesKeepNothing) {
   EXPECT_EQ(to_vector(x.grad()), (Values{-3, -3}));
 }
 
-// The gradients of an op on narrow copies arrive in f32 where that is what they were copied from.
+// The gradients of an op on half copies arrive in f32 where that is what they were copied from.
 TEST(Elementwise, WideGradientsOfNarrowOperands) {
   const Values v = {1.00390625, -0.3, 0.7, 2.1};
   const Tensor a = row(v, f32).set_requires_grad(), b = row({0.1, 0.2, 0.3, 0.4}, f32);
@@ -543,10 +543,10 @@ TEST(Elementwise, WideGradientsOfNarrowOperands) {
     for (int64_t i = 0; i < 4; ++i)
       EXPECT_NEAR(a.grad().at(i), 1.7265625 * derivative(i), 2e-7 * std::abs(derivative(i)) * 1.8);
   };
-  const Tensor narrow = a.to(bf16), other = b.to(bf16);
-  expect_wide(narrow * other, [&](int64_t i) { return other.at(i); });
-  expect_wide(narrow / other, [&](int64_t i) { return 1 / other.at(i); });
-  expect_wide(narrow * 0.3, [](int64_t) { return 0.3; });
+  const Tensor half = a.to(bf16), other = b.to(bf16);
+  expect_wide(half * other, [&](int64_t i) { return other.at(i); });
+  expect_wide(half / other, [&](int64_t i) { return 1 / other.at(i); });
+  expect_wide(half * 0.3, [](int64_t) { return 0.3; });
 }
 
 // Nor is a gradient rounded, or its divisor, before it is as wide as it will be.
@@ -1006,10 +1006,10 @@ TEST(InPlace, ReadsAllBeforeWhatItWrites) {
 }
 
 TEST(InPlace, TheResultKeepsItsDtype) {
-  const Tensor narrow = row({1, 2}, f16);
-  narrow += row({0.5, 0.25}, f32);
-  EXPECT_EQ(narrow.dtype(), f16);
-  EXPECT_EQ(to_vector(narrow), (Values{1.5, 2.25}));
+  const Tensor x = row({1, 2}, f16);
+  x += row({0.5, 0.25}, f32);
+  EXPECT_EQ(x.dtype(), f16);
+  EXPECT_EQ(to_vector(x), (Values{1.5, 2.25}));
   const Tensor n = row({7, -7}, i64);
   n -= row({1, 1}, i32);
   n *= row({3}, u8);

@@ -91,7 +91,7 @@ TEST(GridSample, KeepsPlacesWideInARegion) {
   expect_near(grid_sample(x, grid), to_vector(x), 1e-4);  // f16: off by 1 / 128 of a pixel
 }
 
-// Half a pixel of a large image is beyond f16, so a narrow image may have a wide grid.
+// Half a pixel of a large image is beyond f16, so a half image may have an f32 grid.
 TEST(GridSample, OfANarrowImageAtWidePlaces) {
   for (const DType low : {f16, bf16})
     for (const DType of_grid : {f32, low})

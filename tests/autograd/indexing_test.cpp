@@ -1,5 +1,5 @@
 // What the rows do not say of views, rearranging, indexing, order and reductions: errors, dtypes,
-// duplicates, sums of narrow gradients, and properties that hold for any shape.
+// duplicates, sums of half gradients, and properties that hold for any shape.
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

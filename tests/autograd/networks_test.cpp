@@ -247,9 +247,9 @@ TEST(ConvTranspose2d, IsLowAndAddsItsBiasInF32) {
   const amp::Autocast on({.low = bf16});
   const Tensor y = conv_transpose2d(x, w, bias);
   EXPECT_EQ(y.dtype(), bf16);
-  const Tensor narrow =
+  const Tensor y16 =
       conv_transpose2d(from({2048, 1}, {1, 2, 1, 1}, f16), ones({2, 1, 1, 1}, f16), ones({1}));
-  EXPECT_EQ(narrow.dtype(), bf16);
+  EXPECT_EQ(y16.dtype(), bf16);
   const amp::Autocast half({.low = f16});
   EXPECT_EQ(
       conv_transpose2d(from({2048, 1}, {1, 2, 1, 1}, f16), ones({2, 1, 1, 1}, f16), bias).item(),

@@ -91,7 +91,7 @@ TEST_P(EveryOp, HasGradientsOfEmpties) {
 
 TEST_P(EveryOp, HasGradientsOfBroadcasts) {
   const OpCase& c = GetParam();
-  const auto small = tests::make_inputs(c, f64, true, tests::narrowed_shapes(c));
+  const auto small = tests::make_inputs(c, f64, true, tests::reduced_shapes(c));
   const auto repeated = [&](const std::vector<Tensor>& in) {
     std::vector<Tensor> wide;
     for (size_t i = 0; i < in.size(); ++i) wide.push_back(expand(in[i], c.inputs[i].shape));
@@ -139,7 +139,7 @@ TEST_P(EveryOp, AgreesAcrossDtypes) {
   const OpCase& c = GetParam();
   if (c.composite) return;
   for (const auto& [dtype, tolerance] : {std::pair{f32, 2e-6}, {f16, 1.5e-3}, {bf16, 1.2e-2}}) {
-    if (is_half(dtype) && !c.narrow) continue;
+    if (is_half(dtype) && !c.half) continue;
     auto in = tests::make_inputs(c, dtype, true);
     std::vector<Tensor> wide;
     for (const Tensor& t : in) wide.push_back(is_float(t.dtype()) ? t.detach().to(f64) : t);
@@ -213,7 +213,7 @@ const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
 TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
   EXPECT_EQ(ops_without([](const OpCase& c) { return !c.empty.empty(); }), of_gradients)
       << "a row with .empty is wanted for each other op";
-  EXPECT_EQ(ops_without([](const OpCase& c) { return narrowed_shapes(c) != shapes(c); }), Ops{})
+  EXPECT_EQ(ops_without([](const OpCase& c) { return reduced_shapes(c) != shapes(c); }), Ops{})
       << "a row with an input that repeats is wanted for each other op";
 }
 
@@ -221,7 +221,7 @@ TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
 TEST(Catalogue, EveryPolicyIsTested) {
   Ops others = of_gradients;
   others.insert({"binary_cross_entropy", "cast"});  // in tests of their own
-  EXPECT_EQ(ops_without([](const OpCase& c) { return c.narrow && !c.composite; }), others);
+  EXPECT_EQ(ops_without([](const OpCase& c) { return c.half && !c.composite; }), others);
 }
 
 TEST(Catalogue, NamesAreUnique) {

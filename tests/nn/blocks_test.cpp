@@ -180,7 +180,7 @@ TEST(MultiheadAttention, WeightsOfLargeScoresAreFinite) {
   }
 }
 
-// A narrow layer takes a mask of f32 whether it is asked for its weights or not.
+// A half layer takes an f32 mask, with or without returning its weights.
 TEST(MultiheadAttention, WeightsTakeAWideMask) {
   for (const DType low : {f16, bf16}) {
     nn::MultiheadAttention layer(4, 2);

@@ -187,11 +187,11 @@ TEST(Losses, KeepTheirWeightsAsBuffers) {
   EXPECT_EQ(copy.weight.dtype(), f64);
 }
 
-TEST(Losses, KeepTheirWeightsInANarrowModel) {
+TEST(Losses, KeepTheirWeightsInAHalfModel) {
   const Seed seed(7);
   const Tensor target = randint(0, 3, {50}), weight = from({0.3, 100.3, 2}, {3}),
                w = weight.to(f64);
-  const auto narrow = [](auto loss, DType low) {
+  const auto to_low = [](auto loss, DType low) {
     loss.to(low);
     for (const auto& [name, t] : loss.named_buffers())
       EXPECT_EQ(to_vector(t), to_vector(from({0.3, 100.3, 2}, {3}))) << name;
@@ -203,15 +203,15 @@ TEST(Losses, KeepTheirWeightsInANarrowModel) {
       EXPECT_EQ(got.dtype(), low);
       EXPECT_NEAR(got.item(), want.item(), (low == f16 ? 0x1p-10 : 0x1p-7) * std::abs(want.item()));
     };
-    expect_near(narrow(CrossEntropyLoss({.class_weights = weight}), low)(x, target),
+    expect_near(to_low(CrossEntropyLoss({.class_weights = weight}), low)(x, target),
                 cross_entropy(x.to(f64), target, {.class_weights = w}));
-    expect_near(narrow(NLLLoss({.class_weights = weight}), low)(x, target),
+    expect_near(to_low(NLLLoss({.class_weights = weight}), low)(x, target),
                 nll_loss(x.to(f64), target, {.class_weights = w}));
-    expect_near(narrow(BCEWithLogitsLoss({.weight = weight}), low)(x, y),
+    expect_near(to_low(BCEWithLogitsLoss({.weight = weight}), low)(x, y),
                 binary_cross_entropy_with_logits(x.to(f64), y.to(f64), {.weight = w}));
     const BceOptions both{.weight = weight, .pos_weight = weight};
     expect_near(
-        narrow(BCEWithLogitsLoss(both), low)(x, y),
+        to_low(BCEWithLogitsLoss(both), low)(x, y),
         binary_cross_entropy_with_logits(x.to(f64), y.to(f64), {.weight = w, .pos_weight = w}));
   }
 }

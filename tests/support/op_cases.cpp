@@ -45,13 +45,13 @@ std::vector<Shape> shapes(const OpCase& c) {
   return all;
 }
 
-std::vector<Shape> narrowed_shapes(const OpCase& c) {
-  std::vector<Shape> narrow = shapes(c);
-  for (size_t i = 0; i < narrow.size(); ++i) {
+std::vector<Shape> reduced_shapes(const OpCase& c) {
+  std::vector<Shape> reduced = shapes(c);
+  for (size_t i = 0; i < reduced.size(); ++i) {
     const int dim = i < c.repeat.size() ? c.repeat[i] : c.inputs[i].kind == Input::Index ? -1 : 0;
-    if (0 <= dim && dim < narrow[i].rank) narrow[i][dim] = 1;
+    if (0 <= dim && dim < reduced[i].rank) reduced[i][dim] = 1;
   }
-  return narrow;
+  return reduced;
 }
 
 Tensor output_gradient(const Tensor& y) {

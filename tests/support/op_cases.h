@@ -34,7 +34,7 @@ struct OpCase {
   bool differentiable = true;
   double tolerance = 1;           // multiplies the tolerance of the dtype
   std::vector<Shape> empty = {};  // input shapes with a size of zero; none: the op refuses them
-  bool narrow = true;             // runs in f16 and bf16
+  bool half = true;               // runs in f16 and bf16
   bool composite = false;         // its op gets what other ops make of the inputs
   double step = 1e-6;             // of gradcheck: larger where rounding would drown differences
   // The dimension of each input that the test of broadcasts repeats from size 1; -1: none. By
@@ -58,7 +58,7 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
 
 // The shapes of a row's inputs, those of the test of broadcasts: size 1 where it repeats.
 std::vector<Shape> shapes(const OpCase& c);
-std::vector<Shape> narrowed_shapes(const OpCase& c);
+std::vector<Shape> reduced_shapes(const OpCase& c);
 // A gradient for a result of this shape: fixed numbers in [-1, 1).
 Tensor output_gradient(const Tensor& y);
 // Of dtypes, shapes and values: tells whether inputs are those that a reference was made of.

@@ -155,7 +155,7 @@ std::vector<OpCase> elementwise() {
        .inputs = {{{3, 4}}},
        .run = [](In x) { return cast(cast(x[0], f32), x[0].dtype()); },
        .empty = {{0, 2}},
-       .narrow = false,
+       .half = false,
        .step = 1},
       {.op = "cast_to_integer",
        .inputs = {{{3, 4}, -9, 9}},

@@ -92,7 +92,7 @@ std::vector<OpCase> losses() {
         return binary_cross_entropy(x, t, {.reduction = None});
       },
       0.1, 0.9, 0, 1);
-  probabilities.narrow = false;
+  probabilities.half = false;
   const OpCase of_logits =
       each("binary_cross_entropy_with_logits", logits({.reduction = None}), -4, 4, 0, 1);
   const OpCase positives = each("binary_cross_entropy_with_pos_weight", logits({}), -4, 4, 0, 1);
