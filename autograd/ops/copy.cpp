@@ -99,16 +99,6 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Scope scope(MaskedFill::info.name);
   return call<MaskedFill>(x, expand(mask, x.shape()), value);
 }
-Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
-                  std::optional<double> minus_inf) {
-  const Scope scope("nan_to_num");
-  if (!is_float(x.dtype())) return x;
-  constexpr double infinity = std::numeric_limits<double>::infinity(),
-                   largest = std::numeric_limits<double>::max();  // saturates in narrower dtypes
-  const Tensor y = masked_fill(x, isnan(x), nan);
-  return masked_fill(masked_fill(y, eq(x, infinity), inf.value_or(largest)), eq(x, -infinity),
-                     minus_inf.value_or(-largest));
-}
 
 Tensor cast(const Tensor& x, DType to) {
   if (x.dtype() == to) return x;

@@ -16,21 +16,6 @@
 namespace mixtape {
 using namespace ops;
 
-namespace ops {
-
-Expr pow(const Expr& a, const Expr& b) {
-  return combine(a, b, [](const auto& x, const auto& y) {
-    using std::pow;
-    if constexpr (std::is_same_v<std::decay_t<decltype(x)>, double> &&
-                  std::is_same_v<std::decay_t<decltype(y)>, Tensor>)
-      return Expr(exp(mul(y, std::log(x))));
-    else
-      return Expr(pow(x, y));
-  });
-}
-
-}  // namespace ops
-
 namespace {
 
 // The elements that an op accepts. Predicates, whose result is bool, accept all.
@@ -350,28 +335,6 @@ Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy)
   return dx;
 }
 
-}  // namespace ops
-
-Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Mul>>(a, b); }
-Tensor div(const Tensor& a, const Tensor& b) {
-  if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Div>>(a, b);
-  return call<Binary<kernels::Div>>(dividend(a), dividend(b));
-}
-Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
-Tensor maximum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Maximum>>(a, b); }
-Tensor minimum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Minimum>>(a, b); }
-Tensor remainder(const Tensor& a, const Tensor& b) {
-  return call<Binary<kernels::Remainder>>(a, b);
-}
-Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
-Tensor add(const Tensor& a, double b) { return call<WithScalar<kernels::Add, false>>(a, b); }
-Tensor sub(const Tensor& a, double b) { return call<WithScalar<kernels::Sub, false>>(a, b); }
-Tensor mul(const Tensor& a, double b) { return call<WithScalar<kernels::Mul, false>>(a, b); }
-Tensor div(const Tensor& a, double b) {
-  return call<WithScalar<kernels::Div, false>>(dividend(a), b);
-}
 Tensor add_out(const Tensor& out, const Tensor& a, const Tensor& b) {
   return call_out<Binary<kernels::Add>>(out, a, b);
 }
@@ -396,13 +359,40 @@ Tensor mul_out(const Tensor& out, const Tensor& a, double b) {
 Tensor div_out(const Tensor& out, const Tensor& a, double b) {
   return call_out<WithScalar<kernels::Div, false>>(out, a, b);
 }
-Tensor floor_divide(const Tensor& a, double b) {
-  const Scope scope("floor_divide");
-  if (is_float(a.dtype())) return floor(a / b);
-  check(a.dtype() != boolean, "of bool elements (convert them to a number dtype)");
-  check(b != 0, "of {} elements by zero", a.dtype());
-  check_number(a.dtype(), b);
-  return cast(floor(cast(a, f64) / b), a.dtype());
+Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
+                 std::optional<double> high) {
+  const Scope scope(kernels::Clamp::info.name);
+  check(low || high, "no bound is given");
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double from = low.value_or(-infinity), to = high.value_or(infinity);
+  if (is_integer(x.dtype())) {  // a bound outside x's range would be the result
+    if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
+    if (to < 0) check_fits(x.dtype(), std::ceil(to));
+  }
+  return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
+}
+
+}  // namespace ops
+
+Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Mul>>(a, b); }
+Tensor div(const Tensor& a, const Tensor& b) {
+  if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Div>>(a, b);
+  return call<Binary<kernels::Div>>(dividend(a), dividend(b));
+}
+Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Maximum>>(a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Minimum>>(a, b); }
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  return call<Binary<kernels::Remainder>>(a, b);
+}
+Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
+Tensor add(const Tensor& a, double b) { return call<WithScalar<kernels::Add, false>>(a, b); }
+Tensor sub(const Tensor& a, double b) { return call<WithScalar<kernels::Sub, false>>(a, b); }
+Tensor mul(const Tensor& a, double b) { return call<WithScalar<kernels::Mul, false>>(a, b); }
+Tensor div(const Tensor& a, double b) {
+  return call<WithScalar<kernels::Div, false>>(dividend(a), b);
 }
 Tensor pow(const Tensor& a, double b) {
   if (!is_float(a.dtype()) && b < 0) {
@@ -421,26 +411,6 @@ Tensor div(double a, const Tensor& b) {
 Tensor pow(double a, const Tensor& b) { return call<WithScalar<kernels::Pow, true>>(b, a); }
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return clamp_out({}, x, low, high);
-}
-Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
-                 std::optional<double> high) {
-  const Scope scope(kernels::Clamp::info.name);
-  check(low || high, "no bound is given");
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  const double from = low.value_or(-infinity), to = high.value_or(infinity);
-  if (is_integer(x.dtype())) {  // a bound outside x's range would be the result
-    if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
-    if (to < 0) check_fits(x.dtype(), std::ceil(to));
-  }
-  return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
-}
-// Compares, since maximum and minimum would share the gradient where x is at a bound. NaN in x or
-// in a bound stays.
-Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
-  const Scope scope("clamp");
-  check(low || high, "no bound is given");
-  const Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
-  return high ? where(logical_or(gt(y, high), isnan(high)), high, y) : y;
 }
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) { return call<Lerp>(a, b, weight); }
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
@@ -492,12 +462,6 @@ Tensor tanh(const Tensor& x) { return call<Unary<kernels::Tanh>>(x); }
 Tensor softsign(const Tensor& x) { return call<Unary<kernels::Softsign>>(x); }
 Tensor softplus(const Tensor& x) { return call<Unary<kernels::Softplus>>(x); }
 Tensor log_sigmoid(const Tensor& x) { return call<Unary<kernels::LogSigmoid>>(x); }
-Tensor logit(const Tensor& x, std::optional<double> eps) {
-  const Scope scope("logit");
-  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps is {}, not from 0 to 0.5", eps.value_or(0));
-  const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
-  return cast(log(p) - log1p(-p), x.dtype());
-}
 Tensor leaky_relu(const Tensor& x, double slope) {
   return call<Unary<kernels::LeakyRelu, double>>(x, slope);
 }

@@ -6,6 +6,7 @@
 #include "core/tensor.h"
 
 namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
 
 Tensor add_out(const Tensor& out, const Tensor& a, const Tensor& b);
 Tensor sub_out(const Tensor& out, const Tensor& a, const Tensor& b);
@@ -18,4 +19,5 @@ Tensor div_out(const Tensor& out, const Tensor& a, double b);  // floats
 Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
                  std::optional<double> high);
 
+}  // namespace ops
 }  // namespace mixtape

@@ -45,7 +45,16 @@ inline Expr operator-(const Expr& a, const Expr& b) { return combine(a, b, std::
 inline Expr operator*(const Expr& a, const Expr& b) { return combine(a, b, std::multiplies()); }
 inline Expr operator/(const Expr& a, const Expr& b) { return combine(a, b, std::divides()); }
 inline Expr operator-(const Expr& a) { return a.t ? Expr(neg(a.t)) : Expr(-a.constant); }
-Expr pow(const Expr& a, const Expr& b);
+inline Expr pow(const Expr& a, const Expr& b) {
+  return combine(a, b, [](const auto& x, const auto& y) {
+    using std::pow;
+    if constexpr (std::is_same_v<std::decay_t<decltype(x)>, double> &&
+                  std::is_same_v<std::decay_t<decltype(y)>, Tensor>)
+      return Expr(exp(mul(y, std::log(x))));
+    else
+      return Expr(pow(x, y));
+  });
+}
 
 // A comparison is a bool tensor; of constants it is 1 or 0.
 inline Expr operator>(const Expr& a, const Expr& b) { return combine(a, b, std::greater()); }

@@ -8,6 +8,8 @@
 #include "kernels/kernels.h"
 
 namespace mixtape {
+using namespace ops;
+
 namespace {
 
 // x = f(out, x), seen by every handle to x. f may write to `out`, which is empty, or x if f is

@@ -329,19 +329,4 @@ Tensor stddev(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   });
 }
 
-BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
-  const Scope scope("isclose");
-  const NoGrad off;
-  const Tensor x = a.to(f64), y = b.to(f64), apart = abs(x - y);
-  return logical_or(eq(x, y), logical_and(isfinite(apart), apart <= atol + rtol * abs(y)));
-}
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
-  const Scope scope("allclose");
-  return all(isclose(a, b, rtol, atol)).item<bool>();
-}
-bool equal(const Tensor& a, const Tensor& b) {
-  const Scope scope("equal");
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && all(eq(a, b)).item<bool>();
-}
-
 }  // namespace mixtape

@@ -1,0 +1,63 @@
+// Elementwise functions that are composed of other ops.
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+using namespace ops;
+
+Tensor floor_divide(const Tensor& a, double b) {
+  const Scope scope("floor_divide");
+  if (is_float(a.dtype())) return floor(a / b);
+  check(a.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+  check(b != 0, "of {} elements by zero", a.dtype());
+  check_number(a.dtype(), b);
+  return cast(floor(cast(a, f64) / b), a.dtype());
+}
+
+// Compares, since maximum and minimum would share the gradient where x is at a bound. NaN in x or
+// in a bound stays.
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
+  const Scope scope("clamp");
+  check(low || high, "no bound is given");
+  const Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
+  return high ? where(logical_or(gt(y, high), isnan(high)), high, y) : y;
+}
+
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+  const Scope scope("logit");
+  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps is {}, not from 0 to 0.5", eps.value_or(0));
+  const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
+  return cast(log(p) - log1p(-p), x.dtype());
+}
+
+Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
+                  std::optional<double> minus_inf) {
+  const Scope scope("nan_to_num");
+  if (!is_float(x.dtype())) return x;
+  constexpr double infinity = std::numeric_limits<double>::infinity(),
+                   largest = std::numeric_limits<double>::max();  // saturates in narrower dtypes
+  const Tensor y = masked_fill(x, isnan(x), nan);
+  return masked_fill(masked_fill(y, eq(x, infinity), inf.value_or(largest)), eq(x, -infinity),
+                     minus_inf.value_or(-largest));
+}
+
+BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+  const Scope scope("isclose");
+  const NoGrad off;
+  const Tensor x = a.to(f64), y = b.to(f64), apart = abs(x - y);
+  return logical_or(eq(x, y), logical_and(isfinite(apart), apart <= atol + rtol * abs(y)));
+}
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+  const Scope scope("allclose");
+  return all(isclose(a, b, rtol, atol)).item<bool>();
+}
+bool equal(const Tensor& a, const Tensor& b) {
+  const Scope scope("equal");
+  return a.dtype() == b.dtype() && a.shape() == b.shape() && all(eq(a, b)).item<bool>();
+}
+
+}  // namespace mixtape
