@@ -129,7 +129,8 @@ std::string load_weights(nn::ModuleBase& model, const std::string& path) {
         fmt::join(report.unexpected, "\", \""));
   return fmt::format(
       "loaded {} tensors from {}{}", weights.size(), path,
-      new_head ? fmt::format("; {} start anew", fmt::join(report.missing, " and ")) : "");
+      new_head ? fmt::format("; {} keep their initial values", fmt::join(report.missing, " and "))
+               : "");
 }
 
 void choose_precision(train::Learner& learner, const Options& o) {

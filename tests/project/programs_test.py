@@ -310,7 +310,7 @@ class Mnist(ProgramTest):
         self.digits("more", "123")
         text = self.output("train_images", "--dataset", "folder:more", "--epochs", 1, "--fine-tune",
                            "two/weights.safetensors")
-        self.assertIn("loaded 14 tensors from two/weights.safetensors; 4.weight and 4.bias start anew\n", text)
+        self.assertIn("loaded 14 tensors from two/weights.safetensors; 4.weight and 4.bias keep their initial values\n", text)
 
 
 if __name__ == "__main__":
