@@ -18,7 +18,7 @@ guards = {
     "DefaultDevice": "true ? Device() : Device()",
     "Tf32": "",
     "OnWarning": "[](const std::string&) {}",
-    "At": "",
+    "SourceScope": "",
     "DetectAnomaly": "",
     "amp::Autocast": "",
     "NoPolicy": "",
