@@ -81,8 +81,7 @@ std::vector<Tap> taps_of(const Window& v, const PhaseSplit& split, int64_t y_row
 template <class T, class S>
 void add_products(const S* x, const S* dy, int64_t begin, int64_t end, std::span<const Tap> taps,
                   Vec<T>* sums) {
-  const auto some = [&]<int n>(std::integral_constant<int, n>,
-                               size_t t) __attribute__((always_inline)) {
+  const auto some = [&]<int n>(std::integral_constant<int, n>, size_t t) MIXTAPE_INLINE_LAMBDA {
     Vec<T> sum[n];
     const S* source[n];
     const LaneBits* masks[n];

@@ -17,7 +17,7 @@ namespace mixtape::kernels::cpu {
 template <class T>
 void depthwise_tile(int64_t rows, int64_t width, const Tile<T>& t) {
   const auto some = [&]<int n>(std::integral_constant<int, n>, int64_t i,
-                               int64_t l) __attribute__((always_inline)) {
+                               int64_t l) MIXTAPE_INLINE_LAMBDA {
     Vec<T> sum[n];
     for (int k = 0; k < n; ++k) sum[k] = t.add ? load<T, T>(t.add + l) : Vec<T>(T(0));
     const char* const a = static_cast<const char*>(t.a) + i * t.a_row_stride;
@@ -48,7 +48,7 @@ void sum_depthwise(int64_t width, const Tile<T>& t) {
     for (int64_t m = 0; m < t.segment_count; ++m) {
       const char* a = static_cast<const char*>(t.a) + t.segments[m].a;
       const char* b = static_cast<const char*>(t.b) + t.segments[m].b;
-      const auto take = [&](Vec<T>& to) __attribute__((always_inline)) {
+      const auto take = [&](Vec<T>& to) MIXTAPE_INLINE_LAMBDA {
         to += load<T, T>(reinterpret_cast<const T*>(a) + l) *
               load<T, T>(reinterpret_cast<const T*>(b) + l);
         a += t.a_k_stride;
@@ -212,14 +212,13 @@ struct DirectConv {
   void finish(const T* sums, int64_t row, int64_t rows, int64_t column, int64_t columns,
               int64_t count, O* to) const {
     const int64_t plane = y[0] * y[1], pitch = panel();
-    const auto get = [=](int64_t q, int64_t c, int64_t) __attribute__((always_inline)) {
-      return load<T, T>(sums + q * pitch + c);
-    };
+    const auto get = [=](int64_t q, int64_t c, int64_t)
+                         MIXTAPE_INLINE_LAMBDA { return load<T, T>(sums + q * pitch + c); };
     if (y_step[0] == 1 && y_step[1] == 1)
       return transpose_tiles<T>(
           rows * columns, count, get,
           [out = to + row * size[1] + column, plane](int64_t c, int64_t q, Vec<T> v, int64_t n)
-              __attribute__((always_inline)) {
+              MIXTAPE_INLINE_LAMBDA {
                 __builtin_prefetch(out + c * plane + q + 4 * vec_width<T>, 1);
                 write(out + c * plane + q, v, n);
               });

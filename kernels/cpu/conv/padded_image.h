@@ -20,7 +20,7 @@ struct ChannelPlanes {
   bool pairs;
 
   template <class T>
-  [[gnu::always_inline]] Vec<T> get(int64_t g, int64_t at, int64_t n) const {
+  MIXTAPE_ALWAYS_INLINE Vec<T> get(int64_t g, int64_t at, int64_t n) const {
     // (There are more planes than the hardware prefetcher can follow.)
     __builtin_prefetch(even + g * stride + at + 4 * vec_width<T>);
     const Vec<T> x = read<T>(even + g * stride + at, n);
@@ -78,9 +78,9 @@ struct PaddedImage {
       transpose_tiles<T>(
           std::min<int64_t>(vec_width<T>, count - g), last - first,
           [&](int64_t i, int64_t q, int64_t n)
-              __attribute__((always_inline)) { return from.template get<T>(g + i, first + q, n); },
+              MIXTAPE_INLINE_LAMBDA { return from.template get<T>(g + i, first + q, n); },
           [to = out + g, at = at + first](int64_t q, int64_t i, Vec<T> v, int64_t n)
-              __attribute__((always_inline)) { write(to + at[q] + i, v, n); });
+              MIXTAPE_INLINE_LAMBDA { write(to + at[q] + i, v, n); });
   }
 };
 

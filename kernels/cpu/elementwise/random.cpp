@@ -22,7 +22,7 @@ using HalfInts __attribute__((vector_size(vector_bytes / 2))) = uint32_t;
 constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 
 // Multiplies 32-bit numbers in 64-bit lanes.
-[[gnu::always_inline]] inline Longs product(Longs a, Longs b) {
+MIXTAPE_ALWAYS_INLINE Longs product(Longs a, Longs b) {
 #ifdef __AVX512F__
   return reinterpret_cast<Longs>(
       _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
@@ -35,8 +35,7 @@ constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 }
 
 // Philox::bits of one block per 64-bit lane.
-[[gnu::always_inline]] inline void some_blocks(uint64_t seed, uint64_t first,
-                                               HalfInts (&words)[4]) {
+MIXTAPE_ALWAYS_INLINE void some_blocks(uint64_t seed, uint64_t first, HalfInts (&words)[4]) {
   Longs block;
   for (int i = 0; i < long_lanes; ++i) block[i] = first + static_cast<uint64_t>(i);
   const Longs low = Longs{} + 0xffffffffu;
@@ -59,7 +58,7 @@ constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 struct Words {
   alignas(64) uint32_t word[4][16];
 
-  [[gnu::always_inline]] Words(uint64_t seed, uint64_t first) {
+  MIXTAPE_ALWAYS_INLINE Words(uint64_t seed, uint64_t first) {
     HalfInts part[4];
     for (uint64_t l = 0; l < 16; l += long_lanes) {
       some_blocks(seed, first + l, part);
@@ -70,8 +69,7 @@ struct Words {
 
 // Interleaves groups of `length` lanes from the lower or the higher halves of a and b.
 template <int length, bool higher, int... i>
-[[gnu::always_inline]] inline Ints interleave_half(Ints a, Ints b,
-                                                   std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE Ints interleave_half(Ints a, Ints b, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b,
                                  (higher * int_lanes / 2 + i / (2 * length) * length + i % length +
                                   i / length % 2 * int_lanes)...);
@@ -79,7 +77,7 @@ template <int length, bool higher, int... i>
 
 // out[4 l + w] = in[w][l]: from words of blocks to the order of elements.
 template <class T>
-[[gnu::always_inline]] inline void interleave(const T (&in)[4][16], T* out) {
+MIXTAPE_ALWAYS_INLINE void interleave(const T (&in)[4][16], T* out) {
   if constexpr (sizeof(T) == 4) {
     constexpr std::make_integer_sequence<int, int_lanes> lanes;
     for (int l = 0; l < 16; l += int_lanes, out += 4 * int_lanes) {

@@ -160,8 +160,8 @@ template <class T, class S, class O>
 class Chunk {
  public:
   // `shared_a`, `shared_b`: operands that are packed for all chunks, or null.
-  [[gnu::always_inline]] Chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a,
-                               const char* shared_b, PackBuffers<T>& own)
+  MIXTAPE_ALWAYS_INLINE Chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a,
+                              const char* shared_b, PackBuffers<T>& own)
       : x_(x),
         p_(x.blocking),
         own_(own),
@@ -181,7 +181,7 @@ class Chunk {
       }
   }
 
-  [[gnu::always_inline]] void compute() {
+  MIXTAPE_ALWAYS_INLINE void compute() {
     for (int64_t k = 0; k == 0 || k < p_.k; k += p_.k_block) {
       KBlock block = begin_block(k);
       if (p_.b_outer)
@@ -202,7 +202,7 @@ class Chunk {
     Tile<T> tile;
   };
 
-  [[gnu::always_inline]] KBlock begin_block(int64_t k) const {
+  MIXTAPE_ALWAYS_INLINE KBlock begin_block(int64_t k) const {
     KBlock block;
     block.k = k;
     const int64_t depth = block.depth = std::min(p_.k_block, p_.k - k);
@@ -233,7 +233,7 @@ class Chunk {
   }
 
   // Loop order with a packed whole: the inner loop reads a from the second-level cache.
-  [[gnu::always_inline]] void sum_b_outer(KBlock& block) {
+  MIXTAPE_ALWAYS_INLINE void sum_b_outer(KBlock& block) {
     const int64_t tall = ceil_div(rows_, p_.a.sliver), wide = ceil_div(columns_, p_.b.sliver);
     pack_a(block, 0, rows_);
     for (int64_t right = 0; right < wide; ++right) {
@@ -242,7 +242,7 @@ class Chunk {
     }
   }
   // The same with b packed whole.
-  [[gnu::always_inline]] void sum_a_outer(KBlock& block) {
+  MIXTAPE_ALWAYS_INLINE void sum_a_outer(KBlock& block) {
     const int64_t tall = ceil_div(rows_, p_.a.sliver), wide = ceil_div(columns_, p_.b.sliver);
     pack_b(block, 0, columns_);
     for (int64_t down = 0; down < tall; ++down) {
@@ -251,10 +251,10 @@ class Chunk {
     }
   }
 
-  [[gnu::always_inline]] void pack_a(const KBlock& block, int64_t from, int64_t to) {
+  MIXTAPE_ALWAYS_INLINE void pack_a(const KBlock& block, int64_t from, int64_t to) {
     if (own_.a) pack(p_, p_.a, x_.a, row_ + from, row_ + to, block.k, block.depth, own_.a->data());
   }
-  [[gnu::always_inline]] void pack_b(const KBlock& block, int64_t from, int64_t to) {
+  MIXTAPE_ALWAYS_INLINE void pack_b(const KBlock& block, int64_t from, int64_t to) {
     // A last sliver that is not full is packed even if b is read in place: tiles read all of it.
     if (p_.b.in_place) from = std::max(from, columns_ / p_.b.sliver * p_.b.sliver);
     if (own_.b)
@@ -262,7 +262,7 @@ class Chunk {
   }
 
   // Sums tile (down, right) of the chunk. A tile with a partial vector goes through `edge_`.
-  [[gnu::always_inline]] void sum_tile(KBlock& block, int64_t down, int64_t right) {
+  MIXTAPE_ALWAYS_INLINE void sum_tile(KBlock& block, int64_t down, int64_t right) {
     const int64_t width = p_.b.sliver, lanes = p_.kernel.lanes;
     const int64_t i = down * p_.a.sliver, j = right * width;
     const int64_t high = std::min(p_.a.sliver, rows_ - i), here = std::min(width, columns_ - j);
@@ -300,8 +300,8 @@ class Chunk {
                 });
   }
 
-  [[gnu::always_inline]] void set_operands(KBlock& block, int64_t down, int64_t right, int64_t high,
-                                           bool full_width) const {
+  MIXTAPE_ALWAYS_INLINE void set_operands(KBlock& block, int64_t down, int64_t right, int64_t high,
+                                          bool full_width) const {
     Tile<T>& t = block.tile;
     t.a = block.a + down * block.a_sliver_bytes;
     t.a_k_stride = p_.a.in_place ? p_.a.k_stride * p_.element_bytes * p_.kernel.k_group

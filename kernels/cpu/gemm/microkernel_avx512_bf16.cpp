@@ -16,13 +16,13 @@ struct Bf16Dot {
   using Vector = typename SimdVector<float, 16>::type;
   using Groups = typename SimdVector<uint32_t, 16>::type;
 
-  [[gnu::always_inline]] static Vector multiply_add(Vector sum, Group a, Groups b) {
+  MIXTAPE_ALWAYS_INLINE static Vector multiply_add(Vector sum, Group a, Groups b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)b);
   }
   // Interleaves step k with step k + 1, or with zeros if only one is left.
-  [[gnu::always_inline]] static Groups load_across(const BFloat16* p, int64_t k_stride,
-                                                   int64_t count, int64_t left) {
-    const auto get = [&](const BFloat16* q) __attribute__((always_inline)) {
+  MIXTAPE_ALWAYS_INLINE static Groups load_across(const BFloat16* p, int64_t k_stride,
+                                                  int64_t count, int64_t left) {
+    const auto get = [&](const BFloat16* q) MIXTAPE_INLINE_LAMBDA {
       return count >= lanes ? load<__m256i>(q) : load_first<__m256i>(q, 2 * count);
     };
     constexpr auto interleaved = [] {  // 0, 16, 1, 17, ...
@@ -35,10 +35,10 @@ struct Bf16Dot {
     return reinterpret_cast<Groups>(
         _mm512_maskz_permutexvar_epi16(~0u, load<__m512i>(interleaved.data()), both));
   }
-  [[gnu::always_inline]] static Groups load_along(const BFloat16* p, int64_t count) {
+  MIXTAPE_ALWAYS_INLINE static Groups load_along(const BFloat16* p, int64_t count) {
     return count >= 2 * lanes ? load<Groups>(p) : load_first<Groups>(p, 2 * count);
   }
-  [[gnu::always_inline]] static Group load_one(const BFloat16* p, int64_t k_stride, int64_t left) {
+  MIXTAPE_ALWAYS_INLINE static Group load_one(const BFloat16* p, int64_t k_stride, int64_t left) {
     return p->bits | (left > 1 ? uint32_t(p[k_stride].bits) << 16 : 0);
   }
 };

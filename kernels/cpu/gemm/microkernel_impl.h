@@ -25,18 +25,18 @@ struct SimdVector {
 };
 
 template <class V>
-[[gnu::always_inline]] inline V load(const void* p) {
+MIXTAPE_ALWAYS_INLINE V load(const void* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
 template <class V>
-[[gnu::always_inline]] inline void store(void* p, V v) {
+MIXTAPE_ALWAYS_INLINE void store(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
 // Loads the first `bytes` of a vector, the others as zero.
 template <class V>
-[[gnu::always_inline]] inline V load_first(const void* p, int64_t bytes) {
+MIXTAPE_ALWAYS_INLINE V load_first(const void* p, int64_t bytes) {
 #ifdef __AVX512BW__
   if constexpr (sizeof(V) == 64)
     return reinterpret_cast<V>(_mm512_maskz_loadu_epi8((uint64_t{1} << bytes) - 1, p));
@@ -52,7 +52,7 @@ template <class V>
 
 // Stores the first `bytes` of a vector.
 template <class V>
-[[gnu::always_inline]] inline void store_first(void* p, V v, int64_t bytes) {
+MIXTAPE_ALWAYS_INLINE void store_first(void* p, V v, int64_t bytes) {
 #ifdef __AVX512BW__
   if constexpr (sizeof(V) == 64)
     return _mm512_mask_storeu_epi8(p, (uint64_t{1} << bytes) - 1, reinterpret_cast<__m512i>(v));
@@ -69,13 +69,13 @@ struct LaneFma {
   using Vector = typename SimdVector<T, n>::type;
   using Groups = Vector;
 
-  [[gnu::always_inline]] static Vector multiply_add(Vector sum, Group a, Groups b) {
+  MIXTAPE_ALWAYS_INLINE static Vector multiply_add(Vector sum, Group a, Groups b) {
     return sum + a * b;
   }
 
   // Loads one k_group of `count` adjacent lines.
   template <class S>
-  [[gnu::always_inline]] static Groups load_across(const S* p, int64_t, int64_t count, int64_t) {
+  MIXTAPE_ALWAYS_INLINE static Groups load_across(const S* p, int64_t, int64_t count, int64_t) {
     using Stored = typename SimdVector<std::conditional_t<sizeof(S) == 2, uint16_t, S>, n>::type;
     const Stored x = count >= n ? load<Stored>(p)
                                 : load_first<Stored>(p, count * static_cast<int64_t>(sizeof(S)));
@@ -98,11 +98,11 @@ struct LaneFma {
   }
   // Loads `lanes` k_groups of one line, of which only the first `count` elements exist.
   template <class S>
-  [[gnu::always_inline]] static Groups load_along(const S* p, int64_t count) {
+  MIXTAPE_ALWAYS_INLINE static Groups load_along(const S* p, int64_t count) {
     return load_across(p, 0, count, 0);
   }
   template <class S>
-  [[gnu::always_inline]] static Group load_one(const S* p, int64_t, int64_t) {
+  MIXTAPE_ALWAYS_INLINE static Group load_one(const S* p, int64_t, int64_t) {
     return load_across(p, 0, 1, 0)[0];
   }
 };
@@ -110,7 +110,7 @@ struct LaneFma {
 // Rounds lanes of f32 to f16 or bf16, to nearest even; the instruction for bf16 flushes subnormals
 // to zero.
 template <class O, class V>
-[[gnu::always_inline]] inline auto to_half(V x) {
+MIXTAPE_ALWAYS_INLINE auto to_half(V x) {
   constexpr int n = sizeof(V) / 4;
   if constexpr (std::is_same_v<O, Half>) {
 #ifdef __AVX512F__
@@ -151,28 +151,28 @@ template <class O, class V>
 // is wider than the packed lines overwrites what follows, which is then stored later; the last
 // vector of several is cut off.
 template <class P, class F>
-[[gnu::always_inline]] inline void for_each_line_vector(int64_t width, F f) {
+MIXTAPE_ALWAYS_INLINE void for_each_line_vector(int64_t width, F f) {
   using Group = typename P::Group;
   using Groups = typename P::Groups;
   constexpr int64_t n = P::lanes;
   const int64_t whole = width < n ? n : width / n * n;
   for (int64_t i = 0; i < whole; i += n)
-    f(i, [](Group* p, Groups v) __attribute__((always_inline)) { store(p, v); });
+    f(i, [](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store(p, v); });
   const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Group));
   if (bytes > 0)
-    f(whole, [&](Group* p, Groups v) __attribute__((always_inline)) { store_first(p, v, bytes); });
+    f(whole, [&](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_first(p, v, bytes); });
 }
 
 // Packs lines that are adjacent in memory.
 template <class P, class S>
-[[gnu::always_inline]] inline void pack_across(const PackSource& from, int64_t depth, int64_t width,
-                                               typename P::Group* out) {
+MIXTAPE_ALWAYS_INLINE void pack_across(const PackSource& from, int64_t depth, int64_t width,
+                                       typename P::Group* out) {
   constexpr int64_t n = P::lanes;
   const S* const data = static_cast<const S*>(from.data);
   const int64_t groups = (depth + P::k_group - 1) / P::k_group;
-  for_each_line_vector<P>(width, [&](int64_t i, auto put) __attribute__((always_inline)) {
+  for_each_line_vector<P>(width, [&](int64_t i, auto put) MIXTAPE_INLINE_LAMBDA {
     const int64_t count = std::min(n, from.readable - i);
-    const auto pack_lanes = [&](int64_t lanes) __attribute__((always_inline)) {
+    const auto pack_lanes = [&](int64_t lanes) MIXTAPE_INLINE_LAMBDA {
       const S* p = data + i;
       for (int64_t g = 0; g < groups; ++g, p += P::k_group * from.k_stride) {
         for (int64_t k = 0; k < P::k_group; ++k)  // further ahead than hardware prefetches
@@ -189,12 +189,12 @@ template <class P, class S>
 
 // Packs lines that are dense along k: transposes squares of k_groups in registers.
 template <class P, class S>
-[[gnu::always_inline]] inline void pack_along(const PackSource& from, int64_t depth, int64_t width,
-                                              typename P::Group* out) {
+MIXTAPE_ALWAYS_INLINE void pack_along(const PackSource& from, int64_t depth, int64_t width,
+                                      typename P::Group* out) {
   constexpr int64_t n = P::lanes;
   const S* const data = static_cast<const S*>(from.data);
   const int64_t groups = (depth + P::k_group - 1) / P::k_group;
-  for_each_line_vector<P>(width, [&](int64_t i, auto put) __attribute__((always_inline)) {
+  for_each_line_vector<P>(width, [&](int64_t i, auto put) MIXTAPE_INLINE_LAMBDA {
     for (int64_t g = 0; g < groups; g += n) {
       typename P::Groups v[n];
       const S* const p = data + i * from.line_stride + g * P::k_group;
@@ -250,19 +250,19 @@ struct RowPointers {
   const char* at[(n + 6) / 7];
   int64_t one, three, five;
 
-  [[gnu::always_inline]] RowPointers(const void* data, int64_t stride)
+  MIXTAPE_ALWAYS_INLINE RowPointers(const void* data, int64_t stride)
       : one(stride), three(3 * stride), five(5 * stride) {
     asm("" : "+r"(one), "+r"(three), "+r"(five));
     begin(data);
   }
-  [[gnu::always_inline]] void begin(const void* data) {
+  MIXTAPE_ALWAYS_INLINE void begin(const void* data) {
     const char* p = static_cast<const char*>(data);
     for (const char*& seven : at) {
       seven = p;
       p += 7 * one;
     }
   }
-  [[gnu::always_inline]] void advance(int64_t bytes) {
+  MIXTAPE_ALWAYS_INLINE void advance(int64_t bytes) {
 #pragma GCC unroll 4
     for (const char*& seven : at) {
       seven += bytes;
@@ -270,13 +270,13 @@ struct RowPointers {
     }
   }
   // Prefetches the n lines after these.
-  [[gnu::always_inline]] void prefetch_next() const {
+  MIXTAPE_ALWAYS_INLINE void prefetch_next() const {
     auto next = *this;
     next.advance(n * one);
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) __builtin_prefetch(next[i]);
   }
-  [[gnu::always_inline]] const char* operator[](int i) const {
+  MIXTAPE_ALWAYS_INLINE const char* operator[](int i) const {
     const char* const p = at[i / 7];
     switch (i % 7) {
       case 0:
@@ -299,8 +299,8 @@ struct RowPointers {
 
 // Stores the sums of R rows of V vectors, plus t.add.
 template <class P, class O, int R, int V>
-[[gnu::always_inline]] inline void store_tile(const Tile<typename P::T>& t,
-                                              typename P::Vector (&sum)[R][V]) {
+MIXTAPE_ALWAYS_INLINE void store_tile(const Tile<typename P::T>& t,
+                                      typename P::Vector (&sum)[R][V]) {
   if (const typename P::T* add = t.add) {
     const int64_t add_row_stride = t.add_row_stride;
 #pragma GCC unroll 16
@@ -330,7 +330,7 @@ template <class P, class O, int R, int V>
 
 // Prefetches the output of R rows of V vectors for writing, or to the second-level cache.
 template <class P, class O, int R, int V>
-[[gnu::always_inline]] inline void prefetch_output(const Tile<typename P::T>& t) {
+MIXTAPE_ALWAYS_INLINE void prefetch_output(const Tile<typename P::T>& t) {
   const Tile<typename P::T>* late = &t;  // not read before the loop, which needs the registers
   asm volatile("" : "+r"(late));
   const O* to = static_cast<const O*>(late->out);
@@ -343,7 +343,7 @@ template <class P, class O, int R, int V>
   }
 }
 template <class P, class O, int R, int V>
-[[gnu::always_inline]] inline void prefetch_cold_output(const Tile<typename P::T>& t) {
+MIXTAPE_ALWAYS_INLINE void prefetch_cold_output(const Tile<typename P::T>& t) {
   const O* to = static_cast<const O*>(t.out);
   for (int i = 0; i < R; ++i, to += t.out_row_stride)
     for (int j = 0; j < V; ++j) __builtin_prefetch(to + j * P::lanes, 0, 2);
@@ -363,7 +363,7 @@ void sum_tile(const Tile<typename P::T>& t) {
   typename P::Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
   RowPointers<strided ? R : 1> rows(a, t.a_row_stride);
-  const auto step = [&]() __attribute__((always_inline)) {
+  const auto step = [&]() MIXTAPE_INLINE_LAMBDA {
     typename P::Groups w[V];
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) w[j] = load<typename P::Groups>(b + j * bytes);
@@ -416,7 +416,7 @@ void sum_k_major(const Tile<typename P::T>& t) {
   typename P::Vector sum[R][1] = {};
   const char* a = static_cast<const char*>(t.a);
   RowPointers<n> lines(t.b, t.b_line_stride);
-  const auto square = [&](int64_t steps) __attribute__((always_inline)) {
+  const auto square = [&](int64_t steps) MIXTAPE_INLINE_LAMBDA {
     typename P::Groups v[n];
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i)

@@ -20,8 +20,8 @@ struct IndexRun {
   bool dense() const { return index_stride == 0 && at_stride == 1 && stride == 1; }
   // Calls f(position, i * stride) for each element; compiled separately for the common strides.
   template <class F>
-  [[gnu::always_inline]] void for_each(const int64_t* index, int64_t step, F&& f) const {
-    const auto loop = [&](int64_t by_index, int64_t by) __attribute__((always_inline)) {
+  MIXTAPE_ALWAYS_INLINE void for_each(const int64_t* index, int64_t step, F&& f) const {
+    const auto loop = [&](int64_t by_index, int64_t by) MIXTAPE_INLINE_LAMBDA {
       for (int64_t i = 0; i < count; ++i) f(index[i * by_index] * step + i * at_stride, i * by);
     };
     index_stride == 1 && stride == 1 ? loop(1, 1) : loop(index_stride, stride);
@@ -38,8 +38,8 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
   // Runs follow the denser dimension of the other operand, or of the index if that is constant.
   const int by = lines.along[2] == 0 && lines.next[2] == 0 ? 1 : 2;
   const bool along = lines.width == 1 || std::abs(lines.along[by]) < std::abs(lines.next[by]);
-  // Across lines, narrow blocks use few cache lines and give threads more to share; but rows that one
-  // index selects are copied in long runs.
+  // Across lines, narrow blocks use few cache lines and give threads more to share; but rows that
+  // one index selects are copied in long runs.
   const int64_t columns = along                               ? grain_of(lines.length)
                           : independent && lines.next[1] == 0 ? 4096
                                                               : 64;

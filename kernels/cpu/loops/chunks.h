@@ -58,14 +58,14 @@ inline double read_scalar(const View& v, double absent) { return v ? *v.as<float
 // A sum in f64 over lanes of float or double.
 class WideSum {
  public:
-  [[gnu::always_inline]] void add(Vec<double> x) { even_ += x; }
-  [[gnu::always_inline]] void add_square(Vec<double> x) { even_ = fma(x, x, even_); }
-  [[gnu::always_inline]] void add(Vec<float> x) {
+  MIXTAPE_ALWAYS_INLINE void add(Vec<double> x) { even_ += x; }
+  MIXTAPE_ALWAYS_INLINE void add_square(Vec<double> x) { even_ = fma(x, x, even_); }
+  MIXTAPE_ALWAYS_INLINE void add(Vec<float> x) {
     const Halves h(x);
     even_ += h.low;
     odd_ += h.high;
   }
-  [[gnu::always_inline]] void add_square(Vec<float> x) {
+  MIXTAPE_ALWAYS_INLINE void add_square(Vec<float> x) {
     const Halves h(x);
     even_ = fma(h.low, h.low, even_);
     odd_ = fma(h.high, h.high, odd_);
@@ -76,7 +76,7 @@ class WideSum {
   struct Halves {
     Vec<double> low, high;
 
-    [[gnu::always_inline]] explicit Halves(Vec<float> x) {
+    MIXTAPE_ALWAYS_INLINE explicit Halves(Vec<float> x) {
       float all[Vec<float>::width];
       store(all, x);
       low = load<float, double>(all);

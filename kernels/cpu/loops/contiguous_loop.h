@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "kernels/common/always_inline.h"
 #include "kernels/common/launch.h"
 
 namespace mixtape::kernels::cpu {
@@ -53,7 +54,7 @@ void with_word(size_t size, F f) {
 
 // y[i] = x[i] for less than a vector: as two overlapping halves, without a call.
 template <int bytes, class Word>
-[[gnu::always_inline]] inline void copy_short(const Word* x, int64_t n, Word* y) {
+MIXTAPE_ALWAYS_INLINE void copy_short(const Word* x, int64_t n, Word* y) {
   if constexpr (bytes < 2 * sizeof(Word)) {
     if (n > 0) *y = *x;
   } else if (constexpr int64_t half = bytes / 2 / sizeof(Word); n < half) {
@@ -70,7 +71,7 @@ template <int bytes, class Word>
 // (If y is slightly ahead of x within its page, some memcpy take ten times as long:
 // bench/worklog/123.)
 template <class Word>
-[[gnu::always_inline]] inline void copy_run(const Word* x, int64_t n, Word* y) {
+MIXTAPE_ALWAYS_INLINE void copy_run(const Word* x, int64_t n, Word* y) {
   constexpr int64_t width = 64 / sizeof(Word);
   if (n < width) return copy_short<64>(x, n, y);
   const auto one = [=](int64_t i) { std::memcpy(y + i, x + i, 64); };

@@ -21,7 +21,7 @@ struct Elements<T> {
 
 // Loads the elements at p; a smaller type than T is converted.
 template <class T, class S>
-[[gnu::always_inline]] inline typename Elements<T>::type get(const S* p) {
+MIXTAPE_ALWAYS_INLINE typename Elements<T>::type get(const S* p) {
   if constexpr (std::is_same_v<T, bool>)
     return Whole(*reinterpret_cast<const uint8_t*>(p));  // g++ 12 makes no vectors of !bool
   else if constexpr (std::is_integral_v<T>)
@@ -30,7 +30,7 @@ template <class T, class S>
     return load<S, math_t<T>>(p);
 }
 template <class S, class V>
-[[gnu::always_inline]] inline void put(S* p, V v) {
+MIXTAPE_ALWAYS_INLINE void put(S* p, V v) {
   if constexpr (requires { store(p, v); })
     store(p, v);
   else

@@ -10,7 +10,7 @@ namespace mixtape::kernels::cpu {
 
 // Calls f(i, count) for i = 0, width, 2 width, ...; count is the width, or less for the last one.
 template <class T, class F>
-[[gnu::always_inline]] inline void for_each_vec(int64_t n, F&& f) {
+MIXTAPE_ALWAYS_INLINE void for_each_vec(int64_t n, F&& f) {
   constexpr int64_t width = Vec<T>::width;
   int64_t i = 0;
   for (; i + width <= n; i += width) f(i, width);
@@ -19,11 +19,11 @@ template <class T, class F>
 
 // Reads and writes `count` elements of type S as lanes of T; lanes beyond them read as `rest`.
 template <class T, class S>
-[[gnu::always_inline]] inline Vec<T> read(const S* p, int64_t count, S rest = S(0.0f)) {
+MIXTAPE_ALWAYS_INLINE Vec<T> read(const S* p, int64_t count, S rest = S(0.0f)) {
   return count == Vec<T>::width ? load<S, T>(p) : load_first<S, T>(p, count, rest);
 }
 template <class T, class S>
-[[gnu::always_inline]] inline void write(S* p, Vec<T> x, int64_t count) {
+MIXTAPE_ALWAYS_INLINE void write(S* p, Vec<T> x, int64_t count) {
   if (count == Vec<T>::width)
     store(p, x);
   else
@@ -32,7 +32,7 @@ template <class T, class S>
 
 // The first `count` lanes of x, and the others from `rest`.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> keep(Vec<T> x, int64_t count, Vec<T> rest = T(0)) {
+MIXTAPE_ALWAYS_INLINE Vec<T> keep(Vec<T> x, int64_t count, Vec<T> rest = T(0)) {
   if (count >= Vec<T>::width) return x;
   typename detail::Vector<T>::integer lane;
   for (int i = 0; i < Vec<T>::width; ++i) lane[i] = i;
@@ -43,7 +43,7 @@ template <class T>
 // True if any of n numbers is infinite or NaN; get(i, count) returns a vector of them. Such a
 // number times zero is NaN. Four sums, so that no addition waits for the one before it.
 template <class T, class F>
-[[gnu::always_inline]] inline bool any_nonfinite(int64_t n, F get) {
+MIXTAPE_ALWAYS_INLINE bool any_nonfinite(int64_t n, F get) {
   constexpr int64_t w = Vec<T>::width, most = 4 * w;
   const Vec<T> zero(T(0));
   Vec<T> sums[4] = {zero, zero, zero, zero};

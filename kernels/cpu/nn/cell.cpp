@@ -19,13 +19,13 @@ S* row(const View& v, int64_t r) {
 
 // Reads and writes lanes i, i + 1, ... of each of the `k` parts, n elements each, of a row.
 template <class T, class S>
-[[gnu::always_inline]] inline void read_parts(const S* p, int k, int64_t n, int64_t i,
-                                              int64_t count, Vec<T>* into) {
+MIXTAPE_ALWAYS_INLINE void read_parts(const S* p, int k, int64_t n, int64_t i, int64_t count,
+                                      Vec<T>* into) {
   for (int g = 0; g < k; ++g) into[g] = read<T>(p + g * n + i, count);
 }
 template <class T, class S>
-[[gnu::always_inline]] inline void write_parts(S* p, int k, int64_t n, int64_t i, int64_t count,
-                                               const Vec<T>* from) {
+MIXTAPE_ALWAYS_INLINE void write_parts(S* p, int k, int64_t n, int64_t i, int64_t count,
+                                       const Vec<T>* from) {
   for (int g = 0; g < k; ++g) write(p + g * n + i, from[g], count);
 }
 

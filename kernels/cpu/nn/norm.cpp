@@ -14,7 +14,7 @@ namespace {
 
 // k sums over a row, to which f(i, count, sums) adds; in pieces short enough for f32.
 template <class T, int k, class F>
-[[gnu::always_inline]] inline std::array<double, k> sums_over(int64_t n, F f) {
+MIXTAPE_ALWAYS_INLINE std::array<double, k> sums_over(int64_t n, F f) {
   constexpr int64_t piece = 2048;
   std::array<double, k> total = {};
   for (int64_t start = 0; start < n; start += piece) {
@@ -28,7 +28,7 @@ template <class T, int k, class F>
 }
 // The sum of f(i, count).
 template <class T, class F>
-[[gnu::always_inline]] inline double sum_over(int64_t n, F f) {
+MIXTAPE_ALWAYS_INLINE double sum_over(int64_t n, F f) {
   return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
 }
 
@@ -48,8 +48,7 @@ struct Moments {
 // Sums differences from a center, which is the first element of each row. If that is so far from
 // the mean that the variance loses digits, a second pass sums around the mean of the first.
 template <class T, int rows, class S>
-[[gnu::always_inline]] inline Moments<rows> moments_of(const S* x, int64_t n,
-                                                       bool centered = true) {
+MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, bool centered = true) {
   const double per = 1 / static_cast<double>(n);
   std::array<T, rows> center = {};
   if (centered && n > 0)

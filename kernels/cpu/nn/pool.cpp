@@ -20,18 +20,18 @@ struct Best {
   Places place;
 
   // Takes an element that is larger, or the first NaN; `other` comes later in row-major order.
-  [[gnu::always_inline]] void meet(const Vector& other, const Places& at) {
+  MIXTAPE_ALWAYS_INLINE void meet(const Vector& other, const Places& at) {
     take(~(other <= value) & (value == value), other, at);
   }
   // The same if `other` may come earlier.
-  [[gnu::always_inline]] void meet_any(const Vector& other, const Places& at) {
+  MIXTAPE_ALWAYS_INLINE void meet_any(const Vector& other, const Places& at) {
     const Places larger = ~(other <= value) & (value == value),
                  equal = (other == value) | ((other != other) & (value != value));
     take(larger | (equal & (at < place)), other, at);
   }
 
  private:
-  [[gnu::always_inline]] void take(const Places& wins, const Vector& other, const Places& at) {
+  MIXTAPE_ALWAYS_INLINE void take(const Places& wins, const Vector& other, const Places& at) {
     value = wins ? other : value;
     place = wins ? at : place;
   }
@@ -124,13 +124,13 @@ class PlanePool {
     index = static_cast<int32_t>(place);
   }
 
-  [[gnu::always_inline]] Best<T> at(int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE Best<T> at(int64_t i) const {
     Best<T> b;
     std::memcpy(&b.value, values_.data() + i, sizeof b.value);
     std::memcpy(&b.place, places_.data() + i, sizeof b.place);
     return b;
   }
-  [[gnu::always_inline]] void put(const Places& places, int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE void put(const Places& places, int64_t i) const {
     std::memcpy(places_.data() + i, &places, sizeof places);
   }
 
@@ -157,9 +157,9 @@ int64_t rows_of_pairs(const Sampling& rows, const Sampling& columns) {
 
 // Stores half of the lanes of v; 16-bit types also overwrite the half vector that follows.
 template <int half, class S, class V>
-[[gnu::always_inline]] inline void store_half(S* to, const V& v) {
+MIXTAPE_ALWAYS_INLINE void store_half(S* to, const V& v) {
   constexpr int n = side_by_side, first = half * n / 2;
-  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+  [&]<int... i>(std::integer_sequence<int, i...>) MIXTAPE_INLINE_LAMBDA {
     if constexpr (sizeof(S) == sizeof v / n) {
       const auto some = __builtin_shufflevector(v, v, (first + i)...);
       std::memcpy(to, &some, sizeof some);
@@ -173,9 +173,9 @@ template <int half, class S, class V>
 // `far` elements later. Rows are `below` elements apart, 0 for windows of one row. `position` is
 // the position of x in its plane. Reads `count` elements of each row.
 template <class S, int... i>
-[[gnu::always_inline]] inline void pool_pairs(const S* x, int64_t far, int64_t below,
-                                              int64_t position, int64_t count, Floats& best,
-                                              Indices& at, std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE void pool_pairs(const S* x, int64_t far, int64_t below, int64_t position,
+                                      int64_t count, Floats& best, Indices& at,
+                                      std::integer_sequence<int, i...>) {
   constexpr int n = side_by_side;
   const auto row = [&](const S* p, Floats& even, Floats& odd) {
     const Floats low = read<float>(p, std::min<int64_t>(count, n)).v;
@@ -280,8 +280,8 @@ void pool_halves(const S* x, int64_t high, int64_t rows, int64_t columns, int64_
 
 // Interleaves the lanes of a and b.
 template <int... i>
-[[gnu::always_inline]] inline void interleave_pairs(Floats a, Floats b, float* to,
-                                                    std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE void interleave_pairs(Floats a, Floats b, float* to,
+                                            std::integer_sequence<int, i...>) {
   constexpr int n = side_by_side;
   const Floats low = __builtin_shufflevector(a, b, (i / 2 + i % 2 * n)...),
                high = __builtin_shufflevector(a, b, (n / 2 + i / 2 + i % 2 * n)...);
@@ -290,8 +290,8 @@ template <int... i>
 }
 // Stores pairs: y in the left or the right element, as the masks say, and zero elsewhere.
 template <class S>
-[[gnu::always_inline]] inline void put_pairs(const S* y, int64_t count, Indices left, Indices right,
-                                             S* pairs) {
+MIXTAPE_ALWAYS_INLINE void put_pairs(const S* y, int64_t count, Indices left, Indices right,
+                                     S* pairs) {
   constexpr int n = side_by_side;
   if constexpr (sizeof(S) == sizeof(float)) {
     const Floats v = read<float>(y, count).v;

@@ -30,7 +30,7 @@ using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 // join().
 struct Elements {
   template <class T>
-  [[gnu::always_inline]] static T map(T x) {
+  MIXTAPE_ALWAYS_INLINE static T map(T x) {
     return x;
   }
 };
@@ -43,24 +43,24 @@ struct Sum : Elements {
   template <class S>
   static constexpr S identity = S(0.0f);
   template <class T>
-  [[gnu::always_inline]] static T join(T a, T b) {
+  MIXTAPE_ALWAYS_INLINE static T join(T a, T b) {
     return T(wrapping_t<T>(a) + wrapping_t<T>(b));
   }
   template <class T>
-  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static T over_lanes(Vec<T> x) {
     return hsum(x);
   }
 };
 
 struct SumAbs : Sum {
   template <class T>
-  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static Vec<T> map(Vec<T> x) {
     return abs(x);
   }
 };
 struct SumSquares : Sum {
   template <class T>
-  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static Vec<T> map(Vec<T> x) {
     return x * x;
   }
 };
@@ -69,11 +69,11 @@ struct Prod : Elements {
   template <class S>
   static constexpr S identity = S(1.0f);
   template <class T>
-  [[gnu::always_inline]] static T join(T a, T b) {
+  MIXTAPE_ALWAYS_INLINE static T join(T a, T b) {
     return T(wrapping_t<T>(a) * wrapping_t<T>(b));
   }
   template <class T>
-  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static T over_lanes(Vec<T> x) {
     return detail::fold(x, [](Vec<T> a, Vec<T> b) { return a * b; });
   }
 };
@@ -97,11 +97,11 @@ struct Max : Elements {
   template <class S>
   static constexpr S identity = lowest<S>();
   template <class T>
-  [[gnu::always_inline]] static T join(T a, T b) {
+  MIXTAPE_ALWAYS_INLINE static T join(T a, T b) {
     return Maximum::f(a, b);
   }
   template <class T>
-  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static T over_lanes(Vec<T> x) {
     return hmax(x);
   }
 };
@@ -109,11 +109,11 @@ struct Min : Elements {
   template <class S>
   static constexpr S identity = highest<S>();
   template <class T>
-  [[gnu::always_inline]] static T join(T a, T b) {
+  MIXTAPE_ALWAYS_INLINE static T join(T a, T b) {
     return Minimum::f(a, b);
   }
   template <class T>
-  [[gnu::always_inline]] static T over_lanes(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static T over_lanes(Vec<T> x) {
     return hmin(x);
   }
 };
@@ -122,7 +122,7 @@ struct MaxAbs : Max {
   template <class S>
   static constexpr S identity = S(0.0f);
   template <class T>
-  [[gnu::always_inline]] static Vec<T> map(Vec<T> x) {
+  MIXTAPE_ALWAYS_INLINE static Vec<T> map(Vec<T> x) {
     return abs(x);
   }
 };
@@ -202,8 +202,8 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
 
 // Reduces one chunk of rows [begin, begin + rows) of `columns` neighbouring results.
 template <class Op, class S, int unroll>
-[[gnu::always_inline]] inline void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
-                                                  int64_t rows, int64_t columns, chunk_t<S>* out) {
+MIXTAPE_ALWAYS_INLINE void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
+                                          int64_t rows, int64_t columns, chunk_t<S>* out) {
   using T = chunk_t<S>;
   using L = Vec<T>;
   L acc[unroll];

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "kernels/common/always_inline.h"
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
@@ -20,8 +21,8 @@ struct Steps {
 
 // Scans `columns` neighbouring lines at once; their sums are independent.
 template <bool has_a, bool has_b, class S, class O>
-[[gnu::always_inline]] inline void scan_block(const Steps& s, const S* a, const S* b, O* y,
-                                              int64_t columns) {
+MIXTAPE_ALWAYS_INLINE void scan_block(const Steps& s, const S* a, const S* b, O* y,
+                                      int64_t columns) {
   using T = std::conditional_t<std::is_integral_v<S>, Whole, double>;
   T state[most_columns];
   std::fill_n(state, columns, T(has_b ? 0 : 1));
@@ -54,7 +55,7 @@ void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
   const auto run = [&]<bool has_a, bool has_b, class S, class O>() {
     lines.for_blocks(dense ? few : most_columns, lines.length,
                      [&](const int64_t(&at)[3], int64_t columns, int64_t) {
-                       const auto block = [&](int64_t count) __attribute__((always_inline)) {
+                       const auto block = [&](int64_t count) MIXTAPE_INLINE_LAMBDA {
                          scan_block<has_a, has_b>(all, has_a ? a.as<S>() + at[0] : nullptr,
                                                   has_b ? b.as<S>() + at[1] : nullptr,
                                                   y.as<O>() + at[2], count);

@@ -14,22 +14,22 @@ namespace detail {
 struct Exponent {
   Vec<float> n, r, rest;
 
-  [[gnu::always_inline]] explicit Exponent(Vec<float> x)
+  MIXTAPE_ALWAYS_INLINE explicit Exponent(Vec<float> x)
       : n(fma(x, Vec<float>(1.44269504f), Vec<float>(magic)) - magic) {
     const Vec<float> high = fma(n, Vec<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the
     set(fma(n, Vec<float>(-0x1.7f7d1cp-20f), high));               // first of 15 bits
   }
   // The exponent of 2^(x y); the product is not rounded.
-  [[gnu::always_inline]] static Exponent of_two(Vec<float> x, Vec<float> y = 1.0f) {
+  MIXTAPE_ALWAYS_INLINE static Exponent of_two(Vec<float> x, Vec<float> y = 1.0f) {
     Exponent e;
     e.n = fma(x, y, Vec<float>(magic)) - magic;
     e.set(fma(x, y, -e.n) * 0.693147181f);
     return e;
   }
-  [[gnu::always_inline]] Vec<float> value() const {
+  MIXTAPE_ALWAYS_INLINE Vec<float> value() const {
     return ldexp(fma(r, fma(r, rest, 1.0f), 1.0f), n);
   }
-  [[gnu::always_inline]] Vec<float> minus_one() const {  // while 2^n is finite
+  MIXTAPE_ALWAYS_INLINE Vec<float> minus_one() const {  // while 2^n is finite
     const Vec<float> power = ldexp(1.0f, n);
     return fma(power, fma(r * r, rest, r), power - 1.0f);
   }
@@ -38,7 +38,7 @@ struct Exponent {
   static constexpr float magic = 0x1.8p23f;  // adding it rounds to whole numbers
 
   Exponent() = default;
-  [[gnu::always_inline]] void set(Vec<float> x) {
+  MIXTAPE_ALWAYS_INLINE void set(Vec<float> x) {
     r = x;
     rest = polynomial(r, 1.38145374e-3f, 8.36874650e-3f, 4.16683909e-2f, 1.66665204e-1f,
                       4.99999934e-1f);
@@ -50,7 +50,7 @@ struct Exponent {
 struct Logarithm {
   Vec<float> n, f, f2, cube;
 
-  [[gnu::always_inline]] explicit Logarithm(Vec<float> x, Vec<float> extra_n = 0.0f) {
+  MIXTAPE_ALWAYS_INLINE explicit Logarithm(Vec<float> x, Vec<float> extra_n = 0.0f) {
     const Words offset = reinterpret_cast<Words>(x.v) - 0x3f3504f3u;  // bits of sqrt(1/2)
     const Bits<float> whole = reinterpret_cast<Bits<float>>(offset) >> 23;
     const Vec<float> mantissa =
@@ -62,13 +62,13 @@ struct Logarithm {
            polynomial(f, 6.9716115e-2f, -1.1479734e-1f, 1.1685420e-1f, -1.2425687e-1f,
                       1.4249058e-1f, -1.6667802e-1f, 2.0000716e-1f, -2.4999997e-1f, 3.3333331e-1f);
   }
-  [[gnu::always_inline]] Vec<float> natural() const {
+  MIXTAPE_ALWAYS_INLINE Vec<float> natural() const {
     const Vec<float> tail = cube + fma(n, Vec<float>(0x1.7f7d1cp-20f), f2 * -0.5f);
     return fma(n, Vec<float>(0x1.62e4p-1f), f + tail);
   }
   // n u + c log(1 + f), each constant in two parts, so that whole powers of the base give whole
   // numbers.
-  [[gnu::always_inline]] Vec<float> in_base(float u, float u_low, float c, float c_low) const {
+  MIXTAPE_ALWAYS_INLINE Vec<float> in_base(float u, float u_low, float c, float c_low) const {
     const Vec<float> tail = fma(f2, Vec<float>(-0.5f), cube);
     const Vec<float> y = f + tail, y_low = tail - (y - f);
     const Vec<float> z = y * c,
@@ -80,7 +80,7 @@ struct Logarithm {
 
 // finish(Logarithm of x), with the special cases of every logarithm.
 template <class F>
-[[gnu::always_inline]] inline Vec<float> log_with(Vec<float> x, F finish) {
+MIXTAPE_ALWAYS_INLINE Vec<float> log_with(Vec<float> x, F finish) {
   const Mask<float> small = x < 0x1p-126f;
   const Vec<float> y =
       finish(Logarithm(select(small, x * 0x1p23f, x), select(small, Vec<float>(-23.0f), 0.0f)));
@@ -91,14 +91,14 @@ template <class F>
 
 }  // namespace detail
 
-[[gnu::always_inline]] inline Vec<float> exp(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> exp(Vec<float> x) {
   return detail::Exponent(clamp(x, -104.0f, 89.0f)).value();
 }
-[[gnu::always_inline]] inline Vec<float> exp2(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> exp2(Vec<float> x) {
   return detail::Exponent::of_two(clamp(x, -152.0f, 129.0f)).value();
 }
 
-[[gnu::always_inline]] inline Vec<float> expm1(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> expm1(Vec<float> x) {
   const Vec<float> clamped = clamp(x, -30.0f, 89.0f);
   const detail::Exponent e(clamped);
   // 2^128 would overflow: beyond 2^25 the 1 makes no difference.
@@ -106,14 +106,14 @@ template <class F>
 }
 
 // (e^a - e^-a) / 2 from t = e^a - 1, so that nothing cancels near zero.
-[[gnu::always_inline]] inline Vec<float> sinh(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> sinh(Vec<float> x) {
   const Vec<float> a = abs(x);
   detail::Exponent e(smaller(Vec<float>(91.0f), a));
   const Vec<float> t = e.minus_one();
   e.n = e.n - 1.0f;  // e^a itself may overflow where half of it does not
   return copysign(select(a > 9.0f, e.value(), 0.5f * (t + t / (t + 1.0f))), x);
 }
-[[gnu::always_inline]] inline Vec<float> cosh(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> cosh(Vec<float> x) {
   const Vec<float> a = abs(x);
   detail::Exponent e(smaller(Vec<float>(91.0f), a));
   e.n = e.n - 1.0f;
@@ -121,20 +121,20 @@ template <class F>
   return half + 0.25f / half;
 }
 
-[[gnu::always_inline]] inline Vec<float> log(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> log(Vec<float> x) {
   return detail::log_with(x, [](const detail::Logarithm& l) { return l.natural(); });
 }
-[[gnu::always_inline]] inline Vec<float> log2(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> log2(Vec<float> x) {
   return detail::log_with(
       x, [](const detail::Logarithm& l) { return l.in_base(1, 0, 0x1.715476p0f, 0x1.4ae0cp-26f); });
 }
-[[gnu::always_inline]] inline Vec<float> log10(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> log10(Vec<float> x) {
   return detail::log_with(x, [](const detail::Logarithm& l) {
     return l.in_base(0x1.344p-2f, 0x1.3509f8p-18f, 0x1.bcb7b2p-2f, -0x1.5b235ep-27f);
   });
 }
 
-[[gnu::always_inline]] inline Vec<float> log1p(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> log1p(Vec<float> x) {
   const Vec<float> u = x + 1.0f;
   // Corrects log(u) by the rounding error of u, relative to u.
   const Vec<float> lost = select(u > x, x - (u - 1.0f), 1.0f - (u - x));
@@ -145,13 +145,13 @@ template <class F>
   return select(regular, select(x == 0.0f, x, y), edge);
 }
 
-[[gnu::always_inline]] inline Vec<float> tanh(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> tanh(Vec<float> x) {
   const Vec<float> a = abs(x);
   const Vec<float> t = detail::Exponent(2.0f * smaller(Vec<float>(10.0f), a)).minus_one();
   return copysign(t / (t + 2.0f), x);
 }
 
-[[gnu::always_inline]] inline Vec<float> erf(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> erf(Vec<float> x) {
   const Vec<float> a = abs(x), s = x * x;
   const Vec<float> near_zero =
       x * detail::polynomial(s, 7.8758751e-5f, -8.0168643e-4f, 5.1890874e-3f, -2.6854212e-2f,
@@ -167,7 +167,7 @@ template <class F>
 // The normal distribution at x. Below 0, the cumulative function is the density times a function
 // that varies little, so it is accurate to x^2 + 5 ulp, however small; beyond 14.5 it is 0 or 1.
 // (bench/worklog/050)
-[[gnu::always_inline]] inline Normal<Vec<float>> normal(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Normal<Vec<float>> normal(Vec<float> x) {
   const Vec<float> a = smaller(Vec<float>(14.5f), abs(x));
   const Vec<float> e = detail::Exponent::of_two(a * a, -0.721347520f).value();  // exp(-a^2 / 2)
   const Vec<float> u = (a - 4.0f) / (a + 4.0f);
@@ -184,7 +184,7 @@ namespace detail {
 struct Reduced {
   HalfFloats r, n;
 
-  [[gnu::always_inline]] explicit Reduced(HalfFloats x) {
+  MIXTAPE_ALWAYS_INLINE explicit Reduced(HalfFloats x) {
     const Vec<double> d = __builtin_convertvector(x, Doubles);
     const Vec<double> whole = (d * 0.6366197723675814 + 0x1.8p52) - 0x1.8p52;
     const Vec<double> rest = fma(whole, Vec<double>(-0x1.921fb544p0), d);
@@ -195,20 +195,20 @@ struct Reduced {
 };
 // The lower and the higher lanes of floats, and both joined.
 template <int first, int... i>
-[[gnu::always_inline]] inline HalfFloats half(Vec<float> x, std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE HalfFloats half(Vec<float> x, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(x.v, x.v, (first + i)...);
 }
 inline constexpr std::make_integer_sequence<int, Vec<double>::width> half_lanes;
-[[gnu::always_inline]] inline HalfFloats low(Vec<float> x) { return half<0>(x, half_lanes); }
-[[gnu::always_inline]] inline HalfFloats high(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE HalfFloats low(Vec<float> x) { return half<0>(x, half_lanes); }
+MIXTAPE_ALWAYS_INLINE HalfFloats high(Vec<float> x) {
   return half<Vec<double>::width>(x, half_lanes);
 }
 template <int... i>
-[[gnu::always_inline]] inline Vec<float> joined(HalfFloats a, HalfFloats b,
-                                                std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE Vec<float> joined(HalfFloats a, HalfFloats b,
+                                        std::integer_sequence<int, i...>) {
   return Vec<float>(__builtin_shufflevector(a, b, i...));
 }
-[[gnu::always_inline]] inline Vec<float> joined(HalfFloats a, HalfFloats b) {
+MIXTAPE_ALWAYS_INLINE Vec<float> joined(HalfFloats a, HalfFloats b) {
   return joined(a, b, std::make_integer_sequence<int, Vec<float>::width>());
 }
 
@@ -216,19 +216,19 @@ template <int... i>
 struct Sines {
   Vec<float> odd, even;
 
-  [[gnu::always_inline]] explicit Sines(Vec<float> r) {
+  MIXTAPE_ALWAYS_INLINE explicit Sines(Vec<float> r) {
     const Vec<float> s = r * r;
     odd =
         fma(r * s, polynomial(s, 2.7249314e-6f, -1.9840082e-4f, 8.3333319e-3f, -1.6666667e-1f), r);
     even = fma(s * s, polynomial(s, 2.4547437e-5f, -1.3888301e-3f, 4.1666665e-2f),
                fma(s, Vec<float>(-0.5f), 1.0f));
   }
-  [[gnu::always_inline]] Vec<float> sine(Words q) const {  // of r + q pi / 2
+  MIXTAPE_ALWAYS_INLINE Vec<float> sine(Words q) const {  // of r + q pi / 2
     const Vec<float> value = select(Mask<float>{(q & 1u) != 0u}, even, odd);
     return from_bits<float>(bits(value) ^ reinterpret_cast<Bits<float>>((q & 2u) << 30));
   }
 };
-[[gnu::always_inline]] inline Words to_words(Vec<float> whole) {
+MIXTAPE_ALWAYS_INLINE Words to_words(Vec<float> whole) {
   return reinterpret_cast<Words>(__builtin_convertvector(whole.v, Bits<float>));
 }
 
@@ -243,7 +243,7 @@ template <class G, class... X>
 
 // f(sines of r, q) with x = r + q pi / 2. Lanes beyond 2^20 are rare and use `exact`, one by one.
 template <class F, class G>
-[[gnu::always_inline]] inline Vec<float> at_angle(Vec<float> x, F f, G exact) {
+MIXTAPE_ALWAYS_INLINE Vec<float> at_angle(Vec<float> x, F f, G exact) {
   const Mask<float> far = !(abs(x) < 0x1p20f);  // NaN, too
   const Vec<float> v = select(far, Vec<float>(0.0f), x);
   const Reduced lower(low(v)), higher(high(v));
@@ -255,18 +255,18 @@ template <class F, class G>
 
 }  // namespace detail
 
-[[gnu::always_inline]] inline Vec<float> sin(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> sin(Vec<float> x) {
   const Vec<float> y = detail::at_angle(
       x, [](const detail::Sines& s, auto q) { return s.sine(q); },
       [](float far) { return std::sin(far); });
   return select(x == 0.0f, x, y);  // keeps -0
 }
-[[gnu::always_inline]] inline Vec<float> cos(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> cos(Vec<float> x) {
   return detail::at_angle(
       x, [](const detail::Sines& s, auto q) { return s.sine(q + 1u); },
       [](float far) { return std::cos(far); });
 }
-[[gnu::always_inline]] inline Vec<float> tan(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> tan(Vec<float> x) {
   const Vec<float> y = detail::at_angle(
       x,
       [](const detail::Sines& s, auto q) {
@@ -281,7 +281,7 @@ template <class F, class G>
 struct Circle {
   Vec<float> cosine, sine;
 
-  [[gnu::always_inline]] explicit Circle(Vec<float> v) {
+  MIXTAPE_ALWAYS_INLINE explicit Circle(Vec<float> v) {
     const Vec<float> quarters = round(v * 4.0f);
     const Vec<float> r = (v - quarters * 0.25f) * 6.28318531f;
     const auto q = detail::to_words(quarters);
@@ -296,14 +296,14 @@ namespace detail {
 constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to 48 bits
 
 // asin(r) for 0 <= r <= 1/2, s = r^2.
-[[gnu::always_inline]] inline Vec<float> small_asin(Vec<float> r, Vec<float> s) {
+MIXTAPE_ALWAYS_INLINE Vec<float> small_asin(Vec<float> r, Vec<float> s) {
   return fma(
       r * s,
       polynomial(s, 4.21663076e-2f, 2.41795145e-2f, 4.54703756e-2f, 7.49529749e-2f, 1.66667521e-1f),
       r);
 }
 // atan(t) for 0 <= t <= 1.
-[[gnu::always_inline]] inline Vec<float> small_atan(Vec<float> t) {
+MIXTAPE_ALWAYS_INLINE Vec<float> small_atan(Vec<float> t) {
   const Vec<float> s = t * t;
   return fma(
       t * s,
@@ -315,7 +315,7 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
 }  // namespace detail
 
 // Beyond 1/2, asin(a) = pi / 2 - 2 asin(sqrt((1 - a) / 2)).
-[[gnu::always_inline]] inline Vec<float> asin(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> asin(Vec<float> x) {
   const Vec<float> a = abs(x);
   const Mask<float> large = a > 0.5f;
   const Vec<float> s = select(large, 0.5f - 0.5f * a, a * a);
@@ -323,7 +323,7 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   const Vec<float> rest = (0.5f * detail::pi - 2.0f * p) + 0.5f * detail::pi_low;
   return copysign(select(large, rest, p), x);
 }
-[[gnu::always_inline]] inline Vec<float> acos(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> acos(Vec<float> x) {
   const Vec<float> a = abs(x);
   const Mask<float> large = a > 0.5f;
   const Vec<float> s = select(large, 0.5f - 0.5f * a, a * a);
@@ -332,7 +332,7 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   return select(large, at_end, (0.5f * detail::pi - copysign(p, x)) + 0.5f * detail::pi_low);
 }
 
-[[gnu::always_inline]] inline Vec<float> atan(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> atan(Vec<float> x) {
   const Vec<float> a = abs(x);
   const Mask<float> large = a > 1.0f;
   const Vec<float> p = detail::small_atan(select(large, 1.0f / a, a));
@@ -340,58 +340,58 @@ constexpr float pi = 0x1.921fb6p1f, pi_low = -0x1.777a5cp-24f;  // their sum, to
   return copysign(select(large, rest, p), x);
 }
 // double goes to the standard library, one lane at a time.
-[[gnu::always_inline]] inline Vec<double> exp(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> exp(Vec<double> x) {
   return detail::each(x, [](double a) { return std::exp(a); });
 }
-[[gnu::always_inline]] inline Vec<double> exp2(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> exp2(Vec<double> x) {
   return detail::each(x, [](double a) { return std::exp2(a); });
 }
-[[gnu::always_inline]] inline Vec<double> expm1(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> expm1(Vec<double> x) {
   return detail::each(x, [](double a) { return std::expm1(a); });
 }
-[[gnu::always_inline]] inline Vec<double> log(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> log(Vec<double> x) {
   return detail::each(x, [](double a) { return std::log(a); });
 }
-[[gnu::always_inline]] inline Vec<double> log2(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> log2(Vec<double> x) {
   return detail::each(x, [](double a) { return std::log2(a); });
 }
-[[gnu::always_inline]] inline Vec<double> log10(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> log10(Vec<double> x) {
   return detail::each(x, [](double a) { return std::log10(a); });
 }
-[[gnu::always_inline]] inline Vec<double> log1p(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> log1p(Vec<double> x) {
   return detail::each(x, [](double a) { return std::log1p(a); });
 }
-[[gnu::always_inline]] inline Vec<double> sinh(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> sinh(Vec<double> x) {
   return detail::each(x, [](double a) { return std::sinh(a); });
 }
-[[gnu::always_inline]] inline Vec<double> cosh(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> cosh(Vec<double> x) {
   return detail::each(x, [](double a) { return std::cosh(a); });
 }
-[[gnu::always_inline]] inline Vec<double> tanh(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> tanh(Vec<double> x) {
   return detail::each(x, [](double a) { return std::tanh(a); });
 }
-[[gnu::always_inline]] inline Vec<double> erf(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> erf(Vec<double> x) {
   return detail::each(x, [](double a) { return std::erf(a); });
 }
-[[gnu::always_inline]] inline Vec<double> erfc(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> erfc(Vec<double> x) {
   return detail::each(x, [](double a) { return std::erfc(a); });
 }
-[[gnu::always_inline]] inline Vec<double> sin(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> sin(Vec<double> x) {
   return detail::each(x, [](double a) { return std::sin(a); });
 }
-[[gnu::always_inline]] inline Vec<double> cos(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> cos(Vec<double> x) {
   return detail::each(x, [](double a) { return std::cos(a); });
 }
-[[gnu::always_inline]] inline Vec<double> tan(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> tan(Vec<double> x) {
   return detail::each(x, [](double a) { return std::tan(a); });
 }
-[[gnu::always_inline]] inline Vec<double> asin(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> asin(Vec<double> x) {
   return detail::each(x, [](double a) { return std::asin(a); });
 }
-[[gnu::always_inline]] inline Vec<double> acos(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> acos(Vec<double> x) {
   return detail::each(x, [](double a) { return std::acos(a); });
 }
-[[gnu::always_inline]] inline Vec<double> atan(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> atan(Vec<double> x) {
   return detail::each(x, [](double a) { return std::atan(a); });
 }
 

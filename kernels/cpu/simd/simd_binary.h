@@ -8,7 +8,7 @@
 namespace mixtape::kernels::cpu {
 
 // The angle of the point (x, y).
-[[gnu::always_inline]] inline Vec<float> atan2(Vec<float> y, Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> atan2(Vec<float> y, Vec<float> x) {
   const Vec<float> ax = abs(x), ay = abs(y), infinity = __builtin_inff();
   const Mask<float> steep = ay > ax, left{detail::bits(x) < 0};  // -0 is on the left
   const Vec<float> small = select(steep, ax, ay), large = select(steep, ay, ax);
@@ -24,8 +24,8 @@ namespace detail {
 
 // f(a, b) in double, in two halves, for `regular` lanes; exact(a, b) for the others.
 template <class F, class G>
-[[gnu::always_inline]] inline Vec<float> in_double(Vec<float> a, Vec<float> b, Mask<float> regular,
-                                                   F f, G exact) {
+MIXTAPE_ALWAYS_INLINE Vec<float> in_double(Vec<float> a, Vec<float> b, Mask<float> regular, F f,
+                                           G exact) {
   const Vec<float> x = select(regular, a, Vec<float>(1.0f)),
                    y = select(regular, b, Vec<float>(1.0f));
   const auto of_half = [&](HalfFloats from_x, HalfFloats from_y) {
@@ -41,11 +41,11 @@ template <class F, class G>
 
 // Adding it leaves the rounded integer in the low bits.
 inline constexpr double whole_magic = 0x1.8p52;
-[[gnu::always_inline]] inline Vec<double> magic_lanes() { return whole_magic; }
+MIXTAPE_ALWAYS_INLINE Vec<double> magic_lanes() { return whole_magic; }
 
 // log2(x) for x > 0: x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) by its series
 // in s = (m - 1) / (m + 1).
-[[gnu::always_inline]] inline Vec<double> log2_series(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> log2_series(Vec<double> x) {
   const Bits<double> base = Bits<double>{} + 0x3fe6a09e667f3bcd;  // sqrt(1/2)
   const Bits<double> offset = bits(x) - base;
   const Vec<double> n = from_bits<double>((offset >> 52) + bits(magic_lanes())) - whole_magic;
@@ -56,7 +56,7 @@ inline constexpr double whole_magic = 0x1.8p52;
   return fma(s * 2.8853900817779268, series, n);  // 2 / ln 2
 }
 // 2^t for |t| <= 300, by the series of e^(r ln 2) with |r| <= 1/2.
-[[gnu::always_inline]] inline Vec<double> exp2_series(Vec<double> t) {
+MIXTAPE_ALWAYS_INLINE Vec<double> exp2_series(Vec<double> t) {
   const Vec<double> shifted = t + whole_magic,
                     z = (t - (shifted - whole_magic)) * 0.6931471805599453;
   const Bits<double> n = bits(shifted) - bits(magic_lanes());
@@ -68,7 +68,7 @@ inline constexpr double whole_magic = 0x1.8p52;
 }  // namespace detail
 
 // |x|^y, with the sign and the NaN that a negative x implies.
-[[gnu::always_inline]] inline Vec<float> pow(Vec<float> x, Vec<float> y) {
+MIXTAPE_ALWAYS_INLINE Vec<float> pow(Vec<float> x, Vec<float> y) {
   const Vec<float> infinity = __builtin_inff(), ax = abs(x);
   const Vec<float> positive = detail::in_double(
       ax, y, (ax < infinity) & (abs(y) < infinity),
@@ -82,7 +82,7 @@ inline constexpr double whole_magic = 0x1.8p52;
   return select(none, __builtin_nanf(""), select(minus & odd, -positive, positive));
 }
 // The remainder of x / y toward zero. Below a quotient of 2^28, double computes it exactly.
-[[gnu::always_inline]] inline Vec<float> fmod(Vec<float> x, Vec<float> y) {
+MIXTAPE_ALWAYS_INLINE Vec<float> fmod(Vec<float> x, Vec<float> y) {
   const Mask<float> regular = (abs(x) < 0x1p28f * abs(y)) & (abs(y) < __builtin_inff());
   const Vec<float> r = detail::in_double(
       x, y, regular, [](Vec<double> a, Vec<double> b) { return a - trunc(a / b) * b; },
@@ -90,13 +90,13 @@ inline constexpr double whole_magic = 0x1.8p52;
   return copysign(r, x);
 }
 
-[[gnu::always_inline]] inline Vec<double> atan2(Vec<double> y, Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> atan2(Vec<double> y, Vec<double> x) {
   return detail::each(y, x, [](double a, double b) { return std::atan2(a, b); });
 }
-[[gnu::always_inline]] inline Vec<double> pow(Vec<double> x, Vec<double> y) {
+MIXTAPE_ALWAYS_INLINE Vec<double> pow(Vec<double> x, Vec<double> y) {
   return detail::each(x, y, [](double a, double b) { return std::pow(a, b); });
 }
-[[gnu::always_inline]] inline Vec<double> fmod(Vec<double> x, Vec<double> y) {
+MIXTAPE_ALWAYS_INLINE Vec<double> fmod(Vec<double> x, Vec<double> y) {
   return detail::each(x, y, [](double a, double b) { return std::fmod(a, b); });
 }
 

@@ -5,13 +5,15 @@
 #include <cstddef>
 #include <utility>
 
+#include "kernels/common/always_inline.h"
+
 namespace mixtape::kernels::cpu {
 namespace {
 
 // Interleaves groups of g elements within each 128 bits of a and b: the lower halves to a, the
 // upper ones to b.
 template <int g, int part, class V, size_t... i>
-[[gnu::always_inline]] inline void interleave(V& a, V& b, std::index_sequence<i...>) {
+MIXTAPE_ALWAYS_INLINE void interleave(V& a, V& b, std::index_sequence<i...>) {
   constexpr int n = sizeof...(i);
   constexpr auto from = [](int at) {
     return at / part * part + at % part / (2 * g) * g + at % g + (at / g % 2 ? n : 0);
@@ -23,7 +25,7 @@ template <int g, int part, class V, size_t... i>
 
 // Moves the even 128-bit parts of a and then b to a, the odd ones to b.
 template <int part, class V, size_t... i>
-[[gnu::always_inline]] inline void split_even_odd(V& a, V& b, std::index_sequence<i...>) {
+MIXTAPE_ALWAYS_INLINE void split_even_odd(V& a, V& b, std::index_sequence<i...>) {
   constexpr auto from = [](int at) { return at / part * 2 * part + at % part; };
   const V low = a, high = b;
   a = __builtin_shufflevector(low, high, from(i)...);
@@ -32,10 +34,10 @@ template <int part, class V, size_t... i>
 
 // Rows become columns. Every round is one shuffle of two registers, without an index vector.
 template <int n, class V>
-[[gnu::always_inline]] inline void transpose(V (&v)[n]) {
+MIXTAPE_ALWAYS_INLINE void transpose(V (&v)[n]) {
   constexpr int part = 16 * n / sizeof(V);
   constexpr std::make_index_sequence<n> lanes;
-  const auto round = [&]<int d>(std::integral_constant<int, d>) __attribute__((always_inline)) {
+  const auto round = [&]<int d>(std::integral_constant<int, d>) MIXTAPE_INLINE_LAMBDA {
 #pragma GCC unroll 16
     for (int r = 0; r < n; ++r) {
       if (r & d) continue;

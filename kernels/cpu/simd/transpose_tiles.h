@@ -14,11 +14,10 @@ inline constexpr int vec_width = Vec<T>::width;
 // Calls put(c, r, values, count) with rows r, r + 1, ... of column c, from get(r, c, count), which
 // returns columns c, c + 1, ... of row r.
 template <class T, class Get, class Put>
-[[gnu::always_inline]] inline void transpose_tiles(int64_t rows, int64_t columns, Get get,
-                                                   Put put) {
+MIXTAPE_ALWAYS_INLINE void transpose_tiles(int64_t rows, int64_t columns, Get get, Put put) {
   constexpr int64_t n = vec_width<T>;
   const auto square = [&](int64_t r, int64_t c, int64_t height, int64_t width)
-                          __attribute__((always_inline)) {
+                          MIXTAPE_INLINE_LAMBDA {
                             typename Vec<T>::Vector v[n];
 #pragma GCC unroll 16
                             for (int64_t i = 0; i < n; ++i)

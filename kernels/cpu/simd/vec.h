@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "kernels/common/always_inline.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -62,27 +63,27 @@ template <class T>
 struct Mask {
   typename detail::Vector<T>::integer v;
 
-  [[gnu::always_inline]] friend Mask operator&(Mask a, Mask b) { return {a.v & b.v}; }
-  [[gnu::always_inline]] friend Mask operator|(Mask a, Mask b) { return {a.v | b.v}; }
-  [[gnu::always_inline]] friend Mask operator^(Mask a, Mask b) { return {a.v ^ b.v}; }
-  [[gnu::always_inline]] friend Mask operator!(Mask a) { return {~a.v}; }
-  [[gnu::always_inline]] bool operator[](int i) const { return v[i] != 0; }
+  MIXTAPE_ALWAYS_INLINE friend Mask operator&(Mask a, Mask b) { return {a.v & b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask operator|(Mask a, Mask b) { return {a.v | b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask operator^(Mask a, Mask b) { return {a.v ^ b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask operator!(Mask a) { return {~a.v}; }
+  MIXTAPE_ALWAYS_INLINE bool operator[](int i) const { return v[i] != 0; }
 };
 
 template <class T>
-[[gnu::always_inline]] inline Mask<T> both(Mask<T> a, Mask<T> b) {
+MIXTAPE_ALWAYS_INLINE Mask<T> both(Mask<T> a, Mask<T> b) {
   return a & b;
 }
 template <class T>
-[[gnu::always_inline]] inline Mask<T> either(Mask<T> a, Mask<T> b) {
+MIXTAPE_ALWAYS_INLINE Mask<T> either(Mask<T> a, Mask<T> b) {
   return a | b;
 }
 template <class T>
-[[gnu::always_inline]] inline Mask<T> differ(Mask<T> a, Mask<T> b) {
+MIXTAPE_ALWAYS_INLINE Mask<T> differ(Mask<T> a, Mask<T> b) {
   return a ^ b;
 }
 template <class T>
-[[gnu::always_inline]] inline bool any(Mask<T> m) {
+MIXTAPE_ALWAYS_INLINE bool any(Mask<T> m) {
 #ifdef __AVX512F__
   return _mm512_test_epi64_mask(reinterpret_cast<__m512i>(m.v), reinterpret_cast<__m512i>(m.v)) !=
          0;
@@ -104,31 +105,29 @@ struct Vec {
   Vector v;
 
   Vec() = default;
-  [[gnu::always_inline]] Vec(T x) : v(x - Vector{}) {}
-  [[gnu::always_inline]] Vec(Vector v) : v(v) {}
-  [[gnu::always_inline]] T operator[](int i) const { return v[i]; }
+  MIXTAPE_ALWAYS_INLINE Vec(T x) : v(x - Vector{}) {}
+  MIXTAPE_ALWAYS_INLINE Vec(Vector v) : v(v) {}
+  MIXTAPE_ALWAYS_INLINE T operator[](int i) const { return v[i]; }
 
-  [[gnu::always_inline]] friend Vec operator+(Vec a, Vec b) { return Vector(W(a.v) + W(b.v)); }
-  [[gnu::always_inline]] friend Vec operator-(Vec a, Vec b) { return Vector(W(a.v) - W(b.v)); }
-  [[gnu::always_inline]] friend Vec operator*(Vec a, Vec b) { return Vector(W(a.v) * W(b.v)); }
-  [[gnu::always_inline]] friend Vec operator/(Vec a, Vec b) { return a.v / b.v; }
-  [[gnu::always_inline]] friend Vec operator-(Vec a) { return Vector(-W(a.v)); }
-  [[gnu::always_inline]] Vec& operator+=(Vec b) { return *this = *this + b; }
-  [[gnu::always_inline]] Vec& operator*=(Vec b) { return *this = *this * b; }
-  [[gnu::always_inline]] friend Mask<T> operator==(Vec a, Vec b) { return {a.v == b.v}; }
-  [[gnu::always_inline]] friend Mask<T> operator!=(Vec a, Vec b) { return {a.v != b.v}; }
-  [[gnu::always_inline]] friend Mask<T> operator<(Vec a, Vec b) { return {a.v < b.v}; }
-  [[gnu::always_inline]] friend Mask<T> operator<=(Vec a, Vec b) { return {a.v <= b.v}; }
-  [[gnu::always_inline]] friend Mask<T> operator>(Vec a, Vec b) { return {a.v > b.v}; }
-  [[gnu::always_inline]] friend Mask<T> operator>=(Vec a, Vec b) { return {a.v >= b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Vec operator+(Vec a, Vec b) { return Vector(W(a.v) + W(b.v)); }
+  MIXTAPE_ALWAYS_INLINE friend Vec operator-(Vec a, Vec b) { return Vector(W(a.v) - W(b.v)); }
+  MIXTAPE_ALWAYS_INLINE friend Vec operator*(Vec a, Vec b) { return Vector(W(a.v) * W(b.v)); }
+  MIXTAPE_ALWAYS_INLINE friend Vec operator/(Vec a, Vec b) { return a.v / b.v; }
+  MIXTAPE_ALWAYS_INLINE friend Vec operator-(Vec a) { return Vector(-W(a.v)); }
+  MIXTAPE_ALWAYS_INLINE Vec& operator+=(Vec b) { return *this = *this + b; }
+  MIXTAPE_ALWAYS_INLINE Vec& operator*=(Vec b) { return *this = *this * b; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator==(Vec a, Vec b) { return {a.v == b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator!=(Vec a, Vec b) { return {a.v != b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator<(Vec a, Vec b) { return {a.v < b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator<=(Vec a, Vec b) { return {a.v <= b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator>(Vec a, Vec b) { return {a.v > b.v}; }
+  MIXTAPE_ALWAYS_INLINE friend Mask<T> operator>=(Vec a, Vec b) { return {a.v >= b.v}; }
 
   // mask ? a : b
-  [[gnu::always_inline]] friend Vec select(Mask<T> mask, Vec a, Vec b) {
-    return mask.v ? a.v : b.v;
-  }
+  MIXTAPE_ALWAYS_INLINE friend Vec select(Mask<T> mask, Vec a, Vec b) { return mask.v ? a.v : b.v; }
   // a * b + c, rounded once if the processor can (kernels are compiled with -ffp-contract=fast). If
   // c is a product too, an intrinsic makes sure that a * b is the one that is not rounded.
-  [[gnu::always_inline]] friend Vec fma(Vec a, Vec b, Vec c) {
+  MIXTAPE_ALWAYS_INLINE friend Vec fma(Vec a, Vec b, Vec c) {
 #ifdef __AVX512F__
     if constexpr (std::is_same_v<T, float>) return Vector(_mm512_fmadd_ps(a.v, b.v, c.v));
     if constexpr (std::is_same_v<T, double>) return Vector(_mm512_fmadd_pd(a.v, b.v, c.v));
@@ -143,7 +142,7 @@ struct Vec {
 // a > b ? a : b and a < b ? a : b, so b if either is NaN. (One instruction, which g++ 12 does not
 // find in the conditional.)
 template <class T>
-[[gnu::always_inline]] inline Vec<T> larger(Vec<T> a, Vec<T> b) {
+MIXTAPE_ALWAYS_INLINE Vec<T> larger(Vec<T> a, Vec<T> b) {
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<T, float>)
     return typename Vec<T>::Vector(_mm512_maskz_max_ps(detail::all_lanes, a.v, b.v));
@@ -153,7 +152,7 @@ template <class T>
   return select(a > b, a, b);
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> smaller(Vec<T> a, Vec<T> b) {
+MIXTAPE_ALWAYS_INLINE Vec<T> smaller(Vec<T> a, Vec<T> b) {
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<T, float>)
     return typename Vec<T>::Vector(_mm512_maskz_min_ps(detail::all_lanes, a.v, b.v));
@@ -164,16 +163,16 @@ template <class T>
 }
 // NaN in either gives NaN.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> max(Vec<T> a, Vec<T> b) {
+MIXTAPE_ALWAYS_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
   return select(a != a, a, larger(a, b));
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> min(Vec<T> a, Vec<T> b) {
+MIXTAPE_ALWAYS_INLINE Vec<T> min(Vec<T> a, Vec<T> b) {
   return select(a != a, a, smaller(a, b));
 }
 // Limits x to [low, high]; NaN stays NaN.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> clamp(Vec<T> x, T low, T high) {
+MIXTAPE_ALWAYS_INLINE Vec<T> clamp(Vec<T> x, T low, T high) {
   return smaller(Vec<T>(high), larger(Vec<T>(low), x));
 }
 
@@ -183,11 +182,11 @@ template <class T>
 using Bits = typename Vector<T>::integer;
 
 template <class T>
-[[gnu::always_inline]] inline Bits<T> bits(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Bits<T> bits(Vec<T> x) {
   return reinterpret_cast<Bits<T>>(x.v);
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> from_bits(Bits<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> from_bits(Bits<T> x) {
   return reinterpret_cast<typename Vector<T>::type>(x);
 }
 template <class T>
@@ -195,13 +194,13 @@ inline constexpr auto sign_bit = std::is_same_v<T, float> ? int64_t{INT32_MIN} :
 
 // Applies f to every lane, for rare cases and functions without a vector form.
 template <class T, class F>
-[[gnu::always_inline]] inline Vec<T> each(Vec<T> x, F f) {
+MIXTAPE_ALWAYS_INLINE Vec<T> each(Vec<T> x, F f) {
   Vec<T> y;
   for (int i = 0; i < Vec<T>::width; ++i) y.v[i] = f(x.v[i]);
   return y;
 }
 template <class T, class F>
-[[gnu::always_inline]] inline Vec<T> each(Vec<T> a, Vec<T> b, F f) {
+MIXTAPE_ALWAYS_INLINE Vec<T> each(Vec<T> a, Vec<T> b, F f) {
   Vec<T> c;
   for (int i = 0; i < Vec<T>::width; ++i) c.v[i] = f(a.v[i], b.v[i]);
   return c;
@@ -209,7 +208,7 @@ template <class T, class F>
 
 // c[0] x^n + ... + c[n], by Horner's rule.
 template <class T, class... C>
-[[gnu::always_inline]] inline Vec<T> polynomial(Vec<T> x, T first, C... rest) {
+MIXTAPE_ALWAYS_INLINE Vec<T> polynomial(Vec<T> x, T first, C... rest) {
   Vec<T> y = first;
   ((y = fma(y, x, Vec<T>(T(rest)))), ...);
   return y;
@@ -218,20 +217,20 @@ template <class T, class... C>
 }  // namespace detail
 
 template <class T>
-[[gnu::always_inline]] inline Vec<T> abs(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> abs(Vec<T> x) {
   using Bits = detail::Bits<T>;
   return detail::from_bits<T>(detail::bits(x) &
                               ~(Bits{} + decltype(Bits{}[0] + 0)(detail::sign_bit<T>)));
 }
 // |x| with the sign of s.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> copysign(Vec<T> x, Vec<T> s) {
+MIXTAPE_ALWAYS_INLINE Vec<T> copysign(Vec<T> x, Vec<T> s) {
   using Bits = detail::Bits<T>;
   const Bits sign = Bits{} + decltype(Bits{}[0] + 0)(detail::sign_bit<T>);
   return detail::from_bits<T>((detail::bits(x) & ~sign) | (detail::bits(s) & sign));
 }
 
-[[gnu::always_inline]] inline Vec<float> sqrt(Vec<float> x) {
+MIXTAPE_ALWAYS_INLINE Vec<float> sqrt(Vec<float> x) {
 #ifdef __AVX512F__
   return Vec<float>(static_cast<Vec<float>::Vector>(_mm512_maskz_sqrt_ps(detail::all_lanes, x.v)));
 #elif defined(__AVX2__)
@@ -240,7 +239,7 @@ template <class T>
   return detail::each(x, [](float a) { return std::sqrt(a); });
 #endif
 }
-[[gnu::always_inline]] inline Vec<double> sqrt(Vec<double> x) {
+MIXTAPE_ALWAYS_INLINE Vec<double> sqrt(Vec<double> x) {
 #ifdef __AVX512F__
   return Vec<double>(static_cast<Vec<double>::Vector>(_mm512_maskz_sqrt_pd(0xff, x.v)));
 #elif defined(__AVX2__)
@@ -250,7 +249,7 @@ template <class T>
 #endif
 }
 // x 2^n for whole n, with gradual underflow, and infinity on overflow.
-[[gnu::always_inline]] inline Vec<float> ldexp(Vec<float> x, Vec<float> n) {
+MIXTAPE_ALWAYS_INLINE Vec<float> ldexp(Vec<float> x, Vec<float> n) {
 #ifdef __AVX512F__
   return Vec<float>::Vector(_mm512_maskz_scalef_ps(detail::all_lanes, x.v, n.v));
 #else  // in two steps, each by a power that is a normal number
@@ -263,33 +262,33 @@ template <class T>
 }
 // Rounds to the nearest integer, ties to even.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> round(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> round(Vec<T> x) {
   const T magic = sizeof(T) == 4 ? T(0x1p23) : T(0x1p52);  // from here on every number is whole
   const Vec<T> a = abs(x);
   return copysign(select(a < Vec<T>(magic), (a + magic) - magic, x), x);
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> floor(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> floor(Vec<T> x) {
   const Vec<T> r = round(x);
   return copysign(select(r > x, r - T(1), r), x);
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> ceil(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> ceil(Vec<T> x) {
   return -floor(-x);
 }
 template <class T>
-[[gnu::always_inline]] inline Vec<T> trunc(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE Vec<T> trunc(Vec<T> x) {
   return copysign(floor(abs(x)), x);
 }
 
 namespace detail {
 // Combines lane i with lane i ^ distance.
 template <int distance, class T, int... i>
-[[gnu::always_inline]] inline Vec<T> swapped(Vec<T> x, std::integer_sequence<int, i...>) {
+MIXTAPE_ALWAYS_INLINE Vec<T> swapped(Vec<T> x, std::integer_sequence<int, i...>) {
   return Vec<T>(__builtin_shufflevector(x.v, x.v, (i ^ distance)...));
 }
 template <int distance, class T, class F>
-[[gnu::always_inline]] inline T fold(Vec<T> x, F f) {
+MIXTAPE_ALWAYS_INLINE T fold(Vec<T> x, F f) {
   x = f(x, swapped<distance>(x, std::make_integer_sequence<int, Vec<T>::width>()));
   if constexpr (distance > 1)
     return fold<distance / 2>(x, f);
@@ -297,24 +296,24 @@ template <int distance, class T, class F>
     return x.v[0];
 }
 template <class T, class F>
-[[gnu::always_inline]] inline T fold(Vec<T> x, F f) {
+MIXTAPE_ALWAYS_INLINE T fold(Vec<T> x, F f) {
   return fold<Vec<T>::width / 2>(x, f);
 }
 }  // namespace detail
 
 // The sum of all lanes, as a tree of fixed shape: lane i with lane i + width / 2, and so on.
 template <class T>
-[[gnu::always_inline]] inline T hsum(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE T hsum(Vec<T> x) {
   return detail::fold(x, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 // NaN in any lane gives NaN.
 template <class T>
-[[gnu::always_inline]] inline T hmax(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE T hmax(Vec<T> x) {
   const T y = detail::fold(x, [](Vec<T> a, Vec<T> b) { return larger(a, b); });
   return any(x != x) ? std::numeric_limits<T>::quiet_NaN() : y;
 }
 template <class T>
-[[gnu::always_inline]] inline T hmin(Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE T hmin(Vec<T> x) {
   const T y = detail::fold(x, [](Vec<T> a, Vec<T> b) { return smaller(a, b); });
   return any(x != x) ? std::numeric_limits<T>::quiet_NaN() : y;
 }
@@ -323,7 +322,7 @@ template <class T>
 
 // Loads `width` elements of type S at p, unaligned; exact, except for double to float.
 template <class S, class T = math_t<S>>
-[[gnu::always_inline]] inline Vec<T> load(const S* p) {
+MIXTAPE_ALWAYS_INLINE Vec<T> load(const S* p) {
   Vec<T> x;
   if constexpr (std::is_same_v<S, T>) {
     std::memcpy(&x.v, p, sizeof x.v);
@@ -363,7 +362,7 @@ namespace detail {
 // Stores a vector of numbers of type E to memory of that type. (memcpy might alias anything, so
 // loops would reload all their pointers after each store.)
 template <class E, class V>
-[[gnu::always_inline]] inline void put(void* p, const V& x) {
+MIXTAPE_ALWAYS_INLINE void put(void* p, const V& x) {
   using Unaligned __attribute__((vector_size(sizeof(V)), aligned(alignof(E)))) = E;
   *static_cast<Unaligned*>(p) = x;
 }
@@ -371,7 +370,7 @@ template <class E, class V>
 
 // Rounds to nearest even; NaN stays NaN and subnormals stay themselves.
 template <class S, class T>
-[[gnu::always_inline]] inline void store(S* p, Vec<T> x) {
+MIXTAPE_ALWAYS_INLINE void store(S* p, Vec<T> x) {
   if constexpr (std::is_same_v<S, T>) {
     detail::put<T>(p, x.v);
   } else if constexpr (std::is_same_v<S, Half> && std::is_same_v<T, float>) {
@@ -420,7 +419,7 @@ template <class S, class T>
 
 // One bool for each lane.
 template <class T>
-[[gnu::always_inline]] inline void store(bool* p, Mask<T> m) {
+MIXTAPE_ALWAYS_INLINE void store(bool* p, Mask<T> m) {
   using Bytes __attribute__((vector_size(Vec<T>::width))) = int8_t;
   const Bytes b = __builtin_convertvector(m.v, Bytes) & 1;
   std::memcpy(p, &b, sizeof b);
@@ -431,13 +430,13 @@ namespace detail {
 // Copies the first n elements of a dense vector over those of `rest`, and back to memory. With
 // masks if the processor has them: vector loads would stall after copies in several parts.
 #if defined(__AVX2__) && !defined(__AVX512BW__)
-[[gnu::always_inline]] inline __m256i first_words(int64_t n) {
+MIXTAPE_ALWAYS_INLINE __m256i first_words(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 #endif
 template <class S, int width>
-[[gnu::always_inline]] inline void read_first(S* rest, const S* p, int64_t n) {
+MIXTAPE_ALWAYS_INLINE void read_first(S* rest, const S* p, int64_t n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   const uint32_t first = (1u << n) - 1;
   if constexpr (width * sizeof(S) == 64 && sizeof(S) == 4)
@@ -471,7 +470,7 @@ template <class S, int width>
     std::memcpy(static_cast<void*>(rest), p, static_cast<size_t>(n) * sizeof(S));
 }
 template <class S, int width>
-[[gnu::always_inline]] inline void write_first(S* p, const S* x, int64_t n) {
+MIXTAPE_ALWAYS_INLINE void write_first(S* p, const S* x, int64_t n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   const uint32_t first = (1u << n) - 1;
   if constexpr (width * sizeof(S) == 64 && sizeof(S) == 4)
@@ -497,7 +496,7 @@ template <class S, int width>
 
 // Loads or stores the first n < width elements, n >= 1; other lanes read as `rest`.
 template <class S, class T = math_t<S>>
-[[gnu::always_inline]] inline Vec<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
+MIXTAPE_ALWAYS_INLINE Vec<T> load_first(const S* p, int64_t n, S rest = S(0.0f)) {
   if (n >= Vec<T>::width) __builtin_unreachable();  // or g++ 13 warns of what would happen then
   S buffer[Vec<T>::width];
   for (int i = 0; i < Vec<T>::width; ++i) buffer[i] = rest;
@@ -505,7 +504,7 @@ template <class S, class T = math_t<S>>
   return load<S, T>(buffer);
 }
 template <class S, class T>
-[[gnu::always_inline]] inline void store_first(S* p, Vec<T> x, int64_t n) {
+MIXTAPE_ALWAYS_INLINE void store_first(S* p, Vec<T> x, int64_t n) {
   S buffer[Vec<T>::width];
   store(buffer, x);
   detail::write_first<S, Vec<T>::width>(p, buffer, n);
@@ -520,7 +519,7 @@ inline constexpr bool has_lane_bits = true;
 inline constexpr bool has_lane_bits = false;
 #endif
 template <class S, class T = math_t<S>>
-[[gnu::always_inline]] inline Vec<T> load_where(LaneBits which, const S* p) {
+MIXTAPE_ALWAYS_INLINE Vec<T> load_where(LaneBits which, const S* p) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   using V = typename Vec<T>::Vector;
   if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float>)
@@ -543,7 +542,7 @@ template <class S, class T = math_t<S>>
 }
 // a * b + c in those lanes, c in the others.
 template <class T>
-[[gnu::always_inline]] inline Vec<T> fma_where(LaneBits which, Vec<T> a, Vec<T> b, Vec<T> c) {
+MIXTAPE_ALWAYS_INLINE Vec<T> fma_where(LaneBits which, Vec<T> a, Vec<T> b, Vec<T> c) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   using V = typename Vec<T>::Vector;
   if constexpr (std::is_same_v<T, float>) return V(_mm512_mask3_fmadd_ps(a.v, b.v, c.v, which));
@@ -560,7 +559,7 @@ template <class T>
 // other vectors fill, further apart than the processor looks ahead. (The compiler interleaves them:
 // -fschedule-insns. bench/worklog/147)
 template <int64_t width, class Get, class Put>
-[[gnu::always_inline]] inline void in_groups(int64_t n, Get get, Put put) {
+MIXTAPE_ALWAYS_INLINE void in_groups(int64_t n, Get get, Put put) {
   using V = decltype(get(n));
   int64_t i = 0;
   if constexpr (std::is_same_v<V, Vec<float>>) {
