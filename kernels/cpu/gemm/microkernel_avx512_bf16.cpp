@@ -23,7 +23,7 @@ struct Bf16Dot {
   MIXTAPE_ALWAYS_INLINE static Groups load_across(const BFloat16* p, int64_t k_stride,
                                                   int64_t count, int64_t left) {
     const auto get = [&](const BFloat16* q) MIXTAPE_INLINE_LAMBDA {
-      return count >= lanes ? load<__m256i>(q) : load_first<__m256i>(q, 2 * count);
+      return count >= lanes ? load_vector<__m256i>(q) : load_bytes<__m256i>(q, 2 * count);
     };
     constexpr auto interleaved = [] {  // 0, 16, 1, 17, ...
       std::array<uint16_t, 32> order{};
@@ -33,10 +33,10 @@ struct Bf16Dot {
     const __m256i odd = left > 1 ? get(p + k_stride) : __m256i{};
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(get(p)), odd, 1);
     return reinterpret_cast<Groups>(
-        _mm512_maskz_permutexvar_epi16(~0u, load<__m512i>(interleaved.data()), both));
+        _mm512_maskz_permutexvar_epi16(~0u, load_vector<__m512i>(interleaved.data()), both));
   }
   MIXTAPE_ALWAYS_INLINE static Groups load_along(const BFloat16* p, int64_t count) {
-    return count >= 2 * lanes ? load<Groups>(p) : load_first<Groups>(p, 2 * count);
+    return count >= 2 * lanes ? load_vector<Groups>(p) : load_bytes<Groups>(p, 2 * count);
   }
   MIXTAPE_ALWAYS_INLINE static Group load_one(const BFloat16* p, int64_t k_stride, int64_t left) {
     return p->bits | (left > 1 ? uint32_t(p[k_stride].bits) << 16 : 0);

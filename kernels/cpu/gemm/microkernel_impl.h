@@ -3,62 +3,16 @@
 // Each file that includes this is compiled for another instruction set, so everything has internal
 // linkage: it is in an unnamed namespace.
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/half.h"
 #include "kernels/cpu/gemm/microkernel.h"
+#include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/transpose.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
-
-// A vector of `n` numbers of type U.
-template <class U, int n>
-struct SimdVector {
-  using type __attribute__((vector_size(sizeof(U) * n))) = U;
-};
-
-template <class V>
-MIXTAPE_ALWAYS_INLINE V load(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-template <class V>
-MIXTAPE_ALWAYS_INLINE void store(void* p, V v) {
-  std::memcpy(p, &v, sizeof v);
-}
-// Loads the first `bytes` of a vector, the others as zero.
-template <class V>
-MIXTAPE_ALWAYS_INLINE V load_first(const void* p, int64_t bytes) {
-#ifdef __AVX512BW__
-  if constexpr (sizeof(V) == 64)
-    return reinterpret_cast<V>(_mm512_maskz_loadu_epi8((uint64_t{1} << bytes) - 1, p));
-  if constexpr (sizeof(V) == 32)
-    return reinterpret_cast<V>(_mm256_maskz_loadu_epi8((uint32_t{1} << bytes) - 1, p));
-  if constexpr (sizeof(V) == 16)
-    return reinterpret_cast<V>(_mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << bytes) - 1), p));
-#endif
-  V v = {};
-  std::memcpy(&v, p, static_cast<size_t>(bytes));
-  return v;
-}
-
-// Stores the first `bytes` of a vector.
-template <class V>
-MIXTAPE_ALWAYS_INLINE void store_first(void* p, V v, int64_t bytes) {
-#ifdef __AVX512BW__
-  if constexpr (sizeof(V) == 64)
-    return _mm512_mask_storeu_epi8(p, (uint64_t{1} << bytes) - 1, reinterpret_cast<__m512i>(v));
-#endif
-  std::memcpy(p, &v, static_cast<size_t>(bytes));
-}
 
 // Multiply-add in T on `n` lanes.
 template <class T_, int n, int rows_>
@@ -77,24 +31,14 @@ struct LaneFma {
   template <class S>
   MIXTAPE_ALWAYS_INLINE static Groups load_across(const S* p, int64_t, int64_t count, int64_t) {
     using Stored = typename SimdVector<std::conditional_t<sizeof(S) == 2, uint16_t, S>, n>::type;
-    const Stored x = count >= n ? load<Stored>(p)
-                                : load_first<Stored>(p, count * static_cast<int64_t>(sizeof(S)));
-    if constexpr (std::is_same_v<S, T>) {
+    const Stored x = count >= n ? load_vector<Stored>(p)
+                                : load_bytes<Stored>(p, count * static_cast<int64_t>(sizeof(S)));
+    if constexpr (std::is_same_v<S, T>)
       return x;
-    } else if constexpr (std::is_same_v<S, BFloat16>) {
-      using Words = typename SimdVector<uint32_t, n>::type;
-      return reinterpret_cast<Vector>(__builtin_convertvector(x, Words) << 16);
-    } else {
-#ifdef __AVX512F__
-      if constexpr (n == 16) return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(x));
-#endif
-#ifdef __AVX2__
-      if constexpr (n == 8) return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x));
-#endif
-      Vector y;
-      for (int i = 0; i < n; ++i) y[i] = static_cast<T>(Half::from_bits(x[i]));
-      return y;
-    }
+    else if constexpr (std::is_same_v<S, BFloat16>)
+      return float_from_bf16<n>(x);
+    else
+      return float_from_half<n>(x);
   }
   // Loads `lanes` k_groups of one line, of which only the first `count` elements exist.
   template <class S>
@@ -111,40 +55,15 @@ struct LaneFma {
 // to zero.
 template <class O, class V>
 MIXTAPE_ALWAYS_INLINE auto to_half(V x) {
-  constexpr int n = sizeof(V) / 4;
-  if constexpr (std::is_same_v<O, Half>) {
-#ifdef __AVX512F__
-    if constexpr (n == 16)
-      return _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#endif
-#ifdef __AVX2__
-    if constexpr (n == 8) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-#endif
-    if constexpr (n == 4) {
-      typename SimdVector<uint16_t, n>::type y;
-      for (int i = 0; i < n; ++i) y[i] = Half(x[i]).bits;
-      return y;
-    }
-  } else {
+  constexpr int n = sizeof(V) / sizeof(float);
 #ifdef __AVX512BF16__
-    if constexpr (n == 16)
-      return _mm512_cvtneps_pbh(x);
-    else
+  if constexpr (std::is_same_v<O, BFloat16> && n == 16)
+    return reinterpret_cast<HalfVector<n>>(_mm512_cvtneps_pbh(x));
 #endif
-    {
-      using Words = typename SimdVector<uint32_t, n>::type;
-      const Words f = reinterpret_cast<Words>(x);
-      const Words even = f + 0x7fffu + ((f >> 16) & 1u), quiet = f | 0x400000u;
-      const Words r = (x == x ? even : quiet) >> 16;
-#if defined(__AVX2__) && !defined(__AVX512F__)
-      if constexpr (n == 8) {
-        const __m256i both = reinterpret_cast<__m256i>(r);
-        return _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-      } else
-#endif
-        return __builtin_convertvector(r, typename SimdVector<uint16_t, n>::type);
-    }
-  }
+  if constexpr (std::is_same_v<O, BFloat16>)
+    return bf16_from_float<n>(x);
+  else
+    return half_from_float<n>(x);
 }
 
 // Calls f(i, put) for each vector of lines i, i + 1, ...; put(p, groups) stores them. A vector that
@@ -157,10 +76,10 @@ MIXTAPE_ALWAYS_INLINE void for_each_line_vector(int64_t width, F f) {
   constexpr int64_t n = P::lanes;
   const int64_t whole = width < n ? n : width / n * n;
   for (int64_t i = 0; i < whole; i += n)
-    f(i, [](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store(p, v); });
+    f(i, [](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_vector(p, v); });
   const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Group));
   if (bytes > 0)
-    f(whole, [&](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_first(p, v, bytes); });
+    f(whole, [&](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_bytes(p, v, bytes); });
 }
 
 // Packs lines that are adjacent in memory.
@@ -306,7 +225,7 @@ MIXTAPE_ALWAYS_INLINE void store_tile(const Tile<typename P::T>& t,
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += load<typename P::Vector>(add + j * P::lanes);
+      for (int j = 0; j < V; ++j) sum[i][j] += load_vector<typename P::Vector>(add + j * P::lanes);
       add += add_row_stride;
       asm volatile("" : "+r"(add));
     }
@@ -319,9 +238,9 @@ MIXTAPE_ALWAYS_INLINE void store_tile(const Tile<typename P::T>& t,
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) {
       if constexpr (std::is_same_v<O, typename P::T>)
-        store(to + j * P::lanes, sum[i][j]);
+        store_vector(to + j * P::lanes, sum[i][j]);
       else
-        store(to + j * P::lanes, to_half<O>(sum[i][j]));
+        store_vector(to + j * P::lanes, to_half<O>(sum[i][j]));
     }
     to += out_row_stride;
     asm volatile("" : "+r"(to));
@@ -366,10 +285,11 @@ void sum_tile(const Tile<typename P::T>& t) {
   const auto step = [&]() MIXTAPE_INLINE_LAMBDA {
     typename P::Groups w[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) w[j] = load<typename P::Groups>(b + j * bytes);
+    for (int j = 0; j < V; ++j) w[j] = load_vector<typename P::Groups>(b + j * bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      const Group x = load<Group>(strided ? rows[i] : a + i * static_cast<int>(sizeof(Group)));
+      const Group x =
+          load_vector<Group>(strided ? rows[i] : a + i * static_cast<int>(sizeof(Group)));
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) sum[i][j] = P::multiply_add(sum[i][j], x, w[j]);
     }
@@ -428,7 +348,8 @@ void sum_k_major(const Tile<typename P::T>& t) {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i)
         sum[i][0] = P::multiply_add(
-            sum[i][0], load<Group>(a + (u * R + i) * static_cast<int64_t>(sizeof(Group))), v[u]);
+            sum[i][0], load_vector<Group>(a + (u * R + i) * static_cast<int64_t>(sizeof(Group))),
+            v[u]);
     }
     a += n * R * static_cast<int64_t>(sizeof(Group));
     lines.advance(n * P::k_group * static_cast<int64_t>(sizeof(S)));

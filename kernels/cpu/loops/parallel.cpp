@@ -185,7 +185,7 @@ ThreadLimit::ThreadLimit(int n) : outer_(limit) {
 }
 ThreadLimit::~ThreadLimit() { limit = outer_; }
 
-void detail::run_chunks(int64_t count, Body body, void* context) {
+void run_chunks(int64_t count, Body body, void* context) {
   const int threads = static_cast<int>(std::min<int64_t>(num_threads(), count));
   pool().run(threads, count, body, context);
 }

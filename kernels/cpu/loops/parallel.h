@@ -26,10 +26,8 @@ class ThreadLimit : NoCopy {
   int outer_;
 };
 
-namespace detail {
-// Calls body(context, i) for i in [0, count).
+// Calls body(context, i) for i in [0, count); parallel_for() without templates.
 void run_chunks(int64_t count, void (*body)(void* context, int64_t i), void* context);
-}  // namespace detail
 
 // Calls f(i) for every i in [0, count), in any order and on any thread. Rethrows the first
 // exception once all threads have stopped. A single chunk, and a call from within f, run on this
@@ -39,7 +37,7 @@ void parallel_for(int64_t count, F&& f) {
   if (count == 1) return static_cast<void>(f(int64_t{0}));
   if (count <= 0) return;
   using Body = std::remove_reference_t<F>;
-  detail::run_chunks(
+  run_chunks(
       count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); },
       const_cast<void*>(static_cast<const void*>(&f)));
 }

@@ -4,9 +4,10 @@
 // For double: the standard library, lane by lane.
 
 #include "kernels/common/scalar.h"
-#include "kernels/cpu/simd/vec.h"
+#include "kernels/cpu/simd/memory.h"
 
 namespace mixtape::kernels::cpu {
+inline namespace MIXTAPE_TARGET {
 
 namespace detail {
 
@@ -395,4 +396,5 @@ MIXTAPE_ALWAYS_INLINE Vec<double> atan(Vec<double> x) {
   return detail::each(x, [](double a) { return std::atan(a); });
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace mixtape::kernels::cpu

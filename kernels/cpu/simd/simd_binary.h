@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/simd.h"
 
 namespace mixtape::kernels::cpu {
+inline namespace MIXTAPE_TARGET {
 
 // The angle of the point (x, y).
 MIXTAPE_ALWAYS_INLINE Vec<float> atan2(Vec<float> y, Vec<float> x) {
@@ -100,4 +101,5 @@ MIXTAPE_ALWAYS_INLINE Vec<double> fmod(Vec<double> x, Vec<double> y) {
   return detail::each(x, y, [](double a, double b) { return std::fmod(a, b); });
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace mixtape::kernels::cpu

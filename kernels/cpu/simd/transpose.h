@@ -1,14 +1,14 @@
 #pragma once
-// Transposes a square of numbers in registers. Files that are compiled for different instruction
-// sets include this, so everything is in an unnamed namespace.
+// Transposes a square of numbers in registers.
 
 #include <cstddef>
 #include <utility>
 
 #include "kernels/common/always_inline.h"
+#include "kernels/cpu/simd/target.h"
 
 namespace mixtape::kernels::cpu {
-namespace {
+inline namespace MIXTAPE_TARGET {
 
 // Interleaves groups of g elements within each 128 bits of a and b: the lower halves to a, the
 // upper ones to b.
@@ -58,5 +58,5 @@ MIXTAPE_ALWAYS_INLINE void transpose(V (&v)[n]) {
   }
 }
 
-}  // namespace
+}  // namespace MIXTAPE_TARGET
 }  // namespace mixtape::kernels::cpu

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/transpose.h"
 
 namespace mixtape::kernels::cpu {
+inline namespace MIXTAPE_TARGET {
 
 template <class T>
 inline constexpr int vec_width = Vec<T>::width;
@@ -37,4 +38,5 @@ MIXTAPE_ALWAYS_INLINE void transpose_tiles(int64_t rows, int64_t columns, Get ge
     }
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace mixtape::kernels::cpu
