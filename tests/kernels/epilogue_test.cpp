@@ -1,5 +1,5 @@
-// What CPU products do to their sums besides writing them (kernels/common/epilogue.h), by every
-// instruction set, against loops in double.
+// Epilogues of CPU products (kernels/common/epilogue.h), with every instruction set, against loops
+// in double.
 
 #include "kernels/common/activation.h"
 #include "kernels/cpu/gemm/microkernel.h"

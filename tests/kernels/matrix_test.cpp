@@ -183,14 +183,14 @@ TEST_P(Gemm, PassesNanAndInfinity) {
   EXPECT_EQ(c.at(83), 40);
 }
 
-// Whole numbers whose sums are exact in f32: whatever the order, the result is one rounding away.
+// Small whole numbers have exact sums in f32, in any order: the result is rounded once.
 TEST_P(Gemm, SmallWholeNumbersAreExact) {
   const int64_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
-  const auto converted = [](const Tensor& x, DType dtype, bool turned) {
+  const auto converted = [](const Tensor& x, DType dtype, bool transpose_it) {
     const Layout other = transpose(x.layout(), 0, 1);
-    const Tensor y(turned ? other.shape : x.shape(), dtype);
-    launch([&](Launch& l) { convert(l, turned ? x.with_layout(other) : x, y); });
-    return turned ? y.with_layout(transpose(y.layout(), 0, 1)) : y;
+    const Tensor y(transpose_it ? other.shape : x.shape(), dtype);
+    launch([&](Launch& l) { convert(l, transpose_it ? x.with_layout(other) : x, y); });
+    return transpose_it ? y.with_layout(transpose(y.layout(), 0, 1)) : y;
   };
   for (size_t i = 0; i < std::size(sizes); ++i)
     for (size_t j = 0; j < std::size(sizes); ++j) {
@@ -220,34 +220,37 @@ TEST_P(Gemm, SmallWholeNumbersAreExact) {
     }
 }
 
-// Each element is one sum in the order of k, wherever it lies: a row alone gives the same bits, and
-// so does the product of the transposes. (Eigen's sums depend on the shape.)
+// Each element is one sum in the order of k: a row alone gives the same bits as the whole product,
+// and so does the product of the transposes. (Eigen's sums depend on the shape.)
 TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
   if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
-  const auto turn = [](const Tensor& x) { return x.with_layout(transpose(x.layout(), 0, 1)); };
+  const auto transposed = [](const Tensor& x) {
+    return x.with_layout(transpose(x.layout(), 0, 1));
+  };
   const auto rows = [](const Tensor& x, int64_t count) {
     return x.with_layout(slice(x.layout(), 0, 77, 77 + count));
   };
   for (const auto& [in, out] : float_pairs)
-    for (const bool along : {false, true})  // columns of b lie along k
+    for (const bool k_major : {false, true})  // columns of b are dense along k
       for (const int64_t k : {33, 901, 1028}) {
         const Tensor a = random({150, k}, in, 1),
-                     b = along ? turn(random({70, k}, in, 2)) : random({k, 70}, in, 2),
-                     c = output({150, 70}, out), turned = output({70, 150}, out);
+                     b = k_major ? transposed(random({70, k}, in, 2)) : random({k, 70}, in, 2),
+                     c = output({150, 70}, out), c_transposed = output({70, 150}, out);
         launch([&](Launch& l) {
           gemm(l, a, b, Epilogue{}, c);
-          gemm(l, turn(b), turn(a), Epilogue{}, turned);
+          gemm(l, transposed(b), transposed(a), Epilogue{}, c_transposed);
         });
-        EXPECT_EQ(to_vector(turn(turned)), to_vector(c)) << name(in) << along << k;
+        EXPECT_EQ(to_vector(transposed(c_transposed)), to_vector(c)) << name(in) << k_major << k;
         for (const int64_t count : {1, 5, 14, 15}) {
           const Tensor some = output({count, 70}, out);
           launch([&](Launch& l) { gemm(l, rows(a, count), b, Epilogue{}, some); });
-          EXPECT_EQ(to_vector(some), to_vector(rows(c, count))) << name(in) << along << k << count;
+          EXPECT_EQ(to_vector(some), to_vector(rows(c, count)))
+              << name(in) << k_major << k << count;
         }
       }
 }
 
-// Nor with a bias, which is added last, however k is cut and whatever else there is.
+// The same with a bias, which is added last, however k is blocked.
 TEST_P(Gemm, NorWithABias) {
   if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
   for (const auto& [in, out] : float_pairs)
@@ -280,7 +283,7 @@ TEST_P(Gemm, WhatIsNotThereIsNotMultiplied) {
   }
 }
 
-TEST_P(Gemm, SubnormalsOfBf16) {  // the dot product takes them for zero
+TEST_P(Gemm, SubnormalsOfBf16) {  // the dot product reads them as zero
   const Tensor a = filled({4, 6}, bf16, 0x1p-130), b = filled({6, 5}, bf16, 0x1p10),
                c = output({4, 5}, f32);
   launch([&](Launch& l) { gemm(l, a, b, Epilogue{}, c); });
@@ -298,7 +301,7 @@ TEST_P(Gemm, ASecondProductAsksTheSystemForNothing) {
              output({20, 30, 30}, dtype));
       });
     };
-    for (int i = 0; i < 8; ++i) multiply();  // until each thread has had its turn
+    for (int i = 0; i < 8; ++i) multiply();  // until each thread has run some
     const int64_t before = memory_stats(Device::cpu()).system_calls;
     const cpu::ThreadLimit one(1);
     multiply();
@@ -417,7 +420,7 @@ TEST_P(Conv2d, DepthwisePlanesOfManyPixels) {
   for (size_t i = 0; i < db.size(); ++i) EXPECT_NEAR(db[i], db_want[i], 1e-4) << i;
 }
 
-// Nothing there is multiplied with what is beyond a plane, which is the next one.
+// No product uses values beyond a plane, which belong to the next one.
 TEST_P(Conv2d, DepthwisePlanesKeepToThemselves) {
   const Window v = window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 3);
   const Tensor x = filled({2, 3, 5, 6}, f32, 1), dy = filled({2, 3, 5, 6}, f32, 1),

@@ -9,7 +9,7 @@
 namespace mixtape::kernels {
 namespace kernels_planes_test {
 
-// What element i is made of: pairs of a position and a weight, from the definitions.
+// The elements that result i sums, as pairs of a position and a weight, from the definitions.
 std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
   const double at = static_cast<double>(i), n = static_cast<double>(s.from),
                m = static_cast<double>(s.to);
@@ -44,7 +44,7 @@ std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
     add(1, t);
     return result;
   }
-  // Hermite's curve from element 0 to 1; its slopes are 3/4 of what the elements beside differ by.
+  // Hermite's curve from element 0 to 1; its slopes are 3/4 of the difference of the neighbours.
   const double leave = (t * t - 2 * t + 1) * t, arrive = (t - 1) * t * t,
                there = (3 - 2 * t) * t * t;
   add(-1, -0.75 * leave);
@@ -86,7 +86,7 @@ TEST(Resample, OnlyReadsWhatItWeighs) {
   const Tensor y = output({1, 2, 3, 2}, f32);
   launch([&](Launch& l) { resample(l, x, windows(3, 1, 1), windows(4, 2, 2), false, y); });
   for (int64_t i = 0; i < y.numel(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i == 2) << i;
-  // Every second pixel falls on one of x: its neighbour has no say.
+  // Every second pixel coincides with one of x: its neighbour has weight zero.
   const Tensor z = output({1, 2, 3, 7}, f32);
   launch([&](Launch& l) {
     resample(l, x, corners(Kind::Linear, 3, 3), corners(Kind::Linear, 4, 7), false, z);

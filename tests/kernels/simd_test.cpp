@@ -1,4 +1,4 @@
-// The functions of lanes against the standard library in double, lane by lane, and the thread pool.
+// Functions of Vec against the standard library in double, lane by lane, and the thread pool.
 
 #include "kernels/cpu/simd/simd_binary.h"
 
@@ -23,7 +23,7 @@ namespace kernels_simd_test {
 
 constexpr int vec_width = Vec<float>::width;  // 16, or fewer
 
-// The distance of y from the exact value, in units of the last place of a float there.
+// The distance of y from the exact value, in units of the last place of a float.
 double ulps(float y, double exact) {
   const float nearest = static_cast<float>(exact);
   if (std::isnan(exact) || std::isinf(nearest) || std::isinf(y) || std::isnan(y)) {
@@ -36,7 +36,7 @@ double ulps(float y, double exact) {
   return std::abs(y - exact) / std::ldexp(1.0, std::max(exponent - 24, -149));
 }
 
-// Bit patterns from end to end, so infinities, NaN, subnormals and huge numbers among them.
+// Tests bit patterns over the whole range, including infinities, NaN, subnormals and huge numbers.
 template <class F, class G>
 void expect_accurate(const char* name, double bound, F lanes, G exact) {
   double worst = 0;
@@ -58,7 +58,7 @@ void expect_accurate(const char* name, double bound, F lanes, G exact) {
       x[i] = std::bit_cast<float>(static_cast<uint32_t>(bits + i * 1021));
     see(x);
   }
-  for (int i = 0; i < 400000; i += 16) {  // and densely where models live
+  for (int i = 0; i < 400000; i += 16) {  // and densely at common sizes
     float x[16];
     for (int k = 0; k < 16; ++k) x[k] = static_cast<float>(i + k - 200000) * 1.1e-4f;
     see(x);
@@ -97,7 +97,7 @@ TEST(Simd, FunctionsAreAccurate) {
       [](double x) { return std::nearbyint(x); });
 }
 
-// Of the square in the exponent, half a unit of rounding is as many of the result as it is large.
+// The exponent is a square, whose rounding error multiplies the error of the result by its size.
 TEST(Simd, NormalIsAccurateHoweverSmall) {
   double worst[2] = {};
   for (float x = -16; x < 16; x += 1.1e-4f) {
@@ -128,7 +128,7 @@ TEST(Simd, WholePowersHaveWholeLogarithms) {
     EXPECT_EQ(exp2(Vec<float>(static_cast<float>(k)))[0], std::ldexp(1.0f, k));
 }
 
-// see(a, b) for every pair of special values, for pairs of bit patterns, and where models live.
+// Calls see(a, b) for pairs of special values, pairs of bit patterns, and pairs of common size.
 template <class F>
 void for_pairs(F see) {
   const float inf = std::numeric_limits<float>::infinity();
