@@ -59,7 +59,7 @@ TEST(IsaDeathTest, BadNameInTheEnvironment) {
     std::_Exit(0);
   };
   EXPECT_EXIT(report("mmx"), testing::ExitedWithCode(0),
-              "MIXTAPE_ISA is 'mmx', not one of portable, avx2, avx512, avx512_bf16");
+              "MIXTAPE_ISA must be portable, avx2, avx512 or avx512_bf16, got 'mmx'");
   EXPECT_EXIT(report("portable"), testing::ExitedWithCode(0), "number 0");
 }
 

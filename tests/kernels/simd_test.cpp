@@ -456,9 +456,9 @@ TEST(ParallelDeathTest, BadNumberInTheEnvironment) {
     std::_Exit(0);
   };
   EXPECT_EXIT(report("many"), testing::ExitedWithCode(0),
-              "MIXTAPE_NUM_THREADS is 'many', not a number from 1 to 1024");
-  EXPECT_EXIT(report("0"), testing::ExitedWithCode(0), "is '0', not");
-  EXPECT_EXIT(report("3x"), testing::ExitedWithCode(0), "is '3x', not");
+              "MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got 'many'");
+  EXPECT_EXIT(report("0"), testing::ExitedWithCode(0), "got '0'");
+  EXPECT_EXIT(report("3x"), testing::ExitedWithCode(0), "got '3x'");
   EXPECT_EXIT(report("3"), testing::ExitedWithCode(0), "3 threads");
 }
 

@@ -204,7 +204,7 @@ class Mistakes(DemoTest):
         self.refused("--epochs: 1 required N missing", "--epochs")
         self.refused("--out: the name of the folder is empty", "--out", "")
         self.refused("--data: the name of the folder is empty", "--data", "")
-        self.refused("MIXTAPE_NUM_THREADS is '0', not a number from 1 to 1024", threads=0)
+        self.refused("MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got '0'", threads=0)
         self.refused("--data excludes --train-size", "--data", ".", "--train-size", "5")
 
     def test_a_place_that_cannot_be_written(self) -> None:

@@ -32,7 +32,7 @@ Isa allowed_isa() {
   if (!text) return isa_of_processor();
   const auto* const at = std::find(std::begin(names), std::end(names), std::string_view(text));
   check(at != std::end(names),
-        "MIXTAPE_ISA is '{}', not one of portable, avx2, avx512, avx512_bf16", text);
+        "MIXTAPE_ISA must be portable, avx2, avx512 or avx512_bf16, got '{}'", text);
   return std::min(isa_of_processor(), static_cast<Isa>(at - names));
 }
 

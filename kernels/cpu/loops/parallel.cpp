@@ -31,7 +31,7 @@ int configured_threads() {
     int n = 0;
     const auto [end, error] = std::from_chars(s.begin(), s.end(), n);
     check(error == std::errc{} && end == s.end() && n >= 1 && n <= 1024,
-          "MIXTAPE_NUM_THREADS is '{}', not a number from 1 to 1024", s);
+          "MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got '{}'", s);
     return n;
   }
   cpu_set_t cores;
@@ -180,7 +180,7 @@ int num_threads() {
 }
 
 ThreadLimit::ThreadLimit(int n) : outer_(limit) {
-  check(n >= 1, "a limit of {} threads: at least one is needed", n);
+  check(n >= 1, "the limit of threads must be >= 1, got {}", n);
   limit = n;
 }
 ThreadLimit::~ThreadLimit() { limit = outer_; }
