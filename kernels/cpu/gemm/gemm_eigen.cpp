@@ -103,6 +103,18 @@ struct Finish {
   int64_t stride;
   Activation activation;
   O* before;
+
+  // Adds the bias to a tile of sums at (row, column) of c.
+  void add_bias(T* sums, int64_t sums_stride, int64_t row, int64_t column, int64_t height,
+                int64_t width) const {
+    for (int64_t r = 0; bias && r < height; ++r) {
+      const T* const from = bias + (row + r) * stride + column;
+      T* const to = sums + r * sums_stride;
+      for_each_vec<T>(width, [&](int64_t i, int64_t count) {
+        write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
+      });
+    }
+  }
 };
 
 // One product of the batch.
@@ -126,27 +138,17 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
                   width = std::min(tiles.width, n - column);
     const DenseMatrix<T> over = left.block(row, 0, height, k),
                          under = right.block(0, column, k, width);
-    const auto add_bias = [&](T* sums, int64_t stride) {
-      if (!finish.bias) return;
-      for (int64_t r = 0; r < height; ++r) {
-        const T* const from = finish.bias + (row + r) * finish.stride + column;
-        T* const to = sums + r * stride;
-        for_each_vec<T>(width, [&](int64_t i, int64_t count) {
-          write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
-        });
-      }
-    };
     if constexpr (std::is_same_v<T, O>) {
       if (direct) {
         T* const out = c + row * down + column;
         const int64_t stride = std::max(down, width);
         multiply(over, under, out, stride);
-        return add_bias(out, stride);
+        return finish.add_bias(out, stride, row, column, height, width);
       }
     }
     Buffer<T> sums(height * width);
     multiply(over, under, sums.data(), width);
-    add_bias(sums.data(), width);
+    finish.add_bias(sums.data(), width, row, column, height, width);
     const auto write_to = [&](O* out) {
       for (int64_t r = 0; r < height; ++r) {
         const T* const from = sums.data() + r * width;
