@@ -201,7 +201,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   const Tensor scaled = mul(wide, cast(scale_of(s.scale), wide.dtype()));
   if (scaled.requires_grad())
     register_hook(scaled, [number = s.number, moves = s.moves](const Tensor&) {
-      carry_scale(number, moves);
+      tag_loss_scale(number, moves);
       return Tensor();
     });
   return scaled;

@@ -41,7 +41,7 @@ class Restored : NoCopy {
 };
 
 // A call of f, and the circumstances to make it in again.
-class Replay final : public Deferred {
+class Replay final : public CheckpointGraph {
  public:
   Replay(Segment f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
 
@@ -120,14 +120,14 @@ class CheckpointNode final : public Node {
   CheckpointNode(std::shared_ptr<Replay> replay, const Tensors& inputs, const Node& made,
                  uint64_t since)
       : Node(Call{checkpoint_info, {}}), replay_(std::move(replay)) {
-    lead_as(made, since);
+    inherit_edges(made, since);
     grad_dtype = made.grad_dtype;
     for (const Tensor& x : inputs) ctx.save(x);
     for (const Tensor& leaf : leaves()) ctx.save(leaf);
   }
   std::string_view name() const override { return checkpoint_info.name; }
   Grads backward(const Tensor&) override { return {}; }
-  Deferred* deferred() override { return replay_.get(); }
+  CheckpointGraph* checkpoint_graph() override { return replay_.get(); }
 
  private:
   const std::shared_ptr<Replay> replay_;

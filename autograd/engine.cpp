@@ -13,7 +13,7 @@
 namespace mixtape {
 namespace {
 
-// What was registered on a tensor: what the slots in Node and AutogradMeta point to.
+// A tensor's hooks: what Node::hooks and AutogradMeta::hooks point to.
 struct Hooks {
   HookList<Node::Hook> gradient;                             // of register_hook
   HookList<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
@@ -28,31 +28,31 @@ struct Hooks {
   static Hooks* of(const std::shared_ptr<void>& slot) { return static_cast<Hooks*>(slot.get()); }
 };
 
-// Whether it is all of its memory, and nobody else's.
-bool is_whole(const Tensor& g) {
+// True if g covers its storage and shares it with no other tensor.
+bool owns_its_storage(const Tensor& g) {
   return g.is_unique() && g.is_contiguous() &&
          g.storage()->bytes() == static_cast<size_t>(g.numel()) * size_of(g.dtype());
 }
 
-// The first gradient of a leaf: taken over if nobody else holds it, so that grad() shares its
-// storage with no other tensor; else copied. Later ones are added in place, at the same address.
-// (Not to elements that share their memory, where somebody set such a gradient: they are parted.)
+// Adds g to the leaf's gradient. The first one is taken over if no other tensor shares it, else
+// copied; later ones are added in place, at the same address. (A strided gradient that the user set
+// is made contiguous first: its elements may share memory.)
 void accumulate_grad(const Tensor& leaf, Tensor g, bool recorded, const LossScaleTag& tag) {
-  AutogradMeta& l = leaf.autograd_meta();
-  LossScaleTag sum = l.loss_scale();
+  AutogradMeta& meta = leaf.autograd_meta();
+  LossScaleTag sum = meta.loss_scale();
   sum.add(tag);
   if (recorded) {
-    l.grad = l.grad ? add(l.grad, g) : clone(g);  // one dy may go to several leaves
-  } else if (l.grad) {
-    if (!l.grad.is_contiguous()) l.grad = contiguous(l.grad.detach());
-    detail::accumulate(g, l.grad);
+    meta.grad = meta.grad ? add(meta.grad, g) : clone(g);  // one dy may go to several leaves
+  } else if (meta.grad) {
+    if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
+    detail::accumulate(g, meta.grad);
   } else {
-    l.grad = is_whole(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
+    meta.grad = owns_its_storage(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
   }
-  l.set_loss_scale(sum);
+  meta.set_loss_scale(sum);
 }
 
-// Adds g to a gradient that is still being summed. The sum may be written to if it is ours alone.
+// Adds g to a partial sum, in place if no other tensor shares the sum.
 void accumulate(Tensor& sum, Tensor g) {
   if (!sum)
     sum = std::move(g);
@@ -64,42 +64,42 @@ void accumulate(Tensor& sum, Tensor g) {
 
 }  // namespace
 
-// One backward pass. Newest node first: a node is newer than everything it consumed, so by the time
-// it is popped, every gradient that will ever reach it has arrived.
+// One backward pass, newest node first: a node is newer than its inputs, so when it is popped, all
+// gradients that reach it have been added up.
 struct Engine {
-  struct Arrival {
+  struct Entry {
     std::shared_ptr<Node> node;
     Tensor grad;
-    LossScaleTag scale = {};  // that grad carries
+    LossScaleTag scale = {};  // of grad
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
   using Needed = std::unordered_set<const Node*>;
 
   bool retain, record;
-  LossScaleTag carried = {};   // by the gradient that is being visited, and what comes of it
-  Capture* capture = nullptr;  // for grad(): these gradients are wanted, and no other
-  Needed needed = {};          // with capture: nodes that lead to one of those
-  // The queue by order, newest first.
-  using Queue = std::map<uint64_t, Arrival, std::greater<>,
-                         PooledAllocator<std::pair<const uint64_t, Arrival>>>;
-  Queue arriving = {};
+  LossScaleTag loss_scale = {};  // of the gradient being visited, and of those computed from it
+  Capture* capture = nullptr;    // for grad(): the only gradients to compute
+  Needed needed = {};            // with capture: nodes that lead to one of those
+  // By order, newest first.
+  using Queue =
+      std::map<uint64_t, Entry, std::greater<>, PooledAllocator<std::pair<const uint64_t, Entry>>>;
+  Queue queue = {};
 
   void run(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
     const ScopedValue<&ThreadState::recording> recording(record);
     const ScopedValue<&BackwardState::running> backward(true);
-    const ScopedValue<&BackwardState::needed> all(nullptr);  // a rule may run an engine of its own
+    const ScopedValue<&BackwardState::needed> all(nullptr);  // a rule may run another engine
     const NoPolicy as_called;                                // forward chose the dtypes
-    const ScopedValue<&BackwardState::loss_scale> scale(&carried);
+    const ScopedValue<&BackwardState::loss_scale> scale(&loss_scale);
     for (size_t i = 0; i < outputs.size(); ++i)
       start(outputs[i], gradients.empty() ? Tensor() : gradients[i]);
     if (capture) {
       std::vector<const Node*> starts;
-      for (const auto& [key, a] : arriving) starts.push_back(a.node.get());
+      for (const auto& [key, a] : queue) starts.push_back(a.node.get());
       mark_needed(std::move(starts));
     }
-    while (!arriving.empty()) {
-      auto next = arriving.extract(arriving.begin());
-      carried = next.mapped().scale;
+    while (!queue.empty()) {
+      auto next = queue.extract(queue.begin());
+      loss_scale = next.mapped().scale;
       visit(next.mapped().node, std::move(next.mapped().grad));
     }
   }
@@ -107,37 +107,29 @@ struct Engine {
   void visit(const std::shared_ptr<Node>& node, Tensor dy) {
     const Scope scope("backward", node->module);
     dy = run_hooks(*node, std::move(dy));
-    if (node->is_leaf()) {
-      const Tensor leaf = node->leaf();
-      if (!leaf || !leaf.is_leaf() || capture) return;  // (or frozen since it was recorded)
-      check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
-            dy.device(), leaf.device());
-      if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
-      accumulate_grad(leaf, std::move(dy), record, carried);
-      detail::observe(&Observer::after_accumulate, *node, leaf.grad());
-      for_each_hook(*node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
-      return;
-    }
+    if (node->is_leaf()) return visit_leaf(*node, std::move(dy));
     if (!is_needed(*node)) return;
     if (!record && node->selects()) return add_to_part(*node, dy);
     const Scope op(node->name());
-    if (Deferred* const graph = node->deferred())
+    if (CheckpointGraph* const graph = node->checkpoint_graph())
       return expand_checkpoint(*graph, *node, std::move(dy));
     detail::observe(&Observer::before_rule, *node, dy);
     Grads grads = apply_rule(*node, dy);
     detail::observe(&Observer::after_rule, *node, dy, std::span<const Tensor>(grads));
     dy = {};
     release(*node);
-    check(grads.size() <= node->ctx.edges_.size(), "{} gradients for {} inputs", grads.size(),
-          node->ctx.edges_.size());
-    for (size_t i = 0; i < node->ctx.edges_.size(); ++i) {
-      if (!node->ctx.wants(i)) continue;
-      check(i < grads.size(),
-            "{} gradients for {} inputs, of which number {} wants one (an empty Tensor stands for "
-            "none)",
-            grads.size(), node->ctx.edges_.size(), i);
-      if (grads[i]) send(node->ctx.edges_[i], std::move(grads[i]));
-    }
+    send_all(*node, std::move(grads));
+  }
+
+  void visit_leaf(const Node& node, Tensor dy) {
+    const Tensor leaf = node.leaf();
+    if (!leaf || !leaf.is_leaf() || capture) return;  // gone, or frozen since it was recorded
+    check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
+          dy.device(), leaf.device());
+    if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
+    accumulate_grad(leaf, std::move(dy), record, loss_scale);
+    detail::observe(&Observer::after_accumulate, node, leaf.grad());
+    for_each_hook(node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
   }
 
   Grads apply_rule(Node& node, const Tensor& dy) const {
@@ -154,7 +146,7 @@ struct Engine {
     (Hooks::of(node.hooks)->*list).for_each(run);
   }
 
-  // What hooks make of a gradient.
+  // Runs the hooks of a node, which may replace the gradient, and captures it for grad().
   Tensor run_hooks(const Node& node, Tensor dy) {
     const auto run = [&](const Node::Hook& hook) {
       Tensor changed = hook(dy);
@@ -179,33 +171,33 @@ struct Engine {
     });
   }
 
-  // Makes the graph that `node` stands for, with others, one for each result, and takes all their
-  // gradients there. They have all arrived: whatever used a result is newer than any of these
-  // nodes. The graph is newer still, so it comes before all else that waits.
-  void expand_checkpoint(Deferred& graph, Node& node, Tensor dy) {
+  // Builds the graph that `node` and the checkpoint's other nodes stand for, one per result, and
+  // moves all their gradients into it. These are complete: every use of a result is newer than any
+  // of these nodes. The new graph is newer still, so it is visited before the rest of the queue.
+  void expand_checkpoint(CheckpointGraph& graph, Node& node, Tensor dy) {
     std::vector<std::tuple<size_t, Tensor, LossScaleTag>> grads;
-    const LossScaleTag own = carried;
+    const LossScaleTag own = loss_scale;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const std::shared_ptr<Node> other = graph.nodes[i].lock();
       if (other.get() == &node) {
         grads.emplace_back(i, std::move(dy), own);
-      } else if (auto waiting = other ? arriving.extract(other->order) : Queue::node_type()) {
-        carried = waiting.mapped().scale;
+      } else if (auto waiting = other ? queue.extract(other->order) : Queue::node_type()) {
+        loss_scale = waiting.mapped().scale;
         Tensor g = run_hooks(*other, std::move(waiting.mapped().grad));
-        grads.emplace_back(i, std::move(g), carried);
+        grads.emplace_back(i, std::move(g), loss_scale);
       }
     }
     const uint64_t known = Node::newest();
     const std::vector<Tensor> results = graph.make(node);
     for (auto& [i, g, scale] : grads) {
-      carried = scale;
+      loss_scale = scale;
       if (capture) mark_needed({results[i].grad_fn().get()}, known);
       enqueue(results[i].grad_fn(), std::move(g));
       if (const std::shared_ptr<Node> done = graph.nodes[i].lock()) release(*done);
     }
   }
 
-  // A selection's gradient goes straight into the buffer for the whole.
+  // Adds a selection's gradient to the buffer for the whole input.
   void add_to_part(Node& node, const Tensor& dy) {
     const Ctx::Edge& e = node.ctx.edges_[0];
     Tensor& whole = slot(e.node)->grad;
@@ -214,6 +206,19 @@ struct Engine {
     else if (!whole.is_unique() || !whole.is_contiguous())
       whole = whole.clone();
     node.backward_into(dy, whole);
+  }
+
+  void send_all(const Node& node, Grads grads) {
+    const auto& edges = node.ctx.edges_;
+    check(grads.size() <= edges.size(), "{} gradients for {} inputs", grads.size(), edges.size());
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!node.ctx.wants(i)) continue;
+      check(i < grads.size(),
+            "{} gradients for {} inputs, of which number {} wants one (an empty Tensor stands for "
+            "none)",
+            grads.size(), edges.size(), i);
+      if (grads[i]) send(edges[i], std::move(grads[i]));
+    }
   }
 
   void send(const Ctx::Edge& e, Tensor g) {
@@ -229,10 +234,10 @@ struct Engine {
     accumulate(slot(node)->grad, std::move(g));
   }
 
-  Arrival* slot(const std::shared_ptr<Node>& node) {
-    const auto [entry, first] = arriving.try_emplace(node->order);
+  Entry* slot(const std::shared_ptr<Node>& node) {
+    const auto [entry, first] = queue.try_emplace(node->order);
     if (first) entry->second.node = node;
-    entry->second.scale.add(carried);
+    entry->second.scale.add(loss_scale);
     return &entry->second;
   }
 
@@ -248,7 +253,7 @@ struct Engine {
           "backward from a tensor that no recorded op made: nothing it was made of requires a "
           "gradient, or it comes from under NoGrad, detach() or grad() without {{.create_graph = "
           "true}}");
-    carried.unscaled = !g;  // one that is given may be scaled or not
+    loss_scale.unscaled = !g;  // one that is given may be scaled or not
     if (!g) {
       check(y.numel() == 1,
             "backward from a tensor of shape {} needs a gradient (only a single element has the "
@@ -262,8 +267,8 @@ struct Engine {
     enqueue(node_of(y), std::move(g));
   }
 
-  // Which nodes lead to a captured one: found by walking all of the graph once, oldest first, as
-  // far as it is newer than `known`.
+  // Finds the nodes that lead to a captured one: walks the graph once, oldest first, as far as it
+  // is newer than `known`.
   void mark_needed(std::vector<const Node*> open, uint64_t known = 0) {
     std::map<uint64_t, const Node*> all;
     while (!open.empty()) {
@@ -308,7 +313,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return result;
 }
 
-void carry_scale(uint64_t number, int64_t moves) {
+void tag_loss_scale(uint64_t number, int64_t moves) {
   if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};
 }
 

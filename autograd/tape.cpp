@@ -11,8 +11,8 @@
 namespace mixtape {
 namespace {
 
-// The place of a leaf in a graph: gradients of all its uses meet here, then go into grad(). The
-// leaf owns it and lends it to one graph after another.
+// A leaf's node: sums the gradients of all its uses, which then go to grad(). Owned by the leaf and
+// used in one graph after another.
 class LeafNode final : public Node {
  public:
   LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {}
@@ -31,8 +31,8 @@ class LeafNode final : public Node {
 };
 constexpr OpInfo leaf_info{"leaf"};
 
-// What makes activations of an op agree besides a conversion of one: amp::Autocast casts floats
-// narrower than f64, for ops whose precision says so.
+// The remedy for activations of different dtypes besides a conversion: amp::Autocast, which casts
+// floats narrower than f64 for ops whose Precision asks for it.
 std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
   const auto castable = [](DType t) { return is_float(t) && t != f64; };
   if (!castable(a) || !castable(b)) return "";
@@ -51,7 +51,7 @@ static void broadcast_inputs(Call& call) {
   if (std::ranges::all_of(call.inputs.subspan(1), fits)) return;
   Shape shape = first;
   for (const Tensor* t : call.inputs) shape = broadcast(shape, t->shape());
-  // The op's own policy has made the dtypes agree; one of expand's must not part them again.
+  // The policy has made the dtypes agree for this op; it must not change them for expand.
   const NoPolicy as_called;
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
@@ -101,9 +101,8 @@ bool prepare(Call& call, bool broadcasts, bool differentiable) {
 }
 
 void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only) {
-  if (call.composed) node->sort_saved(call.inputs, y);
-  // A tensor that somebody else has, be it an input or, of a Function, any: this history is not its
-  // own.
+  if (call.composed) node->classify_saved(call.inputs, y);
+  // The result may be a tensor with a history of its own: an input or, from a Function, any.
   if (call.composed ||
       std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); })) [[unlikely]]
     y = y.detach();
@@ -118,11 +117,11 @@ void accumulate(const Tensor& x, const Tensor& y) {
   y.storage()->bump_version();
 }
 
-// Stands where the history of a fused gradient would be, and leads where that would.
+// Stands for the history of a fused gradient, which cannot be differentiated.
 class FirstOrderOnly final : public Node {
  public:
   FirstOrderOnly(const Call& call, const Node& of) : Node(call), op_(of.name()) {
-    lead_as(of, of.order - 1);
+    inherit_edges(of, of.order - 1);
   }
   std::string_view name() const override { return op_; }
   Grads backward(const Tensor&) override {
@@ -207,7 +206,7 @@ Tensor Ctx::saved(size_t i) const {
   return s.tensor;
 }
 
-void Node::sort_saved(std::span<const Tensor* const> inputs, const Tensor& y) {
+void Node::classify_saved(std::span<const Tensor* const> inputs, const Tensor& y) {
   for (Ctx::Saved& s : ctx.saved_) {
     if (!s.tensor || s.as != Ctx::Kept::Input) continue;
     const auto is_saved = [&](const Tensor* t) { return t->is_same(s.tensor); };
@@ -230,7 +229,7 @@ void Node::finish(const Tensor& y, bool moves_only) {
     grad_dtype = f32;
 }
 
-void Node::lead_as(const Node& other, uint64_t since) {
+void Node::inherit_edges(const Node& other, uint64_t since) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> open{&other};
   while (!open.empty()) {
@@ -259,12 +258,12 @@ Node::~Node() {
   const auto unlink = [&](Ctx& c) {
     for (auto& e : c.edges_)
       if (e.node) unlinked.push_back(std::move(e.node));
-    // A saved input holds its maker too, which may be beside the edges: a checkpoint saves all.
+    // A saved input holds its grad_fn too, which may be no edge: a checkpoint saves all its inputs.
     for (auto& s : c.saved_)
       if (s.tensor && s.tensor.grad_fn()) unlinked.push_back(s.tensor.grad_fn());
     c.saved_.clear();
   };
-  // Only dropping all that leads on first keeps this from recursing.
+  // Unlinking a node's edges before it is freed prevents recursion.
   unlink(ctx);
   while (!unlinked.empty()) {
     const std::shared_ptr<Node> node = std::move(unlinked.back());
@@ -279,7 +278,7 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
   std::shared_ptr<Node>& node = t.autograd_meta().accumulator;
   if (!node) node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
   if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(t);
-  node->grad_dtype = t.dtype();  // an older graph, if there is one, is of other data
+  node->grad_dtype = t.dtype();  // the data may have been replaced since an older graph
   return node;
 }
 

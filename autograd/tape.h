@@ -1,6 +1,7 @@
 #pragma once
-// The tape: which op made a tensor, from what, and what it kept for backward. Nodes are numbered as
-// they are made; backward pops the newest first, so it needs neither recursion nor a sort.
+// The tape: the op that made a tensor, its inputs, and what it saved for backward. Nodes are
+// numbered as they are made; backward pops the newest first, so it needs neither recursion nor a
+// sort.
 
 #include <atomic>
 #include <cstdint>
@@ -17,19 +18,18 @@
 
 namespace mixtape {
 
-// One gradient per tensor input of an op, in order; no tensor where none is wanted.
+// One gradient per tensor input of an op, in order; an empty Tensor where none is needed.
 using Grads = InlineVector<Tensor, 4>;
 
-// What an op gets besides its arguments: where to put its result, what to save, and which gradients
-// are wanted. Lives in the op's node while the graph does.
+// An op's context: the dtype and device of its result, the tensors it saves, and the gradients that
+// are needed. Lives in the op's node while the graph does.
 class Ctx {
  public:
   Ctx(const Call& call, bool recording);
 
   // --- in forward ---
-  DType dtype() const {
-    return out_;
-  }  // of the result: as the policy says, else of the first activation
+  // The result's dtype: the policy's choice, else that of the first activation.
+  DType dtype() const { return out_; }
   Device device() const { return device_; }
   Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
   Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
@@ -39,13 +39,13 @@ class Ctx {
     return fits ? *result_ : output(shape, dtype);
   }
   bool recording() const { return recording_; }
-  // Keeps inputs, with their history, for backward. An input that is absent stays absent.
+  // Saves inputs, with their history, for backward. An absent input stays absent.
   template <class... T>
   void save(const T&... inputs) {
     if (recording_) (keep(inputs), ...);
   }
-  // Keeps the op's own result. Held without history, so that no cycle arises; second order sees it
-  // attached to its node again.
+  // Saves the op's own result. Held without history, so that there is no cycle; saved() attaches it
+  // to its node again for second order.
   void save_result(const Tensor& y) {
     if (recording_) keep(y.detach(), Kept::Result);
   }
@@ -64,12 +64,12 @@ class Ctx {
   const Shape& shape(size_t input) const { return edge(input).shape; }
   DType dtype(size_t input) const { return edge(input).dtype; }
   size_t inputs() const { return edges_.size(); }
-  // The dtype in which the gradient of an input is wanted: wider than the input if that is the
-  // narrow copy of an f32 tensor. A rule may deliver in any float dtype; the engine converts.
+  // The dtype of an input's gradient: wider than the input if that is a 16-bit copy of an f32
+  // tensor. A rule may return any float dtype; the engine converts.
   DType grad_dtype(size_t input) const;
   // A new tensor for the gradient of an input, in the input's shape and dtype.
   Tensor like(size_t input) const { return Tensor(shape(input), dtype(input), device_); }
-  // One function per input, each returning that input's gradient; called only where it is wanted.
+  // One function per input, each returning that input's gradient; called only where it is needed.
   template <class... F>
   Grads grads(const F&... rules) const {
     Grads result;
@@ -90,11 +90,11 @@ class Ctx {
 
   enum class Kept : uint8_t {
     Input,     // with its history
-    Result,    // without, which it has again for second order
-    Constant,  // to second order as well
-    Between,   // made of inputs by a Function's forward: second order would lack how
+    Result,    // without history; attached to its node for second order
+    Constant,  // without history, for second order as well
+    Between,   // computed by a Function's forward, so its history is lost to second order
   };
-  struct Edge {  // one input: where its gradient goes (nowhere if no node), and what it looks like
+  struct Edge {  // one input: the node that its gradient goes to (null: none), and its properties
     std::shared_ptr<Node> node = nullptr;
     Shape shape = {};
     DType dtype = f32;
@@ -102,7 +102,7 @@ class Ctx {
   };
   struct Saved {
     Tensor tensor;
-    uint64_t storage, version;  // by its id: an address may come again
+    uint64_t storage, version;  // storage by id, since addresses are reused
     Kept as;
   };
   static bool leads_to_needed(const Node& node);
@@ -119,15 +119,15 @@ class Ctx {
   DType out_ = f32;
   Device device_;
   bool recording_;      // what is saved, too
-  bool freed_ = false;  // what was saved; where nothing was to be, from the start
+  bool freed_ = false;  // saved tensors were dropped, or never kept (a checkpoint's first call)
 };
 
-// A graph that is made only in backward, when the gradients of its results are there: see
+// A graph that is built only in backward, once the gradients of its results are known: see
 // autograd/checkpoint.h. Until then, nodes of consecutive numbers stand in for the results.
-class Deferred {
+class CheckpointGraph {
  public:
-  virtual ~Deferred() = default;
-  // The results with their history, by position as the nodes. `node` is one of the nodes.
+  virtual ~CheckpointGraph() = default;
+  // The results with their history, one per element of `nodes`. `node` is one of those.
   virtual std::vector<Tensor> make(const Node& node) = 0;
 
   std::vector<std::weak_ptr<Node>> nodes;
@@ -141,45 +141,47 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
       : ctx(call, recording), order(recording ? next() : 0), module(Scope::module_path()) {
     ctx.node_ = this;
   }
-  virtual ~Node();  // frees a long history without recursing along it
+  virtual ~Node();  // frees a long history without recursion
 
   virtual std::string_view name() const = 0;
   virtual bool is_leaf() const { return false; }
-  virtual Tensor leaf() const { return {}; }  // whose node this is, while that is alive
+  virtual Tensor leaf() const { return {}; }  // the leaf of this node, while it is alive
   virtual Grads backward(const Tensor& dy) = 0;
-  // An op that selects part of its one input can add dy into that part of `whole`, the buffer for
-  // the input's gradient. Saves a full-size tensor of zeros per selection.
+  // An op that selects part of its one input can add dy to that part of `whole`, the buffer for the
+  // input's gradient. Saves a full-size tensor of zeros per selection.
   virtual bool selects() const { return false; }
   virtual void backward_into(const Tensor& dy, const Tensor& whole) { (void)dy, (void)whole; }
-  // In place of backward().
-  virtual Deferred* deferred() { return nullptr; }
+  // Replaces backward() for a checkpoint's results.
+  virtual CheckpointGraph* checkpoint_graph() { return nullptr; }
 
-  static uint64_t newest() { return count_.load(std::memory_order_relaxed); }  // order so far
+  static uint64_t newest() {
+    return count_.load(std::memory_order_relaxed);
+  }  // highest order so far
   static uint64_t next() { return count_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  // Of a Function, which may have saved anything: whether that was an input or its result y.
-  void sort_saved(std::span<const Tensor* const> inputs, const Tensor& y);
-  // Called with the output, once it is there.
+  // Classifies what a Function saved as an input, its result y, or a tensor in between.
+  void classify_saved(std::span<const Tensor* const> inputs, const Tensor& y);
+  // Called with the output after forward.
   void finish(const Tensor& y, bool moves_only);
 
   Ctx ctx;
   // An op is newer than its inputs; a leaf is as old as its first use in its graph.
   uint64_t order;
-  DType grad_dtype = f32;           // in which it takes the gradient of its output
-  bool moves = false;               // its result holds its input's numbers: a cast, a view
+  DType grad_dtype = f32;           // of the output's gradient
+  bool moves = false;               // the result holds the input's numbers: a cast, a view
   const std::string* const module;  // path of the module that ran it, or null
   std::shared_ptr<void> hooks;      // see register_hook
 
  protected:
-  // Adds as its own inputs those of the graph that ends in `other` and was made after `since`.
-  void lead_as(const Node& other, uint64_t since);
+  // Takes over the inputs of the graph that ends in `other` and was made after `since`.
+  void inherit_edges(const Node& other, uint64_t since);
   std::vector<Tensor> leaves() const;  // among its inputs
 
   static inline std::atomic<uint64_t> count_{0};
 };
 
-// Where the gradient of `t` goes: the node that made it, its leaf's node, or nowhere.
+// The node that takes the gradient of `t`: the one that made it, its leaf's, or null.
 std::shared_ptr<Node> node_of(const Tensor& t);
-// The leaf whose storage t sees: t itself, or what it is a recorded view of; else no tensor.
+// The leaf whose storage t shares: t itself or, for a recorded view, its base; else no tensor.
 Tensor leaf_of(const Tensor& t);
 
 struct BackwardOptions {
@@ -187,39 +189,39 @@ struct BackwardOptions {
   bool retain_graph = false;  // keep what the ops saved, for another backward
   bool create_graph = false;  // record the backward pass, for second order; implies retain_graph
 };
-// Adds to grad() of every leaf that y was computed from. Throws Error if y has no history, or is
-// not a scalar and no gradient is given.
+// Adds to grad() of every leaf that y was computed from. Throws Error if y has no history, or if it
+// has several elements and no gradient is given.
 void backward(const Tensor& y, const BackwardOptions& options = {});
 
 struct GradOptions {
   std::vector<Tensor> gradients = {};  // of the outputs; ones for scalars
   bool retain_graph = false;
   bool create_graph = false;
-  bool allow_unused = false;  // an input that no output depends on: no tensor, not an Error
+  bool allow_unused = false;  // an input that no output depends on gets no tensor, not an Error
 };
 // Gradients of the sum of the outputs with respect to inputs, which may be leaves or results of
-// ops. Touches no grad(), and computes no gradient that leads to none of these.
+// ops. Changes no grad(), and computes only the gradients that these need.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
 // Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
-// reaches x; what f returns, if it is a tensor, takes its place, for grad() as well. Hooks run in
-// the order in which they were registered; one that is registered or removed meanwhile counts from
-// the next time on. Those of a result belong to the op that made it. Throws Error if x wants no
-// gradient, and in backward if shape, dtype or device differ.
+// reaches x. A tensor that f returns replaces the gradient, for grad() as well. Hooks run in the
+// order of registration; adding or removing one during a run takes effect at the next. The hooks of
+// a result belong to the op that made it. Throws Error unless x.requires_grad(), and in backward if
+// shape, dtype or device differ.
 HookHandle register_hook(const Tensor& x, Node::Hook f);
 // From now on each backward() or grad() that reaches x, the result of an op, adds to x.grad().
-// Throws Error if it wants no gradient.
+// Throws Error unless x.requires_grad().
 void retain_grad(const Tensor& x);
-// Calls f with a leaf each time that backward() has added to its grad(). No op that is still to
-// come needs the leaf's data (unless the graph is retained, or it was used through detach() before
+// Calls f with a leaf each time backward() has added to its grad(). The rest of the pass does not
+// read the leaf's data (unless the graph is retained, or the leaf was used through detach() before
 // it was used itself), so f may update it and clear its grad(): an optimizer that does so keeps one
-// gradient at a time alive. Nothing is recorded meanwhile, unless by create_graph.
+// gradient alive at a time. Nothing is recorded in f, unless by create_graph.
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
-// Called by a hook: the gradient that it sees, and with it what the backward pass makes of that, is
-// multiplied by the loss scale of that number, as it is after so many moves.
-void carry_scale(uint64_t number, int64_t moves);
+// Called by a hook: tags the gradient that the hook sees, and all gradients computed from it, as
+// multiplied by the loss scale of this number after `moves` updates.
+void tag_loss_scale(uint64_t number, int64_t moves);
 
 inline bool grad_enabled() { return thread_state.recording; }
 
@@ -231,8 +233,8 @@ struct NoGrad : ScopedValue<&ThreadState::recording> {
 struct EnableGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] EnableGrad() : ScopedValue(true) {}
 };
-// While one is alive, this thread computes something about a training that is no part of it: it is
-// not recorded, seen by no observer and under no policy.
+// While one is alive, this thread computes something about a training that is not part of it:
+// nothing is recorded, no observer sees it and no policy applies.
 struct Unobserved {
   const NoGrad off;
   const NoPolicy as_called;
