@@ -1,6 +1,6 @@
-// Size classes with free lists. A block is at most an eighth larger than what was asked for. On a
-// device, whose system is slow to ask, small blocks are cut from segments. One spin lock guards a
-// pool: it is held for tens of instructions, and not while the system is asked.
+// Size classes with free lists. A block is at most an eighth larger than the request. On a device,
+// where system calls are slow, small blocks are cut from segments. A spin lock guards each pool: it
+// is held for tens of instructions, never during a system call.
 #include "core/allocator.h"
 
 #include <sys/mman.h>
@@ -30,17 +30,17 @@ constexpr size_t largest = size_t{1} << 47;  // the address space
 constexpr size_t device_alignment = 256;
 constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
-// Under AddressSanitizer, a block in a free list is as forbidden to touch as a freed one, and so is
-// padding between blocks.
+// Under AddressSanitizer, blocks in a free list are poisoned like freed ones, and so is padding
+// between blocks.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
-// The only two functions that know where a device's memory comes from.
+// The only two functions that call a device's system.
 void* system_allocate(size_t bytes, Device device) {
   if (!device.is_host()) return runtime::of(device.type).allocate(bytes, device.index);
   void* block = nullptr;
   const bool huge = bytes >= huge_page;
   if (posix_memalign(&block, huge ? huge_page : alignment, bytes) != 0) return nullptr;
-  if (huge) madvise(block, bytes, MADV_HUGEPAGE);  // a wish: failure costs only speed
+  if (huge) madvise(block, bytes, MADV_HUGEPAGE);  // a hint: failure costs only speed
   return block;
 }
 void system_release(void* block, Device device) noexcept {
@@ -62,7 +62,7 @@ class SpinLock {
   std::atomic<bool> taken_{false};
 };
 
-// Multiples of 64 bytes up to 512, then eight sizes for each power of two.
+// Multiples of 64 bytes up to 512, then eight sizes per power of two.
 struct SizeClass {
   size_t index, bytes;
 
@@ -77,7 +77,7 @@ struct SizeClass {
 static_assert(SizeClass::of(512).index == 7 && SizeClass::of(513).index == 8);
 static_assert(SizeClass::of(1024).index == 15 && SizeClass::of(1025).index == 16);
 
-// Memory of a device that blocks are cut from, one after the other.
+// Device memory from which blocks are cut in sequence.
 struct Segment {
   char* begin = nullptr;
   size_t bytes = 0, used = 0, blocks = 0;
@@ -93,7 +93,7 @@ struct Segment {
   bool holds(const void* block) const { return begin <= block && block < begin + bytes; }
 };
 
-// The memory of one device. Free blocks lie on shelves, one for each stream.
+// The memory of one device, with a shelf of free blocks per stream.
 class Pool {
  public:
   explicit Pool(Device device) : device_(device) {}
@@ -193,7 +193,7 @@ class Pool {
 
   bool is_cut(size_t block) const { return !device_.is_host() && block <= largest_cut; }
 
-  // From the system, if need be from what the cache holds of it.
+  // From the system; if that fails, once more after emptying the cache.
   void* ask(size_t bytes) {
     void* memory = system_allocate(bytes, device_);
     if (!memory) {
@@ -215,7 +215,7 @@ class Pool {
     system_release(memory, device_);
   }
 
-  // A new segment is as large as all others of its stream, so that there are few.
+  // A new segment is as large as all others of its stream together, so that there are few.
   void* cut(SizeClass size, int stream) {
     size_t wanted = 0;
     {
@@ -242,7 +242,7 @@ class Pool {
     shelf(stream).segments.push_back(fresh);
     return block;
   }
-  // Takes a segment out of the books all of whose blocks are free. None: one that begins nowhere.
+  // Removes a segment whose blocks are all free from the records; empty if there is none.
   Segment take_unused(int stream) noexcept {
     const std::lock_guard lock(lock_);
     Shelf& all = shelf(stream);
@@ -259,7 +259,7 @@ class Pool {
     return {};
   }
 
-  // Enters a new block in the books, with room to take it back.
+  // Records a new block and reserves room for its return.
   void adopt(void* block, SizeClass size, size_t bytes, int stream) {
     const std::lock_guard lock(lock_);
     Class& c = shelf(stream).of[size.index];

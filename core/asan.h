@@ -1,6 +1,6 @@
 #pragma once
-// MIXTAPE_ASAN: whether AddressSanitizer watches this program, as g++ and clang say it, or another
-// that implements its interface for poisoning memory and is built with -DMIXTAPE_ASAN=1.
+// MIXTAPE_ASAN: 1 if the program is built with AddressSanitizer, or with -DMIXTAPE_ASAN=1 for
+// another tool that implements its interface for poisoning memory.
 
 #include <cstddef>
 
@@ -22,7 +22,7 @@
 
 namespace mixtape {
 
-// Forbids whoever is watched to touch this memory, and allows it again.
+// Makes access to this memory an error, and allows it again.
 inline void poison([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
 #if MIXTAPE_ASAN
   __asan_poison_memory_region(memory, bytes);

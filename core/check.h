@@ -1,5 +1,5 @@
 #pragma once
-// check(): how every precondition in host code is stated.
+// check(): states a precondition in host code.
 
 #include <fmt/core.h>
 
@@ -10,7 +10,7 @@
 
 namespace mixtape {
 
-// A format string, verified at compile time, that remembers where it was written.
+// A format string, verified at compile time, with its source location.
 template <class... Args>
 struct Located {
   fmt::format_string<Args...> text;
@@ -27,8 +27,8 @@ template <class... Args>
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);
-// The message need not name the op: `raise` prefixes what is now running. (Inlined, it is a branch;
-// a call would first write the message down.)
+// The message need not name the op: raise() prefixes it. (Inlined, so that only a failure pays for
+// passing the message.)
 template <class... Args>
 [[gnu::always_inline]] inline void check(bool ok, Located<std::type_identity_t<Args>...> message,
                                          Args&&... args) {

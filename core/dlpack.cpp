@@ -1,5 +1,5 @@
-// DLPack: a tensor that leaves is kept alive by the struct it leaves in, and a struct that comes in
-// is kept alive by the storage.
+// DLPack: an exported struct keeps its tensor alive, and the storage of an imported tensor keeps
+// the struct alive.
 #include "core/dlpack.h"
 
 #include <cstring>
@@ -40,7 +40,7 @@ DType dtype_from(DLDataType type) {
        type.lanes);
 }
 
-// What leaves, in one block: the tensor, what the struct points to, and the struct itself.
+// An export in one block: the tensor, the arrays that the struct points to, and the struct.
 template <class Managed>
 struct Exported {
   Tensor tensor;
@@ -53,11 +53,11 @@ Managed* leave(const Tensor& x) {
   const Scope scope("to_dlpack");
   check(!x.requires_grad(), "{} of {} has a history or wants a gradient: detach() it", x.shape(),
         x.dtype());
-  if (!x.device().is_host()) {  // who takes it knows nothing of this thread's stream
+  if (!x.device().is_host()) {  // the receiver does not know this thread's stream
     x.storage()->touch();
     synchronize(x.device());
   }
-  // A handle of its own, since set_data may give the others another storage.
+  // A separate handle, since set_data() may change the storage of the others.
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {
       .data = x.numel() > 0 ? x.raw() : nullptr,
@@ -72,7 +72,7 @@ Managed* leave(const Tensor& x) {
   out->managed.deleter = [](Managed* m) {
     auto* const mine = static_cast<Exported<Managed>*>(m->manager_ctx);
     const Device device = mine->tensor.device();
-    if (!device.is_host()) {  // nor do we know of the streams on which it was read and written
+    if (!device.is_host()) {  // the receiver's streams are unknown here
       count_synchronization();
       runtime::of(device.type).finish(device.index);
     }

@@ -1,11 +1,11 @@
 #pragma once
-// Tensors to and from other libraries without a copy: PyTorch, NumPy and JAX speak DLPack; CuPy
-// only takes tensors of a CUDA device. Both sides see one memory, so what one writes the other
-// reads; the tape does not notice writes from outside. The structs are in core/dlpack_abi.h and in
+// DLPack: exchanges tensors with other libraries without a copy. PyTorch, NumPy and JAX support it;
+// CuPy takes tensors of a CUDA device only. Both sides share the memory, so each sees the other's
+// writes; the tape does not notice writes from outside. The structs are in core/dlpack_abi.h and in
 // DLPack's own header.
 //
-// Neither side knows the other's streams: to_dlpack() waits for the device, and so does the deleter
-// of what it gave; who writes to such a tensor waits before the other reads it.
+// Neither side knows the other's streams: to_dlpack() and the deleter of its result wait for the
+// device; after writing to a shared tensor, synchronize before the other side reads it.
 
 #include "core/tensor.h"
 
@@ -18,9 +18,10 @@ namespace mixtape {
 DLManagedTensor* to_dlpack(const Tensor& x);
 DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x);
 
-// Takes the struct over, also when it throws: its deleter runs when no tensor sees the memory any
-// more. A read-only tensor is copied, since ours can be written to. Throws Error on what no Tensor
-// can be: other devices than the CPU, other dtypes, more dimensions, elements that are not aligned.
+// Takes ownership of the struct, also when it throws: the deleter runs when no tensor uses the
+// memory any more. A read-only tensor is copied, since a Tensor is writable. Throws Error on
+// devices other than the CPU, unsupported dtypes, more than max_rank dimensions and misaligned
+// elements.
 Tensor from_dlpack(DLManagedTensor* from);
 Tensor from_dlpack(DLManagedTensorVersioned* from);
 

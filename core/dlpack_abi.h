@@ -1,7 +1,7 @@
 #pragma once
-// The structs of DLPack 1.0, by which libraries hand tensors to each other: a fixed binary
-// interface, whose names are not ours to choose. Its own header takes the place of this one if that
-// was included before, and is empty afterwards.
+// The structs of DLPack 1.0, through which libraries exchange tensors: a fixed binary interface
+// with given names. DLPack's own header replaces this one if it was included first, and is skipped
+// after it.
 
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
@@ -9,7 +9,7 @@
 #include <cstdint>
 
 struct DLPackVersion {
-  uint32_t major, minor;  // structs of another major version are laid out otherwise
+  uint32_t major, minor;  // the layout of the structs depends on the major version
 };
 
 enum DLDeviceType : int32_t { kDLCPU = 1, kDLCUDA = 2 };
@@ -22,7 +22,7 @@ enum DLDataTypeCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat
 struct DLDataType {
   uint8_t code;  // a DLDataTypeCode
   uint8_t bits;
-  uint16_t lanes;  // 1, but for elements that are short vectors
+  uint16_t lanes;  // 1 unless elements are short vectors
 };
 
 struct DLTensor {
@@ -35,7 +35,7 @@ struct DLTensor {
   uint64_t byte_offset;  // of the first element from data
 };
 
-// A tensor with what keeps it alive. Who is done with it calls the deleter, unless that is null.
+// A tensor with its owner. The receiver calls the deleter, unless it is null, when it is done.
 struct DLManagedTensor {
   DLTensor dl_tensor;
   void* manager_ctx;

@@ -1,5 +1,5 @@
 #pragma once
-// DType: the element types, their facts, and the only switches over them.
+// DType: the element types, their properties, and the only switches over them.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +18,13 @@ constexpr std::string_view name(DType t) {
   return names[static_cast<int>(t)];
 }
 constexpr size_t size_of(DType t) {
-  constexpr uint64_t sizes = 0x01'01'04'08'02'02'04'08;  // a byte each: not looked up in memory
+  constexpr uint64_t sizes = 0x01'01'04'08'02'02'04'08;  // a byte each, in a register
   return sizes >> 8 * static_cast<int>(t) & 0xff;
 }
 constexpr bool is_float(DType t) { return t <= bf16; }
 constexpr bool is_half(DType t) { return t == f16 || t == bf16; }
 constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
-// What sums, statistics and optimizer states are kept in, beside elements of a dtype.
+// The dtype of sums, statistics and optimizer states for elements of dtype t.
 constexpr DType accumulate_dtype(DType t) { return t == f64 ? f64 : f32; }
 // The largest finite number of a float dtype.
 constexpr double largest(DType t) {
@@ -34,8 +34,8 @@ constexpr double largest(DType t) {
                      : 0x1.fffffffffffffp1023;
 }
 
-// Whether an element of that dtype can be this number: floats round any, bools are 0 or not,
-// integers hold whole ones in their range.
+// True if an element of that dtype can represent the value: floats round any, bools are 0 or not,
+// integers hold whole numbers in their range.
 bool holds(DType t, double value);
 
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
@@ -65,12 +65,12 @@ constexpr DType dtype_of() {
     static_assert(sizeof(T) == 0, "not an element type");
 }
 
-// Storage type -> the type arithmetic is done in: f16 and bf16 compute in float.
+// The arithmetic type of a storage type: float for f16 and bf16.
 template <class T>
 using math_t = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
 
 namespace detail {
-[[noreturn]] void refuse(DType t);  // where a float is needed
+[[noreturn]] void refuse(DType t);  // a float is needed
 [[noreturn]] void refuse(DType in, DType out);
 }  // namespace detail
 

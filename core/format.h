@@ -1,5 +1,5 @@
 #pragma once
-// fmt knows our types: fmt::print("{} {}\n", x.shape(), x.dtype()). They take no width or
+// Formatters for the library's types: fmt::print("{} {}\n", x.shape(), x.dtype()). No width or
 // alignment: fmt 9's own parser of those, inlined here, draws a false warning from g++ 12 at -O3.
 
 #include <fmt/core.h>
@@ -20,7 +20,7 @@ inline std::string_view text_of(DType t) { return name(t); }
 inline std::string_view text_of(Precision p) { return name(p); }
 inline std::string text_of(const Shape& s) { return s.to_string(); }
 inline std::string text_of(const Device& d) { return d.to_string(); }
-inline std::string text_of(const Tensor& x) { return to_string(x); }  // what a < b gives, too
+inline std::string text_of(const Tensor& x) { return to_string(x); }  // also BoolTensor
 template <class T>
 struct Formatter : PlainFormatter {
   auto format(const T& t, fmt::format_context& ctx) const { return write(text_of(t), ctx); }
@@ -30,6 +30,6 @@ struct Formatter : PlainFormatter {
 template <class T>
   requires requires(const T& t) { mixtape::detail::text_of(t); }
 struct fmt::formatter<T> : mixtape::detail::Formatter<T> {};
-// In full, since beside fmt/ranges.h, to which a Shape is a range, the above would be ambiguous.
+// Explicit, since for fmt/ranges.h a Shape is a range, which makes the template ambiguous.
 template <>
 struct fmt::formatter<mixtape::Shape> : mixtape::detail::Formatter<mixtape::Shape> {};

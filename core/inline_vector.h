@@ -1,6 +1,6 @@
 #pragma once
-// InlineVector: a vector whose first N elements live inside it, so that the few inputs of an op
-// cost no allocation. Grows onto the heap beyond N. Only what the library needs.
+// InlineVector: a vector with inline storage for N elements, so that the few inputs of an op cost
+// no allocation. Beyond N it grows onto the heap. A minimal interface.
 
 #include <cstddef>
 #include <initializer_list>
@@ -29,7 +29,7 @@ class InlineVector {
 
   T& push_back(T value) { return emplace_back(std::move(value)); }
   template <class... A>
-  T& emplace_back(A&&... args) {  // of none of its own elements
+  T& emplace_back(A&&... args) {  // args must not refer to elements
     if (size_ == capacity_) grow();
     return *new (begin() + size_++) T{std::forward<A>(args)...};
   }

@@ -1,4 +1,4 @@
-// The views: arithmetic on sizes and strides that checks its arguments and touches no data.
+// Views as arithmetic on sizes and strides, with checked arguments.
 #include "core/layout.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace mixtape {
 namespace {
 
-// Throws where a size is negative or the elements can't be counted. A size of 0 counts as 1, so
-// that strides are sane also when there are no elements.
+// Throws Error if a size is negative or the number of elements overflows. A size of 0 counts as 1,
+// so that strides stay sensible without elements.
 int64_t checked_size(const Shape& shape) {
   int64_t n = 1;
   for (int64_t d : shape) {
@@ -68,10 +68,10 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     sane &= n >= 0 && !__builtin_mul_overflow(stride, n > 0 ? n : 1, &stride);
   }
   if (!sane) [[unlikely]]
-    checked_size(shape);  // says what is wrong
+    checked_size(shape);  // throws
 }
 
-// Unless each step of a dimension leads beyond all that the shorter ones reach.
+// True unless each stride exceeds the reach of all smaller ones.
 bool Layout::repeats() const {
   if (is_contiguous()) return false;
   std::vector<int> order;
@@ -124,7 +124,7 @@ Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step
   };
   start = clamp(start);
   stop = clamp(stop);
-  step = std::min(step, std::max<int64_t>(size, 1));  // a longer step takes one element, too
+  step = std::min(step, std::max<int64_t>(size, 1));  // a longer step also takes one element
   Layout out = l;
   out.shape[dim] = stop > start ? (stop - start + step - 1) / step : 0;
   out.strides[dim] *= step;
@@ -184,7 +184,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   const int64_t n = l.shape[dim];
   check(size > 0 && size <= n && step > 0,
         "windows of {} elements, {} apart, in dimension {} of {}", size, step, dim, l.shape);
-  step = std::min(step, n);  // a longer step makes one window, too
+  step = std::min(step, n);  // a longer step also makes one window
   Layout out = l;
   out.shape[dim] = (n - size) / step + 1;
   out.strides[dim] *= step;
@@ -229,8 +229,8 @@ std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   out.offset = l.offset;
   if (l.is_contiguous()) return out;
 
-  // The collapsed dimensions are as long as uniform strides allow: each new dimension must divide
-  // what is left of one of them.
+  // Collapsed dimensions are as long as uniform strides allow, so each new dimension must divide
+  // the rest of one of them.
   Layout runs = l;
   Layout* const one[] = {&runs};
   collapse(one);

@@ -1,6 +1,6 @@
 #pragma once
-// Shape and Layout: how a flat run of elements is seen as an array. Every view of a tensor is one
-// of the pure functions below; none touches data. Plain data, so it crosses a kernel launch.
+// Shape and Layout: the sizes and strides that map array indices to elements in memory. Every view
+// of a tensor is one of the pure functions below. Plain data, so it can be a kernel's argument.
 
 #include <cstdint>
 #include <initializer_list>
@@ -24,7 +24,7 @@ struct Shape {
   Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
   explicit Shape(std::span<const int64_t> sizes);  // throws Error above max_rank
 
-  // Throws Error beyond the rank (but not in a kernel of a device).
+  // Throws Error beyond the rank (unchecked in device code).
   MIXTAPE_HD int64_t operator[](int i) const { return dim[within(i)]; }
   MIXTAPE_HD int64_t& operator[](int i) { return dim[within(i)]; }
   MIXTAPE_HD int64_t size() const {
@@ -56,7 +56,7 @@ struct Shape {
   [[noreturn]] void refuse(int i) const;
 };
 
-// Element (i, j, ...) is found at offset + i * strides[0] + j * strides[1] + ...
+// Element (i, j, ...) is at offset + i * strides[0] + j * strides[1] + ...
 struct Layout {
   Shape shape, strides;
   int64_t offset = 0;
@@ -78,7 +78,7 @@ struct Layout {
     }
     return ok;
   }
-  // Whether several elements may be one in memory, as expand and unfold make them.
+  // True if several elements may share memory, as after expand and unfold.
   bool repeats() const;
   // The position of the i-th element in row-major order.
   MIXTAPE_HD int64_t at(int64_t i) const {
@@ -92,7 +92,7 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-// All throw Error, naming both values, when the arguments do not fit. Dimensions may be negative.
+// All throw Error with both values when the arguments do not fit. Dimensions may be negative.
 int wrap_dim(int dim, int rank);  // -1 -> rank - 1
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);
@@ -102,18 +102,18 @@ Layout select(const Layout&, int dim, int64_t index);  // drops dim
 Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
 Layout unsqueeze(const Layout&, int dim);
 Layout squeeze(const Layout&, int dim);  // the size there must be 1
-Layout flip(const Layout&, int dim);     // from the last to the first
-// Windows of `size` elements, `step` apart, which become a last dimension.
+Layout flip(const Layout&, int dim);     // reverses the order
+// Windows of `size` elements, `step` apart, as a new last dimension.
 Layout unfold(const Layout&, int dim, int64_t size, int64_t step);
-// x[..., i, i + offset]: dimensions a and b give way to a last one.
+// x[..., i, i + offset]: a new last dimension replaces a and b.
 Layout diagonal(const Layout&, int64_t offset, int a, int b);
-// The lowest and the highest position of an element; without meaning where there is none.
+// The lowest and the highest position of an element; meaningless if there are none.
 std::pair<int64_t, int64_t> extent(const Layout&);
-std::optional<Layout> reshape(const Layout&, const Shape&);  // none if only a copy can do it
+std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs a copy
 Shape infer(const Shape& wanted, int64_t elements);          // fills in one -1
 Shape broadcast(const Shape& a, const Shape& b);             // NumPy's rule
-// The same elements in the same order with as few dimensions as possible, for each of several
-// layouts of one shape at once: what a strided kernel loops over. Never less than one dimension.
+// Merges dimensions of several layouts of one shape, where all allow it, for the loops of a strided
+// kernel. Keeps the order of elements and at least one dimension.
 void collapse(std::span<Layout* const> layouts);
 
 }  // namespace mixtape

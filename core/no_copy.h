@@ -1,5 +1,5 @@
 #pragma once
-// NoCopy: base of what stays where it was made: guards, and whoever owns something of the system.
+// NoCopy: base of classes that can be neither copied nor moved: guards and owners of resources.
 
 namespace mixtape {
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the library knows about an op besides how to compute it. Plain data: kernels may include it.
+// OpInfo: an op's name, its Precision and the roles of its inputs. Plain data, free of Tensor.
 
 #include <array>
 #include <cstdint>
@@ -7,8 +7,7 @@
 
 namespace mixtape {
 
-// A fact about an op's numerics, not about any mixed-precision mechanism. core states it, amp reads
-// it.
+// The precision that an op needs: a property of its numerics, from which amp derives casts.
 enum class Precision : uint8_t {
   Any,     // moves or selects values, so any dtype will do: reshape, relu
   Native,  // keeps the dtype of its activations and computes in f32 registers: gelu, tanh
@@ -18,16 +17,15 @@ enum class Precision : uint8_t {
 };
 std::string_view name(Precision p);
 
-// What an input is to its op. Only activations decide a policy and receive its casts; Low also
-// casts parameters. The dtypes of activations must agree; a parameter or statistic (anything read
-// in f32 as it is: a running mean, a bias) is of that dtype or f32; indices and masks are never
-// cast.
+// The role of an input. Policies look at activations alone and cast them; with Low, parameters too.
+// Activations must agree in dtype; a parameter or statistic (read in f32: a running mean, a bias)
+// has that dtype or f32; indices and masks are never cast.
 enum class Role : uint8_t { Activation, Parameter, Statistic, Index, Mask };
 
 struct OpInfo {
   std::string_view name;
   Precision precision = Precision::Any;
-  std::array<Role, 6> roles = {};  // by input; inputs beyond the last are like the last
+  std::array<Role, 6> roles = {};  // by input; the last applies to all further inputs
 
   constexpr Role role(size_t input) const {
     return roles[input < roles.size() ? input : roles.size() - 1];

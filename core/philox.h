@@ -30,7 +30,7 @@ struct Philox {
   }
   // 24 bits as a float in [0, 1): exact, so equal on every device.
   MIXTAPE_HD static constexpr float uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
-  // As many as T holds: more would be rounded, up to 1.
+  // As many bits as T holds: with more, rounding could give 1.
   template <class T>
   MIXTAPE_HD static constexpr float uniform_of(uint32_t bits) {
     constexpr int dropped = std::is_same_v<T, Half> ? 13 : std::is_same_v<T, BFloat16> ? 16 : 0;

@@ -1,7 +1,7 @@
 #pragma once
 // PooledAllocator<T>: an allocator for the small objects that every op makes and drops (handles,
-// storages, nodes). Freed blocks wait on a list of the thread that freed them, so that making one
-// costs a few instructions. For std::allocate_shared.
+// storages, nodes). Freed blocks go to a list of the freeing thread, so that an allocation costs a
+// few instructions. For std::allocate_shared.
 
 #include <array>
 #include <cstddef>
@@ -23,7 +23,7 @@ class Pool {
 
   static void* take(size_t bytes) {
     List* const l = list(bytes);
-    if (!l || !l->first)  // rounded even when this thread's lists are gone: another may keep it
+    if (!l || !l->first)  // rounded, since another thread's list may keep it
       return ::operator new(bytes > largest ? bytes : rounded(bytes), alignment);
     --l->length;
     return std::exchange(l->first, l->first->next);
@@ -87,7 +87,7 @@ struct PooledAllocator {
   friend bool operator==(PooledAllocator, PooledAllocator) { return true; }
 };
 
-// std::make_shared with recycled memory.
+// std::make_shared with pooled memory.
 template <class T, class... A>
 std::shared_ptr<T> make_pooled(A&&... args) {
   return std::allocate_shared<T>(PooledAllocator<T>(), std::forward<A>(args)...);

@@ -1,5 +1,5 @@
-// Printing as NumPy's array2string does with precision 4: first every element that will be seen
-// becomes a word of equal width, then the words are laid out between brackets.
+// Printing as NumPy's array2string with precision 4: elements to show become words of equal width,
+// which are then laid out between brackets.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr int precision = 4;               // digits after the point, at most
 constexpr int64_t longest_in_full = 1000;  // elements; beyond, long axes are shortened
 constexpr int64_t edge = 3;                // elements left at either end of a shortened axis
 constexpr size_t line_width = 75;
-constexpr int64_t ellipsis = -1;  // in place of an index
+constexpr int64_t ellipsis = -1;  // replaces an index
 
 // The indices to print along each dimension.
 std::vector<std::vector<int64_t>> shown(const Shape& shape) {
@@ -33,12 +33,11 @@ std::vector<std::vector<int64_t>> shown(const Shape& shape) {
   return out;
 }
 
-// The number of digits after the point that give back x, at most `precision`; `style` is 'f' or
-// 'e'.
+// The digits after the point that represent x, at most `precision`; `style` is 'f' or 'e'.
 template <class T>
 int digits_needed(T x, char style) {
   const double value = static_cast<double>(x);
-  int longest = 0;  // without the zeros at the end that rounding at `precision` leaves
+  int longest = 0;  // without trailing zeros
   for (int digits = 0; digits <= precision; ++digits) {
     const std::string text = style == 'f' ? fmt::format("{:#.{}f}", value, digits)
                                           : fmt::format("{:#.{}e}", value, digits);
@@ -57,7 +56,7 @@ void align_right(std::vector<std::string>& words) {
   for (std::string& w : words) w.insert(0, width - w.size(), ' ');
 }
 
-// Whether magnitudes lie so far out, or so far apart, that columns of decimals would say little.
+// True if magnitudes are too extreme, or too far apart, for columns of decimals.
 template <class T>
 bool wants_scientific(const std::vector<T>& values) {
   double largest = 0, smallest = INFINITY;
@@ -67,7 +66,7 @@ bool wants_scientific(const std::vector<T>& values) {
     largest = std::max(largest, a);
     smallest = std::min(smallest, a);
   }
-  // (All as T rounds it: in f32 900 is 1000 times 0.9, in f64 a little more than that.)
+  // (Rounded to T: in f32 900 is 1000 times 0.9, in f64 a little more.)
   const auto rounded = [](double v) { return static_cast<double>(static_cast<T>(v)); };
   return largest > 0 &&
          (largest >= 1e8 || smallest < rounded(1e-4) || rounded(largest / smallest) > 1000);
@@ -133,8 +132,7 @@ class Page {
     });
   }
 
-  // The part of the tensor below `dim`, whose lines are indented by `dim` + 1, as NumPy counts
-  // them.
+  // The part of the tensor below `dim`. NumPy indents its lines by `dim` + 1.
   std::string text(int dim = 0) {
     if (dim == x_.rank()) return words_[next_++];
     const bool innermost = dim == x_.rank() - 1;
@@ -168,7 +166,7 @@ class Page {
     return (out + line).substr(indent);
   }
 
-  // Parts below each other, with an empty line more between parts of higher rank.
+  // Parts below each other, with one more empty line per rank between them.
   std::string block(int dim) {
     const std::string indent(static_cast<size_t>(dim) + 1, ' ');
     const std::string newline(static_cast<size_t>(x_.rank() - dim - 1), '\n');

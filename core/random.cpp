@@ -1,4 +1,4 @@
-// Draws for host code, each from blocks of its own.
+// Draws for host code, each from its own blocks.
 #include "core/random.h"
 
 #include "core/check.h"
@@ -23,7 +23,7 @@ double Generator::uniform() {
 int64_t Generator::below(int64_t n) {
   check(n > 0, "below() needs a positive bound, not {}", n);
   const uint64_t bound = static_cast<uint64_t>(n);
-  const uint64_t surplus = -bound % bound;  // 2^64 mod n: as many draws are rejected
+  const uint64_t surplus = -bound % bound;  // 2^64 mod n: the number of rejected draws
   for (;;) {
     const Philox::Block b = Philox::bits(seed_, reserve(2));
     const uint64_t draw = join(b[1], b[0]);

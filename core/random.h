@@ -1,6 +1,6 @@
 #pragma once
-// Where random numbers come from: a seed and a position in its stream. Each draw reserves the
-// blocks it needs, so the numbers depend on the order of draws and on nothing else.
+// Generator: random numbers from a seed and a position in its stream. Each draw reserves the blocks
+// that it needs, so the numbers depend on the order of draws alone.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ class Generator {
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_; }
   void set_offset(uint64_t offset) { offset_ = offset; }
-  // The first of enough blocks for `count` 32-bit numbers; they will not be handed out again.
+  // Reserves blocks for `count` 32-bit numbers and returns the first.
   uint64_t reserve(int64_t count) {
     const uint64_t first = offset_;
     offset_ += (static_cast<uint64_t>(count) + 3) / 4;
@@ -29,7 +29,7 @@ class Generator {
   uint64_t offset_ = 0;
 };
 
-// The generator that random ops on this thread draw from: the innermost Seed's, else one of seed 0.
+// The generator of this thread's random ops: the innermost Seed's, else one of seed 0.
 Generator& generator();
 
 // While one is alive, this thread draws from a fresh stream of the given seed.

@@ -1,4 +1,4 @@
-// Pinned memory, what arrives in it, and the checks that wait for that.
+// Pinned blocks, copies into them, and the pending checks of a thread.
 #include "core/readback.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ PinnedBlocks::Block PinnedBlocks::take(Device device) {
     if (passed || given_.size() >= enough_) {
       const Block oldest = given_.front();
       given_.pop_front();
-      lock.unlock();  // who waits keeps nobody else waiting
+      lock.unlock();  // other threads need not wait
       if (!passed) {
         count_synchronization();
         runtime.wait_for(oldest.mark);
@@ -28,7 +28,7 @@ PinnedBlocks::Block PinnedBlocks::take(Device device) {
       return oldest;
     }
   }
-  runtime.select(device.index);  // or the thread's first device would be opened for it
+  runtime.select(device.index);  // else the allocation would open the thread's first device
   void* const data = runtime.allocate_pinned(size);
   check(data != nullptr, "out of pinned memory: {} bytes requested", size);
   return {data, runtime.create_mark(device.index, false)};
@@ -51,7 +51,7 @@ PinnedBlocks& blocks(Device device) {
 
 }  // namespace
 
-// (Once the constructor that it calls is done, the destructor runs even if this one throws.)
+// (Delegates, so that the destructor runs even if this constructor throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
   device_ = device;
@@ -86,7 +86,7 @@ namespace {
 struct Waiting {
   Readback values;
   std::function<std::string(const void*)> problem;
-  std::string trail;  // the op and the module of the call
+  std::string trail;  // module and op of the call
   SourceLocation where;
 };
 thread_local std::vector<Waiting> waiting;
@@ -111,7 +111,7 @@ void poll_checks(bool all) {
     if (all) first.values.wait();
     const std::string what = first.problem(first.values.as<void>());
     if (what.empty()) continue;
-    waiting.clear();  // what came after follows from it, or will be found again
+    waiting.clear();  // later failures follow from it, or will be found again
     throw Error(fmt::format("{}{}\n  at {}:{}, found when the device came to it", first.trail, what,
                             first.where.file, first.where.line));
   }

@@ -1,7 +1,6 @@
 #pragma once
-// Pinned memory that copies from and to a device pass through; values on their way to the host,
-// asked for in the order of the device's work and read when they have arrived, so that nothing
-// waits; and checks of such values, whose errors come late.
+// Readback: an asynchronous copy of a few bytes from a device to the host, through pinned memory;
+// and checks of such values, whose errors are raised later.
 
 #include <cstddef>
 #include <deque>
@@ -16,7 +15,7 @@
 
 namespace mixtape {
 
-// Blocks of one size, for one device. One that was given back is used again when the device has
+// A pool of blocks of one size for one device. A returned block is reused once the device has
 // passed its mark.
 class PinnedBlocks {
  public:
@@ -25,7 +24,7 @@ class PinnedBlocks {
     runtime::Mark mark = nullptr;  // recorded before the block is given back
   };
 
-  // Once `enough` (at least 1) were given back, waits for the device rather than making more.
+  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating.
   PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
   Block take(Device device);  // throws Error if no pinned memory is left
   void give(const Block& block);
@@ -38,13 +37,13 @@ class PinnedBlocks {
   std::deque<Block> given_;  // the oldest first
 };
 
-// A copy of at most `most` bytes. On the CPU it is there at once.
+// A copy of at most `most` bytes. On the CPU it is immediate.
 class Readback {
  public:
   static constexpr size_t most = 256;
 
   Readback() = default;
-  // Asks for them now. Throws Error if they are more than `most`, or if no pinned memory is left.
+  // Starts the copy. Throws Error if bytes > most, or if pinned memory runs out.
   Readback(const void* from, size_t bytes, Device device);
   ~Readback();
   Readback(Readback&& other) noexcept { swap(other); }
@@ -53,11 +52,11 @@ class Readback {
     return *this;
   }
 
-  explicit operator bool() const { return block_.data != nullptr; }  // something was asked for
+  explicit operator bool() const { return block_.data != nullptr; }  // a copy was started
   bool has_arrived() const;
   void wait() const;
   template <class T>
-  const T* as() const {  // once they have arrived
+  const T* as() const {  // once has_arrived()
     return static_cast<const T*>(block_.data);
   }
 
@@ -68,13 +67,12 @@ class Readback {
   }
 
   Device device_;
-  PinnedBlocks::Block block_;  // on the CPU just memory, without a mark
+  PinnedBlocks::Block block_;  // on the CPU, without a mark
 };
 
-// A check that the device's values decide. `problem` gets them and returns what is wrong with them,
-// or nothing. On the CPU it throws Error here. On a device the Error comes where this thread next
-// asks or waits for the device (another check, item(), synchronize()), and names the op and module
-// of this call.
+// A check of values on a device. `problem` describes what is wrong with them, or returns "". On the
+// CPU this throws Error at once. On a device the Error comes when this thread next polls or waits
+// for the device (another check, item(), synchronize()), and names the op and module of this call.
 void check_later(Readback values, std::function<std::string(const void*)> problem,
                  SourceLocation where = SourceLocation::here());
 

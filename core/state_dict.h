@@ -1,5 +1,5 @@
 #pragma once
-// StateDict: what models, optimizers and files give each other. In an order, so that it is kept.
+// StateDict: named tensors in order, as models, optimizers and files exchange them.
 
 #include <string>
 #include <string_view>
@@ -16,12 +16,11 @@ struct StateDict : std::vector<std::pair<std::string, Tensor>> {
   StateDict(List list) : List(std::move(list)) {}
 
   using List::at;
-  // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error that lists the names
-  // there are.
+  // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error with the known names.
   Tensor at(std::string_view name) const;
   bool contains(std::string_view name) const;
 
-  // Adds the entries of another, their names behind a prefix; and those under it, without it.
+  // Adds entries with a prefix before their names; and the entries with a prefix, without it.
   void add(std::string_view prefix, const StateDict& from);
   StateDict under(std::string_view prefix) const;
 };

@@ -1,4 +1,4 @@
-// Bytes that move from one thread's stream to another's.
+// Order between the streams that use one storage.
 #include "core/storage.h"
 
 #include <bit>
@@ -9,7 +9,7 @@
 namespace mixtape {
 
 void Storage::hand_over() {
-  static std::mutex mutex;  // who finds us as the last must also find what we wait for
+  static std::mutex mutex;  // a stream that sees this one as the last must wait for its waits too
   const Stream& mine = Stream::current(device_);
   if (mine.number != stream_) used_.fetch_or(uint64_t{1} << mine.number);
   const std::lock_guard lock(mutex);
@@ -21,7 +21,7 @@ void Storage::collect() noexcept try {
   for (uint64_t left = used_.load(); left != 0; left &= left - 1)
     owner.wait_for(Stream::numbered(std::countr_zero(left)));
 } catch (const Error&) {
-  // The device has failed: that shows where it is next asked.
+  // The device has failed: its next use throws.
 }
 
 }  // namespace mixtape

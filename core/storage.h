@@ -1,7 +1,7 @@
 #pragma once
-// Storage: counted bytes on a device, with a version that every in-place write bumps, so that the
-// tape can tell whether what it saved is still what it was. A few bytes on the CPU live in the
-// object itself: a scalar costs no allocation, and is not counted as tensor memory.
+// Storage: bytes on a device, with a version that every in-place write bumps, so that the tape
+// notices changes of saved tensors. On the CPU, up to 64 bytes are inline: a scalar costs no
+// allocation, and is not counted as tensor memory.
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +19,8 @@ class Storage : NoCopy {
     enter();
     data_ = bytes <= sizeof few_ && device.is_host() ? few_ : allocate(bytes, device, stream_);
   }
-  // Memory from elsewhere, kept by whoever owns it. Not counted as tensor memory either.
+  // Memory from another library, freed with its owner `foreign`. Not counted as tensor memory
+  // either.
   Storage(std::shared_ptr<void> foreign, size_t bytes, Device device)
       : data_(foreign.get()), bytes_(bytes), device_(device), foreign_(std::move(foreign)) {
     enter();
@@ -35,15 +36,15 @@ class Storage : NoCopy {
   Device device() const { return device_; }
   bool is_foreign() const { return foreign_ != nullptr; }
 
-  uint64_t id() const { return id_; }  // unique over the life of the process, unlike an address
-  // Before this thread queues work on the bytes: if another thread's stream used them last, this
-  // one's waits for what that has queued so far.
+  uint64_t id() const { return id_; }  // unique in the process, unlike an address
+  // Called before this thread queues work on the bytes: if another stream used them last, this
+  // thread's waits for the work queued there so far.
   void touch() {
     if (!device_.is_host() && Stream::current(device_).number != last_.load()) [[unlikely]]
       hand_over();
   }
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
-  // (Not an atomic addition: threads that write to one tensor at once race for its bytes anyway.)
+  // (Not an atomic addition: concurrent writes to a tensor race on its bytes anyway.)
   void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
 
  private:
@@ -53,9 +54,9 @@ class Storage : NoCopy {
     last_.store(stream_, std::memory_order_relaxed);
   }
   void hand_over();
-  void collect() noexcept;  // before the bytes are used again: waits for all streams that used them
+  void collect() noexcept;  // makes the owning stream wait for all streams that used the bytes
 
-  // Threads take numbers many at a time.
+  // Threads reserve many numbers at a time.
   static uint64_t fresh_id() {
     constexpr uint64_t many = uint64_t(1) << 20;
     if (next_id_ % many == 0) [[unlikely]]
@@ -69,9 +70,9 @@ class Storage : NoCopy {
   void* data_ = nullptr;
   size_t bytes_;
   Device device_;
-  int stream_ = -1;                // whose memory it is
-  std::atomic<int> last_{-1};      // who used it last
-  std::atomic<uint64_t> used_{0};  // one bit for each other stream that ever did
+  int stream_ = -1;                // owns the memory
+  std::atomic<int> last_{-1};      // the last stream that used it
+  std::atomic<uint64_t> used_{0};  // a bit for each other stream that ever used it
   std::shared_ptr<void> foreign_;
   const uint64_t id_ = fresh_id();
   std::atomic<uint64_t> version_{0};

@@ -1,4 +1,4 @@
-// Which stream a thread has, and copies between places.
+// The stream of each thread, and copies between devices.
 #include "core/stream.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Registered {
 
 std::atomic<int64_t> waits{0}, orders{0};
 
-// All streams ever made; those of threads that ended are given to later threads. Never destroyed:
-// threads and storages may outlive any static.
+// All streams ever made; those of ended threads go to later ones. Never destroyed: threads and
+// storages may outlive any static.
 class Streams {
  public:
   static Streams& all() {
@@ -44,7 +44,7 @@ class Streams {
       while (i >= 0 && streams_[size_t(i)].device != d) --i;
       return i;
     };
-    int kept = 0;  // one for each device that has none
+    int kept = 0;  // one for each device without a stream
     for (const Device d : runtime::devices()) kept += d != device && last_of(d) < 0;
     const int last = last_of(device);
     if (last >= 0 && count_ + kept >= max_streams) return last;
@@ -55,7 +55,7 @@ class Streams {
   void give(int number) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_[streams_[size_t(number)].device.slot()];
-    if (std::ranges::find(free, number) == free.end())  // each of several that share it gives it
+    if (std::ranges::find(free, number) == free.end())  // shared streams are returned several times
       free.push_back(number);
   }
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
@@ -90,15 +90,15 @@ void order(const Stream& waiting, const Stream& other) {
   runtime::of(device.type).wait(waiting.handle, device.index, other.handle, other_device.index);
 }
 
-// Host memory on its way to a device: bytes are copied into a pinned block at once, and from there
-// by the device when it comes to them.
+// Uploads: bytes are copied to a pinned block at once, and from there by the device in stream
+// order.
 void upload(void* to, const void* from, size_t bytes, const Stream& stream, Device device) {
   struct Blocks {
     PinnedBlocks small{size_t{64} << 10, 64}, large{size_t{4} << 20, 16};
   };
   static auto* const all = new std::array<Blocks, device_slots>;
   Blocks& own = (*all)[device.slot()];
-  // (Who uploads a batch and must wait keeps nobody from uploading a number.)
+  // (Separate pools, so that the upload of a number need not wait for that of a batch.)
   PinnedBlocks& blocks = bytes > own.small.size ? own.large : own.small;
   for (size_t done = 0; done < bytes; done += blocks.size) {
     const size_t now = std::min(blocks.size, bytes - done);
@@ -156,7 +156,7 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
   }
   if (from_device.is_host()) return upload(to, from, bytes, stream, where);
   const Stream& source = Stream::current(from_device);
-  stream.wait_for(source);  // what is copied must be there
+  stream.wait_for(source);  // the source must be written
   runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
   source.wait_for(stream);  // and stay until it is copied
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Streams and what one does with them: each thread queues its work on a stream of its own per
-// device, in order. A tensor that moves from one thread to another takes its order along (see
-// core/storage.h), so programs rarely need anything from here but synchronize().
+// Streams, events and copies. Each thread queues its work on its own stream per device. A tensor
+// passed to another thread stays in order (see core/storage.h), so programs rarely need more than
+// synchronize().
 
 #include <cstdint>
 
@@ -12,36 +12,37 @@ namespace mixtape {
 
 inline constexpr int max_streams = 64;
 
-// One of at most so many streams; threads beyond share the last of their device. Its number tells
-// it apart over all devices.
+// One of at most max_streams streams; further threads share the last one of their device. Numbers
+// are unique over all devices.
 struct Stream {
-  int number = -1;  // -1: of the CPU, which has none
+  int number = -1;  // -1: the CPU, which has no streams
   runtime::Handle handle = nullptr;
 
   static const Stream& current(Device device);  // this thread's, made on first use
   static const Stream& numbered(int number);
-  // What this stream gets from now on comes after what `other` has so far.
+  // Orders later work on this stream after the work on `other` so far.
   void wait_for(const Stream& other) const;
 };
 
-// Returns when all that this thread queued on the device is done. An error of a kernel shows here.
+// Waits for all work that this thread queued on the device. Kernel errors surface here.
 void synchronize(Device device);
-// How often any thread waited for a device so far: what a training step should not do.
+// The number of waits for a device by any thread so far; a training step should make none.
 int64_t synchronizations();
-void count_synchronization();      // for what waits by other means
-int64_t orders_between_streams();  // how often one stream was made to wait for another
+void count_synchronization();      // for waits by other means
+int64_t orders_between_streams();  // waits of one stream for another
 
-// Copies bytes from one device to another, or within one, in the order of this thread's streams.
-// What the host reads is there when the call returns; a source in host memory may change after it.
+// Copies bytes between or within devices, in the order of this thread's streams. A copy to the host
+// is complete on return; a source in host memory may change after the call.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
-// A point in this thread's stream, for timing what runs between two of them. On the CPU, the time.
+// A point in this thread's stream, for timing the work between two of them. On the CPU, a time
+// stamp.
 class Event : NoCopy {
  public:
-  explicit Event(Device device);  // recorded now
+  explicit Event(Device device);  // records
   ~Event();
 
-  void record();            // anew
+  void record();            // again
   bool has_passed() const;  // without waiting
   void synchronize() const;
   double milliseconds_until(const Event& later) const;  // waits for both
@@ -52,7 +53,7 @@ class Event : NoCopy {
   int64_t nanoseconds_ = 0;
 };
 
-// Names what a profiler sees while alive.
+// A named range in a profiler's timeline, while alive.
 class Range : NoCopy {
  public:
   [[nodiscard]] explicit Range(const char* name) { runtime::cuda().begin_range(name); }

@@ -32,7 +32,7 @@ T convert(double value) {
   return static_cast<T>(value);
 }
 
-// The same for an element, of which an integer may have more bits than a double.
+// Converts an element, without passing integers through double, which may have too few bits.
 template <class T, class E>
 T value_of(E element) {
   if constexpr (!std::is_integral_v<E>) {
@@ -50,7 +50,8 @@ void check_index(int64_t i, const Shape& shape) {
 
 }  // namespace
 
-// (In place: whoever copies what was just written piece by piece waits until it is in the cache.)
+// (Initialised in place: copying a view right after its fields were written would stall on store
+// forwarding.)
 Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
     : view{nullptr, dtype, Layout(shape)} {
   storage = make_pooled<Storage>(bytes_of(shape, dtype), device);
@@ -127,13 +128,13 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   return view;
 }
 
-Tensor Tensor::copied_to(Device where) const {
-  if (where == device()) return *this;
+Tensor Tensor::copied_to(Device target) const {
+  if (target == device()) return *this;
   const auto [first, last] = extent(layout());
-  const Tensor copy({numel() == 0 ? 0 : last - first + 1}, dtype(), where);
+  const Tensor copy({numel() == 0 ? 0 : last - first + 1}, dtype(), target);
   impl_->storage->touch();
   const auto size = int64_t(size_of(dtype()));
-  copy_bytes(copy.raw(), where, static_cast<const char*>(raw()) + first * size, device(),
+  copy_bytes(copy.raw(), target, static_cast<const char*>(raw()) + first * size, device(),
              size_t(copy.numel() * size));
   Layout there = layout();
   there.offset = -first;

@@ -27,11 +27,11 @@ struct AutogradMetaInterface {
 
 class Tensor {
  public:
-  // No tensor: `if (t)` is false, and what asks more of it throws Error.
+  // Undefined: `if (t)` is false, and every other use throws Error.
   Tensor() = default;
   Tensor(const Shape& shape, DType dtype,
          Device device = DefaultDevice::current());                   // uninitialised
-  Tensor(const std::shared_ptr<Storage>& storage, const View& view);  // of elements of the storage
+  Tensor(const std::shared_ptr<Storage>& storage, const View& view);  // `view` is within storage
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().view.layout.shape; }
@@ -44,55 +44,54 @@ class Tensor {
   Device device() const { return impl().storage->device(); }
   bool is_contiguous() const { return layout().is_contiguous(); }
 
-  // The first element. Throws Error if T is not the element type of dtype(), or on a device. Nobody
-  // sees what is written there: storage()->bump_version() tells what keeps copies, the tape, and
-  // loss scalers.
+  // The first element. Throws Error if T is not the element type of dtype(), or on a device. After
+  // writing through it, call storage()->bump_version(), so that the tape, copies and loss scalers
+  // notice.
   template <class T>
   T* data() const {
     require_dtype(dtype_of<T>());
     return static_cast<T*>(host());
   }
-  void* raw() const { return impl().view.data; }  // on its device
-  void* host() const;  // the same, for the host to read and write; throws Error on a device
-  // Elements of the storage before the first.
+  void* raw() const { return impl().view.data; }  // the first element, on its device
+  void* host() const;  // the same for use by the host; throws Error on a device
+  // Elements from the start of the storage to the first element.
   int64_t offset() const {
     return (static_cast<char*>(raw()) - static_cast<char*>(impl().storage->data())) /
            int64_t(size_of(dtype()));
   }
-  // No tensor is the View of an absent input.
+  // An undefined tensor converts to the View of an absent input.
   operator const View&() const {
     if (!impl_) return absent;
     impl_->storage->touch();
     return impl_->view;
   }
-  // The only element; throws Error if there are more. T is a C++ type of numbers or bool: an
-  // integer takes what is left of fractions cut off, and throws Error if it cannot hold that.
+  // The only element; throws Error if there are more. T is a number type or bool. Conversion to an
+  // integer truncates, and throws Error if the value is out of range.
   template <class T = double>
   T item() const;
-  // Element i in row-major order, likewise (slow: for tests, printing).
+  // Element i in row-major order, converted as by item(). Slow: for tests and printing.
   template <class T = double>
   T at(int64_t i) const;
-  // Likewise; bumps the version. Throws Error on the result of a recorded op, but under NoGrad.
+  // Sets element i and bumps the version. Throws Error on the result of a recorded op, unless under
+  // NoGrad.
   void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history
-  // The same storage seen otherwise, from this tensor's first element on, without history.
+  // A view of the same storage, relative to this tensor's first element, without history.
   Tensor with_layout(const Layout&) const;
-  // The same elements on another device, in the same layout, without history; itself if it is
-  // there.
-  Tensor copied_to(Device where) const;
+  // A copy on another device, in the same layout, without history; itself if it is there already.
+  Tensor copied_to(Device target) const;
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
   uint64_t version() const { return impl().storage->version(); }
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  // True if this handle is the only one, and neither another tensor nor another library sees the
-  // storage: writing to it is nobody else's business.
+  // True if this is the only handle, and neither another tensor nor another library uses the
+  // storage, so that it may be overwritten.
   bool is_unique() const {
     return impl_.use_count() == 1 && impl_->storage.use_count() == 1 &&
            !impl_->storage->is_foreign();
   }
-  // Replaces data and dtype in place, so that every handle sees it: how Module::to and loading
-  // work.
+  // Replaces data and dtype for every handle of the tensor, as Module::to and loading do.
   void set_data(const Tensor& other) const;
 
   // True for leaves, on which set_requires_grad() was called, and for results of recorded ops.
@@ -146,11 +145,11 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// Refers to a tensor without keeping it alive.
+// A handle that does not keep its tensor alive.
 class WeakTensor {
  public:
   explicit WeakTensor(const Tensor& t) : impl_(t.impl_) {}
-  Tensor lock() const {  // no tensor once the last handle is gone
+  Tensor lock() const {  // undefined once the last handle is gone
     Tensor t;
     t.impl_ = impl_.lock();
     return t;
@@ -164,7 +163,7 @@ class WeakTensor {
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
 template <class T = double>
-std::vector<T> to_vector(const Tensor& x);  // row-major, each element as item() gives it
+std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 
 // As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.
 std::string to_string(const Tensor& x);

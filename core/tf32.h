@@ -1,13 +1,13 @@
 #pragma once
-// Tf32: whether products of f32 tensors may round their inputs to TF32 (10 bits of fraction), which
-// tensor cores multiply several times faster. Only a CUDA device does so; elsewhere f32 stays f32.
+// Tf32: permission for products of f32 tensors to round their inputs to TF32 (10 fraction bits),
+// which tensor cores multiply several times faster. Only CUDA devices do so.
 
 #include "core/no_copy.h"
 
 namespace mixtape {
 
-// Allows it on this thread while alive (or forbids it again), in forward and backward passes alike:
-// keep the call of backward() inside. The innermost counts; outside, nothing is rounded.
+// Allows TF32 on this thread while alive, or forbids it, in forward and backward passes: call
+// backward() inside too. The innermost guard applies; the default is to forbid.
 class Tf32 : NoCopy {
  public:
   [[nodiscard]] explicit Tf32(bool allow = true) : before_(allowed_) { allowed_ = allow; }

@@ -1,5 +1,5 @@
 #pragma once
-// View: all that a kernel may see of a tensor. Plain data, passed by value into a CUDA launch.
+// View: a kernel's argument for a tensor. Plain data, passed by value into a CUDA launch.
 
 #include "core/device.h"
 #include "core/dtype.h"

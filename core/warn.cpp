@@ -1,4 +1,4 @@
-// Who hears a warning.
+// Delivery of warnings.
 #include "core/warn.h"
 
 #include <cstdio>

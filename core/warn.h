@@ -1,5 +1,5 @@
 #pragma once
-// Warnings: what is allowed, but hardly ever meant.
+// Warnings about usage that is allowed but probably a mistake.
 
 #include <functional>
 #include <set>
@@ -9,7 +9,7 @@
 
 namespace mixtape {
 
-// Tells the innermost OnWarning of this thread, or else stderr: each of them once for each text.
+// Passes the text to the innermost OnWarning of this thread, else to stderr; each gets a text once.
 void warn(const std::string& text);
 
 // While one is alive, this thread's warnings go to `tell`.
