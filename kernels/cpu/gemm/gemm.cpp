@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t max_tile = 14 * 32;             // sums of the largest tile of any microkernel
 constexpr int64_t l2_share = 512 << 10;           // bytes that may stay in the second-level cache
 constexpr int64_t pack_lines = 256;               // packed by one task
-constexpr int64_t least_work = int64_t{1} << 18;  // multiplications worth a thread's while
+constexpr int64_t least_work = int64_t{1} << 18;  // multiplications of one task
 
 // One product of the batch.
 template <class T, class S, class O>
@@ -143,15 +143,17 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
       finish_part(i, j, std::min(height, rows - i), std::min(width, columns - j));
 }
 
-// Moves a tile of `rows` x `columns` sums out of its buffer: put(row, column, tile + add, count).
-// (A function of its own: its vectors would cost every tile a stack frame.)
-template <class T, class Put>
-[[gnu::noinline]] void move_edge(const T* tile, int64_t width, int64_t rows, int64_t columns,
-                                 const T* add, int64_t add_row_stride, Put put) {
+// Stores `rows` x `columns` sums of a tile that was computed in a buffer. (Out of line: its vectors
+// would cost every tile a stack frame.)
+template <class T, class O>
+[[gnu::noinline]] void store_edge(const T* tile, int64_t width, int64_t rows, int64_t columns,
+                                  const T* add, int64_t add_row_stride, O* out,
+                                  int64_t out_row_stride) {
   for (int64_t r = 0; r < rows; ++r)
     for_each_vec<T>(columns, [&](int64_t q, int64_t count) {
       const Vec<T> sum = read<T>(tile + r * width + q, count);
-      put(r, q, add ? sum + read<T>(add + r * add_row_stride + q, count) : sum, count);
+      write(out + r * out_row_stride + q,
+            add ? sum + read<T>(add + r * add_row_stride + q, count) : sum, count);
     });
 }
 
@@ -290,14 +292,12 @@ class Chunk {
       t.out_row_stride = sums_stride_;
     }
     p_.kernel.tile(static_cast<int>(high), vectors, t);
-    if (staged)
-      move_edge(edge_, width, high, here, add, t.add_row_stride,
-                [&](int64_t r, int64_t q, Vec<T> sum, int64_t count) {
-                  if (block.last)
-                    write(c_ + (i + r) * p_.c[0] + j + q, sum, count);
-                  else
-                    write(sums_ + (i + r) * sums_stride_ + j + q, sum, count);
-                });
+    if (!staged) return;
+    if (block.last)
+      store_edge(edge_, width, high, here, add, t.add_row_stride, c_ + i * p_.c[0] + j, p_.c[0]);
+    else
+      store_edge(edge_, width, high, here, add, t.add_row_stride, sums_ + i * sums_stride_ + j,
+                 sums_stride_);
   }
 
   MIXTAPE_ALWAYS_INLINE void set_operands(KBlock& block, int64_t down, int64_t right, int64_t high,
