@@ -150,7 +150,7 @@ class Pool {
     }
   }
 
-  std::mutex owner_;  // held by the thread whose region this is
+  std::mutex owner_;  // held by the thread that opened the region
   Body body_ = nullptr;
   void* context_ = nullptr;
   std::exception_ptr error_;

@@ -79,7 +79,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = y.as<O>() + r * n;
-        const int64_t seen = causal ? std::min(n, r % queries + 1) : n;
+        const int64_t visible = causal ? std::min(n, r % queries + 1) : n;
         const bool* const allowed =
             mask ? dense_row<bool, bool>(mask, r, n, mask_buffer.data()) : nullptr;
         const T* added = nullptr;
@@ -87,7 +87,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
           visit_float(bias.dtype,
                       [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_buffer.data()); });
         Vec<T> tops = nothing;
-        for_each_vec<T>(seen, [&](int64_t i, int64_t count) {
+        for_each_vec<T>(visible, [&](int64_t i, int64_t count) {
           Vec<T> v = read<T>(in + i, count) * factor;
           if (added) v = v + read<T>(added + i, count);
           if (allowed) v = select(read<T>(allowed + i, count) != Vec<T>(T(0)), v, nothing);
@@ -101,7 +101,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
           continue;
         }
         Vec<T> sum(T(0));
-        for (int64_t i = 0; i < seen; i += width) {
+        for (int64_t i = 0; i < visible; i += width) {
           const Vec<T> v = exp(load<T, T>(e + i) - Vec<T>(top));
           store(e + i, v);
           sum += v;
@@ -109,7 +109,7 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
         const Vec<T> share(T(1) / hsum(sum));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           Vec<T> v(T(0));
-          if (i < seen) v = keep(load<T, T>(e + i) * share, seen - i);
+          if (i < visible) v = keep(load<T, T>(e + i) * share, visible - i);
           write(out + i, v, count);
         });
       }
@@ -196,7 +196,7 @@ void logsumexp(Launch&, In x, Out y) {
     parallel_ranges(y.size(), grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
-        const T top = row_max<T>(in, n);  // where not finite, the result
+        const T top = row_max<T>(in, n);  // the result, if not finite
         y.as<O>()[r] = static_cast<O>(
             std::isfinite(top) ? top + std::log(row_sum_exp<T>(in, n, top, nullptr)) : top);
       }

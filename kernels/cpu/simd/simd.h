@@ -111,7 +111,7 @@ MIXTAPE_ALWAYS_INLINE Vec<float> sinh(Vec<float> x) {
   const Vec<float> a = abs(x);
   detail::Exponent e(smaller(Vec<float>(91.0f), a));
   const Vec<float> t = e.minus_one();
-  e.n = e.n - 1.0f;  // e^a itself may overflow where half of it does not
+  e.n = e.n - 1.0f;  // e^a may overflow although half of it does not
   return copysign(select(a > 9.0f, e.value(), 0.5f * (t + t / (t + 1.0f))), x);
 }
 MIXTAPE_ALWAYS_INLINE Vec<float> cosh(Vec<float> x) {
