@@ -64,32 +64,34 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
 void gather(Launch&, int dim, In x, In index, Out y) {
   const int64_t step = x.strides()[dim];
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(
-        dim, x, index, y, true,
-        [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
-          const Word* const from = x.as<Word>() + at;
-          Word* const to = y.as<Word>() + other;
-          if (run.dense())
-            std::memcpy(to, from + *at_index * step, static_cast<size_t>(run.count) * sizeof(Word));
-          else
-            run.for_each(at_index, step, [=](int64_t place, int64_t i) { to[i] = from[place]; });
-        });
+    for_runs(dim, x, index, y, true,
+             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
+               const Word* const from = x.as<Word>() + at;
+               Word* const to = y.as<Word>() + other;
+               if (run.dense())
+                 std::memcpy(to, from + *at_index * step,
+                             static_cast<size_t>(run.count) * sizeof(Word));
+               else
+                 run.for_each(at_index, step,
+                              [=](int64_t position, int64_t i) { to[i] = from[position]; });
+             });
   });
 }
 
 void scatter(Launch&, int dim, In index, In x, Out y) {
   const int64_t step = y.strides()[dim];
   with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(
-        dim, y, index, x, false,
-        [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
-          const Word* const from = x.as<Word>() + other;
-          Word* const to = y.as<Word>() + at;
-          if (run.dense())
-            std::memcpy(to + *at_index * step, from, static_cast<size_t>(run.count) * sizeof(Word));
-          else
-            run.for_each(at_index, step, [=](int64_t place, int64_t i) { to[place] = from[i]; });
-        });
+    for_runs(dim, y, index, x, false,
+             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
+               const Word* const from = x.as<Word>() + other;
+               Word* const to = y.as<Word>() + at;
+               if (run.dense())
+                 std::memcpy(to + *at_index * step, from,
+                             static_cast<size_t>(run.count) * sizeof(Word));
+               else
+                 run.for_each(at_index, step,
+                              [=](int64_t position, int64_t i) { to[position] = from[i]; });
+             });
   });
 }
 
@@ -112,7 +114,7 @@ void scatter_add(Launch&, int dim, In index, In x, Out y) {
                  for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
                } else {
                  run.for_each(at_index, step,
-                              [=](int64_t place, int64_t i) { add(to[place], from[i]); });
+                              [=](int64_t position, int64_t i) { add(to[position], from[i]); });
                }
              });
   });

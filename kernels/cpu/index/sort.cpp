@@ -82,13 +82,13 @@ void arg_reduce_with(int dim, In x, Out y) {
     lines.for_blocks(most, lines.length, [&](const int64_t(&at)[2], int64_t columns, int64_t n) {
       const T* const from = x.as<T>() + at[0];
       int64_t* const to = y.as<int64_t>() + at[1];
-      int64_t places[most_columns];
+      int64_t positions[most_columns];
       if (dense)
         for (int64_t c = 0; c < columns; ++c)
-          places[c] = winner<largest>(from + c * lines.next[0], n);
+          positions[c] = winner<largest>(from + c * lines.next[0], n);
       else
-        winners<largest>(from, n, lines.along[0], lines.next[0], columns, places);
-      for (int64_t c = 0; c < columns; ++c) to[c * lines.next[1]] = places[c];
+        winners<largest>(from, n, lines.along[0], lines.next[0], columns, positions);
+      for (int64_t c = 0; c < columns; ++c) to[c * lines.next[1]] = positions[c];
     });
   });
 }

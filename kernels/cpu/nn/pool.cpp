@@ -14,26 +14,26 @@ namespace {
 template <class T>
 struct Best {
   using Vector = typename Vec<T>::Vector;
-  using Places = typename detail::Vector<T>::integer;
-  using Place = std::decay_t<decltype(Places{}[0])>;
+  using Positions = typename detail::Vector<T>::integer;
+  using Position = std::decay_t<decltype(Positions{}[0])>;
   Vector value;
-  Places place;
+  Positions position;
 
   // Takes an element that is larger, or the first NaN; `other` comes later in row-major order.
-  MIXTAPE_ALWAYS_INLINE void meet(const Vector& other, const Places& at) {
+  MIXTAPE_ALWAYS_INLINE void meet(const Vector& other, const Positions& at) {
     take(~(other <= value) & (value == value), other, at);
   }
   // The same if `other` may come earlier.
-  MIXTAPE_ALWAYS_INLINE void meet_any(const Vector& other, const Places& at) {
-    const Places larger = ~(other <= value) & (value == value),
-                 equal = (other == value) | ((other != other) & (value != value));
-    take(larger | (equal & (at < place)), other, at);
+  MIXTAPE_ALWAYS_INLINE void meet_any(const Vector& other, const Positions& at) {
+    const Positions larger = ~(other <= value) & (value == value),
+                    equal = (other == value) | ((other != other) & (value != value));
+    take(larger | (equal & (at < position)), other, at);
   }
 
  private:
-  MIXTAPE_ALWAYS_INLINE void take(const Places& wins, const Vector& other, const Places& at) {
+  MIXTAPE_ALWAYS_INLINE void take(const Positions& wins, const Vector& other, const Positions& at) {
     value = wins ? other : value;
-    place = wins ? at : place;
+    position = wins ? at : position;
   }
 };
 
@@ -49,7 +49,7 @@ class PlanePool {
         stride_(columns.from + few + 2 * width),
         values_(stride_),
         slid_(stride_),
-        places_(2 * stride_),
+        positions_(2 * stride_),
         edges_(2 * columns.to) {
     for (int64_t q = 0; q < columns.to; ++q) {
       const int64_t begin = edges_.data()[2 * q] = columns.begin(q);
@@ -64,12 +64,12 @@ class PlanePool {
       if (longest_ <= few) slide();
       const int64_t* edge = edges_.data();
       const S* const values = slid_.data();
-      const Place* const places = places_.data() + stride_;
+      const Position* const positions = positions_.data() + stride_;
       for (int64_t q = columns_.to; q > 0; --q, ++y, ++index, edge += 2) {
         const int64_t begin = edge[0], end = edge[1];
         if (longest_ <= few && end - begin == longest_) {
           *y = values[begin];
-          *index = static_cast<int32_t>(places[begin]);
+          *index = static_cast<int32_t>(positions[begin]);
         } else {
           pool_window(begin, end, *y, *index);
         }
@@ -79,23 +79,23 @@ class PlanePool {
 
  private:
   using T = math_t<S>;
-  using Place = typename Best<T>::Place;
-  using Places = typename Best<T>::Places;
+  using Position = typename Best<T>::Position;
+  using Positions = typename Best<T>::Positions;
   static constexpr int64_t width = Vec<T>::width, few = 8;
 
   void pool_columns(const S* x, int64_t r) const {
     const int64_t begin = rows_.begin(r), end = rows_.end(r);
-    Places lane;
+    Positions lane;
     for (int i = 0; i < width; ++i) lane[i] = i;
     for_each_vec<T>(columns_.from, [&](int64_t c, int64_t count) {
       int64_t at = begin * columns_.from + c;
-      Best<T> best{read<T>(x + at, count).v, lane + static_cast<Place>(at)};
+      Best<T> best{read<T>(x + at, count).v, lane + static_cast<Position>(at)};
       for (int64_t row = begin + 1; row < end; ++row) {
         at += columns_.from;
-        best.meet(read<T>(x + at, count).v, lane + static_cast<Place>(at));
+        best.meet(read<T>(x + at, count).v, lane + static_cast<Position>(at));
       }
       std::memcpy(values_.data() + c, &best.value, sizeof best.value);
-      put(best.place, c);
+      put(best.position, c);
     });
   }
   void slide() const {
@@ -103,35 +103,35 @@ class PlanePool {
       Best<T> best = at(c);
       for (int64_t j = 1; j < longest_; ++j) {
         const Best<T> next = at(c + j);
-        best.meet_any(next.value, next.place);
+        best.meet_any(next.value, next.position);
       }
       store(slid_.data() + c, Vec<T>(best.value));
-      put(best.place, stride_ + c);
+      put(best.position, stride_ + c);
     }
   }
   void pool_window(int64_t begin, int64_t end, S& y, int32_t& index) const {
     T best = values_.data()[begin];
-    Place place = places_.data()[begin];
+    Position position = positions_.data()[begin];
     for (int64_t c = begin + 1; c < end; ++c) {
       const T v = values_.data()[c];
-      const Place at = places_.data()[c];
+      const Position at = positions_.data()[c];
       const bool equal = v == best || (v != v && best != best);
-      if (equal ? at >= place : !(v > best || v != v)) continue;
+      if (equal ? at >= position : !(v > best || v != v)) continue;
       best = v;
-      place = at;
+      position = at;
     }
     y = S(best);
-    index = static_cast<int32_t>(place);
+    index = static_cast<int32_t>(position);
   }
 
   MIXTAPE_ALWAYS_INLINE Best<T> at(int64_t i) const {
     Best<T> b;
     std::memcpy(&b.value, values_.data() + i, sizeof b.value);
-    std::memcpy(&b.place, places_.data() + i, sizeof b.place);
+    std::memcpy(&b.position, positions_.data() + i, sizeof b.position);
     return b;
   }
-  MIXTAPE_ALWAYS_INLINE void put(const Places& places, int64_t i) const {
-    std::memcpy(places_.data() + i, &places, sizeof places);
+  MIXTAPE_ALWAYS_INLINE void put(const Positions& positions, int64_t i) const {
+    std::memcpy(positions_.data() + i, &positions, sizeof positions);
   }
 
   const Sampling rows_, columns_;
@@ -140,7 +140,7 @@ class PlanePool {
   // Maxima of columns, maxima of whole windows, and the positions of both.
   const Buffer<T> values_;
   const Buffer<S> slid_;
-  const Buffer<Place> places_;
+  const Buffer<Position> positions_;
   const Buffer<int64_t> edges_;  // where the columns of each window begin and end
 };
 

@@ -18,11 +18,11 @@ int64_t whole_vectors(int64_t n) {
   return round_up(n, Vec<T>::width);
 }
 
-// Element i of a line is the sum of weight[k] * x[place[k]] for k in [first[i], first[i + 1]).
+// Element i of a line is the sum of weight[k] * x[source[k]] for k in [first[i], first[i + 1]).
 template <class T>
 struct Taps {
   std::vector<int64_t> first;
-  std::vector<int32_t> place;
+  std::vector<int32_t> source;
   std::vector<T> weight;
 
   Taps(const Sampling& s, bool transposed) : first((transposed ? s.from : s.to) + 1) {
@@ -33,10 +33,10 @@ struct Taps {
     };
     each([&](int64_t i, int64_t, double) { ++first[i + 1]; });
     std::partial_sum(first.begin(), first.end(), first.begin());
-    place.resize(first.back());
+    source.resize(first.back());
     weight.resize(first.back());
     each([&, next = first](int64_t i, int64_t j, double w) mutable {
-      place[next[i]] = static_cast<int32_t>(j);
+      source[next[i]] = static_cast<int32_t>(j);
       weight[next[i]++] = static_cast<T>(w);
     });
   }
@@ -48,17 +48,17 @@ struct Taps {
 template <class T>
 struct Columns {
   int64_t length, width, depth = 0;  // width: length rounded up to whole vectors
-  std::vector<int32_t> place;
+  std::vector<int32_t> source;
   std::vector<T> weight;
 
   Columns(const Taps<T>& taps, int64_t x_length)
       : length(taps.length()), width(whole_vectors<T>(length)) {
     for (int64_t i = 0; i < length; ++i) depth = std::max(depth, taps.first[i + 1] - taps.first[i]);
-    place.assign(depth * width, static_cast<int32_t>(x_length));
+    source.assign(depth * width, static_cast<int32_t>(x_length));
     weight.assign(depth * width, T(0));
     for (int64_t i = 0; i < length; ++i)
       for (int64_t k = taps.first[i]; k < taps.first[i + 1]; ++k) {
-        place[(k - taps.first[i]) * width + i] = taps.place[k];
+        source[(k - taps.first[i]) * width + i] = taps.source[k];
         weight[(k - taps.first[i]) * width + i] = taps.weight[k];
       }
   }
@@ -66,7 +66,7 @@ struct Columns {
   void sum(const T* __restrict x, T* __restrict y) const {
     std::fill_n(y, width, T(0));
     for (int64_t k = 0; k < depth; ++k) {
-      const int32_t* __restrict const at = place.data() + k * width;
+      const int32_t* __restrict const at = source.data() + k * width;
       const T* __restrict const w = weight.data() + k * width;
       for (int64_t i = 0; i < width; ++i) y[i] += w[i] * x[at[i]];
     }
@@ -124,7 +124,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
         for (int64_t c = 0; c < width; c += lanes) {
           Vec<T> v(T(0));
           for (int64_t k = down.first[r]; k < down.first[r + 1]; ++k) {
-            const int64_t at = plane + down.place[k] * width + c;
+            const int64_t at = plane + down.source[k] * width + c;
             v += Vec<T>(down.weight[k]) * read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
           }
           store(line + c, v);
