@@ -64,7 +64,7 @@ def opcodes(part: Path, arch: str) -> dict[str, Counts]:
 def ptx_opcodes(nvcc: str) -> dict[str, Counts]:
     """The same from PTX: the instructions that become HMMA, LDSM and LDGSTS."""
     text = run(nvcc, "-ptx", "-arch=compute_80", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}",
-               ROOT / "kernels" / "cuda" / "gemm.cu", "-o", "-")
+               ROOT / "kernels" / "cuda" / "gemm" / "gemm.cu", "-o", "-")
     parts = re.split(r"\.entry (\w+)", text)
     opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\bldmatrix\.", "LDGSTS": r"\bcp\.async\.c"}
     return {name: {what: len(re.findall(pattern, body)) for what, pattern in opcode.items()}

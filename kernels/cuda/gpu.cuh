@@ -286,7 +286,7 @@ MIXTAPE_HD inline math_t<T> widen(T x) {
   return math_t<T>(x);
 }
 template <class To, class From>
-MIXTAPE_HD inline To narrow(From x) {
+MIXTAPE_HD inline To round_to(From x) {
 #ifdef __CUDA_ARCH__
   if constexpr (std::is_same_v<To, Half> && std::is_same_v<From, float>) {
     Half h;

@@ -19,13 +19,13 @@ struct RowQuads {
   gpu::Grid grid(const char* name) const {
     return {name, {unsigned(ceil_div(count, threads)), 1, 1}, {threads, 1, 1}};
   }
-  struct Place {
+  struct Position {
     int64_t plane;
     int row, column;  // the first row
   };
-  __device__ Place find(int64_t strip) const {
-    const int64_t line = strip / columns, plane = line / down;
-    return {plane, int(line - plane * down) * height, int(strip - line * columns)};
+  __device__ Position find(int64_t quad) const {
+    const int64_t line = quad / columns, plane = line / down;
+    return {plane, int(line - plane * down) * height, int(quad - line * columns)};
   }
 };
 

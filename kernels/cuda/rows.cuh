@@ -1,7 +1,7 @@
 #pragma once
-// Rows of dense tensors, each read by a team: unaligned ends element by element, the rest in packs
-// of 16 bytes, several in flight. A row that fits in the team's registers stays there and is read
-// once; a longer one is read again in each pass over it.
+// Rows of dense tensors, each read by a group of threads: unaligned ends element by element, the
+// rest in packs of 16 bytes, several in flight. A row that fits in the group's registers stays
+// there and is read once; a longer one is read again in each pass.
 
 #include <algorithm>
 
@@ -11,24 +11,24 @@
 
 namespace mixtape::kernels::cuda {
 
-// a / b, in 32 bits where both have no more.
+// a / b, in 32 bits if both fit.
 MIXTAPE_HD inline int64_t quotient(int64_t a, int64_t b) {
   return (uint64_t(a) | uint64_t(b)) >> 32 ? a / b : int64_t(uint32_t(a) / uint32_t(b));
 }
 
-// --- runs of a few elements, in pieces of at most 16 bytes ---
+// --- vectorised access: `count` neighbours, in accesses of at most 16 bytes ---
 
 template <int count, class S>
-inline constexpr int piece = std::min(count, int(16 / sizeof(S)));
+inline constexpr int elements_at_once = std::min(count, int(16 / sizeof(S)));
 
 template <int count, class S>
-MIXTAPE_HD bool at_once(const S* p) {  // whether an address allows whole pieces
-  return reinterpret_cast<uintptr_t>(p) % (piece<count, S> * sizeof(S)) == 0;
+MIXTAPE_HD bool is_aligned(const S* p) {
+  return reinterpret_cast<uintptr_t>(p) % (elements_at_once<count, S> * sizeof(S)) == 0;
 }
-template <int count, class P, class S>  // P: a pointer to S, of any memory
-__device__ void load_run(P p, bool whole, S (&v)[count]) {
-  constexpr int n = piece<count, S>;
-  if (!whole) {
+template <int count, class P, class S>  // P: a pointer to S in any memory
+__device__ void load_vec(P p, bool aligned, S (&v)[count]) {
+  constexpr int n = elements_at_once<count, S>;
+  if (!aligned) {
 #pragma unroll
     for (int i = 0; i < count; ++i) v[i] = p[i];
     return;
@@ -41,25 +41,25 @@ __device__ void load_run(P p, bool whole, S (&v)[count]) {
   }
 }
 template <int count, class T, class O>
-__device__ void store_run(O* p, bool whole, const T (&v)[count]) {
-  constexpr int n = piece<count, O>;
-  if (!whole) {
+__device__ void store_vec(O* p, bool aligned, const T (&v)[count]) {
+  constexpr int n = elements_at_once<count, O>;
+  if (!aligned) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) p[i] = gpu::narrow<O>(v[i]);
+    for (int i = 0; i < count; ++i) p[i] = gpu::round_to<O>(v[i]);
     return;
   }
 #pragma unroll
   for (int i = 0; i < count; i += n) {
     gpu::Pack<O, n> pack;
 #pragma unroll
-    for (int e = 0; e < n; ++e) pack.v[e] = gpu::narrow<O>(v[i + e]);
+    for (int e = 0; e < n; ++e) pack.v[e] = gpu::round_to<O>(v[i + e]);
     gpu::store_as(p + i, pack);
   }
 }
 
-// --- parameters: their dtype is asked for at run time ---
+// --- parameters: their dtype is known at run time only ---
 
-// f(pointer) of the type that `data` has: one that is computed in T, or f32.
+// Calls f with `data` as a pointer to its dtype: one that is computed in T, or f32.
 template <class T, class F>
 MIXTAPE_HD auto with_type(void* data, DType t, F f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -71,7 +71,7 @@ MIXTAPE_HD auto with_type(void* data, DType t, F f) {
   return f(static_cast<float*>(data));
 }
 
-// Numbers that are computed in T, `step` apart in memory; what is absent has none.
+// An optional vector that is computed in T; its elements are `step` apart in memory.
 template <class T>
 struct Parameter {
   void* data = nullptr;
@@ -87,14 +87,14 @@ struct Parameter {
   __device__ T operator[](int64_t i) const {
     return with_type<T>(data, dtype, [&](auto* p) { return T(gpu::widen(p[i * step])); });
   }
-  // v = the run that begins at i, of numbers that begin at `first` in memory
+  // v = elements i, i + 1, ... of a vector that begins at element `first` of the data
   template <int count>
   __device__ void load(int64_t first, int64_t i, T (&v)[count]) const {
     with_type<T>(data, dtype, [&]<class S>(S* all) {
       const S* const p = all + first + i * step;
       if (step == 1) {
         S raw[count];
-        load_run(p, at_once<count>(p), raw);
+        load_vec(p, is_aligned<count>(p), raw);
 #pragma unroll
         for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(raw[e]));
       } else {
@@ -103,7 +103,7 @@ struct Parameter {
       }
     });
   }
-  // v[e] = that at index(e), of which all are the same one or not
+  // v[e] = element index(e); `one`: all indices are equal
   template <int count, class Index>
   __device__ void gather(Index index, bool one, T (&v)[count]) const {
     with_type<T>(data, dtype, [&](auto* p) {
@@ -116,171 +116,11 @@ struct Parameter {
     });
   }
   __device__ void set(int64_t i, T x) const {
-    with_type<T>(data, dtype, [&]<class S>(S* p) { p[i * step] = gpu::narrow<S>(x); });
+    with_type<T>(data, dtype, [&]<class S>(S* p) { p[i * step] = gpu::round_to<S>(x); });
   }
 };
 
-// --- rows ---
-
-// How many elements a pack has, so that it is 16 bytes of the narrowest type, and how many packs of
-// each of its inputs a thread keeps: at most 128 bytes of all.
-template <class Out, class... In>
-struct Fit {
-  static constexpr int width = int(16 / std::min({sizeof(Out), sizeof(In)...}));
-  static constexpr int packs = std::clamp(int(128 / (width * (sizeof(In) + ...))), 1, 4);
-};
-
-// Rows of n elements, and how many threads make a team for each.
-struct Rows {
-  int64_t count, n;
-  int team;
-};
-
-// What a thread holds of a row of S: packs as they are in memory, two narrow elements to a
-// register.
-template <class S, int width, int packs>
-struct Kept {
-  static constexpr int words = int(width * sizeof(S) / 4);
-  const S* from;  // where the row begins
-  bool whole;
-  unsigned pack[packs][words];
-  S edge[1];
-};
-// A pack's elements.
-template <class S, int n>
-struct Elements {
-  S v[n];
-  template <int words>
-  __device__ explicit Elements(const unsigned (&pack)[words]) {
-    static_assert(sizeof pack == sizeof v);
-    memcpy(v, pack, sizeof v);
-  }
-};
-
-// A row as one of its team sees it: every so many packs, and at most one element of the ends.
-template <int width, int packs>
-class Row {
- public:
-  // The row that begins at element `first` of its tensors; of it, up to `wanted` are ever looked
-  // at.
-  __device__ Row(const ThreadGroup& team, int64_t first, int64_t n, int64_t wanted)
-      : team_(team.size), index_(team.index), first_(first) {
-    const int past = int(first % width);
-    head_ = past == 0 ? 0 : int(std::min<int64_t>(n, width - past));
-    count_ = int((n - head_) / width);
-    wanted_ = int(std::min<int64_t>(count_, ceil_div(wanted - head_, width)));
-    const int64_t begin = head_ + int64_t(count_) * width;
-    edge_ = index_ < head_ ? index_ : index_ - head_ < n - begin ? begin + index_ - head_ : -1;
-  }
-  __device__ Row(const ThreadGroup& team, int64_t first, int64_t n) : Row(team, first, n, n) {}
-
-  // This row of a tensor, as far as it can be kept.
-  template <class S>
-  __device__ Kept<S, width, packs> keep(const S* tensor) const {
-    Kept<S, width, packs> row;
-    row.from = tensor + first_;
-    row.whole = at_once<width>(tensor);
-    if (edge_ >= 0) row.edge[0] = row.from[edge_];
-    load(row, index_);
-    return row;
-  }
-  // f(column, elements of each row from there on) for all that are this thread's.
-  template <class F, class... S>
-  __device__ void each(F f, Kept<S, width, packs>&... rows) const {
-    for (int done = 0; done < count_; done += team_ * packs) {
-      if (count_ > team_ * packs) (load(rows, done + index_), ...);
-#pragma unroll
-      for (int v = 0; v < packs; ++v) {
-        const int p = done + index_ + v * team_;
-        if (p < count_) f(column(p), Elements<S, width>(rows.pack[v]).v...);
-      }
-    }
-    if (edge_ >= 0) f(edge_, rows.edge...);
-  }
-  // Elements from a column on, rounded to those of another tensor.
-  template <class O, class T, int count>
-  __device__ void put(O* tensor, int64_t column, const T (&v)[count]) const {
-    store_run(tensor + first_ + column, count > 1 && at_once<width>(tensor), v);
-  }
-
- private:
-  __device__ int64_t column(int p) const { return head_ + int64_t(p) * width; }
-  template <class S>
-  __device__ void load(Kept<S, width, packs>& row, int from) const {
-    const auto each_pack = [&](bool whole) {
-#pragma unroll
-      for (int v = 0; v < packs; ++v) {
-        const int p = from + v * team_;
-        if (p >= wanted_) continue;
-        S run[width];
-        load_run(row.from + column(p), whole, run);
-        memcpy(row.pack[v], run, sizeof run);
-      }
-    };
-    if (row.whole)
-      each_pack(true);
-    else
-      each_pack(false);
-  }
-
-  int team_, index_, head_, count_, wanted_;  // of packs, how many there are and are wanted
-  int64_t first_, edge_;
-};
-
-// Which row is this team's, and that row (of no elements, if there is none).
-struct Place {
-  ThreadGroup team;
-  int64_t row;
-  bool exists, leads;  // leads: the one who writes what there is once in a row
-
-  __device__ explicit Place(const Rows& rows)
-      : team(rows.team),
-        row(int64_t(gpu::block().x) * (int(gpu::block_size().x) / rows.team) +
-            int(gpu::thread().x) / rows.team),
-        exists(row < rows.count),
-        leads(exists && team.index == 0) {}
-
-  template <class Fits>
-  __device__ auto of(const Rows& rows) const {
-    return of<Fits>(rows, rows.n);
-  }
-  template <class Fits>
-  __device__ auto of(const Rows& rows, int64_t wanted) const {
-    return Row<Fits::width, Fits::packs>(team, exists ? row * rows.n : 0, exists ? rows.n : 0,
-                                         wanted);
-  }
-};
-
-inline constexpr int most_threads = 512;  // of a block that works on one row
-
-// The threads that make a row of n: a part of a warp while its lanes can keep the row.
-template <class Fits>
-int team_for(int64_t n) {
-  const int64_t packs = n / Fits::width;
-  const int warp = gpu::warp_size;
-  if (packs <= warp * Fits::packs) {
-    int team = n % Fits::width == 0 ? 1 : 2 * Fits::width;  // the ends need a thread each
-    while (team < warp && team < packs) team *= 2;
-    return std::min(team, warp);
-  }
-  const int64_t warps = ceil_div(packs, warp * Fits::packs);
-  return int(std::min<int64_t>(warps * warp, most_threads));
-}
-
-// kernel(rows, a...) for rows of n.
-template <class Fits, class... P, class... A>
-void for_rows(Launch& launch, const char* name, int64_t count, int64_t n,
-              void (*kernel)(Rows, P...), const A&... a) {
-  if (count == 0) return;
-  const int team = team_for<Fits>(n), teams = team > gpu::warp_size ? 1 : 128 / team;
-  gpu::launch({name,
-               {unsigned(ceil_div(count, teams)), 1, 1},
-               {unsigned(teams * team), 1, 1},
-               team > gpu::warp_size ? ThreadGroup::shared_bytes : 0},
-              launch.stream, kernel, Rows{count, n, team}, a...);
-}
-
-// --- what is summed up ---
+// --- sums over a group ---
 
 template <class T, int n>
 struct Sums {
@@ -292,14 +132,14 @@ struct Sums {
   }
 };
 
-// A sum that the whole team has, of each of its members'.
+// The sum of v over a group, for all of its threads.
 template <class V>
-__device__ V joined(ThreadGroup& team, const V& v) {
-  return team.join(v, V::joined, V());
+__device__ V joined(ThreadGroup& group, const V& v) {
+  return group.join(v, V::joined, V());
 }
 
-// How many numbers, their mean, and the sum of their squared distances from it (Chan, Golub and
-// LeVeque 1979). Numbers far from zero lose digits of their means: count them from one of them.
+// The count of some numbers, their mean, and the sum of squared deviations from it (Chan, Golub and
+// LeVeque 1979). Means of numbers far from zero lose digits: subtract one of the numbers.
 template <class T>
 struct Moments {
   T count = T(0), mean = T(0), squares = T(0);
@@ -308,9 +148,10 @@ struct Moments {
     const T count = a.count + b.count, share = count > T(0) ? b.count / count : T(0);
     const T between = b.mean - a.mean;
     return {count, a.mean + between * share,
-            a.squares + b.squares + between * (between * (a.count * share))};  // 0 of none, not NaN
+            a.squares + b.squares +
+                between * (between * (a.count * share))};  // 0 if both are empty, not NaN
   }
-  // Of x - origin. Not centered: the squares are those of the numbers, and their mean is not taken.
+  // Adds x - origin. Without `centered`, squares are around 0 and the mean stays 0.
   template <class S, int n>
   __device__ void add(const S (&x)[n], T origin, bool centered = true) {
     Moments more;
@@ -329,5 +170,171 @@ struct Moments {
   }
   __device__ T var() const { return squares / count; }
 };
+
+// --- rows ---
+
+// The number of elements in a pack, which is 16 bytes of the smallest type, and the number of packs
+// of each input that a thread caches: at most 128 bytes in all.
+template <class Out, class... In>
+struct Packing {
+  static constexpr int width = int(16 / std::min({sizeof(Out), sizeof(In)...}));
+  static constexpr int packs = std::clamp(int(128 / (width * (sizeof(In) + ...))), 1, 4);
+};
+
+// Rows of n elements, each for a group of threads.
+struct Rows {
+  int64_t count, n;
+  int group_size;
+};
+
+// A thread's share of a row of S: packs in their format in memory, with two 16-bit elements to a
+// register.
+template <class S, int width, int packs>
+struct CachedRow {
+  static constexpr int words = int(width * sizeof(S) / 4);
+  const S* from;  // the first element of the row
+  bool aligned;
+  unsigned pack[packs][words];
+  S edge[1];
+};
+// The elements of a pack.
+template <class S, int n>
+struct Elements {
+  S v[n];
+  template <int words>
+  __device__ explicit Elements(const unsigned (&pack)[words]) {
+    static_assert(sizeof pack == sizeof v);
+    memcpy(v, pack, sizeof v);
+  }
+};
+
+// A row as one thread of its group sees it: one in group_size packs, and at most one element of the
+// unaligned ends.
+template <class Packing>
+class GroupRow {
+  static constexpr int width = Packing::width, packs = Packing::packs;
+
+ public:
+  // The row of n elements that begins at element `first` of its tensors.
+  __device__ GroupRow(const ThreadGroup& group, int64_t first, int64_t n)
+      : group_size_(group.size), index_(group.index), first_(first) {
+    const int past = int(first % width);
+    head_ = past == 0 ? 0 : int(std::min<int64_t>(n, width - past));
+    count_ = needed_ = int((n - head_) / width);
+    const int64_t begin = head_ + int64_t(count_) * width;
+    edge_ = index_ < head_ ? index_ : index_ - head_ < n - begin ? begin + index_ - head_ : -1;
+  }
+  // Elements from the n-th on are not loaded: for_each() passes whatever is in the registers.
+  __device__ void limit(int64_t n) {
+    needed_ = int(std::min<int64_t>(count_, ceil_div(n - head_, width)));
+  }
+
+  // This row of a tensor, as much of it as the registers hold.
+  template <class S>
+  __device__ CachedRow<S, width, packs> load(const S* tensor) const {
+    CachedRow<S, width, packs> row;
+    row.from = tensor + first_;
+    row.aligned = is_aligned<width>(tensor);
+    if (edge_ >= 0) row.edge[0] = row.from[edge_];
+    load_packs(row, index_);
+    return row;
+  }
+  // f(column, elements of each row from there on) for this thread's share.
+  template <class F, class... S>
+  __device__ void for_each(F f, CachedRow<S, width, packs>&... rows) const {
+    for (int done = 0; done < count_; done += group_size_ * packs) {
+      if (count_ > group_size_ * packs) (load_packs(rows, done + index_), ...);
+#pragma unroll
+      for (int v = 0; v < packs; ++v) {
+        const int p = done + index_ + v * group_size_;
+        if (p < count_) f(column(p), Elements<S, width>(rows.pack[v]).v...);
+      }
+    }
+    if (edge_ >= 0) f(edge_, rows.edge...);
+  }
+  // Stores v, rounded to O, from a column of this row of a tensor on.
+  template <class O, class T, int count>
+  __device__ void store(O* tensor, int64_t column, const T (&v)[count]) const {
+    store_vec(tensor + first_ + column, count > 1 && is_aligned<width>(tensor), v);
+  }
+
+ private:
+  __device__ int64_t column(int p) const { return head_ + int64_t(p) * width; }
+  template <class S>
+  __device__ void load_packs(CachedRow<S, width, packs>& row, int from) const {
+    const auto load_all = [&](bool aligned) {
+#pragma unroll
+      for (int v = 0; v < packs; ++v) {
+        const int p = from + v * group_size_;
+        if (p >= needed_) continue;
+        S elements[width];
+        load_vec(row.from + column(p), aligned, elements);
+        memcpy(row.pack[v], elements, sizeof elements);
+      }
+    };
+    if (row.aligned)
+      load_all(true);
+    else
+      load_all(false);
+  }
+
+  int group_size_, index_, head_, count_, needed_;  // count_, needed_: packs
+  int64_t first_, edge_;
+};
+
+// What every row kernel begins with: the group of this thread and its row, which is empty if there
+// are more groups than rows.
+struct RowGroup {
+  ThreadGroup group;
+  int64_t index;       // of the row
+  bool exists, leads;  // leads: this thread writes the results of the row
+
+  __device__ explicit RowGroup(const Rows& rows)
+      : group(rows.group_size),
+        index(int64_t(gpu::block().x) * (int(gpu::block_size().x) / rows.group_size) +
+              int(gpu::thread().x) / rows.group_size),
+        exists(index < rows.count),
+        leads(exists && group.index == 0) {}
+  // The sum of v over the group, for all of its threads.
+  template <class V>
+  __device__ V join(const V& v) {
+    return joined(group, v);
+  }
+};
+template <class Packing>
+struct RowTask : RowGroup, GroupRow<Packing> {
+  __device__ explicit RowTask(const Rows& rows)
+      : RowGroup(rows),
+        GroupRow<Packing>(group, exists ? index * rows.n : 0, exists ? rows.n : 0) {}
+};
+
+inline constexpr int most_threads = 512;  // of a block that works on one row
+
+// The number of threads for a row of n: part of a warp while its lanes can cache the row.
+template <class Packing>
+int group_size_for(int64_t n) {
+  const int64_t packs = n / Packing::width;
+  const int warp = gpu::warp_size;
+  if (packs <= warp * Packing::packs) {
+    int size = n % Packing::width == 0 ? 1 : 2 * Packing::width;  // the ends need a thread each
+    while (size < warp && size < packs) size *= 2;
+    return std::min(size, warp);
+  }
+  const int64_t warps = ceil_div(packs, warp * Packing::packs);
+  return int(std::min<int64_t>(warps * warp, most_threads));
+}
+
+// kernel(rows, a...) for rows of n.
+template <class Packing, class... P, class... A>
+void launch_rows(Launch& launch, const char* name, int64_t count, int64_t n,
+                 void (*kernel)(Rows, P...), const A&... a) {
+  if (count == 0) return;
+  const int size = group_size_for<Packing>(n), groups = size > gpu::warp_size ? 1 : 128 / size;
+  gpu::launch({name,
+               {unsigned(ceil_div(count, groups)), 1, 1},
+               {unsigned(groups * size), 1, 1},
+               size > gpu::warp_size ? ThreadGroup::shared_bytes : 0},
+              launch.stream, kernel, Rows{count, n, size}, a...);
+}
 
 }  // namespace mixtape::kernels::cuda

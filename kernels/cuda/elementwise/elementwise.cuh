@@ -75,7 +75,7 @@ MIXTAPE_HD V widened(Bits<sizeof(S)> bits) {
 }
 template <class S, class V>
 MIXTAPE_HD Bits<sizeof(S)> narrowed(V v) {
-  return std::bit_cast<Bits<sizeof(S)>>(gpu::narrow<S>(v));
+  return std::bit_cast<Bits<sizeof(S)>>(gpu::round_to<S>(v));
 }
 
 // A number in the bits of the type that it is computed in.

@@ -13,7 +13,7 @@ struct Convert {
       return Convert<To, float>()(gpu::widen(x));
     else if constexpr (std::is_same_v<From, float> &&
                        (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>))
-      return gpu::narrow<To>(x);
+      return gpu::round_to<To>(x);
     else
       return convert_to<To>(x);
   }
@@ -63,7 +63,7 @@ struct AddTo {
     if constexpr (std::is_integral_v<T>)
       return static_cast<T>(Whole(y) + Whole(x));
     else
-      return gpu::narrow<T>(gpu::math_t<T>(gpu::widen(y)) + gpu::math_t<T>(gpu::widen(x)));
+      return gpu::round_to<T>(gpu::math_t<T>(gpu::widen(y)) + gpu::math_t<T>(gpu::widen(x)));
   }
 };
 

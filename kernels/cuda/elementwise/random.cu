@@ -13,7 +13,7 @@ namespace {
 // Four elements of y, from words of block i: y[4 i + k] = f(words, k, 4 i + k, x[4 i + k]).
 template <class F, class X, class Y>
 __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
-  const bool whole_x = at_once<4>(x), whole_y = at_once<4>(y);
+  const bool whole_x = is_aligned<4>(x), whole_y = is_aligned<4>(y);
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
     const int64_t at = i * 4;
@@ -21,7 +21,7 @@ __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X
     const bool whole = at + 4 <= n;
     X in[4] = {};
     if (x && whole)
-      load_run(x + at, whole_x, in);
+      load_vec(x + at, whole_x, in);
     else if (x)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -30,7 +30,7 @@ __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X
 #pragma unroll
     for (int k = 0; k < 4; ++k) out[k] = f(words, k, at + k, in[k]);
     if (whole)
-      store_run(y + at, whole_y, out);
+      store_vec(y + at, whole_y, out);
     else
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -63,7 +63,7 @@ struct Normal {
     const M u = M(1.0f - Philox::uniform(words[size_t(k / 2 * 2)])),
             v = M(Philox::uniform(words[size_t(k / 2 * 2 + 1)]));
     const M radius = sqrt(log(u) * M(-2)), angle = v * M(6.283185307179586);
-    return gpu::narrow<T>(mean + deviation * radius * (k % 2 == 0 ? cos(angle) : sin(angle)));
+    return gpu::round_to<T>(mean + deviation * radius * (k % 2 == 0 ? cos(angle) : sin(angle)));
   }
 };
 
@@ -83,7 +83,8 @@ struct Dropout {
   gpu::math_t<Tx> scale;
   MIXTAPE_HD Ty operator()(const Philox::Block& words, int k, int64_t, Tx x) const {
     using M = gpu::math_t<Tx>;
-    return gpu::narrow<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x) * scale) : M(0));
+    return gpu::round_to<Ty>((words[size_t(k)] >> 8) >= threshold ? M(gpu::widen(x) * scale)
+                                                                  : M(0));
   }
 };
 

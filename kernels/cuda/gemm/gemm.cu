@@ -1,17 +1,18 @@
-// The product of the table: brings any operands into a form that a kernel of gemm.cuh takes, and
-// starts it by plan.
+// Matrix products: brings operands of any strides into a form that a kernel takes, chooses a plan
+// and launches it.
 
 #include <algorithm>
 
 #include "kernels/common/batch.h"
-#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_exact.cuh"
+#include "kernels/cuda/gemm/gemm_tensor.cuh"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
 
-// A copy of x in scratch memory, dense by rows.
+// A dense row-major copy of x in scratch memory.
 template <class T>
 View dense(Launch& launch, const View& x) {
   const View copy{launch.scratch<T>(x.size()), x.dtype, Layout(x.shape())};
@@ -19,8 +20,8 @@ View dense(Launch& launch, const View& x) {
   return copy;
 }
 
-// The operand's batch begins at multiples of 16 bytes, and so do its lines, `stride` apart. (A
-// batch of one may have any stride: what is no batch has 1.)
+// True if all matrices of the operand's batch begin at multiples of 16 bytes, and so do their
+// lines, `stride` apart. (The stride of a batch of one is arbitrary.)
 template <class T>
 bool aligned(const void* data, int64_t stride, const Layout& batch) {
   constexpr int64_t chunk = 16 / int64_t(sizeof(T));
@@ -30,7 +31,7 @@ bool aligned(const void* data, int64_t stride, const Layout& batch) {
   return all;
 }
 
-// Whether the matrix is lines without gaps between elements: by rows, else by columns.
+// True if the elements of each row, or of each column, are dense.
 bool by_rows(const Layout& l) { return l.shape[-1] == 1 || l.strides[-1] == 1; }
 bool by_columns(const Layout& l) { return l.shape[-2] == 1 || l.strides[-2] == 1; }
 
@@ -72,15 +73,16 @@ void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile
   }
 }
 
-// What all plans start from: a and b in memory as their kernel wants them, c by rows.
+// The operands in the layouts that the kernels take: a and b row- or column-major for tensor cores,
+// c row-major.
 template <class T>
 struct Operands {
   using A = gpu::math_t<T>;
   View a, b, c;
-  Layout al, bl, cl;  // of matrices, after merging what the batch allows
+  Layout al, bl, cl;  // of matrices, with batch dimensions merged where possible
   Layout ab, bb, cb;  // of the batch
 
-  // Tensor cores want operands without gaps in one direction; exact arithmetic takes any strides.
+  // Tensor cores need one dense dimension; exact arithmetic takes any strides.
   Operands(Launch& launch, In a_in, In b_in, Out c_out, bool tensor) : a(a_in), b(b_in), c(c_out) {
     if (!by_rows(c.layout)) {
       c.data = c.dtype == dtype_of<T>() ? static_cast<void*>(launch.scratch<T>(c.size()))
@@ -91,7 +93,7 @@ struct Operands {
     bl = b.layout;
     cl = c.layout;
     merge_batch(al, bl, cl);
-    if (tensor) {  // after merging: a row alone is dense, and several of them need not be
+    if (tensor) {  // after merging: a single row is dense, several may not be
       pack(launch, a, al);
       pack(launch, b, bl);
     }
@@ -111,10 +113,10 @@ struct Operands {
   }
 };
 
+// The arguments of the kernel that computes o.c.
 template <class T>
-void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
+Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
   using A = gpu::math_t<T>;
-  constexpr int64_t most = 65535;  // blocks along z
   const GemmProblem p = o.problem();
   Gemm<T> g{};
   g.a = o.a.template as<const T>();
@@ -133,7 +135,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
   g.m = p.m;
   g.n = p.n;
   g.k = p.k;
-  // (A size of 1 may have any stride: the one that is asked for.)
+  // (The stride of a dimension of size 1 is arbitrary; it becomes what the kernel expects.)
   const auto strides = [](const Layout& l, int64_t& down, int64_t& right) {
     const bool rows = by_rows(l);
     right = l.shape[-1] == 1 && rows ? 1 : l.strides[-1];
@@ -148,7 +150,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
     return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
   };
   g.fast_c = fast(g.c) && fast(g.before);
-  g.split = plan.split;
+  g.split = 1;
   g.batch.rank = o.cb.rank();
   for (int d = 0; d < g.batch.rank; ++d) {
     g.batch.size[d] = o.cb.shape[d];
@@ -156,40 +158,56 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const G
     g.batch.b[d] = o.bb.strides[d];
     g.batch.c[d] = o.cb.strides[d];
   }
-  const Tile& t = tiles[plan.tile];
-  const auto start_all = [&](Gemm<T> some) {
-    for (int64_t first = 0; first < p.batch; first += most) {
-      some.first = first;
-      start<T>(launch, some,
-               {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(plan.split),
-                unsigned(std::min(most, p.batch - first))},
-               plan.tile);
-    }
-  };
-  if (plan.split == 1) return start_all(g);
+  return g;
+}
 
-  // Parts are dense, one behind the other.
-  Gemm<T> parts = g;
-  parts.c = launch.scratch<A>(plan.split * p.batch * p.m * p.n);
-  parts.wide = true;
-  parts.bias = {};
-  parts.activation = Activation::None;
-  parts.before = nullptr;
-  if (g.row_sums) parts.row_sums = launch.scratch<A>(plan.split * p.m);
-  parts.ldc = p.n;
-  parts.split_stride = p.batch * p.m * p.n;
-  parts.fast_c = p.n % 4 == 0;
-  for (int64_t d = parts.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
-    parts.batch.c[d] = stride;
-    stride *= parts.batch.size[d];
+// The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
+// memory.
+template <class T>
+Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
+  using A = gpu::math_t<T>;
+  g.c = launch.scratch<A>(split * p.batch * p.m * p.n);
+  g.wide = true;
+  g.bias = {};
+  g.activation = Activation::None;
+  g.before = nullptr;
+  if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);
+  g.ldc = p.n;
+  g.split = split;
+  g.split_stride = p.batch * p.m * p.n;
+  g.fast_c = p.n % 4 == 0;
+  for (int64_t d = g.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
+    g.batch.c[d] = stride;
+    stride *= g.batch.size[d];
   }
-  start_all(parts);
-  g.split = 1;
+  return g;
+}
+
+// Launches the tile's kernel for all of the batch.
+template <class T>
+void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, int tile) {
+  constexpr int64_t most = 65535;  // blocks along z
+  const Tile& t = tiles[tile];
+  for (g.first = 0; g.first < p.batch; g.first += most)
+    start<T>(launch, g,
+             {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(g.split),
+              unsigned(std::min(most, p.batch - g.first))},
+             tile);
+}
+
+template <class T>
+void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
+  using A = gpu::math_t<T>;
+  const GemmProblem p = o.problem();
+  const Gemm<T> g = arguments(o, epilogue);
+  if (plan.split == 1) return start_batch(launch, g, p, plan.tile);
+  const Gemm<T> parts = into_parts(launch, g, p, plan.split);
+  start_batch(launch, parts, p, plan.tile);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
                    static_cast<const A*>(parts.c), parts.row_sums, plan.split, g, p.batch);
 }
 
-// `choose` gives the plan of a problem, on tensor cores or not.
+// choose(problem) is the plan.
 template <class Choose>
 void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool tensor,
               Choose choose) {

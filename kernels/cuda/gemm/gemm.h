@@ -1,6 +1,6 @@
 #pragma once
-// The product by a plan of one's choice, for tests and measurements; gemm() chooses one. Both add a
-// bias of two dimensions to each matrix of a batch.
+// Matrix products by a given plan, for tests and benchmarks; the kernel gemm() chooses one. Both
+// add a bias of two dimensions to each matrix of a batch.
 
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/kernels.h"

@@ -1,7 +1,7 @@
 #pragma once
-// Which product kernel runs a problem: a pure function, so that its choices are tested without a
-// device. It scores every legal way with a small model of the machine: whole waves of blocks, each
-// as long as its longest block.
+// The choice of a kernel for a matrix product: a pure function, tested without a device. It scores
+// every possible plan by a small model of the machine: whole waves of blocks, each as long as its
+// longest block.
 
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace mixtape::kernels::cuda {
 
-// Block tile m x n. On tensor cores the warps of a block share it in tiles of warp_m x warp_n;
-// otherwise 256 threads do.
+// A block's tile of c, m x n. On tensor cores it is divided into warp tiles of warp_m x warp_n,
+// otherwise among 256 threads.
 struct Tile {
   bool tensor;
   int m, n, warp_m, warp_n;
@@ -27,14 +27,14 @@ struct GemmProblem {
 };
 struct GemmPlan {
   int tile;   // index into tiles
-  int split;  // parts of k that are summed apart and added in order afterwards
+  int split;  // the number of parts of k, whose sums are added in order afterwards
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
 
-// In units of the time one multiprocessor takes for 64 x 64 x 32 multiplications at full speed.
+// The estimated time, in units of 64 x 64 x 32 multiplications by one multiprocessor at full speed.
 inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {
   const Tile& t = tiles[plan.tile];
-  // What a tile reaches of full speed: the smaller, the more it waits for shared memory.
+  // The fraction of full speed that a tile reaches: smaller ones wait for shared memory more.
   constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7};
   const int per_multiprocessor = t.tensor && t.threads() >= 256 ? 1 : 2;
   const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
@@ -42,8 +42,8 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
   const double steps =
       double(ceil_div(ceil_div(p.k, 32), plan.split)) + 4;  // 4: filling and draining the pipeline
   const double work = double(waves * per_multiprocessor) * steps * (t.m / 64.0) * (t.n / 64.0);
-  // The parts are written and read once more in f32, at about 4 bytes per step and multiprocessor;
-  // a step of exact arithmetic is about ten times as long.
+  // Parts are written and read once more in f32, at about 4 bytes per step and multiprocessor; a
+  // step of exact arithmetic takes about ten times as long.
   const double reduce =
       plan.split > 1
           ? (double(p.m * p.n * p.batch) * (plan.split + 1) / (1000.0 * multiprocessors) + 8) /

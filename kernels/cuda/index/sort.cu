@@ -121,29 +121,29 @@ struct LinesOf {
   Winner* parts;   // [lines, count of parts], or null if there is one part
   Walk<2> beside;  // y, x
   int64_t lines, n, along;
-  int team, part_count;
+  int group_size, part_count;
   bool largest;
 };
 
-// A team for each line: a block, a warp, or one thread where neighbouring lines are neighbours in
-// memory. Grid: what blocks hold of lines, parts.
+// One group per line: a block, a warp, or one thread if neighbouring lines are neighbours in
+// memory. Grid: groups, parts.
 template <class T>
 __global__ void find_winners(LinesOf<T> p) {
-  ThreadGroup team(p.team);
+  ThreadGroup group(p.group_size);
   const int part = int(gpu::block().y);
-  const int64_t line = gpu::global_thread() / p.team;
+  const int64_t line = gpu::global_thread() / p.group_size;
   int64_t at[2] = {};
   Winner best;
   if (line < p.lines) {
     p.beside.find(line, at);
     const int64_t begin = p.n * part / p.part_count, end = p.n * (part + 1) / p.part_count;
-    for (int64_t i = begin + team.index; i < end; i += team.size) {
+    for (int64_t i = begin + group.index; i < end; i += group.size) {
       const T x = p.x[at[1] + i * p.along];
       best = better(best, {p.largest ? merit<true>(x) : merit<false>(x), i});
     }
   }
-  best = team.join(best, better, Winner());
-  if (team.index != 0 || line >= p.lines) return;
+  best = group.join(best, better, Winner());
+  if (group.index != 0 || line >= p.lines) return;
   if (p.parts)
     p.parts[line * p.part_count + part] = best;
   else
@@ -152,13 +152,13 @@ __global__ void find_winners(LinesOf<T> p) {
 // A warp per line.
 __global__ void join_winners(const Winner* parts, int part_count, int64_t lines, Walk<2> beside,
                              int64_t* y) {
-  ThreadGroup team(gpu::warp_size);
-  const int64_t line = gpu::global_thread() / team.size;
+  ThreadGroup group(gpu::warp_size);
+  const int64_t line = gpu::global_thread() / group.size;
   Winner best;
-  for (int i = team.index; line < lines && i < part_count; i += team.size)
+  for (int i = group.index; line < lines && i < part_count; i += group.size)
     best = better(best, parts[line * part_count + i]);
-  best = team.join(best, better, Winner());
-  if (team.index != 0 || line >= lines) return;
+  best = group.join(best, better, Winner());
+  if (group.index != 0 || line >= lines) return;
   int64_t at[2];
   beside.find(line, at);
   y[at[0]] = best.at;
@@ -185,15 +185,15 @@ void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
                  .lines = y.size(),
                  .n = x.shape()[dim],
                  .along = x.strides()[dim],
-                 .team = gpu::warp_size,
+                 .group_size = gpu::warp_size,
                  .part_count = 1,
                  .largest = op == Reduce::Max};
     if (p.along != 1 && of_x.strides[-1] == 1 && p.lines >= 32)
-      p.team = 1;
+      p.group_size = 1;
     else if (p.n > 1024)
-      p.team = sort_threads;
-    const int64_t blocks = ceil_div(p.lines * p.team, sort_threads);
-    // Parts, where there are too few lines to fill the device.
+      p.group_size = sort_threads;
+    const int64_t blocks = ceil_div(p.lines * p.group_size, sort_threads);
+    // Too few lines to fill the device are cut into parts.
     p.part_count = gpu::parts_for(launch, blocks, p.n / 1024);
     if (p.part_count > 1) p.parts = launch.scratch<Winner>(p.lines * p.part_count);
     gpu::launch({"find_winners",

@@ -1,4 +1,4 @@
-// Batch norm over channels: their sums in parts, then what becomes of each element.
+// Batch norm over channels: a sum over each channel in parts, then a map over the elements.
 
 #include "kernels/common/scalar.h"
 #include "kernels/cuda/nn/channels.cuh"
@@ -32,13 +32,15 @@ struct Normalise {
   const T *mean, *rstd;
   Parameter<T> w, b;
 
-  struct Known {
+  struct Constants {
     T mean, scale, shift;
   };
-  __device__ Known at(int64_t c) const {
+  __device__ Constants at(int64_t c) const {
     return {mean[c], w ? rstd[c] * w[c] : rstd[c], b ? b[c] : T(0)};
   }
-  __device__ T operator()(const Known& k, T x, T) const { return (x - k.mean) * k.scale + k.shift; }
+  __device__ T operator()(const Constants& k, T x, T) const {
+    return (x - k.mean) * k.scale + k.shift;
+  }
 };
 
 // dx = w rstd (dy - mean(dy) - h mean(dy h)) with h = (x - mean) rstd; with fixed statistics dx = w
@@ -47,41 +49,41 @@ template <class T>
 struct NormaliseGrad {
   const T *mean, *rstd;
   Parameter<T> w;
-  const Sums<T, 2>* sums;  // of dy h and dy; null: fixed
+  const Sums<T, 2>* sums;  // of dy h and dy; null: statistics are fixed
   T per;
 
-  struct Known {
+  struct Constants {
     T mean, rstd, scale, slope, level;
   };
-  __device__ Known at(int64_t c) const {
+  __device__ Constants at(int64_t c) const {
     return {mean[c], rstd[c], w ? rstd[c] * w[c] : rstd[c], sums ? sums[c].v[0] * per : T(0),
             sums ? sums[c].v[1] * per : T(0)};
   }
-  __device__ T operator()(const Known& k, T x, T dy) const {
+  __device__ T operator()(const Constants& k, T x, T dy) const {
     return (dy - k.level - (x - k.mean) * k.rstd * k.slope) * k.scale;
   }
 };
 
-// y = f(of the channel, x, dy) for x and dy [.., c, inner]. A pack that is not of one channel goes
-// element by element.
+// y = f(constants of the channel, x, dy) for x and dy [.., c, inner]. A pack that spans channels is
+// handled element by element.
 template <class F, class S, class D, class O>
-__global__ void map_channels(F f, int64_t count, int64_t c, int64_t inner, bool whole, const S* x,
+__global__ void map_channels(F f, int64_t count, int64_t c, int64_t inner, bool aligned, const S* x,
                              const D* dy, O* y) {
-  constexpr int width = Fit<O, S, D>::width;
-  const int64_t runs = ceil_div(count, width), all = gpu::all_threads();
-  for (int64_t r = gpu::global_thread(); r < runs; r += all) {
+  constexpr int width = Packing<O, S, D>::width;
+  const int64_t packs = ceil_div(count, width), all = gpu::all_threads();
+  for (int64_t r = gpu::global_thread(); r < packs; r += all) {
     const int64_t begin = r * width, plane = quotient(begin, inner);
     int64_t channel = plane - quotient(plane, c) * c, left = (plane + 1) * inner - begin;
-    auto known = f.at(channel);
+    auto constants = f.at(channel);
     if (left >= width && begin + width <= count) {
       S v[width];
       D g[width];
       gpu::math_t<S> out[width];
-      load_run(x + begin, whole, v);
-      load_run(dy + begin, whole, g);
+      load_vec(x + begin, aligned, v);
+      load_vec(dy + begin, aligned, g);
 #pragma unroll
-      for (int i = 0; i < width; ++i) out[i] = f(known, gpu::widen(v[i]), gpu::widen(g[i]));
-      store_run(y + begin, whole, out);
+      for (int i = 0; i < width; ++i) out[i] = f(constants, gpu::widen(v[i]), gpu::widen(g[i]));
+      store_vec(y + begin, aligned, out);
       continue;
     }
 #pragma unroll 1
@@ -89,9 +91,9 @@ __global__ void map_channels(F f, int64_t count, int64_t c, int64_t inner, bool 
       if (left-- == 0) {
         channel = channel + 1 == c ? 0 : channel + 1;
         left = inner - 1;
-        known = f.at(channel);
+        constants = f.at(channel);
       }
-      y[i] = gpu::narrow<O>(f(known, gpu::widen(x[i]), gpu::widen(dy[i])));
+      y[i] = gpu::round_to<O>(f(constants, gpu::widen(x[i]), gpu::widen(dy[i])));
     }
   }
 }
@@ -107,11 +109,11 @@ void map_all(Launch& launch, const char* name, F f, In x, const D* dy, O* y) {
   const int64_t count = x.size();
   if (count == 0) return;
   const Channels z(x);
-  constexpr int width = Fit<O, S, D>::width;
+  constexpr int width = Packing<O, S, D>::width;
   const S* const from = x.as<const S>();
-  const bool whole = at_once<width>(from) && at_once<width>(dy) && at_once<width>(y);
+  const bool aligned = is_aligned<width>(from) && is_aligned<width>(dy) && is_aligned<width>(y);
   gpu::launch_over(launch, name, ceil_div(count, width), map_channels<F, S, D, O>, f, count, z.c,
-                   z.inner, whole, from, dy, y);
+                   z.inner, aligned, from, dy, y);
 }
 
 }  // namespace

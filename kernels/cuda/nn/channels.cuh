@@ -1,19 +1,19 @@
 #pragma once
-// Sums over all but one dimension: of each column of [rows, n], of each channel of [n, c, inner].
-// Blocks sum over parts of what there is, and a second kernel joins the parts in their order.
+// Sums over all but one dimension: for each column of [rows, n], for each channel of [n, c, inner].
+// Each block sums one part of the data; a second kernel joins the parts in order.
 //
-// What is summed is said by an F: its sums F::V, at(row, column) for what it needs to know there,
-// add(that, sums, x, dy) for a run of elements, and finish(column, sums).
+// A functor F defines the sums: their type F::V, at(row, column) for the constants there,
+// add(constants, sums, x, dy) for some elements, and finish(column, sums).
 
 #include "kernels/cuda/rows.cuh"
 
 namespace mixtape::kernels::cuda {
 
-// The V of 8 threads, one below the other, for each of `columns` that stand side by side: shared
-// memory holds [8, columns]. To be called by the whole block of 32 x 8 threads.
-inline constexpr int down = 8;
+// Joins the sums of 8 threads in a column, for each of `columns`, through shared memory [8,
+// columns], and calls done(column, sum). All of the block's 32 x 8 threads must call it.
+inline constexpr int threads_down = 8;
 template <int columns, class V, class Done>
-__device__ void join_down(V (&sums)[columns / 32], Done done) {
+__device__ void join_columns(V (&sums)[columns / 32], Done done) {
   const gpu::Shared<V> all = gpu::shared_memory<V>();
   const int x = int(gpu::thread().x), y = int(gpu::thread().y);
 #pragma unroll
@@ -22,7 +22,7 @@ __device__ void join_down(V (&sums)[columns / 32], Done done) {
   const int column = y * 32 + x;
   if (column >= columns) return;
   V sum = all[column];
-  for (int d = 1; d < down; ++d) sum = V::joined(sum, V(all[d * columns + column]));
+  for (int d = 1; d < threads_down; ++d) sum = V::joined(sum, V(all[d * columns + column]));
   done(column, sum);
 }
 
@@ -37,11 +37,11 @@ __global__ void sum_columns(F f, int64_t rows, int64_t n, const S* x, const D* d
   if (column < n) {
     const int64_t end = rows * (part + 1) / all;
 #pragma unroll 4
-    for (int64_t r = rows * part / all + int(gpu::thread().y); r < end; r += down) {
+    for (int64_t r = rows * part / all + int(gpu::thread().y); r < end; r += threads_down) {
       S v[width];
       D g[width];
-      load_run(x + r * n + column, true, v);
-      load_run(dy + r * n + column, true, g);
+      load_vec(x + r * n + column, true, v);
+      load_vec(dy + r * n + column, true, g);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const S one[1] = {v[i]};
@@ -50,41 +50,41 @@ __global__ void sum_columns(F f, int64_t rows, int64_t n, const S* x, const D* d
       }
     }
   }
-  join_down<32 * width>(sums, [&](int i, const typename F::V& sum) {
+  join_columns<32 * width>(sums, [&](int i, const typename F::V& sum) {
     if (begin + i < n) parts[part * n + begin + i] = sum;
   });
 }
 
-// parts[part, channel] of x and dy [n, c, inner], each run of `inner` in pieces for the lanes of a
-// warp or fewer. Grid: channels, parts.
-struct Pieces {
-  int64_t n, c, inner, length, in_a_run;
-  int lanes;
+// Planes of `inner` elements of [n, c, inner], cut into chunks, each for a group of threads.
+struct Chunks {
+  int64_t n, c, inner, length, per_plane;
+  int group_size;
 };
+// parts[part, channel] of x and dy [n, c, inner]. Grid: channels, parts.
 template <class F, class S, class D>
-__global__ void sum_channels(F f, Pieces z, const S* x, const D* dy, typename F::V* parts) {
-  using Fits = Fit<S, S, D>;
-  const ThreadGroup lanes(z.lanes);
+__global__ void sum_channels(F f, Chunks z, const S* x, const D* dy, typename F::V* parts) {
+  const ThreadGroup group(z.group_size);
   ThreadGroup block(int(gpu::block_size().x));
   const int64_t c = gpu::block().x, part = gpu::block().y, all = gpu::grid_size().y;
-  const int64_t end = z.n * z.in_a_run * (part + 1) / all;
-  const auto known = f.at(0, c);
+  const int64_t end = z.n * z.per_plane * (part + 1) / all;
+  const auto constants = f.at(0, c);
   typename F::V sum;
-  for (int64_t i = z.n * z.in_a_run * part / all + block.index / lanes.size; i < end;
-       i += block.size / lanes.size) {
-    const int64_t image = quotient(i, z.in_a_run), from = (i - image * z.in_a_run) * z.length;
-    const Row<Fits::width, Fits::packs> row(lanes, (image * z.c + c) * z.inner + from,
-                                            std::min(z.length, z.inner - from));
-    auto xs = row.keep(x);
-    auto dys = row.keep(dy);
-    row.each([&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) { f.add(known, sum, v, g); }, xs,
-             dys);
+  for (int64_t i = z.n * z.per_plane * part / all + block.index / group.size; i < end;
+       i += block.size / group.size) {
+    const int64_t image = quotient(i, z.per_plane), from = (i - image * z.per_plane) * z.length;
+    const GroupRow<Packing<S, S, D>> row(group, (image * z.c + c) * z.inner + from,
+                                         std::min(z.length, z.inner - from));
+    auto xs = row.load(x);
+    auto dys = row.load(dy);
+    row.for_each(
+        [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) { f.add(constants, sum, v, g); }, xs,
+        dys);
   }
   sum = joined(block, sum);
   if (block.index == 0) parts[part * z.c + c] = sum;
 }
 
-// Joins [parts, columns]. The sums themselves go to `total`, unless that is null.
+// Joins [parts, columns]. The sums themselves go to `total`, if it is not null.
 template <class F>
 __global__ void join_parts(F f, int64_t count, int64_t columns, const typename F::V* parts,
                            typename F::V* total) {
@@ -92,10 +92,10 @@ __global__ void join_parts(F f, int64_t count, int64_t columns, const typename F
   typename F::V sum[1];
   if (column < columns) {
 #pragma unroll 4
-    for (int64_t p = gpu::thread().y; p < count; p += down)
+    for (int64_t p = gpu::thread().y; p < count; p += threads_down)
       sum[0] = F::V::joined(sum[0], parts[p * columns + column]);
   }
-  join_down<32>(sum, [&](int i, const typename F::V& all) {
+  join_columns<32>(sum, [&](int i, const typename F::V& all) {
     if (begin + i >= columns) return;
     f.finish(begin + i, all);
     if (total) total[begin + i] = all;
@@ -107,8 +107,8 @@ void finish(Launch& launch, F f, int64_t parts, int64_t columns, const typename 
   if (columns == 0) return;
   gpu::launch({"join_parts",
                {unsigned(ceil_div(columns, 32)), 1, 1},
-               {32, down, 1},
-               32 * down * sizeof(typename F::V)},
+               {32, threads_down, 1},
+               32 * threads_down * sizeof(typename F::V)},
               launch.stream, join_parts<F>, f, parts, columns, sums, total);
 }
 
@@ -116,38 +116,38 @@ template <int width, class F, class S, class D>
 void over_columns(Launch& launch, F f, int64_t rows, int64_t n, const S* x, const D* dy,
                   typename F::V* total) {
   const int64_t blocks = ceil_div(n, 32 * width);
-  const int parts = gpu::parts_for(launch, blocks, rows / (4 * down));
+  const int parts = gpu::parts_for(launch, blocks, rows / (4 * threads_down));
   auto* const sums = launch.scratch<typename F::V>(parts * n);
   gpu::launch({"sum_columns",
                {unsigned(blocks), unsigned(parts), 1},
-               {32, down, 1},
-               32 * width * down * sizeof(typename F::V)},
+               {32, threads_down, 1},
+               32 * width * threads_down * sizeof(typename F::V)},
               launch.stream, sum_columns<width, F, S, D>, f, rows, n, x, dy, sums);
   finish(launch, f, parts, n, sums, total);
 }
-// f of each column of x and dy [rows, n]
+// Applies f to each column of x and dy [rows, n].
 template <class F, class S, class D>
 void columns(Launch& launch, F f, int64_t rows, int64_t n, const S* x, const D* dy,
              typename F::V* total = nullptr) {
   constexpr int width = 4;
   if (n == 0) return;
-  if (n % width == 0 && at_once<width>(x) && at_once<width>(dy))
+  if (n % width == 0 && is_aligned<width>(x) && is_aligned<width>(dy))
     over_columns<width>(launch, f, rows, n, x, dy, total);
   else
     over_columns<1>(launch, f, rows, n, x, dy, total);
 }
 
-// The sums of each channel of x and dy [n, c, inner], in at most so many parts; how many they are.
+// Sums over each channel of x and dy [n, c, inner], in at most `most` parts; returns their number.
 template <class F, class S, class D>
 int channel_parts(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, const S* x, const D* dy,
                   int most, typename F::V*& sums) {
-  using Fits = Fit<S, S, D>;
-  Pieces z{n, c, inner, std::min<int64_t>(inner, gpu::warp_size * Fits::width * Fits::packs), 0, 1};
-  if (inner > 0) z.in_a_run = ceil_div(inner, z.length);
-  z.lanes = team_for<Fits>(z.length);
-  const int64_t all = n * z.in_a_run, enough = 256 / z.lanes;
+  using P = Packing<S, S, D>;
+  Chunks z{n, c, inner, std::min<int64_t>(inner, gpu::warp_size * P::width * P::packs), 0, 1};
+  if (inner > 0) z.per_plane = ceil_div(inner, z.length);
+  z.group_size = group_size_for<P>(z.length);
+  const int64_t all = n * z.per_plane, enough = 256 / z.group_size;
   const int parts = std::min(most, gpu::parts_for(launch, c, all / (4 * enough)));
-  const int threads = all >= enough ? 256 : std::max(32, int(all) * z.lanes / 32 * 32);
+  const int threads = all >= enough ? 256 : std::max(32, int(all) * z.group_size / 32 * 32);
   sums = launch.scratch<typename F::V>(parts * c);
   gpu::launch({"sum_channels",
                {unsigned(c), unsigned(parts), 1},
@@ -156,7 +156,7 @@ int channel_parts(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, cons
               launch.stream, sum_channels<F, S, D>, f, z, x, dy, sums);
   return parts;
 }
-// f of each channel of x and dy [n, c, inner]
+// Applies f to each channel of x and dy [n, c, inner].
 template <class F, class S, class D>
 void channels(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, const S* x, const D* dy,
               typename F::V* total = nullptr) {
@@ -167,25 +167,25 @@ void channels(Launch& launch, F f, int64_t n, int64_t c, int64_t inner, const S*
   finish(launch, f, parts, c, sums, total);
 }
 
-// --- what norms sum up for their gradients: dw = sum(dy h) and db = sum(dy), h = (x - mean) rstd
+// --- sums of the gradients of norms: dw = sum(dy h) and db = sum(dy), with h = (x - mean) rstd ---
 
 template <class T>
 struct NormSums {
   using V = Sums<T, 2>;
-  const T *mean, *rstd;  // without a mean it is 0
-  bool by_row;           // or by column, or by so many of them
+  const T *mean, *rstd;  // an absent mean is 0
+  bool by_row;           // statistics are of rows, else of columns_each columns
   int64_t columns_each;
   Parameter<T> dw, db;
 
-  struct Known {
+  struct Constants {
     T mean, rstd;
   };
-  __device__ Known at(int64_t row, int64_t column) const {
+  __device__ Constants at(int64_t row, int64_t column) const {
     const int64_t i = by_row ? row : columns_each == 1 ? column : quotient(column, columns_each);
     return {mean ? mean[i] : T(0), rstd[i]};
   }
   template <class S, class D, int n>
-  __device__ void add(const Known& k, V& sums, const S (&x)[n], const D (&dy)[n]) const {
+  __device__ void add(const Constants& k, V& sums, const S (&x)[n], const D (&dy)[n]) const {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const T g = gpu::widen(dy[i]);

@@ -1,5 +1,5 @@
 // Layer, RMS and group norm over rows. A row that fits in registers is read once; mean and variance
-// come from one pass over it.
+// are computed in one pass.
 
 #include "kernels/common/scalar.h"
 #include "kernels/cuda/nn/channels.cuh"
@@ -7,8 +7,8 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Weight and bias of an element of a row: of its column, or of its channel if a row has several
-// runs of `inner`.
+// Weight and bias of the elements of a row: by column, or by channel if a row holds several
+// channels of `inner` elements.
 template <class T>
 struct Affine {
   Parameter<T> w, b;
@@ -40,50 +40,46 @@ __global__ __launch_bounds__(most_threads,
                                                gpu::math_t<S> eps, O* y, gpu::math_t<S>* mean,
                                                gpu::math_t<S>* rstd) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S>;
-  Place place(rows);
-  const auto row = place.of<Fits>(rows);
-  auto in = row.keep(x);
-  const T origin = mean && place.exists ? T(gpu::widen(x[place.row * rows.n])) : T(0);
+  RowTask<Packing<O, S>> row(rows);
+  auto in = row.load(x);
+  const T origin = mean && row.exists ? T(gpu::widen(x[row.index * rows.n])) : T(0);
   Moments<T> m;
-  row.each([&]<int n>(int64_t, const S(&v)[n]) { m.add(v, origin, mean != nullptr); }, in);
-  m = joined(place.team, m);
+  row.for_each([&]<int n>(int64_t, const S(&v)[n]) { m.add(v, origin, mean != nullptr); }, in);
+  m = row.join(m);
   const T center = origin + m.mean, inverse = T(1) / sqrt(m.var() + eps);
-  if (place.leads) {
-    if (mean) mean[place.row] = center;
-    rstd[place.row] = inverse;
+  if (row.leads) {
+    if (mean) mean[row.index] = center;
+    rstd[row.index] = inverse;
   }
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T scale[n], out[n];
-        affine.load(place.row, column, scale, out);
+        affine.load(row.index, column, scale, out);
 #pragma unroll
         for (int i = 0; i < n; ++i) out[i] += (gpu::widen(v[i]) - center) * inverse * scale[i];
-        row.put(y, column, out);
+        row.store(y, column, out);
       },
       in);
 }
 
-// dx = rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd and g = dy w. Without a mean there
-// is no mean(g) either. The sums over a row come from it, or from those of its channels.
+// dx = rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd and g = dy w. Without a mean,
+// mean(g) is left out. The sums over a row are computed here, or come from those of its channels.
 template <class S, class D, class O>
 __global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
     Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine, const gpu::math_t<S>* mean,
     const gpu::math_t<S>* rstd, const Sums<gpu::math_t<S>, 2>* of_channels, O* dx) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S, D>;
-  Place place(rows);
-  const auto row = place.of<Fits>(rows);
-  auto xs = row.keep(x);
-  auto dys = row.keep(dy);
-  const T center = mean && place.exists ? mean[place.row] : T(0),
-          inverse = place.exists ? rstd[place.row] : T(0);
+  RowTask<Packing<O, S, D>> row(rows);
+  auto xs = row.load(x);
+  auto dys = row.load(dy);
+  const T center = mean && row.exists ? mean[row.index] : T(0),
+          inverse = row.exists ? rstd[row.index] : T(0);
   Sums<T, 2> sums;  // of g h and g
   if (!of_channels) {
-    row.each(
+    row.for_each(
         [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
           T scale[n], none[n];
-          affine.load(place.row, column, scale, none);
+          affine.load(row.index, column, scale, none);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
             const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
@@ -92,27 +88,27 @@ __global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
           }
         },
         xs, dys);
-  } else if (place.exists) {
-    for (int64_t k = place.team.index; k < affine.channels; k += place.team.size) {
+  } else if (row.exists) {
+    for (int64_t k = row.group.index; k < affine.channels; k += row.group.size) {
       T scale[1], none[1];
-      affine.load(place.row, k * affine.inner, scale, none);
-      const auto of_channel = of_channels[place.row * affine.channels + k];
+      affine.load(row.index, k * affine.inner, scale, none);
+      const auto of_channel = of_channels[row.index * affine.channels + k];
       for (int i = 0; i < 2; ++i) sums.v[i] += of_channel.v[i] * scale[0];
     }
   }
-  sums = joined(place.team, sums);
+  sums = row.join(sums);
   const T slope = sums.v[0] / T(rows.n), level = mean ? sums.v[1] / T(rows.n) : T(0);
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
         T scale[n], out[n];
-        affine.load(place.row, column, scale, out);
+        affine.load(row.index, column, scale, out);
 #pragma unroll
         for (int i = 0; i < n; ++i) {
           const T h = (gpu::widen(v[i]) - center) * inverse;
           const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
           out[i] = (g - level - h * slope) * inverse;
         }
-        row.put(dx, column, out);
+        row.store(dx, column, out);
       },
       xs, dys);
 }
@@ -124,9 +120,9 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    for_rows<Fit<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                        Affine<T>{Parameter<T>(w), Parameter<T>(b)}, T(eps), y.as<O>(),
-                        mean.as<T>(), rstd.as<T>());
+    launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
+                               Affine<T>{Parameter<T>(w), Parameter<T>(b)}, T(eps), y.as<O>(),
+                               mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -135,9 +131,10 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
     if (dx)
-      for_rows<Fit<O, S, D>>(launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O>, x.as<S>(),
-                             dy.as<D>(), Affine<T>{Parameter<T>(w), Parameter<T>()}, mean.as<T>(),
-                             rstd.as<T>(), nullptr, dx.as<O>());
+      launch_rows<Packing<O, S, D>>(launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O>,
+                                    x.as<S>(), dy.as<D>(),
+                                    Affine<T>{Parameter<T>(w), Parameter<T>()}, mean.as<T>(),
+                                    rstd.as<T>(), nullptr, dx.as<O>());
     if (dw || db)
       columns(launch,
               NormSums<T>{mean.as<T>(), rstd.as<T>(), true, 1, Parameter<T>(dw), Parameter<T>(db)},
@@ -145,20 +142,21 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
   });
 }
 
-// A group is a row of channels, each with its own weight and bias.
+// Each group is a row of channels, which have a weight and a bias each.
 void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Out y, Out mean,
                 Out rstd) {
   if (x.size() == 0) return;
   const int64_t inner = x.shape()[2], channels = x.shape()[1] / groups, n = channels * inner;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    for_rows<Fit<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                        Affine<T>{Parameter<T>(w), Parameter<T>(b), groups, channels, inner},
-                        T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
+    launch_rows<Packing<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
+                               Affine<T>{Parameter<T>(w), Parameter<T>(b), groups, channels, inner},
+                               T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
   });
 }
 
-// The sums of each channel of each image make dw and db, and times w those over the groups.
+// dw and db are joined from the sums of each channel of each image, and so, times w, are the sums
+// over the groups.
 void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx,
                      Out dw, Out db) {
   const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],
@@ -171,10 +169,11 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
     if (images * all > 0)
       channel_parts(launch, f, 1, images * all, inner, x.as<const S>(), dy.as<const D>(), 1, sums);
     if (dx && x.size() > 0)
-      for_rows<Fit<O, S, D>>(launch, "group_norm_grad", images * groups, channels * inner,
-                             norm_grad_rows<S, D, O>, x.as<S>(), dy.as<D>(),
-                             Affine<T>{Parameter<T>(w), Parameter<T>(), groups, channels, inner},
-                             mean.as<T>(), rstd.as<T>(), sums, dx.as<O>());
+      launch_rows<Packing<O, S, D>>(
+          launch, "group_norm_grad", images * groups, channels * inner, norm_grad_rows<S, D, O>,
+          x.as<S>(), dy.as<D>(),
+          Affine<T>{Parameter<T>(w), Parameter<T>(), groups, channels, inner}, mean.as<T>(),
+          rstd.as<T>(), sums, dx.as<O>());
     if (dw || db) finish(launch, f, images, all, sums);
   });
 }

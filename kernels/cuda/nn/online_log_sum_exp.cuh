@@ -1,6 +1,6 @@
 #pragma once
-// The sum of exponentials of a row in one pass: it is relative to the largest so far, so that
-// nothing overflows (Milakov and Gimelshein 2018). NaN counts as the largest, and stays.
+// Log-sum-exp of a row in one pass: the sum is relative to the running maximum, so that nothing
+// overflows (Milakov and Gimelshein 2018). NaN counts as the maximum and propagates.
 
 #include "kernels/common/scalar.h"
 #include "kernels/cuda/rows.cuh"
@@ -31,7 +31,7 @@ struct OnlineLogSumExp {
   }
 
  private:
-  // While all there is are -inf, their exponentials are zero.
+  // Replaces a maximum of -inf, so that the exponentials of a row of -inf are 0, not NaN.
   __device__ static T finite(T top) { return top < std::numeric_limits<T>::lowest() ? T(0) : top; }
 };
 

@@ -14,11 +14,11 @@ namespace {
 // early, its last row or column is read again, which changes no maximum.
 template <class S, int size>
 __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling columns,
-                               RowQuads strips, S* __restrict__ y, int32_t* __restrict__ index) {
+                               RowQuads quads, S* __restrict__ y, int32_t* __restrict__ index) {
   using T = gpu::math_t<S>;
-  const int64_t strip = gpu::global_thread();
-  if (strip >= strips.count) return;
-  const RowQuads::Place at = strips.find(strip);
+  const int64_t quad = gpu::global_thread();
+  if (quad >= quads.count) return;
+  const RowQuads::Position at = quads.find(quad);
   const int width = int(columns.from), left = int(columns.begin(at.column)),
             right = int(columns.end(at.column));
   x += at.plane * rows.from * width;
@@ -50,7 +50,7 @@ __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling 
         for (int q = left; q < right; ++q) take(gpu::widen(x[r * width + q]), r * width + q);
     }
     const int64_t to = (at.plane * rows.to + row) * columns.to + at.column;
-    y[to] = gpu::narrow<S>(best);
+    y[to] = gpu::round_to<S>(best);
     index[to] = place;
   }
 }
@@ -153,11 +153,11 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
     for (int j = 0; j < n; j += m) {
       const auto in = gpu::load_as<gpu::Pack<T, m>>(sums + (i + j));
 #pragma unroll
-      for (int e = 0; e < m; ++e) out.v[j + e] = gpu::narrow<O>(in.v[e]);
+      for (int e = 0; e < m; ++e) out.v[j + e] = gpu::round_to<O>(in.v[e]);
     }
     gpu::store_as(x + begin + i, out);
   }
-  for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::narrow<O>(T(sums[i]));
+  for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::round_to<O>(T(sums[i]));
 }
 
 // Four elements of y to a thread.
@@ -169,7 +169,7 @@ __global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index,
 #pragma unroll
   for (int e = 0; e < each; ++e) {
     const int64_t i = begin + e * int64_t(gpu::block_size().x);
-    if (i < count) y[i] = gpu::narrow<O>(gpu::widen(x[i / y_plane * x_plane + index[i]]));
+    if (i < count) y[i] = gpu::round_to<O>(gpu::widen(x[i / y_plane * x_plane + index[i]]));
   }
 }
 
@@ -181,14 +181,14 @@ unsigned blocks(int64_t count, int64_t each) { return unsigned(ceil_div(count, e
 void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& columns, Out y,
                 Out index) {
   if (y.size() == 0) return;
-  const RowQuads strips(y.size() / (rows.to * columns.to), rows.to, columns.to);
+  const RowQuads quads(y.size() / (rows.to * columns.to), rows.to, columns.to);
   const auto small = [](const Sampling& s, int64_t size) {
     return s.kind == Sampling::Kind::Windows && s.size <= size;
   };
   visit_float(x.dtype, [&]<class S>() {
     const auto run = [&](auto* kernel) {
-      gpu::launch(strips.grid("max_pool2d"), launch.stream, kernel, x.as<const S>(), rows, columns,
-                  strips, y.as<S>(), index.as<int32_t>());
+      gpu::launch(quads.grid("max_pool2d"), launch.stream, kernel, x.as<const S>(), rows, columns,
+                  quads, y.as<S>(), index.as<int32_t>());
     };
     if (small(rows, 2) && small(columns, 2))
       run(max_of_windows<S, 2>);

@@ -95,14 +95,14 @@ struct Run {
 template <class S, class O, int n, bool transposed>
 __global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
                           Axis<gpu::math_t<S>, n> columns, int height, int x_plane, int x_columns,
-                          RowQuads strips, O* __restrict__ y) {
+                          RowQuads quads, O* __restrict__ y) {
   using T = gpu::math_t<S>;
-  const int64_t strip = gpu::global_thread();
-  if (strip >= strips.count) return;
-  const RowQuads::Place at = strips.find(strip);
+  const int64_t quad = gpu::global_thread();
+  if (quad >= quads.count) return;
+  const RowQuads::Position at = quads.find(quad);
   const Run<T, n, transposed> across(columns, at.column);
   x += at.plane * x_plane;
-  y += (at.plane * height + at.row) * strips.columns + at.column;
+  y += (at.plane * height + at.row) * quads.columns + at.column;
 #pragma unroll
   for (int k = 0; k < RowQuads::height; ++k) {
     if (at.row + k >= height) return;
@@ -114,7 +114,7 @@ __global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
         line += across.weight(q) * gpu::widen(x[r * x_columns + q]);
       sum += down.weight(r) * line;
     }
-    y[k * strips.columns] = gpu::narrow<O>(sum);
+    y[k * quads.columns] = gpu::round_to<O>(sum);
   }
 }
 
@@ -139,7 +139,7 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
     sum += across.weight(q) * column;
   }
   for (int mask = gpu::warp_size / 2; mask > 0; mask /= 2) sum += gpu::shuffle_xor(sum, mask);
-  if (gpu::lane() == 0) y[i] = gpu::narrow<O>(sum);
+  if (gpu::lane() == 0) y[i] = gpu::round_to<O>(sum);
 }
 
 // About how many elements one of the result sums up.
@@ -164,7 +164,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
   const bool large = depth(rows, transposed) * wide >= 32;
   int width = 1;
   while (width < gpu::warp_size && width < wide) width *= 2;
-  const RowQuads strips(y.size() / (int64_t(height) * y_columns), height, y_columns);
+  const RowQuads quads(y.size() / (int64_t(height) * y_columns), height, y_columns);
   const int64_t longest = std::max({rows.to, columns.to, rows.from, columns.from});
 
   const auto run = [&]<class S, class O, int n, bool backward>() {
@@ -181,8 +181,8 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
                   launch.stream, sum_large<S, O, n, backward>, x.as<const S>(), down, across,
                   height, x_plane, x_columns, y_columns, y.size(), width, y.as<O>());
     else
-      gpu::launch(strips.grid("resample"), launch.stream, sum_small<S, O, n, backward>,
-                  x.as<const S>(), down, across, height, x_plane, x_columns, strips, y.as<O>());
+      gpu::launch(quads.grid("resample"), launch.stream, sum_small<S, O, n, backward>,
+                  x.as<const S>(), down, across, height, x_plane, x_columns, quads, y.as<O>());
   };
   const bool cubic = rows.kind == Sampling::Kind::Cubic || columns.kind == Sampling::Kind::Cubic;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {

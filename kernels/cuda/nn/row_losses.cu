@@ -1,21 +1,21 @@
-// Losses of rows: cross-entropy, those that pick a class, and what a cosine is made of.
+// Losses over rows: cross-entropy, negative log-likelihood, and the products of a cosine.
 
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
 namespace mixtape::kernels::cuda {
 namespace {
 
-// (A target out of range is reported when the host hears of it, which is after these kernels ran:
-// here it is ignored, so that no other memory is read.)
+// (The host reports a target out of range after these kernels ran; they ignore it, so that they
+// read no foreign memory.)
 inline __device__ bool is_class(int64_t at, int64_t ignore, int64_t classes) {
   return at != ignore && uint64_t(at) < uint64_t(classes);
 }
 
-// What is wanted of each class, weighted: q = w ((1 - smoothing) p + smoothing / n). Where a class
-// is the target, most of it is there.
+// The weighted target distribution q = w ((1 - smoothing) p + smoothing / n). With a class as the
+// target, q of that class is kept apart.
 template <class T>
 struct Targets {
-  const int64_t* classes = nullptr;  // or probabilities of all of them:
+  const int64_t* classes = nullptr;  // one per row; null: probabilities p of all classes
   Parameter<T> p, w;
   int64_t ignore, n;
   T kept, even;
@@ -33,9 +33,9 @@ struct Targets {
   }
 
   struct OfRow {
-    int64_t at = -1;      // the target class, if there is one
-    T mass = T(0);        // q there, beside
-    bool spread = false;  // whether all classes have some
+    int64_t at = -1;      // the target class, or -1
+    T mass = T(0);        // the one-hot part of q
+    bool spread = false;  // q is not 0 outside of the target class
   };
   __device__ OfRow of_row(int64_t row) const {
     if (p) return {-1, T(0), true};
@@ -43,7 +43,7 @@ struct Targets {
     if (!is_class(at, ignore, n)) return {};
     return {at, w ? w[at] * kept : kept, even != T(0)};
   }
-  // q of some classes of a row, beside its mass.
+  // q of some classes of a row, without the one-hot part.
   template <int n>
   __device__ void load(int64_t row_begin, int64_t column, T (&q)[n]) const {
     if (p) p.load(row_begin, column, q);
@@ -57,45 +57,43 @@ struct Targets {
   }
 };
 
-// With log p = x - top - log_sum: loss = -sum(q log p).
+// With log p = x - top - log(sum(exp(x - top))): loss = -sum(q log p).
 template <class S, class O>
 __global__ __launch_bounds__(most_threads,
                              1) void cross_entropy_rows(Rows rows, const S* x,
                                                         Targets<gpu::math_t<S>> targets, O* loss,
                                                         gpu::math_t<S>* lse) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<S, S>;
-  Place place(rows);
-  const auto row = place.of<Fits>(rows);
-  auto in = row.keep(x);
-  OnlineLogSumExp<T> sum;
-  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
-  sum = joined(place.team, sum);
-  const T log_sum = log(sum.sum);
-  const int64_t begin = place.row * rows.n;
-  typename Targets<T>::OfRow wanted;
-  if (place.exists) wanted = targets.of_row(place.row);
-  Sums<T, 2> lost;  // of all classes, and their q
-  if (wanted.spread)
-    row.each(
+  RowTask<Packing<S, S>> row(rows);
+  auto in = row.load(x);
+  OnlineLogSumExp<T> exps;
+  row.for_each([&]<int n>(int64_t, const S(&v)[n]) { exps.add(v); }, in);
+  exps = row.join(exps);
+  const T log_sum = log(exps.sum);
+  const int64_t begin = row.index * rows.n;
+  typename Targets<T>::OfRow target;
+  if (row.exists) target = targets.of_row(row.index);
+  Sums<T, 2> sums;  // of q log p and of q, without the one-hot part
+  if (target.spread)
+    row.for_each(
         [&]<int n>(int64_t column, const S(&v)[n]) {
           T q[n];
           targets.load(begin, column, q);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
-            lost.v[0] += q[i] == T(0) ? T(0) : q[i] * (sum.top - gpu::widen(v[i]) + log_sum);
-            lost.v[1] += q[i];
+            sums.v[0] += q[i] == T(0) ? T(0) : q[i] * (exps.top - gpu::widen(v[i]) + log_sum);
+            sums.v[1] += q[i];
           }
         },
         in);
-  lost = joined(place.team, lost);
-  if (!place.leads) return;
-  if (wanted.mass != T(0))
-    lost.v[0] += wanted.mass * (sum.top - gpu::widen(x[begin + wanted.at]) + log_sum);
-  loss[place.row] = gpu::narrow<O>(lost.v[0]);
-  lse[3 * place.row] = sum.top;
-  lse[3 * place.row + 1] = log_sum;
-  lse[3 * place.row + 2] = wanted.mass + lost.v[1];
+  sums = row.join(sums);
+  if (!row.leads) return;
+  if (target.mass != T(0))
+    sums.v[0] += target.mass * (exps.top - gpu::widen(x[begin + target.at]) + log_sum);
+  loss[row.index] = gpu::round_to<O>(sums.v[0]);
+  lse[3 * row.index] = exps.top;
+  lse[3 * row.index + 1] = log_sum;
+  lse[3 * row.index + 2] = target.mass + sums.v[1];
 }
 
 // dx = dloss (p sum(q) - q)
@@ -104,28 +102,26 @@ __global__ __launch_bounds__(most_threads, 1) void cross_entropy_grad_rows(
     Rows rows, const S* x, Targets<gpu::math_t<S>> targets, const gpu::math_t<S>* lse,
     Parameter<gpu::math_t<S>> dloss, O* dx) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S>;
-  Place place(rows);
-  if (!place.exists) return;
-  const auto row = place.of<Fits>(rows);
-  const auto wanted = targets.of_row(place.row);
-  const bool counts = wanted.at >= 0 || wanted.spread;
-  const int64_t begin = place.row * rows.n;
-  const T top = lse[3 * place.row], log_sum = lse[3 * place.row + 1],
-          total = lse[3 * place.row + 2], scale = dloss[place.row];
-  auto in = row.keep(x);
-  row.each(
+  RowTask<Packing<O, S>> row(rows);
+  if (!row.exists) return;
+  const auto target = targets.of_row(row.index);
+  const bool counts = target.at >= 0 || target.spread;
+  const int64_t begin = row.index * rows.n;
+  const T top = lse[3 * row.index], log_sum = lse[3 * row.index + 1],
+          total = lse[3 * row.index + 2], scale = dloss[row.index];
+  auto in = row.load(x);
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T q[n] = {}, out[n] = {};
-        if (wanted.spread) targets.load(begin, column, q);
+        if (target.spread) targets.load(begin, column, q);
         if (counts) {
 #pragma unroll
           for (int i = 0; i < n; ++i) {
-            if (column + i == wanted.at) q[i] += wanted.mass;
+            if (column + i == target.at) q[i] += target.mass;
             out[i] = scale * (exp(gpu::widen(v[i]) - top - log_sum) * total - q[i]);
           }
         }
-        row.put(dx, column, out);
+        row.store(dx, column, out);
       },
       in);
 }
@@ -135,12 +131,11 @@ __global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, 
                                                                      const S* y,
                                                                      gpu::math_t<S>* products) {
   using T = gpu::math_t<S>;
-  Place place(rows);
-  const auto row = place.of<Fit<S, S, S>>(rows);
-  auto xs = row.keep(x);
-  auto ys = row.keep(y);
+  RowTask<Packing<S, S, S>> row(rows);
+  auto xs = row.load(x);
+  auto ys = row.load(y);
   Sums<T, 3> sums;
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t, const S(&a)[n], const S(&b)[n]) {
 #pragma unroll
         for (int i = 0; i < n; ++i) {
@@ -151,9 +146,9 @@ __global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, 
         }
       },
       xs, ys);
-  sums = joined(place.team, sums);
-  if (!place.leads) return;
-  for (int i = 0; i < 3; ++i) products[3 * place.row + i] = sums.v[i];
+  sums = row.join(sums);
+  if (!row.leads) return;
+  for (int i = 0; i < 3; ++i) products[3 * row.index + i] = sums.v[i];
 }
 
 template <class S, class O>
@@ -168,11 +163,11 @@ __global__ void nll_loss_of(int64_t count, int64_t inner, int64_t image, int64_t
       value = -gpu::widen(x[row * image + c * class_step + (i - row * inner) * step]);
       if (w) value = w[c] * value;
     }
-    y[i] = gpu::narrow<O>(value);
+    y[i] = gpu::round_to<O>(value);
   }
 }
 
-// Every element of dx [n, classes, inner] asks whether it was picked.
+// One thread for each element of dx [n, classes, inner]: non-zero if its class is the target.
 template <class T, class O>
 __global__ void nll_loss_grad_of(int64_t count, int64_t classes, int64_t inner,
                                  const int64_t* target, int64_t ignore, Parameter<T> w,
@@ -182,7 +177,7 @@ __global__ void nll_loss_grad_of(int64_t count, int64_t classes, int64_t inner,
                   c = plane - row * classes, at = row * inner + (i - plane * inner);
     T value(0);
     if (target[at] == c && c != ignore) value = w ? -w[c] * dy[at] : -dy[at];
-    dx[i] = gpu::narrow<O>(value);
+    dx[i] = gpu::round_to<O>(value);
   }
 }
 
@@ -193,9 +188,9 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    for_rows<Fit<S, S>>(launch, "cross_entropy", loss.size(), n, cross_entropy_rows<S, O>,
-                        x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(),
-                        lse.as<T>());
+    launch_rows<Packing<S, S>>(launch, "cross_entropy", loss.size(), n, cross_entropy_rows<S, O>,
+                               x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(),
+                               lse.as<T>());
   });
 }
 
@@ -204,7 +199,7 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    for_rows<Fit<O, S>>(
+    launch_rows<Packing<O, S>>(
         launch, "cross_entropy_grad", dloss.size(), n, cross_entropy_grad_rows<S, O>, x.as<S>(),
         Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), Parameter<T>(dloss), dx.as<O>());
   });
@@ -212,8 +207,9 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
 
 void row_products(Launch& launch, In x, In y, Out products) {
   visit_float(x.dtype, [&]<class S>() {
-    for_rows<Fit<S, S, S>>(launch, "row_products", x.shape()[0], x.shape()[1], row_products_rows<S>,
-                           x.as<S>(), y.as<S>(), products.as<gpu::math_t<S>>());
+    launch_rows<Packing<S, S, S>>(launch, "row_products", x.shape()[0], x.shape()[1],
+                                  row_products_rows<S>, x.as<S>(), y.as<S>(),
+                                  products.as<gpu::math_t<S>>());
   });
 }
 

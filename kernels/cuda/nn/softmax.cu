@@ -1,4 +1,4 @@
-// Softmax, with masks too, its logarithm and log-sum-exp over rows. A row of -inf gives NaN.
+// Softmax, optionally masked, log-softmax and log-sum-exp over rows. A row of -inf gives NaN.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
@@ -10,15 +10,13 @@ template <class S, class O>
 __global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool log_of, const S* x,
                                                                 O* y) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S>;
-  Place place(rows);
-  const auto row = place.of<Fits>(rows);
-  auto in = row.keep(x);
+  RowTask<Packing<O, S>> row(rows);
+  auto in = row.load(x);
   OnlineLogSumExp<T> sum;
-  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
-  sum = joined(place.team, sum);
+  row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
+  sum = row.join(sum);
   const T log_sum = log(sum.sum), scale = T(1) / sum.sum;
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T out[n];
 #pragma unroll
@@ -26,7 +24,7 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool 
           const T d = gpu::widen(v[i]) - sum.top;
           out[i] = log_of ? d - log_sum : exp(d) * scale;
         }
-        row.put(y, column, out);
+        row.store(y, column, out);
       },
       in);
 }
@@ -36,13 +34,11 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
                                                                      const S* y, const D* dy,
                                                                      O* dx) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S, D>;
-  Place place(rows);
-  const auto row = place.of<Fits>(rows);
-  auto ys = row.keep(y);
-  auto dys = row.keep(dy);
+  RowTask<Packing<O, S, D>> row(rows);
+  auto ys = row.load(y);
+  auto dys = row.load(dy);
   Sums<T, 1> sum;
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) {
 #pragma unroll
         for (int i = 0; i < n; ++i) {
@@ -51,8 +47,8 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
         }
       },
       ys, dys);
-  const T total = joined(place.team, sum).v[0];
-  row.each(
+  const T total = row.join(sum).v[0];
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
         T out[n];
 #pragma unroll
@@ -60,7 +56,7 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
           const T p = gpu::widen(v[i]), d = gpu::widen(g[i]);
           out[i] = log_of ? d - exp(p) * total : p * (d - total);
         }
-        row.put(dx, column, out);
+        row.store(dx, column, out);
       },
       ys, dys);
 }
@@ -68,24 +64,23 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
 template <class S, class O>
 __global__ __launch_bounds__(most_threads, 1) void logsumexp_rows(Rows rows, const S* x, O* y) {
   using T = gpu::math_t<S>;
-  Place place(rows);
-  const auto row = place.of<Fit<S, S>>(rows);
-  auto in = row.keep(x);
+  RowTask<Packing<S, S>> row(rows);
+  auto in = row.load(x);
   OnlineLogSumExp<T> sum;
-  row.each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
-  sum = joined(place.team, sum);
+  row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
+  sum = row.join(sum);
   constexpr T largest = std::numeric_limits<T>::max();
   const bool finite = sum.top >= -largest && sum.top <= largest;
-  if (place.leads) y[place.row] = gpu::narrow<O>(finite ? sum.top + log(sum.sum) : sum.top);
+  if (row.leads) y[row.index] = gpu::round_to<O>(finite ? sum.top + log(sum.sum) : sum.top);
 }
 
-// A mask or a bias: where its rows begin, and its elements.
+// A mask or a bias: its values, and a walk over the rows above its last dimension.
 template <class V>
-struct Beside {
+struct RowOperand {
   V values;
   Walk<1> rows;
 
-  explicit Beside(const View& v) : values(v) {
+  explicit RowOperand(const View& v) : values(v) {
     if (!v) return;
     Layout above = v.layout;
     --above.shape.rank, --above.strides.rank;
@@ -100,7 +95,6 @@ struct Beside {
   }
 };
 
-// The elements of a mask.
 struct Allowed {
   const bool* data;
   int64_t step = 1;
@@ -111,7 +105,7 @@ struct Allowed {
   template <int count>
   __device__ void load(int64_t first, int64_t i, bool (&v)[count]) const {
     const bool* const p = data + first + i * step;
-    if (step == 1) return load_run(p, at_once<count>(p), v);
+    if (step == 1) return load_vec(p, is_aligned<count>(p), v);
 #pragma unroll
     for (int e = 0; e < count; ++e) v[e] = p[e * step];
   }
@@ -119,21 +113,20 @@ struct Allowed {
 
 template <class S, class O>
 __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
-    Rows rows, const S* x, Beside<Allowed> mask, Beside<Parameter<gpu::math_t<S>>> bias,
+    Rows rows, const S* x, RowOperand<Allowed> mask, RowOperand<Parameter<gpu::math_t<S>>> bias,
     bool causal, int64_t queries, gpu::math_t<S> scale, O* y) {
   using T = gpu::math_t<S>;
-  using Fits = Fit<O, S>;
-  Place place(rows);
+  RowTask<Packing<O, S>> row(rows);
   int64_t seen = rows.n, mask_row = 0, bias_row = 0;
-  if (place.exists) {
-    if (causal) seen = std::min(seen, place.row - quotient(place.row, queries) * queries + 1);
-    if (mask.values.data) mask_row = mask.begin(place.row);
-    if (bias.values.data) bias_row = bias.begin(place.row);
+  if (row.exists) {
+    if (causal) seen = std::min(seen, row.index - quotient(row.index, queries) * queries + 1);
+    if (mask.values.data) mask_row = mask.begin(row.index);
+    if (bias.values.data) bias_row = bias.begin(row.index);
   }
-  const auto row = place.of<Fits>(rows, seen);
-  auto in = row.keep(x);
+  row.limit(seen);
+  auto in = row.load(x);
   const auto scores = [&]<int n>(int64_t column, const S(&v)[n], T(&score)[n]) {
-    constexpr T nothing = T(-std::numeric_limits<float>::infinity());
+    constexpr T masked = T(-std::numeric_limits<float>::infinity());
 #pragma unroll
     for (int i = 0; i < n; ++i) score[i] = gpu::widen(v[i]) * scale;
     if (bias.values.data) {
@@ -146,13 +139,13 @@ __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
       bool allowed[n];
       mask.values.load(mask_row, column, allowed);
 #pragma unroll
-      for (int i = 0; i < n; ++i) score[i] = allowed[i] ? score[i] : nothing;
+      for (int i = 0; i < n; ++i) score[i] = allowed[i] ? score[i] : masked;
     }
 #pragma unroll
-    for (int i = 0; i < n; ++i) score[i] = column + i < seen ? score[i] : nothing;
+    for (int i = 0; i < n; ++i) score[i] = column + i < seen ? score[i] : masked;
   };
   OnlineLogSumExp<T> sum;
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         if (column >= seen) return;
         T score[n];
@@ -160,10 +153,10 @@ __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
         sum.add(score);
       },
       in);
-  sum = joined(place.team, sum);
+  sum = row.join(sum);
   const bool none = sum.top < std::numeric_limits<T>::lowest();
   const T share = T(1) / sum.sum;
-  row.each(
+  row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T out[n] = {};
         if (!none && column < seen) {
@@ -172,7 +165,7 @@ __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
           for (int i = 0; i < n; ++i)
             out[i] = column + i < seen ? exp(out[i] - sum.top) * share : T(0);
         }
-        row.put(y, column, out);
+        row.store(y, column, out);
       },
       in);
 }
@@ -183,8 +176,8 @@ void softmax(Launch& launch, bool log, In x, Out y) {
   const int64_t n = x.shape()[-1];
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    for_rows<Fit<O, S>>(launch, "softmax", x.size() / n, n, softmax_rows<S, O>, log, x.as<S>(),
-                        y.as<O>());
+    launch_rows<Packing<O, S>>(launch, "softmax", x.size() / n, n, softmax_rows<S, O>, log,
+                               x.as<S>(), y.as<O>());
   });
 }
 
@@ -193,10 +186,11 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
-    for_rows<Fit<O, S, D>>(launch, "softmax_grad", y.size() / n, n, softmax_grad_rows<S, D, O>, log,
-                           y.as<S>(), dy.as<D>(), dx.as<O>());
+    launch_rows<Packing<O, S, D>>(launch, "softmax_grad", y.size() / n, n,
+                                  softmax_grad_rows<S, D, O>, log, y.as<S>(), dy.as<D>(),
+                                  dx.as<O>());
   };
-  // Of a narrow input, y and dy are f32 where the result was.
+  // For an f16 or bf16 input with an f32 result, y and dy are f32.
   if (is_half(dx.dtype) && y.dtype == f32)
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else
@@ -205,8 +199,8 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
 
 void logsumexp(Launch& launch, In x, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    for_rows<Fit<S, S>>(launch, "logsumexp", y.size(), x.shape()[-1], logsumexp_rows<S, O>,
-                        x.as<S>(), y.as<O>());
+    launch_rows<Packing<S, S>>(launch, "logsumexp", y.size(), x.shape()[-1], logsumexp_rows<S, O>,
+                               x.as<S>(), y.as<O>());
   });
 }
 
@@ -215,9 +209,9 @@ void masked_softmax(Launch& launch, In x, In mask, In bias, bool causal, double 
   if (x.size() == 0) return;
   visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
     using T = gpu::math_t<S>;
-    for_rows<Fit<O, S>>(launch, "masked_softmax", x.size() / n, n, masked_softmax_rows<S, O>,
-                        x.as<S>(), Beside<Allowed>(mask), Beside<Parameter<T>>(bias), causal,
-                        queries, T(scale), y.as<O>());
+    launch_rows<Packing<O, S>>(launch, "masked_softmax", x.size() / n, n, masked_softmax_rows<S, O>,
+                               x.as<S>(), RowOperand<Allowed>(mask), RowOperand<Parameter<T>>(bias),
+                               causal, queries, T(scale), y.as<O>());
   });
 }
 

@@ -225,7 +225,7 @@ __device__ inline Words<T> packed(const T (&x)[4], DType t) {
       bits.word[e] = std::bit_cast<uint32_t>(float(x[e]));
     } else {
       const uint16_t half =
-          t == f16 ? gpu::narrow<Half>(x[e]).bits : gpu::narrow<BFloat16>(x[e]).bits;
+          t == f16 ? gpu::round_to<Half>(x[e]).bits : gpu::round_to<BFloat16>(x[e]).bits;
       bits.word[e / 2] |= uint32_t(half) << (16 * (e % 2));
     }
   }

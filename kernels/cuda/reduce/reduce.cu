@@ -1,8 +1,8 @@
-// Reductions over any dimensions, in a fixed order. Where what is reduced is dense in memory, a
-// warp or a block makes one result: its threads read neighbouring elements, and shuffles add up
-// their sums. Where a kept dimension is dense, a thread makes one result and its neighbours the
-// next ones. Few long results are cut into parts, which a second kernel adds up in order. Sums in
-// f32 (f64, i64). Every element is read once.
+// Reductions over any dimensions, in a fixed order. If a reduced dimension is dense, a warp or a
+// block computes each result: its threads read neighbouring elements and join their sums by
+// shuffles. If a kept dimension is dense, each thread computes one of neighbouring results. Few
+// long results are cut into parts, which a second kernel joins in order. Sums in f32 (f64, i64).
+// Every element is read once.
 
 #include <algorithm>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 template <class T>
 using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, gpu::math_t<T>>;
 
-// What an element counts, how two counts join, and the count of nothing.
+// A reduction is a map of elements, an associative join, and its identity.
 struct Elements {
   template <class A>
   MIXTAPE_HD static A of(A x) {
@@ -79,7 +79,7 @@ struct Largest {  // NaN wins
     return a != a ? a : b != b ? b : a > b ? a : b;
   }
 };
-struct LargestOfNone : Largest {  // of magnitudes: the largest of none is 0
+struct LargestOrZero : Largest {  // of magnitudes: the largest of none is 0
   template <class A>
   MIXTAPE_HD static A identity() {
     return A(0);
@@ -101,13 +101,13 @@ MIXTAPE_HD Out finished(A sum, double divisor) {
   if constexpr (std::is_integral_v<A>)
     return convert_to<Out>(sum);
   else
-    return gpu::narrow<Out>(divisor == 1 ? sum : A(sum / A(divisor)));
+    return gpu::round_to<Out>(divisor == 1 ? sum : A(sum / A(divisor)));
 }
 
-template <class Count, class Join>
-struct Rule : Count, Join {};
+template <class Map, class Join>
+struct Reduction : Map, Join {};
 
-// What all ways of reducing are told. Operand 0 of `kept` is y, 1 is x.
+// The arguments of all reduction kernels. Operand 0 of `kept` is y, 1 is x.
 template <class T, class A, class Out>
 struct Problem {
   const T* x;
@@ -121,16 +121,16 @@ struct Problem {
 };
 
 template <class Op, class T, class A, class Out>
-MIXTAPE_HD void deliver(const Problem<T, A, Out>& p, int64_t result, int64_t at_y, int part,
-                        A sum) {
+MIXTAPE_HD void store_result(const Problem<T, A, Out>& p, int64_t result, int64_t at_y, int part,
+                             A sum) {
   if (p.parts)
     p.parts[result * p.part_count + part] = sum;
   else
     p.y[at_y] = finished<A, Out>(sum, p.divisor);
 }
 
-// What a thread joins of a result whose x begins at `at`: every `step`-th element from `first` of a
-// part on. Several loads are under way together.
+// A thread's share of a result whose x begins at `at`: every `step`-th element of a part, from
+// `first` on. Several loads are in flight together.
 template <class Op, class T, class A, class Out>
 __device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int first, int step) {
   constexpr int ahead = 8;
@@ -152,20 +152,20 @@ __device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int fi
   return sum;
 }
 
-// A team of so many threads per result (32, or all 256 of the block). Grid: teams, parts.
+// One group of 32 or 256 threads per result. Grid: groups, parts.
 template <class Op, class T, class A, class Out>
 __global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
-  ThreadGroup team(threads);
+  ThreadGroup group(threads);
   const int part = int(gpu::block().y);
   const int64_t result = gpu::global_thread() / threads;
   A sum = Op::template identity<A>();
   int64_t at[2] = {};
   if (result < p.results) {
     p.kept.find(result, at);
-    sum = join_some<Op>(p, at[1], part, team.index, team.size);
+    sum = join_some<Op>(p, at[1], part, group.index, group.size);
   }
-  sum = team.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
-  if (team.index == 0 && result < p.results) deliver<Op>(p, result, at[0], part, sum);
+  sum = group.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (group.index == 0 && result < p.results) store_result<Op>(p, result, at[0], part, sum);
 }
 
 // 32 results side by side, eight threads down for each. Grid: results / 32, parts.
@@ -185,32 +185,32 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
   gpu::sync_block();
   if (t != 0 || result >= p.results) return;
   for (int d = 1; d < down; ++d) sum = Op::join(sum, A(sums[d * 32 + int(gpu::thread().x)]));
-  deliver<Op>(p, result, at[0], part, sum);
+  store_result<Op>(p, result, at[0], part, sum);
 }
 
 // A warp per result.
 template <class Op, class A, class Out>
 __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
                              double divisor, Out* y) {
-  ThreadGroup team(gpu::warp_size);
+  ThreadGroup group(gpu::warp_size);
   const int64_t result = gpu::global_thread() / gpu::warp_size;
   A sum = Op::template identity<A>();
   if (result < results)
-    for (int i = team.index; i < part_count; i += team.size)
+    for (int i = group.index; i < part_count; i += group.size)
       sum = Op::join(sum, parts[result * part_count + i]);
-  sum = team.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
-  if (team.index != 0 || result >= results) return;
+  sum = group.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
+  if (group.index != 0 || result >= results) return;
   int64_t at[2];
   kept.find(result, at);
   y[at[0]] = finished<A, Out>(sum, divisor);
 }
 
-// x split into the dimensions that stay and those that go, each collapsed.
-struct Plan {
+// The kept and the reduced dimensions of x, each collapsed.
+struct Split {
   Layout kept_y, kept_x, reduced;
   int64_t results = 1, length = 1;
 
-  Plan(In x, In y) {
+  Split(In x, In y) {
     for (int d = 0; d < x.layout.rank(); ++d) {
       const int64_t size = x.shape()[d];
       const auto append = [&](Layout& l, int64_t stride) {
@@ -235,25 +235,25 @@ struct Plan {
 template <class Op, class T, class Out>
 void run(Launch& launch, In x, const View& y, double divisor) {
   using A = sum_t<T>;
-  const Plan plan(x, y);
+  const Split dims(x, y);
   Problem<T, A, Out> p{x.as<T>(),
                        y.as<Out>(),
                        nullptr,
-                       walk_of<2>({&plan.kept_y, &plan.kept_x}),
-                       walk_of<1>({&plan.reduced}),
-                       plan.results,
-                       plan.length,
+                       walk_of<2>({&dims.kept_y, &dims.kept_x}),
+                       walk_of<1>({&dims.reduced}),
+                       dims.results,
+                       dims.length,
                        1,
                        divisor};
   if (p.results == 0) return;
-  // Columns where neighbouring results are neighbours in memory and what is reduced is not.
+  // By columns if neighbouring results are neighbours in memory and reduced elements are not.
   const bool columns =
-      plan.reduced.strides[-1] != 1 && plan.kept_x.strides[-1] == 1 && p.results >= 32;
+      dims.reduced.strides[-1] != 1 && dims.kept_x.strides[-1] == 1 && p.results >= 32;
   const bool by_block = !columns && p.length > 1024;
   const int64_t groups = columns    ? ceil_div(p.results, 32)
                          : by_block ? p.results
                                     : ceil_div(p.results, 8);
-  // Parts, where there are too few results to fill the device: each at least 1024 long.
+  // Too few results to fill the device are cut into parts of at least 1024 elements.
   p.part_count = gpu::parts_for(launch, groups, p.length / 1024);
   if (p.part_count > 1) p.parts = launch.scratch<A>(p.results * p.part_count);
   const gpu::Index3 grid{unsigned(groups), unsigned(p.part_count), 1};
@@ -276,23 +276,24 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
   const auto with = [&]<class T, class O>() {
     switch (op) {
       case Reduce::Sum:
-        return run<Rule<Elements, Add>, T, O>(launch, x, y, 1);
+        return run<Reduction<Elements, Add>, T, O>(launch, x, y, 1);
       case Reduce::Mean:
-        return run<Rule<Elements, Add>, T, O>(launch, x, y, double(x.size()) / double(y.size()));
-      case Reduce::Max:  // (the largest bool of none is false: any)
-        return run<
-            Rule<Elements, std::conditional_t<std::is_same_v<T, bool>, LargestOfNone, Largest>>, T,
-            O>(launch, x, y, 1);
+        return run<Reduction<Elements, Add>, T, O>(launch, x, y,
+                                                   double(x.size()) / double(y.size()));
+      case Reduce::Max:  // (the largest of no bools is false: any)
+        return run<Reduction<Elements,
+                             std::conditional_t<std::is_same_v<T, bool>, LargestOrZero, Largest>>,
+                   T, O>(launch, x, y, 1);
       case Reduce::Min:
-        return run<Rule<Elements, Smallest>, T, O>(launch, x, y, 1);
+        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y, 1);
       case Reduce::Prod:
-        return run<Rule<Elements, Multiply>, T, O>(launch, x, y, 1);
+        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y, 1);
       case Reduce::SumAbs:
-        return run<Rule<Magnitudes, Add>, T, O>(launch, x, y, 1);
+        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y, 1);
       case Reduce::SumSquares:
-        return run<Rule<Squares, Add>, T, O>(launch, x, y, 1);
+        return run<Reduction<Squares, Add>, T, O>(launch, x, y, 1);
       case Reduce::MaxAbs:
-        return run<Rule<Magnitudes, LargestOfNone>, T, O>(launch, x, y, 1);
+        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y, 1);
     }
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);
