@@ -23,7 +23,7 @@ namespace mixtape::io {
 namespace {
 
 constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
-constexpr uint64_t max_png_inflation = 1032;         // most bytes that deflate makes from one
+constexpr uint64_t max_png_inflation = 1032;     // most bytes that deflate makes from one
 constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
 constexpr png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                    PNG_FORMAT_RGBA};

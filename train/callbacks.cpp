@@ -135,11 +135,6 @@ void JsonlLogger::on_train_begin(Learner& l) {
   HistoryWriter::on_train_begin(l);
 }
 
-void JsonlLogger::open() {
-  file_.reset();
-  lines_.clear();
-}
-
 void JsonlLogger::write_step(const Learner& l, const StepRow& row) {
   if (steps_) lines_ += io::json_object(log_line(l, row)) + '\n';
 }

@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "optim/ema.h"
 #include "optim/plateau.h"
-#include "train/history_writer.h"
+#include "train/history.h"
 #include "train/run_folder.h"
 
 namespace mixtape::train {
@@ -98,7 +98,7 @@ class JsonlLogger : public HistoryWriter {
   void on_train_begin(Learner& learner) override;
 
  private:
-  void open() override;
+  void open() override { file_.reset(); }
   void write_step(const Learner& learner, const StepRow& row) override;
   void write_epoch(const Learner& learner, const EpochRow& row) override;
   void flush() override;

@@ -155,8 +155,8 @@ io::Chart chart(const LrFind& found);
 
 class Learner : NoCopy {
  public:
-  // A model that maps a tensor to a tensor, or any other with options.pass. Pass an lvalue and the
-  // learner refers to it (it must outlive the learner); pass an rvalue and it takes ownership.
+  // A model that maps a tensor to a tensor, or any other with options.pass. The learner refers to
+  // an lvalue, which must outlive it, and takes ownership of an rvalue.
   template <class M>
     requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   Learner(Loaders loaders, M&& model, const LearnerOptions& options = {})

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/file.h"
-#include "train/history_writer.h"
+#include "train/history.h"
 
 namespace mixtape::train {
 

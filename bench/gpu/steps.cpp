@@ -1,5 +1,5 @@
-// Whole steps: of an optimizer with the scaler over a hundred tensors, and of the demo's network in
-// each precision, which once warmed up must neither wait for the device nor ask it for memory.
+// Whole steps: an optimizer with the scaler over a hundred tensors, and the demo's network in each
+// precision. Once warmed up, a step must neither wait for the device nor allocate memory.
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 #include "bench/models.h"
 #include "core/stream.h"
 #include "core/tf32.h"
+#include "tests/support/training_step.h"
 
 namespace mixtape::bench {
 namespace {
@@ -18,21 +19,10 @@ struct Training {
   optim::Adam opt{net.parameters(), {.lr = 1e-3}};
   amp::GradScaler scaler{low};
 
-  // With the same seed, the same on every device.
+  // The same values on every device for the same seed.
   Training(DType low, int64_t images)
       : low(low), x(randn({images, 1, 28, 28})), y(randint(0, 10, {images})) {}
-  Tensor step() {
-    opt.zero_grad();
-    Tensor loss;
-    {
-      const amp::Autocast on({.low = low});
-      loss = cross_entropy(net(x), y);
-    }
-    scaler.scale(loss).backward();
-    scaler.step(opt);
-    scaler.update();
-    return loss;
-  }
+  Tensor step() { return test::training_step(net, opt, scaler, low, x, y).loss; }
 };
 
 Tensor losses_on(Device device, DType low, int64_t images) {
@@ -49,17 +39,16 @@ Tensor losses_on(Device device, DType low, int64_t images) {
 void measure_optimizer(Report& report) {
   report.take("memory/adam_100_tensors/f32", [&](Figure& f) {
     const int64_t n = report.settings.smoke ? 40 : 1 << 20;
-    // Values after steps, on either device.
-    struct Run {
+    struct Stepper {
       std::vector<Tensor> params;
       optim::Adam opt;
       amp::GradScaler scaler;
       Tensor loss = zeros({}, f32);
 
-      explicit Run(int64_t n) : params(made(n)), opt(params) {
+      explicit Stepper(int64_t n) : params(make(n)), opt(params) {
         for (const Tensor& p : params) p.set_grad(randn(p.shape()));
       }
-      static std::vector<Tensor> made(int64_t n) {
+      static std::vector<Tensor> make(int64_t n) {
         std::vector<Tensor> params;
         for (int64_t i = 0; i < 100; ++i) params.push_back(randn({n + i}).set_requires_grad());
         return params;
@@ -73,19 +62,18 @@ void measure_optimizer(Report& report) {
     const auto after = [](Device device) {
       const DefaultDevice here(device);
       const Seed seed(1);
-      Run run(40);
-      for (int i = 0; i < 3; ++i) run.step();
+      Stepper stepper(40);
+      for (int i = 0; i < 3; ++i) stepper.step();
       const NoGrad off;
-      return cat(run.params);
+      return cat(stepper.params);
     };
     f.tolerance = 1e-5;
     f.error = distance(after(gpu), after(Device::cpu()));
     const DefaultDevice here(gpu);
-    Run run(n);
-    // Looking for what is not finite reads the gradients; the step reads four tensors, writes
-    // three.
+    Stepper stepper(n);
+    // The overflow check reads the gradients; the step reads four tensors and writes three.
     f.work = (4.0 + 28.0) * double(100 * n + 4950);
-    f.ours = report.time({[&](int64_t) { run.step(); }})[0];
+    f.ours = report.time({[&](int64_t) { stepper.step(); }})[0];
   });
 }
 

@@ -5,20 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/format.h"
-#include "tests/support/data.h"
 #include "tests/support/errors.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/reference.h"
 
 namespace mixtape {
 namespace rows_reference_test {
 
-using nlohmann::json;
+using test::json;
 using tests::OpCase;
 
 const char* const regenerate =
@@ -27,7 +25,7 @@ const char* const regenerate =
     "tests/data/rows_reference.py";
 
 const json& reference() {
-  static const json file = json::parse(std::ifstream(test::data_file("rows_reference.json")));
+  static const json file = test::read_reference("rows_reference.json");
   return file;
 }
 

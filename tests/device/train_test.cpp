@@ -23,6 +23,7 @@
 #include "optim/cosine.h"
 #include "optim/sgd.h"
 #include "tests/support/errors.h"
+#include "tests/support/training_step.h"
 #include "train/learner.h"
 #ifdef MIXTAPE_EMULATED
 #include "emulator/simt/runtime.h"
@@ -66,15 +67,8 @@ struct Training {
         scaler(low) {}
 
   Tensor step() {
-    opt.zero_grad();
-    Tensor loss;
-    {
-      const amp::Autocast on({.low = low});
-      loss = cross_entropy(net(x), y);
-    }
-    scaler.scale(loss).backward();
-    schedule.step(scaler.step(opt, {.clip_norm = 10}));
-    scaler.update();
+    const auto [loss, result] = test::training_step(net, opt, scaler, low, x, y, {.clip_norm = 10});
+    schedule.step(result);
     return loss.detach();
   }
 };

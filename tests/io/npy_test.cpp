@@ -11,12 +11,9 @@
 #include "io/zip.h"
 #include "tests/support/damage.h"
 #include "tests/support/data.h"
+#include "tests/support/deflate.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
-
-#ifdef MIXTAPE_ZLIB
-#include <zlib.h>
-#endif
 
 namespace mixtape::io {
 namespace npy_test {
@@ -163,7 +160,8 @@ TEST(Npy, RefusesToWriteWhatNumPyLacks) {
   EXPECT_ERROR(save_npz(folder / "x.npz", {{"\xff", Tensor({2}, f32)}}), "is not UTF-8");
   const Tensor x({1}, f32);
   EXPECT_ERROR(save_npz(folder / "x.npz", {{"a", x}, {"a", x}}), "x.npz: duplicate name \"a\"");
-  EXPECT_ERROR(save_npz(folder / "x.npz", {{std::string(70000, 'n'), x}}), "names must have fewer than 65535 bytes, got 70004");
+  EXPECT_ERROR(save_npz(folder / "x.npz", {{std::string(70000, 'n'), x}}),
+               "names must have fewer than 65535 bytes, got 70004");
   EXPECT_EQ(folder.count(), 0u);
 }
 
@@ -403,19 +401,7 @@ TEST(Npz, RefusesHostileArchives) {
 }
 
 #ifdef MIXTAPE_ZLIB
-std::string deflated(const std::string& text) {
-  z_stream z = {};
-  deflateInit2(&z, 9, Z_DEFLATED, -15, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&z, text.size()) + 64, '\0');
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  z.avail_in = uInt(text.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data());
-  z.avail_out = uInt(out.size());
-  deflate(&z, Z_FINISH);
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
+using test::deflated;
 
 TEST(Npz, RefusesLiesAboutCompression) {
   const auto packed = [](const std::string& content, const std::string& bytes,

@@ -144,7 +144,8 @@ TEST(Png, SurvivesDamage) {
 TEST(Png, RefusesToWriteWhatIsNoImage) {
   const TempFolder folder;
   const std::string path = folder / "a.png";
-  EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)), "a.png: an image must be u8 [channels, height,");
+  EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)),
+               "a.png: an image must be u8 [channels, height,");
   EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "got u8 [4]");
   EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: channels must be 1 to 4, got 5");
   EXPECT_ERROR(save_png(path, Tensor({3, 0, 4}, u8)), "a.png: 4 x 0 pixels");

@@ -7,21 +7,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "autograd/ops.h"
 #include "nn/nn.h"
-#include "tests/support/data.h"
+#include "tests/support/reference.h"
 
 namespace mixtape::test {
 
-using nlohmann::json;
 using nn::Tensors;
 
 // A module and how to call it.
@@ -42,8 +39,7 @@ Model model(M made) {
 }
 
 inline Tensor tensor(const json& j, DType dtype = f64) {
-  const auto shape = j.at("shape").get<std::vector<int64_t>>();
-  return from(j.at("values").get<std::vector<double>>(), Shape(shape), dtype);
+  return from(j.at("values").get<std::vector<double>>(), shape_of(j), dtype);
 }
 
 inline void expect_close(const Tensor& got, const json& want, const std::string& what) {
@@ -101,7 +97,7 @@ inline const json& reference(const std::string& group) {
   static const json groups = [] {
     json all;
     for (const char* name : {"modules_reference.json", "models_reference.json"})
-      all.update(json::parse(std::ifstream(data_file(name))));
+      all.update(read_reference(name));
     return all;
   }();
   return groups.at(group);

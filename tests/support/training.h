@@ -1,6 +1,6 @@
 #pragma once
-// A small training that tests of Learner share: points in three clusters, a
-// net for them, a callback that notes what happens, and all of the state as bytes.
+// A small training for tests of Learner: points in three clusters, a net for them, a callback that
+// records events, and the whole state as bytes.
 
 #include <functional>
 #include <map>
@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
+#include "tests/support/temp_folder.h"
 #include "train/learner.h"
 
 namespace mixtape::test {
@@ -27,7 +28,7 @@ struct Net : nn::Module<Net> {
 // Points in three clusters.
 inline train::TensorDataset clusters(int64_t n, uint64_t seed) {
   const Seed s(seed);
-  const DefaultDevice here(Device::cpu());  // where data sets are
+  const DefaultDevice on_cpu(Device::cpu());  // data sets must be there
   std::vector<double> labels;
   for (int64_t i = 0; i < n; ++i) labels.push_back(double(i % 3));
   const Tensor label = from(labels, {n}, i64);
@@ -50,14 +51,26 @@ inline train::LearnerOptions quiet() {
   return o;
 }
 
-// Notes every moment, and may ask for something at one of them.
+// A learner after one epoch, and its checkpoint.
+struct SavedLearner {
+  const Seed seed{1};
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  train::Learner learner{loaders(), Net(), quiet()};
+  SavedLearner() {
+    learner.fit(1);
+    learner.save(file);
+  }
+};
+
+// Records every event, and may call a function at one of them.
 struct Spy : train::Callback {
   std::string seen, at;
   std::function<void(train::Learner&)> ask;
-  void note(std::string_view moment, train::Learner& l) {
+  void note(std::string_view event, train::Learner& l) {
     seen += seen.empty() ? "" : " ";
-    seen += moment;
-    if (moment == at) ask(l);
+    seen += event;
+    if (event == at) ask(l);
   }
   void on_train_begin(train::Learner& l) override { note("train", l); }
   void on_epoch_begin(train::Learner& l) override { note("epoch", l); }
@@ -80,7 +93,7 @@ struct Spy : train::Callback {
 
 using Bytes = std::map<std::string, std::vector<uint8_t>>;
 
-// All of a training's state as bytes.
+// The whole training state as bytes.
 inline Bytes bytes(train::Learner& l) {
   Bytes all;
   for (const auto& [name, t] : l.state_dict()) {
@@ -91,7 +104,7 @@ inline Bytes bytes(train::Learner& l) {
   return all;
 }
 
-// The names of what is not the same in both.
+// The names of tensors that differ.
 inline std::string differing(const Bytes& a, const Bytes& b) {
   std::string names;
   for (const auto& [name, data] : a)
@@ -101,7 +114,7 @@ inline std::string differing(const Bytes& a, const Bytes& b) {
   return names;
 }
 
-// Every way to train.
+// Every precision.
 using Choose = void (*)(train::Learner&);
 inline const Choose precisions[] = {
     [](train::Learner&) {}, [](train::Learner& l) { l.to_fp16({.growth_interval = 3}); },

@@ -15,6 +15,7 @@
 #include "core/random.h"
 #include "io/svg.h"
 #include "tests/support/damage.h"
+#include "tests/support/deflate.h"
 #include "tests/support/temp_folder.h"
 #include "train/charts.h"
 #include "train/data/digits.h"
@@ -22,10 +23,6 @@
 #include "train/data/loader.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
-
-#ifdef MIXTAPE_ZLIB
-#include <zlib.h>
-#endif
 
 namespace mixtape::train {
 namespace data_test {
@@ -85,9 +82,7 @@ TEST(Idx, SurvivesDamage) {
 TEST(Idx, ReadsGzip) {
   const TempFolder folder;
   const auto pack = [&](const std::string& name, const std::string& bytes) {
-    const gzFile f = gzopen((folder / name).c_str(), "wb");
-    gzwrite(f, bytes.data(), unsigned(bytes.size()));
-    gzclose(f);
+    spit(folder / name, test::gzip(bytes));
     return folder / name;
   };
   EXPECT_EQ(to_vector(read_idx(pack("ok.gz", idx({2}, "\x07\x09")))), (std::vector<double>{7, 9}));
@@ -130,7 +125,8 @@ TEST(Mnist, OnePairIsSplitAtTheEnd) {
     EXPECT_EQ(split.valid.x().at(0), 15);
     EXPECT_EQ(to_vector(split.valid.y()), (std::vector<double>{5, 6, 7, 8, 9}));
     for (const double fraction : {0.0, 1.0, -0.5, double(NAN)})
-      EXPECT_ERROR(load_mnist(folder.path(), fraction), "valid_fraction must be between 0 and 1, got ");
+      EXPECT_ERROR(load_mnist(folder.path(), fraction),
+                   "valid_fraction must be between 0 and 1, got ");
     EXPECT_ERROR(load_mnist(folder.path(), 0.001), "20 examples cannot be split with 0.001");
   }
 }

@@ -83,7 +83,8 @@ TEST(Dataset, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(Ragged(true).gather(all),
                "example 2: its input is f64 [2], but the first in the batch has f32 [2]");
   EXPECT_ERROR(counting(5).gather(outside), "counting: example 5 of 5");
-  EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}), "a batch needs at least one example");
+  EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}),
+               "a batch needs at least one example");
   EXPECT_ERROR(counting(5).get(-1), "counting: example -1 of 5");
   EXPECT_ERROR(counting(5).rows(3, 6), "counting: examples 3 to 6 of 5");
   EXPECT_ERROR(TensorDataset(zeros({3, 2}), zeros({4}), "xy"),
@@ -112,7 +113,8 @@ TEST(Split, DrawsWhatValidates) {
             parts.valid.indices());
   EXPECT_NE(split(counting(20), {.valid_fraction = 0.25, .seed = 4}).valid.indices(),
             parts.valid.indices());
-  EXPECT_ERROR(split(counting(20), {.valid_fraction = 1}), "valid_fraction must be between 0 and 1, got 1");
+  EXPECT_ERROR(split(counting(20), {.valid_fraction = 1}),
+               "valid_fraction must be between 0 and 1, got 1");
   EXPECT_ERROR(split(counting(20), {.valid_fraction = 0.01}),
                "counting: 20 examples cannot be split with 0.01 for validation");
 }
@@ -242,7 +244,8 @@ TEST(Transforms, EachSeesOneExample) {
 TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(transforms::normalize(NAN, 1), "means must be finite, got nan");
   EXPECT_ERROR(transforms::normalize(0, 0), "standard deviations must be finite and > 0, got 0");
-  EXPECT_ERROR(transforms::normalize(0, INFINITY), "standard deviations must be finite and > 0, got inf");
+  EXPECT_ERROR(transforms::normalize(0, INFINITY),
+               "standard deviations must be finite and > 0, got inf");
   EXPECT_ERROR(transforms::normalize({0, 1}, {1}), "2 means and 1 standard deviations");
   EXPECT_ERROR(transforms::random_crop(-1), "padding must be >= 0, got -1");
   EXPECT_ERROR(transforms::random_flip(1.5), "probability must be between 0 and 1, got 1.5");
@@ -252,7 +255,8 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   std::vector<Row> rows(3);
   EXPECT_ERROR(transforms::random_crop(1)(zeros({2, 3, 3}), rows), "2 images for 3 rows");
   EXPECT_ERROR(pixel_stats(zeros({0, 1, 2, 2}, u8)), "no images");
-  EXPECT_ERROR(pixel_stats(zeros({2, 2})), "images must be u8 [n, channels, height, width], got f32 [2, 2]");
+  EXPECT_ERROR(pixel_stats(zeros({2, 2})),
+               "images must be u8 [n, channels, height, width], got f32 [2, 2]");
 }
 
 }  // namespace dataset_test

@@ -1,4 +1,5 @@
-// What a learner saves and goes on from, and that lr_find leaves no trace.
+// Checkpoints: what a learner saves, and how a fit resumes from it.
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -289,12 +290,9 @@ TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
 }
 
 TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
-  const Seed seed(1);
-  const TempFolder folder;
-  const std::string file = folder / "a.ckpt";
-  Learner learner(loaders(), Net(), quiet());
-  learner.fit(1);
-  learner.save(file);
+  SavedLearner saved;
+  Learner& learner = saved.learner;
+  const std::string& file = saved.file;
   const auto before = bytes(learner);
   const double seconds = learner.history.epochs[0].seconds;
 
@@ -321,7 +319,8 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   part = good;
   for (auto& [name, tensor] : part)
     if (name == "history.steps") tensor = zeros({6, 4}, f64);
-  EXPECT_ERROR(learner.load(with(content.metadata, part)), "the history has 4 numbers per step, not 5");
+  EXPECT_ERROR(learner.load(with(content.metadata, part)),
+               "the history has 4 numbers per step, not 5");
   EXPECT_EQ(differing(bytes(learner), before), "");
   EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
   learner.load(with(content.metadata, good));
@@ -484,134 +483,6 @@ TEST(Checkpoints, LetANewCallbackBegin) {
   EXPECT_EQ(waited(), 2);
   learner.load(folder / "plain.ckpt");
   EXPECT_EQ(waited(), 0);
-}
-
-TEST(LrFind, SaysWhatItNeeds) {
-  Learner learner(loaders(), Net(), quiet());
-  EXPECT_ERROR(learner.lr_find({.start = 0}),
-               "lr_find needs 0 < start < end, got 0 and 10");
-  EXPECT_ERROR(learner.lr_find({.end = INFINITY}), "got 1e-07 and inf");
-  EXPECT_ERROR(learner.lr_find({.steps = 1}), "steps must be >= 2, got 1");
-  EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor must be > 1, got 1");
-}
-
-TEST(LrFind, LeavesAllAsItWas) {
-  for (const Choose choose : precisions) {
-    const Seed seed(1);
-    Learner learner(loaders(), Net(), quiet());
-    choose(learner);
-    learner.fit(1);
-    const auto before = bytes(learner);
-    learner.model().eval();
-    const LrFind found = learner.lr_find({.steps = 30});
-    EXPECT_EQ(differing(bytes(learner), before), "");
-    EXPECT_FALSE(learner.model().is_training());
-    ASSERT_GT(found.lr.size(), 5u);
-    EXPECT_EQ(found.lr.front(), 1e-7);
-    EXPECT_GT(found.suggested, 1e-7);
-    EXPECT_LT(found.suggested, 10);
-  }
-}
-
-// What a rate does to the loss is given here; which rates a batch's noise or the way back from an
-// explosion would suggest, is known.
-LrFind found_with(const std::function<double(int64_t step, double lr)>& given,
-                  const LrFindOptions& options = {}) {
-  const Seed seed(1);
-  LearnerOptions o = quiet();
-  const Learner* running = nullptr;
-  int64_t step = 0;
-  o.loss = [&](const Tensor& y, const Tensor&) {
-    return sum(y * 0) + given(step++, running->optimizer->lr());
-  };
-  Learner learner(loaders(), Net(), o);
-  running = &learner;
-  return learner.lr_find(options);
-}
-
-TEST(LrFind, EndsWhereTheLossExplodes) {
-  const auto explodes = [](int64_t, double lr) { return lr < 0.1 ? 1 : 1000; };
-  EXPECT_EQ(found_with(explodes).lr.size(), 75u);  // below 0.1, of 100 rates from 1e-7 to 10
-  EXPECT_EQ(found_with(explodes, {.stop_factor = 1000}).lr.size(), 100u);
-}
-
-TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {
-  const auto falls = [](double lr) { return 2 - 1 / (1 + 0.01 / lr); };  // most at 1e-2
-  for (const double noise : {0.6, -0.6}) {                               // of the first batch
-    const LrFind found =
-        found_with([&](int64_t i, double lr) { return falls(lr) + (i == 0 ? noise : 0); });
-    EXPECT_GT(found.suggested, 1e-3) << noise;
-    EXPECT_LT(found.suggested, 1) << noise;
-  }
-  const LrFind exploded = found_with([&](int64_t, double lr) {
-    return lr < 0.1 ? falls(lr) : lr < 0.5 ? 9 : 0.6;
-  });
-  EXPECT_GT(exploded.suggested, 1e-3);
-  EXPECT_LT(exploded.suggested, 0.1);
-}
-
-TEST(LrFind, IsNoPartOfAFitThatStoppedEarly) {
-  const Seed seed(1);
-  LearnerOptions o = quiet();
-  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 0}); };  // nothing improves
-  o.callbacks = {std::make_shared<EarlyStopping>()};
-  Learner learner(loaders(), Net(), o);
-  learner.fit(9);
-  EXPECT_EQ(learner.state.epoch, 4);
-  EXPECT_EQ(learner.lr_find({.steps = 10}).lr.size(), 10u);
-  EXPECT_EQ(learner.state.epoch, 4);
-}
-
-TEST(LrFind, IsUndoneAfterAnExceptionToo) {
-  const Seed seed(1);
-  Learner learner(loaders(), Net(), quiet());
-  learner.to_fp16();
-  learner.fit_one_cycle(1, 1e-2);
-  const auto before = bytes(learner);
-  const double seconds = learner.history.epochs[0].seconds;
-  const auto spy = std::make_shared<Spy>();
-  spy->at = "backward";
-  spy->ask = [](Learner& l) {
-    if (l.state.step == 10) throw std::runtime_error("enough");
-  };
-  learner.add(spy);
-  EXPECT_THROW(learner.lr_find(), std::runtime_error);
-  EXPECT_TRUE(spy->seen.ends_with("backward train."));
-  EXPECT_EQ(differing(bytes(learner), before), "");
-  EXPECT_EQ(learner.history.epochs[0].seconds, seconds);
-  EXPECT_TRUE(learner.schedule != nullptr);
-}
-
-struct Counting : nn::Module<Counting> {
-  Net net;
-  nn::UnsavedBuffer calls = zeros({}), repeated = expand(zeros({1}), {3});
-  Tensor forward(const Tensor& x) const {
-    add_(calls, 1.0);
-    return net(x);
-  }
-  MIXTAPE_FIELDS(net, calls, repeated)
-};
-TEST(LrFind, UndoesWhatIsNotSaved) {
-  const Seed seed(1);
-  Counting model;
-  Learner learner(loaders(), model, quiet());
-  learner.fit(1);
-  const double before = model.calls.item();
-  learner.lr_find({.steps = 5});
-  EXPECT_EQ(model.calls.item(), before);
-}
-
-TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
-  const Seed seed(1);
-  const TempFolder folder;
-  LearnerOptions o = quiet();
-  o.callbacks = {std::make_shared<TerminateOnNan>(),
-                 std::make_shared<ModelCheckpoint>(
-                     ModelCheckpointOptions{.folder = folder.path(), .every_steps = 1})};
-  o.loss = [](const Tensor& out, const Tensor& y) { return cross_entropy(out, y) * INFINITY; };
-  Learner learner(loaders(), Net(), o);
-  EXPECT_TRUE(learner.lr_find({.steps = 5}).lr.empty());
-  EXPECT_EQ(folder.count(), 0u);
 }
 
 }  // namespace learner_state_test

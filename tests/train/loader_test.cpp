@@ -232,7 +232,8 @@ TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
   EXPECT_ERROR(epoch(negative), "numbers: the sampler returned example -1 of 10");
   EXPECT_ERROR(epoch(beyond), "numbers: the sampler returned example 10 of 10");
   EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));
-  EXPECT_ERROR(epoch(other), "numbers: the sampler returned 2 examples for epoch 1, but 1 for epoch 0");
+  EXPECT_ERROR(epoch(other),
+               "numbers: the sampler returned 2 examples for epoch 1, but 1 for epoch 0");
 }
 
 TEST(Weighted, DrawsInProportion) {
@@ -284,7 +285,9 @@ TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
 
 // An autocast region is the loop's, and no worker's.
 TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
-  const Transform doubled = [](const Tensor& x, std::span<RowContext>) { return matmul(x, eye(4)); };
+  const Transform doubled = [](const Tensor& x, std::span<RowContext>) {
+    return matmul(x, eye(4));
+  };
   const amp::Autocast on({.low = f16});
   for (const int workers : {0, 1}) {
     DataLoader loader(TensorDataset(full({8, 4}, 0.1), zeros({8})),
@@ -453,7 +456,8 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
   EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "prefetch must be 1 to 1024, got 0");
   EXPECT_ERROR(DataLoader(good, {.device = Device::cuda(15)}), "cuda:15");
   EXPECT_ERROR(DataLoader(std::shared_ptr<const Dataset>()), "no data set");
-  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2), "batch 2 is out of range for 2 batches");
+  EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2),
+               "batch 2 is out of range for 2 batches");
   EXPECT_ERROR(DataLoader(good).batch(-1), "batch -1 is out of range for 1 batches");
   const auto shrink = [](const Tensor& x, std::span<RowContext>) { return slice(x, 0, 0, 1); };
   EXPECT_ERROR(DataLoader(good, {.transform = shrink}).batch(0),

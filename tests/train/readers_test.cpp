@@ -70,8 +70,7 @@ TEST(Cifar, RefusesHostileFiles) {
   const std::string good = cifar(2, 0);
   EXPECT_ERROR(parse_cifar10({}, "f"), "f: has 0 bytes, not a multiple of the record size 3073");
   EXPECT_ERROR(parse_cifar10(as_bytes(good + "x"), "f"), "f: has 6147 bytes, not a multiple of");
-  EXPECT_ERROR(parse_cifar100(as_bytes(good), "f"),
-               "f: has 6146 bytes, not a multiple of");
+  EXPECT_ERROR(parse_cifar100(as_bytes(good), "f"), "f: has 6146 bytes, not a multiple of");
   std::string bad = good;
   bad[3073] = 10;
   EXPECT_ERROR(parse_cifar10(as_bytes(bad), "f"), "f: label 1 is 10, not 0 to 9");
@@ -232,7 +231,8 @@ TEST(Csv, IsNumberedLikeATableReadBefore) {
                "g: line 3, column \"sex\": \"x\" is not among \"f\", \"m\"");
   EXPECT_ERROR(parse_csv("sex,fare,alive\nm,5,maybe\n", "g", {.like = &train}),
                "g: line 2, column \"alive\": \"maybe\" is not among \"no\", \"yes\"");
-  EXPECT_ERROR(parse_csv("sex,alive\nm,no\n", "g", {.like = &train}), "g: no column is named \"fare\"");
+  EXPECT_ERROR(parse_csv("sex,alive\nm,no\n", "g", {.like = &train}),
+               "g: no column is named \"fare\"");
 
   const Csv numbers = parse_csv("a,b\n1,2\n", "f");
   EXPECT_TRUE(parse_csv("a,b\n1,2\n", "g", {.like = &numbers}).classes.empty());

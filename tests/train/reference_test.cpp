@@ -7,19 +7,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "nn/nn.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
+#include "tests/support/reference.h"
 
 namespace mixtape {
 namespace reference_test {
 
-using nlohmann::json;
+using test::json;
 
 // --- starting values that every implementation can reproduce bit for bit ---
 
@@ -106,7 +105,7 @@ double l2(const Tensor& t) { return std::sqrt(sum(square(t.detach().to(f64))).it
 const json& reference() {
   static const json file = [] {
     const char* const path = std::getenv("MIXTAPE_REFERENCE");
-    return path ? json::parse(std::ifstream(path)) : json();
+    return path ? test::read_json(path) : json();
   }();
   return file;
 }
@@ -150,7 +149,7 @@ void Reference::start(Net& net) const {
   for (size_t i = 0; i < ours.size(); ++i) {
     const auto& [name, t] = ours[i];
     EXPECT_EQ(name, listed[i].at("name").get<std::string>());
-    EXPECT_EQ(t.shape(), Shape(listed[i].at("shape").get<std::vector<int64_t>>()));
+    EXPECT_EQ(t.shape(), test::shape_of(listed[i]));
     if (t.rank() > 1) scale = 1.0f / std::sqrt(static_cast<float>(nn::init::fan(t).in));
     copy_(t, filled(static_cast<uint32_t>(i + 1), t.shape(), scale));
     EXPECT_NEAR(l2(t), listed[i].at("init_l2").get<double>(), 1e-8 * l2(t));

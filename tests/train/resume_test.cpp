@@ -103,12 +103,10 @@ TEST(Killed, EndsAsIfNothingHadHappened) {
 }
 
 TEST(Checkpoints, AreRefusedWhenDamaged) {
-  const Seed seed(1);
-  const TempFolder folder;
-  const std::string file = folder / "a.ckpt";
-  Learner learner(loaders(), Net(), quiet());
-  learner.fit(1);
-  learner.save(file);
+  SavedLearner saved;
+  Learner& learner = saved.learner;
+  const TempFolder& folder = saved.folder;
+  const std::string& file = saved.file;
   const std::string good = slurp(file);
   const auto error = [&](const std::string& bytes) {
     spit(file, bytes);

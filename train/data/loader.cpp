@@ -209,19 +209,19 @@ DataLoader::~DataLoader() = default;
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
-const DataLoader::BatchMaker& DataLoader::maker() const {
+const DataLoader::BatchMaker& DataLoader::batch_maker() const {
   check(maker_ != nullptr, "this loader was moved from");
   return *maker_;
 }
 
-int64_t DataLoader::examples() const { return maker().data->size(); }
-int64_t DataLoader::batches() const { return maker().batches(); }
-int64_t DataLoader::batch_size() const { return maker().options.batch_size; }
-const DataLoaderOptions& DataLoader::options() const { return maker().options; }
+int64_t DataLoader::examples() const { return batch_maker().data->size(); }
+int64_t DataLoader::batches() const { return batch_maker().batches(); }
+int64_t DataLoader::batch_size() const { return batch_maker().options.batch_size; }
+const DataLoaderOptions& DataLoader::options() const { return batch_maker().options; }
 
 Batch DataLoader::batch(int64_t i) const {
   check(i >= 0 && i < batches(), "batch {} is out of range for {} batches", i, batches());
-  return maker().make(maker().order(epoch_), epoch_, i);
+  return batch_maker().make(batch_maker().order(epoch_), epoch_, i);
 }
 
 void DataLoader::stop() {
@@ -258,7 +258,7 @@ void DataLoader::load_state_dict(const StateDict& dict) {
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  maker();
+  batch_maker();
   if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
   stop();
   begun_ = true;
@@ -268,7 +268,7 @@ DataLoader::Iterator DataLoader::begin() {
 }
 
 bool DataLoader::advance(uint64_t loop) {
-  check(loop == loop_ && epoch_loop_, "this loop over {} has ended", maker().data->name());
+  check(loop == loop_ && epoch_loop_, "this loop over {} has ended", batch_maker().data->name());
   current_ = {};  // free it before making the next
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);

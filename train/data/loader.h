@@ -80,8 +80,8 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  const BatchMaker& maker() const;  // throws Error after a move
-  bool advance(uint64_t loop);      // to the next batch; false after the last
+  const BatchMaker& batch_maker() const;  // throws Error after a move
+  bool advance(uint64_t loop);            // to the next batch; false after the last
   void stop();
 
   std::shared_ptr<const BatchMaker> maker_;

@@ -1,36 +1,22 @@
-// File formats: what is written reads back, and nothing that a file claims is believed.
+// safetensors: what is written reads back, and no claim of a file is trusted.
 
-#include <fcntl.h>
+#include "io/safetensors.h"
+
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstring>
-#include <filesystem>
-#include <limits>
 
-#include "core/check.h"
 #include "core/format.h"
-#include "io/crc.h"
 #include "io/file.h"
-#include "io/jsonl.h"
-#include "io/safetensors.h"
-#include "io/svg.h"
-#include "io/text.h"
 #include "tests/support/damage.h"
+#include "tests/support/errors.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
-#ifdef MIXTAPE_ZLIB
-#include <zlib.h>
-#endif
-
 namespace mixtape::io {
-namespace io_test {
+namespace safetensors_test {
 
 using test::slurp;
 using test::spit;
@@ -39,202 +25,6 @@ using test::TempFolder;
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
-
-// ---- files
-
-TEST(AtomicFile, AppearsOnCommitOnly) {
-  const TempFolder folder;
-  const std::string path = folder / "a.txt";
-  spit(path, "old");
-  {
-    AtomicFile file(path);
-    file.write("new, unfinished");
-    EXPECT_EQ(slurp(path), "old");
-  }
-  EXPECT_EQ(slurp(path), "old");
-  EXPECT_EQ(folder.count(), 1u);  // the temporary file is gone
-
-  AtomicFile file(path);
-  file.write("ne");
-  file.write("w");
-  file.commit();
-  EXPECT_EQ(slurp(path), "new");
-  EXPECT_EQ(folder.count(), 1u);
-}
-
-TEST(AtomicFile, KeepsPermissionsAndLinks) {
-  const TempFolder folder;
-  const std::string path = folder / "secret", link = folder / "latest";
-  write_file(path, "old");
-  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
-  std::filesystem::create_symlink("secret", link);
-  write_file(link, "new");
-  EXPECT_TRUE(std::filesystem::is_symlink(link));
-  EXPECT_EQ(slurp(path), "new");
-  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_read);
-  std::filesystem::create_symlink("nowhere", folder / "dangling");
-  write_file(folder / "dangling", "new");
-  EXPECT_TRUE(std::filesystem::is_symlink(folder / "dangling"));
-  EXPECT_EQ(slurp(folder / "nowhere"), "new");
-}
-
-TEST(AtomicFile, NamesFileAndReason) {
-  const TempFolder folder;
-  EXPECT_ERROR(AtomicFile(folder / "no/such/file"),
-               "no/such/file: cannot create a file beside it: No such file");
-  std::filesystem::create_directory(folder / "taken");
-  EXPECT_ERROR(AtomicFile(folder / "taken"), "taken: not a regular file");
-  AtomicFile file(folder / "late");
-  std::filesystem::create_directory(folder / "late");
-  EXPECT_ERROR(file.commit(), "late: cannot replace: Is a directory");
-}
-
-// Neither a pipe nor, for who may, /dev/null.
-TEST(AtomicFile, ReplacesNothingButFiles) {
-  const TempFolder folder;
-  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_ERROR(write_file(folder / "pipe", "x"), "pipe: not a regular file");
-  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
-  EXPECT_EQ(folder.count(), 1u);
-}
-
-// Of a process of the same number, in another container.
-TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
-  const TempFolder folder;
-  std::string left;
-  {
-    const AtomicFile first(folder / "a");
-    left = std::filesystem::directory_iterator(folder.path())->path().string();
-  }
-  const size_t number = left.rfind('-') + 1;
-  for (int next = 1; next < 4; ++next)
-    spit(left.substr(0, number) + std::to_string(std::stoi(left.substr(number)) + next) + ".tmp",
-         "half");
-  write_file(folder / "a", "whole");
-  EXPECT_EQ(slurp(folder / "a"), "whole");
-  EXPECT_EQ(folder.count(), 4u);
-}
-
-// What a daemon prints, whose standard streams are closed, is no part of a file.
-TEST(Files, AreNoStandardStreams) {
-  const TempFolder folder;
-  const int input = ::dup(STDIN_FILENO);
-  ::close(STDIN_FILENO);
-  std::vector<bool> free;
-  const auto look = [&] { free.push_back(::fcntl(STDIN_FILENO, F_GETFD) < 0); };
-  {
-    AtomicFile file(folder / "a");
-    look();
-    file.commit();
-    const AppendFile more(folder / "a");
-    look();
-    const InputFile back(folder / "a");
-    look();
-  }
-  ::dup2(input, STDIN_FILENO);
-  ::close(input);
-  EXPECT_EQ(free, std::vector<bool>(3, true));
-}
-
-TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
-  const TempFolder folder;
-  const std::string path = folder / "net.safetensors";
-  save(path, {{"a", from({1, 2}, {2})}});
-  const std::string before = slurp(path);
-  EXPECT_ERROR(save(path, {{"a", from({3}, {1})}, {"a", from({4}, {1})}}),
-               "duplicate name \"a\"");
-  EXPECT_EQ(slurp(path), before);
-
-  // A disk that refuses after the first bytes, as a full one does.
-  struct rlimit old;
-  getrlimit(RLIMIT_FSIZE, &old);
-  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit small = {64, old.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message =
-      test::full_error([&] { save(path, {{"large", Tensor({4096}, f32)}}); });
-  setrlimit(RLIMIT_FSIZE, &old);
-  std::signal(SIGXFSZ, ignored);
-  EXPECT_NE(message.find("net.safetensors: cannot write: File too large"), std::string::npos)
-      << message;
-  EXPECT_EQ(slurp(path), before);
-  EXPECT_EQ(folder.count(), 1u);
-}
-
-TEST(ReadFile, ChecksBeforeItAllocates) {
-  const TempFolder folder;
-  spit(folder / "ten", "0123456789");
-  EXPECT_EQ(read_file(folder / "ten", 10).size(), 10u);
-  EXPECT_ERROR(read_file(folder / "ten", 9), "ten: has 10 bytes, more than the 9 allowed");
-  EXPECT_ERROR(read_file(folder / "none", 9), "none: cannot open: No such file");
-  EXPECT_ERROR(read_file(folder.path(), 9), "not a regular file");
-  std::byte room[4];
-  EXPECT_ERROR(InputFile(folder / "ten").read(8, room), "ten: ends at byte 10, 2 bytes early");
-  EXPECT_ERROR(InputBytes(bytes_of("0123456789"), "ten").read(8, room),
-               "ten: ends at byte 10, 2 bytes early");
-  EXPECT_ERROR(InputBytes({}, "none").read(UINT64_MAX, room),
-               "none: ends at byte 0, 4 bytes early");
-}
-
-#ifdef MIXTAPE_ZLIB
-std::string gzip(std::string_view text) {
-  z_stream z = {};
-  deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&z, text.size()) + 64, '\0');
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  z.avail_in = uInt(text.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data());
-  z.avail_out = uInt(out.size());
-  deflate(&z, Z_FINISH);
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
-
-std::string unpacked(const std::string& path, uint64_t limit) {
-  const auto bytes = read_file(path, limit);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-TEST(ReadFile, UnpacksGzip) {
-  const TempFolder folder;
-  const std::string text(300'000, 'x'), packed = gzip(text);
-  spit(folder / "x.gz", packed);
-  EXPECT_EQ(unpacked(folder / "x.gz", 300'000), text);
-  EXPECT_ERROR(read_file(folder / "x.gz", 299'999), "unpacks to more than the 299999 bytes");
-  EXPECT_ERROR(read_file(folder / "x.gz", 65'536), "unpacks to more than the 65536 bytes");
-
-  spit(folder / "two.gz", gzip("one, ") + gzip("two"));
-  EXPECT_EQ(unpacked(folder / "two.gz", 1000), "one, two");
-  spit(folder / "empty.gz", gzip(""));
-  EXPECT_EQ(unpacked(folder / "empty.gz", 0), "");
-}
-
-TEST(ReadFile, RefusesDamagedGzip) {
-  const TempFolder folder;
-  const std::string packed = gzip("some text that is long enough to be cut");
-  for (size_t n = 0; n < packed.size(); ++n) {
-    spit(folder / "cut.gz", packed.substr(0, n));
-    EXPECT_ERROR(read_file(folder / "cut.gz", 1000), "cut.gz: gzip data ends early");
-  }
-  std::string wrong = packed;
-  wrong[wrong.size() - 6] ^= 1;  // in the checksum
-  spit(folder / "sum.gz", wrong);
-  EXPECT_ERROR(read_file(folder / "sum.gz", 1000), "bad gzip data near byte");
-  spit(folder / "plain.gz", "not packed at all");
-  EXPECT_ERROR(read_file(folder / "plain.gz", 1000), "bad gzip data near byte");
-  spit(folder / "tail.gz", packed + "garbage");
-  EXPECT_ERROR(read_file(folder / "tail.gz", 1000), "bad gzip data near byte");
-}
-#else
-TEST(ReadFile, SaysThatItHasNoZlib) {
-  const TempFolder folder;
-  spit(folder / "x.gz", "anything");
-  EXPECT_ERROR(read_file(folder / "x.gz", 1000), "this build has no zlib");
-}
-#endif
-
-// ---- safetensors
 
 constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
 
@@ -331,7 +121,8 @@ TEST(SafeTensors, AlignsEachTensor) {
 TEST(SafeTensors, RefusesToWriteNonsense) {
   const TempFolder folder;
   const Tensor x = from({1}, {1});
-  EXPECT_ERROR(save(folder / "x", {{"__metadata__", x}}), "duplicate or reserved name \"__metadata__\"");
+  EXPECT_ERROR(save(folder / "x", {{"__metadata__", x}}),
+               "duplicate or reserved name \"__metadata__\"");
   EXPECT_ERROR(save(folder / "x", {{"a", Tensor()}}), "\"a\" is undefined");
   EXPECT_ERROR(save(folder / "x", {{"\xff", x}}), "not UTF-8");
   EXPECT_ERROR(save(folder / "x", {{"a", x}}, {{"k", "\xff"}}), "not UTF-8");
@@ -439,8 +230,6 @@ TEST(SafeTensors, SurvivesDamage) {
   test::refuse_truncation(slurp(folder / "ok"), parse);
 }
 
-// ---- shards
-
 TEST(Shards, RoundTrip) {
   const TempFolder folder;
   const std::string path = folder / "model.safetensors", index = path + ".index.json";
@@ -473,12 +262,10 @@ TEST(Shards, RoundTrip) {
 TEST(Shards, RefuseToBeWrittenAsNonsense) {
   const TempFolder folder;
   const Tensor x = from({1}, {1});
-  EXPECT_ERROR(save_sharded(folder / "x.bin", {{"a", x}}),
-               "the name must end in .safetensors");
+  EXPECT_ERROR(save_sharded(folder / "x.bin", {{"a", x}}), "the name must end in .safetensors");
   const std::string path = folder / "x.safetensors";
   EXPECT_ERROR(save_sharded(path, {{"a", x}}, {.max_bytes = 0}), "max_bytes must be > 0");
-  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}),
-               "duplicate name \"a\"");
+  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}), "duplicate name \"a\"");
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"\xff", x}}, {.max_bytes = 4}), "is not UTF-8");
   EXPECT_EQ(folder.count(), 0u) << "the first shard was written, but has no name yet";
 }
@@ -579,221 +366,5 @@ save_file(t, sys.argv[1] + "/theirs", {"from": "python"}))",
   EXPECT_EQ(back.tensors.at("b").dtype(), boolean);
 }
 
-// ---- text, JSON lines, SVG
-
-TEST(Text, EscapesAndRepairs) {
-  EXPECT_EQ(json_string("a\"\\\n\x01\x7f/"), R"("a\"\\\n\u0001\u007f/")");
-  EXPECT_EQ(json_string("\u00e9\u20ac\U0001F600"), "\"\u00e9\u20ac\U0001F600\"");
-  EXPECT_EQ(json_string("\xff|\xc3|\xc0\xaf|\xed\xa0\x80"),
-            "\"\uFFFD|\uFFFD|\uFFFD\uFFFD|\uFFFD\uFFFD\uFFFD\"");
-  EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"\uFFFD\uFFFD\uFFFD\uFFFD\"");  // above U+10FFFF
-  EXPECT_EQ(xml_text("<a & \"b\">\x01"), "&lt;a &amp; &quot;b&quot;&gt;\uFFFD");
-  EXPECT_EQ(quote(std::string(79, 'a') + "\u00e9\u00e9"), '"' + std::string(79, 'a') + "\"...");
-}
-
-TEST(JsonLines, SpellsEveryKindOfValue) {
-  EXPECT_EQ(json_object({}), "{}");
-  EXPECT_EQ(json_object({{"step", int64_t{3}}, {"loss", 0.1}, {"tag", "a\"b"}, {"ok", true}}),
-            R"({"step":3,"loss":0.1,"tag":"a\"b","ok":true})");
-  EXPECT_EQ(json_object({{"a", NAN}, {"b", -INFINITY}, {"c", 1e-300}, {"d", INT64_MIN}}),
-            R"({"a":null,"b":null,"c":1e-300,"d":-9223372036854775808})");
-}
-
-TEST(JsonLines, AppendsLinesAtOnce) {
-  const TempFolder folder;
-  {
-    JsonLines log(folder / "log.jsonl");
-    log.write({{"a", 1.0}});
-    EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n");  // before it is closed
-  }
-  JsonLines(folder / "log.jsonl").write({{"a", 2.5}});
-  EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":2.5}\n");
-
-  spit(folder / "cut.jsonl", "{\"a\":");
-  JsonLines(folder / "cut.jsonl").write({{"a", 3.0}});
-  EXPECT_EQ(slurp(folder / "cut.jsonl"), "{\"a\":3}\n");
-  spit(folder / "cut.jsonl", "{\"a\":1}\n{\"a\":");
-  JsonLines(folder / "cut.jsonl").write({{"a", 3.5}});
-  EXPECT_EQ(read_json_lines(folder / "cut.jsonl"),
-            (std::vector<JsonFields>{{{"a", int64_t{1}}}, {{"a", 3.5}}}));
-  EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
-}
-
-// A disk that was full in the middle of a line, and is no more.
-TEST(JsonLines, GoesOnAfterALineThatFailed) {
-  const TempFolder folder;
-  JsonLines log(folder / "log.jsonl");
-  log.write({{"a", int64_t{1}}});
-  struct rlimit old;
-  getrlimit(RLIMIT_FSIZE, &old);
-  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit small = {12, old.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = test::full_error([&] { log.write({{"a", int64_t{2}}}); });
-  setrlimit(RLIMIT_FSIZE, &old);
-  std::signal(SIGXFSZ, ignored);
-  EXPECT_NE(message.find("log.jsonl: cannot append: File too large"), std::string::npos) << message;
-  log.write({{"a", int64_t{3}}});
-  EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":3}\n");
-}
-
-TEST(JsonLines, MissesAFileThatWasRemoved) {
-  const TempFolder folder;
-  JsonLines log(folder / "log.jsonl");
-  log.write({{"a", 1.0}});
-  std::filesystem::remove(folder / "log.jsonl");
-  EXPECT_ERROR(log.write({{"a", 2.0}}), "log.jsonl: cannot append: it was removed");
-}
-
-TEST(JsonLines, ReadsBackWhatWasWritten) {
-  const TempFolder folder;
-  const std::string file = folder / "log.jsonl";
-  const JsonFields line = {{"a", 0.1}, {"b", int64_t{-3}}, {"c", "x\ny"}, {"d", true}};
-  JsonLines(file).write(line);
-  JsonLines(file).write({});
-  spit(file, slurp(file) + "{\"a\":nu");
-  EXPECT_EQ(read_json_lines(file), (std::vector<JsonFields>{line, {}}));
-  const auto wrong = [&](const std::string& text) {
-    spit(file, "{}\n" + text + "\n");
-    return test::error([&] { read_json_lines(file); });
-  };
-  EXPECT_EQ(wrong("{\"a\":"), file + ": line 2: \"{\\\"a\\\":\" is not a JSON object");
-  EXPECT_EQ(wrong("3"), file + ": line 2: \"3\" is not a JSON object");
-  EXPECT_EQ(wrong("{\"a\":[1]}"), file + ": line 2: values must be numbers, strings or bools, got an array");
-  spit(file, "{\"a\":null,\"b\":18446744073709551615}\n");
-  EXPECT_TRUE(std::isnan(std::get<double>(read_json_lines(file)[0][0].second)));
-  EXPECT_EQ(std::get<double>(read_json_lines(file)[0][1].second), 0x1p64);
-}
-
-// Whether every tag is closed in order and every quote and ampersand is as XML wants it.
-bool well_formed(const std::string& xml) {
-  std::vector<std::string> open;
-  for (size_t i = 0; i < xml.size(); ++i) {
-    if (xml[i] == '&' && xml.find(';', i) == std::string::npos) return false;
-    if (xml[i] != '<') continue;
-    const size_t end = xml.find('>', i);
-    if (end == std::string::npos) return false;
-    const std::string tag = xml.substr(i + 1, end - i - 1);
-    if (std::count(tag.begin(), tag.end(), '"') % 2) return false;
-    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
-    if (tag[0] == '/') {
-      if (open.empty() || "/" + open.back() != tag) return false;
-      open.pop_back();
-    } else if (tag.back() != '/') {
-      open.push_back(name);
-    }
-    i = end;
-  }
-  return open.empty();
-}
-
-std::string drawn(const Chart& chart) {
-  const std::string svg = to_svg(chart);
-  EXPECT_TRUE(well_formed(svg)) << svg;
-  EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
-  EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
-  return svg;
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-TEST(Svg, DrawsSeriesWithRoundTicks) {
-  const std::string svg =
-      drawn({.title = "a < b & \"c\"",
-             .x_label = "step",
-             .y_label = "loss",
-             .series = {{"one", {0, 50, 100}, {0.2, 0.71, 0.93}}, {"two", {0, 100}, {1, 0.5}}}});
-  EXPECT_TRUE(has(svg, "a &lt; b &amp; &quot;c&quot;"));
-  for (const char* label :
-       {">20<", ">100<", ">0.2<", ">0.4<", ">1<", ">one<", ">two<", ">step<", ">loss<"})
-    EXPECT_TRUE(has(svg, label)) << label;
-  EXPECT_TRUE(has(svg, "prefers-color-scheme: dark"));
-}
-
-TEST(Svg, LeavesGapsForWhatIsNotFinite) {
-  const std::string svg = drawn({.series = {{"s", {0, 1, 2, 3, 4}, {1, NAN, 2, INFINITY, 3}}}});
-  const size_t d = svg.find("d=\"M");
-  const std::string path = svg.substr(d, svg.find('"', d + 3) - d);
-  EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 3);  // three lone points
-  EXPECT_EQ(std::count(path.begin(), path.end(), 'L'), 0);
-}
-
-TEST(Svg, LogAxisHasDecades) {
-  const std::string svg =
-      drawn({.series = {{"s", {0, 1, 2, 3}, {0.002, 0, -1, 30}}}, .log_y = true});
-  for (const char* label : {">0.001<", ">0.1<", ">10<", ">100<"})
-    EXPECT_TRUE(has(svg, label)) << label;
-}
-
-TEST(Svg, StandsExtremes) {
-  const double big = std::numeric_limits<double>::max(),
-               tiny = std::numeric_limits<double>::denorm_min();
-  EXPECT_TRUE(has(drawn({}), "no data"));
-  EXPECT_TRUE(has(drawn({.series = {{"s", {1}, {NAN}}}}), "no data"));
-  for (const std::vector<double>& y : {std::vector<double>{5, 5},
-                                       {0, 0},
-                                       {-big, big},
-                                       {big, big},
-                                       {tiny, -tiny},
-                                       {1e15, 1e15 + 1},
-                                       {2, 2 * (1 + 2e-10)},
-                                       {0, tiny}})
-    for (const bool log : {false, true}) {
-      drawn({.series = {{"s", {0, 1}, y}}, .log_y = log});
-      drawn({.series = {{"s", y, {1, 2}}}, .log_y = log});
-    }
-  EXPECT_ERROR(to_svg({.series = {{"s", {1, 2}, {1}}}}), "series \"s\" has 2 x and 1 y");
-}
-
-TEST(Svg, LegendTakesTheRowsItNeeds) {
-  Chart chart;
-  for (int i = 0; i < 12; ++i)
-    chart.series.push_back({fmt::format("a run with a long name {}", i), {0, 1}, {0, 1}});
-  const std::string svg = drawn(chart);
-  EXPECT_TRUE(has(svg, "height=\"454\"")) << svg;  // four rows, three to each
-  EXPECT_TRUE(has(svg, "stroke-dasharray"));       // colours come again with dashes
-  chart.series = {{std::string(500, 'x'), {0, 1}, {0, 1}}};
-  EXPECT_FALSE(has(drawn(chart), std::string(100, 'x')));
-  EXPECT_TRUE(has(drawn(chart), "xx\u2026<"));
-}
-
-TEST(Svg, DotsAndBothAxesLogarithmic) {
-  const std::string svg =
-      drawn({.series = {{"s", {1e-5, 0.01}, {2, 3}, true}}, .log_x = true, .log_y = true});
-  for (const char* label : {">1e-5<", ">0.01<", ">2<", ">5<"})
-    EXPECT_TRUE(has(svg, label)) << label << svg;
-  EXPECT_TRUE(has(svg, "class=\"dots c0\""));
-  EXPECT_FALSE(has(svg, "class=\"line c0\""));
-}
-
-TEST(Svg, HeatMapHasANumberPerCell) {
-  const auto map = [](const HeatMap& m) {
-    const std::string svg = to_svg(m);
-    EXPECT_TRUE(well_formed(svg)) << svg;
-    return svg;
-  };
-  const std::string svg = map({.title = "t",
-                               .rows = {"a", "b"},
-                               .columns = {"<", "a long name"},
-                               .values = {{12, 0}, {3, 1}}});
-  for (const char* part : {">12<", ">3<", ">&lt;<", "fill-opacity=\"1.000\"", "rotate(-90)"})
-    EXPECT_TRUE(has(svg, part)) << part << svg;
-  EXPECT_FALSE(has(svg, ">0<"));
-  map({});
-  map({.rows = {"a"}, .columns = {"b"}, .values = {{0}}});
-  EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}}), "0 rows of values for 1 names");
-  EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}, .values = {{1}}}), "a row of 1 values for 0 columns");
-}
-
-TEST(Crc, HasTheKnownAnswers) {
-  const auto digits = std::as_bytes(std::span("123456789", 9));
-  EXPECT_EQ(crc32(digits), 0xCBF43926u);
-  EXPECT_EQ(crc32c(digits), 0xE3069283u);
-  EXPECT_EQ(crc32c(digits.subspan(4), crc32c(digits.first(4))), 0xE3069283u);
-  EXPECT_EQ(crc32c({}), 0u);
-}
-
-}  // namespace io_test
+}  // namespace safetensors_test
 }  // namespace mixtape::io
