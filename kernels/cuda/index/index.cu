@@ -1,7 +1,6 @@
-// Elements by index along one dimension, in the order that the CPU keeps. What scatter writes, and
-// what of it is lost, is settled by the largest position that names a place. What scatter_add adds
-// up is brought together by sorting the index once for all elements that it names as a whole (a row
-// of an embedding), and then added in order.
+// Indexing along one dimension, in the order of the CPU. If several positions scatter to one
+// target, the largest wins. scatter_add sorts the index, once for all elements that share an index
+// entry (a row of an embedding), and then adds the values of each target in order.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/index/sort.cuh"
@@ -10,21 +9,21 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// An index out of range is reported when the host hears of it (core/readback.h), which is after
-// these kernels ran: here it names the first place, so that no other memory is touched.
-MIXTAPE_HD inline int64_t within(int64_t name, int64_t size) {
-  return uint64_t(name) < uint64_t(size) ? name : 0;
+// (The host reports an index out of range after these kernels ran (core/readback.h); here it
+// becomes 0, so that they access no foreign memory.)
+MIXTAPE_HD inline int64_t within(int64_t index, int64_t size) {
+  return uint64_t(index) < uint64_t(size) ? index : 0;
 }
 
-// Layouts of the index's shape: of the operand that is addressed (0 along dim: there the index
-// leads, by `step` elements), of the index and of the other operand; then of the claims of scatter
-// and of the position along dim.
+// Layouts of the index's shape: for the operand that is indexed (with stride 0 along dim, where the
+// index counts in steps of `step` elements), the index and the other operand; then for the claims
+// of scatter and the position along dim.
 struct Operands {
-  Layout addressed, index, other, claims, position;
+  Layout indexed, index, other, claims, position;
   int64_t size, step, claim_count;
 
   Operands(int dim, In a, In i, In o)
-      : addressed(i.shape(), a.strides()),
+      : indexed(i.shape(), a.strides()),
         index(i.layout),
         other(i.shape(), o.strides()),
         claims(i.shape(), i.shape()),
@@ -32,7 +31,7 @@ struct Operands {
         size(a.shape()[dim]),
         step(a.strides()[dim]),
         claim_count(size) {
-    addressed.strides[dim] = 0;
+    indexed.strides[dim] = 0;
     for (int d = 0; d < i.layout.rank(); ++d) {
       position.strides[d] = d == dim;
       claims.strides[d] = 0;
@@ -41,34 +40,34 @@ struct Operands {
       claim_count *= index.shape[d];
     }
   }
-  // What is named as a whole is moved by as many elements as `most` allows at once.
+  // Groups elements that share an index entry into words of up to `most`; returns the group size.
   template <class... P>
   int group(int64_t most, const P*... data) {
-    Layout* const all[] = {&addressed, &index, &other, &claims, &position};
+    Layout* const all[] = {&indexed, &index, &other, &claims, &position};
     collapse(all);
     const bool whole = index.strides[-1] == 0 && position.strides[-1] == 0 &&
-                       addressed.strides[-1] == 1 && other.strides[-1] == 1;
+                       indexed.strides[-1] == 1 && other.strides[-1] == 1;
     int64_t n = whole ? most : 1;
     const auto fits = [&](int64_t x) {
       while (x % n != 0) n /= 2;
     };
-    fits(addressed.shape[-1]);
+    fits(indexed.shape[-1]);
     fits(step);
-    for (int d = 0; d + 1 < addressed.rank(); ++d) {
-      fits(addressed.strides[d]);
+    for (int d = 0; d + 1 < indexed.rank(); ++d) {
+      fits(indexed.strides[d]);
       fits(other.strides[d]);
     }
     for (const uintptr_t address : {reinterpret_cast<uintptr_t>(data)...})
       while (address % uintptr_t(16 / most * n) != 0) n /= 2;
     for (Layout* l : all) l->shape[-1] /= n;
-    for (Layout* l : {&addressed, &other})
+    for (Layout* l : {&indexed, &other})
       for (int d = 0; d + 1 < l->rank(); ++d) l->strides[d] /= n;
     step /= n;
     return int(n);
   }
 };
 
-// f.operator()<Word>() for a word of so many bytes.
+// Calls f.operator()<Word>() with a type of `bytes` bytes.
 template <class F>
 void with_word(size_t bytes, F f) {
   switch (bytes) {
@@ -96,9 +95,9 @@ __global__ void gather_words(Walk<3> walk, int64_t count, int64_t size, int64_t 
   }
 }
 
-// The largest position that names each place.
-__global__ void claim_places(Walk<3> walk, int64_t count, int64_t size, const int64_t* index,
-                             int* claims) {
+// claims[target] = the largest position with that index.
+__global__ void claim_targets(Walk<3> walk, int64_t count, int64_t size, const int64_t* index,
+                              int* claims) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[3];
@@ -113,13 +112,13 @@ __global__ void scatter_words(Walk<5> walk, int64_t count, int64_t size, int64_t
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[5];
     walk.find(i, at);
-    const int64_t name = within(index[at[1]], size);
-    if (claims[at[3] + name] == at[4])
-      gpu::store_as(y + at[0] + name * step, gpu::load_as<Word>(x + at[2]));
+    const int64_t target = within(index[at[1]], size);
+    if (claims[at[3] + target] == at[4])
+      gpu::store_as(y + at[0] + target * step, gpu::load_as<Word>(x + at[2]));
   }
 }
 
-// --- adding up ---
+// --- scatter_add ---
 
 template <class T, class S>
 MIXTAPE_HD T plus(T sum, S x) {
@@ -129,7 +128,7 @@ MIXTAPE_HD T plus(T sum, S x) {
     return sum + T(gpu::widen(x));
 }
 
-// A thread for each line of the index: operand 0 is y, 1 the index, 2 x.
+// One thread per line of the index. Operand 0 is y, 1 the index, 2 x.
 template <class S, class T>
 __global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size, int64_t step,
                           int64_t along_index, int64_t along_x, const int64_t* index, const S* x,
@@ -163,30 +162,30 @@ struct FromKeys {
     at = uint32_t(i);
   }
 };
-__global__ void write_keys(Walk<1> names, int64_t count, int64_t size, const int64_t* index,
+__global__ void write_keys(Walk<1> walk, int64_t count, int64_t size, const int64_t* index,
                            uint32_t* keys) {
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < count; i += all) {
     int64_t at[1];
-    names.find(i, at);
+    walk.find(i, at);
     keys[i] = uint32_t(within(index[at[0]], size));
   }
 }
 
-// What the sorted index of `lines` lines of n names; `inner` elements are named as a whole.
-// Operand 0 is y, 1 is x.
-struct Runs {
+// A sorted index: `lines` lines of n keys; `inner` elements share each entry. Operand 0 is y, 1 is
+// x.
+struct SortedIndex {
   const uint32_t *keys, *at;
   int64_t lines, n, inner, step, along;
   Walk<2> of_line, of_inner;
 };
-// Threads down: places in the sorted lines, of which those where a run begins add it up; across:
-// the elements that it names, `pack` at a time.
+// Threads down: positions in the sorted lines; the thread at the first of equal keys adds all of
+// their values. Threads across: the elements that share the entry, `pack` at a time.
 template <class S, class T, int pack>
-__global__ void add_runs(Runs r, const S* x, T* y) {
-  const int64_t place = int64_t(gpu::block().x) * gpu::block_size().y + gpu::thread().y;
-  if (place >= r.lines * r.n) return;
-  const int64_t line = place / r.n, first = place % r.n;
+__global__ void add_segments(SortedIndex r, const S* x, T* y) {
+  const int64_t position = int64_t(gpu::block().x) * gpu::block_size().y + gpu::thread().y;
+  if (position >= r.lines * r.n) return;
+  const int64_t line = position / r.n, first = position % r.n;
   const uint32_t* const keys = r.keys + line * r.n;
   const uint32_t* const at = r.at + line * r.n;
   const uint32_t key = keys[first];
@@ -203,7 +202,7 @@ __global__ void add_runs(Runs r, const S* x, T* y) {
     using In = gpu::Pack<S, pack>;
     using Sum = gpu::Pack<T, pack>;
     Sum sum = gpu::load_as<Sum>(to);
-    constexpr int ahead = 4;  // loads that are under way together
+    constexpr int ahead = 4;  // loads in flight together
     for (int64_t i = first;; i += ahead) {
       bool same[ahead];
       In v[ahead];
@@ -224,8 +223,8 @@ __global__ void add_runs(Runs r, const S* x, T* y) {
   }
 }
 
-// The index, each of whose lines along dim is sorted once.
-Runs sorted_runs(Launch& launch, int dim, In index, In x, In y) {
+// Sorts each line of the index along dim.
+SortedIndex sorted_index(Launch& launch, int dim, In index, In x, In y) {
   Layout lines_of_y, lines_of_x, inner_of_y, inner_of_x, names;
   const auto append = [](Layout& l, int64_t size, int64_t stride) {
     l.shape.push_back(size);
@@ -270,13 +269,13 @@ Runs sorted_runs(Launch& launch, int dim, In index, In x, In y) {
 
 template <class S, class T>
 void add_sorted(Launch& launch, int dim, In index, In x, In y) {
-  const Runs r = sorted_runs(launch, dim, index, x, y);
+  const SortedIndex r = sorted_index(launch, dim, index, x, y);
   constexpr int most = int(16 / std::max(sizeof(S), sizeof(T)));
   bool packed = r.of_inner.rank == 1 && r.of_inner.stride[0][0] == 1 &&
                 r.of_inner.stride[1][0] == 1 && r.inner % most == 0 && r.step % most == 0 &&
                 r.along % most == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                 reinterpret_cast<uintptr_t>(y.data) % 16 == 0;
-  // (No lines at all are one, whose stride of 1 is never taken.)
+  // (The walk over no lines has a stride of 1, which is never used.)
   for (int d = 0; d < r.of_line.rank && r.lines > 1; ++d)
     for (int k = 0; k < 2; ++k) packed = packed && r.of_line.stride[k][d] % most == 0;
   const int64_t across = packed ? r.inner / most : r.inner;
@@ -285,8 +284,9 @@ void add_sorted(Launch& launch, int dim, In index, In x, In y) {
   const unsigned down = 256 / wide;
   const gpu::Index3 blocks{unsigned(ceil_div(r.lines * r.n, down)),
                            unsigned(std::min<int64_t>(ceil_div(across, wide), 65535)), 1};
-  gpu::launch({"add_runs", blocks, {wide, down, 1}}, launch.stream,
-              packed ? add_runs<S, T, most> : add_runs<S, T, 1>, r, x.as<const S>(), y.as<T>());
+  gpu::launch({"add_segments", blocks, {wide, down, 1}}, launch.stream,
+              packed ? add_segments<S, T, most> : add_segments<S, T, 1>, r, x.as<const S>(),
+              y.as<T>());
 }
 
 template <class S, class T>
@@ -302,14 +302,14 @@ void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
                    y.strides()[dim], index.strides()[dim], x.strides()[dim],
                    index.as<const int64_t>(), x.as<const S>(), y.as<T>());
 }
-constexpr int64_t few_names = 32;  // in a line, for which sorting does not pay
+constexpr int64_t few_indices = 32;  // in a line: sorting does not pay
 
-// --- the places of what is true ---
+// --- the indices of true elements ---
 
 constexpr int64_t mask_tile = 2048;
 constexpr int mask_of_thread = int(mask_tile) / sort_threads;
 
-__device__ inline int true_ones(const uint8_t* mask, int64_t begin, int64_t n, bool (&set)[8]) {
+__device__ inline int count_set(const uint8_t* mask, int64_t begin, int64_t n, bool (&set)[8]) {
   int count = 0;
 #pragma unroll
   for (int k = 0; k < mask_of_thread; ++k) {
@@ -321,16 +321,16 @@ __device__ inline int true_ones(const uint8_t* mask, int64_t begin, int64_t n, b
 __global__ void count_true(const uint8_t* mask, int64_t n, int* counts) {
   bool set[mask_of_thread];
   const int64_t begin = (int64_t(gpu::block().x) * sort_threads + gpu::thread().x) * mask_of_thread;
-  const Before before = sum_before(true_ones(mask, begin, n, set), gpu::shared_memory<int>());
+  const Before before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
   if (gpu::thread().x == 0) counts[gpu::block().x] = before.total;
 }
-__global__ void write_true(const uint8_t* mask, int64_t n, const int* places, Walk<1> walk,
+__global__ void write_true(const uint8_t* mask, int64_t n, const int* offsets, Walk<1> walk,
                            int64_t* index) {
   bool set[mask_of_thread];
   const int64_t begin = (int64_t(gpu::block().x) * sort_threads + gpu::thread().x) * mask_of_thread;
-  const Before before = sum_before(true_ones(mask, begin, n, set), gpu::shared_memory<int>());
+  const Before before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
   const int rank = walk.rank;
-  int64_t* to = index + (int64_t(places[gpu::block().x]) + before.sum) * rank;
+  int64_t* to = index + (int64_t(offsets[gpu::block().x]) + before.sum) * rank;
   for (int k = 0; k < mask_of_thread; ++k) {
     if (!set[k]) continue;
     int64_t rest = begin + k;
@@ -352,7 +352,7 @@ void gather(Launch& launch, int dim, In x, In index, Out y) {
   const int64_t count = o.index.shape.size();
   with_word(bytes * size_t(n), [&]<class Word>() {
     gpu::launch_over(launch, "gather", count, gather_words<Word>,
-                     walk_of<3>({&o.addressed, &o.index, &o.other}), count, o.size, o.step,
+                     walk_of<3>({&o.indexed, &o.index, &o.other}), count, o.size, o.step,
                      x.as<const Word>(), index.as<const int64_t>(), y.as<Word>());
   });
 }
@@ -363,13 +363,13 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   int* const claims = launch.scratch<int>(o.claim_count);
   fill(launch, -1, View{claims, i32, Layout({o.claim_count})});
   Layout names = o.index, of_claims = o.claims, positions = o.position;
-  for (int d = 0; d < names.rank(); ++d)  // what is named as a whole is claimed once
+  for (int d = 0; d < names.rank(); ++d)  // elements that share an entry are claimed once
     if (d != dim && names.strides[d] == 0)
       for (Layout* l : {&names, &of_claims, &positions}) l->shape[d] = 1;
   Layout* const all[] = {&names, &of_claims, &positions};
   collapse(all);
   const int64_t claimed = names.shape.size();
-  gpu::launch_over(launch, "claim_places", claimed, claim_places,
+  gpu::launch_over(launch, "claim_targets", claimed, claim_targets,
                    walk_of<3>({&names, &of_claims, &positions}), claimed, o.size,
                    index.as<const int64_t>(), claims);
   const size_t bytes = size_of(y.dtype);
@@ -377,7 +377,7 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   const int64_t count = o.index.shape.size();
   with_word(bytes * size_t(n), [&]<class Word>() {
     gpu::launch_over(launch, "scatter", count, scatter_words<Word>,
-                     walk_of<5>({&o.addressed, &o.index, &o.other, &o.claims, &o.position}), count,
+                     walk_of<5>({&o.indexed, &o.index, &o.other, &o.claims, &o.position}), count,
                      o.size, o.step, static_cast<const int*>(claims), index.as<const int64_t>(),
                      x.as<const Word>(), y.as<Word>());
   });
@@ -387,7 +387,7 @@ void scatter_add(Launch& launch, int dim, In index, In x, Out y) {
   if (index.size() == 0) return;
   visit(x.dtype, [&]<class S>() {
     if constexpr (!std::is_same_v<S, bool>) {
-      if (index.shape()[dim] <= few_names)
+      if (index.shape()[dim] <= few_indices)
         add_unsorted<S, math_t<S>>(launch, dim, index, x, y);
       else
         add_sorted<S, math_t<S>>(launch, dim, index, x, y);
@@ -410,7 +410,7 @@ void nonzero(Launch& launch, In mask, Out index) {
   const gpu::Index3 blocks{unsigned(tiles), 1, 1}, threads{sort_threads, 1, 1};
   gpu::launch({"count_true", blocks, threads, 64}, launch.stream, count_true,
               mask.as<const uint8_t>(), n, counts);
-  launch_places(launch, counts, 1, tiles);
+  launch_offsets(launch, counts, 1, tiles);
   gpu::launch({"write_true", blocks, threads, 64}, launch.stream, write_true,
               mask.as<const uint8_t>(), n, static_cast<const int*>(counts),
               walk_of<1>({&mask.layout}), index.as<int64_t>());

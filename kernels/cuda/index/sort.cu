@@ -1,5 +1,4 @@
-// Order: sorting, selecting, finding the extreme. All of them compare keys
-// (kernels/common/order.h).
+// Sorting, top-k, argmax and argmin. All compare keys (kernels/common/order.h).
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/index/sort.cuh"
@@ -9,7 +8,7 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Keys of 1 and 2 bytes sort as 4.
+// Keys of 1 and 2 bytes are sorted as 4.
 template <class T>
 using sort_key_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
@@ -39,7 +38,7 @@ __global__ void write_sort_keys(const T* x, int64_t n, bool descending, sort_key
   for (int64_t i = gpu::global_thread(); i < n; i += all) keys[i] = ranked(x[i], descending);
 }
 
-// --- the first k of a long row: tiles give their first k, and so on until one tile is left ---
+// --- top-k of a long row: each tile keeps its first k, until one tile is left ---
 
 template <class K>
 struct Candidates {
@@ -68,7 +67,7 @@ struct ToCandidates {
     c.at[row * kept + i] = at;
   }
 };
-constexpr int64_t tournament_most = bitonic_most / 4;  // of k, so that every round pays
+constexpr int64_t tournament_most = bitonic_most / 4;  // larger k are fully sorted
 
 template <class K>
 void tournament(Launch& launch, Candidates<K> now, int64_t rows, Out index) {
@@ -104,7 +103,7 @@ void sort_rows(Launch& launch, bool descending, In x, Out index) {
   });
 }
 
-// --- the extreme of each line ---
+// --- argmax and argmin of each line ---
 
 struct Winner {
   uint64_t merit = 0;

@@ -1,8 +1,8 @@
 #pragma once
-// Stable sorting of rows of keys (kernels/common/order.h) on the device. A row that fits into
-// shared memory is sorted there by a bitonic network, in which the position breaks ties. Longer
-// ones go digit by digit from the lowest: the tiles of a row count their digits, the counts become
-// places, and each tile puts its keys there in their order.
+// Stable sorting of rows of keys (kernels/common/order.h). A row that fits in shared memory goes
+// through a bitonic network, with positions to break ties. Longer rows are radix sorted from the
+// lowest digit: each tile counts its digits, a scan turns counts into offsets, and each tile writes
+// its keys there in order.
 
 #include <algorithm>
 
@@ -14,35 +14,35 @@ namespace mixtape::kernels::cuda {
 
 constexpr int sort_threads = 256;
 
-// --- running sums ---
+// --- prefix sums ---
 
-// What the threads before this one hold, and all of them; both int. Eight words of shared memory
-// from `room` on.
+// The sum of the values of the threads before this one, and of all in the block. Needs eight words
+// of shared memory.
 struct Before {
   int sum, total;
 };
-__device__ inline Before sum_before(int mine, gpu::Shared<int> room) {
+__device__ inline Before sum_before(int mine, gpu::Shared<int> warp_sums) {
   int sum = mine;  // of this lane and those below
   for (int by = 1; by < gpu::warp_size; by *= 2) {
     const int below = gpu::shuffle(sum, gpu::lane() - by);
     if (gpu::lane() >= by) sum += below;
   }
   const int warp = int(gpu::thread().x) / gpu::warp_size;
-  gpu::sync_block();  // who is still reading the last sums
-  if (gpu::lane() == gpu::warp_size - 1) room[warp] = sum;
+  gpu::sync_block();  // threads may still be reading the last sums
+  if (gpu::lane() == gpu::warp_size - 1) warp_sums[warp] = sum;
   gpu::sync_block();
   Before before{sum - mine, 0};
   for (int w = 0; w < sort_threads / gpu::warp_size; ++w) {
-    if (w < warp) before.sum += room[w];
-    before.total += room[w];
+    if (w < warp) before.sum += warp_sums[w];
+    before.total += warp_sums[w];
   }
   return before;
 }
 
-// Each count becomes the sum of those before it in its row; a block for each row.
-__global__ static void counts_to_places(int* counts, int64_t n) {
+// Replaces each count by the sum of those before it in its row. One block per row.
+__global__ static void counts_to_offsets(int* counts, int64_t n) {
   constexpr int in_thread = 8;
-  const gpu::Shared<int> room = gpu::shared_memory<int>();
+  const gpu::Shared<int> warp_sums = gpu::shared_memory<int>();
   int* const row = counts + int64_t(gpu::block().x) * n;
   int carried = 0;
   for (int64_t begin = 0; begin < n; begin += sort_threads * in_thread) {
@@ -53,28 +53,28 @@ __global__ static void counts_to_places(int* counts, int64_t n) {
       mine[k] = first + k < n ? row[first + k] : 0;
       sum += mine[k];
     }
-    const Before before = sum_before(sum, room);
-    int place = carried + before.sum;
+    const Before before = sum_before(sum, warp_sums);
+    int offset = carried + before.sum;
 #pragma unroll
     for (int k = 0; k < in_thread; ++k) {
-      if (first + k < n) row[first + k] = place;
-      place += mine[k];
+      if (first + k < n) row[first + k] = offset;
+      offset += mine[k];
     }
     carried += before.total;
   }
 }
-inline void launch_places(Launch& launch, int* counts, int64_t rows, int64_t n) {
-  gpu::launch({"counts_to_places", {unsigned(rows), 1, 1}, {sort_threads, 1, 1}, 64}, launch.stream,
-              counts_to_places, counts, n);
+inline void launch_offsets(Launch& launch, int* counts, int64_t rows, int64_t n) {
+  gpu::launch({"counts_to_offsets", {unsigned(rows), 1, 1}, {sort_threads, 1, 1}, 64},
+              launch.stream, counts_to_offsets, counts, n);
 }
 
-// --- what fits into shared memory ---
+// --- bitonic sort, in shared memory ---
 
 constexpr int64_t bitonic_most = 2048;
 
-// Sorts rows of n keys, of which `source(row, i, key, at)` gives the i-th and its position, and
-// gives the first `kept` to sink(row, i, key, at). Shared memory: `padded` of each, n rounded up to
-// a power of two, for as many rows as sort_threads can work at.
+// Sorts rows of n keys. source(row, i, key, at) sets the i-th key and its position; sink(row, i,
+// key, at) gets the first `kept` in order. Shared memory holds `padded` of each, n rounded up to a
+// power of two, for as many rows as a block of sort_threads sorts at once.
 template <class K, class Source, class Sink>
 __global__ void bitonic_sort(int64_t rows, int n, int padded, int kept, Source source, Sink sink) {
   const int in_block = std::max(1, 2 * sort_threads / padded), all = in_block * padded;
@@ -84,18 +84,18 @@ __global__ void bitonic_sort(int64_t rows, int n, int padded, int kept, Source s
   const int t = int(gpu::thread().x);
   for (int i = t; i < all; i += sort_threads) {
     K k = K(~K(0));
-    uint32_t from = ~0u;  // behind all that there is
+    uint32_t from = ~0u;  // sorts after all others
     if (first + i / padded < rows && i % padded < n)
       source(first + i / padded, i % padded, k, from);
     key[i] = k;
     at[i] = from;
   }
-  for (int run = 2; run <= padded; run *= 2)
-    for (int by = run / 2; by > 0; by /= 2) {
+  for (int size = 2; size <= padded; size *= 2)
+    for (int by = size / 2; by > 0; by /= 2) {
       gpu::sync_block();
       for (int p = t; p < all / 2; p += sort_threads) {
         const int low = 2 * p - (p & (by - 1)), high = low + by;
-        const bool up = (low & (padded - 1) & run) == 0;
+        const bool up = (low & (padded - 1) & size) == 0;
         const K a = key[low], b = key[high];
         const uint32_t at_a = at[low], at_b = at[high];
         const bool swapped = a != b ? a > b : at_a > at_b;
@@ -126,45 +126,45 @@ void launch_bitonic(Launch& launch, int64_t rows, int64_t n, int64_t kept, Sourc
               sink);
 }
 
-// --- digit by digit ---
+// --- radix sort ---
 
-constexpr int digit_bits = 4, digits = 1 << digit_bits, of_thread = 8,
-              tile_length = sort_threads * of_thread;
+constexpr int digit_bits = 4, digits = 1 << digit_bits, per_thread = 8,
+              tile_length = sort_threads * per_thread;
 
-// The keys of a tile by digit: counts [row, digit, tile].
+// Counts the keys of a tile by digit: counts [row, digit, tile].
 template <class K>
 __global__ void count_digits(const K* keys, int64_t n, int tiles, int shift, int* counts) {
-  const gpu::Shared<int> of_thread_counts = gpu::shared_memory<int>();
+  const gpu::Shared<int> thread_counts = gpu::shared_memory<int>();
   const int64_t row = int64_t(gpu::block().x) / tiles;
   const int tile = int(gpu::block().x % unsigned(tiles)), t = int(gpu::thread().x);
   const int64_t begin = int64_t(tile) * tile_length;
-  for (int d = 0; d < digits; ++d) of_thread_counts[d * sort_threads + t] = 0;
-  for (int k = 0; k < of_thread; ++k) {
+  for (int d = 0; d < digits; ++d) thread_counts[d * sort_threads + t] = 0;
+  for (int k = 0; k < per_thread; ++k) {
     const int64_t i = begin + k * sort_threads + t;
     if (i >= n) break;
-    of_thread_counts[int(keys[row * n + i] >> shift & (digits - 1)) * sort_threads + t] += 1;
+    thread_counts[int(keys[row * n + i] >> shift & (digits - 1)) * sort_threads + t] += 1;
   }
   gpu::sync_block();
-  constexpr int lanes = sort_threads / digits;  // that add up one digit
+  constexpr int lanes = sort_threads / digits;  // per digit
   int sum = 0;
   for (int k = 0; k < sort_threads / lanes; ++k)
-    sum += of_thread_counts[t / lanes * sort_threads + k * lanes + t % lanes];
+    sum += thread_counts[t / lanes * sort_threads + k * lanes + t % lanes];
   for (int mask = lanes / 2; mask > 0; mask /= 2) sum += gpu::shuffle_xor(sum, mask);
   if (t % lanes == 0) counts[(row * digits + t / lanes) * tiles + tile] = sum;
 }
 
-// Puts the keys of a tile at their places. They are ordered in shared memory first, so that
-// neighbours are written side by side. The last time only positions, to `index`.
+// Writes the keys of a tile to their offsets. They are ordered in shared memory first, so that
+// neighbours are written together. The last pass writes only positions, to `index`.
 template <class K>
-__global__ void place_digits(const K* keys, const uint32_t* at, int64_t n, int tiles, int shift,
-                             const int* places, K* next_keys, uint32_t* next_at, int64_t* index,
-                             int64_t kept) {
+__global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int tiles, int shift,
+                               const int* offsets, K* next_keys, uint32_t* next_at, int64_t* index,
+                               int64_t kept) {
   const gpu::Shared<K> key = gpu::shared_memory<K>();
   const gpu::Shared<uint32_t> position =
       gpu::shared_memory<uint32_t>(size_t(tile_length) * sizeof(K));
   constexpr size_t counts_at = size_t(tile_length) * (sizeof(K) + sizeof(uint32_t));
   const gpu::Shared<int> count = gpu::shared_memory<int>(counts_at);  // [digit, thread]
-  const gpu::Shared<int> room =
+  const gpu::Shared<int> warp_sums =
       gpu::shared_memory<int>(counts_at + digits * sort_threads * sizeof(int));
   const int64_t row = int64_t(gpu::block().x) / tiles;
   const int tile = int(gpu::block().x % unsigned(tiles)), t = int(gpu::thread().x);
@@ -177,14 +177,14 @@ __global__ void place_digits(const K* keys, const uint32_t* at, int64_t n, int t
   for (int d = 0; d < digits; ++d) count[d * sort_threads + t] = 0;
   gpu::sync_block();
 
-  // Each thread takes keys that are neighbours, so that the threads' order is that of the keys.
-  K mine[of_thread];
-  uint32_t from[of_thread];
-  int rank[of_thread];  // among those of this thread with the same digit
+  // Each thread takes neighbouring keys, so that the order of threads is the order of keys.
+  K mine[per_thread];
+  uint32_t from[per_thread];
+  int rank[per_thread];  // among the keys of this thread with the same digit
   const auto digit = [&](K k) { return int(k >> shift & (digits - 1)); };
 #pragma unroll
-  for (int k = 0; k < of_thread; ++k) {
-    const int i = t * of_thread + k;
+  for (int k = 0; k < per_thread; ++k) {
+    const int i = t * per_thread + k;
     if (i >= here) continue;
     mine[k] = key[i];
     from[k] = position[i];
@@ -193,19 +193,19 @@ __global__ void place_digits(const K* keys, const uint32_t* at, int64_t n, int t
     count[c] = rank[k] + 1;
   }
   gpu::sync_block();
-  // Counts become places in the tile: thread t adds up 16 counts that follow each other.
+  // Counts become offsets in the tile: thread t sums 16 consecutive counts.
   int sum = 0;
   for (int k = 0; k < digits; ++k) sum += count[t * digits + k];
-  int place = sum_before(sum, room).sum;
+  int offset = sum_before(sum, warp_sums).sum;
   for (int k = 0; k < digits; ++k) {
     const int c = count[t * digits + k];
-    count[t * digits + k] = place;
-    place += c;
+    count[t * digits + k] = offset;
+    offset += c;
   }
   gpu::sync_block();
 #pragma unroll
-  for (int k = 0; k < of_thread; ++k) {
-    if (t * of_thread + k >= here) continue;
+  for (int k = 0; k < per_thread; ++k) {
+    if (t * per_thread + k >= here) continue;
     const int to = count[digit(mine[k]) * sort_threads + t] + rank[k];
     key[to] = mine[k];
     position[to] = from[k];
@@ -215,7 +215,7 @@ __global__ void place_digits(const K* keys, const uint32_t* at, int64_t n, int t
     const K k = key[i];
     const int d = digit(k);
     const int64_t to =
-        int64_t(places[(row * digits + d) * tiles + tile]) + i - int(count[d * sort_threads]);
+        int64_t(offsets[(row * digits + d) * tiles + tile]) + i - int(count[d * sort_threads]);
     if (index) {
       if (to < kept) index[row * kept + to] = position[i];
     } else {
@@ -230,8 +230,8 @@ struct Sorted {
   K* keys;
   uint32_t* at;
 };
-// Sorts rows of n keys by their lowest `bits` bits; `keys` is used up. With an index, writes the
-// first `kept` positions of each row there; else returns the keys with their positions.
+// Sorts rows of n keys by their lowest `bits` bits and overwrites `keys`. With an index, writes the
+// first `kept` positions of each row there; else returns the sorted keys and their positions.
 template <class K>
 Sorted<K> radix_sort(Launch& launch, K* keys, int64_t rows, int64_t n, int bits,
                      int64_t* index = nullptr, int64_t kept = 0) {
@@ -246,11 +246,11 @@ Sorted<K> radix_sort(Launch& launch, K* keys, int64_t rows, int64_t n, int bits,
     gpu::launch({"count_digits", blocks, threads, digits * sort_threads * sizeof(int)},
                 launch.stream, count_digits<K>, static_cast<const K*>(now.keys), n, tiles, shift,
                 counts);
-    launch_places(launch, counts, rows, int64_t(digits) * tiles);
+    launch_offsets(launch, counts, rows, int64_t(digits) * tiles);
     gpu::launch(
-        {"place_digits", blocks, threads,
+        {"scatter_digits", blocks, threads,
          tile_length * (sizeof(K) + sizeof(uint32_t)) + digits * sort_threads * sizeof(int) + 64},
-        launch.stream, place_digits<K>, static_cast<const K*>(now.keys),
+        launch.stream, scatter_digits<K>, static_cast<const K*>(now.keys),
         static_cast<const uint32_t*>(now.at), n, tiles, shift, static_cast<const int*>(counts),
         next.keys, next.at, last ? index : nullptr, kept);
     std::swap(now, next);

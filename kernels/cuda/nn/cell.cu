@@ -1,5 +1,5 @@
 // One time step of a recurrent layer: the cells of kernels/common/cells.h, element by element. Each
-// of the runs that make up a row is an operand of its own.
+// vector of a row (a gate, say) is an operand of its own.
 
 #include "kernels/common/cells.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 template <class C, class V>
 struct Step {
-  // The gates of x and h, and the state; y, the state and what is kept.
+  // Inputs: the gates of x and h, the state. Results: y, the state, what is kept for the gradient.
   template <class... X>
   MIXTAPE_HD Values<V, 2 + C::kept> operator()(X... x) const {
     V in[] = {x...}, keep[C::kept + 1] = {}, state = in[2 * C::gates];
@@ -24,7 +24,8 @@ struct Step {
 
 template <class C, class V>
 struct StepBack {
-  // The state before, y, dy, dnext, carry and what was kept; carry and the gates of dx and dh.
+  // Inputs: the state before, y, dy, dnext, carry, what was kept. Results: carry, the gates of dx
+  // and dh.
   template <class... X>
   MIXTAPE_HD Values<V, 1 + 2 * C::gates> operator()(V before, V y, V dy, V dnext, V carry,
                                                     X... kept) const {
@@ -40,21 +41,21 @@ struct StepBack {
   }
 };
 
-// Run r of the rows of a view [b, runs n], which may be absent.
-View run(const View& v, int r, int64_t n) {
+// Vector r of the rows of an optional view [b, vectors n].
+View vector_of(const View& v, int r, int64_t n) {
   View part = v;
   if (v) part.data = v.as<char>() + r * n * int64_t(size_of(v.dtype));
   part.layout.shape.dim[1] = n;
   return part;
 }
 
-// A cell's views: so many runs of each of several views, one after the other.
+// The vectors of several views, one after the other.
 template <int count>
 struct Operands {
   View views[count];
   int size = 0;
-  void add(const View& v, int runs, int64_t n) {
-    for (int r = 0; r < runs; ++r) views[size++] = run(v, r, n);
+  void add(const View& v, int vectors, int64_t n) {
+    for (int r = 0; r < vectors; ++r) views[size++] = vector_of(v, r, n);
   }
 };
 
@@ -67,7 +68,7 @@ void step(Launch& launch, const char* name, const Operands<outs>& y, const Opera
   map_numbers<V>(launch, name, F(), to, from);
 }
 
-// f.operator()<C, V>() for a cell and the type that floats of this dtype are computed in.
+// Calls f.operator()<C, V>() with the struct of a cell and the type in which a dtype is computed.
 template <class F>
 void visit_cell(Cell kind, DType t, F f) {
   kernels::visit_cell(kind, [&]<class C>() {

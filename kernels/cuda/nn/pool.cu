@@ -1,6 +1,6 @@
-// Max pooling, and reading and writing planes where the maxima stood. The first maximum of a window
-// in row-major order wins, and NaN beats everything. Sums at one place are made in the order of y,
-// as on the CPU.
+// Max pooling, and reading and writing planes at the indices of maxima. The first maximum of a
+// window in row-major order wins, and NaN beats everything. Sums at one index are in the order of
+// y, as on the CPU.
 
 #include <algorithm>
 #include <limits>
@@ -10,8 +10,8 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Windows of at most `size` rows and columns, all read at once; 0: of any size. Where a window ends
-// early, its last row or column is read again, which changes no maximum.
+// Windows of at most `size` rows and columns, read at once; 0: of any size. If a window ends early,
+// its last row or column is read again, which changes no maximum.
 template <class S, int size>
 __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling columns,
                                RowQuads quads, S* __restrict__ y, int32_t* __restrict__ index) {
@@ -25,12 +25,12 @@ __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling 
 #pragma unroll 1
   for (int row = at.row; row < std::min(at.row + RowQuads::height, int(rows.to)); ++row) {
     const int top = int(rows.begin(row)), bottom = int(rows.end(row));
-    int place = top * width + left;
-    T best = gpu::widen(x[place]);
+    int position = top * width + left;
+    T best = gpu::widen(x[position]);
     const auto take = [&](T v, int from) {
       if (!(v > best || (v != v && best == best))) return;
       best = v;
-      place = from;
+      position = from;
     };
     if constexpr (size > 0) {
       S window[size][size];
@@ -51,19 +51,18 @@ __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling 
     }
     const int64_t to = (at.plane * rows.to + row) * columns.to + at.column;
     y[to] = gpu::round_to<S>(best);
-    index[to] = place;
+    index[to] = position;
   }
 }
 
-// --- sums where an index says ---
-// A warp owns a tile of x in shared memory and walks through what y holds of its planes: nobody
-// else adds to the tile, so there are no atomics, and lanes that meet at one place go one after
-// another.
+// --- sums at indices ---
+// A warp owns a tile of x in shared memory and goes through the elements of y in its planes. No
+// other warp adds to the tile, so there are no atomics; lanes with equal indices add in turn.
 
 constexpr int tile_bytes = 4096, warps = 8;
-constexpr int chunk = 512;  // elements of y that are passed over at once
+constexpr int chunk = 512;  // elements of y that are skipped or read together
 
-struct Span {  // of the places that a chunk of a plane adds to
+struct Span {  // the range of indices of a chunk of a plane
   int32_t first, last;
 };
 
@@ -85,18 +84,18 @@ __global__ void find_spans(const int32_t* index, int y_plane, int chunks, int64_
   if (gpu::lane() == 0) spans[i] = s;
 }
 
-// x[at] += v for each lane with a place (others: -1), in the order of the lanes.
+// sums[at] += v for each lane with an index (others: -1), in the order of lanes.
 template <class T>
 __device__ void add_in_order(gpu::Shared<T> sums, int at, T v) {
-  const int before = gpu::same_before(at), turn = at < 0 ? -1 : before;
-  for (int r = 0; gpu::any_lane(turn >= r); ++r) {
-    if (turn == r) sums[at] += v;
+  const int before = gpu::same_before(at), round = at < 0 ? -1 : before;
+  for (int r = 0; gpu::any_lane(round >= r); ++r) {
+    if (round == r) sums[at] += v;
     gpu::sync_warp();
   }
 }
 
-// spans may be null. x_size: of all planes. `aligned`: x stands at a multiple of 16 bytes. apart:
-// no place twice, so that nothing is added up.
+// spans may be null. x_size: of all planes. aligned: x begins at a multiple of 16 bytes. apart: no
+// index occurs twice, so nothing is added.
 template <class S, class O, bool apart>
 __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_plane, int y_plane,
                     int64_t x_size, bool aligned, O* x) {
@@ -113,8 +112,8 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
 
   const int chunks = ceil_div(y_plane, chunk);
   for (int64_t plane = begin / x_plane; plane * x_plane < begin + length; ++plane) {
-    const int base = int(plane * x_plane - begin);  // of its places in the tile
-    const int32_t* const places = index + plane * y_plane;
+    const int base = int(plane * x_plane - begin);  // of the plane, relative to the tile
+    const int32_t* const indices = index + plane * y_plane;
     const S* const values = y + plane * y_plane;
     for (int c = 0; c < chunks; ++c) {
       if (spans) {
@@ -129,8 +128,8 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
 #pragma unroll
         for (int e = 0; e < each; ++e) {
           const int k = i + e * step;
-          const unsigned place = k < end ? unsigned(base) + unsigned(places[k]) : ~0u;
-          at[e] = place < unsigned(length) ? int(place) : -1;
+          const unsigned to = k < end ? unsigned(base) + unsigned(indices[k]) : ~0u;
+          at[e] = to < unsigned(length) ? int(to) : -1;
         }
 #pragma unroll
         for (int e = 0; e < each; ++e) v[e] = at[e] >= 0 ? gpu::widen(values[i + e * step]) : T(0);
@@ -160,7 +159,7 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
   for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::round_to<O>(T(sums[i]));
 }
 
-// Four elements of y to a thread.
+// Each thread reads four elements of y.
 template <class S, class O>
 __global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index, int64_t x_plane,
                      int64_t y_plane, int64_t count, O* __restrict__ y) {

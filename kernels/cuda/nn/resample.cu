@@ -1,6 +1,6 @@
-// Mean pools and interpolation: each element of the result is a weighted sum over a rectangle, and
-// the weights are those of its row times those of its column. A first kernel finds each line's
-// weights; then a thread sums up a small rectangle, or a warp a large one.
+// Mean pooling and interpolation: each element of y is a weighted sum over a rectangle of x, with
+// weights of its row times weights of its column. A first kernel computes the weights of rows and
+// columns; then a thread sums over a small rectangle, or a warp over a large one.
 
 #include <algorithm>
 
@@ -9,11 +9,10 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Element i of a line is made of those from begin to before end: of the first as much as
-// weights[0], and so on, and of all that are left as much as the last. That holds for all kinds of
-// sampling, with two weights, or four if it is cubic.
+// The elements [begin, end) of x that make an element of y, with weights[0], weights[1], ...; all
+// that follow have the last weight. Two weights do for all kinds of sampling but cubic: four.
 template <class T, int n>
-struct alignas(8) Parts {
+struct alignas(8) Taps {
   int32_t begin, end;
   T weights[n];
   MIXTAPE_HD T weight(int from) const {
@@ -23,24 +22,24 @@ struct alignas(8) Parts {
     return found;
   }
 };
-struct Uses {  // the elements that an element is part of, which are neighbours
+struct Uses {  // the elements [begin, end) of y that read an element of x
   int32_t begin, end;
 };
 
-// Of one line: parts [to], and, only where they are wanted, uses [from].
+// Rows or columns: taps [to] and, for the gradient, uses [from].
 template <class T, int n>
 struct Axis {
   Sampling sampling;
-  Parts<T, n>* parts;
+  Taps<T, n>* taps;
   Uses* uses;
 
   __device__ void fill(int64_t i) const {
     if (i < sampling.to) {
       const int64_t begin = sampling.begin(i), end = sampling.end(i);
-      parts[i].begin = int32_t(begin);
-      parts[i].end = int32_t(end);
+      taps[i].begin = int32_t(begin);
+      taps[i].end = int32_t(end);
       for (int k = 0; k < n; ++k)
-        parts[i].weights[k] = T(sampling.weight(i, std::min(begin + k, end - 1)));
+        taps[i].weights[k] = T(sampling.weight(i, std::min(begin + k, end - 1)));
     }
     if (uses && i < sampling.from)
       uses[i] = {first([&](int64_t k) { return sampling.end(k) > i; }),
@@ -48,7 +47,7 @@ struct Axis {
   }
 
  private:
-  // The first element for which p holds; begin and end ascend.
+  // The first element for which p is true; begin and end ascend.
   template <class P>
   __device__ int32_t first(P p) const {
     int64_t low = 0, high = sampling.to;
@@ -70,25 +69,25 @@ __global__ void fill_axes(Axis<T, n> rows, Axis<T, n> columns) {
   columns.fill(i);
 }
 
-// What element i of the result sums up.
+// The elements that make element i of the result, in one direction.
 template <class T, int n, bool transposed>
-struct Run {
-  const Parts<T, n>* parts;
-  Parts<T, n> own;
+struct Range1d {
+  const Taps<T, n>* taps;
+  Taps<T, n> own;
   int i, begin, end;
 
-  __device__ Run(const Axis<T, n>& axis, int i) : parts(axis.parts), i(i) {
+  __device__ Range1d(const Axis<T, n>& axis, int i) : taps(axis.taps), i(i) {
     if constexpr (transposed) {
       begin = axis.uses[i].begin;
       end = axis.uses[i].end;
     } else {
-      own = parts[i];
+      own = taps[i];
       begin = own.begin;
       end = own.end;
     }
   }
   __device__ T weight(int from) const {
-    return transposed ? parts[from].weight(i) : own.weight(from);
+    return transposed ? taps[from].weight(i) : own.weight(from);
   }
 };
 
@@ -100,13 +99,13 @@ __global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   const int64_t quad = gpu::global_thread();
   if (quad >= quads.count) return;
   const RowQuads::Position at = quads.find(quad);
-  const Run<T, n, transposed> across(columns, at.column);
+  const Range1d<T, n, transposed> across(columns, at.column);
   x += at.plane * x_plane;
   y += (at.plane * height + at.row) * quads.columns + at.column;
 #pragma unroll
   for (int k = 0; k < RowQuads::height; ++k) {
     if (at.row + k >= height) return;
-    const Run<T, n, transposed> down(rows, at.row + k);
+    const Range1d<T, n, transposed> down(rows, at.row + k);
     T sum = T(0);
     for (int r = down.begin; r < down.end; ++r) {
       T line = T(0);
@@ -118,7 +117,7 @@ __global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   }
 }
 
-// A warp per element, whose lanes stand in rows of `width`, a power of two.
+// A warp per element; its lanes form rows of `width`, a power of two.
 template <class S, class O, int n, bool transposed>
 __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
                           Axis<gpu::math_t<S>, n> columns, int height, int x_plane, int x_columns,
@@ -127,7 +126,7 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   const int64_t i = gpu::global_thread() / gpu::warp_size;
   if (i >= count) return;
   const int64_t line = i / y_columns, plane = line / height;
-  const Run<T, n, transposed> across(columns, int(i - line * y_columns)),
+  const Range1d<T, n, transposed> across(columns, int(i - line * y_columns)),
       down(rows, int(line - plane * height));
   x += plane * x_plane;
   const int lane_row = gpu::lane() / width, lane_column = gpu::lane() & (width - 1);
@@ -142,7 +141,7 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   if (gpu::lane() == 0) y[i] = gpu::round_to<O>(sum);
 }
 
-// About how many elements one of the result sums up.
+// The approximate number of rows, or columns, that an element of the result sums over.
 double depth(const Sampling& s, bool transposed) {
   const double to = double(s.to), from = double(s.from);
   const double parts = s.kind == Sampling::Kind::Windows    ? double(std::min(s.size, s.from))
@@ -170,7 +169,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
   const auto run = [&]<class S, class O, int n, bool backward>() {
     using T = gpu::math_t<S>;
     const auto axis = [&](const Sampling& s) {
-      return Axis<T, n>{s, launch.scratch<Parts<T, n>>(s.to),
+      return Axis<T, n>{s, launch.scratch<Taps<T, n>>(s.to),
                         backward ? launch.scratch<Uses>(s.from) : nullptr};
     };
     const Axis<T, n> down = axis(rows), across = axis(columns);

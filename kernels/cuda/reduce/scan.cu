@@ -1,8 +1,8 @@
-// Scans along one dimension: y_i = a_i y_(i-1) + b_i and its transpose. Such a step is a pair (a,
-// b), and pairs compose: so a block takes a line 1024 elements at a time, composing within threads,
-// within warps and across them, and carries the state on. Where neighbouring lines are neighbours
-// in memory, or lines are short and many, a thread takes a line. A few long lines are cut into
-// parts, whose composed steps give the states that the parts start from. In f64 or 64-bit integers.
+// Scans along one dimension: y_i = a_i y_(i-1) + b_i and its transpose. A step is a pair (a, b),
+// and pairs compose. So a block takes a line 1024 elements at a time, composes within threads,
+// warps and the block, and carries the state on. If neighbouring lines are neighbours in memory, or
+// lines are short and many, a thread takes a line. Few long lines are cut into parts, whose
+// composed steps give the states at which parts begin. In f64 or 64-bit integers.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-constexpr int scan_threads = 256, of_thread = 4, scan_tile = scan_threads * of_thread;
+constexpr int scan_threads = 256, per_thread = 4, scan_tile = scan_threads * per_thread;
 
 template <class T>
 struct Pair {
@@ -23,15 +23,15 @@ __device__ Pair<T> compose(Pair<T> first, Pair<T> then) {
   if constexpr (!has_a) return {then.a, then.b + first.b};
   return {then.a * first.a, has_b ? then.a * first.b + then.b : then.b};
 }
-// The state after the steps of a pair, from one before.
+// The state after the steps of a pair.
 template <bool has_a, bool has_b, class T>
 __device__ T applied(Pair<T> p, T state) {
   if constexpr (!has_a) return state + p.b;
   return has_b ? p.a * state + p.b : p.a * state;
 }
 
-// Lines of n; operand 0 is a, 1 is b, 2 is y. All strides along the line are those of the order in
-// which it goes.
+// Lines of n. Operand 0 is a, 1 is b, 2 is y. Strides along the line follow the direction of the
+// scan.
 template <class S, class O>
 struct Scan {
   const S *a, *b;
@@ -41,8 +41,8 @@ struct Scan {
   bool transposed;
   int parts;
 
-  // Step i of a line that begins at `at`. Before the first there is nothing for a to multiply,
-  // except the 1 of a product.
+  // Step i of a line that begins at `at`. The first a has nothing to multiply, except the 1 of a
+  // product.
   template <class T, bool has_a, bool has_b>
   __device__ Pair<T> step(const int64_t (&at)[3], int64_t i) const {
     Pair<T> p{T(has_b ? 0 : 1), T(0)};
@@ -71,8 +71,39 @@ __global__ void scan_by_thread(Scan<S, O> s) {
   }
 }
 
-// Grid: lines times parts. With `ends`, the states that parts start from: [line, part]. Without y,
-// writes the composed steps of each part there instead.
+// The composed pairs of the threads before this one (undefined for the first) and of all threads.
+template <class T>
+struct BlockPairs {
+  Pair<T> before, all;
+};
+template <bool has_a, bool has_b, class T>
+__device__ BlockPairs<T> compose_block(Pair<T> mine, gpu::Shared<T> as, gpu::Shared<T> bs) {
+  const int warp = int(gpu::thread().x) / gpu::warp_size;
+  Pair<T> upto = mine;  // with the lanes below
+  for (int by = 1; by < gpu::warp_size; by *= 2) {
+    const Pair<T> below = gpu::shuffle(upto, gpu::lane() - by);
+    if (gpu::lane() >= by) upto = compose<has_a, has_b>(below, upto);
+  }
+  Pair<T> before = gpu::shuffle(upto, gpu::lane() - 1);
+  gpu::sync_block();  // threads may still be reading the last tile
+  if (gpu::lane() == gpu::warp_size - 1) {
+    as[warp] = upto.a;
+    bs[warp] = upto.b;
+  }
+  gpu::sync_block();
+  Pair<T> all{T(1), T(0)}, warps_before = all;
+  for (int w = 0; w < scan_threads / gpu::warp_size; ++w) {
+    if (w == warp) warps_before = all;
+    const Pair<T> of_warp{as[w], bs[w]};
+    all = w == 0 ? of_warp : compose<has_a, has_b>(all, of_warp);
+  }
+  if (warp > 0)
+    before = gpu::lane() > 0 ? compose<has_a, has_b>(warps_before, before) : warps_before;
+  return {before, all};
+}
+
+// Grid: lines times parts. `ends` [line, part] holds the states at which parts begin. Without y,
+// the kernel writes the composed steps of each part there instead.
 template <bool has_a, bool has_b, class S, class O>
 __global__ void scan_by_block(Scan<S, O> s, Pair<state_t<S>>* ends) {
   using T = state_t<S>;
@@ -83,67 +114,46 @@ __global__ void scan_by_block(Scan<S, O> s, Pair<state_t<S>>* ends) {
   int64_t at[3];
   s.lines.find(line, at);
   const Pair<T> nothing{T(1), T(0)};
-  bool fresh = part == 0;  // no state yet: what would multiply it may be infinite
+  bool fresh = part == 0;  // there is no state yet: a may be infinite
   T state(has_b ? 0 : 1);
   if (s.y && part > 0) state = ends[line * s.parts + part].b;
-  Pair<T> total = nothing;  // of the tiles so far, where only that is wanted
+  Pair<T> total = nothing;  // of the tiles so far
   for (int64_t tile = begin; tile < end; tile += scan_tile) {
-    Pair<T> mine[of_thread];
+    Pair<T> mine[per_thread];
     Pair<T> sum = nothing;
 #pragma unroll
-    for (int k = 0; k < of_thread; ++k) {
-      const int64_t i = tile + t * of_thread + k;
+    for (int k = 0; k < per_thread; ++k) {
+      const int64_t i = tile + t * per_thread + k;
       mine[k] = i < end ? s.template step<T, has_a, has_b>(at, i) : nothing;
       sum = k == 0 ? mine[0] : compose<has_a, has_b>(sum, mine[k]);
     }
-    Pair<T> upto = sum;  // with the lanes below
-    for (int by = 1; by < gpu::warp_size; by *= 2) {
-      const Pair<T> below = gpu::shuffle(upto, gpu::lane() - by);
-      if (gpu::lane() >= by) upto = compose<has_a, has_b>(below, upto);
-    }
-    Pair<T> before = gpu::shuffle(upto, gpu::lane() - 1);
-    bool any = gpu::lane() > 0;
-    gpu::sync_block();  // who is still reading the last tile
-    if (gpu::lane() == gpu::warp_size - 1) {
-      as[t / gpu::warp_size] = upto.a;
-      bs[t / gpu::warp_size] = upto.b;
-    }
-    gpu::sync_block();
-    Pair<T> of_tile = nothing, warps_before = nothing;
-    for (int w = 0; w < scan_threads / gpu::warp_size; ++w) {
-      if (w == t / gpu::warp_size) warps_before = of_tile;
-      const Pair<T> warp{as[w], bs[w]};
-      of_tile = w == 0 ? warp : compose<has_a, has_b>(of_tile, warp);
-    }
-    if (t >= gpu::warp_size)
-      before = any ? compose<has_a, has_b>(warps_before, before) : warps_before;
-    any = t > 0;
+    const BlockPairs<T> composed = compose_block<has_a, has_b>(sum, as, bs);
     const auto after = [&](Pair<T> p) {
       return fresh && has_b ? p.b : applied<has_a, has_b>(p, state);
     };
     if (s.y) {
-      Pair<T> now = before;
+      Pair<T> now = composed.before;
 #pragma unroll
-      for (int k = 0; k < of_thread; ++k) {
-        const int64_t i = tile + t * of_thread + k;
-        now = k == 0 && !any ? mine[0] : compose<has_a, has_b>(now, mine[k]);
+      for (int k = 0; k < per_thread; ++k) {
+        const int64_t i = tile + t * per_thread + k;
+        now = k == 0 && t == 0 ? mine[0] : compose<has_a, has_b>(now, mine[k]);
         if (i < end) s.y[at[2] + i * s.along[2]] = convert_to<O>(after(now));
       }
     }
-    total = tile == begin ? of_tile : compose<has_a, has_b>(total, of_tile);
-    state = after(of_tile);
+    total = tile == begin ? composed.all : compose<has_a, has_b>(total, composed.all);
+    state = after(composed.all);
     fresh = false;
   }
   if (!s.y && t == 0) ends[line * s.parts + part] = total;
 }
 
-// From the composed steps of parts to the states that they start from.
+// Replaces the composed steps of parts by the states at which they begin.
 template <bool has_a, bool has_b, class T>
 __global__ void start_parts(Pair<T>* ends, int64_t lines, int parts) {
   const int64_t line = gpu::global_thread();
   if (line >= lines) return;
   T state(has_b ? 0 : 1);
-  constexpr int ahead = 8;  // loads that are under way together
+  constexpr int ahead = 8;  // loads in flight together
   for (int i = 0; i < parts; i += ahead) {
     Pair<T>* const at = ends + line * parts + i;
     Pair<T> p[ahead];
