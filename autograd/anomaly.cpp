@@ -15,12 +15,12 @@ struct Anomaly {
   const char* what;
 };
 
-// The first element that should not be. Made of ops, so that it works wherever the tensor is.
+// The first anomalous element. Made of ops, so that it works on every device.
 std::optional<Anomaly> find(const Tensor& t, bool inf) {
   if (!t || !is_float(t.dtype()) || t.numel() == 0) return {};
   const Unobserved aside;
   const Tensor x = reshape(t.detach(), {t.numel()});
-  const Tensor probe = inf ? x - x : x;  // of an infinity NaN, the only number that is not itself
+  const Tensor probe = inf ? x - x : x;  // inf - inf is NaN, which differs from itself
   const Tensor found = ne(probe, probe).to(i32);
   if (sum(found).item() == 0) return {};
   const int64_t at = argmax(found, 0).item<int64_t>();
@@ -41,7 +41,7 @@ std::string describe(std::span<const Tensor* const> inputs) {
 }  // namespace
 
 void DetectAnomaly::after(const Call& call, const Tensor& result) {
-  if (call.backward) return;  // a rule's own steps may be anything: its gradients are looked at
+  if (call.backward) return;  // a rule's own steps may hold NaN: its gradients are checked
   ++count_;
   if (result.grad_fn() && grad_enabled())
     made_[result.grad_fn().get()] = {result.grad_fn()->order, count_, Scope::trail(),

@@ -1,6 +1,6 @@
 #pragma once
-// Finds where NaN came from: every op's result and every gradient is looked at as it is made, and
-// the first that holds one is an Error.
+// DetectAnomaly: checks each op's result and each gradient as it is made, and throws at the first
+// NaN.
 
 #include <memory>
 #include <unordered_map>
@@ -14,16 +14,16 @@ struct AnomalyOptions {
   bool forward = true;  // results of ops count, not only gradients
 };
 
-// While one is alive, an op of this thread whose result, or whose gradients, hold NaN throws an
-// Error that names the op, the module's path, shapes, and which op it was since the scope opened;
-// for a gradient also how the op was called in forward, if that was under this scope. Source lines
-// are those of At scopes: an op does not know its caller's. Ops take several times as long.
+// While one is alive, an op of this thread whose result or gradients hold NaN throws an Error with
+// the op, the module's path, shapes, and the op's number since the scope opened; for a gradient
+// also the forward call, if that was under this scope. Source lines come from SourceScope: an op
+// does not know its caller's. Ops take several times as long.
 class DetectAnomaly final : Observer {
  public:
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
 
  private:
-  // A call in forward, by the order of its node, too: the address may be another's later.
+  // A forward call. `order` is its node's, since the node's address may be reused.
   struct Made {
     uint64_t order;
     int64_t number;

@@ -1,21 +1,21 @@
 #pragma once
-// call<Op>(args...): the one path by which every op in the library runs.
+// call<Op>(args...): the one path through which every op runs.
 //
 // An op is a struct with
 //   static constexpr OpInfo info;
 //   static Tensor forward(Ctx&, tensors and attributes...);
 //   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
-// Tensors, and lists of them, are its inputs; everything else is an attribute, kept in the node.
-// Optional facts, each a static constexpr bool:
-//   moves_only        its gradient is dy's numbers moved about: a cast, a view. It takes them as
-//                     wide as its input wants them.
-//   broadcasts        its inputs are expanded to their common shape, after any policy has seen them
+// Tensors and lists of tensors are its inputs; all other arguments are attributes, kept in the
+// node. Optional facts, each a static constexpr bool:
+//   moves_only        its gradient is dy rearranged: a cast, a view. It takes dy in the dtype that
+//                     its input's gradient has.
+//   broadcasts        its inputs are expanded to their common shape, after any policy was applied
 //   first_order_only  its backward rule calls kernels, so it can't be differentiated again
-// An op that selects part of its input may say which, with
+// An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x.
-// An attribute with a member `out` that holds a DType asks for that result dtype; policies leave
-// such a call alone.
+// An attribute with a DType member `out` requests that result dtype; policies leave such a call
+// alone.
 
 #include <algorithm>
 #include <tuple>
@@ -28,7 +28,7 @@ namespace mixtape {
 namespace detail {
 
 template <class A>
-inline constexpr bool is_tensor = std::is_base_of_v<Tensor, A>;  // what a < b gives, too
+inline constexpr bool is_tensor = std::is_base_of_v<Tensor, A>;  // BoolTensor too
 template <class A>
 inline constexpr bool is_list = std::is_same_v<A, std::vector<Tensor>>;
 template <class A>
@@ -55,7 +55,7 @@ constexpr bool first_order_only = requires { requires Op::first_order_only; };
 template <class Op>
 constexpr bool differentiable = requires { &Op::backward; };
 
-// Rules that do not need the attributes need not name them.
+// Rules may omit the attributes.
 template <class Op, class... A>
 Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
   if constexpr (requires { Op::backward(ctx, dy, a...); })
@@ -64,9 +64,9 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
     return Op::backward(ctx, dy);
 }
 
-// Policies, broadcasting, checks: all that comes before an op runs. True if it is to be recorded.
+// Applies policies, broadcasts and checks inputs before an op runs. True if it is to be recorded.
 bool prepare(Call& call, bool broadcasts, bool differentiable);
-// Makes y the result of that node.
+// Makes y the result of the node.
 void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
@@ -77,13 +77,13 @@ void observe(void (Observer::*event)(P...), const A&... args) {
 
 }  // namespace detail
 
-// The rules of an op, as its nodes know them. (One class of nodes for all ops with attributes of
-// the same types: a class for every op would be most of what ops cost to compile.)
+// The rules of an op for its nodes. (Ops with attributes of the same types share one node class: a
+// class per op would dominate compile time.)
 template <class Attributes>
 struct OpRules {
   std::string_view name;
   Grads (*backward)(const Ctx&, const Tensor& dy, const Attributes&);
-  Tensor (*part)(const Tensor& whole, const Attributes&);  // null, where the op selects none
+  Tensor (*part)(const Tensor& whole, const Attributes&);  // null if the op does not select
   bool first_order_only;
 };
 template <class Op, class Attributes>
@@ -159,9 +159,9 @@ Tensor run_op(const Tensor* out, const Args&... args) {
       detail::prepare(call, detail::broadcasts<Op>, detail::differentiable<Op>);
   if (!recorded) call.result = out;
 
-  // The arguments again, with the tensors that the policy may have put in place of ours.
+  // Calls forward with the arguments, after the policy's substitutions.
   const auto run = [&](Ctx& ctx) {
-    // Other ops are only helpers there: nothing is recorded, no policy acts.
+    // Ops called inside are helpers: not recorded, and under no policy.
     const ScopedValue<&ThreadState::recording> recording(false);
     const NoPolicy as_called;
     const Tensor** next = inputs.begin();
@@ -179,7 +179,7 @@ Tensor run_op(const Tensor* out, const Args&... args) {
     // Braces: evaluated from left to right.
     Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
                           std::tuple<decltype(argument(args))...>{argument(args)...});
-    if (y.requires_grad()) [[unlikely]]  // an input itself, whose history stays its own
+    if (y.requires_grad()) [[unlikely]]  // an input itself, which keeps its own history
       y = y.detach();
     return y;
   };
@@ -217,7 +217,7 @@ Tensor call_out(const Tensor& out, const Args&... args) {
   return detail::run_op<Op>(out ? &out : nullptr, args...);
 }
 
-// The base of an op of your own: the three members above, then MyOp::apply(x, 2.0).
+// The base of a user-defined op with the members above: MyOp::apply(x, 2.0).
 template <class Op>
 struct Function {
   template <class... Args>

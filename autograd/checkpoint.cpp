@@ -40,7 +40,7 @@ class Restored : NoCopy {
   const std::vector<const void*> outer_ = now();
 };
 
-// A call of f, and the circumstances to make it in again.
+// A call of f, with the thread state that the second call restores.
 class Replay final : public CheckpointGraph {
  public:
   Replay(Segment f, size_t inputs) : f_(std::move(f)), inputs_(inputs) {}
@@ -52,7 +52,7 @@ class Replay final : public CheckpointGraph {
     return results;
   }
 
-  // Node by node: which results they stand for.
+  // Registers `node` in place of a result of the first call.
   void stand_for(const std::shared_ptr<Node>& node, size_t result, const Tensor& y) {
     nodes.push_back(node);
     results_.push_back({result, y.shape(), y.dtype()});
@@ -60,7 +60,7 @@ class Replay final : public CheckpointGraph {
 
   Tensors make(const Node& node) override {
     Tensors inputs = node.ctx.saved();
-    inputs.resize(inputs_);  // the others, parameters, were only to be checked
+    inputs.resize(inputs_);  // the rest are parameters, saved only to be checked
     const Tensors made = second(inputs);
     Tensors results;
     for (const Result& r : results_) {
@@ -114,7 +114,7 @@ class Replay final : public CheckpointGraph {
   std::vector<Result> results_;
 };
 
-// Stands for one result. `made` is how the first call made it, after `since`.
+// Stands for one result, which the first call made by the node `made`, after `since`.
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(std::shared_ptr<Replay> replay, const Tensors& inputs, const Node& made,
@@ -153,12 +153,12 @@ std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   const Tensors made = replay->first(inputs);
   for (size_t i = 0; i < inputs.size(); ++i)
     check(state(inputs[i]) == before[i],
-          "its function wrote to input {}, and would again when backward calls it", i);
+          "its function modified input {}, and would again when backward calls it", i);
   Tensors results = made;
   for (size_t i = 0; i < results.size(); ++i) {
     Tensor& y = results[i];
     if (!y || !y.grad_fn() || y.grad_fn()->order <= since) continue;  // not made by f
-    // What f gives twice is one tensor outside as well: gradients are summed as they arrive.
+    // A tensor that f returns twice stays one tensor, so that its gradients are added up.
     const auto same = [&](const Tensor& t) { return t.is_same(made[i]); };
     if (const auto k = size_t(std::ranges::find_if(made, same) - made.begin()); k < i) {
       y = results[k];

@@ -1,8 +1,8 @@
 #pragma once
-// Activation checkpointing: memory for time. A checkpoint keeps its inputs and nothing that its
-// function computed on the way; backward calls the function again and goes on in the graph which
-// that makes. So gradients, to whatever the function uses, are those without it, bit for bit; of
-// second order as exact, but for the order in which they are added up.
+// Activation checkpointing: trades time for memory. A checkpoint keeps only the inputs of its
+// function; backward calls the function again and continues in the graph that this records.
+// Gradients have the same bits as without it; those of second order may be added up in another
+// order.
 
 #include <concepts>
 #include <functional>
@@ -19,28 +19,28 @@ namespace detail {
 std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vector<Tensor>&)> f,
                                const std::vector<Tensor>& inputs);
 
-// Registers a thread-local pointer of a layer above, which the second call is to find as the first
-// did: nn keeps the module that paths start from in one.
+// Registers a thread-local pointer of a layer above that must have the same value in the second
+// call: nn keeps the root of module paths in one.
 using ThreadPointer = const void*& (*)();
 bool restore_in_checkpoints(ThreadPointer pointer);
 
 }  // namespace detail
 
-// Whether this is a checkpoint's second call, for what moves with each call and is read by it.
+// True in a checkpoint's second call, which must not update running statistics and the like again.
 inline bool called_again() { return backward_state.recomputing; }
 
-// f(inputs...), where f gives a tensor or a vector of them. f is kept until backward and called
-// there once more, so what it refers to must live as long and give the same results:
+// f(inputs...), where f returns a tensor or a vector of tensors. backward() calls f again, so all
+// that f refers to must live until then and give the same results:
 //   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
-// A module given by name, checkpoint(block, x), is referred to: what has a clone() is not copied.
-// So must the outermost module that runs f, which the second call takes its paths from.
-// The second call draws the random numbers of the first, in the same module, under the policy (such
-// as an autocast region), the default device and the Tf32 of the first, and leaves the generator's
-// position alone. Other traces are left twice, as by running statistics. What f captures gets its
-// gradient like an input. May be nested and differentiated twice; f itself may take no gradients.
+// A module passed as an lvalue, checkpoint(block, x), is referred to, not copied. The outermost
+// module that runs f must live until backward() too.
+// The second call has the random numbers, module path, policy (such as an autocast region), default
+// device and Tf32 of the first, and leaves the generator's position alone. Other side effects
+// happen twice, unless they ask called_again(). Tensors that f captures get gradients like inputs.
+// Checkpoints may be nested and differentiated twice; f itself may not call backward() or grad().
 // Throws Error in backward if the second call is seen to differ, or if an input or parameter was
-// written to in between. The gradient of a result, as a hook sees it or grad() gives it, is what
-// comes from outside: what f makes of one result for another is not in it.
+// modified in between. Hooks on a result, and grad() with respect to it, see the gradient from
+// outside f only, without the part through other results.
 template <class F, std::same_as<Tensor>... T>
 auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };

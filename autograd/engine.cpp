@@ -124,7 +124,7 @@ struct Engine {
   void visit_leaf(const Node& node, Tensor dy) {
     const Tensor leaf = node.leaf();
     if (!leaf || !leaf.is_leaf() || capture) return;  // gone, or frozen since it was recorded
-    check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {} since",
+    check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {}",
           dy.device(), leaf.device());
     if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
     accumulate_grad(leaf, std::move(dy), record, loss_scale);
@@ -214,8 +214,7 @@ struct Engine {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!node.ctx.wants(i)) continue;
       check(i < grads.size(),
-            "{} gradients for {} inputs, of which number {} wants one (an empty Tensor stands for "
-            "none)",
+            "{} gradients for {} inputs, but input {} needs one (an empty Tensor stands for none)",
             grads.size(), edges.size(), i);
       if (grads[i]) send(edges[i], std::move(grads[i]));
     }
@@ -248,16 +247,15 @@ struct Engine {
   }
 
   void start(const Tensor& y, Tensor g) {
-    check(bool(y), "backward from no tensor: this one is as Tensor() makes it, or was moved from");
+    check(bool(y), "backward() of an undefined tensor");
     check(y.requires_grad(),
-          "backward from a tensor that no recorded op made: nothing it was made of requires a "
-          "gradient, or it comes from under NoGrad, detach() or grad() without {{.create_graph = "
-          "true}}");
+          "backward() of a tensor without history: no input of it requires a gradient, or it was "
+          "made under NoGrad, by detach() or by grad() without {{.create_graph = true}}");
     loss_scale.unscaled = !g;  // one that is given may be scaled or not
     if (!g) {
       check(y.numel() == 1,
-            "backward from a tensor of shape {} needs a gradient (only a single element has the "
-            "default of 1)",
+            "backward() of a tensor of shape {} needs a gradient (the default of 1 is for a "
+            "single element)",
             y.shape());
       g = ones(y.shape(), y.dtype(), y.device());
     }
@@ -333,7 +331,7 @@ void retain_grad(const Tensor& x) {
 
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f) {
   check(leaf && leaf.is_leaf(),
-        "a hook on the accumulated gradient of a tensor that is no leaf, so has none");
+        "a hook on the accumulated gradient of a tensor that is not a leaf");
   return Hooks::add(leaf, &Hooks::accumulated, std::move(f));
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Ops of your own. One struct is a whole op:
+// User-defined ops. One struct is a whole op:
 //
 //   struct Cube : Function<Cube> {
 //     static constexpr OpInfo info{"cube"};                       // and its Precision, if not Any

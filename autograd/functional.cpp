@@ -12,12 +12,11 @@ using One = std::function<Tensor(const Tensor&)>;
 using Several = std::function<Tensors(const Tensors&)>;
 using Scalar = std::function<Tensor(const Tensors&)>;
 
-// What f sees in place of the inputs: were they the inputs themselves, one that is computed from
-// another would be a way to it.
+// New leaves in place of the inputs: among the inputs themselves, one may be computed from another.
 Tensors independent(const Tensors& inputs, bool create_graph) {
   Tensors x;
   for (const Tensor& t : inputs) {
-    check(bool(t), "input {} is no tensor", x.size());
+    check(bool(t), "input {} is undefined", x.size());
     x.push_back(create_graph && t.requires_grad() ? clone(t) : t.detach().set_requires_grad());
   }
   return x;
@@ -30,7 +29,7 @@ void check_shapes(const Tensors& v, const Tensors& like, const char* what) {
           v[i] ? v[i].shape().to_string() : "none", what, like[i].shape());
 }
 
-// grad(), but zeros where nothing depends on an input. The options' gradients are of all outputs.
+// grad(), but zeros for unused inputs. The options' gradients are those of all outputs.
 Tensors gradients(const Tensors& y, const Tensors& x, const GradOptions& options) {
   Tensors outputs;
   GradOptions o = options;
@@ -47,7 +46,7 @@ Tensors gradients(const Tensors& y, const Tensors& x, const GradOptions& options
   return dx;
 }
 
-Tensors delivered(Tensors y, bool create_graph) {
+Tensors finished(Tensors y, bool create_graph) {
   for (Tensor& t : y)
     if (!create_graph) t = t.detach();
   return y;
@@ -104,7 +103,7 @@ WithProduct<Tensors, Tensors> vjp(const Several& f, const Tensors& inputs, const
   const Tensors y = f(x);
   if (!v.empty()) check_shapes(v, y, "result");
   const Tensors dx = gradients(y, x, {.gradients = v, .create_graph = options.create_graph});
-  return {delivered(y, options.create_graph), delivered(dx, options.create_graph)};
+  return {finished(y, options.create_graph), finished(dx, options.create_graph)};
 }
 
 WithProduct<Tensors, Tensors> jvp(const Several& f, const Tensors& inputs, const Tensors& v,
@@ -127,7 +126,7 @@ WithProduct<Tensors, Tensors> jvp(const Several& f, const Tensors& inputs, const
       gradients(uJ, wanted, {.gradients = v, .create_graph = options.create_graph});
   for (size_t i = 0, next = 0; i < u.size(); ++i)
     if (u[i].requires_grad()) u[i] = found[next++];
-  return {delivered(y, options.create_graph), delivered(u, options.create_graph)};
+  return {finished(y, options.create_graph), finished(u, options.create_graph)};
 }
 
 std::vector<Tensors> jacobian(const Several& f, const Tensors& inputs,
@@ -152,7 +151,7 @@ WithProduct<Tensor, Tensors> hvp(const Scalar& f, const Tensors& inputs, const T
   const Tensor y = f(x);
   const Tensors product =
       gradients(gradient(y, x), x, {.gradients = v, .create_graph = options.create_graph});
-  return {delivered({y}, options.create_graph)[0], delivered(product, options.create_graph)};
+  return {finished({y}, options.create_graph)[0], finished(product, options.create_graph)};
 }
 
 WithProduct<Tensor, Tensor> vjp(const One& f, const Tensor& x, const Tensor& v,

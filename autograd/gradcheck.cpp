@@ -19,7 +19,7 @@ Tensor projected(const Checked& f, const std::vector<Tensor>& inputs, uint64_t s
   return sum(y * uniform(y.shape(), 0.5, 1.5, f64, y.device()));
 }
 
-// One element with another value, for as long as this lives.
+// While one is alive, an element has another value.
 struct Moved : NoCopy {
   Moved(const Tensor& t, int64_t i, double value) : t_(t), i_(i), old_(t.at(i)) {
     t_.set(i_, value);

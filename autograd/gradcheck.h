@@ -1,5 +1,5 @@
 #pragma once
-// gradcheck: gradients against central differences, in f64.
+// gradcheck: compares gradients with central differences, in f64.
 
 #include <functional>
 #include <string>
@@ -13,7 +13,7 @@ struct GradcheckOptions {
   double step = 1e-6, tolerance = 1e-6;  // of |analytic - numeric| / max(1, |numeric|)
   bool second_order = false;             // also checks the gradient of the gradient
 };
-// Empty if the gradients of f agree, else a sentence naming the input, the element and both values.
+// Empty if the gradients of f agree, else a sentence with the input, the element and both values.
 // The output is projected on fixed random numbers, since a plain sum hides symmetric mistakes.
 // Inputs that are f64 leaves are varied, one element at a time; f must be smooth near them.
 std::string gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& f,

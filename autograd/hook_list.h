@@ -1,5 +1,5 @@
 #pragma once
-// Functions that people register, and the handles by which they take them away again.
+// HookList: registered functions, and the handles that remove them.
 
 #include <cstdint>
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace mixtape {
 
-// Removes a hook. It may outlive what the hook is on, follows that where it is moved, and need not
-// be kept.
+// Removes a hook. May outlive the hook's owner, stays valid when that is moved, and need not be
+// kept.
 class HookHandle {
  public:
   void remove() {
@@ -37,8 +37,8 @@ class HookList {
     return handle;
   }
   bool empty() const { return hooks_.empty(); }
-  // Calls f with each, in the order in which they were added. One that a hook adds or removes
-  // meanwhile counts from the next time on.
+  // Calls f with each hook, in order of addition. Hooks added or removed meanwhile count from the
+  // next call on.
   template <class Each>
   void for_each(const Each& f) const {
     const auto now = hooks_;

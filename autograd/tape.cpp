@@ -76,16 +76,16 @@ static void check_inputs(const Call& call) {
       case Role::Parameter:
       case Role::Statistic:
         if (t.dtype() != want && !(t.dtype() == f32 && is_half(want))) [[unlikely]]
-          fail("input {} is {}, beside {} activations it may be {}{}", i, t.dtype(), want, want,
-               is_half(want) ? " or f32" : "");
+          fail("input {} must be {}{} beside {} activations, got {}", i, want,
+               is_half(want) ? " or f32" : "", want, t.dtype());
         break;
       case Role::Index:
         if (t.dtype() != i64) [[unlikely]]
-          fail("indices are {}, not i64", t.dtype());
+          fail("indices must be i64, got {}", t.dtype());
         break;
       case Role::Mask:
         if (t.dtype() != boolean) [[unlikely]]
-          fail("the mask is {}, not bool", t.dtype());
+          fail("the mask must be bool, got {}", t.dtype());
         break;
     }
   }
@@ -165,11 +165,11 @@ Ctx::Ctx(const Call& call, bool recording)
 
 void Ctx::check_kept() const {
   if (!freed_) return;
-  check(recording_, "a gradient is taken within checkpoint(), where {} saved nothing for it",
+  check(recording_, "backward() or grad() inside checkpoint(), where {} saved nothing for it",
         node_->name());
   fail(
-      "backward a second time: what {} saved was freed the first time (pass {{.retain_graph = "
-      "true}} then, or detach() what is carried from one graph into the next)",
+      "second backward() through {}: its saved tensors were freed by the first (pass "
+      "{{.retain_graph = true}} to that, or detach() tensors passed from one graph to the next)",
       node_->name());
 }
 
@@ -186,17 +186,15 @@ Tensor Ctx::saved(size_t i) const {
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
   if (s.tensor.storage()->id() != s.storage) [[unlikely]]
-    fail("a tensor that {} saved for backward was written to since: its data was replaced",
-         node_->name());
+    fail("a tensor that {} saved for backward was modified: its data was replaced", node_->name());
   if (s.tensor.version() != s.version) [[unlikely]]
-    fail(
-        "a tensor that {} saved for backward was written to since: it is at version {}, {} was "
-        "saved",
-        node_->name(), s.tensor.version(), s.version);
+    fail("a tensor that {} saved for backward was modified in place: it is at version {}, not {}",
+         node_->name(), s.tensor.version(), s.version);
   if (s.as == Kept::Between && grad_enabled())
     fail(
-        "the gradient of {} is to be differentiated again, but it reads what forward() made of the "
-        "inputs: save() the inputs and compute that in backward(), or save_extra() a constant",
+        "second order through {}: its backward() reads a tensor that forward() computed (save() "
+        "the "
+        "inputs and compute it in backward(), or save_extra() a constant)",
         node_->name());
   if (s.as == Kept::Result && grad_enabled()) {
     const Tensor y = s.tensor.detach();
@@ -216,7 +214,7 @@ void Node::classify_saved(std::span<const Tensor* const> inputs, const Tensor& y
 }
 
 const Ctx::Edge& Ctx::edge(size_t input) const {
-  check(input < edges_.size(), "input {} of {}", input, edges_.size());
+  check(input < edges_.size(), "input {} is out of range for {} inputs", input, edges_.size());
   return edges_[input];
 }
 

@@ -54,7 +54,7 @@ class Ctx {
   }
 
   // --- in backward ---
-  // Throws Error if the graph was freed, or if the tensor was written to since it was saved.
+  // Throws Error if the graph was freed, or if the tensor was modified since it was saved.
   Tensor saved(size_t i) const;
   std::vector<Tensor> saved() const;  // all, in the order they were saved
   bool wants(size_t input) const {

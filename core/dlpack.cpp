@@ -51,8 +51,7 @@ struct Exported {
 template <class Managed>
 Managed* leave(const Tensor& x) {
   const Scope scope("to_dlpack");
-  check(!x.requires_grad(), "{} of {} has a history or wants a gradient: detach() it", x.shape(),
-        x.dtype());
+  check(!x.requires_grad(), "{} of {} requires a gradient: detach() it", x.shape(), x.dtype());
   if (!x.device().is_host()) {  // the receiver does not know this thread's stream
     x.storage()->touch();
     synchronize(x.device());

@@ -45,7 +45,7 @@ T value_of(E element) {
 }
 
 void check_index(int64_t i, const Shape& shape) {
-  check(0 <= i && i < shape.size(), "element {} of {}, which has {}", i, shape, shape.size());
+  check(0 <= i && i < shape.size(), "element {} is out of range for shape {}", i, shape);
 }
 
 }  // namespace
@@ -64,9 +64,7 @@ Tensor::Tensor(const std::shared_ptr<Storage>& storage, const View& view)
 Tensor::Tensor(const Shape& shape, DType dtype, Device device)
     : impl_(make_pooled<Impl>(shape, dtype, device)) {}
 
-void Tensor::refuse_none() {
-  fail("a tensor is missing: this one is as Tensor() makes it, or was moved from");
-}
+void Tensor::refuse_none() { fail("the tensor is undefined: default-constructed or moved from"); }
 
 void Tensor::require_dtype(DType wanted) const {
   check(dtype() == wanted, "the tensor is {}, not {}", dtype(), wanted);
@@ -99,10 +97,10 @@ T Tensor::at(int64_t i) const {
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
-  check(
-      !impl_->grad_fn || !thread_state.recording,
-      "set() of the result of a recorded op: its gradient would be that of the former value (make "
-      "a new tensor by where or index_put, set() a detach(), or open a NoGrad)");
+  check(!impl_->grad_fn || !thread_state.recording,
+        "set() of the result of a recorded op, which would make its gradient wrong (make a new "
+        "tensor "
+        "by where or index_put, set() a detach(), or open a NoGrad)");
   visit(dtype(), [&]<class T>() {
     T* const p = static_cast<T*>(raw()) + layout().at(i);
     const T converted = convert<T>(value);
@@ -119,7 +117,8 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   const int64_t before = offset();
   const int64_t stored = static_cast<int64_t>(impl().storage->bytes() / size_of(dtype()));
   check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
-        "a view of elements {} to {} in a storage of {}", before + first, before + last, stored);
+        "elements {} to {} are out of range for a storage of {}", before + first, before + last,
+        stored);
   Tensor view;
   view.impl_ = make_pooled<Impl>(
       impl_->storage, static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())),
@@ -144,7 +143,7 @@ Tensor Tensor::copied_to(Device target) const {
 void Tensor::set_data(const Tensor& other) const {
   check(shape() == other.shape(), "data of shape {} for a tensor of shape {}", other.shape(),
         shape());
-  check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that wants a gradient",
+  check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that requires a gradient",
         other.dtype());
   if (impl().autograd_meta) impl().autograd_meta->on_set_data(other);
   const auto source = other.impl_;
@@ -153,9 +152,8 @@ void Tensor::set_data(const Tensor& other) const {
 }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
-  check(!impl().grad_fn,
-        "a result of an op cannot change whether it wants a gradient; detach it first");
-  check(!on || is_float(dtype()), "only floats have gradients, and this tensor is {}", dtype());
+  check(!impl().grad_fn, "set_requires_grad() of the result of an op (detach() it first)");
+  check(!on || is_float(dtype()), "only float tensors can require a gradient, got {}", dtype());
   impl().requires_grad = on;
   return *this;
 }

@@ -1,4 +1,4 @@
-// Clipping, as three kernels: the norm, the factor that follows from it, the product.
+// Clipping as three kernels: the norm, the factor computed from it, the product.
 #include "optim/clip.h"
 
 #include <cmath>
@@ -23,8 +23,8 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   for (size_t i = 0; i < params.size(); ++i) {
     if (params[i].has_grad() && params[i].autograd_meta().loss_scale().number)
       warn(
-          "clipping gradients of a scaled loss, whose norm is that much larger: use "
-          "scaler.unscale(optimizer) before, or scaler.step(optimizer, {.clip_norm = 1})");
+          "clipping gradients that are multiplied by the loss scale: call "
+          "scaler.unscale(optimizer) first, or scaler.step(optimizer, {.clip_norm = 1})");
     const Tensor g = dense_grad(params[i]);
     if (!g) continue;
     check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
@@ -67,8 +67,8 @@ void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor, con
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options) {
   const Scope scope("clip_grad_norm");
-  check(max_norm >= 0, "max_norm is {}, not a number from 0", max_norm);
-  check(options.norm_type > 0, "norm_type is {}, not a positive number", options.norm_type);
+  check(max_norm >= 0, "max_norm must be >= 0, got {}", max_norm);
+  check(options.norm_type > 0, "norm_type must be > 0, got {}", options.norm_type);
   const std::vector<View> grads = dense_grads(params);
   const Device device = device_of(params);
   const Tensor total({}, f64, device), norm({}, f32, device), factor({}, f32, device);
@@ -82,7 +82,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
 
 void clip_grad_value(const std::vector<Tensor>& params, double limit) {
   const Scope scope("clip_grad_value");
-  check(limit >= 0, "the limit is {}, not a number from 0", limit);
+  check(limit >= 0, "limit must be >= 0, got {}", limit);
   kernels::clip_value(device_of(params), dense_grads(params), limit);
   for (const Tensor& p : params)
     if (p.has_grad()) p.grad().storage()->bump_version();

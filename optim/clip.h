@@ -1,5 +1,5 @@
 #pragma once
-// Gradients as a whole: their norm, and limits on it. Nothing here waits for the device.
+// Clipping of gradients by norm or value. Nothing here waits for the device.
 
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace mixtape::optim {
 
-// The gradient of a parameter, or no tensor. One that is strided is first replaced by a dense copy,
-// as kernels over many tensors need it.
+// The gradient of a parameter, if any. A strided one is first replaced by a dense copy, as the
+// kernels over many tensors require.
 Tensor dense_grad(const Tensor& param);
 
 // Sets found[i] (f32 [parameters], zeros) where gradient i is not finite, or its product with
@@ -19,7 +19,7 @@ void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, con
 void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor,
                     const Tensor& found = {});
 
-// For kernels that want a view of each gradient: of no elements where there is none.
+// A view of the gradient, without elements if there is no gradient.
 inline View gradient_view(const Tensor& grad) {
   return grad ? View(grad) : View{nullptr, f32, Layout(Shape{0})};
 }
@@ -28,14 +28,13 @@ struct ClipOptions {
   double norm_type = 2;             // p of the norm: any positive number, or infinity
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
 };
-// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of the gradients
-// taken as one vector, and returns the norm from before: f32, 0-d, on the device. Semantics and
-// names are those of torch.nn.utils.clip_grad_norm_. Warns of gradients of a loss that
-// amp::GradScaler has scaled.
+// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of all gradients
+// as one vector, and returns the norm from before: f32, 0-d, on the device. As
+// torch.nn.utils.clip_grad_norm_. Warns if gradients are multiplied by a GradScaler's scale.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options = {});
 
-// Limits each element of the gradients to [-limit, limit], as torch.nn.utils.clip_grad_value_.
+// Clamps gradients to [-limit, limit], as torch.nn.utils.clip_grad_value_.
 void clip_grad_value(const std::vector<Tensor>& params, double limit);
 
 }  // namespace mixtape::optim

@@ -196,7 +196,7 @@ Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {
 }  // namespace ops
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
-  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
+  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
   check_range(index, 0, classes, [classes](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} for {} classes", smallest, largest, classes);
   });

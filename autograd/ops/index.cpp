@@ -135,7 +135,7 @@ struct Dropout {
 };
 
 void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
-  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
+  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
   check_range(index, low, size, [=](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} in dimension {}, which has {}", smallest, largest,
                        dim, size);
@@ -367,7 +367,7 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const Scope scope("masked_select");
-  check(mask.dtype() == boolean, "the mask is {}, not bool", mask.dtype());
+  check(mask.dtype() == boolean, "the mask must be bool, got {}", mask.dtype());
   const Shape shape = broadcast(x.shape(), mask.shape());
   return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
                                 flat_positions(expand(mask, shape)));
@@ -379,7 +379,7 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
   const Scope scope(Embedding::info.name);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   const Tensor flat = reshape(index, {index.numel()});
-  check(index.dtype() == i64, "indices are {}, not i64", index.dtype());
+  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t smallest, int64_t largest) {
     return fmt::format("indices from {} to {} into {} rows", smallest, largest, rows);
   });

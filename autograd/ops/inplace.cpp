@@ -19,8 +19,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
   const Scope scope(op);
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
-          "in place on shape {} with strides {}, where several elements are one (clone() parts "
-          "them)",
+          "in place on shape {} with strides {}, where elements share memory (clone() it first)",
           x.shape(), x.strides());
     const NoGrad off;
     // (Observers read the old x after the op.)
@@ -34,10 +33,11 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
                                        ? "make a new tensor by where, index_put, cat or stack"
                                        : "use the form without underscore";
   check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
-  check(x.storage().use_count() == 1,
-        "in place on storage that is not its own alone (a view shares it, or an op saved it for "
-        "backward): {}, or NoGrad",
-        instead);
+  check(
+      x.storage().use_count() == 1,
+      "in place on storage that is shared (by a view, or by an op that saved it for backward): {}, "
+      "or NoGrad",
+      instead);
   const Tensor old = x.detach();  // stays what it is if the op saves it
   old.set_grad_fn(x.grad_fn());
   const Tensor y = cast(expand(f(Tensor(), old), x.shape()), x.dtype());
@@ -48,8 +48,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
 
 Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape()), x.dtype()); }
 
-// x = f(x, y), with y converted to x's dtype, but not from a float to an integer: of 0.5 nothing
-// would be left.
+// x = f(x, y), with y converted to x's dtype, but not from float to integer, which would truncate.
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
                Tensor (*f)(const Tensor& out, const Tensor&, const Tensor&)) {
   const bool direct = y.storage() != x.storage();
@@ -83,7 +82,7 @@ Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 Tensor copy_(const Tensor& x, const Tensor& from) {
   return rewrite("copy_", x, from.requires_grad(), false, [&](const Tensor&, const Tensor& t) {
     const Tensor y = fitting(t, from.to(t.device()));
-    // What sees from's bytes may neither become x nor be read while x is written.
+    // A view of from's storage must neither become x nor be read while x is written.
     const bool lent = y.storage() == from.storage();
     return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
   });

@@ -410,7 +410,7 @@ TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
                 optim::clip_grad_norm({p, q}, 1);
                 scaler.step(both);
               }),
-              "clipping gradients of a scaled loss");
+              "clipping gradients that are multiplied by the loss scale");
 }
 
 TEST(Stages, UpdateCountsWhatWasUnscaledButNotStepped) {

@@ -21,7 +21,7 @@ TEST(AutogradMeta, HoldsTheGradientOfALeaf) {
   x.set_grad({});
   EXPECT_FALSE(x.grad());
   EXPECT_EQ(error([] { Tensor().grad(); }),
-            "a tensor is missing: this one is as Tensor() makes it, or was moved from");
+            "the tensor is undefined: default-constructed or moved from");
 }
 
 TEST(AutogradMeta, SetDataDropsAGradientOfAnotherDType) {

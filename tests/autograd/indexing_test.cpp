@@ -173,7 +173,7 @@ TEST(IndexErrors, NameTheRangeAndTheSize) {
 
 TEST(IndexErrors, OfDtypesAndShapes) {
   const Tensor x = numbers({2, 3}), narrow_index = zeros({1, 2}, i32), i = zeros({2, 2}, i64);
-  EXPECT_ERROR(gather(x, 1, narrow_index), "gather: indices are i32, not i64");
+  EXPECT_ERROR(gather(x, 1, narrow_index), "gather: indices must be i64, got i32");
   EXPECT_ERROR(gather(x, 2, i), "gather: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(gather(x, 1, zeros({3, 1}, i64)),
                "gather: an index of shape [3, 1] for dimension 1 of a tensor of shape [2, 3]");
@@ -187,13 +187,13 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(scatter_add(x, 1, i, numbers({2, 2}, i64)), "inputs have different dtypes");
   EXPECT_ERROR(scatter_add(gt(x, 1), 1, i, gt(x, 1)), "scatter_add: of bool elements");
   EXPECT_ERROR(index_select(x, 0, i), "index_select: the index has shape [2, 2], not [k]");
-  EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices are f32, not i64");
+  EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices must be i64, got f32");
   EXPECT_ERROR(index_add(x, 1, i64s({0, 1}), x), "index_add: a source of shape [2, 3], not [2, 2]");
   EXPECT_ERROR(index(x, {}), "index: no indices");
   EXPECT_ERROR(index(x, {i64s({0}), Tensor()}), "index: index 1 is no tensor");
   EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),
                "index: indices for 3 dimensions of a tensor of shape [2, 3]");
-  EXPECT_ERROR(index(x, {numbers({2})}), "index: indices are f32, not i64");
+  EXPECT_ERROR(index(x, {numbers({2})}), "index: indices must be i64, got f32");
   EXPECT_ERROR(index(x, {i64s({0, 1}), i64s({0, 1, 2})}), "shapes [2] and [3] do not broadcast");
   EXPECT_ERROR(index(x, {gt(numbers({3}), 0)}),
                "index: a mask of shape [3] for dimensions 0 to 0 of [2, 3]");
@@ -206,7 +206,7 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
                "inputs have different dtypes: f32 and f64");
   EXPECT_ERROR(embedding(numbers({3}), i), "embedding: the table has shape [3], not [rows, n]");
-  EXPECT_ERROR(masked_select(x, i), "masked_select: the mask is i64, not bool");
+  EXPECT_ERROR(masked_select(x, i), "masked_select: the mask must be bool, got i64");
   EXPECT_ERROR(masked_select(x, gt(numbers({2}), 0)), "shapes [2, 3] and [2] do not broadcast");
 }
 

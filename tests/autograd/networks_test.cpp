@@ -37,7 +37,7 @@ TEST(Products, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(matmul(a, b, {.out = f64}), "matmul: a result in f64 from inputs in f32");
   EXPECT_ERROR(matmul(a.to(f64), b.to(f64), {.out = f32}),
                "matmul: a result in f32 from inputs in f64");
-  EXPECT_ERROR(linear(Tensor(), a), "linear: a tensor is missing");
+  EXPECT_ERROR(linear(Tensor(), a), "linear: the tensor is undefined");
   EXPECT_ERROR(linear(ones({}), a), "linear: the input has no dimensions");
   EXPECT_ERROR(bmm(a, b), "bmm: of shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({5, 4, 3})), "bmm: batches of 2 and 5");

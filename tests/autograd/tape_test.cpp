@@ -86,17 +86,18 @@ TEST(Tape, FreesWhatWasSavedUnlessAskedToKeepIt) {
   y.backward({.retain_graph = true});
   y.backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 8}));
-  EXPECT_ERROR(y.backward(),
-               "mul: backward a second time: what mul saved was freed the first time (pass "
-               "{.retain_graph = true} then, or detach() what is carried from one graph into the "
-               "next)");
+  EXPECT_ERROR(
+      y.backward(),
+      "mul: second backward() through mul: its saved tensors were freed by the first (pass "
+      "{.retain_graph = true} to that, or detach() tensors passed from one graph to the "
+      "next)");
 }
 
 TEST(Tape, RefusesWhatItCannotDo) {
   const Tensor x = leaf({1, 2}, {2});
   EXPECT_ERROR((x * 2).backward(), "shape [2] needs a gradient");
   EXPECT_ERROR(from({1}, {1}).backward(), "grad() without {.create_graph = true}");
-  EXPECT_ERROR(Tensor().backward(), "backward from no tensor: this one is as Tensor() makes it");
+  EXPECT_ERROR(Tensor().backward(), "backward() of an undefined tensor");
   EXPECT_ERROR((x * 2).backward({.gradient = ones({3}, f64)}),
                "the gradient has shape [3], the output [2]");
   EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f64)),
@@ -141,8 +142,8 @@ TEST(Tape, DetectsWritesToSavedTensors) {
   const Tensor y = sum(x * w);
   add_(w, 1.0);
   EXPECT_ERROR(y.backward(),
-               "mul: a tensor that mul saved for backward was written to since: it is at version "
-               "1, 0 was saved");
+               "mul: a tensor that mul saved for backward was modified in place: it is at "
+               "version 1, not 0");
   const Tensor e = exp(x);
   const Tensor s = sum(e);
   {
@@ -166,10 +167,9 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   const Tensor z = exp(x);  // exp keeps its result
   EXPECT_ERROR(
       zero_(z),
-      "fill_: in place on storage that is not its own alone (a view shares it, or an op saved "
-      "it for backward): make a new tensor by where, index_put, cat or stack, or NoGrad");
-  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z),
-               "copy_: in place on storage that is not its own");
+      "fill_: in place on storage that is shared (by a view, or by an op that saved it for "
+      "backward): make a new tensor by where, index_put, cat or stack, or NoGrad");
+  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z), "copy_: in place on storage that is shared");
   const NoGrad off;
   fill_(x, 7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{7, 7}));
@@ -181,11 +181,11 @@ TEST(InPlace, RefusesElementsThatAreOne) {
   const NoGrad off;
   const Tensor one = from({1}, {1}), row = expand(one, {3});
   EXPECT_ERROR(add_(row, from({1, 2, 3}, {3})),
-               "add_: in place on shape [3] with strides [0], where several elements are one");
+               "add_: in place on shape [3] with strides [0], where elements share memory");
   EXPECT_ERROR(fill_(expand(one, {2, 1}), 2), "in place on shape [2, 1] with strides [0, 1]");
   EXPECT_EQ(one.item(), 1);
   const Tensor four = zeros({4});
-  EXPECT_ERROR(add_(unfold(four, 0, 2, 1), ones({3, 2})), "where several elements are one");
+  EXPECT_ERROR(add_(unfold(four, 0, 2, 1), ones({3, 2})), "where elements share memory");
   add_(unfold(four, 0, 2, 2), from({1, 2, 3, 4}, {2, 2}));
   add_(transpose(reshape(four, {2, 2}), 0, 1), 1.0);
   EXPECT_EQ(to_vector(four), (std::vector<double>{2, 3, 4, 5}));
@@ -223,9 +223,8 @@ TEST(Tape, DetectsDataThatWasReplaced) {
       const NoGrad off;
       x.set_data(from({7}, {1}, f64));
     }
-    EXPECT_ERROR(
-        y.backward(),
-        "a tensor that mul saved for backward was written to since: its data was replaced");
+    EXPECT_ERROR(y.backward(),
+                 "a tensor that mul saved for backward was modified: its data was replaced");
   }
 }
 
@@ -454,7 +453,7 @@ TEST(Tape, HooksRefuseWhatDoesNotFit) {
   EXPECT_ERROR(register_hook(ones({1}), [](const Tensor&) { return Tensor(); }),
                "a hook on a tensor that does not require a gradient");
   EXPECT_ERROR(register_post_accumulate_hook(leaf({1}, {1}) * 2, [](const Tensor&) {}),
-               "of a tensor that is no leaf");
+               "of a tensor that is not a leaf");
   const Tensor x = leaf({1}, {1});
   register_hook(x, [](const Tensor& g) { return g.to(f32); });
   EXPECT_ERROR(
@@ -697,8 +696,8 @@ TEST(Function, KnowsWhatItSaved) {
   EXPECT_EQ(to_vector(grad({y}, {x}, {.retain_graph = true})[0]), (std::vector<double>{1, -3}));
   EXPECT_ERROR(
       grad({y}, {x}, {.create_graph = true}),
-      "the gradient of test_saved_between is to be differentiated again, but it reads what "
-      "forward() made of the inputs: save() the inputs");
+      "second order through test_saved_between: its backward() reads a tensor that forward() "
+      "computed (save() the inputs");
 }
 
 struct WrongGradient : Function<WrongGradient> {
@@ -711,7 +710,7 @@ struct WrongGradient : Function<WrongGradient> {
 TEST(Function, GradientsAreChecked) {
   const Tensor x = leaf({0.5, -1.5}, {2});
   EXPECT_ERROR(sum(WrongGradient::apply(x, 1)).backward(), "the gradient is i64, the input f64");
-  EXPECT_ERROR(sum(WrongGradient::apply(x, 0)).backward(), "input 7 of 1");
+  EXPECT_ERROR(sum(WrongGradient::apply(x, 0)).backward(), "input 7 is out of range for 1 inputs");
 }
 
 TEST(Tape, GradientsOfOtherDtypesAreAddedTo) {
@@ -800,7 +799,7 @@ struct Forgetful : Function<Forgetful> {
 TEST(Function, OwesAGradientToEachInputThatWantsOne) {
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
   EXPECT_ERROR(sum(Forgetful::apply(a, b, int64_t{0})).backward(),
-               "test_forgetful: 1 gradients for 2 inputs, of which number 1 wants one");
+               "test_forgetful: 1 gradients for 2 inputs, but input 1 needs one");
   EXPECT_ERROR(sum(Forgetful::apply(a, b, int64_t{1})).backward(),
                "saved(1), but 1 tensors were saved for backward");
   EXPECT_NO_THROW(sum(Forgetful::apply(a, b.detach(), int64_t{0})).backward());

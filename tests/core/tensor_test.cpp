@@ -277,14 +277,13 @@ TEST(Tensor, ReadsAsTheTypeAskedFor) {
 TEST(Tensor, ErrorsNameBothValues) {
   const Tensor x = from({1, 2}, {2});
   EXPECT_EQ(error([&] { x.data<double>(); }), "the tensor is f32, not f64");
-  const std::string missing =
-      "a tensor is missing: this one is as Tensor() makes it, or was moved from";
+  const std::string missing = "the tensor is undefined: default-constructed or moved from";
   EXPECT_EQ(error([] { Tensor().shape(); }), missing);
   EXPECT_EQ(error([] { Tensor().detach(); }), missing);
   EXPECT_EQ(error([] { Tensor().set_requires_grad(); }), missing);
   EXPECT_EQ(error([&] { x.item(); }), "item() needs one element, but [2] has 2");
-  EXPECT_EQ(error([&] { x.at(2); }), "element 2 of [2], which has 2");
-  EXPECT_EQ(error([&] { x.set(-1, 0); }), "element -1 of [2], which has 2");
+  EXPECT_EQ(error([&] { x.at(2); }), "element 2 is out of range for shape [2]");
+  EXPECT_EQ(error([&] { x.set(-1, 0); }), "element -1 is out of range for shape [2]");
   EXPECT_EQ(error([&] { x.size(1); }), "dimension 1 is out of range for rank 1");
   EXPECT_EQ(error([] { from({1, 2, 3}, {2}); }), "3 values for the shape [2], which needs 2");
   EXPECT_EQ(error([] { from({256}, {1}, u8); }), "256 does not fit u8");
@@ -294,9 +293,9 @@ TEST(Tensor, ErrorsNameBothValues) {
   EXPECT_EQ(error([] { Tensor({int64_t{1} << 61}, f64); }),
             "[2305843009213693952] of f64 has too many bytes");
   EXPECT_EQ(error([&] { x.with_layout(Layout({3}, {1})); }),
-            "a view of elements 0 to 2 in a storage of 2");
+            "elements 0 to 2 are out of range for a storage of 2");
   EXPECT_EQ(error([&] { x.with_layout(Layout({2}, {-1})); }),
-            "a view of elements -1 to 0 in a storage of 2");
+            "elements -1 to 0 are out of range for a storage of 2");
 }
 
 TEST(Tensor, KnowsLeavesFromResults) {
@@ -307,13 +306,13 @@ TEST(Tensor, KnowsLeavesFromResults) {
   EXPECT_FALSE(x.detach().requires_grad());
   EXPECT_FALSE(x.set_requires_grad(false).requires_grad());
   EXPECT_EQ(error([] { from({1}, {1}, i64).set_requires_grad(); }),
-            "only floats have gradients, and this tensor is i64");
+            "only float tensors can require a gradient, got i64");
   const Tensor result = from({1}, {1});
   result.set_grad_fn(std::make_shared<Node>());
   EXPECT_TRUE(result.requires_grad());
   EXPECT_FALSE(result.is_leaf());
   EXPECT_EQ(error([&] { result.set_requires_grad(); }),
-            "a result of an op cannot change whether it wants a gradient; detach it first");
+            "set_requires_grad() of the result of an op (detach() it first)");
 }
 
 TEST(Tensor, SetDataReachesEveryHandle) {
@@ -327,7 +326,7 @@ TEST(Tensor, SetDataReachesEveryHandle) {
   EXPECT_EQ(error([&] { x.set_data(from({1}, {1})); }),
             "data of shape [1] for a tensor of shape [2]");
   EXPECT_EQ(error([&] { x.set_data(from({1, 2}, {2}, i32)); }),
-            "i32 data for a tensor that wants a gradient");
+            "i32 data for a tensor that requires a gradient");
 }
 
 TEST(StateDict, AreFoundByName) {

@@ -282,7 +282,7 @@ TEST(Devices, AGradientDoesNotFollowALeafThatMoved) {
   const Tensor x = ones({3}).set_requires_grad(), loss = sum(x + 1);
   x.set_data(x.detach().to(device));
   EXPECT_EQ(error([&] { loss.backward(); }),
-            "backward: a gradient on cpu for a leaf that has moved to cuda:0 since");
+            "backward: a gradient on cpu for a leaf that has moved to cuda:0");
 }
 
 TEST(Devices, WaitsAreCounted) {

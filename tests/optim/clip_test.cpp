@@ -235,16 +235,14 @@ TEST(Clip, ThreadsMayReadGradients) {
 }
 
 TEST(Clip, Errors) {
-  EXPECT_EQ(error([] { clip_grad_norm({}, -1); }),
-            "clip_grad_norm: max_norm is -1, not a number from 0");
+  EXPECT_EQ(error([] { clip_grad_norm({}, -1); }), "clip_grad_norm: max_norm must be >= 0, got -1");
   EXPECT_EQ(error([] { clip_grad_norm({}, nan); }),
-            "clip_grad_norm: max_norm is nan, not a number from 0");
+            "clip_grad_norm: max_norm must be >= 0, got nan");
   EXPECT_EQ(error([] { clip_grad_norm({}, 1, {.norm_type = 0}); }),
-            "clip_grad_norm: norm_type is 0, not a positive number");
+            "clip_grad_norm: norm_type must be > 0, got 0");
   EXPECT_EQ(error([] { clip_grad_norm({}, 1, {.norm_type = nan}); }),
-            "clip_grad_norm: norm_type is nan, not a positive number");
-  EXPECT_EQ(error([] { clip_grad_value({}, -1); }),
-            "clip_grad_value: the limit is -1, not a number from 0");
+            "clip_grad_norm: norm_type must be > 0, got nan");
+  EXPECT_EQ(error([] { clip_grad_value({}, -1); }), "clip_grad_value: limit must be >= 0, got -1");
 }
 
 }  // namespace optim_clip_test
