@@ -1,4 +1,4 @@
-// libFuzzer: any bytes either parse as CIFAR's records or throw Error.
+// libFuzzer: any bytes either parse as CIFAR records or throw Error.
 
 #include <cstdint>
 

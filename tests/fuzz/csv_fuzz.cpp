@@ -1,5 +1,5 @@
-// libFuzzer: any bytes either parse as CSV, to as many inputs as targets, and to the same once more
-// when read like themselves, or throw Error.
+// libFuzzer: any bytes either throw Error or parse as CSV, with as many inputs as targets, and
+// again to the same with .like set to the result.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// libFuzzer: any bytes either are a text, and come back from its tokens, or throw Error.
+// libFuzzer: any bytes either are a text that its tokens decode to, or throw Error.
 
 #include <cstdint>
 #include <cstdlib>

@@ -75,7 +75,7 @@ TEST(AtomicFile, NamesFileAndReason) {
   EXPECT_ERROR(file.commit(), "late: cannot replace: Is a directory");
 }
 
-// Neither a pipe nor, for who may, /dev/null.
+// Pipes are not replaced, nor is /dev/null, even by root.
 TEST(AtomicFile, ReplacesNothingButFiles) {
   const TempFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
@@ -84,7 +84,7 @@ TEST(AtomicFile, ReplacesNothingButFiles) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-// Of a process of the same number, in another container.
+// A process with the same pid in another container may have left temporary files.
 TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
   const TempFolder folder;
   std::string left;
@@ -101,7 +101,7 @@ TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
   EXPECT_EQ(folder.count(), 4u);
 }
 
-// What a daemon prints, whose standard streams are closed, is no part of a file.
+// A daemon with closed standard streams must not print into a file.
 TEST(Files, AreNoStandardStreams) {
   const TempFolder folder;
   const int input = ::dup(STDIN_FILENO);
@@ -130,7 +130,7 @@ TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
   EXPECT_ERROR(save(path, {{"a", from({3}, {1})}, {"a", from({4}, {1})}}), "duplicate name \"a\"");
   EXPECT_EQ(slurp(path), before);
 
-  // A disk that refuses after the first bytes, as a full one does.
+  // The limit makes writes fail after the first bytes, as on a full disk.
   struct rlimit old;
   getrlimit(RLIMIT_FSIZE, &old);
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);

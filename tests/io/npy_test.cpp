@@ -1,4 +1,4 @@
-// NumPy's files: its own are read, ours are the same, and nothing that a file claims is believed.
+// NumPy files: reads NumPy's, writes the same bytes, and trusts no claim of a file.
 
 #include "io/npy.h"
 
@@ -24,7 +24,7 @@ using test::TempFolder;
 using Numbers = std::vector<double>;
 
 const std::string data = test::data_file("");
-constexpr DType all_dtypes[] = {f64, f32, f16, i64, i32, u8, boolean};  // that NumPy has
+constexpr DType all_dtypes[] = {f64, f32, f16, i64, i32, u8, boolean};  // all of NumPy's
 
 std::string npy_error(const std::string& file) {
   return test::error([&] { parse_npy(std::as_bytes(std::span(file)), "f"); });
@@ -37,7 +37,7 @@ std::string number(uint64_t value, size_t width) {
   return {reinterpret_cast<const char*>(&value), width};
 }
 
-// A .npy file with this header and as many bytes of zeros.
+// A .npy file with this header and `bytes` zeros.
 std::string npy(const std::string& header, size_t bytes, int version = 1) {
   return "\x93NUMPY" + number(uint64_t(version), 2) + number(header.size(), version == 1 ? 2 : 4) +
          header + std::string(bytes, '\0');
@@ -256,7 +256,7 @@ TEST(Npz, EndsWherePlainZipDoes) {
                "\"one\": zip files are limited to 4 GiB and 65534 entries (safetensors are not)");
 }
 
-// Parts of an archive, true unless said otherwise.
+// Parts of an archive; optional values replace the correct ones.
 struct Item {
   std::string name, content;
   uint64_t method = 0, flags = 0;
@@ -272,7 +272,7 @@ struct Archive {
   std::optional<uint64_t> count = {}, begin = {}, bytes = {};
 };
 
-uint32_t crc_of(const std::string& text) {  // by the definition, bit by bit
+uint32_t crc_of(const std::string& text) {  // the definition, bit by bit
   uint32_t c = ~0u;
   for (const char byte : text) {
     c ^= uint8_t(byte);
@@ -430,7 +430,7 @@ TEST(Npz, RefusesLiesAboutCompression) {
   EXPECT_EQ(npz_error(packed(two, deflated(two).substr(0, deflated(two).size() - 1))).substr(0, 12),
             "f: \"a.npy\": ");
   std::string wrong = deflated(two);
-  wrong[0] = 7;  // a kind of block that there is not
+  wrong[0] = 7;  // an invalid block type
   EXPECT_EQ(npz_error(packed(two, wrong)).substr(0, 34), "f: \"a.npy\": bad data near byte 36:");
 }
 #endif

@@ -1,4 +1,4 @@
-// PNG: what is written is read, what others write is read, and damaged files are refused by name.
+// PNG: reads files of this library and of others; rejects damaged files by name.
 
 #include "io/png.h"
 
@@ -22,7 +22,7 @@ using test::spit;
 using test::TempFolder;
 using Values = std::vector<double>;
 
-// Pixels that tell their place.
+// Pixels that encode their position.
 Tensor image(int64_t channels, int64_t height, int64_t width) {
   const Tensor t({channels, height, width}, u8);
   for (int64_t i = 0; i < t.numel(); ++i) t.data<uint8_t>()[i] = uint8_t(i * 37 + 5);
@@ -72,7 +72,7 @@ TEST(Png, Converts) {
   EXPECT_EQ(to_vector(parse(written(clear), 3)), (Values{0, 0, 0}));  // on black
 }
 
-// One bit per pixel, packed, as scanners write.
+// One bit per pixel, packed, as scanners write it.
 TEST(Png, ReadsFewBitsAndPalettes) {
   png_image palette{};
   palette.version = PNG_IMAGE_VERSION;
@@ -87,7 +87,7 @@ TEST(Png, ReadsFewBitsAndPalettes) {
   EXPECT_EQ(to_vector(parse(file)), (Values{255, 0, 0, 255, 0, 0, 0, 0, 0, 255, 255, 0}));
 }
 
-// Sixteen bits that say nothing of their gamma are read as eight are.
+// Sixteen bits without gamma are read like eight.
 TEST(Png, ReadsSixteenBits) {
   std::string file;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
@@ -129,7 +129,7 @@ TEST(Png, RefusesHostileFiles) {
   EXPECT_ERROR(parse(with(16, std::string("\0\0\x20\0\0\0\x10\0", 8))),
                "f: 8192 x 4096 pixels take 100667392 bytes, but a file of");
   EXPECT_ERROR(parse(with(25, "\5")), "f: colour type 5 with 8 bits is not supported");
-  EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // interlaced, says the header; its checksum does not
+  EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // the checksum does not match the changed header
   EXPECT_ERROR(parse(good, 5), "channels must be 0 to 4, got 5");
   EXPECT_ERROR(load_png("/no/such.png"), "/no/such.png: cannot open");
 }

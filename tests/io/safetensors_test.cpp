@@ -92,7 +92,7 @@ TEST(SafeTensors, WritesStridedTensorsRowMajor) {
   EXPECT_EQ(to_vector(back.tensors.at("columns")), (std::vector<double>{1, 5, 9, 3, 7, 11}));
   EXPECT_EQ(to_vector(back.tensors.at("repeated")), (std::vector<double>{2, 6, 10, 2, 6, 10}));
 
-  // Larger than one chunk of the copy.
+  // Larger than one chunk of a copy.
   const Tensor big({300, 301}, i32);
   for (int64_t i = 0; i < big.numel(); ++i) big.data<int32_t>()[i] = int32_t(i);
   const Tensor turned = big.with_layout(transpose(big.layout(), 0, 1));

@@ -14,7 +14,7 @@
 namespace mixtape::io {
 namespace svg_test {
 
-// Whether every tag is closed in order and every quote and ampersand is as XML wants it.
+// True if tags are nested correctly and quotes and ampersands are valid XML.
 bool well_formed(const std::string& xml) {
   std::vector<std::string> open;
   for (size_t i = 0; i < xml.size(); ++i) {
@@ -65,7 +65,7 @@ TEST(Svg, LeavesGapsForWhatIsNotFinite) {
   const std::string svg = drawn({.series = {{"s", {0, 1, 2, 3, 4}, {1, NAN, 2, INFINITY, 3}}}});
   const size_t d = svg.find("d=\"M");
   const std::string path = svg.substr(d, svg.find('"', d + 3) - d);
-  EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 3);  // three lone points
+  EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 3);  // three single points
   EXPECT_EQ(std::count(path.begin(), path.end(), 'L'), 0);
 }
 
@@ -102,7 +102,7 @@ TEST(Svg, LegendTakesTheRowsItNeeds) {
     chart.series.push_back({fmt::format("a run with a long name {}", i), {0, 1}, {0, 1}});
   const std::string svg = drawn(chart);
   EXPECT_TRUE(has(svg, "height=\"454\"")) << svg;  // four rows, three to each
-  EXPECT_TRUE(has(svg, "stroke-dasharray"));       // colours come again with dashes
+  EXPECT_TRUE(has(svg, "stroke-dasharray"));       // colours repeat with dashes
   chart.series = {{std::string(500, 'x'), {0, 1}, {0, 1}}};
   EXPECT_FALSE(has(drawn(chart), std::string(100, 'x')));
   EXPECT_TRUE(has(drawn(chart), "xx\u2026<"));

@@ -59,7 +59,7 @@ TEST(JsonLines, AppendsLinesAtOnce) {
   EXPECT_ERROR(JsonLines(folder / "no/log"), "no/log: cannot open for appending: No such file");
 }
 
-// A disk that was full in the middle of a line, and is no more.
+// The disk is full in the middle of a line, and later has space again.
 TEST(JsonLines, GoesOnAfterALineThatFailed) {
   const TempFolder folder;
   JsonLines log(folder / "log.jsonl");

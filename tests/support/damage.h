@@ -1,5 +1,5 @@
 #pragma once
-// Readers of hostile files meet thousands of files that were valid once.
+// Damaged copies of valid files, for readers of hostile files.
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 
 namespace mixtape::test {
 
-// Calls parse(bytes) with copies of a valid file in which up to three bytes were changed, left out
-// or put in (of `insert`, or any if that is empty): it returns or throws Error. Damage to the data
-// alone is not noticed, so not all are refused, but more than half must be.
+// Calls parse(bytes) with copies of a valid file in which up to three places were changed, deleted
+// or inserted (from `insert`, or any byte if that is empty). It must return or throw Error. Damage
+// to the data alone goes unnoticed, but more than half of the copies must be rejected.
 template <class Parse>
 void survive_damage(const std::string& valid, std::string_view insert, const Parse& parse) {
   constexpr int files = 4000;
@@ -50,7 +50,7 @@ void survive_damage(const std::string& valid, std::string_view insert, const Par
   EXPECT_LT(refused, files);
 }
 
-// Calls parse(bytes) with every beginning of a valid file: each is an Error.
+// Calls parse(bytes) with every truncation of a valid file; each must throw Error.
 template <class Parse>
 void refuse_truncation(const std::string& valid, const Parse& parse) {
   for (size_t n = 0; n < valid.size(); ++n)

@@ -1,6 +1,6 @@
 #pragma once
-// Where the files of tests/data are: in the source tree, or where MIXTAPE_TEST_DATA says, for test
-// programs that run on another machine.
+// Paths of files in tests/data: in the source tree, or in MIXTAPE_TEST_DATA for test programs that
+// run on another machine.
 
 #include <cstdlib>
 #include <string>

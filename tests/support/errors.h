@@ -1,5 +1,5 @@
 #pragma once
-// What tests say of errors. Includes core alone, so that tests of core may use it.
+// Assertions about errors. Includes only core, so that tests of core may use it.
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 
 namespace mixtape::test {
 
-// The whole message of the Error that f throws, or that the device finds in what f asked of it; or
-// "no error".
+// The whole message of the Error that f throws or that the device reports for f's work, or "no
+// error".
 template <class F>
 std::string full_error(const F& f) {
   try {
@@ -23,7 +23,7 @@ std::string full_error(const F& f) {
   }
   return "no error";
 }
-// Its first lines: what happened, without where.
+// The message without the source location.
 template <class F>
 std::string error(const F& f) {
   const std::string text = full_error(f);
@@ -32,7 +32,7 @@ std::string error(const F& f) {
 
 }  // namespace mixtape::test
 
-// The Error's message must contain the text.
+// Expects an Error whose message contains the text.
 #define EXPECT_ERROR(expression, text)                                                    \
   do {                                                                                    \
     const std::string message = ::mixtape::test::full_error([&] { (void)(expression); }); \

@@ -1,5 +1,5 @@
-// Prints every op of the library, its precision and the rows that test it, a line each: what
-// script/docs writes tables of.
+// Prints a line per op with its precision and the rows that test it; script/docs writes tables from
+// them.
 
 #include <fmt/core.h>
 
@@ -9,7 +9,8 @@
 int main() {
   using namespace mixtape;
   std::vector<tests::OpCase> cases = tests::op_cases();
-  if (Device::best().is_host())  // there it has no row, and documents are the same everywhere
+  if (Device::best()
+          .is_host())  // it has no row there, and documents must not depend on the machine
     cases.push_back({.op = "to_device", .inputs = {}, .run = {}});
   for (const OpInfo* op : all_ops()) {
     fmt::print("{} {}", op->name, name(op->precision));

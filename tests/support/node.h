@@ -1,5 +1,5 @@
 #pragma once
-// Core declares Node and leaves it to the tape to say what it is. Tests of core alone need some.
+// A Node for tests of core, which only declares it.
 
 namespace mixtape {
 

@@ -1,6 +1,5 @@
-// Linked into a test program: with MIXTAPE_TEST_DEVICE=cuda:0 in the environment, its tests make
-// their tensors there; where there is no such device, or none that MIXTAPE_NEEDS_DEVICE names, they
-// skip.
+// Linked into every test program. MIXTAPE_TEST_DEVICE=cuda:0 is the default device of its tests;
+// they skip if it does not exist, or if the device in MIXTAPE_NEEDS_DEVICE does not.
 
 #include <gtest/gtest.h>
 

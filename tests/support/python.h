@@ -1,5 +1,5 @@
 #pragma once
-// Programs in Python, for tests that skip where its packages are missing.
+// Python programs, for tests that skip if packages are missing.
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 namespace mixtape::test {
 
-// Runs a program with `argument` as sys.argv[1]; whether it ended well. It may not contain '.
+// Runs a program with `argument` as sys.argv[1]; true if it succeeds. It must not contain '.
 inline bool python(const std::string& program, const std::string& argument = "") {
   const char* interpreter = std::getenv("MIXTAPE_PYTHON");
   const std::string command = fmt::format("{} -c '{}' '{}' 2>/dev/null",

@@ -48,8 +48,7 @@ TEST(Callbacks, SeeEveryMomentAndMaySkip) {
   EXPECT_EQ(moments("step.", [](Learner& l) { l.stop(); }), "train epoch" + batch + " train.");
 }
 
-// What a callback adds to the objective is of the loss that the model gave, whatever those of the
-// library do to it for the backward pass.
+// A callback sees the unscaled objective, before the library's callbacks divide and scale it.
 TEST(Callbacks, TheObjectiveIsTheirsBeforeItIsScaledAndDivided) {
   struct Penalty : Callback {
     double slope = 0;
@@ -71,7 +70,7 @@ TEST(Callbacks, TheObjectiveIsTheirsBeforeItIsScaledAndDivided) {
     }
 }
 
-// The scaler hears nothing of a loss that is left out, so that the next step happens.
+// A skipped loss does not reach the scaler, so the next step is made.
 TEST(Callbacks, ASkippedLossIsForgotten) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -92,7 +91,7 @@ TEST(Callbacks, ASkippedLossIsForgotten) {
   EXPECT_EQ(learner.state.result.state(), amp::StepResult::State::Stepped);
 }
 
-// A callback that adds another is asked once, and the other from the next moment on.
+// A callback added by another gets events from the next one on.
 TEST(Callbacks, MayAddOthers) {
   const Seed seed(1);
   struct Earlier : Spy {
@@ -124,7 +123,7 @@ TEST(Callbacks, EndEvenAfterAnException) {
   EXPECT_EQ(spy->seen, "train epoch batch loss train.");
 }
 
-// What the first throws there is no reason not to ask the others.
+// An exception in the first callback does not stop the others.
 TEST(Callbacks, EndEvenAfterAnExceptionAtTheEnd) {
   for (const std::string at : {"valid.", "train."}) {
     const Seed seed(1);
@@ -142,7 +141,7 @@ TEST(Callbacks, EndEvenAfterAnExceptionAtTheEnd) {
   }
 }
 
-// Gradients of the batches before are no part of a fit, however they came to be there.
+// A fit drops gradients left by earlier batches.
 TEST(Callbacks, AFitAfterAnExceptionBeginsAnew) {
   const auto weights = [](const std::string& at, void (*choose)(Learner&)) {
     const Seed seed(1);
@@ -185,7 +184,7 @@ TEST(Callbacks, ASkippedStepDropsItsGradients) {
   }
 }
 
-// Four batches of 4 make the step that one of 16 makes.
+// Four batches of 4 make the same step as one of 16.
 TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
   for (const bool scaled : {false, true}) {
     const auto weights_after = [&](int64_t batch, int64_t accumulate) {
@@ -209,7 +208,7 @@ TEST(Callbacks, AccumulatedGradientsAreThoseOfALargeBatch) {
   }
 }
 
-// A batch that is left out, be it the last of its group or of the epoch, is no part of any step.
+// A skipped batch is not part of any step, even if it is the last of its group or of the epoch.
 TEST(Callbacks, GradientsAccumulateOverBatchesThatRan) {
   struct Skipping : Callback {
     std::vector<double> slopes;
@@ -231,7 +230,7 @@ TEST(Callbacks, GradientsAccumulateOverBatchesThatRan) {
       TensorDataset(ones({14, 1}, f32, Device::cpu()), ones({14}, f32, Device::cpu())),
       DataLoaderOptions{.batch_size = 2});
   Learner learner(std::move(data), nn::Linear(1, 1), o);
-  learner.fit(3);  // 0 1 3, 4 5 | 7, 8 9 10, 11 12 | 14, 15 16 17, and 18 19 of a step to come
+  learner.fit(3);  // 0 1 3, 4 5 | 7, 8 9 10, 11 12 | 14, 15 16 17, and 18 19 of the next step
   EXPECT_EQ(skipping->slopes, std::vector<double>(5, 1));
 }
 
@@ -253,7 +252,7 @@ TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
   EXPECT_LT(max(abs(weights_after(2) - weights_after(1))).item(), 1e-6);
 }
 
-// Groups that end with an epoch are those of a fit, and so is its schedule.
+// Shorter groups at the end of an epoch, and the schedule, apply only within a fit.
 TEST(Callbacks, AFitThatEndedHasNoPartInLoopsOfOthers) {
   const Seed seed(1);
   std::vector<int64_t> steps;
@@ -270,7 +269,7 @@ TEST(Callbacks, AFitThatEndedHasNoPartInLoopsOfOthers) {
   EXPECT_EQ(learner.optimizer->lr(), lr);
 }
 
-// Who predicts in a validation's events is not called again for that.
+// A callback that predicts within a validation gets no events for the prediction.
 TEST(Callbacks, APredictionInAValidationHasNoEvents) {
   struct Predicting : Callback {
     int ends = 0;
@@ -289,7 +288,7 @@ TEST(Callbacks, APredictionInAValidationHasNoEvents) {
   EXPECT_EQ(predicting->ends, 2);
 }
 
-// As for smaller batches from some epoch on.
+// For example, smaller batches from some epoch on.
 TEST(Callbacks, MayReplaceTheData) {
   const Seed seed(1);
   LearnerOptions o = quiet();

@@ -22,7 +22,7 @@ namespace callbacks_test {
 
 using namespace test;
 
-// A metric that has one of the values after the other, whatever the model does.
+// A metric that returns the given values in turn.
 Metric given(std::vector<double>& values, bool higher_is_better = true) {
   return {"given", [](const Tensor&, const Tensor& y) { return zeros({1}, f64, y.device()); },
           [&](const Tensor&, int64_t) {
@@ -33,7 +33,7 @@ Metric given(std::vector<double>& values, bool higher_is_better = true) {
           higher_is_better};
 }
 
-// Of a fit: the epoch that best.ckpt holds, or 0, and the one after which it stopped.
+// The epoch in best.ckpt (or 0) of a fit, and the epoch after which it stopped.
 using BestAndLast = std::pair<size_t, size_t>;
 BestAndLast best_and_last(std::vector<double> values, bool higher, double min_delta = 0) {
   const Seed seed(1);
@@ -59,7 +59,7 @@ TEST(Callbacks, KnowTheBestEpoch) {
   EXPECT_EQ(best_and_last({.5, .5, .6, .6, .6, .7}, true), BestAndLast(3, 5)) << "equal is no more";
   EXPECT_EQ(best_and_last({.5, .5, .4, .4, .4, .3}, false), BestAndLast(3, 5));
   EXPECT_EQ(best_and_last({NAN, NAN, .5}, true), BestAndLast(0, 2));
-  // What is too little to go on for is the best so far all the same.
+  // An improvement below min_delta does not reset the patience, but is the best so far.
   EXPECT_EQ(best_and_last({.5, .6, .7, .9}, true, .3), BestAndLast(3, 3));
   EXPECT_EQ(best_and_last({.5, .6, .7, .8, .8, .8}, true, .15), BestAndLast(4, 5));
   EXPECT_EQ(best_and_last({.5, .4, .3, .1}, false, .3), BestAndLast(3, 3));
@@ -73,7 +73,7 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   Learner learner(loaders(), Net(), o);
   learner.fit(10);
   EXPECT_EQ(learner.history.epochs.size(), 3u);
-  learner.fit(10);  // anew
+  learner.fit(10);  // starts afresh
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
@@ -97,7 +97,7 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
   learner.fit(1);
 }
 
-// Before an epoch is trained for nothing.
+// Throws before the first epoch.
 TEST(Callbacks, RefuseNumbersThatNobodyKnowsAtOnce) {
   const TempFolder folder;
   const std::shared_ptr<Callback> all[] = {
@@ -156,7 +156,7 @@ TEST(Callbacks, ReduceLrOnPlateauFollowsANumberOfTheTable) {
                "ReduceLrOnPlateau cannot run beside the schedule one_cycle");
 }
 
-// The averages that a loop of one's own makes validate, and remain.
+// Averages made in a custom loop are validated and kept.
 TEST(Callbacks, EmaWeightsValidateAndRemain) {
   const optim::EmaOptions options{.decay = 0.8, .warmup = true};
   const auto train = [&](std::shared_ptr<Callback> averaging, Net& net) {
@@ -197,7 +197,7 @@ LearnerOptions averaged_into(const TempFolder& folder) {
   return o;
 }
 
-// A checkpoint's averages are what its validation was of.
+// A checkpoint holds the averages that were validated.
 TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
   const Seed seed(1);
   const TempFolder folder;
@@ -217,7 +217,7 @@ TEST(Callbacks, EmaWeightsOfACheckpointValidate) {
   }
 }
 
-// A fit that another callback refuses leaves the weights.
+// If another callback rejects a fit, the weights stay.
 TEST(Callbacks, EmaWeightsOfACheckpointReplaceNoWeights) {
   const Seed seed(1);
   const TempFolder folder;
@@ -233,7 +233,7 @@ TEST(Callbacks, EmaWeightsOfACheckpointReplaceNoWeights) {
   EXPECT_EQ(other.validate().loss, loss);
 }
 
-// A validation that fails leaves the averages, not what stood there half the time.
+// An exception in a validation leaves the averages in the model.
 TEST(Callbacks, EmaWeightsOutliveAnException) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -246,7 +246,7 @@ TEST(Callbacks, EmaWeightsOutliveAnException) {
   EXPECT_THROW(learner.fit(1), std::runtime_error);
   const Tensor before = net.up.weight.clone();
   spy->at = "";
-  learner.fit(1);  // nothing is applied any more
+  learner.fit(1);  // averages are no longer applied
   EXPECT_FALSE(all(eq(before, net.up.weight)).item());
 }
 
@@ -263,10 +263,10 @@ TEST(Callbacks, TerminateOnNanSaysWhere) {
   if (learner.device() == Device::cpu()) {
     EXPECT_EQ(calls, 3);
   }
-  learner.fit(1);  // which has nothing to do with that step
+  learner.fit(1);  // ignores that step
 }
 
-// Also where its batch is not the last of a step, and makes no row.
+// Also if its batch is not the last of a step, and has no row.
 TEST(Callbacks, TerminateOnNanSeesEveryBatch) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -286,7 +286,7 @@ TEST(Callbacks, TerminateOnNanSeesEveryBatch) {
   EXPECT_TRUE(std::isnan(idle.history.epochs[0].train_loss));
 }
 
-// A row has a number for each metric, whatever was known when its epoch ended.
+// A row has a value for each metric, even for metrics added later.
 TEST(Callbacks, LogsHaveAColumnPerMetric) {
   const Seed seed(1);
   const TempFolder folder;
@@ -310,7 +310,7 @@ TEST(Callbacks, LogsHaveAColumnPerMetric) {
   EXPECT_NE(slurp(folder / "log.csv").find(",accuracy,\"top, 2\",seconds\n"), std::string::npos);
 }
 
-// A learner that only validates leaves the logs of the run alone.
+// Validation alone does not change the logs.
 TEST(Callbacks, LogsAreOfTrainings) {
   const Seed seed(1);
   const TempFolder folder;
@@ -325,7 +325,7 @@ TEST(Callbacks, LogsAreOfTrainings) {
   EXPECT_EQ(folder.count(), files);
 }
 
-// Who goes back in the middle of a fit, and on at a lower rate, finds that in the logs.
+// The logs follow a fit that returns to an earlier checkpoint at a lower rate.
 TEST(Callbacks, LogsGoBackWithACheckpoint) {
   const Seed seed(1);
   const TempFolder folder;

@@ -1,4 +1,4 @@
-// What a run folder holds after a fit, and the charts made of it.
+// The files of a run folder after a fit, and their charts.
 #include "train/charts.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(RunFolder, HoldsTheRun) {
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0");
 }
 
-// What an earlier run drew is gone, but not what is drawn since, or somebody else's.
+// Removes the charts of an earlier run, but not newer or unrelated files.
 TEST(RunFolder, HoldsNoChartsOfAnEarlierRun) {
   const Seed seed(1);
   const TempFolder folder;
@@ -135,7 +135,7 @@ TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1 6 7 8 e2");
 }
 
-// A picture that cannot be drawn is no reason to lose an epoch.
+// A chart that fails does not lose the epoch.
 TEST(RunFolder, HoldsTheWeightsBeforeThePictures) {
   const Seed seed(1);
   const TempFolder folder;
@@ -166,7 +166,7 @@ TEST(RunFolder, IsWrittenEvenAfterAnException) {
   EXPECT_ERROR(learner.fit(1), "metrics.jsonl: cannot create a file beside it");
 }
 
-// Without validation data there is nothing to draw of them.
+// Without validation data, they have no charts.
 TEST(Charts, AreOfWhatTheLearnerKnows) {
   const Seed seed(1);
   const TempFolder folder;
@@ -264,7 +264,7 @@ TEST(Charts, OfAConfusionMatrix) {
   EXPECT_ERROR(confusion_chart(zeros({2, 2}), {"cat"}), "1 names for 2 classes");
 }
 
-// ---- TensorBoard, read by rules of its own
+// ---- TensorBoard, read by an independent parser
 
 struct Event {
   uint64_t step = 0;
@@ -273,7 +273,7 @@ struct Event {
   std::vector<std::pair<std::string, float>> values;
 };
 
-// The fields of a protobuf message: number, and for 64-bit, 32-bit and varint ones their bits.
+// Fields of a protobuf message: number and, for 64-bit, 32-bit and varint fields, bits.
 struct Field {
   uint64_t number, bits;
   std::string text;
@@ -302,7 +302,7 @@ std::vector<Field> message(std::string_view s) {
   return all;
 }
 
-// Bit by bit.
+// The definition, bit by bit.
 uint32_t masked(std::string_view bytes) {
   uint32_t crc = ~0u;
   for (const char c : bytes) {
@@ -401,7 +401,7 @@ TEST(TensorBoard, IsReadByTensorBoard) {
       "    assert [x.step for x in e] == [3, 300] and e[1].value == 0.25, e\n";
   if (!python(program)) GTEST_SKIP() << "needs Python with tensorboard";
   const TempFolder folder;
-  EventFile(folder.path()).write(3, {{"loss", 1}});  // void from step 3 on, by what follows
+  EventFile(folder.path()).write(3, {{"loss", 1}});  // invalid from step 3 on, due to the next file
   EventFile file(folder.path(), 3);
   file.write(3, {{"loss", 0.5}, {"lr", 1e-3}});
   file.write(300, {{"loss", 0.25}});

@@ -1,4 +1,4 @@
-// Data sets read or made, and what a run shows and writes.
+// IDX files, synthetic digits, progress bars and run folders.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -93,7 +93,7 @@ TEST(Idx, ReadsGzip) {
 
 // ---- MNIST
 
-// n images of 2 x 3 whose pixels and labels tell their number.
+// n images of 2 x 3 whose pixels and labels encode their number.
 void write_pair(const TempFolder& folder, const std::string& prefix, uint32_t n) {
   std::string pixels, labels;
   for (uint32_t i = 0; i < n; ++i) {
@@ -228,7 +228,7 @@ TEST(Digits, ShowInkOnPaper) {
   }
 }
 
-// Share of `valid` whose nearest class mean is its own class: a linear classifier, if a simple one.
+// Fraction of `valid` nearest to its own class mean: a simple linear classifier.
 double nearest_mean_accuracy(const Split<TensorDataset>& split) {
   std::vector<std::vector<double>> means(10, std::vector<double>(784));
   const int64_t n = split.train.y().numel();
@@ -314,7 +314,7 @@ TEST(Progress, SaysNothingWhenAnErrorPasses) {
   EXPECT_EQ(slurp(folder / "out"), "");
 }
 
-// What a bar of 1000 quick steps sends to a terminal, and how often it asked for the suffix.
+// The terminal output of a bar with 1000 quick steps, and the number of calls of its suffix.
 std::pair<std::string, int> shown_on_terminal() {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0) return {};
@@ -325,7 +325,7 @@ std::pair<std::string, int> shown_on_terminal() {
     Progress bar("train", 1000, [&] { return ++calls, std::string(); }, out);
     for (int i = 0; i < 1000; ++i) bar.step();
   }
-  std::string text;  // the terminal hands it over bit by bit; the bar ends its line
+  std::string text;  // the terminal returns it in parts; the bar ends its line
   char part[4096];
   while (!text.ends_with('\n')) {
     const ssize_t n = ::read(master, part, sizeof part);

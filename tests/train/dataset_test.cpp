@@ -1,4 +1,4 @@
-// Data sets and what is made of their examples: stacks, parts, transforms.
+// Data sets, batches, subsets and transforms.
 
 #include "train/data/dataset.h"
 
@@ -23,7 +23,7 @@ TensorDataset counting(int64_t n) {
   return {arange(0, double(2 * n)).reshape({n, 2}), arange(100, double(100 + n)), "counting"};
 }
 
-// Example i has i + 1 elements, or is of another type.
+// Example i has i + 1 elements or another dtype.
 class Ragged final : public Dataset {
  public:
   explicit Ragged(bool types) : types_(types) {}
@@ -38,7 +38,7 @@ class Ragged final : public Dataset {
   bool types_;
 };
 
-// get() alone, and so the gather() of any data set.
+// Defines get() only, to test the default gather().
 class OneByOne final : public Dataset {
  public:
   explicit OneByOne(TensorDataset of) : of_(std::move(of)) {}
@@ -121,7 +121,7 @@ TEST(Split, DrawsWhatValidates) {
 
 // ---- transforms
 
-// What becomes of x, with rows numbered from 0 and streams of their own.
+// The transformed x, with rows numbered from 0 and a generator each.
 Tensor applied(const Transform& t, const Tensor& x, uint64_t seed = 1) {
   std::vector<Row> rows;
   for (int64_t i = 0; i < x.size(0); ++i) rows.push_back({i, Generator(seed + uint64_t(i))});
@@ -161,7 +161,7 @@ TEST(Transforms, NormaliseEachChannel) {
   EXPECT_NEAR(stats.mean[0], 0.2, 1e-12);
   EXPECT_NEAR(stats.mean[1], 0.4, 1e-12);
   EXPECT_NEAR(stats.mean[2], 1, 1e-12);
-  EXPECT_GT(stats.std[0], 0);  // usable, though all are equal
+  EXPECT_GT(stats.std[0], 0);  // positive, although all pixels are equal
   const Tensor y = applied(transforms::normalize({0, 0.4, 0.5}, {1, 1, 0.25}), x);
   const Values of_one = to_vector(select(select(y, 0, 1), 1, 0));
   EXPECT_NEAR(of_one[0], 0.2, 1e-6);
@@ -179,7 +179,7 @@ TEST(Transforms, Cast) {
   EXPECT_EQ(applied(transforms::to_float(), from({7, 51, 255}, {3}, i64)).at(1), 51);
 }
 
-// Every crop of a padded image, and nothing else, about equally often.
+// Every crop of a padded image occurs about equally often, and nothing else does.
 TEST(Transforms, CropIsAPartOfThePaddedImage) {
   const Tensor one = add(arange(0, 12), 1.0).to(u8).reshape({1, 1, 3, 4});
   const Tensor padded = pad(one.to(f32), {2, 2, 2, 2});
@@ -197,7 +197,7 @@ TEST(Transforms, CropIsAPartOfThePaddedImage) {
   }
   EXPECT_EQ(seen.size(), 25u);
   EXPECT_EQ(to_vector(applied(transforms::random_crop(0), one)), to_vector(one));
-  // Even beyond the image, and the same move for all channels.
+  // Shifts may exceed the image, and are the same for all channels.
   const Tensor two = cat({one, one}, 1);
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const Tensor both = applied(transforms::random_crop(9), two, seed);

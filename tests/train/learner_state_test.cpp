@@ -21,7 +21,7 @@ namespace learner_state_test {
 
 using namespace test;
 
-// Cut after any batch, saved, and gone on with in a fresh learner: the same bytes.
+// Saved after any batch and resumed in a new learner: bit-identical.
 TEST(Checkpoints, ResumeBitForBit) {
   const TempFolder folder;
   int64_t accumulate = 1;
@@ -65,7 +65,7 @@ TEST(Checkpoints, ResumeBitForBit) {
   for (const Choose choose : precisions) run(choose);
 }
 
-// A loss that was not finite lowers no scale, also if its step comes after the checkpoint.
+// A non-finite loss does not lower the scale, even if its step is after the checkpoint.
 TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
   const TempFolder folder;
   const auto fit = [&](Choose choose, int64_t stop_at, const std::string& resume) {
@@ -97,7 +97,7 @@ TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
   }
 }
 
-// In any other moment a batch, or an epoch, would be lost or come twice.
+// Resuming from any other event would lose or repeat a batch or an epoch.
 TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
   const TempFolder folder;
   const std::string file = folder / "cut.ckpt";
@@ -126,7 +126,7 @@ TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
     fit(moment, "");
     EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
     Learner learner(loaders(), Net(), quiet());
-    learner.load(file);  // for its weights
+    learner.load(file);  // only for its weights
     learner.fit(1);
   }
   for (const char* moment : {"step.", "vloss"}) {  // saved when an exception has ended the fit
@@ -146,7 +146,7 @@ TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
   }
 }
 
-// A validation whose epochs differ goes on with the next one's.
+// A validation loader with different epochs continues with the next one.
 TEST(Checkpoints, ResumeValidationsThatDiffer) {
   const TempFolder folder;
   const std::string file = folder / "cut.ckpt";
@@ -172,7 +172,7 @@ TEST(Checkpoints, ResumeValidationsThatDiffer) {
   EXPECT_EQ(differing(fit(0, file), whole), "");
 }
 
-// A fit begins with a whole epoch, wherever another was when it was saved or left.
+// A fit begins with a whole epoch, wherever another was saved or left.
 TEST(Checkpoints, ANewFitBeginsAnEpoch) {
   const Seed seed(1);
   const TempFolder folder;
@@ -195,7 +195,7 @@ TEST(Checkpoints, ANewFitBeginsAnEpoch) {
   EXPECT_EQ(other.state.step, 2 + 2 * 6);
 }
 
-// What was measured is saved in as many columns as there are metrics now.
+// Earlier rows are saved with one column per current metric.
 TEST(Checkpoints, HoldRowsOfOtherMetrics) {
   const Seed seed(1);
   const TempFolder folder;
@@ -241,11 +241,11 @@ TEST(Checkpoints, ResumeOnAPlateau) {
     return learner.optimizer->lr();
   };
   const double whole = fit("");
-  EXPECT_DOUBLE_EQ(whole, 1e-13);  // three epochs of four brought nothing better
+  EXPECT_DOUBLE_EQ(whole, 1e-13);  // three epochs of four did not improve
   EXPECT_EQ(fit(folder / "two.ckpt"), whole);
 }
 
-// As a callback does that goes back to a better epoch.
+// For example, a callback that returns to a better epoch.
 TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
   const Seed seed(1);
   const TempFolder folder;
@@ -267,7 +267,7 @@ TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
   EXPECT_FALSE(saved.empty());
 }
 
-// Saved when a fit was over, though not to its end.
+// Saved after a fit that was stopped early.
 TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
   const Seed seed(1);
   const TempFolder folder;
@@ -366,7 +366,7 @@ TEST(Interrupts, AreOverWithTheOutermost) {
   EXPECT_FALSE(Interrupt::requested());
 }
 
-// Whichever callback saves first: what it saves is what all have learnt from the epoch.
+// A checkpoint contains the state of all callbacks after the epoch, whichever saves first.
 TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
   const Seed seed(1);
   const TempFolder first, second;
@@ -379,7 +379,7 @@ TEST(Checkpoints, HoldWhatAllCallbacksLearnt) {
   EXPECT_TRUE(slurp(first / "last.ckpt") == slurp(second / "last.ckpt"));
 }
 
-// What a callback saved is found again beside others, and in another order.
+// A callback's state is found again among other callbacks and in another order.
 TEST(Checkpoints, KnowCallbacksByTheirType) {
   const Seed seed(1);
   const TempFolder folder;
@@ -401,13 +401,13 @@ TEST(Checkpoints, KnowCallbacksByTheirType) {
 
   o.callbacks = {stopping(3)};
   Learner other(loaders(), Net(), o);
-  other.to_fp32();  // one more callback, before that
+  other.to_fp32();  // adds one more callback
   other.fit(4, {.resume = file});
-  EXPECT_EQ(other.history.epochs.size(), 4u);  // 1 of 3 epochs waited, and 2 more
+  EXPECT_EQ(other.history.epochs.size(), 4u);  // waited 1 of 3 epochs, and 2 more
   EXPECT_TRUE(other.is_stopping());
 }
 
-// A training of the same folder takes away what one that was killed left half written.
+// A training removes temporary files of a killed one in the same folder.
 TEST(Checkpoints, TidyUpAfterAKill) {
   const Seed seed(1);
   const TempFolder folder;
@@ -467,7 +467,7 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   EXPECT_ERROR(learner.load_state_dict(odd), "the history has step or epoch nan");
 }
 
-// That of a callback which was not there then.
+// The checkpoint was saved without this callback.
 TEST(Checkpoints, LetANewCallbackBegin) {
   const Seed seed(1);
   const TempFolder folder;

@@ -1,4 +1,4 @@
-// Learner: the loop, precisions, Keras's road, and metrics.
+// Learner: fitting, custom passes and losses, Keras's interface, predictions, and errors.
 
 #include "train/learner.h"
 
@@ -34,7 +34,7 @@ TEST(Learner, Trains) {
   EXPECT_EQ(learner.history.epochs[4].valid_loss, after.loss);
   EXPECT_EQ(learner.history.steps.size(), 30u);
   EXPECT_EQ(learner.state.step, 30);
-  EXPECT_TRUE(learner.model().is_training());  // validation left it as it was
+  EXPECT_TRUE(learner.model().is_training());  // validation restored the mode
 }
 
 TEST(Learner, TakesALossThatIsAModule) {
@@ -95,7 +95,7 @@ TEST(Learner, SumsAnyStatistic) {
   EXPECT_EQ((counts.at(0) + counts.at(4) + counts.at(8)) / 48, learner.validate().metrics[0]);
 }
 
-// Two images are the same digit or not; how sure the pair is, is a third thing that a batch brings.
+// Two images show the same digit or not; a third input is the weight of the pair.
 struct Siamese : nn::Module<Siamese> {
   nn::Linear body{2, 8};
   std::pair<Tensor, Tensor> forward(const Tensor& a, const Tensor& b) const {
@@ -248,7 +248,7 @@ TEST(Keras, CompilesFitsAndEvaluates) {
   EXPECT_EQ(model.predict(points.x(), 7).shape(), (Shape{96, 3}));
 }
 
-// Each epoch has an order of its own, those of a second fit too.
+// Each epoch has its own order, also in a second fit.
 TEST(Keras, GoesOnToShuffle) {
   const Seed seed(1);
   const TensorDataset points = clusters(96, 1);
@@ -311,7 +311,7 @@ TEST(Learner, CompilesAgainAfterTraining) {
   learner.fit_one_cycle(1);
   EXPECT_TRUE(learner.schedule && learner.step_options.clip_norm);
   learner.compile(quiet());
-  EXPECT_FALSE(learner.schedule);  // it moved the optimizer that was
+  EXPECT_FALSE(learner.schedule);  // it belonged to the former optimizer
   EXPECT_FALSE(learner.step_options.clip_norm);
   learner.train_batch(learner.data.train->batch(0));
 }
@@ -400,7 +400,7 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(Learner(loaders(), Net(), half), "metric \"recall\" has no .value");
   half.metrics = {accuracy, accuracy};
   EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"accuracy\" is taken");
-  half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // is that of the log's steps
+  half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // a key of the log
   EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"loss\" is taken");
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit needs training data");
@@ -441,7 +441,7 @@ TEST(Learner, SumsNothingOverNoBatch) {
   EXPECT_TRUE(std::isnan(learner.validate().loss));
 }
 
-// Two learners, each with a loss that looks at the other's model, batch by batch.
+// Two learners train batch by batch; each loss uses the other's model.
 TEST(Learner, TrainsAGan) {
   const Seed seed(1);
   const auto linear = [] { return nn::Sequential(nn::Linear(2, 8), nn::Tanh(), nn::Linear(8, 1)); };
@@ -463,9 +463,10 @@ TEST(Learner, TrainsAGan) {
     const Tensor fake = makers.predict(randn({16, 2}));
     critics.train_batch({cat({randn({16, 2}) * 0.3 + 2, fake}), cat({yes, no})});
     makers.train_batch({randn({16, 2}), yes});
-    critic.zero_grad();  // the maker's loss went through the critic
+    critic.zero_grad();  // the generator's loss went through the critic
   }
-  EXPECT_GT(mean(makers.predict(randn({200, 2}))).item(), 1.0);  // it began near 0, real ones at 2
+  EXPECT_GT(mean(makers.predict(randn({200, 2}))).item(),
+            1.0);  // starts near 0; real points are at 2
 }
 
 }  // namespace learner_test

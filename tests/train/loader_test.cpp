@@ -1,5 +1,5 @@
-// DataLoader: every example once per epoch, in an order and with contents that the seed and the
-// epoch decide, whoever makes the batches and wherever a loop begins or ends.
+// DataLoader: every example once per epoch, in an order and with contents that depend only on the
+// seed and the epoch, not on workers or where a loop begins or ends.
 
 #include "train/data/loader.h"
 
@@ -23,7 +23,7 @@
 namespace mixtape::train {
 namespace loader_test {
 
-// Image i is i everywhere, and so is its label.
+// All pixels of image i are i, and so is its label.
 TensorDataset numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
   const Tensor pixels({n, 1, height, width}, u8), labels({n}, i64);
   for (int64_t i = 0; i < n * height * width; ++i)
@@ -32,7 +32,7 @@ TensorDataset numbered(int64_t n, int64_t height = 2, int64_t width = 3) {
   return {pixels, labels, "numbers"};
 }
 
-// The labels of one epoch, in order. Checks that each image is beside its label.
+// The labels of one epoch, in order. Checks that images match their labels.
 std::vector<int64_t> epoch(DataLoader& loader) {
   std::vector<int64_t> seen;
   for (const auto& [x, y] : loader) {
@@ -45,7 +45,7 @@ std::vector<int64_t> epoch(DataLoader& loader) {
   return seen;
 }
 
-// All bytes of the batches that a loop gives, in order; at most so many batches.
+// All bytes of a loop's batches in order; at most `most` batches.
 std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t>::max()) {
   std::string all;
   for (const auto& batch : loader) {
@@ -58,7 +58,7 @@ std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t
   return all;
 }
 
-// Throws for some examples; draws from the thread's generator; takes its time.
+// Throws for some examples, draws from the thread's generator, and is slow.
 class Odd final : public Dataset {
  public:
   explicit Odd(int64_t n, int64_t bad = -1) : n_(n), bad_(bad) {}
@@ -152,7 +152,7 @@ TEST(DataLoader, ShufflesDifferentlyInEachEpochAndTheSameForOneSeed) {
   EXPECT_NE(epoch(other), first);
 }
 
-// The order belongs to the loader: it neither uses nor disturbs the numbers that a model draws.
+// The order neither uses nor changes the thread's random numbers.
 TEST(DataLoader, LeavesTheGeneratorAlone) {
   const Seed seed(3);
   const uint64_t before = generator().offset();
@@ -161,7 +161,7 @@ TEST(DataLoader, LeavesTheGeneratorAlone) {
   EXPECT_EQ(generator().offset(), before);
 }
 
-// Each of the 50 places is taken by each image about equally often.
+// Each image takes each of the 50 positions about equally often.
 TEST(DataLoader, ShufflesWithoutFavour) {
   std::vector<int> at_front(50);
   constexpr int epochs = 5000;
@@ -171,7 +171,7 @@ TEST(DataLoader, ShufflesWithoutFavour) {
   EXPECT_LT(chi2, 85.4);  // exceeded once in a thousand (49 degrees of freedom)
 }
 
-// What else belongs to an example comes along; a target need not be there.
+// Examples may have more tensors, and no target.
 TEST(DataLoader, BatchesMoreThanTwoTensors) {
   struct Odd final : Dataset {
     std::string name() const override { return "odd"; }
@@ -216,7 +216,7 @@ TEST(DataLoader, ASamplerSaysWhichExamplesMakeAnEpoch) {
   EXPECT_EQ(to_vector(loader.batch(1).y), (std::vector<double>{2, 0}));
 }
 
-// An example that is there twice is not transformed alike.
+// A repeated example is transformed differently each time.
 TEST(DataLoader, ASampledExampleHasRandomNumbersForEachPlace) {
   const Sampler sampler = [](uint64_t) { return std::vector<int64_t>{3, 3}; };
   DataLoader loader(numbered(10), {.sampler = sampler, .transform = random_transform});
@@ -283,7 +283,7 @@ TEST(DataLoader, GivesTheSameBytesForAnyNumberOfWorkers) {
     }
 }
 
-// An autocast region is the loop's, and no worker's.
+// An autocast region of the loop does not affect workers.
 TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
   const Transform doubled = [](const Tensor& x, std::span<RowContext>) {
     return matmul(x, eye(4));
@@ -299,7 +299,7 @@ TEST(DataLoader, GivesTheSameBytesInAnyRegion) {
   }
 }
 
-// What becomes of an example is its own affair.
+// An example's transform does not depend on its batch.
 TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
   const auto epoch = [](int64_t batch_size) {
     DataLoader loader(numbered(30, 5, 7),
@@ -337,7 +337,7 @@ TEST(DataLoader, WorksAheadAsFarAsItMay) {
   for (int i = 0; i < 1000 && made < 7; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(made, 7);  // the one given and six ahead
+  EXPECT_EQ(made, 7);  // the delivered one and six ahead
   EXPECT_EQ((*it).y.at(0), 0);
 }
 
@@ -393,7 +393,7 @@ TEST(DataLoader, BringsErrorsOutOfTheLoop) {
   }
 }
 
-// ---- going on where another left
+// ---- resuming
 
 TEST(DataLoader, ResumesInTheMiddleOfAnEpoch) {
   for (const int workers : {0, 2}) {
@@ -416,7 +416,7 @@ TEST(DataLoader, ResumesInTheMiddleOfAnEpoch) {
     EXPECT_EQ(begun + bytes(resumed), second);
     EXPECT_EQ(bytes(resumed), third);
 
-    half.skip(half.position());  // the rest of an epoch that was left
+    half.skip(half.position());  // the rest of an interrupted epoch
     EXPECT_EQ(begun + bytes(half), second);
   }
 }

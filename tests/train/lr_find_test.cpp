@@ -45,8 +45,8 @@ TEST(LrFind, LeavesAllAsItWas) {
   }
 }
 
-// What a rate does to the loss is given here; which rates a batch's noise or the way back from an
-// explosion would suggest, is known.
+// The loss is a given function of the rate, with noise or a recovery from an explosion that must
+// not be suggested.
 LrFind found_with(const std::function<double(int64_t step, double lr)>& given,
                   const LrFindOptions& options = {}) {
   const Seed seed(1);

@@ -18,7 +18,7 @@ namespace metric_test {
 
 using namespace test;
 
-// The classes of pixels are dimension 1, as for cross_entropy; those of a sequence may be the last.
+// The class dimension is 1 for pixels, as for cross_entropy, and may be the last for sequences.
 TEST(Metrics, FindTheClasses) {
   const Tensor target = from({0, 1, 1, 0}, {1, 2, 2}, i64), scores = one_hot(target, 2).to(f32);
   Total pixels(accuracy), sequence(accuracy), top(top_k(2));

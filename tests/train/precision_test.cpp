@@ -1,4 +1,4 @@
-// Learner in each precision: what is converted, scaled, skipped and converted back.
+// Learner in each precision: conversions, loss scales, skipped steps.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace precision_test {
 
 using namespace test;
 
-// Every way to train reaches the loss that f32 reaches.
+// Every precision reaches the loss of f32.
 TEST(Precision, AllTrainAlike) {
   const auto loss_of = [](const std::function<void(Learner&)>& choose) {
     const Seed seed(1);
@@ -62,7 +62,7 @@ TEST(Precision, IsWhatWasChosenLast) {
   learner.to_fp32();
   EXPECT_EQ(net.up.weight.dtype(), f32);
   EXPECT_FALSE(learner.scaler.enabled() || learner.step_options.clip_norm);
-  EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision, however often it was chosen
+  EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision after several choices
 }
 
 TEST(Precision, MayBeChosenAmongTheCallbacks) {
@@ -78,7 +78,7 @@ TEST(Precision, MayBeChosenAmongTheCallbacks) {
   EXPECT_TRUE(learner.optimizer->multi_precision(0));
   learner.fit(1);
   EXPECT_EQ(learner.history.steps.back().scale, 65536);
-  learner.compile(options);  // and so is what was chosen before
+  learner.compile(options);  // and the earlier choice is kept
   EXPECT_EQ(learner.scaler.scale_value(), 1024);
   EXPECT_EQ(learner.model().parameters()[0].dtype(), f32);
   learner.to_fp32();
@@ -129,7 +129,7 @@ TEST(Precision, HasTheMastersThatWereAskedFor) {
   }
 }
 
-// The optimizer keeps narrow copies of them.
+// The optimizer keeps 16-bit copies.
 TEST(Precision, CastsNoWeightsFromTheSecondBatchOn) {
   struct WeightCasts : Observer {
     std::vector<Tensor> weights;
@@ -156,7 +156,7 @@ TEST(Precision, CastsNoWeightsFromTheSecondBatchOn) {
   }
 }
 
-// What the masters know beyond f16 is not lost on the way back.
+// Returning to f32 restores the masters' full precision.
 TEST(Precision, ComesBackFromMasters) {
   const Seed seed(1);
   Net net;
@@ -172,7 +172,7 @@ TEST(Precision, ComesBackFromMasters) {
   EXPECT_FALSE(all(eq(net.up.weight, narrow.to(f32))).item());
 }
 
-// Nor is what the weights were before, or what another optimizer gets.
+// Masters start from the f32 weights, also in another optimizer.
 TEST(Precision, MastersBeginAsTheWeightsAre) {
   const Seed seed(1);
   Net net;
@@ -194,7 +194,7 @@ TEST(Precision, MastersBeginAsTheWeightsAre) {
   EXPECT_NE(to_vector(learner.optimizer->masters()[0]), trained);
 }
 
-// An absurd loss overflows: such a step does not happen at all, and the static scale stays.
+// A huge loss overflows: the step is skipped, and a static scale stays.
 TEST(Precision, ASkippedStepChangesNothing) {
   for (const bool dynamic : {true, false}) {
     const Seed seed(1);

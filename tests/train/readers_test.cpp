@@ -1,4 +1,4 @@
-// Data sets from files other than IDX: CIFAR, folders of images, tables, text.
+// Readers other than IDX: CIFAR, image folders, tables, text.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::span<const std::byte> as_bytes(const std::string& s) { return std::as_bytes
 
 // ---- CIFAR
 
-// n records whose label and pixels tell their number.
+// n records whose labels and pixels encode their number.
 std::string cifar(int n, int first, bool coarse = false) {
   std::string file;
   for (int i = first; i < first + n; ++i) {
@@ -83,7 +83,7 @@ TEST(Cifar, RefusesHostileFiles) {
 
 #ifdef MIXTAPE_PNG
 
-// n images of one grey, in CLASS/ of the folder.
+// Writes n images of one grey value to CLASS/ in the folder.
 void paint(const TempFolder& folder, const std::string& name, int n, int grey, int64_t width = 3) {
   std::filesystem::create_directories(folder / name);
   for (int i = 0; i < n; ++i)
@@ -242,7 +242,7 @@ TEST(Csv, IsNumberedLikeATableReadBefore) {
   EXPECT_EQ(to_vector(parse_csv("a,b\n1,10.0\n", "g", {.like = &classes}).data.y()), (Values{1}));
   EXPECT_ERROR(parse_csv("a,b\n1,3\n", "g", {.like = &classes}),
                "\"3\" is not among \"2\", \"10\"");
-  const Csv none = parse_csv("a,b\n1,x\n2,\n", "f");  // no name is one
+  const Csv none = parse_csv("a,b\n1,x\n2,\n", "f");  // the empty name is a class
   EXPECT_EQ(to_vector(parse_csv("a,b\n1,\n", "g", {.like = &none}).data.y()), (Values{0}));
 }
 
@@ -319,7 +319,7 @@ TEST(CharText, NumbersCharactersInOrder) {
 
 TEST(CharText, WindowsAreContextAndWhatFollows) {
   const CharText text("abcdefghijklmnopqrst", {.context = 3, .valid_fraction = 0.25});
-  EXPECT_EQ(text.train().size(), 4);  // of 15 characters: 0, 3, 6, 9, and 12 lacks the next
+  EXPECT_EQ(text.train().size(), 4);  // of 15 characters: 0, 3, 6, 9; 12 lacks a next character
   EXPECT_EQ(to_vector(text.train().get(3).x), (Values{9, 10, 11}));
   EXPECT_EQ(to_vector(text.train().get(3).y), (Values{10, 11, 12}));
   EXPECT_EQ(to_vector(text.valid().get(0).x), (Values{15, 16, 17}));

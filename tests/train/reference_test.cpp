@@ -1,7 +1,6 @@
-// Whole training runs against an independent implementation: an MLP and a CNN, from the same
-// starting values on the same batch, 20 steps in f64, f32 and bf16. The file of expected numbers is
-// named by MIXTAPE_REFERENCE and defines models, values and steps; without it there is nothing to
-// compare with.
+// Training runs against an independent implementation: an MLP and a CNN, with the same initial
+// values and batch, 20 steps in f64, f32 and bf16. MIXTAPE_REFERENCE names the file of expected
+// values, which defines models, values and steps; without it the tests skip.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +19,7 @@ namespace reference_test {
 
 using test::json;
 
-// --- starting values that every implementation can reproduce bit for bit ---
+// --- initial values that every implementation can reproduce bit for bit ---
 
 uint32_t hash(uint32_t id, uint32_t i) {
   uint32_t x = i + id * 0x9E3779B9u;
@@ -50,8 +49,8 @@ Tensor labels(int64_t rows) {
 
 // --- the two models ---
 
-// The other implementation rounds biases to the dtype of the products, where our layers add them as
-// they are. Both lose the same to 3e-4 in the first steps, but only if ours are rounded too.
+// The other implementation rounds biases to the dtype of the products; our layers do not. With
+// rounding, the losses of the first steps agree to 3e-4.
 Tensor dense(const nn::Linear& f, const Tensor& x, DType bias) {
   return linear(x, f.weight, f.bias.to(bias));
 }
@@ -85,10 +84,9 @@ struct Cnn : nn::Module<Cnn> {
   optim::Adam optimizer() const { return optim::Adam(parameters(), {.lr = 1e-3}); }
 };
 
-// What ours may be off the f64 numbers, relatively (logits: absolutely). Where the other
-// implementation is itself further off than half of that in the same mode, twice its own deviation.
-// Past the first step gradients say little: one ReLU whose input is within rounding of zero changes
-// them by 1e-3 in f32.
+// Relative tolerances against the f64 values (absolute for logits), or twice the deviation of the
+// other implementation in the same mode if that is larger. After the first step, gradients are less
+// precise: one ReLU whose input is close to zero changes them by 1e-3 in f32.
 struct Mode {
   const char* name;
   DType parameters, products;
@@ -117,7 +115,7 @@ class Reference : public testing::TestWithParam<Mode> {
       GTEST_SKIP() << "MIXTAPE_REFERENCE does not name a file of reference losses to compare with";
   }
 
-  // Compares with the f64 number found by a path such as {"loss_per_step", 3}.
+  // Compares with the f64 value at a JSON pointer such as /loss_per_step/3.
   void compare(double ours, const std::string& path, double tolerance,
                bool absolute = false) const {
     const json::json_pointer where(path);

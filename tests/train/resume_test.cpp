@@ -1,5 +1,5 @@
-// A training that is killed with SIGKILL, again and again at any moment, and gone on with each time
-// ends with the very checkpoint of one that nothing disturbed. And checkpoints that are damaged.
+// A training that is repeatedly killed with SIGKILL at random times and resumed ends with the same
+// checkpoint, bit for bit, as an uninterrupted one. Also tests damaged checkpoints.
 
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int precisions = 3;  // f32, Autocast with a scaler, the whole model in f16
 
-// What the child does: trains into the folder, from the last checkpoint if there is one.
+// The child's work: trains in the folder, from the last checkpoint if there is one.
 void train(const std::string& folder, int precision) {
   const Seed seed(1);
   LearnerOptions o = quiet();
@@ -42,7 +42,7 @@ void train(const std::string& folder, int precision) {
   learner.fit_one_cycle(3, 1e-2, {.resume = std::filesystem::exists(last) ? last : ""});
 }
 
-// Is run in a process of its own.
+// Runs in a child process.
 TEST(Killed, DISABLED_Child) {
   train(std::getenv("MIXTAPE_CHILD_FOLDER"), std::atoi(std::getenv("MIXTAPE_CHILD_PRECISION")));
 }
@@ -60,7 +60,7 @@ class Child {
     if (error != 0) throw std::runtime_error("cannot start a child");
   }
   void kill() { ::kill(pid_, SIGKILL); }
-  bool succeeds() {  // waits for it
+  bool succeeds() {  // waits for the child
     int status = 0;
     ::waitpid(pid_, &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -70,7 +70,7 @@ class Child {
   pid_t pid_ = 0;
 };
 
-// metrics.jsonl without the times that it names.
+// metrics.jsonl without times.
 std::vector<io::JsonFields> log_of(const std::string& folder) {
   auto lines = io::read_json_lines(folder + "/metrics.jsonl");
   for (auto& line : lines)
@@ -92,7 +92,7 @@ TEST(Killed, EndsAsIfNothingHadHappened) {
       Child child(broken.path(), precision);
       std::this_thread::sleep_for(duration * double(random.below(1000)) / 1000);
       child.kill();
-      if (child.succeeds()) break;  // it was faster
+      if (child.succeeds()) break;  // the child was faster
     }
     ASSERT_TRUE(Child(broken.path(), precision).succeeds());
     EXPECT_TRUE(slurp(broken / "last.ckpt") == slurp(whole / "last.ckpt")) << precision;

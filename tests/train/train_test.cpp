@@ -1,5 +1,4 @@
-// A Sequential of the usual layers is trained on a few images, in each of the modes that a user
-// has.
+// Trains a Sequential of common layers on a few images in each precision.
 #include <gtest/gtest.h>
 
 #include "amp/amp.h"
