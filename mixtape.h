@@ -1,6 +1,6 @@
 #pragma once
-// What a training loop is written with. Not in here, to keep the include cheap: train/ (Learner,
-// callbacks, data; train/learner.h and train/data/data.h), and images and plain files (io/png.h,
+// The library for training loops of your own. To keep the include cheap, without train/ (Learner,
+// callbacks, data: train/learner.h and train/data/data.h), images and plain files (io/png.h,
 // io/file.h).
 
 #include "amp/amp.h"

@@ -135,6 +135,32 @@ inline const bool listed_op = list_op(Op::info);
 
 namespace detail {
 
+// Calls forward with the arguments, but the tensors of `inputs`, which the policy may have
+// replaced.
+template <class Op, class... Args>
+Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
+  // Ops called inside are helpers: not recorded, and under no policy.
+  const ScopedValue<&ThreadState::recording> recording(false);
+  const NoPolicy as_called;
+  const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
+    if constexpr (is_tensor<A>) {
+      return static_cast<const Tensor&>(**inputs++);
+    } else if constexpr (is_list<A>) {
+      std::vector<Tensor> list;
+      for (size_t i = 0; i < a.size(); ++i) list.push_back(**inputs++);
+      return list;
+    } else {
+      return static_cast<const A&>(a);
+    }
+  };
+  // Braces: evaluated from left to right.
+  Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
+                        std::tuple<decltype(argument(args))...>{argument(args)...});
+  if (y.requires_grad()) [[unlikely]]  // an input itself, which keeps its own history
+    y = y.detach();
+  return y;
+}
+
 template <class Op, class... Args>
 Tensor run_op(const Tensor* out, const Args&... args) {
   (void)listed_op<Op>;
@@ -159,31 +185,6 @@ Tensor run_op(const Tensor* out, const Args&... args) {
       detail::prepare(call, detail::broadcasts<Op>, detail::differentiable<Op>);
   if (!recorded) call.result = out;
 
-  // Calls forward with the arguments, after the policy's substitutions.
-  const auto run = [&](Ctx& ctx) {
-    // Ops called inside are helpers: not recorded, and under no policy.
-    const ScopedValue<&ThreadState::recording> recording(false);
-    const NoPolicy as_called;
-    const Tensor** next = inputs.begin();
-    const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
-      if constexpr (detail::is_tensor<A>) {
-        return static_cast<const Tensor&>(**next++);
-      } else if constexpr (detail::is_list<A>) {
-        std::vector<Tensor> list;
-        for (size_t i = 0; i < a.size(); ++i) list.push_back(**next++);
-        return list;
-      } else {
-        return static_cast<const A&>(a);
-      }
-    };
-    // Braces: evaluated from left to right.
-    Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
-                          std::tuple<decltype(argument(args))...>{argument(args)...});
-    if (y.requires_grad()) [[unlikely]]  // an input itself, which keeps its own history
-      y = y.detach();
-    return y;
-  };
-
   Tensor y;
   if constexpr (detail::differentiable<Op>) {
     if (recorded) {
@@ -191,13 +192,13 @@ Tensor run_op(const Tensor* out, const Args&... args) {
       using Attributes = decltype(attributes);
       auto node =
           make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
-      y = run(node->ctx);
+      y = run_forward<Op>(node->ctx, inputs.begin(), args...);
       detail::attach(call, y, std::move(node), detail::moves_only<Op>);
     }
   }
   if (!y) {
     Ctx ctx(call, false);
-    y = run(ctx);
+    y = run_forward<Op>(ctx, inputs.begin(), args...);
   }
   detail::observe(&Observer::after, call, y);
   return y;

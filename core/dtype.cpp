@@ -1,4 +1,4 @@
-// What element types can hold, and reading the names that people use for them.
+// Ranges of the element types, and the names that parse_dtype() accepts.
 #include "core/dtype.h"
 
 #include <cmath>

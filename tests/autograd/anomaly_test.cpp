@@ -1,4 +1,4 @@
-// The first NaN, and all that is said about where it came from.
+// DetectAnomaly: the first NaN, and the error that says where it came from.
 
 #include "autograd/anomaly.h"
 
@@ -60,7 +60,7 @@ TEST(Anomaly, SaysWhatCameFromElsewhere) {
       "was given held nan before; its forward call was not under DetectAnomaly");
 }
 
-// Nodes of backward are none of forward, though they take the places of some that are gone.
+// Nodes made in backward are not forward calls, though they may reuse their addresses.
 TEST(Anomaly, TakesNoNodeForAnother) {
   const DetectAnomaly on({.forward = false});
   for (int i = 0; i < 100; ++i) exp(leaf({1, 2}));
@@ -86,12 +86,12 @@ TEST(Anomaly, InfinitiesCountIfAskedTo) {
 TEST(Anomaly, ForwardMayBeLeftOut) {
   const Tensor x = leaf({-1, 4});
   const DetectAnomaly on({.forward = false});
-  const Tensor y = where(gt(x, 0.0), sqrt(x), x);  // a NaN that nobody uses, but for the gradient
+  const Tensor y = where(gt(x, 0.0), sqrt(x), x);  // a NaN that only the gradient uses
   EXPECT_EQ(to_vector(y), (std::vector<double>{-1, 2}));
   EXPECT_ERROR(sum(y).backward(), "backward: sqrt: nan in element 0");
 }
 
-struct Masks {  // a rule with a NaN on the way, but none in what it gives
+struct Masks {  // a rule with a NaN in between, but none in its result
   static constexpr OpInfo info{"test_masks"};
   static Tensor forward(Ctx& ctx, const Tensor& x) {
     ctx.save(x);

@@ -1,4 +1,4 @@
-// What autograd keeps with a tensor: its gradient, and the copy in 16 bits.
+// AutogradMeta: the gradient of a tensor and its 16-bit copy.
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"

@@ -1,4 +1,4 @@
-// Checkpoints: less memory, and otherwise as if there were none.
+// Checkpoints: less memory, and otherwise the same results.
 
 #include "autograd/checkpoint.h"
 
@@ -111,7 +111,7 @@ TEST(Checkpoint, NothingLeaks) {
   EXPECT_EQ(memory_stats().in_use, before);
 }
 
-// Nor does the end of a long history recurse, if its links are inputs that lead nowhere.
+// Freeing a long history does not recurse either if its links are inputs without a graph.
 TEST(Checkpoint, ALongHistoryIsFreed) {
   const Tensor w = leaf({1}, 1, f64);
   Tensor y = w * 1;
@@ -206,7 +206,7 @@ TEST(Checkpoint, NothingIsComputedAgainForNobody) {
 
 TEST(Checkpoint, MayBeDifferentiatedTwice) {
   const Tensor x = leaf({3}, 1, f64), w = leaf({3}, 2, f64);
-  const auto f = [](const Tensors& in) {  // it keeps what it needs later
+  const auto f = [](const Tensors& in) {  // it saves inputs
     const Tensor captured = in[1];
     const auto inner = [captured](const Tensor& t) { return sin(t * captured); };
     return checkpoint([inner](const Tensor& t) { return tanh(checkpoint(inner, t)) * t; }, in[0]);
@@ -271,7 +271,7 @@ TEST(Checkpoint, RefusesWhatItCanTell) {
     fill_(w, 3);
   }
   EXPECT_ERROR(sum(y).backward(), "a tensor that checkpoint saved for backward was written to");
-  // And is none the worse for it.
+  // The checkpoint still works.
   EXPECT_ERROR(checkpoint([](const Tensor& t) { return matmul(t, ones({3}, f32)); }, x),
                "checkpoint: matmul: ");
   const Tensor z = sum(exp(x) * w);

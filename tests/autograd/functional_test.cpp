@@ -20,7 +20,7 @@ void expect_near(const Tensor& t, const Shape& shape, const Numbers& wanted) {
     EXPECT_NEAR(t.at(int64_t(i)), wanted[i], 1e-12) << "element " << i;
 }
 
-// The figures of torch.autograd.functional (PyTorch 1.13) are for these, made where the test runs.
+// The inputs of the figures from torch.autograd.functional (PyTorch 1.13).
 struct Functional : testing::Test {
   const Tensor x = from({.5, -1, .25, 2, .75, -.5}, {2, 3}, f64),
                w = from({.3, -.2, .5, .7, .1, -.4}, {2, 3}, f64),
@@ -183,7 +183,7 @@ TEST_F(Functional, ResultsMayHaveAHistory) {
   EXPECT_EQ(gradcheck([&](const auto& in) { return jvp(f, in[0], v, o).product; }, {a}), "");
   EXPECT_EQ(gradcheck([&](const auto& in) { return hvp(total, in[0], v, o).product; }, {a}), "");
   EXPECT_EQ(gradcheck([&](const auto& in) { return vjp(f, in[0], v, o).value; }, {a}), "");
-  // And v may be what is differentiated.
+  // v may be differentiated too.
   const Tensor u = v.detach().set_requires_grad();
   EXPECT_EQ(gradcheck([&](const auto& in) { return jvp(f, a, in[0], o).product; }, {u}), "");
 }

@@ -1,4 +1,4 @@
-// The tape and its engine: what is recorded, in which order gradients flow, who owns them.
+// The tape and its engine: recording, the order of backward, ownership of gradients, hooks.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(Tape, GradKeepsItsAddressAndSharesStorageWithNobody) {
 
 TEST(Tape, AMillionOpsRunAndAreFreed) {
   const Tensor x = leaf({1}, {1});
-  // (What is freed is the host's, so fewer show it on a device, whose launches are emulated.)
+  // (Fewer on a device, whose launches are emulated: the freed memory is the host's.)
   const int ops = x.device().is_host() ? 1'000'000 : 100'000;
   {
     Tensor y = x;
@@ -194,7 +194,7 @@ TEST(InPlace, RefusesElementsThatAreOne) {
   EXPECT_EQ(one.item(), 2);
 }
 
-// What copy_ takes stays somebody else's, whether the copy is recorded or not.
+// The source of copy_ keeps its own storage, recorded or not.
 TEST(InPlace, ACopyIsNotWhatItCopied) {
   const Tensor w = leaf({1, 2}, {2}), x = from({0, 0}, {2}, f64), constant = x.clone();
   copy_(x, w);
@@ -214,7 +214,7 @@ TEST(InPlace, ACopyIsNotWhatItCopied) {
   EXPECT_EQ(to_vector(square), (std::vector<double>{1, 3, 2, 4}));
 }
 
-// Memory that was freed comes again at the same address.
+// Freed memory is reused at the same address.
 TEST(Tape, DetectsDataThatWasReplaced) {
   for (int times = 1; times <= 8; ++times) {
     const Tensor x = leaf({3}, {1});
@@ -228,7 +228,7 @@ TEST(Tape, DetectsDataThatWasReplaced) {
   }
 }
 
-// As an average does that stands in for the weights for a while.
+// As an average of weights that temporarily replaces them.
 TEST(Tape, TakesDataThatIsBack) {
   const Tensor x = leaf({3}, {1}), mine = x.detach();
   const Tensor y = x * x;
@@ -238,7 +238,7 @@ TEST(Tape, TakesDataThatIsBack) {
   EXPECT_EQ(x.grad().item(), 6);
 }
 
-// A rule may put its gradient over the one that it is given, but not over one that others see.
+// A rule may overwrite dy with its gradient, unless dy is shared.
 TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   const Tensor x = leaf({-2, -1, 1, 2}, {4}), three = full({4}, 3, f64);
   using Values = std::vector<double>;
@@ -301,7 +301,7 @@ TEST(Tape, GradOfOutputsWithRespectToInputs) {
             24 + 20);
 }
 
-// Rules compute what leads to a wanted gradient, and no other.
+// Rules compute only gradients that lead to a requested one.
 TEST(Tape, GradComputesNoOther) {
   struct Rules : Observer {
     std::string log;
@@ -376,7 +376,7 @@ TEST(Tape, HooksSeeAndReplaceGradients) {
   EXPECT_ERROR(sum(z).backward(), "a hook returned a gradient of shape [5] for one of [2]");
 }
 
-// That of the graph, newest use first: not of addresses.
+// The order follows the graph, newest use first, not addresses.
 TEST(Tape, HooksOfLeavesRunInOneOrder) {
   std::vector<Tensor> kept;
   for (int i = 0; i < 50; ++i) {
@@ -628,7 +628,7 @@ TEST(Function, UsersAddTheirOwnOps) {
             "");
 }
 
-struct FusedCube : Function<FusedCube> {  // a rule that its author declares unfit for another round
+struct FusedCube : Function<FusedCube> {  // first order only, as its author declares
   static constexpr OpInfo info{"test_fused_cube"};
   static constexpr bool first_order_only = true;
   static Tensor forward(Ctx& ctx, const Tensor& x) { return Cube::forward(ctx, x, 1); }
@@ -659,7 +659,7 @@ TEST(Gradients, RecordedOnesShareNoStorage) {
   EXPECT_EQ(to_vector(z.grad()), (std::vector<double>{1, 1, 1}));
 }
 
-// A loss that somebody keeps does not decide what later gradients are.
+// A loss that is kept alive does not affect later gradients.
 TEST(Gradients, HaveTheDtypeThatTheirLeafHasNow) {
   const Tensor w = leaf({1, 2}, {2});
   const Tensor kept = sum(w * 2.0);
@@ -668,7 +668,7 @@ TEST(Gradients, HaveTheDtypeThatTheirLeafHasNow) {
   EXPECT_EQ(w.grad().dtype(), w.dtype());
 }
 
-// e^x, which saves its result as if that was an input; and what only forward can make.
+// e^x, which saves its result by save(); and an op that saves a tensor computed in forward.
 struct SavedExp : Function<SavedExp> {
   static constexpr OpInfo info{"test_saved_exp"};
   static Tensor forward(Ctx& ctx, const Tensor& x) {

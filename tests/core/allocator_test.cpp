@@ -1,5 +1,4 @@
-// The allocator: alignment, books that balance, reuse without the system, and blocks that change
-// threads.
+// The allocator: alignment, statistics, reuse without system calls, and blocks that change threads.
 #include "core/allocator.h"
 
 #include <gtest/gtest.h>
@@ -19,14 +18,14 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-// What this program asks for beyond all memory must fail as in a build without sanitizers.
+// Allocations beyond all memory must fail as in a build without sanitizers.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace mixtape {
 namespace core_allocator_test {
 
-// Outlives everything else in this program: releasing it must still work then.
+// Destroyed last in this program: release must still work then.
 const Tensor last_to_go({3}, f32);
 
 struct Block {
@@ -229,7 +228,7 @@ TEST_F(Segments, OneGoesBackWhenAllItsBlocksAreFree) {
   empty_cache(device_);
   EXPECT_LT(reserved(), all);
   EXPECT_GE(reserved(), int64_t(big));
-  // What else was free in the segment that stays can still be had.
+  // Other free blocks of the segment that stays can still be allocated.
   char* const beside = take(big / 2);
   give(beside, big / 2);
   give(blocks[0], big);

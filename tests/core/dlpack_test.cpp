@@ -1,5 +1,4 @@
-// Tensors that are handed to another library and taken from one. The other library is played by
-// structs that the tests fill in.
+// Exchange of tensors with another library, which is simulated by structs that the tests fill in.
 #include "core/dlpack.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +18,8 @@ namespace core_dlpack_test {
 
 using test::error;
 
-// A tensor [2, 3] of f32 with the values 0 to 5 that belongs to somebody else, who counts how often
-// it is given back. Fields may be changed before it is handed over.
+// A foreign f32 tensor [2, 3] with the values 0 to 5, which counts calls of its deleter. Fields may
+// be changed before it is imported.
 template <class Managed>
 struct Foreign {
   std::array<float, 6> values = {0, 1, 2, 3, 4, 5};
@@ -51,7 +50,7 @@ struct DLPack : testing::Test {
     else
       return to_dlpack_versioned(x);
   }
-  // What comes of a tensor whose description was changed: an error, after which it is given back.
+  // The error on import of a tensor whose description was changed; its deleter must have run.
   static std::string refusal(auto change) {
     Foreign<Managed> other;
     change(other);
@@ -81,7 +80,7 @@ TYPED_TEST(DLPack, ExportsWhereTheElementsAre) {
   out->deleter(out);
 }
 
-// The bytes of a small tensor lie in the storage itself: that must outlive the tensor.
+// The bytes of a small tensor are inline in its storage, which must outlive the tensor.
 TYPED_TEST(DLPack, WhatIsExportedOutlivesTheTensor) {
   for (const int64_t n : {3, 3000}) {
     const int64_t before = memory_stats().in_use;
@@ -139,7 +138,7 @@ TYPED_TEST(DLPack, ImportsOneMemory) {
     EXPECT_EQ(other.values[4], 40);
     other.values[5] = 50;
     EXPECT_EQ(x.at(5), 50);
-    EXPECT_FALSE(x.is_unique());  // the other library sees it as well
+    EXPECT_FALSE(x.is_unique());  // shared with the other library
     const Tensor row = x.with_layout({{3}, {1}, 3});
     x = {};
     EXPECT_EQ(other.given_back, 0);
@@ -236,7 +235,7 @@ TEST(DLPackVersioned, RefusesAnotherMajorVersion) {
   EXPECT_EQ(other.given_back, 1);
 }
 
-// A Tensor can always be written to, so one that must not be is copied.
+// A Tensor is always writable, so a read-only one is copied.
 TEST(DLPackVersioned, CopiesWhatIsReadOnly) {
   Foreign<DLManagedTensorVersioned> other;
   other.managed.flags = DLPACK_FLAG_BITMASK_READ_ONLY;

@@ -1,5 +1,4 @@
-// f16 and bf16: exhaustive over their bit patterns and over every place where rounding changes its
-// mind.
+// f16 and bf16: exhaustive over their bit patterns and over all ties of rounding.
 #include "core/half.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +21,7 @@ struct Format<BFloat16> {
   static constexpr int precision = 8, lowest_exponent = -126, highest = 127;
 };
 
-// What rounding to T must give, computed in double from the definition of the format.
+// The correctly rounded T, computed in double from the definition of the format.
 template <class T>
 double rounded(double x) {
   using F = Format<T>;

@@ -1,5 +1,5 @@
-// Views against a model that holds every position explicitly: whatever a chain of views does, the
-// layout must enumerate what the model does.
+// Views against a model that holds every position explicitly: after any chain of views, the layout
+// must enumerate the model's positions.
 #include "core/layout.h"
 
 #include <gtest/gtest.h>

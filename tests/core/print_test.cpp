@@ -1,4 +1,4 @@
-// Printing: what NumPy 2 prints with precision=4, and the line with dtype and shape.
+// Printing as NumPy 2 with precision=4, and the line with dtype and shape.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 

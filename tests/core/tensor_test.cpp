@@ -165,7 +165,7 @@ TEST(Generator, BelowCoversItsRangeEvenly) {
   std::array<int, 6> counts{};
   for (int i = 0; i < 60000; ++i) ++counts[size_t(g.below(6))];
   for (int c : counts) EXPECT_NEAR(c, 10000, 500);
-  // Of 2^64 values modulo 3 * 2^62, plain remainders would fall in the lowest third twice as often.
+  // Plain remainders of 2^64 values modulo 3 * 2^62 would fall in the lowest third twice as often.
   const int64_t bound = int64_t{3} << 61;
   int low = 0;
   for (int i = 0; i < 30000; ++i) low += g.below(bound) < bound / 2;
@@ -174,7 +174,7 @@ TEST(Generator, BelowCoversItsRangeEvenly) {
   EXPECT_EQ(error([&] { g.below(0); }), "below() needs a positive bound, not 0");
 }
 
-// Assigned, one would leave the thread the stream of another that is gone.
+// Assignment would leave the thread with the stream of a destroyed Seed.
 static_assert(!std::is_copy_assignable_v<Seed> && !std::is_move_assignable_v<Seed>);
 
 TEST(Generator, SeedsNestAndBelongToTheirThread) {

@@ -1,4 +1,4 @@
-// Gradients as a whole: flags, norms, limits.
+// Clipping: flags of gradients that are not finite, norms, limits.
 #include <array>
 #include <thread>
 
