@@ -1,5 +1,5 @@
-// The runtime of the emulator: two devices whose memory is the host's. Work is done when it is
-// queued, or, if streams are late, when somebody waits for it.
+// The emulator's runtime: two devices in host memory. Work runs when it is queued or, with late
+// streams, when it is waited for.
 #include "emulator/simt/runtime.h"
 
 #include "core/runtime.h"
@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A point in a stream, once it has been queued there.
+// A point in a stream.
 struct Queued;
 struct Point {
   Queued* stream = nullptr;
@@ -31,8 +31,8 @@ struct Point {
   Clock::time_point when = {};
 };
 
-// What a stream has not done yet. One lock guards all, and what late streams do. (Neither is ever
-// destroyed: tensors may outlive any static.)
+// The queued work of a late stream. One lock guards all of them while they run. (Never destroyed:
+// tensors may outlive any static.)
 std::recursive_mutex& lock = *new std::recursive_mutex;
 struct Queued {
   std::deque<std::function<void()>> work;
@@ -90,7 +90,7 @@ void* host_memory(size_t bytes) noexcept {
   return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
 }
 
-// The devices' memory, by where it begins.
+// The devices' blocks of memory, by address.
 struct Block {
   size_t bytes;
   int device;
@@ -100,7 +100,7 @@ std::map<const std::byte*, Block>& blocks() {
   return *all;
 }
 
-using Recorded = std::shared_ptr<Point>;  // null until then
+using Recorded = std::shared_ptr<Point>;  // null until recorded
 Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
 
 class Emulated final : public Runtime {

@@ -1,3 +1,4 @@
+// The emulator of blocks: fibers, barriers, and a shadow of shared memory that finds races.
 #include "emulator/simt/simt.h"
 
 #include <errno.h>  // program_invocation_short_name
@@ -27,8 +28,7 @@
 
 extern "C" const char __executable_start __attribute__((weak));  // by the linker of a program
 
-// Saves the registers that a call keeps, stores the stack pointer in *from, and goes on where `to`
-// was left.
+// Saves the callee-saved registers, stores the stack pointer in *from, and resumes `to`.
 extern "C" void mixtape_simt_switch(void** from, void* to);
 asm(R"(
 .text
@@ -59,7 +59,7 @@ namespace {
 constexpr int warp_size = 32;
 constexpr size_t stack_bytes = size_t{64} << 10;
 constexpr int max_threads = 1024;
-// Of the devices for which sm_80 is compiled, 8.6 and 8.9 have least.
+// The least of all devices that run sm_80 code: 8.6 and 8.9.
 constexpr size_t most_shared = size_t{99} << 10;
 
 enum class State : uint8_t { Ready, AtWarp, AtBlock, Done };
@@ -74,10 +74,10 @@ struct Copy {
 struct Fiber {
   void* stack_pointer = nullptr;
   State state = State::Ready;
-  SourceLocation where = {};  // of the barrier it waits at
+  SourceLocation where = {};  // the barrier at which it waits
   Index3 index = {};
-  std::vector<Copy> copies = {};  // not yet delivered
-  int group = 0;                  // the one now being filled
+  std::vector<Copy> copies = {};  // cp.async in flight
+  int group = 0;                  // the open cp.async group
 #if MIXTAPE_ASAN
   void* fake_stack = nullptr;
 #endif
@@ -87,7 +87,7 @@ struct Warp {
   uint32_t epoch = 0;  // barriers of this warp so far
   int buffer = 0;
   alignas(16) unsigned char slot[2][warp_size][64];
-  // For bank conflicts: since the last barrier, what each lane touched, in order.
+  // The accesses of each lane since the last barrier, in order: for bank conflicts.
   struct Touched {
     uint32_t offset, bytes;
     Access access;
@@ -95,21 +95,21 @@ struct Warp {
   std::array<std::vector<Touched>, warp_size> touched = {};
 };
 
-// Who touched a byte of shared memory last. Epochs never repeat on an OS thread, so nothing is
+// The last accesses of a byte of shared memory. Epochs never repeat on an OS thread, so nothing is
 // cleared between blocks.
 struct Shadow {
   uint32_t written_at = 0, read_at = 0;      // block epoch
   uint32_t written_warp = 0, read_warp = 0;  // the warp's epoch then
   uint16_t writer = 0, reader = 0;
-  bool many_warps = false, many_lanes = false;  // of the readers in this epoch
-  bool pending = false;                         // a cp.async has not delivered it
+  bool many_warps = false, many_lanes = false;  // among readers in this epoch
+  bool pending = false;                         // a cp.async to it is in flight
 };
 
 std::atomic<int> counting_banks{0};
 std::atomic<int64_t> bank_conflicts[2];  // by Access
 std::atomic<int64_t> copies_so_far{0};
 
-// The functions that were launched, as places in this program. With MIXTAPE_LAUNCHED=FOLDER in the
+// The addresses of launched functions, relative to the program. With MIXTAPE_LAUNCHED=FOLDER in the
 // environment they are written there at exit, for script/check_kernels.py.
 class Launched {
  public:
@@ -119,7 +119,7 @@ class Launched {
   }
   void add(const void* function) {
     const std::lock_guard lock(lock_);
-    places_.insert(static_cast<const char*>(function) - &__executable_start);
+    addresses_.insert(static_cast<const char*>(function) - &__executable_start);
   }
   ~Launched() {
     const char* const folder = std::getenv("MIXTAPE_LAUNCHED");
@@ -127,15 +127,15 @@ class Launched {
     std::error_code ignored;
     std::filesystem::create_directories(folder, ignored);
     std::ofstream file(fmt::format("{}/{}-{}", folder, program_invocation_short_name, getpid()));
-    for (const ptrdiff_t place : places_) file << std::hex << place << '\n';
+    for (const ptrdiff_t address : addresses_) file << std::hex << address << '\n';
   }
 
  private:
   std::mutex lock_;
-  std::set<ptrdiff_t> places_;
+  std::set<ptrdiff_t> addresses_;
 };
 
-// One OS thread's room for running blocks, kept from launch to launch.
+// The state of one OS thread for running blocks, reused from launch to launch.
 class Machine {
  public:
   ~Machine() {
@@ -194,7 +194,7 @@ class Machine {
   std::exception_ptr failure_;
   uint32_t epoch_ = 1;
   int threads_ = 0, live_ = 0, current_ = 0;
-  uint32_t turn_ = 0;  // of warps so far, from another number on in each block
+  uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
   bool cancelled_ = false;
 #if MIXTAPE_ASAN
   void* main_fake_ = nullptr;
@@ -235,7 +235,7 @@ void Machine::enter() {
   f.state = State::Done;
   --m.live_;
   m.leave(f);
-  std::abort();  // nobody resumes what is done
+  std::abort();  // a finished fiber is never resumed
 }
 
 void Machine::resume(int thread) {
@@ -261,13 +261,13 @@ void Machine::leave(Fiber& f) {
 #endif
 }
 
-// A new stack looks as if the fiber had just been left, with enter() to return to.
+// Prepares stacks as if each fiber had just been left, with enter() as its return address.
 void Machine::prepare() {
   if (!stacks_) {
-    void* const room = mmap(nullptr, stack_bytes * max_threads, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    check(room != MAP_FAILED, "no memory for {} stacks", max_threads);
-    stacks_ = static_cast<unsigned char*>(room);
+    void* const stacks = mmap(nullptr, stack_bytes * max_threads, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    check(stacks != MAP_FAILED, "no memory for {} stacks", max_threads);
+    stacks_ = static_cast<unsigned char*>(stacks);
   }
   for (int t = 0; t < threads_; ++t) {
     Fiber& f = fibers_[size_t(t)];
@@ -295,7 +295,7 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(const vo
   body_ = body;
   context_ = context;
   threads_ = live_ = int(c.block.x * c.block.y * c.block.z);
-  turn_ = at.x + at.y + at.z;
+  warp_runs_ = at.x + at.y + at.z;
   fibers_.resize(size_t(threads_));
   warps_.resize(size_t((threads_ + warp_size - 1) / warp_size));
   shared_.resize(std::max(shared_.size(), c.shared_bytes + 128));
@@ -310,10 +310,10 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(const vo
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-// Lets the lanes of a warp that are ready go on. Nothing may depend on their order, so it is
-// another one each time.
+// Resumes the ready lanes of a warp, in an order that differs each time, since kernels must not
+// depend on it.
 void Machine::run_warp(int w) {
-  const int order = int(turn_++ * 2654435761u >> 27);
+  const int order = int(warp_runs_++ * 2654435761u >> 27);
   for (int i = 0; i < warp_size; ++i) {
     const int l = i ^ order;
     if (l < lanes(w) && fibers_[size_t(w * warp_size + l)].state == State::Ready)
@@ -329,7 +329,7 @@ void Machine::schedule() {
       do run_warp(w);
       while (!cancelled_ && release_warp(w));
     }
-    if (cancelled_) {  // let the others unwind
+    if (cancelled_) {  // resume the others, to unwind them
       for (Fiber& f : fibers_)
         if (f.state != State::Done) f.state = State::Ready;
       continue;
@@ -339,7 +339,7 @@ void Machine::schedule() {
   for (Warp& w : warps_) flush_banks(w);
 }
 
-// Lets the lanes of a warp go on if all of them wait at one place.
+// Releases the lanes of a warp if all of them wait at the same barrier.
 bool Machine::release_warp(int w) {
   Fiber* const first = &fibers_[size_t(w * warp_size)];
   const int n = lanes(w);
@@ -396,7 +396,7 @@ std::string Machine::describe() const {
   return all;
 }
 
-// Whether no barrier lies between now and what thread `other` did then.
+// True if no barrier separates this thread from an access of thread `other` at those epochs.
 bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
   if (other == current_ || at != epoch_) return false;
   const int w = current_ / warp_size;
@@ -408,7 +408,7 @@ void Machine::touch(const void* at, size_t bytes, Access access) {
   if (p < shared() || p + bytes > shared() + config.shared_bytes)
     fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - shared(),
                       p - shared() + int64_t(bytes), config.shared_bytes));
-  const size_t at_least = bytes & (~bytes + 1);  // three words may be anywhere that one may
+  const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
   if (reinterpret_cast<uintptr_t>(p) % at_least != 0)
     fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, p - shared()));
   const size_t begin = size_t(p - shared());
@@ -456,8 +456,8 @@ void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
   for (size_t i = begin; i < begin + bytes; ++i) shadow_[i].pending = pending;
 }
 
-// The k-th access of each lane since the last barrier is taken for one instruction. 32 banks of 4
-// bytes; an access of 16 bytes is served for 8 lanes at a time, one of 8 bytes for 16.
+// The k-th accesses of all lanes since the last barrier count as one instruction. There are 32
+// banks of 4 bytes; accesses of 16 bytes are served for 8 lanes at a time, those of 8 bytes for 16.
 void Machine::flush_banks(Warp& w) {
   size_t most = 0;
   for (const auto& list : w.touched) most = std::max(most, list.size());
@@ -525,9 +525,10 @@ int lane() { return machine.current() % warp_size; }
 void sync_block(SourceLocation where) { machine.wait(State::AtBlock, where); }
 void sync_warp(SourceLocation where) { machine.wait(State::AtWarp, where); }
 
-// Hands over a value, and returns the values of all lanes once they are there. Two buffers in turn:
-// no lane can be two exchanges ahead of another.
-static const unsigned char (*hand_over(const void* value, size_t bytes, SourceLocation where))[64] {
+// Publishes a value and returns those of all lanes, once they are there. Double-buffered: a lane
+// can be at most one exchange ahead.
+static const unsigned char (*exchange_all(const void* value, size_t bytes,
+                                          SourceLocation where))[64] {
   Warp& w = machine.warp();
   const int buffer = w.buffer;
   std::memcpy(w.slot[buffer][lane()], value, bytes);
@@ -536,11 +537,11 @@ static const unsigned char (*hand_over(const void* value, size_t bytes, SourceLo
   return w.slot[buffer];
 }
 void exchange(void* value, size_t bytes, int from, SourceLocation where) {
-  const auto* const slots = hand_over(value, bytes, where);
+  const auto* const slots = exchange_all(value, bytes, where);
   if (from < machine.lanes(machine.current() / warp_size)) std::memcpy(value, slots[from], bytes);
 }
 void gather(const void* value, size_t bytes, void* all, SourceLocation where) {
-  const auto* const slots = hand_over(value, bytes, where);
+  const auto* const slots = exchange_all(value, bytes, where);
   for (size_t l = 0; l < warp_size; ++l)
     std::memcpy(static_cast<char*>(all) + l * bytes, slots[l], bytes);
 }
@@ -554,8 +555,7 @@ void check_aligned(const void* p, size_t bytes) {
                               reinterpret_cast<uintptr_t>(p) % 64));
 }
 
-// The target is poisoned now and filled when it is waited for, so that a missing wait cannot go
-// unseen.
+// The target is poisoned at once and filled by the matching wait, so that a missing wait shows.
 void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
   check_aligned(from, bytes);
   copies_so_far.fetch_add(1, std::memory_order_relaxed);

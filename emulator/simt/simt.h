@@ -1,10 +1,10 @@
 #pragma once
-// An emulator of CUDA's execution model: the text of the kernels, compiled by g++, runs on the CPU.
-// A block runs on one thread of the kernels' pool, each of its CUDA threads on a fiber; a barrier
-// is a rendezvous of fibers. What a GPU would answer with a wrong number now and then is an Error
-// here that names the kernel, the block, the thread and the place: a divergent barrier, a race in
-// shared memory, reading what cp.async has not delivered, an index out of bounds, a misaligned
-// vector access. It cannot see the ordering of global memory.
+// An emulator of CUDA's execution model: the kernels, compiled by g++, run on the CPU. A block runs
+// on one thread of the CPU kernels' pool, each of its CUDA threads on a fiber; a barrier is a
+// rendezvous of fibers. Bugs that make a GPU return a wrong number now and then are Errors here
+// that name the kernel, block, thread and source line: a divergent barrier, a race in shared
+// memory, a read before the wait for its cp.async, an index out of bounds, a misaligned access. The
+// ordering of global memory is not checked.
 
 #include <cmath>
 #include <cstddef>
@@ -32,16 +32,16 @@ struct Config {
   const char* kernel;  // its name, for errors
   Index3 grid = {}, block = {};
   size_t shared_bytes = 0;
-  const void* function = nullptr;  // for the list of what ran
+  const void* function = nullptr;  // the kernel, for script/check_kernels.py
 };
 
-// Does work when it is the stream's turn (emulator/simt/runtime.h).
+// Queues work on a stream (emulator/simt/runtime.h).
 void in_stream(void* stream, std::function<void()> work);
-// Runs body, with a copy of what is at `context`, once for every thread of the grid, in the
-// stream's turn. Throws the first Error of a block.
+// Queues a kernel: body runs once for every thread of the grid, with a copy of the `bytes` at
+// `context`. Throws the first Error of a block.
 void launch(const Config& config, void* stream, void (*body)(const void* context),
             const void* context, size_t bytes);
-// The same for a function of plain data.
+// As above, for a functor that is plain data.
 template <class Body>
 void launch(const Config& config, void* stream, const Body& body) {
   static_assert(std::is_trivially_copyable_v<Body>, "a device copies arguments as bytes");
@@ -50,37 +50,37 @@ void launch(const Config& config, void* stream, const Body& body) {
       sizeof body);
 }
 
-// --- what a thread may ask; only inside a kernel ---
+// --- for threads of a kernel only ---
 const Index3& thread_index();
 const Index3& block_index();
 const Index3& block_size();
 const Index3& grid_size();
-int lane();  // in its warp
+int lane();  // the index in its warp
 
-// All threads of the block, or of the warp, must come to the same place.
+// Barriers of the block or the warp. All of its threads must reach the same source line.
 void sync_block(SourceLocation where = SourceLocation::here());
 void sync_warp(SourceLocation where = SourceLocation::here());
 
-// Each lane hands over at most 64 bytes and gets those of another.
+// Replaces a value of at most 64 bytes by that of lane `from`.
 void exchange(void* value, size_t bytes, int from, SourceLocation where);
-// Each lane gets what all 32 hand over, in their order.
+// Writes the values of all 32 lanes to `all`, in order.
 void gather(const void* value, size_t bytes, void* all, SourceLocation where);
 
 // --- shared memory: filled with NaN before each block ---
 void* shared_memory(size_t offset, size_t bytes);
 enum class Access { Read, Write };
-// Every access goes through here: bounds, alignment, races, pending copies, bank conflicts.
+// Checks an access: bounds, alignment, races and pending copies; records it for bank conflicts.
 void touch(const void* at, size_t bytes, Access access);
 
 void cp_async(void* to, const void* from, size_t bytes,
-              size_t valid);  // what is not valid becomes zero
+              size_t valid);  // bytes beyond `valid` become 0
 void cp_async_commit();
 void cp_async_wait(int still_pending);
-int64_t cp_asyncs();  // how many there were so far, on all threads
+int64_t cp_asyncs();  // the number so far, on all threads
 void check_aligned(const void* p, size_t bytes);
 
-// Counts, over all launches while one is alive, the passes that bank conflicts add to shared memory
-// accesses.
+// Counts the passes that bank conflicts add to accesses of shared memory, over all launches while
+// one is alive.
 class BankConflicts {
  public:
   BankConflicts();
@@ -89,7 +89,7 @@ class BankConflicts {
   int64_t count(Access access) const;
 };
 
-// A pointer into shared memory whose accesses are checked. What is a plain pointer on a GPU.
+// A checked pointer into shared memory; a plain pointer on a GPU.
 template <class T>
 class Shared {
  public:
@@ -125,7 +125,7 @@ class Shared {
   T* p_ = nullptr;
 };
 
-// A function Y(X...), whichever it is. It has to live on.
+// A reference to any function Y(X...), which must outlive it.
 template <class Y, class... X>
 class Function {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// ldmatrix and mma.sync under the emulator, with the registers of each lane as PTX documents them.
+// ldmatrix and mma.sync of the emulator, with the register layout that PTX documents.
 
 #include <bit>
 
@@ -7,8 +7,8 @@
 
 namespace mixtape::simt {
 
-// The lanes' rows, 16 bytes each, make four matrices of 8: part[i] is word lane % 4 of row lane / 4
-// of matrix i, or, transposed, two elements of two bytes of its column lane / 4.
+// The lanes' rows of 16 bytes form four matrices of 8 rows. part[i] is word lane % 4 of row lane /
+// 4 of matrix i or, transposed, two elements of two bytes of its column lane / 4.
 inline void load_matrices(const void* row, bool transposed, uint32_t (&part)[4],
                           SourceLocation where) {
   touch(row, 16, Access::Read);
@@ -24,16 +24,14 @@ inline void load_matrices(const void* row, bool transposed, uint32_t (&part)[4],
     }
 }
 
-// The float that a tensor core sees in TF32 mode: 10 bits of fraction, to nearest (ties away from
-// zero, as cvt.rna does).
+// Rounds to TF32: 10 bits of fraction, to nearest, ties away from zero, as cvt.rna does.
 inline uint32_t rounded_to_tf32(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return (bits & 0x7f800000u) != 0x7f800000u ? (bits + 0x1000u) & ~0x1fffu : bits;
 }
 
-// sum += a b^T for 16 lines each of 16 numbers of two bytes, or of 8 of TF32, whose last bits a
-// tensor core does not look at. Every lane hands in where its parts are; the first computes the
-// whole.
+// sum += a b^T for 16 lines of 16 numbers of two bytes, or of 8 of TF32, whose last bits a tensor
+// core ignores. Every lane passes pointers to its parts; the first lane computes all of it.
 template <class T>
 void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4],
               SourceLocation where) {

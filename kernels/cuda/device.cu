@@ -1,4 +1,4 @@
-// What the kernels' host code asks of CUDA.
+// The CUDA calls of the kernels' host code.
 
 #include "core/runtime.h"
 #include "kernels/cuda/gpu.cuh"
@@ -7,7 +7,7 @@ namespace mixtape::gpu {
 
 #ifdef __CUDACC__
 void launch_failed(const Grid& grid, int code) {
-  cudaGetLastError();  // what can be forgotten is
+  cudaGetLastError();  // clears the error, unless it is sticky
   const auto size = [](const Index3& i) {
     return std::to_string(i.x) + " x " + std::to_string(i.y) + " x " + std::to_string(i.z);
   };

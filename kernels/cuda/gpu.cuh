@@ -1,7 +1,7 @@
 #pragma once
-// What a kernel may use of the device, under names of our own: nvcc maps them to CUDA, and g++ to
-// the emulator, so that one text of each kernel runs on both. A kernel is a __global__ function
-// that is started by launch() alone and reaches shared memory through Shared<T> alone.
+// The part of CUDA that kernels use, under names that nvcc maps to CUDA and g++ to the emulator, so
+// that one source runs on both. A kernel is a __global__ function that is started only by launch()
+// and accesses shared memory only through Shared<T>.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,8 +28,8 @@ namespace mixtape::gpu {
 
 constexpr int warp_size = 32;
 
-// What a lane has of an operand of a tensor core: 16 lines, each of 32 bytes along k, in tiles of 8
-// lines by 16 bytes: part[i] is word lane % 4 of line lane / 4 of the tile i % 2 down, i / 2 along.
+// A lane's part of a tensor core operand: 16 lines of 32 bytes along k, in tiles of 8 lines by 16
+// bytes. part[i] is word lane % 4 of line lane / 4 of tile (i % 2 down, i / 2 along).
 struct Fragment {
   uint32_t part[4];
 };
@@ -49,9 +49,9 @@ __device__ inline int lane() { return int(threadIdx.x & 31); }
 __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline void sync_warp() { __syncwarp(); }
 
-// The value of another lane: of lane `from`, of lane ^ mask. A struct of numbers goes word by word.
+// The value of another lane: lane `from`, or lane ^ mask. Structs are exchanged word by word.
 template <class T, class F>
-__device__ inline T by_words(T v, F exchange) {
+__device__ inline T for_each_word(T v, F exchange) {
   if constexpr (std::is_arithmetic_v<T>) {
     return exchange(v);
   } else {
@@ -64,29 +64,28 @@ __device__ inline T by_words(T v, F exchange) {
 }
 template <class T>
 __device__ inline T shuffle(T v, int from) {
-  return by_words(v, [from](auto word) { return __shfl_sync(~0u, word, from); });
+  return for_each_word(v, [from](auto word) { return __shfl_sync(~0u, word, from); });
 }
 template <class T>
 __device__ inline T shuffle_xor(T v, int mask) {
-  return by_words(v, [mask](auto word) { return __shfl_xor_sync(~0u, word, mask); });
+  return for_each_word(v, [mask](auto word) { return __shfl_xor_sync(~0u, word, mask); });
 }
 
-// Whether any lane of the warp says so; how many lanes before this one hold the same value.
+// True if v is true in any lane of the warp; the number of lower lanes with the same v.
 __device__ inline bool any_lane(bool v) { return __any_sync(~0u, v) != 0; }
 __device__ inline int same_before(int v) {
   return __popc(__match_any_sync(~0u, v) & ((1u << lane()) - 1));
 }
 
-// The block's shared memory (as much as launch() was told), from a byte offset on: a multiple
-// of 16.
+// The block's shared memory, whose size launch() sets, from a byte offset on: a multiple of 16.
 template <class T>
 __device__ inline Shared<T> shared_memory(size_t offset = 0) {
   extern __shared__ __align__(128) unsigned char bytes_of_block[];
   return reinterpret_cast<T*>(bytes_of_block + offset);
 }
 
-// Copies 16 bytes from global to shared memory in the background; of those beyond `valid`, zeros.
-// Aligned to 16.
+// Copies 16 bytes from global to shared memory asynchronously; zeros beyond `valid`. Both pointers
+// are aligned to 16.
 template <class T>
 __device__ inline void copy_async(Shared<T> to, const T* from, int valid = 16) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -94,15 +93,15 @@ __device__ inline void copy_async(Shared<T> to, const T* from, int valid = 16) {
                : "memory");
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `pending` of the groups committed by this thread are under way.
+// Waits until at most `pending` of the groups committed by this thread are in flight.
 template <int pending>
 __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four matrices of 8 rows of 16 bytes. `row` is row lane % 8 of matrix lane / 8, aligned to 16. Of
-// matrix i, part[i] is word lane % 4 of row lane / 4; transposed, which needs elements of two
-// bytes, of column lane / 4.
+// Loads four matrices of 8 rows of 16 bytes. `row` is row lane % 8 of matrix lane / 8, aligned
+// to 16. part[i] is word lane % 4 of row lane / 4 of matrix i or, transposed, which needs elements
+// of two bytes, of column lane / 4.
 template <bool transposed, class T>
 __device__ inline Fragment load_matrices(Shared<T> row) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -120,7 +119,7 @@ __device__ inline Fragment load_matrices(Shared<T> row) {
                  : "memory");
   return f;
 }
-// d += a b^T for eight lines of b, whose tiles are b0 and b1.
+// d += a b^T for eight lines of b, in tiles b0 and b1.
 template <class T>
 __device__ inline void multiply_eight(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                       uint32_t b1) {
@@ -143,21 +142,21 @@ __device__ inline void multiply_eight(float (&d)[4], const uint32_t (&a)[4], uin
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// sum += a b^T for lines of f16, of bf16 or, as TF32, of f32. sum[h][e] is in row lane / 4 + e / 2
-// * 8 and column 8 h + lane % 4 * 2 + e % 2.
+// sum += a b^T for lines of f16, bf16 or, as TF32, f32. sum[h][e] is element (lane / 4 + e / 2 * 8,
+// 8 h + lane % 4 * 2 + e % 2).
 template <class T>
 __device__ inline void multiply(float (&sum)[2][4], const Fragment& a, const Fragment& b) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) multiply_eight<T>(sum[h], a.part, b.part[h], b.part[h + 2]);
 }
-// To the nearest number of 10 bits of fraction, ties away from zero.
+// Rounds to 10 bits of fraction, to nearest, ties away from zero.
 __device__ inline uint32_t rounded_to_tf32(float x) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return bits;
 }
 template <class V, class T>
-__device__ inline V load_as(const T* p) {  // sizeof(V) bytes at once, so aligned
+__device__ inline V load_as(const T* p) {  // one access of sizeof(V) bytes; p is aligned to that
   return *reinterpret_cast<const V*>(p);
 }
 template <class V, class T>
@@ -167,7 +166,7 @@ __device__ inline void store_as(T* p, const V& v) {
 
 __device__ inline void atomic_max(int* p, int v) { atomicMax(p, v); }
 
-// A function Y(X...) as a kernel hands it to what it is made of: as it is, to be inlined.
+// A function Y(X...) as a parameter of device functions: here by its own type, to be inlined.
 template <class F, class Y, class... X>
 using Function = const F&;
 
@@ -268,7 +267,8 @@ inline void atomic_max(int* p, int v) {
   }
 }
 
-// (By address: one text serves all functions of a type, and compiles in a third of the time.)
+// (Type-erased: one instance serves all functions of a signature and compiles in a third of the
+// time.)
 template <class F, class Y, class... X>
 using Function = simt::Function<Y, X...>;
 
@@ -277,7 +277,7 @@ using Function = simt::Function<Y, X...>;
 // --- numbers: f16 and bf16 are storage, arithmetic is f32 or f64 ---
 using mixtape::math_t;
 
-// To the type in which T is computed, and from one type to another, rounding once.
+// widen: to the type in which T is computed. round_to: to another type, rounding once.
 template <class T>
 MIXTAPE_HD inline math_t<T> widen(T x) {
 #ifdef __CUDA_ARCH__
@@ -301,19 +301,19 @@ MIXTAPE_HD inline To round_to(From x) {
   return static_cast<To>(x);
 }
 
-// n elements that are loaded and stored at once; n * sizeof(T) is at most 16 and a power of two.
+// n elements for one access; n * sizeof(T) is a power of two, at most 16.
 template <class T, int n>
 struct alignas(sizeof(T) * n) Pack {
   T v[n];
 };
 
-// This thread's number in a grid of one dimension, and how many threads that has.
+// This thread's index in a grid of one dimension, and the number of its threads.
 __device__ inline int64_t global_thread() {
   return int64_t(block().x) * block_size().x + thread().x;
 }
 __device__ inline int64_t all_threads() { return int64_t(grid_size().x) * block_size().x; }
 
-// How a kernel starts. The name is for errors.
+// A launch configuration. The name is for errors.
 struct Grid {
   const char* name;
   Index3 blocks, threads;
@@ -346,20 +346,21 @@ void launch(const Grid& grid, void* stream, void (*kernel)(P...), std::type_iden
 #endif
 
 int multiprocessors(int device);
-// Blocks of `threads` for `count` pieces of work in a grid-stride loop: no more than the device
-// runs at once.
+// The blocks for `count` iterations of a grid-stride loop: at most as many as the device runs at
+// once.
 inline Index3 blocks_for(int64_t count, int threads, int device) {
   const int64_t most = int64_t(multiprocessors(device)) * (2048 / threads),
-                wanted = kernels::ceil_div(count, threads);
-  return {unsigned(wanted < 1 ? 1 : wanted < most ? wanted : most), 1, 1};
+                needed = kernels::ceil_div(count, threads);
+  return {unsigned(needed < 1 ? 1 : needed < most ? needed : most), 1, 1};
 }
-// Into how many parts, at most `most`, each of so many blocks' work is cut to fill the device.
+// The number of parts, at most `most`, into which the work of each of `blocks` is cut to fill the
+// device.
 inline int parts_for(const kernels::Launch& launch, int64_t blocks, int64_t most) {
-  const int64_t wanted =
+  const int64_t needed =
       int64_t(multiprocessors(launch.device.index)) * 8 / std::max<int64_t>(1, blocks);
-  return int(std::clamp<int64_t>(std::min(wanted, most), 1, 1024));
+  return int(std::clamp<int64_t>(std::min(needed, most), 1, 1024));
 }
-// Starts a kernel that runs in a grid-stride loop; none, where there is no work.
+// Launches a kernel that runs in a grid-stride loop, unless count is 0.
 template <class... P>
 void launch_over(const kernels::Launch& launch, const char* name, int64_t count,
                  void (*kernel)(P...), std::type_identity_t<P>... args) {

@@ -1,6 +1,6 @@
 #pragma once
-// How threads share planes of results: each takes a few rows of one column of one plane, so that
-// what belongs to the column is found once and neighbours read and write neighbours.
+// The division of planes of results among threads: each takes four rows of one column, so that
+// constants of the column are computed once and neighbouring threads access neighbours.
 
 #include "kernels/cuda/gpu.cuh"
 #include "kernels/kernels.h"
@@ -9,7 +9,7 @@ namespace mixtape::kernels::cuda {
 
 struct RowQuads {
   static constexpr int height = 4, threads = 256;
-  int64_t count;  // of all planes
+  int64_t count;  // in all planes
   int down, columns;
 
   RowQuads(int64_t planes, int64_t rows, int64_t columns)
@@ -21,7 +21,7 @@ struct RowQuads {
   }
   struct Position {
     int64_t plane;
-    int row, column;  // the first row
+    int row, column;  // row is the first of four
   };
   __device__ Position find(int64_t quad) const {
     const int64_t line = quad / columns, plane = line / down;

@@ -1,4 +1,4 @@
-// c = f(a, b), their gradients, and x + s f(a, b). A scalar is an operand that is absent.
+// c = f(a, b), their gradients, and x + s f(a, b). A scalar replaces an absent operand.
 
 #include <cmath>
 
@@ -13,7 +13,7 @@ struct Pairwise {
   MIXTAPE_HD auto operator()(V a, V b) const { return F::f(a, b); }
 };
 
-// dy df/da and dy df/db, as far as they are wanted.
+// dy df/da and dy df/db, or 0 if not needed.
 template <class F, class V>
 struct Gradients {
   bool a, b;
@@ -63,7 +63,7 @@ void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db
 }
 
 void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) {
-  // Comparing 2 with 2.5 must not compare 2 with 2.
+  // An integer tensor is compared with 2.5 in f64: 2.5 must not become 2.
   const DType t = c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b) ? f64 : a.dtype;
   const Argument x{&a}, scalar{&absent, b};
   visit_scalar_op(op, b, swapped, [&]<class F>() {

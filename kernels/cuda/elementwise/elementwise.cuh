@@ -1,8 +1,8 @@
 #pragma once
-// y = f(x...) element by element, for any function of values: one kernel, which loads n elements of
-// every input, then widens them, computes, narrows and stores, so that many loads are in flight and
-// every byte is moved once. A functor of float serves f32, f16 and bf16: which one an operand is in
-// memory is known at run time, and costs a branch that all threads take alike.
+// y = f(x...) element by element, for any functor: one kernel, which loads n elements of every
+// input, then widens, computes, rounds and stores them, so that many loads are in flight and every
+// byte is moved once. A functor of float serves f32, f16 and bf16: an operand's dtype is known at
+// run time, and costs a branch that all threads take together.
 
 #include <bit>
 
@@ -18,8 +18,8 @@ using Bits = std::conditional_t<
     bytes == 8, uint64_t,
     std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
 
-// f.operator()<S>() with the type in memory of an operand that is computed on as V: float stands
-// for all narrower floats, double for all numbers, Whole for integers; others for themselves.
+// Calls f.operator()<S>() with the memory type of an operand that is computed as V: float covers
+// f32, f16 and bf16, double all numbers, Whole integers; other types cover themselves.
 template <class V, class F>
 MIXTAPE_HD void visit_memory(DType t, F f) {
   if constexpr (std::is_same_v<V, float>) {
@@ -44,7 +44,7 @@ MIXTAPE_HD void visit_memory(DType t, F f) {
     f.template operator()<V>();
   }
 }
-// The same with an unsigned number of its size.
+// As visit_memory, with an unsigned integer of the same size.
 template <class V, class F>
 MIXTAPE_HD void visit_size(DType t, F f) {
   if constexpr (std::is_same_v<V, float>) {
@@ -74,17 +74,17 @@ MIXTAPE_HD V widened(Bits<sizeof(S)> bits) {
     return V(gpu::widen(std::bit_cast<S>(bits)));
 }
 template <class S, class V>
-MIXTAPE_HD Bits<sizeof(S)> narrowed(V v) {
+MIXTAPE_HD Bits<sizeof(S)> rounded_bits(V v) {
   return std::bit_cast<Bits<sizeof(S)>>(gpu::round_to<S>(v));
 }
 
-// A number in the bits of the type that it is computed in.
+// The bits of a number, in the type in which it is computed.
 inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 inline uint64_t bits_of(double x) { return std::bit_cast<uint64_t>(x); }
 inline uint64_t bits_of(Whole x) { return uint64_t(x.v); }
 
-// Elements on their way, as many as take 16 bytes in the widest type that is computed on: as packed
-// as in memory, or one to a word of `slot` bytes.
+// Registers for loaded elements, 16 bytes of the widest type of a computation: packed as in memory,
+// or one in each slot of `slot` bytes.
 struct Unit {
   uint32_t word[4];
 
@@ -103,18 +103,19 @@ struct Unit {
 };
 template <class V>
 constexpr int slot_of = sizeof(V) == 8 ? 8 : 4;
-// Half as many where registers would not hold them all.
+// The elements of a unit: half as many if registers would not hold all operands.
 template <int operands, class... V>
 constexpr int unit_of = (operands > 8 ? 8 : 16) / std::max({slot_of<V>...});
 
-// An input's part in what a thread does at once: two units in groups, or one of single elements.
+// The elements of one input that a thread handles at once: two units in groups, or one unit of
+// single elements.
 template <class V, int unit, int units>
 struct Incoming {
   static constexpr int n = unit * units, slot = slot_of<V>;
   Unit in[units];
   V value[n];
 
-  // Loads what begins at element e: that alone, or a group, which is all or one unit.
+  // Loads element e, or the group that begins there: one unit or all.
   __device__ void fetch(const MapOperand& x, int64_t at, int e, int group) {
     if (!x.data) return;
     visit_size<V>(x.dtype, [&]<class U>() {
@@ -171,21 +172,21 @@ struct Incoming {
   }
 };
 
-// An output's part.
+// The elements of one output that a thread handles at once.
 template <class V, int unit, int units>
 struct Outgoing {
   static constexpr int n = unit * units;
   V value[n];
   Bits<slot_of<V>> bits[n];
 
-  __device__ void narrow(const MapOperand& y) {
+  __device__ void round(const MapOperand& y) {
     if (!y.data) return;
     visit_memory<V>(y.dtype, [&]<class S>() {
 #pragma unroll
-      for (int e = 0; e < n; ++e) bits[e] = narrowed<S>(value[e]);
+      for (int e = 0; e < n; ++e) bits[e] = rounded_bits<S>(value[e]);
     });
   }
-  // Stores what begins at element e.
+  // Stores element e, or the group that begins there.
   __device__ void store(const MapOperand& y, int64_t at, int e, int group) const {
     if (!y.data) return;
     visit_size<V>(y.dtype, [&]<class U>() {
@@ -209,14 +210,14 @@ struct Outgoing {
   }
 };
 
-// What a functor with several outputs returns.
+// The result of a functor with several outputs.
 template <class V, int n>
 struct Values {
   V v[n];
 };
 
-// A thread's elements from `first` of its warp on: two units in groups of neighbours, or one of
-// single elements, which are neighbours across the warp.
+// Computes a thread's elements of those from `first` on that its warp handles: two units in groups
+// of neighbours, or one unit of single elements, which are neighbours across the warp.
 template <int unit, int units, int outs, class Out, class F, class Plan, int... k, class... X>
 __device__ __forceinline__ void map_some(const F& f, const Plan& plan, int64_t first,
                                          std::integer_sequence<int, k...>, X&&... x) {
@@ -249,14 +250,14 @@ __device__ __forceinline__ void map_some(const F& f, const Plan& plan, int64_t f
     }
   }
 #pragma unroll
-  for (int o = 0; o < outs; ++o) y[o].narrow(plan.operand[o]);
+  for (int o = 0; o < outs; ++o) y[o].round(plan.operand[o]);
   for_groups([&](int e) {
 #pragma unroll
     for (int o = 0; o < outs; ++o) y[o].store(plan.operand[o], to[e][o], e, group);
   });
 }
 
-// y = f(x...), or Values of y. A warp takes 64 units at a time.
+// y = f(x...), or several outputs as Values. A warp takes 64 units at a time.
 template <class F, int outs, class Out, class... In>
 __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
   constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
@@ -277,7 +278,7 @@ __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
   }
 }
 
-// The outputs, then the inputs, all of one shape.
+// Launches map_elements. Operands are the outputs, then the inputs, of one shape.
 template <int outs, class Out, class... In, class F>
 void start_map(Launch& launch, const char* name, F f,
                const MapPlan<outs + int(sizeof...(In))>& plan) {
@@ -289,7 +290,7 @@ void start_map(Launch& launch, const char* name, F f,
               launch.stream, map_elements<F, outs, Out, In...>, f, plan);
 }
 
-// y = f(x...) with the types of their elements, or float, double or Whole (visit_memory).
+// y = f(x...). Out and In are element types, or float, double or Whole (visit_memory).
 template <class Out, class... In, class F, class... V>
 void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
   start_map<1, Out, In...>(
@@ -297,13 +298,13 @@ void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
       plan_map<1 + int(sizeof...(In))>({&y, &x...}, unit_of<1 + int(sizeof...(In)), Out, In...>));
 }
 
-// An input that is a number where it is absent.
+// An input, or a number in its place.
 struct Argument {
   const View* view = nullptr;
   double number = 0;
 };
 
-// All of y = f(all of x), computed in V. Outputs may be absent.
+// y = f(x...) for several outputs, which may be absent, computed in V.
 template <class V, class Out = V, int outs, int ins, class F>
 void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[outs],
                  const Argument (&x)[ins]) {
@@ -317,7 +318,7 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   }(std::make_integer_sequence<int, ins>());
 }
 
-// run.operator()<V>() for the type that a dtype, or one of floats, is computed in.
+// Calls run.operator()<V>() with the type in which a (float) dtype is computed.
 template <class Run>
 void visit_float_math(DType t, Run run) {
   if (t == f64)

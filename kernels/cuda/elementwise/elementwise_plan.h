@@ -1,8 +1,8 @@
 #pragma once
-// How an elementwise kernel goes through memory: a pure function of layouts and addresses, so that
-// it is tested without a device. Dimensions go in the order of the output's memory, and those that
-// are dense in every operand become one. A thread takes a group of neighbours in a row, with one
-// access per operand that is dense along the row, be it repeated for every row, or a number.
+// The order in which an elementwise kernel accesses memory: a pure function of layouts and
+// addresses, tested without a device. Dimensions are ordered as in the output's memory, and merged
+// if dense in every operand. A thread takes a group of neighbours in a row, with one access for
+// each operand that is dense along rows; others are constant along rows, or numbers.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace mixtape::kernels::cuda {
 
-// Division of what is below 2^63 by a number that the host knows: a product and a shift.
+// Division of numbers below 2^63 by a constant of the launch: a product and a shift.
 struct Divisor {
   __extension__ typedef unsigned __int128 Wide;
   uint64_t magic = 1;
   int shift = 0;
 
   Divisor() = default;
-  explicit Divisor(int64_t by) {  // 0 divides nothing
+  explicit Divisor(int64_t by) {  // 0 is never divided by
     by = std::max<int64_t>(by, 1);
     while (shift < 63 && int64_t(uint64_t{1} << shift) < by) ++shift;
     const auto over = static_cast<Wide>((uint64_t{1} << shift) - uint64_t(by));
@@ -31,7 +31,7 @@ struct Divisor {
   }
 };
 
-// One shape with a set of strides per operand: where the i-th element is in each.
+// One shape with strides for each operand: finds the offsets of the i-th element.
 template <int operands>
 struct Walk {
   int rank = 1;
@@ -51,7 +51,7 @@ struct Walk {
   }
 };
 
-// Layouts of one shape, as a Walk.
+// A Walk over layouts of one shape.
 template <int operands>
 Walk<operands> walk_of(const Layout* const (&layouts)[operands]) {
   Walk<operands> walk;
@@ -64,24 +64,24 @@ Walk<operands> walk_of(const Layout* const (&layouts)[operands]) {
   return walk;
 }
 
-// An operand as a kernel sees it.
+// An operand of an elementwise kernel.
 struct MapOperand {
   char* data = nullptr;  // null if absent
-  uint64_t number = 0;   // what an absent input reads as, in bits
+  uint64_t number = 0;   // the bits of the number that replaces an absent input
   DType dtype = f32;
-  bool packed = false;  // dense along rows: a group goes by one access
+  bool packed = false;  // dense along rows: a group takes one access
 };
 
 template <int operands>
 struct MapPlan {
   Walk<operands> walk;
   int64_t count = 0;
-  int group = 1;  // neighbours that a thread takes at once; the length of rows is a multiple
+  int group = 1;  // neighbours per thread; divides the length of rows
   MapOperand operand[operands];
 };
 
-// Of views of one shape, the outputs first; not all outputs are absent. A group is two units, one,
-// or a single element, and at most 16 bytes of an operand.
+// The plan for views of one shape, outputs first; at least one output is present. A group is two
+// units, one unit or a single element, and at most 16 bytes of an operand.
 template <int operands>
 MapPlan<operands> plan_map(const View* const (&views)[operands], int unit) {
   int first = 0;
@@ -91,13 +91,13 @@ MapPlan<operands> plan_map(const View* const (&views)[operands], int unit) {
   for (int d = 0; d < y.rank(); ++d) order[d] = d;
   std::stable_sort(order, order + y.rank(),
                    [&](int a, int b) { return std::abs(y.strides[a]) > std::abs(y.strides[b]); });
-  Layout nowhere(y.shape);
-  std::fill_n(nowhere.strides.dim, max_rank, 0);
+  Layout absent(y.shape);
+  std::fill_n(absent.strides.dim, max_rank, 0);
   Layout layouts[operands];
   Layout* pointers[operands];
   const Layout* collapsed[operands];
   for (int k = 0; k < operands; ++k) {
-    layouts[k] = permute(*views[k] ? views[k]->layout : nowhere,
+    layouts[k] = permute(*views[k] ? views[k]->layout : absent,
                          std::span(order, static_cast<size_t>(y.rank())));
     collapsed[k] = pointers[k] = &layouts[k];
   }

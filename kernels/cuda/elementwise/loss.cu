@@ -1,4 +1,4 @@
-// Losses element by element.
+// Elementwise losses and their gradients.
 
 #include "kernels/common/losses.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
@@ -16,13 +16,13 @@ struct Forward {
 template <class F, class V>
 struct Backward {
   V s;
-  bool x, target;  // wanted
+  bool x, target;  // the gradients that are needed
   MIXTAPE_HD Values<V, 2> operator()(V a, V t, V dy) const {
     return {{x ? dy * F::dx(a, t, s) : V(0), target ? dy * F::dt(a, t, s) : V(0)}};
   }
 };
 
-// run.operator()<F, V>() for a loss and the type that floats of this dtype are computed in.
+// Calls run.operator()<F, V>() with a loss and the type in which a dtype is computed.
 template <class Run>
 void visit_loss(int op, DType t, Run run) {
   visit_op(Losses{}, op, [&]<class F>() {

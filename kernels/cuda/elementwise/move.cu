@@ -1,4 +1,4 @@
-// Moving: converting, copying, filling, counting, choosing, adding up.
+// Conversions, copies, fill, arange, linspace, where, triangles and accumulation.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/kernels.h"
@@ -32,7 +32,7 @@ __global__ void count_up(double start, double step, int64_t n, T* y) {
     y[i] = convert_to<T>(start + double(i) * step);
 }
 
-// Counted from the nearer end, so that both come out exact.
+// Counts from the nearer end, so that both ends are exact.
 template <class T>
 __global__ void count_between(double start, double stop, double step, int64_t n, T* y) {
   const int64_t all = gpu::all_threads(), last = n - 1;
@@ -45,7 +45,7 @@ struct Choose {
   MIXTAPE_HD Word operator()(bool condition, Word a, Word b) const { return condition ? a : b; }
 };
 
-// A warp per row: columns from `shift` + its number in the plane on are above the diagonal.
+// A warp per row: columns from `shift` + row on are above the diagonal.
 template <class Word>
 __global__ void keep_triangle(bool upper, int64_t shift, int64_t rows, int64_t all_rows,
                               int64_t columns, const Word* x, Word* y) {

@@ -10,10 +10,10 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Four elements of y, from words of block i: y[4 i + k] = f(words, k, 4 i + k, x[4 i + k]).
+// y[4 i + k] = f(words of block i, k, 4 i + k, x[4 i + k]) for k < 4.
 template <class F, class X, class Y>
 __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
-  const bool whole_x = is_aligned<4>(x), whole_y = is_aligned<4>(y);
+  const bool aligned_x = is_aligned<4>(x), aligned_y = is_aligned<4>(y);
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
     const int64_t at = i * 4;
@@ -21,7 +21,7 @@ __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X
     const bool whole = at + 4 <= n;
     X in[4] = {};
     if (x && whole)
-      load_vec(x + at, whole_x, in);
+      load_vec(x + at, aligned_x, in);
     else if (x)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -30,7 +30,7 @@ __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X
 #pragma unroll
     for (int k = 0; k < 4; ++k) out[k] = f(words, k, at + k, in[k]);
     if (whole)
-      store_vec(y + at, whole_y, out);
+      store_vec(y + at, aligned_y, out);
     else
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -53,7 +53,7 @@ struct Uniform {
   }
 };
 
-// Box and Muller: words (0, 1) give elements 0 and 1, words (2, 3) the others.
+// Box-Muller: words (0, 1) give elements 0 and 1, words (2, 3) elements 2 and 3.
 template <class T>
 struct Normal {
   gpu::math_t<T> mean, deviation;
