@@ -1,4 +1,4 @@
-"""References of the layers beside ops and modules: every public name of a layer's headers, with its comment and its
+"""References besides the lists of ops and modules: every public name of a layer's headers, with its comment and its
 file. script/docs writes them to docs/reference/."""
 import re
 from pathlib import Path
@@ -6,15 +6,20 @@ from pathlib import Path
 from declarations import Declaration, Parameter, closing, function, sections
 from markdown import cell, code, table
 
+# The headers of a layer that has a list of its own besides: nn.md, ops.md.
+ONLY = {"nn": {"fields", "hooks", "init", "module", "parametrize", "summary"}}
+# Headers elsewhere whose structs are a layer's options.
+OPTIONS = {"optim": ["kernels/common/optimizers.h"]}
 # Headers that only our own sources include.
 INTERNAL = {
     "core": {"asan", "dlpack_abi", "inline_vector", "no_copy", "philox", "pooled", "readback", "runtime"},
-    "autograd": {"call", "hook_list", "ops"},
+    "autograd": {"backward_state", "hook_list", "ops"},
     "io": {"crc", "elements", "text", "zip"},
 }
 TITLES = {
     "core": "tensors, dtypes, devices and what surrounds a call",
     "autograd": "the tape, backward, functions of your own",
+    "nn": "what modules have in common, initial values, hooks",
     "optim": "optimizers, schedules, clipping, averages",
     "amp": "autocast, loss scaling, reports",
     "io": "files",
@@ -64,7 +69,7 @@ def without_constraint(text: str) -> str:
 
 def plain(text: str) -> str:
     """Code without qualifiers that say nothing to a reader."""
-    text = re.sub(r"\bstd::|&|\b(?:const|constexpr|virtual|inline|explicit|consteval|constinit)\b ?", "", text)
+    text = re.sub(r"\bstd::|&+(?=\S)|(?<=\S)&+|\b(?:const|constexpr|virtual|inline|explicit|consteval|constinit)\b ?", "", text)
     return re.sub(r" +", " ", text).replace("span< ", "span<").replace("vector< ", "vector<").replace("function< ", "function<").replace("( ", "(").strip()
 
 
@@ -102,11 +107,13 @@ def typed(p: Parameter) -> str:
 def rows(declarations: list[Declaration]) -> list[list[str]]:
     """One per name, or per names of one comment: overloads, or a pair such as state_dict() and load_state_dict()."""
     found: list[tuple[list[str], str]] = []
+    last = ""
     for d in declarations:
         if d.type_name or d.code.startswith("enum") or not (text := shown(d)):
             continue
         comment, name = d.comment, name_of(text)
-        if found and comment and found[-1][1] == comment:  # that of the one before, not its own
+        last, inherited = comment, comment == last
+        if found and comment and inherited:  # that of the one before, not its own
             before = name_of(found[-1][0][0])
             if "(" in text and (name in before or before in name):
                 found[-1][0].append(text)
@@ -129,10 +136,16 @@ def is_type(d: Declaration) -> bool:
     return bool(d.type_name) and d.code.endswith("};") and "fmt::formatter" not in d.code
 
 
-def type_parts(d: Declaration, outer: str = "") -> list[str]:
-    """The heading of a struct, what it is, its public members, and those of the types in it."""
+def is_option(member: Declaration) -> bool:
+    return not member.type_name and not member.function() and not re.match(r"static|template|using", member.code)
+
+
+def type_parts(d: Declaration, outer: str = "", options: bool = False) -> list[str]:
+    """The heading of a struct, what it is, its public members, and those of the types in it; of options, the fields."""
     name = outer + (d.type_name or "")
     members = [member for part in sections(public_lines(d)) for member in part.declarations]
+    if options:
+        members = [member for member in members if is_option(member)]
     parts = [f"### {name}"]
     base = re.match(r"(?:template <.*?> )?(?:class|struct) \w+(?: final)? : (?:public )?([\w:]+)", d.code)
     derived = [f"Derives from {code(base[1])}."] if base and base[1] not in ("NoCopy", "ScopedValue") else []
@@ -150,7 +163,7 @@ def type_parts(d: Declaration, outer: str = "") -> list[str]:
 
 def public_text(header: Path) -> str:
     """A header's text without what it keeps to itself and without macros of several lines."""
-    text = re.sub(r"^#define .*(?:\\\n.*)+", "", header.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^#define (?:.*\\\n)+.*", "", header.read_text(), flags=re.MULTILINE)
     return re.sub(r"^namespace detail \{$.*?^\}  // namespace detail$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -158,6 +171,9 @@ def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str
     """A section of a header, and the names that it declares."""
     found = sections(public_text(header))
     declarations = [d for part in found for d in part.declarations]
+    options = header.relative_to(root).parts[0] == "kernels"
+    if options:  # structs with a name and fields
+        declarations = [d for d in declarations if "string_view name =" in d.code and any(map(is_option, d.members()))]
     types = [d for d in declarations if is_type(d)]
     free, values = rows(declarations), enumerations(declarations)
     if not types and not free and not values:
@@ -171,7 +187,7 @@ def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str
     if values:
         parts.append("\n".join(values))
     for d in types:
-        parts += type_parts(d)
+        parts += type_parts(d, options=options)
     others = [name_of(text) for d in declarations if not d.type_name and not d.code.startswith("enum") and (text := shown(d))]
     enums = [m[1] for d in declarations if (m := re.match(r"enum class (\w+)", d.code))]
     return parts, list(dict.fromkeys([*(d.type_name or "" for d in types), *enums, *others]))
@@ -182,8 +198,10 @@ def references(root: Path, generated: str) -> dict[Path, str]:
     made = {}
     for layer, title in TITLES.items():
         index, body = [], []
-        for header in sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path)):
-            if header.stem in INTERNAL.get(layer, ()) or layer == "autograd" and header.parent.name == "ops":
+        headers = sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path))
+        headers = [h for h in headers if h.stem not in INTERNAL.get(layer, ()) and h.stem in ONLY.get(layer, {h.stem})]
+        for header in [*headers, *(root / name for name in OPTIONS.get(layer, ()) if (root / name).exists())]:
+            if header.parent == root / "autograd/ops":
                 continue
             parts, names = header_parts(root, header, "../../")
             if parts:
