@@ -1,5 +1,5 @@
-// Attention at the sizes of language models, forward and backward, beside libtorch's products and
-// softmax. Operations count all keys, also those that a causal query does not see.
+// Attention at the sizes of language models, forward and backward, compared with libtorch's
+// products and softmax. Operations count all keys, including those that causal attention masks.
 
 #include "bench/case.h"
 #include "mixtape.h"

@@ -1,4 +1,4 @@
-// Convolutions of known networks, forward and backward, beside libtorch's (oneDNN).
+// Convolutions of known networks, forward and backward, compared with libtorch's (oneDNN).
 
 #include "bench/case.h"
 #include "mixtape.h"

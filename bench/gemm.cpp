@@ -1,5 +1,5 @@
-// Matrix products of shapes that training meets, beside Eigen alone and, where their libraries are
-// found, OpenBLAS and oneDNN (whose products of bf16 are f32).
+// Matrix products of shapes from training, compared with Eigen and, if their libraries are found,
+// OpenBLAS and oneDNN (whose bf16 products are f32).
 
 #include "bench/peers/blas.h"
 #include "core/random.h"
@@ -13,7 +13,7 @@ namespace {
 using kernels::cpu::Isa;
 using kernels::cpu::IsaLimit;
 
-// [batch, rows, columns], whose columns lie side by side if it is `transposed`.
+// [batch, rows, columns]; column-major if `transposed`.
 Tensor operand(DType dtype, int64_t batch, int64_t rows, int64_t columns, bool transposed) {
   const Seed seed(1);
   if (transposed) return operand(dtype, batch, columns, rows, false).t();
@@ -25,7 +25,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
   kernels::gemm(launch, a, b, kernels::Epilogue{}, c);
 }
 
-// A peer's product, after one that is the same as ours.
+// A peer's product, after checking its result against ours.
 Call checked(const std::string& peer, const Tensor& a, const Tensor& b, const Tensor& c) {
   const Call call = peers::product(peer, a, b, c);
   const Tensor ours(c.shape(), f32);
@@ -36,7 +36,7 @@ Call checked(const std::string& peer, const Tensor& a, const Tensor& b, const Te
   return call;
 }
 
-// gemm/NAME/LAYOUT/MxNxK; a layout says of a and of b whether they are transposed (T) or not (N).
+// gemm/NAME/LAYOUT/MxNxK; the layout is T (transposed) or N for each of a and b.
 void product(const std::string& name, const std::string& layout, int64_t m, int64_t n, int64_t k,
              int64_t batch = 1) {
   m = pick(m, 3), n = pick(n, 5), k = pick(k, 4), batch = pick(batch, 2);

@@ -1,4 +1,4 @@
-// Indexing, order, scans and rearranging, of a million f32 numbers unless a name says otherwise.
+// Indexing, sorting, scans and rearranging of a million f32 values, unless the name gives a size.
 
 #include <benchmark/benchmark.h>
 
@@ -44,7 +44,7 @@ const Case cases[] = {
     {"tile_2x2", [] { return repeat(square_of_numbers(), {2, 2}); }},
 };
 
-// Forward and backward of a table [rows, width], for `count` indices.
+// Embedding of `count` indices in a table [rows, width], forward and backward.
 void embedding_step(benchmark::State& state, int64_t rows, int64_t width, int64_t count) {
   const Tensor table = randn({rows, width}).set_requires_grad();
   const Tensor index = randint(0, rows, {count}), dy = randn({count, width});

@@ -35,7 +35,7 @@ Quartiles quartiles(std::vector<double> v) {
 struct Workload {
   int threads;
   std::vector<Variant> variants;
-  std::vector<std::vector<double>> seconds = {};    // of each variant, one per round
+  std::vector<std::vector<double>> seconds = {};    // per variant and round
   std::map<DType, std::vector<double>> roofs = {};  // operations per second, one per round
 
   void measure() {
@@ -62,8 +62,8 @@ struct Workload {
         for (const DType dtype : {f32, bf16})
           roofs[dtype].push_back(multiply_add_rate(dtype, threads));
         for (size_t i = 0; i < calls.size(); ++i) {
-          // A peer's threads wait in a loop for more work, libgomp's for four milliseconds: until
-          // they sleep, they would take a core from whoever comes next.
+          // A peer's threads spin before they sleep (4 ms in libgomp) and would take cores from the
+          // next variant.
           if (threads > 1 && !variants[(i + variants.size() - 1) % variants.size()].peer.empty())
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
           calls[i]();
@@ -78,7 +78,7 @@ struct Workload {
     for (int64_t i = 0; i < count; ++i) call();
     return (now(threads) - start) / double(count);
   }
-  // In each round, how much of what the machine could do in it?
+  // The fraction of the machine's peak, per round.
   double of_peak(size_t one) const {
     const std::vector<double>& roof = roofs.at(variants[one].dtype == bf16 ? bf16 : f32);
     std::vector<double> all;
@@ -86,7 +86,7 @@ struct Workload {
       all.push_back(variants[one].operations / seconds[one][r] / roof[r]);
     return quartiles(std::move(all)).median;
   }
-  // In each round, how much longer than `other` did `one` take?
+  // The time of `one` relative to `other`, per round.
   Quartiles ratio(size_t one, size_t other) const {
     std::vector<double> all;
     for (size_t r = 0; r < seconds[one].size(); ++r)
@@ -132,7 +132,7 @@ void report(benchmark::State& state, const Workload& w, size_t index) {
   std::exit(2);
 }
 
-// Takes --NAME=NUMBER[,NUMBER...] out of the arguments.
+// Removes --NAME=NUMBER[,NUMBER...] from the arguments and returns the numbers.
 bool take(const char* argument, const char* name, std::vector<int>& numbers) {
   const size_t length = std::strlen(name);
   if (std::strncmp(argument, name, length) != 0 || argument[length] != '=') return false;

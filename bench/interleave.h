@@ -1,8 +1,8 @@
 #pragma once
-// Timing in turns: all variants of a workload (precisions, and peers where they are installed) run
-// one after the other in each of several rounds, so that what else the machine does hits all alike.
-// Times are medians of the rounds, ratios the medians of each round's ratio. Each variant is a line
-// of Google Benchmark's table, and all that is known of it a counter.
+// Interleaved timing: in each of several rounds, all variants of a workload (precisions, and
+// installed peers) run one after the other, so that other load on the machine affects all alike.
+// Times are medians over the rounds, ratios are medians of the ratio per round. Each variant is a
+// line of Google Benchmark's table with counters.
 
 #include <functional>
 #include <string>
@@ -15,30 +15,30 @@ namespace mixtape::bench {
 using Call = std::function<void()>;
 
 struct Variant {
-  DType dtype;                    // its peak is the roof
-  std::string peer;               // who does it; empty: we
+  DType dtype;                    // determines the peak
+  std::string peer;               // empty: this library
   double operations;              // of one call; 0: unknown
-  std::function<double()> bytes;  // moved by one call; none: unknown
-  std::function<Call()> make;     // ready to be called again and again; lives while it is timed
+  std::function<double()> bytes;  // moved by one call; null: unknown
+  std::function<Call()> make;     // returns a repeatable call, which lives while it is timed
 };
 
 struct Settings {
-  bool smoke = false;        // tiny sizes, each runs once, and nothing is measured
-  bool full = false;         // also what takes long
-  int rounds = 9;            // each variant is timed once in each
-  double stretch = 8;        // milliseconds of calls that are timed together, at least
-  std::vector<int> threads;  // each workload with so many; by default 1 and as many as there are
+  bool smoke = false;        // tiny sizes, each runs once without measuring
+  bool full = false;         // also slow workloads
+  int rounds = 9;            // each times every variant once
+  double stretch = 8;        // minimum milliseconds of calls timed together
+  std::vector<int> threads;  // runs each workload with these; default: 1 and all
 };
 const Settings& settings();
-// For sizes: the real one, or in smoke the tiny one.
+// Chooses a size: `full`, or the tiny one in smoke.
 int64_t pick(int64_t real, int64_t tiny);
 
-// One line for each variant and number of threads: NAME/threads:N/DTYPE[/PEER]
+// Adds a line per variant and number of threads: NAME/threads:N/DTYPE[/PEER].
 void compare(const std::string& name, const std::vector<Variant>& variants);
-// Tells each peer how many threads it may use.
+// Sets the number of threads of each peer.
 void on_threads(std::function<void(int)> set);
 
-// main: reads the options, calls `declare`, which calls compare(), and runs what was chosen.
+// main(): reads the options, calls `declare`, which calls compare(), and runs the chosen lines.
 int run(int argc, char** argv, void (*declare)());
 
 }  // namespace mixtape::bench

@@ -1,6 +1,5 @@
-// Examples per second: what a DataLoader gives of images as IDX files hold them, alone and with
-// random crops and flips, for some numbers of workers; and what the demo's network takes, whose
-// training step uses all cores.
+// Examples per second: a DataLoader of IDX-like images, plain and with random crops and flips, for
+// several numbers of workers; and the demo's training step, which uses all cores.
 
 #include <benchmark/benchmark.h>
 
@@ -17,7 +16,7 @@ const train::TensorDataset& digits() {
   return data;
 }
 
-// An epoch per iteration.
+// One epoch per iteration.
 void load(benchmark::State& state, const train::Transform& transform) {
   train::DataLoader loader(digits(), {.batch_size = batch,
                                       .shuffle = true,
@@ -38,7 +37,7 @@ void augmented(benchmark::State& state) {
 BENCHMARK(normalised)->Arg(0)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(augmented)->Arg(0)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
-// Training steps on one batch, or on what a loader gives, with so many workers.
+// Training steps on one batch or on a loader's batches, with that many workers.
 void train_on(benchmark::State& state, bool loading) {
   const Seed seed(1);
   bench::Cnn net(bench::demo_cnn);

@@ -23,8 +23,8 @@ namespace {
 using kernels::cpu::parallel_for;
 using kernels::cpu::ThreadLimit;
 
-// f(i) on so many threads, in seconds. They begin together: else the first that is awake would do
-// what is the others' too.
+// Seconds of f(i) on each of `threads` threads. All start together; otherwise the first thread to
+// wake would also do the work of the others.
 template <class F>
 double together(int threads, const F& f) {
   const ThreadLimit limit(threads);
@@ -39,7 +39,7 @@ double together(int threads, const F& f) {
   return now(threads) - start;
 }
 
-// The best of several tries: what the machine can do, not what it did while others were at work.
+// The best of several tries, to measure the machine without interference.
 template <class F>
 double best_rate(double work, int threads, const F& f) {
   double best = 1e30;
@@ -50,12 +50,12 @@ double best_rate(double work, int threads, const F& f) {
   return work / best;
 }
 
-constexpr int sums = 16;  // independent, so that none waits for the latency of another; and all
-                          // different, or the compiler would see that they are one
+// Independent sums, which hide latency; all differ, or the compiler would merge them.
+constexpr int sums = 16;
 constexpr int64_t times = 200'000;
 volatile float sink;
 
-// Each returns the operations that it did.
+// Each returns its number of operations.
 double portable_fma() {
   float a[sums * 4], x = 0.999f, y = 0.001f;
   asm volatile("" : "+m"(x), "+m"(y));
@@ -104,7 +104,7 @@ Loop f32_loop() {
 #endif
   return portable_fma;
 }
-Loop bf16_loop() {  // null where there is no such arithmetic
+Loop bf16_loop() {  // null if the CPU has no bf16 arithmetic
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) return avx512_bf16;
 #endif
@@ -112,11 +112,11 @@ Loop bf16_loop() {  // null where there is no such arithmetic
 }
 
 double rate(Loop loop, int threads) {
-  const double work = loop() * threads;  // and the clock rises
+  const double work = loop() * threads;  // also raises the clock rate
   return best_rate(work, threads, [&](int64_t) { loop(); });
 }
 
-// Measured once for each number of threads (and of bytes).
+// Measured once per number of threads (and bytes).
 template <class Key, class F>
 auto once(const Key& key, const F& measure) {
   static std::map<Key, decltype(measure())> known;
@@ -152,7 +152,7 @@ double now(int threads) {
 }
 
 double copy_rate(double bytes, int threads) {
-  // Powers of two, from what every first-level cache holds to what hardly any cache does.
+  // Powers of two, from below any L1 cache to above almost any cache.
   const uint64_t size = std::clamp<uint64_t>(std::bit_floor(uint64_t(bytes)), 1 << 14, 1 << 28) / 2;
   return once(std::pair(size, threads), [&] {
     const uint64_t part = size / uint64_t(threads);

@@ -1,6 +1,5 @@
 #pragma once
-// What the processor can do at best, by loops that do nothing else: the roof that every other
-// figure is held against.
+// Peak rates of the processor, measured by loops. Other figures are given relative to them.
 
 #include <cstdint>
 #include <optional>
@@ -10,18 +9,18 @@
 
 namespace mixtape::bench {
 
-// Operations per second of multiply-adds in registers, f32 or bf16 pairs summed in f32, on that
-// many threads at once. No bf16 arithmetic: nullopt, and f32's is its roof, as it is f16's.
+// Operations per second of multiply-adds in registers, for f32 or for bf16 pairs summed in f32, on
+// that many threads. nullopt without bf16 arithmetic: then the peak of f32 counts, as for f16.
 double fma_rate(int threads);
 std::optional<double> bf16_rate(int threads);
-// Bytes read and written per second by copies that touch so many bytes in all: by the caches they
-// fit in. Beyond a cache's size, of memory.
+// Bytes read and written per second by copies that touch that many bytes: the rate of the caches
+// that hold them, or of memory.
 double copy_rate(double bytes, int threads);
 
-// The rate of that dtype's arithmetic at this moment, by one run of its loop (half a millisecond).
+// The current rate of that dtype's arithmetic, from one run of its loop (half a millisecond).
 double multiply_add_rate(DType dtype, int threads);
 
-// Seconds. What one thread does is timed by what it ran: others may be at work on the machine.
+// Seconds. For one thread, its CPU time, which other processes do not affect.
 double now(int threads);
 
 }  // namespace mixtape::bench

@@ -1,5 +1,5 @@
-// The most resident memory of a process that trains, from start to end: each network and precision
-// in a child of its own, and no peer's libraries are loaded.
+// Peak resident memory of a training process. Each network and precision runs in its own child
+// process, without any peer's libraries.
 
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ void add(const std::string& name, const Size& size) {
         ("memory/" + name + "/" + std::string(mixtape::name(low))).c_str(),
         [=](benchmark::State& state) {
           for (auto _ : state) {
-            const pid_t child = fork();  // before any thread was started
+            const pid_t child = fork();  // before any thread starts
             if (child == 0) {
               const Call step = training(size, low);
               for (int i = 0; i < 10; ++i) step();

@@ -1,5 +1,5 @@
 #pragma once
-// The networks whose training steps are timed, by us and by peers: their sizes here once.
+// The networks whose training steps are timed here and with peers, and their sizes.
 
 #include "mixtape.h"
 
@@ -37,7 +37,7 @@ inline constexpr LstmSize lstm{32, 64, 65, 64, 128};
 // The last layer shares its weight with the first; linear layers without biases; no dropout.
 struct GptSize {
   int64_t batch, context, vocabulary, layers, heads, width;
-  double operations() const {  // attention as if it were not causal
+  double operations() const {  // counts attention as not causal
     const double block = double(12 * width * width + 2 * context * width);
     return 6.0 * double(batch * context) * (double(layers) * block + double(width * vocabulary));
   }

@@ -1,5 +1,5 @@
-// Ops: the common ones at sizes that networks have, beside libtorch's; with --full also every row
-// of the tests' catalogue, with as many elements as its shapes allow.
+// Common ops at the sizes of networks, compared with libtorch's; with --full also every row of the
+// tests' catalogue, with as many elements as its shapes allow.
 
 #include <algorithm>
 
@@ -81,7 +81,7 @@ void add_common() {
     add(c);
 }
 
-// What networks do to images between their convolutions.
+// Ops on images between convolutions.
 void add_images() {
   const int64_t batch = pick(8, 1), channels = pick(64, 4), side = pick(56, 4),
                 pixels = pick(128, 3);
@@ -121,8 +121,8 @@ void add_images() {
     add(c);
 }
 
-// Every size but 1, times k: what is equal stays equal, and a multiple a multiple. Else, for a row
-// that knows its sizes, all leading sizes that equal the first input's.
+// Shapes scaled by k: with `all`, every size except 1, which preserves equal sizes and multiples;
+// else only leading sizes equal to the first input's, for rows with fixed sizes.
 std::vector<Shape> scaled(const tests::OpCase& c, int64_t k, bool all) {
   std::vector<Shape> shapes = tests::shapes(c);
   const int64_t leading = shapes[0].rank > 0 ? shapes[0][0] : 0;
@@ -132,11 +132,11 @@ std::vector<Shape> scaled(const tests::OpCase& c, int64_t k, bool all) {
   return shapes;
 }
 
-// The largest shapes that the row takes, with at most `most` elements in any input and in the
-// result; its own at least.
+// The largest shapes that the row accepts with at most `most` elements per input and result; at
+// least its own.
 std::vector<Shape> large_shapes(const tests::OpCase& c, int64_t most) {
   const NoGrad off;
-  // What a kernel is to windows grows with all: such a row grows by its batch alone.
+  // Scaling all sizes would scale the windows, too: such rows grow only in the batch.
   const bool windows =
       c.op.find("conv") != std::string::npos || c.op.find("pool") != std::string::npos;
   const auto fits = [&](const std::vector<Shape>& shapes) {
@@ -156,7 +156,7 @@ std::vector<Shape> large_shapes(const tests::OpCase& c, int64_t most) {
   return tests::shapes(c);
 }
 
-// Does the row record anything? (A cast to the dtype that x has is x.)
+// True if the row records an op. (A cast to the dtype of x returns x.)
 bool recorded(const tests::OpCase& c) {
   const Tensor y = c.run(tests::make_inputs(c, f32, true));
   return y.requires_grad() && !y.is_leaf();
@@ -190,7 +190,7 @@ void declare() {
   if (!settings().full && !settings().smoke) return;
   add_images();
   for (const tests::OpCase& c : tests::op_cases())
-    if (!c.composite) add_row(c);  // (those are the gradients of others, timed as such)
+    if (!c.composite) add_row(c);  // (composite rows are timed as gradients of others)
 }
 
 }  // namespace

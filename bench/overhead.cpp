@@ -1,5 +1,5 @@
-// What an op costs besides its arithmetic: one-element tensors, one thread. And what mixed
-// precision adds to ops that need no cast and to an optimizer's step.
+// The overhead of an op: one-element tensors, one thread. Also the overhead of mixed precision for
+// ops without casts and for an optimizer's step.
 
 #include <benchmark/benchmark.h>
 
@@ -32,7 +32,7 @@ void add_under_autocast(benchmark::State& state) {
 }
 BENCHMARK(add_under_autocast);
 
-// The same by a rule for each module: what is looked up, once for each op and module.
+// With an override per module, which is looked up once per op and module.
 void add_under_overrides(benchmark::State& state) {
   const Tensor a = one(true), b = one(true);
   const amp::Autocast on(
@@ -47,7 +47,7 @@ void view(benchmark::State& state) {
 }
 BENCHMARK(view);
 
-// A chain of 1,000 ops, forward and backward; the time is per op.
+// A chain of 1,000 ops, forward and backward; reports the time per op.
 template <class F>
 void chain(benchmark::State& state, const F& f) {
   const Tensor a = one(true), b = one(true);
@@ -74,9 +74,9 @@ void chain_tanh(benchmark::State& state) {
 }
 BENCHMARK(chain_tanh)->Unit(benchmark::kMicrosecond);
 
-// An MLP of a million parameters, after a forward and a backward pass of 64 samples: AdamW's step
-// alone, what a scaler and its step take, and with a call of unscale() before that; with `whole`
-// the two passes count. (A rate of 0, so that gradients stay what they are.)
+// The step of an MLP with a million parameters and 64 samples: AdamW alone, with a scaler, and with
+// unscale() before the step. `whole` includes the forward and backward passes. (The rate is 0, so
+// that gradients stay the same.)
 enum class Scaling { None, Step, Unscale };
 struct Mlp : nn::Module<Mlp> {
   nn::Linear in{784, 768}, mid{768, 512}, out{512, 10};

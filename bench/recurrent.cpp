@@ -1,4 +1,4 @@
-// Training an LSTM, forward and backward: all time steps in one op, and an op per step.
+// An LSTM, forward and backward: all time steps in one op, and one op per time step.
 
 #include <benchmark/benchmark.h>
 

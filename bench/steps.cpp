@@ -10,7 +10,7 @@ namespace {
 template <class Net, class Opt, class Loss>
 Call step(DType low, std::shared_ptr<Net> net, std::shared_ptr<Opt> opt, Loss loss,
           double clip = 0) {
-  const auto scaler = std::make_shared<amp::GradScaler>(low);  // does nothing unless low is f16
+  const auto scaler = std::make_shared<amp::GradScaler>(low);  // enabled for f16 only
   return [=, params = net->parameters()] {
     opt->zero_grad();
     Tensor l;
@@ -95,7 +95,7 @@ Call training_resnet20(int64_t batch, DType low) {
 }
 
 double resnet20_operations(int64_t batch) {
-  // The first convolution, whose images need no gradient; six of each width; those that halve.
+  // The first convolution, whose images need no gradient; six per width; two that halve the size.
   const double first = 32 * 32 * 3 * 16 * 9.0, same = 32 * 32 * 16 * 16 * 9.0;
   return 2.0 * double(batch) * (2 * first + 3 * (6 + 0.5 + 5 + 0.5 + 5) * same);
 }

@@ -1,5 +1,5 @@
-// Whole training steps in each precision, beside libtorch's of the same networks: f32, and its CPU
-// autocast to bf16. What memory they take is measured by bench_memory, which holds no peer.
+// Training steps in each precision, compared with libtorch's of the same networks in f32 and with
+// CPU autocast to bf16. bench_memory measures memory, without peers.
 
 #include "bench/steps.h"
 #ifdef MIXTAPE_TORCH

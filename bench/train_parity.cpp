@@ -1,5 +1,5 @@
-// Whether narrow training reaches what fp32 reaches: three networks, four ways to train them, and
-// several seeds. Prints a table, and a page if asked; exits with 1 if a mode is beyond the noise.
+// Compares 16-bit training with fp32: three networks, four modes, several seeds. Prints a table and
+// optionally writes a page; exits with 1 if a mode differs by more than the noise.
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ struct Options {
   std::string device = "cpu";
 };
 
-// Logits [b, t, vocabulary] of an LSTM that begins each window without memory.
+// Logits [b, t, vocabulary] of an LSTM whose state is zero at the start of each window.
 struct CharLstm : nn::Module<CharLstm> {
   models::LstmLanguageModel lm;
   explicit CharLstm(int64_t vocabulary)
@@ -50,7 +50,7 @@ void choose(train::Learner& learner, const std::string& mode) {
   if (mode == "masters") learner.to_fp16(train::MasterOptions{});
 }
 
-// One training from a seed; the same batches in every mode.
+// One training from a seed, with the same batches in every mode.
 template <class Model>
 Run train_one(const std::string& mode, const Options& o, Model model, train::Loaders data,
               train::LossFunction loss, double lr, int64_t epochs) {
@@ -103,7 +103,7 @@ Run characters(const std::string& mode, uint64_t seed, const Options& o, Model m
   order.resize(std::min(order.size(), size_t(o.steps * batch)));
   loaders.train.emplace(train::Subset(text(o).train(), order),
                         train::DataLoaderOptions{.batch_size = batch, .drop_last = true});
-  auto some = train::shuffled(text(o).valid().size(), 0);  // the same for all
+  auto some = train::shuffled(text(o).valid().size(), 0);  // the same for all runs
   some.resize(std::min<size_t>(some.size(), 256));
   loaders.valid.emplace(train::Subset(text(o).valid(), some),
                         train::DataLoaderOptions{.batch_size = 64});
@@ -137,7 +137,7 @@ Spread spread(const std::vector<Run>& runs) {
 
 using Network = Run (*)(const std::string& mode, uint64_t seed, const Options& o);
 
-// Rows of one network; false if a mode is beyond the noise.
+// Prints the rows of one network; false if a mode differs by more than the noise.
 bool compare(const std::string& name, Network network, const Options& o, std::string& page) {
   bool good = true;
   std::optional<Spread> exact;

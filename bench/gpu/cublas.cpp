@@ -12,7 +12,7 @@
 namespace mixtape::bench {
 namespace {
 
-// cuBLAS's numbers for dtypes, arithmetic and layouts.
+// cuBLAS constants for dtypes, arithmetic and layouts.
 int type(DType t) { return t == f16 ? 2 : t == bf16 ? 14 : t == f64 ? 1 : 0; }
 int arithmetic(DType t, bool tf32) { return t == f64 ? 70 : t == f32 && tf32 ? 77 : 68; }
 
@@ -49,7 +49,7 @@ Cublas::Cublas() {
 }
 
 void Cublas::multiply(const View& a, const View& b, const View& c, bool tf32) const {
-  // By columns c is its transpose, and c^T = b^T a^T.
+  // cuBLAS is column-major, so it computes c^T = b^T a^T.
   const auto turned = [](const View& x) { return x.strides()[1] != 1; };
   const auto apart = [&](const View& x) { return int(x.strides()[turned(x) ? 1 : 0]); };
   const float one = 1, zero = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// cuBLAS as a peer, found at run time: nothing links it.
+// cuBLAS as a peer, loaded at run time.
 
 #include <string>
 
@@ -9,13 +9,13 @@ namespace mixtape::bench {
 
 class Cublas {
  public:
-  // Looks where MIXTAPE_CUBLAS says, else for libcublas.so.13 and .12.
-  // It stays until the process ends: to end it sooner would race with the driver's own end.
+  // Loads MIXTAPE_CUBLAS, else libcublas.so.13 or .12, and keeps it until the process ends:
+  // unloading it earlier would race with the driver's shutdown.
   Cublas();
 
   explicit operator bool() const { return handle_ != nullptr; }
-  const std::string& about() const { return about_; }  // its version, or why there is none
-  // c = a @ b on this thread's stream: two dimensions, of one dtype; a and b by rows or by columns.
+  const std::string& about() const { return about_; }  // its version, or why it is missing
+  // c = a @ b on this thread's stream for 2-d tensors of one dtype; a and b row- or column-major.
   void multiply(const View& a, const View& b, const View& c, bool tf32) const;
 
  private:

@@ -1,6 +1,6 @@
-// What the CUDA device does per second, measured in one process: copies as the ceiling of what
-// memory limits, products beside cuBLAS, convolutions, whole training steps. Every result is
-// checked against the CPU in f64 before it is timed.
+// Rates of the CUDA device: copies (the ceiling of memory-bound ops), memory-bound ops, products
+// compared with cuBLAS, convolutions and training steps. Every result is checked against the CPU in
+// f64 before it is timed.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 using namespace mixtape;
 
-// Exits with 2 where there is no device or an option is at fault, with 1 if a figure is wrong.
+// Exits with 2 without a device or for a wrong option, and with 1 if a figure is wrong.
 int main(int argc, char** argv) {
   bench::Settings settings;
   CLI::App app("Measures a CUDA device: the median time of each case, its rate and its error.",

@@ -1,5 +1,4 @@
-// What memory limits: the copies that are the ceiling, then ops by the bytes that they cannot avoid
-// to move.
+// Memory-bound ops: copies, which are the ceiling, then ops by the bytes that they must move.
 
 #include <fmt/format.h>
 
@@ -14,8 +13,8 @@ namespace {
 
 using Op = std::function<Tensor(const Tensors&)>;
 
-// The cases of one op on x [rows, n], the first of its inputs. `passes` count tensors of x's size
-// that are read or written, forward and with respect to `wrt`.
+// Cases of one op whose first input is x [rows, n]. `passes` count tensors of the size of x that
+// are read or written, forward and for the gradients of `wrt`.
 struct Rows {
   const char* name;
   int64_t rows, n;
@@ -134,18 +133,18 @@ void measure_planes(Report& report, DType dtype) {
     c.wrt = weights ? std::vector<size_t>{0, 1, 2} : std::vector<size_t>{0};
     measure(report, c);
   };
-  // Of a quarter of the elements there are values and positions (4 bytes).
+  // A quarter of the elements have values and positions (4 bytes).
   measure_both(
       "max_pool2d", false, [](const Tensors& in) { return max_pool2d(in[0], {2, 2}); },
       plane * (size + (size + 4) / 4), plane * (size + (size + 4) / 4));
-  // Statistics come first, so that x, and backward dy, are read twice.
+  // Statistics come first, so x, and dy backward, are read twice.
   measure_both(
       "batch_norm", true,
       [](const Tensors& in) { return batch_norm(in[0], {}, {}, in[1], in[2], {.training = true}); },
       plane * size * 3, plane * size * 5);
 }
 
-// GPT-2's table of tokens, looked up 8 x 1,024 times per row of the case.
+// GPT-2's token table, with 8 x 1,024 look-ups per row of the case.
 void measure_embedding(Report& report, DType dtype) {
   const bool smoke = report.settings.smoke;
   const int64_t tokens = smoke ? 9 : 8192, n = smoke ? 33 : 768, vocabulary = smoke ? 50 : 50257;

@@ -5,7 +5,7 @@
 namespace mixtape::bench {
 namespace {
 
-// The op on inputs of its own, ready to be run again and again.
+// The op with its inputs, for repeated runs.
 struct Instance {
   const OpCase& c;
   Tensors inputs, leaves;
@@ -35,7 +35,7 @@ double error_of(const OpCase& c) {
     here.push_back(is_float(x.dtype()) ? x.to(c.reference) : x);
     there.push_back(x.to(gpu));
   }
-  // (The gradient that goes in is drawn for the device and rounded there.)
+  // (dy is drawn for the device and rounded there.)
   Instance checked = [&] {
     const DefaultDevice on(gpu);
     return Instance(c, there);
@@ -45,7 +45,7 @@ double error_of(const OpCase& c) {
   double most = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     const double d = distance(got[i], want[i]);
-    most = d <= most ? most : d;  // NaN stays
+    most = d <= most ? most : d;  // keeps NaN
   }
   return most;
 }

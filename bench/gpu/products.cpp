@@ -1,4 +1,4 @@
-// Products: squares, all layouts, the planner's tiles, and what a step of GPT-2 124M multiplies.
+// Products: square ones, all layouts, the planner's tiles, and the products of a GPT-2 124M step.
 
 #include <fmt/format.h>
 
@@ -26,14 +26,14 @@ constexpr Arithmetic arithmetics[] = {{"f16", f16, false, 1e-2},
 
 struct Problem {
   int64_t m, n, k;
-  const char* layout = "nn";  // of a and b: n by rows, t by columns
+  const char* layout = "nn";  // of a and b: n row-major, t column-major
 };
 
 Tensor matrix(int64_t rows, int64_t columns, DType dtype, char layout) {
   return layout == 'n' ? randn({rows, columns}, dtype) : randn({columns, rows}, dtype).t();
 }
 
-// Of some rows, against the CPU.
+// The error of some rows against the CPU.
 double error_of(const Tensor& a, const Tensor& b, const Tensor& c) {
   const int64_t rows = 16, step = (a.size(0) + rows - 1) / rows;
   const auto wide = [](const Tensor& x) { return x.to(Device::cpu()).to(f64); };
@@ -41,14 +41,14 @@ double error_of(const Tensor& a, const Tensor& b, const Tensor& c) {
                   matmul(wide(slice(a, 0, 0, a.size(0), step)), wide(b)));
 }
 
-// The peer is made for the first product that is wanted.
+// The peer, created for the first product.
 const Cublas& peer_for(Report& report) {
   static const Cublas peer;
   report.set_peer(peer.about());
   return peer;
 }
 
-// By the plan, or by the planner's.
+// Uses the given plan, or the planner's.
 void measure(Report& report, const std::string& name, const Arithmetic& how, Problem p,
              std::optional<kernels::cuda::GemmPlan> plan = {}) {
   report.take(name, [&](Figure& f) {
@@ -82,7 +82,7 @@ void measure(Report& report, const std::string& name, const Arithmetic& how, Pro
     f.error = error_of(a[0], b[0], c[0]);
     std::vector<Call> calls{ours};
     if (peer) {
-      // All elements, not only those of some rows.
+      // Checks all elements, not just some rows.
       const Tensor mine = clone(c[0]);
       peer.multiply(a[0], b[0], c[0], how.tf32);
       const double apart = norm(sub(mine.to(f32), c[0].to(f32))).item() / norm(c[0].to(f32)).item();

@@ -67,7 +67,7 @@ void Report::take(const std::string& name, const std::function<void(Figure&)>& m
   }
   print(f);
   figures_.push_back(std::move(f));
-  empty_cache(gpu);  // the next case has all memory
+  empty_cache(gpu);  // frees all memory for the next case
 }
 
 std::vector<Timing> Report::time(const std::vector<Call>& calls) const {
@@ -91,7 +91,7 @@ std::vector<Timing> Report::time(const std::vector<Call>& calls) const {
     synchronize(gpu);
     return result;
   }
-  // Nothing waits in between, so that the device never runs dry.
+  // Nothing waits in between, which keeps the device busy.
   std::vector<std::vector<decltype(stretch(0))>> stretches(calls.size());
   for (int r = 0; r < settings.repeats; ++r)
     for (size_t c = 0; c < calls.size(); ++c) stretches[c].push_back(stretch(c));
@@ -107,7 +107,7 @@ std::vector<Timing> Report::time(const std::vector<Call>& calls) const {
 }
 
 int64_t Report::sets(double bytes) const {
-  constexpr double cache = 256e6;  // several times the largest of any device so far
+  constexpr double cache = 256e6;  // several times the largest cache so far
   return settings.smoke ? 1 : std::clamp<int64_t>(int64_t(std::ceil(cache / bytes)), 2, 32);
 }
 
@@ -134,7 +134,7 @@ void Report::print(const Figure& f) const {
     line += fmt::format("{:>9.1e}", f.error);
   }
   fmt::print("{}\n", line);
-  std::fflush(stdout);  // each as it comes
+  std::fflush(stdout);  // prints lines immediately
 }
 
 int Report::finish(const std::string& command) const {

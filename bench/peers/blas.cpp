@@ -25,7 +25,7 @@ F find(std::initializer_list<const char*> libraries, const char* name) {
   return nullptr;
 }
 
-// The function, if it computes at all: oneDNN has no product of bf16 where there is no AVX-512.
+// The function, if it works: oneDNN has no bf16 product without AVX-512.
 template <class T>
 OneDnn<T> works(OneDnn<T> gemm) {
   const T one[1] = {};
@@ -49,7 +49,7 @@ const Found& found() {
   return once;
 }
 
-// A matrix of a batch as BLAS takes it: rows side by side, or columns.
+// A matrix of a batch for BLAS, row- or column-major.
 struct Operand {
   bool transposed;
   int64_t leading, matrix;  // strides in elements
@@ -105,7 +105,7 @@ bench::Call product(const std::string& peer, const Tensor& a, const Tensor& b, c
   return each<float>(
       a, b, c,
       [=](const Operand& x, const float* px, const Operand& y, const float* py, float* out) {
-        constexpr int row_major = 101, plain = 111;  // and 112 is transposed
+        constexpr int row_major = 101, plain = 111;  // 112 would be transposed
         found().sgemm(row_major, plain + x.transposed, plain + y.transposed, m, n, k, 1, px,
                       int(x.leading), py, int(y.leading), 0, out, n);
       });

@@ -12,7 +12,7 @@ namespace {
 
 using Parameters = std::vector<torch::Tensor>;
 
-// In bf16 on the CPU, for this thread.
+// Autocast to bf16 on the CPU, for this thread.
 void set_autocast(bool on) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
   at::autocast::set_autocast_enabled(at::kCPU, on);
@@ -23,7 +23,7 @@ void set_autocast(bool on) {
 #endif
 }
 
-// What belongs to one network: its layers register themselves.
+// A network; its layers register themselves.
 template <class Forward>
 struct Step {
   std::shared_ptr<torch::nn::Module> net;
@@ -37,7 +37,7 @@ struct Step {
   void operator()() {
     for (torch::Tensor& p : parameters) p.mutable_grad() = torch::Tensor();
     torch::Tensor logits;
-    if (bf16) {  // there is no scope object: these calls are the whole of autocast in C++
+    if (bf16) {  // libtorch has no guard for autocast, only these calls
       set_autocast(true);
       at::autocast::increment_nesting();
       logits = forward();
@@ -133,7 +133,7 @@ struct Block : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& future) {
     const auto y = x + attention(ln1(x), future);
-    return y + down(at::gelu(up(ln2(y))));  // exact: libtorch takes longer for tanh's
+    return y + down(at::gelu(up(ln2(y))));  // exact; libtorch is slower with the tanh version
   }
 };
 

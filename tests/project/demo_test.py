@@ -1,5 +1,5 @@
-"""The demo as a person meets it: what it prints and writes, that it repeats itself to the bit, and what it says when
-something is wrong. The last two classes train for real and are tests of their own in meson.build.
+"""Runs the demo like a user: its output and files, bit-identical repetition, and error messages. The last two classes
+train for real and are separate tests in meson.build.
 
 usage: demo_test.py PROGRAM CLASS..."""
 import gzip

@@ -1,4 +1,4 @@
-"""mixtape-plot as a person meets it. usage: plot_test.py PROGRAM"""
+"""Runs mixtape-plot like a user. usage: plot_test.py PROGRAM"""
 import json
 import pathlib
 import subprocess

@@ -1,5 +1,5 @@
-"""The programs of examples/ as a person meets them: help, mistakes, small runs, and what they reach on real data. The
-classes named after data are tests of their own in meson.build, and skip where that is absent.
+"""Runs the programs of examples/ like a user: help, mistakes, small runs, and results on real data. Classes named after
+data are separate tests in meson.build, and skip without that data.
 
 usage: programs_test.py FOLDER-OF-PROGRAMS CLASS..."""
 import json
