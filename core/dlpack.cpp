@@ -36,7 +36,7 @@ DType dtype_from(DLDataType type) {
     const DLDataType known = type_of(t);
     if (known.code == type.code && known.bits == type.bits && known.lanes == type.lanes) return t;
   }
-  fail("elements of DLPack's type code {} with {} bits and {} lanes", type.code, type.bits,
+  fail("unsupported element type: DLPack code {}, {} bits, {} lanes", type.code, type.bits,
        type.lanes);
 }
 
@@ -82,7 +82,7 @@ Managed* leave(const Tensor& x) {
 
 template <class Managed>
 std::shared_ptr<Managed> own(Managed* from) {
-  check(from != nullptr, "there is no tensor to take: a null pointer");
+  check(from != nullptr, "the struct is a null pointer");
   return {from, [](Managed* m) {
             if (m->deleter) m->deleter(m);
           }};
@@ -90,26 +90,25 @@ std::shared_ptr<Managed> own(Managed* from) {
 
 Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read_only) {
   const auto [where, number] = from.device;
-  check(where == kDLCPU, "memory on DLPack's device type {}, number {}, where {} is the CPU",
-        static_cast<int>(where), number, static_cast<int>(kDLCPU));
+  check(where == kDLCPU, "memory must be on the CPU, got DLPack device type {}, number {}",
+        static_cast<int>(where), number);
   const DType dtype = dtype_from(from.dtype);
-  check(from.ndim >= 0, "{} dimensions", from.ndim);
+  check(from.ndim >= 0, "ndim must be >= 0, got {}", from.ndim);
   const auto rank = static_cast<size_t>(from.ndim);
   Layout layout(Shape(std::span(from.shape, rank)));
   if (from.strides) layout.strides = Shape(std::span(from.strides, rank));
   if (layout.shape.size() == 0)
     return Tensor(layout.shape, dtype, Device::cpu());  // nothing to share
-  check(from.data != nullptr, "no memory for {} of {}", layout.shape, dtype);
+  check(from.data != nullptr, "data is a null pointer for {} of {}", layout.shape, dtype);
   char* const data = static_cast<char*>(from.data) + from.byte_offset;
   const auto size = static_cast<int64_t>(size_of(dtype));
   const int64_t misfit = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % size;
-  check(misfit == 0, "{} of {} bytes each begin {} bytes after a multiple of that", dtype, size,
-        misfit);
+  check(misfit == 0, "{} elements must be aligned to {} bytes, got data {} bytes after a multiple",
+        dtype, size, misfit);
 
   for (int64_t i = 0; dtype == boolean && i < layout.shape.size(); ++i) {
     const int byte = reinterpret_cast<const unsigned char*>(data)[layout.at(i)];
-    check(byte <= 1, "a bool whose byte is {}, where 0 and 1 are the only ones (element {})", byte,
-          i);
+    check(byte <= 1, "bool elements must be 0 or 1, got {} (element {})", byte, i);
   }
 
   const auto [first, last] = extent(layout);
@@ -145,7 +144,7 @@ Tensor from_dlpack(DLManagedTensor* from) {
 Tensor from_dlpack(DLManagedTensorVersioned* from) {
   const Scope scope("from_dlpack");
   const auto owner = own(from);
-  check(from->version.major == major_version, "DLPack {}.{}, of which only {}.x can be read",
+  check(from->version.major == major_version, "DLPack version must be {2}.x, got {0}.{1}",
         from->version.major, from->version.minor, major_version);
   return enter(from->dl_tensor, owner, (from->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
 }

@@ -39,10 +39,10 @@ DType parse_dtype(std::string_view text) {
   fail("unknown dtype '{}'; known are {}", text, accepted);
 }
 
-void detail::refuse(DType t) { fail("a kernel of floats met {} (convert it)", name(t)); }
+void detail::refuse(DType t) { fail("expected a float dtype, got {} (convert it)", name(t)); }
 void detail::refuse(DType in, DType out) {
-  fail("a kernel of {} can write that{}, not {} (convert the result)", name(in),
-       in == f64 ? "" : " or f32", name(out));
+  fail("from {} a kernel writes {}{}, not {} (convert the result)", name(in), name(in),
+       is_half(in) ? " or f32" : "", name(out));
 }
 
 }  // namespace mixtape

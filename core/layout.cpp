@@ -43,14 +43,14 @@ std::string bracketed(std::span<const T> numbers) {
 }  // namespace
 
 Shape::Shape(std::span<const int64_t> sizes) {
-  check(sizes.size() <= max_rank, "{} dimensions, but at most {} are possible", sizes.size(),
-        max_rank);
+  check(sizes.size() <= max_rank, "at most {} dimensions are possible, got {}", max_rank,
+        sizes.size());
   std::copy(sizes.begin(), sizes.end(), dim);
   rank = static_cast<int>(sizes.size());
 }
 
 void Shape::push_back(int64_t size) {
-  check(rank < max_rank, "{} dimensions, but at most {} are possible", rank + 1, max_rank);
+  check(rank < max_rank, "at most {} dimensions are possible, got {}", max_rank, rank + 1);
   dim[rank++] = size;
 }
 
@@ -117,7 +117,7 @@ Layout transpose(const Layout& l, int a, int b) {
 
 Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step) {
   dim = wrap_dim(dim, l.rank());
-  check(step > 0, "the step of a slice must be positive, not {}", step);
+  check(step > 0, "step must be > 0, got {}", step);
   const int64_t size = l.shape[dim];
   const auto clamp = [size](int64_t i) {
     return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size);
@@ -183,7 +183,8 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   dim = wrap_dim(dim, l.rank());
   const int64_t n = l.shape[dim];
   check(size > 0 && size <= n && step > 0,
-        "windows of {} elements, {} apart, in dimension {} of {}", size, step, dim, l.shape);
+        "windows of {} elements with step {} do not fit dimension {} of {}", size, step, dim,
+        l.shape);
   step = std::min(step, n);  // a longer step also makes one window
   Layout out = l;
   out.shape[dim] = (n - size) / step + 1;
@@ -197,7 +198,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
 Layout diagonal(const Layout& l, int64_t offset, int a, int b) {
   a = wrap_dim(a, l.rank());
   b = wrap_dim(b, l.rank());
-  check(a != b, "a diagonal of dimension {} with itself", a);
+  check(a != b, "a diagonal needs two dimensions, got {} twice", a);
   const int64_t rows = l.shape[a], columns = l.shape[b];
   offset = std::clamp(offset, -rows, columns);
   const int64_t size =
@@ -257,7 +258,7 @@ Shape infer(const Shape& wanted, int64_t elements) {
   int unknown = -1;
   for (int d = 0; d < wanted.rank; ++d) {
     if (wanted[d] == -1) {
-      check(unknown < 0, "{} leaves more than one size open", wanted);
+      check(unknown < 0, "only one size may be -1, got {}", wanted);
       unknown = d;
     } else {
       check(wanted[d] >= 0, "sizes cannot be negative: {}", wanted);

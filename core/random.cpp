@@ -21,7 +21,7 @@ double Generator::uniform() {
 }
 
 int64_t Generator::below(int64_t n) {
-  check(n > 0, "below() needs a positive bound, not {}", n);
+  check(n > 0, "the bound must be > 0, got {}", n);
   const uint64_t bound = static_cast<uint64_t>(n);
   const uint64_t surplus = -bound % bound;  // 2^64 mod n: the number of rejected draws
   for (;;) {

@@ -53,7 +53,7 @@ PinnedBlocks& blocks(Device device) {
 
 // (Delegates, so that the destructor runs even if this constructor throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
-  check(bytes <= most, "{} bytes to read back, at most {} are possible", bytes, most);
+  check(bytes <= most, "at most {} bytes can be read back, got {}", most, bytes);
   device_ = device;
   if (device.is_host()) {
     block_.data = operator new(bytes);

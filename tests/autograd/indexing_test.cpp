@@ -48,9 +48,9 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(split(x, {4, -1}, 1), "split: narrow: elements 0 to 4 of dimension 1, which has 3");
   EXPECT_ERROR(split(x, {-1, 4}, 1), "split: narrow: elements 0 to -1 of dimension 1, which has 3");
   EXPECT_ERROR(unfold(x, 1, 4, 1),
-               "unfold: windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
+               "unfold: windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1), "9 dimensions");
-  EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal of dimension 1 with itself");
+  EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal needs two dimensions, got 1 twice");
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
 }
 

@@ -304,7 +304,7 @@ TEST(Layout, InfersOneSize) {
   EXPECT_EQ(error([] { infer({5, -1}, 24); }), "cannot reshape 24 elements to [5, -1]");
   EXPECT_EQ(error([] { infer({4, 5}, 24); }), "cannot reshape 24 elements to [4, 5]");
   EXPECT_EQ(error([] { infer({-1, 0}, 0); }), "cannot reshape 0 elements to [-1, 0]");
-  EXPECT_EQ(error([] { infer({-1, -1}, 4); }), "[-1, -1] leaves more than one size open");
+  EXPECT_EQ(error([] { infer({-1, -1}, 4); }), "only one size may be -1, got [-1, -1]");
   EXPECT_EQ(error([] { infer({-2, 3}, 6); }), "sizes cannot be negative: [-2, 3]");
 }
 
@@ -317,7 +317,7 @@ TEST(Layout, ErrorsNameBothValues) {
   EXPECT_EQ(error([&] { unsqueeze(l, -4); }), "dimension -4 is out of range for rank 3");
   EXPECT_EQ(error([&] { permute(l, twice); }), "the order [0, -2] names dimension 0 twice");
   EXPECT_EQ(error([&] { permute(l, three); }), "an order of 3 dimensions for rank 2");
-  EXPECT_EQ(error([&] { slice(l, 0, 0, 2, 0); }), "the step of a slice must be positive, not 0");
+  EXPECT_EQ(error([&] { slice(l, 0, 0, 2, 0); }), "step must be > 0, got 0");
   EXPECT_EQ(error([&] { select(l, -1, 3); }), "index 3 is out of range for dimension 1 of [2, 3]");
   EXPECT_EQ(error([&] { expand(l, {4, 3}); }), "[2, 3] cannot expand to [4, 3]");
   EXPECT_EQ(error([&] { expand(l, {3}); }), "[2, 3] cannot expand to [3]");
@@ -325,15 +325,15 @@ TEST(Layout, ErrorsNameBothValues) {
             "cannot squeeze dimension 1 of [2, 3]: its size is not 1");
   EXPECT_EQ(error([&] { flip(l, 2); }), "dimension 2 is out of range for rank 2");
   EXPECT_EQ(error([&] { unfold(l, 1, 4, 1); }),
-            "windows of 4 elements, 1 apart, in dimension 1 of [2, 3]");
+            "windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");
   EXPECT_EQ(error([&] { unfold(l, 1, 0, 1); }),
-            "windows of 0 elements, 1 apart, in dimension 1 of [2, 3]");
+            "windows of 0 elements with step 1 do not fit dimension 1 of [2, 3]");
   const Layout long_one = expand(Layout(Shape{1}), {(int64_t(1) << 33) - 1});
   EXPECT_EQ(error([&] { unfold(long_one, 0, int64_t(1) << 32, 1); }),
             "[4294967296, 4294967296] has too many elements");
   EXPECT_EQ(error([&] { unfold(l, 0, 1, 0); }),
-            "windows of 1 elements, 0 apart, in dimension 0 of [2, 3]");
-  EXPECT_EQ(error([&] { diagonal(l, 0, 1, -1); }), "a diagonal of dimension 1 with itself");
+            "windows of 1 elements with step 0 do not fit dimension 0 of [2, 3]");
+  EXPECT_EQ(error([&] { diagonal(l, 0, 1, -1); }), "a diagonal needs two dimensions, got 1 twice");
   EXPECT_EQ(error([&] { reshape(l, {4}); }), "cannot reshape [2, 3] to [4]: 6 and 4 elements");
   EXPECT_EQ(error([&] { broadcast({2, 3}, {2}); }), "shapes [2, 3] and [2] do not broadcast");
   EXPECT_EQ(error([&] { Layout(Shape{2, -3}); }), "sizes cannot be negative: [2, -3]");
@@ -342,7 +342,7 @@ TEST(Layout, ErrorsNameBothValues) {
   EXPECT_EQ(error([&] { expand(Layout(Shape{1, 1}), {int64_t{1} << 40, int64_t{1} << 40}); }),
             "[1099511627776, 1099511627776] has too many elements");
   EXPECT_EQ(error([&] { Shape{1, 2, 3, 4, 5, 6, 7, 8, 9}; }),
-            "9 dimensions, but at most 8 are possible");
+            "at most 8 dimensions are possible, got 9");
   Layout other(Shape{3, 2}), mine = l;
   EXPECT_EQ(error([&] {
               Layout* const both[] = {&mine, &other};

@@ -62,14 +62,13 @@ TEST(Format, KnowsOurTypes) {
 
 TEST(DType, KernelsOfFloatsRefuseOthers) {
   EXPECT_EQ(error([] { visit_float(i32, []<class T>() {}); }),
-            "a kernel of floats met i32 (convert it)");
+            "expected a float dtype, got i32 (convert it)");
   const auto pair = [](DType in, DType out) {
     return error([=] { visit_float(in, out, []<class In, class Out>() {}); });
   };
-  EXPECT_EQ(pair(f32, f16), "a kernel of f32 can write that or f32, not f16 (convert the result)");
-  EXPECT_EQ(pair(f16, bf16),
-            "a kernel of f16 can write that or f32, not bf16 (convert the result)");
-  EXPECT_EQ(pair(f64, f32), "a kernel of f64 can write that, not f32 (convert the result)");
+  EXPECT_EQ(pair(f32, f16), "from f32 a kernel writes f32, not f16 (convert the result)");
+  EXPECT_EQ(pair(f16, bf16), "from f16 a kernel writes f16 or f32, not bf16 (convert the result)");
+  EXPECT_EQ(pair(f64, f32), "from f64 a kernel writes f64, not f32 (convert the result)");
   EXPECT_EQ(pair(f16, f32) + pair(f64, f64) + pair(bf16, bf16), "no errorno errorno error");
 }
 
@@ -171,7 +170,7 @@ TEST(Generator, BelowCoversItsRangeEvenly) {
   for (int i = 0; i < 30000; ++i) low += g.below(bound) < bound / 2;
   EXPECT_NEAR(low, 15000, 500);
   EXPECT_EQ(g.below(1), 0);
-  EXPECT_EQ(error([&] { g.below(0); }), "below() needs a positive bound, not 0");
+  EXPECT_EQ(error([&] { g.below(0); }), "the bound must be > 0, got 0");
 }
 
 // Assignment would leave the thread with the stream of a destroyed Seed.
