@@ -1,6 +1,6 @@
 #pragma once
-// Activations: y = f(x, numbers...), and the derivative from whichever of x and y the backward pass
-// should keep. elementwise.h says how these are written.
+// Activations: y = f(x, numbers...), and the derivative as a function of x or y, whichever the op
+// saves. elementwise.h has the rules for formulas.
 
 #include "kernels/common/epilogue.h"
 #include "kernels/common/scalar.h"
@@ -14,11 +14,11 @@ struct Relu {
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x <= T(0), T(0), x);
-  }  // keeps NaN; a tape that differentiates this by itself finds 0 at 0, as d_from_y has it
+  }  // keeps NaN; differentiated by a tape, it gives 0 at 0, as d_from_y does
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return select(y <= T(0), T(0), T(1));
-  }  // 1 for NaN, as in PyTorch: what is broken stays visible
+  }  // 1 for NaN, as in PyTorch, so that NaN propagates
 };
 
 struct Relu6 {
@@ -223,7 +223,7 @@ struct LogSigmoid {  // -softplus(-x)
 using Activations = OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid,
                            Hardsigmoid, Hardswish, Mish, Tanh, Softsign, Softplus, LogSigmoid>;
 
-// f.operator()<F>() for the activation of an epilogue, if it has one.
+// Calls f.operator()<F>() with the activation of an epilogue, if it has one.
 template <class F>
 MIXTAPE_HD void visit_activation(Activation a, F f) {
   switch (a) {

@@ -1,12 +1,12 @@
 #pragma once
-// The leading dimensions of a matrix product, which are a batch, and vectors as other shapes.
+// The leading (batch) dimensions of a matrix product, and vectors viewed with other shapes.
 
 #include "core/view.h"
 
 namespace mixtape::kernels {
 
-// Drops batch dimensions over which b repeats and the rows of a and c go on evenly: x @ w over a
-// batch of x is one tall product.
+// Merges batch dimensions into rows if b is constant along them and rows of a and c stay evenly
+// spaced: x @ w over a batch of x is one tall product.
 inline void merge_batch(Layout& a, Layout& b, Layout& c) {
   const auto even = [](const Layout& l) {
     return l.shape[-3] == 1 || l.shape[-2] == 1 || l.strides[-3] == l.strides[-2] * l.shape[-2];
@@ -27,14 +27,14 @@ inline void merge_batch(Layout& a, Layout& b, Layout& c) {
   }
 }
 
-// Without its last two dimensions.
+// A layout without its last two dimensions.
 inline Layout leading(Layout l) {
   l.shape.rank -= 2;
   l.strides.rank -= 2;
   return l;
 }
 
-// [n], seen as what images [b, n, h, w] are reduced to.
+// A vector [n] as [1, n, 1, 1], the shape of a reduction of images [b, n, h, w].
 inline View per_channel(View v) {
   v.layout = Layout({1, v.shape()[0], 1, 1}, {0, v.strides()[0], 0, 0});
   return v;

@@ -1,7 +1,6 @@
 #pragma once
-// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db, which are functions
-// of a, b and c or, where they are the same everywhere, numbers. elementwise.h says how these are
-// written.
+// Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db, as functions of a,
+// b and c or, if constant, numbers. elementwise.h has the rules for formulas.
 
 #include "kernels/common/scalar.h"
 
@@ -55,7 +54,7 @@ struct Pow {
   }
 };
 
-struct Maximum {  // NaN wins, and sends gradients both ways; at a tie they are split
+struct Maximum {  // NaN wins; gradients of NaN go to both, those of a tie are split
   static constexpr OpInfo info{"maximum", Precision::Widest};
   static constexpr bool flat = true;
   static constexpr bool integers = true;
@@ -79,7 +78,7 @@ struct Minimum {
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
 
-struct Remainder {  // of a / b rounded down: of the sign of b
+struct Remainder {  // of the division rounded down: has the sign of b
   static constexpr OpInfo info{"remainder", Precision::Widest};
   static constexpr bool integers = true;
   static constexpr Domain domain{.low = 0.3};
@@ -89,7 +88,7 @@ struct Remainder {  // of a / b rounded down: of the sign of b
     const T r = fmod(a, b);
     return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
   }
-  // Minus the quotient, read from c: a / b may round up to the next whole number.
+  // Minus the quotient, computed from c: a / b may round up to the next integer.
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T c) {
     return select(c == b, T(1), round((c - a) / b));
@@ -120,7 +119,7 @@ struct Glu {  // a sigmoid(b)
   }
 };
 
-struct Prelu {  // a, times the slope b where it is not positive
+struct Prelu {  // a, times the slope b if not positive
   static constexpr OpInfo info{"prelu", Precision::Native};
   static constexpr bool flat = true;
   template <class T>

@@ -1,7 +1,7 @@
 #pragma once
-// One step of each recurrent cell, for one hidden unit: forward, and the gradient from what forward
-// keeps. T is as in elementwise.h. The gates before their functions come in two parts: x, from the
-// input, and h, from the hidden state.
+// One step of each recurrent cell, for one hidden unit, forward and backward. T is as in
+// elementwise.h. The pre-activations of gates come in two parts: x, from the input, and h, from the
+// hidden state.
 
 #include "kernels/common/elementwise.h"
 
@@ -9,14 +9,14 @@ namespace mixtape::kernels {
 
 enum class Cell : int { Tanh, Relu, Lstm, Gru };
 
-// What every cell has:
-//   id            which it is
-//   gates, kept   how many numbers per unit: x and h, and what its gradient reads besides
-//   f             the new hidden value; `state`, which goes from step to step beside it, is
-//                 replaced, and what the gradient needs is put into `keep`
-//   df            dx and dh from dy, the gradient of the new hidden value `y`; `before` is what
-//                 the state was, and `carry`, its gradient, is replaced. What reached the hidden
-//                 value before the step by h is not in there: that is dh times the weight
+// The members of a cell:
+//   id            its kind
+//   gates, kept   the numbers per unit of x and of h, and of values kept for the gradient
+//   f             the new hidden value; updates `state`, which is passed from step to step, and
+//                 writes what the gradient needs to `keep`
+//   df            dx and dh from dy, the gradient of the new hidden value `y`; `before` is the
+//                 state before the step; updates `carry`, the gradient of the state. The gradient
+//                 of the last hidden value by way of h is not included: it is dh times the weight
 
 template <class F, Cell cell>
 struct PlainCell {  // y = f(x + h)
@@ -86,7 +86,7 @@ struct GruCell {  // gates r, z, n = tanh(x + r h); the state is y = (1 - z) n +
   }
 };
 
-// f.operator()<C>() with the struct of a cell.
+// Calls f.operator()<C>() with the struct of a cell.
 template <class F>
 decltype(auto) visit_cell(Cell cell, F&& f) {
   switch (cell) {

@@ -1,5 +1,5 @@
 #pragma once
-// Whole numbers from random bits, the same on both devices.
+// Random integers from random bits, the same on all devices.
 
 #include <cstdint>
 
@@ -7,16 +7,16 @@
 
 namespace mixtape::kernels {
 
-// From low to below high: the upper half of the product of random bits and how many there are. From
-// one word of bits some come up to range / 2^32 more often than others: of 2^16 and more, they take
-// a second one each.
+// An integer in [low, high): the upper half of the product of random bits and the range. With one
+// word of bits some integers are up to range / 2^32 more likely than others: ranges from 2^16 on
+// use a second word.
 struct RandomInteger {
   uint64_t low, range;
 
   MIXTAPE_HD RandomInteger(int64_t from, int64_t to)
       : low(static_cast<uint64_t>(from)), range(static_cast<uint64_t>(to) - low) {}
   MIXTAPE_HD bool is_wide() const { return range >> 16 != 0; }
-  // Of Philox, for one word for each of n numbers. Second words begin behind them.
+  // The Philox blocks for n first words; second words follow them.
   static uint64_t blocks(int64_t n) { return (static_cast<uint64_t>(n) + 3) / 4; }
 
   MIXTAPE_HD int64_t operator()(uint32_t word, uint32_t second) const {

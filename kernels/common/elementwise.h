@@ -1,9 +1,9 @@
 #pragma once
-// Every elementwise op: its name, its numerics, its formula and derivatives as static functions of
-// a type T that is float, double, a SIMD lane, Whole for integers or, in derivatives, an expression
-// on the tape. So write with + - * /, T(constant), comparisons, select and the functions of
-// scalar.h only. `integers` says that an op takes them, too; predicates take every dtype. The ops
-// are in activation.h, unary.h and binary.h; here is what may be asked of them.
+// The traits of elementwise ops, which are in activation.h, unary.h and binary.h. An op is a struct
+// with its name, precision, formula and derivatives, as static functions of a type T: float,
+// double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. So
+// formulas use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
+// `integers` marks ops that take integers, too; predicates take every dtype.
 
 #include "core/view.h"
 #include "kernels/common/binary.h"
@@ -11,7 +11,7 @@
 
 namespace mixtape::kernels {
 
-// Position of an op in its list: how one translation unit names a functor to another.
+// The position of an op in its list, by which translation units refer to it.
 template <class Op, class... Ops>
 constexpr int index_in(OpList<Ops...>) {
   static_assert((std::is_same_v<Op, Ops> || ...), "not in this list");
@@ -20,7 +20,7 @@ constexpr int index_in(OpList<Ops...>) {
   return i;
 }
 
-// What the backward pass of a unary op keeps: x, or y, or nothing.
+// The tensor that a unary op saves for its backward pass: x, y or none.
 template <class F>
 concept NeedsX = requires { F::template d_from_x<float>; };
 template <class F>
@@ -28,12 +28,12 @@ concept NeedsY = requires { F::template d_from_y<float>; };
 template <class F>
 concept Constant = requires { double(F::d); };
 
-// How many numbers a unary op takes after x.
+// The number of scalar arguments of a unary op.
 template <class F>
 inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
   return int{sizeof...(S)};
 }(&F::template f<float>);
-// use(s[0], ...) with as many numbers as F takes.
+// Calls use(s[0], ...) with the scalar arguments that F takes.
 template <class F, class V, class Use>
 MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
   return [&]<int... i>(std::integer_sequence<int, i...>) {
@@ -51,7 +51,7 @@ MIXTAPE_HD T derivative(T v, S... numbers) {
     return F::d_from_y(v, numbers...);
 }
 
-// Whether a derivative of a binary op is a number.
+// True if a derivative of a binary op is a constant.
 template <class F>
 concept ConstantA = requires { double(F::da); };
 template <class F>
@@ -72,8 +72,8 @@ MIXTAPE_HD T derivative_b(T a, T b, T c) {
     return F::db(a, b, c);
 }
 
-// Whether f is constant on a piece. No gradient passes there, not even one that is not finite: that
-// of sqrt(relu(x)) is 0 where x is negative.
+// True if f is constant on an interval, where it passes no gradient, not even a non-finite one: the
+// gradient of sqrt(relu(x)) is 0 for negative x.
 template <class F>
 concept Flat = requires { requires F::flat; };
 template <class F, class T>
@@ -84,7 +84,7 @@ MIXTAPE_HD T passed(T dy, T derivative) {
     return dy * derivative;
 }
 
-// Whether the result is bool: what has no derivative at all.
+// True if the result is bool, without a derivative.
 template <class F>
 concept Predicate = !NeedsX<F> && !NeedsY<F> && !Constant<F> && !ConstantA<F> &&
                     !requires(float x) { F::da(x, x, x); };
@@ -92,7 +92,7 @@ concept Predicate = !NeedsX<F> && !NeedsY<F> && !Constant<F> && !ConstantA<F> &&
 template <class F>
 concept TakesIntegers = Predicate<F> || requires { requires F::integers; };
 
-// A constant in the type that an op is computed in.
+// A constant in the type in which an op is computed.
 template <class T>
 MIXTAPE_HD T number(double x) {
   if constexpr (std::is_same_v<T, Whole>)
@@ -101,13 +101,13 @@ MIXTAPE_HD T number(double x) {
     return T(x);
 }
 
-// The powers that matter, without the library's pow.
+// The common powers, without the library's pow.
 template <int n>
 struct Power : Pow {
   MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
   MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
 };
-// Of 1/2, and -1/2 if inverse: sqrt but for what a power makes of -0 and -inf, 0 and inf.
+// x^(1/2), or x^(-1/2) if inverse: sqrt, except that powers of -0 and -inf are 0 and inf.
 template <bool inverse>
 struct Root : Pow {
   static constexpr bool integers = false;
@@ -127,7 +127,7 @@ struct Root : Pow {
   }
 };
 
-// run.operator()<F>() for f(x, scalar), or f(scalar, x) if swapped.
+// Calls run.operator()<F>() with the op for f(x, scalar), or f(scalar, x) if swapped.
 template <class Run>
 void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
   const bool power = op == index_in<Pow>(BinaryOps{}) && !swapped;
@@ -143,8 +143,8 @@ void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
     visit_op(BinaryOps{}, op, run);
 }
 
-// The dtype of a binary op's operands, which may be absent where gradients are made: those are then
-// as narrow as dy, or f32.
+// The dtype of a binary op's operands. In a backward pass both may be absent; then it is that of dy
+// if dy is f16 or bf16, else f32.
 inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
   return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
 }

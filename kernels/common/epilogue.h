@@ -1,6 +1,6 @@
 #pragma once
-// Epilogue: what a matrix product, or a convolution, does to its sums while it has them at hand,
-// before they are rounded and written, so that no pass over memory of its own is needed.
+// Epilogue: what a matrix product or convolution applies to its sums in registers, before they are
+// rounded and stored, which saves a pass over memory.
 
 #include "core/view.h"
 
@@ -12,8 +12,8 @@ enum class Activation : int { None, Relu, Gelu, GeluTanh };
 struct Epilogue {
   View bias = {};  // [n] or, beside a c of two dimensions, of its shape; may be c: c += a @ b
   Activation activation = Activation::None;
-  View before = {};    // a @ b + bias; of c's dtype and shape, both dense
-  View row_sums = {};  // [m] dense, for c of two dimensions: sums of a over k; f32, f64 of f64
+  View before = {};    // output: a @ b + bias; of c's dtype and shape, both dense
+  View row_sums = {};  // output [m], dense, for c of two dimensions: sums of a over k; f32 or f64
 };
 
 }  // namespace mixtape::kernels

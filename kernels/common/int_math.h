@@ -1,5 +1,5 @@
 #pragma once
-// Division rounded up, and rounding up to a multiple.
+// Division that rounds up, and rounding up to a multiple.
 
 #include "core/half.h"  // MIXTAPE_HD
 

@@ -1,6 +1,6 @@
 #pragma once
-// Launch: what a kernel is given besides its Views: the device, the stream, and scratch memory that
-// lives until the call ends.
+// Launch: the context of a kernel call: device, stream, and scratch memory that lives until the
+// call ends.
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"
@@ -21,14 +21,14 @@ class Launch : NoCopy {
     runtime::of(device.type).select(device.index);
   }
   ~Launch() {
-    for (const Block& b : blocks_) release(b.data, b.bytes, device, number_);
+    for (const Scratch& b : scratch_) release(b.data, b.bytes, device, number_);
   }
 
   // Uninitialised, 64-byte aligned, valid until the launch is destroyed.
   template <class T>
   T* scratch(int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    return static_cast<T*>(blocks_.push_back({allocate(bytes, device, number_), bytes}).data);
+    return static_cast<T*>(scratch_.push_back({allocate(bytes, device, number_), bytes}).data);
   }
 
   const Device device;
@@ -36,12 +36,12 @@ class Launch : NoCopy {
   const bool tf32 = Tf32::allowed();
 
  private:
-  struct Block {
+  struct Scratch {
     void* data;
     size_t bytes;
   };
-  int number_ = -1;  // of the stream
-  InlineVector<Block, 4> blocks_;
+  int number_ = -1;  // the number of the stream
+  InlineVector<Scratch, 4> scratch_;
 };
 
 }  // namespace mixtape::kernels

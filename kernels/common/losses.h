@@ -1,6 +1,6 @@
 #pragma once
 // Elementwise losses of a prediction x and its target t: formulas and derivatives, written as in
-// elementwise.h. s is the number that some of them take.
+// elementwise.h. s is the parameter that some of them take.
 
 #include "kernels/common/elementwise.h"
 
@@ -71,7 +71,7 @@ struct Huber : OfDifference<Huber> {  // s is delta
   }
 };
 
-// At probabilities of 0 and 1 the logarithms stop at -100, and the slope at 1e12.
+// At probabilities of 0 and 1 logarithms are clamped to -100, and the slope to 1e12.
 struct BinaryCrossEntropy {
   static constexpr OpInfo info{"binary_cross_entropy", Precision::Full};
   template <class T>
@@ -95,8 +95,8 @@ struct BinaryCrossEntropy {
   }
 };
 
-// The same of sigmoid(x), written so that exp cannot overflow: softplus(x) - t x, where an infinite
-// x meets its factor once.
+// Binary cross-entropy of sigmoid(x), so that exp cannot overflow: softplus(x) - t x, in a form in
+// which an infinite x occurs once.
 struct BinaryCrossEntropyWithLogits {
   static constexpr OpInfo info{"binary_cross_entropy_with_logits", Precision::Full};
   template <class T>
@@ -113,7 +113,7 @@ struct BinaryCrossEntropyWithLogits {
   }
 };
 
-// What the target rules out costs nothing, whatever x says of it.
+// A target of 0 costs nothing, whatever x is.
 struct KlDiv {
   static constexpr OpInfo info{"kl_div", Precision::Full};
   template <class T>

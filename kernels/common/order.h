@@ -1,11 +1,11 @@
 #pragma once
-// Numbers as unsigned keys of the same order, so that sorting, selecting and finding the extreme
-// are about integers.
+// Numbers as unsigned integer keys of the same order, for sorting, top-k, argmax and argmin.
 
 #include <bit>
 #include <limits>
 
 #include "core/dtype.h"
+#include "kernels/common/always_inline.h"
 
 namespace mixtape::kernels {
 
@@ -15,10 +15,10 @@ using Key =
                        std::conditional_t<sizeof(T) == 4, uint32_t,
                                           std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
 
-// Keys are ordered as the numbers are; both zeros have the same, and NaN has the largest. Written
-// without choices, which would keep loops over it from being vectorised.
+// The key of a number. Both zeros have the same key; NaN has the largest. Branchless, so that loops
+// vectorise.
 template <class T>
-[[gnu::always_inline]] MIXTAPE_HD inline Key<T> key(T x) {
+MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> key(T x) {
   using K = Key<T>;
   constexpr K sign = K(K(1) << (8 * sizeof(K) - 1));
   const K bits = std::bit_cast<K>(x);
@@ -36,15 +36,15 @@ template <class T>
   }
 }
 
-// The keys of a row by rank: descending reverses the keys, and what is equal keeps its order.
+// The key by which a row is sorted stably: descending order inverts it.
 template <class T>
 MIXTAPE_HD Key<T> ranked(T x, bool descending) {
   return descending ? Key<T>(~key(x)) : key(x);
 }
 
-// What the winner of a line has most of; NaN wins either way.
+// A key that is largest for the maximum, or for the minimum; NaN wins in both cases.
 template <bool largest, class T>
-[[gnu::always_inline]] MIXTAPE_HD inline Key<T> merit(T x) {
+MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> merit(T x) {
   using K = Key<T>;
   const K k = key(x);
   if constexpr (largest)

@@ -1,7 +1,6 @@
 #pragma once
-// Sampling: which elements of one line an element of another is made of, and with what weights.
-// Pools and interpolation are this, along rows and along columns. Plain data, so it crosses a
-// kernel launch.
+// Sampling: the input elements, and their weights, that make each output element of pooling and
+// interpolation, along rows or columns. Plain data, so it can be passed to a kernel.
 
 #include <algorithm>
 #include <cmath>
@@ -17,15 +16,15 @@ struct Sampling {
     Adaptive,  // window i runs from floor(i from / to) to ceil((i + 1) from / to)
     Nearest,   // element floor(i from / to), in f32 as in PyTorch, where it may fall one short
     Linear,    // between the two neighbours of (i + 1/2) from / to - 1/2
-    Cubic,     // a cubic convolution of the four around it, of which those outside are the nearest
+    Cubic,     // a cubic convolution of the four around it; those outside repeat the edge
   };
   Kind kind = Kind::Windows;
   int64_t from = 1, to = 1;  // lengths of the lines
   int64_t size = 1, stride = 1, padding = 0;
   bool count_padding = false;  // in the divisor of a mean
-  bool align_corners = false;  // Linear and Cubic: at i (from - 1) / (to - 1) instead
+  bool align_corners = false;  // Linear and Cubic: around i (from - 1) / (to - 1) instead
 
-  // Element i is made of the elements from begin(i) to before end(i); both ascend with i.
+  // Output i is made of inputs [begin(i), end(i)); both ascend with i.
   MIXTAPE_HD int64_t begin(int64_t i) const {
     switch (kind) {
       case Kind::Windows:
@@ -50,14 +49,14 @@ struct Sampling {
         return begin(i) + (begin(i) + 1 < from && fraction(i) > 0 ? 2 : 1);
     }
   }
-  // Whether windows have no element in common.
+  // True if windows do not overlap.
   MIXTAPE_HD bool apart() const { return kind == Kind::Adaptive ? from % to == 0 : stride >= size; }
-  // Whether they are n elements each and follow one another; what is left over is in none.
+  // True if windows are n elements each and adjoin; a remainder belongs to none.
   MIXTAPE_HD bool abut(int64_t n) const {
     if (kind == Kind::Adaptive) return from == n * to;
     return kind == Kind::Windows && size == n && stride == n && padding == 0 && to == from / n;
   }
-  // How much of element j is in element i.
+  // The weight of input j in output i.
   MIXTAPE_HD double weight(int64_t i, int64_t j) const {
     switch (kind) {
       case Kind::Windows:
@@ -94,7 +93,7 @@ struct Sampling {
   }
   MIXTAPE_HD int64_t left(int64_t i) const { return static_cast<int64_t>(std::floor(position(i))); }
   MIXTAPE_HD double fraction(int64_t i) const { return position(i) - std::floor(position(i)); }
-  // The weight of what is so far away, below 2: the curve of Keys with the slope -3/4 at 1.
+  // The weight at a distance below 2: Keys' cubic convolution kernel with slope -3/4 at 1.
   MIXTAPE_HD static double cubic(double d) {
     return d <= 1 ? (1.25 * d - 2.25) * d * d + 1 : ((-0.75 * d + 3.75) * d - 6) * d + 3;
   }

@@ -1,6 +1,6 @@
 #pragma once
-// What the formulas of elementwise ops are written with, for single numbers: functions, integers
-// that never trap, conversions. Lanes and tapes bring their own versions.
+// The functions that formulas of elementwise ops use, for scalars: mathematics, integers that never
+// trap, conversions. SIMD vectors and tapes have their own versions.
 
 #include <cmath>
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace mixtape::kernels {
 
-// What an unqualified exp(x) means for scalars; other types bring their own by argument lookup.
+// The functions behind an unqualified exp(x) of scalars; other types are found by
+// argument-dependent lookup.
 namespace math {
 using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
     std::erf, std::erfc, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
@@ -48,12 +49,12 @@ MIXTAPE_HD Normal<T> normal(T x) {
           T(0.3989422804014327) * exp(T(-0.5) * x * x)};  // 1 / sqrt(2 pi)
 }
 
-// Where the op is smooth, for generated tests.
+// The range where an op is smooth, for generated tests.
 struct Domain {
   double low = -3, high = 3;
 };
 
-// Ops that one kernel runs; their position is their number.
+// A list of ops that one kernel runs; an op is passed as its position.
 template <class... Ops>
 struct OpList {
   static constexpr int size = sizeof...(Ops);
@@ -61,14 +62,15 @@ struct OpList {
 template <class... A, class... B>
 OpList<A..., B...> joined(OpList<A...>, OpList<B...>);
 
-// run.operator()<F>() for the op at this position of a list.
+// Calls run.operator()<F>() with the op at a position of a list.
 template <class... F, class Run>
 void visit_op(OpList<F...>, int op, Run run) {
   int i = 0;
   (void)((i++ == op ? (run.template operator()<F>(), true) : false) || ...);
 }
 
-// What integers of every width compute in: 64 bits that wrap around, with x / 0 = x % 0 = 0.
+// The type in which integers of every width are computed: 64 bits that wrap around, with x / 0 = x
+// % 0 = 0.
 struct Whole {
   int64_t v = 0;
 
@@ -118,7 +120,7 @@ struct Whole {
   }
 };
 
-// One value to another element type. Floats to integers truncate and saturate, NaN gives 0;
+// Converts a value to another element type. Floats to integers truncate and saturate, NaN gives 0;
 // anything but 0 is true; every conversion rounds at most once.
 template <class To, class From>
 MIXTAPE_HD constexpr To convert_to(From x) {
@@ -131,7 +133,8 @@ MIXTAPE_HD constexpr To convert_to(From x) {
   else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
     if constexpr (std::is_same_v<From, float>)
       return To(x);
-    else if constexpr (std::is_same_v<From, int64_t>)  // what a double can't hold is a bit in it
+    else if constexpr (std::is_same_v<From, int64_t>)  // bits that a double cannot hold are folded
+                                                       // into its last
       return To(static_cast<double>(
           x >> 53 == x >> 63 ? x : (x & ~int64_t{0x7ff}) | int64_t{(x & 0x7ff) != 0} << 11));
     else

@@ -1,7 +1,6 @@
 #pragma once
-// Ops of one tensor: y = f(x, numbers...), and the derivative from whichever of x and y the
-// backward pass should keep, or as a number where it is the same everywhere. elementwise.h says how
-// these are written.
+// Ops of one tensor: y = f(x, numbers...), and the derivative as a function of x or y, whichever
+// the op saves, or as a number if it is constant. elementwise.h has the rules for formulas.
 
 #include "kernels/common/activation.h"
 
