@@ -55,7 +55,7 @@ StateDict named(const ModuleBase& m, bool buffers) {
   return result;
 }
 
-const bool root_restored =
+[[maybe_unused]] const bool root_restored =
     detail::restore_in_checkpoints([]() -> const void*& { return module_state.root; });
 
 // Puts the tensor's data elsewhere, under all handles to it.
