@@ -12,7 +12,7 @@ const Tensor& square_of_numbers() {
   return x;
 }
 Tensor line() { return reshape(square_of_numbers(), {1'000'000}); }
-const Tensor& places() {
+const Tensor& positions() {
   static const Tensor i = randint(0, 1000, {1000, 1000});
   return i;
 }
@@ -28,12 +28,12 @@ struct Case {
 const Case cases[] = {
     {"argmax_of_rows", [] { return argmax(square_of_numbers(), 1); }},
     {"argmax_of_columns", [] { return argmax(square_of_numbers(), 0); }},
-    {"gather_in_rows", [] { return gather(square_of_numbers(), 1, places()); }},
-    {"gather_in_columns", [] { return gather(square_of_numbers(), 0, places()); }},
+    {"gather_in_rows", [] { return gather(square_of_numbers(), 1, positions()); }},
+    {"gather_in_columns", [] { return gather(square_of_numbers(), 0, positions()); }},
     {"scatter_add_to_a_line",
-     [] { return scatter_add(line(), 0, reshape(places(), {1'000'000}), line()); }},
+     [] { return scatter_add(line(), 0, reshape(positions(), {1'000'000}), line()); }},
     {"index_select_columns",
-     [] { return index_select(square_of_numbers(), 1, select(places(), 0, 0)); }},
+     [] { return index_select(square_of_numbers(), 1, select(positions(), 0, 0)); }},
     {"masked_select_of_half", [] { return masked_select(line(), gt(line(), 0)); }},
     {"sort_rows", [] { return sort(square_of_numbers()).values; }},
     {"sort_short_rows", [] { return sort(reshape(line(), {10'000, 100})).values; }},

@@ -50,8 +50,10 @@ Cublas::Cublas() {
 
 void Cublas::multiply(const View& a, const View& b, const View& c, bool tf32) const {
   // cuBLAS is column-major, so it computes c^T = b^T a^T.
-  const auto turned = [](const View& x) { return x.strides()[1] != 1; };
-  const auto apart = [&](const View& x) { return int(x.strides()[turned(x) ? 1 : 0]); };
+  const auto transposed = [](const View& x) { return x.strides()[1] != 1; };
+  const auto leading_dimension = [&](const View& x) {
+    return int(x.strides()[transposed(x) ? 1 : 0]);
+  };
   const float one = 1, zero = 0;
   const double one64 = 1, zero64 = 0;
   const bool wide = c.dtype == f64;
@@ -60,9 +62,9 @@ void Cublas::multiply(const View& a, const View& b, const View& c, bool tf32) co
   const int t = type(c.dtype);
   call<void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int,
        const void*, void*, int, int, int, int>(
-      library_, "cublasGemmEx", handle_, turned(b), turned(a), int(c.shape()[1]), int(c.shape()[0]),
-      int(a.shape()[1]), alpha, b.data, t, apart(b), a.data, t, apart(a), beta, c.data, t,
-      int(c.strides()[0]), arithmetic(c.dtype, tf32), -1);
+      library_, "cublasGemmEx", handle_, transposed(b), transposed(a), int(c.shape()[1]),
+      int(c.shape()[0]), int(a.shape()[1]), alpha, b.data, t, leading_dimension(b), a.data, t,
+      leading_dimension(a), beta, c.data, t, int(c.strides()[0]), arithmetic(c.dtype, tf32), -1);
 }
 
 }  // namespace mixtape::bench
