@@ -90,12 +90,12 @@ class LossFunction {
 // Cross entropy for integer targets, mean squared error for others.
 Tensor default_loss(const Tensor& output, const Tensor& target);
 
-// Replaces loss(model(x), y) for models with several inputs or results, or with state. Gets the
-// batch on the learner's device, within its autocast region.
 struct StepOutput {
   Tensor loss;
   Tensor output = {};  // for the metrics
 };
+// Replaces loss(model(x), y) for models with several inputs or results, or with state. Gets the
+// batch on the learner's device, within its autocast region.
 using PassFunction = std::function<StepOutput(const Batch& batch)>;
 
 // Makes a schedule over `total_steps` optimizer steps.
@@ -177,8 +177,8 @@ class Learner : NoCopy {
   // to_fp16() does.
   void add(std::shared_ptr<Callback> callback);
 
-  // The precision of training from here on; each call replaces the last. They set Autocast,
-  // GradScaler and the model's dtype; the loop stays the same.
+  // Set the precision of further training, by Autocast, GradScaler and the model's dtype; each call
+  // replaces the last choice.
   Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
   Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
   Learner& to_bf16();

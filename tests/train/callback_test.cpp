@@ -15,7 +15,7 @@ namespace callback_test {
 
 using namespace test;
 
-std::string moments(const std::string& at, std::function<void(Learner&)> ask) {
+std::string events(const std::string& at, std::function<void(Learner&)> ask) {
   const Seed seed(1);
   Learner learner(loaders(16, 8), Net(), quiet());
   learner.data.valid.emplace(clusters(6, 2), DataLoaderOptions{.batch_size = 6});
@@ -31,9 +31,9 @@ TEST(Callbacks, SeeEveryMomentAndMaySkip) {
   const std::string batch = " batch loss backward backward. step step. batch.",
                     valid = " valid vbatch vloss vbatch. valid.";
   const auto skip = [](Learner& l) { l.skip(); };
-  EXPECT_EQ(moments("", {}), "train epoch" + batch + batch + valid + " epoch. train.");
-  EXPECT_EQ(moments("epoch", skip), "train epoch" + valid + " epoch. train.");
-  EXPECT_EQ(moments("batch", skip),
+  EXPECT_EQ(events("", {}), "train epoch" + batch + batch + valid + " epoch. train.");
+  EXPECT_EQ(events("epoch", skip), "train epoch" + valid + " epoch. train.");
+  EXPECT_EQ(events("batch", skip),
             "train epoch batch batch. batch batch." + valid + " epoch. train.");
   const std::string to_loss = " batch loss batch.", to_back = " batch loss backward batch.",
                     to_grads = " batch loss backward backward. batch.",
@@ -41,11 +41,11 @@ TEST(Callbacks, SeeEveryMomentAndMaySkip) {
   const auto whole = [&](const std::string& b) {
     return "train epoch" + b + b + valid + " epoch. train.";
   };
-  EXPECT_EQ(moments("loss", skip), whole(to_loss));
-  EXPECT_EQ(moments("backward", skip), whole(to_back));
-  EXPECT_EQ(moments("backward.", skip), whole(to_grads));
-  EXPECT_EQ(moments("step", skip), whole(to_step));
-  EXPECT_EQ(moments("step.", [](Learner& l) { l.stop(); }), "train epoch" + batch + " train.");
+  EXPECT_EQ(events("loss", skip), whole(to_loss));
+  EXPECT_EQ(events("backward", skip), whole(to_back));
+  EXPECT_EQ(events("backward.", skip), whole(to_grads));
+  EXPECT_EQ(events("step", skip), whole(to_step));
+  EXPECT_EQ(events("step.", [](Learner& l) { l.stop(); }), "train epoch" + batch + " train.");
 }
 
 // A callback sees the unscaled objective, before the library's callbacks divide and scale it.

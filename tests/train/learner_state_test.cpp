@@ -101,11 +101,11 @@ TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
 TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
   const TempFolder folder;
   const std::string file = folder / "cut.ckpt";
-  const auto fit = [&](const std::string& moment, const std::string& resume) {
+  const auto fit = [&](const std::string& event, const std::string& resume) {
     const Seed seed(1);
     LearnerOptions o = quiet();
     const auto spy = std::make_shared<Spy>();
-    spy->at = moment;
+    spy->at = event;
     spy->ask = [&](Learner& l) {
       if (l.state.step < 4) return;
       l.save(file);
@@ -117,22 +117,22 @@ TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
     return bytes(learner);
   };
   const Bytes whole = fit("", "");
-  for (const char* moment : {"epoch", "batch.", "epoch."}) {
-    fit(moment, "");
-    EXPECT_EQ(differing(fit("", file), whole), "") << moment;
+  for (const char* event : {"epoch", "batch.", "epoch."}) {
+    fit(event, "");
+    EXPECT_EQ(differing(fit("", file), whole), "") << event;
   }
-  for (const char* moment : {"batch", "loss", "backward", "backward.", "step", "step.", "valid",
-                             "vbatch", "vloss", "vbatch.", "valid."}) {
-    fit(moment, "");
+  for (const char* event : {"batch", "loss", "backward", "backward.", "step", "step.", "valid",
+                            "vbatch", "vloss", "vbatch.", "valid."}) {
+    fit(event, "");
     EXPECT_ERROR(fit("", file), "cut.ckpt: saved within a batch or a validation");
     Learner learner(loaders(), Net(), quiet());
     learner.load(file);  // only for its weights
     learner.fit(1);
   }
-  for (const char* moment : {"step.", "vloss"}) {  // saved when an exception has ended the fit
+  for (const char* event : {"step.", "vloss"}) {  // saved when an exception has ended the fit
     LearnerOptions o = quiet();
     const auto spy = std::make_shared<Spy>();
-    spy->at = moment;
+    spy->at = event;
     spy->ask = [](Learner&) { fail("a flaw"); };
     o.callbacks = {spy};
     Learner learner(loaders(), Net(), o);
