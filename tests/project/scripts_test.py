@@ -705,6 +705,14 @@ using Maker = std::function<Thing()>;
         told = "".join(f"README.md names {name}, which does not exist\n" for name in gone)
         self.assertEqual((run.returncode, run.stdout), (1, told))
 
+    def test_a_long_readme_is_told(self) -> None:
+        self.assertEqual(self.docs().returncode, 0)
+        self.write("README.md", "word " * 700)
+        self.assertEqual(self.docs("--check").returncode, 0)
+        self.write("README.md", "word " * 701)
+        run = self.docs("--check")
+        self.assertEqual((run.returncode, run.stdout), (1, "README.md has 701 words, more than 700: move some to docs/\n"))
+
     def test_what_cannot_be_documented_is_an_error(self) -> None:
         for text, complaint in [
             ("struct Mute : Module<Mute> {\n  MIXTAPE_FIELDS()\n};\n", "Mute needs a comment"),
