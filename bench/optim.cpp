@@ -25,8 +25,8 @@ std::vector<Shape> shapes() {
 }
 
 // `states`: how many numbers it keeps for each of a parameter, to be read and written.
-template <class Optimizer, class Options>
-void add(const std::string& name, int states, Options options) {
+template <class Optimizer>
+void add(const std::string& name, int states, const typename Optimizer::Options& options) {
   double count = 0;
   for (const Shape& s : shapes()) count += double(s.size());
   const auto bytes = [=](DType dtype) {  // and reads a gradient, reads and writes the parameter
@@ -38,15 +38,15 @@ void add(const std::string& name, int states, Options options) {
   for (const DType dtype : {f32, f16, bf16})
     variants.push_back({dtype, "", 0, bytes(dtype), [=] {
                           const Seed seed(1);
-                          Options o = options;
-                          o.multi_precision = dtype != f32;
                           Parameters parameters;
                           for (const Shape& s : shapes()) {
                             const Tensor p = randn(s).to(dtype).set_requires_grad();
                             p.set_grad(randn(s).to(dtype));
                             parameters.push_back(p);
                           }
-                          const auto opt = std::make_shared<Optimizer>(parameters, o);
+                          const auto opt = std::make_shared<Optimizer>(
+                              parameters, options,
+                              optim::CommonOptions{.multi_precision = dtype != f32});
                           return [=] { opt->step(); };
                         }});
 #ifdef MIXTAPE_TORCH
@@ -61,10 +61,10 @@ void declare() {
 #ifdef MIXTAPE_TORCH
   on_threads(peers::set_threads);
 #endif
-  add<optim::AdamW>("adamw", 2, optim::AdamWOptions{.lr = 1e-4});
-  add<optim::SGD>("sgd", 1, optim::SGDOptions{.lr = 1e-4, .momentum = 0.9});
-  add<optim::Lion>("lion", 1, optim::LionOptions{.lr = 1e-5});
-  add<optim::Lamb>("lamb", 2, optim::LambOptions{.lr = 1e-4});
+  add<optim::AdamW>("adamw", 2, {.lr = 1e-4});
+  add<optim::SGD>("sgd", 1, {.lr = 1e-4, .momentum = 0.9});
+  add<optim::Lion>("lion", 1, {.lr = 1e-5});
+  add<optim::Lamb>("lamb", 2, {.lr = 1e-4});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "nn/models/models.h"
-#include "optim/adam.h"
+#include "optim/optimizers.h"
 #include "train/data/idx.h"
 #include "train/data/text.h"
 #include "train/learner.h"

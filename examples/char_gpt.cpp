@@ -10,7 +10,7 @@
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "nn/models/gpt.h"
-#include "optim/adam.h"
+#include "optim/optimizers.h"
 #include "train/callbacks.h"
 #include "train/data/text.h"
 #include "train/learner.h"
@@ -122,7 +122,7 @@ void Job::train() {
                      train::DataLoaderOptions{.batch_size = 64, .device = device});
   train::LearnerOptions options{
       .loss = models::next_token_loss,
-      .optimizer = [](auto params) { return optim::AdamW(params, {.beta2 = 0.99}); },
+      .optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
       .callbacks = {std::make_shared<train::GradientClip>(1.0)},
       .device = device};
   train::Learner learner(std::move(data), model, options);

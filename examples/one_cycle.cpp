@@ -5,7 +5,7 @@
 #include "core/random.h"
 #include "examples/command_line.h"
 #include "nn/models/cnn.h"
-#include "optim/adam.h"
+#include "optim/optimizers.h"
 #include "train/data/folder.h"
 #include "train/learner.h"
 
@@ -52,7 +52,7 @@ void Job::run() const {
       train::DataLoaderOptions{.batch_size = 256, .device = device, .transform = transform});
   train::Learner learner(
       std::move(data), models::simple_cnn({3, 16, 16, 2}),
-      {.optimizer = [](auto params) { return optim::AdamW(params, {.beta2 = 0.99}); },
+      {.optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
        .metrics = {train::accuracy},
        .device = device});
   learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr);

@@ -4,7 +4,7 @@
 #include "core/random.h"
 #include "examples/command_line.h"
 #include "nn/linear.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 
 using namespace mixtape;
 

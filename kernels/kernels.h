@@ -16,8 +16,8 @@
 #include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
-#include "kernels/common/rules.h"
 #include "kernels/common/sampling.h"
+#include "kernels/common/update.h"
 
 namespace mixtape::kernels {
 
@@ -256,20 +256,7 @@ MIXTAPE_KERNEL(scaler_skip_reason, In found, std::span<const View> losses, Out r
 // scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
                const ScalePolicy& rule, Out scale, Out counts, Out history);
-// One step of all parameters by a rule; the comments name the states in their order.
-MIXTAPE_KERNEL(sgd, Updates, const SgdRule&, const StepControl&);  // momentum_buffer
-MIXTAPE_KERNEL(adam, Updates, const AdamRule&,
-               const StepControl&);  // exp_avg, exp_avg_sq, max_exp_avg_sq
-MIXTAPE_KERNEL(rmsprop, Updates, const RmspropRule&,
-               const StepControl&);  // square_avg, momentum_buffer, grad_avg
-MIXTAPE_KERNEL(adagrad, Updates, const AdagradRule&, const StepControl&);  // sum
-MIXTAPE_KERNEL(adadelta, Updates, const AdadeltaRule&,
-               const StepControl&);                                    // square_avg, acc_delta
-MIXTAPE_KERNEL(lion, Updates, const LionRule&, const StepControl&);    // exp_avg
-MIXTAPE_KERNEL(nadam, Updates, const NadamRule&, const StepControl&);  // exp_avg, exp_avg_sq
-MIXTAPE_KERNEL(radam, Updates, const RadamRule&, const StepControl&);  // exp_avg, exp_avg_sq
-MIXTAPE_KERNEL(lamb, Updates, const LambRule&, const StepControl&);    // exp_avg, exp_avg_sq
-// Of parameters of two dimensions or more.
-MIXTAPE_KERNEL(muon, Updates, const MuonRule&, const StepControl&);  // momentum_buffer
+// One step of all parameters, which have the same options.
+MIXTAPE_KERNEL(optimizer_step, const AnyOptimizer& optimizer, Updates, const StepControl&);
 
 }  // namespace mixtape::kernels

@@ -18,17 +18,17 @@ double cosine(double a, double b, double part) {
 }  // namespace
 
 void CosineOptions::validate() const {
-  check(total_steps > 0, "total_steps is {}, not a positive number", total_steps);
-  check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
+  check(total_steps > 0, "total_steps must be > 0, got {}", total_steps);
+  check(min_lr >= 0, "min_lr must be >= 0, got {}", min_lr);
 }
 double CosineOptions::rate(int64_t step, double base_lr) const {
   return cosine(base_lr, min_lr, static_cast<double>(step) / static_cast<double>(total_steps));
 }
 
 void CosineRestartsOptions::validate() const {
-  check(first_steps > 0, "first_steps is {}, not a positive number", first_steps);
-  check(factor > 0, "factor is {}, not a positive number", factor);
-  check(min_lr >= 0, "min_lr is {}, not a number from 0", min_lr);
+  check(first_steps > 0, "first_steps must be > 0, got {}", first_steps);
+  check(factor > 0, "factor must be > 0, got {}", factor);
+  check(min_lr >= 0, "min_lr must be >= 0, got {}", min_lr);
 }
 double CosineRestartsOptions::rate(int64_t step, double base_lr) const {
   int64_t length = first_steps;
@@ -44,17 +44,17 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
     : Schedule(optimizer), options_(options) {
   const Scope scope(OneCycle::name());
   for (size_t g = 0; g < optimizer.groups(); ++g)
-    check(max_lr(g) > 0, "max_lr of group {} is {}, not a positive number", g, max_lr(g));
-  check(options.total_steps > 0, "total_steps is {}, not a positive number", options.total_steps);
-  check(0 <= options.pct_start && options.pct_start <= 1, "pct_start is {}, not in [0, 1]",
+    check(max_lr(g) > 0, "max_lr of group {} must be > 0, got {}", g, max_lr(g));
+  check(options.total_steps > 0, "total_steps must be > 0, got {}", options.total_steps);
+  check(0 <= options.pct_start && options.pct_start <= 1, "pct_start must be in [0, 1], got {}",
         options.pct_start);
-  check(options.div_factor > 0, "div_factor is {}, not a positive number", options.div_factor);
-  check(options.final_div_factor > 0, "final_div_factor is {}, not a positive number",
+  check(options.div_factor > 0, "div_factor must be > 0, got {}", options.div_factor);
+  check(options.final_div_factor > 0, "final_div_factor must be > 0, got {}",
         options.final_div_factor);
   check(0 <= options.base_momentum && options.base_momentum <= options.max_momentum &&
             options.max_momentum < 1,
-        "momentum from {} to {} is not a range in [0, 1)", options.base_momentum,
-        options.max_momentum);
+        "base_momentum and max_momentum must be a range in [0, 1), got {} and {}",
+        options.base_momentum, options.max_momentum);
   for (size_t g = 0; options.cycle_momentum && g < optimizer.groups(); ++g) {
     const std::string_view momentum = optimizer.momentum_name(g);
     check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());

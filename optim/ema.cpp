@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
+#include "kernels/common/optimizers.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::optim {
@@ -17,7 +18,7 @@ std::string average_name(size_t index) { return fmt::format("average.{}", index)
 
 Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : options_(options) {
   const Scope scope("ema");
-  check(0 <= options.decay && options.decay <= 1, "decay is {}, not in [0, 1]", options.decay);
+  check(0 <= options.decay && options.decay <= 1, "decay must be in [0, 1], got {}", options.decay);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i];
     check(static_cast<bool>(t), "tensor {} is no tensor", i);
@@ -52,13 +53,8 @@ void Ema::update() {
     updates[i].param = average;
     updates[i].grad = t;
   }
-  const kernels::SgdRule toward{.lr = 1 - decay(),
-                                .momentum = 0,
-                                .dampening = 0,
-                                .weight_decay = 1,
-                                .nesterov = false,
-                                .maximize = true};
-  kernels::sgd(averages_[0].device(), updates, toward, kernels::StepControl{});
+  const kernels::AnyOptimizer sgd{kernels::SGD{.lr = 1 - decay(), .weight_decay = 1}};
+  kernels::optimizer_step(averages_[0].device(), sgd, updates, kernels::StepControl{.rescale = -1});
   for (const Tensor& average : averages_) average.storage()->bump_version();
   ++updates_;
 }

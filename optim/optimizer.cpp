@@ -1,4 +1,4 @@
-// What all optimizers share: who is updated, and where state lives.
+// All that optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
 #include "optim/optimizer.h"
 
 #include <atomic>
@@ -33,8 +33,7 @@ void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
         grad.device(), p.device());
 }
 
-// What Autocast is to read in place of a cast: f32 needs none, so that one program is for all
-// dtypes.
+// The dtype of shadows. f32 needs none, so that one program can take any dtype.
 std::optional<DType> shadow_dtype(std::optional<DType> asked) {
   check(!asked || is_half(*asked) || asked == f32, "shadow is {}, not f16, bf16 or f32",
         asked.value_or(f32));
@@ -43,15 +42,32 @@ std::optional<DType> shadow_dtype(std::optional<DType> asked) {
 
 }  // namespace
 
-void Option::check_value(double value) const {
-  if (flag_)
-    check(value == 0 || value == 1, "{} is {}, not 0 or 1", name_, value);
-  else if (range_ == Range::FromZero)
-    check(value >= 0, "{} is {}, not a number from 0", name_, value);
-  else if (range_ == Range::Fraction)
-    check(0 <= value && value < 1, "{} is {}, not in [0, 1)", name_, value);
+void check_value(const Option& option, double value) {
+  const std::string_view name = option.name;
+  if (option.flag)
+    check(value == 0 || value == 1, "{} must be 0 or 1, got {}", name, value);
+  else if (option.bounds == kernels::Bounds::AtLeast0)
+    check(value >= 0, "{} must be >= 0, got {}", name, value);
+  else if (option.bounds == kernels::Bounds::Below1)
+    check(0 <= value && value < 1, "{} must be in [0, 1), got {}", name, value);
   else
-    check(!std::isnan(value), "{} is {}, not a number", name_, value);
+    check(!std::isnan(value), "{} must be a number, got {}", name, value);
+}
+
+void Algorithm::run_kernel(Device device, const kernels::AnyOptimizer& optimizer, Updates updates,
+                           const StepControl& control) {
+  kernels::optimizer_step(device, optimizer, updates, control);
+}
+
+Options Algorithm::options() {
+  Options all = own_options();
+  all.push_back({"maximize", common.maximize});
+  return all;
+}
+
+void Algorithm::check_options() const {
+  for (const kernels::Requirement& r : requirements())
+    check(r.holds, "{}, got {} and {}", r.text, r.first, r.second);
 }
 
 uint64_t Optimizer::next_id() {
@@ -70,7 +86,7 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
 
 void Optimizer::take_shadows_back() const {
   each_slot([](size_t, const Slot& slot, const Group& group) {
-    if (group.options.shadow) slot.param.set_shadow({});
+    if (group.common().shadow) slot.param.set_shadow({});
   });
 }
 
@@ -78,8 +94,8 @@ void Optimizer::set_multi_precision(bool on, bool flat_master) {
   require_groups();
   check(on || !flat_master, "flat_master without multi_precision: there are no masters to flatten");
   for (Group& group : groups_) {
-    group.options.multi_precision = on;
-    group.options.flat_master = flat_master;
+    group.common().multi_precision = on;
+    group.common().flat_master = flat_master;
     if (!on)
       for (Slot& slot : group.slots) slot.master = {};
   }
@@ -89,26 +105,26 @@ void Optimizer::set_shadow(std::optional<DType> dtype) {
   require_groups();
   dtype = shadow_dtype(dtype);
   for (Group& group : groups_) {
-    group.options.shadow = dtype;
+    group.common().shadow = dtype;
     if (!dtype)
       for (const Slot& slot : group.slots) slot.param.set_shadow({});
   }
 }
 
-void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> rule,
-                             const CommonOptions& options) {
+void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm) {
   const Scope scope(name());
-  check(!options.flat_master || options.multi_precision,
+  CommonOptions& common = algorithm->common;
+  check(!common.flat_master || common.multi_precision,
         "flat_master is {} and multi_precision {}: without masters there are none to flatten",
-        options.flat_master, options.multi_precision);
-  check(std::isfinite(options.rescale_grad), "rescale_grad is {}, not a finite number",
-        options.rescale_grad);
-  for (const Option& option : rule->options()) option.check_value(option.get());
-  rule->check_options();
+        common.flat_master, common.multi_precision);
+  check(std::isfinite(common.rescale_grad), "rescale_grad must be finite, got {}",
+        common.rescale_grad);
+  for (const Option& option : algorithm->options()) check_value(option, option.get());
+  algorithm->check_options();
   check(!params.empty(), "no parameters to optimize");
   std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
-  Group group{std::move(rule), {}, options};
-  group.options.shadow = shadow_dtype(options.shadow);
+  common.shadow = shadow_dtype(common.shadow);
+  Group group{std::move(algorithm), {}};
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is no tensor", index);
@@ -120,7 +136,9 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Rule> r
     for (size_t i = 0; i < known.size(); ++i)
       check(!p.is_same(known[i]), "parameter {} of shape {} is also parameter {}", index, p.shape(),
             i);
-    group.rule->check_param(p, index);
+    check(p.rank() >= group.algorithm->min_rank(),
+          "parameter {} of shape {} is not a matrix: add it to a group of AdamWOptions", index,
+          p.shape());
     known.push_back(p);
     group.slots.push_back({p});
   }
@@ -140,9 +158,9 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
-// State goes where its parameter went. If anyone else wrote the parameter, its master takes the new
-// values, except where it still rounds to them (the model may only have moved): there it keeps its
-// extra bits.
+// Moves state to its parameter's device. If the parameter was written since the last step, its
+// master takes the new values, except where it still rounds to them (the model may only have
+// moved): there it keeps its extra bits.
 void Optimizer::follow(Slot& slot) {
   const Tensor& p = slot.param;
   const auto move = [&](Tensor& t) {
@@ -183,7 +201,7 @@ void Optimizer::make_buffers(Slot& slot, const States& states) {
 // Makes state that is missing, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
-  const States states = group.rule->states();
+  const States states = group.algorithm->states();
   make_buffers(slot, states);
   for (size_t k = 0; k < states.size(); ++k) {
     Tensor& buffer = slot.state[k];
@@ -199,16 +217,16 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
     slot.steps = {};
   else if (!slot.steps)
     slot.steps = filled({}, 0, f32, p.device());
-  prepare_narrow(slot, group);
+  prepare_half(slot, group);
 }
 
-// Makes a parameter's copy: the f32 master of a narrow one, or the narrow shadow of an f32 one. A
-// shadow is made anew after anyone else wrote the parameter, so that a step which is skipped leaves
-// the two in agreement.
-void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
+// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one. A shadow is made
+// anew if the parameter was written since the last step, so that a skipped step leaves the two in
+// agreement.
+void Optimizer::prepare_half(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_half(p.dtype())) {
-    if (!slot.master && group.options.multi_precision) {
+    if (!slot.master && group.common().multi_precision) {
       slot.master = dense_copy(p, f32, p.device());
     } else if (!slot.master) {
       warn(
@@ -218,14 +236,14 @@ void Optimizer::prepare_narrow(Slot& slot, const Group& group) {
                       name(), p.dtype()));
     }
   } else if (group.keeps_shadow(slot)) {
-    // (What a live graph saved is not written over.)
+    // (A shadow that a live graph saved is not overwritten.)
     const Tensor& shadow = p.autograd_meta().half.data;
-    if (!slot.agrees || shadow.dtype() != *group.options.shadow || !shadow.is_unique())
-      p.set_shadow(dense_copy(p, *group.options.shadow, p.device()));
+    if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique())
+      p.set_shadow(dense_copy(p, *group.common().shadow, p.device()));
   }
 }
 
-// Of gradients that are taken as they are.
+// Warns if gradients that the step does not unscale are scaled, or lack a scale that f16 needs.
 void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
   const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
@@ -240,11 +258,11 @@ void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
         name()));
 }
 
-// Lays the masters of a group end to end.
+// Lays the masters of a group end to end in one tensor.
 void Optimizer::flatten_masters(Group& group) {
-  constexpr int64_t unit = 16;  // elements: what kernels read at once is aligned
+  constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
   const Device device = group.slots[0].param.device();
-  const auto room = [&](const Slot& slot) {
+  const auto length = [&](const Slot& slot) {
     const Tensor& p = slot.param;
     return is_half(p.dtype()) && p.device() == device ? kernels::round_up(p.numel(), unit) : 0;
   };
@@ -252,16 +270,16 @@ void Optimizer::flatten_masters(Group& group) {
   const Tensor* first = nullptr;
   bool done = true;
   for (const Slot& slot : group.slots) {
-    if (room(slot) == 0) continue;
+    if (length(slot) == 0) continue;
     if (!first) first = &slot.master;
     done = done && slot.master && slot.master.storage() == first->storage();
-    size += room(slot);
+    size += length(slot);
   }
   if (done) return;
   const Tensor flat = filled({size}, 0, f32, device);
   int64_t begin = 0;
   for (Slot& slot : group.slots) {
-    if (room(slot) == 0) continue;
+    if (length(slot) == 0) continue;
     const Tensor& p = slot.param;
     Layout layout(p.shape());
     layout.offset = begin;
@@ -269,7 +287,7 @@ void Optimizer::flatten_masters(Group& group) {
     kernels::convert(device, slot.master ? slot.master : p, master);
     slot.master = master;
     slot.agrees = true;
-    begin += room(slot);
+    begin += length(slot);
   }
 }
 
@@ -278,61 +296,15 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
-  // Before any parameter is written, since they may share a storage and thereby its version, and
-  // since a step that fails is none.
+  // All is checked and made before the first parameter is written: parameters may share a storage
+  // and thereby its version, and a step that throws changes nothing.
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow()) : slot.is_untouched();
       follow(slot);
     }
-  size_t index = 0;
-  std::optional<Device> place;  // of the first
-  for (Group& group : groups_) {
-    if (group.options.flat_master) flatten_masters(group);
-    for (Slot& slot : group.slots) {
-      const Tensor& p = slot.param;
-      const size_t i = index++;
-      const Tensor grad = dense_grad(p);
-      if (!grad) continue;
-      check_gradient(grad, p, i);
-      if (!place) place = p.device();
-      check(p.device() == *place || !(control.skip || control.grad_scale),
-            "parameter {} is on {}, others on {}, where not all can read skip or grad_scale", i,
-            p.device(), *place);
-      if (!control.grad_scale && group.options.rescale_grad == 1) warn_of_scale(p, grad.dtype());
-      check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
-            p.shape());
-      prepare(slot, i, group);
-    }
-  }
-  for (Group& group : groups_) {
-    StepControl rescaled = control;
-    rescaled.rescale *= group.options.rescale_grad;
-    updates_.clear();
-    Device device;
-    const auto update = [&] {
-      if (!updates_.empty()) group.rule->update(device, updates_, rescaled);
-      updates_.clear();
-    };
-    for (Slot& slot : group.slots) {
-      const Tensor& p = slot.param;
-      if (!p.has_grad()) continue;
-      if (p.device() != device) update();
-      device = p.device();
-      kernels::Update& u = updates_.emplace_back();
-      const bool uses_master = slot.master && is_half(p.dtype());
-      u.param = uses_master ? slot.master : p;
-      u.shadow = uses_master                ? p
-                 : group.keeps_shadow(slot) ? p.autograd_meta().half.data
-                                            : Tensor();
-      u.grad = p.autograd_meta().grad;
-      for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
-      u.steps = slot.steps;
-    }
-    update();
-    for (const Slot& slot : group.slots)
-      if (slot.param.has_grad()) slot.param.storage()->bump_version();
-  }
+  prepare_step(control);
+  for (Group& group : groups_) update(group, control);
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       if (!slot.param.has_grad() && !slot.agrees) continue;
@@ -340,6 +312,58 @@ void Optimizer::step(const StepControl& control) {
       slot.version = slot.param.version();
       if (group.keeps_shadow(slot)) slot.param.autograd_meta().half.of_version = slot.version;
     }
+}
+
+// Checks all gradients and makes all buffers.
+void Optimizer::prepare_step(const StepControl& control) {
+  size_t index = 0;
+  std::optional<Device> device;  // of the first parameter with a gradient
+  for (Group& group : groups_) {
+    if (group.common().flat_master) flatten_masters(group);
+    for (Slot& slot : group.slots) {
+      const Tensor& p = slot.param;
+      const size_t i = index++;
+      const Tensor grad = dense_grad(p);
+      if (!grad) continue;
+      check_gradient(grad, p, i);
+      if (!device) device = p.device();
+      check(p.device() == *device || !(control.skip || control.grad_scale),
+            "parameter {} is on {}, others on {}, where not all can read skip or grad_scale", i,
+            p.device(), *device);
+      if (!control.grad_scale && group.common().rescale_grad == 1) warn_of_scale(p, grad.dtype());
+      check(p.is_contiguous(), "parameter {} has become strided: {} of {}", i, p.strides(),
+            p.shape());
+      prepare(slot, i, group);
+    }
+  }
+}
+
+// Updates the parameters that have gradients, in one kernel call for each run on one device.
+void Optimizer::update(Group& group, const StepControl& control) {
+  StepControl rescaled = control;
+  rescaled.rescale *= group.common().rescale_grad * (group.common().maximize ? -1 : 1);
+  updates_.clear();
+  Device device;
+  const auto run_kernel = [&] {
+    if (!updates_.empty()) group.algorithm->update(device, updates_, rescaled);
+    updates_.clear();
+  };
+  for (Slot& slot : group.slots) {
+    const Tensor& p = slot.param;
+    if (!p.has_grad()) continue;
+    if (p.device() != device) run_kernel();
+    device = p.device();
+    kernels::Update& u = updates_.emplace_back();
+    const bool uses_master = slot.master && is_half(p.dtype());
+    u.param = uses_master ? slot.master : p;
+    u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.autograd_meta().half.data : Tensor();
+    u.grad = p.autograd_meta().grad;
+    for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
+    u.steps = slot.steps;
+  }
+  run_kernel();
+  for (const Slot& slot : group.slots)
+    if (slot.param.has_grad()) slot.param.storage()->bump_version();
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -375,42 +399,43 @@ void Optimizer::set_lr(double lr) {
 
 double Optimizer::option(std::string_view name, size_t group) const {
   std::string known;
-  for (const Option& option : rule(group).options()) {
-    if (option.name() == name) return option.get();
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name());
+  for (const Option& option : options(group)) {
+    if (option.name == name) return option.get();
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
   }
   fail("no option '{}' in {}, which has {}", name, this->name(), known);
 }
 
 bool Optimizer::has_option(std::string_view name, size_t group) const {
-  for (const Option& option : rule(group).options())
-    if (option.name() == name) return true;
+  for (const Option& option : options(group))
+    if (option.name == name) return true;
   return false;
 }
 
 void Optimizer::set_option(std::string_view name, double value, size_t group) {
   const double before = option(name, group);
-  Rule& rule = this->rule(group);
-  for (const Option& option : rule.options()) {
-    if (option.name() != name) continue;
-    option.check_value(value);
+  for (const Option& option : options(group)) {
+    if (option.name != name) continue;
+    check_value(option, value);
     option.set(value);
     try {
-      rule.check_options();
+      at(group).algorithm->check_options();
     } catch (...) {
       option.set(before);
       throw;
     }
   }
-  // A buffer that is needed from now on is made here, so that what is saved before the next step is
-  // all that these options load.
-  const States states = rule.states();
+  // Makes a buffer that is needed from now on, so that what is saved before the next step is all
+  // that these options load.
+  const States states = at(group).algorithm->states();
   for (Slot& slot : groups_[group].slots)
     if (slot.steps) make_buffers(slot, states);
 }
 
 std::string_view Optimizer::momentum_name(size_t group) const {
-  return rule(group).momentum_name();
+  for (const std::string_view name : {"momentum", "beta1"})
+    if (has_option(name, group)) return name;
+  return {};
 }
 
 }  // namespace mixtape::optim

@@ -1,4 +1,4 @@
-// What an optimizer saves: state by parameter, options by group.
+// The state dict of an optimizer: state by parameter, options by group.
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
@@ -18,18 +18,18 @@ StateDict Optimizer::state_dict() const {
   StateDict dict;
   each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
-    const States states = group.rule->states();
+    const States states = group.algorithm->states();
     if (slot.steps && uses_any(states)) dict.emplace_back(prefix + "step", slot.steps);
     for (size_t k = 0; k < states.size(); ++k)
       if (states[k].used && slot.state[k])
         dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
-    // (A parameter that is f32 by now has left its master behind.)
+    // (A parameter that has been converted to f32 keeps its master unused.)
     if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
   });
   for (size_t g = 0; g < groups(); ++g)
-    for (const Option& option : rule(g).options())
-      dict.emplace_back(option_name(g, option.name()), from_number(option.get()));
+    for (const Option& option : options(g))
+      dict.emplace_back(option_name(g, option.name), from_number(option.get()));
   return dict;
 }
 
@@ -37,7 +37,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
                                      const Group& group) const {
   const Tensor& p = slot.param;
   const std::string prefix = state_prefix(index), step = prefix + "step";
-  const States states = group.rule->states();
+  const States states = group.algorithm->states();
   Slot loaded{p};
   if (uses_any(states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
   for (size_t k = 0; k < states.size(); ++k) {
@@ -47,7 +47,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
     check(bool(loaded.steps) == bool(loaded.state[k]), "{} is there, but {} is missing",
           loaded.steps ? step : key, loaded.steps ? key : step);
   }
-  if (group.options.multi_precision || !is_half(p.dtype()))
+  if (group.common().multi_precision || !is_half(p.dtype()))
     loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
   return loaded;  // the next step sees whether the master rounds to what the parameter is
 }
@@ -57,15 +57,15 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   StateReader reader(dict);
   std::vector<double> numbers;
   for (size_t g = 0; g < groups(); ++g) {
-    for (const Option& option : rule(g).options()) {
-      numbers.push_back(reader.number(option_name(g, option.name())));
-      option.check_value(numbers.back());
+    for (const Option& option : options(g)) {
+      numbers.push_back(reader.number(option_name(g, option.name)));
+      check_value(option, numbers.back());
     }
   }
   std::vector<Slot> slots;
-  exchange_options(numbers);  // which state a rule has depends on them
+  exchange_options(numbers);  // the states depend on them
   try {
-    for (size_t g = 0; g < groups(); ++g) rule(g).check_options();
+    for (size_t g = 0; g < groups(); ++g) at(g).algorithm->check_options();
     each_slot([&](size_t index, const Slot& slot, const Group& group) {
       slots.push_back(load_slot(reader, index, slot, group));
     });
@@ -82,7 +82,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
 void Optimizer::exchange_options(std::vector<double>& numbers) {
   auto number = numbers.begin();
   for (size_t g = 0; g < groups(); ++g) {
-    for (const Option& option : rule(g).options()) {
+    for (const Option& option : options(g)) {
       const double before = option.get();
       option.set(*number);
       *number++ = before;

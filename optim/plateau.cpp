@@ -17,12 +17,13 @@ std::string rate_name(size_t group) { return fmt::format("group.{}.lr", group); 
 Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
     : optimizer_(&optimizer), options_(options) {
   const Scope scope(name());
-  check(0 <= options.factor && options.factor < 1, "factor is {}, not in [0, 1)", options.factor);
-  check(options.patience >= 0, "patience is {}, not a number from 0", options.patience);
-  check(options.threshold >= 0, "threshold is {}, not a number from 0", options.threshold);
-  check(options.cooldown >= 0, "cooldown is {}, not a number from 0", options.cooldown);
-  check(options.min_lr >= 0, "min_lr is {}, not a number from 0", options.min_lr);
-  check(options.eps >= 0, "eps is {}, not a number from 0", options.eps);
+  check(0 <= options.factor && options.factor < 1, "factor must be in [0, 1), got {}",
+        options.factor);
+  check(options.patience >= 0, "patience must be >= 0, got {}", options.patience);
+  check(options.threshold >= 0, "threshold must be >= 0, got {}", options.threshold);
+  check(options.cooldown >= 0, "cooldown must be >= 0, got {}", options.cooldown);
+  check(options.min_lr >= 0, "min_lr must be >= 0, got {}", options.min_lr);
+  check(options.eps >= 0, "eps must be >= 0, got {}", options.eps);
   best_ = std::numeric_limits<double>::infinity();
   if (options.better == Better::Higher) best_ = -best_;
 }
@@ -80,7 +81,7 @@ void Plateau::load_state_dict(const StateDict& dict) {
   std::vector<double> rates;
   for (size_t g = 0; g < optimizer_->groups(); ++g) {
     rates.push_back(reader.number(rate_name(g)));
-    check(rates[g] >= 0, "{} is {}, not a number from 0", rate_name(g), rates[g]);
+    check(rates[g] >= 0, "{} must be >= 0, got {}", rate_name(g), rates[g]);
   }
   reader.check_all_read();
   best_ = best;

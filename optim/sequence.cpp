@@ -12,7 +12,7 @@ void SequentialOptions::validate() const {
         parts.size());
   int64_t last = 0;
   for (const int64_t m : milestones) {
-    check(m > last, "a milestone is {}, not above {}", m, last);
+    check(m > last, "a milestone must be > {}, got {}", m, last);
     last = m;
   }
 }

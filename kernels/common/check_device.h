@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/runtime.h"
 #include "core/view.h"
-#include "kernels/common/rules.h"
+#include "kernels/common/update.h"
 
 namespace mixtape::kernels {
 

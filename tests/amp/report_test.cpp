@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "nn/nn.h"
-#include "optim/adam.h"
+#include "optim/optimizers.h"
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
@@ -197,7 +197,7 @@ TEST(Report, NamesTheParametersThatStayedF32) {
 // Products that read what the optimizer or an earlier region cast read the parameter.
 TEST(Report, KnowsParametersByTheirCopies) {
   Mlp net;
-  optim::AdamW opt(net.parameters(), {.shadow = bf16});
+  optim::AdamW opt(net.parameters(), {}, {.shadow = bf16});
   for (int step = 0; step < 2; ++step) {
     const Report report({.parameters = net.named_parameters()});
     opt.zero_grad();

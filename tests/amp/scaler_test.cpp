@@ -467,7 +467,7 @@ TEST(Stages, AStepWithoutGradientsIsNoError) {
 
 TEST(Stages, GradientsOfF16ParametersNeedMasters) {
   const Tensor p = parameter({1, 2}, f16);
-  optim::SGD plain({p}, {.lr = 0.5}), masters({p}, {.lr = 0.5, .multi_precision = true});
+  optim::SGD plain({p}, {.lr = 0.5}), masters({p}, {.lr = 0.5}, {.multi_precision = true});
   GradScaler scaler;
   scaler.scale(sum(p)).backward();
   EXPECT_ERROR(scaler.unscale(plain), "parameter 0 of sgd is f16 and so is its gradient");

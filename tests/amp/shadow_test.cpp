@@ -51,7 +51,7 @@ void expect_current(const Tensor& p, DType dtype) {
 TEST(Shadow, AStepCastsNoParameter) {
   for (const DType low : {f16, bf16}) {
     const Mlp with = mlp(), without = mlp();
-    optim::AdamW a(with.parameters(), {.lr = 0.1, .shadow = low}),
+    optim::AdamW a(with.parameters(), {.lr = 0.1}, {.shadow = low}),
         b(without.parameters(), {.lr = 0.1});
     const void* place = nullptr;
     for (int t = 0; t < 4; ++t) {
@@ -68,7 +68,7 @@ TEST(Shadow, AStepCastsNoParameter) {
   }
 }
 
-TEST(Shadow, IsWrittenByTheKernelOfEveryRule) {
+TEST(Shadow, IsWrittenByTheKernelOfEveryOptimizer) {
   for (const DType dtype : {f16, bf16})
     for (const auto& [name, make] : optim::problems) {
       const auto params = optim::problem(), plain = optim::problem();
@@ -86,7 +86,7 @@ TEST(Shadow, IsWrittenByTheKernelOfEveryRule) {
 
 TEST(Shadow, StaysInItsPlaceOnceMade) {
   const auto params = optim::problem();
-  optim::AdamW opt(params, {.shadow = bf16});
+  optim::AdamW opt(params, {}, {.shadow = bf16});
   std::vector<const void*> before;
   for (uint32_t t = 1; t <= 3; ++t) {
     optim::set_grads(params, t, f32);
@@ -103,7 +103,7 @@ TEST(Shadow, StaysInItsPlaceOnceMade) {
 TEST(Shadow, ASkippedStepLeavesBothAlone) {
   for (const int skipped : {0, 1, 2}) {
     const auto params = optim::problem();
-    optim::Adam opt(params, {.lr = 0.1, .shadow = f16});
+    optim::Adam opt(params, {.lr = 0.1}, {.shadow = f16});
     for (int t = 0; t < 4; ++t) {
       const auto before = optim::all_values(params);
       optim::set_grads(params, uint32_t(t + 1), f32, t == skipped ? optim::inf : 1);
@@ -116,7 +116,7 @@ TEST(Shadow, ASkippedStepLeavesBothAlone) {
 
 TEST(Shadow, ServesAScalerThatSkips) {
   const Mlp with = mlp(), without = mlp();
-  optim::SGD a(with.parameters(), {.lr = 0.1, .momentum = 0.9, .shadow = f16}),
+  optim::SGD a(with.parameters(), {.lr = 0.1, .momentum = 0.9}, {.shadow = f16}),
       b(without.parameters(), {.lr = 0.1, .momentum = 0.9});
   GradScaler of_a({.init_scale = 1024}), of_b({.init_scale = 1024});
   for (int t = 0; t < 5; ++t) {
@@ -175,7 +175,7 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
   };
   for (const auto& write : writes) {
     Mlp net = mlp();
-    optim::SGD opt(net.parameters(), {.lr = 0.1, .shadow = bf16});
+    optim::SGD opt(net.parameters(), {.lr = 0.1}, {.shadow = bf16});
     (void)Step(net, opt, bf16);
     ASSERT_EQ(Step(net, opt, bf16).casts(), 0);
     std::vector<double> y[2];
@@ -199,7 +199,7 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
 
 TEST(Shadow, IsNoLongerUsedAfterAWriteToIt) {
   const Mlp net = mlp();
-  optim::SGD opt(net.parameters(), {.lr = 0.1, .shadow = bf16});
+  optim::SGD opt(net.parameters(), {.lr = 0.1}, {.shadow = bf16});
   (void)Step(net, opt, bf16);
   const Tensor& w = net.in.weight;
   {
@@ -213,7 +213,7 @@ TEST(Shadow, IsNoLongerUsedAfterAWriteToIt) {
 
 TEST(Shadow, AWriteBeforeASkippedStepReachesIt) {
   const Tensor p = leaf({3});
-  optim::SGD opt({p}, {.lr = 0.1, .shadow = f16});
+  optim::SGD opt({p}, {.lr = 0.1}, {.shadow = f16});
   p.set_grad(ones({3}));
   opt.step();
   p.set(1, 5);
@@ -224,7 +224,7 @@ TEST(Shadow, AWriteBeforeASkippedStepReachesIt) {
 
 TEST(Shadow, FollowsAStepWithinARegion) {
   const Tensor w = leaf({4, 4}), x = values({4, 4}, f16);
-  optim::SGD opt({w}, {.lr = 1, .shadow = f16});
+  optim::SGD opt({w}, {.lr = 1}, {.shadow = f16});
   const Autocast on({.low = f16});
   for (int t = 0; t < 3; ++t) {
     EXPECT_EQ(to_vector(linear(x, w)), to_vector(linear(x, cast(w.detach(), f16))));
@@ -240,7 +240,7 @@ TEST(Shadow, IsNotWrittenOverWhileAGraphReadsIt) {
   for (const bool shadowed : {false, true}) {
     const Tensor w = leaf({4, 4}), x = leaf({4, 4}, f16);
     optim::SGD opt({w}, {.lr = 1});
-    if (shadowed) opt = optim::SGD({w}, {.lr = 1, .shadow = f16});
+    if (shadowed) opt = optim::SGD({w}, {.lr = 1}, {.shadow = f16});
     const auto loss = [&] {
       const Autocast on({.low = f16});
       return sum(square(linear(x, w)));
@@ -261,7 +261,7 @@ TEST(Shadow, IsNotWrittenOverWhileAGraphReadsIt) {
 
 TEST(Shadow, OfAViewIsAViewOfIt) {
   const Tensor w = leaf({4, 4}), x = values({4, 4}, f16);
-  optim::SGD opt({w}, {.lr = 1, .shadow = f16});
+  optim::SGD opt({w}, {.lr = 1}, {.shadow = f16});
   w.set_grad(values({4, 4}, f32, 2));
   opt.step();
   const Tensor narrowed = cast(w.detach(), f16);
@@ -280,8 +280,8 @@ TEST(Shadow, OfParametersInOneStorage) {
   second.offset = 16;
   const Tensor a = packed.with_layout(Layout(Shape{4, 4})).set_requires_grad(),
                b = packed.with_layout(second).set_requires_grad(), x = values({4, 4}, f16);
-  optim::SGD opt({a}, {.lr = 1, .shadow = f16});
-  opt.add_group({b}, {.lr = 1, .shadow = f16});
+  optim::SGD opt({a}, {.lr = 1}, {.shadow = f16});
+  opt.add_group({b}, {.lr = 1}, {.shadow = f16});
   for (const bool both : {true, true, false, true}) {
     a.set_grad(values({4, 4}, f32, 2));
     b.set_grad(both ? values({4, 4}, f32, 5) : Tensor());
@@ -299,7 +299,7 @@ TEST(Shadow, OfParametersInOneStorage) {
 
 TEST(Shadow, ServesRegionsOfItsDtypeAlone) {
   const Mlp net = mlp();
-  optim::SGD opt(net.parameters(), {.lr = 0.1, .shadow = bf16});
+  optim::SGD opt(net.parameters(), {.lr = 0.1}, {.shadow = bf16});
   (void)Step(net, opt, bf16);
   EXPECT_EQ(Step(net, opt, f16).casts(), 2);
   EXPECT_EQ(Step(net, opt, bf16).casts(), 0);
@@ -307,7 +307,7 @@ TEST(Shadow, ServesRegionsOfItsDtypeAlone) {
 
 TEST(Shadow, IsOfF32ParametersAlone) {
   const Tensor narrow = leaf({3}, f16), wide = leaf({3}, f64);
-  optim::SGD opt({narrow, wide}, {.multi_precision = true, .shadow = f16});
+  optim::SGD opt({narrow, wide}, {}, {.multi_precision = true, .shadow = f16});
   for (const Tensor& p : {narrow, wide}) p.set_grad(ones({3}).to(p.dtype()));
   opt.step();
   EXPECT_FALSE(narrow.shadow());
@@ -318,7 +318,7 @@ TEST(Shadow, GoesWithItsOptimizer) {
   const Tensor p = leaf({1000});
   const int64_t before = memory_stats(p.device()).in_use;
   {
-    optim::SGD opt({p}, {.shadow = f16});
+    optim::SGD opt({p}, {}, {.shadow = f16});
     p.set_grad(ones({1000}));
     opt.step();
     optim::SGD moved = std::move(opt);
@@ -331,11 +331,11 @@ TEST(Shadow, GoesWithItsOptimizer) {
 }
 
 TEST(Shadow, IsNarrow) {
-  EXPECT_ERROR(optim::SGD({leaf({3})}, {.shadow = f64}),
+  EXPECT_ERROR(optim::SGD({leaf({3})}, {}, {.shadow = f64}),
                "sgd: shadow is f64, not f16, bf16 or f32");
   const Tensor p = leaf({3});
   p.set_grad(ones({3}));
-  optim::SGD opt({p}, {.shadow = f32});  // none is needed
+  optim::SGD opt({p}, {}, {.shadow = f32});  // none is needed
   opt.step();
   EXPECT_FALSE(p.shadow());
 }

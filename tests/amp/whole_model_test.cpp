@@ -108,7 +108,7 @@ TEST(Masters, AreMissedOnce) {
   const OnWarning on([&](const std::string& text) { told.push_back(text); });
   const auto train = [&](DType dtype, bool multi_precision) {
     const Tensor p = ones({3}).to(dtype).set_requires_grad();
-    optim::Adam opt({p}, {.multi_precision = multi_precision});
+    optim::Adam opt({p}, {}, {.multi_precision = multi_precision});
     for (int t = 0; t < 3; ++t) {
       p.set_grad(ones({3}).to(dtype));
       opt.step();
@@ -145,8 +145,8 @@ TEST(Masters, OfParametersInOneStorage) {
   };
   const auto packed = pair(true), apart = pair(false);
   const auto make = [](const std::vector<Tensor>& p) {
-    optim::SGD opt({p[0]}, {.lr = 1e-4, .multi_precision = true});
-    opt.add_group({p[1]}, {.lr = 1e-4, .multi_precision = true});
+    optim::SGD opt({p[0]}, {.lr = 1e-4}, {.multi_precision = true});
+    opt.add_group({p[1]}, {.lr = 1e-4}, {.multi_precision = true});
     return opt;
   };
   optim::SGD a = make(packed), b = make(apart);
@@ -167,7 +167,7 @@ TEST(Masters, OfParametersInOneStorage) {
 // before.
 TEST(Masters, AreReadAgainFromAnotherStorage) {
   Tensor p = full({3}, 1, f16).set_requires_grad(true);
-  optim::SGD opt({p}, {.lr = 0, .multi_precision = true});
+  optim::SGD opt({p}, {.lr = 0}, {.multi_precision = true});
   p.set_grad(ones({3}, f16));
   opt.step();
   const Tensor other = full({3}, 2, f16);
@@ -197,8 +197,8 @@ TEST(FlatMasters, StepAsSeparateOnes) {
 
 TEST(FlatMasters, LieInOneVectorPerGroup) {
   const auto params = problem(f16);
-  optim::AdamW opt({params[0], params[1]}, {.multi_precision = true, .flat_master = true});
-  opt.add_group({params[2], params[3]}, {.multi_precision = true, .flat_master = true});
+  optim::AdamW opt({params[0], params[1]}, {}, {.multi_precision = true, .flat_master = true});
+  opt.add_group({params[2], params[3]}, {}, {.multi_precision = true, .flat_master = true});
   for (uint32_t t = 1; t <= 2; ++t) {
     set_grads(params, t, f16);
     opt.step();
@@ -220,7 +220,7 @@ TEST(FlatMasters, LoadWhatSeparateOnesSaved) {
   for (const bool first : {false, true})
     for (const bool second : {false, true}) {
       const auto a = problem(bf16), b = problem(bf16);
-      optim::AdamW whole(a, {.lr = 0.1, .multi_precision = true, .flat_master = first});
+      optim::AdamW whole(a, {.lr = 0.1}, {.multi_precision = true, .flat_master = first});
       const auto step = [](const std::vector<Tensor>& params, optim::Optimizer& opt, uint32_t t) {
         set_grads(params, t, bf16);
         if (t < 3) params[2].set_grad({});  // a parameter that comes late
@@ -229,7 +229,7 @@ TEST(FlatMasters, LoadWhatSeparateOnesSaved) {
       for (uint32_t t = 1; t <= 2; ++t) step(a, whole, t);
       for (size_t k = 0; k < a.size(); ++k)
         for (int64_t i = 0; i < a[k].numel(); ++i) b[k].set(i, a[k].at(i));
-      optim::AdamW resumed(b, {.lr = 0.1, .multi_precision = true, .flat_master = second});
+      optim::AdamW resumed(b, {.lr = 0.1}, {.multi_precision = true, .flat_master = second});
       resumed.load_state_dict(snapshot(whole.state_dict()));
       for (uint32_t t = 3; t <= 5; ++t) {
         step(a, whole, t);
@@ -240,7 +240,7 @@ TEST(FlatMasters, LoadWhatSeparateOnesSaved) {
 }
 
 TEST(FlatMasters, NeedMasters) {
-  EXPECT_ERROR(optim::SGD({ones({3}).set_requires_grad()}, {.flat_master = true}),
+  EXPECT_ERROR(optim::SGD({ones({3}).set_requires_grad()}, {}, {.flat_master = true}),
                "flat_master is true and multi_precision false");
 }
 
@@ -266,11 +266,10 @@ TEST(StaticScale, IsAScalerThatNeverMoves) {
   for (Matrices* net : {&by_weight, &by_scaler, &unscaled}) net->to(f16);
   const Batch batch(f16);
   const double small = 0x1p-16;  // of which gradients f16 holds but a few bits
-  const optim::AdamWOptions options{.lr = 0.05, .multi_precision = true};
-  optim::AdamWOptions rescaled = options;
-  rescaled.rescale_grad = 1.0 / 128;
-  optim::AdamW a(by_weight.parameters(), rescaled), b(by_scaler.parameters(), options),
-      c(unscaled.parameters(), options);
+  optim::AdamW a(by_weight.parameters(), {.lr = 0.05},
+                 {.multi_precision = true, .rescale_grad = 1.0 / 128}),
+      b(by_scaler.parameters(), {.lr = 0.05}, {.multi_precision = true}),
+      c(unscaled.parameters(), {.lr = 0.05}, {.multi_precision = true});
   amp::GradScaler scaler({.init_scale = 128});
   for (int t = 0; t < 5; ++t) {
     a.zero_grad();
@@ -293,7 +292,7 @@ TEST(StaticScale, OrAScalerIsMissedOnce) {
   const OnWarning all([&](const std::string& text) { told.push_back(text); });
   const auto train = [&](DType dtype, double weight, DType low, bool unscale) {
     const Tensor p = from({1, 2}, {2}, dtype).set_requires_grad();
-    optim::SGD sgd({p}, {.lr = 1, .multi_precision = true, .rescale_grad = 1 / weight});
+    optim::SGD sgd({p}, {.lr = 1}, {.multi_precision = true, .rescale_grad = 1 / weight});
     amp::GradScaler scaler(low, {.init_scale = 64});  // enabled for f16 alone
     for (int i = 0; i < 2; ++i) {
       sgd.zero_grad();
@@ -316,8 +315,8 @@ TEST(StaticScale, OrAScalerIsMissedOnce) {
 
 TEST(StaticScale, IsFinite) {
   const Tensor p = ones({3}).set_requires_grad();
-  EXPECT_ERROR(optim::SGD({p}, {.rescale_grad = optim::nan}),
-               "rescale_grad is nan, not a finite number");
+  EXPECT_ERROR(optim::SGD({p}, {}, {.rescale_grad = optim::nan}),
+               "rescale_grad must be finite, got nan");
 }
 
 // --- weights that move between dtypes ---
@@ -361,7 +360,7 @@ TEST(Loading, FineTunesAModelInF16) {
   net.to(f16);
   Batch batch(f16);
   batch.target = 3 - batch.target;
-  optim::AdamW opt(net.parameters(), {.lr = 0.02, .multi_precision = true});
+  optim::AdamW opt(net.parameters(), {.lr = 0.02}, {.multi_precision = true});
   amp::GradScaler scaler({.init_scale = 1024});
   std::vector<double> losses;
   for (int t = 0; t < 60; ++t) {

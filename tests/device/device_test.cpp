@@ -16,7 +16,7 @@
 #include "core/format.h"
 #include "core/stream.h"
 #include "kernels/kernels.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/op_cases.h"
 
@@ -227,11 +227,11 @@ TEST(Devices, KernelsTakeMemoryOfTheirOwn) {
   EXPECT_ERROR(kernels::clip_value(device, list, 1.0),
                "kernel 'clip_value' on cuda:0 is given memory of cpu");
   const auto step = [&](const kernels::StepControl& control) {
-    kernels::sgd(device, updates, kernels::SgdRule{}, control);
+    kernels::optimizer_step(device, kernels::AnyOptimizer{kernels::SGD{}}, updates, control);
   };
-  EXPECT_ERROR(step({}), "kernel 'sgd' on cuda:0 is given memory of cpu");
+  EXPECT_ERROR(step({}), "kernel 'optimizer_step' on cuda:0 is given memory of cpu");
   updates[0].param = updates[0].grad = there;
-  EXPECT_ERROR(step({.skip = here}), "kernel 'sgd' on cuda:0 is given memory of cpu");
+  EXPECT_ERROR(step({.skip = here}), "kernel 'optimizer_step' on cuda:0 is given memory of cpu");
 }
 #endif
 

@@ -18,10 +18,9 @@
 #include "core/readback.h"
 #include "core/stream.h"
 #include "nn/nn.h"
-#include "optim/adam.h"
 #include "optim/clip.h"
 #include "optim/cosine.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/training_step.h"
 #include "train/learner.h"
@@ -432,8 +431,8 @@ TEST(DeviceTraining, StateFollowsTheModel) {
       const Seed seed(1);
       nn::Linear net(8, 4);
       net.to(f16);
-      optim::AdamW opt(net.parameters(),
-                       {.lr = 1e-3, .multi_precision = true, .flat_master = flat});
+      optim::AdamW opt(net.parameters(), {.lr = 1e-3},
+                       {.multi_precision = true, .flat_master = flat});
       for (int step = 0; step < 4; ++step) {
         const Device on = moves && step % 2 == 1 ? device : Device::cpu();
         net.to(on);

@@ -14,7 +14,7 @@
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/sequential.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {

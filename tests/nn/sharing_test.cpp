@@ -56,7 +56,7 @@ TEST(Freezing, LeavesParametersAsTheyAre) {
 TEST(Freezing, MayComeBeforeTheOptimizer) {
   TwoLayers net;
   net.body.requires_grad_(false);
-  optim::AdamW opt(net.parameters(), {.lr = 0.1, .weight_decay = 0.5, .shadow = bf16});
+  optim::AdamW opt(net.parameters(), {.lr = 0.1, .weight_decay = 0.5}, {.shadow = bf16});
   const Tensor x = randn({5, 3});
   const Values body = to_vector(net.body.weight), head = to_vector(net.head.weight);
   step(opt, sum(net(x)));

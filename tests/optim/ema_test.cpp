@@ -135,8 +135,8 @@ TEST(Ema, GuardsEndWithExceptionsAndNest) {
 TEST(Ema, MasterWeightsSurviveAnEvaluation) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad(),
                b = from({1}, {1}, bf16).set_requires_grad();
-  SGD with({a}, {.lr = 1e-4, .multi_precision = true}),
-      without({b}, {.lr = 1e-4, .multi_precision = true});
+  SGD with({a}, {.lr = 1e-4}, {.multi_precision = true}),
+      without({b}, {.lr = 1e-4}, {.multi_precision = true});
   Ema ema({a});
   for (int t = 0; t < 5; ++t) {
     a.set_grad(from({1}, {1}));
@@ -152,7 +152,7 @@ TEST(Ema, MasterWeightsSurviveAnEvaluation) {
 // Then the weights are what the optimizer goes on from, whatever its f32 copies were.
 TEST(Ema, OverwritesTensorsForGood) {
   const Tensor w = from({1}, {1}, bf16).set_requires_grad();
-  SGD opt({w}, {.lr = 1, .multi_precision = true});
+  SGD opt({w}, {.lr = 1}, {.multi_precision = true});
   Ema ema({w}, {.decay = 0.5});
   w.set_grad(from({-2}, {1}, bf16));
   opt.step();
@@ -187,8 +187,8 @@ TEST(Ema, ResumesExactly) {
 
 TEST(Ema, Errors) {
   const Tensor w = from({1, 2}, {2}), strided = from({1, 2, 3, 4}, {2, 2});
-  EXPECT_EQ(error([&] { Ema({w}, {.decay = 1.5}); }), "ema: decay is 1.5, not in [0, 1]");
-  EXPECT_EQ(error([&] { Ema({w}, {.decay = nan}); }), "ema: decay is nan, not in [0, 1]");
+  EXPECT_EQ(error([&] { Ema({w}, {.decay = 1.5}); }), "ema: decay must be in [0, 1], got 1.5");
+  EXPECT_EQ(error([&] { Ema({w}, {.decay = nan}); }), "ema: decay must be in [0, 1], got nan");
   EXPECT_EQ(error([&] { Ema({}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({from({1}, {1}, i64)}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({w, {}}); }), "ema: tensor 1 is no tensor");

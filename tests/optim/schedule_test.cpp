@@ -363,12 +363,12 @@ TEST(Plateau, ASkippedStepDoesNotCount) {
 TEST(Plateau, Errors) {
   SGD opt(problem());
   const auto fails = [&](const PlateauOptions& o) { return error([&] { Plateau(opt, o); }); };
-  EXPECT_EQ(fails({.factor = 1}), "plateau: factor is 1, not in [0, 1)");
-  EXPECT_EQ(fails({.patience = -1}), "plateau: patience is -1, not a number from 0");
-  EXPECT_EQ(fails({.threshold = -1}), "plateau: threshold is -1, not a number from 0");
-  EXPECT_EQ(fails({.cooldown = -1}), "plateau: cooldown is -1, not a number from 0");
-  EXPECT_EQ(fails({.min_lr = -1}), "plateau: min_lr is -1, not a number from 0");
-  EXPECT_EQ(fails({.eps = -1}), "plateau: eps is -1, not a number from 0");
+  EXPECT_EQ(fails({.factor = 1}), "plateau: factor must be in [0, 1), got 1");
+  EXPECT_EQ(fails({.patience = -1}), "plateau: patience must be >= 0, got -1");
+  EXPECT_EQ(fails({.threshold = -1}), "plateau: threshold must be >= 0, got -1");
+  EXPECT_EQ(fails({.cooldown = -1}), "plateau: cooldown must be >= 0, got -1");
+  EXPECT_EQ(fails({.min_lr = -1}), "plateau: min_lr must be >= 0, got -1");
+  EXPECT_EQ(fails({.eps = -1}), "plateau: eps must be >= 0, got -1");
 
   Plateau plateau(opt, {.patience = 0});
   const StateDict good = snapshot(plateau.state_dict());
@@ -387,7 +387,7 @@ TEST(Plateau, Errors) {
             "plateau: bad_steps is -1, not a whole number from 0 to 9007199254740992");
   EXPECT_EQ(with("cooldown", scalar(nan)),
             "plateau: cooldown is nan, not a whole number from 0 to 9007199254740992");
-  EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr is -1, not a number from 0");
+  EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr must be >= 0, got -1");
   EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best has shape [2], not one number");
   EXPECT_EQ(with("best", {}), "plateau: best is no tensor");
   EXPECT_EQ(with("worst", scalar(1)), "plateau: 'worst' belongs to nothing here");
@@ -401,63 +401,62 @@ TEST(Schedule, OptionsOutOfRange) {
   const auto fails = [&]<class Options>(const Options& o) {
     return error([&] { ClosedForm<Options>(opt, o); });
   };
-  EXPECT_EQ(fails(CosineOptions{}), "cosine: total_steps is 0, not a positive number");
+  EXPECT_EQ(fails(CosineOptions{}), "cosine: total_steps must be > 0, got 0");
   EXPECT_EQ(fails(CosineOptions{.total_steps = 3, .min_lr = -1}),
-            "cosine: min_lr is -1, not a number from 0");
-  EXPECT_EQ(fails(CosineRestartsOptions{}),
-            "cosine_restarts: first_steps is 0, not a positive number");
+            "cosine: min_lr must be >= 0, got -1");
+  EXPECT_EQ(fails(CosineRestartsOptions{}), "cosine_restarts: first_steps must be > 0, got 0");
   EXPECT_EQ(fails(CosineRestartsOptions{.first_steps = 1, .factor = 0}),
-            "cosine_restarts: factor is 0, not a positive number");
+            "cosine_restarts: factor must be > 0, got 0");
   EXPECT_EQ(fails(CosineRestartsOptions{.first_steps = 1, .min_lr = -1}),
-            "cosine_restarts: min_lr is -1, not a number from 0");
-  EXPECT_EQ(fails(StepLrOptions{}), "step_lr: step_size is 0, not a positive number");
+            "cosine_restarts: min_lr must be >= 0, got -1");
+  EXPECT_EQ(fails(StepLrOptions{}), "step_lr: step_size must be > 0, got 0");
   EXPECT_EQ(fails(StepLrOptions{.step_size = 1, .gamma = -1}),
-            "step_lr: gamma is -1, not a number from 0");
+            "step_lr: gamma must be >= 0, got -1");
   EXPECT_EQ(fails(MultiStepOptions{.milestones = {3, 0}}),
-            "multi_step: a milestone is 0, not a positive number");
+            "multi_step: a milestone must be > 0, got 0");
   EXPECT_EQ(fails(MultiStepOptions{.milestones = {3}, .gamma = nan}),
-            "multi_step: gamma is nan, not a number from 0");
-  EXPECT_EQ(fails(ExponentialOptions{}), "exponential: gamma is 0, not a positive number");
+            "multi_step: gamma must be >= 0, got nan");
+  EXPECT_EQ(fails(ExponentialOptions{}), "exponential: gamma must be > 0, got 0");
   EXPECT_EQ(fails(LinearWarmupOptions{.total_steps = 0}),
-            "linear_warmup: total_steps is 0, not a positive number");
+            "linear_warmup: total_steps must be > 0, got 0");
   EXPECT_EQ(fails(LinearWarmupOptions{.start_factor = -1}),
-            "linear_warmup: start_factor is -1, not a number from 0");
+            "linear_warmup: start_factor must be >= 0, got -1");
   EXPECT_EQ(fails(LinearWarmupOptions{.end_factor = -1}),
-            "linear_warmup: end_factor is -1, not a number from 0");
+            "linear_warmup: end_factor must be >= 0, got -1");
   EXPECT_EQ(fails(PolynomialOptions{.total_steps = -3}),
-            "polynomial: total_steps is -3, not a positive number");
-  EXPECT_EQ(fails(PolynomialOptions{.power = -1}), "polynomial: power is -1, not a number from 0");
+            "polynomial: total_steps must be > 0, got -3");
+  EXPECT_EQ(fails(PolynomialOptions{.power = -1}), "polynomial: power must be >= 0, got -1");
   EXPECT_EQ(fails(LambdaOptions{}), "lambda: there is no factor");
   EXPECT_EQ(fails(LambdaOptions{.factor = [](int64_t) { return -1.0; }}),
-            "lambda: lr is -0.001, not a number from 0");
+            "lambda: lr must be >= 0, got -0.001");
   const Curve part = PolynomialOptions{};
   EXPECT_EQ(fails(SequentialOptions{}), "sequential: 0 milestones between 0 parts");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}}),
             "sequential: 0 milestones between 2 parts");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part, part}, .milestones = {5, 5}}),
-            "sequential: a milestone is 5, not above 5");
+            "sequential: a milestone must be > 5, got 5");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}, .milestones = {0}}),
-            "sequential: a milestone is 0, not above 0");
+            "sequential: a milestone must be > 0, got 0");
   EXPECT_EQ(fails(ChainedOptions{}), "chained: there are no parts");
-  EXPECT_EQ(error([] { Curve(CosineOptions{}); }),
-            "cosine: total_steps is 0, not a positive number");
+  EXPECT_EQ(error([] { Curve(CosineOptions{}); }), "cosine: total_steps must be > 0, got 0");
   EXPECT_EQ(opt.lr(), 1e-3);
 }
 
 TEST(Schedule, Errors) {
   SGD opt(problem());
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 0, .total_steps = 3}); }),
-            "one_cycle: max_lr of group 0 is 0, not a positive number");
+            "one_cycle: max_lr of group 0 must be > 0, got 0");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1}); }),
-            "one_cycle: total_steps is 0, not a positive number");
+            "one_cycle: total_steps must be > 0, got 0");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .pct_start = 1.5}); }),
-            "one_cycle: pct_start is 1.5, not in [0, 1]");
+            "one_cycle: pct_start must be in [0, 1], got 1.5");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .div_factor = 0}); }),
-            "one_cycle: div_factor is 0, not a positive number");
+            "one_cycle: div_factor must be > 0, got 0");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .final_div_factor = -1}); }),
-            "one_cycle: final_div_factor is -1, not a positive number");
-  EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .base_momentum = 0.96}); }),
-            "one_cycle: momentum from 0.96 to 0.95 is not a range in [0, 1)");
+            "one_cycle: final_div_factor must be > 0, got -1");
+  EXPECT_EQ(
+      error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .base_momentum = 0.96}); }),
+      "one_cycle: base_momentum and max_momentum must be a range in [0, 1), got 0.96 and 0.95");
 
   OneCycle schedule(opt, {.max_lr = 1, .total_steps = 2});
   schedule.step();

@@ -48,8 +48,8 @@ TEST(State, ResumingIsExact) {
 TEST(State, MastersAreSavedToo) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad(),
                b = from({1}, {1}, bf16).set_requires_grad();
-  SGD first({a}, {.lr = 1e-4, .multi_precision = true}),
-      second({b}, {.lr = 1e-4, .multi_precision = true});
+  SGD first({a}, {.lr = 1e-4}, {.multi_precision = true}),
+      second({b}, {.lr = 1e-4}, {.multi_precision = true});
   a.set_grad(from({1}, {1}));
   b.set_grad(from({1}, {1}));
   first.step();
@@ -64,12 +64,12 @@ TEST(State, MastersAreSavedToo) {
 // before.
 TEST(State, AMasterOfBeforeAWriteDoesNotUndoIt) {
   const Tensor a = from({1, 2}, {2}, f16).set_requires_grad();
-  SGD first({a}, {.lr = 0.125, .multi_precision = true});
+  SGD first({a}, {.lr = 0.125}, {.multi_precision = true});
   a.set_grad(from({1, 1}, {2}));
   first.step();
   a.set(0, 100);
   const Tensor b = from(to_vector(a), {2}, f16).set_requires_grad();
-  SGD second({b}, {.lr = 0.125, .multi_precision = true});
+  SGD second({b}, {.lr = 0.125}, {.multi_precision = true});
   second.load_state_dict(snapshot(first.state_dict()));
   b.set_grad(from({1, 1}, {2}));
   first.step();
@@ -81,7 +81,7 @@ TEST(State, AMasterOfBeforeAWriteDoesNotUndoIt) {
 // Nor does a state bring them to an optimizer that keeps none.
 TEST(State, MastersBelongToWhoKeepsThem) {
   const Tensor a = from({1}, {1}, f16).set_requires_grad();
-  SGD kept({a}, {.lr = 1e-4, .multi_precision = true}), plain({a}, {.lr = 1e-4});
+  SGD kept({a}, {.lr = 1e-4}, {.multi_precision = true}), plain({a}, {.lr = 1e-4});
   a.set_grad(from({1}, {1}));
   kept.step();
   EXPECT_EQ(error([&] { plain.load_state_dict(kept.state_dict()); }),
@@ -100,7 +100,7 @@ TEST(State, NamesNothingTwice) {
 // What a parameter learnt in f32 is not taken back by the master that it had.
 TEST(State, AMasterIsLeftBehindByAWideParameter) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad();
-  SGD opt({a}, {.lr = 1e-4, .multi_precision = true});
+  SGD opt({a}, {.lr = 1e-4}, {.multi_precision = true});
   a.set_grad(from({1}, {1}));
   opt.step();
   a.set_data(from({5}, {1}, f32));
@@ -108,7 +108,7 @@ TEST(State, AMasterIsLeftBehindByAWideParameter) {
   EXPECT_TRUE(
       std::ranges::none_of(saved, [](const auto& e) { return e.first.ends_with("master"); }));
   const Tensor b = from({5}, {1}, bf16).set_requires_grad();
-  SGD other({b}, {.lr = 0, .multi_precision = true});
+  SGD other({b}, {.lr = 0}, {.multi_precision = true});
   other.load_state_dict(saved);
   b.set_grad(from({0}, {1}));
   other.step();
@@ -160,7 +160,7 @@ TEST(State, WhatDoesNotFitChangesNothing) {
             "adam: state.0.exp_avg is i64, not a float");
   EXPECT_EQ(load_with("state.0.exp_avg", {}), "adam: state.0.exp_avg is no tensor");
   EXPECT_EQ(load_with("state.4.step", scalar(1)), "adam: 'state.4.step' belongs to nothing here");
-  EXPECT_EQ(load_with("group.0.lr", scalar(-1)), "adam: lr is -1, not a number from 0");
+  EXPECT_EQ(load_with("group.0.lr", scalar(-1)), "adam: lr must be >= 0, got -1");
   EXPECT_EQ(load_with("group.0.lr", from({1, 2}, {2})),
             "adam: group.0.lr has shape [2], not one number");
   EXPECT_EQ(load_without("state.1.exp_avg_sq"),
@@ -241,7 +241,7 @@ TEST(State, LoadingTakesTheOptionsFirst) {
   EXPECT_EQ(error([&] { without.load_state_dict(dict); }),
             "adam: 'state.0.max_exp_avg_sq' belongs to nothing here");
   flag->second = scalar(2);
-  EXPECT_EQ(error([&] { without.load_state_dict(dict); }), "adam: amsgrad is 2, not 0 or 1");
+  EXPECT_EQ(error([&] { without.load_state_dict(dict); }), "adam: amsgrad must be 0 or 1, got 2");
   EXPECT_EQ(without.option("amsgrad"), 1);
   EXPECT_EQ(bits(with), bits(without));
 }

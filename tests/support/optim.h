@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of optim share: the problem that PyTorch was given too, every optimizer that
-// solves it, and what to look at afterwards.
+// Shared by the tests of optimizers: the problem that PyTorch was given too, every optimizer that
+// solves it, and PyTorch's results.
 
 #include <gtest/gtest.h>
 
@@ -92,21 +92,7 @@ inline StateDict snapshot(const StateDict& live) {
 
 using Params = std::vector<Tensor>;
 
-// The options that all optimizers share.
-struct Common {
-  bool multi_precision = false, flat_master = false;
-  std::optional<DType> shadow = {};
-  double rescale_grad = 1;
-
-  template <class Options>
-  Options in(Options o) const {
-    o.multi_precision = multi_precision;
-    o.flat_master = flat_master;
-    o.shadow = shadow;
-    o.rescale_grad = rescale_grad;
-    return o;
-  }
-};
+using Common = CommonOptions;
 
 // An optimizer with its options, for any parameters.
 class Problem {
@@ -120,94 +106,92 @@ class Problem {
  private:
   Make make_;
 };
-template <class O, class Options>
-Problem solve(Options options) {
-  return Problem([options](const Params& p, const Common& common) -> std::unique_ptr<Optimizer> {
-    return std::make_unique<O>(p, common.in(options));
+inline constexpr bool maximize = true;
+template <class O>
+Problem solve(const typename O::Options& options = {}, bool maximizes = false) {
+  return Problem([=](const Params& p, Common common) -> std::unique_ptr<Optimizer> {
+    common.maximize = maximizes;
+    return std::make_unique<O>(p, options, common);
   });
 }
-inline Problem sgd(const SGDOptions& o = {}) { return solve<SGD>(o); }
-inline Problem adam(const AdamOptions& o = {}) { return solve<Adam>(o); }
-inline Problem adamw(const AdamWOptions& o = {}) { return solve<AdamW>(o); }
-inline Problem rmsprop(const RMSpropOptions& o = {}) { return solve<RMSprop>(o); }
-inline Problem adagrad(const AdagradOptions& o = {}) { return solve<Adagrad>(o); }
-inline Problem adadelta(const AdadeltaOptions& o = {}) { return solve<Adadelta>(o); }
-inline Problem lion(const LionOptions& o = {}) { return solve<Lion>(o); }
-inline Problem lamb(const LambOptions& o = {}) { return solve<Lamb>(o); }
-inline Problem nadam(const NAdamOptions& o = {}) { return solve<NAdam>(o); }
-inline Problem radam(const RAdamOptions& o = {}) { return solve<RAdam>(o); }
-inline Problem muon(const MuonOptions& o = {}) { return solve<Muon>(o); }
 inline std::unique_ptr<Optimizer> adamw_groups(const Params& p, const Common& common) {
-  auto opt = std::make_unique<AdamW>(Params{p[0]},
-                                     common.in(AdamWOptions{.lr = 0.05, .weight_decay = 0.2}));
-  opt->add_group(Params(p.begin() + 1, p.end()),
-                 common.in(AdamWOptions{.lr = 0.01, .weight_decay = 0}));
+  auto opt =
+      std::make_unique<AdamW>(Params{p[0]}, AdamWOptions{.lr = 0.05, .weight_decay = 0.2}, common);
+  opt->add_group(Params(p.begin() + 1, p.end()), {.lr = 0.01, .weight_decay = 0}, common);
   return opt;
 }
 
-// Those of make_optim_reference.py.
+// PyTorch's parameters after all steps, by problem.
+inline const std::map<std::string, std::vector<double>>& references() {
+  static const std::map<std::string, std::vector<double>> all = {
+#include "tests/data/optim_reference.inc"
+  };
+  return all;
+}
+
+// The problems of make_optim_reference.py.
 inline const std::map<std::string, Problem> problems = {
-    {"sgd/plain", sgd({.lr = 0.1})},
-    {"sgd/decay", sgd({.lr = 0.1, .weight_decay = 0.05})},
-    {"sgd/momentum", sgd({.lr = 0.1, .momentum = 0.9})},
-    {"sgd/dampening", sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.3})},
-    {"sgd/nesterov", sgd({.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true})},
+    {"sgd/plain", solve<SGD>({.lr = 0.1})},
+    {"sgd/decay", solve<SGD>({.lr = 0.1, .weight_decay = 0.05})},
+    {"sgd/momentum", solve<SGD>({.lr = 0.1, .momentum = 0.9})},
+    {"sgd/dampening", solve<SGD>({.lr = 0.1, .momentum = 0.9, .dampening = 0.3})},
+    {"sgd/nesterov",
+     solve<SGD>({.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true})},
     {"sgd/maximize",
-     sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05, .maximize = true})},
-    {"sgd/late", sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.5})},
-    {"adam/default", adam()},
-    {"adam/betas", adam({.lr = 0.05, .beta1 = 0.7, .beta2 = 0.95, .eps = 1e-3})},
-    {"adam/decay", adam({.lr = 0.02, .weight_decay = 0.1})},
-    {"adam/amsgrad", adam({.lr = 0.02, .beta2 = 0.8, .amsgrad = true})},
-    {"adam/maximize", adam({.lr = 0.02, .weight_decay = 0.1, .maximize = true})},
-    {"adam/late", adam({.lr = 0.02})},
-    {"adamw/default", adamw()},
-    {"adamw/decay", adamw({.lr = 0.05, .eps = 1e-4, .weight_decay = 0.2})},
-    {"adamw/amsgrad", adamw({.lr = 0.05, .beta2 = 0.8, .weight_decay = 0.2, .amsgrad = true})},
-    {"adamw/maximize", adamw({.lr = 0.05, .weight_decay = 0.2, .maximize = true})},
+     solve<SGD>({.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05}, maximize)},
+    {"sgd/late", solve<SGD>({.lr = 0.1, .momentum = 0.9, .dampening = 0.5})},
+    {"adam/default", solve<Adam>()},
+    {"adam/betas", solve<Adam>({.lr = 0.05, .betas = {0.7, 0.95}, .eps = 1e-3})},
+    {"adam/decay", solve<Adam>({.lr = 0.02, .weight_decay = 0.1})},
+    {"adam/amsgrad", solve<Adam>({.lr = 0.02, .betas = {0.9, 0.8}, .amsgrad = true})},
+    {"adam/maximize", solve<Adam>({.lr = 0.02, .weight_decay = 0.1}, maximize)},
+    {"adam/late", solve<Adam>({.lr = 0.02})},
+    {"adamw/default", solve<AdamW>()},
+    {"adamw/decay", solve<AdamW>({.lr = 0.05, .eps = 1e-4, .weight_decay = 0.2})},
+    {"adamw/amsgrad",
+     solve<AdamW>({.lr = 0.05, .betas = {0.9, 0.8}, .weight_decay = 0.2, .amsgrad = true})},
+    {"adamw/maximize", solve<AdamW>({.lr = 0.05, .weight_decay = 0.2}, maximize)},
     {"adamw/groups", Problem(adamw_groups)},
-    {"rmsprop/default", rmsprop()},
-    {"rmsprop/decay", rmsprop({.lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
-    {"rmsprop/momentum", rmsprop({.lr = 0.02, .alpha = 0.8, .momentum = 0.7})},
-    {"rmsprop/centered", rmsprop({.lr = 0.02, .centered = true})},
-    {"rmsprop/all", rmsprop({.lr = 0.02,
-                             .alpha = 0.9,
-                             .momentum = 0.5,
-                             .weight_decay = 0.1,
-                             .centered = true,
-                             .maximize = true})},
-    {"rmsprop/late", rmsprop({.lr = 0.02, .momentum = 0.5})},
-    {"adagrad/default", adagrad()},
-    {"adagrad/decay", adagrad({.lr = 0.1, .lr_decay = 0.05, .weight_decay = 0.1})},
-    {"adagrad/initial", adagrad({.lr = 0.1, .initial_accumulator_value = 0.5, .eps = 1e-4})},
-    {"adagrad/maximize", adagrad({.lr = 0.1, .maximize = true})},
-    {"adadelta/default", adadelta()},
-    {"adadelta/decay", adadelta({.lr = 0.5, .rho = 0.7, .eps = 1e-3, .weight_decay = 0.1})},
-    {"adadelta/maximize", adadelta({.lr = 2, .maximize = true})},
-    {"lion/default", lion()},
-    {"lion/decay", lion({.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.3})},
-    {"lion/maximize", lion({.lr = 0.01, .maximize = true})},
-    {"lamb/default", lamb()},
+    {"rmsprop/default", solve<RMSprop>()},
+    {"rmsprop/decay", solve<RMSprop>({.lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
+    {"rmsprop/momentum", solve<RMSprop>({.lr = 0.02, .alpha = 0.8, .momentum = 0.7})},
+    {"rmsprop/centered", solve<RMSprop>({.lr = 0.02, .centered = true})},
+    {"rmsprop/all",
+     solve<RMSprop>(
+         {.lr = 0.02, .alpha = 0.9, .momentum = 0.5, .weight_decay = 0.1, .centered = true},
+         maximize)},
+    {"rmsprop/late", solve<RMSprop>({.lr = 0.02, .momentum = 0.5})},
+    {"adagrad/default", solve<Adagrad>()},
+    {"adagrad/decay", solve<Adagrad>({.lr = 0.1, .lr_decay = 0.05, .weight_decay = 0.1})},
+    {"adagrad/initial", solve<Adagrad>({.lr = 0.1, .initial_accumulator_value = 0.5, .eps = 1e-4})},
+    {"adagrad/maximize", solve<Adagrad>({.lr = 0.1}, maximize)},
+    {"adadelta/default", solve<Adadelta>()},
+    {"adadelta/decay", solve<Adadelta>({.lr = 0.5, .rho = 0.7, .eps = 1e-3, .weight_decay = 0.1})},
+    {"adadelta/maximize", solve<Adadelta>({.lr = 2}, maximize)},
+    {"lion/default", solve<Lion>()},
+    {"lion/decay", solve<Lion>({.lr = 0.01, .betas = {0.8, 0.95}, .weight_decay = 0.3})},
+    {"lion/maximize", solve<Lion>({.lr = 0.01}, maximize)},
+    {"lamb/default", solve<Lamb>()},
     {"lamb/decay",
-     lamb({.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
-    {"lamb/norms", lamb({.lr = 0.05, .min_norm = 1.5, .max_norm = 2})},
+     solve<Lamb>({.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1})},
+    {"lamb/norms", solve<Lamb>({.lr = 0.05, .min_norm = 1.5, .max_norm = 2})},
     {"lamb/trust",
-     lamb({.lr = 0.05, .weight_decay = 0.1, .min_trust = 0.3, .max_trust = 0.6, .maximize = true})},
-    {"lamb/late", lamb({.lr = 0.05})},
-    {"nadam/default", nadam()},
+     solve<Lamb>({.lr = 0.05, .weight_decay = 0.1, .min_trust = 0.3, .max_trust = 0.6}, maximize)},
+    {"lamb/late", solve<Lamb>({.lr = 0.05})},
+    {"nadam/default", solve<NAdam>()},
     {"nadam/decay",
-     nadam({.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
-    {"nadam/momentum", nadam({.lr = 0.02, .momentum_decay = 0.7})},
-    {"nadam/late", nadam({.lr = 0.02})},
-    {"radam/default", radam()},
+     solve<NAdam>({.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1})},
+    {"nadam/momentum", solve<NAdam>({.lr = 0.02, .momentum_decay = 0.7})},
+    {"nadam/late", solve<NAdam>({.lr = 0.02})},
+    {"radam/default", solve<RAdam>()},
     {"radam/decay",
-     radam({.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1})},
-    {"radam/never", radam({.lr = 0.02, .beta2 = 0.5})},
-    {"radam/late", radam({.lr = 0.02})},
-    {"muon/default", muon()},
-    {"muon/decay", muon({.lr = 0.05, .momentum = 0.8, .weight_decay = 0.1})},
-    {"muon/plain", muon({.momentum = 0.8, .nesterov = false, .maximize = true})},
-    {"muon/match", muon({.lr = 0.05, .match_adam = true})},
+     solve<RAdam>({.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1})},
+    {"radam/never", solve<RAdam>({.lr = 0.02, .betas = {0.9, 0.5}})},
+    {"radam/late", solve<RAdam>({.lr = 0.02})},
+    {"muon/default", solve<Muon>()},
+    {"muon/decay", solve<Muon>({.lr = 0.05, .momentum = 0.8, .weight_decay = 0.1})},
+    {"muon/plain", solve<Muon>({.momentum = 0.8, .nesterov = false}, maximize)},
+    {"muon/match", solve<Muon>({.lr = 0.05, .match_adam = true})},
 };
 
 }  // namespace mixtape::optim

@@ -11,7 +11,7 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "nn/nn.h"
-#include "optim/adam.h"
+#include "optim/optimizers.h"
 #include "tests/support/temp_folder.h"
 #include "train/learner.h"
 

@@ -6,7 +6,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 

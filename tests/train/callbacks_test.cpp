@@ -10,7 +10,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
@@ -91,7 +91,7 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
   refused(std::make_shared<EarlyStopping>(), none);
   refused(std::make_shared<ReduceLrOnPlateau>(), none);
   refused(std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.factor = 2}, "train_loss"),
-          "factor is 2, not in [0, 1)");
+          "factor must be in [0, 1), got 2");
   o.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "train_loss"})};
   Learner learner({loaders().train, {}}, Net(), o);
   learner.fit(1);

@@ -10,8 +10,7 @@
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "nn/nn.h"
-#include "optim/adam.h"
-#include "optim/sgd.h"
+#include "optim/optimizers.h"
 #include "tests/support/reference.h"
 
 namespace mixtape {

@@ -1,33 +1,29 @@
-// Optimizer steps in one pass.
+// The optimizer step of every optimizer; most take one pass over their tensors.
 
 #include "kernels/cpu/optim/update.h"
 
 namespace mixtape::kernels::cpu {
+namespace {
 
-void sgd(Launch& launch, Updates updates, const SgdRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
+template <class O>
+void take_step(Launch& launch, Updates updates, const O& o, const StepControl& control) {
+  for_each_chunk(updates, Chunks(launch, updates), control,
+                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
+                   const StepOf<O, math_t<P>> step(o, chunk.steps);
+                   chunk.update([&](int64_t i, int64_t count, auto p, auto g) {
+                     return step(p, g, chunk.states(i, count));
+                   });
+                 });
 }
-void adam(Launch& launch, Updates updates, const AdamRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void lion(Launch& launch, Updates updates, const LionRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void rmsprop(Launch& launch, Updates updates, const RmspropRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void adagrad(Launch& launch, Updates updates, const AdagradRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void adadelta(Launch& launch, Updates updates, const AdadeltaRule& rule,
-              const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void nadam(Launch& launch, Updates updates, const NadamRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
-}
-void radam(Launch& launch, Updates updates, const RadamRule& rule, const StepControl& control) {
-  step(launch, updates, rule, control);
+
+}  // namespace
+
+void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updates,
+                    const StepControl& control) {
+  if (read_scalar(control.skip, 0) != 0) return;
+  std::visit([&](const auto& o) { take_step(launch, updates, o, control); }, optimizer.options);
+  for (const Update& u : updates)
+    if (u.steps) *u.steps.as<float>() += 1;
 }
 
 }  // namespace mixtape::kernels::cpu

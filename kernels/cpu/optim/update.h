@@ -1,8 +1,8 @@
 #pragma once
-// How optimizer steps (kernels/common/steps.h) go over their tensors: a run of elements at a time,
-// of whatever types.
+// Optimizer steps (kernels/common/optimizers.h) on the CPU: each thread takes chunks of parameters,
+// with a loop compiled for their dtypes.
 
-#include "kernels/common/steps.h"
+#include "kernels/common/optimizers.h"
 #include "kernels/cpu/loops/chunks.h"
 
 namespace mixtape::kernels::cpu {
@@ -12,7 +12,7 @@ void round_into(const View& shadow, int64_t begin, const P* param, int64_t n) {
   visit_float(shadow.dtype, [&]<class S>() { convert_run(param, n, shadow.as<S>() + begin); });
 }
 
-// The states of some elements, as kernels/common/steps.h sees them.
+// The states of a vector of elements, as Step<T> sees them.
 template <class T>
 struct StatesAt {
   T* const* state;
@@ -25,21 +25,21 @@ struct StatesAt {
   }
 };
 
-// One chunk of one parameter, and what multiplies its gradient. P, G: element types of the two.
+// A chunk of a parameter of dtype P with a gradient of dtype G.
 template <class P, class G>
-struct Run {
+struct ParamChunk {
   using T = math_t<P>;
   P* param;
   const G* grad;
   T* state[Update::max_states];
-  const View& shadow;  // of the whole parameter
+  const View& shadow;  // of the whole parameter, in which the chunk starts at `begin`
   int64_t begin, n;
   T grad_scale;
-  double steps;  // before this one
+  double steps;  // so far
 
   // f(i, count, p, g) returns the new p.
   template <class F>
-  void each(F f) const {
+  void update(F f) const {
     for_each_vec<T>(n, [&](int64_t i, int64_t count) {
       const Vec<T> p = read<T>(param + i, count);
       write(param + i, f(i, count, p, scaled_grad(i, count)), count);
@@ -52,15 +52,11 @@ struct Run {
   }
 };
 
-inline bool is_skipped(const StepControl& control) { return read_scalar(control.skip, 0) != 0; }
-
-// f(run, tensor, chunk) for all chunks of all parameters.
-template <class Rule, class F>
-void for_each_run(Updates updates, const Chunks& chunks, const Rule& rule,
-                  const StepControl& control, F f) {
-  const double scale =
-      read_scalar(control.grad_scale, 1) * control.rescale * (rule.maximize ? -1 : 1);
-  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
+// Calls f(chunk, tensor, number of the chunk) for all chunks of all parameters.
+template <class F>
+void for_each_chunk(Updates updates, const Chunks& chunks, const StepControl& control, F f) {
+  const double scale = read_scalar(control.grad_scale, 1) * control.rescale;
+  chunks.for_each([&](size_t tensor, int64_t begin, int64_t number) {
     const Update& u = updates[tensor];
     visit_chunk(u.param, begin, [&]<class P>(P* p, int64_t n) {
       visit_float(u.grad.dtype, [&]<class G>() {
@@ -68,37 +64,22 @@ void for_each_run(Updates updates, const Chunks& chunks, const Rule& rule,
         const auto state = [&](size_t k) {
           return u.state[k] ? u.state[k].as<T>() + begin : nullptr;
         };
-        f(Run<P, G>{p,
-                    u.grad.as<G>() + begin,
-                    {state(0), state(1), state(2)},
-                    u.shadow,
-                    begin,
-                    n,
-                    T(scale),
-                    read_scalar(u.steps, 0)},
-          tensor, chunk);
+        f(ParamChunk<P, G>{p,
+                           u.grad.as<G>() + begin,
+                           {state(0), state(1), state(2)},
+                           u.shadow,
+                           begin,
+                           n,
+                           T(scale),
+                           read_scalar(u.steps, 0)},
+          tensor, number);
       });
     });
   });
 }
 
-inline void count_step(Updates updates) {
-  for (const Update& u : updates)
-    if (u.steps) *u.steps.as<float>() += 1;
-}
-
-// A step in one pass.
-template <class Rule>
-void step(Launch& launch, Updates updates, const Rule& rule, const StepControl& control) {
-  if (is_skipped(control)) return;
-  for_each_run(updates, Chunks(launch, updates), rule, control,
-               [&]<class P, class G>(const Run<P, G>& run, size_t, int64_t) {
-                 const Step<Rule, math_t<P>> move(rule, run.steps);
-                 run.each([&](int64_t i, int64_t count, auto p, auto g) {
-                   return move(p, g, run.states(i, count));
-                 });
-               });
-  count_step(updates);
-}
+// Lamb and Muon look at a parameter as a whole (layerwise.cpp).
+void take_step(Launch& launch, Updates updates, const Lamb& o, const StepControl& control);
+void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control);
 
 }  // namespace mixtape::kernels::cpu

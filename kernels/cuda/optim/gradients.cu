@@ -3,8 +3,8 @@
 
 #include <cmath>
 
+#include "kernels/common/binary.h"
 #include "kernels/common/scaling.h"
-#include "kernels/common/steps.h"
 #include "kernels/common/tensor_stats.h"
 #include "kernels/cuda/optim/multi.cuh"
 #include "kernels/kernels.h"

@@ -1,5 +1,6 @@
-// Optimizer steps that look at a parameter as a whole: LAMB at its norm, Muon at its matrix.
+// Optimizer steps that need a whole parameter: LAMB its norm, Muon its matrix.
 
+#include "kernels/common/layerwise.h"
 #include "kernels/cuda/optim/update.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -8,29 +9,29 @@ namespace {
 // --- LAMB ---
 
 template <class T>
-__global__ void lamb_moments(Table<Moved<2>> table, Control control, const Step<LambRule, T>* steps,
+__global__ void lamb_moments(ParamTable<Lamb> table, Control control, const Lamb::Step<T>* steps,
                              SquaredNorms* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
-  const Step<LambRule, T> step = steps[table.number[chunk.tensor]];
+  const Lamb::Step<T> step = steps[table.number[chunk.tensor]];
   SquaredNorms sum;
-  for_elements<Moves{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
-                                      [&](int64_t i, T p, T g, StatesAt<T> state) {
-                                        const auto [m, v] = step.moments.move(g, state);
-                                        const T d = step.direction(p, m, v);
-                                        if (i < chunk.end) {
-                                          sum.param += double(p) * double(p);
-                                          sum.direction += double(d) * double(d);
-                                        }
-                                        return p;
-                                      });
+  for_elements<Writes{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                                       [&](int64_t i, T p, T g, StatesAt<T> state) {
+                                         const auto [m, v] = step.moments.move(g, state);
+                                         const T d = step.direction(p, m, v);
+                                         if (i < chunk.end) {
+                                           sum.param += double(p) * double(p);
+                                           sum.direction += double(d) * double(d);
+                                         }
+                                         return p;
+                                       });
   sum.param = sum_over_block(sum.param);
   sum.direction = sum_over_block(sum.direction);
   if (gpu::thread().x == 0) parts[chunk.number] = sum;
 }
 
-// A block for each parameter.
-__global__ void lamb_trust(Table<Moved<2>> table, Control control, LambRule rule,
+// The trust ratio of each parameter, a block for each.
+__global__ void lamb_trust(ParamTable<Lamb> table, Control control, Lamb o,
                            const SquaredNorms* parts, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
@@ -42,66 +43,46 @@ __global__ void lamb_trust(Table<Moved<2>> table, Control control, LambRule rule
   }
   sum.param = sum_over_block(sum.param);
   sum.direction = sum_over_block(sum.direction);
-  if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(rule, sum);
+  if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o, sum);
 }
 
 template <class T>
-__global__ void lamb_move(Table<Moved<2>> table, Control control, double lr,
-                          const Step<LambRule, T>* steps, const double* trust) {
+__global__ void lamb_move(ParamTable<Lamb> table, Control control, double lr,
+                          const Lamb::Step<T>* steps, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
-  const Step<LambRule, T> step = steps[number];
+  const Lamb::Step<T> step = steps[number];
   const T rate(-lr * trust[number]);
-  for_elements<Moves{.states = false}>(
+  for_elements<Writes{.states = false}>(
       table.item[chunk.tensor], chunk, T(1), [&](int64_t, T p, T, StatesAt<T> state) {
         return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
       });
 }
 
-template <class T>
-void run_lamb(Launch& launch, Updates updates, const LambRule& rule, const Control& control) {
-  using Numbers = Step<LambRule, T>;
-  int64_t chunks = 0;
-  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
-  Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
-  double* const trust = launch.scratch<double>(int64_t(updates.size()));
-  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
-  launch_begin<Numbers, T>(launch, updates, rule, control, steps);
-  for_parameters<2, T>(updates, [&](const Table<Moved<2>>& table) {
-    launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
-    gpu::launch({"lamb_trust",
-                 {unsigned(table.count), 1, 1},
-                 {unsigned(chunk_threads), 1, 1},
-                 chunk_threads / gpu::warp_size * sizeof(double)},
-                launch.stream, lamb_trust, table, control, rule, parts, trust);
-    launch_table(launch, "lamb_move", lamb_move<T>, table, control, rule.lr, steps, trust);
-  });
-}
-
 // --- Muon ---
 
-// x is what will be orthogonalized; parts, its squared norms.
+// Fills x, the matrix to orthogonalize, and parts, its squared norms by chunk.
 template <class T>
-__global__ void muon_momentum(Table<Moved<1>> table, Control control, Step<MuonRule, T> step, T* x,
+__global__ void muon_momentum(ParamTable<Muon> table, Control control, Muon::Step<T> step, T* x,
                               double* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   double sum = 0;
-  for_elements<Moves{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
-                                      [&](int64_t i, T p, T g, StatesAt<T> state) {
-                                        const T ahead = step.ahead(g, state);
-                                        if (i < chunk.end) {
-                                          x[i] = ahead;
-                                          sum += double(ahead) * double(ahead);
-                                        }
-                                        return p;
-                                      });
+  for_elements<Writes{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                                       [&](int64_t i, T p, T g, StatesAt<T> state) {
+                                         const T ahead = step.ahead(g, state);
+                                         if (i < chunk.end) {
+                                           x[i] = ahead;
+                                           sum += double(ahead) * double(ahead);
+                                         }
+                                         return p;
+                                       });
   sum = sum_over_block(sum);
   if (gpu::thread().x == 0) parts[chunk.number] = sum;
 }
 
-// x /= |x|, each block for a chunk. All add up the parts, which are few, for themselves.
+// x /= |x|, a block for each chunk. Every block adds up the parts, which are few.
 template <class T>
 __global__ void make_unit(const double* parts, int64_t chunks, double eps, T* x, int64_t n) {
   double sum = 0;
@@ -123,21 +104,20 @@ __global__ void mix(T b, const T* s, T c, T a, T* f, int64_t k) {
 }
 
 template <class T>
-__global__ void muon_move(Table<Moved<1>> table, Control control, Step<MuonRule, T> step,
+__global__ void muon_move(ParamTable<Muon> table, Control control, Muon::Step<T> step,
                           const T* orthogonal) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
-  for_elements<Moves{.states = false}>(table.item[chunk.tensor], chunk, T(1),
-                                       [&](int64_t i, T p, T, StatesAt<T>) {
-                                         return step.move(p, i < chunk.end ? orthogonal[i] : T(0));
-                                       });
+  for_elements<Writes{.states = false}>(table.item[chunk.tensor], chunk, T(1),
+                                        [&](int64_t i, T p, T, StatesAt<T>) {
+                                          return step.move(p, i < chunk.end ? orthogonal[i] : T(0));
+                                        });
 }
 
-// One parameter, whose dimensions from the second on are taken as one. Its scratch is free again
-// afterwards. (After a skipped step the products are of whatever the scratch holds, and unused.)
+// Moves one parameter, a matrix of shape[0] rows, and frees its scratch. (In a skipped step the
+// products multiply uninitialised scratch, and are not used.)
 template <class T>
-void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
-               const Control& control) {
+void muon_step(const Launch& outer, const Update& update, const Muon& o, const Control& control) {
   const int64_t size = update.param.size(), rows = update.param.shape()[0];
   if (size == 0) return;
   const int64_t columns = size / rows, k = std::min(rows, columns);
@@ -145,16 +125,16 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
   const auto matrix = [&](int64_t m, int64_t n) {
     return View{launch.scratch<T>(m * n), dtype_of<T>(), Layout({m, n})};
   };
-  const Step<MuonRule, T> step(rule, rows, columns);
+  const Muon::Step<T> step(o, rows, columns);
   const View x = matrix(rows, columns);
   const int64_t chunks = ceil_div(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
-  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
+  for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
     launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);
   });
   const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
   gpu::launch({"make_unit", {unsigned(chunks), 1, 1}, threads, 64}, launch.stream, make_unit<T>,
-              parts, chunks, rule.eps, x.as<T>(), size);
+              parts, chunks, o.eps, x.as<T>(), size);
   const View result = orthogonalize(
       x, matrix(rows, columns), matrix(k, k), matrix(k, k),
       [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); },
@@ -162,27 +142,42 @@ void muon_step(const Launch& outer, const Update& update, const MuonRule& rule,
         gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
                     T(c), T(a), f.as<T>(), k);
       });
-  for_parameters<1, T>(std::span(&update, 1), [&](const Table<Moved<1>>& table) {
+  for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
     launch_table(launch, "muon_move", muon_move<T>, table, control, step, result.as<T>());
   });
 }
 
 }  // namespace
 
-void lamb(Launch& launch, Updates updates, const LambRule& rule, const StepControl& control) {
-  run_lamb<float>(launch, updates, rule, {control, rule.maximize});
-  run_lamb<double>(launch, updates, rule, {control, rule.maximize});
+template <class T>
+void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& control) {
+  int64_t chunks = 0;
+  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
+  auto* const steps = launch.scratch<Lamb::Step<T>>(int64_t(updates.size()));
+  double* const trust = launch.scratch<double>(int64_t(updates.size()));
+  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
+  launch_begin<T>(launch, updates, o, control, steps);
+  for_parameters<Lamb, T>(updates, [&](const ParamTable<Lamb>& table) {
+    launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
+    gpu::launch({"lamb_trust",
+                 {unsigned(table.count), 1, 1},
+                 {unsigned(chunk_threads), 1, 1},
+                 chunk_threads / gpu::warp_size * sizeof(double)},
+                launch.stream, lamb_trust, table, control, o, parts, trust);
+    launch_table(launch, "lamb_move", lamb_move<T>, table, control, o.lr, steps, trust);
+  });
 }
 
-void muon(Launch& launch, Updates updates, const MuonRule& rule, const StepControl& control) {
-  const Control on_device(control, rule.maximize);
-  const auto run = [&]<class T>() {
-    launch_begin<Step<MuonRule, T>, T>(launch, updates, rule, on_device, nullptr);
-    for (const Update& u : updates)
-      if (is_computed_in<T>(u)) muon_step<T>(launch, u, rule, on_device);
-  };
-  run.template operator()<float>();
-  run.template operator()<double>();
+template <class T>
+void run_step(Launch& launch, Updates updates, const Muon& o, const Control& control) {
+  launch_begin<T>(launch, updates, o, control, nullptr);
+  for (const Update& u : updates)
+    if (is_computed_in<T>(u)) muon_step<T>(launch, u, o, control);
 }
+
+template void run_step<float>(Launch&, Updates, const Lamb&, const Control&);
+template void run_step<double>(Launch&, Updates, const Lamb&, const Control&);
+template void run_step<float>(Launch&, Updates, const Muon&, const Control&);
+template void run_step<double>(Launch&, Updates, const Muon&, const Control&);
 
 }  // namespace mixtape::kernels::cuda

@@ -1,62 +1,40 @@
-// Optimizer steps in one pass.
+// The optimizer step of every optimizer; most take one pass over their tensors.
 
 #include "kernels/cuda/optim/update.cuh"
 
 namespace mixtape::kernels::cuda {
 namespace {
 
-template <class T, class Rule>
-__global__ void take_step(Table<Moved<Step<Rule, T>::states>> table, Control control,
-                          const Step<Rule, T>* steps) {
+template <class T, class O>
+__global__ void take_step(ParamTable<O> table, Control control, const StepOf<O, T>* steps) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
-  const Step<Rule, T> step = steps[table.number[chunk.tensor]];
-  for_elements<Moves{}>(table.item[chunk.tensor], chunk, control.scale<T>(),
-                        [&](int64_t, T p, T g, StatesAt<T> state) { return step(p, g, state); });
+  const StepOf<O, T> step = steps[table.number[chunk.tensor]];
+  for_elements<Writes{}>(table.item[chunk.tensor], chunk, control.scale<T>(),
+                         [&](int64_t, T p, T g, StatesAt<T> state) { return step(p, g, state); });
 }
 
-template <class T, class Rule>
-void run_in(Launch& launch, Updates updates, const Rule& rule, const Control& control) {
-  using Numbers = Step<Rule, T>;
-  Numbers* const steps = launch.scratch<Numbers>(int64_t(updates.size()));
-  launch_begin<Numbers, T>(launch, updates, rule, control, steps);
-  for_parameters<Numbers::states, T>(updates, [&](const auto& table) {
-    launch_table(launch, "take_step", take_step<T, Rule>, table, control,
-                 static_cast<const Numbers*>(steps));
+template <class T, class O>
+void run_step(Launch& launch, Updates updates, const O& o, const Control& control) {
+  StepOf<O, T>* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
+  launch_begin<T>(launch, updates, o, control, steps);
+  for_parameters<O, T>(updates, [&](const ParamTable<O>& table) {
+    launch_table(launch, "take_step", take_step<T, O>, table, control,
+                 static_cast<const StepOf<O, T>*>(steps));
   });
-}
-template <class Rule>
-void run(Launch& launch, Updates updates, const Rule& rule, const StepControl& control) {
-  run_in<float>(launch, updates, rule, {control, rule.maximize});
-  run_in<double>(launch, updates, rule, {control, rule.maximize});
 }
 
 }  // namespace
 
-void sgd(Launch& launch, Updates updates, const SgdRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void adam(Launch& launch, Updates updates, const AdamRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void lion(Launch& launch, Updates updates, const LionRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void rmsprop(Launch& launch, Updates updates, const RmspropRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void adagrad(Launch& launch, Updates updates, const AdagradRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void adadelta(Launch& launch, Updates updates, const AdadeltaRule& rule,
-              const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void nadam(Launch& launch, Updates updates, const NadamRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
-}
-void radam(Launch& launch, Updates updates, const RadamRule& rule, const StepControl& control) {
-  run(launch, updates, rule, control);
+void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updates,
+                    const StepControl& control) {
+  const Control on_device(control);
+  std::visit(
+      [&](const auto& o) {
+        run_step<float>(launch, updates, o, on_device);
+        run_step<double>(launch, updates, o, on_device);
+      },
+      optimizer.options);
 }
 
 }  // namespace mixtape::kernels::cuda

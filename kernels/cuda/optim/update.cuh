@@ -1,56 +1,60 @@
 #pragma once
-// How optimizer steps (kernels/common/steps.h) go over lists of parameters: one kernel counts the
-// step and works out the rule's numbers for each parameter, the others read them. A skipped step
-// changes nothing: every kernel looks at the verdict first.
+// Optimizer steps (kernels/common/optimizers.h) over lists of parameters: one kernel counts the
+// step and computes Step<T> for each parameter, the others read it. A skipped step changes nothing:
+// every kernel reads the skip flag first.
 
-#include "kernels/common/steps.h"
+#include "kernels/common/optimizers.h"
 #include "kernels/cuda/optim/multi.cuh"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 
+// An Update in a kernel's parameters.
 template <int states>
-struct Moved {
+struct ParamItem {
   void *param, *grad, *shadow;
   void* state[states];
   DType type, grad_type, shadow_type;
   bool aligned;
 };
+template <class O>
+using ParamTable = Table<ParamItem<state_count<O>>>;
 
-// StepControl for the device, with the rule's sign.
+// StepControl for the device.
 struct Control {
   const float *skip, *grad_scale;
-  double factor;
+  double rescale;
 
-  Control(const StepControl& control, bool maximize)
+  explicit Control(const StepControl& control)
       : skip(control.skip.as<const float>()),
         grad_scale(control.grad_scale.as<const float>()),
-        factor(control.rescale * (maximize ? -1 : 1)) {}
+        rescale(control.rescale) {}
   __device__ bool is_skipped() const { return skip && *skip != 0; }
   template <class T>
   __device__ T scale() const {  // of gradients
-    return T((grad_scale ? double(*grad_scale) : 1.0) * factor);
+    return T((grad_scale ? double(*grad_scale) : 1.0) * rescale);
   }
 };
 
-// Advances the count of each parameter. steps[i], if the rule has such numbers, is parameter i's.
-template <class Step, class Rule>
-__global__ void begin_step(Table<float*> counts, Control control, Rule rule, Step* steps) {
+// Advances each parameter's count of steps. steps[i], where Step<T> follows from the options and
+// the count, becomes parameter i's.
+template <class T, class O>
+__global__ void begin_step(Table<float*> counts, Control control, O o, StepOf<O, T>* steps) {
   if (control.is_skipped() || gpu::thread().x != 0) return;
   const int k = int(gpu::block().x);
   float* const count = counts.item[k];
   const double before = count ? *count : 0;
-  if constexpr (std::is_constructible_v<Step, const Rule&, double>)
-    steps[counts.number[k]] = Step(rule, before);
+  if constexpr (std::is_constructible_v<StepOf<O, T>, const O&, double>)
+    steps[counts.number[k]] = StepOf<O, T>(o, before);
   if (count) *count = float(before + 1);
 }
 template <class T>
 bool is_computed_in(const Update& u) {
   return (u.param.dtype == f64) == std::is_same_v<T, double>;
 }
-template <class Step, class T, class Rule>
-void launch_begin(Launch& launch, Updates updates, const Rule& rule, const Control& control,
-                  Step* steps) {
+template <class T, class O>
+void launch_begin(Launch& launch, Updates updates, const O& o, const Control& control,
+                  StepOf<O, T>* steps) {
   for_tables<float*>(
       updates.size(), 0,
       [&](size_t i, float*& count, int64_t& size) {
@@ -60,16 +64,17 @@ void launch_begin(Launch& launch, Updates updates, const Rule& rule, const Contr
       },
       [&](const Table<float*>& table) {
         gpu::launch({"begin_step", {unsigned(table.blocks()), 1, 1}, {gpu::warp_size, 1, 1}},
-                    launch.stream, begin_step<Step, Rule>, table, control, rule, steps);
+                    launch.stream, begin_step<T, O>, table, control, o, steps);
       });
 }
 
-// run(table) for all parameters that are computed in T.
-template <int states, class T, class Run>
-void for_parameters(Updates updates, Run run) {
-  for_tables<Moved<states>>(
+// Calls f(table) for tables of all parameters that are computed in T.
+template <class O, class T, class F>
+void for_parameters(Updates updates, F f) {
+  constexpr int states = state_count<O>;
+  for_tables<ParamItem<states>>(
       updates.size(), 0,
-      [&](size_t i, Moved<states>& item, int64_t& size) {
+      [&](size_t i, ParamItem<states>& item, int64_t& size) {
         const Update& u = updates[i];
         item = {u.param.data,   u.grad.data,
                 u.shadow.data,  {},
@@ -82,10 +87,10 @@ void for_parameters(Updates updates, Run run) {
         size = u.param.size();
         return is_computed_in<T>(u);
       },
-      run);
+      f);
 }
 
-// One element's states, as kernels/common/steps.h sees them.
+// The states of an element, as Step<T> sees them.
 template <class T>
 struct StatesAt {
   T* state;
@@ -93,14 +98,14 @@ struct StatesAt {
   __device__ T set(int k, T x) const { return state[k] = x; }
 };
 
-// f(i, p, g, state) returns the new p of element i, and sets its states, for all elements of a
-// chunk; `moves` says what of them is written back. Loads go first, so that they are under way
-// together.
-struct Moves {
+// For all elements of a chunk: f(i, p, g, state) returns the new p of element i, and sets its
+// states; `writes` says which of them are stored. All loads are issued before the arithmetic, to
+// overlap.
+struct Writes {
   bool param = true, states = true;
 };
-template <Moves moves, class T, int states, class F>
-__device__ void for_elements(const Moved<states>& p, const Chunk& chunk, T grad_scale, F f) {
+template <Writes writes, class T, int states, class F>
+__device__ void for_elements(const ParamItem<states>& p, const Chunk& chunk, T grad_scale, F f) {
   for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end;
        i += 4 * chunk_threads) {
     const Four four = four_at(i, chunk.end, p.aligned);
@@ -121,15 +126,21 @@ __device__ void for_elements(const Moved<states>& p, const Chunk& chunk, T grad_
 #pragma unroll
       for (int k = 0; k < states; ++k) s[k][e] = now[k];
     }
-    if (moves.param) {
+    if (writes.param) {
       store(p.param, p.type, four, packed(x, p.type));
       if (p.shadow) store(p.shadow, p.shadow_type, four, packed(x, p.shadow_type));
     }
 #pragma unroll
     for (int k = 0; k < states; ++k)
-      if (moves.states && p.state[k])
+      if (writes.states && p.state[k])
         store(p.state[k], dtype_of<T>(), four, packed(s[k], dtype_of<T>()));
   }
 }
+
+// Lamb and Muon look at a parameter as a whole (layerwise.cu).
+template <class T>
+void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& control);
+template <class T>
+void run_step(Launch& launch, Updates updates, const Muon& o, const Control& control);
 
 }  // namespace mixtape::kernels::cuda

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "kernels/common/optimizers.h"
 #include "kernels/common/tensor_stats.h"
 #include "tests/support/kernel_compare.h"
 
@@ -57,12 +58,10 @@ class Model {
   std::vector<Tensor> params, tensors;
 };
 
-template <class Rule>
-using Kernel = void (*)(Launch&, Updates, const Rule&, const StepControl&);
-
-template <class Rule>
-void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rule, unsigned used,
-                      bool matrices = false, double slack = 1) {
+template <class O>
+void expect_same_step(const O& o, unsigned used, bool matrices = false, double slack = 1,
+                      double rescale = 1) {
+  const AnyOptimizer optimizer{o};
   Model got(matrices), want(matrices);
   for (Model* m : {&got, &want})
     for (Update& u : m->updates) {
@@ -72,9 +71,9 @@ void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rul
     }
   const Tensor scale = filled({}, f32, 0.5), skip = filled({}, f32, 0);
   for (int step = 0; step < 2; ++step) {
-    const StepControl control{step ? View(skip) : View(), step ? View(scale) : View()};
-    launch([&](Launch& l) { on_cuda(l, got.updates, rule, control); });
-    launch([&](Launch& l) { on_cpu(l, want.updates, rule, control); });
+    const StepControl control{step ? View(skip) : View(), step ? View(scale) : View(), rescale};
+    launch([&](Launch& l) { cuda::optimizer_step(l, optimizer, got.updates, control); });
+    launch([&](Launch& l) { cpu::optimizer_step(l, optimizer, want.updates, control); });
   }
   for (size_t i = 0; i < got.tensors.size(); ++i) {
     const DType t = got.tensors[i].dtype();
@@ -83,41 +82,51 @@ void expect_same_step(Kernel<Rule> on_cuda, Kernel<Rule> on_cpu, const Rule& rul
   }
   skip.set(0, 1);
   const std::string before = bytes(got.tensors);
-  launch([&](Launch& l) { on_cuda(l, got.updates, rule, {skip, scale}); });
+  launch([&](Launch& l) { cuda::optimizer_step(l, optimizer, got.updates, {skip, scale}); });
   EXPECT_EQ(bytes(got.tensors), before) << "a skipped step";
 }
 
 TEST(CudaOptim, Sgd) {
-  expect_same_step(cuda::sgd, cpu::sgd, {0.1, 0, 0, 0.01, false, false}, 0);
-  expect_same_step(cuda::sgd, cpu::sgd, {0.1, 0.9, 0.2, 0, true, true}, 1);
+  expect_same_step(SGD{.lr = 0.1, .weight_decay = 0.01}, 0);
+  expect_same_step(SGD{.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .nesterov = true}, 1, false, 1,
+                   -1);
 }
 TEST(CudaOptim, Adam) {
-  expect_same_step(cuda::adam, cpu::adam, {0.1, 0.9, 0.99, 1e-8, 0.1, false, true, false}, 3);
-  expect_same_step(cuda::adam, cpu::adam, {0.1, 0.9, 0.99, 1e-8, 0.1, true, false, true}, 7);
+  expect_same_step(AdamW{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
+  expect_same_step(Adam{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1, .amsgrad = true}, 7,
+                   false, 1, -1);
 }
 TEST(CudaOptim, Rmsprop) {
-  expect_same_step(cuda::rmsprop, cpu::rmsprop, {0.1, 0.9, 1e-3, 0, 0.1, false, false}, 1);
-  expect_same_step(cuda::rmsprop, cpu::rmsprop, {0.1, 0.9, 1, 0.8, 0, true, true}, 7, false,
-                   100);  // v - a^2 cancels
+  expect_same_step(RMSprop{.lr = 0.1, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1}, 1);
+  expect_same_step(RMSprop{.lr = 0.1, .alpha = 0.9, .eps = 1, .momentum = 0.8, .centered = true}, 7,
+                   false, 100, -1);  // v - a^2 cancels
 }
 TEST(CudaOptim, AdagradAdadeltaAndLion) {
-  expect_same_step(cuda::adagrad, cpu::adagrad, {0.1, 0.1, 1e-8, 0.1, false}, 1);
-  expect_same_step(cuda::adadelta, cpu::adadelta, {0.1, 0.9, 1e-6, 0.1, true}, 3);
-  expect_same_step(cuda::lion, cpu::lion, {0.1, 0.9, 0.99, 0.1, false}, 1);
+  expect_same_step(Adagrad{.lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.1, .eps = 1e-8}, 1);
+  expect_same_step(Adadelta{.lr = 0.1, .rho = 0.9, .eps = 1e-6, .weight_decay = 0.1}, 3, false, 1,
+                   -1);
+  expect_same_step(Lion{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 1);
 }
 TEST(CudaOptim, NadamAndRadam) {
-  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-8, 0.1, 4e-3, false}, 3);
-  expect_same_step(cuda::nadam, cpu::nadam, {0.1, 0.9, 0.99, 1e-3, 0, 2, true}, 3);
-  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.99, 1e-8, 0.1, false}, 3);
-  expect_same_step(cuda::radam, cpu::radam, {0.1, 0.9, 0.5, 1e-8, 0, true}, 3);
+  expect_same_step(NAdam{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
+  expect_same_step(NAdam{.lr = 0.1, .betas = {0.9, 0.99}, .eps = 1e-3, .momentum_decay = 2}, 3,
+                   false, 1, -1);
+  expect_same_step(RAdam{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
+  expect_same_step(RAdam{.lr = 0.1, .betas = {0.9, 0.5}}, 3, false, 1, -1);
 }
-TEST(CudaOptim, Lamb) {
-  expect_same_step(cuda::lamb, cpu::lamb, {0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false}, 3);
-}
+const Lamb lamb{.lr = 0.1,
+                .betas = {0.9, 0.99},
+                .weight_decay = 0.1,
+                .max_norm = 10,
+                .min_trust = 0.1,
+                .max_trust = 10};
+TEST(CudaOptim, Lamb) { expect_same_step(lamb, 3); }
 
 TEST(CudaOptim, Muon) {
-  expect_same_step(cuda::muon, cpu::muon, {0.1, 0.9, 1e-7, 0.1, true, false, false}, 1, true, 30);
-  expect_same_step(cuda::muon, cpu::muon, {0.1, 0.9, 1e-7, 0.1, false, true, true}, 1, true, 30);
+  expect_same_step(Muon{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, true, 30);
+  expect_same_step(
+      Muon{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = false, .match_adam = true},
+      1, true, 30, -1);
 }
 
 // More of them than a table holds.
@@ -137,18 +146,12 @@ TEST(CudaOptim, ManySmallParameters) {
       tensors.push_back(filled({}, f32, i % 5));
       u.steps = tensors.back();
     }
-    const AdamRule adam{0.1, 0.9, 0.99, 1e-8, 0.1, false, true, false};
-    const LambRule lamb{0.1, 0.9, 0.99, 1e-6, 0.1, 0, 10, 0.1, 10, false};
-    if (on_cuda)
-      launch([&](Launch& l) {
-        cuda::adam(l, updates, adam, {});
-        cuda::lamb(l, updates, lamb, {});
-      });
-    else
-      launch([&](Launch& l) {
-        cpu::adam(l, updates, adam, {});
-        cpu::lamb(l, updates, lamb, {});
-      });
+    const AnyOptimizer both[] = {{AdamW{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}},
+                                 {lamb}};
+    launch([&](Launch& l) {
+      for (const AnyOptimizer& o : both)
+        on_cuda ? cuda::optimizer_step(l, o, updates, {}) : cpu::optimizer_step(l, o, updates, {});
+    });
     return tensors;
   };
   const std::vector<Tensor> got = run(true), want = run(false);

@@ -1,0 +1,44 @@
+#pragma once
+// The arithmetic of LAMB and Muon on whole parameters, for both devices: the trust ratio, and
+// Newton-Schulz steps that make a matrix about orthogonal.
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/common/optimizers.h"
+
+namespace mixtape::kernels {
+
+struct SquaredNorms {
+  double param = 0, direction = 0;
+};
+
+// The factor of lr for one parameter: phi(|p|) / |direction|; 1 where either norm is 0.
+MIXTAPE_HD inline double trust_ratio(const Lamb& o, const SquaredNorms& squared) {
+  const double norm = std::clamp(sqrt(squared.param), o.min_norm, o.max_norm);
+  const double length = sqrt(squared.direction);
+  const double ratio = norm > 0 && length > 0 ? norm / length : 1;
+  return std::clamp(ratio, o.min_trust, o.max_trust);
+}
+
+// Approximates U V^T for x = U S V^T [rows, columns], |x| = 1, in five steps X' = a X + b (X X^T) X
+// + c (X X^T)^2 X, or with X^T X where that is smaller. The coefficients are Keller Jordan's
+// (2024): steep at zero, and good enough at one. gemm(a, b, c) is c = a @ b; mix(b, s, c, a, f) is
+// f = b s + c f + a I. `square` and `factor` are [k, k], k = min(rows, columns). Returns x or
+// `next`, whichever holds the result.
+template <class Gemm, class Mix>
+View orthogonalize(View x, View next, const View& square, const View& factor, Gemm gemm, Mix mix) {
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const bool wide = x.shape()[0] <= x.shape()[1];
+  for (int step = 0; step < 5; ++step) {
+    const View transposed{x.data, x.dtype, transpose(x.layout, 0, 1)};
+    wide ? gemm(x, transposed, square) : gemm(transposed, x, square);
+    gemm(square, square, factor);
+    mix(b, square, c, a, factor);
+    wide ? gemm(factor, x, next) : gemm(x, factor, next);
+    std::swap(x, next);
+  }
+  return x;
+}
+
+}  // namespace mixtape::kernels

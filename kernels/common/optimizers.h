@@ -1,0 +1,492 @@
+#pragma once
+// Every optimizer, once: a struct of its options with their defaults, their names and ranges, the
+// states that it keeps for each parameter, and Step<T>, what one step does to one element on
+// either device. Constants that depend only on the options and the number of steps so far are
+// computed once per parameter, in f64; the rest is arithmetic on V: a T, or a SIMD vector of T.
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <variant>
+
+#include "kernels/common/binary.h"
+#include "kernels/common/options.h"
+#include "kernels/common/update.h"
+
+namespace mixtape::kernels {
+
+template <class O, class T>
+using StepOf = typename O::template Step<T>;
+template <class O>
+inline constexpr int state_count = int(std::size(O::states));
+
+// An optimizer's members, beside its options:
+//   name, states: texts, as they stand in a state dict
+//   options(): the options by name, with their ranges
+//   uses(k), optional: whether these options need state k; initial(), optional: its first value
+//   requirements(), optional: what options in range must satisfy together
+//   min_rank, optional: the fewest dimensions of a parameter
+//   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, and state.set(k, v), which
+//     returns v, replaces it
+
+// b = momentum b + (1 - dampening) g, or g the first time; p -= lr (nesterov ? g + momentum b : b)
+struct SGD {
+  static constexpr std::string_view name = "sgd", states[] = {"momentum_buffer"};
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+
+  Options options() {
+    return {{"lr", lr},
+            {"momentum", momentum},
+            {"dampening", dampening, Bounds::Any},
+            {"weight_decay", weight_decay},
+            {"nesterov", nesterov}};
+  }
+  Requirements requirements() const {
+    return {{!nesterov || (momentum > 0 && dampening == 0),
+             "nesterov needs momentum > 0 and dampening 0", momentum, dampening}};
+  }
+  bool uses(int) const { return momentum != 0; }
+
+  template <class T>
+  struct Step {
+    T lr, momentum, decay, keep, take;
+    bool nesterov;
+
+    MIXTAPE_HD Step(const SGD& o, double steps)
+        : lr(T(o.lr)),
+          momentum(T(o.momentum)),
+          decay(T(o.weight_decay)),
+          keep(steps == 0 ? T(0) : T(o.momentum)),
+          take(steps == 0 ? T(1) : T(1 - o.dampening)),
+          nesterov(o.nesterov) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      if (momentum != T(0)) {
+        const V buffer = state.set(0, fma(state.get(0), V(keep), g * V(take)));
+        g = nesterov ? fma(buffer, V(momentum), g) : buffer;
+      }
+      return p - V(lr) * g;
+    }
+  };
+};
+
+// m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2
+template <class T>
+struct Moments {
+  template <class V>
+  struct Pair {
+    V m, v;
+  };
+  T keep1, take1, keep2, take2;
+
+  MIXTAPE_HD explicit Moments(const Betas& betas)
+      : keep1(T(betas.first)),
+        take1(T(1 - betas.first)),
+        keep2(T(betas.second)),
+        take2(T(1 - betas.second)) {}
+  template <class V, class State>
+  [[gnu::always_inline]] MIXTAPE_HD Pair<V> move(V g, State state) const {
+    return {state.set(0, fma(state.get(0), V(keep1), g * V(take1))),
+            state.set(1, fma(state.get(1), V(keep2), g * g * V(take2)))};
+  }
+};
+
+// The options of Adam's kin, and `others`.
+template <class O>
+Options adam_options(O& o, std::initializer_list<Option> others = {}) {
+  Options all{{"lr", o.lr},
+              {"beta1", o.betas.first, Bounds::Below1},
+              {"beta2", o.betas.second, Bounds::Below1},
+              {"eps", o.eps},
+              {"weight_decay", o.weight_decay}};
+  for (const Option& option : others) all.push_back(option);
+  return all;
+}
+
+// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); with amsgrad, the largest v so
+// far stands for v. Decoupled decay acts on p and not through the gradient.
+template <class T, bool decoupled>
+struct AdamStep {
+  Moments<T> moments;
+  T rate, unbias, eps, decay, shrink;
+  bool amsgrad;
+
+  template <class O>
+  MIXTAPE_HD AdamStep(const O& o, double steps)
+      : moments(o.betas),
+        rate(T(-o.lr / (1 - pow(o.betas.first, steps + 1)))),
+        unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
+        eps(T(o.eps)),
+        decay(T(o.weight_decay)),
+        shrink(T(1 - o.lr * o.weight_decay)),
+        amsgrad(o.amsgrad) {}
+  template <class V, class State>
+  [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+    if constexpr (decoupled)
+      p = p * V(shrink);
+    else if (decay != T(0))
+      g = fma(p, V(decay), g);
+    auto [m, v] = moments.move(g, state);
+    if (amsgrad) v = state.set(2, Maximum::f(v, state.get(2)));
+    return fma(V(rate), m / fma(sqrt(v), V(unbias), V(eps)), p);
+  }
+};
+
+// Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018.
+struct Adam {
+  static constexpr std::string_view name = "adam";
+  static constexpr std::string_view states[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  double lr = 1e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0;
+  bool amsgrad = false;
+
+  Options options() { return adam_options(*this, {{"amsgrad", amsgrad}}); }
+  bool uses(int state) const { return state < 2 || amsgrad; }
+
+  template <class T>
+  using Step = AdamStep<T, false>;
+};
+
+// Loshchilov & Hutter 2019, algorithm 2.
+struct AdamW {
+  static constexpr std::string_view name = "adamw";
+  static constexpr std::string_view states[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  double lr = 1e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-8, weight_decay = 1e-2;
+  bool amsgrad = false;
+
+  Options options() { return adam_options(*this, {{"amsgrad", amsgrad}}); }
+  bool uses(int state) const { return state < 2 || amsgrad; }
+
+  template <class T>
+  using Step = AdamStep<T, true>;
+};
+
+// Moments; p -= lr ((1 - mu_t) g / (1 - M_t) + mu_t+1 m / (1 - M_t+1)) / (sqrt(v / (1 - b2^t)) +
+// eps) where mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t the product of mu_1 to mu_t
+// (Dozat 2016, algorithm 2).
+struct NAdam {
+  static constexpr std::string_view name = "nadam", states[] = {"exp_avg", "exp_avg_sq"};
+  double lr = 2e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
+
+  Options options() { return adam_options(*this, {{"momentum_decay", momentum_decay}}); }
+
+  template <class T>
+  struct Step {
+    Moments<T> moments;
+    T take_grad, take_mean, unbias, eps, decay;
+
+    MIXTAPE_HD Step(const NAdam& o, double steps)
+        : moments(o.betas),
+          unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
+          eps(T(o.eps)),
+          decay(T(o.weight_decay)) {
+      const double t = steps + 1, product = mus(o, t), next = mu(o, t + 1);
+      take_grad = T(-o.lr * (1 - mu(o, t)) / (1 - product));
+      take_mean = T(-o.lr * next / (1 - product * next));
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      const auto [m, v] = moments.move(g, state);
+      return p + fma(V(take_grad), g, V(take_mean) * m) / fma(sqrt(v), V(unbias), V(eps));
+    }
+
+   private:
+    MIXTAPE_HD static double mu(const NAdam& o, double t) {
+      return o.betas.first * (1 - 0.5 * pow(0.96, t * o.momentum_decay));
+    }
+    // M_t, computed anew at each step, so that it needs no state; after some dozens of factors it
+    // is 0 beside 1. Where momentum_decay is large, all factors but the first are beta1.
+    MIXTAPE_HD static double mus(const NAdam& o, double t) {
+      const double ratio = pow(0.96, o.momentum_decay);
+      double product = 1, power = 1, i = 0;
+      while (i < t && product > 1e-20 && power > 1e-20) {
+        ++i;
+        power *= ratio;
+        product *= o.betas.first * (1 - 0.5 * power);
+      }
+      return product > 1e-20 ? product * pow(o.betas.first, t - i) : 0;
+    }
+  };
+};
+
+// Moments; p -= lr r m / (1 - b1^t) sqrt(1 - b2^t) / (sqrt(v) + eps), where r rectifies the
+// variance of the denominator; or p -= lr m / (1 - b1^t) in the first steps, where the variance is
+// not finite (Liu et al. 2020, algorithm 2).
+struct RAdam {
+  static constexpr std::string_view name = "radam", states[] = {"exp_avg", "exp_avg_sq"};
+  double lr = 1e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0;
+
+  Options options() { return adam_options(*this); }
+
+  template <class T>
+  struct Step {
+    Moments<T> moments;
+    T rate, eps, decay;
+    bool rectified;
+
+    MIXTAPE_HD Step(const RAdam& o, double steps)
+        : moments(o.betas), eps(T(o.eps)), decay(T(o.weight_decay)) {
+      const double t = steps + 1, kept = pow(o.betas.second, t),
+                   most = 2 / (1 - o.betas.second) - 1;
+      const double length = most - 2 * t * kept / (1 - kept);
+      rectified = length > 5;
+      const double r = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length);
+      rate = T(-o.lr / (1 - pow(o.betas.first, t)) * (rectified ? sqrt(r * (1 - kept)) : 1));
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      const auto [m, v] = moments.move(g, state);
+      return fma(V(rate), rectified ? m / (sqrt(v) + V(eps)) : m, p);
+    }
+  };
+};
+
+// p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023,
+// algorithm 2)
+struct Lion {
+  static constexpr std::string_view name = "lion", states[] = {"exp_avg"};
+  double lr = 1e-4;
+  Betas betas = {0.9, 0.99};
+  double weight_decay = 0;
+
+  Options options() {
+    return {{"lr", lr},
+            {"beta1", betas.first, Bounds::Below1},
+            {"beta2", betas.second, Bounds::Below1},
+            {"weight_decay", weight_decay}};
+  }
+
+  template <class T>
+  struct Step {
+    T lr, shrink;
+    Moments<T> rates;
+
+    MIXTAPE_HD Step(const Lion& o, double)
+        : lr(T(o.lr)), shrink(T(1 - o.lr * o.weight_decay)), rates(o.betas) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      const V m = state.get(0), u = fma(m, V(rates.keep1), g * V(rates.take1)), zero(T(0));
+      state.set(0, fma(m, V(rates.keep2), g * V(rates.take2)));
+      // Zero and NaN are their own signs.
+      const V sign = select(u > zero, V(T(1)), select(u < zero, V(T(-1)), u));
+      return fma(p, V(shrink), -(V(lr) * sign));
+    }
+  };
+};
+
+// v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps) (Hinton's lecture 6e, 2012). Centered,
+// v - a^2 with a = alpha a + (1 - alpha) g stands for v (Graves 2013). With momentum, b = momentum
+// b + g / (...), p -= lr b.
+struct RMSprop {
+  static constexpr std::string_view name = "rmsprop";
+  static constexpr std::string_view states[] = {"square_avg", "momentum_buffer", "grad_avg"};
+  double lr = 1e-2, alpha = 0.99, eps = 1e-8, momentum = 0, weight_decay = 0;
+  bool centered = false;
+
+  Options options() {
+    return {{"lr", lr},
+            {"alpha", alpha, Bounds::Below1},
+            {"eps", eps},
+            {"momentum", momentum},
+            {"weight_decay", weight_decay},
+            {"centered", centered}};
+  }
+  bool uses(int state) const { return state == 0 || (state == 1 ? momentum != 0 : centered); }
+
+  template <class T>
+  struct Step {
+    T lr, momentum, decay, keep, take, eps;
+    bool centered;
+
+    MIXTAPE_HD Step(const RMSprop& o, double)
+        : lr(T(o.lr)),
+          momentum(T(o.momentum)),
+          decay(T(o.weight_decay)),
+          keep(T(o.alpha)),
+          take(T(1 - o.alpha)),
+          eps(T(o.eps)),
+          centered(o.centered) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      V v = state.set(0, fma(state.get(0), V(keep), g * g * V(take)));
+      if (centered) {
+        const V a = state.set(2, fma(state.get(2), V(keep), g * V(take)));
+        v = Maximum::f(v - a * a, V(T(0)));  // a variance, but for rounding
+      }
+      g = g / (sqrt(v) + V(eps));
+      if (momentum != T(0)) g = state.set(1, fma(state.get(1), V(momentum), g));
+      return p - V(lr) * g;
+    }
+  };
+};
+
+// s += g^2, p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011)
+struct Adagrad {
+  static constexpr std::string_view name = "adagrad", states[] = {"sum"};
+  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
+
+  Options options() {
+    return {{"lr", lr},
+            {"lr_decay", lr_decay},
+            {"weight_decay", weight_decay},
+            {"initial_accumulator_value", initial_accumulator_value},
+            {"eps", eps}};
+  }
+  double initial() const { return initial_accumulator_value; }
+
+  template <class T>
+  struct Step {
+    T rate, decay, eps;
+
+    MIXTAPE_HD Step(const Adagrad& o, double steps)
+        : rate(T(o.lr / (1 + steps * o.lr_decay))), decay(T(o.weight_decay)), eps(T(o.eps)) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      const V sum = state.set(0, fma(g, g, state.get(0)));
+      return p - V(rate) * g / (sqrt(sum) + V(eps));
+    }
+  };
+};
+
+// v = rho v + (1 - rho) g^2, d = sqrt(u + eps) / sqrt(v + eps) g, u = rho u + (1 - rho) d^2,
+// p -= lr d (Zeiler 2012, algorithm 1)
+struct Adadelta {
+  static constexpr std::string_view name = "adadelta", states[] = {"square_avg", "acc_delta"};
+  double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
+
+  Options options() {
+    return {{"lr", lr}, {"rho", rho, Bounds::Below1}, {"eps", eps}, {"weight_decay", weight_decay}};
+  }
+
+  template <class T>
+  struct Step {
+    T lr, decay, eps, keep, take;
+
+    MIXTAPE_HD Step(const Adadelta& o, double)
+        : lr(T(o.lr)),
+          decay(T(o.weight_decay)),
+          eps(T(o.eps)),
+          keep(T(o.rho)),
+          take(T(1 - o.rho)) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      if (decay != T(0)) g = fma(p, V(decay), g);
+      const V v = fma(state.get(0), V(keep), g * g * V(take)), u = state.get(1);
+      const V d = sqrt(u + V(eps)) / sqrt(v + V(eps)) * g;
+      state.set(0, v);
+      state.set(1, fma(u, V(keep), d * d * V(take)));
+      return p - V(lr) * d;
+    }
+  };
+};
+
+// Moments; p -= lr trust (r + weight_decay p), where r is Adam's m / (1 - b1^t) / (sqrt(v / (1 -
+// b2^t)) + eps), in two passes: the first moves the moments, and its norms give the trust ratio
+// (You et al. 2020, algorithm 2).
+struct Lamb {
+  static constexpr std::string_view name = "lamb", states[] = {"exp_avg", "exp_avg_sq"};
+  double lr = 1e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-6, weight_decay = 0;
+  // Limits of |p| (phi in the paper) and of the trust ratio.
+  double min_norm = 0, max_norm = std::numeric_limits<double>::infinity();
+  double min_trust = 0, max_trust = std::numeric_limits<double>::infinity();
+
+  Options options() {
+    return adam_options(*this, {{"min_norm", min_norm},
+                                {"max_norm", max_norm},
+                                {"min_trust", min_trust},
+                                {"max_trust", max_trust}});
+  }
+  Requirements requirements() const {
+    return {{min_norm <= max_norm, "min_norm must be <= max_norm", min_norm, max_norm},
+            {min_trust <= max_trust, "min_trust must be <= max_trust", min_trust, max_trust}};
+  }
+
+  template <class T>
+  struct Step {
+    Moments<T> moments;
+    T unbias1, unbias2, eps, decay;
+
+    MIXTAPE_HD Step(const Lamb& o, double steps)
+        : moments(o.betas),
+          unbias1(T(1 / (1 - pow(o.betas.first, steps + 1)))),
+          unbias2(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
+          eps(T(o.eps)),
+          decay(T(o.weight_decay)) {}
+    template <class V>
+    [[gnu::always_inline]] MIXTAPE_HD V direction(V p, V m, V v) const {
+      return fma(p, V(decay), m * V(unbias1) / fma(sqrt(v), V(unbias2), V(eps)));
+    }
+  };
+};
+
+// m = momentum m + (1 - momentum) g; p -= lr (factor orthogonalize(m) + weight_decay p), or with
+// momentum m + (1 - momentum) g for m if nesterov (Jordan 2024). factor is sqrt(max(1, rows /
+// columns)), or with match_adam 0.2 sqrt(max(rows, columns)), which makes steps as large as Adam's
+// (Liu et al. 2025).
+struct Muon {
+  static constexpr std::string_view name = "muon", states[] = {"momentum_buffer"};
+  static constexpr int min_rank = 2;
+  double lr = 0.02, momentum = 0.95, eps = 1e-7, weight_decay = 0;
+  bool nesterov = true, match_adam = false;
+
+  Options options() {
+    return {{"lr", lr},
+            {"momentum", momentum, Bounds::Below1},
+            {"eps", eps},
+            {"weight_decay", weight_decay},
+            {"nesterov", nesterov},
+            {"match_adam", match_adam}};
+  }
+
+  template <class T>
+  struct Step {
+    T keep, take, rate, shrink;
+    bool nesterov;
+
+    Step(const Muon& o, int64_t rows, int64_t columns)
+        : keep(T(o.momentum)),
+          take(T(1 - o.momentum)),
+          rate(T(-o.lr * factor(o, double(rows), double(columns)))),
+          shrink(T(1 - o.lr * o.weight_decay)),
+          nesterov(o.nesterov) {}
+    // The matrix to orthogonalize.
+    template <class V, class State>
+    MIXTAPE_HD V ahead(V g, State state) const {
+      const V buffer = state.set(0, fma(state.get(0), V(keep), g * V(take)));
+      return nesterov ? fma(buffer, V(keep), g * V(take)) : buffer;
+    }
+    template <class V>
+    MIXTAPE_HD V move(V p, V orthogonal) const {
+      return fma(V(rate), orthogonal, p * V(shrink));
+    }
+
+   private:
+    static double factor(const Muon& o, double rows, double columns) {
+      return o.match_adam ? 0.2 * sqrt(std::max(rows, columns))
+                          : sqrt(std::max(1.0, rows / columns));
+    }
+  };
+};
+
+// The list of optimizers that optimizer_step runs.
+struct AnyOptimizer {
+  std::variant<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>
+      options;
+};
+
+}  // namespace mixtape::kernels

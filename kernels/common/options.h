@@ -1,0 +1,46 @@
+#pragma once
+// Option: a number or a flag of an optimizer by name, with the bounds that are checked when it is
+// set.
+
+#include <string_view>
+
+#include "core/inline_vector.h"
+
+namespace mixtape::kernels {
+
+enum class Bounds { AtLeast0, Below1, Any };  // [0, inf], [0, 1), all but NaN
+
+struct Option {
+  Option(std::string_view name, double& number, Bounds bounds = Bounds::AtLeast0)
+      : name(name), number(&number), bounds(bounds) {}
+  Option(std::string_view name, bool& flag) : name(name), flag(&flag) {}
+  double get() const { return flag ? *flag : *number; }
+  void set(double value) const {
+    if (flag)
+      *flag = value != 0;
+    else
+      *number = value;
+  }
+
+  std::string_view name;
+  double* number = nullptr;
+  bool* flag = nullptr;  // 0 or 1
+  Bounds bounds = Bounds::Any;
+};
+using Options = InlineVector<Option, 8>;
+
+// A condition on two options together; an Error says its text and the two values.
+struct Requirement {
+  bool holds;
+  std::string_view text;
+  double first, second;
+};
+using Requirements = InlineVector<Requirement, 2>;
+
+// The decay rates of the running means of the gradient and of its square.
+struct Betas {
+  double first, second;
+  constexpr Betas(double first, double second) : first(first), second(second) {}
+};
+
+}  // namespace mixtape::kernels

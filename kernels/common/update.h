@@ -1,0 +1,35 @@
+#pragma once
+// Update: the tensors of one parameter that an optimizer step reads and writes. A kernel takes a
+// list of them, so that one call moves all parameters of a group.
+
+#include <span>
+
+#include "core/view.h"
+
+namespace mixtape::kernels {
+
+// All dense. `state` are the optimizer's own buffers of the parameter's size, f32 (f64 for an f64
+// parameter); `steps`, one f32 that the kernel advances, counts the steps that were not skipped.
+// Buffers without data are not used. `shadow`, optional, is a 16-bit copy of `param` and written
+// along with it: either of the two may be what the model calls its parameter.
+struct Update {
+  static constexpr size_t max_states = 3;
+
+  View param, grad;
+  View state[max_states];
+  View steps;
+  View shadow;
+};
+using Updates = std::span<const Update>;  // of parameters with the same options
+
+// Scalars that every step reads from device memory, so that the host waits for nothing. Both f32
+// and optional: a nonzero `skip` makes the kernel do nothing at all; `grad_scale` (1/S times any
+// clipping factor) multiplies the gradients first. `rescale`, which the host knows, does too.
+struct StepControl {
+  View skip = {}, grad_scale = {};
+  double rescale = 1;
+};
+
+struct AnyOptimizer;  // kernels/common/optimizers.h
+
+}  // namespace mixtape::kernels

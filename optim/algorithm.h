@@ -1,0 +1,103 @@
+#pragma once
+// Algorithm: the struct of an optimizer with the options of a group, behind one interface.
+
+#include <optional>
+
+#include "core/device.h"
+#include "kernels/common/optimizers.h"
+
+namespace mixtape::optim {
+
+using kernels::Betas;
+using kernels::Option;
+using kernels::Options;
+using kernels::StepControl;
+using kernels::Updates;
+
+void check_value(const Option& option, double value);  // throws Error if it is out of bounds
+
+// A buffer of the parameter's size: whether these options need it, and its first value.
+struct State {
+  std::string_view name;
+  bool used = true;
+  double initial = 0;
+};
+using States = InlineVector<State, kernels::Update::max_states>;
+inline bool uses_any(const States& states) {
+  return std::any_of(states.begin(), states.end(), [](const State& s) { return s.used; });
+}
+
+// The options of a group that are the same for every optimizer.
+struct CommonOptions {
+  // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
+  bool multi_precision = false;
+  bool flat_master = false;  // lays the masters of the group end to end in one tensor
+  // f16 or bf16: keeps a copy in this dtype of each f32 parameter, which Autocast reads instead of
+  // casting. The first step makes it.
+  std::optional<DType> shadow = {};
+  double rescale_grad = 1;  // multiplies the gradients
+  bool maximize = false;    // negates the gradients
+};
+
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+  Options options();           // its own, and maximize
+  void check_options() const;  // throws Error if options in range do not go together
+  virtual int min_rank() const = 0;
+  virtual States states() const = 0;  // in the order of Update::state
+  virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
+
+  CommonOptions common;
+
+ protected:
+  explicit Algorithm(const CommonOptions& common) : common(common) {}
+  virtual Options own_options() = 0;
+  virtual kernels::Requirements requirements() const = 0;
+  static void run_kernel(Device device, const kernels::AnyOptimizer& optimizer, Updates updates,
+                         const StepControl& control);
+};
+
+// O: one of kernels/common/optimizers.h or, with an update() of its own instead of Step<T>, any
+// struct with such members.
+template <class O>
+class AlgorithmOf final : public Algorithm {
+ public:
+  AlgorithmOf(const O& o, const CommonOptions& common) : Algorithm(common), o_(o) {}
+
+  int min_rank() const override {
+    if constexpr (requires { O::min_rank; })
+      return O::min_rank;
+    else
+      return 0;
+  }
+  States states() const override {
+    States all;
+    if constexpr (requires { O::states; })
+      for (const std::string_view name : O::states) {
+        State& state = all.push_back({name});
+        if constexpr (requires { o_.uses(0); }) state.used = o_.uses(int(all.size()) - 1);
+        if constexpr (requires { o_.initial(); }) state.initial = o_.initial();
+      }
+    return all;
+  }
+  void update(Device device, Updates updates, const StepControl& control) const override {
+    if constexpr (requires { o_.update(device, updates, control); })
+      o_.update(device, updates, control);
+    else
+      run_kernel(device, {o_}, updates, control);
+  }
+
+ private:
+  Options own_options() override { return o_.options(); }
+  kernels::Requirements requirements() const override {
+    if constexpr (requires { o_.requirements(); })
+      return o_.requirements();
+    else
+      return {};
+  }
+
+  O o_;
+};
+
+}  // namespace mixtape::optim

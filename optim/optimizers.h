@@ -1,0 +1,58 @@
+#pragma once
+// The optimizers. Their formulas, papers and options with defaults are in
+// kernels/common/optimizers.h; names and semantics are PyTorch's where it has them.
+
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+
+using SGDOptions = kernels::SGD;
+using SGD = OptimizerOf<SGDOptions>;
+
+using AdamOptions = kernels::Adam;
+using Adam = OptimizerOf<AdamOptions>;
+
+// Adam whose decay acts on the weights and not through the gradient.
+using AdamWOptions = kernels::AdamW;
+using AdamW = OptimizerOf<AdamWOptions>;
+
+// Unlike PyTorch's, it computes the product of the momenta so far from the number of steps and the
+// present options.
+using NAdamOptions = kernels::NAdam;
+using NAdam = OptimizerOf<NAdamOptions>;
+
+using RAdamOptions = kernels::RAdam;
+using RAdam = OptimizerOf<RAdamOptions>;
+
+// Takes a rate 3 to 10 times smaller than AdamW's, and more decay.
+using LionOptions = kernels::Lion;
+using Lion = OptimizerOf<LionOptions>;
+
+using RMSpropOptions = kernels::RMSprop;
+using RMSprop = OptimizerOf<RMSpropOptions>;
+
+using AdagradOptions = kernels::Adagrad;
+using Adagrad = OptimizerOf<AdagradOptions>;
+
+using AdadeltaOptions = kernels::Adadelta;
+using Adadelta = OptimizerOf<AdadeltaOptions>;
+
+// With both trust limits at 1 it is AdamW, for groups of biases and norms.
+using LambOptions = kernels::Lamb;
+using Lamb = OptimizerOf<LambOptions>;
+
+// For the matrices of hidden layers; a parameter of more than two dimensions is a matrix of size(0)
+// rows. Give biases, norms, embeddings and the last layer to a group of AdamWOptions, since fewer
+// dimensions are an Error.
+using MuonOptions = kernels::Muon;
+class Muon : public OptimizerOf<MuonOptions> {
+ public:
+  using OptimizerOf::add_group;
+  using OptimizerOf::OptimizerOf;
+  void add_group(std::vector<Tensor> params, const AdamWOptions& options,
+                 const CommonOptions& common = {}) {
+    append_group(std::move(params), std::make_unique<AlgorithmOf<AdamWOptions>>(options, common));
+  }
+};
+
+}  // namespace mixtape::optim
