@@ -1,4 +1,4 @@
-// From the text of PTX to Code. Functions are put in place of their calls.
+// The decoder: from the text of PTX to Code. Functions are inlined.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -44,7 +44,7 @@ int64_t to_number(std::string_view text) {
   const auto n = number(text);
   return n ? *n : (unknown("number", text), 0);
 }
-int width_of(std::string_view type) {  // of .f32 and so on; .pred has 0
+int width_of(std::string_view type) {  // in bytes: of .f32, say; 0 of .pred
   if (type == ".pred") return 0;
   const auto digits = type.find_first_of("0123456789");
   return int(to_number(type.substr(digits))) / 8;
@@ -55,7 +55,7 @@ int round_up(int n, int to) { return (n + to - 1) / to * to; }
 struct Declared {
   std::string_view name;
   int width = 0, count = 1, alignment = 0;
-  bool open = false;  // of a size that the launch decides
+  bool open = false;  // its size is set by the launch
 
   int bytes() const { return std::max(width, 1) * count; }
 };
@@ -65,7 +65,7 @@ Declared declared(std::span<const std::string_view> t) {
     if (t[i] == ".align") {
       d.alignment = int(to_number(t[++i]));
     } else if (t[i] == ".ptr" && i + 1 < t.size() && t[i + 1] == ".align") {
-      i += 2;  // of what is pointed to
+      i += 2;  // the space and alignment of a pointer
     } else if (t[i] == "[") {
       d.open = t[i + 1] == "]";
       d.count = d.open ? 0 : int(to_number(t[i + 1]));
@@ -81,7 +81,8 @@ Declared declared(std::span<const std::string_view> t) {
   return d;
 }
 
-std::vector<Declared> parameters_of(std::span<const std::string_view> t) {  // of a function's head
+std::vector<Declared> parameters_of(
+    std::span<const std::string_view> t) {  // in the head of a function
   std::vector<Declared> all;
   for (size_t i = 0; i < t.size(); ++i)
     if (t[i] == ".param") {
@@ -95,8 +96,8 @@ std::vector<Declared> parameters_of(std::span<const std::string_view> t) {  // o
 struct Operand {
   std::string_view text = {}, also = {};  // also: the predicate of d|p
   bool negated = false, address = false;
-  int64_t offset = 0;                        // of an address
-  std::vector<std::string_view> parts = {};  // of {a, b}
+  int64_t offset = 0;                        // added to an address
+  std::vector<std::string_view> parts = {};  // a and b of {a, b}
 };
 
 class Decoder {
@@ -119,7 +120,7 @@ class Decoder {
   std::unique_ptr<Kernel> result() { return std::make_unique<Kernel>(std::move(kernel_)); }
 
  private:
-  struct Registers {  // of one declaration
+  struct Registers {  // one declaration
     int width;
     bool many;
   };
@@ -127,7 +128,7 @@ class Decoder {
     std::map<std::string_view, Registers> declared;
     std::unordered_map<std::string_view, Slot> slots;
     std::map<std::string_view, Module::Variable> variables;
-    bool function = false;  // names outside are unknown here
+    bool function = false;  // outer names are not visible
   };
   struct Found {
     Slot slot;
@@ -154,7 +155,7 @@ class Decoder {
       }
   }
 
-  // Statements. Labels of a function that is put in place are told apart by its number.
+  // Statements. Labels of an inlined function are made unique by its number.
   void body(std::string_view text, int function) {
     size_t i = 0;
     const auto rest = [&] { return text.substr(i); };
@@ -224,7 +225,7 @@ class Decoder {
     }
   }
 
-  // Until all is read, a register is a number from specials_end on.
+  // Until the end, registers are numbered from specials_end on.
   std::optional<Found> find(std::string_view name, bool is_result = false) {
     static const std::map<std::string_view, Slot> specials = {
         {"%tid.x", tid_x},       {"%tid.y", tid_y},      {"%tid.z", tid_z},
@@ -266,7 +267,7 @@ class Decoder {
     const auto v = module_.variables.find(name);
     if (v == module_.variables.end()) return std::nullopt;
     if (v->second.space != Space::Shared) return v->second;
-    // Dynamic shared memory, which comes after all other: known when all has been read.
+    // Dynamic shared memory follows all other, so its address is known at the end.
     if (v->second.address == 0) return Module::Variable{Space::Shared, dynamic_shared};
     const auto [placed, fresh] = shared_.try_emplace(name, 0);
     if (fresh) placed->second = share(int(v->second.address >> 8), int(v->second.address & 255));
@@ -426,37 +427,39 @@ class Decoder {
     if (name.find(".param") != name.npos) return Space::Param;
     return Space::Generic;
   }
+  bool load_or_store(Code& c, std::string_view kind, std::string_view type,
+                     const std::vector<Operand>& o) {
+    const bool is_load = kind == "ld";
+    const Operand &at = o[is_load ? 1 : 0], &value = o[is_load ? 0 : 1];
+    const int n = std::max(1, int(value.parts.size()));
+    c.run = memory_op(kind, type, n);
+    if (!c.run) return false;
+    address(c, at, is_load ? 1 : 0);
+    c.width[0] = Width(width_of(type));
+    const auto slot = [&](std::string_view text) {
+      if (const auto r = find(text, is_load)) {
+        c.width[0] = Width(r->width);
+        return r->slot;
+      }
+      const auto width = Width(width_of(type));
+      return is_load ? result({.text = text}, width) : source({.text = text}, width);
+    };
+    if (value.parts.empty()) {
+      c.at[is_load ? 0 : 1] = slot(value.text);
+    } else {
+      c.list = uint32_t(kernel_.lists.size());
+      for (const std::string_view part : value.parts) {
+        const Slot s = slot(part);
+        kernel_.lists.push_back(s);
+      }
+    }
+    return true;
+  }
   bool memory(Code& c, std::string_view name, const std::vector<Operand>& o) {
     const std::string_view kind = name.substr(0, name.find('.'));
     const std::string_view type = name.substr(name.rfind('.') + 1);
     c.space = space_of(name);
-    if (kind == "ld" || kind == "st") {
-      const bool is_load = kind == "ld";
-      const Operand &at = o[is_load ? 1 : 0], &value = o[is_load ? 0 : 1];
-      const int n = std::max(1, int(value.parts.size()));
-      c.run = memory_op(kind, type, n);
-      if (!c.run) return false;
-      address(c, at, is_load ? 1 : 0);
-      c.width[0] = Width(width_of(type));
-      const auto slot = [&](std::string_view text) {
-        if (const auto r = find(text, is_load)) {
-          c.width[0] = Width(r->width);
-          return r->slot;
-        }
-        const auto width = Width(width_of(type));
-        return is_load ? result({.text = text}, width) : source({.text = text}, width);
-      };
-      if (value.parts.empty()) {
-        c.at[is_load ? 0 : 1] = slot(value.text);
-      } else {
-        c.list = uint32_t(kernel_.lists.size());
-        for (const std::string_view part : value.parts) {
-          const Slot s = slot(part);
-          kernel_.lists.push_back(s);
-        }
-      }
-      return true;
-    }
+    if (kind == "ld" || kind == "st") return load_or_store(c, kind, type, o);
     if (kind == "atom" || kind == "red") {
       c.run = special_op(name);
       if (!c.run) return false;
@@ -543,7 +546,7 @@ class Decoder {
     return false;
   }
 
-  // What lanes do with each other. (The slot of the lanes that must take part is in `target`.)
+  // Instructions between lanes. (`target` is the slot of the member mask.)
   bool together(Code& c, std::string_view name, const std::vector<Operand>& o) {
     const Width word = 4;
     if (name.starts_with("mma.")) {
@@ -570,7 +573,7 @@ class Decoder {
   bool plain(Code& c, std::string_view name, const std::vector<Operand>& o) {
     const auto& all = plain_ops();
     auto op = all.find(name);
-    if (op == all.end()) {  // what .b32 and .u32 are to some
+    if (op == all.end()) {  // some are named .b32 for .u32, or the reverse
       std::string other(name);
       const size_t dot = other.rfind('.');
       if (other.substr(dot + 1, 1) == "b") other[dot + 1] = 'u';
@@ -586,7 +589,8 @@ class Decoder {
     return true;
   }
 
-  // call (results), name, (arguments): the function's body here, its parameters being the caller's.
+  // call (results), name, (arguments): inlines the function, with the caller's values as
+  // parameters.
   void call(std::span<const std::string_view> t, std::string_view text) {
     std::vector<std::vector<std::string_view>> lists;
     std::string_view callee;
@@ -614,9 +618,9 @@ class Decoder {
     leave();
   }
 
-  // Registers whose lives do not overlap share a place, so that those of a warp stay in the cache.
-  // (A life goes from the first line to the last that names it, and over all of
-  // a loop that it reaches into or out of; lanes that are elsewhere have places of their own.)
+  // Registers whose live ranges do not overlap share a slot, so that those of a warp stay in the
+  // cache. (A range goes from the first line to the last that names the register, extended over
+  // every loop that it enters or leaves. Diverged lanes have elements of their own.)
   void place_registers() {
     std::vector<std::pair<int32_t, int32_t>> loops;
     for (size_t i = 0; i < kernel_.code.size(); ++i) {
@@ -635,7 +639,7 @@ class Decoder {
             life.last = end;
             grown = true;
           } else if (life.first > begin && life.first <= end && life.last > end) {
-            life.first = begin;  // what is jumped back to may come after it
+            life.first = begin;  // the target of a backward jump may follow it
             grown = true;
           }
       }
@@ -691,7 +695,7 @@ class Decoder {
         kernel_.lists.push_back(place({label.first, target}));
       c.target = int32_t(kernel_.lists.size() - c.list);
     }
-    // Dynamic shared memory begins here. (It is the only address that is found in one constant.)
+    // Dynamic shared memory begins here. (Only its address is a single constant.)
     kernel_.shared_bytes = round_up(kernel_.shared_bytes, 128);
     for (const auto& [key, slot] : constants_)
       if (key.first == dynamic_shared)
@@ -774,51 +778,57 @@ Module::Module(std::string text, void* (*reserve)(size_t, size_t)) : text_(std::
     } else if (rest.starts_with(".section")) {
       i = closing(all, all.find('{', i)) + 1;
     } else {
-      const size_t stop = all.find_first_of(";{=", i);
-      const std::string_view head = all.substr(i, stop - i);
-      const auto t = tokens_of(head);
-      const bool entry = std::ranges::find(t, ".entry") != t.end();
-      if (entry || std::ranges::find(t, ".func") != t.end()) {
-        if (all[stop] == ';') {  // a declaration alone
-          i = stop + 1;
-          continue;
-        }
-        const size_t end = closing(all, stop);
-        // The name comes before the parameters; those of a result are before it.
-        size_t name = 0;
-        for (size_t k = 0, depth = 0; k < t.size(); ++k) {
-          depth += t[k] == "(";
-          depth -= t[k] == ")";
-          if (depth == 0 && t[k] != ")" && t[k][0] != '.' && name == 0) name = k;
-        }
-        (entry ? entries : functions)[std::string(t[name])] = {
-            head, all.substr(stop + 1, end - stop - 1)};
-        i = end + 1;
-      } else {
-        const Declared d = declared(t);
-        const size_t end = all.find(';', i);
-        if (std::ranges::find(t, ".shared") != t.end()) {
-          // Placed in each kernel that names it: its size and alignment, or 0 if the launch says.
-          variables[std::string(d.name)] = {
-              Space::Shared, d.open ? 0 : uint64_t(d.bytes()) << 8 | uint64_t(d.alignment)};
-        } else {
-          auto* const place = static_cast<char*>(reserve(size_t(d.bytes()), size_t(d.alignment)));
-          Range range = find_memory(reinterpret_cast<uint64_t>(place), -1);
-          char* to = range.host + (reinterpret_cast<uint64_t>(place) - range.begin);
-          std::memset(to, 0, size_t(d.bytes()));
-          if (all[stop] == '=')
-            for (const std::string_view n : tokens_of(all.substr(stop, end - stop)))
-              if (is_word(n[0])) {
-                const int64_t value = to_number(n);
-                std::memcpy(to, &value, size_t(d.width));
-                to += d.width;
-              }
-          variables[std::string(d.name)] = {Space::Global, reinterpret_cast<uint64_t>(place)};
-        }
-        i = end + 1;
-      }
+      const auto t = tokens_of(all.substr(i, all.find_first_of(";{=", i) - i));
+      const bool is_function =
+          std::ranges::find(t, ".entry") != t.end() || std::ranges::find(t, ".func") != t.end();
+      i = is_function ? read_function(i, t) : read_variable(i, t, reserve);
     }
   }
+}
+
+// Each reads one from position i on, with its tokens, and returns the position after it.
+size_t Module::read_function(size_t i, const std::vector<std::string_view>& t) {
+  const std::string_view all = text_;
+  const size_t stop = all.find_first_of(";{=", i);
+  if (all[stop] == ';') return stop + 1;  // a declaration without a body
+  const size_t end = closing(all, stop);
+  // The name precedes the parameters, and follows those of a result.
+  size_t name = 0;
+  for (size_t k = 0, depth = 0; k < t.size(); ++k) {
+    depth += t[k] == "(";
+    depth -= t[k] == ")";
+    if (depth == 0 && t[k] != ")" && t[k][0] != '.' && name == 0) name = k;
+  }
+  const bool entry = std::ranges::find(t, ".entry") != t.end();
+  (entry ? entries : functions)[std::string(t[name])] = {all.substr(i, stop - i),
+                                                         all.substr(stop + 1, end - stop - 1)};
+  return end + 1;
+}
+
+size_t Module::read_variable(size_t i, const std::vector<std::string_view>& t,
+                             void* (*reserve)(size_t, size_t)) {
+  const std::string_view all = text_;
+  const size_t stop = all.find_first_of(";{=", i), end = all.find(';', i);
+  const Declared d = declared(t);
+  if (std::ranges::find(t, ".shared") != t.end()) {
+    // Allocated by each kernel that uses it: size and alignment, or 0 if the launch sets the size.
+    variables[std::string(d.name)] = {
+        Space::Shared, d.open ? 0 : uint64_t(d.bytes()) << 8 | uint64_t(d.alignment)};
+    return end + 1;
+  }
+  auto* const address = static_cast<char*>(reserve(size_t(d.bytes()), size_t(d.alignment)));
+  const Range range = find_memory(reinterpret_cast<uint64_t>(address), -1);
+  char* to = range.host + (reinterpret_cast<uint64_t>(address) - range.begin);
+  std::memset(to, 0, size_t(d.bytes()));
+  if (all[stop] == '=')
+    for (const std::string_view n : tokens_of(all.substr(stop, end - stop)))
+      if (is_word(n[0])) {
+        const int64_t value = to_number(n);
+        std::memcpy(to, &value, size_t(d.width));
+        to += d.width;
+      }
+  variables[std::string(d.name)] = {Space::Global, reinterpret_cast<uint64_t>(address)};
+  return end + 1;
 }
 
 const Kernel& Module::kernel(const std::string& name) {

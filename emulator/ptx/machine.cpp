@@ -1,5 +1,5 @@
-// Runs grids: the lanes of a warp in step where they are at the same place, the lowest place first;
-// the warps of a block in turn, each up to its next barrier.
+// Runs grids: lanes of a warp at the same instruction together, the lowest address first; the warps
+// of a block one after the other, each up to its next barrier.
 #include <algorithm>
 #include <cstdlib>
 #include <unordered_map>
@@ -20,11 +20,11 @@ std::string hex(uint64_t n) {
   return text;
 }
 
-// Who touched a byte last. (Of many readers, one.)
+// The last accesses of a byte. (One of several readers.)
 struct Touched {
   uint64_t writer = 0, reader = 0;
 };
-// One word: the launch, the block in it, the barriers before, the warp, and whether it was atomic.
+// In one word: the launch, its block, the barriers before, the warp, and a bit for atomics.
 uint64_t who(const Block& b, int warp, bool is_atomic) {
   return b.launch << 42 | (b.number & 0xffffff) << 18 | (b.epoch & 0xfff) << 6 |
          uint64_t(warp) << 1 | uint64_t(is_atomic);
@@ -107,7 +107,7 @@ void Warp::start(Block& in, int number, uint32_t live) {
 }
 
 void Warp::fault(int lane, const std::string& what) {
-  const Code& c = block->kernel->code[size_t(place_)];
+  const Code& c = block->kernel->code[size_t(pc_)];
   const auto triple = [](uint32_t a, uint32_t b, uint32_t c3) {
     return "(" + std::to_string(a) + ", " + std::to_string(b) + ", " + std::to_string(c3) + ")";
   };
@@ -120,26 +120,26 @@ void Warp::fault(int lane, const std::string& what) {
       ", " + name_of(c.name) + " of " + file + ":" + std::to_string(c.line) + ": " + what);
 }
 
-// Takes the lanes that are at the lowest place; false if all that are left wait for others.
+// Selects the lanes at the lowest address; false if all others wait.
 bool Warp::pick() {
-  place_ = nowhere;
+  pc_ = nowhere;
   for (const Group& g : groups_)
-    if (!g.waits) place_ = std::min(place_, g.place);
-  if (place_ == nowhere) return false;
+    if (!g.waits) pc_ = std::min(pc_, g.pc);
+  if (pc_ == nowhere) return false;
   active_ = 0;
-  next_ = nowhere;
+  next_pc_ = nowhere;
   std::erase_if(groups_, [&](const Group& g) {
-    if (g.place == place_) active_ |= g.mask;
-    return g.place == place_;
+    if (g.pc == pc_) active_ |= g.mask;
+    return g.pc == pc_;
   });
   for (const Group& g : groups_)
-    if (g.place > place_) next_ = std::min(next_, g.place);
+    if (g.pc > pc_) next_pc_ = std::min(next_pc_, g.pc);
   return true;
 }
 
-// What lanes do together that name each other; lanes in step may name different ones. Gives those
-// that wait, since not all that they name are here.
-uint32_t Warp::meet(const Code& c, uint32_t mask) {
+// Executes an instruction with a member mask, which may differ among the lanes. Returns the lanes
+// that wait, since not all members are here.
+uint32_t Warp::converge(const Code& c, uint32_t mask) {
   uint32_t waits = 0;
   for (uint32_t rest = mask; rest != 0;) {
     const uint32_t* const named = at<uint32_t>(c.target);
@@ -157,94 +157,94 @@ uint32_t Warp::meet(const Code& c, uint32_t mask) {
   return waits;
 }
 
+// Executes an instruction for the lanes of the mask; false if the active lanes now differ in their
+// next one.
+bool Warp::execute(const Code& c, uint32_t mask) {
+  switch (c.flow) {
+    case Flow::Next:
+      c.run(*this, c, mask);
+      ++pc_;
+      return true;
+    case Flow::Branch:
+      if (mask == active_ && groups_.empty()) {
+        pc_ = c.target;
+        return true;
+      }
+      if (mask != active_) split(pc_ + 1, active_ & ~mask);
+      split(c.target, mask);
+      return false;
+    case Flow::Switch:
+      branch_indirect(c, mask);
+      return false;
+    case Flow::Exit:
+      each_bit(mask, [&](int l) {
+        if (!copies[size_t(l)].empty()) fault(l, "exits while a cp.async is under way");
+      });
+      live_ &= ~mask;
+      if (active_ & ~mask) split(pc_ + 1, active_ & ~mask);
+      for (Group& g : groups_) g.waits = false;  // those that wait for these lanes may continue
+      return false;
+    case Flow::Together: {
+      const uint32_t waits = converge(c, mask);
+      if (waits == 0) {
+        ++pc_;
+        return true;
+      }
+      if (active_ != waits) split(pc_ + 1, active_ & ~waits);
+      split(pc_, waits, true);
+      return false;
+    }
+    case Flow::Barrier:
+      if (active_ != mask) split(pc_ + 1, active_ & ~mask);
+      split(pc_, mask, true);
+      at_barrier_ = mask == live_;
+      return false;
+  }
+  return false;
+}
+
+void Warp::branch_indirect(const Code& c, uint32_t mask) {
+  if (mask != active_) split(pc_ + 1, active_ & ~mask);
+  const uint32_t* const which = at<uint32_t>(c.at[0]);
+  for (int32_t i = 0; i < c.target; ++i) {
+    uint32_t there = 0;
+    each_bit(mask, [&](int l) { there |= uint32_t(which[l] == uint32_t(i)) << l; });
+    if (there) split(list(c)[i], there);
+    mask &= ~there;
+  }
+  if (mask) fault(__builtin_ctz(mask), "brx.idx has no such target");
+}
+
 Warp::Stop Warp::run() {
   if (at_barrier_) {  // which is open now
     at_barrier_ = false;
-    for (Group& g : groups_) g = {g.place + 1, g.mask, false};
+    for (Group& g : groups_) g = {g.pc + 1, g.mask, false};
   }
   const Kernel& kernel = *block->kernel;
   const Code* const code = kernel.code.data();
   while (pick()) {
     for (bool same = true; same;) {
-      if (place_ == next_) {
-        split(place_, active_);
+      if (pc_ == next_pc_) {
+        split(pc_, active_);
         break;
       }
-      const Code& c = code[place_];
+      const Code& c = code[pc_];
       ++instructions;
       uint32_t mask = active_;
       if (c.guarded) mask &= c.unless ? ~predicate(c.guard) : predicate(c.guard);
-      if (mask == 0) {
-        ++place_;
-        continue;
-      }
-      switch (c.flow) {
-        case Flow::Next:
-          c.run(*this, c, mask);
-          ++place_;
-          break;
-        case Flow::Branch:
-          if (mask != active_) {
-            split(place_ + 1, active_ & ~mask);
-            split(c.target, mask);
-            same = false;
-          } else if (groups_.empty()) {
-            place_ = c.target;
-          } else {
-            split(c.target, mask);
-            same = false;
-          }
-          break;
-        case Flow::Switch: {
-          if (mask != active_) split(place_ + 1, active_ & ~mask);
-          const uint32_t* const which = at<uint32_t>(c.at[0]);
-          for (int32_t i = 0; i < c.target; ++i) {
-            uint32_t there = 0;
-            each_bit(mask, [&](int l) { there |= uint32_t(which[l] == uint32_t(i)) << l; });
-            if (there) split(list(c)[i], there);
-            mask &= ~there;
-          }
-          if (mask) fault(__builtin_ctz(mask), "brx.idx has no such target");
-          same = false;
-          break;
-        }
-        case Flow::Exit:
-          each_bit(mask, [&](int l) {
-            if (!copies[size_t(l)].empty()) fault(l, "exits while a cp.async is under way");
-          });
-          live_ &= ~mask;
-          if (active_ & ~mask) split(place_ + 1, active_ & ~mask);
-          // Who waits for lanes that are gone may go on.
-          for (Group& g : groups_) g.waits = false;
-          same = false;
-          break;
-        case Flow::Together: {
-          const uint32_t waits = meet(c, mask);
-          if (waits == 0) {
-            ++place_;
-            break;
-          }
-          if (active_ != waits) split(place_ + 1, active_ & ~waits);
-          split(place_, waits, true);
-          same = false;
-          break;
-        }
-        case Flow::Barrier:
-          if (active_ != mask) split(place_ + 1, active_ & ~mask);
-          split(place_, mask, true);
-          at_barrier_ = mask == live_;
-          if (at_barrier_) return Stop::Barrier;
-          same = false;
-          break;
-      }
+      if (mask == 0)
+        ++pc_;
+      else
+        same = execute(c, mask);
     }
+    if (at_barrier_) return Stop::Barrier;
   }
   if (groups_.empty()) return Stop::Done;
   const Group stuck = groups_.front();
-  place_ = stuck.place;
+  pc_ = stuck.pc;
   std::string others;
   for (const Group& g : groups_)
-    others += " " + hex(g.mask) + "@" + std::to_string(code[g.place].line);
+    others += " " + hex(g.mask) + "@" + std::to_string(code[g.pc].line);
   fault(__builtin_ctz(stuck.mask), "waits for lanes that never come:" + others);
 }
 
@@ -302,7 +302,7 @@ void Warp::locate(const Code& c, Slot slot, int bytes, uint32_t mask, char* (&to
     const uint64_t* const a = at<uint64_t>(slot);
     for (int l = 0; l < lanes; ++l) address[l] = a[l] + uint64_t(c.offset);
   }
-  // All at once where all are in the same memory, which is nearly always so.
+  // Together if all are in the same memory, which is the common case.
   if (c.space == Space::Global || c.space == Space::Shared || c.space == Space::Param) {
     uint64_t low = ~uint64_t{0}, high = 0, bits = 0;
     for (int l = 0; l < lanes; ++l) {
@@ -362,7 +362,7 @@ void run(const Kernel& kernel, const Grid& grid, const void* parameters, int dev
           warps[w]->start(block, int(w), here == lanes ? ~0u : (1u << here) - 1);
           stops[w] = Warp::Stop::Barrier;
         }
-        // (Another order in each block and after each barrier: none may matter.)
+        // (In another order in each block and after each barrier: kernels must not depend on it.)
         for (size_t turn = x + y + z, waiting = count; waiting > 0; ++turn) {
           waiting = 0;
           ++block.epoch;

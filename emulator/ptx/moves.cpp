@@ -1,4 +1,4 @@
-// Instructions that move and convert: loads, stores, atomics, cvt, shuffles, tensor cores.
+// Loads, stores, atomics, conversions, shuffles and tensor core instructions.
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -23,13 +23,13 @@ BF16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   return x != x ? BF16{0x7fff} : BF16{uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
 }
-uint32_t to_tf32(float x) {  // ties away from zero
+uint32_t to_tf32(float x) {  // to nearest, ties away from zero
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if (x != x) return 0x7fffffff;
   return (u & 0x7f800000u) != 0x7f800000u ? (u + 0x1000u) & ~0x1fffu : u;
 }
 
-// A register may be wider than the type of what is in it: signed numbers are then extended so.
+// A register may be wider than the type of its value: signed numbers are then sign-extended.
 template <class T, class F>
 void put(Warp& w, Slot s, int width, uint32_t mask, F f) {
   if (width == sizeof(T)) return each(mask, w.at<T>(s), f);
@@ -39,7 +39,8 @@ void put(Warp& w, Slot s, int width, uint32_t mask, F f) {
     if (width == 2) wide(w.at<std::conditional_t<is_signed, int16_t, uint16_t>>(s));
     if (width == 4) wide(w.at<std::conditional_t<is_signed, int32_t, uint32_t>>(s));
     if (width == 8) wide(w.at<std::conditional_t<is_signed, int64_t, uint64_t>>(s));
-  } else if constexpr (sizeof(T) == 2) {  // the upper bits of a register with a half are not said
+  } else if constexpr (sizeof(T) ==
+                       2) {  // PTX does not define the upper bits of a register with a half
     if (width == 4) each(mask, w.at<uint32_t>(s), [&](int l) { return uint32_t(f(l).bits); });
   }
 }
@@ -52,7 +53,7 @@ void get(Warp& w, Slot s, int width, T (&to)[lanes]) {
     for (int l = 0; l < lanes; ++l) std::memcpy(&to[l], from + l * width, sizeof(T));
 }
 
-// f of a number of the type that is called so.
+// Calls f with a number of the named type.
 template <class F>
 Run with_type(std::string_view name, F f) {
   if (name == "s8") return f(int8_t());
@@ -125,7 +126,7 @@ void copy_async(Warp& w, const Code& c, uint32_t mask) {  // [to], [from], 16, v
   there.width[1] = c.width[0];
   w.locate(there, c.at[0], 16, mask, to);
   const uint32_t* const valid = w.at<uint32_t>(c.at[2]);
-  // (No byte beyond `valid` is read, but the address is to be aligned to all the same.)
+  // (Bytes beyond `valid` are not read, but the address must be aligned.)
   there.space = Space::Global;
   there.offset = c.offset;
   there.width[1] = 8;
@@ -147,7 +148,8 @@ void copy_async(Warp& w, const Code& c, uint32_t mask) {  // [to], [from], 16, v
 void copy_commit(Warp& w, const Code&, uint32_t mask) {
   each_bit(mask, [&](int l) { ++w.group[size_t(l)]; });
 }
-void copy_wait(Warp& w, const Code& c, uint32_t mask) {  // until at most c.offset are under way
+void copy_wait(Warp& w, const Code& c,
+               uint32_t mask) {  // until at most c.offset groups are in flight
   each_bit(mask, [&](int l) {
     auto& all = w.copies[size_t(l)];
     size_t done = 0;
@@ -182,7 +184,7 @@ T rounded(T x, Round r) {
       return std::ceil(x);
   }
 }
-// `near` is the number closest to `exact`; the next in the direction asked for, if it is not there.
+// Rounds `exact` in a direction: `near`, the closest number, or the next one in that direction.
 template <class D, class S>
 D directed(D near, S exact, Round r) {
   using Q = __float128;
@@ -217,7 +219,7 @@ D convert_one(S v, How how) {
     return r;
   } else if constexpr (std::is_floating_point_v<S>) {
     using Limits = std::numeric_limits<D>;
-    // (CUDA's documents say so of 64 bits, and 0 of others.)
+    // (as CUDA documents for 64 bits; for others it is 0)
     if (v != v) return sizeof(D) == 8 ? D(uint64_t{1} << 63) : D(0);
     const double r = rounded(double(v), how.round);
     if (r >= std::ldexp(1.0, Limits::digits)) return Limits::max();
@@ -236,7 +238,7 @@ template <class D, class S>
 void convert(Warp& w, const Code& c, uint32_t mask) {
   S from[lanes];
   get(w, c.at[1], c.width[1], from);
-  if (c.target == 0)  // most, and a loop that becomes one of vectors
+  if (c.target == 0)  // the common case, which vectorises
     put<D>(w, c.at[0], c.width[0], mask, [&](int l) { return convert_one<D>(from[l], How{}); });
   else
     put<D>(w, c.at[0], c.width[0], mask,
@@ -247,7 +249,7 @@ void convert_tf32(Warp& w, const Code& c, uint32_t mask) {
        [from = w.at<float>(c.at[1])](int l) { return to_tf32(from[l]); });
 }
 
-// --- mov of one register from or to its parts ---
+// --- mov between a register and its parts ---
 
 template <int part, int parts, bool apart>
 void pack(Warp& w, const Code& c, uint32_t mask) {
@@ -293,7 +295,7 @@ void shuffle(Warp& w, const Code& c, uint32_t mask) {  // d|p, a, b, c
         break;
     }
     if (!good) source = l;
-    // What a lane that is gone gives is not said: NaN.
+    // PTX does not define the value of an exited lane: NaN.
     result[l] = mask >> source & 1 ? from[source] : ~0u;
     in_range |= uint32_t(good) << l;
   });
@@ -366,7 +368,7 @@ void multiply(Warp& w, const Code& c, uint32_t mask) {  // {4}, {4}, {2}, {4}
   const Slot* const s = w.list(c);
   const auto number = [](uint32_t word, int e) {
     if constexpr (in_word == 1)
-      return std::bit_cast<float>(word & ~0x1fffu);  // what a tensor core sees of it
+      return std::bit_cast<float>(word & ~0x1fffu);  // tensor cores ignore the last bits
     else
       return widen(T{uint16_t(word >> (16 * e))});
   };
@@ -381,7 +383,7 @@ void multiply(Warp& w, const Code& c, uint32_t mask) {  // {4}, {4}, {2}, {4}
         b[(t + i * 4) * in_word + e][g] = number(w.at<uint32_t>(s[8 + i])[l], e);
     for (int i = 0; i < 4; ++i) sum[g + i / 2 * 8][2 * t + i % 2] = w.at<float>(s[10 + i])[l];
   }
-  // (Tensor cores add 4 or 8 products at once and cut off what does not fit; how is not said.)
+  // (Tensor cores add 4 or 8 products at once and truncate, in an undocumented way.)
   static const bool rough = std::getenv("MIXTAPE_PTX_ROUGH") != nullptr;
   for (int r = 0; r < 16; ++r) {
     for (int k = 0; k < depth && !rough; ++k)
@@ -480,7 +482,7 @@ Run convert_op(std::string_view name, int32_t& how) {
   }
   if (how == int(Round::Near)) how = 0;
   const std::string_view to = parts[parts.size() - 2], from = parts.back();
-  // (Halves are rounded to the nearest alone, and bf16 from f32 alone: others would round twice.)
+  // (f16 is only rounded to nearest, and bf16 only from f32: others would round twice.)
   if (to.ends_with("f16") && (how != 0 || (to == "bf16" && from != "f32"))) return nullptr;
   return with_type(to, [&](auto d) {
     return with_type(from, [](auto s) -> Run { return convert<decltype(d), decltype(s)>; });

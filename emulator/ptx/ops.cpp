@@ -1,4 +1,4 @@
-// Instructions whose operands are plain registers or numbers: arithmetic, comparisons, selections.
+// Instructions on plain registers or numbers: arithmetic, comparisons, selection.
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -21,7 +21,7 @@ using s64 = int64_t;
 using f32 = float;
 using f64 = double;
 
-// An operand's lanes.
+// The lanes of an operand.
 template <class T>
 struct Lanes {
   const T* p;
@@ -62,7 +62,7 @@ struct Make<R(A...)> {
   }
 };
 
-// Instructions with the carry of the lane: f(a..., carry in, carry out), of n numbers.
+// Instructions with a carry per lane: f(a..., carry in, carry out), of n numbers.
 template <class T, bool in, bool out, class F, size_t... i>
 void apply_carry(Warp& w, const Code& c, uint32_t mask, std::index_sequence<i...>) {
   uint32_t& carry = w.predicate(Special::carry);
@@ -112,8 +112,8 @@ float fma_towards(float a, float b, float c, Towards where) {
   return r;
 }
 
-// MIXTAPE_PTX_ROUGH: an approximation is off by as much as CUDA's documents allow, in parts of it,
-// and in either direction; which one depends on the argument.
+// MIXTAPE_PTX_ROUGH: approximations have part of the error that CUDA documents, in a direction that
+// depends on the argument.
 const bool rough = std::getenv("MIXTAPE_PTX_ROUGH") != nullptr;
 float off(float exact, float argument, float relative, float absolute = 0) {
   if (!rough || !std::isfinite(exact) || exact == 0) return exact;
@@ -158,7 +158,7 @@ class Table {
     compare<T>("le", type, [](T a, T b) { return a <= b; });
     compare<T>("gt", type, [](T a, T b) { return a > b; });
     compare<T>("ge", type, [](T a, T b) { return a >= b; });
-    // (ne is ordered: false with a NaN. Of integers it is just not equal.)
+    // (ne of floats is ordered: false with a NaN.)
     compare<T>("ne", type, [](T a, T b) { return a < b || a > b; });
   }
 
@@ -181,7 +181,7 @@ class Table {
       add<W(T, T)>("mul.wide" + t, [](T a, T b) { return W(a) * W(b); });
       add<W(T, T, W)>("mad.wide" + t, [](T a, T b, W c) { return W(a) * W(b) + c; });
     }
-    // (What a GPU gives for division by zero is not said; lanes that are off may divide by it.)
+    // (PTX does not define division by zero; inactive lanes may divide by 0.)
     add<T(T, T)>("div" + t, [](T a, T b) { return b == 0 ? T(-1) : T(W(a) / W(b)); });
     add<T(T, T)>("rem" + t, [](T a, T b) { return b == 0 ? a : T(W(a) % W(b)); });
     add<T(T, T)>("min" + t, [](T a, T b) { return a < b ? a : b; });
@@ -308,7 +308,7 @@ class Table {
     add<T(T)>("neg" + t, [](T a) { return -a; });
     add<T(T)>("abs" + t, [](T a) { return std::fabs(a); });
     add<T(T, T)>("copysign" + t, [](T a, T b) { return std::copysign(b, a); });
-    // A number wins against NaN, and -0 is less than 0.
+    // A number is preferred to NaN, and -0 is less than 0.
     add<T(T, T)>("min" + t, [](T a, T b) {
       if (a != a) return b;
       if (a == b) return std::signbit(a) ? a : b;
@@ -334,7 +334,7 @@ class Table {
     add<f32(f32, f32, f32)>("fma" + name,
                             [](f32 a, f32 b, f32 c) { return fma_towards(a, b, c, t); });
   }
-  // (Each is more exact here than on a GPU, by up to some units in the last place.)
+  // (Each is more accurate here than on a GPU, by up to some units in the last place.)
   void approximations() {
     towards<Towards::Down>(".rm.f32");
     towards<Towards::Up>(".rp.f32");
@@ -354,7 +354,7 @@ class Table {
     add<f32(f32)>("ex2.approx.f32", [](f32 a) { return off(std::exp2(a), a, 0x1p-22f); });
     add<f32(f32)>("ex2.approx.ftz.f32", [](f32 a) {
       return flush(off(std::exp2(flush(a)), a, a == std::floor(a) ? 0.f : 0x1p-22f));
-    });  // (powers of 2 are exact, on which libraries count)
+    });  // (powers of 2 are exact, which libraries rely on)
     add<f32(f32)>("lg2.approx.f32", [](f32 a) {
       return off(std::log2(a), a, 0,
                  a > 0.5f && a < 2 ? 0x1p-22f : std::fabs(std::log2(a)) * 0x1p-22f);
@@ -375,7 +375,7 @@ class Table {
     add<f32(f32)>("sin.approx.f32", [](f32 a) { return off(std::sin(a), a, 0, 0x1p-20f); });
     add<f32(f32)>("cos.approx.f32", [](f32 a) { return off(std::cos(a), a, 0, 0x1p-20f); });
     add<f32(f32)>("tanh.approx.f32", [](f32 a) { return off(std::tanh(a), a, 0x1p-11f); });
-    // These give the upper word alone.
+    // These return the upper word.
     const auto upper = [](f64 r) {
       return std::bit_cast<f64>(std::bit_cast<u64>(r) & ~u64{0xffffffff});
     };

@@ -1,7 +1,6 @@
 #pragma once
-// An interpreter of PTX, so that what nvcc makes of the kernels runs, and is checked, where there
-// is no GPU. A kernel is decoded once; then each instruction is one call for the 32 lanes of a
-// warp.
+// An interpreter of PTX, which runs and checks nvcc's output without a GPU. A kernel is decoded
+// once; then each instruction is one call for the 32 lanes of a warp.
 
 #include <array>
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace mixtape::ptx {
 
 constexpr int lanes = 32;
 
-// What went wrong on the device: a kernel did what a GPU would not allow, or would not notice.
+// An error on the device: something that a GPU would reject, or not notice.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,16 +25,16 @@ struct Fault : std::runtime_error {
 class Warp;
 struct Code;
 
-// Does an instruction for the lanes of the mask.
+// Executes an instruction for the lanes of the mask.
 using Run = void (*)(Warp&, const Code&, uint32_t mask);
 
-// Where the 32 lanes of an operand are: bytes from the warp's registers on or, if negative, the
-// complement of bytes from the kernel's constants on. Predicates are one word, a bit for each lane.
+// The location of an operand's 32 lanes: a byte offset in the warp's registers or, if negative, the
+// complement of one in the kernel's constants. Predicates are one word, with a bit for each lane.
 using Slot = int32_t;
 
 enum class Space : uint8_t { Generic, Global, Shared, Local, Param };
 
-// What the warp has to do beside run(): nothing, change where lanes go on, or wait for other lanes.
+// The effect of an instruction on control flow: none, a jump, or a wait for other lanes.
 enum class Flow : uint8_t { Next, Branch, Switch, Exit, Together, Barrier };
 
 struct Code {
@@ -45,11 +44,11 @@ struct Code {
   bool guarded = false, unless = false;
   Flow flow = Flow::Next;
   Space space = Space::Generic;
-  uint8_t width[2] = {};  // of a register (of the result, of the argument) wider than its type
-  int32_t target = 0;     // of a branch; of others, what they need
+  uint8_t width[2] = {};  // of the registers of result and argument, if wider than the type
+  int32_t target = 0;     // of a branch; other instructions store a parameter
   int64_t offset = 0;     // added to an address
-  uint32_t list = 0;      // further slots: where in Kernel::lists
-  uint32_t name = 0;      // in names()
+  uint32_t list = 0;      // further slots, from here in Kernel::lists
+  uint32_t name = 0;      // by intern()
   int32_t file = 0, line = 0;
 };
 
@@ -64,11 +63,11 @@ struct Kernel {
   std::vector<char> constants;
   std::vector<Parameter> parameters;
   int parameter_bytes = 0, register_bytes = 0, local_bytes = 0, shared_bytes = 0;
-  int most_threads = 1024;  // of a block
+  int most_threads = 1024;  // per block
   std::vector<std::string> files;
 };
 
-// Registers that every warp has, before its others.
+// The registers that every warp has, before its others.
 enum Special : Slot {
   tid_x = 0,
   tid_y = 128,
@@ -89,7 +88,7 @@ enum Special : Slot {
   specials_end = 2176
 };
 
-// The PTX of one source file: its variables have places, its kernels are decoded when asked for.
+// The PTX of one source file. Variables are allocated at once, kernels are decoded on first use.
 class Module {
  public:
   Module(std::string text, void* (*reserve)(size_t bytes, size_t alignment));
@@ -107,43 +106,47 @@ class Module {
   std::vector<std::string> files;
 
  private:
+  size_t read_function(size_t i, const std::vector<std::string_view>& tokens);
+  size_t read_variable(size_t i, const std::vector<std::string_view>& tokens,
+                       void* (*reserve)(size_t, size_t));
+
   const std::string text_;
   std::map<std::string, std::unique_ptr<Kernel>> decoded_;
 };
 
-using Width = uint8_t;  // of an operand's registers, in bytes; 0: a predicate
+using Width = uint8_t;  // of an operand's registers in bytes; 0: a predicate
 struct Op {
   Run run = nullptr;
   std::vector<Width> operands = {};
 };
-// Ops whose operands are plain: by name, such as add.f32.
+// Ops with plain operands, by name, such as add.f32.
 const std::map<std::string, Op, std::less<>>& plain_ops();
-// Others, of which decode.cpp reads the operands itself.
+// Other ops, whose operands decode.cpp reads.
 Run memory_op(std::string_view kind, std::string_view type, int count);  // kind: ld, st
-Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; how goes into Code::target
+Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; sets `how` for Code::target
 Run pack_op(int width, int parts, bool apart);        // mov of a register from or to parts
 Run special_op(std::string_view name);                // mma, ldmatrix, cp.async, ...
 
-uint32_t intern(std::string_view name);  // of an instruction
+uint32_t intern(std::string_view name);  // the name of an instruction
 const std::string& name_of(uint32_t number);
 
 // --- running ---
 
 struct Grid {
   std::array<uint32_t, 3> blocks, threads;
-  uint32_t shared_bytes;  // beside those that the kernel declares
+  uint32_t shared_bytes;  // besides those that the kernel declares
 };
-// A grid, block after block, in this thread. Throws Fault.
+// Runs a grid, block by block, in this thread. Throws Fault.
 void run(const Kernel& kernel, const Grid& grid, const void* parameters, int device);
 
-// What device memory may be touched, by addresses that the host cannot use. Those of a range are
-// all there if one is, and lie together in the host's memory.
+// A range of accessible device memory, whose addresses are invalid on the host, and its contents in
+// host memory.
 struct Range {
   uint64_t begin = 0, end = 0;
-  char* host = nullptr;  // of begin
+  char* host = nullptr;  // the contents of begin
 };
-Range find_memory(uint64_t address, int device);  // empty where nothing is
+Range find_memory(uint64_t address, int device);  // empty if there is none
 std::string describe_memory(uint64_t address);    // for errors
-extern uint64_t instructions;                     // that warps ran
+extern uint64_t instructions;                     // executed by warps so far
 
 }  // namespace mixtape::ptx

@@ -1,5 +1,5 @@
-// What programs call of CUDA's runtime, for devices that interpret PTX. It takes nothing that a GPU
-// would not: what it refuses is printed, and makes the program fail.
+// The functions of the CUDA runtime that programs call, for devices that interpret PTX. Whatever a
+// GPU would reject is printed, and makes the program fail.
 #include <cuda_runtime_api.h>
 #include <errno.h>  // program_invocation_short_name
 #include <sys/mman.h>
@@ -26,19 +26,19 @@ int setting(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
   return value ? std::atoi(value) : otherwise;
 }
-// Tests of kernels give them the host's memory, and no stream.
+// Kernel tests pass host memory, and no stream.
 const bool host_memory = std::getenv("MIXTAPE_PTX_HOST") != nullptr;
 constexpr int host = -2;
 const bool late = std::getenv("MIXTAPE_LATE") != nullptr;
 const int devices = setting("MIXTAPE_PTX_DEVICES", 2);
-// Of the devices for which sm_80 is compiled, 8.6 and 8.9 have least.
+// The least of all devices that run sm_80 code: 8.6 and 8.9.
 const size_t most_shared = size_t(setting("MIXTAPE_PTX_SHARED", 99)) << 10;
 constexpr size_t device_bytes = size_t{8} << 30, address_space = size_t{1} << 38;
 
 // --- faults ---
 
 std::atomic<int> faults{0};
-std::atomic<bool> broken{false};  // the next call that waits says so
+std::atomic<bool> broken{false};  // the next call that waits fails
 
 void complain(const std::string& what) {
   std::fprintf(stderr, "[ptx] %s\n", what.c_str());
@@ -47,20 +47,20 @@ void complain(const std::string& what) {
 
 // --- memory ---
 
-// Addresses that the host must not touch; what they mean lies elsewhere. None is used twice.
+// Reserved addresses, invalid on the host; their contents are elsewhere. None is used twice.
 struct Memory {
   char* addresses = nullptr;
   char* contents = nullptr;
   size_t used = 0, in_use = 0;
-  std::map<uint64_t, size_t> blocks;     // as they were asked for
-  std::map<uint64_t, uint64_t> allowed;  // parts of them, by begin
+  std::map<uint64_t, size_t> blocks;     // as allocated
+  std::map<uint64_t, uint64_t> allowed;  // accessible parts of them, by begin
 };
 
 // (Never destroyed: tensors may outlive any static.)
 std::recursive_mutex& lock = *new std::recursive_mutex;
 std::vector<Memory>& memories() {
   static auto* const all = [] {
-    auto* const made = new std::vector<Memory>(size_t(devices) + 1);  // the last: that of modules
+    auto* const made = new std::vector<Memory>(size_t(devices) + 1);  // the last: for modules
     for (Memory& m : *made) {
       const auto reserve = [](int protection) {
         void* const p = mmap(nullptr, 2 * address_space, protection,
@@ -87,7 +87,7 @@ int device_of(uint64_t address) {
   }
   return -1;
 }
-char* contents(uint64_t address) {  // in the host
+char* contents(uint64_t address) {  // in host memory
   const int d = device_of(address);
   if (d < 0) return reinterpret_cast<char*>(address);
   Memory& m = memories()[size_t(d)];
@@ -176,7 +176,7 @@ cudaError_t refuse(cudaError_t code, const std::string& what) {
   complain(what);
   return give(code);
 }
-// For calls that say what went wrong earlier.
+// The result of calls that report earlier errors.
 cudaError_t done() {
   if (!broken.exchange(false)) return cudaSuccess;
   return give(cudaErrorIllegalAddress);
@@ -205,7 +205,7 @@ std::map<const void*, Function>& functions() {
   return *all;
 }
 
-// The PTX in what fatbinary made: a header, then parts, each with its own.
+// The PTX in a fat binary: a header, then parts with a header each.
 std::string text_of(const char* fat) {
   struct Header {
     uint32_t magic;
@@ -247,7 +247,7 @@ struct Binary {
   }
 };
 
-// Which kernels ran, for who wants to know: MIXTAPE_PTX_REPORT=FOLDER.
+// A report of the kernels that ran, if MIXTAPE_PTX_REPORT=FOLDER is set.
 struct Report {
   ~Report() {
     if (const char* const folder = std::getenv("MIXTAPE_PTX_REPORT")) {
@@ -270,7 +270,7 @@ struct Report {
 Range find_memory(uint64_t address, int device) {
   const int owner = device_of(address);
   if (owner < 0 && device == host) {
-    const uint64_t begin = address / address_space * address_space;  // no device's is in there
+    const uint64_t begin = address / address_space * address_space;  // which no device uses
     return {begin, begin + address_space, reinterpret_cast<char*>(begin)};
   }
   if (owner < 0) {
@@ -311,8 +311,8 @@ using namespace mixtape::ptx;
 
 extern "C" {
 
-// What AddressSanitizer would be told by the library's allocator: which part of a segment may be
-// touched. A block begins with the address; what an earlier, larger one left of it ends with it.
+// The hooks by which the library's allocator tells AddressSanitizer which part of a segment is
+// accessible. A block begins at the address; the rest of an earlier, larger block there ends.
 void __asan_poison_memory_region(const volatile void* block, size_t bytes) {
   const std::lock_guard locked(lock);
   const auto begin = reinterpret_cast<uint64_t>(block);
@@ -325,7 +325,7 @@ void __asan_unpoison_memory_region(const volatile void* block, size_t bytes) {
   const int device = device_of(begin);
   if (device < 0 || bytes == 0) return;
   uint64_t& end = memories()[size_t(device)].allowed[begin];
-  if (late) {  // what is queued may use a larger block that was here
+  if (late) {  // queued work may use a larger block that was here
     end = std::max(end, begin + bytes);
     return;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// A warp while it runs, as ops see it.
+// The state of a running warp, and its interface for ops.
 
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace mixtape::ptx {
 constexpr uint64_t shared_window = uint64_t{1} << 56, local_window = uint64_t{1} << 57,
                    param_window = uint64_t{1} << 58, window_size = uint64_t{1} << 32;
 
-struct Copy {  // a cp.async that has not been waited for
+struct Copy {  // a cp.async in flight
   char* to;
   char from[16];
   int group;
@@ -27,7 +27,7 @@ struct Block {
   std::array<uint32_t, 3> index;
   char* shared;
   uint32_t shared_bytes;
-  Range recent[2] = {};                        // where global accesses were
+  Range recent[2] = {};                        // the ranges of the last global accesses
   uint64_t launch = 0, number = 0, epoch = 0;  // epoch: barriers so far
 };
 
@@ -36,7 +36,7 @@ class Warp {
   enum class Stop { Done, Barrier };
 
   void start(Block& block, int number, uint32_t live);
-  Stop run();  // until its end or a barrier of the block
+  Stop run();  // up to its end or a barrier of the block
 
   template <class T>
   T* at(Slot s) {
@@ -45,30 +45,32 @@ class Warp {
   uint32_t& predicate(Slot s) { return *at<uint32_t>(s); }
   const Slot* list(const Code& c) const { return block->kernel->lists.data() + c.list; }
 
-  // The lanes' addresses, of `bytes` each, as pointers of the host.
+  // Translates the lanes' addresses, for accesses of `bytes`, to host pointers.
   void locate(const Code& c, Slot address, int bytes, uint32_t mask, char* (&to)[lanes]);
   [[noreturn]] void fault(int lane, const std::string& what);
 
-  // Finds races: what another warp, not ordered by a barrier, or another block did to these bytes.
-  // `same`: a write changes nothing.
+  // Reports races: accesses of these bytes by another block, or by a warp without a barrier since.
+  // same: the write changes no value.
   void touch(int lane, const char* at, int bytes, Access access, bool same = false) {
     if (watch_races) note(lane, at, bytes, access, same);
   }
 
   Block* block = nullptr;
   std::array<std::vector<Copy>, lanes> copies;
-  std::array<int, lanes> group;  // of copies, being filled
+  std::array<int, lanes> group;  // the open cp.async group
 
  private:
-  struct Group {  // lanes that are at the same place
-    int32_t place;
+  struct Group {  // lanes at the same instruction
+    int32_t pc;
     uint32_t mask;
     bool waits;
   };
   bool pick();
-  uint32_t meet(const Code& c, uint32_t mask);
-  void split(int32_t place, uint32_t mask, bool waits = false) {
-    groups_.push_back({place, mask, waits});
+  uint32_t converge(const Code& c, uint32_t mask);
+  bool execute(const Code& c, uint32_t mask);
+  void branch_indirect(const Code& c, uint32_t mask);
+  void split(int32_t pc, uint32_t mask, bool waits = false) {
+    groups_.push_back({pc, mask, waits});
   }
   void note(int lane, const char* at, int bytes, Access access, bool same);
   char* resolve(Space space, uint64_t address, int bytes, int lane);
@@ -77,17 +79,17 @@ class Warp {
     void operator()(char* p) const { std::free(p); }
   };
   std::unique_ptr<char, Free> registers_;
-  char* constants_ = nullptr;  // which nothing writes
+  char* constants_ = nullptr;  // read-only
   std::vector<char> local_;
   std::vector<Group> groups_;
   size_t room_ = 0;
   uint32_t live_ = 0, active_ = 0;
-  int32_t place_ = 0, next_ = 0;
+  int32_t pc_ = 0, next_pc_ = 0;
   int number_ = 0;
   bool at_barrier_ = false;
 };
 
-// d[l] = f(l) for the lanes of the mask. (d may be an operand of f: lane by lane.)
+// d[l] = f(l) for the lanes of the mask. (d may be an operand of f.)
 template <class D, class F>
 inline void each(uint32_t mask, D* d, F f) {
   if (mask == ~0u) {

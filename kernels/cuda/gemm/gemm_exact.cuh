@@ -23,7 +23,7 @@ struct ExactSlices {
   static constexpr int bk = exact_step<T>, stride = size + exact_padding, loads = size * bk / 256;
   const T* from;
   int64_t first, end, k_end;  // of lines, and of k
-  int64_t line_step, k_stride;
+  int64_t line_stride, k_stride;
   bool along_k;  // neighbouring threads load along k, else along lines: the dense dimension
   T next[loads];
 
@@ -40,7 +40,7 @@ struct ExactSlices {
     for (int i = 0; i < loads; ++i) {
       const auto [l, k] = at(i);
       const int64_t line = first + l, depth = step * bk + k;
-      next[i] = line < end && depth < k_end ? from[line * line_step + depth * k_stride] : T(0);
+      next[i] = line < end && depth < k_end ? from[line * line_stride + depth * k_stride] : T(0);
     }
   }
   __device__ __forceinline__ void store(Shared<T> to) const {
