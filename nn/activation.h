@@ -22,7 +22,7 @@ struct Hardswish : OpModule<Hardswish, hardswish> {};
 struct LeakyReLU : OpModule<LeakyReLU, leaky_relu, double> {
   explicit LeakyReLU(double slope = 0.01) : OpModule(slope) {}
 };
-// x below zero times a weight that is learned, one for all channels or one each.
+// x below zero is multiplied by a learned weight, one for all channels or one per channel.
 struct PReLU : Module<PReLU> {
   Tensor weight;  // [channels], starts as `init`
 

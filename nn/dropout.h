@@ -1,5 +1,5 @@
 #pragma once
-// Dropout: in training, zeros each element with probability p and scales the others by 1 / (1 - p).
+// Dropout: in training, zeros each element with probability p and scales the rest by 1 / (1 - p).
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -11,7 +11,7 @@ namespace mixtape::nn {
 namespace detail {
 inline double probability(std::string_view module, double p) {
   const Scope scope(module);
-  check(0 <= p && p <= 1, "a probability of {}, not from 0 to 1", p);
+  check(0 <= p && p <= 1, "p must be from 0 to 1, got {}", p);
   return p;
 }
 }  // namespace detail
@@ -25,7 +25,7 @@ struct Dropout : Module<Dropout> {
   double p_;
 };
 
-// Of whole channels of [n, c, ...].
+// Dropout of whole channels of [n, c, ...].
 struct Dropout2d : Module<Dropout2d> {
   explicit Dropout2d(double p = 0.5) : p_(detail::probability("Dropout2d", p)) {}
   Tensor forward(const Tensor& x) const {

@@ -1,6 +1,6 @@
 #pragma once
-// MIXTAPE_FIELDS: one line in a module that lists its fields. From it come parameters, names,
-// saving, loading, conversion and clone; nothing is registered and nothing is looked up by string.
+// MIXTAPE_FIELDS: one line in a module that lists its fields. Parameters, names, saving, loading,
+// conversion and clone use it; nothing is registered, nothing is looked up by string.
 
 #include <array>
 #include <concepts>
@@ -19,27 +19,27 @@ namespace mixtape::nn {
 
 class ModuleBase;
 
-// Whether M is derived from the Module of itself, or of its base or its heir.
+// True if M derives from Module<M>, or from the Module of its base or of a derived class.
 template <class M>
 inline constexpr bool names_itself =
     std::is_base_of_v<typename M::ModuleOf, M> || std::is_base_of_v<M, typename M::ModuleOf>;
-// Whether M is derived from a module that is one by itself: operator() and clone() know only that.
+// True if M derives from a complete module: operator() and clone() know only that base.
 template <class M>
 inline constexpr bool is_heir =
     !std::is_same_v<typename M::ModuleOf, M> && std::is_base_of_v<typename M::ModuleOf, M>;
 
-// A tensor that belongs to a module's state without being trained: a running mean.
+// A tensor of a module's state that is not trained, such as a running mean.
 struct Buffer : Tensor {
   Buffer() = default;
   Buffer(Tensor t) : Tensor(std::move(t)) {}
 };
-// A buffer that is moved and converted, but neither saved nor loaded, since the module computes it:
-// a table of positions, say.
+// A buffer that is moved and converted but neither saved nor loaded, such as a table of positions
+// that the module computes.
 struct UnsavedBuffer : Buffer {
   using Buffer::Buffer;
 };
 
-// A field as the library sees it: either a tensor (with its owner) or a module.
+// A field of a module: either a tensor or another module.
 struct Field {
   std::string name;
   Tensor* tensor = nullptr;
@@ -48,12 +48,12 @@ struct Field {
   bool is_saved = true;
 };
 
-// A module's fields by name. Elements of a vector or an array are named "blocks.0", those of a map
-// "heads.image"; an optional is named as its value; tensors, optionals and Any that hold nothing
-// are left out.
+// A module's fields by name. Elements of a vector or array are named "blocks.0", those of a map
+// "heads.image"; an optional has the name of its value. Empty tensors, optionals and Anys are left
+// out.
 class Fields {
  public:
-  // (Not inline, since every module instantiates what calls them.)
+  // (Not inline, since every module instantiates their callers.)
   void add(std::string name, Tensor& t);
   void add(std::string name, Buffer& b);
   void add(std::string name, UnsavedBuffer& b);
@@ -74,7 +74,7 @@ class Fields {
   void add(std::string name, std::map<std::string, T>& field) {
     for (auto& [key, value] : field) add(name + '.' + key, value);
   }
-  template <class T>  // nn::Any: whatever module it holds
+  template <class T>  // nn::Any: the module that it holds
     requires requires(T& t) {
       { t.module() } -> std::same_as<ModuleBase*>;
     }
@@ -82,14 +82,14 @@ class Fields {
     if (ModuleBase* held = field.module()) add(std::move(name), *held);
   }
 
-  // "0", "1", ... inside `name`, or by themselves if it is empty.
+  // Names elements "0", "1", ... inside `name`, or at the top if it is empty.
   template <class List>
   void add_each(const std::string& name, List& list) {
     size_t i = 0;
     for (auto& element : list) add((name.empty() ? "" : name + '.') + std::to_string(i++), element);
   }
 
-  // The names are the macro's arguments as one text: "up, down".
+  // `names` has the macro's arguments as one text: "up, down".
   template <class... T>
   void add_all([[maybe_unused]] std::string_view names, T&... fields) {
     (add_field(take_name(names), fields), ...);
@@ -97,7 +97,7 @@ class Fields {
 
   std::vector<Field>& list() { return list_; }
 
-  // The bytes of the module itself, as its MIXTAPE_FIELDS knows them.
+  // Sets the bytes of the module, as its MIXTAPE_FIELDS knows its type.
   template <class M>
   void set_owner(const M& m) {
     owner_ = reinterpret_cast<const char*>(&m);
@@ -116,7 +116,7 @@ class Fields {
         "nn::Any, or a vector, array, optional or std::map<std::string, ...> of those");
     if constexpr (requires { add(name, field); }) add(std::move(name), field);
   }
-  static std::string take_name(std::string_view& names);  // off the front
+  static std::string take_name(std::string_view& names);  // removes the first
 
   std::vector<Field> list_;
   const char* owner_ = nullptr;
@@ -125,9 +125,8 @@ class Fields {
 
 }  // namespace mixtape::nn
 
-// Any number of fields, each a Tensor (a parameter), an nn::Buffer or nn::UnsavedBuffer, a module,
-// an nn::Any, or a vector, array, optional or map by name of those. In the order in which they are
-// to be saved.
+// Lists fields in the order in which they are saved. Each is a Tensor (a parameter), an nn::Buffer
+// or nn::UnsavedBuffer, a module, an nn::Any, or a vector, array, optional or map by name of those.
 #define MIXTAPE_FIELDS(...)                                                                \
   void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {    \
     static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,   \

@@ -1,6 +1,6 @@
 #pragma once
-// Hooks of a module: functions that see, and may replace, the tensors that go in and come out, and
-// their gradients.
+// Hooks of a module: functions that see, and may replace, its input and output tensors and their
+// gradients.
 
 #include <concepts>
 #include <functional>
@@ -15,28 +15,29 @@ namespace mixtape::nn {
 class ModuleBase;
 using Tensors = std::vector<Tensor>;
 
-// Before forward, with the tensors among the arguments; what is put into `inputs` is used instead.
+// Called before forward with the tensors among its arguments; forward uses `inputs` as the hook
+// leaves them.
 using ForwardPreHook = std::function<void(const ModuleBase&, Tensors& inputs)>;
-// After forward; what is put into `outputs` is returned instead.
+// Called after forward; the call returns `outputs` as the hook leaves them.
 using ForwardHook = std::function<void(const ModuleBase&, const Tensors& inputs, Tensors& outputs)>;
-// In backward, once the gradients of all inputs are there; what is put into `grad_inputs` goes on
-// instead. No tensor stands for no gradient; if no input wants one, the hook is called once the
-// gradients of the outputs are there. (The module may be gone by then, so it is not passed.)
+// Called in backward with the gradients of all inputs; `grad_inputs` as the hook leaves them go on.
+// An absent tensor means no gradient; if no input needs one, the hook is called with the gradients
+// of the outputs. (The module may be destroyed by then, so it is not passed.)
 using BackwardHook = std::function<void(Tensors& grad_inputs, const Tensors& grad_outputs)>;
 
-struct ModuleHooks;                      // those of one module
-bool has_any(const ModuleHooks& hooks);  // whether one is left
+struct ModuleHooks;                      // all hooks of one module
+bool has_any(const ModuleHooks& hooks);  // true if one is left
 
 using mixtape::HookHandle;
 
-// What hooks see of arguments and results: a Tensor (a Buffer and a BoolTensor, too), a vector of
-// them, or a struct that lists its own with tensors().
+// Arguments and results that hooks see: a Tensor (also a Buffer or BoolTensor), a vector of them,
+// or a struct that lists its own with tensors().
 template <class T>
 concept HoldsTensors =
     std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) { t.tensors(); };
 
-// One call of a module that has hooks: told the arguments before forward, and the result after it.
-// (Its functions are not inline, since every module instantiates what calls them.)
+// One call of a module with hooks: takes the arguments before forward and the result after it. (Its
+// functions are not inline, since every module instantiates their callers.)
 class HookedCall : NoCopy {
  public:
   HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks);
@@ -53,8 +54,8 @@ class HookedCall : NoCopy {
       for (Tensor* t : value.tensors()) add_one(*t);
     }
   }
-  void before_forward();  // of the arguments that were added
-  void after_forward();   // of the result that was added since
+  void before_forward();  // runs hooks on the arguments that were added
+  void after_forward();   // runs hooks on the result that was added since
 
  private:
   struct Gradients;
@@ -62,9 +63,9 @@ class HookedCall : NoCopy {
 
   const ModuleBase& module_;
   const std::shared_ptr<ModuleHooks> hooks_;
-  std::vector<Tensor*> places_;  // of arguments, then of results
+  std::vector<Tensor*> tensors_;  // arguments, then results
   Tensors inputs_;
-  std::shared_ptr<Gradients> gradients_;  // if there are backward hooks and history is recorded
+  std::shared_ptr<Gradients> gradients_;  // with backward hooks, while recording
 };
 
 }  // namespace mixtape::nn

@@ -14,7 +14,7 @@
 namespace mixtape::nn::init {
 namespace {
 
-// Of a uniform distribution with this bound the standard deviation is 1.
+// The bound of a uniform distribution with standard deviation 1.
 const double unit_bound = std::sqrt(3.0);
 
 double normal_probability(double z) { return std::erfc(-z / std::numbers::sqrt2) / 2; }
@@ -28,8 +28,8 @@ double xavier_std(const Tensor& t, double gain) {
   return gain * std::sqrt(2 / static_cast<double>(f.in + f.out));
 }
 
-// The z below which a normal variable lies with probability p: a rational approximation (Abramowitz
-// and Stegun 26.2.23), and two of Halley's steps from there.
+// The z below which a normal variable falls with probability p: a rational approximation
+// (Abramowitz and Stegun 26.2.23), and two of Halley's steps from there.
 double normal_quantile(double p) {
   if (p <= 0 || p >= 1) return p <= 0 ? -INFINITY : INFINITY;
   const double t = std::sqrt(-2 * std::log(std::min(p, 1 - p)));
@@ -63,7 +63,7 @@ void orthonormalise(const Tensor& q) {
   }
 }
 
-// Values in row-major order, computed here.
+// Writes values in row-major order.
 Tensor assign(const Tensor& t, const std::vector<double>& values) {
   const NoGrad off;
   return copy_(t, from(values, t.shape(), f64).to(t.device()));
@@ -83,12 +83,13 @@ Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   check(is_float(t.dtype()), "normal numbers are floats, not {}", t.dtype());
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
-  // In deviations from the mean, mirrored where all is above it: probabilities near 0 are exact.
+  // In standard deviations from the mean, mirrored if both are above it: probabilities near 0 are
+  // exact.
   double low = (o.low - o.mean) / o.std, high = (o.high - o.mean) / o.std;
   const double sign = low > 0 ? -1 : 1;
   if (low > 0) low = -std::exchange(high, -low);
   const double below = normal_probability(low), within = normal_probability(high) - below;
-  // (Above 0, of which a tail without end has no quantile.)
+  // (Above 0, whose quantile in an infinite tail is infinite.)
   std::vector<double> values = to_vector(uniform(t.shape(), 0x1p-25, 1 + 0x1p-25, f64));
   for (double& v : values)
     v = std::clamp(o.mean + sign * o.std * normal_quantile(below + v * within), o.low, o.high);

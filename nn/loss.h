@@ -1,6 +1,6 @@
 #pragma once
 // Losses as modules, called as loss(x, target). Weights among the options become buffers, which
-// move with the module, but stay f32 in an f16 or bf16 model.
+// move with the module but stay f32 in an f16 or bf16 model.
 
 #include <utility>
 
@@ -9,15 +9,15 @@
 
 namespace mixtape::nn {
 
-// The weight among its options is a buffer.
-template <class Derived, auto op, class Options, Tensor Options::* place>
+// A loss whose option `member` is a buffer.
+template <class Derived, auto op, class Options, Tensor Options::* member>
 struct WeightedLoss : Module<Derived> {
-  Buffer weight;  // [classes], or what broadcasts to the target; or none
+  Buffer weight;  // [classes], or broadcasts to the target; or none
 
-  explicit WeightedLoss(Options o) : weight(std::exchange(o.*place, {})), options_(std::move(o)) {}
+  explicit WeightedLoss(Options o) : weight(std::exchange(o.*member, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {
     Options o = options_;
-    o.*place = weight;
+    o.*member = weight;
     return op(x, target, o);
   }
   bool keeps_f32() const override { return true; }
@@ -58,10 +58,10 @@ struct HuberLoss : OpModule<HuberLoss, huber_loss, double, Reduction> {
 struct BCELoss : WeightedLoss<BCELoss, binary_cross_entropy, BceOptions, &BceOptions::weight> {
   explicit BCELoss(BceOptions o = {}) : WeightedLoss(std::move(o)) {}
 };
-// x any number, which sigmoid would make a probability
+// x logits: sigmoid(x) is the probability
 struct BCEWithLogitsLoss : Module<BCEWithLogitsLoss> {
   Buffer weight;      // broadcasts to the target, or none
-  Buffer pos_weight;  // likewise
+  Buffer pos_weight;  // broadcasts to the target, or none
 
   explicit BCEWithLogitsLoss(BceOptions o = {})
       : weight(std::exchange(o.weight, {})),
@@ -83,22 +83,22 @@ struct BCEWithLogitsLoss : Module<BCEWithLogitsLoss> {
 struct KLDivLoss : OpModule<KLDivLoss, kl_div, KlDivOptions> {
   explicit KLDivLoss(const KlDivOptions& o = {}) : OpModule(o) {}
 };
-// Of an anchor, a positive and a negative [n, size]: the negative is to be farther by a margin.
+// anchor, positive and negative [n, size]: the negative should be farther by a margin
 struct TripletMarginLoss : OpModule<TripletMarginLoss, triplet_margin_loss, TripletMarginOptions> {
   explicit TripletMarginLoss(const TripletMarginOptions& o = {}) : OpModule(o) {}
 };
-// Of x and y [n, size] and a target [n]: 1 where they are to be alike, -1 where not.
+// x and y [n, size], target [n]: 1 where they should be alike, -1 where not
 struct CosineEmbeddingLoss
     : OpModule<CosineEmbeddingLoss, cosine_embedding_loss, double, Reduction> {
   explicit CosineEmbeddingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
       : OpModule(margin, reduction) {}
 };
-// Of x, y and a target: 1 where x is to be larger, -1 where y is.
+// target 1 where x should be larger than y, -1 where smaller
 struct MarginRankingLoss : OpModule<MarginRankingLoss, margin_ranking_loss, double, Reduction> {
   explicit MarginRankingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
       : OpModule(margin, reduction) {}
 };
-// Of x, a target and a variance.
+// x and var the predicted mean and variance of the target
 struct GaussianNLLLoss : OpModule<GaussianNLLLoss, gaussian_nll_loss, GaussianNllOptions> {
   explicit GaussianNLLLoss(const GaussianNllOptions& o = {}) : OpModule(o) {}
 };
@@ -106,7 +106,7 @@ struct GaussianNLLLoss : OpModule<GaussianNLLLoss, gaussian_nll_loss, GaussianNl
 struct PoissonNLLLoss : OpModule<PoissonNLLLoss, poisson_nll_loss, PoissonNllOptions> {
   explicit PoissonNLLLoss(const PoissonNllOptions& o = {}) : OpModule(o) {}
 };
-// Of distances and a target: 1 where they are to be small, -1 where large.
+// x distances, target 1 where they should be small, -1 where large
 struct HingeEmbeddingLoss : OpModule<HingeEmbeddingLoss, hinge_embedding_loss, double, Reduction> {
   explicit HingeEmbeddingLoss(double margin = 1, Reduction reduction = Reduction::Mean)
       : OpModule(margin, reduction) {}
@@ -115,7 +115,7 @@ struct HingeEmbeddingLoss : OpModule<HingeEmbeddingLoss, hinge_embedding_loss, d
 struct SoftMarginLoss : OpModule<SoftMarginLoss, soft_margin_loss, Reduction> {
   explicit SoftMarginLoss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
 };
-// Along dim: a similarity, not a loss.
+// the similarity along dim, not a loss
 struct CosineSimilarity : OpModule<CosineSimilarity, cosine_similarity, int, double> {
   explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : OpModule(dim, eps) {}
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Normalisation layers. In an f16 or bf16 model their tensors stay f32: means of many values, and
-// weights that a narrow type could not move by a small step.
+// Normalisation layers. Their tensors stay f32 in an f16 or bf16 model: running means, and weights
+// that small steps could not change in half precision.
 
 #include <optional>
 
@@ -11,7 +11,7 @@
 
 namespace mixtape::nn {
 
-inline void check_eps(double eps) { check(eps >= 0, "eps is {}, not a number from 0", eps); }
+inline void check_eps(double eps) { check(eps >= 0, "eps must be >= 0, got {}", eps); }
 
 struct LayerNormOptions {
   double eps = 1e-5;
@@ -19,9 +19,9 @@ struct LayerNormOptions {
   bool bias = true;
 };
 
-// Over the last dimensions, which are of the given shape.
+// Normalises over the last dimensions, which have the given shape.
 struct LayerNorm : Module<LayerNorm> {
-  Tensor weight, bias;  // of that shape, or none
+  Tensor weight, bias;  // [shape], or none
 
   explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {})
       : shape_(shape), eps_(o.eps) {
@@ -46,9 +46,9 @@ struct RMSNormOptions {
   bool affine = true;              // false: no weight
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which are of the given shape.
+// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have the given shape.
 struct RMSNorm : Module<RMSNorm> {
-  Tensor weight;  // of that shape, or none
+  Tensor weight;  // [shape], or none
 
   explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {}) : shape_(shape), eps_(o.eps) {
     const Scope scope("RMSNorm");
@@ -73,7 +73,7 @@ struct GroupNormOptions {
   bool affine = true;
 };
 
-// x [n, c, ...] over each of `groups` groups of channels.
+// Normalises each of `groups` groups of channels of x [n, c, ...].
 struct GroupNorm : Module<GroupNorm> {
   Tensor weight, bias;  // [channels], or none
 
@@ -101,7 +101,7 @@ struct InstanceNormOptions {
   bool affine = false;
 };
 
-// x [n, c, h, w] over each image's channel by itself, in evaluation too.
+// Normalises each channel of each image of x [n, c, h, w], also in evaluation.
 struct InstanceNorm2d : Module<InstanceNorm2d> {
   Tensor weight, bias;  // [channels], or none
 
@@ -127,14 +127,14 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
   double eps_;
 };
 
-// By the statistics of the batch in training, by the running ones otherwise.
+// Normalises by the batch's statistics in training, by the running ones otherwise.
 template <class Derived, int min_rank, int max_rank>
 struct BatchNorm : Module<Derived> {
   struct Options {
     double eps = 1e-5;
     double momentum = 0.1;  // weight of a new batch in the running statistics
     bool affine = true;
-    bool track_running_stats = true;  // false: the batch's own statistics also in evaluation
+    bool track_running_stats = true;  // false: batch statistics also in evaluation
   };
   Tensor weight, bias;               // [channels], or none
   Buffer running_mean, running_var;  // [channels], or none
@@ -144,7 +144,7 @@ struct BatchNorm : Module<Derived> {
     const Scope scope("BatchNorm");
     check(channels > 0, "{} channels", channels);
     check_eps(eps_);
-    check(0 <= momentum_ && momentum_ <= 1, "momentum is {}, not in [0, 1]", momentum_);
+    check(0 <= momentum_ && momentum_ <= 1, "momentum must be from 0 to 1, got {}", momentum_);
     if (o.affine) {
       weight = parameter(ones({channels}));
       bias = parameter(zeros({channels}));

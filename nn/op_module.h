@@ -1,5 +1,5 @@
 #pragma once
-// OpModule: an op as a module, which keeps the op's options and is called with its tensors.
+// OpModule: an op as a module that stores the op's options and is called with its tensors.
 //
 //   struct ReLU : OpModule<ReLU, relu> {};
 //   struct Softmax : OpModule<Softmax, softmax, int> {
@@ -13,19 +13,20 @@
 
 namespace mixtape::nn {
 
-// What an op is called with after its tensors. (A std::tuple for each combination would be 5 % of
-// what <mixtape.h> costs.)
+// The arguments of an op after its tensors. (A std::tuple for each combination would take 5 % of
+// the time to compile <mixtape.h>.)
 template <class... Options>
-struct Kept {
+struct BoundOptions {
   auto call(auto op, const auto&... x) const { return op(x...); }
 };
 template <class First, class... Rest>
-struct Kept<First, Rest...> {
-  explicit Kept(First f, Rest... others) : first(std::move(f)), rest(std::move(others)...) {}
+struct BoundOptions<First, Rest...> {
+  explicit BoundOptions(First f, Rest... others)
+      : first(std::move(f)), rest(std::move(others)...) {}
   auto call(auto op, const auto&... x) const { return rest.call(op, x..., first); }
 
   First first;
-  Kept<Rest...> rest;
+  BoundOptions<Rest...> rest;
 };
 
 template <class Derived, auto op, class... Options>
@@ -39,7 +40,7 @@ struct OpModule : Module<Derived> {
   MIXTAPE_FIELDS()
 
  private:
-  Kept<Options...> options_;
+  BoundOptions<Options...> options_;
 };
 
 }  // namespace mixtape::nn

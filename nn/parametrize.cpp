@@ -1,4 +1,4 @@
-// The algebra of weights that are computed.
+// Weights as functions of other parameters.
 #include "nn/parametrize.h"
 
 #include "autograd/checkpoint.h"
@@ -16,7 +16,7 @@ void check_rows(const Tensor& weight) {
         weight ? weight.shape() : Shape{});
 }
 
-// |v| over all dimensions but one.
+// |v| over all dimensions but `dim`.
 Tensor lengths(const Tensor& v, int dim) {
   Dims others;
   for (int d = 0; d < v.rank(); ++d)
@@ -32,7 +32,7 @@ NormedWeight::NormedWeight(const Tensor& weight, int dim) {
   dim_ = wrap_dim(dim, weight.rank());
   v = weight;
   g = lengths(v.detach(), dim_);
-  if (v.requires_grad()) g = parameter(g);  // of a frozen layer both are frozen
+  if (v.requires_grad()) g = parameter(g);  // a frozen layer stays frozen
 }
 Tensor NormedWeight::weight(bool) const { return v * (g / lengths(v, dim_)); }
 void NormedWeight::list_fields(Fields& fields) {
@@ -45,7 +45,7 @@ SpectralWeight::SpectralWeight(const Tensor& weight, const SpectralNormOptions& 
   const Scope scope("SpectralNorm");
   check_rows(weight);
   check(iterations_ > 0, "{} power iterations", iterations_);
-  check(eps_ >= 0, "eps is {}, not a number from 0", eps_);
+  check(eps_ >= 0, "eps must be >= 0, got {}", eps_);
   dim_ = wrap_dim(dim, weight.rank());
   const Tensor w = rows();
   const auto start = [&](int d) {
@@ -72,8 +72,8 @@ void SpectralWeight::iterate(const Tensor& rows, int64_t times) const {
   }
 }
 
-// u and v are constants in backward: copies, since the next call moves them. The second call of a
-// checkpoint does not: it is to find the weight of the first.
+// u and v are constants in backward: copies, since the next call updates them. Recomputation in a
+// checkpoint does not update them, so that it finds the same weight.
 Tensor SpectralWeight::weight(bool training) const {
   const Tensor w = rows();
   if (training && !called_again()) iterate(w, iterations_);

@@ -1,6 +1,6 @@
 #pragma once
-// WeightNorm and SpectralNorm: any layer that has a weight, which each call computes from what is
-// trained in its stead. Names in the state_dict are those of torch.nn.utils.parametrizations.
+// WeightNorm and SpectralNorm: wrappers of a layer whose weight is computed at each call from other
+// parameters. Names in the state_dict are those of torch.nn.utils.parametrizations.
 
 #include <concepts>
 #include <optional>
@@ -16,18 +16,18 @@ concept HasWeight = std::derived_from<M, ModuleBase> && requires(M& m) {
   { m.weight } -> std::same_as<Tensor&>;
 };
 
-// A layer in all but its weight, and what that is made of.
+// A layer without its weight, and the parametrization that computes it.
 template <class Derived, HasWeight M, class Parametrization>
 class Parametrized : public Module<Derived> {
  public:
   Parametrization parametrization;
 
-  // As a call would compute it now.
+  // The weight that a call would compute now.
   Tensor weight() const {
     const NoPolicy in_its_own_dtype;
     return parametrization.weight(this->is_training());
   }
-  // Of a copy that shares the layer's other tensors: several threads may call one module.
+  // Calls a copy that shares the layer's other tensors, since several threads may call one module.
   template <class... Args>
   auto forward(const Args&... args) const {
     M layer = [this] {
@@ -48,14 +48,14 @@ class Parametrized : public Module<Derived> {
   template <class... Options>
   explicit Parametrized(M&& layer, const Options&... options)
       : parametrization(layer.weight, options...), layer_(std::move(layer)) {
-    layer_.weight = {};  // which leaves it out of the fields
+    layer_.weight = {};  // an absent tensor is no field
   }
 
  private:
   M layer_;
 };
 
-// g v / |v|, with a length |v| for each index of one dimension.
+// g v / |v|, with one length |v| per index of one dimension.
 struct NormedWeight {
   Tensor g, v;
 
@@ -67,9 +67,9 @@ struct NormedWeight {
   int dim_;
 };
 
-// A weight's length and direction apart (Salimans & Kingma 2016): g v / |v|, where each index of
-// `dim` has a length of its own (negative: from the end, while PyTorch's -1 is one length for all,
-// which there is not here). Starts as the layer's own weight. Hooks of the layer stay behind.
+// Separates a weight's length and direction (Salimans & Kingma 2016): g v / |v|, with one length
+// per index of `dim` (negative: from the end; PyTorch's -1, one length for all, is not supported).
+// Starts as the layer's weight. Drops the layer's hooks.
 //   nn::WeightNorm layer(nn::Linear(20, 40));
 template <HasWeight M>
 struct WeightNorm : Parametrized<WeightNorm<M>, M, NormedWeight> {
@@ -80,10 +80,10 @@ struct WeightNorm : Parametrized<WeightNorm<M>, M, NormedWeight> {
 struct SpectralNormOptions {
   int64_t n_power_iterations = 1;  // in each call in training
   double eps = 1e-12;
-  std::optional<int> dim = {};  // of the rows; by default 0, of a transposed convolution 1
+  std::optional<int> dim = {};  // of the rows; default 0, for transposed convolutions 1
 };
 
-// W / (uT W v), W being the weight as a matrix of rows.
+// W / (uT W v), with the weight as a matrix W of rows.
 struct SpectralWeight {
   Tensor original;
   Buffer u, v;
@@ -101,8 +101,8 @@ struct SpectralWeight {
   double eps_;
 };
 
-// A weight divided by its largest singular value (Miyato et al. 2018), as power iterations find it,
-// which go on with each call in training. Hooks of the layer stay behind.
+// Divides a weight by its largest singular value (Miyato et al. 2018), found by power iterations
+// that continue at each call in training. Drops the layer's hooks.
 template <HasWeight M>
 struct SpectralNorm : Parametrized<SpectralNorm<M>, M, SpectralWeight> {
   static constexpr bool transposed =

@@ -13,8 +13,8 @@ namespace mixtape::nn {
 struct RecurrentKind {
   // One direction of one layer, as in autograd/ops.h.
   Tensor (*op)(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse);
-  // What each gate is beyond a sequence's end, where the state might else grow without bound.
-  std::span<const double> beyond = {};
+  // The value of each gate in padding, where the state might otherwise grow without bound.
+  std::span<const double> padding_gates = {};
 };
 
 namespace {
@@ -27,10 +27,10 @@ Tensor without_cell(const Tensor& x, const RecurrentWeights& w, const LstmState&
 Tensor with_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
   return lstm(x, w.weight_hh, w.bias_hh, start.h, start.c, {.reverse = reverse});
 }
-constexpr double hand_on[] = {-1e4, 1e4, 0, 0};  // i 0, f 1: the cell state stays
-constexpr double off[] = {-std::numeric_limits<double>::infinity()};
-constexpr RecurrentKind of_lstm{with_cell, hand_on}, of_gru{without_cell<gru>},
-    of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, off};
+constexpr double keep_cell[] = {-1e4, 1e4, 0, 0};  // i 0, f 1: the cell state stays
+constexpr double zero_state[] = {-std::numeric_limits<double>::infinity()};
+constexpr RecurrentKind of_lstm{with_cell, keep_cell}, of_gru{without_cell<gru>},
+    of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, zero_state};
 const RecurrentKind& of_rnn(Nonlinearity f) { return f == Nonlinearity::Tanh ? of_tanh : of_relu; }
 
 void check_state(const Tensor& t, const char* name, const Shape& wanted) {
@@ -40,7 +40,8 @@ void check_complete(const LstmState& s) {
   check(bool(s.h) == bool(s.c), "a state of h and c lacks {}", s.h ? "c" : "h");
 }
 
-// A cell is a sequence of one step: the op's result [1, b, hidden], of an LSTM [2, b, hidden].
+// Runs a cell as a sequence of one step. Returns the op's result [1, b, hidden], or [2, b, hidden]
+// for an LSTM.
 Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state,
             const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),
@@ -53,20 +54,20 @@ Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state,
   const Tensor gates = linear(batched(x), w.weight_ih, w.bias_ih);
   return kind.op(unsqueeze(gates, 0), w, {batched(state.h), batched(state.c)}, false);
 }
-// Part k of that result, of the shape of the input.
+// Part k of that result, batched only if the input is.
 Tensor part(const Tensor& y, int64_t k, const Tensor& x) {
   const Tensor t = select(y, 0, k);
   return x.rank() == 1 ? squeeze(t, 0) : t;
 }
 
-// Sequences [t, b, ...] that end at different steps.
-struct Ends {
+// Sequences [t, b, ...] of different lengths.
+struct Lengths {
   Tensor last;      // i64 [b]: the last step of each
   Tensor column;    // i64 [b]: 0, 1, ...
-  Tensor backward;  // i64 [t, b]: the steps of each from its end to its start, then those beyond
-  Tensor beyond;    // bool [t, b, 1]
+  Tensor backward;  // i64 [t, b]: steps of each from its end to its start, then padding
+  Tensor padding;   // bool [t, b, 1]
 
-  Ends(const Tensor& given, int64_t t, int64_t b, Device device) {
+  Lengths(const Tensor& given, int64_t t, int64_t b, Device device) {
     check(given.dtype() == i64 && given.shape() == Shape{b}, "lengths are {} {}, not i64 {}",
           given.dtype(), given.shape(), Shape{b});
     if (b > 0) {
@@ -81,17 +82,17 @@ struct Ends {
     last = lengths - 1;
     column = count(b);
     backward = where(step < lengths, last - step, step);
-    beyond = unsqueeze(step >= lengths, 2);
+    padding = unsqueeze(step >= lengths, 2);
   }
-  Tensor turned(const Tensor& x) const { return index(x, {backward, column}); }
+  Tensor reversed(const Tensor& x) const { return index(x, {backward, column}); }
   Tensor at_last(const Tensor& x) const { return index(x, {last, column}); }
-  // Gates that beyond a sequence's end are those of this kind.
-  Tensor held(const Tensor& gates, const RecurrentKind& kind) const {
-    const int64_t n = int64_t(kind.beyond.size());
+  // The gates, with those in padding replaced.
+  Tensor pad_gates(const Tensor& gates, const RecurrentKind& kind) const {
+    const int64_t n = int64_t(kind.padding_gates.size());
     if (n == 0) return gates;
-    const Tensor fill = from(kind.beyond, {n, 1}, gates.dtype());
+    const Tensor fill = from(kind.padding_gates, {n, 1}, gates.dtype());
     const Shape by_gate = {gates.size(0), gates.size(1), n, gates.size(2) / n};
-    return where(unsqueeze(beyond, 3), fill.to(gates.device()), gates.reshape(by_gate))
+    return where(unsqueeze(padding, 3), fill.to(gates.device()), gates.reshape(by_gate))
         .reshape(gates.shape());
   }
 };
@@ -150,10 +151,10 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   check_state(start.h, "h_0", state);
   check_state(start.c, "c_0", state);
   check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
-  std::optional<Ends> ends;
+  std::optional<Lengths> ends;
   if (lengths) {
     ends.emplace(lengths, steps, x.size(1), x.device());
-    x = masked_fill(x, ends->beyond, 0);  // or a NaN there, times a gradient of 0, would be one
+    x = masked_fill(x, ends->padding, 0);  // a NaN there times a gradient of 0 would be NaN
   }
 
   std::vector<Tensor> h_n, c_n;
@@ -164,21 +165,21 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       const auto own = [&](const Tensor& t) {  // of this direction, [b, hidden]
         return !t ? t : batched ? select(t, 0, i) : narrow(t, 0, i, 1);
       };
-      const bool turn = ends && direction == 1;  // then the op goes forward
-      Tensor gates = linear(turn ? ends->turned(x) : x, w.weight_ih, w.bias_ih);
-      if (ends) gates = ends->held(gates, kind);
-      Tensor y = kind.op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !turn);
+      const bool reverse = ends && direction == 1;  // of an index, so the op runs forward
+      Tensor gates = linear(reverse ? ends->reversed(x) : x, w.weight_ih, w.bias_ih);
+      if (ends) gates = ends->pad_gates(gates, kind);
+      Tensor y = kind.op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !reverse);
       if (y.size(0) > steps) {
         c_n.push_back(select(y, 0, steps));
         y = narrow(y, 0, 0, steps);
       }
       h_n.push_back(ends ? ends->at_last(y) : select(y, 0, direction ? 0 : steps - 1));
-      outputs.push_back(turn ? ends->turned(y) : y);
+      outputs.push_back(reverse ? ends->reversed(y) : y);
     }
     x = outputs.size() == 1 ? outputs[0] : cat(outputs, -1);
     if (training && o.dropout > 0 && i < count) x = dropout(x, o.dropout);
   }
-  if (ends) x = masked_fill(x, ends->beyond, 0);
+  if (ends) x = masked_fill(x, ends->padding, 0);
   const auto joined = [&](const std::vector<Tensor>& states) {
     if (states.empty()) return Tensor();
     return batched ? stack(states) : cat(states);

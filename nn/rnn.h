@@ -10,14 +10,14 @@
 
 namespace mixtape::nn {
 
-// Of one direction of one layer, or of a cell. The gates are i, f, g, o (LSTM) or r, z, n (GRU); an
-// RNN has one.
+// Weights of one direction of one layer, or of a cell. Gates are i, f, g, o (LSTM) or r, z, n
+// (GRU); an RNN has one.
 struct RecurrentWeights {
   Tensor weight_ih;         // [gates hidden, in]
   Tensor weight_hh;         // [gates hidden, hidden]
   Tensor bias_ih, bias_hh;  // [gates hidden], or none
 
-  // `layer`: what errors name.
+  // `layer` is named in errors.
   RecurrentWeights(std::string_view layer, int64_t in, int64_t hidden, int64_t gates, bool bias);
 };
 
@@ -33,8 +33,8 @@ struct RecurrentCellOptions {
 };
 enum class Nonlinearity { Tanh, Relu };
 
-// What a layer returns. output [t, b, hidden], of both directions [t, b, 2 hidden]; the last states
-// [layers, b, hidden], of both directions [2 layers, b, hidden]. Without b if the input has none.
+// The result of a layer: output [t, b, hidden], or [t, b, 2 hidden] if bidirectional; last states
+// [layers, b, hidden], or [2 layers, b, hidden]. Without b if the input has none.
 struct RnnOutput {
   Tensor output, h_n;
   std::array<Tensor*, 2> tensors() { return {&output, &h_n}; }
@@ -43,7 +43,7 @@ struct LstmOutput {
   Tensor output, h_n, c_n;
   std::array<Tensor*, 3> tensors() { return {&output, &h_n, &c_n}; }
 };
-// An LSTM's state: hidden and cell. None: zeros.
+// An LSTM's hidden and cell state. Absent: zeros.
 struct LstmState {
   Tensor h, c;
   std::array<Tensor*, 2> tensors() { return {&h, &c}; }
@@ -51,7 +51,7 @@ struct LstmState {
 
 struct RecurrentKind;
 
-// What the three layers have in common: weights by layer and direction, and the way through them.
+// The base of the three layers: weights by layer and direction, and the loop over them.
 class RecurrentLayers {
  public:
   // Layer 0, its reverse direction if there is one, layer 1, ...
@@ -62,7 +62,7 @@ class RecurrentLayers {
                   const RecurrentLayerOptions& o);
   // weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   void list_weights(Fields& fields);
-  // c_n is filled if the op's result ends with it.
+  // Sets c_n if the op's result ends with it.
   LstmOutput run(const Tensor& x, const LstmState& start, const Tensor& lengths,
                  const RecurrentKind& kind, bool training) const;
 
@@ -74,8 +74,9 @@ class RecurrentLayers {
 // h = tanh(W x + b + V h + c), or relu. x [t, b, in], or [t, in] of one sequence; h_0 [layers, b,
 // hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
 // weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse. With
-// lengths, i64 [b] from 1 to t, each sequence ends after so many steps, as one that PyTorch packed:
-// its last state is the one there, the reverse direction starts there, and outputs beyond are 0.
+// lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps, like a packed sequence in
+// PyTorch: its last state is taken there, the reverse direction starts there, and later outputs are
+// 0.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
@@ -87,8 +88,8 @@ struct RNN : Module<RNN>, RecurrentLayers {
   Nonlinearity f_;
 };
 
-// As RNN, with gates i, f, g, o: weights of 4 hidden rows. Takes {h_0, c_0}, returns {output, h_n,
-// c_n}.
+// As RNN, with gates i, f, g, o: weights have 4 hidden rows. Takes {h_0, c_0}, returns {output,
+// h_n, c_n}.
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers("LSTM", in, hidden, 4, o) {}
@@ -97,7 +98,7 @@ struct LSTM : Module<LSTM>, RecurrentLayers {
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
-// As RNN, with gates r, z, n: weights of 3 hidden rows.
+// As RNN, with gates r, z, n: weights have 3 hidden rows.
 struct GRU : Module<GRU>, RecurrentLayers {
   GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers("GRU", in, hidden, 3, o) {}

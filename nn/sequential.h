@@ -1,6 +1,6 @@
 #pragma once
-// Models put together at run time: Any holds a module of any type, by value; Sequential and
-// ModuleList are rows of them.
+// Models composed at run time: Any holds a module of any type by value; Sequential and ModuleList
+// are lists of them.
 
 #include <functional>
 #include <memory>
@@ -18,7 +18,7 @@ concept TensorModule = std::derived_from<M, ModuleBase> && requires(const M& m, 
 // Owns a module that maps a tensor to a tensor.
 class Any {
  public:
-  Any() = default;  // holds nothing
+  Any() = default;  // empty
   template <TensorModule M>
   Any(M&& module) : held_(std::make_unique<Model<M>>(std::forward<M>(module))) {}
   Any(Any&& other) noexcept : held_(std::move(other.held_)) { forget_path(); }
@@ -27,8 +27,7 @@ class Any {
     forget_path();
     return *this;
   }
-  Any(const Any& other)
-      : held_(other.held_ ? other.held_->copy() : nullptr) {}  // for clone(), as modules
+  Any(const Any& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}  // for clone() only
   Any& operator=(const Any&) = delete;
 
   explicit operator bool() const { return held_ != nullptr; }
@@ -37,7 +36,7 @@ class Any {
     check(held_ != nullptr, "an Any that holds no module was called");
     return held_->call(x);
   }
-  // The module as what it is. Throws Error that names both types.
+  // The module by its own type. Throws Error that names both types.
   template <class M>
   M& get() const {
     ModuleBase* const held = module();
@@ -74,7 +73,7 @@ class Any {
     }
     M value;
   };
-  // What it holds stays where it was, but may have another path from the same root now.
+  // The module stays in place, but its path from the same root may be another now.
   void forget_path() noexcept {
     if (held_) held_->module().root_.store(nullptr, std::memory_order_relaxed);
   }
@@ -82,26 +81,26 @@ class Any {
   std::unique_ptr<Interface> held_;
 };
 
-// Modules by number: names are "0.weight", "1.weight", ... Base of the two below.
+// The base of Sequential and ModuleList. Names are "0.weight", "1.weight", ...
 template <class Derived>
-class ModuleRow : public Module<Derived> {
+class ModuleSequence : public Module<Derived> {
  public:
-  ModuleRow() = default;
+  ModuleSequence() = default;
   template <class... M>
     requires(sizeof...(M) > 1 && (std::is_lvalue_reference_v<M> || ...))
-  explicit ModuleRow(M&&...) = delete;  // modules are moved in: std::move(layer), or layer.clone()
+  explicit ModuleSequence(M&&...) = delete;  // pass std::move(layer) or layer.clone()
   template <TensorModule... M>
-  explicit ModuleRow(M&&... modules) {
+  explicit ModuleSequence(M&&... modules) {
     layers_.reserve(sizeof...(M));
     (layers_.emplace_back(std::move(modules)), ...);
   }
   void push_back(Any module) { layers_.push_back(std::move(module)); }
   size_t size() const { return layers_.size(); }
   Any& operator[](size_t i) {
-    check(i < size(), "module {} of {}", i, size());
+    check(i < size(), "module {} is out of range for {} modules", i, size());
     return layers_[i];
   }
-  const Any& operator[](size_t i) const { return const_cast<ModuleRow&>(*this)[i]; }
+  const Any& operator[](size_t i) const { return const_cast<ModuleSequence&>(*this)[i]; }
   auto begin() const { return layers_.begin(); }
   auto end() const { return layers_.end(); }
   void list_fields(Fields& fields) override { fields.add_each("", layers_); }
@@ -110,9 +109,9 @@ class ModuleRow : public Module<Derived> {
   std::vector<Any> layers_;
 };
 
-// A function of a tensor as a module, say between the layers of a Sequential:
+// A function of a tensor as a module, for example between the layers of a Sequential:
 //   nn::Functional([](const Tensor& x) { return x.flatten(1); })
-// Tensors that it captures are no parameters of it.
+// Tensors that it captures are not its parameters.
 struct Functional : Module<Functional> {
   explicit Functional(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {
     check(bool(f_), "Functional without a function");
@@ -124,19 +123,19 @@ struct Functional : Module<Functional> {
   std::function<Tensor(const Tensor&)> f_;
 };
 
-// Each module takes what the one before it returns. To C++ Sequential(another) is a move; put it
-// inside with push_back(), and its names are "0.0.weight" as PyTorch's.
-struct Sequential : ModuleRow<Sequential> {
-  using ModuleRow::ModuleRow;
+// Calls modules in order, each with the result of the one before. Sequential(another) is a move in
+// C++; nest one with push_back(), and its names are "0.0.weight" as in PyTorch.
+struct Sequential : ModuleSequence<Sequential> {
+  using ModuleSequence::ModuleSequence;
   Tensor forward(Tensor x) const {
     for (const Any& layer : *this) x = layer(x);
     return x;
   }
 };
 
-// Only holds modules, for a forward of your own to call.
-struct ModuleList : ModuleRow<ModuleList> {
-  using ModuleRow::ModuleRow;
+// Holds modules for your own forward to call.
+struct ModuleList : ModuleSequence<ModuleList> {
+  using ModuleSequence::ModuleSequence;
 };
 
 }  // namespace mixtape::nn

@@ -1,5 +1,5 @@
 #pragma once
-// Modules that only rearrange elements or change how many there are.
+// Modules that rearrange, pad or resample elements.
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -7,14 +7,14 @@
 
 namespace mixtape::nn {
 
-struct Flatten : OpModule<Flatten, flatten, int, int> {  // all dimensions but the batch's
+struct Flatten : OpModule<Flatten, flatten, int, int> {  // all dimensions but the batch
   explicit Flatten(int from = 1, int to = -1) : OpModule(from, to) {}
 };
 struct Identity : Module<Identity> {
   Tensor forward(const Tensor& x) const { return x; }
   MIXTAPE_FIELDS()
 };
-// Dimension dim becomes the given ones.
+// Splits dimension dim into the given sizes.
 struct Unflatten : Module<Unflatten> {
   Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}
   Tensor forward(const Tensor& x) const {
@@ -31,7 +31,7 @@ struct Unflatten : Module<Unflatten> {
   int dim_;
   Shape sizes_;
 };
-// Images [..., h, w] with so many pixels more on each side, or on the left, right, top and bottom.
+// Pads images [..., h, w] by `size` pixels on each side, or by left, right, top and bottom.
 template <class Derived, PadMode mode>
 struct Pad2d : OpModule<Derived, pad, std::vector<int64_t>, PadMode, double> {
   explicit Pad2d(int64_t size) : Pad2d(size, size, size, size) {}
@@ -56,22 +56,22 @@ struct PixelUnshuffle : OpModule<PixelUnshuffle, pixel_unshuffle, int64_t> {
   explicit PixelUnshuffle(int64_t factor) : OpModule(factor) {}
 };
 
-struct UpsampleOptions {  // one of the first two
+struct UpsampleOptions {  // give one of the first two
   std::optional<Size2> size = {}, scale_factor = {};
   Interpolation mode = Interpolation::Nearest;
   bool align_corners = false;
 };
 
-// Images [n, c, h, w] of a wanted size, or as many times larger.
+// Resizes images [n, c, h, w] to a size, or by a factor.
 struct Upsample : Module<Upsample> {
   explicit Upsample(const UpsampleOptions& o) : options_(o) {
     const Scope scope("Upsample");
     check(o.size.has_value() != o.scale_factor.has_value(),
           "size is {} and scale_factor is {}: one of them has to be",
           o.size ? "given" : "not given", o.scale_factor ? "given" : "not given");
-    const Size2 wanted = o.size ? *o.size : *o.scale_factor;
-    check(wanted.h > 0 && wanted.w > 0, "a {} of {} x {}", o.size ? "size" : "scale_factor",
-          wanted.h, wanted.w);
+    const Size2 given = o.size ? *o.size : *o.scale_factor;
+    check(given.h > 0 && given.w > 0, "a {} of {} x {}", o.size ? "size" : "scale_factor", given.h,
+          given.w);
   }
   Tensor forward(const Tensor& x) const {
     const auto& [size, factor, mode, align_corners] = options_;

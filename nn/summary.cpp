@@ -16,13 +16,13 @@ std::string grouped(int64_t n) {  // 1,234,567
   return text;
 }
 
-struct Row {
+struct SummaryRow {
   std::string path, type, output, parameters;
 };
 
-std::string table(const std::vector<Row>& rows) {
+std::string table(const std::vector<SummaryRow>& rows) {
   size_t path = 0, type = 0, output = 0, parameters = 0;
-  for (const Row& r : rows) {
+  for (const SummaryRow& r : rows) {
     path = std::max(path, r.path.size());
     type = std::max(type, r.type.size());
     output = std::max(output, r.output.size());
@@ -30,7 +30,7 @@ std::string table(const std::vector<Row>& rows) {
   }
   const std::string rule(path + type + output + parameters + 6, '-');
   std::string text;
-  for (const Row& r : rows) {
+  for (const SummaryRow& r : rows) {
     text += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}\n", r.path, path, r.type, type, r.output,
                         output, r.parameters, parameters);
     if (&r == &rows.front()) text += rule + '\n';
@@ -38,14 +38,14 @@ std::string table(const std::vector<Row>& rows) {
   return text + rule + '\n';
 }
 
-// A forward hook of a module and of all inside it.
-class Hooks : NoCopy {
+// A forward hook on a module and all modules inside it.
+class ScopedHooks : NoCopy {
  public:
-  Hooks(ModuleBase& net, const ForwardHook& f) {
+  ScopedHooks(ModuleBase& net, const ForwardHook& f) {
     for (const auto& [path, m] : net.named_modules())
       handles_.push_back(m->register_forward_hook(f));
   }
-  ~Hooks() {
+  ~ScopedHooks() {
     for (HookHandle& handle : handles_) handle.remove();
   }
 
@@ -60,13 +60,13 @@ std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
   {
     const Evaluating mode(net);
     const NoGrad off;
-    const Hooks hooks(net, [&](const ModuleBase& m, const Tensors&, Tensors& y) {
+    const ScopedHooks hooks(net, [&](const ModuleBase& m, const Tensors&, Tensors& y) {
       if (!y.empty() && y[0]) outputs[&m] = y[0].shape().to_string();
     });
     run();
   }
 
-  std::vector<Row> rows{{"module", "type", "output", "parameters"}};
+  std::vector<SummaryRow> rows{{"module", "type", "output", "parameters"}};
   std::unordered_set<const void*> seen;
   int64_t total = 0, trainable = 0, bytes = 0;
   for (const auto& [path, m] : net.named_modules()) {

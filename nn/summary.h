@@ -1,5 +1,5 @@
 #pragma once
-// summary: what a model is made of, as a table.
+// summary: a table of a model's modules.
 
 #include <functional>
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace mixtape::nn {
 
-// The table for a forward pass that `run` makes.
+// The table for a forward pass that `run` runs.
 std::string summary_of(ModuleBase& net, const std::function<void()>& run);
 
-// One row per module: path, type, shape of what it returned for these inputs, and how many
-// parameters it has besides those of modules inside it (a tied one counts where it comes first).
-// Then totals. Runs net(inputs...) in evaluation mode, unrecorded.
+// One row per module: path, type, shape of its output for these inputs, and number of parameters
+// without those of modules inside it (a tied one counts at its first place). Then totals. Runs
+// net(inputs...) in evaluation mode, unrecorded.
 template <class M, class... Inputs>
 std::string summary(M& net, const Inputs&... inputs) {
   return summary_of(net, [&] { net(inputs...); });

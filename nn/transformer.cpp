@@ -10,9 +10,9 @@
 namespace mixtape::nn {
 namespace {
 
-// What scaled_dot_product_attention takes: true in a bool mask where a query may look.
+// The masks of a call, combined.
 struct Mask {
-  Tensor blocked;  // bool, true where it must not, or none
+  Tensor blocked;  // bool, true where a query must not attend; or none
   Tensor added;    // float, or none
 
   void add(const Tensor& t) {
@@ -21,7 +21,7 @@ struct Mask {
     Tensor& part = t.dtype() == boolean ? blocked : added;
     part = !part ? t : t.dtype() == boolean ? logical_or(part, t) : part + t;
   }
-  // Both as one.
+  // Both as one, for scaled_dot_product_attention: true where a query may attend.
   Tensor joined() const {
     if (!blocked) return added;
     if (!added) return logical_not(blocked);
@@ -36,8 +36,7 @@ Tensor above_diagonal(int64_t rows, int64_t columns, Device device) {  // true a
   return lt(count(rows, {rows, 1}), count(columns, {1, columns}));
 }
 
-Mask gathered(const AttentionMasks& masks, int64_t b, int64_t heads, int64_t queries,
-              int64_t keys) {
+Mask combine(const AttentionMasks& masks, int64_t b, int64_t heads, int64_t queries, int64_t keys) {
   Mask mask;
   if (const Tensor& t = masks.attn_mask) {
     const Shape all{b * heads, queries, keys}, one{queries, keys};
@@ -53,7 +52,7 @@ Mask gathered(const AttentionMasks& masks, int64_t b, int64_t heads, int64_t que
   return mask;
 }
 
-// The only place from which the modules here attend.
+// Runs attention for all modules here.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask, bool causal,
               double dropout) {
   Mask all = mask;
@@ -63,8 +62,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mas
       q, k, v, {.mask = all.joined(), .causal = causal && !masked, .dropout = dropout});
 }
 
-// What the values are weighted with; zeros for a query that may look nowhere. As in attention
-// itself, scores are f32: in f16 they may be too large, and an added mask may be f32.
+// The weights of the values; zeros for a query that may attend to no key. As in attention itself,
+// scores are f32: in f16 they may overflow, and an added mask may be f32.
 Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
   if (k.size(-2) == 0) return zeros({q.size(0), q.size(1), q.size(2), 0}, q.dtype(), q.device());
@@ -72,12 +71,12 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   Tensor scores = matmul(q, k.t(), {.out = wide}) / std::sqrt(static_cast<double>(q.size(-1)));
   if (mask.added) scores = scores + cast(mask.added, wide);
   if (mask.blocked) scores = masked_fill(scores, mask.blocked, -INFINITY);
-  const Tensor top = max(scores.detach(), {-1}, true), nowhere = eq(top, -INFINITY);
-  const Tensor below_top = cast(masked_fill(scores - top, nowhere, 0), q.dtype());
-  return masked_fill(softmax(below_top), nowhere, 0);
+  const Tensor top = max(scores.detach(), {-1}, true), no_key = eq(top, -INFINITY);
+  const Tensor below_top = cast(masked_fill(scores - top, no_key, 0), q.dtype());
+  return masked_fill(softmax(below_top), no_key, 0);
 }
 
-// What a layer adds to x: f of it, some of which is dropped, normalised before or as a sum.
+// x + dropout(f(x)), normalised before f or as a sum.
 struct Residual {
   const TransformerEncoderLayerOptions& options;
   bool training;
@@ -123,7 +122,7 @@ MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
   init::zeros_(out_proj.bias);
 }
 
-// As few products as the inputs allow: one for those that are one tensor, next to each other.
+// Projects with as few products as possible: one for adjacent inputs that are the same tensor.
 std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const Tensor& key,
                                                     const Tensor& value) const {
   const Tensor inputs[] = {query, key, value};
@@ -173,7 +172,7 @@ AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& k
 
   const auto [pq, pk, pv] = projected(query, key, value);
   const Tensor q = to_heads(as_batch(pq)), k = to_heads(as_batch(pk)), v = to_heads(as_batch(pv));
-  const Mask mask = gathered(masks, q.size(0), heads_, q.size(2), k.size(2));
+  const Mask mask = combine(masks, q.size(0), heads_, q.size(2), k.size(2));
   const Tensor y =
       from_heads(attend(q, k, v, mask, masks.causal, is_training() ? options_.dropout : 0));
   AttentionOutput result{out_proj(batched ? y : squeeze(y, batch_dim)), {}};

@@ -1,5 +1,5 @@
 #pragma once
-// Attention, and the encoder and the decoder made of it, as PyTorch has them.
+// Multi-head attention and the transformer encoder and decoder, as in PyTorch.
 
 #include <array>
 #include <optional>
@@ -12,18 +12,19 @@
 
 namespace mixtape::nn {
 
-// Where queries must not look. As in PyTorch's modules, and unlike scaled_dot_product_attention,
-// true in a bool mask means that it must not; a float mask is added to the scores.
+// Masks of keys that queries must not attend to. As in PyTorch's modules, and unlike
+// scaled_dot_product_attention, true in a bool mask hides a key; a float mask is added to the
+// scores.
 struct AttentionMasks {
   Tensor attn_mask = {};         // [queries, keys], or [b heads, queries, keys]
   Tensor key_padding_mask = {};  // [b, keys], or [keys] of one sequence
-  bool causal = false;           // query i sees keys 0..i
+  bool causal = false;           // query i attends to keys 0..i
 };
 enum class AttentionWeights { None, Averaged, PerHead };  // over the heads
 
 struct AttentionOutput {
   Tensor output;
-  Tensor weights;  // if asked for: [b, queries, keys], or [b, heads, queries, keys]; no dropout
+  Tensor weights;  // on request: [b, queries, keys] or [b, heads, queries, keys], before dropout
   std::array<Tensor*, 2> tensors() { return {&output, &weights}; }
 };
 
@@ -34,20 +35,20 @@ struct MultiheadAttentionOptions {
   std::optional<int64_t> kdim = {}, vdim = {};  // sizes of keys and values, by default `size`
 };
 
-// softmax(q kT / sqrt(size / heads)) v in each of `heads` parts of the projected inputs, projected
-// again. in_proj_weight starts Xavier uniform, biases start as zeros.
+// softmax(q kT / sqrt(size / heads)) v for each of `heads` parts of the projected inputs, followed
+// by an output projection. in_proj_weight starts Xavier uniform, biases start as zeros.
 struct MultiheadAttention : Module<MultiheadAttention> {
-  // [3 size, size]: of queries, keys and values; none if these differ in size
+  // [3 size, size] for queries, keys and values; none if their sizes differ
   Tensor in_proj_weight;
-  Tensor q_proj_weight;  // [size, size], if they do
-  Tensor k_proj_weight;  // [size, kdim], likewise
-  Tensor v_proj_weight;  // [size, vdim], likewise
+  Tensor q_proj_weight;  // [size, size], if they differ
+  Tensor k_proj_weight;  // [size, kdim], if they differ
+  Tensor v_proj_weight;  // [size, vdim], if they differ
   Tensor in_proj_bias;   // [3 size], or none
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
-  // [t, b, size] each (keys [t, b, kdim], values [t, b, vdim]), or without b, of one sequence; keys
-  // and values of one length.
+  // Queries [t, b, size], keys [s, b, kdim], values [s, b, vdim], or all without b for one
+  // sequence.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionMasks& masks = {},
                           AttentionWeights weights = AttentionWeights::None) const;
@@ -70,11 +71,11 @@ struct TransformerEncoderLayerOptions {
   Tensor (*activation)(const Tensor&) = relu;
   double layer_norm_eps = 1e-5;
   bool batch_first = false;
-  bool norm_first = false;  // normalise what goes into attention and network, not the sums
+  bool norm_first = false;  // normalise the inputs of attention and network, not the sums
 };
 
-// x [t, b, size], or [t, size] of one sequence, and what attention to itself and then a network of
-// two linear layers add to it.
+// x [t, b, size], or [t, size] for one sequence, plus self-attention, plus a network of two linear
+// layers.
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   MultiheadAttention self_attn;
   Linear linear1, linear2;
@@ -89,7 +90,7 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   TransformerEncoderLayerOptions options_;
 };
 
-// Copies of a layer, which therefore start equal (as PyTorch's do), and perhaps a norm at the end.
+// Copies of a layer, which start equal as in PyTorch, and optionally a norm at the end.
 template <class Derived, class Layer>
 struct TransformerStack : Module<Derived> {
   std::vector<Layer> layers;
@@ -112,14 +113,14 @@ struct TransformerStack : Module<Derived> {
   }
 };
 
-// Of TransformerEncoderLayer.
+// A stack of TransformerEncoderLayer.
 struct TransformerEncoder : TransformerStack<TransformerEncoder, TransformerEncoderLayer> {
   using TransformerStack::TransformerStack;
   Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const { return run(x, masks); }
 };
 
-// As the encoder's, but between the two it attends to memory [s, b, size], what an encoder gave.
-// `masks` are for x itself (causal: a position sees none after it), `memory_masks` for memory.
+// As the encoder layer, with attention to memory [s, b, size], an encoder's output, in between.
+// `masks` apply to x (causal: no position attends to a later one), `memory_masks` to memory.
 struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
   MultiheadAttention self_attn, multihead_attn;
   Linear linear1, linear2;
@@ -135,7 +136,7 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
   TransformerEncoderLayerOptions options_;
 };
 
-// Of TransformerDecoderLayer.
+// A stack of TransformerDecoderLayer.
 struct TransformerDecoder : TransformerStack<TransformerDecoder, TransformerDecoderLayer> {
   using TransformerStack::TransformerStack;
   Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
