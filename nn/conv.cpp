@@ -11,10 +11,10 @@ namespace {
 Shape sizes(int64_t size) { return {size}; }
 Shape sizes(Size2 size) { return {size.h, size.w}; }
 
-// For example "a stride of 0 x 1".
+// For example "stride must be >= 1, got 0 x 1".
 void check_sizes(const char* what, const auto& given, int64_t least = 1) {
   for (const int64_t size : sizes(given))
-    check(size >= least, "a {} of {}", what, fmt::join(sizes(given), " x "));
+    check(size >= least, "{} must be >= {}, got {}", what, least, fmt::join(sizes(given), " x "));
 }
 
 // Checks the arguments of a convolution of any kind, and makes its weight and bias.
@@ -31,7 +31,7 @@ void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& 
   check_sizes("padding", o.padding, 0);
   Shape shape{out, in / o.groups};
   if constexpr (requires { o.output_padding; }) {  // transposed
-    check_sizes("padding at the output", o.output_padding, 0);
+    check_sizes("output_padding", o.output_padding, 0);
     shape = {in, out / o.groups};
   }
   for (const int64_t size : sizes(kernel)) shape.push_back(size);

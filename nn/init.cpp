@@ -80,7 +80,7 @@ Tensor normal_(const Tensor& t, double mean, double std) {
   return copy_(t, normal(t.shape(), mean, std, t.dtype(), t.device()));
 }
 Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
-  check(is_float(t.dtype()), "normal numbers are floats, not {}", t.dtype());
+  check(is_float(t.dtype()), "the tensor must be a float, got {}", t.dtype());
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
   // In standard deviations from the mean, mirrored if both are above it: probabilities near 0 are
@@ -103,15 +103,14 @@ Tensor zeros_(const Tensor& t) { return constant_(t, 0); }
 Tensor ones_(const Tensor& t) { return constant_(t, 1); }
 
 Tensor eye_(const Tensor& t) {
-  check(t.rank() == 2, "a tensor of shape {} is no matrix", t.shape());
+  check(t.rank() == 2, "the tensor has shape {}, not [m, n]", t.shape());
   std::vector<double> values(static_cast<size_t>(t.numel()));
   for (int64_t i = 0; i < std::min(t.size(0), t.size(1)); ++i)
     values[static_cast<size_t>(i * t.size(1) + i)] = 1;
   return assign(t, values);
 }
 Tensor dirac_(const Tensor& t, int64_t groups) {
-  check(t.rank() >= 3, "a weight of shape {} is no convolution's: it needs [out, in, ...]",
-        t.shape());
+  check(t.rank() >= 3, "the weight has shape {}, not [out, in, kernel...]", t.shape());
   check(groups > 0 && t.size(0) % groups == 0, "{} channels do not divide into {} groups",
         t.size(0), groups);
   int64_t window = 1, middle = 0;
@@ -128,8 +127,7 @@ Tensor dirac_(const Tensor& t, int64_t groups) {
 }
 
 Fan fan(const Tensor& weight) {
-  check(weight.rank() >= 2, "a weight of shape {} has no fan: it needs [out, in, ...]",
-        weight.shape());
+  check(weight.rank() >= 2, "the weight has shape {}, not [out, in, ...]", weight.shape());
   int64_t window = 1;
   for (int d = 2; d < weight.rank(); ++d) window *= weight.size(d);
   return {weight.size(1) * window, weight.size(0) * window};
@@ -164,7 +162,7 @@ Tensor xavier_uniform_(const Tensor& t, double gain) {
 Tensor xavier_normal_(const Tensor& t, double gain) { return normal_(t, 0, xavier_std(t, gain)); }
 
 Tensor orthogonal_(const Tensor& t, double gain) {
-  check(t.rank() >= 2, "a tensor of shape {} is no matrix", t.shape());
+  check(t.rank() >= 2, "the tensor has shape {}, not [m, n]", t.shape());
   if (t.numel() == 0) return t;
   const NoGrad off;
   const int64_t rows = t.size(0), columns = t.numel() / rows;

@@ -108,7 +108,7 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
   explicit InstanceNorm2d(int64_t channels, const InstanceNormOptions& o = {})
       : channels_(channels), eps_(o.eps) {
     const Scope scope("InstanceNorm2d");
-    check(channels > 0, "{} channels", channels);
+    check(channels > 0, "channels must be > 0, got {}", channels);
     check_eps(eps_);
     if (!o.affine) return;
     weight = parameter(ones({channels}));
@@ -142,7 +142,7 @@ struct BatchNorm : Module<Derived> {
 
   explicit BatchNorm(int64_t channels, const Options& o = {}) : momentum_(o.momentum), eps_(o.eps) {
     const Scope scope("BatchNorm");
-    check(channels > 0, "{} channels", channels);
+    check(channels > 0, "channels must be > 0, got {}", channels);
     check_eps(eps_);
     check(0 <= momentum_ && momentum_ <= 1, "momentum must be from 0 to 1, got {}", momentum_);
     if (o.affine) {

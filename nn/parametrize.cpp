@@ -44,7 +44,7 @@ SpectralWeight::SpectralWeight(const Tensor& weight, const SpectralNormOptions& 
     : original(weight), iterations_(o.n_power_iterations), eps_(o.eps) {
   const Scope scope("SpectralNorm");
   check_rows(weight);
-  check(iterations_ > 0, "{} power iterations", iterations_);
+  check(iterations_ > 0, "n_power_iterations must be > 0, got {}", iterations_);
   check(eps_ >= 0, "eps must be >= 0, got {}", eps_);
   dim_ = wrap_dim(dim, weight.rank());
   const Tensor w = rows();

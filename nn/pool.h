@@ -10,12 +10,12 @@ namespace mixtape::nn {
 namespace detail {
 inline Size2 pool_window(std::string_view module, Size2 w) {
   const Scope scope(module);
-  check(w.h > 0 && w.w > 0, "a window of {} x {}", w.h, w.w);
+  check(w.h > 0 && w.w > 0, "the window must be > 0, got {} x {}", w.h, w.w);
   return w;
 }
 inline int64_t pool_window(std::string_view module, int64_t w) {
   const Scope scope(module);
-  check(w > 0, "a window of {}", w);
+  check(w > 0, "the window must be > 0, got {}", w);
   return w;
 }
 }  // namespace detail

@@ -74,7 +74,7 @@ struct Lengths {
       const Tensor here = given.to(Device::cpu());  // one wait instead of two
       const double least = min(here).item(), most = max(here).item();
       check(least >= 1 && most <= static_cast<double>(t),
-            "lengths from {} to {}, not from 1 to the {} steps that there are", least, most, t);
+            "lengths must be from 1 to {}, got {} to {}", t, least, most);
     }
     const Tensor lengths = given.to(device);
     const auto count = [&](int64_t n) { return arange(0, static_cast<double>(n), 1, i64, device); };
@@ -118,8 +118,8 @@ RecurrentLayers::RecurrentLayers(std::string_view layer, int64_t in, int64_t hid
                                  const RecurrentLayerOptions& o)
     : in_(in), hidden_(hidden), options_(o) {
   const Scope scope(layer);
-  check(o.num_layers > 0, "{} layers", o.num_layers);
-  check(0 <= o.dropout && o.dropout <= 1, "a dropout probability of {}", o.dropout);
+  check(o.num_layers > 0, "num_layers must be > 0, got {}", o.num_layers);
+  check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
   const int64_t directions = o.bidirectional ? 2 : 1;
   for (int64_t i = 0; i < o.num_layers * directions; ++i)
     weights.emplace_back(layer, i < directions ? in : directions * hidden, hidden, gates, o.bias);

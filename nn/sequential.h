@@ -33,7 +33,7 @@ class Any {
   explicit operator bool() const { return held_ != nullptr; }
   ModuleBase* module() const { return held_ ? &held_->module() : nullptr; }
   Tensor operator()(const Tensor& x) const {
-    check(held_ != nullptr, "an Any that holds no module was called");
+    check(held_ != nullptr, "called an empty Any");
     return held_->call(x);
   }
   // The module by its own type. Throws Error that names both types.

@@ -70,8 +70,8 @@ struct Upsample : Module<Upsample> {
           "size is {} and scale_factor is {}: one of them has to be",
           o.size ? "given" : "not given", o.scale_factor ? "given" : "not given");
     const Size2 given = o.size ? *o.size : *o.scale_factor;
-    check(given.h > 0 && given.w > 0, "a {} of {} x {}", o.size ? "size" : "scale_factor", given.h,
-          given.w);
+    check(given.h > 0 && given.w > 0, "{} must be > 0, got {} x {}",
+          o.size ? "size" : "scale_factor", given.h, given.w);
   }
   Tensor forward(const Tensor& x) const {
     const auto& [size, factor, mode, align_corners] = options_;

@@ -104,7 +104,7 @@ MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
     : out_proj(size, size, {.bias = o.bias}), size_(size), heads_(heads), options_(o) {
   const Scope scope("MultiheadAttention");
   check_heads(size, heads);
-  check(0 <= o.dropout && o.dropout <= 1, "a dropout probability of {}", o.dropout);
+  check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
   const int64_t kdim = o.kdim.value_or(size), vdim = o.vdim.value_or(size);
   check(kdim > 0 && vdim > 0, "sizes must be positive: kdim {}, vdim {}", kdim, vdim);
   const auto weight = [](int64_t out, int64_t in) {

@@ -100,7 +100,7 @@ struct TransformerStack : Module<Derived> {
       : norm(std::move(final_norm)) {
     const std::string name = type_name(typeid(Derived));
     const Scope scope(name);
-    check(num_layers > 0, "{} layers", num_layers);
+    check(num_layers > 0, "num_layers must be > 0, got {}", num_layers);
     for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
   }
   MIXTAPE_FIELDS(layers, norm)

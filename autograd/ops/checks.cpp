@@ -7,7 +7,8 @@ namespace mixtape {
 namespace ops {
 
 void check_real(const Tensor& t) {
-  check(is_float(t.dtype()), "of {} elements (convert them to a float dtype)", t.dtype());
+  check(is_float(t.dtype()), "elements must be floats, got {} (convert them to a float dtype)",
+        t.dtype());
 }
 void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
   double all = 1;
@@ -18,22 +19,21 @@ void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
   if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
 }
 void check_number(DType t, double s) {
-  check(is_float(t) || holds(i64, s), "of {} elements and {} (convert them to a float dtype)", t,
-        s);
+  check(is_float(t) || holds(i64, s),
+        "cannot combine {} elements with {} (convert them to a float dtype)", t, s);
 }
 void check_fits(DType t, double value) {
   check(holds(t, value), "{} does not fit elements of {}", value, t);
 }
 
 void check_range(const Tensor& index, int64_t low, int64_t end,
-                 const std::function<std::string(int64_t, int64_t)>& problem,
-                 SourceLocation where) {
+                 const std::function<std::string(int64_t)>& problem, SourceLocation where) {
   if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
   kernels::bounds(index.device(), index, bounds);
   const auto verdict = [=](const void* values) {
     const auto* const b = static_cast<const int64_t*>(values);
-    return b[0] >= low && b[1] < end ? std::string() : problem(b[0], b[1]);
+    return b[0] < low ? problem(b[0]) : b[1] >= end ? problem(b[1]) : std::string();
   };
   Readback values(bounds.raw(), 16, index.device());
   if (end <= low) values.wait();  // kernels have no valid element to use instead
@@ -56,7 +56,7 @@ void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where)
     };
     const bool fit = nan_passes ? !(at(0) < 0 || at(1) > 1) : at(0) >= 0 && at(1) <= 1;
     return fit ? std::string()
-               : fmt::format("probabilities from {} to {}, not within 0 to 1", at(0), at(1));
+               : fmt::format("probabilities must be from 0 to 1, got {} to {}", at(0), at(1));
   };
   check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
 }

@@ -34,9 +34,9 @@ inline bool countable(std::initializer_list<int64_t> numbers) {
 void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
 
 // low <= i < end for all elements of an i64 tensor; on a device the Error comes late, see
-// core/readback.h. `problem` makes the message from the smallest and the largest element.
+// core/readback.h. `problem` makes the message from an element out of range.
 void check_range(const Tensor& index, int64_t low, int64_t end,
-                 const std::function<std::string(int64_t, int64_t)>& problem,
+                 const std::function<std::string(int64_t)>& problem,
                  SourceLocation where = SourceLocation::here());
 // 0 <= p <= 1 for all elements; on a device the Error comes late.
 void check_probabilities(const Tensor& p, bool nan_passes,

@@ -12,8 +12,9 @@ using namespace ops;
 Tensor floor_divide(const Tensor& a, double b) {
   const Scope scope("floor_divide");
   if (is_float(a.dtype())) return floor(a / b);
-  check(a.dtype() != boolean, "of bool elements (convert them to a number dtype)");
-  check(b != 0, "of {} elements by zero", a.dtype());
+  check(a.dtype() != boolean,
+        "elements must be numbers, got bool (convert them to a number dtype)");
+  check(b != 0, "division of {} elements by zero", a.dtype());
   check_number(a.dtype(), b);
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
@@ -29,7 +30,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
 
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
-  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps is {}, not from 0 to 0.5", eps.value_or(0));
+  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
   const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
   return cast(log(p) - log1p(-p), x.dtype());
 }

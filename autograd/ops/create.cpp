@@ -197,8 +197,8 @@ Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
   check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
-  check_range(index, 0, classes, [classes](int64_t smallest, int64_t largest) {
-    return fmt::format("indices from {} to {} for {} classes", smallest, largest, classes);
+  check_range(index, 0, classes, [classes](int64_t i) {
+    return fmt::format("index {} is out of range for {} classes", i, classes);
   });
   return one_hot_or_zeros(index, classes, dtype);
 }

@@ -33,7 +33,7 @@ Axes parse_term(std::string_view term, int dots) {
       i += 2;
     } else {
       check((term[i] >= 'a' && term[i] <= 'z') || (term[i] >= 'A' && term[i] <= 'Z'),
-            "'{}' in '{}' is no letter", term[i], term);
+            "'{}' in '{}' is not a letter", term[i], term);
       axes.push_back(term[i]);
     }
   }

@@ -26,9 +26,9 @@ constexpr Takes takes = kernels::Predicate<F>       ? Takes::All
                                                     : Takes::Floats;
 void check_elements(Takes takes, DType t) {
   if (takes == Takes::Numbers)
-    check(t != boolean, "of bool elements (convert them to a number dtype)");
+    check(t != boolean, "elements must be numbers, got bool (convert them to a number dtype)");
   else if (takes == Takes::Floats)
-    check(is_float(t), "of {} elements (convert them to a float dtype)", t);
+    check(is_float(t), "elements must be floats, got {} (convert them to a float dtype)", t);
 }
 
 Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
@@ -397,7 +397,7 @@ Tensor div(const Tensor& a, double b) {
 Tensor pow(const Tensor& a, double b) {
   if (!is_float(a.dtype()) && b < 0) {
     const Scope scope("pow");
-    fail("of {} elements to the power of {} (convert them to a float dtype)", a.dtype(), b);
+    fail("cannot raise {} elements to the power {} (convert them to a float dtype)", a.dtype(), b);
   }
   return call<WithScalar<kernels::Pow, false>>(a, b);
 }

@@ -59,7 +59,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
 
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners) {
   const Scope scope("affine_grid");
-  check(size.rank == 4, "for images of shape {}, not [n, c, h, w]", size);
+  check(size.rank == 4, "the images have shape {}, not [n, c, h, w]", size);
   check(theta.shape() == Shape({size[0], 2, 3}), "theta has shape {}, not [{}, 2, 3]",
         theta.shape(), size[0]);
   const int64_t h = size[2], w = size[3];

@@ -49,7 +49,8 @@ struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, z
       "scatter_add", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
                         const Target& to) {
-    check(source.dtype() != boolean, "of bool elements (convert them to a number dtype)");
+    check(source.dtype() != boolean,
+          "elements must be numbers, got bool (convert them to a number dtype)");
     check_counted("indices", {index.size(to.dim)});
     const Tensor y = ctx.output(to.shape, is_half(source.dtype()) ? f32 : source.dtype());
     if (x)
@@ -136,9 +137,8 @@ struct Dropout {
 
 void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
   check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
-  check_range(index, low, size, [=](int64_t smallest, int64_t largest) {
-    return fmt::format("indices from {} to {} in dimension {}, which has {}", smallest, largest,
-                       dim, size);
+  check_range(index, low, size, [=](int64_t i) {
+    return fmt::format("index {} is out of range for dimension {} of size {}", i, dim, size);
   });
 }
 
@@ -192,7 +192,7 @@ IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
   int64_t count = 1;
   Tensor row;
   for (const Tensor& i : indices) {
-    check(bool(i), "index {} is no tensor", &i - indices.data());
+    check(bool(i), "index {} is undefined", &i - indices.data());
     const int first = dims;
     dims += i.dtype() == boolean ? i.rank() : 1;
     check(first < dims, "a mask without dimensions");
@@ -380,8 +380,8 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   const Tensor flat = reshape(index, {index.numel()});
   check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
-  check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t smallest, int64_t largest) {
-    return fmt::format("indices from {} to {} into {} rows", smallest, largest, rows);
+  check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
+    return fmt::format("index {} is out of range for {} rows", i, rows);
   });
   Shape shape = index.shape();
   shape.push_back(table.size(1));
@@ -405,7 +405,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
 namespace ops {
 
 DropoutMask draw_mask(double p, int64_t elements) {
-  check(p >= 0 && p <= 1, "a probability of {}, not from 0 to 1", p);
+  check(p >= 0 && p <= 1, "p must be from 0 to 1, got {}", p);
   if (p == 0) return {};
   Generator& g = generator();
   return {g.seed(), g.reserve(elements), p};

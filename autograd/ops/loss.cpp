@@ -130,8 +130,8 @@ struct ClassTargets {
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
       : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
-    check_range(named, 0, classes, [classes](int64_t smallest, int64_t largest) {
-      return fmt::format("targets from {} to {} for {} classes", smallest, largest, classes);
+    check_range(named, 0, classes, [classes](int64_t target) {
+      return fmt::format("target {} is out of range for {} classes", target, classes);
     });
   }
   // A mean divides by the weights of the targets: NaN if they are 0. (Both may exceed f16.)
@@ -151,7 +151,7 @@ void check_classes(const Tensor& x, std::string_view what, const Tensor& weights
   if (!weights) return;
   check(weights.shape() == Shape{x.size(1)}, "class weights of shape {} for {} classes",
         weights.shape(), x.size(1));
-  check(!weights.requires_grad(), "class weights that require a gradient: they get none");
+  check(!weights.requires_grad(), "class weights must not require a gradient");
 }
 void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
   check(target.shape() == without(x.shape(), 1), "{} targets of shape {} for {} of shape {}",
@@ -276,15 +276,15 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);
   check_classes(logits, "logits", o.class_weights);
-  check(o.label_smoothing >= 0 && o.label_smoothing <= 1, "label smoothing of {}, not from 0 to 1",
-        o.label_smoothing);
+  check(o.label_smoothing >= 0 && o.label_smoothing <= 1,
+        "label_smoothing must be from 0 to 1, got {}", o.label_smoothing);
   const ClassParams params{o.ignore_index, o.label_smoothing};
   const Tensor x = lines_along(logits, 1);
   Tensor loss;
   if (target.shape() == logits.shape()) {
     check(is_float(target.dtype()), "targets of the shape of the logits are probabilities, not {}",
           target.dtype());
-    check(o.ignore_index < 0, "ignore_index {} beside targets that are probabilities",
+    check(o.ignore_index < 0, "ignore_index {} needs class targets, got probabilities",
           o.ignore_index);
     const Tensor p = lines_like(x, target, 1);
     loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, params), o.reduction);
@@ -325,21 +325,21 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
   const Scope scope(kernels::SmoothL1::info.name);
-  check(beta >= 0, "beta is {}, not at least 0", beta);
+  check(beta >= 0, "beta must be >= 0, got {}", beta);
   if (beta == 0) return l1_loss(x, target, reduction);
   return reduce_losses(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
   const Scope scope(kernels::Huber::info.name);
-  check(delta > 0, "delta is {}, not positive", delta);
+  check(delta > 0, "delta must be > 0, got {}", delta);
   return reduce_losses(elementwise<kernels::Huber>(x, target, delta), reduction);
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
   const Scope scope(kernels::BinaryCrossEntropy::info.name);
   check(!is_half(x.dtype()),
-        "of {} probabilities, whose logarithms are off by too much: leave out the sigmoid and use "
+        "{} probabilities are too coarse for their logarithms: leave out the sigmoid and use "
         "binary_cross_entropy_with_logits",
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
@@ -360,8 +360,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   const Scope scope(kernels::KlDiv::info.name);
-  check(!o.batch_mean || o.reduction == Reduction::Mean,
-        "batch_mean and a reduction that is no mean");
+  check(!o.batch_mean || o.reduction == Reduction::Mean, "batch_mean needs Reduction::Mean");
   const Tensor each = o.log_target ? elementwise<kernels::KlDivOfLogarithms>(x, target)
                                    : elementwise<kernels::KlDiv>(x, target);
   if (!o.batch_mean) return reduce_losses(each, o.reduction);
@@ -379,7 +378,7 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
                          const GaussianNllOptions& o) {
   const Scope scope("gaussian_nll_loss");
   check_shape(target, "the target", x.shape());
-  check(o.eps > 0, "eps is {}, not positive", o.eps);
+  check(o.eps > 0, "eps must be > 0, got {}", o.eps);
   const bool has_rows = x.rank() > 0;
   const bool flat = has_rows && var.shape() == without(x.shape(), x.rank() - 1);
   const Tensor given = flat ? unsqueeze(var, -1) : var;

@@ -134,7 +134,7 @@ struct Dot {
 
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   const Scope scope(Matmul::info.name);
-  check(a.rank() > 0 && b.rank() > 0, "of shapes {} and {}: both need at least one dimension",
+  check(a.rank() > 0 && b.rank() > 0, "operands of shapes {} and {} need at least one dimension",
         a.shape(), b.shape());
   check_inner(a, b);
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
@@ -150,16 +150,16 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
   const Scope scope("bmm");
-  check(a.rank() == 3 && b.rank() == 3, "of shapes {} and {}, not [b, m, k] and [b, k, n]",
-        a.shape(), b.shape());
+  check(a.rank() == 3 && b.rank() == 3,
+        "operands have shapes {} and {}, not [b, m, k] and [b, k, n]", a.shape(), b.shape());
   check(a.size(0) == b.size(0), "batches of {} and {}", a.size(0), b.size(0));
   return call<Matmul>(a, b, MatmulOptions{});
 }
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
   const Scope scope(Addmm::info.name);
-  check(a.rank() == 2 && b.rank() == 2, "of shapes {} and {}, not [m, k] and [k, n]", a.shape(),
-        b.shape());
+  check(a.rank() == 2 && b.rank() == 2, "operands have shapes {} and {}, not [m, k] and [k, n]",
+        a.shape(), b.shape());
   check_real(a);
   check_inner(a, b);
   if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c is not read, and may be NaN
@@ -172,15 +172,15 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
 
 Tensor outer(const Tensor& a, const Tensor& b) {
   const Scope scope("outer");
-  check(a.rank() == 1 && b.rank() == 1, "of shapes {} and {}, not [m] and [n]", a.shape(),
-        b.shape());
+  check(a.rank() == 1 && b.rank() == 1, "operands have shapes {} and {}, not [m] and [n]",
+        a.shape(), b.shape());
   return mul(unsqueeze(a, 1), b);
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
   const Scope scope(Dot::info.name);
   check(a.rank() == 1 && b.rank() == 1 && a.size(0) == b.size(0),
-        "of shapes {} and {}, not [n] and [n]", a.shape(), b.shape());
+        "operands have shapes {} and {}, not [n] and [n]", a.shape(), b.shape());
   check_real(a);
   return call<Dot>(a, b);
 }

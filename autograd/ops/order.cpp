@@ -50,7 +50,7 @@ Sorted sort(const Tensor& x, int dim, bool descending) {
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const Scope scope(TopK::info.name);
   const int d = wrap_dim(dim, x.rank());
-  check(k >= 0 && k <= x.size(d), "the first {} of {} elements", k, x.size(d));
+  check(k >= 0 && k <= x.size(d), "k must be from 0 to {}, got {}", x.size(d), k);
   const Tensor indices = along<TopK>(d, x, k, largest);
   return {gather_unchecked(x, d, indices), indices};
 }

@@ -33,7 +33,7 @@ struct Triangle {
   static constexpr OpInfo info{upper ? "triu" : "tril"};
   static constexpr bool moves_only = true;
   static Tensor forward(Ctx& ctx, const Tensor& x, int64_t diagonal) {
-    check(x.rank() >= 2, "of a tensor of shape {}, which has no rows and columns", x.shape());
+    check(x.rank() >= 2, "the input has shape {}, not [..., m, n]", x.shape());
     const Tensor y = ctx.output(x.shape(), x.dtype()), xc = x.contiguous();
     ctx.run(kernels::triangle, upper, diagonal, xc, y);
     return cast(y, ctx.dtype());

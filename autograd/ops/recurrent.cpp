@@ -159,7 +159,7 @@ Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   const int64_t n = weight.size(1);
   check(x.rank() == 3 && x.size(2) == C::gates * n, "the gates have shape {}, not [t, b, {}]",
         x.shape(), C::gates * n);
-  check(x.size(0) > 0, "a sequence of no steps");
+  check(x.size(0) > 0, "the sequence has no steps");
   check_shape(bias, "the bias", {C::gates * n});
   check_shape(h0, "h0", {x.size(1), n});
   check_shape(c0, "c0", {x.size(1), n});

@@ -64,7 +64,7 @@ struct Extremum {
   static constexpr OpInfo info{op == Reduce::Max ? "max" : "min", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
     const Shape shape = reduced(x.shape(), o);
-    check(x.numel() > 0 || shape.size() == 0, "no largest or smallest of zero elements: shape {}",
+    check(x.numel() > 0 || shape.size() == 0, "no maximum or minimum of zero elements: shape {}",
           x.shape());
     Tensor y = ctx.output(shape);
     ctx.run(kernels::reduce, op, x, y);
@@ -81,7 +81,7 @@ template <Reduce op>
 struct ArgExtremum {
   static constexpr OpInfo info{op == Reduce::Max ? "argmax" : "argmin", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, int dim) {
-    check(x.size(dim) > 0, "no largest or smallest of zero elements: shape {}", x.shape());
+    check(x.size(dim) > 0, "no maximum or minimum of zero elements: shape {}", x.shape());
     Tensor y = ctx.output(with_size(x.shape(), dim, 1), i64);
     ctx.run(kernels::arg_reduce, op, dim, x, y);
     return y;

@@ -11,7 +11,7 @@ using namespace ops;
 namespace {
 
 void check_elements(const Tensor& x, int dim) {
-  check(x.size(dim) > 0, "of zero elements: dimension {} of {}", dim, x.shape());
+  check(x.size(dim) > 0, "dimension {} of {} has no elements", dim, x.shape());
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ Tensor median(const Tensor& x) { return median(flatten(x), 0).values; }
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   const Scope scope("quantile");
   check_real(x);
-  check(q >= 0 && q <= 1, "q is {}, not from 0 to 1", q);
+  check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
   check_elements(x, dim);
   const int64_t n = x.size(dim);
   const Tensor sorted = sort(x, dim).values;
@@ -64,12 +64,12 @@ Unique unique(const Tensor& x) {
 
 Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   const Scope scope("bincount");
-  check(x.dtype() == i64 && x.rank() == 1, "of {} {}, not i64 [n]", x.dtype(), x.shape());
-  check(least >= 0, "at least {} counts", least);
+  check(x.dtype() == i64 && x.rank() == 1, "the input is {} {}, not i64 [n]", x.dtype(), x.shape());
+  check(least >= 0, "least must be >= 0, got {}", least);
   if (weights) check_shape(weights, "weights", x.shape());
   const bool none = x.numel() == 0;
   const int64_t smallest = none ? 0 : min(x).item<int64_t>();
-  check(smallest >= 0, "of a negative number, {}", smallest);
+  check(smallest >= 0, "numbers must be >= 0, got {}", smallest);
   const int64_t size = std::max(least, none ? 0 : max(x).item<int64_t>() + 1);
   const Tensor each = !weights                    ? ones({x.numel()}, i64, x.device())
                       : is_float(weights.dtype()) ? weights
@@ -80,7 +80,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
 // Sorts both together once, and counts the sorted numbers before each value.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const Scope scope("searchsorted");
-  check(sorted.rank() == 1, "in numbers of shape {}, not [n]", sorted.shape());
+  check(sorted.rank() == 1, "the numbers have shape {}, not [n]", sorted.shape());
   const int64_t n = sorted.numel(), m = values.numel();
   const Tensor s = sorted.detach(), v = flatten(values.detach());
   // The sort is stable: ties keep their order.

@@ -176,7 +176,7 @@ Tensor view(const Tensor& x, const Shape& shape) {
   const Scope scope("view");
   const Shape to = infer(shape, x.numel());
   check(reshape(x.layout(), to).has_value(),
-        "only a copy of {} with strides {} has the shape {} (reshape makes one)", x.shape(),
+        "{} with strides {} cannot be viewed as {} without a copy (use reshape)", x.shape(),
         x.strides(), to);
   return reshape(x, to);
 }
@@ -251,20 +251,22 @@ Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
   const int64_t n = x.size(dim);
   check(start >= 0 && length >= 0 && start <= n - length,
-        "elements {} to {} of dimension {}, which has {}", start, start + length, dim, n);
+        "elements {} to {} are out of range for dimension {} of size {}", start, start + length,
+        dim, n);
   return slice(x, dim, start, start + length);
 }
 Tensor select(const Tensor& x, int dim, int64_t index) {
   const Scope scope("select");
   const int64_t n = x.size(dim);
-  check(index >= -n && index < n, "index {} in dimension {}, which has {}", index, dim, n);
+  check(index >= -n && index < n, "index {} is out of range for dimension {} of size {}", index,
+        dim, n);
   const int64_t i = index < 0 ? index + n : index;
   return squeeze(slice(x, dim, i, i + 1), wrap_dim(dim, x.rank()));
 }
 
 std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
   const Scope scope("split");
-  check(size > 0, "pieces of size {}", size);
+  check(size > 0, "size must be > 0, got {}", size);
   std::vector<Tensor> pieces;
   const int64_t n = x.size(dim);
   for (int64_t at = 0; at < n || at == 0; at += size)  // an empty x gives one empty piece
@@ -279,13 +281,13 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     pieces.push_back(narrow(x, dim, at, size));
     at += size;
   }
-  check(at == x.size(dim), "pieces of {} elements together in dimension {}, which has {}", at, dim,
+  check(at == x.size(dim), "pieces have {} elements in all, but dimension {} has {}", at, dim,
         x.size(dim));
   return pieces;
 }
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   const Scope scope("chunk");
-  check(chunks > 0, "{} chunks", chunks);
+  check(chunks > 0, "chunks must be > 0, got {}", chunks);
   if (x.size(dim) == 0) return split(x, std::vector<int64_t>(size_t(chunks), 0), dim);
   return split(x, (x.size(dim) - 1) / chunks + 1, dim);
 }
@@ -326,7 +328,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
 }
 Tensor diag(const Tensor& x, int64_t offset) {
   const Scope scope("diag");
-  check(x.rank() == 1 || x.rank() == 2, "of shape {}, not [n] or a matrix", x.shape());
+  check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [n] or [m, n]", x.shape());
   if (x.rank() == 2) return diagonal(x, offset);
   check(countable({x.numel()}) && std::abs(double(offset)) < 0x1p31,
         "{} elements, {} beside the diagonal", x.numel(), offset);
@@ -335,7 +337,7 @@ Tensor diag(const Tensor& x, int64_t offset) {
 }
 Tensor trace(const Tensor& x) {
   const Scope scope("trace");
-  check(x.rank() == 2, "of shape {}, not a matrix", x.shape());
+  check(x.rank() == 2, "the input has shape {}, not [m, n]", x.shape());
   return sum(diagonal(x));
 }
 
@@ -360,7 +362,7 @@ Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first, double v
   check(!parts.empty(), "nothing to join");
   int64_t longest = 0;
   for (const Tensor& p : parts) {
-    check(p.rank() > 0, "part {} is no sequence: it has no dimension", &p - parts.data());
+    check(p.rank() > 0, "part {} is not a sequence: it is 0-d", &p - parts.data());
     longest = std::max(longest, p.size(0));
   }
   std::vector<Tensor> rows;

@@ -12,7 +12,7 @@ namespace mixtape::models {
 
 nn::Sequential simple_cnn(const std::vector<int64_t>& channels, const SimpleCnnOptions& o) {
   const Scope scope("simple_cnn");
-  check(channels.size() >= 2, "{} numbers of channels: it needs the images' and the classes'",
+  check(channels.size() >= 2, "channels must have the images' and the classes', got {} numbers",
         channels.size());
   const size_t layers = channels.size() - 1;
   const auto one_each = [&](const char* what, const std::vector<int64_t>& given, int64_t usual) {

@@ -19,10 +19,10 @@ Tensor next_token_loss(const Tensor& logits, const Tensor& targets) {
 Tensor sample(const Tensor& logits, const SampleOptions& o) {
   const Scope scope("sample");
   const int64_t vocabulary = logits.size(-1);
-  check(o.temperature >= 0, "a temperature of {}", o.temperature);
-  check(0 <= o.top_k && o.top_k <= vocabulary, "the {} likeliest of {} tokens", o.top_k,
-        vocabulary);
-  check(0 < o.top_p && o.top_p <= 1, "top_p is {}, not above 0 and at most 1", o.top_p);
+  check(o.temperature >= 0, "temperature must be >= 0, got {}", o.temperature);
+  check(0 <= o.top_k && o.top_k <= vocabulary, "top_k must be from 0 to {}, got {}", vocabulary,
+        o.top_k);
+  check(0 < o.top_p && o.top_p <= 1, "top_p must be above 0 and at most 1, got {}", o.top_p);
   const NoGrad off;
   // (Divided by less, f32 logits would all be infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);

@@ -32,7 +32,7 @@ nn::Any shortcut(Shortcut kind, int64_t in, int64_t out, int64_t stride) {
 // The first of the blocks changes the shape.
 template <class B>
 nn::Sequential layer(int64_t in, int64_t channels, int64_t blocks, int64_t stride, Shortcut kind) {
-  check(blocks > 0, "a layer of {} blocks", blocks);
+  check(blocks > 0, "blocks must be > 0, got {}", blocks);
   const int64_t out = channels * B::expansion;
   nn::Sequential row(B(in, channels, stride, shortcut(kind, in, out, stride)));
   for (int64_t i = 1; i < blocks; ++i) row.push_back(B(out, channels));
@@ -59,7 +59,7 @@ void start(nn::ModuleBase& net, bool zero_init_residual = false) {
 }
 
 int64_t blocks_of(const CifarResNetOptions& o) {
-  check(o.depth >= 8 && o.depth % 6 == 2, "a depth of {}, not 6 n + 2", o.depth);
+  check(o.depth >= 8 && o.depth % 6 == 2, "depth must be 6 n + 2, got {}", o.depth);
   return (o.depth - 2) / 6;
 }
 

@@ -84,7 +84,7 @@ TEST_F(Distances, AllPairs) {
                "cdist: points of shapes [2, 3] and [2, 4], not [..., n, size] and [..., m, size]");
   EXPECT_ERROR(cdist(zeros({3}), zeros({2, 3})), "cdist: points of shapes [3] and [2, 3]");
   EXPECT_ERROR(cdist(a, p, -1), "cdist: of order -1");
-  EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: of i64 elements");
+  EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: elements must be floats, got i64");
 }
 
 TEST_F(Distances, AllPairsOfManyAreByAProduct) {

@@ -132,11 +132,11 @@ TEST(GridSample, Errors) {
                  "grid_sample: an input of f64 and a grid of f32: both are f64, or neither");
   }
   EXPECT_ERROR(grid_sample(zeros({2, 1, 4, 4}, i64), zeros({2, 3, 3, 2})),
-               "grid_sample: of i64 elements");
+               "grid_sample: elements must be floats, got i64");
   EXPECT_ERROR(affine_grid(zeros({2, 3}), {2, 1, 4, 4}),
                "affine_grid: theta has shape [2, 3], not [2, 2, 3]");
   EXPECT_ERROR(affine_grid(zeros({2, 2, 3}), {4, 4}),
-               "affine_grid: for images of shape [4, 4], not [n, c, h, w]");
+               "affine_grid: the images have shape [4, 4], not [n, c, h, w]");
 }
 
 }  // namespace grid_sample_test

@@ -50,22 +50,23 @@ TEST(LossErrors, OfClasses) {
   EXPECT_ERROR(cross_entropy(zeros({2, 3, 4}), zeros({2, 3}, i64)),
                "6 targets of shape [2, 3] for logits of shape [2, 3, 4]");
   EXPECT_ERROR(cross_entropy(x, zeros({2})), "the targets are f32, not i64");
-  EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "targets from 0 to 3 for 3 classes");
-  EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)), "targets from -1 to 2 for 3 classes");
+  EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
+  EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)),
+               "target -1 is out of range for 3 classes");
   EXPECT_ERROR(cross_entropy(x, t, {.label_smoothing = 1.5}), "label smoothing of 1.5");
   EXPECT_ERROR(cross_entropy(x, zeros({2, 3}, i64)),
                "targets of the shape of the logits are probabilities, not i64");
   EXPECT_ERROR(cross_entropy(x, p, {.ignore_index = 1}),
-               "ignore_index 1 beside targets that are probabilities");
+               "ignore_index 1 needs class targets, got probabilities");
   EXPECT_ERROR(cross_entropy(x, t, {.class_weights = ones({2})}),
                "class weights of shape [2] for 3 classes");
   EXPECT_ERROR(cross_entropy(x, t, {.class_weights = leaf({1, 1, 1}, {3})}),
-               "class weights that require a gradient: they get none");
+               "class weights must not require a gradient");
   EXPECT_ERROR(nll_loss(zeros({3}), t),
                "nll_loss: the log-probabilities have shape [3], not [n, classes, ...]");
   EXPECT_ERROR(nll_loss(x, zeros({1}, i64)),
                "1 targets of shape [1] for log-probabilities of shape [2, 3]");
-  EXPECT_ERROR(nll_loss(x, from({0, 3}, {2}, i64)), "targets from 0 to 3 for 3 classes");
+  EXPECT_ERROR(nll_loss(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
 }
 
 TEST(LossErrors, OfElements) {
@@ -79,13 +80,14 @@ TEST(LossErrors, OfElements) {
   EXPECT_ERROR(binary_cross_entropy_with_logits(x, y), shapes);
   EXPECT_ERROR(binary_cross_entropy_with_logits(x, y, {.pos_weight = ones({})}), shapes);
   EXPECT_ERROR(kl_div(x, y), shapes);
-  EXPECT_ERROR(l1_loss(whole, whole), "of i64 elements (convert them to a float dtype)");
-  EXPECT_ERROR(smooth_l1_loss(x, x, -0.5), "beta is -0.5, not at least 0");
-  EXPECT_ERROR(smooth_l1_loss(x, x, NAN), "beta is nan, not at least 0");
-  EXPECT_ERROR(huber_loss(x, x, 0), "delta is 0, not positive");
-  EXPECT_ERROR(huber_loss(x, x, NAN), "delta is nan, not positive");
+  EXPECT_ERROR(l1_loss(whole, whole),
+               "elements must be floats, got i64 (convert them to a float dtype)");
+  EXPECT_ERROR(smooth_l1_loss(x, x, -0.5), "beta must be >= 0, got -0.5");
+  EXPECT_ERROR(smooth_l1_loss(x, x, NAN), "beta must be >= 0, got nan");
+  EXPECT_ERROR(huber_loss(x, x, 0), "delta must be > 0, got 0");
+  EXPECT_ERROR(huber_loss(x, x, NAN), "delta must be > 0, got nan");
   EXPECT_ERROR(kl_div(x, x, {.reduction = Sum, .batch_mean = true}),
-               "kl_div: batch_mean and a reduction that is no mean");
+               "kl_div: batch_mean needs Reduction::Mean");
   EXPECT_ERROR(binary_cross_entropy(x, x, {.pos_weight = ones({2})}),
                "pos_weight is an option of binary_cross_entropy_with_logits alone");
   EXPECT_ERROR(binary_cross_entropy(x, x, {.weight = ones({3})}), "[3]");
@@ -93,8 +95,8 @@ TEST(LossErrors, OfElements) {
     binary_cross_entropy(from({p, 0.5}, {2}), x).item();
     binary_cross_entropy(x, x).item();
   };
-  EXPECT_ERROR(of(1.5), "probabilities from 0.5 to 1.5, not within 0 to 1");
-  EXPECT_ERROR(of(-0.25), "probabilities from -0.25 to 0.5, not within 0 to 1");
+  EXPECT_ERROR(of(1.5), "probabilities must be from 0 to 1, got 0.5 to 1.5");
+  EXPECT_ERROR(of(-0.25), "probabilities must be from 0 to 1, got -0.25 to 0.5");
   EXPECT_EQ(test::error([&] { of(NAN); }), "no error") << "the loss tells";
   EXPECT_ERROR(binary_cross_entropy_with_logits(x, x, {.weight = ones({2, 2})}), "[2, 2]");
   EXPECT_ERROR(cosine_similarity(zeros({2, 3}), zeros({2, 4})), "cosine_similarity: ");
@@ -105,8 +107,8 @@ TEST(LossErrors, OfNarrowProbabilities) {
   for (const DType low : {f16, bf16}) {
     const Tensor x = full({2}, 0.5, low);
     const auto message = fmt::format(
-        "binary_cross_entropy: of {} probabilities, whose logarithms are off by too "
-        "much: leave out the sigmoid and use binary_cross_entropy_with_logits",
+        "binary_cross_entropy: {} probabilities are too coarse for their logarithms: "
+        "leave out the sigmoid and use binary_cross_entropy_with_logits",
         name(low));
     EXPECT_ERROR(binary_cross_entropy(x, x), message);
     const amp::Autocast on({.low = low});

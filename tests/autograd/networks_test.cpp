@@ -39,16 +39,17 @@ TEST(Products, RefuseWhatDoesNotFit) {
                "matmul: a result in f32 from inputs in f64");
   EXPECT_ERROR(linear(Tensor(), a), "linear: the tensor is undefined");
   EXPECT_ERROR(linear(ones({}), a), "linear: the input has no dimensions");
-  EXPECT_ERROR(bmm(a, b), "bmm: of shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");
+  EXPECT_ERROR(bmm(a, b),
+               "bmm: operands have shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({5, 4, 3})), "bmm: batches of 2 and 5");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({2, 5, 3})), "inner dimensions differ: 4 and 5");
-  EXPECT_ERROR(addmm(v, a, v), "addmm: of shapes [2, 3] and [3], not [m, k] and [k, n]");
+  EXPECT_ERROR(addmm(v, a, v), "addmm: operands have shapes [2, 3] and [3], not [m, k] and [k, n]");
   EXPECT_ERROR(addmm(v, b, b), "addmm: inner dimensions differ: 4 and 3 (of [3, 4] and [3, 4])");
   EXPECT_ERROR(addmm(v, a, b), "[3] cannot expand to [2, 4]");
-  EXPECT_ERROR(addmm(v, n, n.t()), "addmm: of i64 elements");
-  EXPECT_ERROR(outer(a, v), "outer: of shapes [2, 3] and [3], not [m] and [n]");
-  EXPECT_ERROR(dot(v, ones({4})), "dot: of shapes [3] and [4], not [n] and [n]");
-  EXPECT_ERROR(dot(ones({2}, i64), ones({2}, i64)), "dot: of i64 elements");
+  EXPECT_ERROR(addmm(v, n, n.t()), "addmm: elements must be floats, got i64");
+  EXPECT_ERROR(outer(a, v), "outer: operands have shapes [2, 3] and [3], not [m] and [n]");
+  EXPECT_ERROR(dot(v, ones({4})), "dot: operands have shapes [3] and [4], not [n] and [n]");
+  EXPECT_ERROR(dot(ones({2}, i64), ones({2}, i64)), "dot: elements must be floats, got i64");
 }
 
 TEST(Matmul, OfManyByOneIsOneProduct) {
@@ -120,12 +121,12 @@ TEST(Einsum, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(einsum("i", {a}), "'i' names 1 dimensions of an operand of shape [2, 3]");
   EXPECT_ERROR(einsum("...ijk", {a}), "'...ijk' names 3 dimensions");
   EXPECT_ERROR(einsum("...i...", {a}), "'...i...' has '...' twice");
-  EXPECT_ERROR(einsum("i1", {a}), "'1' in 'i1' is no letter");
-  EXPECT_ERROR(einsum("..", {a}), "'.' in '..' is no letter");
+  EXPECT_ERROR(einsum("i1", {a}), "'1' in 'i1' is not a letter");
+  EXPECT_ERROR(einsum("..", {a}), "'.' in '..' is not a letter");
   EXPECT_ERROR(einsum("ij->k", {a}), "the result names 'k', which no operand has");
   EXPECT_ERROR(einsum("ij->jj", {a}), "the result names 'j' twice");
   EXPECT_ERROR(einsum("ij->......", {ones({2, 3, 4})}), "'ij' names 2 dimensions");
-  EXPECT_ERROR(einsum("ij->i->j", {a}), "'-' in 'i->j' is no letter");
+  EXPECT_ERROR(einsum("ij->i->j", {a}), "'-' in 'i->j' is not a letter");
   EXPECT_ERROR(einsum("ij,kl", {a, ones({2, 2}, f64)}), "different dtypes: f32 and f64");
 }
 
@@ -295,8 +296,8 @@ TEST(Pools, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(adaptive_avg_pool2d(flat, {2, 2}), "adaptive_avg_pool2d: the input has shape");
   EXPECT_ERROR(adaptive_max_pool2d(x, {2, 0}), "adaptive_max_pool2d: 0 windows over 5 elements");
   EXPECT_ERROR(adaptive_avg_pool1d(ones({1, 2, 0}), 3), "3 windows over 0 elements");
-  EXPECT_ERROR(max_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "of i64 elements");
-  EXPECT_ERROR(avg_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "of i64 elements");
+  EXPECT_ERROR(max_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "elements must be floats, got i64");
+  EXPECT_ERROR(avg_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "elements must be floats, got i64");
 }
 
 TEST(Pools, HangOverTheEndInCeilMode) {
@@ -386,7 +387,7 @@ TEST(Networks, RefuseElementsThatAreNoFloats) {
                  m = ones({4, 4}, dtype), c = ones({2}, i64);
     const Tensor gates = ones({2, 4, 4}, dtype);
     const std::string refusal =
-        fmt::format("of {} elements (convert them to a float dtype)", dtype);
+        fmt::format("elements must be floats, got {} (convert them to a float dtype)", dtype);
     EXPECT_ERROR(layer_norm(x, {5}), "layer_norm: " + refusal);
     EXPECT_ERROR(rms_norm(x, {5}), refusal);
     EXPECT_ERROR(group_norm(x, 3), refusal);
@@ -478,7 +479,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, f64)}), "beside f32 activations");
   EXPECT_ERROR(attend(q, k, v, {.dropout = 1.5}), "a probability of 1.5");
   const Tensor n = ones({2, 3}, i64);
-  EXPECT_ERROR(attend(n, n, n), "of i64 elements");
+  EXPECT_ERROR(attend(n, n, n), "elements must be floats, got i64");
 }
 
 TEST(Attention, SecondOrderSeesTheLowestScores) {

@@ -103,8 +103,8 @@ TEST(LikePyTorch, SplittingNothingGivesNothingInPieces) {
 
 TEST(LikePyTorch, ANumberIsNotTruncatedForIntegers) {
   const Tensor x = arange(0, 3);
-  EXPECT_ERROR(x + 1.5, "of i64 elements and 1.5 (convert them to a float dtype)");
-  EXPECT_ERROR(0.5 - x, "of i64 elements and 0.5");
+  EXPECT_ERROR(x + 1.5, "cannot combine i64 elements with 1.5 (convert them to a float dtype)");
+  EXPECT_ERROR(0.5 - x, "cannot combine i64 elements with 0.5");
   EXPECT_EQ(to_vector(x + 2), (std::vector<double>{2, 3, 4}));
   EXPECT_EQ(to_vector(gt(x, 0.5)), (std::vector<double>{0, 1, 1}));
   const Tensor most = full({}, -1, i64) - full({}, -0x1p63, i64);  // 2^63 - 1

@@ -38,10 +38,13 @@ TEST(Conv1d, IsPyTorchs) {
   EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.groups = 4}); }),
             "Conv1d: 4 and 6 channels do not divide into 4 groups");
   EXPECT_EQ(error([] { nn::Conv1d(4, -6, 3); }), "Conv1d: channels must be positive: in 4, out -6");
-  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 0); }), "Conv1d: a kernel of 0");
-  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.stride = 0}); }), "Conv1d: a stride of 0");
-  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.padding = -1}); }), "Conv1d: a padding of -1");
-  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.dilation = 0}); }), "Conv1d: a dilation of 0");
+  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 0); }), "Conv1d: kernel must be >= 1, got 0");
+  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.stride = 0}); }),
+            "Conv1d: stride must be >= 1, got 0");
+  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.padding = -1}); }),
+            "Conv1d: padding must be >= 0, got -1");
+  EXPECT_EQ(error([] { nn::Conv1d(4, 6, 3, {.dilation = 0}); }),
+            "Conv1d: dilation must be >= 1, got 0");
 }
 
 TEST(ConvTranspose1d, IsPyTorchs) {
@@ -58,8 +61,9 @@ TEST(ConvTranspose1d, IsPyTorchs) {
   EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 3, {.groups = 4}); }),
             "ConvTranspose1d: 4 and 6 channels do not divide into 4 groups");
   EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 3, {.output_padding = -1}); }),
-            "ConvTranspose1d: a padding at the output of -1");
-  EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 0); }), "ConvTranspose1d: a kernel of 0");
+            "ConvTranspose1d: output_padding must be >= 0, got -1");
+  EXPECT_EQ(error([] { nn::ConvTranspose1d(4, 6, 0); }),
+            "ConvTranspose1d: kernel must be >= 1, got 0");
 }
 
 TEST(ConvTranspose2d, IsPyTorchs) {
@@ -77,8 +81,9 @@ TEST(ConvTranspose2d, IsPyTorchs) {
   EXPECT_EQ(error([] { nn::ConvTranspose2d(4, 6, 3, {.groups = 4}); }),
             "ConvTranspose2d: 4 and 6 channels do not divide into 4 groups");
   EXPECT_EQ(error([] { nn::ConvTranspose2d(4, 6, 3, {.output_padding = {0, -1}}); }),
-            "ConvTranspose2d: a padding at the output of 0 x -1");
-  EXPECT_EQ(error([] { nn::ConvTranspose2d(4, 6, {3, 0}); }), "ConvTranspose2d: a kernel of 3 x 0");
+            "ConvTranspose2d: output_padding must be >= 0, got 0 x -1");
+  EXPECT_EQ(error([] { nn::ConvTranspose2d(4, 6, {3, 0}); }),
+            "ConvTranspose2d: kernel must be >= 1, got 3 x 0");
 }
 
 TEST(Norms, AreTheOps) {
@@ -103,7 +108,7 @@ TEST(Norms, AreTheOps) {
   EXPECT_EQ(error([] { nn::RMSNorm(0); }), "RMSNorm: normalising over [0]");
   EXPECT_EQ(error([] { nn::GroupNorm(3, 4); }),
             "GroupNorm: 4 channels do not divide into 3 groups");
-  EXPECT_EQ(error([] { nn::InstanceNorm2d(0); }), "InstanceNorm2d: 0 channels");
+  EXPECT_EQ(error([] { nn::InstanceNorm2d(0); }), "InstanceNorm2d: channels must be > 0, got 0");
   EXPECT_EQ(error([&] { instance(randn({2, 3, 4, 4})); }),
             "the input has shape [2, 3, 4, 4], not [n, 4, h, w]");
 }
@@ -119,7 +124,7 @@ TEST(MultiheadAttention, StartsAsPyTorchs) {
   EXPECT_EQ(error([] { nn::MultiheadAttention(6, 4); }),
             "MultiheadAttention: a size of 6 does not divide into 4 heads");
   EXPECT_EQ(error([] { nn::MultiheadAttention(8, 4, {.dropout = -1}); }),
-            "MultiheadAttention: a dropout probability of -1");
+            "MultiheadAttention: dropout must be from 0 to 1, got -1");
 }
 
 TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
@@ -279,7 +284,8 @@ TEST(TransformerEncoder, CopiesItsLayer) {
   EXPECT_TRUE(equal(net(x), net(x)));
   const Tensor causal = net(x, AttentionMasks{.causal = true});
   EXPECT_TRUE(equal(select(causal, 0, 0), select(net(narrow(x, 0, 0, 1)), 0, 0)));
-  EXPECT_EQ(error([&] { nn::TransformerEncoder(layer, 0); }), "TransformerEncoder: 0 layers");
+  EXPECT_EQ(error([&] { nn::TransformerEncoder(layer, 0); }),
+            "TransformerEncoder: num_layers must be > 0, got 0");
   EXPECT_EQ(error([] { nn::TransformerEncoderLayer(6, 4); }),
             "MultiheadAttention: a size of 6 does not divide into 4 heads");
 }
@@ -297,7 +303,8 @@ TEST(TransformerDecoder, CopiesItsLayer) {
   EXPECT_TRUE(equal(select(causal, 0, 0), select(net(narrow(x, 0, 0, 1), memory), 0, 0)));
   EXPECT_EQ(error([&] { net(x, randn({5, 3, 4})); }),
             "layers.0.multihead_attn: queries of shape [3, 2, 4], keys of [5, 3, 4]");
-  EXPECT_EQ(error([&] { nn::TransformerDecoder(layer, 0); }), "TransformerDecoder: 0 layers");
+  EXPECT_EQ(error([&] { nn::TransformerDecoder(layer, 0); }),
+            "TransformerDecoder: num_layers must be > 0, got 0");
 }
 
 }  // namespace nn_blocks_test

@@ -35,7 +35,7 @@ TEST(Init, Distributions) {
   EXPECT_EQ(moments(nn::init::zeros_(t)).high, 0);
   EXPECT_TRUE(t.is_leaf() && !t.grad_fn()) << "nothing was recorded";
   EXPECT_EQ(error([] { nn::init::kaiming_normal_(zeros({3})); }),
-            "a weight of shape [3] has no fan: it needs [out, in, ...]");
+            "the weight has shape [3], not [out, in, ...]");
 }
 
 TEST(Init, DrawsFromTheGenerator) {
@@ -80,7 +80,7 @@ TEST(Init, TruncatedNormal) {
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.std = 0}); }),
             "a normal distribution of deviation 0 from -2 to 2");
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(zeros({2}, i64)); }),
-            "normal numbers are floats, not i64");
+            "the tensor must be a float, got i64");
 }
 
 double off_identity(const Tensor& t) { return max(abs(t - eye(t.size(0), t.dtype()))).item(); }
@@ -106,7 +106,8 @@ TEST(Init, Orthogonal) {
   }
   EXPECT_NEAR(first, 0, 4 * std::sqrt(1.0 / 3 / 400));
   EXPECT_NEAR(square_of_first, 1.0 / 3, 4 * 0.3 / 20);
-  EXPECT_EQ(error([] { nn::init::orthogonal_(zeros({3})); }), "a tensor of shape [3] is no matrix");
+  EXPECT_EQ(error([] { nn::init::orthogonal_(zeros({3})); }),
+            "the tensor has shape [3], not [m, n]");
   EXPECT_EQ(nn::init::orthogonal_(zeros({0, 3})).numel(), 0);
 }
 
@@ -121,9 +122,9 @@ TEST(Init, Identities) {
   const Tensor more_out = zeros({3, 2, 1});
   nn::init::dirac_(more_out);
   EXPECT_EQ(to_vector(more_out), (std::vector<double>{1, 0, 0, 1, 0, 0}));
-  EXPECT_EQ(error([] { nn::init::eye_(zeros({3})); }), "a tensor of shape [3] is no matrix");
+  EXPECT_EQ(error([] { nn::init::eye_(zeros({3})); }), "the tensor has shape [3], not [m, n]");
   EXPECT_EQ(error([] { nn::init::dirac_(zeros({3, 3})); }),
-            "a weight of shape [3, 3] is no convolution's: it needs [out, in, ...]");
+            "the weight has shape [3, 3], not [out, in, kernel...]");
   EXPECT_EQ(error([] { nn::init::dirac_(zeros({3, 3, 1}), 2); }),
             "3 channels do not divide into 2 groups");
 }

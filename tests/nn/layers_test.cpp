@@ -72,13 +72,14 @@ TEST(Conv2d, IsPyTorchs) {
   EXPECT_FALSE(nn::Conv2d(1, 1, 3, {.bias = false}).bias);
   EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.groups = 4}); }),
             "Conv2d: 4 and 6 channels do not divide into 4 groups");
-  EXPECT_EQ(error([] { nn::Conv2d(4, 6, {3, 0}); }), "Conv2d: a kernel of 3 x 0");
+  EXPECT_EQ(error([] { nn::Conv2d(4, 6, {3, 0}); }), "Conv2d: kernel must be >= 1, got 3 x 0");
   EXPECT_EQ(error([] { nn::Conv2d(4, -6, 3); }), "Conv2d: channels must be positive: in 4, out -6");
-  EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.stride = 0}); }), "Conv2d: a stride of 0 x 0");
+  EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.stride = 0}); }),
+            "Conv2d: stride must be >= 1, got 0 x 0");
   EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.padding = {-1, 0}}); }),
-            "Conv2d: a padding of -1 x 0");
+            "Conv2d: padding must be >= 0, got -1 x 0");
   EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.dilation = {1, 0}}); }),
-            "Conv2d: a dilation of 1 x 0");
+            "Conv2d: dilation must be >= 1, got 1 x 0");
 }
 
 TEST(MaxPool2d, IsTheOp) {
@@ -86,7 +87,7 @@ TEST(MaxPool2d, IsTheOp) {
   EXPECT_TRUE(equal(nn::MaxPool2d(2)(x), max_pool2d(x, {2, 2})));
   EXPECT_TRUE(equal(nn::MaxPool2d({2, 3}, {.stride = 1, .padding = {1, 0}})(x),
                     max_pool2d(x, {2, 3}, {.stride = {1, 1}, .padding = {1, 0}})));
-  EXPECT_EQ(error([] { nn::MaxPool2d(0); }), "MaxPool2d: a window of 0 x 0");
+  EXPECT_EQ(error([] { nn::MaxPool2d(0); }), "MaxPool2d: the window must be > 0, got 0 x 0");
 }
 
 TEST(BatchNorm, TracksTheBatchesItSaw) {
@@ -139,13 +140,11 @@ TEST(BatchNorm, Options) {
   EXPECT_EQ(error([&] { fast(randn({2, 3, 4, 4})); }),
             "the input has shape [2, 3, 4, 4], not [n, c] or [n, c, length]");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(3)(x); }), "the input has shape [8, 3], not [n, c, h, w]");
-  EXPECT_EQ(error([&] { nn::BatchNorm2d(0); }), "BatchNorm: 0 channels");
+  EXPECT_EQ(error([&] { nn::BatchNorm2d(0); }), "BatchNorm: channels must be > 0, got 0");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.momentum = 2}); }),
-            "BatchNorm: momentum is 2, not in [0, 1]");
-  EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.eps = -1}); }),
-            "BatchNorm: eps is -1, not a number from 0");
-  EXPECT_EQ(error([&] { nn::LayerNorm(3, {.eps = NAN}); }),
-            "LayerNorm: eps is nan, not a number from 0");
+            "BatchNorm: momentum must be from 0 to 1, got 2");
+  EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.eps = -1}); }), "BatchNorm: eps must be >= 0, got -1");
+  EXPECT_EQ(error([&] { nn::LayerNorm(3, {.eps = NAN}); }), "LayerNorm: eps must be >= 0, got nan");
 }
 
 TEST(LayerNorm, IsTheOp) {
@@ -173,7 +172,7 @@ TEST(Dropout, ActsOnlyInTraining) {
   EXPECT_NEAR(mean(eq(dropped, 0.0).to(f32)).item(), 0.25, 4 * std::sqrt(0.25 * 0.75 / 1000));
   layer.eval();
   EXPECT_TRUE(layer(x).is_same(x));
-  EXPECT_EQ(error([] { nn::Dropout(1.5); }), "Dropout: a probability of 1.5, not from 0 to 1");
+  EXPECT_EQ(error([] { nn::Dropout(1.5); }), "Dropout: p must be from 0 to 1, got 1.5");
 }
 
 TEST(Embedding, IsATableOfNormalRows) {

@@ -170,7 +170,7 @@ TEST(SimpleCnn, StartsAndEndsAsFastais) {
   EXPECT_EQ(net[2].get<nn::Sequential>().size(), 2u);
 
   EXPECT_EQ(error([] { simple_cnn({3}); }),
-            "simple_cnn: 1 numbers of channels: it needs the images' and the classes'");
+            "simple_cnn: channels must have the images' and the classes', got 1 numbers");
   EXPECT_EQ(error([] { simple_cnn({3, 4, 2}, {.kernel_sizes = {3}}); }),
             "simple_cnn: 1 kernel sizes for 2 convolutions");
   EXPECT_EQ(error([] { simple_cnn({3, 4, 2}, {.strides = {1, 2, 3}}); }),
@@ -194,8 +194,9 @@ TEST(ResNet, StartsAsTorchvisions) {
     EXPECT_TRUE(equal(zero.layer1[1](x), x));
     EXPECT_FALSE(equal(ResNet(kind, {2, 1, 1, 1}, {.width = 4}).layer1[1](x), x));
   }
-  EXPECT_EQ(error([] { ResNet(Block::Basic, {1, 0, 1, 1}, {.width = 4}); }), "a layer of 0 blocks");
-  EXPECT_EQ(error([] { CifarResNet({.depth = 18}); }), "a depth of 18, not 6 n + 2");
+  EXPECT_EQ(error([] { ResNet(Block::Basic, {1, 0, 1, 1}, {.width = 4}); }),
+            "blocks must be > 0, got 0");
+  EXPECT_EQ(error([] { CifarResNet({.depth = 18}); }), "depth must be 6 n + 2, got 18");
 }
 
 TEST(Lstm, StartsAsPyTorchsExample) {

@@ -207,10 +207,12 @@ TEST(Sample, DrawsBySoftmax) {
   EXPECT_EQ(shares({.top_p = 1e-6})[3], 1);
   EXPECT_EQ(shares({.top_k = 2, .top_p = 0.5})[3], 1) << "0.4 of the 0.7 that two tokens have";
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 0, 9 / 25.0, 16 / 25.0});
-  EXPECT_EQ(error([&] { sample(logits, {.temperature = -1}); }), "sample: a temperature of -1");
-  EXPECT_EQ(error([&] { sample(logits, {.top_k = 5}); }), "sample: the 5 likeliest of 4 tokens");
+  EXPECT_EQ(error([&] { sample(logits, {.temperature = -1}); }),
+            "sample: temperature must be >= 0, got -1");
+  EXPECT_EQ(error([&] { sample(logits, {.top_k = 5}); }),
+            "sample: top_k must be from 0 to 4, got 5");
   EXPECT_EQ(error([&] { sample(logits, {.top_p = 0}); }),
-            "sample: top_p is 0, not above 0 and at most 1");
+            "sample: top_p must be above 0 and at most 1, got 0");
 }
 
 TEST(Sample, NeverDrawsWhatIsRuledOut) {

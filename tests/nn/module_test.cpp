@@ -507,8 +507,8 @@ TEST(Sequential, IsMadeOfAnyModules) {
   EXPECT_TRUE(equal(net(x), net[3](h)));
 
   EXPECT_EQ(error([&] { net[1].get<nn::Linear>(); }), "the module is ReLU, not Linear");
-  EXPECT_EQ(error([&] { net[4]; }), "module 4 of 4");
-  EXPECT_EQ(error([&] { nn::Any()(x); }), "an Any that holds no module was called");
+  EXPECT_EQ(error([&] { net[4]; }), "module 4 is out of range for 4 modules");
+  EXPECT_EQ(error([&] { nn::Any()(x); }), "called an empty Any");
   EXPECT_EQ(error([&] { nn::Any().get<Mlp>(); }), "the module is absent, not Mlp");
 }
 

@@ -60,10 +60,10 @@ TEST(Pools, AreTheirFunctions) {
   expect_is(AdaptiveMaxPool2d({2, 3}), adaptive_max_pool2d(x, {2, 3}));
   expect_is(AdaptiveAvgPool1d(5), adaptive_avg_pool1d(line, 5), line);
   expect_is(AdaptiveMaxPool1d(5), adaptive_max_pool1d(line, 5), line);
-  EXPECT_ERROR(MaxPool2d(0), "MaxPool2d: a window of 0 x 0");
-  EXPECT_ERROR(AvgPool2d({2, 0}), "AvgPool2d: a window of 2 x 0");
-  EXPECT_ERROR(MaxPool1d(0), "MaxPool1d: a window of 0");
-  EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: a window of -1");
+  EXPECT_ERROR(MaxPool2d(0), "MaxPool2d: the window must be > 0, got 0 x 0");
+  EXPECT_ERROR(AvgPool2d({2, 0}), "AvgPool2d: the window must be > 0, got 2 x 0");
+  EXPECT_ERROR(MaxPool1d(0), "MaxPool1d: the window must be > 0, got 0");
+  EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: the window must be > 0, got -1");
 }
 
 TEST(Pools, TakeOneImageWithoutABatch) {
@@ -101,8 +101,9 @@ TEST(Shapes, AreTheirFunctions) {
             interpolate(x, {6, 18}, corners));
   expect_is(Upsample({.size = Size2{9, 4}, .mode = corners.mode}),
             interpolate(x, {9, 4}, {.mode = corners.mode}));
-  EXPECT_ERROR(Upsample({.scale_factor = Size2{0, 2}}), "Upsample: a scale_factor of 0 x 2");
-  EXPECT_ERROR(Upsample({.size = Size2{2, -1}}), "Upsample: a size of 2 x -1");
+  EXPECT_ERROR(Upsample({.scale_factor = Size2{0, 2}}),
+               "Upsample: scale_factor must be > 0, got 0 x 2");
+  EXPECT_ERROR(Upsample({.size = Size2{2, -1}}), "Upsample: size must be > 0, got 2 x -1");
   EXPECT_ERROR(Upsample({}),
                "Upsample: size is not given and scale_factor is not given: one of them has to be");
   EXPECT_ERROR(Upsample({.size = 2, .scale_factor = 2}),

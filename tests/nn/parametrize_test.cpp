@@ -198,9 +198,9 @@ TEST(Parametrized, Errors) {
   EXPECT_EQ(error([] { WeightNorm(Linear(3, 2), 2); }),
             "WeightNorm: dimension 2 is out of range for rank 2");
   EXPECT_EQ(error([] { SpectralNorm(Linear(3, 2), {.n_power_iterations = 0}); }),
-            "SpectralNorm: 0 power iterations");
+            "SpectralNorm: n_power_iterations must be > 0, got 0");
   EXPECT_EQ(error([] { SpectralNorm(Linear(3, 2), {.eps = -1}); }),
-            "SpectralNorm: eps is -1, not a number from 0");
+            "SpectralNorm: eps must be >= 0, got -1");
 }
 
 }  // namespace nn_parametrize_test

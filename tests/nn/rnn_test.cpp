@@ -185,9 +185,9 @@ TEST(Recurrent, LengthsMustFit) {
   EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));
   const Tensor x = randn({4, 2, 3});
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({4, 5}, {2}, i64)); }),
-            "lengths from 4 to 5, not from 1 to the 4 steps that there are");
+            "lengths must be from 1 to 4, got 4 to 5");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({0, 1}, {2}, i64)); }),
-            "lengths from 0 to 1, not from 1 to the 4 steps that there are");
+            "lengths must be from 1 to 4, got 0 to 1");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1, 1}, {2})); }),
             "lengths are f32 [2], not i64 [2]");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
@@ -296,10 +296,12 @@ TEST(Recurrent, ErrorsNameBothSizes) {
   EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 2, 5}), {}}); }),
             "a state of h and c lacks c");
   EXPECT_EQ(error([&] { gru(x, zeros({1, 2, 5})); }), "h_0 has shape [1, 2, 5], not [1, 4, 5]");
-  EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "lstm: a sequence of no steps");
+  EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "lstm: the sequence has no steps");
   EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "LSTM: sizes must be positive: in 3, hidden 0");
-  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }), "LSTM: 0 layers");
-  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }), "LSTM: a dropout probability of 2");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }),
+            "LSTM: num_layers must be > 0, got 0");
+  EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }),
+            "LSTM: dropout must be from 0 to 1, got 2");
 
   const nn::LSTMCell cell(3, 5);
   EXPECT_EQ(error([&] { cell(randn({2, 2})); }),
