@@ -25,12 +25,14 @@ std::string quoted(const std::string& field) {
   return text + '"';
 }
 
-bool is_resumed(const Learner& l) { return l.state.epoch > 0 || l.state.batch > 0; }
+bool is_resumed(const Learner& learner) {
+  return learner.state.epoch > 0 || learner.state.batch > 0;
+}
 
 // Throws before the first epoch if the value is unknown, or would stay NaN for lack of data.
-void check_monitor(const Learner& l, const std::string& monitor) {
-  l.score(monitor, {});
-  check(l.data.valid || monitor == "train_loss", "\"{}\" needs validation data", monitor);
+void check_monitor(const Learner& learner, const std::string& monitor) {
+  learner.score(monitor, {});
+  check(learner.data.valid || monitor == "train_loss", "\"{}\" needs validation data", monitor);
 }
 
 }  // namespace
@@ -92,8 +94,8 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
   check(options.every_steps >= 0, "every_steps must be >= 0, got {}", options.every_steps);
 }
 
-void ModelCheckpoint::on_train_begin(Learner& l) {
-  if (!options_.monitor.empty()) l.score(options_.monitor, {});
+void ModelCheckpoint::on_train_begin(Learner& learner) {
+  if (!options_.monitor.empty()) learner.score(options_.monitor, {});
   std::error_code ignored;  // save() creates the folder again
   for (const auto& file : std::filesystem::directory_iterator(folder_.path(), ignored)) {
     const std::string name = file.path().filename().string();
@@ -103,44 +105,42 @@ void ModelCheckpoint::on_train_begin(Learner& l) {
   }
 }
 
-void ModelCheckpoint::on_epoch_end(Learner& l) {
-  is_best_ = !options_.monitor.empty() && best_.improved(l);
+void ModelCheckpoint::on_epoch_end(Learner& learner) {
+  is_best_ = !options_.monitor.empty() && best_.improved(learner);
 }
 
 // last.ckpt is written last: a resume after a kill before it repeats the whole end of the epoch.
-void ModelCheckpoint::on_checkpoint(Learner& l) {
-  const bool epoch = l.state.batch == 0;
-  const bool due = options_.every_steps > 0 && l.state.step % options_.every_steps == 0;
-  if (epoch && is_best_) l.save(folder_.path("best.ckpt"));
-  if (epoch || due || l.is_stopping()) l.save(folder_.path("last.ckpt"));
+void ModelCheckpoint::on_checkpoint(Learner& learner) {
+  const bool epoch = learner.state.batch == 0;
+  const bool due = options_.every_steps > 0 && learner.state.step % options_.every_steps == 0;
+  if (epoch && is_best_) learner.save(folder_.path("best.ckpt"));
+  if (epoch || due || learner.is_stopping()) learner.save(folder_.path("last.ckpt"));
 }
 
-void CsvLogger::on_epoch_end(Learner& l) {
+void CsvLogger::on_epoch_end(Learner& learner) {
   // Rewritten as a whole: it is short, and never ends with half a row.
   std::string text = "epoch,train_loss,valid_loss";
-  for (const Metric& m : l.metrics) text += "," + quoted(m.name);
+  for (const Metric& m : learner.metrics) text += "," + quoted(m.name);
   text += ",seconds\n";
-  for (const EpochRow& row : l.history.epochs) {
+  for (const EpochRow& row : learner.history.epochs) {
     text += fmt::format("{}", row.epoch);
-    for (const auto& score : l.scores(row)) text += fmt::format(",{}", score.value);
+    for (const auto& score : learner.scores(row)) text += fmt::format(",{}", score.value);
     text += fmt::format(",{:.3f}\n", row.seconds);
   }
   io::write_file(path_, text);
 }
 
-JsonlLogger::JsonlLogger(std::string path, bool steps) : path_(std::move(path)), steps_(steps) {}
-
-void JsonlLogger::on_train_begin(Learner& l) {
+void JsonlLogger::on_train_begin(Learner& learner) {
   start_over();
-  HistoryWriter::on_train_begin(l);
+  HistoryWriter::on_train_begin(learner);
 }
 
-void JsonlLogger::write_step(const Learner& l, const StepRow& row) {
-  if (steps_) lines_ += io::json_object(log_line(l, row)) + '\n';
+void JsonlLogger::write_step(const Learner& learner, const StepRow& row) {
+  if (steps_) lines_ += io::json_object(log_line(learner, row)) + '\n';
 }
 
-void JsonlLogger::write_epoch(const Learner& l, const EpochRow& row) {
-  lines_ += io::json_object(log_line(l, row)) + '\n';
+void JsonlLogger::write_epoch(const Learner& learner, const EpochRow& row) {
+  lines_ += io::json_object(log_line(learner, row)) + '\n';
 }
 
 void JsonlLogger::flush() {
@@ -157,19 +157,19 @@ GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) 
   check(batches >= 1, "batches must be >= 1, got {}", batches);
 }
 
-void GradientAccumulation::on_backward_begin(Learner& l) {
-  const std::vector<Tensor> params = l.optimizer->params();
+void GradientAccumulation::on_backward_begin(Learner& learner) {
+  const std::vector<Tensor> params = learner.optimizer->params();
   const bool dropped = std::ranges::none_of(params, &Tensor::has_grad);
   if (done_ == group_ || dropped) {
-    const int64_t left = l.in_fit() ? l.state.batches - l.state.batch : 0;
+    const int64_t left = learner.in_fit() ? learner.state.batches - learner.state.batch : 0;
     group_ = left > 0 ? std::min(batches_, left) : batches_;
     done_ = 0;
   }
-  l.state.objective = l.state.objective / double(group_);
+  learner.state.objective = learner.state.objective / double(group_);
 }
 
-void GradientAccumulation::on_backward_end(Learner& l) {
-  if (++done_ < group_) l.skip();
+void GradientAccumulation::on_backward_end(Learner& learner) {
+  if (++done_ < group_) learner.skip();
 }
 
 StateDict GradientAccumulation::state_dict() const {
@@ -188,24 +188,21 @@ GradientClip::GradientClip(double max_norm) : max_norm_(max_norm) {
   check(max_norm > 0, "max_norm must be > 0, got {}", max_norm);
 }
 
-void GradientClip::on_step_begin(Learner& l) { l.step_options.clip_norm = max_norm_; }
+void GradientClip::on_step_begin(Learner& learner) { learner.step_options.clip_norm = max_norm_; }
 
-ReduceLrOnPlateau::ReduceLrOnPlateau(const optim::PlateauOptions& options, std::string monitor)
-    : options_(options), monitor_(std::move(monitor)) {}
-
-void ReduceLrOnPlateau::on_train_begin(Learner& l) {
-  check(!l.schedule, "ReduceLrOnPlateau cannot run beside the schedule {}",
-        l.schedule ? l.schedule->name() : "");
-  check_monitor(l, monitor_);
-  optim::Plateau(*l.optimizer, options_);  // throws now instead of an epoch later
-  if (!is_resumed(l)) loaded_.clear();
+void ReduceLrOnPlateau::on_train_begin(Learner& learner) {
+  check(!learner.schedule, "ReduceLrOnPlateau cannot run beside the schedule {}",
+        learner.schedule ? learner.schedule->name() : "");
+  check_monitor(learner, monitor_);
+  optim::Plateau(*learner.optimizer, options_);  // throws now instead of an epoch later
+  if (!is_resumed(learner)) loaded_.clear();
 }
 
-void ReduceLrOnPlateau::on_epoch_end(Learner& l) {
-  const Learner::Score score = l.score(monitor_);
+void ReduceLrOnPlateau::on_epoch_end(Learner& learner) {
+  const Learner::Score score = learner.score(monitor_);
   if (!plateau_) {
     options_.better = score.higher_is_better ? optim::Better::Higher : optim::Better::Lower;
-    plateau_.emplace(*l.optimizer, options_);
+    plateau_.emplace(*learner.optimizer, options_);
     if (!loaded_.empty()) plateau_->load_state_dict(std::exchange(loaded_, {}));
   }
   plateau_->step(score.value);
@@ -220,39 +217,39 @@ StateDict ReduceLrOnPlateau::state_dict() const {
   return plateau_ ? plateau_->state_dict() : loaded_;
 }
 
-void EmaWeights::on_train_begin(Learner& l) {
+void EmaWeights::on_train_begin(Learner& learner) {
   ema_.reset();
-  if (!is_resumed(l))
+  if (!is_resumed(learner))
     loaded_.clear();
   else if (!loaded_.empty())
-    begin(l);
+    begin(learner);
 }
 
-void EmaWeights::begin(Learner& l) {
+void EmaWeights::begin(Learner& learner) {
   std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : l.model().state_dict()) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : learner.model().state_dict()) tensors.push_back(tensor);
   ema_.emplace(tensors, options_);
   if (!loaded_.empty()) ema_->load_state_dict(std::exchange(loaded_, {}));
 }
 
-void EmaWeights::on_batch_begin(Learner& l) {
-  if (l.state.training && !ema_) begin(l);
+void EmaWeights::on_batch_begin(Learner& learner) {
+  if (learner.state.training && !ema_) begin(learner);
 }
 
-void EmaWeights::on_step_end(Learner& l) {
-  if (!ema_) begin(l);  // a checkpoint was loaded within the batch
-  ema_->update(l.state.result);
+void EmaWeights::on_step_end(Learner& learner) {
+  if (!ema_) begin(learner);  // a checkpoint was loaded within the batch
+  ema_->update(learner.state.result);
 }
 
-void EmaWeights::on_valid_begin(Learner& l) {
-  if (!ema_ && !loaded_.empty()) begin(l);
+void EmaWeights::on_valid_begin(Learner& learner) {
+  if (!ema_ && !loaded_.empty()) begin(learner);
   if (ema_) applied_.emplace(*ema_);
 }
 
 // Outside a fit, drop the averages: a fit that fails to begin must not write them to the model.
-void EmaWeights::on_valid_end(Learner& l) {
+void EmaWeights::on_valid_end(Learner& learner) {
   applied_.reset();
-  if (l.in_fit() || !ema_) return;
+  if (learner.in_fit() || !ema_) return;
   loaded_ = ema_->state_dict();
   ema_.reset();
 }
@@ -270,23 +267,23 @@ void EmaWeights::on_train_end(Learner&) {
 }
 
 // Ignores steps of earlier fits.
-void TerminateOnNan::on_train_begin(Learner& l) {
-  seen_ = l.history.steps.size();
+void TerminateOnNan::on_train_begin(Learner& learner) {
+  seen_ = learner.history.steps.size();
   ran_ = false;
 }
 
-void TerminateOnNan::on_batch_end(Learner& l) {
-  ran_ = ran_ || (l.state.training && l.state.loss);
-  for (; seen_ < l.history.steps.size(); ++seen_) {
-    const StepRow& row = l.history.steps[seen_];
+void TerminateOnNan::on_batch_end(Learner& learner) {
+  ran_ = ran_ || (learner.state.training && learner.state.loss);
+  for (; seen_ < learner.history.steps.size(); ++seen_) {
+    const StepRow& row = learner.history.steps[seen_];
     check(std::isfinite(row.loss), "the loss of step {} is {}", row.step, row.loss);
   }
 }
 
 // Also checks the epoch's mean: with accumulated gradients only a step's last batch has a row.
-void TerminateOnNan::on_epoch_end(Learner& l) {
-  on_batch_end(l);
-  const EpochRow& row = l.history.epochs.back();
+void TerminateOnNan::on_epoch_end(Learner& learner) {
+  on_batch_end(learner);
+  const EpochRow& row = learner.history.epochs.back();
   check(!std::exchange(ran_, false) || std::isfinite(row.train_loss),
         "the training loss of epoch {} is {}", row.epoch, row.train_loss);
 }

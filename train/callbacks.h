@@ -94,7 +94,8 @@ class CsvLogger : public Callback {
 // fit begins, the file is rewritten from the learner's history, so a resume repeats no line.
 class JsonlLogger : public HistoryWriter {
  public:
-  explicit JsonlLogger(std::string path, bool steps = false);
+  explicit JsonlLogger(std::string path, bool steps = false)
+      : path_(std::move(path)), steps_(steps) {}
   void on_train_begin(Learner& learner) override;
 
  private:
@@ -143,7 +144,8 @@ class GradientClip : public Callback {
 class ReduceLrOnPlateau : public Callback {
  public:
   explicit ReduceLrOnPlateau(const optim::PlateauOptions& options = {},
-                             std::string monitor = "valid_loss");
+                             std::string monitor = "valid_loss")
+      : options_(options), monitor_(std::move(monitor)) {}
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_train_end(Learner& learner) override;

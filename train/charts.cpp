@@ -63,10 +63,12 @@ void add_line(RunLog& run, const io::JsonFields& line, double step) {
 }
 
 // The log that JsonlLogger would write.
-RunLog log_of(const Learner& l) {
+RunLog log_of(const Learner& learner) {
   RunLog run;
-  const auto add = [&](const auto& row) { add_line(run, log_line(l, row), double(row.step)); };
-  HistoryReader().read(l.history, add, add);
+  const auto add = [&](const auto& row) {
+    add_line(run, log_line(learner, row), double(row.step));
+  };
+  HistoryReader().read(learner.history, add, add);
   return run;
 }
 
@@ -124,9 +126,9 @@ io::JsonFields log_line(const Learner&, const StepRow& row) {
           {"scale", row.scale},
           {"skipped", row.skipped}};
 }
-io::JsonFields log_line(const Learner& l, const EpochRow& row) {
+io::JsonFields log_line(const Learner& learner, const EpochRow& row) {
   io::JsonFields all = {{"step", row.step}, {"epoch", row.epoch}};
-  for (const auto& score : l.scores(row)) all.emplace_back(score.name, score.value);
+  for (const auto& score : learner.scores(row)) all.emplace_back(score.name, score.value);
   all.emplace_back("seconds", row.seconds);
   return all;
 }
@@ -256,8 +258,8 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
     }
 }
 
-void Charts::on_train_begin(Learner& l) {
-  const bool fresh = l.history.epochs.empty() && l.history.steps.empty();
+void Charts::on_train_begin(Learner& learner) {
+  const bool fresh = learner.history.epochs.empty() && learner.history.steps.empty();
   for (const auto& [file, time] : std::exchange(earlier_, {})) {
     std::error_code none;  // the file may be gone
     if (fresh && std::filesystem::last_write_time(file, none) == time)
@@ -265,15 +267,16 @@ void Charts::on_train_begin(Learner& l) {
   }
 }
 
-void Charts::on_checkpoint(Learner& l) {
-  const bool last = l.state.batch == 0 && (l.state.epoch == l.state.epochs || l.is_stopping());
-  if (classes_.empty() || !last || !l.data.valid) return;
-  const Tensor counts = l.total([&](const Tensor& output, const Tensor& target) {
+void Charts::on_checkpoint(Learner& learner) {
+  const bool last = learner.state.batch == 0 &&
+                    (learner.state.epoch == learner.state.epochs || learner.is_stopping());
+  if (classes_.empty() || !last || !learner.data.valid) return;
+  const Tensor counts = learner.total([&](const Tensor& output, const Tensor& target) {
     return confusion_matrix(output, target, int64_t(classes_.size()));
   });
   io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
 }
 
-void Charts::on_train_end(Learner& l) { save_charts({log_of(l)}, folder_); }
+void Charts::on_train_end(Learner& learner) { save_charts({log_of(learner)}, folder_); }
 
 }  // namespace mixtape::train

@@ -24,8 +24,8 @@
 namespace mixtape::train {
 
 // The line that JsonlLogger writes for a row.
-io::JsonFields log_line(const Learner& l, const StepRow& row);
-io::JsonFields log_line(const Learner& l, const EpochRow& row);
+io::JsonFields log_line(const Learner& learner, const StepRow& row);
+io::JsonFields log_line(const Learner& learner, const EpochRow& row);
 
 struct RunLog {
   std::string name;

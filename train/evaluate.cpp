@@ -14,9 +14,12 @@ namespace {
 // Guard: the learner evaluates during its lifetime; restores the state afterwards.
 class Evaluating : NoCopy {
  public:
-  explicit Evaluating(Learner& l)
-      : learner_(l), model_(l.model()), device_(l.device()), before_(l.state) {
-    l.state.training = false;
+  explicit Evaluating(Learner& learner)
+      : learner_(learner),
+        model_(learner.model()),
+        device_(learner.device()),
+        before_(learner.state) {
+    learner.state.training = false;
   }
   ~Evaluating() { learner_.state = std::move(before_); }
 

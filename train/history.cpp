@@ -46,24 +46,24 @@ void History::take() {
 double History::last_loss() const { return steps.empty() ? NAN : steps.back().loss; }
 
 // A validation alone opens no file.
-void HistoryWriter::on_batch_end(Learner& l) {
-  if (l.state.training) write(l);
+void HistoryWriter::on_batch_end(Learner& learner) {
+  if (learner.state.training) write(learner);
 }
 
-void HistoryWriter::on_train_end(Learner& l) {
-  if (is_open_) write(l);
+void HistoryWriter::on_train_end(Learner& learner) {
+  if (is_open_) write(learner);
 }
 
 // A history shorter than what was written came from a checkpoint.
-void HistoryWriter::write(Learner& l) {
-  if (reader_.is_ahead_of(l.history)) is_open_ = false;
+void HistoryWriter::write(Learner& learner) {
+  if (reader_.is_ahead_of(learner.history)) is_open_ = false;
   if (!is_open_) {
     open();
     reader_ = {};
   }
   reader_.read(
-      l.history, [&](const StepRow& row) { write_step(l, row); },
-      [&](const EpochRow& row) { write_epoch(l, row); });
+      learner.history, [&](const StepRow& row) { write_step(learner, row); },
+      [&](const EpochRow& row) { write_epoch(learner, row); });
   flush();
   is_open_ = true;
 }

@@ -23,9 +23,6 @@ Tensor default_loss(const Tensor& output, const Tensor& target) {
   return is_float(target.dtype()) ? mse_loss(output, target) : cross_entropy(output, target);
 }
 
-Learner::Learner(Loaders loaders, nn::Any model, const LearnerOptions& options)
-    : Learner(std::move(loaders), Model(std::move(model)), options) {}
-
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
     : data(std::move(loaders)),
       model_(std::move(model)),
@@ -121,9 +118,6 @@ Learner& Learner::to_fp16(const AmpOptions& o) {
 Learner& Learner::to_fp16(const MasterOptions& o) {
   return use_precision(std::make_shared<MixedPrecision>(o));
 }
-Learner& Learner::to_bf16() { return to(bf16); }
-Learner& Learner::to_fp32() { return to(f32); }
-Learner& Learner::to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }
 
 bool Learner::notify(Event event, bool backwards) {
   auto receivers = callbacks_;  // a copy: callbacks may add or remove some

@@ -162,7 +162,8 @@ class Learner : NoCopy {
   Learner(Loaders loaders, M&& model, const LearnerOptions& options = {})
       : Learner(std::move(loaders), Model(std::forward<M>(model)), options) {}
   // Takes ownership of a model chosen at run time.
-  Learner(Loaders data, nn::Any model, const LearnerOptions& options = {});
+  Learner(Loaders loaders, nn::Any model, const LearnerOptions& options = {})
+      : Learner(std::move(loaders), Model(std::move(model)), options) {}
   // Has no data yet: for fit(x, y).
   template <class M>
     requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
@@ -181,9 +182,9 @@ class Learner : NoCopy {
   // replaces the last choice.
   Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
   Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
-  Learner& to_bf16();
-  Learner& to_fp32();
-  Learner& to(DType dtype);  // f16 (with Autocast), bf16 or f32
+  Learner& to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }  // f16, bf16, f32
+  Learner& to_bf16() { return to(bf16); }
+  Learner& to_fp32() { return to(f32); }
 
   // Trains and prints a row per epoch. Throws Error without training data.
   void fit(int64_t epochs, const FitOptions& options = {});
@@ -203,8 +204,7 @@ class Learner : NoCopy {
   // The outputs, on the learner's device, in f32 or wider. Runs between on_valid_begin and
   // on_valid_end, so it uses the averages of EmaWeights, as validation does.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
-  // Predicts one epoch in its order, by options.pass if the model does not map a tensor to a
-  // tensor.
+  // One epoch in its order, by options.pass unless the model maps a tensor to a tensor.
   Predictions predict(DataLoader& loader);
   Predictions predict(DataLoader&& loader) { return predict(loader); }
   // The sum of a statistic (such as a confusion matrix) over the validation data, on the CPU.

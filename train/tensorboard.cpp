@@ -79,9 +79,9 @@ void TensorBoard::write_step(const Learner&, const StepRow& r) {
   file_->write(r.step, {{"loss", r.loss}, {"lr", r.lr}, {"scale", r.scale}});
 }
 
-void TensorBoard::write_epoch(const Learner& l, const EpochRow& r) {
+void TensorBoard::write_epoch(const Learner& learner, const EpochRow& r) {
   EventFile::Scalars all;
-  for (const auto& score : l.scores(r)) all.emplace_back(score.name, score.value);
+  for (const auto& score : learner.scores(r)) all.emplace_back(score.name, score.value);
   file_->write(r.step, all);
 }
 

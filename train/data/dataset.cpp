@@ -90,8 +90,6 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
   return batch;
 }
 
-TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, std::string name)
-    : TensorDataset(x, y, std::vector<Tensor>(), std::move(name)) {}
 TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
                              std::string name)
     : name_(std::move(name)) {

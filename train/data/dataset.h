@@ -69,7 +69,8 @@ class AnyDataset {
 class TensorDataset final : public Dataset {
  public:
   TensorDataset() = default;  // empty
-  TensorDataset(const Tensor& x, const Tensor& y, std::string name = "tensors");
+  TensorDataset(const Tensor& x, const Tensor& y, std::string name = "tensors")
+      : TensorDataset(x, y, std::vector<Tensor>(), std::move(name)) {}
   TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
                 std::string name = "tensors");
 
