@@ -8,16 +8,14 @@
 
 namespace mixtape::nn {
 
-namespace detail {
-inline double probability(std::string_view module, double p) {
+inline double checked_probability(std::string_view module, double p) {
   const Scope scope(module);
   check(0 <= p && p <= 1, "p must be from 0 to 1, got {}", p);
   return p;
 }
-}  // namespace detail
 
 struct Dropout : Module<Dropout> {
-  explicit Dropout(double p = 0.5) : p_(detail::probability("Dropout", p)) {}
+  explicit Dropout(double p = 0.5) : p_(checked_probability("Dropout", p)) {}
   Tensor forward(const Tensor& x) const { return is_training() ? dropout(x, p_) : x; }
   MIXTAPE_FIELDS()
 
@@ -27,7 +25,7 @@ struct Dropout : Module<Dropout> {
 
 // Dropout of whole channels of [n, c, ...].
 struct Dropout2d : Module<Dropout2d> {
-  explicit Dropout2d(double p = 0.5) : p_(detail::probability("Dropout2d", p)) {}
+  explicit Dropout2d(double p = 0.5) : p_(checked_probability("Dropout2d", p)) {}
   Tensor forward(const Tensor& x) const {
     check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
     if (!is_training()) return x;

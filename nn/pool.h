@@ -7,38 +7,36 @@
 
 namespace mixtape::nn {
 
-namespace detail {
-inline Size2 pool_window(std::string_view module, Size2 w) {
+inline Size2 checked_window(std::string_view module, Size2 w) {
   const Scope scope(module);
   check(w.h > 0 && w.w > 0, "the window must be > 0, got {} x {}", w.h, w.w);
   return w;
 }
-inline int64_t pool_window(std::string_view module, int64_t w) {
+inline int64_t checked_window(std::string_view module, int64_t w) {
   const Scope scope(module);
   check(w > 0, "the window must be > 0, got {}", w);
   return w;
 }
-}  // namespace detail
 
 // [n, c, h, w] -> [n, c, h', w']
 struct MaxPool2d : OpModule<MaxPool2d, max_pool2d, Size2, PoolOptions> {
   explicit MaxPool2d(Size2 window, const PoolOptions& o = {})
-      : OpModule(detail::pool_window("MaxPool2d", window), o) {}
+      : OpModule(checked_window("MaxPool2d", window), o) {}
 };
 // [n, c, h, w] -> [n, c, h', w']
 struct AvgPool2d : OpModule<AvgPool2d, avg_pool2d, Size2, PoolOptions> {
   explicit AvgPool2d(Size2 window, const PoolOptions& o = {})
-      : OpModule(detail::pool_window("AvgPool2d", window), o) {}
+      : OpModule(checked_window("AvgPool2d", window), o) {}
 };
 // [n, c, l] -> [n, c, l']
 struct MaxPool1d : OpModule<MaxPool1d, max_pool1d, int64_t, Pool1dOptions> {
   explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {})
-      : OpModule(detail::pool_window("MaxPool1d", window), o) {}
+      : OpModule(checked_window("MaxPool1d", window), o) {}
 };
 // [n, c, l] -> [n, c, l']
 struct AvgPool1d : OpModule<AvgPool1d, avg_pool1d, int64_t, Pool1dOptions> {
   explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {})
-      : OpModule(detail::pool_window("AvgPool1d", window), o) {}
+      : OpModule(checked_window("AvgPool1d", window), o) {}
 };
 // [n, c, h, w] -> [n, c, size]
 struct AdaptiveAvgPool2d : OpModule<AdaptiveAvgPool2d, adaptive_avg_pool2d, Size2> {
