@@ -10,7 +10,7 @@
 namespace mixtape::optim {
 namespace {
 
-// From a at part = 0 to b at part = 1 along half a cosine.
+// Half a cosine from a at part = 0 to b at part = 1.
 double cosine(double a, double b, double part) {
   return b + (a - b) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
@@ -59,13 +59,13 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
     const std::string_view momentum = optimizer.momentum_name(g);
     check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());
     const double before = optimizer.option(momentum, g);
-    optimizer.set_option(momentum, options.base_momentum, g);  // throws here, and not at the top
+    optimizer.set_option(momentum, options.base_momentum, g);  // throws now rather than at the peak
     optimizer.set_option(momentum, before, g);
   }
   OneCycle::apply(0);
 }
 
-// The value of what goes from start over peak to end.
+// The value at a step of a curve from start over peak to end.
 double OneCycle::between(int64_t step, double start, double peak, double end) const {
   const double last = static_cast<double>(options_.total_steps) - 1;
   const double top = options_.pct_start * static_cast<double>(options_.total_steps) - 1;

@@ -34,9 +34,9 @@ struct CosineRestartsOptions {
 using CosineRestarts = ClosedForm<CosineRestartsOptions>;
 
 struct OneCycleOptions {
-  std::optional<double> max_lr = {};  // of all groups; none: each group's own rate is its highest
+  std::optional<double> max_lr = {};  // of all groups; none: each group's own rate is its maximum
   int64_t total_steps = 0;
-  double pct_start = 0.3;         // part of the steps in which the rate rises
+  double pct_start = 0.3;         // fraction of the steps in which the rate rises
   double div_factor = 25;         // begins at max_lr / div_factor
   double final_div_factor = 1e4;  // ends at max_lr / div_factor / final_div_factor
   Anneal anneal = Anneal::Cosine;
@@ -44,8 +44,8 @@ struct OneCycleOptions {
   double base_momentum = 0.85, max_momentum = 0.95;
 };
 
-// Up to max_lr and down to almost nothing (Smith & Topin 2018), as torch's OneCycleLR does it. The
-// last rate is that of step total_steps - 1; to step beyond total_steps throws Error.
+// Rises to max_lr and falls to almost nothing (Smith & Topin 2018): torch's OneCycleLR. The last
+// rate is that of step total_steps - 1; stepping beyond total_steps throws Error.
 class OneCycle : public Schedule {
  public:
   // Throws Error if options are out of range, or if there is no momentum to cycle.

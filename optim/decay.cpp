@@ -1,4 +1,4 @@
-// The closed forms of what multiplies the rate.
+// The closed forms of schedules that multiply the rate by a factor.
 #include "optim/decay.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace mixtape::optim {
 namespace {
 
-// How much of a way of `total` steps is behind, at most all.
-double part_of(int64_t step, int64_t total) {
+// The fraction of `total` steps that are done, at most 1.
+double fraction_of(int64_t step, int64_t total) {
   return static_cast<double>(std::min(step, total)) / static_cast<double>(total);
 }
 
@@ -44,7 +44,7 @@ void LinearWarmupOptions::validate() const {
   check(end_factor >= 0, "end_factor must be >= 0, got {}", end_factor);
 }
 double LinearWarmupOptions::rate(int64_t step, double base_lr) const {
-  return base_lr * std::lerp(start_factor, end_factor, part_of(step, total_steps));
+  return base_lr * std::lerp(start_factor, end_factor, fraction_of(step, total_steps));
 }
 
 void PolynomialOptions::validate() const {
@@ -52,7 +52,7 @@ void PolynomialOptions::validate() const {
   check(power >= 0, "power must be >= 0, got {}", power);
 }
 double PolynomialOptions::rate(int64_t step, double base_lr) const {
-  return base_lr * std::pow(1 - part_of(step, total_steps), power);
+  return base_lr * std::pow(1 - fraction_of(step, total_steps), power);
 }
 
 void LambdaOptions::validate() const { check(static_cast<bool>(factor), "there is no factor"); }

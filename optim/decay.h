@@ -41,8 +41,8 @@ struct ExponentialOptions {
 };
 using Exponential = ClosedForm<ExponentialOptions>;
 
-// base_lr times what goes evenly from start_factor to end_factor in total_steps, and stays there:
-// torch's LinearLR
+// base_lr times a factor that goes linearly from start_factor to end_factor in total_steps and
+// stays there: torch's LinearLR
 struct LinearWarmupOptions {
   static constexpr std::string_view name = "linear_warmup";
   int64_t total_steps = 5;

@@ -1,4 +1,4 @@
-// Averages of weights, by the kernel of SGD.
+// Averages of weights, updated by SGD's kernel.
 #include "optim/ema.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ double Ema::decay() const {
   return std::min(options_.decay, (1 + t) / (10 + t));
 }
 
-// A step of SGD, at rate 1 - decay, toward the value: down the gradient average - value.
+// Takes a step of SGD at rate 1 - decay along average - value.
 void Ema::update() {
   const Scope scope("ema");
   check(applied_ == 0, "an update while the averages are applied");
@@ -81,7 +81,7 @@ Ema::Applied::~Applied() {
 }
 
 void Ema::Applied::restore() {
-  // Of a tensor that is there twice, what it held first comes last.
+  // In reverse, so that a tensor listed twice gets its first value back.
   for (size_t i = values_.size(); i-- > 0;) ema_.tensors_[i].set_data(values_[i]);
 }
 

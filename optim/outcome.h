@@ -1,11 +1,11 @@
 #pragma once
-// What became of an optimizer's step, for those that go with its steps.
+// StepOutcome: the result of an optimizer's step, as schedules and averages take it.
 
 #include <concepts>
 
 namespace mixtape::optim {
 
-// A bool, or what asks a device when it is converted to one: amp::StepResult.
+// A bool, or a type that waits for the device when converted to one: amp::StepResult.
 template <class R>
 concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
   { r.is_deferred() } -> std::same_as<bool>;

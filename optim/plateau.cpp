@@ -1,4 +1,4 @@
-// What counts as better, and when patience ends.
+// Plateau: the comparison of metrics, the count of bad steps, saving.
 #include "optim/plateau.h"
 
 #include <algorithm>

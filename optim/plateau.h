@@ -12,26 +12,26 @@ enum class Better { Lower, Higher };
 enum class Threshold { Relative, Absolute };
 
 struct PlateauOptions {
-  Better better = Better::Lower;  // of two metrics
-  double factor = 0.1;            // what multiplies the rate
-  int64_t patience = 10;          // steps in a row that may bring nothing better
-  double threshold = 1e-4;        // by how much better counts
+  Better better = Better::Lower;
+  double factor = 0.1;      // multiplies the rate
+  int64_t patience = 10;    // steps in a row without improvement that are accepted
+  double threshold = 1e-4;  // the least improvement that counts
   Threshold threshold_mode = Threshold::Relative;
   int64_t cooldown = 0;  // steps after lowering that do not count as bad
   double min_lr = 0;
-  double eps = 1e-8;  // a smaller change of the rate is not made
+  double eps = 1e-8;  // the least change of the rate that is made
 };
 
-// torch's ReduceLROnPlateau. Refers to its optimizer, which must stay where it is. The metric is a
-// number of the host, so to step waits for the device if it comes from there.
+// torch's ReduceLROnPlateau. Refers to its optimizer, which must not move. The metric is a number
+// on the host: reading it from a device waits.
 class Plateau : NoCopy {
  public:
   // Throws Error if an option is out of range.
   Plateau(Optimizer& optimizer, const PlateauOptions& options = {});
 
   std::string_view name() const { return "plateau"; }
-  // Once for each evaluation. NaN is no better than anything. Given the result of an optimizer's
-  // step, does nothing if that was skipped.
+  // Call it once for each evaluation. NaN is no improvement. Given the result of an optimizer's
+  // step, it does nothing if the step was skipped.
   void step(double metric);
   template <StepOutcome R>
   void step(double metric, const R& stepped) {

@@ -1,4 +1,4 @@
-// How far a schedule is, and how that is saved.
+// The position of a schedule: advancing, taking back skipped steps, saving.
 #include "optim/schedule.h"
 
 #include "core/check.h"
@@ -27,13 +27,13 @@ void Schedule::go_to(int64_t step) {
 
 void Schedule::advance(int64_t by, size_t most) {
   int64_t steps = steps_ + by;
-  for (; coming_.size() > most; coming_.pop_front()) steps -= !coming_.front()();
+  for (; pending_.size() > most; pending_.pop_front()) steps -= !pending_.front()();
   if (steps == steps_) return;
   try {
     go_to(steps);
   } catch (const Error&) {
-    // Beyond the end, unless some of those still coming did not happen.
-    if (coming_.empty()) throw;
+    // Beyond the end, unless some pending steps did not happen.
+    if (pending_.empty()) throw;
     advance(steps - steps_, 0);
   }
 }
@@ -48,9 +48,9 @@ StateDict Schedule::state_dict() const {
   StateDict dict{{"kind", from_text(name())}, {"step", from_number(static_cast<double>(steps_))}};
   for (size_t g = 0; g < base_lr_.size(); ++g)
     dict.emplace_back(base_name(g), from_number(base_lr_[g]));
-  if (coming_.empty()) return dict;
+  if (pending_.empty()) return dict;
   std::vector<double> happened;
-  for (const auto& step_happened : coming_) happened.push_back(step_happened());
+  for (const auto& step_happened : pending_) happened.push_back(step_happened());
   const DefaultDevice here(Device::cpu());
   dict.emplace_back("coming", from(happened, {int64_t(happened.size())}));
   return dict;
@@ -64,14 +64,14 @@ void Schedule::load_state_dict(const StateDict& dict) {
   std::vector<double> rates, before;
   for (size_t g = 0; g < base_lr_.size(); ++g) {
     rates.push_back(reader.number(base_name(g)));
-    before.push_back(lr(g));  // which somebody may have set
+    before.push_back(lr(g));  // a user may have set it
   }
-  decltype(coming_) coming;
+  decltype(pending_) pending;
   if (const Tensor* const of = reader.find("coming")) {
     check(of->rank() == 1 && of->numel() <= int64_t(lag), "coming is {}, not [n] with n up to {}",
           of->shape(), lag);
     for (int64_t i = 0; i < of->numel(); ++i)
-      coming.push_back([happened = of->at(i) != 0] { return happened; });
+      pending.push_back([happened = of->at(i) != 0] { return happened; });
   }
   reader.check_all_read();
   std::swap(base_lr_, rates);
@@ -82,7 +82,7 @@ void Schedule::load_state_dict(const StateDict& dict) {
     for (size_t g = 0; g < before.size(); ++g) optimizer_->set_lr(before[g], g);
     throw;
   }
-  coming_ = std::move(coming);
+  pending_ = std::move(pending);
 }
 
 }  // namespace mixtape::optim

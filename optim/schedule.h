@@ -13,7 +13,7 @@
 
 namespace mixtape::optim {
 
-// Refers to its optimizer, so both stay where they are.
+// Refers to its optimizer, so neither may move.
 class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;
@@ -22,15 +22,15 @@ class Schedule : NoCopy {
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
-  // After each step of the optimizer. Given the result of that step, advances only if it happened.
-  // One that a device decides counts as a step until `lag` later ones were made, and is taken back
-  // then if it was skipped: so hardly anything waits, and every run has the same rates.
+  // Call it after each step of the optimizer. Given the result of that step, it advances only if
+  // the step happened. A step that a device decides about counts at first, and is taken back `lag`
+  // steps later if it was skipped: so the host hardly ever waits, and every run has the same rates.
   void step() { advance(1, 0); }
   template <StepOutcome R>
   void step(const R& stepped) {
     if constexpr (requires { stepped.is_deferred(); }) {
       if (stepped.is_deferred()) {
-        coming_.push_back([stepped] { return static_cast<bool>(stepped); });
+        pending_.push_back([stepped] { return static_cast<bool>(stepped); });
         return advance(1, lag);
       }
     }
@@ -40,34 +40,33 @@ class Schedule : NoCopy {
   int64_t steps() const { return steps_; }
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
-  // "kind", which is the name, "step", "group.0.base_lr" and so on: the rates that the optimizer
-  // began with; and "coming", whether the last steps happened, where a device decided. Saving waits
-  // for those. Loading throws Error, and changes nothing, if it is another kind's, or if names or
-  // shapes do not fit.
+  // "kind" (the name), "step", the rates that the optimizer began with ("group.0.base_lr" and so
+  // on), and "coming": whether the last steps happened, where a device decides. Saving waits for
+  // those. Loading throws Error, and changes nothing, if the kind, names or shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  protected:
   explicit Schedule(Optimizer& optimizer);
   virtual void apply(int64_t step);                  // sets the optimizer's options
-  size_t groups() const { return base_lr_.size(); }  // that the optimizer began with
+  size_t groups() const { return base_lr_.size(); }  // those the optimizer began with
   double base_lr(size_t group) const;                // throws Error if there was no such group
   Optimizer& optimizer() const { return *optimizer_; }
 
  private:
   void go_to(int64_t step);
-  // Goes on by so many steps, and takes back those that did not happen of all but `most` coming_.
+  // Advances by `by` steps, and takes back skipped ones until at most `most` are pending.
   void advance(int64_t by, size_t most);
 
-  std::deque<std::function<bool()>> coming_;  // whether the last steps happened; asking may wait
+  // Each returns whether a step happened, and may wait for the device to know.
+  std::deque<std::function<bool()>> pending_;
   Optimizer* optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;
 };
 
-// The schedule that follows from its options alone: they have a static `name`, `double rate(int64_t
-// step, double base_lr) const`, and `void validate() const`, which throws Error if they are out of
-// range.
+// A schedule that its options define: a static `name`, `double rate(int64_t step, double base_lr)
+// const`, and `void validate() const`, which throws Error if they are out of range.
 template <class Options>
 class ClosedForm : public Schedule {
  public:

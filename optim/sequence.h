@@ -1,5 +1,5 @@
 #pragma once
-// Schedules made of schedules. Their parts are options, since those are closed forms:
+// Schedules composed of schedules. Their parts are options, which define closed forms:
 //   optim::Sequential schedule(opt, {.parts = {optim::LinearWarmupOptions{.total_steps = 100},
 //                                              optim::CosineOptions{.total_steps = 900}},
 //                                    .milestones = {100}});
@@ -42,7 +42,7 @@ struct SequentialOptions {
 };
 using Sequential = ClosedForm<SequentialOptions>;
 
-// Each part begins with the rate that the part before it gives: factors multiply. torch's
+// Each part takes the rate of the part before it as its base: factors multiply. torch's
 // ChainedScheduler.
 struct ChainedOptions {
   static constexpr std::string_view name = "chained";

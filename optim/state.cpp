@@ -1,4 +1,4 @@
-// Reading a dict of named tensors.
+// StateReader, and tensors from numbers and texts.
 #include "optim/state.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const Tensor* StateReader::find(std::string_view name) {
 double StateReader::number(std::string_view name) {
   const Tensor* const t = find(name);
   if (!t) {
-    // Beside which others: those of another kind of optimizer, say.
+    // Lists the group's other names, perhaps those of another optimizer.
     const std::string_view group = name.substr(0, name.rfind('.') + 1);
     std::string beside;
     for (const auto& [other, tensor] : dict_)

@@ -1,5 +1,5 @@
 #pragma once
-// State: named tensors, as optimizers, schedules and averages save and load them.
+// Reading and writing state dicts of optimizers, schedules and averages.
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace mixtape::optim {
 
-// Hands out the tensors of a dict by name, and knows which nobody asked for.
+// Finds the tensors of a dict by name, and remembers which were read.
 class StateReader {
  public:
   explicit StateReader(const StateDict& dict);
@@ -26,7 +26,7 @@ class StateReader {
   void check_kind(std::string_view kind);
   // A copy of a float tensor of this shape, or no tensor. Throws Error if shape or type differ.
   Tensor copy_of(std::string_view name, const Shape& shape, DType dtype, Device device);
-  // Throws Error if a name is left that nobody asked for.
+  // Throws Error if a tensor was not read.
   void check_all_read() const;
 
  private:
@@ -35,10 +35,10 @@ class StateReader {
   std::vector<bool> read_;
 };
 
-// Its bytes: u8 [length].
+// The bytes of a text: u8 [length].
 Tensor from_text(std::string_view text);
 Tensor from_number(double x);  // f64, 0-d, on the CPU
-// A dense copy in another dtype or place.
+// A dense copy in a dtype on a device.
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);
 

@@ -1,4 +1,4 @@
-// PyTorch's names, as ours.
+// The translation of PyTorch's names into ours.
 #include "optim/torch_state.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Translation {
   void add_state(std::string_view name, const Tensor& value) {
     const auto [index, field, named] = split(name, groups_.size(), "parameter");
     if (field == "mu_product" && optimizer_.has_option("momentum_decay", groups_[index]))
-      return;  // NAdam's, which follows from the steps
+      return;  // NAdam computes it from the steps
     if (field == "momentum_buffer") has_buffer_[index] = true;
     const std::string key = fmt::format("state.{}.{}", index, field);
     if (field != "step") return static_cast<void>(ours_[key] = value);

@@ -1,4 +1,4 @@
-// Averages of weights: their values, and how they stand in for the weights.
+// Averages of weights: their values, and guards that apply them.
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -33,7 +33,7 @@ TEST(Ema, IsTheRecursionInF64) {
     }
 }
 
-// As shared weights are, which a state dict names twice.
+// Shared weights appear twice in a state dict.
 TEST(Ema, GivesBackWhatIsThereTwice) {
   const Tensor w = from({1}, {1});
   Ema ema({w, w}, {.decay = 0.5});
@@ -109,7 +109,7 @@ TEST(Ema, AppliedUntilTheGuardEnds) {
     EXPECT_EQ(all_values(params), weights);
     EXPECT_EQ(all_values(ema.averages()), averages);
     EXPECT_EQ(handle.raw(), data);
-    EXPECT_EQ(handle.version(), version);  // nobody wrote to them: f32 copies stay valid
+    EXPECT_EQ(handle.version(), version);  // not a write: f32 copies stay valid
   }
 }
 
@@ -131,7 +131,7 @@ TEST(Ema, GuardsEndWithExceptionsAndNest) {
   EXPECT_EQ(ema.updates(), 2);
 }
 
-// An f32 copy is read again when its parameter was written to: guards must not count as that.
+// A write to a parameter invalidates its f32 master; a guard is no write.
 TEST(Ema, MasterWeightsSurviveAnEvaluation) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad(),
                b = from({1}, {1}, bf16).set_requires_grad();
@@ -149,7 +149,7 @@ TEST(Ema, MasterWeightsSurviveAnEvaluation) {
   EXPECT_EQ(bits(with), bits(without));
 }
 
-// Then the weights are what the optimizer goes on from, whatever its f32 copies were.
+// Overwritten weights replace the optimizer's f32 masters.
 TEST(Ema, OverwritesTensorsForGood) {
   const Tensor w = from({1}, {1}, bf16).set_requires_grad();
   SGD opt({w}, {.lr = 1}, {.multi_precision = true});

@@ -1,4 +1,4 @@
-// LAMB and Muon, which look at a parameter as a whole.
+// LAMB and Muon, which need a whole parameter.
 #include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
@@ -115,7 +115,7 @@ TEST(Muon, NoGradientNoStep) {
   EXPECT_EQ(to_vector(p[0]), before);
 }
 
-// Groups of both kinds step as optimizers of their own would, and are saved and skipped together.
+// Groups of both kinds step like separate optimizers, and are saved and skipped together.
 TEST(Muon, OtherParametersGoByAdamW) {
   Params a = problem(), b = problem();
   for (Params* p : {&a, &b}) p->push_back(from({1, 2, 3}, {3}).set_requires_grad());

@@ -1,4 +1,4 @@
-// Steps against PyTorch's numbers, skipped and scaled steps, narrow dtypes, threads, memory.
+// Steps against PyTorch's numbers, skipped and scaled steps, 16-bit dtypes, threads, memory.
 #include "tests/support/optim.h"
 #include "autograd/ops.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -54,7 +54,7 @@ TEST(Optim, ASkippedStepChangesNoBit) {
   }
 }
 
-// Also from the very first step on: what was skipped leaves no trace.
+// Skipped steps leave no trace, even before the first one.
 TEST(Optim, SkippedStepsAreAsIfNeverTaken) {
   for (const auto& [name, make] : problems) {
     const Params a = problem(), b = problem();
@@ -158,7 +158,7 @@ TEST(Optim, MasterWeightsAccumulateWhatRoundingLoses) {
     EXPECT_EQ(plain.at(0), 1);
     EXPECT_NEAR(state(b, "state.0.master"), 0.99, 1e-5);
     EXPECT_EQ(master.at(0), from({state(b, "state.0.master")}, {1}, dtype).at(0));
-    master.set(0, 3);  // weights loaded meanwhile: the master follows
+    master.set(0, 3);  // weights were loaded: the master follows
     master.set_grad(from({1, 1, 1}, {3}, f16));
     b.step();
     EXPECT_NEAR(state(b, "state.0.master"), 3 - 1e-4, 1e-6);
@@ -199,7 +199,7 @@ TEST(Optim, EveryOptimizerMovesMasterWeights) {
 }
 
 TEST(Optim, BitsDoNotDependOnThreads) {
-  const DefaultDevice cpu(Device::cpu());  // whose threads they are
+  const DefaultDevice cpu(Device::cpu());  // the threads are its own
   for (const auto& [name, make] : problems) {
     std::vector<std::string> results;
     for (const int threads : {1, 2, 5}) {

@@ -1,4 +1,4 @@
-// Options by group and name, and what an optimizer refuses.
+// Options by group and name, and the errors of optimizers.
 #include "autograd/ops.h"
 #include "tests/support/optim.h"
 

@@ -23,7 +23,7 @@ MakeSchedule closed(const Options& o) {
   return schedule<ClosedForm<Options>>(o);
 }
 
-// Those of make_schedule_reference.py.
+// The schedules of make_schedule_reference.py.
 const std::map<std::string, MakeSchedule> schedules = {
     {"one_cycle", one_cycle({.max_lr = 0.1, .total_steps = 10})},
     {"one_cycle/linear", one_cycle({.max_lr = 2,
@@ -94,7 +94,7 @@ TEST(Schedule, RatesAndMomentaArePyTorchs) {
   }
 }
 
-// They refer to an optimizer, beside which they may lie in a struct that is moved.
+// Schedules refer to an optimizer, which may be a member of the same struct.
 static_assert(!std::is_move_constructible_v<OneCycle> && !std::is_copy_constructible_v<OneCycle>);
 static_assert(!std::is_move_constructible_v<Plateau>);
 
@@ -103,7 +103,7 @@ TEST(Schedule, EveryOneResumesInTheMiddle) {
     SGD a = sgd_for_schedules(), b(problem(), {.lr = 77, .momentum = 0.1});
     const auto whole = make(a), resumed = make(b);
     for (int t = 0; t < 4; ++t) whole->step();
-    // As a file would have them: in the order of names.
+    // In the order of names, as in a file.
     StateDict saved = snapshot(whole->state_dict());
     std::ranges::sort(saved, {}, &StateDict::value_type::first);
     resumed->load_state_dict(saved);
@@ -185,7 +185,7 @@ TEST(Schedule, ResumesWithTheRatesItBeganWith) {
   EXPECT_EQ(other.lr(), opt.lr());
 }
 
-// Their numbers have the same names, so nothing else would tell.
+// Schedules of two kinds save the same names, so only the kind tells them apart.
 TEST(Schedule, DoesNotResumeAnotherKind) {
   SGD opt(problem(), {.lr = 1});
   Cosine cosine(opt, {.total_steps = 9});
@@ -203,7 +203,7 @@ TEST(Schedule, DoesNotResumeAnotherKind) {
             "schedule: kind is f32 [], not a text");
 }
 
-// Nor what was set by hand since.
+// A failed load keeps a rate that was set by hand, too.
 TEST(Schedule, AStateThatDoesNotFitChangesNoRate) {
   SGD opt(problem(), {.lr = 1, .momentum = 0.9}), other(problem(), {.lr = 1, .momentum = 0.9});
   OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3}),
@@ -218,7 +218,7 @@ TEST(Schedule, AStateThatDoesNotFitChangesNoRate) {
   EXPECT_EQ(schedule.steps(), 0);
 }
 
-// A state has its kind's name, which is that of its errors.
+// The kind in a state is the name in errors.
 TEST(Schedule, KindsDiffer) {
   SGD opt(problem(), {.lr = 1});
   std::set<std::string> kinds;
@@ -273,14 +273,14 @@ TEST(Schedule, PartsOfParts) {
   EXPECT_EQ(second, (std::vector<double>{5, 7.5, 10, 5, 2.5, 10, 8}));
 }
 
-// What a device decides: nobody knows yet whether it happened.
+// The outcome of a step that a device decides about: unknown until read.
 struct Unknown {
   bool happened;
   bool is_deferred() const { return true; }
   explicit operator bool() const { return happened; }
 };
 
-// As many steps as total_steps happened, and others did not, of which the schedule had not heard.
+// total_steps steps happened, and pending ones were skipped.
 TEST(Schedule, StepsThatDidNotHappenMakeRoomAtTheEnd) {
   SGD opt = sgd_for_schedules();
   OneCycle schedule(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});

@@ -1,4 +1,4 @@
-// What an optimizer keeps, saves and loads.
+// State dicts of optimizers: masters, buffers, options, errors.
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -60,8 +60,7 @@ TEST(State, MastersAreSavedToo) {
   EXPECT_NEAR(state(second, "state.0.master"), 1 - 2e-4, 1e-6);
 }
 
-// Weights that somebody wrote after the last step, averages say, count more than a master of
-// before.
+// Weights written after the last step, averages for example, replace an older master.
 TEST(State, AMasterOfBeforeAWriteDoesNotUndoIt) {
   const Tensor a = from({1, 2}, {2}, f16).set_requires_grad();
   SGD first({a}, {.lr = 0.125}, {.multi_precision = true});
@@ -78,7 +77,7 @@ TEST(State, AMasterOfBeforeAWriteDoesNotUndoIt) {
   EXPECT_EQ(to_vector(b), (std::vector<double>{99.875, 1.75}));
 }
 
-// Nor does a state bring them to an optimizer that keeps none.
+// Loading does not bring masters to an optimizer that keeps none.
 TEST(State, MastersBelongToWhoKeepsThem) {
   const Tensor a = from({1}, {1}, f16).set_requires_grad();
   SGD kept({a}, {.lr = 1e-4}, {.multi_precision = true}), plain({a}, {.lr = 1e-4});
@@ -97,7 +96,7 @@ TEST(State, NamesNothingTwice) {
             fmt::format("sgd: the state has '{}' twice", twice[0].first));
 }
 
-// What a parameter learnt in f32 is not taken back by the master that it had.
+// A parameter trained in f32 since is not overwritten by the master that it had.
 TEST(State, AMasterIsLeftBehindByAWideParameter) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad();
   SGD opt({a}, {.lr = 1e-4}, {.multi_precision = true});
@@ -195,7 +194,7 @@ TEST(State, OptionsDecideWhatStateThereIs) {
   plain.set_option("momentum", 0);
   EXPECT_EQ(names(plain), "");
   step(plain);
-  plain.set_option("momentum", 0.5);  // begins anew
+  plain.set_option("momentum", 0.5);  // starts again
   step(plain);
   EXPECT_EQ(state(plain, "state.0.step"), 1);
 
@@ -225,7 +224,7 @@ TEST(State, OptionsDecideWhatStateThereIs) {
   EXPECT_EQ(names(muon), "step momentum_buffer ");
 }
 
-// What is loaded may need other state than what is here.
+// Loaded options may need other buffers than the present ones.
 TEST(State, LoadingTakesTheOptionsFirst) {
   const Params params = problem();
   Adam with(params, {.amsgrad = true}), without(params);
@@ -246,7 +245,7 @@ TEST(State, LoadingTakesTheOptionsFirst) {
   EXPECT_EQ(bits(with), bits(without));
 }
 
-// An option that wants one more buffer, set between two steps.
+// An option that needs one more buffer, set between two steps.
 TEST(State, SavesWhatItLoadsAfterAnOptionWasSet) {
   const auto goes_round = [](const auto& make, const std::string& option, double value) {
     const Params a = problem(), b = problem();

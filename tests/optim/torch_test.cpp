@@ -7,7 +7,7 @@
 namespace mixtape::optim {
 namespace optim_torch_test {
 
-// What the file has under a problem's name.
+// The file's state dicts by problem.
 std::map<std::string, StateDict> halfway() {
   std::map<std::string, StateDict> all;
   for (const auto& [key, t] : io::load(test::data_file("torch_optim_state.safetensors")).tensors) {

@@ -1,8 +1,8 @@
 #pragma once
-// Kernels over lists of tensors. Where the tensors lie travels as a parameter of the kernel, in
-// tables of less than 4 KB, so that one launch serves dozens of them and nothing is copied to
-// the device. Each block takes one chunk of one tensor; chunks are of one length, so what is summed
-// over them depends neither on the device nor on how the list was divided.
+// Kernels over lists of tensors. Pointers and sizes are passed as a kernel parameter, in tables of
+// less than 4 KB, so that one launch serves dozens of tensors and nothing is copied to the device.
+// Each block takes one chunk of one tensor; all chunks have one length, so sums over them depend
+// neither on the device nor on how the list was divided.
 
 #include <algorithm>
 
@@ -15,14 +15,14 @@ namespace mixtape::kernels::cuda {
 constexpr int64_t chunk_length = 8192;
 constexpr int chunk_threads = 256;
 
-// Some tensors of a list. Item: what the kernel must know of each.
+// A part of a list of tensors. Item: the kernel's arguments for each.
 template <class Item>
 struct Table {
-  // All parameters of a kernel have 4096 bytes, on any device and driver.
+  // Kernel parameters take at most 4096 bytes in all on any device and driver.
   static constexpr int capacity = int(3840 / (sizeof(Item) + 16));
 
   int count = 0;
-  int first[capacity + 1] = {};  // block of each, then their number
+  int first[capacity + 1] = {};  // the first block of each, then the number of blocks
   int number[capacity];          // position in the list
   int64_t chunks_before = 0;     // in earlier tables
   int64_t size[capacity];
@@ -31,8 +31,8 @@ struct Table {
   int blocks() const { return first[count]; }
 };
 
-// The tensor (of the table) and the elements [begin, end) of it that a block takes; the chunk's
-// number in the list.
+// A block's work: elements [begin, end) of a tensor of the table, and the chunk's number in the
+// list.
 struct Chunk {
   int tensor;
   int64_t begin, end, number;
@@ -50,14 +50,14 @@ __device__ inline Chunk chunk_of_block(const Table<Item>& table) {
           table.chunks_before + block};
 }
 
-// run(table) for tables of all tensors that describe(i, item, size) wants, filling in both. Returns
-// the number of chunks in all.
-template <class Item, class Describe, class Run>
-int64_t for_tables(size_t tensors, int64_t chunks_before, Describe describe, Run run) {
+// Calls f(table) for tables of all tensors for which describe(i, item, size), which fills in both,
+// returns true. Returns the total number of chunks.
+template <class Item, class Describe, class F>
+int64_t for_tables(size_t tensors, int64_t chunks_before, Describe describe, F f) {
   Table<Item> table;
   table.chunks_before = chunks_before;
   const auto flush = [&] {
-    if (table.blocks() > 0) run(static_cast<const Table<Item>&>(table));
+    if (table.blocks() > 0) f(static_cast<const Table<Item>&>(table));
     table.chunks_before += table.blocks();
     table.count = 0;
   };
@@ -73,7 +73,7 @@ int64_t for_tables(size_t tensors, int64_t chunks_before, Describe describe, Run
   return table.chunks_before;
 }
 
-// Starts a kernel with a block for each chunk.
+// Launches a kernel with a block for each chunk.
 template <class Item, class... P, class... A>
 void launch_table(Launch& launch, const char* name, void (*kernel)(Table<Item>, P...),
                   const Table<Item>& table, A&&... args) {
@@ -84,17 +84,17 @@ void launch_table(Launch& launch, const char* name, void (*kernel)(Table<Item>, 
               launch.stream, kernel, table, std::forward<A>(args)...);
 }
 
-// --- four elements at once, of a dtype that is only known now ---
+// --- four elements at once, of a dtype known at run time ---
 
-// As they lie in memory, so that the loads of several operands are under way together before any of
-// them is looked at. For arithmetic in T; of f64 for arithmetic in f32, rounded.
+// The bits of four elements for arithmetic in T, unconverted, so that the loads of several operands
+// overlap. (f64 for arithmetic in f32 is rounded when loaded.)
 template <class T>
 struct Words {
   uint32_t word[sizeof(T)] = {};
 };
 
-// Four elements from `at` on, of which `count` exist (none, if it is negative); `whole` if all do,
-// and are aligned.
+// The position of four elements: the first `count` exist (none if negative); `whole` if all do and
+// are aligned.
 struct Four {
   int64_t at;
   int count;
@@ -104,7 +104,7 @@ __device__ inline Four four_at(int64_t at, int64_t end, bool aligned) {
   const int count = int(end - at < 4 ? end - at : 4);
   return {at, count, aligned && count == 4};
 }
-// Whether four elements of a dense view can be moved at once.
+// True if four elements of a dense view can be loaded at once.
 inline bool is_aligned(const View& v) {
   return reinterpret_cast<uintptr_t>(v.data) % std::min<size_t>(16, 4 * size_of(v.dtype)) == 0;
 }
@@ -201,7 +201,7 @@ __device__ inline void store(void* data, DType t, const Four& f, const Words<T>&
   }
 }
 
-// Element e of four, and the four as they will lie in memory.
+// Element e of four as T; and four values as bits of a dtype.
 template <class T>
 __device__ inline T element(const Words<T>& bits, DType t, int e) {
   if (sizeof(T) == 8 && t == f64)
@@ -241,12 +241,12 @@ __device__ inline void store_one(void* data, DType t, double x) {
   store(data, t, {0, 1, false}, packed(all, t));
 }
 
-// --- over the threads of a block, in a fixed order; at all of them ---
+// --- reductions over a block, in a fixed order; all threads get the result ---
 template <class T, class Join>
 __device__ T over_block(T v, Join join) {
   for (int mask = gpu::warp_size / 2; mask > 0; mask /= 2) v = join(v, gpu::shuffle_xor(v, mask));
   const gpu::Shared<T> of_warps = gpu::shared_memory<T>();
-  gpu::sync_block();  // who is still reading the last result
+  gpu::sync_block();  // the last result may still be read
   if (gpu::lane() == 0) of_warps[gpu::thread().x / gpu::warp_size] = v;
   gpu::sync_block();
   v = of_warps[0];

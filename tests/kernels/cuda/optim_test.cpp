@@ -26,7 +26,7 @@ const Kinds all_kinds[] = {{f32, f32},  {f64, f64},        {f16, f16},
                            {bf16, f32}, {f32, bf16, bf16}, {f32, f16, f16},
                            {f16, bf16}, {f64, bf16},       {f32, f64}};
 
-// Parameters of every kind and of awkward sizes, some of them unaligned; twice the same.
+// Parameters of every kind and of awkward sizes, some unaligned; the same in each instance.
 class Model {
  public:
   explicit Model(bool matrices = false, int copies = 1) {
@@ -129,7 +129,7 @@ TEST(CudaOptim, Muon) {
       1, true, 30, -1);
 }
 
-// More of them than a table holds.
+// More parameters than a table holds.
 TEST(CudaOptim, ManySmallParameters) {
   const auto run = [](bool on_cuda) {
     std::vector<Tensor> tensors;
