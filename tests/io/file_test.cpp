@@ -127,7 +127,8 @@ TEST(AtomicFile, FailedWriteKeepsTheOldFile) {
   const std::string path = folder / "net.safetensors";
   save(path, {{"a", from({1, 2}, {2})}});
   const std::string before = slurp(path);
-  EXPECT_ERROR(save(path, {{"a", from({3}, {1})}, {"a", from({4}, {1})}}), "duplicate or reserved name \"a\"");
+  EXPECT_ERROR(save(path, {{"a", from({3}, {1})}, {"a", from({4}, {1})}}),
+               "duplicate or reserved name \"a\"");
   EXPECT_EQ(slurp(path), before);
 
   // The limit makes writes fail after the first bytes, as on a full disk.

@@ -265,7 +265,8 @@ TEST(Shards, RefuseToBeWrittenAsNonsense) {
   EXPECT_ERROR(save_sharded(folder / "x.bin", {{"a", x}}), "the name must end in .safetensors");
   const std::string path = folder / "x.safetensors";
   EXPECT_ERROR(save_sharded(path, {{"a", x}}, {.max_bytes = 0}), "max_bytes must be > 0");
-  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}), "duplicate or reserved name \"a\"");
+  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}),
+               "duplicate or reserved name \"a\"");
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"\xff", x}}, {.max_bytes = 4}), "is not UTF-8");
   EXPECT_EQ(folder.count(), 0u) << "the first shard was written, but has no name yet";
 }
