@@ -352,7 +352,7 @@ TEST(Learner, IsAsItWasAfterOptionsThatWereRefused) {
         EXPECT_ERROR(learner.compile(bad), "a callback is null");
         bad.callbacks.clear();
         bad.optimizer = [](auto params) { return optim::AdamW(params, {.lr = -1}); };
-        EXPECT_ERROR(learner.compile(bad), "lr is -1");
+        EXPECT_ERROR(learner.compile(bad), "lr must be >= 0, got -1");
         bad.optimizer = [](const auto&) { return optim::SGD({ones({1}).set_requires_grad()}); };
         EXPECT_ERROR(learner.compile(bad), "sgd has none of the model's parameters");
       }
