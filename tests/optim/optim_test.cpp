@@ -120,25 +120,25 @@ TEST(Optim, AStepBumpsVersionsOfWhatItWrote) {
 
 // --- dtypes ---
 
-TEST(Optim, NarrowParametersRoundAnF32Step) {
+TEST(Optim, HalfParametersRoundAnF32Step) {
   for (const DType dtype : {f16, bf16})
     for (const DType grad_dtype : {f64, f32, f16, bf16}) {
-      const Params narrow = problem(dtype);
+      const Params half = problem(dtype);
       Params wide;
-      for (const Tensor& p : narrow)
+      for (const Tensor& p : half)
         wide.push_back(from(to_vector(p), p.shape()).set_requires_grad());
-      AdamW a(narrow, {.lr = 0.05}), b(wide, {.lr = 0.05});
+      AdamW a(half, {.lr = 0.05}), b(wide, {.lr = 0.05});
       for (uint32_t t = 1; t <= 3; ++t) {
-        set_grads(narrow, t, grad_dtype);
-        for (size_t k = 0; k < narrow.size();
+        set_grads(half, t, grad_dtype);
+        for (size_t k = 0; k < half.size();
              ++k) {  // the same gradients, and the parameters as rounded
-          wide[k].set_grad(from(to_vector(narrow[k].grad()), wide[k].shape()));
-          for (int64_t i = 0; i < wide[k].numel(); ++i) wide[k].set(i, narrow[k].at(i));
+          wide[k].set_grad(from(to_vector(half[k].grad()), wide[k].shape()));
+          for (int64_t i = 0; i < wide[k].numel(); ++i) wide[k].set(i, half[k].at(i));
         }
         a.step();
         b.step();
-        for (size_t k = 0; k < narrow.size(); ++k)
-          EXPECT_EQ(to_vector(narrow[k]),
+        for (size_t k = 0; k < half.size(); ++k)
+          EXPECT_EQ(to_vector(half[k]),
                     to_vector(from(to_vector(wide[k]), wide[k].shape(), dtype)));
       }
     }
@@ -177,22 +177,22 @@ TEST(Optim, AStridedGradientIsTakenInOrder) {
 TEST(Optim, EveryOptimizerMovesMasterWeights) {
   for (const DType dtype : {f16, bf16}) {
     for (const auto& [name, make] : problems) {
-      const Params narrow = problem(dtype);
+      const Params half = problem(dtype);
       Params wide;
-      for (const Tensor& p : narrow)
+      for (const Tensor& p : half)
         wide.push_back(from(to_vector(p), p.shape()).set_requires_grad());
-      const auto a = make(narrow, {.multi_precision = true}), b = make(wide);
+      const auto a = make(half, {.multi_precision = true}), b = make(wide);
       for (uint32_t t = 1; t <= 3; ++t) {
-        set_grads(narrow, t, dtype);
-        for (size_t k = 0; k < narrow.size(); ++k)
-          wide[k].set_grad(from(to_vector(narrow[k].grad()), wide[k].shape()));
+        set_grads(half, t, dtype);
+        for (size_t k = 0; k < half.size(); ++k)
+          wide[k].set_grad(from(to_vector(half[k].grad()), wide[k].shape()));
         a->step();
         b->step();
       }
-      for (size_t k = 0; k < narrow.size(); ++k) {
+      for (size_t k = 0; k < half.size(); ++k) {
         const auto master = all_state(*a, fmt::format("state.{}.master", k));
         EXPECT_EQ(master, to_vector(wide[k])) << name;
-        EXPECT_EQ(to_vector(narrow[k]), to_vector(from(master, wide[k].shape(), dtype))) << name;
+        EXPECT_EQ(to_vector(half[k]), to_vector(from(master, wide[k].shape(), dtype))) << name;
       }
     }
   }
