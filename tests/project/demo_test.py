@@ -152,7 +152,7 @@ class Quick(DemoTest):
         def limit_files() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # the weights take 800 kB
 
-        # Python ignores the signal that the limit sends, and here the program inherits that.
+        # Python ignores the limit's signal, and the program inherits that.
         run = self.demo(*SMALL, preexec_fn=limit_files, restore_signals=False)
         self.assertEqual(run.returncode, 1)
         self.assertRegex(run.stderr.splitlines()[-1], r"^demo: runs/demo/fp32.safetensors: cannot write: File too large$")
@@ -173,7 +173,7 @@ class Quick(DemoTest):
 
 
 class Mistakes(DemoTest):
-    """One line that says what is wrong, exit code 2, and not a file written."""
+    """Mistakes: a one-line message, exit code 2, and no file written."""
 
     def refused(self, message: str, *arguments, threads: int | None = None) -> None:
         before = self.files()
@@ -216,7 +216,7 @@ class Mistakes(DemoTest):
         self.assertEqual(self.files("busy"), ["metrics.jsonl"])
 
     def write(self, images: bytes | None = None, labels: bytes | None = None) -> None:
-        """A pair of files, good where nothing else is asked for."""
+        """A pair of files, valid unless replaced."""
         images = idx([20, 8, 8], bytes(range(64)) * 20) if images is None else images
         labels = idx([20], bytes(i % 10 for i in range(20))) if labels is None else labels
         (self.folder / "data").mkdir(exist_ok=True)

@@ -49,7 +49,7 @@ class ProgramTest(unittest.TestCase):
         return [float(number) for number in rows[-1].split()]
 
     def refused(self, name: str, message: str, *arguments) -> None:
-        """One line that says what is wrong, exit code 2, and not a file written."""
+        """Expects a one-line message, exit code 2, and no file written."""
         before = sorted(self.folder.rglob("*"))
         run = self.run_program(name, *arguments)
         self.assertEqual((run.returncode, run.stdout), (2, ""), run.stderr)
@@ -169,7 +169,7 @@ class Quick(ProgramTest):
 
 
 class Parity(ProgramTest):
-    """bench/train_parity, one of those programs but for its place."""
+    """bench/train_parity, which has the same command line."""
 
     def test_help_lists_every_option(self) -> None:
         text = self.output("train_parity", "--help")
@@ -255,7 +255,7 @@ class Mistakes(ProgramTest):
 
 
 class Device(ProgramTest):
-    """As the CPU, where there is a device."""
+    """Runs on a device, if there is one, with the results of the CPU."""
 
     def alike(self, name: str, *arguments) -> None:
         for dtype in "fp32", "fp16", "bf16":
@@ -300,7 +300,7 @@ class Mnist(ProgramTest):
     def test_fine_tuning_takes_all_but_the_head(self) -> None:
         self.output("train_images", "--dataset", "digits:64", "--epochs", 1, "--model", "resnet20")
         self.digits("images", "37")
-        # The drawn digits are grey, what a folder gives has three channels.
+        # Synthetic digits are grey; folders have three channels.
         self.refused("train_images", "conv1.weight", "--dataset", "folder:images", "--model", "resnet20", "--fine-tune",
                      "runs/train_images/weights.safetensors")
         self.output("train_images", "--dataset", "folder:images", "--epochs", 1, "--out", "two")
