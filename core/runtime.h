@@ -1,7 +1,7 @@
 #pragma once
-// What a type of device offers below the kernels: memory, streams, copies. of() is the table of
+// The services of a device type below the kernels: memory, streams, copies. of() is the table of
 // runtimes by device type. A program links one of three for CUDA: the driver's, the emulator's, or
-// that of a build without CUDA, which has no device.
+// the one of a build without CUDA, which has no device.
 
 #include <cstddef>
 #include <cstdint>

@@ -92,10 +92,10 @@ struct Window {
   }
 };
 
-// How a loss scale follows from what was found; see amp/scaler.h. Its counters are i32 [Total], in
-// the order of ScalerCount: updates since growth, bad ones in a row, skips in a row, and of all
-// updates how many there were, how many skipped, whether one would have taken the scale below
-// min_scale since that was told, and the longest run of skips.
+// The parameters by which a loss scale grows and backs off; see amp/scaler.h. The scaler's counters
+// are i32 [Total], by ScalerCount: updates since growth, consecutive bad updates, consecutive
+// skips, all updates, all skipped ones, a flag that min_scale stopped a backoff since the last
+// report, and the longest sequence of skips.
 struct ScalePolicy {
   double growth, backoff, min_scale, max_scale;
   int64_t interval, hysteresis;

@@ -282,8 +282,8 @@ class GroupRow {
   int64_t first_, edge_;
 };
 
-// What every row kernel begins with: the group of this thread and its row, which is empty if there
-// are more groups than rows.
+// The group of this thread and its row, with which every row kernel begins. The row is empty if
+// there are more groups than rows.
 struct RowGroup {
   ThreadGroup group;
   int64_t index;       // of the row

@@ -1,5 +1,5 @@
-// Every op on a device gives what it gives on the CPU, values and gradients; and what is special
-// about devices: moving tensors, streams, memory, errors.
+// Every op gives the same values and gradients on a device as on the CPU; moving tensors, streams,
+// memory and errors of devices.
 
 #include <gtest/gtest.h>
 
@@ -50,12 +50,12 @@ struct Result {
   std::vector<Tensor> gradients;
 };
 
-// The row's value and gradients, its inputs made anew on the device.
+// The row's value and gradients, with inputs created on the device.
 Result result(const OpCase& c, DType dtype, Device on, const std::vector<Shape>& shapes,
               bool turned) {
   std::vector<Tensor> inputs, leaves;
   for (const Tensor& made : make_inputs(c, dtype, true, shapes)) {
-    // (A leaf is made of what has another order in memory.)
+    // (A leaf is created from permuted memory.)
     Tensor t = made.detach().to(on);
     if (turned && t.rank() > 1) t = clone(transpose(t, 0, -1)), t = transpose(t, 0, -1);
     t = t.detach();
@@ -180,7 +180,7 @@ TEST(Devices, TheMeanOfOnesIsOne) {
   for (int64_t n = 1; n < 300; ++n) EXPECT_EQ(mean(ones({n}, f32, device)).item(), 1) << n;
 }
 
-// What counts nothing adds nothing, however far from it the others are.
+// A point with target 0 adds no loss, however large the others are.
 TEST(Devices, NormsTakeNumbersWhoseSquaresDoNotFit) {
   const Tensor x = from({3e19, -3e19, 1, 2}, {1, 4}, bf16);
   for (const double y : to_vector(layer_norm(x.to(device), {4}))) EXPECT_EQ(y, 0);
@@ -253,8 +253,8 @@ TEST(Devices, MemoryUsedByAnotherThreadComesBackInOrder) {
   EXPECT_EQ(orders_between_streams(), before + 1);
 }
 
-// Threads beyond max_streams share a stream. When all have ended, it is free once. Other devices
-// are left one.
+// Threads beyond max_streams share a stream, which is freed once when all have ended. A stream is
+// left for each other device.
 TEST(Devices, StreamsAreSharedOnlyWhereThereAreTooManyThreads) {
   const auto streams_of = [](int n) {
     std::set<int> numbers;

@@ -1,4 +1,4 @@
-// Batches that threads make and send to a CUDA device: the bytes of those on the CPU, without a
+// Batches that threads create and copy to a CUDA device: the same bytes as on the CPU, without a
 // wait.
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<double> epoch(DataLoader& loader) {
 TEST(DeviceLoading, BatchesArriveThereWhoeverMakesThem) {
   const TensorDataset data(randint(0, 256, {200, 1, 12, 9}, Device::cpu()).to(u8),
                            arange(0, 200, 1, i64, Device::cpu()));
-  const DefaultDevice here(Device::cuda());  // the network's: data and its transforms do not care
+  const DefaultDevice here(Device::cuda());  // for the network; data and transforms ignore it
   const auto loader = [&](Device device, int workers) {
     return DataLoader(data, {.batch_size = 16,
                              .shuffle = true,
@@ -49,7 +49,7 @@ TEST(DeviceLoading, BatchesArriveThereWhoeverMakesThem) {
   }
 }
 
-// Work on a batch comes after its bytes, and its memory is used again only after that work.
+// Work on a batch runs after its copy, and its memory is reused only after that work.
 TEST(DeviceLoading, ALoopWaitsForNothing) {
   const TensorDataset data(arange(0, 64 * 500, 1, f32, Device::cpu()).reshape({64, 500}),
                            zeros({64}, i64, Device::cpu()));
@@ -58,7 +58,7 @@ TEST(DeviceLoading, ALoopWaitsForNothing) {
     epoch(loader);  // warms up
     std::vector<Tensor> sums;
     for (int i = 0; i < 3; ++i) {
-      synchronize(Device::cuda());  // (there is pinned memory for an epoch that is far ahead)
+      synchronize(Device::cuda());  // (allocates pinned memory for a host that is an epoch ahead)
       const int64_t before = synchronizations();
       for (const auto& [x, y] : loader) sums.push_back(sum(x * 2.0));
       EXPECT_EQ(synchronizations(), before);

@@ -1,5 +1,5 @@
-// Ops on a device at sizes at which their kernels work together: several warps or blocks to a
-// result, several tiles or passes, parts that are joined. The rows of device_test are too small.
+// Ops on a device at sizes for which kernels cooperate: several warps or blocks per result, several
+// tiles or passes, parts that are joined. The rows of device_test are too small.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ Tensor indices(int64_t n, int64_t below, Device on) {
   return remainder(arange(0, n, 1, i64, Device::cpu()) * 7919, below).to(on);
 }
 Tensor product(In t) { return matmul(t[0], t[1]); }
-// On the device by a plan that it would choose for larger ones.
+// The product on the device, by the plan of larger ones.
 template <int tile, int split>
 Tensor by_plan(In t) {
   if (t[0].device().is_host()) return product(t).detach();

@@ -1,5 +1,5 @@
-// The interpreter of PTX: kernels that are right give the right numbers, and each planted fault is
-// reported for what it is. A fault makes its program fail, so each has a process of its own.
+// The PTX interpreter: correct kernels give correct results, and each planted fault is reported. A
+// fault makes its program fail, so each runs in its own process.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>

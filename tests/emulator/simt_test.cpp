@@ -1,5 +1,4 @@
-// The emulator: kernels that are right give the right numbers, and each planted bug is found and
-// named.
+// The emulator: correct kernels give correct results, and each planted bug is found and named.
 
 #include <gtest/gtest.h>
 
@@ -65,7 +64,7 @@ TEST(Simt, ShufflesAndBarriersGiveASum) {
 
 // --- tensor cores ---
 
-// Words of 16 lines of 32 bytes, as ldmatrix hands them to the lanes.
+// Words of 16 lines of 32 bytes, in the lanes that ldmatrix gives them to.
 __global__ void fragments(const uint32_t* x, uint32_t* y, int transposed) {
   const Shared<uint32_t> room = shared_memory<uint32_t>();
   for (int i = lane(); i < 128; i += 32) room[i] = x[i];
@@ -92,7 +91,7 @@ TEST(Simt, LoadsMatricesAsDocumented) {
   }
 }
 
-// a b^T for lines of 32 bytes, as mma.sync expects and leaves them.
+// a b^T for lines of 32 bytes, in the register layout of mma.sync.
 template <class T>
 __global__ void tile_product(const T* a, const T* b, float* c) {
   constexpr int length = 32 / int(sizeof(T)), n = 4 / int(sizeof(T));

@@ -94,7 +94,8 @@ void for_inputs(F f) {
   for (const Kind& k : expanded_kinds) f(k);
 }
 
-// Deterministic values in [low, high]; integers for integer dtypes. Fills shared elements once.
+// Deterministic values in [low, high]; integers for integer dtypes. Shared elements are filled
+// once.
 Tensor fill_in(Tensor t, double low, double high, uint64_t seed) {
   for (int64_t i = 0; i < t.numel(); ++i) {
     const auto place = static_cast<uint64_t>(t.layout().at(i));
@@ -127,7 +128,7 @@ void expect_each(const Tensor& got, double tol, const std::string& what, Want wa
   }
 }
 
-// The numbers for ops that take some.
+// The scalar arguments of ops that take some.
 const Numbers some_numbers{{-0.5, 0.75}};
 template <class F, class T, class Use>
 auto with_some_numbers(Use use) {
@@ -484,7 +485,8 @@ TEST(Convert, EdgesOfEachType) {
             (Values{1 + 0x1p-10, inf, 0}));
   EXPECT_EQ(converted({(1 << 24) + 1, 65520}, i64, f16), (Values{inf, inf}));
   EXPECT_TRUE(std::isnan(converted({nan}, f32, bf16)[0]));
-  // Once, also what a double can't hold: one more than half way is up, and one less is down.
+  // A single rounding, even of values that a double cannot hold: just above half goes up, just
+  // below down.
   const int64_t half = (int64_t{1} << 62) + (int64_t{1} << 54);
   for (const int64_t sign : {1, -1})
     for (const int64_t beside : {-1, 0, 1}) {
@@ -508,8 +510,8 @@ TEST(Convert, TransposedCopies) {
   }
 }
 
-// Sizes around those of vectors and squares, between layouts of every kind: dimensions in any
-// order, repeated, backwards, with gaps; into dense memory, and into a part of it whose rest stays.
+// Sizes around those of vectors and transposed tiles, between layouts of every kind: permuted,
+// expanded, reversed, with gaps; into dense memory, and into part of it, whose rest must stay.
 TEST(Convert, CopiesOfSizesAroundVectors) {
   const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   const auto check = [](const Tensor& x, DType t, const std::string& what) {

@@ -7,7 +7,7 @@
 namespace mixtape::kernels {
 namespace kernels_index_test {
 
-// Whole numbers that every dtype holds.
+// Integers that every dtype holds.
 Tensor numbered(const Shape& shape, DType t, int modulus) {
   Tensor x(shape, t);
   const int m = t == boolean ? 2 : modulus;
@@ -18,7 +18,7 @@ Tensor transposed(const Tensor& x, int a, int b) {
   return x.with_layout(transpose(x.layout(), a, b));
 }
 
-// Position of the element that index names along dim for element i of the index's shape.
+// The position that the index selects along dim for element i of its shape.
 int64_t named(const Tensor& x, int dim, const Tensor& index, int64_t i) {
   int64_t flat = 0, step = 1;
   const int64_t at = static_cast<int64_t>(index.at(i));
@@ -32,7 +32,7 @@ int64_t named(const Tensor& x, int dim, const Tensor& index, int64_t i) {
 
 struct Problem {
   const char* name;
-  Tensor (*make)(DType);  // what the index addresses
+  Tensor (*make)(DType);  // the indexed tensor
   Shape index;
   int dim;
 };

@@ -223,7 +223,7 @@ TEST(GroupNorm, AbsentOutputsAndEmpties) {
 
 // --- batch norm ---
 
-// Sums that are rounded, of which the mean is made, must not count as spread.
+// Rounding errors of the mean must not show as variance.
 TEST(Norms, EqualNumbersHaveNoVariance) {
   const struct {
     double value;
@@ -235,7 +235,7 @@ TEST(Norms, EqualNumbersHaveNoVariance) {
       const Tensor x = filled({rows, n}, f32, value), y = output({rows, n}, f32),
                    mean = output({rows}, f32), var = output({rows}, f32),
                    rstd = output({rows}, f32);
-      const auto check = [&, value = value] {  // (clang 14 captures no binding)
+      const auto check = [&, value = value] {  // (clang 14 cannot capture a structured binding)
         expect_close(mean, to_vector(filled({rows}, f32, value)), 0, "mean " + what);
         expect_close(rstd, to_vector(filled({rows}, f32, 1 / std::sqrt(1e-5))), 1e-2,
                      "rstd " + what);

@@ -10,7 +10,7 @@
 namespace mixtape::kernels {
 namespace kernels_order_test {
 
-// NaN is larger than all, and both zeros are equal.
+// NaN is larger than all numbers, and both zeros are equal.
 bool less(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
 
 std::vector<int64_t> sorted(const Tensor& row, bool descending) {
@@ -155,7 +155,7 @@ TEST(Scan, EveryKindDimensionAndDtype) {
 }
 
 TEST(Scan, IgnoresWhatMultipliesNothing) {
-  // What comes before the first is 0 or 1; a NaN in its factor must not spread.
+  // The state before the first element is 0 or 1; a NaN in its factor must not propagate.
   const Tensor a = from({nan, 2, 3}, {3}), b = from({1, 1, 1}, {3}), y({3}, f32);
   launch([&](Launch& l) { scan(l, false, 0, a, b, y); });
   EXPECT_EQ(to_vector(y), (Values{1, 3, 10}));

@@ -43,7 +43,7 @@ Shape reduced_shape(Shape s, int dims) {
     if (dims >> d & 1) s[d] = 1;
   return s;
 }
-// Per result, all elements that fall into it.
+// The elements of each result.
 std::vector<Values> groups(const Tensor& x, const Shape& to) {
   std::vector<Values> all(static_cast<size_t>(to.size()));
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -161,8 +161,8 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
     }
 }
 
-// Without undefined behaviour, which only a sanitized build sees: on lanes, across lanes, and from
-// chunk to chunk, along rows and along columns.
+// Overflow without undefined behaviour, which a sanitized build checks: within vectors, across
+// their lanes, and between chunks, along rows and columns.
 TEST(Reduce, SumsAndProductsOfIntegersWrapAroundIn64Bits) {
   for (const Shape& shape : {Shape{1, 41}, Shape{1, 9001}, Shape{1030, 37}, Shape{1030, 3}}) {
     Tensor x(shape, i64);
@@ -192,7 +192,7 @@ TEST(Reduce, SumsAndProductsOfIntegersWrapAroundIn64Bits) {
   EXPECT_EQ(none.item(), 1);
 }
 
-// More than are copied at once, of which some are not numbers.
+// More elements than are copied at once, some of them NaN.
 TEST(Reduce, ManyResultsOfFewElements) {
   for (const DType dtype : {f64, f32, bf16}) {
     const Tensor x = numbered({50011, 3}, dtype, 100);
@@ -310,7 +310,7 @@ TEST(ArgReduce, FirstWinnerAndNan) {
 TEST(ArgReduce, LongLinesAndExtremes) {
   for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean})
     for (const int64_t at : {0, 1, 127, 128, 129, 500, 998}) {
-      // Of two equal winners, in different pieces of a line, the first.
+      // The first of two equal winners, in different chunks of a line.
       Tensor x = filled({1000}, t, 1), high({1}, i64), low({1}, i64);
       x.set(at, 0);
       x.set(999, 0);
@@ -358,7 +358,7 @@ TEST(Random, UniformsArePhilox) {
       const Tensor y({n}, t), one({1}, t);
       launch([&](Launch& l) { random_uniform(l, seed, offset, -2, 3, y); });
       for (int64_t i = 0; i < n; ++i) {
-        // As many bits as the dtype holds, 24 at most: the first of the word.
+        // The first bits of the word: as many as the dtype holds, at most 24.
         const int kept = t == f16 ? 11 : t == bf16 ? 8 : 24;
         one.set(0, -2 + 5 * std::ldexp(static_cast<double>(word(i) >> (32 - kept)), -kept));
         ASSERT_EQ(y.at(i), one.item()) << i;
@@ -406,7 +406,7 @@ TEST(Random, IntegersByMultiplyShift) {
     for (int64_t i = 0; i < 1001; ++i) {
       const auto width =
           static_cast<Wide>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
-      // Of 2^16 and more, two words each: the second ones are behind the first ones of all.
+      // Ranges from 2^16 on take two words each: all second words follow all first words.
       const uint64_t second = width >> 16 ? word(i, offset + 251) : 0;
       const uint64_t bits = static_cast<uint64_t>(word(i)) << 32 | second;
       ASSERT_EQ(y.data<int64_t>()[i], low + static_cast<int64_t>(width * bits >> 64));

@@ -150,7 +150,7 @@ TEST(MaskedSoftmax, RowsWithNothingAreZeroAndNanStays) {
 
 // --- cross-entropy ---
 
-// Against -sum(q log(softmax(x))) written out, q the smoothed and weighted target of each class.
+// Compares with -sum(q log(softmax(x))), where q is the smoothed and weighted target of each class.
 void compare_cross_entropy(DType in, DType out, const Shape& shape, double eps, bool weighted,
                            bool probabilities) {
   const int64_t n = shape[-1], rows = shape.size() / n, ignore = -100;
@@ -219,7 +219,7 @@ TEST(CrossEntropy, ForbiddenClasses) {
     expect_close(dx, {0.5, 0, -0.5}, 1e-6, "dx");
     launch([&](Launch& l) { cross_entropy(l, x, indices({1}), none, -100, 0, loss, lse); });
     EXPECT_EQ(loss.at(0), inf);
-    const Tensor p = placed(from({0.5, 0, 0.5}, shape));  // nothing is wanted of what cannot be
+    const Tensor p = placed(from({0.5, 0, 0.5}, shape));  // the class of probability 0 has target 0
     launch([&](Launch& l) {
       cross_entropy(l, x, p, none, -100, 0, loss, lse);
       cross_entropy_grad(l, x, p, none, lse, filled({1}, f32, 1), -100, 0, dx);

@@ -1,5 +1,5 @@
 #pragma once
-// What the matrix product kernels share: their arguments, the epilogue (kernels/common/epilogue.h)
+// The common parts of matrix product kernels: arguments, the epilogue (kernels/common/epilogue.h)
 // and the sum over parts of k. If k is large and tiles are few, k is split: parts go to a workspace
 // and a second kernel adds them in order, so results do not depend on scheduling.
 

@@ -1,4 +1,4 @@
-// Convolutions of CUDA under the emulator, beside those of the CPU.
+// CUDA convolutions under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "tests/support/conv_cases.h"
@@ -13,7 +13,7 @@ struct Results {
 struct Operands {
   Tensor x, w, dy, bias, shift;
   Window window;
-  // more: columns of x that no window sees, as output padding adds them.
+  // more: columns of x that no window reads, as output padding adds them.
   Operands(const ConvCase& k, DType in, int64_t more = 0)
       : x(random({k.n, k.c, k.h, k.w + more}, in, 1)),
         w(random({k.o, k.c / k.window.groups, k.window.size[0], k.window.size[1]}, in, 2)),
@@ -88,7 +88,7 @@ TEST(CudaConv2d, OutputPaddingIsNotReadAsColumns) {
         expect_the_cpus({n, 4, 8, 2, 6, window({1, 1}, {1, 1}, {0, 0}, {1, 3}, groups)}, in, out,
                         2);
 }
-// More than a slice of columns: half a megabyte on the emulator.
+// More than one slice of columns, which is half a megabyte on the emulator.
 TEST(CudaConv2d, GoesThroughImagesInSlices) {
   const ConvCase k{20, 6, 16, 17, 4, window({3, 3}, {1, 1}, {1, 1})};
   expect_the_cpus(k, f32, f32);

@@ -1,5 +1,5 @@
-// The elementwise CUDA kernels under the emulator, beside those of the CPU; and how they go through
-// memory.
+// Elementwise CUDA kernels under the emulator, compared with the CPU; and their plans of memory
+// access.
 
 #include "core/format.h"
 #include "kernels/common/cells.h"
@@ -12,7 +12,7 @@ namespace kernels_cuda_elementwise_test {
 
 // --- plans ---
 
-// The group that a plan takes for an output and inputs of one dtype, and which are packed.
+// The group size of a plan for an output and inputs of one dtype, and the operands that are packed.
 struct Case {
   const char* name;
   DType dtype;
@@ -108,7 +108,7 @@ void compare(const Tensor& got, const Tensor& want, double tol, const std::strin
 
 const Numbers some_numbers{{-0.5, 0.75}};
 
-// Numbers of an op's domain, and what is odd.
+// Numbers of an op's domain, and special values.
 template <class F>
 Tensor numbers(DType t, int64_t n, uint64_t seed) {
   const Domain domain = domain_of<F>();
@@ -163,7 +163,7 @@ TEST(CudaUnary, EveryGradient) {
   });
 }
 
-// A tensor and its elements in other places: views of every kind, of one shape.
+// A tensor, and its elements in views of every kind, of one shape.
 std::vector<Tensor> ways(const Tensor& x) {
   const int64_t m = x.size(0), n = x.size(1);
   const auto placed = [&](const Shape& room, const Layout& layout) {
@@ -178,7 +178,7 @@ std::vector<Tensor> ways(const Tensor& x) {
           placed({m, n + 1}, Layout({m, n}, {n + 1, 1})),
           placed({m, n + 8}, Layout({m, n}, {n + 8, 1}, 8))};
 }
-// Inputs that repeat elements besides.
+// The same, and expanded views, for inputs.
 std::vector<Tensor> input_ways(DType t, int64_t m, int64_t n, uint64_t seed) {
   std::vector<Tensor> all = ways(random({m, n}, t, seed, t == u8 ? 0 : -9, 9));
   for (const Shape& from : {Shape{1, n}, Shape{m, 1}, Shape{1, 1}}) {
@@ -376,7 +376,7 @@ TEST(CudaCells, EveryCellAndDtype) {
         expect_near(got.carry, want.carry, tol, what + ", carry");
         expect_near(got.dx, want.dx, 2 * tol, what + ", dx");
         expect_near(got.dh, want.dh, 2 * tol, what + ", dh");
-        // What is absent is neither read nor written.
+        // Absent views are neither read nor written.
         const Tensor y = rows(n, out, 0), dx = rows(gates * n, out, 0);
         launch([&](Launch& l) {
           cuda::cell(l, kind, x, h, View{}, View{}, y);

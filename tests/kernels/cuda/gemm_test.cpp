@@ -1,4 +1,4 @@
-// The products under the emulator, against the CPU's in f64; and the choice of tiles.
+// CUDA matrix products under the emulator, compared with the CPU's in f64; and the choice of tiles.
 
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -11,7 +11,7 @@ namespace kernels_cuda_gemm_test {
 
 using cuda::GemmPlan;
 
-// What a tile may be off from f64, relative to the L2 norm of the product.
+// The allowed error from f64, relative to the L2 norm of the product.
 double allowed(DType out, bool tf32) {
   return out == f64 ? 1e-14 : out == f16 ? 5e-4 : out == bf16 ? 4e-3 : tf32 ? 1e-3 : 3e-6;
 }
@@ -20,7 +20,7 @@ struct Case {
   int64_t m, n, k;
   DType in = f16, out = f32;
   bool a_by_rows = true, b_by_rows = true;
-  int64_t extra = 0;  // what lines are further apart than they are long
+  int64_t extra = 0;  // the gap between lines
   int64_t batch = 1;
   DType bias = boolean;  // none
   std::string text() const {
@@ -126,7 +126,7 @@ TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
   launch([&](Launch& l) { cpu::gemm(l, a, b, {.bias = bias}, want); });
   expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
 }
-// What a product and its epilogue write.
+// The results of a product and its epilogue.
 struct Ended {
   Tensor c, before, row_sums;
 };
@@ -242,7 +242,7 @@ TEST(CudaGemm, MergesABatchOverOneMatrix) {
   launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
   expect_close(got, to_vector(want), 1e-6, "one tall product");
 }
-// A matrix of one row may be a column with any gaps; what a batch of them is merged into is none.
+// A matrix of one row may be a column with any stride; merged with its batch it may not.
 TEST(CudaGemm, MergesABatchOfRowsWithGaps) {
   const Tensor x = random({30}, f16, 1), b = random({5, 6}, f16, 2);
   const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
@@ -266,7 +266,7 @@ TEST(CudaGemm, RoundsToTf32OnlyWhereAllowed) {
   EXPECT_EQ(product(true), 1.0);
 }
 #ifdef MIXTAPE_EMULATED
-// What is aligned goes 16 bytes at a time, in the background, whether or not there is a batch.
+// Aligned operands are copied 16 bytes at a time, asynchronously, with and without a batch.
 TEST(CudaGemm, CopiesAlignedOperandsInTheBackground) {
   const auto copies = [](const Case& c) {
     const int64_t before = simt::cp_asyncs();
@@ -284,7 +284,7 @@ TEST(CudaGemm, CopiesAlignedOperandsInTheBackground) {
   EXPECT_EQ(copies({64, 64, 64, f16, f32, true, true, 1}), 0) << "lines that are not aligned";
 }
 TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
-  // What the epilogue reads may conflict; the loop must not add to it as k grows.
+  // The epilogue may have bank conflicts; the loop must add none as k grows.
   const auto conflicts = [](int64_t k, DType in, bool a_by_rows, bool b_by_rows) {
     const simt::BankConflicts counted;
     const GemmPlan plan{2, 1};
@@ -299,7 +299,7 @@ TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
 }
 #endif
 
-// What an H200 (132 multiprocessors) would run.
+// The plans for an H200 (132 multiprocessors).
 TEST(CudaGemm, PlansByShape) {
   const auto planned = [](int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
     return cuda::plan({m, n, k, batch}, true, 132);

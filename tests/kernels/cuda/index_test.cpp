@@ -1,4 +1,4 @@
-// CUDA gathering, scattering and finding, under the emulator, beside those of the CPU.
+// CUDA gather, scatter and nonzero under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
@@ -12,13 +12,13 @@ Tensor numbered(const Shape& shape, DType t, int period) {
     x.set(i, t == boolean ? double(i % 2) : double(i % period));
   return x;
 }
-// An index of names below n, many of them more than once.
+// An index of numbers below n, many of which repeat.
 Tensor names(const Shape& shape, int64_t n, int64_t step = 7919) {
   const Tensor index(shape, i64);
   for (int64_t i = 0; i < index.numel(); ++i) index.set(i, double(i * step % 1009 % n));
   return index;
 }
-// The same along dim for all other elements.
+// An index that is constant except along dim.
 Tensor names_of_slices(int dim, const Shape& shape, int64_t n) {
   Shape strides = shape;
   for (int d = 0; d < shape.rank; ++d) strides[d] = d == dim;
@@ -80,7 +80,7 @@ TEST(CudaIndex, AnyStrides) {
                           one.with_layout(Layout(p.index, {0, 0})));
   }
 }
-// As the gradient of an embedding: sums in the order of the tokens, to the bit.
+// The gradient of an embedding: sums in the order of the tokens, bitwise equal.
 TEST(CudaIndex, AddsRowsInOrder) {
   for (const int64_t tokens : {100, 3000})
     for (const int64_t dim : {8, 33}) {
@@ -100,9 +100,9 @@ TEST(CudaIndex, AddsRowsInOrder) {
   EXPECT_EQ(one.at(0), 2500);
 }
 
-// The host hears of such an index only after the kernels ran (core/readback.h).
+// The host learns of such an index only after the kernels ran (core/readback.h).
 TEST(CudaIndex, OneOutOfRangeTouchesNoOtherMemory) {
-  for (const int64_t n : {4, 100, 3000}) {  // added line by line, in shared memory, by digits
+  for (const int64_t n : {4, 100, 3000}) {  // by lines, bitonic sort, radix sort
     const Tensor index = names({n}, 5), x = random({5}, f32, 1), source = random({n}, f32, 2);
     index.set(1, 0x1p52);
     index.set(2, -0x1p52);

@@ -1,4 +1,4 @@
-// The CUDA kernels that move and map elements, under the emulator, beside those of the CPU.
+// CUDA kernels that copy and convert, under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "kernels/common/launch.h"
@@ -7,7 +7,7 @@
 namespace mixtape::kernels {
 namespace kernels_cuda_move_test {
 
-// The same elements in the order of their transpose, at an odd offset, and every other one.
+// The same elements transposed, at an odd offset, and with stride 2.
 std::vector<Tensor> ways(const Tensor& x) {
   const auto strided = [&](const Shape& room, const Layout& layout) {
     const Tensor t = filled(room, x.dtype(), 1);

@@ -1,4 +1,4 @@
-// CUDA sorting, selecting, extremes and scans, under the emulator, beside those of the CPU.
+// CUDA sort, top-k, argmax and scans under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
@@ -6,7 +6,7 @@
 namespace mixtape::kernels {
 namespace kernels_cuda_order_test {
 
-// Ties, both zeros and, of floats, infinities and NaN.
+// Ties, both zeros and, for floats, infinities and NaN.
 Tensor to_sort(const Shape& shape, DType t) {
   const Tensor x(shape, t);
   for (int64_t i = 0; i < x.numel(); ++i) {

@@ -1,4 +1,4 @@
-// Pools and interpolation of CUDA under the emulator, beside those of the CPU.
+// CUDA pooling and interpolation under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
@@ -7,7 +7,7 @@
 namespace mixtape::kernels {
 namespace kernels_cuda_planes_test {
 
-// The same values at an address that is no multiple of 16 bytes.
+// The same values at an address that is not a multiple of 16 bytes.
 Tensor unaligned(const Tensor& x) {
   const Tensor room = output({x.numel() + 1}, x.dtype());
   const Tensor y = room.with_layout(Layout(x.shape(), Layout(x.shape()).strides, 1));
@@ -28,7 +28,7 @@ const struct {
     {2, of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
     {2, of_kind(Kind::Adaptive, 8, 4), of_kind(Kind::Adaptive, 66, 33)},
     {40, of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
-    {2, windows(70, 3, 2, 1), windows(61, 3, 2, 1)},  // planes of several tiles, chunks of places
+    {2, windows(70, 3, 2, 1), windows(61, 3, 2, 1)},  // several tiles and chunks per plane
     {0, windows(4, 2, 2), windows(4, 2, 2)},
 };
 
@@ -68,7 +68,7 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
         expect_equal(got.taken, want.taken, "taken " + what);
       }
 }
-// Anything may stand in an index, and many may meet at one place: sums are the CPU's to the bit.
+// An index may repeat arbitrarily: sums are bitwise those of the CPU.
 TEST(CudaPool, PutsAnywhereInOrder) {
   for (const auto& [in, out] : float_pairs)
     for (const int64_t places : {1, 7, 63 * 50})
@@ -111,7 +111,7 @@ TEST(CudaResample, SumsAsTheCpuDoes) {
 TEST(CudaResample, OnlyReadsWhatItWeighs) {
   const Tensor x = random({2, 3, 4}, f32, 1);
   x.set(5, nan);  // row 1, column 1 of the first plane
-  // Every second pixel falls on one of x: its neighbour has no say.
+  // Every second pixel coincides with one of x: its neighbour has weight zero.
   const Tensor y = output({2, 3, 7}, f32);
   launch([&](Launch& l) {
     cuda::resample(l, x, corners(Kind::Linear, 3, 3), corners(Kind::Linear, 4, 7), false, y);

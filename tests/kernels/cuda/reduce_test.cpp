@@ -1,4 +1,4 @@
-// CUDA reductions and random numbers, under the emulator, beside those of the CPU.
+// CUDA reductions and random numbers under the emulator, compared with the CPU.
 
 #include "core/format.h"
 #include "kernels/common/launch.h"

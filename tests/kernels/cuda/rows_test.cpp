@@ -1,5 +1,5 @@
-// The CUDA kernels over rows, under the emulator, beside those of the CPU: rows of a part of a
-// warp, of a warp, of a block, and too long for its registers.
+// CUDA row kernels under the emulator, compared with the CPU: rows for part of a warp, a warp, a
+// block, and rows too long for its registers.
 
 #include "core/format.h"
 #include "kernels/common/launch.h"
@@ -16,7 +16,7 @@ struct Result {
   DType dtype;
   double tol;
 };
-// Both kernels write such results, which are to be the same: run(kernel, launch, results).
+// Compares the results that both kernels write: run(kernel, launch, results).
 template <class Kernel, class Run>
 void expect_same(const std::string& what, const std::vector<Result>& results, Kernel on_cuda,
                  Kernel on_cpu, const Run& run) {
@@ -29,7 +29,7 @@ void expect_same(const std::string& what, const std::vector<Result>& results, Ke
     expect_close(got[i], to_vector(want[i]), results[i].tol, fmt::format("{}, result {}", what, i));
 }
 
-// The same elements where no pack is aligned.
+// The same elements at an address where no pack is aligned.
 Tensor misplaced(const Tensor& x) {
   const Tensor room({x.numel() + 1}, x.dtype());
   const Tensor view = room.with_layout(Layout(x.shape(), Layout(x.shape()).strides, 1));
@@ -37,7 +37,7 @@ Tensor misplaced(const Tensor& x) {
   return view;
 }
 
-// The same elements of a vector, every other one in memory.
+// The same vector with stride 2.
 Tensor spread(const Tensor& x) {
   const Tensor view =
       filled({2 * x.numel()}, x.dtype(), 100).with_layout(Layout(x.shape(), Shape{2}));
@@ -86,7 +86,7 @@ TEST(CudaSoftmax, InfinitiesAndNan) {
                 kernel(l, x, to[0]);
                 kernel(l, Tensor({2, 0}, f32), to[1]);
               });
-  // NaN in any place of a pack, of another lane's and of another warp's, whatever is beside it.
+  // NaN at each position of a pack, in this lane, another lane and another warp.
   for (const auto& [n, at] : {std::pair{8, 0}, {8, 7}, {40, 3}, {3000, 5}, {3000, 2999}})
     for (const double rest : {-inf, 1., inf}) {
       const Tensor row = filled({1, n}, f32, rest);
@@ -98,7 +98,7 @@ TEST(CudaSoftmax, InfinitiesAndNan) {
             kernels.second(l, row, to[1]);
           });
     }
-  // A lane that sees only -inf beside others that do not, in a row of a block.
+  // A lane with only -inf in a row of a block.
   const Tensor wide = filled({1, 3000}, f32, -inf);
   wide.set(1700, 2);
   wide.set(5, 1);
@@ -111,7 +111,7 @@ void compare_masked(DType in, DType out, const Shape& shape, bool masks, bool bi
   const Tensor x = random(shape, in, 1, -5, 5), mask = random({q, k}, u8, 2, 0, 2),
                bias = random({shape[0], k, q}, out, 3), allowed({q, k}, boolean);
   for (int64_t i = 0; i < q * k; ++i) allowed.set(i, mask.at(i));
-  // The mask is one for all images and heads; the bias is transposed, and one for all heads.
+  // One mask for all images and heads; a transposed bias for all heads.
   const View seen = allowed.with_layout(Layout(shape, {0, 0, k, 1})),
              added = bias.with_layout(Layout(shape, {q * k, 0, 1, q}));
   expect_same(
@@ -188,7 +188,7 @@ TEST(CudaCrossEntropy, ForbiddenClasses) {
                   kernel(l, x, target, View{}, -100, 0, to[0], to[1]);
                 });
 }
-// The host hears of such a target only after the kernels ran (core/readback.h).
+// The host learns of such a target only after the kernels ran (core/readback.h).
 TEST(CudaCrossEntropy, ATargetOutOfRangeReadsNoOtherMemory) {
   const Tensor x = random({4, 3}, f32, 1), w = random({3}, f32, 2), target({4}, i64);
   const double values[] = {1, 0x1p52, -0x1p52, 3};
@@ -332,7 +332,7 @@ TEST(CudaGroupNorm, ForwardAndGradient) {
   for (const auto& [in, out] : float_pairs)
     for (const auto& [shape, in_groups] : cases)
       for (const int params : {0, 1, 2}) {
-        const int64_t groups = in_groups,  // (clang 14 captures no binding)
+        const int64_t groups = in_groups,  // (clang 14 cannot capture a structured binding)
             c = shape[1], rows = shape[0] * groups;
         const DType p = params == 1 ? in : wide(in), s = wide(in);
         const Tensor x = random(shape, in, 1, 3, 5), w = random({c}, p, 3), b = random({c}, p, 4);
