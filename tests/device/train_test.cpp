@@ -1,5 +1,5 @@
-// Training on a device: the losses of the CPU, without waiting and without asking for memory; and
-// what is learnt late from a device that is far behind.
+// Training on a device: the losses of the CPU, without waits or allocations; and late results of a
+// device that is far behind.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ struct Net : nn::Module<Net> {  // the demo's
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
-// A training of the net, step by step.
+// Trains the net, step by step.
 struct Training {
   Seed seed{1};
   DType low;
@@ -162,7 +162,7 @@ TEST(DeviceTraining, AGroupMayBeOnSeveralDevices) {
   for (size_t i = 0; i < apart.size(); ++i) EXPECT_NEAR(apart[i], together[i], 1e-6);
 }
 
-// (The emulator's devices share their memory: only a real one would notice.)
+// (The emulator's devices share memory: only a real one would fail.)
 TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
   nn::Linear net(2, 1);
   net.to(device);
@@ -175,7 +175,7 @@ TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
 TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
   for (const DType low : {f32, f16, bf16}) {
     Training training(low, device);
-    // (A schedule keeps the results of so many steps.)
+    // (A schedule keeps the results of that many steps.)
     for (size_t i = 0; i <= optim::Schedule::lag; ++i) training.step();
     synchronize(device);  // (but for one that is so far behind)
     const int64_t waits = synchronizations(), calls = memory_stats(device).system_calls;
@@ -185,7 +185,7 @@ TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
   }
 }
 
-// Notes how often the device was waited for, and asked for memory, when each batch began.
+// Records the number of waits and allocations at the beginning of each batch.
 struct Noting : train::Callback {
   std::vector<std::pair<int64_t, int64_t>> training, validating;
   void on_batch_begin(train::Learner& l) override {
@@ -194,7 +194,7 @@ struct Noting : train::Callback {
   }
 };
 
-// Only when an epoch is over does a Learner wait: for the steps, for each of two losses and for the
+// A Learner waits only at the end of an epoch: for the steps, for each of two losses and for the
 // metric.
 TEST(DeviceTraining, ALearnerWaitsOncePerNumberOfAnEpoch) {
   for (const int precision : {0, 1, 2, 3}) {
@@ -270,7 +270,7 @@ TEST(FarBehind, UploadsThatMustWaitAreCounted) {
   EXPECT_GT(synchronizations(), waits);
 }
 
-// Who got the tensor reads it on a stream that we do not know, and gives it back meanwhile.
+// The receiver reads the tensor on an unknown stream, and returns it meanwhile.
 TEST(FarBehind, MemoryThatLeftByDlpackIsUsedAgainWhenItWasRead) {
   const runtime::Handle theirs = runtime::cuda().create_stream(device.index);
   DLManagedTensor* const out = to_dlpack(full({1000}, 1, f32, device));
@@ -287,7 +287,7 @@ TEST(FarBehind, MemoryThatLeftByDlpackIsUsedAgainWhenItWasRead) {
 TEST(FarBehind, AnIndexOutOfRangeIsAnErrorWhenTheThreadAsks) {
   const Tensor table = ones({4, 2}, f32, device), index = from({1, 4}, {2}, i64).to(device);
   const simt::LateStreams late;
-  const Tensor rows = embedding(table, index);  // (what it holds for 4 is anybody's guess)
+  const Tensor rows = embedding(table, index);  // (its row for 4 is undefined)
   EXPECT_EQ(test::error([&] { sum(rows).item(); }),
             "embedding: index 4 is out of range for 4 rows");
   EXPECT_EQ(sum(table).item(), 8) << "said once";
@@ -326,8 +326,8 @@ TEST(FarBehind, SuchAnIndexReachesNoOtherMemory) {
             "nll_loss: targets");
 }
 
-// A step that a device skips is taken back so many steps later, whenever the host hears of it, and
-// by a training that goes on from a checkpoint, too.
+// A step that a device skips is undone the same number of steps later, whenever the host learns of
+// it, and also after resuming from a checkpoint.
 TEST(FarBehind, SchedulesGiveEveryRunTheSameRates) {
   const auto lag = int64_t(optim::Schedule::lag);
   const auto rates = [&](bool late, int64_t cut) {
@@ -370,7 +370,7 @@ TEST(FarBehind, SchedulesGiveEveryRunTheSameRates) {
   }
 }
 
-// Scaled steps with gradients of our choice.
+// Scaled steps with given gradients.
 struct ScaledSteps {
   Tensor p = ones({2}, f32, device).set_requires_grad();
   optim::SGD opt{{p}, {.lr = 0.1}};
@@ -390,7 +390,7 @@ struct ScaledSteps {
 };
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// Where a floor was hit is not forgotten while the host looks elsewhere.
+// A hit of the floor is reported even if the host reads the counters late.
 TEST(FarBehind, AFloorIsNoticedLate) {
   ScaledSteps training({.init_scale = 4, .min_scale = 3});
   training.late({1, inf, 1});
@@ -419,13 +419,12 @@ TEST(FarBehind, AStreakOfSkipsThatEndedIsNoticed) {
   ScaledSteps training({.init_scale = 4, .max_consecutive_skips = 3});
   training.late({1, inf, inf, inf, 1});
   EXPECT_ERROR((training.step(1), training.step(1)), "3 steps in a row were skipped");
-  EXPECT_NO_THROW(for (int i = 0; i < 3; ++i) training.step(1));  // it was told once
+  EXPECT_NO_THROW(for (int i = 0; i < 3; ++i) training.step(1));  // it was reported once
 }
 
 #endif
 
-// All that an optimizer keeps follows a model that moves; what the masters know beyond their
-// parameters, too.
+// All state of an optimizer follows a model that moves, including the extra bits of masters.
 TEST(DeviceTraining, StateFollowsTheModel) {
   for (const bool flat : {false, true}) {
     const auto train = [&](bool moves) {
