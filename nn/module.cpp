@@ -1,4 +1,4 @@
-// All that walks a tree of modules.
+// Functions that walk a tree of modules.
 #include "nn/module.h"
 
 #include <cxxabi.h>
@@ -36,7 +36,7 @@ void collect(ModuleBase& m, const std::string& prefix, std::vector<Field>& into)
 }
 std::vector<Field> tree(const ModuleBase& m) {
   std::vector<Field> all;
-  collect(const_cast<ModuleBase&>(m), "", all);  // finding fields changes none
+  collect(const_cast<ModuleBase&>(m), "", all);  // listing fields does not change them
   return all;
 }
 // The tensors that are saved and loaded.
@@ -58,11 +58,11 @@ StateDict named(const ModuleBase& m, bool buffers) {
 [[maybe_unused]] const bool root_restored =
     detail::restore_in_checkpoints([]() -> const void*& { return module_state.root; });
 
-// Puts the tensor's data elsewhere, under all handles to it.
+// Replaces the tensor's data, for all handles to it.
 void replace_data(const Tensor& t, const Tensor& data) {
   t.set_data(data);
   if (t.is_leaf())
-    t.autograd_meta().accumulator.reset();  // a graph that is still alive wants the old dtype
+    t.autograd_meta().accumulator.reset();  // graphs that are still alive need the old dtype
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::string type_name(const std::type_info& type) {
       abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
   const std::string full = demangled ? demangled.get() : type.name();
   size_t begin = 0;
-  int depth = 0;  // within brackets: arguments of a template, or of a function that has the class
+  int depth = 0;  // inside brackets: arguments of a template, or of a function around the class
   for (size_t i = 0; i < full.size(); ++i) {
     depth += (full[i] == '<' || full[i] == '(') - (full[i] == '>' || full[i] == ')');
     if (depth == 0 && full.compare(i, 2, "::") == 0) begin = i + 2;
@@ -148,17 +148,17 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     if (!found) continue;
     const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());
-    // (Another tensor of the module would be written to before it is read.)
+    // (Another tensor of the module might be written before it is read.)
     const bool moves = own.contains(t.storage().get()) && !t.is_same(*f.tensor);
     copies.emplace_back(*f.tensor, moves ? t.detach().clone() : t);
     if (t.shape() != f.tensor->shape())
       wrong.push_back(
           fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
-    if (f.tensor->layout().repeats())  // where copy_ would stop half way
+    if (f.tensor->layout().repeats())  // copy_ would throw half way
       wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one", f.name,
                                   f.tensor->shape(), f.tensor->strides()));
   }
-  for (const Field& f : fields)  // one name of a tied tensor is enough
+  for (const Field& f : fields)  // a tied tensor needs one of its names
     if (!loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
   for (const auto& [name, t] : unread) report.unexpected.push_back(name);
 
@@ -229,18 +229,17 @@ void ModuleBase::own_tensors() {
   }
 }
 
-const std::string ModuleBase::forgotten;
+const std::string ModuleBase::omitted;
 
-// The innermost module of the tree below root in whose bytes this one, which is not in that tree,
-// lies although it has something to train that the tree has not: its MIXTAPE_FIELDS forgot it.
-// Otherwise null.
-const ModuleBase* ModuleBase::forgotten_by(const ModuleBase& root,
-                                           const std::vector<Field>& fields) const {
+// The innermost module of root's tree that contains this module as a member left out of its
+// MIXTAPE_FIELDS, with parameters that the tree does not have. Otherwise null.
+const ModuleBase* ModuleBase::omitted_by(const ModuleBase& root,
+                                         const std::vector<Field>& fields) const {
   std::unordered_set<const void*> known;
   const ModuleBase* holder = nullptr;
   const auto look_into = [&](const ModuleBase& m) {
     Fields of_m;
-    const_cast<ModuleBase&>(m).list_fields(of_m);  // changes none
+    const_cast<ModuleBase&>(m).list_fields(of_m);  // does not change it
     if (of_m.within_owner(this)) holder = &m;
   };
   look_into(root);
@@ -254,29 +253,29 @@ const ModuleBase* ModuleBase::forgotten_by(const ModuleBase& root,
 
 const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   if (root_.load(std::memory_order_relaxed) == &root && !grad_enabled())
-    return nullptr;  // known, so forgotten; but nothing is recorded now
+    return nullptr;  // a known omission, while nothing is recorded
   std::unordered_map<const ModuleBase*, const std::string*> listed;
-  const auto place = [&](const ModuleBase& m, const std::string* path) {
+  const auto set_path = [&](const ModuleBase& m, const std::string* path) {
     if (!listed.emplace(&m, path).second) return;
     m.path_.store(path, std::memory_order_release);
     m.root_.store(&root, std::memory_order_release);
   };
-  place(root, intern(""));
+  set_path(root, intern(""));
   const std::vector<Field> fields = tree(root);
   for (const Field& f : fields)
-    if (f.module) place(*f.module, intern(f.name));
+    if (f.module) set_path(*f.module, intern(f.name));
   if (const auto at = listed.find(this); at != listed.end()) return at->second;
 
-  const ModuleBase* const holder = forgotten_by(root, fields);
+  const ModuleBase* const holder = omitted_by(root, fields);
   if (holder)
     check(!grad_enabled(),
           "{} holds a {} that its MIXTAPE_FIELDS leaves out, so it would be neither trained nor "
           "saved: list it there, freeze it with requires_grad_(false), or hold a pointer to it",
           type_name(typeid(*holder)), type_name(typeid(*this)));
-  place(*this, holder ? &forgotten : nullptr);
+  set_path(*this, holder ? &omitted : nullptr);
   if (!holder)
     for (const Field& f : tree(*this))
-      if (f.module) place(*f.module, nullptr);
+      if (f.module) set_path(*f.module, nullptr);
   return nullptr;
 }
 

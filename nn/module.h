@@ -1,7 +1,6 @@
 #pragma once
-// Module: a struct with parameters. Modules are values, made of fields that are tensors and
-// modules; a list of those fields (nn/fields.h) is all the library needs to name, save, convert and
-// clone them.
+// Module: a struct with parameters. Modules are values whose fields are tensors and modules; from a
+// list of those fields (nn/fields.h) the library names, saves, converts and clones them.
 //
 //   struct Mlp : nn::Module<Mlp> {
 //     nn::Linear up, down;
@@ -24,37 +23,39 @@ namespace mixtape::nn {
 std::string type_name(const std::type_info& type);
 
 struct LoadOptions {
-  bool strict = true;  // a missing or unexpected name is an Error; otherwise it is only reported
+  bool strict = true;  // missing or unexpected names throw Error; otherwise they are only reported
 };
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };
 
-// What does not depend on a module's type. Names are paths such as "blocks.3.attn.qkv.weight".
+// The base of all modules, independent of their type. Names are paths such as
+// "blocks.3.attn.qkv.weight".
 class ModuleBase {
  public:
   virtual ~ModuleBase();
   virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
-  // Whether tensors of this module (not of modules inside) stay f32 in an f16 or bf16 model.
+  // True if this module's own tensors, not those of modules inside, stay f32 in an f16 or bf16
+  // model.
   virtual bool keeps_f32() const { return false; }
 
-  // In the order of the fields, depth first. A tensor that is used twice is listed once.
+  // Listed in the order of the fields, depth first; a tensor that is used twice once.
   std::vector<Tensor> parameters() const;
   StateDict named_parameters() const;
   StateDict named_buffers() const;
-  // Parameters and buffers, but for an UnsavedBuffer, a tied tensor under each of its names; they
+  // Parameters and buffers, without UnsavedBuffers; a tied tensor under each of its names. They
   // share storage with the module.
   StateDict state_dict() const;
-  // This module, named "", and all inside it.
+  // This module, named "", and all modules inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();
   int64_t num_parameters() const;
 
-  // Copies values into the tensors that are there, converting dtypes. Throws Error, before anything
-  // is written, that lists the missing and unexpected names and the shapes that differ.
+  // Copies values into the module's tensors, converting dtypes. Before writing anything, throws
+  // Error that lists missing and unexpected names and shapes that differ.
   LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
 
-  // Converts in place: every handle to a parameter sees it. Only floats change dtype; tensors of
-  // normalisation layers and losses go no narrower than f32. Gradients of what changed are dropped.
+  // Converts in place, for all handles to a parameter. Only floats change dtype; tensors of
+  // normalisation layers and losses stay at least f32. Drops the gradients of converted tensors.
   void to(DType dtype);
   void to(Device device);
 
@@ -62,20 +63,20 @@ class ModuleBase {
   void train(bool on = true);
   void eval() { train(false); }
   void zero_grad();
-  // Freezes all parameters, or thaws them. Freezing drops their gradients, so that optimizers leave
-  // them as they are.
+  // Freezes all parameters, or unfreezes them. Freezing drops their gradients, so that optimizers
+  // skip them.
   void requires_grad_(bool on = true);
 
-  // Hooks (nn/hooks.h) run in the order in which they were registered, whenever this module is
-  // called; where there never were any, a call only tests a pointer. They move with the module;
-  // clone() leaves them behind, since they may refer to what they were registered for.
+  // Hooks (nn/hooks.h) run in order of registration at each call of this module; without any, a
+  // call only tests a pointer. They move with the module; clone() drops them, since they may refer
+  // to the original.
   HookHandle register_forward_pre_hook(ForwardPreHook f);
   HookHandle register_forward_hook(ForwardHook f);
   HookHandle register_full_backward_hook(BackwardHook f);
 
  protected:
   ModuleBase() = default;
-  ModuleBase(const ModuleBase& other);  // for clone(): throws Error outside one
+  ModuleBase(const ModuleBase& other);  // for clone() only: throws Error otherwise
   ModuleBase(ModuleBase&& other) noexcept
       : hooks_(std::move(other.hooks_)), training_(other.training_) {}
   ModuleBase& operator=(const ModuleBase&) = delete;
@@ -85,17 +86,16 @@ class ModuleBase {
     return *this;
   }
 
-  void own_tensors();  // replaces each tensor by a copy, keeping ties
+  void own_tensors();  // replaces each tensor by a copy; tied ones stay tied
 
-  // Its path from a module that it may be part of, or null. Found once for all modules of that
-  // root, and remembered until the root changes; a moved module starts anew. (A std::vector of
-  // modules that is moved or swapped as a whole moves none: those keep the paths that they had
-  // until another root has run.) Throws Error if it is a member that MIXTAPE_FIELDS leaves out
-  // although it is to be trained.
+  // The path to this module from `root`, or null if it is not part of it. Found once for all
+  // modules of a root and cached until the root changes; a moved module starts anew. (Moving or
+  // swapping a whole std::vector of modules moves none of them: they keep their paths until another
+  // root has run.) Throws Error for a trainable member that MIXTAPE_FIELDS leaves out.
   const std::string* path_from(const ModuleBase& root) const {
     const bool known = root_.load(std::memory_order_acquire) == &root;
     const std::string* const path = path_.load(std::memory_order_acquire);
-    if (!known || path == &forgotten) [[unlikely]]
+    if (!known || path == &omitted) [[unlikely]]
       return find_path(root);
     return path;
   }
@@ -109,14 +109,15 @@ class ModuleBase {
   friend class Evaluating;
   friend class Running;
   const std::string* find_path(const ModuleBase& root) const;
-  const ModuleBase* forgotten_by(const ModuleBase& root, const std::vector<Field>& fields) const;
+  const ModuleBase* omitted_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
-  // In place of a path: of one that MIXTAPE_FIELDS leaves out. It runs while nothing is recorded.
-  static const std::string forgotten;
+  // Stands for the path of a module that MIXTAPE_FIELDS leaves out, and that ran while nothing was
+  // recorded.
+  static const std::string omitted;
 
   bool training_ = true;
-  // Where it ran last, and its path from there: null if it is no part of that root. Atomic since
-  // several threads may run one module; from one root, they all write the same.
+  // The last root, and the path from it: null if this module is not part of it. Atomic since
+  // several threads may run one module; with one root they all write the same.
   mutable std::atomic<const ModuleBase*> root_ = nullptr;
   mutable std::atomic<const std::string*> path_ = nullptr;
 };
@@ -130,8 +131,7 @@ struct ModuleState {
 inline thread_local constinit ModuleState module_state;
 inline ModuleState& ModuleState::current() { return module_state; }
 
-// Open while a module's operator() runs. The outermost one on a thread is the root that paths start
-// from.
+// Exists while a module's operator() runs. The outermost one on a thread is the root of paths.
 class Running {
  public:
   explicit Running(const ModuleBase& m)
@@ -143,7 +143,7 @@ class Running {
   const Scope scope_;
 };
 
-// While one is alive, a module and all inside it evaluate; then each is as it was.
+// A guard that sets a module and all modules inside it to evaluation, and then restores each.
 class Evaluating : NoCopy {
  public:
   [[nodiscard]] explicit Evaluating(ModuleBase& m);
@@ -153,7 +153,7 @@ class Evaluating : NoCopy {
   std::vector<std::pair<ModuleBase*, bool>> was_training_;
 };
 
-// While one is alive, modules may be copied on this thread.
+// A guard that permits copies of modules on this thread.
 struct Cloning : ScopedValue<&ModuleState::cloning> {
   [[nodiscard]] Cloning() : ScopedValue(true) {}
 };
@@ -166,7 +166,7 @@ class Module : public ModuleBase {
  public:
   using ModuleOf = Derived;
 
-  // Runs forward. Errors from inside begin with this module's path.
+  // Runs forward. Errors thrown inside begin with this module's path.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {
     static_assert(Forwards<const Derived, Args...> || !Forwards<Derived, Args...>,
@@ -176,12 +176,12 @@ class Module : public ModuleBase {
     if constexpr (std::is_object_v<Result>) {
       return has_hooks() ? hooked<Args...>(std::forward<Args>(args)...)
                          : self().forward(std::forward<Args>(args)...);
-    } else {  // a reference, or nothing: there is nothing to hook
+    } else {  // a reference or void: no result to hook
       return self().forward(std::forward<Args>(args)...);
     }
   }
 
-  // The same module with tensors of its own. Tensors that were one stay one. No gradients.
+  // A copy with its own tensors, without gradients. Tied tensors stay tied.
   Derived clone() const {
     const Cloning permit;
     Derived copy(self());
@@ -192,7 +192,7 @@ class Module : public ModuleBase {
  private:
   const Derived& self() const { return static_cast<const Derived&>(*this); }
 
-  // An argument as hooks need it: tensors in a copy of their own, anything else as it came.
+  // An argument as hooks take it: tensors in a copy, anything else by reference.
   template <class A>
   using Argument = std::conditional_t<HoldsTensors<std::decay_t<A>>, std::decay_t<A>, A&&>;
 
@@ -208,7 +208,7 @@ class Module : public ModuleBase {
   }
 };
 
-// t as a parameter: a leaf that wants a gradient, dense as optimizers need it.
+// t as a parameter: a contiguous leaf that requires a gradient.
 inline Tensor parameter(const Tensor& t) {
   return (t.is_contiguous() ? t : t.detach().contiguous()).set_requires_grad();
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double start_std = 0.02;
 
-// So that the sum of what all blocks add does not grow with their number.
+// Keeps the variance of the sum of all blocks independent of their number.
 double residual_std(const GptConfig& c) {
   return start_std / std::sqrt(2.0 * static_cast<double>(c.layers));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// GPT-2 (Radford et al. 2019), by the names and layouts of its published weights.
+// GPT-2 (Radford et al. 2019), with the names and layouts of its published weights.
 
 #include <string>
 #include <vector>
@@ -13,19 +13,19 @@ namespace mixtape::models {
 
 struct GptConfig {
   int64_t vocabulary = 50257;
-  int64_t context = 1024;  // how many tokens it sees at most
+  int64_t context = 1024;  // the most tokens in a sequence
   int64_t layers = 12, heads = 12, width = 768;
-  double dropout = 0.1;     // in training: of embeddings, attention weights, what blocks add
+  double dropout = 0.1;     // in training: of embeddings, attention weights and block outputs
   bool bias = true;         // of the linear layers
-  bool checkpoint = false;  // keep no activations inside blocks: backward computes them again
+  bool checkpoint = false;  // recompute activations inside blocks in backward
 };
 inline constexpr GptConfig gpt2{},                          // 124,439,808 parameters
     gpt2_medium{.layers = 24, .heads = 16, .width = 1024},  // 354,823,168
     gpt2_large{.layers = 36, .heads = 20, .width = 1280},   // 774,030,080
     gpt2_xl{.layers = 48, .heads = 25, .width = 1600};      // 1,557,611,200
 
-// nn::Linear but for its weight, which lies as in GPT-2's files. (No convolution: it is their name
-// for it.) Starts normal with a standard deviation of `std`.
+// nn::Linear with a transposed weight, as in GPT-2's files, whose name for it this is; it is no
+// convolution. Starts normal with standard deviation `std`.
 struct Conv1D : nn::Module<Conv1D> {
   Tensor weight;  // [in, out]
   Tensor bias;    // [out], or none
@@ -40,10 +40,11 @@ struct Conv1D : nn::Module<Conv1D> {
 // x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, width]. Weights start normal with standard
 // deviation 0.02, of both c_proj 0.02 / sqrt(2 layers), biases as zeros.
 struct GptBlock : nn::Module<GptBlock> {
-  struct Past {  // keys and values of tokens that were read, [b, heads, t, width / heads]
+  struct Past {  // keys and values of earlier tokens, [b, heads, t, width / heads]
     Tensor k, v;
   };
-  struct Attention : nn::Module<Attention> {  // each position sees those before it and itself
+  struct Attention
+      : nn::Module<Attention> {  // causal: each position attends to itself and earlier ones
     Conv1D c_attn, c_proj;
     explicit Attention(const GptConfig& c);
     Tensor forward(const Tensor& x, Past* past = nullptr) const;
@@ -69,7 +70,7 @@ struct GptBlock : nn::Module<GptBlock> {
   nn::Dropout dropout;
 
   explicit GptBlock(const GptConfig& c);
-  // With a past, that of one position after it, which is added to it; or of all, if it is empty.
+  // With a past, x is one position after it, or all positions if it is empty; both are appended.
   Tensor forward(const Tensor& x, Past* past = nullptr) const {
     const Tensor y = x + dropout(attn(ln_1(x), past));
     return y + dropout(mlp(ln_2(y)));
@@ -77,7 +78,7 @@ struct GptBlock : nn::Module<GptBlock> {
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
 };
 
-// tokens i64 [b, t] -> logits [b, t, vocabulary] of the token after each. The last layer shares its
+// tokens i64 [b, t] -> logits [b, t, vocabulary] of each next token. The last layer shares its
 // weight with the first: both are wte.weight.
 struct Gpt : nn::Module<Gpt> {
   nn::Embedding wte;  // of tokens
@@ -86,20 +87,19 @@ struct Gpt : nn::Module<Gpt> {
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f;
 
-  // What was read so far: nothing at first.
+  // Keys and values of the tokens read so far; initially empty.
   struct Cache {
     std::vector<GptBlock::Past> blocks;
     int64_t tokens = 0;
   };
 
   explicit Gpt(const GptConfig& c = gpt2);
-  // With a cache, tokens [b, 1] go on after those that were read, or [b, t] begin, and the result
-  // has the logits after the last alone, [b, 1, vocabulary].
+  // With a cache, tokens [b, t] start a sequence or [b, 1] continue it, and the result has only the
+  // logits after the last token, [b, 1, vocabulary].
   Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
-  // tokens [b, t] and `count` more that the model goes on with, each after the last `context`
-  // before it. Each token is read once, until there are more than `context`: then their positions
-  // move, and all are read for each. Records nothing; call eval() first, so that nothing is
-  // dropped.
+  // Appends `count` sampled tokens to tokens [b, t], each from the last `context` tokens. Reads
+  // each token once; beyond `context` tokens, positions shift and all are read again for each new
+  // one. Records nothing; call eval() first to disable dropout.
   Tensor generate(Tensor tokens, int64_t count, const SampleOptions& o = {}) const;
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
@@ -108,8 +108,8 @@ struct Gpt : nn::Module<Gpt> {
   bool checkpoint_;
 };
 
-// What a file of GPT-2's weights in PyTorch holds, as Gpt::load_state_dict takes it: names without
-// "transformer.", without lm_head.weight, which is wte.weight, and without the masks of attention.
+// Converts a file of GPT-2's PyTorch weights for Gpt::load_state_dict: removes "transformer." from
+// names, lm_head.weight, which is wte.weight, and attention masks.
 StateDict gpt2_weights(const StateDict& file);
 
 }  // namespace mixtape::models

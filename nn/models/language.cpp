@@ -24,10 +24,10 @@ Tensor sample(const Tensor& logits, const SampleOptions& o) {
         o.top_k);
   check(0 < o.top_p && o.top_p <= 1, "top_p must be above 0 and at most 1, got {}", o.top_p);
   const NoGrad off;
-  // (Divided by less, f32 logits would all be infinite.)
+  // (Division by less would make f32 logits infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);
-  // The largest of logits with Gumbel noise is distributed as their softmax. (Not by zeros, whose
-  // noise of -inf would make the only token with a finite logit one of those that are ruled out.)
+  // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers above
+  // 0: noise of -inf could rule out the only token with a finite logit.)
   const auto drawn = [&](const Tensor& x) {
     const Tensor noise = -log(-log(uniform(x.shape(), 0x1p-33, 1, f32, x.device())));
     return argmax(cast(x, f32) / o.temperature + noise, -1, true);

@@ -1,5 +1,5 @@
 #pragma once
-// An LSTM that reads text: to classify it, or to say what comes next.
+// LSTMs for text: a classifier and a language model.
 
 #include <array>
 #include <optional>
@@ -17,11 +17,11 @@ struct LstmClassifierOptions {
   int64_t num_layers = 1;
   bool bidirectional = false;
   double dropout = 0;                       // in training, between layers and before the last
-  std::optional<int64_t> padding_idx = {};  // of a token that stands for none
+  std::optional<int64_t> padding_idx = {};  // the padding token, if any
 };
 
-// tokens i64 [b, t] -> logits [b, classes], from the state after the last token (of the reverse
-// direction, the first): pad texts at their beginning.
+// tokens i64 [b, t] -> logits [b, classes], from the state after the last token (in reverse, the
+// first): pad texts on the left.
 struct LstmClassifier : nn::Module<LstmClassifier> {
   nn::Embedding embedding;
   nn::LSTM lstm;
@@ -40,17 +40,17 @@ struct LstmLanguageModelOptions {
   int64_t embedding = 200, hidden = 200;  // sizes
   int64_t num_layers = 2;
   double dropout = 0.2;      // in training, around and between layers
-  bool tie_weights = false;  // the decoder's is the encoder's: both sizes must be equal
+  bool tie_weights = false;  // decoder and encoder share it: both sizes must be equal
 };
 
 struct LanguageModelOutput {
-  Tensor logits;  // [b, t, vocabulary], of the token after each
+  Tensor logits;  // [b, t, vocabulary], of each next token
   nn::LstmState state;
   std::array<Tensor*, 3> tensors() { return {&logits, &state.h, &state.c}; }
 };
 
-// tokens i64 [b, t] and the state after those before them, or none. Training on a long text piece
-// by piece, detach the state in between. Names and starting values are those of PyTorch's example
+// tokens i64 [b, t] and the state after the preceding ones, or none. Detach the state between the
+// pieces of a long text in training. Names and initial values are those of PyTorch's example
 // word_language_model: encoder, rnn, decoder.
 struct LstmLanguageModel : nn::Module<LstmLanguageModel> {
   nn::Dropout drop;

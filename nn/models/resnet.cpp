@@ -5,7 +5,7 @@
 namespace mixtape::models {
 namespace {
 
-// A convolution that a norm follows, and which therefore needs no bias.
+// A convolution before a norm, so without a bias.
 nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
   return {in, out, kernel, {.stride = stride, .padding = kernel / 2, .bias = false}};
 }
@@ -40,9 +40,9 @@ nn::Sequential layer(int64_t in, int64_t channels, int64_t blocks, int64_t strid
 }
 
 // Layer 1, 2, 3 or 4 of a ResNet.
-nn::Sequential layer(int number, Block block, int64_t blocks, int64_t width) {
+nn::Sequential layer(int number, ResidualBlock block, int64_t blocks, int64_t width) {
   const int64_t channels = width << (number - 1), stride = number == 1 ? 1 : 2;
-  if (block == Block::Basic)
+  if (block == ResidualBlock::Basic)
     return layer<BasicBlock>(channels / stride, channels, blocks, stride, Shortcut::Project);
   const int64_t in = number == 1 ? width : channels / 2 * Bottleneck::expansion;
   return layer<Bottleneck>(in, channels, blocks, stride, Shortcut::Project);
@@ -81,23 +81,24 @@ Bottleneck::Bottleneck(int64_t in, int64_t channels, int64_t stride, nn::Any dow
       bn3(channels * expansion),
       downsample(std::move(downsample)) {}
 
-ResNet::ResNet(Block block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o)
+ResNet::ResNet(ResidualBlock block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o)
     : conv1(conv(o.in_channels, o.width, 7, 2)),
       bn1(o.width),
       layer1(layer(1, block, blocks[0], o.width)),
       layer2(layer(2, block, blocks[1], o.width)),
       layer3(layer(3, block, blocks[2], o.width)),
       layer4(layer(4, block, blocks[3], o.width)),
-      fc(o.width * 8 * (block == Block::Basic ? BasicBlock::expansion : Bottleneck::expansion),
+      fc(o.width * 8 *
+             (block == ResidualBlock::Basic ? BasicBlock::expansion : Bottleneck::expansion),
          o.num_classes) {
   start(*this, o.zero_init_residual);
 }
 
-ResNet resnet18(const ResNetOptions& o) { return {Block::Basic, {2, 2, 2, 2}, o}; }
-ResNet resnet34(const ResNetOptions& o) { return {Block::Basic, {3, 4, 6, 3}, o}; }
-ResNet resnet50(const ResNetOptions& o) { return {Block::Bottleneck, {3, 4, 6, 3}, o}; }
-ResNet resnet101(const ResNetOptions& o) { return {Block::Bottleneck, {3, 4, 23, 3}, o}; }
-ResNet resnet152(const ResNetOptions& o) { return {Block::Bottleneck, {3, 8, 36, 3}, o}; }
+ResNet resnet18(const ResNetOptions& o) { return {ResidualBlock::Basic, {2, 2, 2, 2}, o}; }
+ResNet resnet34(const ResNetOptions& o) { return {ResidualBlock::Basic, {3, 4, 6, 3}, o}; }
+ResNet resnet50(const ResNetOptions& o) { return {ResidualBlock::Bottleneck, {3, 4, 6, 3}, o}; }
+ResNet resnet101(const ResNetOptions& o) { return {ResidualBlock::Bottleneck, {3, 4, 23, 3}, o}; }
+ResNet resnet152(const ResNetOptions& o) { return {ResidualBlock::Bottleneck, {3, 8, 36, 3}, o}; }
 
 CifarResNet::CifarResNet(const CifarResNetOptions& o)
     : conv1(conv(o.in_channels, o.width, 3)),

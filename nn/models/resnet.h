@@ -1,6 +1,6 @@
 #pragma once
-// Residual networks (He et al. 2015, arXiv 1512.03385): ResNet-18 to 152 as torchvision has them,
-// by names and starting values, and the paper's smaller ones for CIFAR.
+// Residual networks (He et al. 2015, arXiv 1512.03385): ResNet-18 to 152 with torchvision's names
+// and initial values, and the paper's smaller ones for CIFAR.
 
 #include <array>
 
@@ -11,13 +11,13 @@
 
 namespace mixtape::models {
 
-// Two 3 x 3 convolutions, and what goes past them.
+// Two 3 x 3 convolutions and a shortcut.
 struct BasicBlock : nn::Module<BasicBlock> {
   nn::Conv2d conv1;
   nn::BatchNorm2d bn1;
   nn::Conv2d conv2;
   nn::BatchNorm2d bn2;
-  nn::Any downsample;  // makes of x what the sum needs; none: x itself
+  nn::Any downsample;  // maps x to the shape of the sum; none: identity
 
   static constexpr int64_t expansion = 1;
   BasicBlock(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
@@ -28,8 +28,8 @@ struct BasicBlock : nn::Module<BasicBlock> {
   MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, downsample)
 };
 
-// Its 3 x 3 convolution has a quarter of the channels. The stride is there, as in torchvision
-// ("v1.5"); the paper has it in the convolution before.
+// A block whose 3 x 3 convolution has a quarter of the channels, and the stride, as in torchvision
+// ("v1.5"); the paper strides in the convolution before.
 struct Bottleneck : nn::Module<Bottleneck> {
   nn::Conv2d conv1;
   nn::BatchNorm2d bn1;
@@ -39,7 +39,7 @@ struct Bottleneck : nn::Module<Bottleneck> {
   nn::BatchNorm2d bn3;
   nn::Any downsample;
 
-  static constexpr int64_t expansion = 4;  // `channels` are those inside
+  static constexpr int64_t expansion = 4;  // `channels` counts those inside
   Bottleneck(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
   Tensor forward(const Tensor& x) const {
     const Tensor y = bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x))))))));
@@ -48,7 +48,7 @@ struct Bottleneck : nn::Module<Bottleneck> {
   MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, conv3, bn3, downsample)
 };
 
-enum class Block { Basic, Bottleneck };
+enum class ResidualBlock { Basic, Bottleneck };
 
 struct ResNetOptions {
   int64_t num_classes = 1000;
@@ -65,7 +65,7 @@ struct ResNet : nn::Module<ResNet> {
   nn::Sequential layer1, layer2, layer3, layer4;
   nn::Linear fc;
 
-  ResNet(Block block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o = {});
+  ResNet(ResidualBlock block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o = {});
   Tensor forward(const Tensor& x) const {
     const Tensor h = max_pool2d(relu(bn1(conv1(x))), {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
     const Tensor y = layer4(layer3(layer2(layer1(h))));
@@ -80,9 +80,9 @@ ResNet resnet50(const ResNetOptions& o = {});
 ResNet resnet101(const ResNetOptions& o = {});
 ResNet resnet152(const ResNetOptions& o = {});
 
-// How x gets past a block that has more channels and fewer pixels.
+// The shortcut around a block that has more channels and fewer pixels.
 enum class Shortcut {
-  Pad,     // every second pixel, and zeros for the new channels: no parameters (the paper's A)
+  Pad,     // every second pixel, zeros in new channels: no parameters (the paper's A)
   Project  // a 1 x 1 convolution and a norm (its B)
 };
 
@@ -94,8 +94,8 @@ struct CifarResNetOptions {
   int64_t width = 16;
 };
 
-// images [n, in_channels, 32, 32] -> logits [n, num_classes]: three layers of n blocks, no pool at
-// the start. Starts as ResNet.
+// images [n, in_channels, 32, 32] -> logits [n, num_classes]: three layers of n blocks, without an
+// initial pool. Initialised as ResNet.
 struct CifarResNet : nn::Module<CifarResNet> {
   nn::Conv2d conv1;
   nn::BatchNorm2d bn1;

@@ -51,12 +51,12 @@ const test::Models& cases() {
        }},
       {"ResNet Basic",
        [] {
-         return model(
-             ResNet(Block::Basic, {2, 1, 1, 1}, {.num_classes = 3, .in_channels = 1, .width = 1}));
+         return model(ResNet(ResidualBlock::Basic, {2, 1, 1, 1},
+                             {.num_classes = 3, .in_channels = 1, .width = 1}));
        }},
       {"ResNet Bottleneck",
        [] {
-         return model(ResNet(Block::Bottleneck, {1, 2, 1, 1},
+         return model(ResNet(ResidualBlock::Bottleneck, {1, 2, 1, 1},
                              {.num_classes = 3, .in_channels = 1, .width = 1}));
        }},
       {"CifarResNet Pad",
@@ -147,7 +147,7 @@ TEST(Models, Summarise) {
   nn::Sequential cnn = simple_cnn({3, 16, 16, 2});
   EXPECT_EQ(last_line(nn::summary(cnn, zeros({1, 3, 8, 8}))),
             "3,058 parameters, 3,058 trainable, 11.9 KiB with buffers\n");
-  ResNet resnet(Block::Basic, {1, 1, 1, 1}, {.num_classes = 3, .width = 2});
+  ResNet resnet(ResidualBlock::Basic, {1, 1, 1, 1}, {.num_classes = 3, .width = 2});
   const std::string table = nn::summary(resnet, zeros({1, 3, 32, 32}));
   EXPECT_NE(table.find("layer2.0.downsample.0  Conv2d"), table.npos) << table;
   EXPECT_NE(table.find("[1, 16, 1, 1]"), table.npos) << table;
@@ -179,7 +179,7 @@ TEST(SimpleCnn, StartsAndEndsAsFastais) {
 
 TEST(ResNet, StartsAsTorchvisions) {
   const Seed seed(2);
-  ResNet net(Block::Bottleneck, {1, 1, 1, 1}, {.num_classes = 10, .width = 16});
+  ResNet net(ResidualBlock::Bottleneck, {1, 1, 1, 1}, {.num_classes = 10, .width = 16});
   const auto& block = net.layer2[0].get<Bottleneck>();
   expect_normal(net.conv1.weight, std::sqrt(2.0 / (16 * 49)));
   expect_normal(block.conv2.weight, std::sqrt(2.0 / (32 * 9)));
@@ -188,13 +188,13 @@ TEST(ResNet, StartsAsTorchvisions) {
   EXPECT_EQ(test::moments(block.bn3.weight).low, 1);
 
   // Where blocks add nothing, one of them returns relu of its shortcut.
-  for (const Block kind : {Block::Basic, Block::Bottleneck}) {
+  for (const ResidualBlock kind : {ResidualBlock::Basic, ResidualBlock::Bottleneck}) {
     ResNet zero(kind, {2, 1, 1, 1}, {.num_classes = 10, .zero_init_residual = true, .width = 4});
-    const Tensor x = relu(randn({2, kind == Block::Basic ? 4 : 16, 4, 4}));
+    const Tensor x = relu(randn({2, kind == ResidualBlock::Basic ? 4 : 16, 4, 4}));
     EXPECT_TRUE(equal(zero.layer1[1](x), x));
     EXPECT_FALSE(equal(ResNet(kind, {2, 1, 1, 1}, {.width = 4}).layer1[1](x), x));
   }
-  EXPECT_EQ(error([] { ResNet(Block::Basic, {1, 0, 1, 1}, {.width = 4}); }),
+  EXPECT_EQ(error([] { ResNet(ResidualBlock::Basic, {1, 0, 1, 1}, {.width = 4}); }),
             "blocks must be > 0, got 0");
   EXPECT_EQ(error([] { CifarResNet({.depth = 18}); }), "depth must be 6 n + 2, got 18");
 }

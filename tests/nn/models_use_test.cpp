@@ -74,7 +74,7 @@ TEST_P(Precisions, SimpleCnn) {
 }
 TEST_P(Precisions, ResNet) {
   expect_images_learned(16, 1e-2, [] {
-    return ResNet(Block::Bottleneck, {1, 1, 1, 1}, {.num_classes = 3, .width = 2});
+    return ResNet(ResidualBlock::Bottleneck, {1, 1, 1, 1}, {.num_classes = 3, .width = 2});
   });
 }
 TEST_P(Precisions, CifarResNet) {
