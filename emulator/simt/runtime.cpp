@@ -91,12 +91,12 @@ void* host_memory(size_t bytes) noexcept {
 }
 
 // The devices' blocks of memory, by address.
-struct Block {
+struct Allocation {
   size_t bytes;
   int device;
 };
-std::map<const std::byte*, Block>& blocks() {
-  static auto* const all = new std::map<const std::byte*, Block>;
+std::map<const std::byte*, Allocation>& blocks() {
+  static auto* const all = new std::map<const std::byte*, Allocation>;
   return *all;
 }
 
