@@ -1,5 +1,5 @@
 #pragma once
-// Convolutions that tests of every device's kernels run: each with something odd.
+// Convolutions for tests of every device's kernels, each with an unusual property.
 
 #include <utility>
 
@@ -38,13 +38,14 @@ inline const ConvCase conv_cases[] = {
     {3, 5, 17, 15, 33, window({3, 3}, {2, 3}, {1, 1})},       // several tiles in a row of pixels
     {2, 35, 6, 9, 35, window({3, 2}, {1, 2}, {1, 1}, {1, 1}, 35)},  // depthwise, several vectors
     {1, 1024, 2, 2, 2, window({2, 2}, {1, 1}, {1, 1})},             // pixels whole pages apart
-    {40, 2, 5, 5, 3, window({3, 3})},                               // images drawn together
-    {1, 2, 1, 3000, 3, window({1, 3})},  // a row of more pixels than are summed at once
+    {40, 2, 5, 5, 3, window({3, 3})},                               // images packed together
+    {1, 2, 1, 3000, 3, window({1, 3})},  // more pixels per row than are summed at once
     {1, 3, 37, 19, 40, window({7, 7}, {2, 2}, {3, 3})},  // one image in several bands
     {1, 70, 21, 9, 70, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 70)},
-    {2, 35, 6, 9, 35, window({3, 3}, {1, 1}, {0, 0}, {1, 1}, 35)},  // and narrower than it sees
-    {3, 3, 6, 7, 6, window({3, 5}, {1, 1}, {1, 2}, {1, 1}, 3)},     // depthwise, two for each
-    {2, 4, 9, 8, 4, window({3, 3}, {3, 2}, {2, 2}, {1, 2}, 4)},     // and dealt out, dilated
+    {2, 35, 6, 9, 35, window({3, 3}, {1, 1}, {0, 0}, {1, 1}, 35)},  // depthwise, narrow image
+    {3, 3, 6, 7, 6,
+     window({3, 5}, {1, 1}, {1, 2}, {1, 1}, 3)},  // depthwise, two outputs per channel
+    {2, 4, 9, 8, 4, window({3, 3}, {3, 2}, {2, 2}, {1, 2}, 4)},  // depthwise, strided and dilated
     {0, 2, 5, 5, 3, window({3, 3})},
     {2, 3, 5, 5, 0, window({3, 3})},
     {2, 0, 5, 5, 3, window({3, 3})},

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of CPU kernels share: inputs, comparison with values computed in double, and
-// comparison of a kernel with itself on other numbers of threads.
+// Helpers for tests of CPU kernels: inputs, comparison with values computed in double, and
+// comparison between numbers of threads.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using Values = std::vector<double>;
 inline const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
 inline constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
-// Each float input dtype with each output dtype it may have.
+// Each float input dtype with each possible output dtype.
 inline const std::pair<DType, DType> float_pairs[] = {{f64, f64}, {f32, f32},   {f16, f16},
                                                       {f16, f32}, {bf16, bf16}, {bf16, f32}};
 
@@ -47,13 +47,14 @@ inline Tensor filled(const Shape& shape, DType dtype, double value) {
   for (int64_t i = 0; i < t.numel(); ++i) t.set(i, value);
   return t;
 }
-// An output, full of NaN (of integers: 77) so that what is not written shows.
+// An output filled with NaN (77 for integers), so that unwritten elements show.
 inline Tensor output(const Shape& shape, DType dtype) {
   return filled(shape, dtype, is_float(dtype) ? nan : dtype == boolean ? 1 : 77);
 }
 inline Tensor indices(const Values& v) { return from(v, {static_cast<int64_t>(v.size())}, i64); }
 
-// Within `tol` of the largest finite magnitude that is expected; infinities and NaN must be equal.
+// Expects values within `tol` times the largest finite expected magnitude; infinities and NaN must
+// be equal.
 inline void expect_close(const Tensor& got, const Values& want, double tol,
                          const std::string& what) {
   const Values have = to_vector(got);
@@ -105,14 +106,13 @@ inline Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return c;
 }
 
-// (Kernels of CUDA, too: the emulator's memory is the CPU's.)
+// (Also for CUDA kernels: the emulator's memory is the CPU's.)
 inline void launch(const std::function<void(Launch&)>& body) {
   Launch l(Device::cpu());
   body(l);
 }
 
-// `body` writes its outputs anew and returns them; the bytes must not depend on the number of
-// threads.
+// `body` writes and returns its outputs; their bytes must not depend on the number of threads.
 inline void expect_same_for_any_threads(const std::function<std::vector<Tensor>()>& body) {
   std::vector<Tensor> first;
   for (const int threads : {1, 2, 3}) {

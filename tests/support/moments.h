@@ -1,5 +1,5 @@
 #pragma once
-// Whether numbers are distributed as a layer's starting values should be.
+// Expectations about the distribution of a layer's initial values.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ inline Moments moments(const Tensor& t) {
   return {min(t).item(), max(t).item(), mean(t).item(), stddev(t).item()};
 }
 
-// Uniform within `bound`: 4 standard errors of mean and deviation, and values near both ends.
+// Expects a uniform distribution within `bound`: mean and deviation within 4 standard errors, and
+// values near both ends.
 inline void expect_uniform(const Tensor& t, double bound) {
   const Moments m = moments(t);
   const double n = static_cast<double>(t.numel()), std = bound / std::sqrt(3.0);

@@ -1,5 +1,5 @@
 #pragma once
-// Short names for the samplings that tests of pools and interpolation use.
+// Short names for the samplings in tests of pools and interpolation.
 
 #include <string>
 #include <utility>
@@ -32,7 +32,7 @@ inline std::string text(const Sampling& s) {
              .to_string();
 }
 
-// Of rows and of columns.
+// The samplings of rows and columns.
 inline const std::pair<Sampling, Sampling> resamplings[] = {
     {windows(26, 2, 2), windows(26, 2, 2)},
     {windows(1, 1, 1), windows(1, 1, 1)},
@@ -44,7 +44,7 @@ inline const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Adaptive, 7, 3), of_kind(Kind::Adaptive, 5, 8)},
     {of_kind(Kind::Adaptive, 7, 1), of_kind(Kind::Adaptive, 7, 1)},
     {windows(37, 37, 1), windows(70, 70, 70)},
-    {windows(5, 7, 7, 1), windows(6, 8, 8, 1, true)},  // all, but padding counts
+    {windows(5, 7, 7, 1), windows(6, 8, 8, 1, true)},  // all elements; padding counts
     {of_kind(Kind::Adaptive, 50, 3), of_kind(Kind::Adaptive, 35, 2)},
     {of_kind(Kind::Nearest, 3, 8), of_kind(Kind::Nearest, 37, 16)},
     {of_kind(Kind::Nearest, 5, 10), of_kind(Kind::Nearest, 19, 57)},  // repeated
