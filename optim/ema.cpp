@@ -21,7 +21,7 @@ Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : option
   check(0 <= options.decay && options.decay <= 1, "decay must be in [0, 1], got {}", options.decay);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i];
-    check(static_cast<bool>(t), "tensor {} is no tensor", i);
+    check(static_cast<bool>(t), "tensor {} is undefined", i);
     if (!is_float(t.dtype())) continue;
     check(t.is_contiguous(), "tensor {} is strided: {} of {}", i, t.strides(), t.shape());
     tensors_.push_back(t);

@@ -20,22 +20,22 @@ namespace mixtape::optim {
 namespace {
 
 void check_control(const View& v, std::string_view what) {
-  check(!v || (v.dtype == f32 && v.size() == 1), "{} is {} {}, not one f32", what, v.dtype,
+  check(!v || (v.dtype == f32 && v.size() == 1), "{} must be one f32, got {} {}", what, v.dtype,
         v.shape());
 }
 
 void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
-  check(grad.shape() == p.shape(), "the gradient of parameter {} has shape {}, not {}", index,
-        grad.shape(), p.shape());
-  check(is_float(grad.dtype()), "the gradient of parameter {} is {}, not a float", index,
-        grad.dtype());
-  check(grad.device() == p.device(), "the gradient of parameter {} is on {}, not {}", index,
-        grad.device(), p.device());
+  check(grad.shape() == p.shape(), "the gradient of parameter {} must have shape {}, got {}", index,
+        p.shape(), grad.shape());
+  check(is_float(grad.dtype()), "the gradient of parameter {} must be a float tensor, got {}",
+        index, grad.dtype());
+  check(grad.device() == p.device(), "the gradient of parameter {} must be on {}, got {}", index,
+        p.device(), grad.device());
 }
 
 // The dtype of shadows. f32 needs none, so that one program can take any dtype.
 std::optional<DType> shadow_dtype(std::optional<DType> asked) {
-  check(!asked || is_half(*asked) || asked == f32, "shadow is {}, not f16, bf16 or f32",
+  check(!asked || is_half(*asked) || asked == f32, "shadow must be f16, bf16 or f32, got {}",
         asked.value_or(f32));
   return asked == f32 ? std::nullopt : asked;
 }
@@ -127,12 +127,12 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   Group group{std::move(algorithm), {}};
   for (Tensor& p : params) {
     const size_t index = known.size();
-    check(static_cast<bool>(p), "parameter {} is no tensor", index);
-    check(is_float(p.dtype()), "parameter {} is {}, not a float", index, p.dtype());
-    check(!p.grad_fn(), "parameter {} of shape {} is the result of an op, not a leaf", index,
+    check(static_cast<bool>(p), "parameter {} is an undefined tensor", index);
+    check(is_float(p.dtype()), "parameter {} must be a float tensor, got {}", index, p.dtype());
+    check(!p.grad_fn(), "parameter {} of shape {} must be a leaf, got the result of an op", index,
           p.shape());
-    check(p.is_contiguous(), "parameter {} of shape {} has strides {}, but is updated as dense",
-          index, p.shape(), p.strides());
+    check(p.is_contiguous(), "parameter {} of shape {} must be dense, got strides {}", index,
+          p.shape(), p.strides());
     for (size_t i = 0; i < known.size(); ++i)
       check(!p.is_same(known[i]), "parameter {} of shape {} is also parameter {}", index, p.shape(),
             i);
@@ -389,7 +389,7 @@ size_t Optimizer::groups() const {
 }
 
 const Optimizer::Group& Optimizer::at(size_t group) const {
-  check(group < groups(), "group {} of {}", group, groups());
+  check(group < groups(), "group {} is out of range for {} groups", group, groups());
   return groups_[group];
 }
 

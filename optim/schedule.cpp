@@ -39,8 +39,8 @@ void Schedule::advance(int64_t by, size_t most) {
 }
 
 double Schedule::base_lr(size_t group) const {
-  check(group < base_lr_.size(), "group {} of {} that {} began with", group, base_lr_.size(),
-        name());
+  check(group < base_lr_.size(), "group {} is out of range for the {} groups that {} began with",
+        group, base_lr_.size(), name());
   return base_lr_[group];
 }
 
@@ -68,8 +68,8 @@ void Schedule::load_state_dict(const StateDict& dict) {
   }
   decltype(pending_) pending;
   if (const Tensor* const of = reader.find("coming")) {
-    check(of->rank() == 1 && of->numel() <= int64_t(lag), "coming is {}, not [n] with n up to {}",
-          of->shape(), lag);
+    check(of->rank() == 1 && of->numel() <= int64_t(lag),
+          "coming must have shape [n], n <= {}, got {}", lag, of->shape());
     for (int64_t i = 0; i < of->numel(); ++i)
       pending.push_back([happened = of->at(i) != 0] { return happened; });
   }

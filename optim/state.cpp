@@ -20,7 +20,7 @@ const Tensor* StateReader::find(std::string_view name) {
   if (place == places_.end()) return nullptr;
   read_[place->second] = true;
   const Tensor& tensor = dict_[place->second].second;
-  check(static_cast<bool>(tensor), "{} is no tensor", name);
+  check(static_cast<bool>(tensor), "{} is an undefined tensor", name);
   return &tensor;
 }
 
@@ -35,32 +35,33 @@ double StateReader::number(std::string_view name) {
         beside += (beside.empty() ? ", but there are " : ", ") + other.substr(group.size());
     check(false, "{} is missing{}", name, beside);
   }
-  check(t->numel() == 1, "{} has shape {}, not one number", name, t->shape());
+  check(t->numel() == 1, "{} must be one number, got shape {}", name, t->shape());
   return t->item();
 }
 
 int64_t StateReader::count(std::string_view name, int64_t most) {
   const double value = number(name);
   check(value >= 0 && value <= double(most) && value == std::trunc(value),
-        "{} is {}, not a whole number from 0 to {}", name, value, most);
+        "{} must be a whole number from 0 to {}, got {}", name, most, value);
   return static_cast<int64_t>(value);
 }
 
 void StateReader::check_kind(std::string_view kind) {
   const Tensor* const t = find("kind");
   check(t, "kind is missing");
-  check(t->dtype() == u8 && t->rank() == 1, "kind is {} {}, not a text", t->dtype(), t->shape());
+  check(t->dtype() == u8 && t->rank() == 1, "kind must be a text, got {} {}", t->dtype(),
+        t->shape());
   const Tensor here = dense_copy(*t, u8, Device::cpu());
   const std::string_view found(reinterpret_cast<const char*>(here.data<uint8_t>()),
                                static_cast<size_t>(here.numel()));
-  check(found == kind, "the state of {}, not of {}", found, kind);
+  check(found == kind, "the state must be of {}, got that of {}", kind, found);
 }
 
 Tensor StateReader::copy_of(std::string_view name, const Shape& shape, DType dtype, Device device) {
   const Tensor* const t = find(name);
   if (!t) return {};
-  check(is_float(t->dtype()), "{} is {}, not a float", name, t->dtype());
-  check(t->shape() == shape, "{} has shape {}, not {}", name, t->shape(), shape);
+  check(is_float(t->dtype()), "{} must be a float tensor, got {}", name, t->dtype());
+  check(t->shape() == shape, "{} must have shape {}, got {}", name, shape, t->shape());
   return dense_copy(*t, dtype, device);
 }
 

@@ -20,7 +20,7 @@ class Translation {
       groups_.insert(groups_.end(), optimizer.params(g).size(), g);
     has_buffer_.resize(groups_.size());
     has_step_.resize(groups_.size());
-    check(names.empty() || names.size() == groups_.size(), "{} names of {} parameters",
+    check(names.empty() || names.size() == groups_.size(), "{} names for {} parameters",
           names.size(), groups_.size());
     for (const auto& [key, value] : optimizer.state_dict())
       if (key.starts_with("group.")) ours_[key] = value;
@@ -42,7 +42,7 @@ class Translation {
     const auto [index, option, named] = split(name, optimizer_.groups(), "group");
     const size_t group = named ? groups_[index] : index;
     if (option == "betas") {
-      check(value.numel() == 2, "betas have shape {}, not [2]", value.shape());
+      check(value.numel() == 2, "betas must have shape [2], got {}", value.shape());
       set(group, "beta1", value.at(0));
       set(group, "beta2", value.at(1));
     } else if (option == "betas.0" || option == "betas.1") {
@@ -80,7 +80,7 @@ class Translation {
     return {index, text.substr(dot + 1), false};
   }
   static double number(std::string_view name, const Tensor& value) {
-    check(value.numel() == 1, "{} has shape {}, not one number", name, value.shape());
+    check(value.numel() == 1, "{} must be one number, got shape {}", name, value.shape());
     return value.item();
   }
   void set(size_t group, std::string_view option, double value) {
@@ -106,7 +106,7 @@ void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,
   const Scope scope("load_torch_state_dict");
   Translation translation(optimizer, names);
   for (const auto& [key, value] : dict) {
-    check(static_cast<bool>(value), "{} is no tensor", key);
+    check(static_cast<bool>(value), "{} is an undefined tensor", key);
     const std::string_view state = "state.", groups = "param_groups.";
     if (key.starts_with(state))
       translation.add_state(std::string_view(key).substr(state.size()), value);

@@ -263,7 +263,8 @@ TEST(LossScaleOptimizer, LoadsNothingThatDoesNotFit) {
   };
   expect(load_with("scaler.scale", 0), "the scale of loss 0 is 0");
   expect(load_with("optimizer.group.0.lr", -1), "lr must be >= 0, got -1");
-  expect(load_with("iterations", -1), "iterations is -1, not a whole number from 0");
+  expect(load_with("iterations", -1),
+         "iterations must be a whole number from 0 to 9007199254740992, got -1");
   expect(load_with("model.weight", 1), "'model.weight' belongs to nothing here");
   expect(test::full_error([&] { opt.load_state_dict({}); }), "iterations is missing");
   EXPECT_EQ(bits(opt.inner()), before);

@@ -669,11 +669,11 @@ TEST(State, RefusesWhatDoesNotFit) {
                "growth_factor is 0.5, not above 1");
   EXPECT_ERROR(scaler.load_state_dict(with("scale", NAN)), "the scale of loss 0 is nan");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", -1)),
-               "growth_tracker is -1, not a whole number from 0 to 1073741824");
+               "growth_tracker must be a whole number from 0 to 1073741824, got -1");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", 1e10)),
-               "growth_tracker is 10000000000");
+               "growth_tracker must be a whole number from 0 to 1073741824, got 10000000000");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_interval", NAN)),
-               "growth_interval is nan, not a whole number from 0");
+               "growth_interval must be a whole number from 0 to 9007199254740992, got nan");
   EXPECT_EQ(scaler.scale_value(), 65536) << "and nothing changed";
   EXPECT_EQ(scaler.options().growth_factor, 2);
   GradScaler off(bf16);

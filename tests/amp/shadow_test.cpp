@@ -332,7 +332,7 @@ TEST(Shadow, GoesWithItsOptimizer) {
 
 TEST(Shadow, IsNarrow) {
   EXPECT_ERROR(optim::SGD({leaf({3})}, {}, {.shadow = f64}),
-               "sgd: shadow is f64, not f16, bf16 or f32");
+               "sgd: shadow must be f16, bf16 or f32, got f64");
   const Tensor p = leaf({3});
   p.set_grad(ones({3}));
   optim::SGD opt({p}, {}, {.shadow = f32});  // none is needed

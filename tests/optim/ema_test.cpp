@@ -191,7 +191,7 @@ TEST(Ema, Errors) {
   EXPECT_EQ(error([&] { Ema({w}, {.decay = nan}); }), "ema: decay must be in [0, 1], got nan");
   EXPECT_EQ(error([&] { Ema({}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({from({1}, {1}, i64)}); }), "ema: no tensors to average");
-  EXPECT_EQ(error([&] { Ema({w, {}}); }), "ema: tensor 1 is no tensor");
+  EXPECT_EQ(error([&] { Ema({w, {}}); }), "ema: tensor 1 is undefined");
   EXPECT_EQ(error([&] { Ema({w, strided.t()}); }), "ema: tensor 1 is strided: [1, 2] of [2, 2]");
 
   Ema moved({w});
@@ -213,10 +213,10 @@ TEST(Ema, Errors) {
     return error([&] { ema.load_state_dict(dict); });
   };
   EXPECT_EQ(load({}), "ema: average.0 is missing");
-  EXPECT_EQ(load({{"average.0", scalar(1)}}), "ema: average.0 has shape [], not [2]");
+  EXPECT_EQ(load({{"average.0", scalar(1)}}), "ema: average.0 must have shape [2], got []");
   EXPECT_EQ(load({{"average.0", v}, {"average.1", v}}), "ema: 'average.1' belongs to nothing here");
   EXPECT_EQ(error([&] { ema.load_state_dict({{"average.0", v}, {"updates", scalar(-1)}}); }),
-            "ema: updates is -1, not a whole number from 0 to 9007199254740992");
+            "ema: updates must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_EQ(ema.updates(), 0);
 }
 

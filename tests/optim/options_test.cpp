@@ -21,17 +21,17 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(opt.option("momentum", 0), 0.9);
   EXPECT_EQ(error([&] { opt.set_lr(-1); }), "lr must be >= 0, got -1");
   EXPECT_EQ(opt.lr(), 0.3);
-  EXPECT_EQ(error([&] { opt.set_lr(1, 2); }), "group 2 of 2");
-  EXPECT_EQ(error([&] { opt.params(2); }), "group 2 of 2");
-  EXPECT_EQ(error([&] { opt.rescale_grad(2); }), "group 2 of 2");
-  EXPECT_EQ(error([&] { opt.multi_precision(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.set_lr(1, 2); }), "group 2 is out of range for 2 groups");
+  EXPECT_EQ(error([&] { opt.params(2); }), "group 2 is out of range for 2 groups");
+  EXPECT_EQ(error([&] { opt.rescale_grad(2); }), "group 2 is out of range for 2 groups");
+  EXPECT_EQ(error([&] { opt.multi_precision(2); }), "group 2 is out of range for 2 groups");
   EXPECT_EQ(error([&] { opt.option("beta1"); }),
             "no option 'beta1' in sgd, which has lr, momentum, dampening, weight_decay, nesterov, "
             "maximize");
   EXPECT_TRUE(opt.has_option("nesterov"));
   EXPECT_FALSE(opt.has_option("beta1"));
-  EXPECT_EQ(error([&] { opt.has_option("lr", 2); }), "group 2 of 2");
-  EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 of 2");
+  EXPECT_EQ(error([&] { opt.has_option("lr", 2); }), "group 2 is out of range for 2 groups");
+  EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 is out of range for 2 groups");
 }
 
 TEST(Optim, SaysThatItWasMovedFrom) {
@@ -120,17 +120,17 @@ TEST(Optim, MomentumHasANameWhereThereIsOne) {
 TEST(Optim, ParametersThatCannotBeOptimized) {
   const Tensor p = from({1, 2}, {2}).set_requires_grad();
   EXPECT_EQ(error([&] { SGD({}); }), "sgd: no parameters to optimize");
-  EXPECT_EQ(error([&] { AdamW({Tensor()}); }), "adamw: parameter 0 is no tensor");
+  EXPECT_EQ(error([&] { AdamW({Tensor()}); }), "adamw: parameter 0 is an undefined tensor");
   EXPECT_EQ(error([&] { Adam({p, from({1}, {1}, i64)}); }),
-            "adam: parameter 1 is i64, not a float");
+            "adam: parameter 1 must be a float tensor, got i64");
   EXPECT_EQ(error([&] { SGD({p, mul(p, 2)}); }),
-            "sgd: parameter 1 of shape [2] is the result of an op, not a leaf");
+            "sgd: parameter 1 of shape [2] must be a leaf, got the result of an op");
   EXPECT_EQ(error([&] { SGD({p, from({1}, {1}).set_requires_grad(), p}); }),
             "sgd: parameter 2 of shape [2] is also parameter 0");
   const Tensor strided =
       from({1, 2, 3, 4}, {2, 2}).with_layout(Layout({2, 2}, {1, 2})).set_requires_grad();
   EXPECT_EQ(error([&] { SGD({strided}); }),
-            "sgd: parameter 0 of shape [2, 2] has strides [1, 2], but is updated as dense");
+            "sgd: parameter 0 of shape [2, 2] must be dense, got strides [1, 2]");
   SGD opt({p});
   EXPECT_EQ(error([&] { opt.add_group({p}, {}); }),
             "sgd: parameter 1 of shape [2] is also parameter 0");
@@ -176,14 +176,15 @@ TEST(Optim, GradientsThatDoNotFit) {
   Adam opt(p);
   p[1].autograd_meta().grad = from({1, 2}, {2});
   EXPECT_EQ(error([&] { opt.step(); }),
-            "adam: the gradient of parameter 1 has shape [2], not [2, 9]");
+            "adam: the gradient of parameter 1 must have shape [2, 9], got [2]");
   p[1].autograd_meta().grad = Tensor({2, 9}, i64);
-  EXPECT_EQ(error([&] { opt.step(); }), "adam: the gradient of parameter 1 is i64, not a float");
+  EXPECT_EQ(error([&] { opt.step(); }),
+            "adam: the gradient of parameter 1 must be a float tensor, got i64");
   p[1].set_grad({});
   EXPECT_EQ(error([&] { opt.step({.skip = scalar(0, f64)}); }),
-            "adam: skip is f64 [], not one f32");
+            "adam: skip must be one f32, got f64 []");
   EXPECT_EQ(error([&] { opt.step({.grad_scale = from({1, 2}, {2})}); }),
-            "adam: grad_scale is f32 [2], not one f32");
+            "adam: grad_scale must be one f32, got f32 [2]");
 }
 
 TEST(Optim, AParameterThatChangedSinceItsStateWasMade) {

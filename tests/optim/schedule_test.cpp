@@ -193,14 +193,14 @@ TEST(Schedule, DoesNotResumeAnotherKind) {
   Plateau plateau(opt);
   cosine.step();
   EXPECT_EQ(error([&] { polynomial.load_state_dict(cosine.state_dict()); }),
-            "schedule: the state of cosine, not of polynomial");
+            "schedule: the state must be of polynomial, got that of cosine");
   EXPECT_EQ(error([&] { cosine.load_state_dict(plateau.state_dict()); }),
-            "schedule: the state of plateau, not of cosine");
+            "schedule: the state must be of cosine, got that of plateau");
   EXPECT_EQ(error([&] { plateau.load_state_dict(cosine.state_dict()); }),
-            "plateau: the state of cosine, not of plateau");
+            "plateau: the state must be of plateau, got that of cosine");
   EXPECT_EQ(polynomial.steps(), 0);
   EXPECT_EQ(error([&] { cosine.load_state_dict({{"kind", scalar(3)}}); }),
-            "schedule: kind is f32 [], not a text");
+            "schedule: kind must be a text, got f32 []");
 }
 
 // A failed load keeps a rate that was set by hand, too.
@@ -382,14 +382,14 @@ TEST(Plateau, Errors) {
     return error([&] { plateau.load_state_dict(dict); });
   };
   EXPECT_EQ(with("step", scalar(-1)),
-            "plateau: step is -1, not a whole number from 0 to 9007199254740992");
+            "plateau: step must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_EQ(with("bad_steps", scalar(-1)),
-            "plateau: bad_steps is -1, not a whole number from 0 to 9007199254740992");
+            "plateau: bad_steps must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_EQ(with("cooldown", scalar(nan)),
-            "plateau: cooldown is nan, not a whole number from 0 to 9007199254740992");
+            "plateau: cooldown must be a whole number from 0 to 9007199254740992, got nan");
   EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr must be >= 0, got -1");
-  EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best has shape [2], not one number");
-  EXPECT_EQ(with("best", {}), "plateau: best is no tensor");
+  EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best must be one number, got shape [2]");
+  EXPECT_EQ(with("best", {}), "plateau: best is an undefined tensor");
   EXPECT_EQ(with("worst", scalar(1)), "plateau: 'worst' belongs to nothing here");
   EXPECT_EQ(error([&] { plateau.load_state_dict({}); }), "plateau: kind is missing");
   EXPECT_EQ(error([&] { plateau.load_state_dict({good[0]}); }), "plateau: best is missing");
@@ -471,11 +471,12 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] { schedule.load_state_dict({kind, {"step", scalar(1)}}); }),
             "schedule: group.0.base_lr is missing");
   EXPECT_EQ(error([&] { schedule.load_state_dict({kind}); }), "schedule: step is missing");
-  EXPECT_EQ(error([&] { (void)schedule.at(0, 1); }), "group 1 of 1 that one_cycle began with");
+  EXPECT_EQ(error([&] { (void)schedule.at(0, 1); }),
+            "group 1 is out of range for the 1 groups that one_cycle began with");
   StateDict many = schedule.state_dict();
   many.emplace_back("coming", filled({int64_t(Schedule::lag) + 1}, 1, f32, Device::cpu()));
   EXPECT_EQ(error([&] { schedule.load_state_dict(many); }),
-            "schedule: coming is [9], not [n] with n up to 8");
+            "schedule: coming must have shape [n], n <= 8, got [9]");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict(
                   {kind, {"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});
@@ -484,12 +485,12 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", {}}, {"group.0.base_lr", scalar(1)}});
             }),
-            "schedule: step is no tensor");
+            "schedule: step is an undefined tensor");
   EXPECT_EQ(
       error([&] {
         schedule.load_state_dict({kind, {"step", scalar(-1)}, {"group.0.base_lr", scalar(1)}});
       }),
-      "schedule: step is -1, not a whole number from 0 to 9007199254740992");
+      "schedule: step must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
             }),

@@ -117,8 +117,9 @@ TEST(State, AMasterIsLeftBehindByAWideParameter) {
 TEST(State, CountsAreWholeNumbers) {
   const StateDict dict{{"n", from({2.5}, {}, f64)}, {"m", from({1e300}, {}, f64)}};
   StateReader reader(dict);
-  EXPECT_ERROR(reader.count("n"), "n is 2.5, not a whole number from 0");
-  EXPECT_ERROR(reader.count("m"), "m is 1e+300, not a whole number from 0 to 9007199254740992");
+  EXPECT_ERROR(reader.count("n"), "n must be a whole number from 0 to 9007199254740992, got 2.5");
+  EXPECT_ERROR(reader.count("m"),
+               "m must be a whole number from 0 to 9007199254740992, got 1e+300");
 }
 
 TEST(State, LoadingCopies) {
@@ -154,14 +155,14 @@ TEST(State, WhatDoesNotFitChangesNothing) {
     return error([&] { opt.load_state_dict(dict); });
   };
   EXPECT_EQ(load_with("state.0.exp_avg", from({1, 2}, {2})),
-            "adam: state.0.exp_avg has shape [2], not [1, 3]");
+            "adam: state.0.exp_avg must have shape [1, 3], got [2]");
   EXPECT_EQ(load_with("state.0.exp_avg", from({1, 2, 3}, {1, 3}, i64)),
-            "adam: state.0.exp_avg is i64, not a float");
-  EXPECT_EQ(load_with("state.0.exp_avg", {}), "adam: state.0.exp_avg is no tensor");
+            "adam: state.0.exp_avg must be a float tensor, got i64");
+  EXPECT_EQ(load_with("state.0.exp_avg", {}), "adam: state.0.exp_avg is an undefined tensor");
   EXPECT_EQ(load_with("state.4.step", scalar(1)), "adam: 'state.4.step' belongs to nothing here");
   EXPECT_EQ(load_with("group.0.lr", scalar(-1)), "adam: lr must be >= 0, got -1");
   EXPECT_EQ(load_with("group.0.lr", from({1, 2}, {2})),
-            "adam: group.0.lr has shape [2], not one number");
+            "adam: group.0.lr must be one number, got shape [2]");
   EXPECT_EQ(load_without("state.1.exp_avg_sq"),
             "adam: state.1.step is there, but state.1.exp_avg_sq is missing");
   EXPECT_EQ(load_without("state.1.step"),

@@ -120,7 +120,8 @@ TEST(TorchState, Errors) {
   };
   EXPECT_EQ(load("exp_avg", scalar(1)),
             "load_torch_state_dict: 'exp_avg' begins with neither 'state.' nor 'param_groups.'");
-  EXPECT_EQ(load("state.0.exp_avg", {}), "load_torch_state_dict: state.0.exp_avg is no tensor");
+  EXPECT_EQ(load("state.0.exp_avg", {}),
+            "load_torch_state_dict: state.0.exp_avg is an undefined tensor");
   EXPECT_EQ(load("state.4.exp_avg", scalar(1)),
             "load_torch_state_dict: '4.exp_avg' begins with none of 4 parameters");
   EXPECT_EQ(load("state.weight.exp_avg", scalar(1)),
@@ -130,11 +131,11 @@ TEST(TorchState, Errors) {
   EXPECT_EQ(load("param_groups.1.lr", scalar(1)),
             "load_torch_state_dict: '1.lr' begins with none of 1 groups");
   EXPECT_EQ(load("param_groups.0.betas", scalar(1)),
-            "load_torch_state_dict: betas have shape [], not [2]");
+            "load_torch_state_dict: betas must have shape [2], got []");
   EXPECT_EQ(load("param_groups.0.lr", from({1, 2}, {2})),
-            "load_torch_state_dict: lr has shape [2], not one number");
+            "load_torch_state_dict: lr must be one number, got shape [2]");
   EXPECT_EQ(load("state.0.step", scalar(1), {"a", "b"}),
-            "load_torch_state_dict: 2 names of 4 parameters");
+            "load_torch_state_dict: 2 names for 4 parameters");
   EXPECT_EQ(load("state.0.momentum_buffer", scalar(1)),
             "load_torch_state_dict: adam: state.0.step is there, but state.0.exp_avg is missing");
   EXPECT_EQ(load("param_groups.0.lr", scalar(-1)),

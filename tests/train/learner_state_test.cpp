@@ -455,7 +455,7 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
     return std::make_unique<optim::Cosine>(opt, optim::CosineOptions{.total_steps = steps});
   };
   EXPECT_ERROR(learner.fit(2, {.schedule = cosine, .resume = scheduled}),
-               "scheduled.ckpt: schedule: the state of one_cycle, not of cosine");
+               "scheduled.ckpt: schedule: the state must be of cosine, got that of one_cycle");
   learner.add(std::make_shared<EarlyStopping>());
   StateDict odd = learner.state_dict();
   for (auto& [name, tensor] : odd)

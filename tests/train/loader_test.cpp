@@ -439,7 +439,8 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
     return StateDict{{"epoch", from({epoch}, {}, i64)}, {"batch", from({batch}, {}, i64)}};
   };
   EXPECT_ERROR(loader.load_state_dict(state(-1, 0)), "epoch is -1");
-  EXPECT_ERROR(loader.load_state_dict(state(0, 3)), "batch is 3, not a whole number from 0 to 2");
+  EXPECT_ERROR(loader.load_state_dict(state(0, 3)),
+               "batch must be a whole number from 0 to 2, got 3");
   EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
   EXPECT_EQ(loader.epoch(), 0u);
 }
