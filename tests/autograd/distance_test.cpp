@@ -1,4 +1,4 @@
-// Lengths, distances and their losses. Numbers are PyTorch's in f64.
+// Norms, distances and their losses. Numbers are PyTorch's in f64.
 
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST_F(Distances, Pairwise) {
   EXPECT_EQ(pairwise_distance(a, select(p, 0, 0)).shape(), Shape{3});
 }
 
-// Values, gradients and batches are in rows_reference_test.
+// rows_reference_test has values, gradients and batches.
 TEST_F(Distances, AllPairs) {
   const Tensor x = leaf({0, 3, 4, 1, 0, 0, 0, 0, 0}), origin = select(x, 0, 2);
   expect_near(cdist(x, unsqueeze(origin, 0)), {5, 1, 0});
@@ -141,7 +141,7 @@ TEST_F(Distances, MarginRankingLoss) {
                "margin_ranking_loss: inputs of shapes [3] and [3] and a target of shape [2]");
 }
 
-// Where a margin is just kept, as between what is equal with a margin of 0, gradients go on.
+// Gradients flow where a margin is just kept, as between equal points with a margin of 0.
 TEST_F(Distances, LossesMoveWhatIsAtTheMargin) {
   const Tensor x = from({1, 0}, {1, 2}, f64).set_requires_grad(), t = ones({1, 2}, f64);
   expect_all(margin_ranking_loss(x, x.detach(), t, 0, None), {0, 0}, {x}, {{-1, -1}});

@@ -1,5 +1,5 @@
-// Elementwise ops as a user meets them: edges as in PyTorch, integers, errors, comparison
-// operators, creation, writing in place.
+// Elementwise ops as users call them: PyTorch's edge cases, integers, errors, comparison operators,
+// creation, writing in place.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ void expect_close(const Tensor& got, const Values& want, double tolerance,
   }
 }
 
-// f and its gradients by the fused kernels and by rules on the tape, in f64 and f32.
+// f and its gradients by fused kernels and by recorded rules, in f64 and f32.
 void expect_edges(const std::string& name,
                   const std::function<Tensor(const std::vector<Tensor>&)>& f,
                   const std::vector<Values>& x, const Values& y, const std::vector<Values>& dx) {
@@ -253,9 +253,9 @@ TEST(Elementwise, BinaryEdgesAreAsInPyTorch) {
                  {c.da, c.db});
 }
 
-// As PyTorch selects: 0 times what is not finite would be NaN.
+// Selects as PyTorch does: 0 times a nonfinite number would be NaN.
 TEST(Elementwise, NothingPassesWhereItIsFlat) {
-  const auto all = [](double v) { return Values(20, v); };  // in lanes, and some beside them
+  const auto all = [](double v) { return Values(20, v); };  // full vectors and a rest
   const Tensor dy = where(eq(remainder(arange(20), 2), 0.0), full({}, inf), full({}, nan));
   const auto expect_nothing = [&](const std::string& name,
                                   const std::function<Tensor(const Tensor&)>& f, double at) {
@@ -286,7 +286,7 @@ TEST(Elementwise, NothingPassesWhereItIsFlat) {
       },
       -2);
 
-  // A derivative that is 0 by chance has one of its own.
+  // A derivative that happens to be 0 has a derivative of its own.
   const auto second = [](const Tensor& y, const Tensor& x, const Tensor& by) {
     return grad({sum(grad({sum(y)}, {x}, {.create_graph = true})[0])}, {by})[0].item();
   };
@@ -388,7 +388,7 @@ TEST(Elementwise, ComparesWholeTensors) {
   EXPECT_EQ(to_vector(isclose(x, row({1.1, -2.1, -inf, 0, inf}, f32), 0, 0.2)),
             (Values{1, 1, 0, 0, 0}));
   EXPECT_FALSE(allclose(x, x)) << "NaN is close to nothing";
-  // As wide as it takes: f16 would round the tolerance to zero, and 2048 + 1 to 2048.
+  // In f64: f16 would round the tolerance to zero, and 2048 + 1 to 2048.
   EXPECT_TRUE(allclose(row({0.25}, f16), row({0.25006}, f32), 0, 1e-4));
   EXPECT_FALSE(allclose(row({2048}, f16), row({2049}, i64), 0, 0));
   EXPECT_TRUE(allclose(ones({2, 3}), ones({3}))) << "broadcasts";
@@ -455,7 +455,7 @@ TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
   EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
 }
 
-// Squares and means of half numbers are not rounded to their dtype on the way.
+// Squares and means of half numbers are not rounded to half in between.
 TEST(Elementwise, VariancesOfNarrowNumbers) {
   const auto of = [](std::initializer_list<double> x, DType t) {
     return from(x, {int64_t(x.size())}, t).set_requires_grad();
@@ -524,7 +524,7 @@ TEST(Elementwise, ZeroGradientsAreRecorded) {
   EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 0}));
 }
 
-// What neg and floor need not keep, may be written to.
+// neg and floor save nothing, so their inputs may be written to.
 TEST(Elementwise, ConstantDerivativesKeepNothing) {
   const Tensor x = row({1.5, -2}, f64).set_requires_grad();
   const Tensor y = -x;
@@ -534,7 +534,7 @@ TEST(Elementwise, ConstantDerivativesKeepNothing) {
   EXPECT_EQ(to_vector(x.grad()), (Values{-3, -3}));
 }
 
-// The gradients of an op on half copies arrive in f32 where that is what they were copied from.
+// Gradients of an op on half casts of f32 tensors arrive in f32.
 TEST(Elementwise, WideGradientsOfNarrowOperands) {
   const Values v = {1.00390625, -0.3, 0.7, 2.1};
   const Tensor a = row(v, f32).set_requires_grad(), b = row({0.1, 0.2, 0.3, 0.4}, f32);
@@ -551,7 +551,7 @@ TEST(Elementwise, WideGradientsOfNarrowOperands) {
   expect_wide(half * 0.3, [](int64_t) { return 0.3; });
 }
 
-// Nor is a gradient rounded, or its divisor, before it is as wide as it will be.
+// Neither a gradient nor its divisor is rounded before the cast to f32.
 TEST(Reductions, DivideGradientsInF32) {
   const Tensor w = zeros({100'000}).set_requires_grad();
   mean(w.to(f16)).backward();
@@ -564,8 +564,8 @@ TEST(Reductions, DivideGradientsInF32) {
   }
 }
 
-// Rules that are recorded compute what the fused kernels do, in f32: parts of a derivative leave
-// the range of f16 long before it does.
+// Recorded rules compute in f32, like the fused kernels: terms of a derivative overflow f16 long
+// before it does.
 TEST(Elementwise, RecordedGradientsOfNarrowNumbers) {
   using F = Tensor (*)(const Tensor&);
   const std::map<std::string, F> ops = {
@@ -618,7 +618,7 @@ TEST(Elementwise, GradientsOfNarrowNumbersThatLeaveTheirRangeOnTheWay) {
   EXPECT_NEAR(of(prod(x), x, 1).at(2), 90, 0.5);
 }
 
-// What a choice leaves out must stay finite, or its gradient is not 0 but NaN.
+// A branch that is not taken must stay finite, or its gradient is NaN, not 0.
 TEST(Elementwise, SecondOrderFarOut) {
   using F = Tensor (*)(const Tensor&);
   for (const F f : {F([](const Tensor& x) { return elu(x); }), F(selu),
@@ -661,7 +661,7 @@ TEST(Comparison, OperatorsGiveTensors) {
   static_assert(std::is_constructible_v<bool, Tensor>);
 }
 
-// None of these is one answer: in an `if`, it would be true whatever it holds.
+// None of these converts to bool: in an `if` it would always be true.
 template <class... T>
 constexpr bool answers = (std::is_constructible_v<bool, T> || ...);
 
@@ -704,7 +704,7 @@ TEST(Create, MultinomialDrawsByTheWeights) {
     const double p = wanted[size_t(i)], sigma = std::sqrt(p * (1 - p) / double(n));
     EXPECT_NEAR(counts.at(i) / double(n), p, 5 * sigma) << i;
   }
-  const Tensor halves = narrow(drawn, 1, 0, n / 2);  // no order in them
+  const Tensor halves = narrow(drawn, 1, 0, n / 2);  // must not be ordered
   EXPECT_NEAR(mean(select(halves, 0, 0).to(f32)).item(), mean(select(drawn, 0, 0).to(f32)).item(),
               0.1);
 }
@@ -790,7 +790,7 @@ TEST(Create, Bernoulli) {
   EXPECT_EQ(share.at(0), 0);
   EXPECT_NEAR(share.at(1), 0.25, 0.02);
   EXPECT_EQ(share.at(2), 1);
-  const Seed zero(12121362);  // whose first 24 bits are 0
+  const Seed zero(12121362);  // its first 24 bits are 0
   EXPECT_EQ(rand({1}).item(), 0);
   const Seed same(12121362);
   EXPECT_EQ(bernoulli(full({1}, 1e-9, f64)).item(), 0);
@@ -909,12 +909,12 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   EXPECT_ERROR(randint(3, 3, {2}), "integers from 3 to below 3");
   for (const DType t : {f64, f32, f16, bf16})
     EXPECT_LT(max(rand({100000}, t)).item(), 1) << name(t);
-  // Of more than 2^32, all may come: the odd ones, too, and those at either end.
+  // More than 2^32 numbers can all occur: odd ones, too, and those at both ends.
   const Tensor wide = randint(0, int64_t(1) << 40, {4001});
   const double odd = mean(remainder(wide, 2).to(f64)).item();
   EXPECT_NEAR(odd, 0.5, 0.05);
   EXPECT_NEAR(mean(wide.to(f64)).item() * 0x1p-39, 1, 0.05);
-  // And all as often, also where they are not many fewer than 2^32.
+  // All with the same probability, also for ranges near 2^32.
   const Tensor third = remainder(randint(0, int64_t(3) << 30, {10000}), 3);
   EXPECT_NEAR(mean(eq(third, 0).to(f64)).item(), 1.0 / 3, 0.024);  // five deviations
   const Tensor any =
@@ -968,7 +968,7 @@ TEST(InPlace, ArithmeticAndItsOperators) {
   EXPECT_EQ(x.version(), 8u);
   EXPECT_EQ(sub_(x, y).id(), x.id());
   EXPECT_EQ(to_vector(clamp_(x, {}, 9)), (Values{9, 8}));
-  const Tensor part = slice(x, 0, 1, 2);  // a view: the whole changes with it
+  const Tensor part = slice(x, 0, 1, 2);  // a view: x changes with it
   div_(part, 4);
   EXPECT_EQ(to_vector(x), (Values{9, 2}));
 }
@@ -1043,12 +1043,12 @@ TEST(InPlace, RecordsWhereNobodySees) {
   EXPECT_EQ(to_vector(x.grad()), (Values{2, 2}));
   EXPECT_EQ(to_vector(w.grad()), (Values{-1, -1}));
   const Tensor z = x + 1;
-  z *= 3.0;  // add and mul by a number keep nothing of z
+  z *= 3.0;  // add and mul by a number save nothing
   z -= w;
   sum(z).backward();
   EXPECT_EQ(to_vector(x.grad()), (Values{5, 5}));
   const Tensor product = x * 1.0;
-  product *= w;  // keeps what product was
+  product *= w;  // saves the old product
   product /= w;
   sum(product * product).backward();  // x^2
   EXPECT_NEAR(x.grad().at(1), 5 + 4, 1e-12);
@@ -1070,7 +1070,7 @@ TEST(InPlace, WritesToWhatWasSavedAreFound) {
     clamp_(x, 0, 1);
   }
   EXPECT_ERROR(z.backward(), "that clamp saved");
-  const Tensor h = x * 2, t = sum(sin(h));  // sin keeps h
+  const Tensor h = x * 2, t = sum(sin(h));  // sin saves h
   h += 1.0;
   EXPECT_ERROR(t.backward(), "a tensor that sin saved for backward was modified in place");
   const Tensor a = row({1, 2}, f64).set_requires_grad();

@@ -1,4 +1,4 @@
-// Images read at places of a grid. Numbers are PyTorch's in f64.
+// Images sampled at the points of a grid. Numbers are PyTorch's in f64.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-9) {
 Tensor image(DType dtype = f64) {
   return sin(reshape(arange(0, 24, 1, f64), {1, 2, 3, 4})).to(dtype);
 }
-Tensor places() {  // six, of which three lie outside
+Tensor points() {  // six, three of them outside
   return from({-1.3, -.9, -.35, .2, .1, .9, .77, -.1, 1.4, .3, -.6, 2.7}, {1, 2, 3, 2}, f64);
 }
 
@@ -53,12 +53,12 @@ TEST(GridSample, ReadsWherePyTorchReads) {
         -0.9613974919, -0.00885130929, 0.1498772097, -0.7509872468, 0.4201670368}},
   };
   for (const auto& [options, want] : cases) {
-    expect_near(grid_sample(image(), places(), options), want);
+    expect_near(grid_sample(image(), points(), options), want);
     const auto f = [o = options](const std::vector<Tensor>& in) {
-      return grid_sample(in[0], in.size() > 1 ? in[1] : places(), o);
+      return grid_sample(in[0], in.size() > 1 ? in[1] : points(), o);
     };
     std::vector<Tensor> inputs{image().set_requires_grad()};
-    if (options.mode == Interpolation::Bilinear) inputs.push_back(places().set_requires_grad());
+    if (options.mode == Interpolation::Bilinear) inputs.push_back(points().set_requires_grad());
     EXPECT_EQ(gradcheck(f, inputs), "");
   }
 }
@@ -91,7 +91,7 @@ TEST(GridSample, KeepsPlacesWideInARegion) {
   expect_near(grid_sample(x, grid), to_vector(x), 1e-4);  // f16: off by 1 / 128 of a pixel
 }
 
-// Half a pixel of a large image is beyond f16, so a half image may have an f32 grid.
+// Half a pixel of a large image is below f16's resolution, so a half image may have an f32 grid.
 TEST(GridSample, OfANarrowImageAtWidePlaces) {
   for (const DType low : {f16, bf16})
     for (const DType of_grid : {f32, low})
@@ -100,7 +100,7 @@ TEST(GridSample, OfANarrowImageAtWidePlaces) {
           std::optional<amp::Autocast> on;
           if (region) on.emplace(amp::AutocastOptions{.low = low});
           const Tensor x = image(low).set_requires_grad(),
-                       grid = places().to(of_grid).set_requires_grad();
+                       grid = points().to(of_grid).set_requires_grad();
           const Tensor y = grid_sample(x, grid, {.mode = mode});
           const Tensor wide = grid_sample(x.to(f64), grid.to(f64), {.mode = mode});
           EXPECT_EQ(y.dtype(), low);

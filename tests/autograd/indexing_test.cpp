@@ -1,5 +1,5 @@
-// What the rows do not say of views, rearranging, indexing, order and reductions: errors, dtypes,
-// duplicates, sums of half gradients, and properties that hold for any shape.
+// Views, rearranging, indexing, order and reductions beyond op_rows: errors, dtypes, duplicates,
+// sums of half gradients, and properties that hold for any shape.
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -85,7 +85,7 @@ TEST(JoiningErrors, NameBothValues) {
   EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
 }
 
-// Also where every element stays where it is.
+// Also where no element moves.
 TEST(Rearranging, GivesMemoryOfItsOwn) {
   const NoGrad off;
   const Tensor x = numbers({1, 3});

@@ -1,5 +1,5 @@
-// Losses where rows do not reach: what is refused, extreme inputs, and what they read and write.
-// Numbers are PyTorch's unless another source is given.
+// Losses beyond op_rows: errors, extreme inputs, and dtypes that they read and write. Numbers are
+// PyTorch's unless another source is given.
 
 #include <gtest/gtest.h>
 
@@ -33,13 +33,13 @@ void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-6) {
         << "element " << i << ": " << x.at(i) << ", not " << w;
   }
 }
-// The gradient of x, of the sum of what f makes of it.
+// The gradient of sum(f(x)).
 template <class F>
 Tensor slope(const Tensor& x, const F& f) {
   return grad({sum(f(x))}, {x})[0];
 }
 
-// --- what is refused ---
+// --- errors ---
 
 TEST(LossErrors, OfClasses) {
   const Tensor x = zeros({2, 3}), t = from({0, 1}, {2}, i64), p = full({2, 3}, 0.5);
@@ -177,7 +177,7 @@ TEST(CrossEntropyLoss, OneHotProbabilitiesAreTheClassesThemselves) {
     }
 }
 
-TEST(CrossEntropyLoss, AClassThatIsRuledOutCostsNothing) {  // where nothing is wanted of it
+TEST(CrossEntropyLoss, AClassThatIsRuledOutCostsNothing) {  // if the target gives it no weight
   const Tensor x = leaf({0, -inf, 0}, {1, 3}), p = leaf({0.25, 0, 0.75}, {1, 3});
   const Tensor loss = cross_entropy(x, p);
   EXPECT_NEAR(loss.item(), std::log(2), 1e-6);
@@ -221,7 +221,7 @@ TEST(BinaryCrossEntropyLoss, StopsAtProbabilitiesOfZeroAndOne) {
   sum(each).backward();
   expect_near(p.grad(), {0, -1e12, -4.9999999950e8, 0.47619047619, 5.0000001364e8, 0, -1e12, 1e12},
               1e-7);
-  // The derivative of that, where PyTorch has infinities: log(1 - p) - log(p), each at least -100.
+  // Its derivative, where PyTorch has infinities: log(1 - p) - log(p), each at least -100.
   expect_near(t.grad(),
               {100, 46.0517018599, 20.7232658359, 0.8472978604, -20.7232658642, -100, 100, -100},
               1e-9);

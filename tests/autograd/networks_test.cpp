@@ -1,5 +1,5 @@
-// Products, convolutions, pools, norms and attention beyond what every op is tested for: their
-// errors, the corners of their definitions, and what they round.
+// Products, convolutions, pools, norms and attention beyond op_rows: errors, corner cases,
+// rounding.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(Linear, OfNoFeaturesIsItsBias) {
 }
 
 TEST(Addmm, AddsBeforeItRounds) {
-  // 2049 lies between two numbers of f16 and would go to 2048; 2050 is one.
+  // 2049 is between two f16 numbers and would round to 2048; 2050 is one.
   const Tensor a = from({2048, 1}, {1, 2}, f16), b = ones({2, 1}, f16);
   EXPECT_EQ(matmul(a, b).item(), 2048);
   EXPECT_EQ(addmm(ones({1}), a, b).item(), 2050);
@@ -88,7 +88,7 @@ TEST(Addmm, AddsBeforeItRounds) {
 }
 
 TEST(Addmm, ScalesBeforeItRounds) {
-  // 1024 * 64, 1e-4 * 1e-4 and 60000 * 2 are beyond f16; the results are not.
+  // 1024 * 64, 1e-4 * 1e-4 and 60000 * 2 exceed f16; the results do not.
   const auto of = [](double value) { return full({1, 1}, value, f16); };
   EXPECT_EQ(addmm(of(0), of(1024), of(0.5), {.alpha = 64}).item(), 32768);
   EXPECT_GT(addmm(of(0), of(1e-4), of(1000), {.beta = 0, .alpha = 1e-4}).item(), 0);
@@ -307,13 +307,13 @@ TEST(Pools, HangOverTheEndInCeilMode) {
   expect_near(avg_pool1d(x, 2, {.ceil_mode = true}), {0.5, 2.5, 4});
   // The last window may not begin in the padding.
   EXPECT_EQ(max_pool1d(x, 2, {.padding = 1, .ceil_mode = true}).size(2), 3);
-  // Padding counts, what hangs over beyond it does not.
+  // Padding counts, the overhang beyond it does not.
   expect_near(avg_pool1d(x, 4, {.padding = 1, .ceil_mode = true}), {0.75, 7.0 / 3});
   expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .ceil_mode = true}), {0.25, 2.25});
   expect_near(avg_pool1d(x, 4, {.stride = 4, .padding = 2, .count_include_pad = false}), {0.5, 3});
 }
 
-// As in PyTorch, also where not even the first one fits.
+// As in PyTorch, also if not even the first window fits.
 TEST(Pools, HangOverASmallImageInCeilMode) {
   const Tensor x = from({1, 2, 3, 4}, {1, 1, 2, 2}).set_requires_grad();
   const PoolOptions by_two{.stride = 2, .ceil_mode = true};
@@ -442,7 +442,7 @@ TEST(Norms, OfGroupsLieBetweenThoseOfLayersAndInstances) {
   }
 }
 
-// What overflowed at one place stays there.
+// An overflow stays at its element.
 TEST(BatchNorm, FixedStatisticsPassGradientsOneByOne) {
   const Tensor x = count({1, 1, 4}).set_requires_grad(), running = full({1}, 4);
   const Tensor y = batch_norm(x, running, running, full({1}, 3), {}, {.eps = 0});
@@ -454,7 +454,7 @@ TEST(RmsNorm, KeepsNarrowActivationsBesideAWideWeight) {
   const amp::Autocast on({.low = bf16});
   const Tensor x = full({2, 8}, 3, bf16), w = full({8}, 1.001);
   EXPECT_EQ(rms_norm(x, {8}, w).dtype(), bf16);
-  // Squares of 300 are beyond f16, their mean is not.
+  // Squares of 300 overflow f16, their root mean square does not.
   expect_near(rms_norm(full({1, 8}, 300, f16), {8}, ones({8})), Values(8, 1), 1e-3);
 }
 
@@ -494,7 +494,7 @@ TEST(Attention, SecondOrderSeesTheLowestScores) {
         (std::vector<double>{1, 1, 0, 0}));
 }
 
-// Whichever way a query may attend to nothing.
+// A query without keys, by each kind of mask.
 TEST(Attention, OfNothingIsZeroAndHasNoGradient) {
   const Tensor allowed = from({0, 0, 1, 1}, {2, 2}, boolean),
                bias = from({-inf, -inf, 0, 1}, {2, 2});
@@ -523,7 +523,7 @@ TEST(Attention, CausalQueriesSeeTheKeysUpToTheirOwnPosition) {
 }
 
 TEST(Attention, ScoresOfNarrowNumbersAreF32) {
-  // 256 * 256 * 64 / 8 is far beyond f16; a difference of 1 in 2^19 beyond what bf16 resolves.
+  // 256 * 256 * 64 / 8 overflows f16; bf16 does not resolve a difference of 1 in 2^19.
   for (const DType dtype : {f16, bf16}) {
     const Tensor q = full({1, 64}, 256, dtype), v = from({0, 1}, {2, 1}, dtype);
     const Tensor k = full({2, 64}, 256, dtype);

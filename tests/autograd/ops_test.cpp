@@ -21,7 +21,7 @@ struct Seen : Observer {  // the ops that ran
   void after(const Call& call, const Tensor&) override { ops.insert(call.op.name); }
 };
 
-// Largest difference relative to the scale of the values; NaN where only one side has one.
+// The largest difference relative to the scale of the values; NaN if only one side has one.
 double difference(const Tensor& a, const Tensor& b) {
   EXPECT_EQ(a.shape(), b.shape());
   double scale = 1, worst = 0;
@@ -35,7 +35,7 @@ double difference(const Tensor& a, const Tensor& b) {
   return worst;
 }
 
-// The same elements at strides that no fresh tensor has.
+// The same elements with unusual strides.
 Tensor strided(const Tensor& x, int how) {
   if (how == 0)
     return x.rank() < 2 ? x
@@ -60,7 +60,7 @@ std::string case_name(const testing::TestParamInfo<OpCase>& i) { return i.param.
 struct EveryOp : testing::TestWithParam<OpCase> {};
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(tests::op_cases()), case_name);
 
-// f's gradients, or that it has none if the row says so.
+// Checks f's gradients, or that it has none if the row says so.
 void expect_gradients(const OpCase& c, const std::vector<Tensor>& in,
                       const std::function<Tensor(const std::vector<Tensor>&)>& f) {
   if (c.differentiable)
@@ -165,14 +165,14 @@ TEST_P(EveryOp, AgreesAcrossDtypes) {
 
 using Ops = std::set<std::string_view>;
 
-// The linked ops without such a row.
+// The linked ops without a row that `fits`.
 template <class Such>
 Ops ops_without(const Such& row) {
   Ops missing;
   for (const OpInfo* op : all_ops()) missing.insert(op->name);
   for (const OpCase& c : tests::op_cases())
     if (row(c)) missing.erase(c.op);
-  if (Device::best().is_host()) missing.erase("to_device");  // there is nowhere to go
+  if (Device::best().is_host()) missing.erase("to_device");  // there is no other device
   return missing;
 }
 
@@ -209,7 +209,7 @@ const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
                           "recurrence",
                           "take_at"};
 
-// (The empties of what those belong to lead there.)
+// (Empty inputs of the ops that they belong to test them.)
 TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
   EXPECT_EQ(ops_without([](const OpCase& c) { return !c.empty.empty(); }), of_gradients)
       << "a row with .empty is wanted for each other op";
@@ -220,7 +220,7 @@ TEST(Catalogue, EveryOpIsTestedOnEmptiesAndBroadcasts) {
 // (No policy acts in backward.)
 TEST(Catalogue, EveryPolicyIsTested) {
   Ops others = of_gradients;
-  others.insert({"binary_cross_entropy", "cast"});  // in tests of their own
+  others.insert({"binary_cross_entropy", "cast"});  // tested separately
   EXPECT_EQ(ops_without([](const OpCase& c) { return c.half && !c.composite; }), others);
 }
 

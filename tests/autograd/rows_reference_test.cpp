@@ -1,5 +1,5 @@
-// Every row and edge case against PyTorch: values and gradients, in f64 and f32. What PyTorch made
-// of the same inputs in f64 is in rows_reference.json.
+// Every row and edge case against PyTorch: values and gradients, in f64 and f32.
+// rows_reference.json has PyTorch's results for the same inputs in f64.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::vector<OpCase> all_cases() {
   return all;
 }
 
-// Within `tolerance` of the largest magnitude that is expected.
+// Expects a difference within `tolerance` times the largest expected magnitude.
 void expect_close(const Tensor& got, const json& want, double tolerance, const std::string& what) {
   std::vector<double> values;
   double scale = 0;
@@ -85,9 +85,9 @@ TEST_P(RowsReference, Single) { compare(f32, 1e-5); }
 INSTANTIATE_TEST_SUITE_P(PyTorch, RowsReference, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name(); });
 
-// What no row says: errors, and lists of tensors.
+// Errors and lists of tensors, which rows do not cover.
 TEST(LikePyTorch, AWindowMustFit) {
-  // Two rows short, which a stride of 3 would round away.
+  // Two rows too few, which a stride of 3 would round away.
   EXPECT_ERROR(
       conv2d(ones({1, 1, 3, 9}), ones({1, 1, 3, 3}), {}, {.stride = {3, 1}, .dilation = {2, 1}}),
       "a window of 3 (dilation 2) does not fit into 3 + 2 * 0");
@@ -115,7 +115,7 @@ TEST(LikePyTorch, ANumberIsNotTruncatedForIntegers) {
 
 TEST(RowsReferenceFile, SaysHowItWasMadeAndHoldsNothingElse) {
   EXPECT_NE(reference().at("made").get<std::string>().find("torch"), std::string::npos);
-  std::set<std::string> known = {"made", "to_device"};  // the latter a row only where a device is
+  std::set<std::string> known = {"made", "to_device"};  // to_device has a row only with a device
   for (const OpCase& c : all_cases()) known.insert(c.name());
   for (const auto& [name, entry] : reference().items())
     EXPECT_TRUE(known.contains(name)) << name << " is of a row that is gone." << regenerate;

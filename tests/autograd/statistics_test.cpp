@@ -1,4 +1,4 @@
-// Order statistics, counts, and other functions made of ops, by their definitions.
+// Order statistics, counts and other composed functions, against their definitions.
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -214,7 +214,7 @@ TEST(GaussianNll, IsMinusTheLogarithmOfTheDensity) {
   };
   for (const double v : {-100.0, -17.0, 0.0, 1e-7}) EXPECT_NEAR(of(v), std::log(1e-6) / 2, 1e-5);
   EXPECT_EQ(of(inf), inf);
-  const Tensor two = zeros({2, 2}, f64), rows = row({1, 4}, f64);  // of each row, as in PyTorch
+  const Tensor two = zeros({2, 2}, f64), rows = row({1, 4}, f64);  // one per row, as in PyTorch
   const Tensor by_row = gaussian_nll_loss(two, two, rows, {.reduction = Reduction::None});
   EXPECT_EQ(to_vector(by_row), (Values{0, 0, std::log(4) / 2, std::log(4) / 2}));
   EXPECT_ERROR(gaussian_nll_loss(zeros({3, 2}), zeros({3, 2}), ones({2})),

@@ -1,5 +1,5 @@
-// Convolutions, norms, attention, blocks and packed sequences against PyTorch's: names, shapes, and
-// with the same weights the same numbers.
+// Convolutions, norms, attention, blocks and packed sequences against PyTorch: names, shapes and,
+// with the same weights, numbers.
 
 #include "tests/support/modules_reference.h"
 
@@ -10,10 +10,10 @@ using nn::Tensors;
 using test::model;
 using X = const Tensors&;
 
-// The masks of modules_reference.py: true where a query must not look.
+// The masks of modules_reference.py: true where a query must not attend.
 Tensor later() { return from({0, 1, 1, 0, 0, 1, 0, 0, 0}, {3, 3}, boolean); }
 Tensor padding() { return from({0, 0, 1, 0, 0, 0}, {2, 3}, boolean); }
-Tensor per_head() {  // of two sequences and two heads
+Tensor per_head() {  // for two sequences and two heads
   const Tensor mask = full({4, 3, 3}, 0, boolean);
   mask.set(1 * 9 + 2, 1);
   mask.set(2 * 9 + 3, 1);
@@ -21,7 +21,7 @@ Tensor per_head() {  // of two sequences and two heads
 }
 Tensor added() { return reshape(arange(0, 9, 1, f64), {3, 3}) / 8; }
 
-// Attention of x to itself.
+// Self-attention of x.
 test::Model attention(nn::MultiheadAttention made, const nn::AttentionMasks& masks = {}) {
   return model(std::move(made), [masks](const nn::MultiheadAttention& m, X x) {
     return Tensors{m(x.at(0), x.at(0), x.at(0), masks).output};
@@ -29,7 +29,7 @@ test::Model attention(nn::MultiheadAttention made, const nn::AttentionMasks& mas
 }
 
 Tensor lengths() { return from({2, 4, 1}, {3}, i64); }
-// A recurrent layer over sequences of those, from x and a state of one tensor or none.
+// A recurrent layer over sequences of these lengths, from x and a state of one tensor or none.
 template <class M>
 test::Model recurrent(M made) {
   return model(std::move(made), [](const M& m, X x) {

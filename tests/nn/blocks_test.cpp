@@ -1,5 +1,5 @@
-// Convolutions, norms, attention and blocks: starts, options, errors. Their numbers are compared
-// with PyTorch's in nn_blocks_reference_test.cpp.
+// Convolutions, norms, attention and blocks: initial values, options, errors.
+// blocks_reference_test.cpp compares their numbers with PyTorch's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -137,7 +137,7 @@ TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
   expect_uniform(layer.q_proj_weight, std::sqrt(6.0 / (2 * 64)));
   expect_uniform(layer.k_proj_weight, std::sqrt(6.0 / (64 + 32)));
   expect_uniform(layer.v_proj_weight, std::sqrt(6.0 / (64 + 128)));
-  // Of one size there is one weight, whether or not the sizes are said.
+  // Equal sizes share one weight, given or by default.
   EXPECT_TRUE(nn::MultiheadAttention(4, 2, {.kdim = 4, .vdim = 4}).in_proj_weight);
   EXPECT_TRUE(nn::MultiheadAttention(4, 2, {.bias = false, .vdim = 2}).v_proj_weight);
   const Tensor q = zeros({2, 3, 64}), k = zeros({5, 3, 32}), v = zeros({5, 3, 128});
@@ -170,8 +170,7 @@ TEST(MultiheadAttention, SameTensorsMakeOneProduct) {
             "");
 }
 
-// Products of queries and keys beyond what f16 holds, which the root of their size brings back or
-// does not.
+// Products of queries and keys that overflow f16; divided by the root of their size some fit again.
 TEST(MultiheadAttention, WeightsOfLargeScoresAreFinite) {
   nn::MultiheadAttention layer(64, 1);
   layer.to(f16);
@@ -225,13 +224,13 @@ TEST(MultiheadAttention, MasksMeanTheSame) {
   expect_near(sum(out.weights, {-1}), ones({2, 2, 3}, f64));
   expect_near(run({.causal = true}, AttentionWeights::Averaged).weights, mean(out.weights, {1}));
   EXPECT_FALSE(run({}).weights);
-  // A query that may look nowhere.
+  // A query that may attend to no key.
   const nn::AttentionOutput none =
       run({.key_padding_mask = full({2, 3}, 1, boolean)}, AttentionWeights::Averaged);
   EXPECT_EQ(sum(abs(none.weights)).item(), 0);
   expect_near(select(none.output, 0, 1), expand(layer.out_proj.bias, {2, 4}));
 
-  // Keys of which there are none.
+  // No keys.
   const Tensor no = zeros({0, 2, 4}, f64);
   EXPECT_EQ(layer(x, no, no, AttentionMasks{}, AttentionWeights::PerHead).weights.shape(),
             (Shape{2, 2, 3, 0}));

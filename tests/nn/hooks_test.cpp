@@ -1,4 +1,4 @@
-// Hooks of modules: what they see, what they may replace, and that they follow their module.
+// Hooks of modules: they see and may replace tensors and gradients, and move with their module.
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
@@ -20,7 +20,7 @@ struct Scale : nn::Module<Scale> {  // w x
   Tensor forward(const Tensor& x) const { return x * weight; }
   MIXTAPE_FIELDS(weight)
 };
-struct Product : nn::Module<Product> {  // a b, and a number that is no tensor
+struct Product : nn::Module<Product> {  // a b, and a number
   Tensor forward(const Tensor& a, const Tensor& b, double factor) const { return a * b * factor; }
   MIXTAPE_FIELDS()
 };
@@ -98,7 +98,7 @@ TEST(Hooks, BackwardWaitsForAllInputsAndOutputs) {
     std::swap(dx[0], dx[1]);
   });
   const Tensor a = leaf({2}), b = leaf({3});
-  // a is used before and after; what reaches it otherwise does not pass the hook.
+  // a is used elsewhere, too; those gradients do not pass the hook.
   (a * 1000 + net(a, b, 1.0)).backward();
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(first, Values{3});
@@ -122,7 +122,7 @@ TEST(Hooks, BackwardWaitsForAllInputsAndOutputs) {
   EXPECT_EQ(x.grad().item(), 34);
 }
 
-// What was cast from f32 takes its gradient in f32.
+// An input cast from f32 gets an f32 gradient.
 TEST(Hooks, LeaveGradientsAsWideAsTheyAre) {
   for (const bool hooked : {false, true}) {
     Scale net(3);
@@ -157,11 +157,11 @@ TEST(Hooks, SecondOrderGoesThrough) {
   const Tensor y = net(x);
   const Tensor dx = grad({sum(y * y)}, {x}, {.create_graph = true})[0];  // 2 (2 w^2 x)
   EXPECT_EQ(dx.item(), 144);
-  // d/dw of that: dy = 2 w x at the output, times w, times 2.
+  // Its derivative by w: dy = 2 w x at the output, times w, times 2.
   EXPECT_EQ(grad({sum(dx)}, {net.weight})[0].item(), 96);
 }
 
-// The gradient of a gradient may reach what a module was given and not what it made.
+// A second gradient may reach a module's inputs and not its outputs.
 TEST(Hooks, WithoutAGradientOfAnOutputSeeThatThereIsNone) {
   nn::Sequential net(Scale(3), nn::SiLU(), Scale(2));
   std::vector<bool> given;
@@ -175,8 +175,8 @@ TEST(Hooks, WithoutAGradientOfAnOutputSeeThatThereIsNone) {
   EXPECT_EQ(given, (std::vector<bool>{true, false}));
 }
 
-// The gradients of the outputs would wait for those of the inputs, which nobody asked for, and with
-// them the graph that holds them.
+// If stored, the gradients of the outputs would wait for gradients of inputs that are not needed,
+// and keep their graph alive.
 TEST(Hooks, KeepNoGraphWhereInputsAreNotWanted) {
   Scale net(3);
   int calls = 0;

@@ -1,4 +1,4 @@
-// Starting values: distributions, and what their names promise.
+// Initial values: their distributions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,14 +64,14 @@ TEST(Init, TruncatedNormal) {
   EXPECT_NEAR(mean(lt(t, 3 + 2 * 0.674490).to(f32)).item(), 0.50, 0.006);
   EXPECT_NEAR(mean(lt(t, 3 + 2 * 1.150349).to(f32)).item(), 0.75, 0.006);
   EXPECT_EQ(moments(lt(t, 3.0).to(f32)).high, 0);
-  // Far from the mean on either side, where almost all lies at the nearer end.
+  // Far from the mean on either side, where almost all values are at the nearer end.
   nn::init::trunc_normal_(t, {.low = 10, .high = 12});
   const auto above = moments(t);
   EXPECT_NEAR(above.mean, 10.0981, 0.002);  // phi(10) / Q(10)
   EXPECT_GT(above.high, 10.5);
   nn::init::trunc_normal_(t, {.low = -12, .high = -10});
   EXPECT_NEAR(moments(t).mean, -10.0981, 0.002);
-  // A tail without end has no infinite values, not even by a seed whose first 24 bits are 0.
+  // An infinite tail gives no infinite values, even for a seed with 24 zero bits first.
   const Seed zero(12121362);
   nn::init::trunc_normal_(t, {.low = -INFINITY, .high = 0});
   EXPECT_GT(moments(t).low, -6);
@@ -96,7 +96,7 @@ TEST(Init, Orthogonal) {
   nn::init::orthogonal_(filters);
   const Tensor rows = reshape(filters, {6, 18});
   EXPECT_LT(off_identity(matmul(rows, rows.t())), 1e-13);
-  // A column of a random rotation has mean square 1 / n in every place, and no preferred sign.
+  // Each element of a random rotation has mean square 1 / n and no preferred sign.
   double first = 0, square_of_first = 0;
   for (int i = 0; i < 400; ++i) {
     const Tensor small = zeros({3, 3}, f64);

@@ -1,4 +1,4 @@
-// Layers: each is its functional op, starts as PyTorch's does, and has the right gradient.
+// Layers: each is its functional op, has PyTorch's initial values and the right gradient.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ TEST(PReLU, LearnsItsSlopes) {
             "prelu: a weight of shape [3] for an input of shape [3, 4]: one number, or one per "
             "channel");
 
-  const Tensor low = full({64, 2}, -60, f16);  // its gradient for the weight is beyond f16
+  const Tensor low = full({64, 2}, -60, f16);  // the weight's gradient overflows f16
   prelu(low, one.weight).backward({.gradient = full({64, 2}, 1000, f16)});
   EXPECT_EQ(one.weight.grad().item(), -60.0 * 1000 * 128);
 }
@@ -100,12 +100,12 @@ TEST(BatchNorm, TracksTheBatchesItSaw) {
     EXPECT_TRUE(equal(layer(x), expected));
   }
   EXPECT_EQ(layer.num_batches_tracked.item(), 3);
-  EXPECT_NE(error([&] { layer(ones({2, 4, 5, 5})); }), "");  // and not one that it refused
+  EXPECT_NE(error([&] { layer(ones({2, 4, 5, 5})); }), "");  // a rejected batch does not count
   EXPECT_EQ(layer.num_batches_tracked.item(), 3);
   EXPECT_TRUE(equal(layer.running_mean, running_mean));
   EXPECT_TRUE(equal(layer.running_var, running_var));
   const Tensor batch_mean = mean(x, {0, 2, 3}), batch_var = var(x, {0, 2, 3});
-  for (int c = 0; c < 3; ++c) {  // after three steps, 1 - 0.9^3 of the way
+  for (int c = 0; c < 3; ++c) {  // 1 - 0.9^3 of the way after three steps
     EXPECT_NEAR(running_mean.at(c), 0.271 * batch_mean.at(c), 1e-5);
     EXPECT_NEAR(running_var.at(c), 0.729 + 0.271 * batch_var.at(c), 1e-5);
   }
@@ -184,7 +184,7 @@ TEST(Embedding, IsATableOfNormalRows) {
             "Embedding: sizes must be positive: rows 3, size 0");
 }
 
-// That numbers are PyTorch's is in rows_reference_test.
+// rows_reference_test compares numbers with PyTorch.
 TEST(EmbeddingBag, IsTheRowsOfABagTogether) {
   nn::EmbeddingBag bag(5, 2, {.mode = BagMode::Sum, .padding_idx = -1});
   const Tensor& table = bag.weight;
@@ -209,7 +209,7 @@ TEST(EmbeddingBag, IsTheRowsOfABagTogether) {
 }
 
 TEST(EmbeddingBag, OneLongBagDoesNotPadTheOthers) {
-  constexpr int64_t bags = 2000;  // of one row and none by turns, and one of 2000 in the middle
+  constexpr int64_t bags = 2000;  // alternately one row and none, and 2000 rows in the middle one
   std::vector<int64_t> index, begins;
   for (int64_t b = 0; b < bags; ++b) {
     begins.push_back(int64_t(index.size()));

@@ -1,5 +1,5 @@
-// The models of nn/models: the numbers, names and counts of those that were published, and that
-// they learn in every precision. Small ones run on any device, full ones on the CPU.
+// The models of nn/models: numbers, names and parameter counts of the published ones. Small ones
+// run on any device, full ones on the CPU.
 #include "nn/models/models.h"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ TEST(ModelsReference, HasEveryCase) { test::expect_complete(cases(), "models"); 
 
 // --- names and counts ---
 
-// "name [shape]" of every tensor, one a line.
+// "name [shape]" of every tensor, one per line.
 std::string listing(const nn::ModuleBase& net) {
   std::string text;
   for (const auto& [name, t] : net.state_dict()) text += fmt::format("{} {}\n", name, t.shape());
@@ -125,7 +125,7 @@ TEST(Models, HaveThePublishedNamesAndNumbersOfParameters) {
   EXPECT_EQ(small.num_parameters(), 124'439'808);
 }
 
-// The large ones by a small model of the same layers, of which parameters are a polynomial.
+// Large models by a small one with the same layers: parameter counts are polynomials.
 TEST(Gpt, ConfigurationsHaveThePublishedSizes) {
   const auto parameters = [](const GptConfig& c) {
     const int64_t n = c.width;
@@ -158,7 +158,7 @@ TEST(Models, Summarise) {
   EXPECT_NE(nn::summary(lstm, zeros({2, 3}, i64)).find("[2, 3, 10]"), std::string::npos);
 }
 
-// --- starting values ---
+// --- initial values ---
 
 TEST(SimpleCnn, StartsAndEndsAsFastais) {
   const Seed seed(1);
@@ -187,7 +187,7 @@ TEST(ResNet, StartsAsTorchvisions) {
   test::expect_uniform(net.fc.weight, 1 / std::sqrt(512.0));
   EXPECT_EQ(test::moments(block.bn3.weight).low, 1);
 
-  // Where blocks add nothing, one of them returns relu of its shortcut.
+  // A block that adds nothing returns relu of its shortcut.
   for (const ResidualBlock kind : {ResidualBlock::Basic, ResidualBlock::Bottleneck}) {
     ResNet zero(kind, {2, 1, 1, 1}, {.num_classes = 10, .zero_init_residual = true, .width = 4});
     const Tensor x = relu(randn({2, kind == ResidualBlock::Basic ? 4 : 16, 4, 4}));
@@ -213,7 +213,7 @@ TEST(Lstm, GoesOnFromAState) {
   const Seed seed(4);
   LstmLanguageModel net(10, {.embedding = 3, .hidden = 4});
   const Tensor tokens = randint(0, 10, {2, 5});
-  EXPECT_FALSE(equal(net(tokens).logits, net(tokens).logits));  // drops
+  EXPECT_FALSE(equal(net(tokens).logits, net(tokens).logits));  // with dropout
   net.eval();
   const auto first = net(narrow(tokens, 1, 0, 3));
   const auto rest = net(narrow(tokens, 1, 3, 2), first.state);
@@ -250,7 +250,7 @@ TEST(GptBlock, StartsAsGpt2) {
             "tokens of shape [3] after 0, not [b, t] with at most 6 in all");
 }
 
-// Heads are joined and split by views alone, and gradients of weights arrive as the weights lie.
+// Heads are joined and split by views alone, and gradients of weights have the weights' layout.
 TEST(Gpt, StepCopiesNoTensor) {
   const Gpt net(without_dropout(tiny));
   const Tensor tokens = zeros({2, 6}, i64);

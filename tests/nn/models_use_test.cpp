@@ -109,7 +109,7 @@ TEST_P(Precisions, Gpt) {
 INSTANTIATE_TEST_SUITE_P(Models, Precisions, testing::Values(f32, f16, bf16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-// The same gradients, bit for bit, from blocks that run twice.
+// Checkpointed blocks give the same gradients, bit for bit.
 TEST(Gpt, ChecksPointsWithoutAChange) {
   const Tensor text = randint(0, 10, {2, 7});
   const auto gradients = [&](bool checkpoint) {
@@ -159,14 +159,14 @@ TEST(Gpt, LoadsFilesOfHuggingFace) {
     net.load_state_dict(gpt2_weights(file));
     expect_reference(net);
   }
-  {  // as they are: the masks are no parameters
+  {  // unchanged: masks are no parameters
     Gpt net(tiny());
     EXPECT_NE(error([&] { net.load_state_dict(file); }).find("unexpected: h.0.attn.bias, h.1"),
               std::string::npos);
     EXPECT_EQ(net.load_state_dict(file, {.strict = false}).unexpected.size(), 2u);
     expect_reference(net);
   }
-  {  // of the whole model, whose names have a prefix
+  {  // of the whole model: names with a prefix
     StateDict whole{{{"lm_head.weight", file.at("wte.weight")}}};
     whole.add("transformer.", file);
     whole.emplace_back("transformer.h.0.attn.masked_bias", zeros({}));
@@ -216,7 +216,7 @@ TEST(Sample, DrawsBySoftmax) {
 }
 
 TEST(Sample, NeverDrawsWhatIsRuledOut) {
-  const Seed seed(10710051);  // whose second 24 bits are 0
+  const Seed seed(10710051);  // its second 24 bits are 0
   const Tensor only = from({-INFINITY, 0, -INFINITY}, {3});
   EXPECT_EQ(sample(only).item<int64_t>(), 1);
 }
@@ -224,17 +224,17 @@ TEST(Sample, NeverDrawsWhatIsRuledOut) {
 TEST(Gpt, Generates) {
   const Seed seed(6);
   Gpt net(tiny(0.1));
-  for (const Tensor& p : net.parameters()) nn::init::normal_(p);  // not almost the same everywhere
+  for (const Tensor& p : net.parameters()) nn::init::normal_(p);  // so that logits differ clearly
   net.eval();
   const Tensor prompt = randint(0, 10, {2, 3});
   const Tensor text = net.generate(prompt, 7, {.temperature = 0});
   EXPECT_EQ(text.shape(), (Shape{2, 10}));
   EXPECT_TRUE(equal(narrow(text, 1, 0, 3), prompt));
-  for (int64_t t = 3; t < 10; ++t) {  // each by the six before it
+  for (int64_t t = 3; t < 10; ++t) {  // each from the six before it
     const int64_t begin = std::max<int64_t>(t - 6, 0);
     const Tensor logits = net(narrow(text, 1, begin, t - begin));
     EXPECT_TRUE(equal(select(text, 1, t), argmax(select(logits, 1, -1), -1))) << t;
-    Gpt::Cache cache;  // the same, token by token after the first two
+    Gpt::Cache cache;  // likewise, token by token after the first two
     Tensor last = net(narrow(text, 1, begin, 2), &cache);
     for (int64_t i = begin + 2; i < t; ++i) last = net(narrow(text, 1, i, 1), &cache);
     EXPECT_EQ(last.shape(), (Shape{2, 1, 10}));

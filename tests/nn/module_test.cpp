@@ -1,4 +1,4 @@
-// Modules: what one line of fields gives, and that nothing about them depends on where they are.
+// Modules: all that MIXTAPE_FIELDS provides, and that modules do not depend on their address.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ struct Empty : nn::Module<Empty> {
   MIXTAPE_FIELDS()
 };
 
-struct Wide : nn::Module<Wide> {  // more fields than fingers
+struct Wide : nn::Module<Wide> {  // many fields
   Tensor a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z;
   Wide() {
     for (Tensor* field : {&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l, &m,
@@ -110,7 +110,7 @@ TEST(Fields, AnyNumberOfThem) {
 
 TEST(Fields, WhatHoldsNothingIsLeftOut) {
   Zoo<Block> zoo;
-  EXPECT_TRUE(nn::parameter(zeros({2, 3}).t()).is_contiguous());  // as optimizers want it
+  EXPECT_TRUE(nn::parameter(zeros({2, 3}).t()).is_contiguous());  // as optimizers need it
   zoo.maybe = nn::parameter(ones({4}));
   zoo.any = nn::Linear(1, 1);
   const Names all = names(zoo.named_parameters());
@@ -119,7 +119,7 @@ TEST(Fields, WhatHoldsNothingIsLeftOut) {
   EXPECT_EQ(names(nn::Linear(2, 2, {.bias = false}).state_dict()), Names{"weight"});
 }
 
-// `out` runs, but nobody lists it.
+// `out` runs but is not listed.
 struct Forgetful : nn::Module<Forgetful> {
   nn::Linear in{2, 3}, out{3, 2};
   Tensor forward(const Tensor& x) const { return out(in(x)); }
@@ -151,7 +151,7 @@ TEST(Fields, OneThatIsForgottenIsAnErrorWhenItRuns) {
                  "neither trained nor saved: list it there, freeze it");
   EXPECT_ERROR(HoldsForgetful()(x), "inner.0: Forgetful holds a Linear");
   EXPECT_ERROR(ContainsForgetful()(x), "inner: Forgetful holds a Linear");
-  net.out(ones({1, 3}));  // by itself it is no part of anything
+  net.out(ones({1, 3}));  // alone it is part of no module
 }
 
 TEST(Fields, MayLeaveOutWhatIsFrozenTiedOrElsewhere) {
@@ -321,7 +321,7 @@ TEST(Module, CopyingIsCalledClone) {
 
 TEST(Module, HandlesOutliveMovesAndConversions) {
   Mlp net(2, 3);
-  const std::vector<Tensor> held = net.parameters();  // as an optimizer does
+  const std::vector<Tensor> held = net.parameters();  // like an optimizer
   Mlp moved = std::move(net);
   moved.to(f64);
   EXPECT_TRUE(held[0].is_same(moved.up.weight));
@@ -345,7 +345,7 @@ TEST(Module, ToDropsGradientsItConverts) {
   EXPECT_TRUE(net.weight.grad());
   net.to(f64);
   EXPECT_FALSE(net.weight.grad());
-  sum(net(ones({1, 2}, f64))).backward();  // while the old graph is still there
+  sum(net(ones({1, 2}, f64))).backward();  // while the old graph is alive
   EXPECT_EQ(net.weight.grad().dtype(), f64);
   EXPECT_EQ(error([&] { net.to(i64); }), "parameters cannot be i64");
 }
@@ -393,7 +393,7 @@ TEST(Module, TrainingModeAndGradientsReachEverything) {
   EXPECT_FALSE(zoo.count.requires_grad());
 }
 
-// Fails on demand, so that its path shows.
+// Throws on demand, to show its path.
 struct Probe : nn::Module<Probe> {
   Tensor weight = nn::parameter(ones({2, 1}));
   Tensor forward(const Tensor& x) const { return matmul(x, weight); }
@@ -414,7 +414,7 @@ struct Stack : nn::Module<Stack> {
   MIXTAPE_FIELDS(decoder)
 };
 
-// Modules by name, as a ModuleDict would hold them.
+// Modules by name, like a ModuleDict.
 struct Heads : nn::Module<Heads> {
   std::map<std::string, Probe> heads;
   MIXTAPE_FIELDS(heads)

@@ -1,4 +1,4 @@
-// Modules without parameters: each is its function, with the options it was made with.
+// Modules without parameters: each calls its function with its options.
 
 #include <gtest/gtest.h>
 

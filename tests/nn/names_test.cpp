@@ -1,4 +1,4 @@
-// Both namespaces at once: no name of a module hides an op's, or that of its options.
+// Both namespaces at once: names of modules and their options do not clash with those of ops.
 #include <gtest/gtest.h>
 
 #include "nn/nn.h"

@@ -1,5 +1,4 @@
-// Layers whose weight is computed. That numbers and names are PyTorch's is in
-// nn_blocks_reference_test.
+// Layers with computed weights. blocks_reference_test compares numbers and names with PyTorch.
 #include "nn/parametrize.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +85,7 @@ TEST(SpectralNorm, DividesByTheLargestSingularValue) {
   EXPECT_EQ(layer.named_buffers().size(), 2u);
 }
 
-// As a GAN's discriminator: the second call moves u and v before the first one's backward.
+// As in a GAN's discriminator: the second call updates u and v before the first one's backward.
 TEST(SpectralNorm, CalledTwiceBeforeBackward) {
   const Seed seed(3);
   const SpectralNorm layer(Linear(4, 4));
@@ -96,7 +95,7 @@ TEST(SpectralNorm, CalledTwiceBeforeBackward) {
   EXPECT_TRUE(all(isfinite(layer.parametrization.original.grad())).item());
 }
 
-// u and v move with each call but a checkpoint's second, which finds the weight of the first.
+// Each call updates u and v, except the recomputation of a checkpoint, which finds the same weight.
 TEST(SpectralNorm, HasOneWeightWithinACheckpoint) {
   Values slopes[2], moved[2];
   for (const bool kept : {false, true}) {
@@ -104,7 +103,7 @@ TEST(SpectralNorm, HasOneWeightWithinACheckpoint) {
     const SpectralNorm layer(Linear(4, 4));
     {
       const NoGrad off;
-      copy_(layer.parametrization.original, randn({4, 4}));  // of which u and v know nothing
+      copy_(layer.parametrization.original, randn({4, 4}));  // unknown to u and v
     }
     const Tensor x = randn({2, 4}).set_requires_grad();
     sum(square(kept ? checkpoint(layer, x) : layer(x))).backward();
@@ -115,7 +114,7 @@ TEST(SpectralNorm, HasOneWeightWithinACheckpoint) {
   EXPECT_EQ(moved[0], moved[1]);
 }
 
-// The weight is computed in f32 and is no leaf, so each call casts the one it has.
+// The weight is computed in f32 and is no leaf, so each call casts its own.
 template <class Layer>
 void train_under_autocast(Layer layer, DType low) {
   const Tensor x = randn({8, 16}), y = randn({8, 4});
@@ -176,7 +175,7 @@ TEST(Parametrized, AreModules) {
   expect_near(net(x.to(f16)).to(f32), y, 0.01);
 }
 
-// A layer that is called so has its mode: here one that a mode changes.
+// The inner layer follows the mode: here one whose result depends on it.
 struct Scaled : nn::Module<Scaled> {
   Tensor weight = nn::parameter(ones({2, 2}));
   Tensor forward(const Tensor& x) const { return is_training() ? x : matmul(x, weight); }

@@ -1,4 +1,4 @@
-// Layers against PyTorch's: names, shapes, and with the same weights the same numbers.
+// Layers against PyTorch: names, shapes and, with the same weights, numbers.
 
 #include "tests/support/modules_reference.h"
 

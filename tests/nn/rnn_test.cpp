@@ -1,4 +1,4 @@
-// Recurrent layers: names, starts, and that a layer is its cells, whatever the options.
+// Recurrent layers: names, initial values, and equality of a layer with its cells for all options.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,7 @@ TEST(Recurrent, StartsUniformByTheHiddenSize) {
   for (const Tensor& t : nn::GRUCell(30, 100).parameters()) expect_uniform(t, 0.1);
 }
 
-// What a layer of each kind computes, from its cell.
+// The results of a layer of each kind, from its cell.
 TEST(Recurrent, ALayerIsItsCells) {
   const Seed seed(2);
   const Tensor x = randn({4, 2, 3}, f64);
@@ -130,7 +130,7 @@ TEST(Recurrent, LayersFollowOneAnother) {
   expect_near(y, input);
 }
 
-// That they are PyTorch's packed sequences is in nn_blocks_reference_test.
+// blocks_reference_test compares with PyTorch's packed sequences.
 TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
   const Seed seed(4);
   const Tensor lengths = from({3, 1}, {2}, i64);
@@ -161,8 +161,8 @@ TEST(Recurrent, LengthsLeaveNothingOfWhatIsBeyond) {
   }
 }
 
-// A state of relu that grows has no end: beyond its sequence's it would reach infinity, and that
-// times a gradient of zero would be NaN.
+// A growing relu state would reach infinity in the padding, and infinity times a gradient of zero
+// would be NaN.
 TEST(Recurrent, ReluStopsAtAnEnd) {
   for (const bool bidirectional : {false, true}) {
     nn::RNN net(1, 1, {.bidirectional = bidirectional}, nn::Nonlinearity::Relu);
@@ -217,7 +217,7 @@ TEST(Recurrent, BatchFirstAndNoBatch) {
   const nn::RnnOutput a = net(x, h_0), b = first(transpose(x, 0, 1), h_0);
   expect_near(a.output, transpose(b.output, 0, 1));
   expect_near(a.h_n, b.h_n);
-  for (const nn::GRU* layer : {&net, &first}) {  // one sequence has no batch to be first
+  for (const nn::GRU* layer : {&net, &first}) {  // batch_first means nothing for one sequence
     const nn::RnnOutput one = (*layer)(select(x, 1, 0), select(h_0, 1, 0));
     EXPECT_EQ(one.h_n.shape(), (Shape{2, 5}));
     for (int64_t i = 0; i < one.output.numel(); ++i)

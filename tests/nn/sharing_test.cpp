@@ -1,4 +1,4 @@
-// Parameters that are frozen, and parameters that two modules share, through training and files.
+// Frozen parameters, and parameters that two modules share, in training and in files.
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
@@ -18,7 +18,7 @@ struct TwoLayers : nn::Module<TwoLayers> {
   MIXTAPE_FIELDS(body, head)
 };
 
-// One step with a rule that would also move parameters whose gradient is zero.
+// One step of an optimizer that also changes parameters whose gradient is zero.
 void step(optim::AdamW& opt, const Tensor& loss) {
   opt.zero_grad();
   loss.backward();

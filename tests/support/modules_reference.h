@@ -1,7 +1,6 @@
 #pragma once
-// A module of ours against the PyTorch module of the same name: what is inside by name and shape,
-// and, with those weights, outputs and gradients. From modules_reference.json and
-// models_reference.json.
+// A module against PyTorch's module of the same name: parameters by name and shape and, with equal
+// weights, outputs and gradients. Reads modules_reference.json and models_reference.json.
 
 #include <gtest/gtest.h>
 
@@ -112,7 +111,7 @@ inline std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::ranges::replace(name, ' ', '_');
   return name;
 }
-// That each case of the file has its model.
+// Checks that each case of the file has its model.
 inline void expect_complete(const Models& models, const std::string& group) {
   std::vector<std::string> cases;
   for (const auto& [name, c] : reference(group).items()) cases.push_back(name);

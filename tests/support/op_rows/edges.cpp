@@ -1,5 +1,5 @@
-// What the other rows leave out, since gradients do not exist there or differences see noise: ties,
-// large numbers, tails; and further options and shapes. Only compared with PyTorch.
+// Cases without gradients, or where finite differences are noise: ties, large numbers, tails; and
+// further options and shapes. Only compared with PyTorch.
 #include <cmath>
 
 #include "tests/support/op_rows/rows.h"
@@ -129,7 +129,7 @@ std::vector<OpCase> product_edges() {
 }
 
 std::vector<OpCase> norm_edges() {
-  // The result, and what became of the running statistics.
+  // The result, and the updated running statistics.
   const auto running = [](In x) {
     const DType dtype = x[0].dtype() == f64 ? f64 : f32;
     const Tensor mean = full({2}, 0.3, dtype), var = full({2}, 1.5, dtype);
@@ -200,7 +200,7 @@ std::vector<OpCase> loss_edges() {
   ties("l1_loss", [](const Tensor& x, const Tensor& t) { return l1_loss(x, t); });
   ties("smooth_l1_loss", [](const Tensor& x, const Tensor& t) { return smooth_l1_loss(x, t); });
   ties("huber_loss", [](const Tensor& x, const Tensor& t) { return huber_loss(x, t); });
-  // (PyTorch's gradient is not that of its value where a norm is less than eps.)
+  // (PyTorch's gradient does not match its value where a norm is below eps.)
   cases.push_back(
       {.op = "cosine_similarity",
        .inputs = {{{6, 3}, -1e-8, 1e-8, Input::Constant}, {{6, 3}, -2, 2, Input::Constant}},
@@ -258,7 +258,7 @@ std::vector<OpCase> elementwise_edges() {
   return cases;
 }
 
-// Functions made of other ops, which have no rows of their own.
+// Functions composed of other ops, which have no rows of their own.
 std::vector<OpCase> composed_edges() {
   const auto to_all = [](double p) { return [p](In x) { return cdist(x[0], x[1], p); }; };
   const auto bags = [](EmbeddingBagOptions o) {

@@ -68,7 +68,7 @@ std::vector<OpCase> elementwise_extremes() {
   power("half", 0.5);
   power("one", 1);
   power("minus_one", -1);
-  // Each of the first with each of the second.
+  // Combines each of the first with each of the second.
   const auto pairs = [&](std::string op, Op2 f, const Values& a, const Values& b) {
     Values left, right;
     for (const double v : a)
@@ -88,7 +88,7 @@ std::vector<OpCase> elementwise_extremes() {
       predicate(at("remainder", "by_zero",
                    {constant(of({nan, inf, 0, 5, -5})), constant(of({0, -0.0, 0, 0, 0}))},
                    [](In x) { return remainder(x[0], x[1]); })));
-  // The branch that is not taken passes nothing on.
+  // The branch that is not taken gets no gradient.
   cases.push_back(at("where", "beside_nan",
                      {of({1, 0, 1, 0}, Input::Mask), of({2, nan, 3, inf}), of({nan, 4, -inf, 5})},
                      [](In x) { return where(x[0], x[1], x[2]); }));
@@ -120,7 +120,8 @@ std::vector<OpCase> reduction_extremes() {
       at("min", "special", infinite, [](X x) { return min(x, {1}); }),
       predicate(at("argmax", "special", infinite, [](X x) { return argmax(x, 1); })),
       predicate(at("argmin", "special", infinite, [](X x) { return argmin(x, 1); })),
-      // (Where the result is NaN, gradients are NaN or infinite as the order of things falls.)
+      // (Where the result is NaN, gradients are NaN or infinite depending on the order of
+      // operations.)
       predicate(at("sum", "var_special", constant(infinite), [](X x) { return var(x, {1}); })),
       at("sum", "var_of_one", one, [](X x) { return var(x, {0}); }),
       at("sum", "var_0_of_one", one, [](X x) { return var(x, {0}, false, 0); }),
@@ -138,7 +139,7 @@ std::vector<OpCase> reduction_extremes() {
       at("sqrt", "stddev_of_none", none, [](X x) { return stddev(x, {0}); }),
       at("cumsum", "of_none", none, [](X x) { return cumsum(x, 0); }),
       at("cumprod", "of_none", none, [](X x) { return cumprod(x, 1); }),
-      // Of a number. (Its dimensions have no names here: PyTorch takes 0 and -1.)
+      // A 0-d tensor. (PyTorch accepts dimensions 0 and -1 for it.)
       at("sum", "of_0d", lone, [](X x) { return sum(x); }),
       at("mean", "of_0d", lone, [](X x) { return mean(x, {}, true); }),
       at("prod", "of_0d", lone, [](X x) { return prod(x); }),
@@ -255,7 +256,7 @@ std::vector<OpCase> loss_extremes() {
          [](In x) { return nll_loss(x[0], x[1], {.ignore_index = 1}); }),
       at("nll_loss", "of_minus_infinity", {logits, target},
          [](In x) { return nll_loss(x[0], x[1], {.reduction = None}); }),
-      // (Gradients too stop where the logarithms do; PyTorch's of the target is infinite there.)
+      // (Gradients are clamped with the logarithms; PyTorch's for the target is infinite there.)
       predicate(
           at("binary_cross_entropy", "at_0_and_1",
              {constant(of({0, 1, 0, 1, 0.5, 0, 1})), constant(of({0, 0, 1, 1, 0.5, 0.5, 0.5}))},

@@ -34,7 +34,7 @@ OpCase nothing_of(OpCase c, std::vector<Shape> shapes) {
   return c;
 }
 
-// Of each element of an input and a target.
+// An elementwise loss of an input and a target.
 template <class F>
 OpCase each(std::string op, F f, double low = -2, double high = 2, double target_low = -2,
             double target_high = 2) {

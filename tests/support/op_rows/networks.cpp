@@ -133,7 +133,7 @@ std::vector<OpCase> networks() {
        .run = attention({}),
        .tolerance = 8,
        .empty = {{2, 3, 4}, {2, 0, 4}, {2, 0, 3}}},
-      {.op = "scaled_dot_product_attention",  // one head of keys for two, of values for all
+      {.op = "scaled_dot_product_attention",  // two heads share keys, all share values
        .inputs = {{{2, 2, 4, 3}}, {{2, 1, 5, 3}}, {{5, 2}}},
        .run = attention({.causal = true, .scale = 1.5}),
        .label = "causal",
@@ -208,7 +208,7 @@ std::vector<OpCase> networks() {
       {.op = "embedding",
        .inputs = {{{5, 3}}, {{7}, 0, 4, Input::Index}},
        .run =
-           [](In x) {  // never looked up: its gradient is not that of its values
+           [](In x) {  // never looked up: gradcheck sees its values
              return embedding(x[0], x[1], {.padding_idx = 4});
            },
        .label = "padding"},

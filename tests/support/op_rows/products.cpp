@@ -14,7 +14,7 @@ OpCase einsum_case(std::string label, const char* equation, std::vector<Input> i
           .tolerance = 8};
 }
 
-// The gradient of f with respect to an image of this shape, recorded: what is linear in x[0].
+// The recorded gradient of f with respect to an image of this shape: linear in x[0].
 auto gradient_of(std::function<Tensor(const Tensor&)> f, Shape shape) {
   return [f, shape](In x) {
     const Tensor image =

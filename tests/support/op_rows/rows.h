@@ -1,5 +1,5 @@
 #pragma once
-// The rows of op_cases by topic, and what builds the common kinds.
+// The rows of op_cases by topic, and helpers for common kinds.
 
 #include "tests/support/op_cases.h"
 
