@@ -438,7 +438,8 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
   const auto state = [](double epoch, double batch) {
     return StateDict{{"epoch", from({epoch}, {}, i64)}, {"batch", from({batch}, {}, i64)}};
   };
-  EXPECT_ERROR(loader.load_state_dict(state(-1, 0)), "epoch is -1");
+  EXPECT_ERROR(loader.load_state_dict(state(-1, 0)),
+               "epoch must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_ERROR(loader.load_state_dict(state(0, 3)),
                "batch must be a whole number from 0 to 2, got 3");
   EXPECT_ERROR(loader.load_state_dict({{"epoch", from({1}, {}, i64)}}), "batch");
