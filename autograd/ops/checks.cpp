@@ -1,3 +1,4 @@
+// Checks of dtypes, shapes and elements. Those of elements read back their extremes only.
 #include "autograd/ops/checks.h"
 
 #include "core/readback.h"

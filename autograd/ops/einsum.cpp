@@ -226,7 +226,7 @@ class Einsum {
 
   std::vector<Operand> operands_;
   Axes result_;
-  std::map<Axis, int64_t> sizes_;  // -1: of no operand
+  std::map<Axis, int64_t> sizes_;  // -1: no operand has it
 };
 
 }  // namespace

@@ -64,9 +64,8 @@ struct Linear {  // x [rows, in]
     save_activation(ctx, options.activation, bias, sums, y);
     return y;
   }
-  // With dz of the sums: dx = dz w, dw = dzT x, db = the sums of dzT's rows. Of a weight by
-  // columns, which is a parameter's transpose, dw is made as xT dz: so the parameter's gradient is
-  // dense.
+  // With dz for the sums: dx = dz w, dw = dzT x, db = row sums of dzT. For a weight by columns, the
+  // transpose of a parameter, dw is computed as xT dz, so that the parameter's gradient is dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
                         bool by_columns) {
     const Tensor dz = pre_activation_gradient(ctx, options.activation, dy, [&] {

@@ -1,3 +1,4 @@
+// Reshaping for row kernels and batched products; all recorded, since it is made of views.
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
