@@ -151,10 +151,10 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   check_state(start.h, "h_0", state);
   check_state(start.c, "c_0", state);
   check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
-  std::optional<Lengths> ends;
+  std::optional<Lengths> sequences;
   if (lengths) {
-    ends.emplace(lengths, steps, x.size(1), x.device());
-    x = masked_fill(x, ends->padding, 0);  // a NaN there times a gradient of 0 would be NaN
+    sequences.emplace(lengths, steps, x.size(1), x.device());
+    x = masked_fill(x, sequences->padding, 0);  // a NaN there times a gradient of 0 would be NaN
   }
 
   std::vector<Tensor> h_n, c_n;
@@ -165,21 +165,21 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       const auto own = [&](const Tensor& t) {  // of this direction, [b, hidden]
         return !t ? t : batched ? select(t, 0, i) : narrow(t, 0, i, 1);
       };
-      const bool reverse = ends && direction == 1;  // of an index, so the op runs forward
-      Tensor gates = linear(reverse ? ends->reversed(x) : x, w.weight_ih, w.bias_ih);
-      if (ends) gates = ends->pad_gates(gates, kind);
+      const bool reverse = sequences && direction == 1;  // of an index, so the op runs forward
+      Tensor gates = linear(reverse ? sequences->reversed(x) : x, w.weight_ih, w.bias_ih);
+      if (sequences) gates = sequences->pad_gates(gates, kind);
       Tensor y = kind.op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !reverse);
       if (y.size(0) > steps) {
         c_n.push_back(select(y, 0, steps));
         y = narrow(y, 0, 0, steps);
       }
-      h_n.push_back(ends ? ends->at_last(y) : select(y, 0, direction ? 0 : steps - 1));
-      outputs.push_back(reverse ? ends->reversed(y) : y);
+      h_n.push_back(sequences ? sequences->at_last(y) : select(y, 0, direction ? 0 : steps - 1));
+      outputs.push_back(reverse ? sequences->reversed(y) : y);
     }
     x = outputs.size() == 1 ? outputs[0] : cat(outputs, -1);
     if (training && o.dropout > 0 && i < count) x = dropout(x, o.dropout);
   }
-  if (ends) x = masked_fill(x, ends->padding, 0);
+  if (sequences) x = masked_fill(x, sequences->padding, 0);
   const auto joined = [&](const std::vector<Tensor>& states) {
     if (states.empty()) return Tensor();
     return batched ? stack(states) : cat(states);
