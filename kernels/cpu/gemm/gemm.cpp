@@ -325,6 +325,12 @@ class Chunk {
   alignas(64) T edge_[max_tile];
 };
 
+template <class T, class S, class O>
+void compute_chunk(const Product<T, S, O>& x, int64_t index, const char* shared_a,
+                   const char* shared_b, PackBuffers<T>& own) {
+  Chunk<T, S, O>(x, index, shared_a, shared_b, own).compute();
+}
+
 // One product in parallel: packs shared operands, then computes chunks.
 template <class T, class S, class O>
 void multiply(const Product<T, S, O>& x) {
@@ -341,7 +347,7 @@ void multiply(const Product<T, S, O>& x) {
   share(p.b, x.b, b);
   parallel_for(p.chunk_count(), [&](int64_t i) {
     PackBuffers<T> own(p);
-    Chunk<T, S, O>(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, own).compute();
+    compute_chunk(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, own);
   });
 }
 
@@ -393,7 +399,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                       [&](int64_t begin, int64_t end) {
                         PackBuffers<T> own(blocking);
                         for (int64_t i = begin; i < end; ++i)
-                          Chunk<T, S, O>(product(i), 0, nullptr, nullptr, own).compute();
+                          compute_chunk(product(i), 0, nullptr, nullptr, own);
                       });
     }
   });
