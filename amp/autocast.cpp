@@ -75,7 +75,7 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
   const DType low = o.low ? o.low->dtype : around ? around->low() : bf16;
-  check(is_half(low) || low == f32, "autocast to {}: low is f16, bf16 or f32", low);
+  check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
   return {o.enabled && !off, o.cache, low,

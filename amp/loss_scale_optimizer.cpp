@@ -24,11 +24,11 @@ LossScalePolicy::LossScalePolicy(double fixed)
               .min_scale = fixed,
               .max_scale = fixed,
               .hysteresis = std::numeric_limits<int32_t>::max()} {
-  check(fixed > 0, "loss_scale is {}, not a positive number", fixed);
+  check(fixed > 0, "loss_scale must be > 0, got {}", fixed);
 }
 
 LossScalePolicy LossScalePolicy::named(std::string_view name) {
-  check(name == "dynamic", "loss_scale is '{}', not \"dynamic\" or a number", name);
+  check(name == "dynamic", "loss_scale must be \"dynamic\" or a number, got '{}'", name);
   return ScalerOptions();
 }
 

@@ -1,9 +1,9 @@
+// The protocol: scale, unscale, step and update, in this order.
 #include "amp/scaler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdio>
+#include <utility>
 
 #include "amp/policy.h"
 #include "amp/trace.h"
@@ -17,100 +17,89 @@
 #include "optim/clip.h"
 
 namespace mixtape::amp {
+
+using detail::OptimizerState;
+using detail::ScaleState;
+using kernels::ScalerCount;
+using Stage = OptimizerState::Stage;
+
 namespace {
 
-using kernels::ScalerCount;
-
-constexpr int64_t remembered = 16;  // scales, for the diagnosis of a collapse
-
-// What a resumed training goes on with, and its names.
-constexpr std::array<std::pair<std::string_view, ScalerCount>, 3> saved_counts{
-    {{"growth_tracker", ScalerCount::Growth},
-     {"hysteresis_tracker", ScalerCount::Bad},
-     {"consecutive_skips", ScalerCount::Skips}}};
-
-// "scale", or of another loss than the first "scale.1"
-std::string of_loss(std::string_view name, int id) {
-  return id == 0 ? std::string(name) : fmt::format("{}.{}", name, id);
+// The state of a loss scale. Throws Error, with a hint, if no loss was scaled.
+template <class Scales>
+auto& scaled(Scales& scales, int id, std::string_view hint = "call scale(loss).backward() first") {
+  const auto entry = scales.find(id);
+  check(entry != scales.end() && entry->second.has_scaled, "loss {} was never scaled: {}", id,
+        hint);
+  return entry->second;
 }
 
-void set_counts(const Tensor& counts, std::span<const int64_t> values) {
-  for (size_t k = 0; k < saved_counts.size(); ++k)
-    counts.set(int64_t(saved_counts[k].second), double(values[k]));
-  counts.set(int64_t(ScalerCount::Longest), 0);
-}
-
-bool is_scale(double value) {
-  const float s = static_cast<float>(value);
-  return std::isfinite(s) && s > 0;
-}
-
-void check_options(const ScalerOptions& o) {
-  check(is_scale(o.init_scale), "init_scale is {}, not a positive number that f32 holds",
-        o.init_scale);
-  check(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor is {}, not above 1",
-        o.growth_factor);
-  check(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor is {}, not between 0 and 1",
-        o.backoff_factor);
-  check(o.growth_interval >= 1, "growth_interval is {}, not at least 1", o.growth_interval);
-  check(o.min_scale >= 0 && o.min_scale <= o.init_scale,
-        "min_scale is {}, not between 0 and the initial scale of {}", o.min_scale, o.init_scale);
-  check(o.max_scale >= o.init_scale, "max_scale is {}, below the initial scale of {}", o.max_scale,
-        o.init_scale);
-  check(o.hysteresis >= 1, "hysteresis is {}, not at least 1", o.hysteresis);
-  check(o.max_consecutive_skips >= 0, "max_consecutive_skips is {}, not at least 0",
-        o.max_consecutive_skips);
-}
-
-Tensor element(const Tensor& t, int64_t i) { return t.with_layout(Layout({}, {}, i)); }
-Tensor scale_of(const Tensor& state) { return element(state, 0); }
-Tensor inverse_of(const Tensor& state) { return element(state, 1); }
-
-void set_scale(const Tensor& state, double value) {
-  const double rounded = static_cast<float>(value);
-  kernels::fill(state.device(), rounded, scale_of(state));
-  kernels::fill(state.device(), 1 / rounded, inverse_of(state));
-  state.storage()->bump_version();
-}
-
-std::vector<View> views(const std::vector<Tensor>& tensors) {
-  return {tensors.begin(), tensors.end()};
-}
-
-// Whether what backward passes made of the gradients is what is about to be done with them: to
-// divide by the scale of that number, or (0) nothing.
-void check_carried(const optim::Optimizer& opt, uint64_t number) {
-  const std::vector<Tensor> params = opt.params();
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].has_grad()) continue;
-    const LossScaleTag g = params[i].autograd_meta().loss_scale();
-    check(number || !g.number,
-          "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
-          "unscale(), which belongs after the last backward()",
-          i, opt.name());
-    check(!g.number || (g.number == number && !g.mixed),
-          "the gradient of parameter {} of {} carries {}: losses that add up share one, and "
-          "gradients are dropped when a scale is set",
-          i, opt.name(), g.mixed ? "several loss scales" : "another loss scale");
-    if (g.moved)
-      warn(fmt::format(
-          "{}: gradients of losses before and after an update() are added up, though the scale may "
-          "have moved in between: zero_grad() was left out, or update() came before the step",
-          opt.name()));
-    if (number && g.unscaled)
-      warn(fmt::format(
-          "{}: a gradient that is divided by the loss scale is, at least in part, not multiplied "
-          "by it: a loss was not scaled, gradients were divided before, or zero_grad() was left "
-          "out. Use scaler.scale(loss).backward(), or step with {{.unscaled = true}}.",
-          opt.name()));
-  }
-}
-
-void check_used(bool used) {
+void check_used(const ScaleState& s) {
   check(
-      used,
+      s.iteration.used,
       "no loss was scaled since the last update(), so that dividing the gradients would be wrong: "
       "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
+}
+
+// Throws Error or warns unless the gradient carries the loss scale of that number (0: none).
+void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag& tag,
+               uint64_t number) {
+  check(number || !tag.number,
+        "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
+        "unscale(), which belongs after the last backward()",
+        parameter, opt.name());
+  check(!tag.number || (tag.number == number && !tag.mixed),
+        "the gradient of parameter {} of {} carries {}: losses that add up share one, and "
+        "gradients are dropped when a scale is set",
+        parameter, opt.name(), tag.mixed ? "several loss scales" : "another loss scale");
+  if (tag.moved)
+    warn(fmt::format(
+        "{}: gradients of losses before and after an update() are added up, though the scale may "
+        "have moved in between: zero_grad() was left out, or update() came before the step",
+        opt.name()));
+  if (number && tag.unscaled)
+    warn(fmt::format(
+        "{}: a gradient that is divided by the loss scale is, at least in part, not multiplied "
+        "by it: a loss was not scaled, gradients were divided before, or zero_grad() was left "
+        "out. Use scaler.scale(loss).backward(), or step with {{.unscaled = true}}.",
+        opt.name()));
+}
+
+void refuse_f16(const optim::Optimizer& opt, size_t group, size_t parameter, const Tensor& p) {
+  check(p.dtype() != f16 || p.grad().dtype() != f16 || opt.multi_precision(group),
+        "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
+        "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
+        parameter, opt.name());
+}
+
+// One view per parameter, without elements where there is no gradient; no view at all if there is
+// no gradient. Calls check_gradient(group, index, parameter) for each gradient.
+template <class Check>
+std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
+                                    Check check_gradient) {
+  std::vector<View> views;
+  bool any = false;
+  for (size_t group = 0; group < opt.groups(); ++group)
+    for (const Tensor& p : opt.params(group)) {
+      const size_t i = views.size();
+      check(p.device() == device, "parameter {} of {} is on {}, others or the loss on {}", i,
+            opt.name(), p.device(), device);
+      if (p.has_grad()) check_gradient(group, i, p);
+      any = any || p.has_grad();
+      views.push_back(optim::gradient_view(optim::dense_grad(p)));
+    }
+  if (!any) views.clear();
+  return views;
+}
+
+// The factor (f32, 0-d) that unscales gradients and limits their norm, which is `norm`.
+Tensor clip(const std::vector<View>& grads, const Tensor& unscale, double max_norm, Tensor& norm,
+            Device device) {
+  const Tensor total({}, f64, device), factor({}, f32, device);
+  norm = Tensor({}, f32, device);
+  kernels::grad_norm(device, grads, 2, total);
+  kernels::clip_factor(device, total, unscale, max_norm, norm, factor);
+  return factor;
 }
 
 }  // namespace
@@ -122,48 +111,47 @@ StepResult::State StepResult::state() const {
 StepResult::Cause StepResult::cause() const {
   if (!skip_reason_) return Cause::None;
   if (!skip_reason_->has_arrived()) skip_reason_->wait();
-  const float skip_reason = *skip_reason_->as<float>();
-  return skip_reason == 0 ? Cause::None : skip_reason == 1 ? Cause::Gradients : of_loss_;
+  const float reason = *skip_reason_->as<float>();  // see kernels::skip_reason
+  return reason == 0 ? Cause::None : reason == 1 ? Cause::Gradients : nonfinite_loss_cause_;
+}
+
+void GradScaler::check_options(const ScalerOptions& o) {
+  check(detail::is_scale(o.init_scale), "init_scale must be positive and finite in f32, got {}",
+        o.init_scale);
+  check(o.growth_factor > 1 && std::isfinite(o.growth_factor),
+        "growth_factor must be finite and > 1, got {}", o.growth_factor);
+  check(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor must be in (0, 1), got {}",
+        o.backoff_factor);
+  check(o.growth_interval >= 1, "growth_interval must be >= 1, got {}", o.growth_interval);
+  check(o.min_scale >= 0 && o.min_scale <= o.init_scale,
+        "min_scale must be in [0, init_scale = {}], got {}", o.init_scale, o.min_scale);
+  check(o.max_scale >= o.init_scale, "max_scale must be >= init_scale = {}, got {}", o.init_scale,
+        o.max_scale);
+  check(o.hysteresis >= 1, "hysteresis must be >= 1, got {}", o.hysteresis);
+  check(o.max_consecutive_skips >= 0, "max_consecutive_skips must be >= 0, got {}",
+        o.max_consecutive_skips);
 }
 
 GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
   const Scope scope("GradScaler");
   if (!enabled()) return;
   check_options(options_);
-  loss_scale(0);
+  scale_state(0);
 }
 GradScaler::GradScaler(DType low, const ScalerOptions& options)
     : GradScaler([&] {
         const Scope scope("GradScaler");
-        check(is_float(low) && low != f64, "scales for {}: low is f16, bf16 or f32", low);
+        check(is_float(low) && low != f64, "low must be f16, bf16 or f32, got {}", low);
         ScalerOptions o = options;
         o.enabled = o.enabled && low == f16;
         return o;
       }()) {}
 
-GradScaler::ScaleState& GradScaler::loss_scale(int id) {
-  ScaleState& s = scales_[id];
-  if (!s.scale) {
-    s.scale = Tensor({2}, f32, Device::cpu());
-    set(s, options_.init_scale);
-    s.counts = optim::filled({int64_t(ScalerCount::Total)}, 0, i32, Device::cpu());
-    s.history = optim::filled({remembered}, 0, f32, Device::cpu());
-  }
-  return s;
+ScaleState& GradScaler::scale_state(int id) {
+  return scales_.try_emplace(id, options_.init_scale).first->second;
 }
 
-void GradScaler::set(ScaleState& s, double value) {
-  static std::atomic<uint64_t> last = 0;
-  if (std::exchange(s.value, value) != value) s.number = ++last;
-  set_scale(s.scale, value);
-}
-
-const GradScaler::ScaleState& GradScaler::scaled(int id, std::string_view hint) const {
-  const auto entry = scales_.find(id);
-  check(entry != scales_.end() && entry->second.has_scaled, "loss {} was never scaled: {}", id,
-        hint);
-  return entry->second;
-}
+// --- scale ---
 
 Tensor GradScaler::scale(const Tensor& loss, int id) {
   if (!enabled()) {
@@ -176,29 +164,28 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     return loss;
   }
   const Scope scope("scale");
-  check(is_float(loss.dtype()), "a loss of {} elements (convert it to a float dtype)",
-        loss.dtype());
+  check(is_float(loss.dtype()), "the loss must be a float tensor, got {}", loss.dtype());
   const NoPolicy as_called;
   const Device device = loss.device();
-  ScaleState& s = loss_scale(id);
-  if (s.scale.device() != device) {  // the first, or the model has moved
-    check(s.iteration.flags.empty(), "a loss on {}, after one on {} since the last update()",
-          device, s.scale.device());
-    for (Tensor* t : {&s.scale, &s.counts, &s.history}) *t = t->copied_to(device);
+  ScaleState& s = scale_state(id);
+  ScaleState::Iteration& iteration = s.iteration;
+  if (s.values.device() != device) {  // the first loss, or the model has moved
+    check(iteration.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
+          s.values.device());
+    s.move_to(device);
   }
-  s.has_scaled = s.iteration.used = true;
-  if (std::exchange(s.iteration.had_nonfinite_loss, false))
-    s.iteration.flags.push_back(full({1}, 1, f32, device));
-  if (std::exchange(s.iteration.stepped, false))
-    s.iteration.consumed_losses = s.iteration.flags.size();
+  s.has_scaled = iteration.used = true;
+  if (std::exchange(iteration.had_nonfinite_loss, false))
+    iteration.flags.push_back(full({1}, 1, f32, device));
+  if (std::exchange(iteration.stepped, false)) iteration.consumed_losses = iteration.flags.size();
   const Tensor wide = is_half(loss.dtype()) ? cast(loss, f32) : loss;
-  if (wide.requires_grad()) {  // else no gradient comes of it
+  if (wide.requires_grad()) {  // else it has no gradients
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
-                            s.iteration.flags.emplace_back(Shape{1}, f32, device));
+                            iteration.flags.emplace_back(Shape{1}, f32, device));
   }
-  const Tensor scaled = mul(wide, cast(scale_of(s.scale), wide.dtype()));
+  const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
   if (scaled.requires_grad())
     register_hook(scaled, [number = s.number, moves = s.moves](const Tensor&) {
       tag_loss_scale(number, moves);
@@ -213,170 +200,181 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id)
   return scaled;
 }
 
-// One view per parameter, empty where there is no gradient; none at all if there is none anywhere.
-std::vector<View> GradScaler::gradients(const optim::Optimizer& opt, Device device) const {
-  std::vector<View> grads;
-  bool any = false;
-  for (size_t group = 0; group < opt.groups(); ++group) {
-    for (const Tensor& p : opt.params(group)) {
-      const Tensor g = optim::dense_grad(p);
-      check(!enabled() || !g || g.dtype() != f16 || p.dtype() != f16 || opt.multi_precision(group),
-            "parameter {} of {} is f16 and so is its gradient: keep parameters in f32 and use "
-            "Autocast, or let the optimizer keep f32 copies with {{.multi_precision = true}}",
-            grads.size(), opt.name());
-      check(p.device() == device, "parameter {} of {} is on {}, others or the loss on {}",
-            grads.size(), opt.name(), p.device(), device);
-      grads.push_back(optim::gradient_view(g));
-      any = any || g;
-    }
-  }
-  if (!any) grads.clear();
-  return grads;
-}
+// --- unscale ---
 
 void GradScaler::unscale(optim::Optimizer& opt, int id) {
   if (!enabled()) return;
   const Scope scope("unscale");
-  const ScaleState& s = scaled(id);
-  OptimizerState& r = optimizers_[opt.id()];
-  check(r.stage != Stage::Unscaled,
+  const ScaleState& s = scaled(scales_, id);
+  OptimizerState& state = optimizers_[opt.id()];
+  check(state.stage != Stage::Unscaled,
         "the gradients of {} were unscaled already since the last update()", opt.name());
-  check(r.stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
-  const Device device = s.scale.device();
-  if (gradients(opt, device).empty()) return;
-  check_used(s.iteration.used);
-  check_carried(opt, s.number);
-  for (const Tensor& p : opt.params())
-    if (const Tensor g = p.grad(); g && g.dtype() == f16) p.set_grad(cast(g.detach(), f32));
-
-  const std::vector<View> grads = gradients(opt, device);
-  r.loss = id;
-  r.found = Tensor({int64_t(grads.size())}, f32, device);
-  // (A copy, for update() moves the scale.)
-  optim::multiply_grads(opt.params(), optim::dense_copy(inverse_of(s.scale), f32, device), r.found);
-  for (const Tensor& p : opt.params())
-    if (p.has_grad()) p.autograd_meta().set_loss_scale({.unscaled = true});
-  r.stage = Stage::Unscaled;
+  check(state.stage != Stage::Stepped, "{} has already stepped since the last update()",
+        opt.name());
+  const Device device = s.values.device();
+  std::vector<std::pair<size_t, Tensor>> with_grad;
+  std::vector<View> grads =
+      collect_gradients(opt, device, [&](size_t group, size_t i, const Tensor& p) {
+        refuse_f16(opt, group, i, p);
+        check_used(s);
+        check_tag(opt, i, p.autograd_meta().loss_scale(), s.number);
+        with_grad.emplace_back(i, p);
+      });
+  if (grads.empty()) return;
+  for (const auto& [i, p] : with_grad)
+    if (p.grad().dtype() == f16) {
+      p.set_grad(cast(p.grad().detach(), f32));
+      grads[i] = p.grad();
+    }
+  state.loss = id;
+  state.found = Tensor({int64_t(grads.size())}, f32, device);
+  kernels::unscale(device, grads, s.inverse(), state.found);
+  for (const auto& [i, p] : with_grad) {
+    p.grad().storage()->bump_version();
+    p.autograd_meta().set_loss_scale({.unscaled = true});
+  }
+  state.stage = Stage::Unscaled;
 }
+
+// --- step ---
+
+struct GradScaler::Step {
+  optim::Optimizer& opt;
+  OptimizerState& state;
+  ScaleState& scale;
+  Device device = {};
+  std::vector<View> grads = {};  // see collect_gradients
+  Tensor factor = {};            // multiplies the gradients as the optimizer reads them
+};
 
 StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
   return step(opt, options, Tensor());
 }
-StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen) {
+StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
+                            const Tensor& earlier_overflow) {
   const Scope scope("step");
-  check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm is {}, not a number from 0",
+  check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm must be >= 0, got {}",
         options.clip_norm.value_or(0));
+  if (!enabled()) return step_disabled(opt, options);
   StepResult result;
-  if (!enabled() && !options.clip_norm) {  // passes through, on however many devices
-    result.has_grads_ = std::ranges::any_of(opt.params(), &Tensor::has_grad);
-    if (result.has_grads_) opt.step();
-    return result;
+  Step step = check_ready(opt, options);
+  result.has_grads_ = !step.grads.empty();
+  if (result.has_grads_) {
+    find_overflow(step, options, earlier_overflow);
+    if (options.clip_norm)
+      step.factor = clip(step.grads, step.factor, *options.clip_norm, result.norm_, step.device);
+    commit(step, result);
+    step.scale.iteration.stepped = true;
   }
-  OptimizerState* r = nullptr;
-  const ScaleState* s = nullptr;
-  if (enabled()) {
-    r = &optimizers_[opt.id()];
-    check(r->stage != Stage::Stepped, "{} has already stepped since the last update()", opt.name());
-    check(r->stage == Stage::Ready || options.loss.value_or(r->loss) == r->loss,
-          "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), r->loss,
-          options.loss.value_or(0));
-    const int id = options.loss.value_or(r->loss);
-    s = &scaled(id);
-    r->loss = id;
-  }
-
-  const Device device = s ? s->scale.device() : opt.params()[0].device();
-  const std::vector<View> grads = gradients(opt, device);
-  if (grads.empty()) {
-    if (r) r->stage = Stage::Stepped;
-    result.has_grads_ = false;
-    return result;
-  }
-
-  if (r && r->stage == Stage::Unscaled)
-    check(r->found.numel() == int64_t(grads.size()),
-          "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
-          opt.name(), grads.size(), r->found.numel());
-  else if (r && !options.unscaled)
-    check_used(s->iteration.used);
-  if (r && !options.unscaled) check_carried(opt, r->stage == Stage::Ready ? s->number : 0);
-  Tensor factor;
-  if (r && r->stage == Stage::Ready) {
-    if (!options.unscaled) factor = inverse_of(s->scale);
-    r->found = Tensor({int64_t(grads.size())}, f32, device);
-    optim::find_nonfinite(opt.params(), factor, r->found);
-    // (Of the first parameters: groups may have joined since.)
-    if (seen) kernels::accumulate(device, seen, r->found.with_layout({{seen.numel()}, {1}}));
-  }
-  if (options.clip_norm) {
-    const Tensor total({}, f64, device), clipped({}, f32, device);
-    result.norm_ = Tensor({}, f32, device);
-    kernels::grad_norm(device, grads, 2, total);
-    kernels::clip_factor(device, total, factor, *options.clip_norm, result.norm_, clipped);
-    factor = clipped;
-  }
-  Tensor skip_reason;
-  if (r) {
-    skip_reason = Tensor({}, f32, device);
-    const std::vector<View> losses = views(s->iteration.flags);
-    kernels::scaler_skip_reason(device, r->found,
-                                std::span(losses).subspan(s->iteration.consumed_losses),
-                                skip_reason, history_of(opt, grads.size(), device).last);
-    result.skip_reason_ = std::make_shared<Readback>(skip_reason.raw(), sizeof(float), device);
-    result.deferred_ = !device.is_host();
-    if (s->iteration.inverse_taken)
-      result.of_loss_ = StepResult::Cause::Gradients;  // as update() has it
-  }
-  opt.step({.skip = skip_reason, .grad_scale = factor});
-  if (r) {
-    r->stage = Stage::Stepped;
-    loss_scale(r->loss).iteration.stepped = true;
-  }
+  step.state.stage = Stage::Stepped;
   return result;
 }
+
+StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& options) {
+  StepResult result;
+  result.has_grads_ = std::ranges::any_of(opt.params(), &Tensor::has_grad);
+  if (!result.has_grads_) return result;
+  Tensor factor;
+  if (options.clip_norm) {
+    const Device device = opt.params()[0].device();
+    const std::vector<View> grads =
+        collect_gradients(opt, device, [](size_t, size_t, const Tensor&) {});
+    factor = clip(grads, {}, *options.clip_norm, result.norm_, device);
+  }
+  opt.step({.grad_scale = factor});
+  return result;
+}
+
+GradScaler::Step GradScaler::check_ready(optim::Optimizer& opt, const StepOptions& options) {
+  OptimizerState& state = optimizers_[opt.id()];
+  check(state.stage != Stage::Stepped, "{} has already stepped since the last update()",
+        opt.name());
+  const bool is_ready = state.stage == Stage::Ready;
+  const int id = options.loss.value_or(state.loss);
+  check(is_ready || id == state.loss,
+        "the gradients of {} were unscaled as those of loss {}, not {}", opt.name(), state.loss,
+        id);
+  Step step{opt, state, scaled(scales_, id)};
+  state.loss = id;
+  step.device = step.scale.values.device();
+  const auto check_unscaled = [&](size_t parameters) {
+    check(is_ready || state.found.numel() >= int64_t(parameters),
+          "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
+          opt.name(), opt.params().size(), state.found.numel());
+  };
+  step.grads = collect_gradients(opt, step.device, [&](size_t group, size_t i, const Tensor& p) {
+    refuse_f16(opt, group, i, p);
+    check_unscaled(i + 1);
+    if (options.unscaled) return;
+    if (is_ready) check_used(step.scale);
+    check_tag(opt, i, p.autograd_meta().loss_scale(), is_ready ? step.scale.number : 0);
+  });
+  check_unscaled(step.grads.size());
+  return step;
+}
+
+void GradScaler::find_overflow(Step& step, const StepOptions& options,
+                               const Tensor& earlier_overflow) {
+  if (step.state.stage != Stage::Ready) return;  // unscale() did
+  if (!options.unscaled) step.factor = step.scale.inverse();
+  const Tensor found({int64_t(step.grads.size())}, f32, step.device);
+  kernels::find_nonfinite(step.device, step.grads, step.factor, found);
+  // Groups may have been added since, at the end.
+  if (earlier_overflow)
+    kernels::accumulate(step.device, earlier_overflow,
+                        found.with_layout({{earlier_overflow.numel()}, {1}}));
+  step.state.found = found;
+}
+
+void GradScaler::commit(Step& step, StepResult& result) {
+  const Device device = step.device;
+  const Tensor reason({}, f32, device);
+  kernels::scaler_skip_reason(device, step.state.found, step.scale.iteration.pending_flags(),
+                              reason, history_of(step.opt, step.grads.size(), device).last);
+  result.skip_reason_ = std::make_shared<Readback>(reason.raw(), sizeof(float), device);
+  result.deferred_ = !device.is_host();
+  if (step.scale.iteration.inverse_taken)  // as update() has it
+    result.nonfinite_loss_cause_ = StepResult::Cause::Gradients;
+  step.opt.step({.skip = reason, .grad_scale = step.factor});
+}
+
+// --- update ---
 
 void GradScaler::update(std::optional<double> new_scale) {
   if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
   const Scope scope("update");
-  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
-        "no loss was ever scaled: call scale(loss).backward() first");
-  check(!new_scale || is_scale(*new_scale), "new_scale is {}, not a positive number that f32 holds",
-        new_scale.value_or(0));
-  const bool scaled =
-      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
-  // (A record that is ready is of a step that failed.)
-  const bool stepped = std::ranges::any_of(
-      optimizers_, [](const auto& r) { return r.second.stage != Stage::Ready; });
-  check(
-      new_scale || !scaled || stepped,
-      "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
-      "step(optimizer), which divides the gradients, not the optimizer's step()");
-  const auto records = std::exchange(optimizers_, {});
-  const kernels::ScalePolicy rule{options_.growth_factor,   options_.backoff_factor,
-                                  options_.min_scale,       options_.max_scale,
-                                  options_.growth_interval, options_.hysteresis};
+  check_update(new_scale);
+  const auto optimizers = std::exchange(optimizers_, {});
   for (auto& [id, s] : scales_) {
     if (!s.has_scaled) continue;
     std::vector<View> found;
-    for (const auto& [optimizer, r] : records)
-      if (r.found && r.loss == id) found.push_back(r.found);
+    for (const auto& [optimizer, state] : optimizers)
+      if (state.found && state.loss == id) found.push_back(state.found);
     const ScaleState::Iteration ended = std::exchange(s.iteration, {});
-    std::vector<View> losses = views(ended.flags);
-    // A loss that contains gradients, divided by the scale, is not finite where those overflowed.
-    if (ended.inverse_taken && !found.empty())
-      found.insert(found.end(), losses.begin(), losses.end()), losses.clear();
-    if (new_scale) {
-      set(s, *new_scale);
-    } else if (!found.empty()) {
-      s.value = 0;
-      s.moves += options_.min_scale < options_.max_scale;
-      kernels::scaler_update(s.scale.device(), found, losses, rule, s.scale, s.counts, s.history);
-      for (const Tensor& t : {s.scale, s.counts, s.history}) t.storage()->bump_version();
-    }
+    if (new_scale)
+      s.set(*new_scale);
+    else if (!found.empty())
+      s.update(std::move(found), ended, options_);
   }
   for (auto& [id, s] : scales_)
     if (s.has_scaled && !new_scale) poll(s);
+}
+
+void GradScaler::check_update(std::optional<double> new_scale) const {
+  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
+        "no loss was ever scaled: call scale(loss).backward() first");
+  check(!new_scale || detail::is_scale(*new_scale),
+        "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
+  const bool has_losses =
+      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
+  // An optimizer is left ready by a step that failed.
+  const bool stepped = std::ranges::any_of(
+      optimizers_, [](const auto& o) { return o.second.stage != Stage::Ready; });
+  check(
+      new_scale || !has_losses || stepped,
+      "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
+      "step(optimizer), which divides the gradients, not the optimizer's step()");
 }
 
 void GradScaler::abandon() {
@@ -384,101 +382,35 @@ void GradScaler::abandon() {
   for (auto& [id, s] : scales_) s.iteration = {};
 }
 
+// --- the scale and its counters ---
+
 double GradScaler::scale_value(int id) const {
   if (!enabled()) return 1;
   const auto s = scales_.find(id);
-  return s == scales_.end() ? options_.init_scale : s->second.scale.at(0);
+  return s == scales_.end() ? options_.init_scale : s->second.values.at(0);
 }
-int64_t GradScaler::count(int id, int which) const {
+int64_t GradScaler::growth_tracker(int id) const {
   const auto s = scales_.find(id);
-  return s == scales_.end() ? 0 : s->second.counts.at<int64_t>(which);
+  return s == scales_.end() ? 0 : s->second.count(ScalerCount::Growth);
 }
-int64_t GradScaler::growth_tracker(int id) const { return count(id, int(ScalerCount::Growth)); }
 GradScaler::Counters GradScaler::counters(int id) const {
-  return {count(id, int(ScalerCount::Ended)), count(id, int(ScalerCount::Skipped))};
+  const auto s = scales_.find(id);
+  if (s == scales_.end()) return {};
+  return {s->second.count(ScalerCount::Ended), s->second.count(ScalerCount::Skipped)};
 }
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});
   const Scope scope("scale_tensor");
-  return scale_of(scaled(id).scale);
+  return scaled(scales_, id).value();
 }
 Tensor GradScaler::inverse_scale(int id) {
   if (!enabled()) return ones({});
   const Scope scope("inverse_scale");
-  const ScaleState& s =
-      scaled(id,
-             "call scale(loss) first, in a statement before (within one, C++ may come here before "
-             "it)");
-  loss_scale(id).iteration.inverse_taken = true;
-  return inverse_of(s.scale);
-}
-
-StateDict GradScaler::state_dict() const {
-  StateDict dict;
-  if (!enabled()) return dict;
-  const auto add = [&](const std::string& name, double value, DType dtype) {
-    dict.emplace_back(name, from({value}, {}, dtype));
-  };
-  add("growth_factor", options_.growth_factor, f64);
-  add("backoff_factor", options_.backoff_factor, f64);
-  add("growth_interval", double(options_.growth_interval), i64);
-  for (const auto& [id, s] : scales_) {
-    add(of_loss("scale", id), scale_value(id), f32);
-    for (const auto& [name, which] : saved_counts)
-      add(of_loss(name, id), double(count(id, int(which))), i32);
-    if (s.iteration.had_nonfinite_loss ||
-        std::any_of(s.iteration.flags.begin() + int64_t(s.iteration.consumed_losses),
-                    s.iteration.flags.end(), [](const Tensor& flag) { return flag.item() != 0; }))
-      add(of_loss("had_nonfinite_loss", id), 1, i32);
-  }
-  return dict;
-}
-
-void GradScaler::load_state_dict(const StateDict& dict) {
-  if (!enabled()) return;
-  const Scope scope("load_state_dict");
-  check(!dict.empty(),
-        "the state is empty: it was saved by a disabled scaler (without it, this one starts anew)");
-  optim::StateReader reader(dict);
-  ScalerOptions options = options_;
-  options.growth_factor = reader.number("growth_factor");
-  options.backoff_factor = reader.number("backoff_factor");
-  options.growth_interval = reader.count("growth_interval");
-  check_options(options);
-  struct Saved {
-    double scale;
-    bool had_nonfinite_loss;
-    std::array<int64_t, saved_counts.size()> counts;
-  };
-  std::map<int, Saved> loaded;
-  const auto load = [&](int id) {
-    Saved& s = loaded[id];
-    const double scale = reader.number(of_loss("scale", id));
-    check(is_scale(scale), "the scale of loss {} is {}, not a positive number that f32 holds", id,
-          scale);
-    s.scale = std::clamp(scale, options.min_scale, options.max_scale);
-    s.had_nonfinite_loss = reader.find(of_loss("had_nonfinite_loss", id));
-    for (size_t k = 0; k < saved_counts.size(); ++k) {
-      const std::string name = of_loss(saved_counts[k].first, id);
-      // (Files of before have the first only, and PyTorch calls it so.)
-      const bool theirs = k == 0 && id == 0 && reader.find("_growth_tracker");
-      if (k == 0 || reader.find(name))  // which goes on in 32 bits
-        s.counts[k] = reader.count(theirs ? "_growth_tracker" : name, int64_t(1) << 30);
-    }
-  };
-  load(0);
-  for (const auto& [name, tensor] : dict)
-    if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1) load(id);
-  reader.check_all_read();
-  abandon();  // a state is one between iterations
-  options_ = options;
-  for (const auto& [id, from] : loaded) {
-    ScaleState& s = loss_scale(id);
-    set(s, from.scale);
-    set_counts(s.counts, from.counts);
-    s.pending_counters = {};  // of the counters before
-    s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
-  }
+  ScaleState& s = scaled(scales_, id,
+                         "call scale(loss) first, in a statement before (within one, C++ may come "
+                         "here before it)");
+  s.iteration.inverse_taken = true;
+  return s.inverse();
 }
 
 }  // namespace mixtape::amp

@@ -1,9 +1,8 @@
 #pragma once
-// GradScaler: keeps f16 gradients from underflowing by multiplying the loss, and finds by itself
-// how much it may. Scale, counters and flags live on the device, and the optimizer's kernel reads
-// them there: a step waits for nothing, and what it did is read from its result when somebody asks.
+// GradScaler: keeps f16 gradients from underflowing by multiplying the loss, and adjusts the factor
+// by itself. Scale, counters and flags live on the device, where the optimizer's kernel reads them:
+// a step does not wait, and its result waits only when it is read.
 
-#include <array>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "amp/scaler_state.h"
 #include "core/readback.h"
 #include "core/tensor.h"
 #include "optim/optimizer.h"
@@ -21,13 +21,13 @@ namespace mixtape::amp {
 struct ScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;        // > 1
-  double backoff_factor = 0.5;     // between 0 and 1
+  double backoff_factor = 0.5;     // in (0, 1)
   int64_t growth_interval = 2000;  // updates without overflow until the scale grows
   bool enabled = true;             // false: every call passes through
-  double min_scale = 0;            // to fall below it is a ScaleCollapse
+  double min_scale = 0;            // falling below it is a ScaleCollapse
   double max_scale = std::numeric_limits<double>::infinity();  // growth stops there
   int64_t hysteresis = 1;  // updates with overflow, in a row, until the scale backs off
-  // So many in a row are a ScaleCollapse; 0: never, but 50 are told in a warning, once.
+  // Skipped steps in a row that are a ScaleCollapse; 0: none, but 50 draw a warning, once.
   int64_t max_consecutive_skips = 0;
 };
 
@@ -41,12 +41,12 @@ class ScaleCollapse : public Error {
 struct StepOptions {
   // Limits the norm of all (unscaled) gradients, as clip_grad_norm.
   std::optional<double> clip_norm = {};
-  // Whose scale the gradients carry: by default as in unscale(), or 0.
+  // The id of the loss scale that multiplies the gradients: by default as in unscale(), or 0.
   std::optional<int> loss = {};
-  bool unscaled = false;  // the gradients are the true ones, whoever divided them by the scale
+  bool unscaled = false;  // the gradients are the true ones: something else divided them
 };
 
-// What became of a step. Only asking waits for the device, if the answer has not arrived; update()
+// The outcome of a step. Reading it waits for the device if the answer has not arrived; update()
 // does not change it.
 class StepResult {
  public:
@@ -58,15 +58,15 @@ class StepResult {
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
   bool has_arrived() const { return !skip_reason_ || skip_reason_->has_arrived(); }
-  bool is_deferred() const { return deferred_; }  // a device decides: asking may wait
-  // Of all gradients, before clipping: f32, 0-d. No tensor without clip_norm.
+  bool is_deferred() const { return deferred_; }  // a device decides: reading may wait
+  // The norm of all gradients before clipping: f32, 0-d. No tensor without clip_norm.
   const Tensor& norm() const { return norm_; }
 
  private:
   friend class GradScaler;
   bool has_grads_ = true;
-  std::shared_ptr<Readback> skip_reason_;  // of scaler_skip_reason; none: nothing could be skipped
-  Cause of_loss_ = Cause::Loss;            // of one that is not finite
+  std::shared_ptr<Readback> skip_reason_;  // of scaler_skip_reason; none: it cannot be skipped
+  Cause nonfinite_loss_cause_ = Cause::Loss;
   bool deferred_ = false;
   Tensor norm_;
 };
@@ -98,8 +98,8 @@ class GradScaler {
   // Divides the gradients by S and notes which are not finite, before or after. f16 gradients
   // become f32. Throws Error if no loss was scaled, if called twice or after step() before
   // update(), if parameters are f16 and the optimizer keeps no f32 copies, or if a gradient carries
-  // another scale. Warns of one to which a loss that was not scaled has contributed, or losses from
-  // before and after an update().
+  // another scale. Warns if an unscaled loss, or losses from before and after an update(),
+  // contributed to a gradient.
   void unscale(optim::Optimizer& opt, int id = 0);
   // Throws Error as unscale() does, if called twice before update(), or if a scaled loss has added
   // to a gradient since unscale().
@@ -109,7 +109,7 @@ class GradScaler {
   // was and no optimizer stepped since.
   void update(std::optional<double> new_scale = {});
 
-  // Ends an iteration that an exception broke off, say: what its losses and gradients were is
+  // Ends an iteration without a step, after an exception for example: its losses and gradients are
   // forgotten, and the scales stay.
   void abandon();
 
@@ -120,83 +120,54 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // S on the device, f32, 0-d, as it is when read: update() writes it. Throws Error if no loss was
-  // scaled.
+  // S on the device, f32, 0-d: update() writes it. Throws Error if no loss was scaled.
   Tensor scale_tensor(int id = 0) const;
-  // 1/S, the same: for gradients of scale(loss) taken with grad(), as in a gradient
-  // penalty.
+  // 1/S likewise, for gradients of scale(loss) from grad(), as in a gradient penalty.
   Tensor inverse_scale(int id = 0);
 
-  // The parameters whose gradients were not finite in the last step of each optimizer where any
-  // were.
   struct Overflow {
     std::string optimizer, name;  // name: empty unless given
     size_t parameter;             // index in the optimizer's params()
     std::string first_bad_op;     // the last that an OverflowTrace of this thread found, if any
   };
+  // The parameters whose gradients were not finite, in each optimizer's last step with any.
   std::vector<Overflow> last_overflow() const;
   // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
   void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
   // "hysteresis_tracker", "consecutive_skips", and "scale.1", "growth_tracker.1" and so on for the
-  // loss with id 1; empty if disabled. Of an iteration that update() has not ended it has
-  // "had_nonfinite_loss", if a loss was not finite, and nothing else. Loading throws Error, and
-  // changes nothing, if names or values do not fit; a scale beyond min_scale or max_scale becomes
-  // that, and an iteration that was not ended is abandoned. Disabled, it does nothing.
+  // loss with id 1; empty if disabled. An iteration that update() has not ended is saved only as
+  // "had_nonfinite_loss", if so. Loading throws Error, and changes nothing, if names or values do
+  // not fit; it clamps the scale to [min_scale, max_scale] and abandons the current iteration.
+  // Disabled, it does nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  private:
-  enum class Stage { Ready, Unscaled, Stepped };
-  struct ScaleState {
-    bool has_scaled = false;    // a loss was scaled
-    double value = 0;           // that it was set to; 0: it may have moved since
-    uint64_t number = 0;        // by which gradients know it; another one with each such value
-    int64_t moves = 0;          // updates that may have moved it
-    Tensor scale;               // f32 [S, 1/S], on the device of the last loss
-    Tensor counts, history;     // as the kernel scaler_update keeps them
-    Readback pending_counters;  // counts on their way to poll()
-    Tensor last_loss;
-    bool warned = false;  // of skips in a row
-    struct Iteration {    // since update()
-      bool used = false, inverse_taken = false;
-      bool had_nonfinite_loss = false;  // a loss was not finite before this was saved and loaded
-      std::vector<Tensor> flags;        // of the losses: whether they were not finite
-      size_t consumed_losses = 0;       // how many of those the next step has nothing to do with
-      bool stepped = false;             // since the last loss
-    } iteration;
-  };
-  struct OptimizerState {  // of one optimizer since the last update()
-    Stage stage = Stage::Ready;
-    int loss = 0;
-    Tensor found = {};  // f32 [parameters]; none: no gradients
-  };
-  struct OptimizerHistory {  // of one optimizer, from its first step on
-    std::string kind;
-    std::vector<std::string> names;
-    Tensor last;  // as OptimizerState::found, of the last step where any was set
-  };
-
   friend class LossScaleOptimizer;
-  // Skips the step also where `seen` (f32 [parameters], or no tensor) is not 0: gradients that were
-  // not finite before somebody changed them.
-  StepResult step(optim::Optimizer& opt, const StepOptions& options, const Tensor& seen);
-  ScaleState& loss_scale(int id);
-  static void set(ScaleState& s, double value);
-  // Throws Error if it never was, and says what to do.
-  const ScaleState& scaled(int id,
-                           std::string_view hint = "call scale(loss).backward() first") const;
-  OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters, Device device);
-  std::vector<View> gradients(const optim::Optimizer& opt, Device device) const;
-  void poll(ScaleState& s);
-  int64_t count(int id, int which) const;  // a kernels::ScalerCount
-  std::string diagnosis(const ScaleState& s) const;
+  struct Step;
+  static void check_options(const ScalerOptions& options);
+  // Skips the step also where `earlier_overflow` (f32 [parameters], or no tensor) is not 0: the
+  // gradients were not finite before the program changed them.
+  StepResult step(optim::Optimizer& opt, const StepOptions& options,
+                  const Tensor& earlier_overflow);
+  StepResult step_disabled(optim::Optimizer& opt, const StepOptions& options);
+  Step check_ready(optim::Optimizer& opt, const StepOptions& options);
+  static void find_overflow(Step& step, const StepOptions& options, const Tensor& earlier_overflow);
+  void commit(Step& step, StepResult& result);
+  void check_update(std::optional<double> new_scale) const;
+
+  detail::ScaleState& scale_state(int id);
+  detail::OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters,
+                                       Device device);
+  void poll(detail::ScaleState& s);
+  std::string diagnosis(const detail::ScaleState& s) const;
 
   ScalerOptions options_;
-  std::map<int, ScaleState> scales_;
-  std::map<uint64_t, OptimizerState> optimizers_;  // by the optimizer's id
-  std::map<uint64_t, OptimizerHistory> histories_;
+  std::map<int, detail::ScaleState> scales_;
+  std::map<uint64_t, detail::OptimizerState> optimizers_;  // by Optimizer::id()
+  std::map<uint64_t, detail::OptimizerHistory> histories_;
 };
 
 }  // namespace mixtape::amp

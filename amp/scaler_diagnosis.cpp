@@ -1,4 +1,4 @@
-// What a scaler says of gradients that are not finite, and when it gives up.
+// The diagnosis of gradients that are not finite, and the decision to give up.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -17,10 +17,10 @@ namespace {
 
 using kernels::ScalerCount;
 
-// No search for a scale takes so many: halved as often, the first one is 6e-11.
+// More than any search for a scale takes: halved 50 times, 65536 is 6e-11.
 constexpr int64_t many_skips = 50;
 
-// What the trace of this thread found last, if there is one and it did.
+// The last finding of this thread's trace, or "".
 std::string first_bad_op() {
   OverflowTrace* const trace = OverflowTrace::innermost();
   return !trace || trace->found().empty() ? "" : trace->found().back().text();
@@ -28,19 +28,19 @@ std::string first_bad_op() {
 
 }  // namespace
 
-GradScaler::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, size_t parameters,
-                                                     Device device) {
-  OptimizerHistory& w = histories_[opt.id()];
-  w.kind = opt.name();
+detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, size_t parameters,
+                                                 Device device) {
+  detail::OptimizerHistory& h = histories_[opt.id()];
+  h.kind = opt.name();
   const int64_t n = static_cast<int64_t>(parameters);
-  if (!w.last || w.last.numel() != n || w.last.device() != device)
-    w.last = optim::filled({n}, 0, f32, device);
-  return w;
+  if (!h.last || h.last.numel() != n || h.last.device() != device)
+    h.last = optim::filled({n}, 0, f32, device);
+  return h;
 }
 
-// The counters come by mail: on the CPU at once, from a device some updates later, when a streak of
-// skips may be over already.
-void GradScaler::poll(ScaleState& s) {
+// The counters arrive at once on the CPU, and some updates later from a device: a streak of skips
+// may be over by then.
+void GradScaler::poll(detail::ScaleState& s) {
   if (!s.pending_counters) {
     const View counts = s.counts;  // in the order of this thread's work
     s.pending_counters =
@@ -54,7 +54,7 @@ void GradScaler::poll(ScaleState& s) {
   const int64_t most = options_.max_consecutive_skips;
   std::string what;
   if (at_floor != 0)
-    what = fmt::format("the loss scale would fall below {}", s.scale.at(0));
+    what = fmt::format("the loss scale would fall below {}", s.values.at(0));
   else if (skips >= (most > 0 ? most : many_skips))
     what = fmt::format("{} steps in a row were skipped", skips);
   else
@@ -65,12 +65,13 @@ void GradScaler::poll(ScaleState& s) {
            diagnosis(s));
     return;
   }
-  for (const ScalerCount told : {ScalerCount::Skips, ScalerCount::Longest, ScalerCount::AtFloor})
-    s.counts.set(int64_t(told), 0);
+  for (const ScalerCount reported :
+       {ScalerCount::Skips, ScalerCount::Longest, ScalerCount::AtFloor})
+    s.counts.set(int64_t(reported), 0);
   throw ScaleCollapse(what + diagnosis(s));
 }
 
-std::string GradScaler::diagnosis(const ScaleState& s) const {
+std::string GradScaler::diagnosis(const detail::ScaleState& s) const {
   std::string text = "\n  last loss: ";
   if (!s.last_loss) {
     text += "none";
@@ -82,7 +83,7 @@ std::string GradScaler::diagnosis(const ScaleState& s) const {
     text += fmt::format("of shape {}", s.last_loss.shape());
   }
   text += "\n  recent scales:";
-  const int64_t updates = s.counts.at<int64_t>(int64_t(ScalerCount::Ended));
+  const int64_t updates = s.count(ScalerCount::Ended);
   const int64_t remembered = s.history.numel();
   for (int64_t i = std::max<int64_t>(0, updates - remembered); i < updates; ++i)
     text += fmt::format(" {}", s.history.at(i % remembered));
@@ -99,11 +100,11 @@ std::string GradScaler::diagnosis(const ScaleState& s) const {
 std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
   std::vector<Overflow> all;
   const std::string bad = first_bad_op();
-  for (const auto& [optimizer, w] : histories_)
-    for (int64_t i = 0; w.last && i < w.last.numel(); ++i)
-      if (w.last.at(i) != 0)
+  for (const auto& [optimizer, h] : histories_)
+    for (int64_t i = 0; h.last && i < h.last.numel(); ++i)
+      if (h.last.at(i) != 0)
         all.push_back(
-            {w.kind, size_t(i) < w.names.size() ? w.names[size_t(i)] : "", size_t(i), bad});
+            {h.kind, size_t(i) < h.names.size() ? h.names[size_t(i)] : "", size_t(i), bad});
   return all;
 }
 

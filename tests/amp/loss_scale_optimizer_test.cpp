@@ -81,7 +81,7 @@ TEST(LossScaleOptimizer, SkipsSoWhenTheFirstTryFailed) {
   const Tensor p = parameter({1});
   auto opt = enable_mixed_precision(optim::SGD({p}, {.lr = 0.5}));
   const std::vector<Tensor> gradients = {clamp(opt.compute_gradients(sum(p * 1e38))[0], -1, 1)};
-  EXPECT_ERROR(opt.apply_gradients(gradients, {.clip_norm = -1}), "clip_norm is -1");
+  EXPECT_ERROR(opt.apply_gradients(gradients, {.clip_norm = -1}), "clip_norm must be >= 0, got -1");
   EXPECT_FALSE(bool(opt.apply_gradients(gradients)));
   EXPECT_EQ(p.item(), 1);
 }
@@ -219,9 +219,9 @@ TEST(LossScaleOptimizer, RefusesAScaleBesideItsOwn) {
                "enable_mixed_precision: sgd has a loss scale of its own: its rescale_grad is 0.5");
   EXPECT_ERROR(LossScaleOptimizer(nullptr), "there is no optimizer");
   EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = "static"}),
-               "loss_scale is 'static', not \"dynamic\" or a number");
+               "loss_scale must be \"dynamic\" or a number, got 'static'");
   EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = 0}),
-               "loss_scale is 0, not a positive number");
+               "loss_scale must be > 0, got 0");
   LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
   EXPECT_ERROR(opt.apply_gradients({}), "0 gradients for 4 parameters");
   EXPECT_ERROR(opt.apply_gradients(std::vector<Tensor>(4)), "loss 0 was never scaled");
@@ -261,7 +261,8 @@ TEST(LossScaleOptimizer, LoadsNothingThatDoesNotFit) {
   const auto expect = [](const std::string& message, const std::string& text) {
     EXPECT_NE(message.find(text), std::string::npos) << message;
   };
-  expect(load_with("scaler.scale", 0), "the scale of loss 0 is 0");
+  expect(load_with("scaler.scale", 0),
+         "the scale of loss 0 must be positive and finite in f32, got 0");
   expect(load_with("optimizer.group.0.lr", -1), "lr must be >= 0, got -1");
   expect(load_with("iterations", -1),
          "iterations must be a whole number from 0 to 9007199254740992, got -1");

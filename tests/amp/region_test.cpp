@@ -65,8 +65,8 @@ TEST(Region, TakesItsDtypeByName) {
   EXPECT_EQ(Autocast({.low = name}).low(), f16);
   EXPECT_EQ(Autocast().low(), bf16);
   EXPECT_ERROR(Autocast({.low = "fp8"}), "unknown dtype 'fp8'");
-  EXPECT_ERROR(Autocast({.low = i64}), "autocast to i64: low is f16, bf16 or f32");
-  EXPECT_ERROR(Autocast({.low = f64}), "autocast to f64");
+  EXPECT_ERROR(Autocast({.low = i64}), "autocast: low must be f16, bf16 or f32, got i64");
+  EXPECT_ERROR(Autocast({.low = f64}), "autocast: low must be f16, bf16 or f32, got f64");
 }
 
 TEST(Region, OfF32ChangesNothing) {

@@ -22,27 +22,27 @@ const ScalerReference references[] = {
 
 TEST(Options, AreChecked) {
   const auto made = [](const ScalerOptions& o) { return [o] { GradScaler s(o); }; };
-  EXPECT_ERROR(made({.init_scale = 0})(), "init_scale is 0, not a positive number that f32 holds");
-  EXPECT_ERROR(made({.init_scale = -2})(), "init_scale is -2");
-  EXPECT_ERROR(made({.init_scale = inf})(), "init_scale is inf");
-  EXPECT_ERROR(made({.init_scale = NAN})(), "init_scale is nan");
-  EXPECT_ERROR(made({.init_scale = 1e39})(), "init_scale is 1e+39");
-  EXPECT_ERROR(made({.growth_factor = 1})(), "growth_factor is 1, not above 1");
-  EXPECT_ERROR(made({.growth_factor = inf})(), "growth_factor is inf");
-  EXPECT_ERROR(made({.backoff_factor = 1})(), "backoff_factor is 1, not between 0 and 1");
-  EXPECT_ERROR(made({.backoff_factor = 0})(), "backoff_factor is 0");
-  EXPECT_ERROR(made({.growth_interval = 0})(), "growth_interval is 0, not at least 1");
+  EXPECT_ERROR(made({.init_scale = 0})(), "init_scale must be positive and finite in f32, got 0");
+  EXPECT_ERROR(made({.init_scale = -2})(), "in f32, got -2");
+  EXPECT_ERROR(made({.init_scale = inf})(), "in f32, got inf");
+  EXPECT_ERROR(made({.init_scale = NAN})(), "in f32, got nan");
+  EXPECT_ERROR(made({.init_scale = 1e39})(), "in f32, got 1e+39");
+  EXPECT_ERROR(made({.growth_factor = 1})(), "growth_factor must be finite and > 1, got 1");
+  EXPECT_ERROR(made({.growth_factor = inf})(), "growth_factor must be finite and > 1, got inf");
+  EXPECT_ERROR(made({.backoff_factor = 1})(), "backoff_factor must be in (0, 1), got 1");
+  EXPECT_ERROR(made({.backoff_factor = 0})(), "backoff_factor must be in (0, 1), got 0");
+  EXPECT_ERROR(made({.growth_interval = 0})(), "growth_interval must be >= 1, got 0");
   EXPECT_ERROR(made({.min_scale = 1e6})(),
-               "min_scale is 1000000, not between 0 and the initial scale of 65536");
-  EXPECT_ERROR(made({.max_scale = 1024})(), "max_scale is 1024, below the initial scale of 65536");
-  EXPECT_ERROR(made({.hysteresis = 0})(), "hysteresis is 0, not at least 1");
-  EXPECT_ERROR(made({.max_consecutive_skips = -1})(), "max_consecutive_skips is -1");
+               "min_scale must be in [0, init_scale = 65536], got 1000000");
+  EXPECT_ERROR(made({.max_scale = 1024})(), "max_scale must be >= init_scale = 65536, got 1024");
+  EXPECT_ERROR(made({.hysteresis = 0})(), "hysteresis must be >= 1, got 0");
+  EXPECT_ERROR(made({.max_consecutive_skips = -1})(), "max_consecutive_skips must be >= 0, got -1");
   EXPECT_EQ(test::error(made({.growth_factor = 1, .enabled = false})), "no error") << "no effect";
 }
 
 TEST(Options, OnlyF16IsScaled) {
   EXPECT_TRUE(GradScaler(f16).enabled());
-  EXPECT_ERROR(GradScaler(i64), "GradScaler: scales for i64: low is f16, bf16 or f32");
+  EXPECT_ERROR(GradScaler(i64), "GradScaler: low must be f16, bf16 or f32, got i64");
   EXPECT_FALSE(GradScaler(bf16).enabled());
   EXPECT_FALSE(GradScaler(f32, {.init_scale = 4}).enabled());
   EXPECT_FALSE(GradScaler(f16, {.enabled = false}).enabled());
@@ -105,7 +105,8 @@ TEST(Scale, WidensTheLossAndStaysOnTheTape) {
   const std::vector<Tensor> both = scaler.scale({ones({}), ones({2})});
   EXPECT_EQ(both[1].shape(), Shape{2});
   EXPECT_EQ(both[1].at(1), 65536);
-  EXPECT_ERROR((void)scaler.scale(from({1}, {}, i64)), "scale: a loss of i64 elements");
+  EXPECT_ERROR((void)scaler.scale(from({1}, {}, i64)),
+               "scale: the loss must be a float tensor, got i64");
   const Autocast on({.low = f16, .overrides = {{"mul", Precision::Low}}});
   EXPECT_EQ(scaler.scale(ones({})).dtype(), f32) << "no policy acts on it";
 }
@@ -116,8 +117,9 @@ TEST(Scale, CanBeSet) {
   loop.scaler.update(1024);
   EXPECT_EQ(loop.scaler.scale_value(), 1024);
   EXPECT_EQ(loop.scaler.growth_tracker(), 1);
-  EXPECT_ERROR(loop.scaler.update(0), "update: new_scale is 0");
-  EXPECT_ERROR(loop.scaler.update(inf), "new_scale is inf");
+  EXPECT_ERROR(loop.scaler.update(0),
+               "update: new_scale must be positive and finite in f32, got 0");
+  EXPECT_ERROR(loop.scaler.update(inf), "in f32, got inf");
 }
 
 // So that what was recorded of a step may be run again.
@@ -205,7 +207,7 @@ TEST(Stages, AreEnforced) {
   scaler.update();
   (void)scaler.scale(ones({}));
   EXPECT_TRUE(scaler.step(sgd)) << "update() clears all";
-  EXPECT_ERROR(scaler.step(sgd, {.clip_norm = -1}), "step: clip_norm is -1");
+  EXPECT_ERROR(scaler.step(sgd, {.clip_norm = -1}), "step: clip_norm must be >= 0, got -1");
 }
 
 // --- what gradients carry ---
@@ -653,7 +655,7 @@ TEST(State, StaysWithinTheLimitsOfWhoLoads) {
 TEST(State, RefusesWhatDoesNotFit) {
   GradScaler scaler;
   EXPECT_ERROR(scaler.load_state_dict({}),
-               "load_state_dict: the state is empty: it was saved by a disabled scaler");
+               "load_state_dict: the state is empty: a disabled scaler saved it");
   const auto with = [&](const std::string& name, double value) {
     StateDict d = scaler.state_dict();
     for (auto& [n, t] : d)
@@ -666,8 +668,9 @@ TEST(State, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(scaler.load_state_dict(missing), "growth_tracker is missing");
   EXPECT_ERROR(scaler.load_state_dict(extra), "'momentum' belongs to nothing here");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_factor", 0.5)),
-               "growth_factor is 0.5, not above 1");
-  EXPECT_ERROR(scaler.load_state_dict(with("scale", NAN)), "the scale of loss 0 is nan");
+               "growth_factor must be finite and > 1, got 0.5");
+  EXPECT_ERROR(scaler.load_state_dict(with("scale", NAN)),
+               "the scale of loss 0 must be positive and finite in f32, got nan");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", -1)),
                "growth_tracker must be a whole number from 0 to 1073741824, got -1");
   EXPECT_ERROR(scaler.load_state_dict(with("growth_tracker", 1e10)),

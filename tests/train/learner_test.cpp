@@ -319,7 +319,8 @@ TEST(Learner, IsAsItWasAfterWhatItRefused) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());
   learner.to_fp16();
-  EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}), "growth_factor is 1");
+  EXPECT_ERROR(learner.to_fp16({.growth_factor = 1}),
+               "growth_factor must be finite and > 1, got 1");
   const TensorDataset points = clusters(48, 3);
   EXPECT_ERROR(learner.fit(points.x(), points.y(), {.batch_size = 0}),
                "batch_size must be > 0, got 0");
