@@ -250,12 +250,12 @@ MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
 MIXTAPE_KERNEL(clip_factor, In grad_norm, In scale, double max_norm, Out norm, Out factor);
 MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
                double limit);  // g = min(max(g, -limit), limit); NaN stays
-// reason = 2 if one of `losses` is set, else 1 if an element of found is, else 0: what to skip
-// for. Copies found to last if any of it is set. All f32.
+// The reason to skip a step: 2 if one of `losses` is set, else 1 if an element of found is, else 0.
+// Copies found to last if any of it is set. All f32.
 MIXTAPE_KERNEL(scaler_skip_reason, In found, std::span<const View> losses, Out reason, Out last);
-// scale [S, 1/S] and counts after a step that found what it did; history[updates % size] = S.
+// Updates scale [S, 1/S] and counts by the flags of a step; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
-               const ScalePolicy& rule, Out scale, Out counts, Out history);
+               const ScalePolicy& policy, Out scale, Out counts, Out history);
 // One step of all parameters, which have the same options.
 MIXTAPE_KERNEL(optimizer_step, const AnyOptimizer& optimizer, Updates, const StepControl&);
 

@@ -1,6 +1,5 @@
 #pragma once
-// The loss scaler's arithmetic, for both devices: a handful of scalars that live where the
-// gradients do.
+// The loss scaler's arithmetic, for both devices: a few scalars on the gradients' device.
 
 #include <algorithm>
 #include <limits>
@@ -9,34 +8,35 @@
 
 namespace mixtape::kernels {
 
-// What to skip a step for: 2 for a loss, 1 for a gradient that is not finite.
-MIXTAPE_HD inline float skip_reason(bool broken, bool bad) {
-  return broken ? 2.0f : bad ? 1.0f : 0.0f;
+// The reason to skip a step: 2, a loss is not finite; 1, a gradient is not; 0, none.
+MIXTAPE_HD inline float skip_reason(bool bad_loss, bool bad_gradient) {
+  return bad_loss ? 2.0f : bad_gradient ? 1.0f : 0.0f;
 }
 
-// A loss that is not finite (broken) says nothing about the scale: neither good nor bad.
-MIXTAPE_HD inline void update_scale(const ScalePolicy& rule, bool broken, bool bad, float* scale,
-                                    int32_t* counts, float* history, int64_t remembered) {
+// Moves the scale after an update. A loss that is not finite tells nothing about the scale.
+MIXTAPE_HD inline void update_scale(const ScalePolicy& policy, bool bad_loss, bool bad_gradient,
+                                    float* scale, int32_t* counts, float* history,
+                                    int64_t remembered) {
   const auto count = [&](ScalerCount c) -> int32_t& { return counts[int(c)]; };
-  bad = bad && !broken;
+  const bool overflow = bad_gradient && !bad_loss;
   float s = *scale;
-  if (bad) {
+  if (overflow) {
     count(ScalerCount::Growth) = 0;
-    if (++count(ScalerCount::Bad) >= rule.hysteresis) {
-      const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
-      const double next = s * rule.backoff;
-      if (next < floor) count(ScalerCount::AtFloor) = 1;  // until somebody was told
+    if (++count(ScalerCount::Bad) >= policy.hysteresis) {
+      const double floor = std::max<double>(policy.min_scale, std::numeric_limits<float>::min());
+      const double next = s * policy.backoff;
+      if (next < floor) count(ScalerCount::AtFloor) = 1;  // until it is reported
       s = static_cast<float>(std::max(next, floor));
     }
-  } else if (!broken) {
+  } else if (!bad_loss) {
     count(ScalerCount::Bad) = 0;
-    if (++count(ScalerCount::Growth) >= rule.interval) {
+    if (++count(ScalerCount::Growth) >= policy.interval) {
       count(ScalerCount::Growth) = 0;
-      const float next = static_cast<float>(s * rule.growth);
-      if (next <= std::numeric_limits<float>::max() && next <= rule.max_scale) s = next;
+      const float next = static_cast<float>(s * policy.growth);
+      if (next <= std::numeric_limits<float>::max() && next <= policy.max_scale) s = next;
     }
   }
-  const bool skipped = bad || broken;
+  const bool skipped = overflow || bad_loss;
   count(ScalerCount::Skips) = skipped ? count(ScalerCount::Skips) + 1 : 0;
   count(ScalerCount::Longest) = std::max(count(ScalerCount::Longest), count(ScalerCount::Skips));
   count(ScalerCount::Skipped) += skipped;
@@ -45,8 +45,8 @@ MIXTAPE_HD inline void update_scale(const ScalePolicy& rule, bool broken, bool b
   history[count(ScalerCount::Ended)++ % remembered] = s;
 }
 
-// The norm of gradients that are yet to be multiplied by `scale`, and what to multiply them by so
-// that they are no longer than max_norm.
+// The norm of gradients after multiplication by `scale`, and the factor that does this and limits
+// the norm to max_norm.
 struct ClipFactor {
   float norm, factor;
 

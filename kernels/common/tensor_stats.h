@@ -1,5 +1,5 @@
 #pragma once
-// What the elements of a tensor are, as a kernel of the same name counts them for both devices.
+// Counts of a tensor's unusual elements, as the kernel tensor_stats writes them on both devices.
 
 #include <cstdint>
 
@@ -8,9 +8,9 @@
 namespace mixtape::kernels {
 
 struct TensorStats {
-  double largest = 0;  // |x| of those that are finite
+  double largest = 0;  // finite |x|
   double infinities = 0, nans = 0, zeros = 0;
-  double subnormals = 0;  // those that the tensor's dtype holds with fewer bits than it has
+  double subnormals = 0;  // held with fewer bits of precision than the dtype has
 
   bool is_finite() const { return infinities + nans == 0; }
   MIXTAPE_HD void join(const TensorStats& other) {
@@ -21,14 +21,14 @@ struct TensorStats {
     subnormals += other.subnormals;
   }
 };
-inline constexpr int64_t stats_size = 5;  // in f64
+inline constexpr int64_t stats_size = 5;  // of TensorStats, in doubles
 
-// The magnitude from which on a dtype holds numbers with all its bits.
+// The smallest magnitude with all bits of precision.
 MIXTAPE_HD constexpr double smallest_normal(DType t) {
   return t == f16 ? 0x1p-14 : t == f64 ? 0x1p-1022 : 0x1p-126;
 }
 
-// A survey under way, of numbers of type T.
+// Counts in the making, for numbers of type T.
 template <class T>
 struct StatsAccumulator {
   T largest = 0;

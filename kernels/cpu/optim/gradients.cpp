@@ -1,4 +1,4 @@
-// Gradients as a whole: unscaling, norms, clipping.
+// Unscaling, norms and clipping of all gradients.
 
 #include <atomic>
 #include <cmath>
@@ -10,8 +10,8 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
-// A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
-// Of one that is written, what counts is what the gradient's dtype holds of it.
+// Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,
+// tests the rounded value.
 template <bool writes>
 void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
   float* const flags = found.as<float>();
@@ -50,7 +50,7 @@ double norm_part(const S* x, int64_t n, double p) {
     each([&](Vec<T> a) { largest = max(largest, abs(a)); });
     return hmax(largest);
   } else {
-    double total = 0;  // one by one: a rare choice
+    double total = 0;  // rare, so scalar
     for (int64_t i = 0; i < n; ++i) total += std::pow(std::abs(static_cast<double>(x[i])), p);
     return total;
   }

@@ -1,4 +1,4 @@
-// The loss scaler: what was found, and what follows from it (kernels/common/scaling.h).
+// The loss scaler's decisions from the flags of losses and gradients (kernels/common/scaling.h).
 
 #include <algorithm>
 
@@ -18,14 +18,14 @@ bool any(std::span<const View> all) {
 }  // namespace
 
 void scaler_skip_reason(Launch&, In found, std::span<const View> losses, Out reason, Out last) {
-  const bool bad = any(found);
-  *reason.as<float>() = skip_reason(any(losses), bad);
-  if (bad) std::copy_n(found.as<float>(), found.size(), last.as<float>());
+  const bool overflow = any(found);
+  *reason.as<float>() = skip_reason(any(losses), overflow);
+  if (overflow) std::copy_n(found.as<float>(), found.size(), last.as<float>());
 }
 
 void scaler_update(Launch&, std::span<const View> found, std::span<const View> losses,
-                   const ScalePolicy& rule, Out scale, Out counts, Out history) {
-  update_scale(rule, any(losses), any(found), scale.as<float>(), counts.as<int32_t>(),
+                   const ScalePolicy& policy, Out scale, Out counts, Out history) {
+  update_scale(policy, any(losses), any(found), scale.as<float>(), counts.as<int32_t>(),
                history.as<float>(), history.size());
 }
 

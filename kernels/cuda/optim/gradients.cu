@@ -1,5 +1,5 @@
-// Gradients as a whole (unscaling, norms, clipping), and what the loss scaler makes of them. All of
-// it stays on the device: no step waits for the host.
+// Unscaling, norms and clipping of all gradients, and the loss scaler's decisions. Everything stays
+// on the device: no step waits for the host.
 
 #include <cmath>
 
@@ -18,8 +18,8 @@ struct Gradient {
   bool aligned;
 };
 
-// run.operator()<T>(table) for all gradients, those that are computed in float first. Returns the
-// number of chunks.
+// Calls run.operator()<T>(table) for all gradients: those computed in float, then those in double.
+// Returns the number of chunks.
 template <class Run>
 int64_t for_gradients(std::span<const View> grads, Run run) {
   int64_t chunks = 0;
@@ -38,7 +38,7 @@ int64_t for_gradients(std::span<const View> grads, Run run) {
   return chunks;
 }
 
-// f(bits, four, gradient) for the elements of this block's chunk; two loads are under way at once.
+// Calls f(bits, four, gradient) for the elements of this block's chunk, with two loads in flight.
 template <class T, class F>
 __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f) {
   constexpr int64_t across = 4 * chunk_threads;
@@ -63,8 +63,8 @@ void run_clear(Launch& launch, int64_t n, T* flags) {
               n, flags);
 }
 
-// A product that is not finite covers both cases: no factor makes an infinity or NaN finite again.
-// Of one that is written, what counts is what the gradient's dtype holds of it.
+// Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,
+// tests the rounded value.
 template <class T, bool writes>
 __global__ void scale_and_find(Table<Gradient> table, const float* factor, float* found) {
   const Chunk chunk = chunk_of_block(table);
@@ -96,7 +96,7 @@ void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, 
   });
 }
 
-// Each chunk's tensor_stats, then those of each tensor put together.
+// tensor_stats in two kernels: each chunk's stats, then their join for each tensor.
 template <class T>
 __global__ void stats_parts(Table<Gradient> table, TensorStats* parts) {
   const Chunk chunk = chunk_of_block(table);
@@ -123,7 +123,7 @@ __global__ void join_stats(Table<Gradient> table, const TensorStats* parts, Tens
   stats[table.number[k]] = all;
 }
 
-// What an element adds to a norm, how that is joined, and what the norm is.
+// The norms: an element's term, the join of terms, and the norm of the joined.
 struct Euclidean {
   __device__ double of(double x) const { return x * x; }
   __device__ static double join(double a, double b) { return a + b; }
@@ -198,44 +198,44 @@ __global__ void limit_values(Table<Gradient> table, T limit) {
   });
 }
 
-// --- the scaler: one block looks at all flags ---
+// --- the scaler: one block reads all flags ---
 
 struct Flags {
   const float* data;
   bool of_loss;
 };
-struct Seen {
-  int broken, bad;  // a loss, a gradient
+struct Nonfinite {
+  int loss, gradient;  // 1 if any flag of a loss, of a gradient is set
 };
 
-// finish(seen) after the last of the tables; until then, what was seen is carried along.
+// Joins a table's flags with those of the tables before it; calls finish(found) after the last.
 template <class Finish>
-__global__ void judge(Table<Flags> table, bool last, Seen* carried, Finish finish) {
-  int broken = 0, bad = 0;
+__global__ void reduce_flags(Table<Flags> table, bool last, Nonfinite* carried, Finish finish) {
+  int loss = 0, gradient = 0;
   for (int k = 0; k < table.count; ++k)
     for (int64_t i = gpu::thread().x; i < table.size[k]; i += chunk_threads)
-      if (table.item[k].data[i] != 0) (table.item[k].of_loss ? broken : bad) = 1;
+      if (table.item[k].data[i] != 0) (table.item[k].of_loss ? loss : gradient) = 1;
   if (table.chunks_before > 0) {
-    broken |= carried->broken;
-    bad |= carried->bad;
+    loss |= carried->loss;
+    gradient |= carried->gradient;
   }
   const auto either = [](int a, int b) { return a | b; };
-  const Seen seen{over_block(broken, either), over_block(bad, either)};
+  const Nonfinite found{over_block(loss, either), over_block(gradient, either)};
   if (last)
-    finish(seen);
+    finish(found);
   else if (gpu::thread().x == 0)
-    *carried = seen;
+    *carried = found;
 }
 
 template <class Finish>
-void run_judge(Launch& launch, const char* name, std::span<const View> found,
-               std::span<const View> losses, Finish finish) {
-  Seen* const carried = launch.scratch<Seen>(1);
+void run_reduce_flags(Launch& launch, const char* name, std::span<const View> found,
+                      std::span<const View> losses, Finish finish) {
+  Nonfinite* const carried = launch.scratch<Nonfinite>(1);
   const auto start = [&](const Table<Flags>& table, bool last) {
-    gpu::launch({name, {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream, judge<Finish>, table,
-                last, carried, finish);
+    gpu::launch({name, {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream, reduce_flags<Finish>,
+                table, last, carried, finish);
   };
-  // The last table runs when all are known.
+  // A table is launched once the next one exists: finish() runs with the last.
   Table<Flags> held;
   for_tables<Flags>(
       found.size() + losses.size(), 0,
@@ -256,21 +256,21 @@ struct WriteSkipReason {
   const float* found;
   int64_t count;
   float *reason, *last;
-  __device__ void operator()(const Seen& seen) const {
-    if (gpu::thread().x == 0) *reason = skip_reason(seen.broken, seen.bad);
-    if (seen.bad)
+  __device__ void operator()(const Nonfinite& any) const {
+    if (gpu::thread().x == 0) *reason = skip_reason(any.loss, any.gradient);
+    if (any.gradient)
       for (int64_t i = gpu::thread().x; i < count; i += chunk_threads) last[i] = found[i];
   }
 };
 struct UpdateScale {
-  ScalePolicy rule;
+  ScalePolicy policy;
   float* scale;
   int32_t* counts;
   float* history;
   int64_t remembered;
-  __device__ void operator()(const Seen& seen) const {
+  __device__ void operator()(const Nonfinite& any) const {
     if (gpu::thread().x == 0)
-      update_scale(rule, seen.broken, seen.bad, scale, counts, history, remembered);
+      update_scale(policy, any.loss, any.gradient, scale, counts, history, remembered);
   }
 };
 
@@ -318,16 +318,16 @@ void clip_value(Launch& launch, std::span<const View> grads, double limit) {
 
 void scaler_skip_reason(Launch& launch, In found, std::span<const View> losses, Out reason,
                         Out last) {
-  run_judge(
+  run_reduce_flags(
       launch, "scaler_skip_reason", std::span(&found, 1), losses,
       WriteSkipReason{found.as<const float>(), found.size(), reason.as<float>(), last.as<float>()});
 }
 
 void scaler_update(Launch& launch, std::span<const View> found, std::span<const View> losses,
-                   const ScalePolicy& rule, Out scale, Out counts, Out history) {
-  run_judge(launch, "scaler_update", found, losses,
-            UpdateScale{rule, scale.as<float>(), counts.as<int32_t>(), history.as<float>(),
-                        history.size()});
+                   const ScalePolicy& policy, Out scale, Out counts, Out history) {
+  run_reduce_flags(launch, "scaler_update", found, losses,
+                   UpdateScale{policy, scale.as<float>(), counts.as<int32_t>(), history.as<float>(),
+                               history.size()});
 }
 
 }  // namespace mixtape::kernels::cuda
