@@ -23,8 +23,8 @@ constexpr OpInfo shared_cast{"cast"};
 
 thread_local CastCache::Stats CastCache::of_thread;
 
-// The cast of a tensor whose converted data was there already. A gradient that passes through it
-// in f16 knows if it belongs to a loss that no scaler has seen.
+// A cast whose result was in the cache. Warns if the gradient passing through f16 is tagged as
+// belonging to a loss that was not scaled.
 class SharedCast final : public Node {
  public:
   SharedCast(const Tensor* input, DType to)
@@ -64,13 +64,13 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
   for (Stats* s : {&stats, &of_thread}) ++(hit ? s->hits : s->casts);
   Layout layout = t.layout();
   layout.offset = t.offset() - begin;
-  const Tensor narrowed = data.with_layout(layout);
+  const Tensor half = data.with_layout(layout);
   if (grad_enabled()) {
     const auto node = std::make_shared<SharedCast>(&t, to);
-    node->finish(narrowed, true);
-    narrowed.set_grad_fn(node);
+    node->finish(half, true);
+    half.set_grad_fn(node);
   }
-  return narrowed;
+  return half;
 }
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
@@ -91,8 +91,8 @@ Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_
 }
 Autocast::~Autocast() {
   if (!open_ || thread_state.policy == this) return;
-  // What is open on this thread would lead to one that is gone.
-  std::fputs("Autocast: a region ends before one that was opened in it, or on another thread\n",
+  // thread_state.policy would refer to a region that no longer exists.
+  std::fputs("Autocast: a region ends before a region opened in it, or on another thread\n",
              stderr);
   std::abort();
 }
@@ -111,23 +111,23 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
   return state_.cache ? cache_->to_half(t, leaf, to) : CastCache().to_half(t, leaf, to);
 }
 
-// The whole of automatic mixed precision: what to convert, and the dtype of the result.
+// Autocast itself: chooses the inputs to cast and the dtype of the result.
 void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
   const Precision precision = state_.rules->precision(call.op);
   if (precision == Precision::Any || precision == Precision::Native) return;
 
-  std::optional<DType> common, of_arrays;  // the widest of all activations, and of those not 0-d
+  std::optional<DType> common, of_arrays;  // widest of all activations, of those that are not 0-d
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
     if (!t || call.op.role(i) != Role::Activation || !is_float(t.dtype())) continue;
-    if (t.dtype() == f64) return;  // f64 is never cast, so nothing may be cast to go with it
+    if (t.dtype() == f64) return;  // f64 is never cast, and its partners must match
     common = widest(common.value_or(t.dtype()), t.dtype());
     if (t.rank() > 0) of_arrays = widest(of_arrays.value_or(t.dtype()), t.dtype());
   }
   if (!common) return;
 
-  // A matrix product reads all its operands in one dtype, parameters among them.
+  // A matrix product reads all its operands, parameters included, in one dtype.
   const bool uniform = precision == Precision::Low || call.op.precision == Precision::Low;
   DType to = *common;
   if (precision == Precision::Low) {
@@ -135,7 +135,7 @@ void Autocast::apply(Call& call) {
     call.out = state_.rules->widens_products() ? f32 : to;
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
-  } else {  // Full: reads what it is given, unless that is mixed or forward would not write f32
+  } else {  // Full: reads its inputs as they are, unless they differ or forward cannot write f32
     call.out = f32;
     if (call.op.precision == Precision::Any || call.composed) to = f32;
     for (size_t i = 0; uniform && i < call.inputs.size(); ++i)
@@ -143,15 +143,15 @@ void Autocast::apply(Call& call) {
         to = widest(to, call.inputs[i]->dtype());
   }
 
-  const auto wanted = [&](Role role, DType now) {
-    const bool beside = now == to || (now == f32 && is_half(to));  // readable as it is
+  const auto target = [&](Role role, DType now) {
+    const bool readable = now == to || (now == f32 && is_half(to));
     switch (role) {
       case Role::Activation:
         return to;
       case Role::Parameter:
-        return beside && !uniform ? now : to;
+        return readable && !uniform ? now : to;
       case Role::Statistic:
-        return beside || !uniform ? now : to;  // else it may be one to update
+        return readable || !uniform ? now : to;  // not cast, so that it can be updated
       default:
         return now;
     }
@@ -159,7 +159,7 @@ void Autocast::apply(Call& call) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
     if (!t || !is_float(t.dtype()) || t.dtype() == f64) continue;
-    const DType dtype = wanted(call.op.role(i), t.dtype());
+    const DType dtype = target(call.op.role(i), t.dtype());
     if (dtype != t.dtype()) call.replace(i, converted(t, dtype));
   }
 }

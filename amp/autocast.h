@@ -1,6 +1,6 @@
 #pragma once
-// Autocast: while one is alive, every op called on this thread runs in the precision that its
-// OpInfo asks for. No op, and no layer below amp, knows that it exists.
+// Autocast: a region in which every op of this thread runs in the precision of its OpInfo. Ops and
+// the layers below amp do not depend on it.
 
 #include <concepts>
 #include <memory>
@@ -19,28 +19,29 @@ struct DTypeOrName {
 };
 
 struct AutocastOptions {
-  std::optional<DTypeOrName> low = {};  // f16, bf16 or f32; else the enclosing region's, or bf16
-  std::optional<Preset> preset = {};    // else the enclosing region's, or Torch
-  Overrides overrides = {};             // win over the enclosing region's, which hold as well
-  bool cache = true;                    // convert an f32 leaf once, however often it is used
-  bool enabled = true;                  // false: an island in which ops run as called
+  std::optional<DTypeOrName> low =
+      {};                             // f16, bf16 or f32; default: the enclosing region's, or bf16
+  std::optional<Preset> preset = {};  // default: the enclosing region's, or Torch
+  Overrides overrides = {};           // take precedence over the enclosing region's
+  bool cache = true;                  // casts an f32 leaf once for all its uses
+  bool enabled = true;                // false: ops run as called
 };
 
-// Narrow copies of f32 leaves, each for one version of the bytes it was made from. They are data
-// without history, so it does not matter whether the first use was recorded; and a view of a leaf,
-// be it a transpose or a slice, is the same view of the leaf's copy. Where an optimizer keeps the
-// copy (its `shadow`), there is nothing to cast. Ops may hand out views of a copy: one that is
-// written to is dropped.
+// 16-bit copies of f32 leaves, each valid for one version of the leaf. Copies have no history, so
+// the first use need not be recorded; a view of a leaf (a transpose, a slice) is the same view of
+// its copy. If an optimizer keeps the copy (its `shadow`), nothing is cast. Ops may return views of
+// a copy: a copy that was written to is dropped.
 class CastCache {
  public:
-  // t in dtype `to`, with the history of a cast of t. `leaf` is t, or what t is a view of.
+  // t in f16 or bf16, with the history of a cast of t. `leaf` is t, or the leaf that t is a view
+  // of.
   Tensor to_half(const Tensor& t, const Tensor& leaf, DType to);
 
   struct Stats {
     int64_t casts = 0, hits = 0;
   };
   Stats stats;
-  static thread_local Stats of_thread;  // of all caches since the thread began
+  static thread_local Stats of_thread;  // of all caches of this thread
 
  private:
   struct Key {
@@ -59,17 +60,17 @@ class CastCache {
     std::weak_ptr<Storage> source;
     uint64_t version = 0;
     Tensor data;
-    uint64_t written = 0;  // the data's version
+    uint64_t written = 0;  // version of data
   };
   std::unordered_map<Key, Copy, Hash> copies_;
-  size_t sweep_at_ = 64;  // entries; then those of storages that are gone are dropped
+  size_t sweep_at_ = 64;  // entries; then those of freed storages are dropped
 };
 
 class Autocast final : public Policy {
  public:
-  // Throws Error if `low` is not f16, bf16 or f32, or as Rules::make does.
+  // Throws Error if `low` is not f16, bf16 or f32, and for overrides as Rules::make does.
   [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
-  ~Autocast() override;  // aborts unless it is the innermost of its thread
+  ~Autocast() override;  // aborts if it is not the innermost of its thread
   Autocast& operator=(const Autocast&) = delete;
 
   static const Autocast* innermost();  // of this thread, or null
@@ -77,11 +78,11 @@ class Autocast final : public Policy {
   DType low() const { return state_.low; }
   Preset preset() const { return state_.rules->preset(); }
   const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
-  // Of the outermost region, whose cache the regions in it share.
+  // The outermost region's: nested regions share its cache.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
   void apply(Call& call) override;
-  // With copies of leaves and a memory of rules of its own: it may act on another thread.
+  // Has its own cast cache and resolved rules, so that it may act on another thread.
   std::shared_ptr<Policy> snapshot() const override;
 
  private:
@@ -90,7 +91,7 @@ class Autocast final : public Policy {
     DType low;
     std::shared_ptr<const Rules> rules;
   };
-  Autocast(const Autocast& region);  // opens nothing
+  Autocast(const Autocast& region);  // for snapshot()
   static State opened(const AutocastOptions& options, const Autocast* around);
   Tensor converted(const Tensor& t, DType to);
 

@@ -15,7 +15,7 @@
 namespace mixtape::amp {
 namespace {
 
-// `*` stands for any characters, `?` for one. A mismatch lets the last `*` swallow one more.
+// Matches `*` with any characters, `?` with one. After a mismatch the last `*` takes one more.
 bool matches(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = pattern.npos, swallowed = 0;
   while (t < text.size()) {
@@ -34,7 +34,7 @@ bool matches(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-// Whether the pattern matches the module or one that it is in.
+// True if the pattern matches the module or one that contains it.
 bool matches_path(std::string_view pattern, std::string_view path) {
   for (size_t end = 0; end <= path.size(); ++end)
     if ((end == path.size() || path[end] == '.') && matches(pattern, path.substr(0, end)))
@@ -81,7 +81,7 @@ Precision of_preset(Preset preset, const OpInfo& op) {
   }
 }
 
-// What people vary when they write a name: case and underscores.
+// A name without the usual variations: case and underscores.
 std::string plain(std::string_view name) {
   std::string text;
   for (const char c : name)
@@ -121,7 +121,7 @@ std::string listed(Near names, size_t most = 8) {
 }
 
 void check_plausible_path(std::string_view pattern) {
-  check(!pattern.empty(), "an override without a name");
+  check(!pattern.empty(), "an override needs a name, got ''");
   if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
   const std::string text = plain(pattern);
   // Short names are near some op by chance: attn to atan, ln to le.

@@ -1,6 +1,6 @@
 #pragma once
-// Which Precision an op runs with in a region: a preset, and overrides by op name or module path.
-// Resolved once per op and module, then remembered: steady state does no string work.
+// The Precision of each op in a region: a preset, and overrides by op name or module path. Resolved
+// once per op and module, then cached: the steady state compares no strings.
 
 #include <memory>
 #include <string>
@@ -13,29 +13,29 @@
 namespace mixtape::amp {
 
 enum class Preset : uint8_t {
-  Torch,            // what each op's OpInfo says
-  Fast,             // normalisation and softmax keep the narrow dtype
+  Torch,            // the Precision in each op's OpInfo
+  Fast,             // normalisation and softmax keep the 16-bit dtype
   Safe,             // gelu, silu, sigmoid, tanh and the output of attention are f32 too
-  TensorCoresOnly,  // matrix products read narrow operands and write f32; no other op is touched
+  TensorCoresOnly,  // matrix products read 16 bits and write f32; other ops run as called
   O0,               // Apex: f32 throughout, as Off
   O1,               // Apex: by op, as Torch
-  O2,               // Apex: everything follows narrow activations but the losses
-  O3,               // Apex: everything follows narrow activations
+  O2,               // Apex: everything but the losses follows 16-bit activations
+  O3,               // Apex: everything follows 16-bit activations
   Off,              // ops run as called
 };
 std::string_view name(Preset p);
 
-// One rule: {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}. `*` stands for
-// any characters and `?` for one. A pattern that matches the name of a linked op is about those
-// ops, in any module. Any other is a module's path, and is about all ops in that module and the
-// modules within it except those of Precision::Any, which move values and follow their inputs.
+// One override: {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}. `*` matches
+// any characters and `?` one. A pattern that matches names of linked ops applies to those ops in
+// any module. Any other pattern is a module path and applies to all ops in that module and its
+// submodules, except ops of Precision::Any, which follow their inputs.
 //
-// A path starts at the outermost module that runs. One that matches no module is an error, with
-// near paths, but only once it is safe to say so: when a region with the same overrides is opened
-// again, and no module has run since that was not known before.
+// A path starts at the outermost running module. A path that matches no module is an error, which
+// lists near paths, as soon as that is certain: when a region with the same overrides is opened
+// again and no new module has run since.
 //
-// The innermost region that mentions an op decides; within a region an op's name beats a path, and
-// of two names or two paths the last listed wins. Explicit casts are beyond any rule.
+// The innermost region that mentions an op decides. Within a region an op name beats a path, and
+// the last of several names or paths wins. Explicit casts are not affected.
 struct Override {
   std::string pattern;
   Precision precision;
@@ -43,21 +43,21 @@ struct Override {
 };
 using Overrides = std::vector<Override>;
 
-// Lines of `softmax = Native`; `#` begins a comment. Throws Error that names the line.
+// Lines like `softmax = Native`; `#` begins a comment. Throws Error naming the line.
 Overrides parse_overrides(std::string_view text);
-Overrides load_overrides(const std::string& path);  // of a text file
+Overrides load_overrides(const std::string& path);  // from a text file
 
-// The rules of a region and of those around it.
+// The compiled overrides of a region and the regions around it.
 class Rules {
  public:
-  // Throws Error, listing near names, if an override is not the name of an op but looks like one
-  // misspelt: near such a name, and without wildcard, dot or final digit; or if modules ran under
-  // these rules, none of them for the first time, and the path of none is matched.
+  // Throws Error, listing near names, if an override looks like a misspelt op name: near one, and
+  // without wildcard, dot or final digit; or if modules ran under these rules, none for the first
+  // time, and a path matches none of them.
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
-  Precision precision(const OpInfo& op) const;  // in the module now running
+  Precision precision(const OpInfo& op) const;  // in the running module
   Preset preset() const { return preset_; }
-  // In this preset a matrix product writes its f32 accumulators.
+  // The preset in which a matrix product writes its f32 accumulators.
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
 
  private:
@@ -81,9 +81,9 @@ class Rules {
   Preset preset_ = Preset::Torch;
   Levels levels_;  // innermost region first
   mutable std::unordered_map<Place, Precision, Hash> resolved_;
-  bool own_paths_ = false;            // among the rules of the innermost region
-  mutable bool modules_ran_ = false;  // whose paths are not checked yet
-  mutable size_t paths_seen_ = 0;     // when a region was last opened
+  bool own_paths_ = false;            // the innermost region has overrides by path
+  mutable bool modules_ran_ = false;  // since paths were last checked
+  mutable size_t paths_seen_ = 0;     // at that check
 };
 
 }  // namespace mixtape::amp
