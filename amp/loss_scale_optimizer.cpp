@@ -39,19 +39,20 @@ LossScaleOptimizer::LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
   check(inner_ != nullptr, "there is no optimizer");
   for (size_t group = 0; group < inner_->groups(); ++group)
     check(inner_->rescale_grad(group) == 1,
-          "{} has a loss scale of its own: its rescale_grad is {}, not 1", inner_->name(),
+          "{} has a loss scale of its own: rescale_grad must be 1, got {}", inner_->name(),
           inner_->rescale_grad(group));
 }
 
 optim::Optimizer& LossScaleOptimizer::held() const {
-  check(inner_ != nullptr,
-        "there is no optimizer in here: it was moved from, as by disable_mixed_precision()");
+  check(
+      inner_ != nullptr,
+      "there is no optimizer in here: it was moved from, for example by disable_mixed_precision()");
   return *inner_;
 }
 
 StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& options) {
   held().zero_grad();
-  abandon();  // what an exception may have left
+  abandon();  // after an exception
   scaler_.scale(loss).backward();
   return step(options);
 }
@@ -60,8 +61,8 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
   const std::vector<Tensor> params = held().params();
   std::vector<Tensor> trained, gradients;
   std::ranges::copy_if(params, std::back_inserter(trained), &Tensor::requires_grad);
-  const std::vector<Tensor> found = grad({scaler_.scale(loss)}, trained, {.allow_unused = true});
-  for (auto next = found.begin(); const Tensor& p : params)
+  const std::vector<Tensor> computed = grad({scaler_.scale(loss)}, trained, {.allow_unused = true});
+  for (auto next = computed.begin(); const Tensor& p : params)
     gradients.push_back(p.requires_grad() ? *next++ : Tensor());
   const NoGrad off;
   const NoPolicy as_called;
@@ -71,17 +72,18 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     return gradients;
   }
   const Tensor inverse = 1.0 / scaler_.scale_tensor();
-  const Tensor now({int64_t(gradients.size())}, f32, inverse.device());
+  const Tensor found({int64_t(gradients.size())}, f32, inverse.device());
   std::vector<View> views;
   for (Tensor& g : gradients) {
     const DType dtype = g ? accumulate_dtype(g.dtype()) : f32;
     if (g) g = cast(g, dtype) * cast(inverse, dtype);
     views.push_back(optim::gradient_view(g));
   }
-  kernels::find_nonfinite(inverse.device(), views, View{}, now);
-  // (Groups may have joined since the loss before.)
-  if (seen_) kernels::accumulate(now.device(), seen_, now.with_layout({{seen_.numel()}, {1}}));
-  seen_ = now;
+  kernels::find_nonfinite(inverse.device(), views, View{}, found);
+  // Groups may have been added since the last loss, at the end.
+  if (overflow_)
+    kernels::accumulate(found.device(), overflow_, found.with_layout({{overflow_.numel()}, {1}}));
+  overflow_ = found;
   return gradients;
 }
 
@@ -96,8 +98,8 @@ StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradie
 }
 
 StepResult LossScaleOptimizer::step(const StepOptions& options) {
-  const StepResult result = scaler_.step(held(), options, seen_);
-  seen_ = {};  // a step that failed may be tried again
+  const StepResult result = scaler_.step(held(), options, overflow_);
+  overflow_ = {};  // kept if step() threw: it may be repeated
   held().zero_grad();
   if (!scaler_.enabled()) unscaled_ += result.state() == StepResult::State::Stepped;
   scaler_.update();
@@ -106,7 +108,7 @@ StepResult LossScaleOptimizer::step(const StepOptions& options) {
 
 void LossScaleOptimizer::abandon() {
   scaler_.abandon();
-  seen_ = {};
+  overflow_ = {};
 }
 
 int64_t LossScaleOptimizer::counted() const {

@@ -1,4 +1,4 @@
-// What is seen is counted in tables by what it is; what a report says is made of them when asked.
+// Counts what it observes in tables by kind; the report's parts are derived from them on request.
 #include "amp/report.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ int64_t bytes(const Tensor& t) { return t.numel() * int64_t(size_of(t.dtype()));
 
 bool is_narrower(DType a, DType b) { return is_float(a) && is_float(b) && size_of(a) < size_of(b); }
 
-// A view of x, which is free.
+// True if y is a view of x, which costs nothing.
 bool sees(const Tensor& y, const Tensor& x) { return x && y.storage() == x.storage(); }
 
 // The values of a table.
@@ -55,14 +55,14 @@ struct Report::Watcher final : Observer {
   struct Frame {  // an op that is running
     const Scope* scope;
     Clock::time_point begin;
-    double within;  // seconds of the ops in it
+    double within;  // seconds of nested ops
   };
   struct Use {  // of a parameter
-    bool narrow = false, any = false;
+    bool as_half = false, any = false;
     std::string product;
   };
-  // Of a storage's numbers, as of one version: what they were before a cast wrote them, and which
-  // of them (offset, count) were cast to what.
+  // One version of a storage: the dtype from which a cast wrote it, and the casts of its parts to
+  // other dtypes (offset, count, dtype).
   struct Casts {
     std::weak_ptr<const Storage> storage;
     uint64_t version;
@@ -84,7 +84,7 @@ struct Report::Watcher final : Observer {
   Table<Redundant, bool, DType, DType, std::string, std::string> redundant;
   Table<Narrowing, std::string, std::string, DType, DType> narrowing;
   Table<Shapes, std::string, std::string, DType, std::string> shapes;
-  std::unordered_map<uint64_t, Use> uses;  // of parameters, by their storage
+  std::unordered_map<uint64_t, Use> uses;  // of parameters, by storage
 
  private:
   void begin(Device device);
@@ -95,7 +95,7 @@ struct Report::Watcher final : Observer {
   void see_parameters(const Call& call, const Tensor& result);
   void see_shapes(const Call& call, const Tensor& result);
 
-  std::unordered_map<uint64_t, Casts> casts_;  // of storages that lived when last looked through
+  std::unordered_map<uint64_t, Casts> casts_;  // by storage
   size_t sweep_at_ = 64;
   std::vector<Frame> frames_;
   const Observe watching_{*this};
@@ -118,7 +118,7 @@ void Report::Watcher::begin(Device device) {
   frames_.push_back({Scope::innermost(), Clock::now(), 0});
 }
 
-// Seconds of the innermost frame, without those of counted ops in it.
+// Seconds of the innermost frame, without those of counted nested ops.
 double Report::Watcher::end(Device device, bool counted) {
   if (!options.time) return 0;
   synchronize(device);
@@ -199,16 +199,16 @@ void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
     if (known == uses.end()) continue;
     Use& use = known->second;
     use.any = true;
-    use.narrow = use.narrow || is_half(call.inputs[i]->dtype()) ||  // a copy that was there
-                 (call.op.name == "cast" && is_half(result.dtype()));
+    use.as_half = use.as_half || is_half(call.inputs[i]->dtype()) ||  // a cached copy
+                  (call.op.name == "cast" && is_half(result.dtype()));
     if (use.product.empty() && call.op.precision == Precision::Low &&
         call.op.role(i) != Role::Statistic)
       use.product = call.op.name;
   }
 }
 
-// What kernels/cuda/gemm/gemm.cu asks of matrices: lines without gaps between elements, by rows or
-// by columns, that begin at multiples of 16 bytes.
+// The condition of kernels/cuda/gemm/gemm.cu: contiguous rows or columns that begin at multiples of
+// 16 bytes.
 void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";
@@ -218,7 +218,7 @@ void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
     const int64_t down = t.strides()[-2], right = t.strides()[-1],
                   ld = right == 1  ? down
                        : down == 1 ? right
-                                   : t.size(-1),  // (or it is copied)
+                                   : t.size(-1),  // it is copied
         chunk = 16 / int64_t(size_of(t.dtype()));
     const std::pair pad{ld, (ld + chunk - 1) / chunk * chunk};
     if (pad.first != pad.second && std::ranges::find(seen.pad, pad) == seen.pad.end())
@@ -265,7 +265,7 @@ std::vector<Report::StayedF32> Report::stayed_f32() const {
   std::vector<StayedF32> all;
   for (const auto& [name, t] : watcher_->options.parameters) {
     const auto use = watcher_->uses.find(t.storage()->id());
-    if (use == watcher_->uses.end() || use->second.narrow) continue;
+    if (use == watcher_->uses.end() || use->second.as_half) continue;
     if (!use->second.any || !use->second.product.empty())
       all.push_back({name, use->second.product});
   }
@@ -285,7 +285,7 @@ std::string place(const std::string& by, const std::string& module) {
   return (by.empty() ? "" : ", for " + by) + (module.empty() ? "" : ", in " + module);
 }
 
-// Columns two spaces apart; those of numbers to the right.
+// Columns two spaces apart, numbers aligned right.
 std::string aligned(const std::vector<std::vector<std::string>>& lines,
                     const std::vector<bool>& number) {
   std::string text;
@@ -328,7 +328,7 @@ std::string Report::text() const {
     if (!items.empty()) text += fmt::format("{}:\n", title);
     for (const auto& item : items) text += fmt::format("  {}\n", describe(item));
   };
-  section("casts that brought nothing new", redundant_casts(), [](const Redundant& r) {
+  section("redundant casts", redundant_casts(), [](const Redundant& r) {
     const std::string what = r.round_trip ? fmt::format("{} -> {} -> {}", r.from, r.to, r.from)
                                           : fmt::format("{} -> {} again", r.from, r.to);
     return fmt::format("{}: {}, {}{}", what, times(r.calls), sized(r.bytes_cast),

@@ -1,4 +1,4 @@
-// Surveys wait on the device with what is known of their ops, and are judged in the order of these.
+// Stats stay on the device until they are read, and are then examined in the order of the ops.
 #include "amp/trace.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr int64_t rows_at_once = 1024;
 
 bool is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
-// The numbers of t, one behind the other in any order; what is repeated, once.
+// The numbers of t, contiguous, in any order; broadcast ones once.
 Tensor dense(const Tensor& t) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
   for (int d = 0; d < t.rank(); ++d)
@@ -35,9 +35,8 @@ Tensor dense(const Tensor& t) {
   return numbers.is_contiguous() ? numbers : contiguous(numbers);
 }
 
-// `count` surveys from `first` on.
-Tensor rows(const Tensor& surveys, int64_t first, int64_t count) {
-  return surveys.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
+Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
+  return stats.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
 }
 
 }  // namespace
@@ -46,8 +45,8 @@ std::string BadOp::text() const {
   std::string what;
   if (infinities > 0) what = fmt::format("{} inf", infinities);
   if (nans > 0) what += fmt::format("{}{} nan", what.empty() ? "" : " and ", nans);
-  constexpr std::string_view where[] = {"forward of", "backward of", "gradient that arrived at",
-                                        "what was given to"};
+  constexpr std::string_view where[] = {"forward of", "backward of", "incoming gradient of",
+                                        "input of"};
   std::string text = fmt::format("{} {}", where[int(kind)], op);
   if (!module.empty()) text += " in " + module;
   text += fmt::format(": {} in {} {}", what, dtype, shape);
@@ -67,7 +66,7 @@ void OverflowTrace::after(const Call& call, const Tensor& result) {
   std::vector<Tensor> inputs;
   for (const Tensor* t : call.inputs) {
     if (!is_counted(*t)) continue;
-    // Nothing new: a view of an input, or its copy from another device.
+    // A view of an input or its copy from another device makes no numbers.
     if (t->storage() == result.storage() || t->device() != result.device()) return;
     inputs.push_back(*t);
   }
@@ -83,7 +82,7 @@ void OverflowTrace::after_rule(const Node& node, const Tensor& dy,
   std::vector<Tensor> made;
   for (const Tensor& g : gradients) {
     if (!g || g.storage() == dy.storage()) continue;
-    if (g.device() != dy.device()) return;  // moved, or of no interest
+    if (g.device() != dy.device()) return;  // copied to another device
     made.push_back(g);
   }
   enter({BadOp::Kind::Backward, true, std::string(node.name()), node.module, iteration_}, {&dy, 1},
@@ -113,25 +112,25 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
 
   const Device device = all.back().device();
   const int64_t n = int64_t(all.size());
-  if (surveys_ && (surveys_.device() != device || rows_ + n > surveys_.size(0))) read();
-  if (!surveys_) surveys_ = Tensor({std::max(n, rows_at_once), stats_size}, f64, device);
+  if (stats_ && (stats_.device() != device || rows_ + n > stats_.size(0))) read();
+  if (!stats_) stats_ = Tensor({std::max(n, rows_at_once), stats_size}, f64, device);
   const std::vector<View> views(all.begin(), all.end());
-  kernels::tensor_stats(device, views, rows(surveys_, rows_, n));
+  kernels::tensor_stats(device, views, rows(stats_, rows_, n));
   entry.row = std::exchange(rows_, rows_ + n);
   entries_.push_back(std::move(entry));
 }
 
 void OverflowTrace::read() {
-  if (!surveys_) return;
-  const Tensor here = rows(surveys_, 0, rows_).copied_to(Device::cpu());
-  surveys_ = {};
+  if (!stats_) return;
+  const Tensor here = rows(stats_, 0, rows_).copied_to(Device::cpu());
+  stats_ = {};
   rows_ = 0;
   const auto* const first = static_cast<const TensorStats*>(here.host());
-  for (const Entry& e : std::exchange(entries_, {})) judge(e, first + e.row);
+  for (const Entry& e : std::exchange(entries_, {})) examine(e, first + e.row);
 }
 
-void OverflowTrace::judge(const Entry& e, const TensorStats* rows) {
-  if (judged_.iteration != e.iteration) judged_ = {e.iteration};
+void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
+  if (examined_.iteration != e.iteration) examined_ = {e.iteration};
   const std::span all(rows, e.tensors.size()), in = all.first(e.inputs),
                                                out = all.subspan(e.inputs);
   const auto bad = [](const TensorStats& s) { return !s.is_finite(); };
@@ -158,21 +157,21 @@ void OverflowTrace::judge(const Entry& e, const TensorStats* rows) {
     found = finding(e.kind, *made);
   else if (!e.is_rule && given_nan == in.end() && made_nan != out.end())
     found = finding(e.kind, *made_nan);
-  else if (e.is_rule && given && !judged_.bad_gradient)
-    // That no rule made: it came of adding up finite ones, or from outside.
+  else if (e.is_rule && given && !examined_.bad_gradient)
+    // No rule made it: it is a sum of finite ones, or was given by the program.
     found = finding(BadOp::Kind::Sum, in[0]);
-  // NaN that no op had made and this one passes on, as data may on purpose: its gradients will be
-  // NaN, and no fault of their rules.
+  // NaN that no op made and this one passes on, perhaps intended in data: gradients will be NaN,
+  // but their rules are not the cause.
   if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
-      !judged_.found && !judged_.outside)
-    judged_.outside = finding(BadOp::Kind::Input, *given_nan);
-  if (found && !judged_.found) {
+      !examined_.found && !examined_.outside)
+    examined_.outside = finding(BadOp::Kind::Input, *given_nan);
+  if (found && !examined_.found) {
     const bool only_nan = found->nans > 0 && found->infinities == 0,
-               excused = e.is_rule && only_nan && judged_.outside;
-    found_.push_back(excused ? *judged_.outside : *found);
-    judged_.found = true;
+               excused = e.is_rule && only_nan && examined_.outside;
+    found_.push_back(excused ? *examined_.outside : *found);
+    examined_.found = true;
   }
-  judged_.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
+  examined_.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
   for (size_t i = e.inputs; e.is_rule && e.kind != BadOp::Kind::Sum && i < all.size(); ++i) {
     const auto& [dtype, shape, copies] = e.tensors[i];
     if (!is_half(dtype)) continue;

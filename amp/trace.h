@@ -1,6 +1,6 @@
 #pragma once
-// Where an overflow began: while a trace is alive, what goes into each op and comes out of it is
-// counted on its device, and the counts are read later, many ops at once.
+// OverflowTrace: finds the op where an overflow began. It counts infinities and NaNs in the inputs
+// and outputs of each op on its device, and reads the counts later, many ops at once.
 
 #include <map>
 #include <optional>
@@ -13,19 +13,19 @@
 
 namespace mixtape::amp {
 
-// An op that made infinities or NaN of finite numbers, or NaN of infinities.
+// An op that made infinities or NaN from finite numbers, or NaN from infinities.
 struct BadOp {
   enum class Kind {
     Forward,   // in its result
-    Backward,  // in a gradient that its backward rule made
-    Sum,       // in the gradient that arrived at it: a sum of several, or given by the program
-    Input,     // in what it was given and no op had made: NaN in data or in a weight
+    Backward,  // in a gradient from its backward rule
+    Sum,       // in its incoming gradient: a sum of several, or given by the program
+    Input,     // in an input that no op made: NaN in data or in a weight
   };
   Kind kind;
   std::string op, module;          // "cast for linear"; the module's path, empty if there is none
-  std::vector<DType> inputs = {};  // those of floats; of a backward rule, the gradient it was given
-  double input_absmax = 0;         // of those elements that are finite
-  DType dtype = f32;               // of what it made
+  std::vector<DType> inputs = {};  // of float inputs; for a backward rule, of the incoming gradient
+  double input_absmax = 0;         // of the finite elements
+  DType dtype = f32;               // of the result
   Shape shape = {};
   int64_t infinities = 0, nans = 0;
 
@@ -33,12 +33,12 @@ struct BadOp {
   std::string text() const;
 };
 
-// While one is alive, it watches the ops of this thread, forward and backward, and throws nothing:
-// under a GradScaler an overflow now and then is normal. Each op costs three small kernels more;
-// the device is waited for only when somebody asks, or a thousand tensors were counted.
+// Watches the ops of this thread, forward and backward, while it is alive, and throws nothing:
+// under a GradScaler an occasional overflow is normal. Each op costs three small kernels more; only
+// reading the results, or every thousand tensors, waits for the device.
 //
-// Infinities on purpose do not count: those of masked_fill and pad. Neither do the steps that a
-// backward rule takes, if its gradients are finite.
+// Intended infinities, those of masked_fill and pad, do not count, nor do the steps of a backward
+// rule whose gradients are finite.
 class OverflowTrace final : public Observer {
  public:
   [[nodiscard]] OverflowTrace() = default;
@@ -46,9 +46,9 @@ class OverflowTrace final : public Observer {
 
   // The first bad op of each iteration that had one, oldest first. Waits for the device.
   const std::vector<BadOp>& found();
-  void next_iteration() { ++iteration_; }  // GradScaler::update() does
+  void next_iteration() { ++iteration_; }  // called by GradScaler::update()
 
-  // What of an op's f16 and bf16 gradients was too small for its dtype.
+  // Elements of an op's f16 and bf16 gradients that were too small for the dtype.
   struct Underflow {
     std::string op, module;
     DType dtype;
@@ -61,7 +61,7 @@ class OverflowTrace final : public Observer {
   struct Counted {
     DType dtype;
     Shape shape;
-    int64_t copies;  // of each element that was counted
+    int64_t copies;  // of each counted element
   };
   struct Entry {  // an op that ran
     BadOp::Kind kind;
@@ -69,27 +69,27 @@ class OverflowTrace final : public Observer {
     std::string op;
     const std::string* module;
     int64_t iteration;
-    size_t inputs = 0;  // the first of the tensors
+    size_t inputs = 0;  // number of inputs, which come first in tensors
     std::vector<Counted> tensors = {};
-    int64_t row = 0;  // of surveys_, where theirs begin
+    int64_t row = 0;  // their first in stats_
   };
   void after(const Call& call, const Tensor& result) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
   void after_accumulate(const Node& leaf, const Tensor& grad) override;
   void enter(Entry entry, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   void read();
-  void judge(const Entry& entry, const kernels::TensorStats* rows);
+  void examine(const Entry& entry, const kernels::TensorStats* rows);
 
   int64_t iteration_ = 0;
-  Tensor surveys_;  // of the entries' tensors, on their device
+  Tensor stats_;  // of the entries' tensors, on their device
   int64_t rows_ = 0;
   std::vector<Entry> entries_;
   std::vector<BadOp> found_;
-  struct Judged {  // what is known of the iteration whose entries are being judged
+  struct Examined {  // the iteration whose entries are being examined
     int64_t iteration = -1;
     bool found = false, bad_gradient = false;
-    std::optional<BadOp> outside = {};  // of Kind::Input: the first
-  } judged_;
+    std::optional<BadOp> outside = {};  // the first of Kind::Input
+  } examined_;
   std::map<std::tuple<std::string, std::string, DType>, Underflow> underflow_;
   const Observe watching_{*this};
 };

@@ -238,7 +238,7 @@ TEST(AutocastDeathTest, RegionsEndInReverse) {
         const Autocast inner({.low = bf16});
         outer.reset();
       },
-      "a region ends before one that was opened in it");
+      "a region ends before a region opened in it");
 }
 
 struct Twice : Function<Twice> {

@@ -215,8 +215,9 @@ static_assert(CanBeWrapped<optim::SGD> && !CanBeWrapped<LossScaleOptimizer>);
 
 TEST(LossScaleOptimizer, RefusesAScaleBesideItsOwn) {
   const Net n = net();
-  EXPECT_ERROR(enable_mixed_precision(optim::SGD(n.parameters(), {}, {.rescale_grad = 0.5})),
-               "enable_mixed_precision: sgd has a loss scale of its own: its rescale_grad is 0.5");
+  EXPECT_ERROR(
+      enable_mixed_precision(optim::SGD(n.parameters(), {}, {.rescale_grad = 0.5})),
+      "enable_mixed_precision: sgd has a loss scale of its own: rescale_grad must be 1, got 0.5");
   EXPECT_ERROR(LossScaleOptimizer(nullptr), "there is no optimizer");
   EXPECT_ERROR(enable_mixed_precision(adamw(n), {.loss_scale = "static"}),
                "loss_scale must be \"dynamic\" or a number, got 'static'");

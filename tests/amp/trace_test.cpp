@@ -82,10 +82,10 @@ TEST(Trace, SeesGradientsMeet) {
   OverflowTrace trace;
   const Tensor y = relu(x);
   sum((y * 40000 + y * 40000).to(f32)).backward();
-  EXPECT_EQ(texts(trace), Texts{"gradient that arrived at relu: 2 inf in f16 [2]"});
+  EXPECT_EQ(texts(trace), Texts{"incoming gradient of relu: 2 inf in f16 [2]"});
   trace.next_iteration();
   relu(x).backward({.gradient = from({NAN, 1}, {2}, f16)});
-  EXPECT_EQ(texts(trace).back(), "gradient that arrived at relu: 1 nan in f16 [2]");
+  EXPECT_EQ(texts(trace).back(), "incoming gradient of relu: 1 nan in f16 [2]");
 }
 
 // The sum of two uses of a weight, or of two backward passes, as grad() holds it.
@@ -95,7 +95,7 @@ TEST(Trace, SeesGradientsMeetAtALeaf) {
   sum((w * 40000).to(f32)).backward();
   EXPECT_TRUE(trace.found().empty());
   sum((w * 40000).to(f32)).backward();
-  EXPECT_EQ(texts(trace), Texts{"gradient that arrived at leaf: 2 inf in f16 [2]"});
+  EXPECT_EQ(texts(trace), Texts{"incoming gradient of leaf: 2 inf in f16 [2]"});
 }
 
 TEST(Trace, NamesTheHookWhoseOpOverflows) {
@@ -136,7 +136,7 @@ TEST(Trace, BlamesDataThatWasNan) {
   const Tensor w = ones({3, 2}).set_requires_grad(), x = from({1, NAN, 2, 3}, {2, 2});
   OverflowTrace trace;
   sum(square(linear(x, w))).backward();
-  EXPECT_EQ(texts(trace), Texts{"what was given to linear: 1 nan in f32 [2, 2]"});
+  EXPECT_EQ(texts(trace), Texts{"input of linear: 1 nan in f32 [2, 2]"});
   trace.next_iteration();
   const Tensor v = full({2, 2}, 1, f16).set_requires_grad();
   const Tensor held = where(isnan(x), 0, x * 2);  // NaN on purpose
