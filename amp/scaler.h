@@ -51,7 +51,8 @@ struct StepOptions {
 class StepResult {
  public:
   enum class State { Stepped, Skipped, NoGrads };
-  // What was not finite. A loss that may contain gradients (see inverse_scale) counts as those.
+  // The part that was not finite. A loss that may contain gradients (see inverse_scale) counts as
+  // those.
   enum class Cause { None, Gradients, Loss };
 
   State state() const;

@@ -1,6 +1,6 @@
 #pragma once
-// What a GradScaler keeps: a ScaleState per loss id, an OptimizerState per optimizer until update()
-// and an OptimizerHistory per optimizer.
+// The parts of a GradScaler: a ScaleState per loss id, an OptimizerState per optimizer until
+// update() and an OptimizerHistory per optimizer.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,4 @@
-// Autocast's policies: which dtype every op runs in, what the tape keeps, which gradients come
-// back.
+// Autocast's policies: the dtype in which every op runs, the tensors on the tape, the gradients.
 
 #include "autograd/function.h"
 #include "tests/support/amp.h"
@@ -29,7 +28,7 @@ TEST(Policies, OfWhatIsMadeOfOps) {
 }
 
 TEST(Policies, LowAddsItsBiasBeforeItRounds) {
-  // 2049 is no f16: rounded first it would be 2048, and 2048 again when 1 is added.
+  // f16 has no 2049: rounded first it would be 2048, and 2048 again when 1 is added.
   const Tensor x = from({2048, 1}, {1, 2}), w = ones({1, 2}), one = ones({1});
   const Autocast on({.low = f16});
   EXPECT_EQ(linear(x, w, one).item(), 2050);
@@ -38,7 +37,7 @@ TEST(Policies, LowAddsItsBiasBeforeItRounds) {
 }
 
 TEST(Policies, LowSumsInF32) {
-  constexpr int64_t n = 4096;  // in f16 one more is no more from 2048 on
+  constexpr int64_t n = 4096;  // in f16, 2048 + 1 is 2048
   const Tensor row = ones({1, n}), image = ones({1, n, 1, 1});
   const Autocast on({.low = f16});
   for (const Tensor& y :
@@ -183,8 +182,8 @@ TEST(Policies, IntegersAndBoolsAreUntouched) {
   EXPECT_ERROR((void)(values({3}, f16) + i), "f16 and i64");
 }
 
-// What is not an activation decides nothing: it is read in f32 or in the activations' dtype, and
-// cast to that where it is of another.
+// Only activations decide. Other inputs are read in f32 or in the activations' dtype, and cast to
+// the latter if they are in a third.
 TEST(Policies, ParametersAndStatisticsFollow) {
   const Tensor h = values({4, 4}, f16), s = values({4, 4});
   for (const DType t : {f32, f16, bf16}) {

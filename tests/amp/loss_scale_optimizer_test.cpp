@@ -1,4 +1,4 @@
-// LossScaleOptimizer: the same training as with a GradScaler by hand, and what it refuses.
+// LossScaleOptimizer: trains as a GradScaler does by hand, and refuses misuse.
 
 #include <thread>
 
@@ -126,7 +126,7 @@ TEST(LossScaleOptimizer, GivesTrueGradients) {
   EXPECT_EQ(to_vector(gradients[3]), (std::vector<double>{3, 3, 3}));
   EXPECT_FALSE(n.out.bias.grad()) << "they are the caller's";
 
-  // Of two losses, added up and halved.
+  // Gradients of two losses, averaged.
   const auto others = opt.compute_gradients(sum(n.out.bias * 5.0));
   const auto before = to_vector(n.out.bias);
   std::vector<Tensor> mean(4);
@@ -235,7 +235,7 @@ TEST(LossScaleOptimizer, ResumesExactly) {
       enable_mixed_precision(adamw(a), {.loss_scale = ScalerOptions{.growth_interval = 3}});
   for (int t = 0; t < 4; ++t) (void)whole.minimize(loss_of(a, t == 1 ? 1e30 : 1));
   LossScaleOptimizer resumed = enable_mixed_precision(adamw(b));
-  (void)resumed.minimize(loss_of(b));  // what it has done itself is forgotten
+  (void)resumed.minimize(loss_of(b));  // its own state is replaced
   b.load_state_dict(optim::snapshot(a.state_dict()));
   resumed.load_state_dict(optim::snapshot(whole.state_dict()));
   EXPECT_EQ(resumed.iterations(), 3);
@@ -338,7 +338,7 @@ TEST(Unscaled, WhatNeedsNoScaleDrawsNoWarning) {
   };
   loss_in(bf16).backward();
   loss_in(f32).backward();
-  GradScaler off({.enabled = false});  // somebody's decision
+  GradScaler off({.enabled = false});  // the program's decision
   off.scale(loss_in(f16)).backward();
   GradScaler scaler;  // two regions, one loss
   const Tensor first = loss_in(f16), second = loss_in(f16);

@@ -1,4 +1,4 @@
-// Presets and overrides: who decides in which precision an op runs.
+// Presets and overrides: the precision in which an op runs.
 
 #include <fstream>
 
@@ -129,7 +129,7 @@ TEST(Overrides, RejectMisspeltOps) {
         << path;
 }
 
-// (Paths that no other test has: they are remembered.)
+// Paths are remembered, so these occur in no other test.
 struct Storey : nn::Module<Storey> {
   nn::Linear up{4, 8}, down{8, 4};
   bool runs = true;
@@ -143,8 +143,8 @@ struct Tower : nn::Module<Tower> {
   MIXTAPE_FIELDS(storeys)
 };
 
-// Nothing can be known before a module ran, and no destructor throws: a region tells that follows
-// one in which no new module ran.
+// Before modules run nothing is known, and destructors do not throw: the error comes from a region
+// that follows one without new modules.
 TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
   const Tower net;
   const nn::MSELoss criterion;
@@ -177,7 +177,7 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
       << "no module ran";
 }
 
-// Whoever opens an island in the middle has not seen the rest run.
+// An island in the middle opens before the rest of the model ran.
 TEST(Overrides, AreNotCheckedByARegionWithin) {
   struct Islands : nn::Module<Islands> {
     nn::Linear up{4, 4}, down{4, 4};
@@ -204,7 +204,7 @@ TEST(Overrides, AreNotCheckedByARegionWithin) {
   }
 }
 
-// Models that take turns, each with a part of the list.
+// Alternating models, each with a part of the list.
 TEST(Overrides, AreSharedBetweenModels) {
   struct Cellar : nn::Module<Cellar> {
     nn::Linear wine{4, 4};

@@ -1,6 +1,6 @@
-// Every row of every op under autocast: what its policy does to its inputs, in which dtype it runs,
-// what the tape keeps and which gradients come back. The policy is its OpInfo's; what it means is
-// said here once, and the exceptions are listed.
+// Every row of every op under autocast: its inputs after the policy, its dtype, the tensors on the
+// tape and its gradients. The policy is its OpInfo's; its meaning is defined here once, with the
+// exceptions.
 
 #include <algorithm>
 #include <set>
@@ -13,7 +13,7 @@ namespace amp_policy_test {
 
 using tests::OpCase;
 
-// The table of the manual, written again: the tests below only ask an op to do what it says.
+// The manual's table again: the tests below check ops against it.
 TEST(Policies, AreThoseOfTheManual) {
   using enum Precision;
   const std::map<Precision, std::string> table = {
@@ -64,7 +64,7 @@ struct FirstCall : Observer {
 bool is_real(const Tensor& t) { return t && is_float(t.dtype()); }
 bool shares(const Tensor& a, const Tensor& b) { return a && b && a.storage() == b.storage(); }
 
-// The op, and for each of its inputs which of the row's inputs it is; -1: something made of them.
+// The op, and for each of its inputs its index in the row's inputs; -1: derived from them.
 std::pair<const OpInfo&, std::vector<int>> sources(const OpCase& c) {
   FirstCall plain(c.op);
   const auto in = tests::make_inputs(c, f32, true);
@@ -86,13 +86,12 @@ std::string bytes(const Tensor& t) {
   return {static_cast<const char*>(here.raw()), size_t(here.numel()) * size_of(here.dtype())};
 }
 
-// That every op has a row which gets here: Catalogue.EveryPolicyIsTested.
+// Catalogue.EveryPolicyIsTested checks that every op has a row that gets here.
 struct EveryPolicy : testing::TestWithParam<OpCase> {};
 INSTANTIATE_TEST_SUITE_P(Ops, EveryPolicy, testing::ValuesIn(tests::op_cases()),
                          [](const auto& i) { return i.param.name(); });
 
-// From f32, from the narrow dtype, and as in the midst of a network, where activations are narrow
-// and parameters f32.
+// Inputs in f32, in the 16-bit dtype, and as inside a network: 16-bit activations, f32 parameters.
 TEST_P(EveryPolicy, IsAsTheTableSays) {
   const OpCase& c = GetParam();
   if (!c.half || c.composite) return;
@@ -121,8 +120,8 @@ TEST_P(EveryPolicy, IsAsTheTableSays) {
         return fmt::format("{} from {} in {}: {}", name(op.precision), names[int(from)], low, what);
       };
 
-      std::optional<DType> deciding;  // what the result follows, if the policy does not say
-      int64_t narrow = 0;             // elements of the largest narrow activation
+      std::optional<DType> deciding;  // the result's dtype, if the policy does not fix it
+      int64_t narrow = 0;             // elements of the largest 16-bit activation
       for (size_t i = 0; i < ran.inputs.size(); ++i) {
         const Tensor& t = ran.inputs[i];
         if (!is_real(t)) continue;
@@ -140,8 +139,8 @@ TEST_P(EveryPolicy, IsAsTheTableSays) {
                                                                  : *deciding)
           << where("result");
 
-      // A wide copy of a narrow input would double what the tape weighs. (These keep three sums of
-      // each row, which are no less than the rows of their cases.)
+      // An f32 copy of a 16-bit input would double the tape's memory. (These ops keep three sums of
+      // each row, which are as large as the rows of their cases.)
       static const std::set<std::string> sums = {"cross_entropy", "cross_entropy_probabilities",
                                                  "cosine_similarity"};
       for (const Tensor& s : ran.saved) {
@@ -159,8 +158,8 @@ TEST_P(EveryPolicy, IsAsTheTableSays) {
         if (in[j].is_leaf()) {
           EXPECT_EQ(in[j].grad().dtype(), in[j].dtype()) << where("gradient ") << j;
         }
-      // What a wide parameter gets of a product never was narrow, unless it is dy itself. (Of a few
-      // numbers all may be narrow by chance.)
+      // A product's gradient for an f32 parameter was never rounded to 16 bits, unless it is dy
+      // itself. (A few numbers may fit into 16 bits by chance.)
       for (size_t i = 0; i < source.size(); ++i) {
         if (op.precision != Precision::Low || op.role(i) == Role::Activation) continue;
         const Tensor p = source[i] < 0 ? Tensor() : in[size_t(source[i])];

@@ -1,4 +1,4 @@
-// Autocast regions: how they nest, and how often they cast a parameter.
+// Autocast regions: nesting, and the number of casts of a parameter.
 
 #include <thread>
 
@@ -103,8 +103,8 @@ TEST(Region, DecidesAgainFromASnapshot) {
   EXPECT_EQ(softmax(matmul(x, x)).dtype(), bf16) << "a region within has its rules";
 }
 
-// As a checkpoint's does whose backward runs on a thread of its own: each thread looks up ops in
-// rules of its own, so that what one remembers the other need not see. (Under TSan, a race before.)
+// A checkpoint's backward may run on another thread: a snapshot has rules of its own, so that
+// threads do not share their cached lookups. (TSan reported a race before.)
 TEST(Region, ASnapshotMayActOnAnotherThread) {
   const AutocastOptions options{.low = f16, .overrides = {{"exp", Precision::Native}}};
   const Tensor x = values({4}, f16);
@@ -198,7 +198,7 @@ TEST(Cache, LeavesThatShareStorageKeepTheirOwnGradients) {
   EXPECT_EQ(to_vector(w.grad()), to_vector(twin.grad()));
 }
 
-// As optimizers pack parameters: each leaf is a part of one buffer.
+// Parameters packed by an optimizer: each leaf is a part of one buffer.
 TEST(Cache, LeavesPackedInOneStorageAreNotTakenForEachOther) {
   const Tensor buffer = values({32}), x = values({2, 4}, f16);
   const auto part = [&](int64_t begin) {

@@ -1,5 +1,4 @@
-// What went wrong in mixed precision elsewhere, by what goes wrong: a test each, so that it does
-// not here.
+// Bugs of other libraries' mixed precision, a test for each.
 
 #include "core/stream.h"
 #include "tests/support/scaler.h"
@@ -29,7 +28,7 @@ TEST(Regression, ASkippedStepMovesTheWeights) {
   }
 }
 
-// fastai v1 took the sum of a gradient for the test, which finite numbers can overflow.
+// fastai v1 tested the sum of a gradient, which finite numbers can overflow.
 TEST(Regression, LargeFiniteGradientsAreTakenForAnOverflow) {
   for (const bool unscaled : {false, true}) {
     const Tensor p = parameter({1, 1, 1});
@@ -123,7 +122,7 @@ TEST(Regression, TheScaleBecomesZeroOrInfinite) {
   EXPECT_TRUE(down.run(0));
 }
 
-// fastxtend overwrote what the user asked for.
+// fastxtend overwrote the user's options.
 TEST(Regression, DisabledIsForgotten) {
   for (const DType low : {f16, bf16, f32}) {
     GradScaler scaler(low, {.init_scale = 4, .enabled = false});
@@ -134,7 +133,7 @@ TEST(Regression, DisabledIsForgotten) {
   }
 }
 
-// fastxtend read the scale after each batch, and did not count what was skipped.
+// fastxtend read the scale after each batch, and did not count skipped steps.
 TEST(Regression, AStepWaitsForTheDeviceOrIsNotCounted) {
   Loop loop({.init_scale = 4, .growth_interval = 2});
   loop.run(1);
@@ -158,7 +157,7 @@ TEST(Regression, NoOptimizerWaits) {
         const int64_t before = synchronizations();
         (void)scaler.step(*opt, options);
         scaler.update();
-        if (i == 0) continue;  // which makes the states
+        if (i == 0) continue;  // makes the states
         EXPECT_EQ(synchronizations(), before) << name;
       }
     }
@@ -176,7 +175,7 @@ TEST(Regression, AFlagAboveOneIsOverlooked) {
   }
 }
 
-// PyTorch looked at a gradient before it divided by S, which overflows where S is below 1.
+// PyTorch tested gradients before dividing by S, which overflows for S below 1.
 TEST(Regression, UnscalingMakesInfinities) {
   for (const bool explicitly : {false, true}) {
     const Tensor p = parameter({1});
@@ -190,8 +189,8 @@ TEST(Regression, UnscalingMakesInfinities) {
   }
 }
 
-// The first scale is more than f16 holds: a plain sum overflows once by construction. (Not in a
-// gradient of a weight, since ours never are f16.)
+// The first scale is beyond f16's range: a plain sum overflows once by construction. (Not in a
+// weight's gradient, which is never f16 here.)
 TEST(Regression, APlainSumNeverTrains) {
   const Tensor a = waves({4, 4}, 1).set_requires_grad(),
                b = from(std::vector<double>(16, 0.25), {4, 4});
@@ -215,7 +214,7 @@ TEST(Regression, APlainSumNeverTrains) {
   EXPECT_EQ(scaler.scale_value(), 32768);
 }
 
-// optax applied a NaN once it had refused often enough.
+// optax applied a NaN after enough skipped steps.
 TEST(Regression, NanIsAppliedInTheEnd) {
   Loop loop({.init_scale = 64, .min_scale = 16, .max_consecutive_skips = 3});
   const auto before = bits(loop.p);
@@ -234,14 +233,15 @@ TEST(Regression, NanIsAppliedInTheEnd) {
 // Apex replaced step(), so schedules ran ahead of the steps that happened.
 TEST(Regression, AScheduleRunsAheadOfSkippedSteps) {
   Loop loop({});
-  const int later = int(optim::Schedule::lag);  // when a device's skipped steps are taken back
+  const int later =
+      int(optim::Schedule::lag);  // updates until a device's skipped steps are taken back
   optim::Cosine schedule(loop.sgd, {.total_steps = 20});
   for (const double g : {inf, 1.0, inf, 1.0, inf}) schedule.step(loop.run(g));
   for (int i = 0; i < later; ++i) schedule.step(loop.run(1));
   EXPECT_EQ(schedule.steps(), 2 + later);
 }
 
-// Apex looked at the gradients that came in, not at what was added to those there.
+// Apex tested incoming gradients, not their sum with existing ones.
 TEST(Regression, AnAccumulatedOverflowIsOverlooked) {
   const Tensor p = parameter({1});
   optim::SGD sgd({p}, {.lr = 1});

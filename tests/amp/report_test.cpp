@@ -1,4 +1,4 @@
-// The precision report: exact counts of small steps, and what it says of them.
+// The precision report: exact counts and texts for small steps.
 
 #include "amp/report.h"
 
@@ -24,7 +24,7 @@ struct Mlp : nn::Module<Mlp> {
   MIXTAPE_FIELDS(body, head, norm)
 };
 
-// The only row of an op, in a pass; casts, by what they were made for.
+// The only row of an op in a pass; casts are looked up by the op that they were made for.
 Report::Row only(const Report& report, std::string_view op, bool backward,
                  std::string_view by = "") {
   std::vector<Report::Row> all;
@@ -42,7 +42,7 @@ TEST(Report, CountsTheCastsOfAStep) {
     const Autocast on({.low = f16});
     for (int i = 0; i < 2; ++i) cross_entropy(net(x), y).backward();
   }
-  // Each time the input and what norm gives; both weights once, then from the cache.
+  // Each time the input and norm's output; both weights once, then from the cache.
   const Report::Row casts = only(report, "cast", false, "linear");
   EXPECT_EQ(casts.inputs, DTypes{f32});
   EXPECT_EQ(casts.outputs, DTypes{f16});
@@ -96,7 +96,7 @@ TEST(Report, CountsTheCastsOfAConvolution) {
                     head = only(report, "cast", false, "linear");
   EXPECT_EQ(conv.calls, 2);  // x and the weight
   EXPECT_EQ(conv.bytes_cast, (2 * 5 * 5 + 8 * 9) * 6);
-  EXPECT_EQ(head.calls, 1);  // the weight: what relu gives is narrow
+  EXPECT_EQ(head.calls, 1);  // the weight: relu's output is 16-bit
   EXPECT_EQ(head.bytes_cast, 72 * 16 * 6);
   EXPECT_EQ(only(report, "conv2d", false).outputs, DTypes{bf16});
   EXPECT_EQ(only(report, "conv2d", true).outputs, (DTypes{f32, f32})) << "of weight and bias";
@@ -123,7 +123,7 @@ TEST(Report, FindsCastsThereAndBack) {
   x.to(f16).to(f32);
   const Tensor y = x.to(bf16);
   y.set(0, 1);
-  y.to(f32);  // other numbers than they were
+  y.to(f32);  // other numbers than before
   ASSERT_EQ(report.redundant_casts().size(), 1u);
   const Report::Redundant r = report.redundant_casts()[0];
   EXPECT_TRUE(r.round_trip);
@@ -194,7 +194,7 @@ TEST(Report, NamesTheParametersThatStayedF32) {
             std::string::npos);
 }
 
-// Products that read what the optimizer or an earlier region cast read the parameter.
+// A product that reads a copy of the optimizer or an earlier region reads the parameter.
 TEST(Report, KnowsParametersByTheirCopies) {
   Mlp net;
   optim::AdamW opt(net.parameters(), {}, {.shadow = bf16});
@@ -214,7 +214,7 @@ TEST(Report, SaysHowToPadShapes) {
   const Report report;
   const Autocast on({.low = f16});
   const auto zeroed = [](const Shape& s) { return zeros(s); };
-  linear(zeroed({3, 64}), zeroed({16, 64}));  // rows may be as many as you like
+  linear(zeroed({3, 64}), zeroed({16, 64}));  // any number of rows
   linear(zeroed({3, 30}), zeroed({10, 30}));
   linear(zeroed({3, 30}), zeroed({10, 30}));
   matmul(zeroed({2, 8, 24}), zeroed({2, 24, 7}));

@@ -1,4 +1,4 @@
-// GradScaler: a skipped step touches nothing and says why, and a scale that collapses is explained.
+// GradScaler: a skipped step changes nothing and has a reason; a collapse has a diagnosis.
 
 #include "core/dlpack.h"
 #include "core/dlpack_abi.h"
@@ -73,7 +73,7 @@ TEST(Skip, NoticesWhatBecameOfTheGradientOfAWeight) {
   EXPECT_EQ(step(16), Cause::None);
 }
 
-// Another library may write where nobody sees it.
+// Another library may write without bumping the version.
 TEST(Skip, TrustsNoGradientThatWasLent) {
   if (!DefaultDevice::current().is_host()) GTEST_SKIP() << "the host writes";
   const Tensor w = zeros({3, 2}).set_requires_grad(), b = zeros({3}).set_requires_grad();
@@ -114,7 +114,8 @@ TEST(Skip, ResultOutlivesTheUpdate) {
 TEST(Skip, KeepsASchedule) {
   Loop loop({});
   optim::Cosine schedule(loop.sgd, {.total_steps = 20});
-  const int n = 3 + int(optim::Schedule::lag);  // when a device's skipped step is taken back
+  const int n =
+      3 + int(optim::Schedule::lag);  // updates until a device's skipped step is taken back
   for (int i = 0; i < n; ++i) schedule.step(loop.run(i == 1 ? inf : 1));
   EXPECT_EQ(schedule.steps(), n - 1);
 }

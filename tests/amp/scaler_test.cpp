@@ -50,8 +50,8 @@ TEST(Options, OnlyF16IsScaled) {
 
 // --- the scale ---
 
-// But for two cases that the table leaves out, where ours is meant to differ: a loss that is not
-// finite keeps the scale, and the scale does not fall to 0 (both in scaler_skip_test.cpp).
+// The table omits two intended differences: a loss that is not finite keeps the scale, and the
+// scale does not fall to 0 (both in scaler_skip_test.cpp).
 TEST(Scale, MovesAsPyTorchs) {
   for (const ScalerReference& r : references) {
     Loop loop({.init_scale = r.init,
@@ -122,7 +122,7 @@ TEST(Scale, CanBeSet) {
   EXPECT_ERROR(loop.scaler.update(inf), "in f32, got inf");
 }
 
-// So that what was recorded of a step may be run again.
+// The addresses stay, so that a recorded step can be run again.
 TEST(Scale, StaysWhereItIsInMemory) {
   Loop loop({.init_scale = 4, .growth_interval = 1});
   loop.run(1);
@@ -256,7 +256,7 @@ TEST(Carried, WhatElseBecomesOfTrueGradientsIsFree) {
   EXPECT_EQ(to_vector(p), (std::vector<double>{-4, -3}));
   scaler.update();
   a.zero_grad();
-  // Seeds of one's own may be scaled.
+  // Given gradients may be scaled.
   p.set_grad({});
   (void)scaler.scale(sum(p));
   (p * 1.0).backward({.gradient = full({2}, 65536)});
@@ -384,7 +384,7 @@ TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
               }),
               "at least in part, not multiplied by it");
   both.zero_grad();
-  expect_told(warnings([&] {  // a parameter of two optimizers
+  expect_told(warnings([&] {  // a parameter in two optimizers
                 GradScaler scaler;
                 scaler.scale(sum(p)).backward();
                 scaler.unscale(a);
@@ -636,7 +636,7 @@ TEST(State, GoesOnInTheMiddleOfAStreak) {
     EXPECT_EQ(scaler->scale_value(), 32768) << "after three in a row, cut after " << cut;
     EXPECT_THROW(step(), ScaleCollapse) << cut;
   }
-  GradScaler old;  // files of before have no streaks
+  GradScaler old;  // older files have no streaks
   StateDict state = old.state_dict();
   std::erase_if(state, [](const auto& entry) { return entry.first == "consecutive_skips"; });
   old.load_state_dict(state);

@@ -1,4 +1,4 @@
-// GradScaler as people use it: clipping, several optimizers and losses, training.
+// GradScaler in use: clipping, several optimizers and losses, training.
 
 #include <optional>
 
@@ -137,7 +137,7 @@ TEST(Several, OptimizersSkipOnTheirOwnAndShareTheScale) {
   EXPECT_EQ(step(1, 1), std::pair(true, true));
 }
 
-// As in a GAN: the loss of one network, and then of the other.
+// A GAN: the loss of one network, then of the other.
 TEST(Several, OptimizersSkipForTheLossesBeforeTheirStep) {
   const Tensor p = parameter({1}), q = parameter({1});
   optim::SGD a({p}, {.lr = 0.5}), b({q}, {.lr = 0.5});
@@ -233,7 +233,7 @@ TEST(Several, AGradientPenalty) {
 TEST(Several, AGradientPenaltyThatOverflowsFindsItsScale) {
   const Tensor x = waves({8, 4}, 3), w = waves({4, 4}, 1).set_requires_grad();
   optim::SGD sgd({w}, {.lr = 0.1});
-  GradScaler scaler;  // whose scale is infinite in f16
+  GradScaler scaler;  // its scale is infinite in f16
   bool stepped = false;
   for (int i = 0; i < 5; ++i) {
     sgd.zero_grad();
@@ -359,7 +359,7 @@ TEST(Training, ReachesTheSameLossInF16) {
   EXPECT_NEAR(last[bf16], last[f32], 2e-3);
 }
 
-// Bit by bit as without interruption, though saved between two growths of the scale.
+// The same bits as without interruption, though saved between two growths of the scale.
 TEST(Training, ResumesInTheMidstOfGrowth) {
   const Tensor x = waves({8, 4}, 2);
   struct Run {
@@ -400,7 +400,7 @@ TEST(Training, ResumesInTheMidstOfGrowth) {
   }
 }
 
-// A region has nothing to say in a step: not in an optimizer that multiplies matrices, either.
+// A region does not affect a step, not even that of an optimizer that multiplies matrices.
 TEST(Training, StepsAndClippingAreNeverAutocast) {
   for (const auto& [name, make] : optim::problems) {
     std::vector<std::string> states;
@@ -422,7 +422,7 @@ TEST(Training, StepsAndClippingAreNeverAutocast) {
   }
 }
 
-// What the optimizer wrote is what the next forward pass reads.
+// The next forward pass reads the optimizer's results.
 TEST(Training, MayHappenInsideOneRegion) {
   std::vector<std::vector<double>> weights;
   for (const bool one_region : {false, true}) {

@@ -1,5 +1,5 @@
-// Shadows: the narrow copies that an optimizer keeps for Autocast. What is asked each time is
-// whether training is, bit for bit, what it is without them.
+// Shadows: the 16-bit copies that an optimizer keeps for Autocast. Training must have the same bits
+// with and without them.
 
 #include "core/allocator.h"
 #include "core/warn.h"
@@ -20,8 +20,8 @@ Mlp mlp() {
   return {};
 }
 
-// A training step in a region, with a scaler where one is given. x is narrow, so that all casts are
-// of parameters.
+// A training step in a region, with a scaler if given. x is 16-bit, so that all casts are of
+// parameters.
 struct Step {
   Seen seen;
   CastCache::Stats stats;
@@ -163,7 +163,7 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
         net.to(f32);
       },
       [&](Mlp& net) { net.in.weight.set_data(other.in.weight.detach().clone()); },
-      [&](Mlp& net) {  // other data that was written to as often
+      [&](Mlp& net) {  // other data with the same version
         const Tensor data = other.in.weight.detach().clone();
         while (data.version() < net.in.weight.version()) data.storage()->bump_version();
         net.in.weight.set_data(data);
@@ -191,7 +191,7 @@ TEST(Shadow, IsNoLongerUsedAfterAnyOtherWrite) {
     EXPECT_EQ(y[0], y[1]);
     EXPECT_NE(y[0], before);
     if (net.in.weight.dtype() != f32) continue;
-    (void)Step(net, opt, bf16);  // the optimizer takes it up again
+    (void)Step(net, opt, bf16);  // the optimizer makes a shadow again
     EXPECT_EQ(Step(net, opt, bf16).casts(), 0);
     for (const Tensor& p : net.parameters()) expect_current(p, bf16);
   }
@@ -233,8 +233,7 @@ TEST(Shadow, FollowsAStepWithinARegion) {
   }
 }
 
-// Gradients of what was recorded before a step are those at the old weights, as with the casts that
-// a shadow stands for.
+// Gradients of a graph recorded before a step are those at the old weights, as with casts.
 TEST(Shadow, IsNotWrittenOverWhileAGraphReadsIt) {
   std::vector<std::vector<double>> grads;
   for (const bool shadowed : {false, true}) {

@@ -32,7 +32,7 @@ TEST(Trace, NamesTheModuleWhoseProductOverflows) {
   const Net net(100, 100);
   OverflowTrace trace;
   const Autocast on({.low = f16});
-  sum(net(ones({3, 4})));  // body gives 400, head would give 160000, and sum is given infinities
+  sum(net(ones({3, 4})));  // body returns 400, head would return 160000, and sum reads infinities
   EXPECT_EQ(
       texts(trace),
       Texts{"forward of linear in head: 6 inf in f16 [3, 2], from f16, f16, f32 with absmax 400"});
@@ -50,7 +50,7 @@ TEST(Trace, NamesTheModuleWhoseGradientOverflows) {
     const Autocast on({.low = f16});
     loss = sum(net(full({3, 4}, 1e-3)));
   }
-  mul(loss, 4096).backward();  // head's rule would give 2 * 4096 * 100
+  mul(loss, 4096).backward();  // head's rule would return 2 * 4096 * 100
   EXPECT_EQ(
       texts(trace),
       Texts{"backward of linear in head: 12 inf in f16 [3, 4], from f16 with absmax 4.1e+03"});
@@ -88,7 +88,7 @@ TEST(Trace, SeesGradientsMeet) {
   EXPECT_EQ(texts(trace).back(), "incoming gradient of relu: 1 nan in f16 [2]");
 }
 
-// The sum of two uses of a weight, or of two backward passes, as grad() holds it.
+// The sum over two uses of a weight, or two backward passes, in grad().
 TEST(Trace, SeesGradientsMeetAtALeaf) {
   const Tensor w = full({2}, 1, f16).set_requires_grad();
   OverflowTrace trace;
@@ -160,7 +160,7 @@ TEST(Trace, TellsInfFromNan) {
 TEST(Trace, AsksWhatOverflowsToBeNews) {
   OverflowTrace trace;
   const Tensor x = from({1, 2, 3, 4}, {2, 2}), bad = from({1, INFINITY}, {2});
-  exp(bad);                                                     // it came as infinity
+  exp(bad);                                                     // infinite already
   const Tensor masked = masked_fill(x, gt(x, 3.5), -INFINITY);  // on purpose
   softmax(masked);
   add(x, bad);
@@ -196,7 +196,7 @@ TEST(Trace, ChangesNothingElse) {
   const auto step = [&] {
     w.set_grad({});
     const Tensor y = matmul(values({3, 4}), w) * 2;
-    mul_(y, values({3, 4}));  // in place: nobody else may see it
+    mul_(y, values({3, 4}));  // in place: y has no other owner
     sum(y).backward();
     return to_vector(w.grad());
   };
@@ -236,7 +236,7 @@ TEST(Trace, TellsTheScaler) {
   EXPECT_EQ(trace.found().size(), 1u);
   std::string message;
   try {
-    for (int i = 0; i < 20; ++i) step(1e3);  // a device tells some updates later
+    for (int i = 0; i < 20; ++i) step(1e3);  // a device reports some updates later
   } catch (const ScaleCollapse& e) {
     message = e.what();
   }

@@ -18,7 +18,7 @@ using optim::set_grads;
 using optim::snapshot;
 using test::error;
 
-// All its parameters are matrices, as Muon wants them.
+// All its parameters are matrices, as Muon requires.
 struct Matrices : nn::Module<Matrices> {
   nn::Linear in{5, 8, {.bias = false}}, out{8, 3, {.bias = false}};
   Tensor forward(const Tensor& x) const { return out(tanh(in(x))); }
@@ -78,8 +78,8 @@ TEST(WholeModel, ATensorOfTheDtypeIsItself) {
 
 // --- master weights ---
 
-// The masters go as f32 parameters would that get the gradients of the narrow model, and the model
-// is what they round to.
+// Masters move as f32 parameters would with the gradients of the 16-bit model, whose parameters are
+// the rounded masters.
 TEST(Masters, AreF32TrainingUnderEveryOptimizer) {
   for (const DType dtype : {f16, bf16})
     for (const auto& [name, make] : problems) {
@@ -133,7 +133,7 @@ TEST(Masters, AreMissedOnce) {
   EXPECT_EQ(told.size(), 2u) << "the innermost guard hears it";
 }
 
-// Versions are those of a storage: what another parameter in it does is no write to this one.
+// Versions belong to storages: a write to another parameter in the storage is not one to this.
 TEST(Masters, OfParametersInOneStorage) {
   const auto pair = [](bool packed) {
     const Tensor data = arange(0, 8).to(f16) / 8.0, other = data.clone();
@@ -163,8 +163,7 @@ TEST(Masters, OfParametersInOneStorage) {
 
 // --- one vector of masters ---
 
-// Whoever gives a parameter another storage wrote it, even if that has the version of the one
-// before.
+// A new storage counts as a write to the parameter, even with the same version as the old one.
 TEST(Masters, AreReadAgainFromAnotherStorage) {
   Tensor p = full({3}, 1, f16).set_requires_grad(true);
   optim::SGD opt({p}, {.lr = 0}, {.multi_precision = true});
@@ -188,7 +187,7 @@ TEST(FlatMasters, StepAsSeparateOnes) {
         set_grads(b, t, dtype);
         flat->step();
         separate->step();
-        if (t == 2)  // weights loaded meanwhile
+        if (t == 2)  // weights are loaded in between
           for (const auto& params : {a, b}) params[1].set(0, 0.5);
       }
       EXPECT_EQ(bits(*flat), bits(*separate)) << name;
@@ -265,7 +264,7 @@ TEST(StaticScale, IsAScalerThatNeverMoves) {
            unscaled = seeded<Matrices>();
   for (Matrices* net : {&by_weight, &by_scaler, &unscaled}) net->to(f16);
   const Batch batch(f16);
-  const double small = 0x1p-16;  // of which gradients f16 holds but a few bits
+  const double small = 0x1p-16;  // f16 holds only a few bits of its gradients
   optim::AdamW a(by_weight.parameters(), {.lr = 0.05},
                  {.multi_precision = true, .rescale_grad = 1.0 / 128}),
       b(by_scaler.parameters(), {.lr = 0.05}, {.multi_precision = true}),

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of amp share.
+// Helpers for the tests of amp.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 namespace mixtape::amp {
 
-// How often each op ran, and the dtype of its last result.
+// Counts the calls of each op, and keeps the dtype of its last result.
 struct Seen : Observer {
   std::map<std::string, int> count;
   std::map<std::string, DType> dtype;

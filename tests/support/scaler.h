@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of GradScaler share.
+// Helpers for the tests of GradScaler.
 
 #include <bit>
 #include <limits>
@@ -25,7 +25,7 @@ inline std::vector<uint32_t> bits(const Tensor& t) {
   return b;
 }
 
-// What a device would tell of an update some updates later, it tells now.
+// Waits for the device and lets the scaler read its counters now, not some updates later.
 inline void hear(GradScaler& scaler) {
   if (DefaultDevice::current().is_host()) return;
   synchronize(DefaultDevice::current());
@@ -44,7 +44,7 @@ struct Loop {
     hear(scaler);
     return result;
   }
-  StepResult run_ahead(double grad, double loss = 1) {  // waits for nothing
+  StepResult run_ahead(double grad, double loss = 1) {  // does not wait
     scaler.scale(sum(p) * loss).backward();
     p.set_grad(full({3}, grad));
     const StepResult result = scaler.step(sgd);
