@@ -344,7 +344,19 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
   const Scope scope("update");
-  check_update(new_scale);
+  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
+        "no loss was ever scaled: call scale(loss).backward() first");
+  check(!new_scale || detail::is_scale(*new_scale),
+        "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
+  const bool has_losses =
+      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
+  // An optimizer is left ready by a step that failed.
+  const bool stepped = std::ranges::any_of(
+      optimizers_, [](const auto& o) { return o.second.stage != Stage::Ready; });
+  check(
+      new_scale || !has_losses || stepped,
+      "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
+      "step(optimizer), which divides the gradients, not the optimizer's step()");
   const auto optimizers = std::exchange(optimizers_, {});
   for (auto& [id, s] : scales_) {
     if (!s.has_scaled) continue;
@@ -359,22 +371,6 @@ void GradScaler::update(std::optional<double> new_scale) {
   }
   for (auto& [id, s] : scales_)
     if (s.has_scaled && !new_scale) poll(s);
-}
-
-void GradScaler::check_update(std::optional<double> new_scale) const {
-  check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
-        "no loss was ever scaled: call scale(loss).backward() first");
-  check(!new_scale || detail::is_scale(*new_scale),
-        "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
-  const bool has_losses =
-      std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
-  // An optimizer is left ready by a step that failed.
-  const bool stepped = std::ranges::any_of(
-      optimizers_, [](const auto& o) { return o.second.stage != Stage::Ready; });
-  check(
-      new_scale || !has_losses || stepped,
-      "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
-      "step(optimizer), which divides the gradients, not the optimizer's step()");
 }
 
 void GradScaler::abandon() {

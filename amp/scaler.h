@@ -157,7 +157,6 @@ class GradScaler {
   Step check_ready(optim::Optimizer& opt, const StepOptions& options);
   static void find_overflow(Step& step, const StepOptions& options, const Tensor& earlier_overflow);
   void commit(Step& step, StepResult& result);
-  void check_update(std::optional<double> new_scale) const;
 
   detail::ScaleState& scale_state(int id);
   detail::OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters,

@@ -59,7 +59,7 @@ LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
 BUDGETS = {"core": 3900, "kernels/common": 2100, "kernels/cpu": 8200, "kernels/cuda": 7100, "autograd": 7500, "nn": 3900,
-           "optim": 2600, "amp": 2500, "io": 2400, "train": 5200, "examples": 1200, "emulator": 3600}
+           "optim": 2600, "amp": 2650, "io": 2400, "train": 5200, "examples": 1200, "emulator": 3600}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|io|train|examples)/")
 
 
