@@ -200,7 +200,7 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
            (own.empty() || std::ranges::equal(levels[0], own)) &&
            std::equal(around.begin(), around.end(), levels.begin() + int64_t(first));
   };
-  constexpr size_t most = 32;
+  constexpr size_t max_known = 32;
   thread_local std::vector<std::shared_ptr<const Rules>> known;
   if (const auto found = std::ranges::find_if(known, is_asked); found != known.end()) {
     if (!own.empty()) (*found)->check_paths();  // (a region within may be opened before all ran)
@@ -217,15 +217,15 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
     rules->levels_[0].push_back({o, op});
   }
   rules->levels_.insert(rules->levels_.end(), around.begin(), around.end());
-  if (known.size() == most) known.erase(known.begin());
+  if (known.size() == max_known) known.erase(known.begin());
   return known.emplace_back(std::move(rules));
 }
 
 Precision Rules::precision(const OpInfo& op) const {
   if (levels_.empty() && preset_ == Preset::Torch) return op.precision;
-  const Place place{&op, levels_.empty() ? nullptr : Scope::module_path()};
-  const auto [entry, first] = resolved_.try_emplace(place);
-  if (first) entry->second = resolve(place);
+  const CallSite site{&op, levels_.empty() ? nullptr : Scope::module_path()};
+  const auto [entry, first] = resolved_.try_emplace(site);
+  if (first) entry->second = resolve(site);
   return entry->second;
 }
 
@@ -234,7 +234,7 @@ void Rules::check_paths() const {
   if (!modules_ran_) return;
   const std::vector<std::string_view> paths = interned();
   if (std::exchange(paths_seen_, paths.size()) != paths.size()) return;
-  for (const Rule& r : levels_[0]) {
+  for (const CompiledOverride& r : levels_[0]) {
     const auto matched = [&](std::string_view path) { return matches_path(r.pattern, path); };
     if (r.names_op || std::ranges::any_of(paths, matched)) continue;
     Near near;
@@ -247,16 +247,16 @@ void Rules::check_paths() const {
   modules_ran_ = false;
 }
 
-Precision Rules::resolve(const Place& place) const {
-  modules_ran_ |= own_paths_ && place.module;
-  const OpInfo& op = *place.op;
+Precision Rules::resolve(const CallSite& site) const {
+  modules_ran_ |= own_paths_ && site.module;
+  const OpInfo& op = *site.op;
   if (op.name == "cast" || op.name == "cast_to_integer") return Precision::Any;
-  for (const std::vector<Rule>& level : levels_) {
-    const Rule* by_path = nullptr;
+  for (const std::vector<CompiledOverride>& level : levels_) {
+    const CompiledOverride* by_path = nullptr;
     for (auto r = level.rbegin(); r != level.rend(); ++r) {
       if (r->names_op && matches(r->pattern, op.name)) return r->precision;
-      if (!r->names_op && !by_path && op.precision != Precision::Any && place.module &&
-          matches_path(r->pattern, *place.module))
+      if (!r->names_op && !by_path && op.precision != Precision::Any && site.module &&
+          matches_path(r->pattern, *site.module))
         by_path = &*r;
     }
     if (by_path) return by_path->precision;

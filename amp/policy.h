@@ -61,26 +61,26 @@ class Rules {
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
 
  private:
-  struct Rule : Override {
+  struct CompiledOverride : Override {
     bool names_op;
   };
-  using Levels = std::vector<std::vector<Rule>>;
-  struct Place {
+  using Levels = std::vector<std::vector<CompiledOverride>>;
+  struct CallSite {
     const OpInfo* op;
     const std::string* module;
-    friend bool operator==(const Place&, const Place&) = default;
+    friend bool operator==(const CallSite&, const CallSite&) = default;
   };
   struct Hash {
-    size_t operator()(const Place& p) const {
+    size_t operator()(const CallSite& p) const {
       return std::hash<const void*>()(p.op) * 31 + std::hash<const void*>()(p.module);
     }
   };
-  Precision resolve(const Place& place) const;
+  Precision resolve(const CallSite& site) const;
   void check_paths() const;
 
   Preset preset_ = Preset::Torch;
   Levels levels_;  // innermost region first
-  mutable std::unordered_map<Place, Precision, Hash> resolved_;
+  mutable std::unordered_map<CallSite, Precision, Hash> resolved_;
   bool own_paths_ = false;            // the innermost region has overrides by path
   mutable bool modules_ran_ = false;  // since paths were last checked
   mutable size_t paths_seen_ = 0;     // at that check

@@ -5,13 +5,14 @@
 #include <cmath>
 #include <utility>
 
-#include "amp/policy.h"
 #include "amp/trace.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/dispatch.h"
 #include "core/format.h"
+#include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
