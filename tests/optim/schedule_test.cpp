@@ -237,11 +237,11 @@ TEST(Schedule, OneCycleNeedsAMomentum) {
   OneCycle(opt, {.max_lr = 1, .total_steps = 3, .cycle_momentum = false});
   SGD ahead(problem(), {.momentum = 0.9, .nesterov = true});
   EXPECT_EQ(error([&] { OneCycle(ahead, {.max_lr = 1, .total_steps = 3, .base_momentum = 0}); }),
-            "one_cycle: nesterov needs momentum and no dampening, not 0 and 0");
+            "one_cycle: nesterov needs momentum > 0 and dampening 0, got 0 and 0");
   SGD plain({problem()[0]}, {.lr = 2, .momentum = 0.8});
   plain.add_group({problem()[1]}, {.momentum = 0.9, .nesterov = true});
   EXPECT_EQ(error([&] { OneCycle(plain, {.max_lr = 1, .total_steps = 3, .base_momentum = 0}); }),
-            "one_cycle: nesterov needs momentum and no dampening, not 0 and 0");
+            "one_cycle: nesterov needs momentum > 0 and dampening 0, got 0 and 0");
   EXPECT_EQ(plain.option("momentum"), 0.8);
   EXPECT_EQ(plain.lr(), 2);
 }
