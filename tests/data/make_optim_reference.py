@@ -86,19 +86,19 @@ def is_late(name: str, k: int, t: int) -> bool:
     return name.endswith("/late") and k == 1 and t < LATE
 
 
-def solve_plainly(name: str, rule) -> list[np.ndarray]:
+def solve_plainly(name: str, optimizer) -> list[np.ndarray]:
     params = [values(k, 0) for k in range(len(SHAPES))]
     for k, p in enumerate(params):
         state, steps = {}, 0
         for t in range(1, STEPS + 1):
             if not is_late(name, k, t):
                 steps += 1
-                params[k] = rule.step(params[k], values(k, t), state, steps)
+                params[k] = optimizer.step(params[k], values(k, t), state, steps)
     return params
 
 
 def flattened(name: str, optimizer) -> dict[str, torch.Tensor]:
-    """optimizer.state_dict() by names, as tensors, without what is no number."""
+    """optimizer.state_dict() by names, as tensors, without what is not a number."""
     saved = optimizer.state_dict()
     flat = {f"state.{n}.{field}": x for n, state in saved["state"].items() for field, x in state.items() if x is not None}
     for g, group in enumerate(saved["param_groups"]):
@@ -196,7 +196,7 @@ def main() -> None:
     }
     halfway = {}
     solutions = {name: solve_in_torch(name, make, halfway) for name, make in in_torch.items()}
-    solutions |= {name: solve_plainly(name, rule) for name, rule in plainly.items()}
+    solutions |= {name: solve_plainly(name, optimizer) for name, optimizer in plainly.items()}
     with open(FOLDER / "optim_reference.inc", "w") as file:
         print("// Written by make_optim_reference.py: problem, values of all parameters.", file=file)
         for name, params in solutions.items():
