@@ -123,7 +123,7 @@ TEST(Split, DrawsWhatValidates) {
 
 // The transformed x, with rows numbered from 0 and a generator each.
 Tensor applied(const Transform& t, const Tensor& x, uint64_t seed = 1) {
-  std::vector<Row> rows;
+  std::vector<RowContext> rows;
   for (int64_t i = 0; i < x.size(0); ++i) rows.push_back({i, Generator(seed + uint64_t(i))});
   return t(x, rows);
 }
@@ -252,7 +252,7 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),
                "inputs must be images [n, ..., height, width], got [2, 3]");
   EXPECT_ERROR(applied(transforms::random_crop(1), zeros({2, 3})), "inputs must be images");
-  std::vector<Row> rows(3);
+  std::vector<RowContext> rows(3);
   EXPECT_ERROR(transforms::random_crop(1)(zeros({2, 3, 3}), rows), "2 images for 3 rows");
   EXPECT_ERROR(pixel_stats(zeros({0, 1, 2, 2}, u8)), "no images");
   EXPECT_ERROR(pixel_stats(zeros({2, 2})),
