@@ -409,7 +409,7 @@ class Decoder {
     uint64_t base = 0;
     if (const auto v = variable(o.text)) {
       base = v->address;
-      if (c.space == Space::Param) c.space = v->space;  // that of a call is local
+      if (c.space == Space::Param) c.space = v->space;  // parameters of a call are local
       if (base == dynamic_shared) late_addresses_.push_back(kernel_.code.size()), base = 0;
     } else if (const auto n = literal(o.text, 8)) {
       base = *n;

@@ -184,7 +184,7 @@ TEST(Ptx, FindsLanesThatNeverMeet) {
   EXPECT_FAULT(run({1, 16, 512}, load_matrices, y), "needs all lanes of a warp");
 }
 
-// --- copies that nobody waits for ---
+// --- copies without a wait ---
 
 template <bool waits>
 __global__ void copy(float* y, const float* x) {
