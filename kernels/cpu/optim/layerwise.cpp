@@ -31,7 +31,7 @@ void move_along(const Lamb& o, const ParamChunk<P, G>& chunk, double trust) {
   using T = math_t<P>;
   const Lamb::Step<T> step(o, chunk.steps);
   const Vec<T> rate(T(-o.lr * trust));
-  chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) {
+  chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) MIXTAPE_INLINE_LAMBDA {
     const StatesAt<T> state = chunk.states(i, count);
     return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
   });
@@ -97,13 +97,14 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
       matrix(factor.data(), k, k), [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); }, mix<T>);
 
   const T* const orthogonal = result.as<T>();
-  for_each_chunk(std::span(&update, 1), chunks, control,
-                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
-                   if constexpr (std::is_same_v<math_t<P>, T>)
-                     chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) {
-                       return step.move(p, read<T>(orthogonal + chunk.begin + i, count));
-                     });
-                 });
+  for_each_chunk(
+      std::span(&update, 1), chunks, control,
+      [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
+        if constexpr (std::is_same_v<math_t<P>, T>)
+          chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) MIXTAPE_INLINE_LAMBDA {
+            return step.move(p, read<T>(orthogonal + chunk.begin + i, count));
+          });
+      });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Optimizer steps (kernels/common/optimizers.h) on the CPU: each thread takes chunks of parameters,
 // with a loop compiled for their dtypes.
 
+#include "kernels/common/always_inline.h"
 #include "kernels/common/optimizers.h"
 #include "kernels/cpu/loops/chunks.h"
 
@@ -18,8 +19,8 @@ struct StatesAt {
   T* const* state;
   int64_t i, count;
 
-  [[gnu::always_inline]] Vec<T> get(int k) const { return read<T>(state[k] + i, count); }
-  [[gnu::always_inline]] Vec<T> set(int k, Vec<T> x) const {
+  MIXTAPE_ALWAYS_INLINE Vec<T> get(int k) const { return read<T>(state[k] + i, count); }
+  MIXTAPE_ALWAYS_INLINE Vec<T> set(int k, Vec<T> x) const {
     write(state[k] + i, x, count);
     return x;
   }
@@ -40,14 +41,16 @@ struct ParamChunk {
   // f(i, count, p, g) returns the new p.
   template <class F>
   void update(F f) const {
-    for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+    for_each_vec<T>(n, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
       const Vec<T> p = read<T>(param + i, count);
       write(param + i, f(i, count, p, scaled_grad(i, count)), count);
     });
     if (shadow) round_into(shadow, begin, param, n);
   }
-  StatesAt<T> states(int64_t i, int64_t count) const { return {state, i, count}; }
-  [[gnu::always_inline]] Vec<T> scaled_grad(int64_t i, int64_t count) const {
+  MIXTAPE_ALWAYS_INLINE StatesAt<T> states(int64_t i, int64_t count) const {
+    return {state, i, count};
+  }
+  MIXTAPE_ALWAYS_INLINE Vec<T> scaled_grad(int64_t i, int64_t count) const {
     return read<T>(grad + i, count) * Vec<T>(grad_scale);
   }
 };
