@@ -80,8 +80,10 @@ std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
                                     Check check_gradient) {
   std::vector<View> views;
   bool any = false;
-  for (size_t group = 0; group < opt.groups(); ++group)
-    for (const Tensor& p : opt.params(group)) {
+  for (size_t group = 0; group < opt.groups(); ++group) {
+    const std::vector<Tensor> params = opt.params(group);
+    views.reserve(views.size() + params.size());
+    for (const Tensor& p : params) {
       const size_t i = views.size();
       check(p.device() == device, "parameter {} of {} is on {}, others or the loss on {}", i,
             opt.name(), p.device(), device);
@@ -89,6 +91,7 @@ std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
       any = any || p.has_grad();
       views.push_back(optim::gradient_view(optim::dense_grad(p)));
     }
+  }
   if (!any) views.clear();
   return views;
 }
