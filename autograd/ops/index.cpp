@@ -405,7 +405,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
 namespace ops {
 
 DropoutMask draw_mask(double p, int64_t elements) {
-  check(p >= 0 && p <= 1, "p must be from 0 to 1, got {}", p);
+  check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
   if (p == 0) return {};
   Generator& g = generator();
   return {g.seed(), g.reserve(elements), p};

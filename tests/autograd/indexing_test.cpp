@@ -52,7 +52,8 @@ TEST(ViewErrors, NameBothValues) {
                "split: narrow: elements 0 to -1 are out of range for dimension 1 of size 3");
   EXPECT_ERROR(unfold(x, 1, 4, 1),
                "unfold: windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");
-  EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1), "9 dimensions");
+  EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1),
+               "at most 8 dimensions are possible, got 9");
   EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal needs two dimensions, got 1 twice");
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
 }

@@ -53,7 +53,8 @@ TEST(LossErrors, OfClasses) {
   EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
   EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)),
                "target -1 is out of range for 3 classes");
-  EXPECT_ERROR(cross_entropy(x, t, {.label_smoothing = 1.5}), "label smoothing of 1.5");
+  EXPECT_ERROR(cross_entropy(x, t, {.label_smoothing = 1.5}),
+               "label_smoothing must be from 0 to 1, got 1.5");
   EXPECT_ERROR(cross_entropy(x, zeros({2, 3}, i64)),
                "targets of the shape of the logits are probabilities, not i64");
   EXPECT_ERROR(cross_entropy(x, p, {.ignore_index = 1}),

@@ -33,7 +33,7 @@ void expect_near(const Tensor& got, const Values& want, double tolerance = 1e-6)
 
 TEST(Products, RefuseWhatDoesNotFit) {
   const Tensor a = ones({2, 3}), b = ones({3, 4}), v = ones({3}), n = ones({2, 3}, i64);
-  EXPECT_ERROR(matmul(a, ones({})), "matmul: of shapes [2, 3] and []: both need");
+  EXPECT_ERROR(matmul(a, ones({})), "matmul: operands of shapes [2, 3] and [] need at least");
   EXPECT_ERROR(matmul(a, b, {.out = f64}), "matmul: a result in f64 from inputs in f32");
   EXPECT_ERROR(matmul(a.to(f64), b.to(f64), {.out = f32}),
                "matmul: a result in f32 from inputs in f64");
@@ -477,7 +477,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
                "the mask is i64, not bool or a float");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({5, 3})}), "[5, 3] cannot expand to [2, 3, 5]");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, f64)}), "beside f32 activations");
-  EXPECT_ERROR(attend(q, k, v, {.dropout = 1.5}), "a probability of 1.5");
+  EXPECT_ERROR(attend(q, k, v, {.dropout = 1.5}), "the probability must be from 0 to 1, got 1.5");
   const Tensor n = ones({2, 3}, i64);
   EXPECT_ERROR(attend(n, n, n), "elements must be floats, got i64");
 }

@@ -129,7 +129,7 @@ TEST(Dropout2d, DropsWholeChannels) {
   EXPECT_EQ(min(y).item(), 0);
   drop.eval();
   EXPECT_EQ(to_vector(drop(x)), to_vector(x));
-  EXPECT_ERROR(Dropout2d(1.5), "Dropout2d: a probability of 1.5");
+  EXPECT_ERROR(Dropout2d(1.5), "Dropout2d: p must be from 0 to 1, got 1.5");
   drop.train();
   EXPECT_ERROR(drop(ones({3})), "the input has shape [3], not [n, c, ...]");
 }
