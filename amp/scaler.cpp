@@ -302,9 +302,9 @@ GradScaler::Step GradScaler::check_ready(optim::Optimizer& opt, const StepOption
   state.loss = id;
   step.device = step.scale.values.device();
   const auto check_unscaled = [&](size_t parameters) {
-    check(is_ready || state.found.numel() >= int64_t(parameters),
-          "{} has {} parameters, of which {} were unscaled: add groups before unscale()",
-          opt.name(), opt.params().size(), state.found.numel());
+    if (is_ready || state.found.numel() >= int64_t(parameters)) return;
+    fail("{} has {} parameters, of which {} were unscaled: add groups before unscale()", opt.name(),
+         opt.params().size(), state.found.numel());
   };
   step.grads = collect_gradients(opt, step.device, [&](size_t group, size_t i, const Tensor& p) {
     refuse_f16(opt, group, i, p);
