@@ -307,23 +307,23 @@ TEST(FarBehind, SuchAnIndexReachesNoOtherMemory) {
       return std::string("no error");
     } catch (const Error& e) {
       const std::string text = e.what();
-      return text.substr(0, text.find(" from"));
+      return text.substr(0, text.find(" -1099511627776"));
     }
   };
-  EXPECT_EQ(attempt([&] { return embedding(x, index); }), "embedding: indices");
-  EXPECT_EQ(attempt([&] { return index_select(x, 0, index); }), "index_select: indices");
+  EXPECT_EQ(attempt([&] { return embedding(x, index); }), "embedding: index");
+  EXPECT_EQ(attempt([&] { return index_select(x, 0, index); }), "index_select: index");
   const Tensor columns = index.reshape({3, 1});
-  EXPECT_EQ(attempt([&] { return gather(x, 0, columns); }), "gather: indices");
+  EXPECT_EQ(attempt([&] { return gather(x, 0, columns); }), "gather: index");
   EXPECT_EQ(attempt([&] { return scatter_add(x, 0, columns, ones({3, 1}, f32, device)); }),
-            "scatter_add: indices");
+            "scatter_add: index");
   EXPECT_EQ(attempt([&] { return index_put(x, {index}, ones({3, 2}, f32, device)); }),
-            "index_put: indices");
+            "index_put: index");
   const Tensor logits = ones({3, 2}, f32, device).set_requires_grad(),
                weights = ones({2}, f32, device);
   EXPECT_EQ(attempt([&] { return cross_entropy(logits, index, {.class_weights = weights}); }),
-            "cross_entropy: targets");
+            "cross_entropy: target");
   EXPECT_EQ(attempt([&] { return nll_loss(logits, index, {.class_weights = weights}); }),
-            "nll_loss: targets");
+            "nll_loss: target");
 }
 
 // A step that a device skips is undone the same number of steps later, whenever the host learns of
