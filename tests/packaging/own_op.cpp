@@ -1,5 +1,5 @@
-// A user's op that calls a kernel, on every device. Its compiler flags decide whether kernels.h names
-// GPU kernels, and the program must agree with the library about that.
+// A user's op that calls a kernel, on every device. Its compiler flags decide whether kernels.h
+// names GPU kernels, and the program must agree with the library about that.
 #include <kernels/kernels.h>
 #include <mixtape.h>
 using namespace mixtape;
