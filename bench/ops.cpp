@@ -168,7 +168,7 @@ void add_row(const tests::OpCase& c) {
     if (back && !(c.differentiable && recorded(c))) continue;
     std::vector<Variant> variants;
     for (const DType dtype : {f32, f16, bf16}) {
-      if (dtype != f32 && !c.narrow) continue;
+      if (dtype != f32 && !c.half) continue;
       const auto inputs = [=] { return tests::make_inputs(c, dtype, back, shapes); };
       variants.push_back(
           {dtype, "", 0,
