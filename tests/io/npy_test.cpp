@@ -418,7 +418,7 @@ TEST(Npz, RefusesLiesAboutCompression) {
       npz_error(packed(two, deflated(two), 1u << 30)),
       fmt::format("f: \"a.npy\": {} bytes cannot unpack to 1073741824", deflated(two).size()));
   EXPECT_EQ(npz_error(packed(zeros, deflated(two), zeros.size() / 100)).substr(0, 20),
-            "f: \"a.npy\": u8 [2] t");
+            "f: \"a.npy\": u8 [2] n");
   EXPECT_EQ(npz_error(packed(two, bytes)),
             "f: \"a.npy\": a header of 63 bytes does not fit a file of 70");
   EXPECT_EQ(npz_error(packed(zeros, bytes.substr(0, bytes.size() - 4))).substr(0, 22),
