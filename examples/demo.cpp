@@ -19,7 +19,7 @@
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
-#include "optim/cosine.h"
+#include "optim/schedules.h"
 #include "optim/optimizers.h"
 #include "train/charts.h"
 #include "train/data/digits.h"

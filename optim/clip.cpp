@@ -34,11 +34,9 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   return grads;
 }
 
-// One view per parameter, without elements where there is no gradient.
-std::vector<View> gradient_views(const std::vector<Tensor>& params) {
-  std::vector<View> grads;
-  for (const Tensor& p : params) grads.push_back(gradient_view(dense_grad(p)));
-  return grads;
+void bump_versions(const std::vector<Tensor>& params) {
+  for (const Tensor& p : params)
+    if (p.has_grad()) p.grad().storage()->bump_version();
 }
 
 }  // namespace
@@ -50,18 +48,6 @@ Tensor dense_grad(const Tensor& param) {
   kernels::convert(g.device(), g, dense);
   param.set_grad(dense);
   return dense;
-}
-
-void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found) {
-  kernels::find_nonfinite(found.device(), gradient_views(params), factor, found);
-}
-
-void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found) {
-  const Device device = factor.device();
-  const Tensor flags = found ? found : Tensor({int64_t(params.size())}, f32, device);
-  kernels::unscale(device, gradient_views(params), factor, flags);
-  for (const Tensor& p : params)
-    if (p.has_grad()) p.grad().storage()->bump_version();
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
@@ -76,7 +62,8 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
   kernels::clip_factor(device, total, View{}, max_norm, norm, factor);
   if (options.error_if_nonfinite)
     check(std::isfinite(norm.item()), "the norm of {} gradients is {}", grads.size(), norm.item());
-  multiply_grads(params, factor);
+  kernels::unscale(device, grads, factor, Tensor({int64_t(grads.size())}, f32, device));
+  bump_versions(params);
   return norm;
 }
 
@@ -84,8 +71,7 @@ void clip_grad_value(const std::vector<Tensor>& params, double limit) {
   const Scope scope("clip_grad_value");
   check(limit >= 0, "limit must be >= 0, got {}", limit);
   kernels::clip_value(device_of(params), dense_grads(params), limit);
-  for (const Tensor& p : params)
-    if (p.has_grad()) p.grad().storage()->bump_version();
+  bump_versions(params);
 }
 
 }  // namespace mixtape::optim

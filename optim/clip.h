@@ -11,14 +11,6 @@ namespace mixtape::optim {
 // kernels over many tensors require.
 Tensor dense_grad(const Tensor& param);
 
-// Sets found[i] (f32 [parameters], zeros) where gradient i is not finite, or its product with
-// `factor` is not. `factor`: f32, 0-d, or no tensor.
-void find_nonfinite(const std::vector<Tensor>& params, const Tensor& factor, const Tensor& found);
-// Multiplies the gradients by `factor` (f32, 0-d). `found`, if given, is set as find_nonfinite()
-// does.
-void multiply_grads(const std::vector<Tensor>& params, const Tensor& factor,
-                    const Tensor& found = {});
-
 // A view of the gradient, without elements if there is no gradient.
 inline View gradient_view(const Tensor& grad) {
   return grad ? View(grad) : View{nullptr, f32, Layout(Shape{0})};
@@ -28,9 +20,9 @@ struct ClipOptions {
   double norm_type = 2;             // p of the norm: any positive number, or infinity
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
 };
-// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of all gradients
-// as one vector, and returns the norm from before: f32, 0-d, on the device. As
-// torch.nn.utils.clip_grad_norm_. Warns if gradients are multiplied by a GradScaler's scale.
+// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)) and returns their norm from before,
+// as one vector: f32, 0-d, on the device. As torch.nn.utils.clip_grad_norm_. Warns if gradients are
+// multiplied by a GradScaler's scale.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options = {});
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "optim/outcome.h"
 #include "optim/state.h"
 
 namespace mixtape::optim {

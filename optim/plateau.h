@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "optim/optimizer.h"
-#include "optim/outcome.h"
 
 namespace mixtape::optim {
 

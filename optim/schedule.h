@@ -9,7 +9,6 @@
 
 #include "core/scope.h"
 #include "optim/optimizer.h"
-#include "optim/outcome.h"
 
 namespace mixtape::optim {
 

@@ -1,6 +1,7 @@
 #pragma once
-// Reading and writing state dicts of optimizers, schedules and averages.
+// What optimizers, schedules and averages share: state dicts, and the result of a step.
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,16 +19,13 @@ class StateReader {
 
   // Null if there is none. Throws Error if the name stands for no tensor.
   const Tensor* find(std::string_view name);
-  // Throws Error if it is missing, or not one number.
-  double number(std::string_view name);
+  double number(std::string_view name);  // throws Error if it is missing, or not one number
   // Throws Error unless it is a whole number from 0 to `most`.
   int64_t count(std::string_view name, int64_t most = int64_t(1) << 53);
-  // Throws Error unless "kind" has this text.
-  void check_kind(std::string_view kind);
+  void check_kind(std::string_view kind);  // throws Error unless "kind" has this text
   // A copy of a float tensor of this shape, or no tensor. Throws Error if shape or type differ.
   Tensor copy_of(std::string_view name, const Shape& shape, DType dtype, Device device);
-  // Throws Error if a tensor was not read.
-  void check_all_read() const;
+  void check_all_read() const;  // throws Error if a tensor was not read
 
  private:
   const StateDict& dict_;
@@ -35,10 +33,16 @@ class StateReader {
   std::vector<bool> read_;
 };
 
-// The bytes of a text: u8 [length].
-Tensor from_text(std::string_view text);
-Tensor from_number(double x);  // f64, 0-d, on the CPU
-// A dense copy in a dtype on a device.
+// The result of a step: a bool, or a type that waits for the device when converted to one, as
+// amp::StepResult.
+template <class R>
+concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
+  { r.is_deferred() } -> std::same_as<bool>;
+  static_cast<bool>(r);
+};
+
+Tensor from_text(std::string_view text);  // its bytes: u8 [length]
+Tensor from_number(double x);             // f64, 0-d, on the CPU
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);
 

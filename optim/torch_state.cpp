@@ -1,6 +1,4 @@
 // The translation of PyTorch's names into ours.
-#include "optim/torch_state.h"
-
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -8,6 +6,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
+#include "optim/optimizer.h"
 
 namespace mixtape::optim {
 namespace {

@@ -11,7 +11,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "optim/cosine.h"
+#include "optim/schedules.h"
 #include "optim/optimizers.h"
 #include "train/callbacks.h"
 #include "train/charts.h"

@@ -19,7 +19,7 @@
 #include "core/stream.h"
 #include "nn/nn.h"
 #include "optim/clip.h"
-#include "optim/cosine.h"
+#include "optim/schedules.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/training_step.h"

@@ -1,6 +1,6 @@
 // Trainings that PyTorch began: make_optim_reference.py saved them after half of the steps.
 #include "io/safetensors.h"
-#include "optim/torch_state.h"
+#include "optim/optimizer.h"
 #include "tests/support/data.h"
 #include "tests/support/optim.h"
 

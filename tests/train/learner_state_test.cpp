@@ -8,7 +8,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
-#include "optim/cosine.h"
+#include "optim/schedules.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"

@@ -1,6 +1,7 @@
-// The closed forms along a cosine.
-#include "optim/cosine.h"
+// The formulas of the schedules.
+#include "optim/schedules.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -10,12 +11,59 @@
 namespace mixtape::optim {
 namespace {
 
+// The fraction of `total` steps that are done, at most 1.
+double fraction_of(int64_t step, int64_t total) {
+  return static_cast<double>(std::min(step, total)) / static_cast<double>(total);
+}
+
 // Half a cosine from a at part = 0 to b at part = 1.
 double cosine(double a, double b, double part) {
   return b + (a - b) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
 
 }  // namespace
+
+void StepLrOptions::validate() const {
+  check(step_size > 0, "step_size must be > 0, got {}", step_size);
+  check(gamma >= 0, "gamma must be >= 0, got {}", gamma);
+}
+double StepLrOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(gamma, static_cast<double>(step / step_size));
+}
+
+void MultiStepOptions::validate() const {
+  for (const int64_t m : milestones) check(m > 0, "a milestone must be > 0, got {}", m);
+  check(gamma >= 0, "gamma must be >= 0, got {}", gamma);
+}
+double MultiStepOptions::rate(int64_t step, double base_lr) const {
+  const auto reached = std::ranges::count_if(milestones, [&](int64_t m) { return m <= step; });
+  return base_lr * std::pow(gamma, static_cast<double>(reached));
+}
+
+void ExponentialOptions::validate() const { check(gamma > 0, "gamma must be > 0, got {}", gamma); }
+double ExponentialOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(gamma, static_cast<double>(step));
+}
+
+void LinearWarmupOptions::validate() const {
+  check(total_steps > 0, "total_steps must be > 0, got {}", total_steps);
+  check(start_factor >= 0, "start_factor must be >= 0, got {}", start_factor);
+  check(end_factor >= 0, "end_factor must be >= 0, got {}", end_factor);
+}
+double LinearWarmupOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::lerp(start_factor, end_factor, fraction_of(step, total_steps));
+}
+
+void PolynomialOptions::validate() const {
+  check(total_steps > 0, "total_steps must be > 0, got {}", total_steps);
+  check(power >= 0, "power must be >= 0, got {}", power);
+}
+double PolynomialOptions::rate(int64_t step, double base_lr) const {
+  return base_lr * std::pow(1 - fraction_of(step, total_steps), power);
+}
+
+void LambdaOptions::validate() const { check(static_cast<bool>(factor), "there is no factor"); }
+double LambdaOptions::rate(int64_t step, double base_lr) const { return base_lr * factor(step); }
 
 void CosineOptions::validate() const {
   check(total_steps > 0, "total_steps must be > 0, got {}", total_steps);
@@ -93,6 +141,29 @@ void OneCycle::apply(int64_t step) {
   if (!options_.cycle_momentum) return;
   for (size_t g = 0; g < groups(); ++g)
     optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
+}
+
+void SequentialOptions::validate() const {
+  check(parts.size() == milestones.size() + 1, "{} milestones between {} parts", milestones.size(),
+        parts.size());
+  int64_t last = 0;
+  for (const int64_t m : milestones) {
+    check(m > last, "a milestone must be > {}, got {}", m, last);
+    last = m;
+  }
+}
+
+double SequentialOptions::rate(int64_t step, double base_lr) const {
+  const auto next = std::ranges::upper_bound(milestones, step);
+  const int64_t begin = next == milestones.begin() ? 0 : *(next - 1);
+  return parts[static_cast<size_t>(next - milestones.begin())].rate(step - begin, base_lr);
+}
+
+void ChainedOptions::validate() const { check(!parts.empty(), "there are no parts"); }
+
+double ChainedOptions::rate(int64_t step, double base_lr) const {
+  for (const Curve& part : parts) base_lr = part.rate(step, base_lr);
+  return base_lr;
 }
 
 }  // namespace mixtape::optim

@@ -1,0 +1,180 @@
+#pragma once
+// The schedules: a rate that decays by a factor, goes along half a cosine, or is composed of
+// others. Names and values are those of torch.optim.lr_scheduler.
+
+#include <concepts>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "optim/schedule.h"
+
+namespace mixtape::optim {
+
+// base_lr gamma^floor(step / step_size)
+struct StepLrOptions {
+  static constexpr std::string_view name = "step_lr";
+  int64_t step_size = 0;
+  double gamma = 0.1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using StepLr = ClosedForm<StepLrOptions>;
+
+// base_lr gamma^n, where n milestones are reached
+struct MultiStepOptions {
+  static constexpr std::string_view name = "multi_step";
+  std::vector<int64_t> milestones = {};
+  double gamma = 0.1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using MultiStep = ClosedForm<MultiStepOptions>;
+
+// base_lr gamma^step
+struct ExponentialOptions {
+  static constexpr std::string_view name = "exponential";
+  double gamma = 0;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Exponential = ClosedForm<ExponentialOptions>;
+
+// base_lr times a factor that goes linearly from start_factor to end_factor in total_steps and
+// stays there: torch's LinearLR
+struct LinearWarmupOptions {
+  static constexpr std::string_view name = "linear_warmup";
+  int64_t total_steps = 5;
+  double start_factor = 1.0 / 3, end_factor = 1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using LinearWarmup = ClosedForm<LinearWarmupOptions>;
+
+// base_lr (1 - step / total_steps)^power, and then 0
+struct PolynomialOptions {
+  static constexpr std::string_view name = "polynomial";
+  int64_t total_steps = 5;
+  double power = 1;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Polynomial = ClosedForm<PolynomialOptions>;
+
+// base_lr factor(step)
+struct LambdaOptions {
+  static constexpr std::string_view name = "lambda";
+  std::function<double(int64_t step)> factor = {};
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Lambda = ClosedForm<LambdaOptions>;
+
+enum class Anneal { Cosine, Linear };
+
+// min_lr + (base_lr - min_lr) (1 + cos(pi step / total_steps)) / 2 (Loshchilov & Hutter 2017), the
+// closed form of torch's CosineAnnealingLR. Beyond total_steps the rate rises again.
+struct CosineOptions {
+  static constexpr std::string_view name = "cosine";
+  int64_t total_steps = 0;
+  double min_lr = 0;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Cosine = ClosedForm<CosineOptions>;
+
+// Cosine, begun again when it has ended, each time `factor` times as long: torch's
+// CosineAnnealingWarmRestarts with T_0 = first_steps and T_mult = factor.
+struct CosineRestartsOptions {
+  static constexpr std::string_view name = "cosine_restarts";
+  int64_t first_steps = 0, factor = 1;
+  double min_lr = 0;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using CosineRestarts = ClosedForm<CosineRestartsOptions>;
+
+struct OneCycleOptions {
+  std::optional<double> max_lr = {};  // of all groups; none: each group's own rate is its maximum
+  int64_t total_steps = 0;
+  double pct_start = 0.3;         // fraction of the steps in which the rate rises
+  double div_factor = 25;         // begins at max_lr / div_factor
+  double final_div_factor = 1e4;  // ends at max_lr / div_factor / final_div_factor
+  Anneal anneal = Anneal::Cosine;
+  bool cycle_momentum = true;  // momentum (or beta1) falls while the rate rises, and back
+  double base_momentum = 0.85, max_momentum = 0.95;
+};
+
+// Rises to max_lr and falls to almost nothing (Smith & Topin 2018): torch's OneCycleLR. The last
+// rate is that of step total_steps - 1; stepping beyond total_steps throws Error.
+class OneCycle : public Schedule {
+ public:
+  // Throws Error if options are out of range, or if there is no momentum to cycle.
+  OneCycle(Optimizer& optimizer, const OneCycleOptions& options);
+  std::string_view name() const override { return "one_cycle"; }
+  double at(int64_t step, size_t group = 0) const override;
+  double momentum_at(int64_t step) const;
+
+ protected:
+  void apply(int64_t step) override;
+
+ private:
+  double max_lr(size_t group) const { return options_.max_lr.value_or(base_lr(group)); }
+  double between(int64_t step, double start, double peak, double end) const;
+
+  const OneCycleOptions options_;
+};
+
+// The checked options of a ClosedForm, as a part of another schedule:
+//   optim::Sequential schedule(opt, {.parts = {optim::LinearWarmupOptions{.total_steps = 100},
+//                                              optim::CosineOptions{.total_steps = 900}},
+//                                    .milestones = {100}});
+class Curve {
+ public:
+  template <class Options>
+    requires requires(const Options& o) {
+      { o.rate(int64_t{}, 1.0) } -> std::same_as<double>;
+    }
+  Curve(const Options& options)
+      : rate_([options](int64_t step, double base_lr) { return options.rate(step, base_lr); }) {
+    const Scope scope(Options::name);
+    options.validate();
+  }
+  double rate(int64_t step, double base_lr) const { return rate_(step, base_lr); }
+
+ private:
+  std::function<double(int64_t, double)> rate_;
+};
+
+// Part 0 until the first milestone, then part 1 from its own beginning, and so on: torch's
+// SequentialLR.
+struct SequentialOptions {
+  static constexpr std::string_view name = "sequential";
+  std::vector<Curve> parts = {};
+  std::vector<int64_t> milestones = {};  // one fewer than parts, ascending
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Sequential = ClosedForm<SequentialOptions>;
+
+// Each part takes the rate of the part before it as its base: factors multiply. torch's
+// ChainedScheduler.
+struct ChainedOptions {
+  static constexpr std::string_view name = "chained";
+  std::vector<Curve> parts = {};
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Chained = ClosedForm<ChainedOptions>;
+
+}  // namespace mixtape::optim
