@@ -20,14 +20,12 @@ struct EmaOptions {
 // refer to it.
 class Ema : NoCopy {
  public:
-  // Takes parameters and perhaps buffers; integer tensors are left out. The average of an infinity,
-  // as in a mask, becomes NaN, as in PyTorch.
+  // Skips integer tensors. The average of an infinity, as in a mask, becomes NaN, as in PyTorch.
   // Throws Error if there are none, if they are on several devices, or if decay is not in [0, 1].
   explicit Ema(const std::vector<Tensor>& tensors, const EmaOptions& options = {});
 
-  // average = decay average + (1 - decay) value. Call it after each step of the optimizer; given
-  // the result of the step, it does nothing if that was skipped. Throws Error while averages are
-  // applied.
+  // average = decay average + (1 - decay) value. Call it after each optimizer step; given the
+  // result of a skipped step, it does nothing. Throws Error while averages are applied.
   void update();
   template <StepOutcome R>
   void update(const R& stepped) {
@@ -37,9 +35,8 @@ class Ema : NoCopy {
   int64_t updates() const { return updates_; }
   const std::vector<Tensor>& averages() const { return averages_; }  // of the tensors, in order
 
-  // While alive, all handles to the tensors see the averages:
+  // While alive, all handles to the tensors see copies of the averages; writes to those are lost:
   //   { const Ema::Applied averaged(ema);  evaluate(net); }
-  // They are copies: writes to them are lost.
   class Applied : NoCopy {
    public:
     [[nodiscard]] explicit Applied(Ema& ema);

@@ -1,4 +1,4 @@
-// All that optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
+// What optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
 #include "optim/optimizer.h"
 
 #include <atomic>
@@ -158,9 +158,9 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
   return all;
 }
 
-// Moves state to its parameter's device. If the parameter was written since the last step, its
-// master takes the new values, except where it still rounds to them (the model may only have
-// moved): there it keeps its extra bits.
+// Moves state to its parameter's device. If the parameter was written since the last step, the
+// master takes the new values, but keeps its extra bits where it still rounds to them (the model
+// may only have moved).
 void Optimizer::follow(Slot& slot) {
   const Tensor& p = slot.param;
   const auto move = [&](Tensor& t) {
@@ -190,7 +190,6 @@ std::vector<Tensor> Optimizer::masters() {
   return all;
 }
 
-// Makes the buffers that are missing.
 void Optimizer::make_buffers(Slot& slot, const States& states) {
   const Tensor& p = slot.param;
   for (size_t k = 0; k < states.size(); ++k)
@@ -198,7 +197,7 @@ void Optimizer::make_buffers(Slot& slot, const States& states) {
       slot.state[k] = filled(p.shape(), states[k].initial, accumulate_dtype(p.dtype()), p.device());
 }
 
-// Makes state that is missing, and drops what the options no longer need.
+// Makes missing state, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const States states = group.algorithm->states();
@@ -220,9 +219,8 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   prepare_half(slot, group);
 }
 
-// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one. A shadow is made
-// anew if the parameter was written since the last step, so that a skipped step leaves the two in
-// agreement.
+// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one: a new one if the
+// parameter was written since the last step, so that they agree even if this step is skipped.
 void Optimizer::prepare_half(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_half(p.dtype())) {
@@ -243,7 +241,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
   }
 }
 
-// Warns if gradients that the step does not unscale are scaled, or lack a scale that f16 needs.
+// Warns if gradients that this step does not unscale are scaled, or are f16 and were never scaled.
 void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
   const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
@@ -258,7 +256,6 @@ void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
         name()));
 }
 
-// Lays the masters of a group end to end in one tensor.
 void Optimizer::flatten_masters(Group& group) {
   constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
   const Device device = group.slots[0].param.device();
@@ -314,7 +311,6 @@ void Optimizer::step(const StepControl& control) {
     }
 }
 
-// Checks all gradients and makes all buffers.
 void Optimizer::prepare_step(const StepControl& control) {
   size_t index = 0;
   std::optional<Device> device;  // of the first parameter with a gradient
@@ -338,7 +334,7 @@ void Optimizer::prepare_step(const StepControl& control) {
   }
 }
 
-// Updates the parameters that have gradients, in one kernel call for each run on one device.
+// Updates the parameters that have gradients: one kernel call for consecutive ones on one device.
 void Optimizer::update(Group& group, const StepControl& control) {
   StepControl rescaled = control;
   rescaled.rescale *= group.common().rescale_grad * (group.common().maximize ? -1 : 1);
@@ -376,8 +372,6 @@ void Optimizer::zero_grad(bool set_to_none) {
     g.storage()->bump_version();
   });
 }
-
-// --- options ---
 
 void Optimizer::require_groups() const {
   check(!groups_.empty(), "this {} has no parameters: it was moved from", name());
@@ -425,8 +419,7 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
       throw;
     }
   }
-  // Makes a buffer that is needed from now on, so that what is saved before the next step is all
-  // that these options load.
+  // Makes newly needed buffers now, so that a state saved before the next step is complete.
   const States states = at(group).algorithm->states();
   for (Slot& slot : groups_[group].slots)
     if (slot.steps) make_buffers(slot, states);

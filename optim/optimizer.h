@@ -23,16 +23,14 @@ class Optimizer {
   Optimizer& operator=(Optimizer&& other) noexcept;
 
   virtual std::string_view name() const = 0;
-  // Unique in this process; a move keeps it.
-  uint64_t id() const { return id_; }
+  uint64_t id() const { return id_; }  // unique in this process; a move keeps it
 
   // Updates every parameter that has a gradient; the others keep their state. With `skip` set
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  // Drops the gradients, or fills them with zeros.
-  void zero_grad(bool set_to_none = true);
+  void zero_grad(bool set_to_none = true);  // drops the gradients, or fills them with zeros
 
-  size_t groups() const;  // throws Error if it was moved from, as all that reads a group does
+  size_t groups() const;  // throws Error if it was moved from, as all access to groups does
   bool multi_precision(size_t group) const { return at(group).common().multi_precision; }
   // Sets these options in all groups, from the next step on.
   void set_multi_precision(bool on, bool flat_master = false);
@@ -63,7 +61,7 @@ class Optimizer {
  protected:
   Optimizer() = default;
   // Throws Error unless all are dense float leaves, new to this optimizer, and the options are in
-  // range. (A frozen parameter may be thawed later.)
+  // range. (Frozen leaves are fine.)
   void append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm);
 
  private:
@@ -105,10 +103,8 @@ class Optimizer {
   static void flatten_masters(Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
-
   void take_shadows_back() const;
   static uint64_t next_id();
-
   uint64_t id_ = next_id();
   std::vector<Group> groups_;
   std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity

@@ -8,32 +8,26 @@ namespace mixtape::optim {
 
 using SGDOptions = kernels::SGD;
 using SGD = OptimizerOf<SGDOptions>;
-
 using AdamOptions = kernels::Adam;
 using Adam = OptimizerOf<AdamOptions>;
 
-// Adam whose decay acts on the weights and not through the gradient.
+// Adam with decoupled weight decay.
 using AdamWOptions = kernels::AdamW;
 using AdamW = OptimizerOf<AdamWOptions>;
 
-// Unlike PyTorch's, it computes the product of the momenta so far from the number of steps and the
-// present options.
+// Unlike PyTorch's, it derives the product of past momenta from the step count and current options.
 using NAdamOptions = kernels::NAdam;
 using NAdam = OptimizerOf<NAdamOptions>;
-
 using RAdamOptions = kernels::RAdam;
 using RAdam = OptimizerOf<RAdamOptions>;
 
-// Takes a rate 3 to 10 times smaller than AdamW's, and more decay.
+// Needs a learning rate 3 to 10 times smaller than AdamW's, and more decay.
 using LionOptions = kernels::Lion;
 using Lion = OptimizerOf<LionOptions>;
-
 using RMSpropOptions = kernels::RMSprop;
 using RMSprop = OptimizerOf<RMSpropOptions>;
-
 using AdagradOptions = kernels::Adagrad;
 using Adagrad = OptimizerOf<AdagradOptions>;
-
 using AdadeltaOptions = kernels::Adadelta;
 using Adadelta = OptimizerOf<AdadeltaOptions>;
 
@@ -41,9 +35,8 @@ using Adadelta = OptimizerOf<AdadeltaOptions>;
 using LambOptions = kernels::Lamb;
 using Lamb = OptimizerOf<LambOptions>;
 
-// For the matrices of hidden layers; a parameter of more than two dimensions is a matrix of size(0)
-// rows. Give biases, norms, embeddings and the last layer to a group of AdamWOptions, since fewer
-// dimensions are an Error.
+// For the matrices of hidden layers (of size(0) rows if they have more than two dimensions). Add
+// biases, norms, embeddings and the last layer as a group of AdamWOptions: a vector is an Error.
 using MuonOptions = kernels::Muon;
 class Muon : public OptimizerOf<MuonOptions> {
  public:

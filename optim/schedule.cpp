@@ -20,17 +20,13 @@ void Schedule::apply(int64_t step) {
   for (size_t g = 0; g < groups(); ++g) optimizer_->set_lr(at(step, g), g);
 }
 
-void Schedule::go_to(int64_t step) {
-  apply(step);
-  steps_ = step;
-}
-
 void Schedule::advance(int64_t by, size_t most) {
   int64_t steps = steps_ + by;
   for (; pending_.size() > most; pending_.pop_front()) steps -= !pending_.front()();
   if (steps == steps_) return;
   try {
-    go_to(steps);
+    apply(steps);
+    steps_ = steps;
   } catch (const Error&) {
     // Beyond the end, unless some pending steps did not happen.
     if (pending_.empty()) throw;
@@ -76,7 +72,8 @@ void Schedule::load_state_dict(const StateDict& dict) {
   reader.check_all_read();
   std::swap(base_lr_, rates);
   try {
-    go_to(step);
+    apply(step);
+    steps_ = step;
   } catch (...) {
     std::swap(base_lr_, rates);
     for (size_t g = 0; g < before.size(); ++g) optimizer_->set_lr(before[g], g);

@@ -21,9 +21,9 @@ class Schedule : NoCopy {
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
-  // Call it after each step of the optimizer. Given the result of that step, it advances only if
-  // the step happened. A step that a device decides about counts at first, and is taken back `lag`
-  // steps later if it was skipped: so the host hardly ever waits, and every run has the same rates.
+  // Call it after each optimizer step. Given the result of that step, it advances only if the step
+  // happened. A step decided on a device counts at first and is taken back `lag` steps later if it
+  // was skipped, so the host hardly ever waits and every run has the same rates.
   void step() { advance(1, 0); }
   template <StepOutcome R>
   void step(const R& stepped) {
@@ -39,9 +39,9 @@ class Schedule : NoCopy {
   int64_t steps() const { return steps_; }
   double lr(size_t group = 0) const { return optimizer_->lr(group); }
 
-  // "kind" (the name), "step", the rates that the optimizer began with ("group.0.base_lr" and so
-  // on), and "coming": whether the last steps happened, where a device decides. Saving waits for
-  // those. Loading throws Error, and changes nothing, if the kind, names or shapes do not fit.
+  // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the
+  // results of the last steps, where a device decides. Saving waits for those. Loading throws
+  // Error, and changes nothing, if the kind, names or shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -53,12 +53,10 @@ class Schedule : NoCopy {
   Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  void go_to(int64_t step);
   // Advances by `by` steps, and takes back skipped ones until at most `most` are pending.
   void advance(int64_t by, size_t most);
 
-  // Each returns whether a step happened, and may wait for the device to know.
-  std::deque<std::function<bool()>> pending_;
+  std::deque<std::function<bool()>> pending_;  // true if the step happened; may wait for the device
   Optimizer* optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;

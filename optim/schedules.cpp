@@ -113,7 +113,7 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
   OneCycle::apply(0);
 }
 
-// The value at a step of a curve from start over peak to end.
+// A curve from start over peak to end.
 double OneCycle::between(int64_t step, double start, double peak, double end) const {
   const double last = static_cast<double>(options_.total_steps) - 1;
   const double top = options_.pct_start * static_cast<double>(options_.total_steps) - 1;

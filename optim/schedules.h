@@ -43,7 +43,7 @@ struct ExponentialOptions {
 };
 using Exponential = ClosedForm<ExponentialOptions>;
 
-// base_lr times a factor that goes linearly from start_factor to end_factor in total_steps and
+// base_lr times a factor that moves linearly from start_factor to end_factor in total_steps, then
 // stays there: torch's LinearLR
 struct LinearWarmupOptions {
   static constexpr std::string_view name = "linear_warmup";
@@ -90,7 +90,7 @@ struct CosineOptions {
 };
 using Cosine = ClosedForm<CosineOptions>;
 
-// Cosine, begun again when it has ended, each time `factor` times as long: torch's
+// Cosine with restarts, each cycle `factor` times as long as the last: torch's
 // CosineAnnealingWarmRestarts with T_0 = first_steps and T_mult = factor.
 struct CosineRestartsOptions {
   static constexpr std::string_view name = "cosine_restarts";
@@ -154,8 +154,7 @@ class Curve {
   std::function<double(int64_t, double)> rate_;
 };
 
-// Part 0 until the first milestone, then part 1 from its own beginning, and so on: torch's
-// SequentialLR.
+// Part 0 until the first milestone, then part 1 from its step 0, and so on: torch's SequentialLR.
 struct SequentialOptions {
   static constexpr std::string_view name = "sequential";
   std::vector<Curve> parts = {};
@@ -166,8 +165,7 @@ struct SequentialOptions {
 };
 using Sequential = ClosedForm<SequentialOptions>;
 
-// Each part takes the rate of the part before it as its base: factors multiply. torch's
-// ChainedScheduler.
+// Each part starts from the rate of the part before it: factors multiply. torch's ChainedScheduler.
 struct ChainedOptions {
   static constexpr std::string_view name = "chained";
   std::vector<Curve> parts = {};

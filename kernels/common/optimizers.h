@@ -1,8 +1,8 @@
 #pragma once
-// Every optimizer, once: a struct of its options with their defaults, their names and ranges, the
-// states that it keeps for each parameter, and Step<T>, what one step does to one element on
-// either device. Constants that depend only on the options and the number of steps so far are
-// computed once per parameter, in f64; the rest is arithmetic on V: a T, or a SIMD vector of T.
+// Every optimizer, once: a struct of its options (defaults, names, ranges), the states that it
+// keeps for each parameter, and Step<T>, one step for one element on either device. Constants that
+// depend on the options and the step count alone are computed once per parameter, in f64; the rest
+// is arithmetic on V: a T, or a SIMD vector of T.
 
 #include <algorithm>
 #include <limits>
@@ -105,8 +105,8 @@ Options adam_options(O& o, std::initializer_list<Option> others = {}) {
   return all;
 }
 
-// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); with amsgrad, the largest v so
-// far stands for v. Decoupled decay acts on p and not through the gradient.
+// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); amsgrad uses the largest v so
+// far. Decoupled decay acts on p and not through the gradient.
 template <class T, bool decoupled>
 struct AdamStep {
   Moments<T> moments;
@@ -202,8 +202,8 @@ struct NAdam {
     MIXTAPE_HD static double mu(const NAdam& o, double t) {
       return o.betas.first * (1 - 0.5 * pow(0.96, t * o.momentum_decay));
     }
-    // M_t, computed anew at each step, so that it needs no state; after some dozens of factors it
-    // is 0 beside 1. Where momentum_decay is large, all factors but the first are beta1.
+    // M_t, computed at each step, so that it needs no state; after some dozens of factors it is 0
+    // beside 1. Where momentum_decay is large, all factors but the first are beta1.
     MIXTAPE_HD static double mus(const NAdam& o, double t) {
       const double ratio = pow(0.96, o.momentum_decay);
       double product = 1, power = 1, i = 0;
@@ -285,9 +285,9 @@ struct Lion {
   };
 };
 
-// v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps) (Hinton's lecture 6e, 2012). Centered,
-// v - a^2 with a = alpha a + (1 - alpha) g stands for v (Graves 2013). With momentum, b = momentum
-// b + g / (...), p -= lr b.
+// v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps) (Hinton's lecture 6e, 2012). Centered:
+// v - a^2 replaces v, a = alpha a + (1 - alpha) g (Graves 2013). With momentum, b = momentum b +
+// g / (...), p -= lr b.
 struct RMSprop {
   static constexpr std::string_view name = "rmsprop";
   static constexpr std::string_view states[] = {"square_avg", "momentum_buffer", "grad_avg"};

@@ -1,5 +1,5 @@
 #pragma once
-// Option: a number or a flag of an optimizer by name, with the bounds that are checked when it is
+// Option: a number or flag of an optimizer by name, with the bounds that are checked when it is
 // set.
 
 #include <string_view>
@@ -37,8 +37,7 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
-// The decay rates of the running means of the gradient and of its square.
-struct Betas {
+struct Betas {  // decay rates of the running means of the gradient and of its square
   double first, second;
   constexpr Betas(double first, double second) : first(first), second(second) {}
 };

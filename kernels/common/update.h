@@ -1,6 +1,6 @@
 #pragma once
-// Update: the tensors of one parameter that an optimizer step reads and writes. A kernel takes a
-// list of them, so that one call moves all parameters of a group.
+// Update: the tensors of one parameter that an optimizer step reads and writes. One kernel call
+// takes those of a whole group.
 
 #include <span>
 
@@ -8,13 +8,12 @@
 
 namespace mixtape::kernels {
 
-// All dense. `state` are the optimizer's own buffers of the parameter's size, f32 (f64 for an f64
-// parameter); `steps`, one f32 that the kernel advances, counts the steps that were not skipped.
-// Buffers without data are not used. `shadow`, optional, is a 16-bit copy of `param` and written
-// along with it: either of the two may be what the model calls its parameter.
+// All dense. `state` are the optimizer's buffers of the parameter's size, f32 (f64 for an f64
+// parameter); those without data are not used. `steps`, one f32 that the kernel advances, counts
+// the steps that were not skipped. `shadow`, optional, is a 16-bit copy of `param` that is written
+// with it: the model's parameter may be either.
 struct Update {
   static constexpr size_t max_states = 3;
-
   View param, grad;
   View state[max_states];
   View steps;
