@@ -75,12 +75,8 @@ struct Selu {  // elu with the alpha and the scale that keep mean 0 and variance
 
 struct Gelu {  // x times the normal distribution's cumulative function
   static constexpr OpInfo info{"gelu", Precision::Native};
-  template <class T>
-  MIXTAPE_HD static T f(T x) {
-    return x * normal(x).cumulative;
-  }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
+  MIXTAPE_HD static auto f(auto x) { return x * normal(x).cumulative; }
+  MIXTAPE_HD static auto d_from_x(auto x) {
     const auto [cumulative, density] = normal(x);
     return cumulative + x * density;
   }
@@ -88,15 +84,11 @@ struct Gelu {  // x times the normal distribution's cumulative function
 
 struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoid(2 z)
   static constexpr OpInfo info{"gelu_tanh", Precision::Native};
-  template <class T>
-  MIXTAPE_HD static T f(T x) {
-    return x * sigmoid(inner(x));
-  }
+  MIXTAPE_HD static auto f(auto x) { return x * sigmoid(inner(x)); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
     const T s = sigmoid(inner(x)), rest = x * (s * (T(1) - s));
-    return s + rest * T(k) +
-           rest * x * x * T(3 * k * c);  // (x * x may be infinite, where rest is 0)
+    return s + rest * T(k) + rest * x * x * T(3 * k * c);  // x * x may be infinite where rest is 0
   }
 
  private:
@@ -109,10 +101,7 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
 
 struct Silu {
   static constexpr OpInfo info{"silu", Precision::Native};
-  template <class T>
-  MIXTAPE_HD static T f(T x) {
-    return x * sigmoid(x);
-  }
+  MIXTAPE_HD static auto f(auto x) { return x * sigmoid(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
     const T s = sigmoid(x);
@@ -122,10 +111,7 @@ struct Silu {
 
 struct Sigmoid {
   static constexpr OpInfo info{"sigmoid", Precision::Native};
-  template <class T>
-  MIXTAPE_HD static T f(T x) {
-    return sigmoid(x);
-  }
+  MIXTAPE_HD static auto f(auto x) { return sigmoid(x); }
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return y * (T(1) - y);
@@ -202,10 +188,7 @@ struct Softplus {  // log(1 + exp(x)), written so that exp cannot overflow
   MIXTAPE_HD static T f(T x) {
     return select(x > T(0), x, T(0)) + log1p(exp(-abs(x)));
   }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
-    return sigmoid(x);
-  }
+  MIXTAPE_HD static auto d_from_x(auto x) { return sigmoid(x); }
 };
 
 struct LogSigmoid {  // -softplus(-x)
@@ -214,10 +197,7 @@ struct LogSigmoid {  // -softplus(-x)
   MIXTAPE_HD static T f(T x) {
     return select(x < T(0), x, T(0)) - log1p(exp(-abs(x)));
   }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
-    return sigmoid(-x);
-  }
+  MIXTAPE_HD static auto d_from_x(auto x) { return sigmoid(-x); }
 };
 
 using Activations = OpList<Relu, Relu6, LeakyRelu, Elu, Selu, Gelu, GeluTanh, Silu, Sigmoid,

@@ -104,14 +104,8 @@ struct Atan2 {
 
 struct Glu {  // a sigmoid(b)
   static constexpr OpInfo info{"glu", Precision::Native};
-  template <class T>
-  MIXTAPE_HD static T f(T a, T b) {
-    return a * sigmoid(b);
-  }
-  template <class T>
-  MIXTAPE_HD static T da(T, T b, T) {
-    return sigmoid(b);
-  }
+  MIXTAPE_HD static auto f(auto a, auto b) { return a * sigmoid(b); }
+  MIXTAPE_HD static auto da(auto, auto b, auto) { return sigmoid(b); }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T) {
     const T s = sigmoid(b);

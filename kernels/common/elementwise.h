@@ -143,8 +143,7 @@ void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
     visit_op(BinaryOps{}, op, run);
 }
 
-// The dtype of a binary op's operands. In a backward pass both may be absent; then it is that of dy
-// if dy is f16 or bf16, else f32.
+// The operands' dtype; if a backward pass has neither, dy's if it is f16 or bf16, else `gradient`.
 inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
   return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
 }

@@ -1,6 +1,5 @@
 #pragma once
-// Launch: the context of a kernel call: device, stream, and scratch memory that lives until the
-// call ends.
+// Launch: a kernel call's device, stream and scratch memory, which lives until the call ends.
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"

@@ -9,26 +9,14 @@ namespace mixtape::kernels {
 // A loss of the difference d = x - t: F has of(d, s) and its derivative.
 template <class F>
 struct OfDifference {
-  template <class T>
-  MIXTAPE_HD static T f(T x, T t, T s) {
-    return F::of(x - t, s);
-  }
-  template <class T>
-  MIXTAPE_HD static T dx(T x, T t, T s) {
-    return F::derivative(x - t, s);
-  }
-  template <class T>
-  MIXTAPE_HD static T dt(T x, T t, T s) {
-    return -F::derivative(x - t, s);
-  }
+  MIXTAPE_HD static auto f(auto x, auto t, auto s) { return F::of(x - t, s); }
+  MIXTAPE_HD static auto dx(auto x, auto t, auto s) { return F::derivative(x - t, s); }
+  MIXTAPE_HD static auto dt(auto x, auto t, auto s) { return -F::derivative(x - t, s); }
 };
 
 struct SquaredError : OfDifference<SquaredError> {
   static constexpr OpInfo info{"mse_loss", Precision::Full};
-  template <class T>
-  MIXTAPE_HD static T of(T d, T) {
-    return d * d;
-  }
+  MIXTAPE_HD static auto of(auto d, auto) { return d * d; }
   template <class T>
   MIXTAPE_HD static T derivative(T d, T) {
     return T(2) * d;
@@ -37,10 +25,7 @@ struct SquaredError : OfDifference<SquaredError> {
 
 struct AbsoluteError : OfDifference<AbsoluteError> {
   static constexpr OpInfo info{"l1_loss", Precision::Full};
-  template <class T>
-  MIXTAPE_HD static T of(T d, T) {
-    return abs(d);
-  }
+  MIXTAPE_HD static auto of(auto d, auto) { return abs(d); }
   template <class T>
   MIXTAPE_HD static T derivative(T d, T) {
     return select(d > T(0), T(1), select(d < T(0), T(-1), T(0)));
@@ -103,14 +88,8 @@ struct BinaryCrossEntropyWithLogits {
   MIXTAPE_HD static T f(T x, T t, T) {
     return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
   }
-  template <class T>
-  MIXTAPE_HD static T dx(T x, T t, T) {
-    return sigmoid(x) - t;
-  }
-  template <class T>
-  MIXTAPE_HD static T dt(T x, T, T) {
-    return -x;
-  }
+  MIXTAPE_HD static auto dx(auto x, auto t, auto) { return sigmoid(x) - t; }
+  MIXTAPE_HD static auto dt(auto x, auto, auto) { return -x; }
 };
 
 // A target of 0 costs nothing, whatever x is.
@@ -120,10 +99,7 @@ struct KlDiv {
   MIXTAPE_HD static T f(T x, T t, T) {
     return select(t == T(0), T(0), t * (log(t) - x));
   }
-  template <class T>
-  MIXTAPE_HD static T dx(T, T t, T) {
-    return -t;
-  }
+  MIXTAPE_HD static auto dx(auto, auto t, auto) { return -t; }
   template <class T>
   MIXTAPE_HD static T dt(T x, T t, T) {
     return log(t) + T(1) - x;
@@ -136,10 +112,7 @@ struct KlDivOfLogarithms {
     const T p = exp(t);
     return select(p == T(0), T(0), p * (t - x));
   }
-  template <class T>
-  MIXTAPE_HD static T dx(T, T t, T) {
-    return -exp(t);
-  }
+  MIXTAPE_HD static auto dx(auto, auto t, auto) { return -exp(t); }
   template <class T>
   MIXTAPE_HD static T dt(T x, T t, T) {
     return exp(t) * (t - x + T(1));

@@ -9,14 +9,14 @@
 
 namespace mixtape::kernels {
 
+template <int bytes>
+using Bits = std::conditional_t<
+    bytes == 8, uint64_t,
+    std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
 template <class T>
-using Key =
-    std::conditional_t<sizeof(T) == 8, uint64_t,
-                       std::conditional_t<sizeof(T) == 4, uint32_t,
-                                          std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
+using Key = Bits<sizeof(T)>;
 
-// The key of a number. Both zeros have the same key; NaN has the largest. Branchless, so that loops
-// vectorise.
+// The key of a number: both zeros have the same, NaN the largest. Branchless, to vectorise.
 template <class T>
 MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> key(T x) {
   using K = Key<T>;

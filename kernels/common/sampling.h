@@ -82,11 +82,8 @@ struct Sampling {
   }
   MIXTAPE_HD int64_t within(int64_t j) const { return std::max<int64_t>(0, std::min(from - 1, j)); }
   MIXTAPE_HD double position(int64_t i) const {
-    const double n = static_cast<double>(from), m = static_cast<double>(to);
-    const double at = static_cast<double>(i);
-    if (kind == Kind::Nearest)
-      return std::floor(static_cast<float>(i) *
-                        (static_cast<float>(from) / static_cast<float>(to)));
+    const double n = double(from), m = double(to), at = double(i);
+    if (kind == Kind::Nearest) return std::floor(float(i) * (float(from) / float(to)));
     if (align_corners) return to > 1 ? at * (n - 1) / (m - 1) : 0;
     const double place = (at + 0.5) * n / m - 0.5;
     return kind == Kind::Linear ? std::max(0.0, place) : place;

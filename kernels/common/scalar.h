@@ -12,17 +12,13 @@
 
 namespace mixtape::kernels {
 
-// The functions behind an unqualified exp(x) of scalars; other types are found by
-// argument-dependent lookup.
+// What an unqualified exp(x) finds for scalars; argument-dependent lookup finds it for other types.
 namespace math {
 using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
     std::erf, std::erfc, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
     std::log10, std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan,
     std::tanh, std::trunc;
-template <class T>
-MIXTAPE_HD T round(T x) {  // to the nearest integer, ties to even
-  return std::nearbyint(x);
-}
+MIXTAPE_HD auto round(auto x) { return std::nearbyint(x); }  // ties to even
 template <class T>
 MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
   return condition ? a : b;
@@ -69,8 +65,7 @@ void visit_op(OpList<F...>, int op, Run run) {
   (void)((i++ == op ? (run.template operator()<F>(), true) : false) || ...);
 }
 
-// The type in which integers of every width are computed: 64 bits that wrap around, with x / 0 = x
-// % 0 = 0.
+// The type in which all integers are computed: 64 bits that wrap around, with x / 0 = x % 0 = 0.
 struct Whole {
   int64_t v = 0;
 
@@ -133,8 +128,7 @@ MIXTAPE_HD constexpr To convert_to(From x) {
   else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
     if constexpr (std::is_same_v<From, float>)
       return To(x);
-    else if constexpr (std::is_same_v<From, int64_t>)  // bits that a double cannot hold are folded
-                                                       // into its last
+    else if constexpr (std::is_same_v<From, int64_t>)  // folds what a double cannot hold into a bit
       return To(static_cast<double>(
           x >> 53 == x >> 63 ? x : (x & ~int64_t{0x7ff}) | int64_t{(x & 0x7ff) != 0} << 11));
     else

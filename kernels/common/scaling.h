@@ -45,8 +45,7 @@ MIXTAPE_HD inline void update_scale(const ScalePolicy& policy, bool bad_loss, bo
   history[count(ScalerCount::Ended)++ % remembered] = s;
 }
 
-// The norm of gradients after multiplication by `scale`, and the factor that does this and limits
-// the norm to max_norm.
+// The norm of gradients times `scale`, and the factor that scales them and limits it to max_norm.
 struct ClipFactor {
   float norm, factor;
 

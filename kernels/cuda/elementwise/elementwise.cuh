@@ -4,19 +4,13 @@
 // byte is moved once. A functor of float serves f32, f16 and bf16: an operand's dtype is known at
 // run time, and costs a branch that all threads take together.
 
-#include <bit>
-
 #include "kernels/common/elementwise.h"
-#include "kernels/common/launch.h"
+#include "kernels/common/order.h"  // Bits
 #include "kernels/cuda/elementwise/elementwise_plan.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
-
-template <int bytes>
-using Bits = std::conditional_t<
-    bytes == 8, uint64_t,
-    std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
 
 // Calls f.operator()<S>() with the memory type of an operand that is computed as V: float covers
 // f32, f16 and bf16, double all numbers, Whole integers; other types cover themselves.
@@ -77,11 +71,6 @@ template <class S, class V>
 MIXTAPE_HD Bits<sizeof(S)> rounded_bits(V v) {
   return std::bit_cast<Bits<sizeof(S)>>(gpu::round_to<S>(v));
 }
-
-// The bits of a number, in the type in which it is computed.
-inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
-inline uint64_t bits_of(double x) { return std::bit_cast<uint64_t>(x); }
-inline uint64_t bits_of(Whole x) { return uint64_t(x.v); }
 
 // Registers for loaded elements, 16 bytes of the widest type of a computation: packed as in memory,
 // or one in each slot of `slot` bytes.
@@ -312,7 +301,8 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   for (int k = 0; k < outs; ++k) views[k] = y[k];
   for (int k = 0; k < ins; ++k) views[outs + k] = x[k].view;
   MapPlan<outs + ins> plan = plan_map<outs + ins>(views, unit_of<outs + ins, Out, V>);
-  for (int k = 0; k < ins; ++k) plan.operand[outs + k].number = bits_of(number<V>(x[k].number));
+  for (int k = 0; k < ins; ++k)
+    plan.operand[outs + k].number = std::bit_cast<Bits<sizeof(V)>>(number<V>(x[k].number));
   [&]<int... k>(std::integer_sequence<int, k...>) {
     start_map<outs, Out, decltype((void)k, V())...>(launch, name, f, plan);
   }(std::make_integer_sequence<int, ins>());
