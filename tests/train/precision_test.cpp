@@ -65,6 +65,7 @@ TEST(Precision, IsWhatWasChosenLast) {
 }
 
 TEST(Precision, MayBeChosenAmongTheCallbacks) {
+  const Seed seed(0);
   LearnerOptions options = quiet();
   options.callbacks = {std::make_shared<MixedPrecision>(AmpOptions{.init_scale = 1024})};
   Learner learner(loaders(), Net(), options);
