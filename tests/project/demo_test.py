@@ -233,7 +233,7 @@ class Mistakes(DemoTest):
             (dict(images=idx([20, 8, 8], b"")), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes, this one has 16"),
             (dict(images=idx([2**32 - 1] * 3, b"")), f"{images}: the size of"),
             (dict(images=idx([20, 8, 8], bytes(1281))), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes"),
-            (dict(images=idx([20, 8], bytes(160))), f"{images}: images need rank 3, these have shape [20, 8]"),
+            (dict(images=idx([20, 8], bytes(160))), f"{images}: images must have rank 3, got shape [20, 8]"),
             (dict(images=idx([20, 8, 8], bytes(1280), 13)), f"{images}: element type 0x0d is not supported"),
             (dict(images=idx([19, 8, 8], bytes(1216))), f"{images}: 19 images for 20 labels"),
             (dict(images=idx([20, 3, 8], bytes(480))), "data: images of 3 x 8 are too small for the network"),

@@ -53,7 +53,7 @@ class Plot(unittest.TestCase):
         self.assertIn("not expected: --bogus (--help lists", self.plot("a", "--bogus", code=2))
         self.assertIn("the name of the folder is empty", self.plot("a", "--out", "", code=2))
         self.assertIn("none/metrics.jsonl: cannot open", self.plot("none", code=2))
-        self.assertIn('two runs are called "a"', self.plot("a", "a", code=2))
+        self.assertIn('two runs are named "a"', self.plot("a", "a", code=2))
         for log in "", '{"step":1}\n', '{"step":1,"loss":null}\n':
             (self.folder / "a/metrics.jsonl").write_text(log)
             self.assertIn("a: no numbers to draw", self.plot("a", code=2))
