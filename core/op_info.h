@@ -12,7 +12,7 @@ enum class Precision : uint8_t {
   Any,     // moves or selects values, so any dtype will do: reshape, relu
   Native,  // keeps the dtype of its activations and computes in f32 registers: gelu, tanh
   Low,     // gains from tensor cores and accumulates in f32: matmul
-  Full,    // its result needs f32; its kernels read narrow and write f32: exp, sum
+  Full,    // its result needs f32; its kernels read half and write f32: exp, sum
   Widest,  // several float inputs that must agree: add, where
 };
 std::string_view name(Precision p);
