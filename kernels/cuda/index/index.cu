@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/index/sort.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -87,8 +86,7 @@ void with_word(size_t bytes, F f) {
 template <class Word>
 __global__ void gather_words(Walk<3> walk, int64_t count, int64_t size, int64_t step, const Word* x,
                              const int64_t* index, Word* y) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < count; i += all) {
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     int64_t at[3];
     walk.find(i, at);
     gpu::store_as(y + at[2], gpu::load_as<Word>(x + at[0] + within(index[at[1]], size) * step));
@@ -98,8 +96,7 @@ __global__ void gather_words(Walk<3> walk, int64_t count, int64_t size, int64_t 
 // claims[target] = the largest position with that index.
 __global__ void claim_targets(Walk<3> walk, int64_t count, int64_t size, const int64_t* index,
                               int* claims) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < count; i += all) {
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     int64_t at[3];
     walk.find(i, at);
     gpu::atomic_max(claims + at[1] + within(index[at[0]], size), int(at[2]));
@@ -108,8 +105,7 @@ __global__ void claim_targets(Walk<3> walk, int64_t count, int64_t size, const i
 template <class Word>
 __global__ void scatter_words(Walk<5> walk, int64_t count, int64_t size, int64_t step,
                               const int* claims, const int64_t* index, const Word* x, Word* y) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < count; i += all) {
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     int64_t at[5];
     walk.find(i, at);
     const int64_t target = within(index[at[1]], size);
@@ -133,8 +129,7 @@ template <class S, class T>
 __global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size, int64_t step,
                           int64_t along_index, int64_t along_x, const int64_t* index, const S* x,
                           T* y) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t line = gpu::global_thread(); line < count; line += all) {
+  for (int64_t line = gpu::global_thread(); line < count; line += gpu::all_threads()) {
     int64_t at[3];
     lines.find(line, at);
     for (int64_t i = 0; i < n; ++i) {
@@ -144,15 +139,6 @@ __global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size,
   }
 }
 
-struct ToPairs {
-  uint32_t *keys, *at;
-  int64_t n;
-  template <class K>
-  __device__ void operator()(int64_t row, int i, K key, uint32_t from) const {
-    keys[row * n + i] = key;
-    at[row * n + i] = from;
-  }
-};
 struct FromKeys {
   const uint32_t* keys;
   int64_t n;
@@ -164,8 +150,7 @@ struct FromKeys {
 };
 __global__ void write_keys(Walk<1> walk, int64_t count, int64_t size, const int64_t* index,
                            uint32_t* keys) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < count; i += all) {
+  for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     int64_t at[1];
     walk.find(i, at);
     keys[i] = uint32_t(within(index[at[0]], size));
@@ -240,18 +225,16 @@ SortedIndex sorted_index(Launch& launch, int dim, In index, In x, In y) {
   }
   const int64_t n = index.shape()[dim], lines = lines_of_y.shape.size();
   append(names, n, index.strides()[dim]);
-  Layout* const by_line[] = {&lines_of_y, &lines_of_x};
-  Layout* const by_inner[] = {&inner_of_y, &inner_of_x};
-  collapse(by_line);
-  collapse(by_inner);
+  collapse(std::array{&lines_of_y, &lines_of_x});
+  collapse(std::array{&inner_of_y, &inner_of_x});
 
   uint32_t* const keys = launch.scratch<uint32_t>(lines * n);
   gpu::launch_over(launch, "write_keys", lines * n, write_keys, walk_of<1>({&names}), lines * n,
                    y.shape()[dim], index.as<const int64_t>(), keys);
-  Sorted<uint32_t> sorted{launch.scratch<uint32_t>(lines * n), launch.scratch<uint32_t>(lines * n)};
+  Sorted<uint32_t> sorted{launch.scratch<uint32_t>(lines * n), launch.scratch<uint32_t>(lines * n),
+                          n};
   if (n <= bitonic_most) {
-    launch_bitonic<uint32_t>(launch, lines, n, n, FromKeys{keys, n},
-                             ToPairs{sorted.keys, sorted.at, n});
+    launch_bitonic<uint32_t>(launch, lines, n, n, FromKeys{keys, n}, sorted);
   } else {
     const uint64_t largest = uint64_t(std::max<int64_t>(1, y.shape()[dim] - 1));
     sorted = radix_sort(launch, keys, lines, n, int(std::bit_width(largest)));
@@ -294,8 +277,7 @@ void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
   Layout of_y(index.shape(), y.strides()), of_index = index.layout,
                                            of_x(index.shape(), x.strides());
   for (Layout* l : {&of_y, &of_index, &of_x}) l->shape[dim] = 1;
-  Layout* const all[] = {&of_y, &of_index, &of_x};
-  collapse(all);
+  collapse(std::array{&of_y, &of_index, &of_x});
   const int64_t lines = of_y.shape.size();
   gpu::launch_over(launch, "add_lines", lines, add_lines<S, T>,
                    walk_of<3>({&of_y, &of_index, &of_x}), lines, index.shape()[dim], y.shape()[dim],
@@ -366,8 +348,7 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   for (int d = 0; d < names.rank(); ++d)  // elements that share an entry are claimed once
     if (d != dim && names.strides[d] == 0)
       for (Layout* l : {&names, &of_claims, &positions}) l->shape[d] = 1;
-  Layout* const all[] = {&names, &of_claims, &positions};
-  collapse(all);
+  collapse(std::array{&names, &of_claims, &positions});
   const int64_t claimed = names.shape.size();
   gpu::launch_over(launch, "claim_targets", claimed, claim_targets,
                    walk_of<3>({&names, &of_claims, &positions}), claimed, o.size,

@@ -3,7 +3,6 @@
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/index/sort.cuh"
 #include "kernels/cuda/thread_group.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -34,73 +33,39 @@ struct ToIndex {
 
 template <class T>
 __global__ void write_sort_keys(const T* x, int64_t n, bool descending, sort_key_t<T>* keys) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < n; i += all) keys[i] = ranked(x[i], descending);
+  for (int64_t i = gpu::global_thread(); i < n; i += gpu::all_threads())
+    keys[i] = ranked(x[i], descending);
 }
 
 // --- top-k of a long row: each tile keeps its first k, until one tile is left ---
 
-template <class K>
-struct Candidates {
-  K* keys;
-  uint32_t* at;
-  int64_t in_row;
-};
-// Tile `row % tiles` of row `row / tiles`.
+// Tile `row % tiles` of row `row / tiles`; a row has c.kept candidates.
 template <class K>
 struct TilesOf {
-  Candidates<K> c;
+  Sorted<K> c;
   int64_t tiles;
   __device__ void operator()(int64_t row, int i, K& key, uint32_t& at) const {
-    const int64_t from = row % tiles * bitonic_most + i, to = row / tiles * c.in_row + from;
-    if (from >= c.in_row) return;
+    const int64_t from = row % tiles * bitonic_most + i, to = row / tiles * c.kept + from;
+    if (from >= c.kept) return;
     key = c.keys[to];
     at = c.at ? c.at[to] : uint32_t(from);
-  }
-};
-template <class K>
-struct ToCandidates {
-  Candidates<K> c;
-  int64_t kept;
-  __device__ void operator()(int64_t row, int i, K key, uint32_t at) const {
-    c.keys[row * kept + i] = key;
-    c.at[row * kept + i] = at;
   }
 };
 constexpr int64_t tournament_most = bitonic_most / 4;  // larger k are fully sorted
 
 template <class K>
-void tournament(Launch& launch, Candidates<K> now, int64_t rows, Out index) {
+void tournament(Launch& launch, Sorted<K> now, int64_t rows, Out index) {
   const int64_t k = index.shape()[-1];
   for (;;) {
-    const int64_t tiles = ceil_div(now.in_row, bitonic_most);
+    const int64_t tiles = ceil_div(now.kept, bitonic_most);
     const TilesOf<K> source{now, tiles};
     if (tiles == 1)
-      return launch_bitonic<K>(launch, rows, now.in_row, k, source,
-                               ToIndex{index.as<int64_t>(), k});
-    const Candidates<K> next{launch.scratch<K>(rows * tiles * k),
-                             launch.scratch<uint32_t>(rows * tiles * k), tiles * k};
-    launch_bitonic<K>(launch, rows * tiles, bitonic_most, k, source, ToCandidates<K>{next, k});
-    now = next;
+      return launch_bitonic<K>(launch, rows, now.kept, k, source, ToIndex{index.as<int64_t>(), k});
+    const Sorted<K> next{launch.scratch<K>(rows * tiles * k),
+                         launch.scratch<uint32_t>(rows * tiles * k), k};
+    launch_bitonic<K>(launch, rows * tiles, bitonic_most, k, source, next);
+    now = {next.keys, next.at, tiles * k};
   }
-}
-
-// The first `kept` positions of each sorted row.
-void sort_rows(Launch& launch, bool descending, In x, Out index) {
-  const int64_t n = x.shape()[-1], kept = index.shape()[-1];
-  if (index.size() == 0) return;
-  const int64_t rows = x.size() / n;
-  visit(x.dtype, [&]<class T>() {
-    using K = sort_key_t<T>;
-    if (n <= bitonic_most)
-      return launch_bitonic<K>(launch, rows, n, kept, RowsOf<T>{x.as<const T>(), n, descending},
-                               ToIndex{index.as<int64_t>(), kept});
-    K* const keys = launch.scratch<K>(x.size());
-    gpu::launch_over(launch, "write_sort_keys", x.size(), write_sort_keys<T>, x.as<const T>(),
-                     x.size(), descending, keys);
-    if (kept <= tournament_most) return tournament<K>(launch, {keys, nullptr, n}, rows, index);
-    radix_sort(launch, keys, rows, n, 8 * int(sizeof(T)), index.as<int64_t>(), kept);
-  });
 }
 
 // --- argmax and argmin of each line ---
@@ -165,16 +130,29 @@ __global__ void join_winners(const Winner* parts, int part_count, int64_t lines,
 
 }  // namespace
 
+// Writes as many positions of each sorted row as index has.
 void argsort(Launch& launch, bool descending, In x, Out index) {
-  sort_rows(launch, descending, x, index);
+  const int64_t n = x.shape()[-1], kept = index.shape()[-1];
+  if (index.size() == 0) return;
+  const int64_t rows = x.size() / n;
+  visit(x.dtype, [&]<class T>() {
+    using K = sort_key_t<T>;
+    if (n <= bitonic_most)
+      return launch_bitonic<K>(launch, rows, n, kept, RowsOf<T>{x.as<const T>(), n, descending},
+                               ToIndex{index.as<int64_t>(), kept});
+    K* const keys = launch.scratch<K>(x.size());
+    gpu::launch_over(launch, "write_sort_keys", x.size(), write_sort_keys<T>, x.as<const T>(),
+                     x.size(), descending, keys);
+    if (kept <= tournament_most) return tournament<K>(launch, {keys, nullptr, n}, rows, index);
+    radix_sort(launch, keys, rows, n, 8 * int(sizeof(T)), index.as<int64_t>(), kept);
+  });
 }
-void topk(Launch& launch, bool largest, In x, Out index) { sort_rows(launch, largest, x, index); }
+void topk(Launch& launch, bool largest, In x, Out index) { argsort(launch, largest, x, index); }
 
 void arg_reduce(Launch& launch, Reduce op, int dim, In x, Out y) {
   Layout of_y = y.layout, of_x = x.layout;
   of_x.shape[dim] = 1;
-  Layout* const beside[] = {&of_y, &of_x};
-  collapse(beside);
+  collapse(std::array{&of_y, &of_x});
   if (y.size() == 0) return;
   visit(x.dtype, [&]<class T>() {
     LinesOf<T> p{.x = x.as<const T>(),

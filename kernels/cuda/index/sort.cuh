@@ -4,9 +4,6 @@
 // lowest digit: each tile counts its digits, a scan turns counts into offsets, and each tile writes
 // its keys there in order.
 
-#include <algorithm>
-
-#include "kernels/common/launch.h"
 #include "kernels/common/order.h"
 #include "kernels/cuda/gpu.cuh"
 
@@ -67,6 +64,18 @@ inline void launch_offsets(Launch& launch, int* counts, int64_t rows, int64_t n)
   gpu::launch({"counts_to_offsets", {unsigned(rows), 1, 1}, {sort_threads, 1, 1}, 64},
               launch.stream, counts_to_offsets, counts, n);
 }
+
+// Keys and their positions; as a sink of bitonic_sort, rows of `kept`.
+template <class K>
+struct Sorted {
+  K* keys;
+  uint32_t* at;
+  int64_t kept = 0;
+  __device__ void operator()(int64_t row, int i, K key, uint32_t from) const {
+    keys[row * kept + i] = key;
+    at[row * kept + i] = from;
+  }
+};
 
 // --- bitonic sort, in shared memory ---
 
@@ -225,11 +234,6 @@ __global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int
   }
 }
 
-template <class K>
-struct Sorted {
-  K* keys;
-  uint32_t* at;
-};
 // Sorts rows of n keys by their lowest `bits` bits and overwrites `keys`. With an index, writes the
 // first `kept` positions of each row there; else returns the sorted keys and their positions.
 template <class K>
