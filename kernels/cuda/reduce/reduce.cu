@@ -4,12 +4,8 @@
 // long results are cut into parts, which a second kernel joins in order. Sums in f32 (f64, i64).
 // Every element is read once.
 
-#include <algorithm>
-#include <limits>
-
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/thread_group.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -19,22 +15,13 @@ using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, gpu::math_t<T>>
 
 // A reduction is a map of elements, an associative join, and its identity.
 struct Elements {
-  template <class A>
-  MIXTAPE_HD static A of(A x) {
-    return x;
-  }
+  MIXTAPE_HD static auto of(auto x) { return x; }
 };
 struct Magnitudes {
-  template <class A>
-  MIXTAPE_HD static A of(A x) {
-    return x < A(0) ? A(-x) : x;
-  }
+  MIXTAPE_HD static auto of(auto x) { return x < 0 ? -x : x; }
 };
 struct Squares {
-  template <class A>
-  MIXTAPE_HD static A of(A x) {
-    return x * x;
-  }
+  MIXTAPE_HD static auto of(auto x) { return x * x; }
 };
 struct Add {
   template <class A>
@@ -62,17 +49,11 @@ struct Multiply {
       return a * b;
   }
 };
-template <class A>
-MIXTAPE_HD constexpr A infinite() {
-  if constexpr (std::is_floating_point_v<A>)
-    return std::numeric_limits<A>::infinity();
-  else
-    return std::numeric_limits<A>::max();
-}
 struct Largest {  // NaN wins
   template <class A>
   MIXTAPE_HD static A identity() {
-    return std::is_integral_v<A> ? std::numeric_limits<A>::lowest() : A(-infinite<A>());
+    using Limits = std::numeric_limits<A>;
+    return Limits::has_infinity ? A(-Limits::infinity()) : Limits::lowest();
   }
   template <class A>
   MIXTAPE_HD static A join(A a, A b) {
@@ -88,7 +69,8 @@ struct LargestOrZero : Largest {  // of magnitudes: the largest of none is 0
 struct Smallest {
   template <class A>
   MIXTAPE_HD static A identity() {
-    return infinite<A>();
+    using Limits = std::numeric_limits<A>;
+    return Limits::has_infinity ? Limits::infinity() : Limits::max();
   }
   template <class A>
   MIXTAPE_HD static A join(A a, A b) {
@@ -120,7 +102,7 @@ struct Problem {
   double divisor;
 };
 
-template <class Op, class T, class A, class Out>
+template <class T, class A, class Out>
 MIXTAPE_HD void store_result(const Problem<T, A, Out>& p, int64_t result, int64_t at_y, int part,
                              A sum) {
   if (p.parts)
@@ -165,7 +147,7 @@ __global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
     sum = join_some<Op>(p, at[1], part, group.index, group.size);
   }
   sum = group.join(sum, [](A a, A b) { return Op::join(a, b); }, Op::template identity<A>());
-  if (group.index == 0 && result < p.results) store_result<Op>(p, result, at[0], part, sum);
+  if (group.index == 0 && result < p.results) store_result(p, result, at[0], part, sum);
 }
 
 // 32 results side by side, eight threads down for each. Grid: results / 32, parts.
@@ -185,7 +167,7 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
   gpu::sync_block();
   if (t != 0 || result >= p.results) return;
   for (int d = 1; d < down; ++d) sum = Op::join(sum, A(sums[d * 32 + int(gpu::thread().x)]));
-  store_result<Op>(p, result, at[0], part, sum);
+  store_result(p, result, at[0], part, sum);
 }
 
 // A warp per result.
@@ -226,9 +208,8 @@ struct Split {
         results *= size;
       }
     }
-    Layout *const kept[] = {&kept_y, &kept_x}, *const gone[] = {&reduced};
-    collapse(kept);
-    collapse(gone);
+    collapse(std::array{&kept_y, &kept_x});
+    collapse(std::array{&reduced});
   }
 };
 
@@ -273,27 +254,25 @@ void run(Launch& launch, In x, const View& y, double divisor) {
 
 void reduce(Launch& launch, Reduce op, In x, Out y) {
   if (y.size() == 0) return;
+  const double divisor = op == Reduce::Mean ? double(x.size()) / double(y.size()) : 1;
   const auto with = [&]<class T, class O>() {
     switch (op) {
       case Reduce::Sum:
-        return run<Reduction<Elements, Add>, T, O>(launch, x, y, 1);
       case Reduce::Mean:
-        return run<Reduction<Elements, Add>, T, O>(launch, x, y,
-                                                   double(x.size()) / double(y.size()));
+        return run<Reduction<Elements, Add>, T, O>(launch, x, y, divisor);
       case Reduce::Max:  // (the largest of no bools is false: any)
-        return run<Reduction<Elements,
-                             std::conditional_t<std::is_same_v<T, bool>, LargestOrZero, Largest>>,
-                   T, O>(launch, x, y, 1);
+        using Max = std::conditional_t<std::is_same_v<T, bool>, LargestOrZero, Largest>;
+        return run<Reduction<Elements, Max>, T, O>(launch, x, y, divisor);
       case Reduce::Min:
-        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y, 1);
+        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y, divisor);
       case Reduce::Prod:
-        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y, 1);
+        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y, divisor);
       case Reduce::SumAbs:
-        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y, 1);
+        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y, divisor);
       case Reduce::SumSquares:
-        return run<Reduction<Squares, Add>, T, O>(launch, x, y, 1);
+        return run<Reduction<Squares, Add>, T, O>(launch, x, y, divisor);
       case Reduce::MaxAbs:
-        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y, 1);
+        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y, divisor);
     }
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);

@@ -4,10 +4,7 @@
 // lines are short and many, a thread takes a line. Few long lines are cut into parts, whose
 // composed steps give the states at which parts begin. In f64 or 64-bit integers.
 
-#include <algorithm>
-
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -58,8 +55,7 @@ using state_t = std::conditional_t<std::is_integral_v<S>, Whole, double>;
 template <bool has_a, bool has_b, class S, class O>
 __global__ void scan_by_thread(Scan<S, O> s) {
   using T = state_t<S>;
-  const int64_t all = gpu::all_threads();
-  for (int64_t line = gpu::global_thread(); line < s.count; line += all) {
+  for (int64_t line = gpu::global_thread(); line < s.count; line += gpu::all_threads()) {
     int64_t at[3];
     s.lines.find(line, at);
     T state(has_b ? 0 : 1);
@@ -206,8 +202,7 @@ void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
     if (transposed) along[k] = -along[k];
     layouts[k].shape[dim] = 1;
   }
-  Layout* const beside[] = {&layouts[0], &layouts[1], &layouts[2]};
-  collapse(beside);
+  collapse(std::array{&layouts[0], &layouts[1], &layouts[2]});
   const int64_t count = layouts[2].shape.size();
   const bool columns = layouts[2].strides[-1] == 1 && along[2] != 1 && along[2] != -1;
   const bool by_thread = n <= 16 || (columns && count >= 1024);
