@@ -7,7 +7,6 @@
 #include "kernels/common/scaling.h"
 #include "kernels/common/tensor_stats.h"
 #include "kernels/cuda/optim/multi.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -52,17 +51,6 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
   }
 }
 
-template <class T>
-__global__ void clear(int64_t n, T* flags) {
-  const int64_t i = gpu::global_thread();
-  if (i < n) flags[i] = 0;
-}
-template <class T>
-void run_clear(Launch& launch, int64_t n, T* flags) {
-  gpu::launch({"clear", {unsigned(ceil_div(n, 256)), 1, 1}, {256, 1, 1}}, launch.stream, clear<T>,
-              n, flags);
-}
-
 // Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,
 // tests the rounded value.
 template <class T, bool writes>
@@ -87,9 +75,8 @@ __global__ void scale_and_find(Table<Gradient> table, const float* factor, float
 
 template <bool writes>
 void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
-  const int64_t n = int64_t(grads.size());
-  if (n == 0) return;
-  run_clear(launch, n, found.as<float>());
+  if (grads.empty()) return;
+  fill(launch, 0, found);
   for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
     launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
                  factor.as<const float>(), found.as<float>());
@@ -285,7 +272,7 @@ void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, O
 
 void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
   if (tensors.empty()) return;
-  run_clear(launch, int64_t(tensors.size()) * stats_size, stats.as<double>());
+  fill(launch, 0, stats);
   int64_t most = 0;
   for (const View& t : tensors) most += ceil_div(t.size(), chunk_length);
   TensorStats* const parts = launch.scratch<TensorStats>(most);

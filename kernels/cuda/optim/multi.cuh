@@ -4,11 +4,8 @@
 // Each block takes one chunk of one tensor; all chunks have one length, so sums over them depend
 // neither on the device nor on how the list was divided.
 
-#include <algorithm>
-
-#include "core/view.h"
-#include "kernels/common/launch.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 

@@ -5,7 +5,6 @@
 
 #include "kernels/common/optimizers.h"
 #include "kernels/cuda/optim/multi.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 
