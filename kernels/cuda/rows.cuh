@@ -3,9 +3,6 @@
 // rest in packs of 16 bytes, several in flight. A row that fits in the group's registers stays
 // there and is read once; a longer one is read again in each pass.
 
-#include <algorithm>
-
-#include "core/dtype.h"
 #include "kernels/cuda/thread_group.cuh"
 #include "kernels/kernels.h"
 
@@ -79,7 +76,7 @@ struct Parameter {
   int64_t step = 1;
 
   Parameter() = default;
-  explicit Parameter(const View& v) : data(v.data), dtype(v.dtype) {
+  Parameter(const View& v) : data(v.data), dtype(v.dtype) {
     if (v && !v.layout.is_contiguous()) step = v.strides()[-1];
   }
   MIXTAPE_HD explicit operator bool() const { return data != nullptr; }
@@ -282,8 +279,7 @@ class GroupRow {
   int64_t first_, edge_;
 };
 
-// The group of this thread and its row, with which every row kernel begins. The row is empty if
-// there are more groups than rows.
+// The group of this thread and its row, which is empty if there are more groups than rows.
 struct RowGroup {
   ThreadGroup group;
   int64_t index;       // of the row
@@ -295,11 +291,6 @@ struct RowGroup {
               int(gpu::thread().x) / rows.group_size),
         exists(index < rows.count),
         leads(exists && group.index == 0) {}
-  // The sum of v over the group, for all of its threads.
-  template <class V>
-  __device__ V join(const V& v) {
-    return joined(group, v);
-  }
 };
 template <class Packing>
 struct RowTask : RowGroup, GroupRow<Packing> {
@@ -309,6 +300,7 @@ struct RowTask : RowGroup, GroupRow<Packing> {
 };
 
 inline constexpr int most_threads = 512;  // of a block that works on one row
+#define MIXTAPE_ROW_KERNEL __global__ __launch_bounds__(most_threads, 1) void
 
 // The number of threads for a row of n: part of a warp while its lanes can cache the row.
 template <class Packing>

@@ -131,8 +131,7 @@ void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
 void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    using P = Parameter<T>;
-    map_all<Normalise<T>, S>(launch, "batch_norm", {mean.as<T>(), rstd.as<T>(), P(w), P(b)}, x,
+    map_all<Normalise<T>, S>(launch, "batch_norm", {mean.as<T>(), rstd.as<T>(), w, b}, x,
                              x.as<const S>(), y.as<O>());
   });
 }
@@ -142,17 +141,16 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
   const Channels z(x);
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
-    using P = Parameter<T>;
     Sums<T, 2>* sums = nullptr;
     if (dx && !fixed_stats) sums = launch.scratch<Sums<T, 2>>(z.c);
     if (sums || dw || db)
-      channels(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), false, 1, P(dw), P(db)}, z.n, z.c,
-               z.inner, x.as<const S>(), dy.as<const D>(), sums);
+      channels(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), false, 1, dw, db}, z.n, z.c, z.inner,
+               x.as<const S>(), dy.as<const D>(), sums);
     if (dx)
       map_all<NormaliseGrad<T>, S>(
           launch, "batch_norm_grad",
-          {mean.as<T>(), rstd.as<T>(), P(w), sums, T(1) / T(std::max<int64_t>(1, z.n * z.inner))},
-          x, dy.as<const D>(), dx.as<O>());
+          {mean.as<T>(), rstd.as<T>(), w, sums, T(1) / T(std::max<int64_t>(1, z.n * z.inner))}, x,
+          dy.as<const D>(), dx.as<O>());
   });
 }
 

@@ -3,7 +3,6 @@
 
 #include "kernels/common/cells.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -41,21 +40,17 @@ struct StepBack {
   }
 };
 
-// Vector r of the rows of an optional view [b, vectors n].
-View vector_of(const View& v, int r, int64_t n) {
-  View part = v;
-  if (v) part.data = v.as<char>() + r * n * int64_t(size_of(v.dtype));
-  part.layout.shape.dim[1] = n;
-  return part;
-}
-
-// The vectors of several views, one after the other.
+// The vectors of the rows of several optional views [b, vectors n], one after the other.
 template <int count>
 struct Operands {
   View views[count];
   int size = 0;
   void add(const View& v, int vectors, int64_t n) {
-    for (int r = 0; r < vectors; ++r) views[size++] = vector_of(v, r, n);
+    for (int r = 0; r < vectors; ++r) {
+      View& part = views[size++] = v;
+      if (v) part.data = v.as<char>() + r * n * int64_t(size_of(v.dtype));
+      part.layout.shape.dim[1] = n;
+    }
   }
 };
 

@@ -35,17 +35,15 @@ struct Affine {
 };
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads,
-                             1) void norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affine,
-                                               gpu::math_t<S> eps, O* y, gpu::math_t<S>* mean,
-                                               gpu::math_t<S>* rstd) {
+MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affine,
+                             gpu::math_t<S> eps, O* y, gpu::math_t<S>* mean, gpu::math_t<S>* rstd) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S>> row(rows);
   auto in = row.load(x);
   const T origin = mean && row.exists ? T(gpu::widen(x[row.index * rows.n])) : T(0);
   Moments<T> m;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { m.add(v, origin, mean != nullptr); }, in);
-  m = row.join(m);
+  m = joined(row.group, m);
   const T center = origin + m.mean, inverse = T(1) / sqrt(m.var() + eps);
   if (row.leads) {
     if (mean) mean[row.index] = center;
@@ -65,9 +63,9 @@ __global__ __launch_bounds__(most_threads,
 // dx = rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd and g = dy w. Without a mean,
 // mean(g) is left out. The sums over a row are computed here, or come from those of its channels.
 template <class S, class D, class O>
-__global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
-    Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine, const gpu::math_t<S>* mean,
-    const gpu::math_t<S>* rstd, const Sums<gpu::math_t<S>, 2>* of_channels, O* dx) {
+MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine,
+                                  const gpu::math_t<S>* mean, const gpu::math_t<S>* rstd,
+                                  const Sums<gpu::math_t<S>, 2>* of_channels, O* dx) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S, D>> row(rows);
   auto xs = row.load(x);
@@ -96,7 +94,7 @@ __global__ __launch_bounds__(most_threads, 1) void norm_grad_rows(
       for (int i = 0; i < 2; ++i) sums.v[i] += of_channel.v[i] * scale[0];
     }
   }
-  sums = row.join(sums);
+  sums = joined(row.group, sums);
   const T slope = sums.v[0] / T(rows.n), level = mean ? sums.v[1] / T(rows.n) : T(0);
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
@@ -121,8 +119,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                               Affine<T>{Parameter<T>(w), Parameter<T>(b)}, T(eps), y.as<O>(),
-                               mean.as<T>(), rstd.as<T>());
+                               Affine<T>{w, b}, T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -132,13 +129,11 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
     using T = gpu::math_t<S>;
     if (dx)
       launch_rows<Packing<O, S, D>>(launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O>,
-                                    x.as<S>(), dy.as<D>(),
-                                    Affine<T>{Parameter<T>(w), Parameter<T>()}, mean.as<T>(),
+                                    x.as<S>(), dy.as<D>(), Affine<T>{w, {}}, mean.as<T>(),
                                     rstd.as<T>(), nullptr, dx.as<O>());
     if (dw || db)
-      columns(launch,
-              NormSums<T>{mean.as<T>(), rstd.as<T>(), true, 1, Parameter<T>(dw), Parameter<T>(db)},
-              rows, n, x.as<const S>(), dy.as<const D>());
+      columns(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), true, 1, dw, db}, rows, n,
+              x.as<const S>(), dy.as<const D>());
   });
 }
 
@@ -150,8 +145,8 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     launch_rows<Packing<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                               Affine<T>{Parameter<T>(w), Parameter<T>(b), groups, channels, inner},
-                               T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
+                               Affine<T>{w, b, groups, channels, inner}, T(eps), y.as<O>(),
+                               mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -163,17 +158,15 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
                 channels = all / groups;
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
-    const NormSums<T> f{mean.as<T>(), rstd.as<T>(),     false,
-                        channels,     Parameter<T>(dw), Parameter<T>(db)};
+    const NormSums<T> f{mean.as<T>(), rstd.as<T>(), false, channels, dw, db};
     Sums<T, 2>* sums = nullptr;
     if (images * all > 0)
       channel_parts(launch, f, 1, images * all, inner, x.as<const S>(), dy.as<const D>(), 1, sums);
     if (dx && x.size() > 0)
-      launch_rows<Packing<O, S, D>>(
-          launch, "group_norm_grad", images * groups, channels * inner, norm_grad_rows<S, D, O>,
-          x.as<S>(), dy.as<D>(),
-          Affine<T>{Parameter<T>(w), Parameter<T>(), groups, channels, inner}, mean.as<T>(),
-          rstd.as<T>(), sums, dx.as<O>());
+      launch_rows<Packing<O, S, D>>(launch, "group_norm_grad", images * groups, channels * inner,
+                                    norm_grad_rows<S, D, O>, x.as<S>(), dy.as<D>(),
+                                    Affine<T>{w, {}, groups, channels, inner}, mean.as<T>(),
+                                    rstd.as<T>(), sums, dx.as<O>());
     if (dw || db) finish(launch, f, images, all, sums);
   });
 }

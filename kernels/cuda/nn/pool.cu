@@ -2,9 +2,6 @@
 // window in row-major order wins, and NaN beats everything. Sums at one index are in the order of
 // y, as on the CPU.
 
-#include <algorithm>
-#include <limits>
-
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {

@@ -2,8 +2,6 @@
 // weights of its row times weights of its column. A first kernel computes the weights of rows and
 // columns; then a thread sums over a small rectangle, or a warp over a large one.
 
-#include <algorithm>
-
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {

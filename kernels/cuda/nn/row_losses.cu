@@ -27,7 +27,7 @@ struct Targets {
         kept(T(1 - smoothing)),
         even(T(smoothing / double(std::max<int64_t>(1, n)))) {
     if (is_float(target.dtype))
-      p = Parameter<T>(target);
+      p = target;
     else
       classes = target.as<const int64_t>();
   }
@@ -59,16 +59,14 @@ struct Targets {
 
 // With log p = x - top - log(sum(exp(x - top))): loss = -sum(q log p).
 template <class S, class O>
-__global__ __launch_bounds__(most_threads,
-                             1) void cross_entropy_rows(Rows rows, const S* x,
-                                                        Targets<gpu::math_t<S>> targets, O* loss,
-                                                        gpu::math_t<S>* lse) {
+MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t<S>> targets,
+                                      O* loss, gpu::math_t<S>* lse) {
   using T = gpu::math_t<S>;
   RowTask<Packing<S, S>> row(rows);
   auto in = row.load(x);
   OnlineLogSumExp<T> exps;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { exps.add(v); }, in);
-  exps = row.join(exps);
+  exps = joined(row.group, exps);
   const T log_sum = log(exps.sum);
   const int64_t begin = row.index * rows.n;
   typename Targets<T>::OfRow target;
@@ -86,7 +84,7 @@ __global__ __launch_bounds__(most_threads,
           }
         },
         in);
-  sums = row.join(sums);
+  sums = joined(row.group, sums);
   if (!row.leads) return;
   if (target.mass != T(0))
     sums.v[0] += target.mass * (exps.top - gpu::widen(x[begin + target.at]) + log_sum);
@@ -98,9 +96,9 @@ __global__ __launch_bounds__(most_threads,
 
 // dx = dloss (p sum(q) - q)
 template <class S, class O>
-__global__ __launch_bounds__(most_threads, 1) void cross_entropy_grad_rows(
-    Rows rows, const S* x, Targets<gpu::math_t<S>> targets, const gpu::math_t<S>* lse,
-    Parameter<gpu::math_t<S>> dloss, O* dx) {
+MIXTAPE_ROW_KERNEL cross_entropy_grad_rows(Rows rows, const S* x, Targets<gpu::math_t<S>> targets,
+                                           const gpu::math_t<S>* lse,
+                                           Parameter<gpu::math_t<S>> dloss, O* dx) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S>> row(rows);
   if (!row.exists) return;
@@ -127,9 +125,7 @@ __global__ __launch_bounds__(most_threads, 1) void cross_entropy_grad_rows(
 }
 
 template <class S>
-__global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, const S* x,
-                                                                     const S* y,
-                                                                     gpu::math_t<S>* products) {
+MIXTAPE_ROW_KERNEL row_products_rows(Rows rows, const S* x, const S* y, gpu::math_t<S>* products) {
   using T = gpu::math_t<S>;
   RowTask<Packing<S, S, S>> row(rows);
   auto xs = row.load(x);
@@ -146,7 +142,7 @@ __global__ __launch_bounds__(most_threads, 1) void row_products_rows(Rows rows, 
         }
       },
       xs, ys);
-  sums = row.join(sums);
+  sums = joined(row.group, sums);
   if (!row.leads) return;
   for (int i = 0; i < 3; ++i) products[3 * row.index + i] = sums.v[i];
 }
@@ -201,7 +197,7 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
     using T = gpu::math_t<S>;
     launch_rows<Packing<O, S>>(
         launch, "cross_entropy_grad", dloss.size(), n, cross_entropy_grad_rows<S, O>, x.as<S>(),
-        Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), Parameter<T>(dloss), dx.as<O>());
+        Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), dloss, dx.as<O>());
   });
 }
 
@@ -217,17 +213,15 @@ void nll_loss(Launch& launch, In x, In target, In w, int64_t ignore, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     gpu::launch_over(launch, "nll_loss", y.size(), nll_loss_of<S, O>, y.size(), x.shape()[2],
                      x.strides()[0], x.strides()[1], x.strides()[2], x.shape()[1],
-                     target.as<int64_t>(), ignore, x.as<S>(), Parameter<gpu::math_t<S>>(w),
-                     y.as<O>());
+                     target.as<int64_t>(), ignore, x.as<S>(), w, y.as<O>());
   });
 }
 
 void nll_loss_grad(Launch& launch, In target, In w, int64_t ignore, In dy, Out dx) {
   visit_float(dx.dtype, [&]<class O>() {
-    using P = Parameter<gpu::math_t<O>>;
     gpu::launch_over(launch, "nll_loss_grad", dx.size(), nll_loss_grad_of<gpu::math_t<O>, O>,
-                     dx.size(), dx.shape()[1], dx.shape()[2], target.as<int64_t>(), ignore, P(w),
-                     P(dy), dx.as<O>());
+                     dx.size(), dx.shape()[1], dx.shape()[2], target.as<int64_t>(), ignore, w, dy,
+                     dx.as<O>());
   });
 }
 

@@ -7,14 +7,13 @@ namespace mixtape::kernels::cuda {
 namespace {
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool log_of, const S* x,
-                                                                O* y) {
+MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O* y) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S>> row(rows);
   auto in = row.load(x);
   OnlineLogSumExp<T> sum;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
-  sum = row.join(sum);
+  sum = joined(row.group, sum);
   const T log_sum = log(sum.sum), scale = T(1) / sum.sum;
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
@@ -30,9 +29,7 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_rows(Rows rows, bool 
 }
 
 template <class S, class D, class O>
-__global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, bool log_of,
-                                                                     const S* y, const D* dy,
-                                                                     O* dx) {
+MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D* dy, O* dx) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S, D>> row(rows);
   auto ys = row.load(y);
@@ -47,7 +44,7 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
         }
       },
       ys, dys);
-  const T total = row.join(sum).v[0];
+  const T total = joined(row.group, sum).v[0];
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
         T out[n];
@@ -62,13 +59,13 @@ __global__ __launch_bounds__(most_threads, 1) void softmax_grad_rows(Rows rows, 
 }
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads, 1) void logsumexp_rows(Rows rows, const S* x, O* y) {
+MIXTAPE_ROW_KERNEL logsumexp_rows(Rows rows, const S* x, O* y) {
   using T = gpu::math_t<S>;
   RowTask<Packing<S, S>> row(rows);
   auto in = row.load(x);
   OnlineLogSumExp<T> sum;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
-  sum = row.join(sum);
+  sum = joined(row.group, sum);
   constexpr T largest = std::numeric_limits<T>::max();
   const bool finite = sum.top >= -largest && sum.top <= largest;
   if (row.leads) y[row.index] = gpu::round_to<O>(finite ? sum.top + log(sum.sum) : sum.top);
@@ -84,8 +81,7 @@ struct RowOperand {
     if (!v) return;
     Layout above = v.layout;
     --above.shape.rank, --above.strides.rank;
-    Layout* const all[] = {&above};
-    collapse(all);
+    collapse(std::array{&above});
     rows = walk_of<1>({&above});
   }
   __device__ int64_t begin(int64_t row) const {
@@ -112,9 +108,9 @@ struct Allowed {
 };
 
 template <class S, class O>
-__global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
-    Rows rows, const S* x, RowOperand<Allowed> mask, RowOperand<Parameter<gpu::math_t<S>>> bias,
-    bool causal, int64_t queries, gpu::math_t<S> scale, O* y) {
+MIXTAPE_ROW_KERNEL masked_softmax_rows(Rows rows, const S* x, RowOperand<Allowed> mask,
+                                       RowOperand<Parameter<gpu::math_t<S>>> bias, bool causal,
+                                       int64_t queries, gpu::math_t<S> scale, O* y) {
   using T = gpu::math_t<S>;
   RowTask<Packing<O, S>> row(rows);
   int64_t seen = rows.n, mask_row = 0, bias_row = 0;
@@ -153,7 +149,7 @@ __global__ __launch_bounds__(most_threads, 1) void masked_softmax_rows(
         sum.add(score);
       },
       in);
-  sum = row.join(sum);
+  sum = joined(row.group, sum);
   const bool none = sum.top < std::numeric_limits<T>::lowest();
   const T share = T(1) / sum.sum;
   row.for_each(
