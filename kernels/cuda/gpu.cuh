@@ -4,15 +4,12 @@
 // and accesses shared memory only through Shared<T>.
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "core/half.h"
 #include "kernels/common/int_math.h"
 #include "kernels/common/launch.h"
 
@@ -119,29 +116,24 @@ __device__ inline Fragment load_matrices(Shared<T> row) {
                  : "memory");
   return f;
 }
+#define MIXTAPE_MMA(form)                                       \
+  asm volatile("mma.sync.aligned." form                         \
+               " {%0, %1, %2, %3}, "                            \
+               "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"  \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 // d += a b^T for eight lines of b, in tiles b0 and b1.
 template <class T>
 __device__ inline void multiply_eight(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                       uint32_t b1) {
   if constexpr (std::is_same_v<T, Half>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MIXTAPE_MMA("m16n8k16.row.col.f32.f16.f16.f32");
   else if constexpr (std::is_same_v<T, BFloat16>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MIXTAPE_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
   else
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MIXTAPE_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
 }
+#undef MIXTAPE_MMA
 // sum += a b^T for lines of f16, bf16 or, as TF32, f32. sum[h][e] is element (lane / 4 + e / 2 * 8,
 // 8 h + lane % 4 * 2 + e % 2).
 template <class T>
@@ -250,14 +242,12 @@ void store_as(T* p, const V& v) {
 template <class V, class T>
 V load_as(Shared<T> p) {
   simt::touch(p.unchecked(), sizeof(V), simt::Access::Read);
-  V v;
-  std::memcpy(static_cast<void*>(&v), p.unchecked(), sizeof v);
-  return v;
+  return load_as<V>(p.unchecked());
 }
 template <class V, class T>
 void store_as(Shared<T> p, const V& v) {
   simt::touch(p.unchecked(), sizeof(V), simt::Access::Write);
-  std::memcpy(static_cast<void*>(p.unchecked()), &v, sizeof v);
+  store_as(p.unchecked(), v);
 }
 
 inline void atomic_max(int* p, int v) {
@@ -267,8 +257,7 @@ inline void atomic_max(int* p, int v) {
   }
 }
 
-// (Type-erased: one instance serves all functions of a signature and compiles in a third of the
-// time.)
+// (Type-erased: one instance serves a signature and compiles in a third of the time.)
 template <class F, class Y, class... X>
 using Function = simt::Function<Y, X...>;
 
@@ -321,8 +310,7 @@ struct Grid {
 };
 
 #ifdef __CUDACC__
-[[noreturn]] void launch_failed(const Grid& grid,
-                                int code);  // throws Error that names the kernel and its grid
+[[noreturn]] void launch_failed(const Grid& grid, int code);  // throws Error
 
 template <class... P>
 void launch(const Grid& grid, void* stream, void (*kernel)(P...), std::type_identity_t<P>... args) {

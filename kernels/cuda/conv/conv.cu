@@ -4,8 +4,6 @@
 // dx is a convolution of dy; else it gathers, for each pixel, what w^T dy holds for it, in the
 // order of the taps. Depthwise convolutions (one channel per group) have kernels of their own.
 
-#include <algorithm>
-
 #include "kernels/common/batch.h"
 #include "kernels/cuda/conv/depthwise.cuh"
 #include "kernels/cuda/conv/windows.cuh"

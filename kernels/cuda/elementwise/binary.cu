@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {

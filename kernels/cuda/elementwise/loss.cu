@@ -2,7 +2,6 @@
 
 #include "kernels/common/losses.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {

@@ -1,7 +1,6 @@
 // Conversions, copies, fill, arange, linspace, where, triangles and accumulation.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {
@@ -27,8 +26,7 @@ struct Constant {
 
 template <class T>
 __global__ void count_up(double start, double step, int64_t n, T* y) {
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i < n; i += all)
+  for (int64_t i = gpu::global_thread(); i < n; i += gpu::all_threads())
     y[i] = convert_to<T>(start + double(i) * step);
 }
 

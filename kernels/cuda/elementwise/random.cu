@@ -14,8 +14,7 @@ namespace {
 template <class F, class X, class Y>
 __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
   const bool aligned_x = is_aligned<4>(x), aligned_y = is_aligned<4>(y);
-  const int64_t all = gpu::all_threads();
-  for (int64_t i = gpu::global_thread(); i * 4 < n; i += all) {
+  for (int64_t i = gpu::global_thread(); i * 4 < n; i += gpu::all_threads()) {
     const int64_t at = i * 4;
     const Philox::Block words = Philox::bits(seed, offset + uint64_t(i));
     const bool whole = at + 4 <= n;

@@ -1,7 +1,6 @@
 // y = f(x) and dx = dy * f' for every unary op.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
 namespace {

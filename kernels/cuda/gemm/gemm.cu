@@ -1,8 +1,6 @@
 // Matrix products: brings operands of any strides into a form that a kernel takes, chooses a plan
 // and launches it.
 
-#include <algorithm>
-
 #include "kernels/common/batch.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_exact.cuh"
@@ -100,8 +98,7 @@ struct Operands {
     ab = leading(al);
     bb = leading(bl);
     cb = leading(cl);
-    Layout* const batch[] = {&ab, &bb, &cb};
-    collapse(batch);
+    collapse(std::array{&ab, &bb, &cb});
   }
   static void pack(Launch& launch, View& v, Layout& merged) {
     v.layout = merged;

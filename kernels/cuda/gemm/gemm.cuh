@@ -3,11 +3,8 @@
 // and the sum over parts of k. If k is large and tiles are few, k is split: parts go to a workspace
 // and a second kernel adds them in order, so results do not depend on scheduling.
 
-#include "core/dtype.h"
-#include "core/layout.h"
 #include "kernels/common/activation.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
-#include "kernels/cuda/gpu.cuh"
 #include "kernels/cuda/rows.cuh"
 
 namespace mixtape::kernels::cuda {
