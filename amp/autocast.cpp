@@ -13,8 +13,6 @@
 namespace mixtape::amp {
 namespace {
 
-Autocast* enclosing() { return dynamic_cast<Autocast*>(thread_state.policy); }
-
 DType widest(DType a, DType b) { return a == b ? a : f32; }
 
 constexpr OpInfo shared_cast{"cast"};
@@ -23,8 +21,7 @@ constexpr OpInfo shared_cast{"cast"};
 
 thread_local CastCache::Stats CastCache::of_thread;
 
-// A cast whose result was in the cache. Warns if the gradient passing through f16 is tagged as
-// belonging to a loss that was not scaled.
+// A cast whose result is cached. Warns if a gradient passes through f16 from an unscaled loss.
 class SharedCast final : public Node {
  public:
   SharedCast(const Tensor* input, DType to)
@@ -83,8 +80,8 @@ Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* aroun
 }
 
 Autocast::Autocast(const AutocastOptions& options)
-    : state_(opened(options, enclosing())),
-      cache_(enclosing() ? enclosing()->cache_ : &own_cache_),
+    : state_(opened(options, innermost())),
+      cache_(innermost() ? innermost()->cache_ : &own_cache_),
       open_(this) {}
 Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
   state_.rules = std::make_shared<const Rules>(*state_.rules);
@@ -97,7 +94,7 @@ Autocast::~Autocast() {
   std::abort();
 }
 
-const Autocast* Autocast::innermost() { return enclosing(); }
+const Autocast* Autocast::innermost() { return dynamic_cast<const Autocast*>(thread_state.policy); }
 
 std::shared_ptr<Policy> Autocast::snapshot() const {
   return std::shared_ptr<Policy>(new Autocast(*this));
@@ -111,7 +108,7 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
   return state_.cache ? cache_->to_half(t, leaf, to) : CastCache().to_half(t, leaf, to);
 }
 
-// Autocast itself: chooses the inputs to cast and the dtype of the result.
+// Chooses the inputs to cast and the dtype of the result.
 void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
   const Precision precision = state_.rules->precision(call.op);
@@ -145,16 +142,11 @@ void Autocast::apply(Call& call) {
 
   const auto target = [&](Role role, DType now) {
     const bool readable = now == to || (now == f32 && is_half(to));
-    switch (role) {
-      case Role::Activation:
-        return to;
-      case Role::Parameter:
-        return readable && !uniform ? now : to;
-      case Role::Statistic:
-        return readable || !uniform ? now : to;  // not cast, so that it can be updated
-      default:
-        return now;
-    }
+    if (role == Role::Activation) return to;
+    if (role == Role::Parameter) return readable && !uniform ? now : to;
+    if (role == Role::Statistic)  // not cast, so that it can be updated
+      return readable || !uniform ? now : to;
+    return now;
   };
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];

@@ -1,6 +1,5 @@
 #pragma once
-// Autocast: a region in which every op of this thread runs in the precision of its OpInfo. Ops and
-// the layers below amp do not depend on it.
+// Autocast: a region in which every op of this thread runs in the precision of its OpInfo.
 
 #include <concepts>
 #include <memory>
@@ -19,22 +18,19 @@ struct DTypeOrName {
 };
 
 struct AutocastOptions {
-  std::optional<DTypeOrName> low =
-      {};                             // f16, bf16 or f32; default: the enclosing region's, or bf16
-  std::optional<Preset> preset = {};  // default: the enclosing region's, or Torch
-  Overrides overrides = {};           // take precedence over the enclosing region's
-  bool cache = true;                  // casts an f32 leaf once for all its uses
-  bool enabled = true;                // false: ops run as called
+  std::optional<DTypeOrName> low = {};  // f16, bf16 or f32; default: the outer region's, or bf16
+  std::optional<Preset> preset = {};    // default: the outer region's, or Torch
+  Overrides overrides = {};             // take precedence over the outer region's
+  bool cache = true;                    // casts an f32 leaf once for all its uses
+  bool enabled = true;                  // false: ops run as called
 };
 
-// 16-bit copies of f32 leaves, each valid for one version of the leaf. Copies have no history, so
-// the first use need not be recorded; a view of a leaf (a transpose, a slice) is the same view of
-// its copy. If an optimizer keeps the copy (its `shadow`), nothing is cast. Ops may return views of
-// a copy: a copy that was written to is dropped.
+// 16-bit copies of f32 leaves, each valid for one version of the leaf and dropped once written to.
+// Copies have no history, so the first use need not be recorded; a view of a leaf is the same view
+// of its copy. If an optimizer keeps the copy (its `shadow`), nothing is cast.
 class CastCache {
  public:
-  // t in f16 or bf16, with the history of a cast of t. `leaf` is t, or the leaf that t is a view
-  // of.
+  // t in f16 or bf16, with the history of a cast. `leaf` is t, or the leaf that t is a view of.
   Tensor to_half(const Tensor& t, const Tensor& leaf, DType to);
 
   struct Stats {

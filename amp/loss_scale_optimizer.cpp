@@ -13,11 +13,8 @@
 #include "optim/clip.h"
 
 namespace mixtape::amp {
-namespace {
 
 constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
-
-}  // namespace
 
 LossScalePolicy::LossScalePolicy(double fixed)
     : options{.init_scale = fixed,
@@ -111,11 +108,10 @@ void LossScaleOptimizer::abandon() {
   overflow_ = {};
 }
 
-int64_t LossScaleOptimizer::counted() const {
+int64_t LossScaleOptimizer::iterations() const {
   const GradScaler::Counters c = scaler_.counters();
-  return scaler_.enabled() ? c.updates - c.skipped : unscaled_;
+  return before_ + (scaler_.enabled() ? c.updates - c.skipped : unscaled_);
 }
-int64_t LossScaleOptimizer::iterations() const { return before_ + counted(); }
 
 StateDict LossScaleOptimizer::state_dict() const {
   StateDict dict{{"iterations", from({double(iterations())}, {}, i64)}};
@@ -136,7 +132,7 @@ void LossScaleOptimizer::load_state_dict(const StateDict& dict) {
   held().load_state_dict(rest);
   abandon();
   scaler_.load_state_dict(scale);
-  before_ = iterations - counted();
+  before_ += iterations - this->iterations();
 }
 
 std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer) {

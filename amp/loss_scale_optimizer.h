@@ -1,6 +1,5 @@
 #pragma once
-// LossScaleOptimizer: an optimizer that scales the loss it minimizes, so that the training loop
-// need not. It wraps a GradScaler and the calls around it.
+// LossScaleOptimizer: an optimizer that scales the loss it minimizes, by a GradScaler inside.
 
 #include <concepts>
 #include <memory>
@@ -40,16 +39,14 @@ class LossScaleOptimizer {
 
   // Steps along the gradients of the loss, and drops all gradients, also earlier ones.
   StepResult minimize(const Tensor& loss, const StepOptions& options = {});
-  // The two halves of minimize(), to read or sum gradients in between: true gradients (f32, or
-  // f64), one per parameter, no tensor where the loss does not depend on it. Computing touches no
-  // grad(); applying sets each and drops it, as minimize() does. Skips the step if computed
-  // gradients were not finite, even if they were made finite since, by clamping for example.
+  // The two halves of minimize(), to read or change gradients in between: true ones (f32 or f64),
+  // one per parameter, no tensor where the loss does not depend on it. Computing touches no grad();
+  // applying sets each and drops it. Skips the step if computed gradients were not finite, even if
+  // they are finite by now, as after clamping.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
   // Throws Error without one gradient per parameter, or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});
-
-  // Forgets gradients that were computed but will not be applied: overflow in them would skip the
-  // next step.
+  // Forgets computed gradients that will not be applied: their overflow would skip the next step.
   void abandon();
 
   // Steps that were not skipped. This and loss_scale() wait for the device.
@@ -68,7 +65,6 @@ class LossScaleOptimizer {
   friend std::unique_ptr<optim::Optimizer> disable_mixed_precision(LossScaleOptimizer optimizer);
   optim::Optimizer& held() const;
   StepResult step(const StepOptions& options);
-  int64_t counted() const;
 
   std::unique_ptr<optim::Optimizer> inner_;
   GradScaler scaler_;

@@ -42,10 +42,7 @@ bool matches_path(std::string_view pattern, std::string_view path) {
   return false;
 }
 
-struct Entry {
-  std::string_view pattern;
-  Precision precision;
-};
+using Entry = std::pair<std::string_view, Precision>;
 constexpr Entry fast[] = {{"*_norm", Precision::Native},
                           {"softmax", Precision::Native},
                           {"log_softmax", Precision::Native}};
@@ -57,28 +54,20 @@ constexpr Entry safe[] = {{"gelu*", Precision::Full},
 constexpr std::string_view losses[] = {"*_loss", "*cross_entropy*", "kl_div*"};
 
 Precision look_up(std::span<const Entry> table, const OpInfo& op) {
-  for (const Entry& e : table)
-    if (matches(e.pattern, op.name)) return e.precision;
+  for (const auto& [pattern, precision] : table)
+    if (matches(pattern, op.name)) return precision;
   return op.precision;
 }
 
 Precision of_preset(Preset preset, const OpInfo& op) {
   const auto is_loss = [&](std::string_view pattern) { return matches(pattern, op.name); };
-  const bool full = op.precision == Precision::Full;
-  switch (preset) {
-    case Preset::Fast:
-      return look_up(fast, op);
-    case Preset::Safe:
-      return look_up(safe, op);
-    case Preset::TensorCoresOnly:
-      return op.precision == Precision::Low ? Precision::Low : Precision::Any;
-    case Preset::O2:
-      return full && std::ranges::none_of(losses, is_loss) ? Precision::Native : op.precision;
-    case Preset::O3:
-      return full ? Precision::Native : op.precision;
-    default:  // Torch and O1; O0 and Off open no region
-      return op.precision;
-  }
+  if (preset == Preset::Fast) return look_up(fast, op);
+  if (preset == Preset::Safe) return look_up(safe, op);
+  if (preset == Preset::TensorCoresOnly)
+    return op.precision == Precision::Low ? Precision::Low : Precision::Any;
+  const bool narrows =
+      preset == Preset::O3 || (preset == Preset::O2 && std::ranges::none_of(losses, is_loss));
+  return narrows && op.precision == Precision::Full ? Precision::Native : op.precision;
 }
 
 // A name without the usual variations: case and underscores.

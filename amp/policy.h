@@ -10,6 +10,7 @@
 
 #include "core/dispatch.h"
 #include "core/scope.h"
+
 namespace mixtape::amp {
 
 enum class Preset : uint8_t {
@@ -26,13 +27,10 @@ enum class Preset : uint8_t {
 std::string_view name(Preset p);
 
 // One override: {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}. `*` matches
-// any characters and `?` one. A pattern that matches names of linked ops applies to those ops in
-// any module. Any other pattern is a module path and applies to all ops in that module and its
-// submodules, except ops of Precision::Any, which follow their inputs.
-//
-// A path starts at the outermost running module. A path that matches no module is an error, which
-// lists near paths, as soon as that is certain: when a region with the same overrides is opened
-// again and no new module has run since.
+// any characters and `?` one. A pattern that matches names of linked ops applies to them in any
+// module. Any other is a module path, from the outermost running module, for all ops in that module
+// and its submodules except those of Precision::Any, which follow their inputs. If it matches none,
+// an Error lists near paths once a region with the same overrides opens and no new module has run.
 //
 // The innermost region that mentions an op decides. Within a region an op name beats a path, and
 // the last of several names or paths wins. Explicit casts are not affected.
@@ -50,14 +48,13 @@ Overrides load_overrides(const std::string& path);  // from a text file
 // The compiled overrides of a region and the regions around it.
 class Rules {
  public:
-  // Throws Error, listing near names, if an override looks like a misspelt op name: near one, and
-  // without wildcard, dot or final digit; or if modules ran under these rules, none for the first
-  // time, and a path matches none of them.
+  // Throws Error, listing near names, if an override looks like a misspelt op name (near one, and
+  // without wildcard, dot or final digit), or if a path matches no module (see Override).
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
   Precision precision(const OpInfo& op) const;  // in the running module
   Preset preset() const { return preset_; }
-  // The preset in which a matrix product writes its f32 accumulators.
+  // Matrix products write their f32 accumulators.
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
 
  private:

@@ -40,7 +40,6 @@ bool is_narrower(DType a, DType b) { return is_float(a) && is_float(b) && size_o
 // True if y is a view of x, which costs nothing.
 bool sees(const Tensor& y, const Tensor& x) { return x && y.storage() == x.storage(); }
 
-// The values of a table.
 template <class Table>
 auto listed(const Table& table) {
   std::vector<typename Table::mapped_type> all;
@@ -61,8 +60,8 @@ struct Report::Watcher final : Observer {
     bool as_half = false, any = false;
     std::string product;
   };
-  // One version of a storage: the dtype from which a cast wrote it, and the casts of its parts to
-  // other dtypes (offset, count, dtype).
+  // One version of a storage: the dtype it was cast from, and the casts of its parts (offset,
+  // count, dtype).
   struct Casts {
     std::weak_ptr<const Storage> storage;
     uint64_t version;
@@ -355,15 +354,13 @@ std::string Report::text() const {
 
 std::string Report::json() const {
   using Json = nlohmann::ordered_json;
-  const auto named = [](const std::vector<DType>& dtypes) {
-    Json all = Json::array();
-    for (const DType t : dtypes) all.push_back(name(t));
-    return all;
-  };
   const auto array = [](const auto& items, const auto& describe) {
     Json all = Json::array();
     for (const auto& item : items) all.push_back(describe(item));
     return all;
+  };
+  const auto named = [&](const auto& dtypes) {
+    return array(dtypes, [](DType t) { return name(t); });
   };
   Json j;
   j["rows"] = array(rows(), [&](const Row& r) {

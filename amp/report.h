@@ -1,6 +1,5 @@
 #pragma once
-// Report: the cost of precision. The dtypes in which ops ran while it was alive, the casts made for
-// them, and the casts that were redundant.
+// Report: the dtypes in which ops ran while it was alive, their casts, and those not needed.
 
 #include <cstdint>
 #include <memory>
@@ -27,9 +26,9 @@ class Report final : NoCopy {
   [[nodiscard]] explicit Report(ReportOptions options = {});
   ~Report();
 
-  // Calls of one op in the same dtypes. In backward, calls of an op's rule: from the dtype of the
-  // incoming gradient to those of the outgoing ones. The ops of a rule are part of it, except for
-  // casts. Views are free and not listed.
+  // Calls of one op in the same dtypes; in backward those of its rule, from the dtype of the
+  // incoming gradient to those of the outgoing ones. Ops inside a rule belong to it, except casts.
+  // Views are free and not listed.
   struct Row {
     std::string op;
     bool backward;
@@ -41,8 +40,7 @@ class Report final : NoCopy {
   // Largest first: by seconds, else by bytes cast, else by calls.
   std::vector<Row> rows() const;
 
-  // Casts that were not necessary.
-  struct Redundant {
+  struct Redundant {  // a cast that was not needed
     bool round_trip;  // from -> to -> from; else from -> to of the same numbers again
     DType from, to;
     std::string by, module;
@@ -51,30 +49,27 @@ class Report final : NoCopy {
   std::vector<Redundant> redundant_casts() const;
   CastCache::Stats cache() const;  // of all regions
 
-  // In-place ops with an operand wider than their target: `a += b`.
-  struct Narrowing {
+  struct Narrowing {  // an in-place op with an operand wider than its target: `a += b`
     std::string op, module;
     DType from, to;
     int64_t calls = 0;
   };
   std::vector<Narrowing> narrowing() const;
 
-  // f32 parameters that no product read in 16 bits, and why.
-  struct StayedF32 {
+  struct StayedF32 {  // an f32 parameter that no product read in 16 bits
     std::string name;
     std::string product;  // the product that read it as f32; empty: no op read it
   };
   std::vector<StayedF32> stayed_f32() const;
 
-  // Products in dtypes of the tensor cores with matrices whose rows do not begin at multiples of 16
-  // bytes: those are loaded element by element. (Products of any shape run on tensor cores, and a
-  // convolution packs its operands.) A depthwise convolution is not a product.
+  // Products in dtypes of the tensor cores whose matrices have rows that do not begin at multiples
+  // of 16 bytes and are loaded element by element; and depthwise convolutions, which are no
+  // products.
   struct Shapes {
     std::string op, module;
     DType dtype;
     std::vector<Shape> operands;
-    std::vector<std::pair<int64_t, int64_t>>
-        pad;  // sizes and padded sizes; none: padding does not help
+    std::vector<std::pair<int64_t, int64_t>> pad;  // size and padded size; none: it cannot help
     int64_t calls = 0;
   };
   std::vector<Shapes> missed_shapes() const;

@@ -73,8 +73,8 @@ void refuse_f16(const optim::Optimizer& opt, size_t group, size_t parameter, con
         parameter, opt.name());
 }
 
-// One view per parameter, without elements where there is no gradient; no view at all if there is
-// no gradient. Calls check_gradient(group, index, parameter) for each gradient.
+// One view per parameter, without elements if it has no gradient; no view at all if none has.
+// Calls check_gradient(group, index, parameter) for each gradient.
 template <class Check>
 std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
                                     Check check_gradient) {
@@ -155,8 +155,6 @@ ScaleState& GradScaler::scale_state(int id) {
   return scales_.try_emplace(id, options_.init_scale).first->second;
 }
 
-// --- scale ---
-
 Tensor GradScaler::scale(const Tensor& loss, int id) {
   if (!enabled()) {
     // Disabling a scaler is a choice, so its loss draws no warning.
@@ -204,8 +202,6 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses, int id)
   return scaled;
 }
 
-// --- unscale ---
-
 void GradScaler::unscale(optim::Optimizer& opt, int id) {
   if (!enabled()) return;
   const Scope scope("unscale");
@@ -240,8 +236,6 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   state.stage = Stage::Unscaled;
 }
 
-// --- step ---
-
 struct GradScaler::Step {
   optim::Optimizer& opt;
   OptimizerState& state;
@@ -251,9 +245,6 @@ struct GradScaler::Step {
   Tensor factor = {};            // multiplies the gradients as the optimizer reads them
 };
 
-StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options) {
-  return step(opt, options, Tensor());
-}
 StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
                             const Tensor& earlier_overflow) {
   const Scope scope("step");
@@ -342,8 +333,6 @@ void GradScaler::commit(Step& step, StepResult& result) {
   step.opt.step({.skip = reason, .grad_scale = step.factor});
 }
 
-// --- update ---
-
 void GradScaler::update(std::optional<double> new_scale) {
   if (OverflowTrace* const trace = OverflowTrace::innermost()) trace->next_iteration();
   if (!enabled()) return;
@@ -381,8 +370,6 @@ void GradScaler::abandon() {
   optimizers_.clear();
   for (auto& [id, s] : scales_) s.iteration = {};
 }
-
-// --- the scale and its counters ---
 
 double GradScaler::scale_value(int id) const {
   if (!enabled()) return 1;

@@ -11,10 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include "amp/scaler_state.h"
 #include "core/readback.h"
 #include "core/tensor.h"
 #include "optim/optimizer.h"
+
+namespace mixtape::kernels {
+enum class ScalerCount : int;
+}
 
 namespace mixtape::amp {
 
@@ -27,32 +30,27 @@ struct ScalerOptions {
   double min_scale = 0;            // falling below it is a ScaleCollapse
   double max_scale = std::numeric_limits<double>::infinity();  // growth stops there
   int64_t hysteresis = 1;  // updates with overflow, in a row, until the scale backs off
-  // Skipped steps in a row that are a ScaleCollapse; 0: none, but 50 draw a warning, once.
+  // Skipped steps in a row that are a ScaleCollapse; 0: only one warning, after 50.
   int64_t max_consecutive_skips = 0;
 };
 
 // The scale fell below its minimum, or too many steps in a row were skipped. The message has the
-// diagnosis: the last loss, recent scales, the parameters whose gradients were not finite, and
-// the first bad op if an OverflowTrace is alive.
+// last loss, recent scales, parameters with bad gradients, and any OverflowTrace's first bad op.
 class ScaleCollapse : public Error {
   using Error::Error;
 };
 
 struct StepOptions {
-  // Limits the norm of all (unscaled) gradients, as clip_grad_norm.
-  std::optional<double> clip_norm = {};
-  // The id of the loss scale that multiplies the gradients: by default as in unscale(), or 0.
-  std::optional<int> loss = {};
-  bool unscaled = false;  // the gradients are the true ones: something else divided them
+  std::optional<double> clip_norm = {};  // limits the norm of all true gradients (clip_grad_norm)
+  std::optional<int> loss = {};          // id of the gradients' loss scale; else unscale()'s, or 0
+  bool unscaled = false;                 // the gradients are true: something else divided them
 };
 
-// The outcome of a step. Reading it waits for the device if the answer has not arrived; update()
-// does not change it.
+// The outcome of a step. Reading it may wait for the device; update() does not change it.
 class StepResult {
  public:
   enum class State { Stepped, Skipped, NoGrads };
-  // The part that was not finite. A loss that may contain gradients (see inverse_scale) counts as
-  // those.
+  // The part that was not finite; Gradients also for a loss that may contain some: inverse_scale().
   enum class Cause { None, Gradients, Loss };
 
   State state() const;
@@ -60,8 +58,7 @@ class StepResult {
   explicit operator bool() const { return state() == State::Stepped; }
   bool has_arrived() const { return !skip_reason_ || skip_reason_->has_arrived(); }
   bool is_deferred() const { return deferred_; }  // a device decides: reading may wait
-  // The norm of all gradients before clipping: f32, 0-d. No tensor without clip_norm.
-  const Tensor& norm() const { return norm_; }
+  const Tensor& norm() const { return norm_; }  // before clipping, f32, 0-d; none without clip_norm
 
  private:
   friend class GradScaler;
@@ -72,16 +69,71 @@ class StepResult {
   Tensor norm_;
 };
 
-// One loop iteration is scale(loss).backward(), then for each optimizer step(), then update(). To
-// see or clip the true gradients, unscale() before step(). Disabled, every call passes through.
+namespace detail {
+
+bool is_scale(double value);  // positive and finite in f32
+
+// A loss scale and its counters, on the device of the last loss.
+struct ScaleState {
+  struct Iteration {  // since update()
+    bool used = false, inverse_taken = false;
+    bool had_nonfinite_loss = false;  // before this was saved and loaded
+    bool stepped = false;             // since the last loss
+    std::vector<Tensor> flags = {};   // f32 [1] per loss: 1 if it was not finite
+    size_t consumed_losses = 0;       // losses that do not concern the next step
+    std::vector<View> pending_flags() const {
+      return {flags.begin() + int64_t(consumed_losses), flags.end()};
+    }
+  };
+
+  explicit ScaleState(double value);
+  void set(double value);
+  void move_to(Device device);
+  void update(std::vector<View> found, const Iteration& ended, const ScalerOptions& options);
+
+  // S and 1/S, f32, 0-d: views that the kernel scaler_update writes.
+  Tensor value() const { return values.with_layout(Layout({}, {}, 0)); }
+  Tensor inverse() const { return values.with_layout(Layout({}, {}, 1)); }
+  int64_t count(kernels::ScalerCount which) const;  // waits for the device
+
+  Tensor values;              // f32 [S, 1/S]
+  Tensor counts, history;     // see the kernel scaler_update
+  bool has_scaled = false;    // a loss was scaled
+  double known_value = 0;     // the value that was set; 0 once update() may have moved it
+  uint64_t number = 0;        // for LossScaleTag; another one with each value that is set
+  int64_t moves = 0;          // updates that may have moved the scale
+  Readback pending_counters;  // counts on their way to poll()
+  Tensor last_loss;
+  bool warned = false;  // of skips in a row
+  Iteration iteration;
+};
+
+// An optimizer since the last update().
+struct OptimizerState {
+  enum class Stage { Ready, Unscaled, Stepped };
+  Stage stage = Stage::Ready;
+  int loss = 0;
+  Tensor found = {};  // f32 [parameters]: 1 if a gradient was not finite; none without gradients
+};
+
+// An optimizer from its first step on.
+struct OptimizerHistory {
+  std::string kind;
+  std::vector<std::string> names;
+  Tensor last;  // OptimizerState::found of the last step that was not finite
+};
+
+}  // namespace detail
+
+// An iteration: scale(loss).backward(), step() for each optimizer, update(). To see or clip the
+// true gradients, unscale() before step(). Losses may have scales of their own: scale(loss, id),
+// then step(opt, {.loss = id}). Disabled, every call passes through.
 //
-// step() without unscale() leaves grad() as backward made it, times S: its kernel unscales what it
-// reads. A step whose gradients hold inf or NaN is skipped: parameters and the optimizer's state
-// stay as they are, bit by bit, and update() lowers the scale. If a loss itself was not finite the
-// step is skipped too, but a lower scale could not help, so it stays; unless inverse_scale() was
-// taken since the last update(), for then the loss may contain gradients that overflowed.
-//
-// Losses may have scales of their own: scale(loss, id), then step(opt, {.loss = id}).
+// Without unscale(), grad() stays multiplied by S: the optimizer's kernel unscales what it reads. A
+// step with inf or NaN in its gradients is skipped: parameters and optimizer state keep their bits,
+// and update() lowers the scale. A loss that is not finite also skips the step, but the scale
+// stays, since a lower one could not help; except if inverse_scale() was taken since the last
+// update(), for then the loss may contain gradients that overflowed.
 class GradScaler {
  public:
   explicit GradScaler(const ScalerOptions& options = {});  // throws Error on values out of range
@@ -96,22 +148,21 @@ class GradScaler {
   // loss * S, in f32 (f64 if the loss is).
   Tensor scale(const Tensor& loss, int id = 0);
   std::vector<Tensor> scale(const std::vector<Tensor>& losses, int id = 0);
-  // Divides the gradients by S and notes which are not finite, before or after. f16 gradients
-  // become f32. Throws Error if no loss was scaled, if called twice or after step() before
-  // update(), if parameters are f16 and the optimizer keeps no f32 copies, or if a gradient carries
-  // another scale. Warns if an unscaled loss, or losses from before and after an update(),
-  // contributed to a gradient.
+  // Divides the gradients by S and notes which are not finite; f16 gradients become f32. Throws
+  // Error if no loss was scaled, on a second call or after step() before update(), if a gradient
+  // carries another scale, or for f16 parameters without f32 copies in the optimizer. Warns if a
+  // gradient contains an unscaled loss, or losses from before and after an update().
   void unscale(optim::Optimizer& opt, int id = 0);
-  // Throws Error as unscale() does, if called twice before update(), or if a scaled loss has added
-  // to a gradient since unscale().
-  StepResult step(optim::Optimizer& opt, const StepOptions& options = {});
-  // Ends the iteration: moves each scale as its optimizers found, or sets all to new_scale. An
-  // iteration without any gradient changes nothing. Throws Error if no loss was ever scaled, or one
-  // was and no optimizer stepped since.
+  // Throws Error as unscale() does, or if a scaled loss has added to a gradient since unscale().
+  StepResult step(optim::Optimizer& opt, const StepOptions& options = {}) {
+    return step(opt, options, Tensor());
+  }
+  // Ends the iteration: moves each scale by what its optimizers found, or sets all to new_scale. An
+  // iteration without gradients changes nothing. Throws Error if no loss was ever scaled, or if no
+  // optimizer has stepped since.
   void update(std::optional<double> new_scale = {});
 
-  // Ends an iteration without a step, after an exception for example: its losses and gradients are
-  // forgotten, and the scales stay.
+  // Ends an iteration without a step, as after an exception: forgets its losses and gradients.
   void abandon();
 
   // These wait for the device.
@@ -121,7 +172,7 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // S on the device, f32, 0-d: update() writes it. Throws Error if no loss was scaled.
+  // S on the device, f32, 0-d, written by update(). Throws Error if no loss was scaled.
   Tensor scale_tensor(int id = 0) const;
   // 1/S likewise, for gradients of scale(loss) from grad(), as in a gradient penalty.
   Tensor inverse_scale(int id = 0);
@@ -131,17 +182,16 @@ class GradScaler {
     size_t parameter;             // index in the optimizer's params()
     std::string first_bad_op;     // the last that an OverflowTrace of this thread found, if any
   };
-  // The parameters whose gradients were not finite, in each optimizer's last step with any.
+  // The parameters whose gradients were not finite in their optimizer's last step with any.
   std::vector<Overflow> last_overflow() const;
   // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
   void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
-  // "hysteresis_tracker", "consecutive_skips", and "scale.1", "growth_tracker.1" and so on for the
-  // loss with id 1; empty if disabled. An iteration that update() has not ended is saved only as
-  // "had_nonfinite_loss", if so. Loading throws Error, and changes nothing, if names or values do
-  // not fit; it clamps the scale to [min_scale, max_scale] and abandons the current iteration.
-  // Disabled, it does nothing.
+  // "hysteresis_tracker", "consecutive_skips", and "had_nonfinite_loss" if an unfinished iteration
+  // had one; "scale.1" and so on for the loss with id 1. Loading clamps the scale to [min_scale,
+  // max_scale], abandons the iteration, and throws Error, changing nothing, if names or values do
+  // not fit. Disabled, the state is empty and loading does nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -149,7 +199,7 @@ class GradScaler {
   friend class LossScaleOptimizer;
   struct Step;
   static void check_options(const ScalerOptions& options);
-  // Skips the step also where `earlier_overflow` (f32 [parameters], or no tensor) is not 0: the
+  // Also skips the step if `earlier_overflow` (f32 [parameters], or no tensor) is not all 0: some
   // gradients were not finite before the program changed them.
   StepResult step(optim::Optimizer& opt, const StepOptions& options,
                   const Tensor& earlier_overflow);

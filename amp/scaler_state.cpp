@@ -1,21 +1,63 @@
-// A loss scale on its device: set by the program or moved by a kernel.
-#include "amp/scaler_state.h"
-
+// What a GradScaler keeps: loss scales on their device, and the state dict between iterations.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
-#include <utility>
+#include <cstdio>
 
 #include "amp/scaler.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/state.h"
 
-namespace mixtape::amp::detail {
+namespace mixtape::amp {
 
+using detail::ScaleState;
 using kernels::ScalerCount;
+
+namespace {
 
 constexpr int64_t remembered_scales = 16;  // for the diagnosis of a collapse
 
-bool is_scale(double value) {
+constexpr std::array<std::pair<std::string_view, ScalerCount>, 3> saved_counts{
+    {{"growth_tracker", ScalerCount::Growth},
+     {"hysteresis_tracker", ScalerCount::Bad},
+     {"consecutive_skips", ScalerCount::Skips}}};
+
+// "scale" for loss 0, "scale.1" for loss 1.
+std::string name_for_loss(std::string_view name, int id) {
+  return id == 0 ? std::string(name) : fmt::format("{}.{}", name, id);
+}
+
+struct SavedScale {
+  double value = 0;
+  bool had_nonfinite_loss = false;
+  std::array<int64_t, saved_counts.size()> counts = {};
+};
+
+SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& options) {
+  SavedScale s;
+  const double value = reader.number(name_for_loss("scale", id));
+  check(detail::is_scale(value), "the scale of loss {} must be positive and finite in f32, got {}",
+        id, value);
+  s.value = std::clamp(value, options.min_scale, options.max_scale);
+  s.had_nonfinite_loss = reader.find(name_for_loss("had_nonfinite_loss", id));
+  for (size_t k = 0; k < saved_counts.size(); ++k) {
+    const std::string name = name_for_loss(saved_counts[k].first, id);
+    // PyTorch has the first only, under another name.
+    const bool from_torch = k == 0 && id == 0 && reader.find("_growth_tracker");
+    if (k == 0 || reader.find(name))  // as i32
+      s.counts[k] = reader.count(from_torch ? "_growth_tracker" : name, int64_t(1) << 30);
+  }
+  return s;
+}
+
+}  // namespace
+
+bool detail::is_scale(double value) {
   const float s = static_cast<float>(value);
   return std::isfinite(s) && s > 0;
 }
@@ -43,7 +85,7 @@ void ScaleState::move_to(Device device) {
 void ScaleState::update(std::vector<View> found, const Iteration& ended,
                         const ScalerOptions& options) {
   std::vector<View> losses(ended.flags.begin(), ended.flags.end());
-  // A loss that contains gradients divided by the scale is not finite where those overflowed.
+  // A loss that contains unscaled gradients is not finite where those overflowed.
   if (ended.inverse_taken) {
     found.insert(found.end(), losses.begin(), losses.end());
     losses.clear();
@@ -59,4 +101,56 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
 
 int64_t ScaleState::count(ScalerCount which) const { return counts.at<int64_t>(int64_t(which)); }
 
-}  // namespace mixtape::amp::detail
+StateDict GradScaler::state_dict() const {
+  StateDict dict;
+  if (!enabled()) return dict;
+  const auto add = [&](const std::string& name, double value, DType dtype) {
+    dict.emplace_back(name, from({value}, {}, dtype));
+  };
+  add("growth_factor", options_.growth_factor, f64);
+  add("backoff_factor", options_.backoff_factor, f64);
+  add("growth_interval", double(options_.growth_interval), i64);
+  for (const auto& [id, s] : scales_) {
+    add(name_for_loss("scale", id), scale_value(id), f32);
+    for (const auto& [name, which] : saved_counts)
+      add(name_for_loss(name, id), double(s.count(which)), i32);
+    const auto& flags = s.iteration.flags;
+    if (s.iteration.had_nonfinite_loss ||
+        std::any_of(flags.begin() + int64_t(s.iteration.consumed_losses), flags.end(),
+                    [](const Tensor& flag) { return flag.item() != 0; }))
+      add(name_for_loss("had_nonfinite_loss", id), 1, i32);
+  }
+  return dict;
+}
+
+void GradScaler::load_state_dict(const StateDict& dict) {
+  if (!enabled()) return;
+  const Scope scope("load_state_dict");
+  check(!dict.empty(),
+        "the state is empty: a disabled scaler saved it (skip loading to start anew)");
+  optim::StateReader reader(dict);
+  ScalerOptions options = options_;
+  options.growth_factor = reader.number("growth_factor");
+  options.backoff_factor = reader.number("backoff_factor");
+  options.growth_interval = reader.count("growth_interval");
+  check_options(options);
+  std::map<int, SavedScale> loaded;
+  loaded[0] = read_scale(reader, 0, options);
+  for (const auto& [name, tensor] : dict)
+    if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1)
+      loaded[id] = read_scale(reader, id, options);
+  reader.check_all_read();
+  abandon();  // a state is one between iterations
+  options_ = options;
+  for (const auto& [id, from] : loaded) {
+    ScaleState& s = scale_state(id);
+    s.set(from.value);
+    for (size_t k = 0; k < saved_counts.size(); ++k)
+      s.counts.set(int64_t(saved_counts[k].second), double(from.counts[k]));
+    s.counts.set(int64_t(ScalerCount::Longest), 0);
+    s.pending_counters = {};  // they are older
+    s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
+  }
+}
+
+}  // namespace mixtape::amp

@@ -1,6 +1,6 @@
 #pragma once
-// OverflowTrace: finds the op where an overflow began. It counts infinities and NaNs in the inputs
-// and outputs of each op on its device, and reads the counts later, many ops at once.
+// OverflowTrace: finds the op where an overflow began. Each op's infinities and NaNs, in inputs and
+// outputs, are counted on its device and read later, many ops at once.
 
 #include <map>
 #include <optional>
@@ -34,11 +34,10 @@ struct BadOp {
 };
 
 // Watches the ops of this thread, forward and backward, while it is alive, and throws nothing:
-// under a GradScaler an occasional overflow is normal. Each op costs three small kernels more; only
-// reading the results, or every thousand tensors, waits for the device.
-//
-// Intended infinities, those of masked_fill and pad, do not count, nor do the steps of a backward
-// rule whose gradients are finite.
+// under a GradScaler an occasional overflow is normal. An op costs three small kernels more; only
+// reading results, or every thousand tensors, waits for the device. Intended infinities (of
+// masked_fill and pad) do not count, nor do steps inside a backward rule whose gradients are
+// finite.
 class OverflowTrace final : public Observer {
  public:
   [[nodiscard]] OverflowTrace() = default;

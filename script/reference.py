@@ -14,7 +14,6 @@ OPTIONS = {"optim": ["kernels/common/optimizers.h"]}
 INTERNAL = {
     "core": {"asan", "dlpack_abi", "inline_vector", "no_copy", "philox", "pooled", "readback", "runtime"},
     "autograd": {"backward_state", "hook_list", "ops"},
-    "amp": {"scaler_state"},
     "io": {"crc", "elements", "text", "zip"},
 }
 TITLES = {
