@@ -35,14 +35,10 @@ bool by_columns(const Layout& l) { return l.shape[-2] == 1 || l.strides[-2] == 1
 
 template <class T, bool a_by_rows, bool b_by_rows>
 void start_tensor(const gpu::Grid& grid, void* stream, int tile, const Gemm<T>& g) {
-  switch (tile) {
-    case 0:
-      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 0>, g);
-    case 1:
-      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 1>, g);
-    default:
-      return gpu::launch(grid, stream, gemm_tensor<T, a_by_rows, b_by_rows, 2>, g);
-  }
+  void (*const kernels[])(Gemm<T>) = {gemm_tensor<T, a_by_rows, b_by_rows, 0>,
+                                      gemm_tensor<T, a_by_rows, b_by_rows, 1>,
+                                      gemm_tensor<T, a_by_rows, b_by_rows, 2>};
+  gpu::launch(grid, stream, kernels[tile], g);
 }
 
 template <class T>
@@ -61,13 +57,9 @@ void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile
       return run({"gemm_tensor", blocks, threads, gemm_shared_bytes<T>(t, a_rows, b_rows)},
                  launch.stream, tile, g);
     }
-    if constexpr (std::is_same_v<T, float>) {
-      const gpu::Grid grid{"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)};
-      if (tile == 3)
-        gpu::launch(grid, launch.stream, gemm_exact<T, 3>, g);
-      else
-        gpu::launch(grid, launch.stream, gemm_exact<T, 4>, g);
-    }
+    if constexpr (std::is_same_v<T, float>)
+      gpu::launch({"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)}, launch.stream,
+                  tile == 3 ? gemm_exact<T, 3> : gemm_exact<T, 4>, g);
   }
 }
 
