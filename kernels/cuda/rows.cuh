@@ -1,7 +1,6 @@
 #pragma once
 // Rows of dense tensors, each read by a group of threads: unaligned ends element by element, the
-// rest in packs of 16 bytes, several in flight. A row that fits in the group's registers stays
-// there and is read once; a longer one is read again in each pass.
+// rest in packs of 16 bytes, several in flight. A row that fits in registers is read once.
 
 #include "kernels/cuda/thread_group.cuh"
 #include "kernels/kernels.h"
@@ -184,8 +183,7 @@ struct Rows {
   int group_size;
 };
 
-// A thread's share of a row of S: packs in their format in memory, with two 16-bit elements to a
-// register.
+// A thread's share of a row of S: packs as in memory, with two 16-bit elements to a register.
 template <class S, int width, int packs>
 struct CachedRow {
   static constexpr int words = int(width * sizeof(S) / 4);
@@ -205,8 +203,7 @@ struct Elements {
   }
 };
 
-// A row as one thread of its group sees it: one in group_size packs, and at most one element of the
-// unaligned ends.
+// A thread's view of a row: one in group_size packs, and at most one element of unaligned ends.
 template <class Packing>
 class GroupRow {
   static constexpr int width = Packing::width, packs = Packing::packs;

@@ -1,12 +1,10 @@
-// 2-D convolution and its gradients as matrix products. The inputs of each tap of the windows are
-// laid out as a matrix of columns, one per pixel of y, for as many images at a time as stay in the
-// cache; 1 x 1 windows need no copy. Then y = w columns and dw = dy columns^T. With strides of 1,
-// dx is a convolution of dy; else it gathers, for each pixel, what w^T dy holds for it, in the
-// order of the taps. Depthwise convolutions (one channel per group) have kernels of their own.
+// 2-D convolution and its gradients as matrix products. The inputs of each tap form a matrix of
+// columns, one per pixel of y, for as many images as stay in the cache; 1 x 1 windows need no copy.
+// Then y = w columns and dw = dy columns^T. dx is a convolution of dy or, with strides above 1,
+// gathers what w^T dy holds for each pixel, in the order of the taps.
 
 #include "kernels/common/batch.h"
 #include "kernels/cuda/conv/depthwise.cuh"
-#include "kernels/cuda/conv/windows.cuh"
 
 namespace mixtape::kernels::cuda {
 namespace {

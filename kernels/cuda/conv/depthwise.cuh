@@ -1,6 +1,5 @@
 #pragma once
-// Depthwise convolution: groups of one channel, whose matrix products would leave a GPU idle.
-// Threads sum up the taps themselves.
+// Depthwise convolution, by threads that sum up taps: products of one channel leave a GPU idle.
 
 #include "kernels/common/activation.h"
 #include "kernels/cuda/conv/windows.cuh"

@@ -1,8 +1,7 @@
 #pragma once
-// y = f(x...) element by element, for any functor: one kernel, which loads n elements of every
-// input, then widens, computes, rounds and stores them, so that many loads are in flight and every
-// byte is moved once. A functor of float serves f32, f16 and bf16: an operand's dtype is known at
-// run time, and costs a branch that all threads take together.
+// y = f(x...) element by element, for any functor: one kernel loads n elements of every input, then
+// widens, computes, rounds and stores them, so that many loads are in flight and every byte moves
+// once. A functor of float serves f32, f16 and bf16, by a branch that all threads take together.
 
 #include "kernels/common/elementwise.h"
 #include "kernels/common/order.h"  // Bits

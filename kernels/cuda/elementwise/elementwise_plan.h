@@ -1,8 +1,7 @@
 #pragma once
 // The order in which an elementwise kernel accesses memory: a pure function of layouts and
-// addresses, tested without a device. Dimensions are ordered as in the output's memory, and merged
-// if dense in every operand. A thread takes a group of neighbours in a row, with one access for
-// each operand that is dense along rows; others are constant along rows, or numbers.
+// addresses. Dimensions are ordered as in the output's memory, and merged if dense in all operands.
+// A thread takes a group of neighbours in a row: one access for each operand dense along rows.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,5 @@
 #pragma once
 // Matrix products in exact arithmetic, without tensor cores: f32 or f64 operands of any strides.
-//
 // A block of 256 threads computes a tile of c, each thread m/16 x n/16 of it in groups of four.
 // Slices of a and b go through registers to a double buffer in shared memory, with lines along k,
 // so that a thread reads four neighbours at once.

@@ -1,11 +1,8 @@
 #pragma once
-// Matrix products on tensor cores: f16, bf16 or TF32 operands, f32 sums.
-//
-// A block computes one tile of c. It copies slices of a and b through a ring of `stages` in shared
-// memory (cp.async), and each warp multiplies 64 x 64 or 32 x 32 of the tile in 16 x 16 fragments.
-// Rows in shared memory are padded, which keeps fragment loads free of bank conflicts. Edges are
-// filled with zeros. Operands are row- or column-major; rows that do not begin at multiples of 16
-// bytes are copied element by element.
+// Matrix products on tensor cores: f16, bf16 or TF32 operands, f32 sums. A block copies slices of a
+// and b through a ring of `stages` in shared memory (cp.async), in padded rows, which avoid bank
+// conflicts, with zeros beyond edges. Each of its warps multiplies 64 x 64 or 32 x 32 of a tile of
+// c in 16 x 16 fragments. Rows that do not begin at multiples of 16 bytes are copied by elements.
 
 #include "kernels/cuda/gemm/gemm.cuh"
 

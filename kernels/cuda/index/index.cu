@@ -157,8 +157,7 @@ __global__ void write_keys(Walk<1> walk, int64_t count, int64_t size, const int6
   }
 }
 
-// A sorted index: `lines` lines of n keys; `inner` elements share each entry. Operand 0 is y, 1 is
-// x.
+// A sorted index: `lines` lines of n keys; `inner` elements share an entry. Operand 0 is y, 1 x.
 struct SortedIndex {
   const uint32_t *keys, *at;
   int64_t lines, n, inner, step, along;

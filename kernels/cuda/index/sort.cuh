@@ -1,8 +1,7 @@
 #pragma once
-// Stable sorting of rows of keys (kernels/common/order.h). A row that fits in shared memory goes
-// through a bitonic network, with positions to break ties. Longer rows are radix sorted from the
-// lowest digit: each tile counts its digits, a scan turns counts into offsets, and each tile writes
-// its keys there in order.
+// Stable sorting of rows of keys (kernels/common/order.h). Rows that fit in shared memory take a
+// bitonic network, with positions to break ties. Longer ones are radix sorted from the lowest
+// digit: tiles count digits, a scan turns counts into offsets, and tiles write their keys there.
 
 #include "kernels/common/order.h"
 #include "kernels/cuda/gpu.cuh"

@@ -1,9 +1,8 @@
 #pragma once
 // Sums over all but one dimension: for each column of [rows, n], for each channel of [n, c, inner].
-// Each block sums one part of the data; a second kernel joins the parts in order.
-//
-// A functor F defines the sums: their type F::V, at(row, column) for the constants there,
-// add(constants, sums, x, dy) for some elements, and finish(column, sums).
+// Each block sums one part of the data; a second kernel joins the parts in order. A functor F
+// defines the sums: their type F::V, at(row, column) for the constants there, add(constants, sums,
+// x, dy) for some elements, and finish(column, sums).
 
 #include "kernels/cuda/rows.cuh"
 

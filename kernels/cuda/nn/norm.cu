@@ -7,8 +7,7 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// Weight and bias of the elements of a row: by column, or by channel if a row holds several
-// channels of `inner` elements.
+// The weights and biases of a row: by column, or by channel of `inner` elements.
 template <class T>
 struct Affine {
   Parameter<T> w, b;
@@ -150,8 +149,7 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   });
 }
 
-// dw and db are joined from the sums of each channel of each image, and so, times w, are the sums
-// over the groups.
+// The sums of each channel of each image give dw and db and, times w, the sums over groups.
 void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rstd, In dy, Out dx,
                      Out dw, Out db) {
   const int64_t images = x.shape()[0], all = x.shape()[1], inner = x.shape()[2],

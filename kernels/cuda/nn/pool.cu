@@ -91,8 +91,7 @@ __device__ void add_in_order(gpu::Shared<T> sums, int at, T v) {
   }
 }
 
-// spans may be null. x_size: of all planes. aligned: x begins at a multiple of 16 bytes. apart: no
-// index occurs twice, so nothing is added.
+// spans may be null. x_size: of all planes. aligned: x is, to 16 bytes. apart: no index repeats.
 template <class S, class O, bool apart>
 __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_plane, int y_plane,
                     int64_t x_size, bool aligned, O* x) {

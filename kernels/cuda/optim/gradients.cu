@@ -51,8 +51,7 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
   }
 }
 
-// Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,
-// tests the rounded value.
+// Tests the product alone, rounded if it is stored: no factor makes an infinity or NaN finite.
 template <class T, bool writes>
 __global__ void scale_and_find(Table<Gradient> table, const float* factor, float* found) {
   const Chunk chunk = chunk_of_block(table);

@@ -114,8 +114,8 @@ __global__ void muon_move(ParamTable<Muon> table, Control control, Muon::Step<T>
                                         });
 }
 
-// Moves one parameter, a matrix of shape[0] rows, and frees its scratch. (In a skipped step the
-// products multiply uninitialised scratch, and are not used.)
+// Moves one parameter, a matrix of shape[0] rows. (A skipped step multiplies uninitialised scratch
+// and does not use it.)
 template <class T>
 void muon_step(const Launch& outer, const Update& update, const Muon& o, const Control& control) {
   const int64_t size = update.param.size(), rows = update.param.shape()[0];

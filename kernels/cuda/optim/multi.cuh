@@ -28,8 +28,7 @@ struct Table {
   int blocks() const { return first[count]; }
 };
 
-// A block's work: elements [begin, end) of a tensor of the table, and the chunk's number in the
-// list.
+// A block's work: elements [begin, end) of a tensor of the table; `number` counts all chunks.
 struct Chunk {
   int tensor;
   int64_t begin, end, number;
@@ -83,8 +82,8 @@ void launch_table(Launch& launch, const char* name, void (*kernel)(Table<Item>, 
 
 // --- four elements at once, of a dtype known at run time ---
 
-// The bits of four elements for arithmetic in T, unconverted, so that the loads of several operands
-// overlap. (f64 for arithmetic in f32 is rounded when loaded.)
+// The bits of four elements for arithmetic in T, unconverted, so that loads overlap. (f64 for
+// arithmetic in f32 is rounded when loaded.)
 template <class T>
 struct Words {
   uint32_t word[sizeof(T)] = {};

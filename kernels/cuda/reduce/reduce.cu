@@ -2,7 +2,6 @@
 // block computes each result: its threads read neighbouring elements and join their sums by
 // shuffles. If a kept dimension is dense, each thread computes one of neighbouring results. Few
 // long results are cut into parts, which a second kernel joins in order. Sums in f32 (f64, i64).
-// Every element is read once.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/thread_group.cuh"

@@ -1,8 +1,7 @@
-// Scans along one dimension: y_i = a_i y_(i-1) + b_i and its transpose. A step is a pair (a, b),
-// and pairs compose. So a block takes a line 1024 elements at a time, composes within threads,
-// warps and the block, and carries the state on. If neighbouring lines are neighbours in memory, or
-// lines are short and many, a thread takes a line. Few long lines are cut into parts, whose
-// composed steps give the states at which parts begin. In f64 or 64-bit integers.
+// Scans along one dimension, in f64 or 64-bit integers: y_i = a_i y_(i-1) + b_i and its transpose.
+// Steps are pairs (a, b), which compose: a block takes a line 1024 elements at a time, composes
+// within threads, warps and the block, and carries the state on. A thread takes a line if lines are
+// short or neighbours in memory. Few long lines are cut into parts, which are composed first.
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
