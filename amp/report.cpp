@@ -60,8 +60,8 @@ struct Report::Watcher final : Observer {
     bool as_half = false, any = false;
     std::string product;
   };
-  // One version of a storage: the dtype it was cast from, and the casts of its parts (offset,
-  // count, dtype).
+  // One version of a storage: the dtype it was cast from, and casts of parts (offset, count,
+  // dtype).
   struct Casts {
     std::weak_ptr<const Storage> storage;
     uint64_t version;
@@ -206,8 +206,7 @@ void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
   }
 }
 
-// The condition of kernels/cuda/gemm/gemm.cu: contiguous rows or columns that begin at multiples of
-// 16 bytes.
+// The fast path of kernels/cuda/gemm/gemm.cu needs rows or columns that begin at 16-byte multiples.
 void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";

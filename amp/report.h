@@ -26,9 +26,8 @@ class Report final : NoCopy {
   [[nodiscard]] explicit Report(ReportOptions options = {});
   ~Report();
 
-  // Calls of one op in the same dtypes; in backward those of its rule, from the dtype of the
-  // incoming gradient to those of the outgoing ones. Ops inside a rule belong to it, except casts.
-  // Views are free and not listed.
+  // Calls of one op in the same dtypes; in backward those of its rule, from the incoming gradient's
+  // dtype to the outgoing ones. A rule's own ops belong to it, except casts. Views are not listed.
   struct Row {
     std::string op;
     bool backward;
@@ -62,9 +61,8 @@ class Report final : NoCopy {
   };
   std::vector<StayedF32> stayed_f32() const;
 
-  // Products in dtypes of the tensor cores whose matrices have rows that do not begin at multiples
-  // of 16 bytes and are loaded element by element; and depthwise convolutions, which are no
-  // products.
+  // Products in dtypes of the tensor cores whose rows do not begin at multiples of 16 bytes and are
+  // loaded element by element; and depthwise convolutions, which are no products.
   struct Shapes {
     std::string op, module;
     DType dtype;

@@ -157,9 +157,9 @@ class GradScaler {
   StepResult step(optim::Optimizer& opt, const StepOptions& options = {}) {
     return step(opt, options, Tensor());
   }
-  // Ends the iteration: moves each scale by what its optimizers found, or sets all to new_scale. An
-  // iteration without gradients changes nothing. Throws Error if no loss was ever scaled, or if no
-  // optimizer has stepped since.
+  // Ends the iteration: moves each scale by what its optimizers found (nothing without gradients),
+  // or sets all to new_scale. Throws Error if no loss was scaled, or no optimizer has stepped
+  // since.
   void update(std::optional<double> new_scale = {});
 
   // Ends an iteration without a step, as after an exception: forgets its losses and gradients.

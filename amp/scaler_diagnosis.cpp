@@ -38,8 +38,7 @@ detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, si
   return h;
 }
 
-// The counters arrive at once on the CPU, and some updates later from a device: a streak of skips
-// may be over by then.
+// The counters of a device arrive some updates later: a streak of skips may be over by then.
 void GradScaler::poll(detail::ScaleState& s) {
   if (!s.pending_counters) {
     const View counts = s.counts;  // in the order of this thread's work

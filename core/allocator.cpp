@@ -30,8 +30,7 @@ constexpr size_t largest = size_t{1} << 47;  // the address space
 constexpr size_t device_alignment = 256;
 constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
-// Under AddressSanitizer, blocks in a free list are poisoned like freed ones, and so is padding
-// between blocks.
+// AddressSanitizer sees blocks in a free list, and the padding between blocks, as freed memory.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
 // The only two functions that call a device's system.

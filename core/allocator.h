@@ -11,9 +11,8 @@ namespace mixtape {
 
 // 64-byte aligned (256 on a device), uninitialised. Zero bytes give a valid, distinct pointer.
 // Throws Error with requested, in use, reserved and peak bytes when the system has no more, after
-// one retry on an emptied cache. On a device, a block belongs to a stream (by number; see
-// core/stream.h): once released, it is reused on that stream alone, whose later work is ordered
-// after the earlier.
+// one retry on an emptied cache. A device's block belongs to a stream (by number): once released,
+// it is reused on that stream alone, whose later work is ordered after the earlier.
 void* allocate(size_t bytes, Device device, int stream = -1);
 void release(void* block, size_t bytes, Device device, int stream = -1) noexcept;
 
@@ -26,7 +25,7 @@ struct MemoryStats {
 };
 MemoryStats memory_stats(Device device = DefaultDevice::current());
 void reset_peak(Device device = DefaultDevice::current());
-void empty_cache(
-    Device device = DefaultDevice::current());  // gives unused blocks back to the system
+// Gives unused blocks back to the system.
+void empty_cache(Device device = DefaultDevice::current());
 
 }  // namespace mixtape

@@ -27,8 +27,7 @@ template <class... Args>
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);
-// The message need not name the op: raise() prefixes it. (Inlined, so that only a failure pays for
-// passing the message.)
+// The message need not name the op: raise() does. Inlined, so that only a failure passes it.
 template <class... Args>
 [[gnu::always_inline]] inline void check(bool ok, Located<std::type_identity_t<Args>...> message,
                                          Args&&... args) {

@@ -31,17 +31,15 @@ struct Device {
   size_t slot() const {
     return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
   }
-  // True if the device multiplies matrices of this dtype in hardware: f32 and f64 everywhere, bf16
-  // on CPUs with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such
-  // device.
+  // True if matrices of this dtype are multiplied in hardware: f32 and f64 everywhere, bf16 on CPUs
+  // with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such device.
   bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0"
 
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// A guard for the device on which this thread creates tensors by default; without one, the CPU.
-// The innermost guard counts.
+// A guard (the innermost counts) for this thread's device of new tensors; without one, the CPU.
 class DefaultDevice : NoCopy {
  public:
   [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device

@@ -61,8 +61,7 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual void apply(Call&) = 0;
-  // A copy that decides alike and may outlive this policy's scope, for ops that backward runs
-  // again.
+  // An equal policy that may outlive this one's scope, for ops that backward runs again.
   virtual std::shared_ptr<Policy> snapshot() const = 0;
 };
 

@@ -1,5 +1,4 @@
-// DLPack: an exported struct keeps its tensor alive, and the storage of an imported tensor keeps
-// the struct alive.
+// An exported struct keeps its tensor alive, an imported tensor's storage keeps the struct alive.
 #include "core/dlpack.h"
 
 #include <cstring>

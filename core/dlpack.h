@@ -18,10 +18,9 @@ namespace mixtape {
 DLManagedTensor* to_dlpack(const Tensor& x);
 DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& x);
 
-// Takes ownership of the struct, also when it throws: the deleter runs when no tensor uses the
-// memory any more. A read-only tensor is copied, since a Tensor is writable. Throws Error on
-// devices other than the CPU, unsupported dtypes, more than max_rank dimensions and misaligned
-// elements.
+// Takes ownership of the struct, even if it throws: the deleter runs once no tensor uses the
+// memory. Copies a read-only tensor, since a Tensor is writable. Throws Error on devices other than
+// the CPU, unsupported dtypes, more than max_rank dimensions and misaligned elements.
 Tensor from_dlpack(DLManagedTensor* from);
 Tensor from_dlpack(DLManagedTensorVersioned* from);
 

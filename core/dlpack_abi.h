@@ -1,7 +1,6 @@
 #pragma once
-// The structs of DLPack 1.0, through which libraries exchange tensors: a fixed binary interface
-// with given names. DLPack's own header replaces this one if it was included first, and is skipped
-// after it.
+// The structs of DLPack 1.0, a fixed binary interface. DLPack's own header replaces this one if it
+// was included first, and is skipped after it.
 
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_

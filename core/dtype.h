@@ -34,8 +34,8 @@ constexpr double largest(DType t) {
                      : 0x1.fffffffffffffp1023;
 }
 
-// True if an element of that dtype can represent the value: floats round any, bools are 0 or not,
-// integers hold whole numbers in their range.
+// True if the dtype can represent the value: floats round any, bools are 0 or not, integers hold
+// whole numbers in their range.
 bool holds(DType t, double value);
 
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
@@ -108,8 +108,7 @@ decltype(auto) visit(DType t, F&& f) {
   }
 }
 
-// f.operator()<In, Out>() where `out` is `in` or, beside a 16-bit `in`, f32; else Error. So there
-// are at most two cases per input dtype, not a product.
+// f.operator()<In, Out>() where `out` is `in` or, beside a 16-bit `in`, f32; else Error.
 template <class F>
 decltype(auto) visit_float(DType in, DType out, F&& f) {
   return visit_float(in, [&]<class In>() -> decltype(auto) {
@@ -120,8 +119,7 @@ decltype(auto) visit_float(DType in, DType out, F&& f) {
   });
 }
 
-// f.operator()<S, D, O>() for x in S, and dy and dx that are each in S or, beside a 16-bit S, in
-// f32; else Error.
+// f.operator()<S, D, O>() for x in S, dy and dx in S or, beside a 16-bit S, in f32; else Error.
 template <class F>
 void visit_float(DType x, DType dy, DType dx, F&& f) {
   visit_float(x, dy, [&]<class S, class D>() {

@@ -230,8 +230,7 @@ std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   out.offset = l.offset;
   if (l.is_contiguous()) return out;
 
-  // Collapsed dimensions are as long as uniform strides allow, so each new dimension must divide
-  // the rest of one of them.
+  // Collapsed dimensions are maximal, so each new dimension must divide the rest of one of them.
   Layout runs = l;
   Layout* const one[] = {&runs};
   collapse(one);

@@ -15,8 +15,7 @@
 
 namespace mixtape {
 
-// A pool of blocks of one size for one device. A returned block is reused once the device has
-// passed its mark.
+// Blocks of one size for one device, each reused once the device has passed its mark.
 class PinnedBlocks {
  public:
   struct Block {

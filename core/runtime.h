@@ -1,7 +1,6 @@
 #pragma once
-// The services of a device type below the kernels: memory, streams, copies. of() is the table of
-// runtimes by device type. A program links one of three for CUDA: the driver's, the emulator's, or
-// the one of a build without CUDA, which has no device.
+// The services of a device type below the kernels: memory, streams, copies. A program links one of
+// three for CUDA: the driver's, the emulator's, or that of a build without CUDA, without a device.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +21,7 @@ struct Properties {
 using Handle = void*;  // a stream: a queue of work that a device does in order
 using Mark = void*;    // an event: a point in a stream that the host can query
 
-// The devices of one type; `device` is an index among them. Functions that are not noexcept throw
-// Error if the device fails.
+// The devices of one type; `device` is an index among them. Unless noexcept, functions throw Error.
 class Runtime {
  public:
   virtual int device_count() const = 0;              // 0 without a device or a driver

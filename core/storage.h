@@ -19,8 +19,7 @@ class Storage : NoCopy {
     enter();
     data_ = bytes <= sizeof few_ && device.is_host() ? few_ : allocate(bytes, device, stream_);
   }
-  // Memory from another library, freed with its owner `foreign`. Not counted as tensor memory
-  // either.
+  // Memory from another library, freed with its owner `foreign` and not counted as tensor memory.
   Storage(std::shared_ptr<void> foreign, size_t bytes, Device device)
       : data_(foreign.get()), bytes_(bytes), device_(device), foreign_(std::move(foreign)) {
     enter();

@@ -23,8 +23,7 @@ struct Registered {
 
 std::atomic<int64_t> waits{0}, orders{0};
 
-// All streams ever made; those of ended threads go to later ones. Never destroyed: threads and
-// storages may outlive any static.
+// All streams ever made, passed on by ended threads; threads and storages may outlive any static.
 class Streams {
  public:
   static Streams& all() {
@@ -90,8 +89,7 @@ void order(const Stream& waiting, const Stream& other) {
   runtime::of(device.type).wait(waiting.handle, device.index, other.handle, other_device.index);
 }
 
-// Uploads: bytes are copied to a pinned block at once, and from there by the device in stream
-// order.
+// Copies to a pinned block at once; from there the device copies in stream order.
 void upload(void* to, const void* from, size_t bytes, const Stream& stream, Device device) {
   struct Blocks {
     PinnedBlocks small{size_t{64} << 10, 64}, large{size_t{4} << 20, 16};

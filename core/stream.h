@@ -1,7 +1,6 @@
 #pragma once
-// Streams, events and copies. Each thread queues its work on its own stream per device. A tensor
-// passed to another thread stays in order (see core/storage.h), so programs rarely need more than
-// synchronize().
+// Streams, events and copies. Each thread has its own stream per device; tensors that move between
+// threads stay in order (see core/storage.h), so programs rarely need more than synchronize().
 
 #include <cstdint>
 
@@ -12,8 +11,7 @@ namespace mixtape {
 
 inline constexpr int max_streams = 64;
 
-// One of at most max_streams streams; further threads share the last one of their device. Numbers
-// are unique over all devices.
+// One of at most max_streams, numbered over all devices; further threads share their device's last.
 struct Stream {
   int number = -1;  // -1: the CPU, which has no streams
   runtime::Handle handle = nullptr;
@@ -35,8 +33,7 @@ int64_t orders_between_streams();  // waits of one stream for another
 // is complete on return; a source in host memory may change after the call.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
-// A point in this thread's stream, for timing the work between two of them. On the CPU, a time
-// stamp.
+// A point in this thread's stream, for timing the work between two; on the CPU, a time stamp.
 class Event : NoCopy {
  public:
   explicit Event(Device device);  // records

@@ -1,5 +1,5 @@
-// Reads and writes of single elements, views, and replacement of a tensor's data. All computation
-// is in ops, above core.
+// Single elements, views, and replacement of a tensor's data. All computation is in ops, above
+// core.
 #include "core/tensor.h"
 
 #include <algorithm>
@@ -50,8 +50,7 @@ void check_index(int64_t i, const Shape& shape) {
 
 }  // namespace
 
-// (Initialised in place: copying a view right after its fields were written would stall on store
-// forwarding.)
+// In place: copying a view right after its fields were written would stall on store forwarding.
 Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
     : view{nullptr, dtype, Layout(shape)} {
   storage = make_pooled<Storage>(bytes_of(shape, dtype), device);
@@ -99,8 +98,7 @@ void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
   check(!impl_->grad_fn || !thread_state.recording,
         "set() of the result of a recorded op, which would make its gradient wrong (make a new "
-        "tensor "
-        "by where or index_put, set() a detach(), or open a NoGrad)");
+        "tensor by where or index_put, set() a detach(), or open a NoGrad)");
   visit(dtype(), [&]<class T>() {
     T* const p = static_cast<T*>(raw()) + layout().at(i);
     const T converted = convert<T>(value);

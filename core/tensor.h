@@ -45,8 +45,7 @@ class Tensor {
   bool is_contiguous() const { return layout().is_contiguous(); }
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device. After
-  // writing through it, call storage()->bump_version(), so that the tape, copies and loss scalers
-  // notice.
+  // writing through it, call storage()->bump_version() to notify the tape, copies and loss scalers.
   template <class T>
   T* data() const {
     require_dtype(dtype_of<T>());
@@ -72,8 +71,7 @@ class Tensor {
   // Element i in row-major order, converted as by item(). Slow: for tests and printing.
   template <class T = double>
   T at(int64_t i) const;
-  // Sets element i and bumps the version. Throws Error on the result of a recorded op, unless under
-  // NoGrad.
+  // Sets element i and bumps the version. Throws Error on a recorded op's result outside NoGrad.
   void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history

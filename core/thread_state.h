@@ -1,6 +1,5 @@
 #pragma once
-// ThreadState: the scope, policy and observers under which ops of this thread run, and the guards
-// that change them for a while.
+// ThreadState: the scope, policy and observers of this thread's ops, and guards that change them.
 
 #include <utility>
 

@@ -32,8 +32,7 @@ struct CommonOptions {
   // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
   bool multi_precision = false;
   bool flat_master = false;  // lays the masters of the group end to end in one tensor
-  // f16 or bf16: keeps a copy in this dtype of each f32 parameter, which Autocast reads instead of
-  // casting. The first step makes it.
+  // f16 or bf16: a copy of each f32 parameter, made by the first step, that Autocast need not cast.
   std::optional<DType> shadow = {};
   double rescale_grad = 1;  // multiplies the gradients
   bool maximize = false;    // negates the gradients
@@ -58,8 +57,7 @@ class Algorithm {
                          const StepControl& control);
 };
 
-// O: one of kernels/common/optimizers.h or, with an update() of its own instead of Step<T>, any
-// struct with such members.
+// O: one of kernels/common/optimizers.h, or a struct like those with update() instead of Step<T>.
 template <class O>
 class AlgorithmOf final : public Algorithm {
  public:

@@ -7,8 +7,7 @@
 
 namespace mixtape::optim {
 
-// The gradient of a parameter, if any. A strided one is first replaced by a dense copy, as the
-// kernels over many tensors require.
+// The gradient of a parameter, if any; a strided one is first replaced by a dense copy.
 Tensor dense_grad(const Tensor& param);
 
 // A view of the gradient, without elements if there is no gradient.

@@ -1,6 +1,6 @@
 #pragma once
-// Ema: an exponential moving average of the weights, often a better model than the last weights
-// (Polyak & Juditsky 1992).
+// Ema: an exponential moving average of weights, often better than the last (Polyak & Juditsky
+// 1992).
 
 #include <cstdint>
 #include <vector>
@@ -16,8 +16,8 @@ struct EmaOptions {
   bool warmup = false;
 };
 
-// The averages are f32 (f64 for f64) and start as the tensors' values. An Ema does not move: guards
-// refer to it.
+// Averages, f32 (f64 for f64), that start as the tensors' values. Does not move: guards refer to
+// it.
 class Ema : NoCopy {
  public:
   // Skips integer tensors. The average of an infinity, as in a mask, becomes NaN, as in PyTorch.

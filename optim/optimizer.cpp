@@ -159,8 +159,7 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
 }
 
 // Moves state to its parameter's device. If the parameter was written since the last step, the
-// master takes the new values, but keeps its extra bits where it still rounds to them (the model
-// may only have moved).
+// master takes the new values, except where it still rounds to them: the model may only have moved.
 void Optimizer::follow(Slot& slot) {
   const Tensor& p = slot.param;
   const auto move = [&](Tensor& t) {

@@ -60,8 +60,7 @@ class Optimizer {
 
  protected:
   Optimizer() = default;
-  // Throws Error unless all are dense float leaves, new to this optimizer, and the options are in
-  // range. (Frozen leaves are fine.)
+  // Throws Error unless all are dense float leaves (perhaps frozen), all new, and options in range.
   void append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm);
 
  private:

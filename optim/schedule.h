@@ -1,6 +1,5 @@
 #pragma once
-// Learning-rate schedules: closed forms in the number of steps taken, which set the rate of every
-// group of an optimizer.
+// Learning-rate schedules: closed forms in the step, which set the rate of every group.
 
 #include <cstdint>
 #include <deque>

@@ -43,8 +43,7 @@ struct ExponentialOptions {
 };
 using Exponential = ClosedForm<ExponentialOptions>;
 
-// base_lr times a factor that moves linearly from start_factor to end_factor in total_steps, then
-// stays there: torch's LinearLR
+// base_lr times a factor, linear from start_factor to end_factor in total_steps: torch's LinearLR
 struct LinearWarmupOptions {
   static constexpr std::string_view name = "linear_warmup";
   int64_t total_steps = 5;

@@ -33,8 +33,8 @@ class StateReader {
   std::vector<bool> read_;
 };
 
-// The result of a step: a bool, or a type that waits for the device when converted to one, as
-// amp::StepResult.
+// The result of a step: a bool, or amp::StepResult, which waits for the device when converted to
+// one.
 template <class R>
 concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
   { r.is_deferred() } -> std::same_as<bool>;

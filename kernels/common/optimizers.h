@@ -26,8 +26,7 @@ inline constexpr int state_count = int(std::size(O::states));
 //   uses(k), optional: whether these options need state k; initial(), optional: its first value
 //   requirements(), optional: what options in range must satisfy together
 //   min_rank, optional: the fewest dimensions of a parameter
-//   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, and state.set(k, v), which
-//     returns v, replaces it
+//   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, state.set(k, v) returns v
 
 // b = momentum b + (1 - dampening) g, or g the first time; p -= lr (nesterov ? g + momentum b : b)
 struct SGD {
@@ -252,8 +251,8 @@ struct RAdam {
   };
 };
 
-// p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023,
-// algorithm 2)
+// p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023, alg.
+// 2)
 struct Lion {
   static constexpr std::string_view name = "lion", states[] = {"exp_avg"};
   double lr = 1e-4;

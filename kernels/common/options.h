@@ -1,6 +1,5 @@
 #pragma once
-// Option: a number or flag of an optimizer by name, with the bounds that are checked when it is
-// set.
+// Option: a number or flag of an optimizer by name, with the bounds that set_option() checks.
 
 #include <string_view>
 

@@ -1,6 +1,5 @@
 #pragma once
-// Update: the tensors of one parameter that an optimizer step reads and writes. One kernel call
-// takes those of a whole group.
+// Update: the tensors of a parameter in an optimizer step. One kernel call takes those of a group.
 
 #include <span>
 
