@@ -161,7 +161,7 @@ def sections(text: str) -> list[Section]:
 def bodies(text: str) -> Iterator[tuple[str, list[Parameter], str]]:
     """The functions that a source defines at its margin: name, parameters, body."""
     text = "\n".join(without_comment(line)[0] for line in text.splitlines())
-    for m in re.finditer(r"^(?!struct|class|namespace|template|using|#)[\w:<>,&\s]*?[\s&](\w+)\(", text, re.MULTILINE):
+    for m in re.finditer(r"^(?!struct|class|namespace|template|using|#)[\w:<>,&\s]*?[\s&](?:ops::)?(\w+)\(", text, re.MULTILINE):
         end = closing(text, m.end() - 1)
         opened = re.match(r"\)\s*(?:const\s*)?\{", text[end:])
         if opened:

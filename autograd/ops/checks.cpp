@@ -4,8 +4,7 @@
 #include "core/readback.h"
 #include "kernels/kernels.h"
 
-namespace mixtape {
-namespace ops {
+namespace mixtape::ops {
 
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "elements must be floats, got {} (convert them to a float dtype)",
@@ -62,5 +61,4 @@ void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where)
   check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
 }
 
-}  // namespace ops
-}  // namespace mixtape
+}  // namespace mixtape::ops

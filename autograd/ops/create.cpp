@@ -185,15 +185,11 @@ Tensor bernoulli(const Tensor& p) {
   return cast(lt(fine_rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
 }
 
-namespace ops {
-
-Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {
+Tensor ops::one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(index, index.rank()),
                  arange(0, static_cast<double>(classes), 1, i64, index.device())),
               dtype);
 }
-
-}  // namespace ops
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
   check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());

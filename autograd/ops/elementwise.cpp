@@ -8,14 +8,12 @@
 #include <limits>
 
 #include "autograd/ops/checks.h"
-#include "autograd/ops/elementwise_out.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
 using namespace ops;
-
 namespace {
 
 // The elements that an op accepts. Predicates, whose result is bool, accept all.
@@ -50,6 +48,13 @@ Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, cons
   if (keeps_x) ctx.save(x);
   if (keeps_y) ctx.save_result(y);
   return y;
+}
+// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it.
+Tensor reuse_gradient(const Tensor& dy, DType dtype) {
+  // (Observers read dy again after the rule.)
+  if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
+    return dy;
+  return Tensor(dy.shape(), dtype, dy.device());
 }
 Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dtype,
                             const kernels::Numbers& numbers) {
@@ -319,48 +324,31 @@ BoolTensor property(const Tensor& x) {
 
 }  // namespace
 
-namespace ops {
-
-Tensor reuse_gradient(const Tensor& dy, DType dtype) {
-  // (Observers read dy again after the rule.)
-  if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
-    return dy;
-  return Tensor(dy.shape(), dtype, dy.device());
-}
-
-Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy) {
+Tensor ops::activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy) {
   Tensor dx;
   kernels::visit_activation(f,
                             [&]<class F>() { dx = unary_gradient<F>(x_or_y, dy, x_or_y.dtype()); });
   return dx;
 }
 
-Tensor add_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-  return call_out<Binary<kernels::Add>>(out, a, b);
+template <class F>
+Tensor ops::binary_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return call_out<Binary<F>>(out, a, b);
 }
-Tensor sub_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-  return call_out<Binary<kernels::Sub>>(out, a, b);
+template <class F>
+Tensor ops::binary_out(const Tensor& out, const Tensor& a, double b) {
+  return call_out<WithScalar<F, false>>(out, a, b);
 }
-Tensor mul_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-  return call_out<Binary<kernels::Mul>>(out, a, b);
-}
-Tensor div_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-  return call_out<Binary<kernels::Div>>(out, a, b);
-}
-Tensor add_out(const Tensor& out, const Tensor& a, double b) {
-  return call_out<WithScalar<kernels::Add, false>>(out, a, b);
-}
-Tensor sub_out(const Tensor& out, const Tensor& a, double b) {
-  return call_out<WithScalar<kernels::Sub, false>>(out, a, b);
-}
-Tensor mul_out(const Tensor& out, const Tensor& a, double b) {
-  return call_out<WithScalar<kernels::Mul, false>>(out, a, b);
-}
-Tensor div_out(const Tensor& out, const Tensor& a, double b) {
-  return call_out<WithScalar<kernels::Div, false>>(out, a, b);
-}
-Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
-                 std::optional<double> high) {
+template Tensor ops::binary_out<kernels::Add>(const Tensor&, const Tensor&, const Tensor&);
+template Tensor ops::binary_out<kernels::Sub>(const Tensor&, const Tensor&, const Tensor&);
+template Tensor ops::binary_out<kernels::Mul>(const Tensor&, const Tensor&, const Tensor&);
+template Tensor ops::binary_out<kernels::Div>(const Tensor&, const Tensor&, const Tensor&);
+template Tensor ops::binary_out<kernels::Add>(const Tensor&, const Tensor&, double);
+template Tensor ops::binary_out<kernels::Sub>(const Tensor&, const Tensor&, double);
+template Tensor ops::binary_out<kernels::Mul>(const Tensor&, const Tensor&, double);
+template Tensor ops::binary_out<kernels::Div>(const Tensor&, const Tensor&, double);
+Tensor ops::clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
+                      std::optional<double> high) {
   const Scope scope(kernels::Clamp::info.name);
   check(low || high, "no bound is given");
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -371,8 +359,6 @@ Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
   }
   return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
 }
-
-}  // namespace ops
 
 Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }

@@ -1,6 +1,6 @@
 #pragma once
-// Steps that several backward rules share: products and sums in a chosen dtype, activations of an
-// epilogue, dropout masks, reductions.
+// Steps that several ops share: products and sums in a chosen dtype, activations of an epilogue,
+// dropout masks, results written to a given tensor.
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
@@ -25,10 +25,6 @@ struct Factors {
 };
 // a @ b, in the dtype that Factors::product() gives.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);
-
-// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses
-// it.
-Tensor reuse_gradient(const Tensor& dy, DType dtype);
 
 // dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
@@ -75,8 +71,15 @@ Tensor sum_to(const Tensor& x, const ReduceOptions& options);
 Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims);
 // The mean or the sum of a loss over its elements, or all of them.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
-// The product of all other elements along dim, for each; exact where some are zero.
-Tensor product_of_others(const Tensor& x, int dim);
+
+// Ops for their forms in place: they write to `out` as call_out() does. F is a struct of
+// kernels/common/binary.h: Add, Sub, Mul or Div (of floats).
+template <class F>
+Tensor binary_out(const Tensor& out, const Tensor& a, const Tensor& b);
+template <class F>
+Tensor binary_out(const Tensor& out, const Tensor& a, double b);
+Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
+                 std::optional<double> high);
 
 }  // namespace ops
 }  // namespace mixtape

@@ -2,17 +2,15 @@
 // each other's gradient; an index shared by many elements is expanded, not copied. Also dropout,
 // which selects elements at random.
 
-#include "autograd/ops/checks.h"
-#include "autograd/ops/gradients.h"
-#include "autograd/ops/rows.h"
-
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <map>
 #include <numeric>
 
-#include "core/readback.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
 using namespace ops;
@@ -297,17 +295,13 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
 
 }  // namespace
 
-namespace ops {
-
-Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index) {
+Tensor ops::gather_unchecked(const Tensor& x, int dim, const Tensor& index) {
   return call<Gather>(x, index, wrap_dim(dim, x.rank()));
 }
-Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index) {
+Tensor ops::index_select_unchecked(const Tensor& x, int dim, const Tensor& index) {
   const int d = wrap_dim(dim, x.rank());
   return call<Gather>(x, for_all_lines(index, d, with_size(x.shape(), d, index.numel())), d);
 }
-
-}  // namespace ops
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope(Gather::info.name);
@@ -402,19 +396,15 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
                  : reduce_bags(table, {index}, options);
 }
 
-namespace ops {
-
-DropoutMask draw_mask(double p, int64_t elements) {
+DropoutMask ops::draw_mask(double p, int64_t elements) {
   check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
   if (p == 0) return {};
   Generator& g = generator();
   return {g.seed(), g.reserve(elements), p};
 }
-Tensor dropout(const Tensor& x, const DropoutMask& at) {
+Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {
   return at.p == 0 ? x : call<Dropout>(x, at);
 }
-
-}  // namespace ops
 
 Tensor dropout(const Tensor& x, double p) {
   const Scope scope(Dropout::info.name);

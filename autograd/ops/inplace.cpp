@@ -1,15 +1,12 @@
 // Writing to tensors. While recording, an op in place is the op itself, whose result replaces the
 // old value in every handle: safe only if no other tensor sees the storage, which is checked.
 
-#include "autograd/call.h"
-#include "autograd/ops.h"
-#include "autograd/ops/elementwise_out.h"
+#include "autograd/ops/gradients.h"
 #include "core/format.h"
-#include "kernels/kernels.h"
+#include "kernels/common/binary.h"
 
 namespace mixtape {
 using namespace ops;
-
 namespace {
 
 // x = f(out, x), seen by every handle to x. f may write to `out`, which is empty, or x if f is
@@ -48,21 +45,21 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
 
 Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape()), x.dtype()); }
 
-// x = f(x, y), with y converted to x's dtype, but not from float to integer, which would truncate.
-Tensor combine(std::string_view op, const Tensor& x, const Tensor& y,
-               Tensor (*f)(const Tensor& out, const Tensor&, const Tensor&)) {
+// x = F(x, y), with y converted to x's dtype, but not from float to integer, which would truncate.
+template <class F>
+Tensor combine(std::string_view op, const Tensor& x, const Tensor& y) {
   const bool direct = y.storage() != x.storage();
   return rewrite(op, x, y.requires_grad(), direct, [&](const Tensor& out, const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
           t.dtype(), y.dtype());
-    return f(out, t, fitting(t, y));
+    return binary_out<F>(out, t, fitting(t, y));
   });
 }
-Tensor combine(std::string_view op, const Tensor& x, double y,
-               Tensor (*f)(const Tensor& out, const Tensor&, double)) {
+template <class F>
+Tensor combine(std::string_view op, const Tensor& x, double y) {
   return rewrite(op, x, false, true,
-                 [&](const Tensor& out, const Tensor& t) { return f(out, t, y); });
+                 [&](const Tensor& out, const Tensor& t) { return binary_out<F>(out, t, y); });
 }
 
 void check_quotient(const Tensor& x) {
@@ -87,19 +84,19 @@ Tensor copy_(const Tensor& x, const Tensor& from) {
     return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
   });
 }
-Tensor add_(const Tensor& x, const Tensor& y) { return combine("add_", x, y, add_out); }
-Tensor sub_(const Tensor& x, const Tensor& y) { return combine("sub_", x, y, sub_out); }
-Tensor mul_(const Tensor& x, const Tensor& y) { return combine("mul_", x, y, mul_out); }
+Tensor add_(const Tensor& x, const Tensor& y) { return combine<kernels::Add>("add_", x, y); }
+Tensor sub_(const Tensor& x, const Tensor& y) { return combine<kernels::Sub>("sub_", x, y); }
+Tensor mul_(const Tensor& x, const Tensor& y) { return combine<kernels::Mul>("mul_", x, y); }
 Tensor div_(const Tensor& x, const Tensor& y) {
   check_quotient(x);
-  return combine("div_", x, y, div_out);
+  return combine<kernels::Div>("div_", x, y);
 }
-Tensor add_(const Tensor& x, double y) { return combine("add_", x, y, add_out); }
-Tensor sub_(const Tensor& x, double y) { return combine("sub_", x, y, sub_out); }
-Tensor mul_(const Tensor& x, double y) { return combine("mul_", x, y, mul_out); }
+Tensor add_(const Tensor& x, double y) { return combine<kernels::Add>("add_", x, y); }
+Tensor sub_(const Tensor& x, double y) { return combine<kernels::Sub>("sub_", x, y); }
+Tensor mul_(const Tensor& x, double y) { return combine<kernels::Mul>("mul_", x, y); }
 Tensor div_(const Tensor& x, double y) {
   check_quotient(x);
-  return combine("div_", x, y, div_out);
+  return combine<kernels::Div>("div_", x, y);
 }
 Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return rewrite("clamp_", x, false, true,

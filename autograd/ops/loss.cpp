@@ -8,7 +8,6 @@
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
-#include "core/readback.h"
 #include "kernels/common/losses.h"
 
 namespace mixtape {

@@ -8,14 +8,10 @@
 namespace mixtape {
 using namespace ops;
 
-namespace ops {
-
-Tensor product(const Tensor& a, const Tensor& b, DType wanted) {
+Tensor ops::product(const Tensor& a, const Tensor& b, DType wanted) {
   const Factors f(a, b);
   return matmul(f.a, f.b, {.out = f.product(wanted)});
 }
-
-}  // namespace ops
 
 namespace {
 

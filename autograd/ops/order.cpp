@@ -1,5 +1,7 @@
 // Order: kernels sort and select positions, which have no gradient; values are gathered from there,
-// so that gradients follow them.
+// so that gradients follow them. Also order statistics and counts, composed of other ops.
+
+#include <cmath>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
@@ -34,6 +36,10 @@ Tensor along(int dim, const Tensor& x, const A&... args) {
   return transpose(call<Op>(transpose(x, dim, -1), args...), dim, -1);
 }
 
+void check_elements(const Tensor& x, int dim) {
+  check(x.size(dim) > 0, "dimension {} of {} has no elements", dim, x.shape());
+}
+
 }  // namespace
 
 Tensor argsort(const Tensor& x, int dim, bool descending) {
@@ -53,6 +59,80 @@ Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   check(k >= 0 && k <= x.size(d), "k must be from 0 to {}, got {}", x.size(d), k);
   const Tensor indices = along<TopK>(d, x, k, largest);
   return {gather_unchecked(x, d, indices), indices};
+}
+
+Sorted median(const Tensor& x, int dim, bool keepdim) {
+  const Scope scope("median");
+  check_elements(x, dim);
+  const int64_t n = x.size(dim);
+  const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
+  Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
+  if (is_float(x.dtype()))
+    indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
+  const Tensor values = gather_unchecked(x, dim, indices);
+  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+}
+Tensor median(const Tensor& x) { return median(flatten(x), 0).values; }
+
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
+  const Scope scope("quantile");
+  check_real(x);
+  check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
+  check_elements(x, dim);
+  const int64_t n = x.size(dim);
+  const Tensor sorted = sort(x, dim).values;
+  const double position = q * double(n - 1), below = std::floor(position);
+  const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
+  const auto i = static_cast<int64_t>(below);
+  const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
+  const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
+  return keepdim ? result : squeeze(result, dim);
+}
+Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
+
+Unique unique(const Tensor& x) {
+  const Scope scope("unique");
+  const int64_t n = x.numel();
+  const Device device = x.device();
+  if (n == 0)
+    return {x.detach().clone().flatten(), zeros(x.shape(), i64, device), zeros({0}, i64, device)};
+  const Sorted all = sort(flatten(x.detach()), 0);
+  const Tensor& v = all.values;
+  const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
+  const Tensor group = cumsum(cat({zeros({1}, i64, device), differs}), 0);
+  const Tensor starts = flatten(nonzero(cat({ones({1}, i64, device), differs})));
+  const Tensor ends =
+      cat({narrow(starts, 0, 1, starts.numel() - 1), full({1}, double(n), i64, device)});
+  return {index_select(v, 0, starts),
+          reshape(scatter(zeros_like(group), 0, all.indices, group), x.shape()), ends - starts};
+}
+
+Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
+  const Scope scope("bincount");
+  check(x.dtype() == i64 && x.rank() == 1, "the input is {} {}, not i64 [n]", x.dtype(), x.shape());
+  check(least >= 0, "least must be >= 0, got {}", least);
+  if (weights) check_shape(weights, "weights", x.shape());
+  const bool none = x.numel() == 0;
+  const int64_t smallest = none ? 0 : min(x).item<int64_t>();
+  check(smallest >= 0, "numbers must be >= 0, got {}", smallest);
+  const int64_t size = std::max(least, none ? 0 : max(x).item<int64_t>() + 1);
+  const Tensor each = !weights                    ? ones({x.numel()}, i64, x.device())
+                      : is_float(weights.dtype()) ? weights
+                                                  : cast(weights, i64);
+  return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
+}
+
+// Sorts both together once, and counts the sorted numbers before each value.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+  const Scope scope("searchsorted");
+  check(sorted.rank() == 1, "the numbers have shape {}, not [n]", sorted.shape());
+  const int64_t n = sorted.numel(), m = values.numel();
+  const Tensor s = sorted.detach(), v = flatten(values.detach());
+  // The sort is stable: ties keep their order.
+  const Tensor order = argsort(right ? cat({s, v}) : cat({v, s}), 0);
+  const Tensor before = cumsum(cast(right ? lt(order, double(n)) : ge(order, double(m)), i64), 0);
+  const Tensor all = scatter(zeros_like(before), 0, order, before);
+  return reshape(narrow(all, 0, right ? n : 0, m), values.shape());
 }
 
 }  // namespace mixtape

@@ -1,5 +1,5 @@
-// Reductions over any dimensions. The ops keep the reduced dimensions with size 1, so that their
-// backward rules only broadcast; the functions drop them on request.
+// Reductions over any dimensions, and scans along one. Reductions keep the reduced dimensions with
+// size 1, so that their backward rules only broadcast; the functions drop them on request.
 
 #include <bit>
 #include <limits>
@@ -107,20 +107,6 @@ Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o)
   return permute_back(rows, shape, kept_first(shape.rank, o));
 }
 
-struct Prod {
-  static constexpr OpInfo info{"prod", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
-    const Tensor y = ctx.output(reduced(x.shape(), o), is_float(x.dtype()) ? ctx.dtype() : i64);
-    ctx.run(kernels::reduce, Reduce::Prod, x, y);
-    ctx.save(x);
-    return y;
-  }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    const Tensor rows = as_rows(wide(ctx.saved(0)), o);
-    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * wide(dy)};
-  }
-};
-
 // True if any element differs from zero, or if all do.
 template <Reduce op>
 struct Logical {
@@ -197,6 +183,89 @@ struct Norm {
   }
 };
 
+// --- scans: y_i = a_i y_(i-1) + b_i ---
+//
+// With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product. The
+// gradient goes through the transposed recurrence, w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and
+// da_i = w_i y_(i-1). So these ops are closed under differentiation, to any order, and nothing
+// divides.
+
+Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b) {
+  const Tensor& x = a ? a : b;
+  const Tensor y = ctx.output(x.shape(), is_float(x.dtype()) ? ctx.dtype() : i64);
+  ctx.run(kernels::scan, transposed, dim, a, b, y);
+  return y;
+}
+
+// x_(i-1), with `first` in front.
+Tensor shifted(const Tensor& x, int dim, double first) {
+  const int64_t n = x.size(dim);
+  if (n == 0) return x;
+  return cat({full_like(narrow(x, dim, 0, 1), first), narrow(x, dim, 0, n - 1)}, dim);
+}
+
+struct Cumsum {
+  static constexpr OpInfo info{"cumsum", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int dim, bool transposed) {
+    return scan(ctx, transposed, dim, {}, x);
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, int dim, bool transposed) {
+    return {call<Cumsum>(dy, dim, !transposed)};
+  }
+};
+
+struct Recurrence {
+  static constexpr OpInfo info{"recurrence", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, int dim, bool transposed) {
+    const Tensor y = scan(ctx, transposed, dim, a, b);
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  // One of y and w is the plain recurrence, the other the transposed one.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
+    const Tensor a = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
+                 w = call<Recurrence>(a, wide(dy), dim, !transposed);
+    return ctx.grads([&] { return transposed ? shifted(w, dim, 0) * y : shifted(y, dim, 0) * w; },
+                     [&] { return w; });
+  }
+};
+
+// Transposed: the product of all later elements.
+struct Cumprod {
+  static constexpr OpInfo info{"cumprod", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int dim, bool transposed) {
+    const Tensor y = scan(ctx, transposed, dim, x, {});
+    ctx.save(x);
+    ctx.save_result(y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
+    const Tensor x = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
+                 w = call<Recurrence>(x, wide(dy), dim, !transposed);
+    return {transposed ? shifted(w, dim, 0) * y : shifted(y, dim, 1) * w};
+  }
+};
+
+// The product of all other elements along dim, for each; exact where some are zero.
+Tensor product_of_others(const Tensor& x, int dim) {
+  return shifted(call<Cumprod>(x, dim, false), dim, 1) * call<Cumprod>(x, dim, true);
+}
+
+struct Prod {
+  static constexpr OpInfo info{"prod", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const ReduceOptions& o) {
+    const Tensor y = ctx.output(reduced(x.shape(), o), is_float(x.dtype()) ? ctx.dtype() : i64);
+    ctx.run(kernels::reduce, Reduce::Prod, x, y);
+    ctx.save(x);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
+    const Tensor rows = as_rows(wide(ctx.saved(0)), o);
+    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * wide(dy)};
+  }
+};
+
 template <class Op, class Options>
 Tensor over(const Tensor& x, const Options& o, bool keepdim) {
   const Tensor y = call<Op>(x, o);
@@ -222,9 +291,7 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
 
 }  // namespace
 
-namespace ops {
-
-ReduceOptions reduce_options(const Dims& dims, int rank) {
+ReduceOptions ops::reduce_options(const Dims& dims, int rank) {
   ReduceOptions o;
   for (int d : dims) {
     const uint32_t bit = 1u << wrap_dim(d, rank);
@@ -234,19 +301,17 @@ ReduceOptions reduce_options(const Dims& dims, int rank) {
   if (dims.empty()) o.dims = (1u << rank) - 1;
   return o;
 }
-Tensor sum_to(const Tensor& x, const ReduceOptions& o) {
+Tensor ops::sum_to(const Tensor& x, const ReduceOptions& o) {
   const DType wide = accumulate_dtype(x.dtype());  // a kernel writes that, or its input's dtype
   if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);
   return cast(call<Sum>(x, ReduceOptions{o.dims, wide}), *o.out);
 }
-Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims) {
+Tensor ops::bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims) {
   return reshape(sum_to(dy, {.dims = dims, .out = ctx.grad_dtype(i)}), ctx.shape(i));
 }
-Tensor reduce_losses(const Tensor& each, Reduction reduction) {
+Tensor ops::reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
 }
-
-}  // namespace ops
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -274,6 +339,14 @@ BoolTensor all(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
   return over<LogSumExp>(x, dims, keepdim);
+}
+Tensor cumsum(const Tensor& x, int dim) {
+  const Scope scope("cumsum");
+  return call<Cumsum>(x, wrap_dim(dim, x.rank()), false);
+}
+Tensor cumprod(const Tensor& x, int dim) {
+  const Scope scope("cumprod");
+  return call<Cumprod>(x, wrap_dim(dim, x.rank()), false);
 }
 Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   const Scope scope(Norm::info.name);

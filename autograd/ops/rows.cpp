@@ -1,8 +1,7 @@
 // Reshaping for row kernels and batched products; all recorded, since it is made of views.
 #include "autograd/ops/rows.h"
 
-namespace mixtape {
-namespace ops {
+namespace mixtape::ops {
 namespace {
 
 Dims moved_last(int rank, int dim) {
@@ -62,5 +61,4 @@ Tensor lines_to(const Tensor& lines, const Shape& shape, int dim) {
   return permute_back(lines, shape, moved_last(shape.rank, dim));
 }
 
-}  // namespace ops
-}  // namespace mixtape
+}  // namespace mixtape::ops

@@ -1,0 +1,300 @@
+// Images: pools (1-d ones over an image of one row), interpolation, sampling at points, and
+// channels rearranged into pixels.
+
+#include <algorithm>
+#include <array>
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+using namespace ops;
+namespace {
+
+using kernels::Sampling;
+using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
+
+// An image of another size with weighted sums over rectangles as elements. It is linear; its
+// gradient is its transpose, the same op in the other direction. Name: a struct with the names of
+// both.
+template <class Name, bool transposed = false>
+struct Resample {  // x [n, c, h, w]
+  static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
+
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+    check_real(x);
+    check_counted("planes", {s[0].from, s[1].from});
+    check_counted("planes", {s[0].to, s[1].to});
+    const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
+    Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::resample, xc, s[0], s[1], transposed, y);
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
+    return {call<Resample<Name, !transposed>>(dy, s)};
+  }
+};
+
+// Positions of maxima, as an attribute: they get no gradient, and no policy casts them.
+struct Positions {
+  Tensor index;
+  Samplings windows;  // one maximum in each
+};
+struct TakeAt;
+
+struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
+  static constexpr OpInfo info{"put_at"};
+  static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
+    Tensor x = ctx.output(shape);
+    const Tensor yc = y.contiguous();
+    ctx.run(kernels::put_at, yc, at.index, at.windows[0], at.windows[1], x);
+    return x;
+  }
+  static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
+    return {call<TakeAt>(dx, at)};
+  }
+};
+
+struct TakeAt {
+  static constexpr OpInfo info{"take_at"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Positions& at) {
+    Tensor y = ctx.output(at.index.shape());
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::take_at, xc, at.index, y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Positions& at) {
+    return {call<PutAt>(dy, at, ctx.shape(0))};
+  }
+};
+
+template <bool adaptive>
+struct MaxPool {
+  static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+    check_real(x);
+    check_counted("planes", {s[0].from, s[1].from});
+    Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
+    Tensor index = ctx.output(y.shape(), i32);
+    const Tensor xc = x.contiguous();
+    ctx.run(kernels::max_pool2d, xc, s[0], s[1], y, index);
+    ctx.save_extra(index);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
+    return {call<PutAt>(dy, Positions{ctx.saved(0), s}, ctx.shape(0))};
+  }
+};
+
+struct AvgPoolName {
+  static constexpr std::string_view forward = "avg_pool2d", gradient = "avg_pool2d_gradient";
+};
+struct AdaptiveAvgPoolName {
+  static constexpr std::string_view forward = "adaptive_avg_pool2d",
+                                    gradient = "adaptive_avg_pool2d_gradient";
+};
+using MaxPool2d = MaxPool<false>;
+using AdaptiveMaxPool2d = MaxPool<true>;
+using AvgPool2d = Resample<AvgPoolName>;
+using AdaptiveAvgPool2d = Resample<AdaptiveAvgPoolName>;
+
+// Along direction d: 0 rows, 1 columns.
+Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
+  const int64_t padding = o.padding[d];
+  Sampling s{.from = length,
+             .size = size,
+             .stride = o.stride[d] ? o.stride[d] : size,
+             .padding = padding,
+             .count_padding = o.count_include_pad};
+  check(size > 0 && s.stride > 0 && countable({size, s.stride}), "a window of {} with stride {}",
+        size, s.stride);
+  check(padding >= 0 && padding <= size / 2, "padding {} of a window of {} (at most half)", padding,
+        size);
+  const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // overhang of a window at the end
+  const int64_t room = length + 2 * padding + over - size;
+  check(length > 0 && countable({length}) && room >= 0,
+        "a window of {} does not fit into {} + 2 * {}", size, length, padding);
+  s.to = room / s.stride + 1;
+  if ((s.to - 1) * s.stride >= length + padding) --s.to;  // a window of padding alone
+  return s;
+}
+
+Samplings windows(const Tensor& x, Size2 size, const PoolOptions& o) {
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
+  return {windows(x.size(2), size[0], o, 0), windows(x.size(3), size[1], o, 1)};
+}
+
+Sampling adaptive(int64_t length, int64_t size) {
+  check(size > 0 && length > 0, "{} windows over {} elements", size, length);
+  return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
+}
+
+Samplings adaptive(const Tensor& x, Size2 size) {
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
+  return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
+}
+
+// A line as an image of one row, and the options of its windows.
+Tensor image_of_line(const Tensor& x) {
+  check(x.rank() == 3 || x.rank() == 2, "the input has shape {}, not [n, c, l] or [c, l]",
+        x.shape());
+  return unsqueeze(x, -2);
+}
+PoolOptions in_one_row(const Pool1dOptions& o) {
+  return {.stride = {1, o.stride},
+          .padding = {0, o.padding},
+          .ceil_mode = o.ceil_mode,
+          .count_include_pad = o.count_include_pad};
+}
+
+struct InterpolateName {
+  static constexpr std::string_view forward = "interpolate", gradient = "interpolate_gradient";
+};
+using Interpolate = Resample<InterpolateName>;
+
+void check_images(const Tensor& x) {
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+}
+
+// Maps coordinates from -1 to 1 to positions among n pixels; the first pixel's centre is at 0.
+Tensor pixels(const Tensor& at, int64_t n, const GridSampleOptions& o) {
+  const double low = o.align_corners ? 0 : -0.5, span = double(n) - (o.align_corners ? 1 : 0);
+  Tensor p = (at + 1) * (span / 2) + low;
+  if (o.padding == PadMode::Reflect && span > 0)
+    p = low + span - abs(remainder(p - low, 2 * span) - span);
+  return o.padding == PadMode::Constant ? p : clamp(p, 0, double(n - 1));
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
+  if (x.rank() == 3) return squeeze(max_pool2d(unsqueeze(x, 0), size, o), 0);
+  const Scope scope(MaxPool2d::info.name);
+  return call<MaxPool2d>(x, windows(x, size, o));
+}
+Tensor avg_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
+  if (x.rank() == 3) return squeeze(avg_pool2d(unsqueeze(x, 0), size, o), 0);
+  const Scope scope(AvgPool2d::info.name);
+  return call<AvgPool2d>(x, windows(x, size, o));
+}
+Tensor adaptive_max_pool2d(const Tensor& x, Size2 size) {
+  if (x.rank() == 3) return squeeze(adaptive_max_pool2d(unsqueeze(x, 0), size), 0);
+  const Scope scope(AdaptiveMaxPool2d::info.name);
+  return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
+}
+Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size) {
+  if (x.rank() == 3) return squeeze(adaptive_avg_pool2d(unsqueeze(x, 0), size), 0);
+  const Scope scope(AdaptiveAvgPool2d::info.name);
+  return call<AdaptiveAvgPool2d>(x, adaptive(x, size));
+}
+
+Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("max_pool1d");
+  return squeeze(max_pool2d(image_of_line(x), {1, size}, in_one_row(o)), -2);
+}
+Tensor avg_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
+  const Scope scope("avg_pool1d");
+  return squeeze(avg_pool2d(image_of_line(x), {1, size}, in_one_row(o)), -2);
+}
+Tensor adaptive_max_pool1d(const Tensor& x, int64_t size) {
+  const Scope scope("adaptive_max_pool1d");
+  return squeeze(adaptive_max_pool2d(image_of_line(x), {1, size}), -2);
+}
+Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
+  const Scope scope("adaptive_avg_pool1d");
+  return squeeze(adaptive_avg_pool2d(image_of_line(x), {1, size}), -2);
+}
+
+Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
+  const Scope scope(Interpolate::info.name);
+  check_images(x);
+  check(o.mode != Interpolation::Nearest || !o.align_corners,
+        "nearest neighbours with aligned corners (only the other modes have a choice)");
+  using Kind = Sampling::Kind;
+  const Kind kind = o.mode == Interpolation::Nearest    ? Kind::Nearest
+                    : o.mode == Interpolation::Bilinear ? Kind::Linear
+                                                        : Kind::Cubic;
+  const auto along = [&](int d) {
+    check(size[d] > 0 && x.size(2 + d) > 0, "from {} elements to {}", x.size(2 + d), size[d]);
+    return Sampling{
+        .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
+  };
+  return call<Interpolate>(x, Samplings{along(0), along(1)});
+}
+
+// Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.
+Tensor pixel_shuffle(const Tensor& x, int64_t f) {
+  const Scope scope("pixel_shuffle");
+  check_images(x);
+  check(f > 0 && f <= x.size(1) && x.size(1) % (f * f) == 0,
+        "{} channels do not divide into squares of {} x {}", x.size(1), f, f);
+  const int64_t n = x.size(0), c = x.size(1) / (f * f), h = x.size(2), w = x.size(3);
+  return reshape(permute(reshape(x, {n, c, f, f, h, w}), {0, 1, 4, 2, 5, 3}), {n, c, h * f, w * f});
+}
+
+Tensor pixel_unshuffle(const Tensor& x, int64_t f) {
+  const Scope scope("pixel_unshuffle");
+  check_images(x);
+  check(f > 0 && x.size(2) % f == 0 && x.size(3) % f == 0,
+        "{} x {} pixels do not divide into squares of {} x {}", x.size(2), x.size(3), f, f);
+  const int64_t n = x.size(0), c = x.size(1), h = x.size(2) / f, w = x.size(3) / f;
+  return reshape(permute(reshape(x, {n, c, h, f, w, f}), {0, 1, 3, 5, 2, 4}), {n, c * f * f, h, w});
+}
+
+Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& o) {
+  const Scope scope("grid_sample");
+  check_images(x);
+  check(grid.rank() == 4 && grid.size(0) == x.size(0) && grid.size(3) == 2,
+        "a grid of shape {} for an input of shape {}: it has to be [n, h', w', 2]", grid.shape(),
+        x.shape());
+  check_real(x);
+  check_real(grid);
+  check((x.dtype() == f64) == (grid.dtype() == f64),
+        "an input of {} and a grid of {}: both are f64, or neither", x.dtype(), grid.dtype());
+  check(o.mode != Interpolation::Bicubic, "mode is Bicubic, not Nearest or Bilinear");
+  check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
+  const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
+  const int64_t points = grid.size(1) * grid.size(2);
+  const auto along = [&](int axis, int64_t size) {
+    return pixels(reshape(select(wide(grid), 3, axis), {n, 1, points}), size, o);
+  };
+  const Tensor px = along(0, w), py = along(1, h), image = reshape(x, {n, c, h * w});
+  const auto pixel = [&](const Tensor& ix, const Tensor& iy) {  // 0 outside
+    const Tensor inside = logical_and(logical_and(ge(ix, 0), le(ix, double(w - 1))),
+                                      logical_and(ge(iy, 0), le(iy, double(h - 1))));
+    const auto whole = [&](const Tensor& i) { return cast(where(inside, i, 0), i64); };
+    const Tensor index = whole(iy) * double(w) + whole(ix);
+    return where(inside, wide(gather(image, 2, expand(index, {n, c, points}))), 0);
+  };
+  Tensor y;
+  if (o.mode == Interpolation::Nearest) {
+    y = pixel(round(px), round(py));
+  } else {
+    const Tensor left = floor(px), top = floor(py), fx = px - left, fy = py - top;
+    y = (1 - fy) * ((1 - fx) * pixel(left, top) + fx * pixel(left + 1, top)) +
+        fy * ((1 - fx) * pixel(left, top + 1) + fx * pixel(left + 1, top + 1));
+  }
+  return reshape(cast(y, x.dtype()), {n, c, grid.size(1), grid.size(2)});
+}
+
+Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners) {
+  const Scope scope("affine_grid");
+  check(size.rank == 4, "the images have shape {}, not [n, c, h, w]", size);
+  check(theta.shape() == Shape({size[0], 2, 3}), "theta has shape {}, not [{}, 2, 3]",
+        theta.shape(), size[0]);
+  const int64_t h = size[2], w = size[3];
+  const Tensor t = wide(theta);
+  const auto centres = [&](int64_t n) {  // of n pixels, from -1 to 1
+    const double span = align_corners ? double(std::max<int64_t>(n - 1, 1)) : double(n);
+    const Tensor i = cast(arange(0, double(n), 1, i64, t.device()), t.dtype());
+    return n > 1 || !align_corners ? (i * 2 + (align_corners ? 0 : 1)) / span - 1 : i;
+  };
+  const Tensor points = stack({expand(centres(w), {h, w}), expand(unsqueeze(centres(h), 1), {h, w}),
+                               ones({h, w}, t.dtype(), t.device())},
+                              -1);
+  const Tensor moved = matmul(reshape(points, {h * w, 3}), t.t(), {.out = t.dtype()});
+  return reshape(moved, {size[0], h, w, 2});
+}
+
+}  // namespace mixtape
