@@ -23,41 +23,37 @@ struct Abs {
   }
 };
 
-struct Sign {  // 0 for 0 and NaN
-  static constexpr OpInfo info{"sign", Precision::Any};
+// Constant between jumps.
+struct Stepwise {
   static constexpr bool integers = true;
   static constexpr double d = 0;
+};
+
+struct Sign : Stepwise {  // 0 for 0 and NaN
+  static constexpr OpInfo info{"sign", Precision::Any};
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x > T(0), T(1), select(x < T(0), T(-1), T(0)));
   }
 };
 
-struct Floor {
+struct Floor : Stepwise {
   static constexpr OpInfo info{"floor", Precision::Any};
-  static constexpr bool integers = true;
-  static constexpr double d = 0;
   MIXTAPE_HD static auto f(auto x) { return floor(x); }
 };
 
-struct Ceil {
+struct Ceil : Stepwise {
   static constexpr OpInfo info{"ceil", Precision::Any};
-  static constexpr bool integers = true;
-  static constexpr double d = 0;
   MIXTAPE_HD static auto f(auto x) { return ceil(x); }
 };
 
-struct Round {
+struct Round : Stepwise {
   static constexpr OpInfo info{"round", Precision::Any};
-  static constexpr bool integers = true;
-  static constexpr double d = 0;
   MIXTAPE_HD static auto f(auto x) { return round(x); }
 };
 
-struct Trunc {
+struct Trunc : Stepwise {
   static constexpr OpInfo info{"trunc", Precision::Any};
-  static constexpr bool integers = true;
-  static constexpr double d = 0;
   MIXTAPE_HD static auto f(auto x) { return trunc(x); }
 };
 
