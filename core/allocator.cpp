@@ -131,24 +131,17 @@ class Pool {
   void empty_cache() noexcept {
     for (int stream = -1; stream < max_streams; ++stream) {
       if (!has_shelf(stream)) continue;
-      for (;;) {
-        const Segment unused = take_unused(stream);
-        if (!unused.begin) break;
-        give_back(unused.begin, unused.bytes);
-      }
+      for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
+        give_back(s.begin, s.bytes);
       for (size_t i = 0; i < classes; ++i) {
-        for (;;) {
-          void* block = nullptr;
-          size_t bytes = 0;
-          {
-            const std::lock_guard lock(lock_);
-            Class& c = shelf(stream).of[i];
-            if (c.free.empty() || is_cut(c.bytes)) break;
-            block = c.free.back();
-            bytes = c.bytes;
-            c.free.pop_back();
-            --c.blocks;
-          }
+        for (std::unique_lock lock(lock_);; lock.lock()) {
+          Class& c = shelf(stream).of[i];
+          if (c.free.empty() || is_cut(c.bytes)) break;
+          void* const block = c.free.back();
+          const size_t bytes = c.bytes;
+          c.free.pop_back();
+          --c.blocks;
+          lock.unlock();
           give_back(block, bytes);
         }
       }

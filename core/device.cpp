@@ -7,9 +7,8 @@
 #include "core/runtime.h"
 
 namespace mixtape {
-namespace {
+
 constexpr std::string_view type_names[device_types] = {"cpu", "cuda"};
-}  // namespace
 
 Device Device::best() { return runtime::devices().empty() ? cpu() : runtime::devices().front(); }
 

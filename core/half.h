@@ -22,11 +22,7 @@ struct Half {  // IEEE binary16: 1 sign, 5 exponent, 10 fraction bits
   // Rounded once: going through float would round twice.
   MIXTAPE_HD constexpr explicit Half(double x) : bits(round(odd_float(x))) {}
   MIXTAPE_HD constexpr operator float() const;
-  static constexpr Half from_bits(uint16_t b) {
-    Half h;
-    h.bits = b;
-    return h;
-  }
+  static constexpr Half from_bits(uint16_t b) { return std::bit_cast<Half>(b); }
 
   // The float nearest to x toward zero, with its last bit set if anything was lost ("round to
   // odd"): rounding that to a narrower type gives the same bits as rounding x itself.
@@ -43,11 +39,7 @@ struct BFloat16 {  // the upper half of a float: f32's range with 8 bits of prec
   MIXTAPE_HD constexpr explicit BFloat16(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   MIXTAPE_HD constexpr explicit BFloat16(double x) : bits(round(Half::odd_float(x))) {}
   MIXTAPE_HD constexpr operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
-  static constexpr BFloat16 from_bits(uint16_t b) {
-    BFloat16 h;
-    h.bits = b;
-    return h;
-  }
+  static constexpr BFloat16 from_bits(uint16_t b) { return std::bit_cast<BFloat16>(b); }
 
  private:
   MIXTAPE_HD static constexpr uint16_t round(uint32_t f) {

@@ -11,6 +11,25 @@
 #include "core/scope.h"
 
 namespace mixtape {
+namespace {
+
+PinnedBlocks& blocks(Device device) {
+  struct Small : PinnedBlocks {
+    Small() : PinnedBlocks(Readback::most, std::numeric_limits<size_t>::max()) {}
+  };
+  static auto* const all = new std::array<Small, device_slots>;
+  return (*all)[device.slot()];
+}
+
+struct Waiting {
+  Readback values;
+  std::function<std::string(const void*)> problem;
+  std::string trail;  // module and op of the call
+  SourceLocation where;
+};
+thread_local std::vector<Waiting> waiting;
+
+}  // namespace
 
 PinnedBlocks::Block PinnedBlocks::take(Device device) {
   const runtime::Runtime& runtime = runtime::of(device.type);
@@ -38,18 +57,6 @@ void PinnedBlocks::give(const Block& block) {
   const std::lock_guard lock(mutex_);
   given_.push_back(block);
 }
-
-namespace {
-
-PinnedBlocks& blocks(Device device) {
-  struct Small : PinnedBlocks {
-    Small() : PinnedBlocks(Readback::most, std::numeric_limits<size_t>::max()) {}
-  };
-  static auto* const all = new std::array<Small, device_slots>;
-  return (*all)[device.slot()];
-}
-
-}  // namespace
 
 // (Delegates, so that the destructor runs even if this constructor throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
@@ -80,18 +87,6 @@ void Readback::wait() const {
   count_synchronization();
   runtime::of(device_.type).wait_for(block_.mark);
 }
-
-namespace {
-
-struct Waiting {
-  Readback values;
-  std::function<std::string(const void*)> problem;
-  std::string trail;  // module and op of the call
-  SourceLocation where;
-};
-thread_local std::vector<Waiting> waiting;
-
-}  // namespace
 
 void check_later(Readback values, std::function<std::string(const void*)> problem,
                  SourceLocation where) {
