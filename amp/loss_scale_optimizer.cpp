@@ -5,7 +5,6 @@
 #include <iterator>
 #include <limits>
 
-#include "amp/policy.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"

@@ -30,7 +30,7 @@ struct MixedPrecisionOptions {
 };
 
 // The forward pass runs in a region, as always: { Autocast on({.low = f16}); loss = ...; }, then
-// minimize(loss). A backward() of the loss itself bypasses the scale, and draws a warning.
+// minimize(loss). A backward() of the loss itself bypasses the scale, with a warning.
 class LossScaleOptimizer {
  public:
   // Throws Error without an optimizer, if it rescales gradients itself, or as GradScaler does.
@@ -39,10 +39,9 @@ class LossScaleOptimizer {
 
   // Steps along the gradients of the loss, and drops all gradients, also earlier ones.
   StepResult minimize(const Tensor& loss, const StepOptions& options = {});
-  // The two halves of minimize(), to read or change gradients in between: true ones (f32 or f64),
-  // one per parameter, no tensor where the loss does not depend on it. Computing touches no grad();
-  // applying sets each and drops it. Skips the step if computed gradients were not finite, even if
-  // they are finite by now, as after clamping.
+  // The two halves of minimize(), to change gradients in between: true ones (f32 or f64), one per
+  // parameter, no tensor where the loss does not depend on it. grad() is set by applying alone. A
+  // step whose computed gradients were not finite is skipped, even if they are by now.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
   // Throws Error without one gradient per parameter, or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});

@@ -26,14 +26,13 @@ enum class Preset : uint8_t {
 };
 std::string_view name(Preset p);
 
-// One override: {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}. `*` matches
-// any characters and `?` one. A pattern that matches names of linked ops applies to them in any
-// module. Any other is a module path, from the outermost running module, for all ops in that module
-// and its submodules except those of Precision::Any, which follow their inputs. If it matches none,
-// an Error lists near paths once a region with the same overrides opens and no new module has run.
-//
-// The innermost region that mentions an op decides. Within a region an op name beats a path, and
-// the last of several names or paths wins. Explicit casts are not affected.
+// {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}; `*` matches any characters,
+// `?` one. A pattern that matches names of linked ops applies to them in any module. Any other is a
+// module path, from the outermost running module, for all ops in that module and its submodules
+// except those of Precision::Any, which follow their inputs. If it matches none, an Error lists
+// near paths once a region with the same overrides opens and no new module has run. The innermost
+// region that mentions an op decides; within it an op name beats a path, and the last of several
+// wins. Explicit casts are not affected.
 struct Override {
   std::string pattern;
   Precision precision;

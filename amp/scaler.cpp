@@ -10,7 +10,6 @@
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "core/dispatch.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/warn.h"
@@ -272,8 +271,7 @@ StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& o
   Tensor factor;
   if (options.clip_norm) {
     const Device device = opt.params()[0].device();
-    const std::vector<View> grads =
-        collect_gradients(opt, device, [](size_t, size_t, const Tensor&) {});
+    const std::vector<View> grads = collect_gradients(opt, device, [](auto&&...) {});
     factor = clip(grads, {}, *options.clip_norm, result.norm_, device);
   }
   opt.step({.grad_scale = factor});
@@ -324,8 +322,10 @@ void GradScaler::find_overflow(Step& step, const StepOptions& options,
 void GradScaler::commit(Step& step, StepResult& result) {
   const Device device = step.device;
   const Tensor reason({}, f32, device);
-  kernels::scaler_skip_reason(device, step.state.found, step.scale.iteration.pending_flags(),
-                              reason, history_of(step.opt, step.grads.size(), device).last);
+  const std::span<const Tensor> flags = step.scale.iteration.pending_flags();
+  const std::vector<View> losses(flags.begin(), flags.end());
+  kernels::scaler_skip_reason(device, step.state.found, losses, reason,
+                              history_of(step.opt, step.grads.size(), device).last);
   result.skip_reason_ = std::make_shared<Readback>(reason.raw(), sizeof(float), device);
   result.deferred_ = !device.is_host();
   if (step.scale.iteration.inverse_taken)  // as update() has it
@@ -376,14 +376,13 @@ double GradScaler::scale_value(int id) const {
   const auto s = scales_.find(id);
   return s == scales_.end() ? options_.init_scale : s->second.values.at(0);
 }
-int64_t GradScaler::growth_tracker(int id) const {
+int64_t GradScaler::count(int id, ScalerCount which) const {
   const auto s = scales_.find(id);
-  return s == scales_.end() ? 0 : s->second.count(ScalerCount::Growth);
+  return s == scales_.end() ? 0 : s->second.counts.at<int64_t>(int64_t(which));
 }
+int64_t GradScaler::growth_tracker(int id) const { return count(id, ScalerCount::Growth); }
 GradScaler::Counters GradScaler::counters(int id) const {
-  const auto s = scales_.find(id);
-  if (s == scales_.end()) return {};
-  return {s->second.count(ScalerCount::Ended), s->second.count(ScalerCount::Skipped)};
+  return {count(id, ScalerCount::Ended), count(id, ScalerCount::Skipped)};
 }
 Tensor GradScaler::scale_tensor(int id) const {
   if (!enabled()) return ones({});

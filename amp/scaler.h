@@ -1,12 +1,13 @@
 #pragma once
-// GradScaler: keeps f16 gradients from underflowing by multiplying the loss, and adjusts the factor
-// by itself. Scale, counters and flags live on the device, where the optimizer's kernel reads them:
-// a step does not wait, and its result waits only when it is read.
+// GradScaler: keeps f16 gradients from underflowing by scaling the loss, by a factor that it
+// adjusts. Its state lives on the device, where the optimizer's kernel reads it: a step never
+// waits.
 
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,8 +82,8 @@ struct ScaleState {
     bool stepped = false;             // since the last loss
     std::vector<Tensor> flags = {};   // f32 [1] per loss: 1 if it was not finite
     size_t consumed_losses = 0;       // losses that do not concern the next step
-    std::vector<View> pending_flags() const {
-      return {flags.begin() + int64_t(consumed_losses), flags.end()};
+    std::span<const Tensor> pending_flags() const {
+      return std::span(flags).subspan(consumed_losses);
     }
   };
 
@@ -94,7 +95,6 @@ struct ScaleState {
   // S and 1/S, f32, 0-d: views that the kernel scaler_update writes.
   Tensor value() const { return values.with_layout(Layout({}, {}, 0)); }
   Tensor inverse() const { return values.with_layout(Layout({}, {}, 1)); }
-  int64_t count(kernels::ScalerCount which) const;  // waits for the device
 
   Tensor values;              // f32 [S, 1/S]
   Tensor counts, history;     // see the kernel scaler_update
@@ -132,8 +132,8 @@ struct OptimizerHistory {
 // Without unscale(), grad() stays multiplied by S: the optimizer's kernel unscales what it reads. A
 // step with inf or NaN in its gradients is skipped: parameters and optimizer state keep their bits,
 // and update() lowers the scale. A loss that is not finite also skips the step, but the scale
-// stays, since a lower one could not help; except if inverse_scale() was taken since the last
-// update(), for then the loss may contain gradients that overflowed.
+// stays, since a lower one could not help; except after inverse_scale(), until update(), since then
+// the loss may contain gradients that overflowed.
 class GradScaler {
  public:
   explicit GradScaler(const ScalerOptions& options = {});  // throws Error on values out of range
@@ -158,8 +158,7 @@ class GradScaler {
     return step(opt, options, Tensor());
   }
   // Ends the iteration: moves each scale by what its optimizers found (nothing without gradients),
-  // or sets all to new_scale. Throws Error if no loss was scaled, or no optimizer has stepped
-  // since.
+  // or sets all to new_scale. Throws Error if no loss was scaled, or no optimizer stepped since.
   void update(std::optional<double> new_scale = {});
 
   // Ends an iteration without a step, as after an exception: forgets its losses and gradients.
@@ -172,9 +171,9 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // S on the device, f32, 0-d, written by update(). Throws Error if no loss was scaled.
+  // S and 1/S on the device, f32, 0-d; update() writes them. Throw Error if no loss was scaled. 1/S
+  // serves gradients of scale(loss) from grad(), as in a gradient penalty.
   Tensor scale_tensor(int id = 0) const;
-  // 1/S likewise, for gradients of scale(loss) from grad(), as in a gradient penalty.
   Tensor inverse_scale(int id = 0);
 
   struct Overflow {
@@ -211,6 +210,7 @@ class GradScaler {
   detail::ScaleState& scale_state(int id);
   detail::OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters,
                                        Device device);
+  int64_t count(int id, kernels::ScalerCount which) const;
   void poll(detail::ScaleState& s);
   std::string diagnosis(const detail::ScaleState& s) const;
 

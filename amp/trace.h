@@ -33,10 +33,10 @@ struct BadOp {
   std::string text() const;
 };
 
-// Watches the ops of this thread, forward and backward, while it is alive, and throws nothing:
-// under a GradScaler an occasional overflow is normal. An op costs three small kernels more; only
-// reading results, or every thousand tensors, waits for the device. Infinities of masked_fill and
-// pad are intended and do not count, nor do steps inside a backward rule with finite gradients.
+// Watches the ops of this thread, forward and backward, and throws nothing: under a GradScaler an
+// occasional overflow is normal. An op costs three small kernels more; reading results, or every
+// thousand tensors, waits for the device. Infinities of masked_fill and pad do not count, nor do
+// steps inside a backward rule with finite gradients.
 class OverflowTrace final : public Observer {
  public:
   [[nodiscard]] OverflowTrace() = default;
