@@ -5,20 +5,12 @@
 
 namespace mixtape {
 
-void AutogradMeta::on_set_data(const Tensor& data) {
-  if (grad && (grad.dtype() != data.dtype() || grad.device() != data.device())) replace_grad({});
-  half.data = {};
-}
-
 AutogradMeta& Tensor::autograd_meta() const {
   if (!impl().autograd_meta) impl().autograd_meta = std::make_shared<AutogradMeta>();
   return static_cast<AutogradMeta&>(*impl().autograd_meta);
 }
-
 Tensor Tensor::grad() const { return impl().autograd_meta ? autograd_meta().grad : Tensor(); }
-
 bool Tensor::has_grad() const { return impl().autograd_meta && autograd_meta().grad; }
-
 void Tensor::set_grad(const Tensor& g) const {
   if (g) {
     check(g.shape() == shape(), "a gradient of shape {} for a tensor of shape {}", g.shape(),
@@ -36,7 +28,6 @@ Tensor Tensor::shadow() const {
       half.data && half.of_version == version() && half.own_version == half.data.version();
   return agrees ? half.data : Tensor();
 }
-
 void Tensor::set_shadow(const Tensor& copy) const {
   if (copy || impl().autograd_meta)
     autograd_meta().half = {copy, version(), copy ? copy.version() : 0};

@@ -58,7 +58,10 @@ struct AutogradMeta final : AutogradMetaInterface {
     tag_ = {};
   }
   // Drops the 16-bit copy, and a gradient of another dtype or device.
-  void on_set_data(const Tensor& data) override;
+  void on_set_data(const Tensor& data) override {
+    if (grad && (grad.dtype() != data.dtype() || grad.device() != data.device())) replace_grad({});
+    half.data = {};
+  }
 
  private:
   LossScaleTag tag_;

@@ -19,6 +19,8 @@ struct BackwardState {
   // In a rule, for grad(): the nodes whose gradients lead to one that is asked for.
   const std::unordered_set<const Node*>* needed = nullptr;
   LossScaleTag* loss_scale = nullptr;  // of the gradient that the innermost pass visits
+  // The outermost module that runs, from which nn's paths start. Restored by checkpoints.
+  const void* root_module = nullptr;
 
   static BackwardState& current();
 };

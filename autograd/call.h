@@ -167,26 +167,24 @@ Tensor run_op(const Tensor* out, const Args&... args) {
   const Scope scope(Op::info.name);
 
   InlineVector<const Tensor*, 6> inputs;
+  std::optional<DType> dtype;  // asked for by an attribute
   const auto collect = [&]<class A>(const A& a) {
-    if constexpr (detail::is_tensor<A>) inputs.emplace_back(&a);
-    if constexpr (detail::is_list<A>)
+    if constexpr (is_tensor<A>) inputs.emplace_back(&a);
+    if constexpr (is_list<A>)
       for (const Tensor& t : a) inputs.emplace_back(&t);
+    if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) dtype = a.out;
   };
   (collect(args), ...);
 
   Call call{Op::info, {inputs.begin(), inputs.size()}};
+  call.out = dtype;
   call.backward = backward_state.running;
   call.composed = std::is_base_of_v<Function<Op>, Op>;
-  const auto ask = [&]<class A>(const A& a) {
-    if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) call.out = a.out;
-  };
-  (ask(args), ...);
-  [[maybe_unused]] const bool recorded =
-      detail::prepare(call, detail::broadcasts<Op>, detail::differentiable<Op>);
+  [[maybe_unused]] const bool recorded = prepare(call, broadcasts<Op>, differentiable<Op>);
   if (!recorded) call.result = out;
 
   Tensor y;
-  if constexpr (detail::differentiable<Op>) {
+  if constexpr (differentiable<Op>) {
     if (recorded) {
       auto attributes = detail::attributes(args...);
       using Attributes = decltype(attributes);

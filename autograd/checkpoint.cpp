@@ -17,29 +17,6 @@ using Segment = std::function<Tensors(const Tensors&)>;
 
 constexpr OpInfo checkpoint_info{"checkpoint"};
 
-std::vector<detail::ThreadPointer>& thread_pointers() {
-  static std::vector<detail::ThreadPointer> all;
-  return all;
-}
-
-// While one is alive, the registered pointers of this thread have former values again.
-class Restored : NoCopy {
- public:
-  static std::vector<const void*> now() {
-    std::vector<const void*> values;
-    for (const auto pointer : thread_pointers()) values.push_back(pointer());
-    return values;
-  }
-  explicit Restored(const std::vector<const void*>& values) { set(values); }
-  ~Restored() { set(outer_); }
-
- private:
-  static void set(const std::vector<const void*>& values) {
-    for (size_t i = 0; i < values.size(); ++i) thread_pointers()[i]() = values[i];
-  }
-  const std::vector<const void*> outer_ = now();
-};
-
 // A call of f, with the thread state that the second call restores.
 class Replay final : public CheckpointGraph {
  public:
@@ -87,7 +64,7 @@ class Replay final : public CheckpointGraph {
     const ScopedValue<&ThreadState::recording> record(true);
     const ScopedValue<&BackwardState::running> forward(false);
     const ScopedValue<&BackwardState::saves_nothing> keep(false);
-    const Restored pointers(pointers_);
+    const ScopedValue<&BackwardState::root_module> root(root_module_);
     const std::shared_ptr<Policy> region = policy_ ? policy_->snapshot() : nullptr;
     const ScopedValue<&ThreadState::policy> policy(region.get());
     const DefaultDevice here(device_);
@@ -106,7 +83,7 @@ class Replay final : public CheckpointGraph {
   const size_t inputs_;
   const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
   uint64_t end_ = 0;
-  const std::vector<const void*> pointers_ = Restored::now();
+  const void* const root_module_ = backward_state.root_module;
   const Device device_ = DefaultDevice::current();
   const bool tf32_ = Tf32::allowed();
   const std::shared_ptr<Policy> policy_ =
@@ -134,11 +111,6 @@ class CheckpointNode final : public Node {
 };
 
 }  // namespace
-
-bool detail::restore_in_checkpoints(ThreadPointer pointer) {
-  thread_pointers().push_back(pointer);
-  return true;
-}
 
 std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   if (!grad_enabled()) return f(inputs);

@@ -1,8 +1,7 @@
 #pragma once
-// Activation checkpointing: trades time for memory. A checkpoint keeps only the inputs of its
-// function; backward calls the function again and continues in the graph that this records.
-// Gradients have the same bits as without it; those of second order may be added up in another
-// order.
+// Activation checkpointing, which trades time for memory: keeps only the inputs of a function;
+// backward calls it again and continues in the graph that this records. Gradients keep their bits,
+// but those of second order may be added up in another order.
 
 #include <concepts>
 #include <functional>
@@ -18,11 +17,6 @@ namespace detail {
 
 std::vector<Tensor> checkpoint(std::function<std::vector<Tensor>(const std::vector<Tensor>&)> f,
                                const std::vector<Tensor>& inputs);
-
-// Registers a thread-local pointer of a layer above that must have the same value in the second
-// call: nn keeps the root of module paths in one.
-using ThreadPointer = const void*& (*)();
-bool restore_in_checkpoints(ThreadPointer pointer);
 
 }  // namespace detail
 

@@ -154,9 +154,8 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   // Replaces backward() for a checkpoint's results.
   virtual CheckpointGraph* checkpoint_graph() { return nullptr; }
 
-  static uint64_t newest() {
-    return count_.load(std::memory_order_relaxed);
-  }  // highest order so far
+  // The highest order so far.
+  static uint64_t newest() { return count_.load(std::memory_order_relaxed); }
   static uint64_t next() { return count_.fetch_add(1, std::memory_order_relaxed) + 1; }
   // Classifies what a Function saved as an input, its result y, or a tensor in between.
   void classify_saved(std::span<const Tensor* const> inputs, const Tensor& y);

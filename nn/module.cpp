@@ -12,7 +12,6 @@
 #include <unordered_set>
 
 #include "autograd/autograd_meta.h"
-#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -54,9 +53,6 @@ StateDict named(const ModuleBase& m, bool buffers) {
       result.emplace_back(f.name, *f.tensor);
   return result;
 }
-
-[[maybe_unused]] const bool root_restored =
-    detail::restore_in_checkpoints([]() -> const void*& { return module_state.root; });
 
 // Replaces the tensor's data, for all handles to it.
 void replace_data(const Tensor& t, const Tensor& data) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <typeinfo>
 
+#include "autograd/backward_state.h"
 #include "core/scope.h"
 #include "core/state_dict.h"
 #include "nn/fields.h"
@@ -123,8 +124,7 @@ class ModuleBase {
 };
 
 struct ModuleState {
-  const void* root = nullptr;  // the outermost module that runs, which paths start from
-  bool cloning = false;        // modules may be copied
+  bool cloning = false;  // modules may be copied
 
   static ModuleState& current();
 };
@@ -135,11 +135,11 @@ inline ModuleState& ModuleState::current() { return module_state; }
 class Running {
  public:
   explicit Running(const ModuleBase& m)
-      : root_(module_state.root ? module_state.root : &m),
-        scope_({}, m.path_from(*static_cast<const ModuleBase*>(module_state.root))) {}
+      : root_(backward_state.root_module ? backward_state.root_module : &m),
+        scope_({}, m.path_from(*static_cast<const ModuleBase*>(backward_state.root_module))) {}
 
  private:
-  const ScopedValue<&ModuleState::root> root_;
+  const ScopedValue<&BackwardState::root_module> root_;
   const Scope scope_;
 };
 

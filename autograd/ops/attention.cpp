@@ -23,7 +23,6 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       "scaled_dot_product_attention",
       Precision::Low,
       {Role::Activation, Role::Activation, Role::Activation, Role::Mask, Role::Statistic}};
-
   static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const Tensor& bias, const AttentionParams& params) {
     const Tensor scores = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())});

@@ -2,11 +2,7 @@
 // Checks that several ops share. Each throws Error and names what it got.
 
 #include <algorithm>
-#include <functional>
-#include <initializer_list>
 #include <limits>
-#include <string>
-#include <string_view>
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
@@ -24,8 +20,7 @@ void check_number(DType t, double s);
 // A value that an element of that dtype can hold.
 void check_fits(DType t, double value);
 
-// True if windows with these lengths, steps and sizes can be counted in 64 bits by sums of
-// products of two of them.
+// True if sums of products of two of these numbers can be counted in 64 bits.
 inline bool countable(std::initializer_list<int64_t> numbers) {
   return std::ranges::all_of(
       numbers, [](int64_t n) { return 0 <= n && n <= std::numeric_limits<int32_t>::max(); });

@@ -43,8 +43,7 @@ struct Conv2d {
     check_real(x);
     Tensor y = ctx.output(g.output), sums;
     if (ctx.recording() && needs_pre_activation(g.activation)) sums = ctx.output(y.shape());
-    const Tensor xc = x.contiguous(), wc = w.contiguous();
-    ctx.run(kernels::conv2d, xc, wc,
+    ctx.run(kernels::conv2d, x.contiguous(), w.contiguous(),
             kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
             y);
     ctx.save(x, w);
@@ -61,8 +60,7 @@ struct ConvTranspose2d {  // (dy, w) -> dx
                         const Geometry& g) {
     check_real(dy);
     Tensor dx = ctx.output(g.input);
-    const Tensor dyc = dy.contiguous(), wc = w.contiguous();
-    ctx.run(kernels::conv2d_input, dyc, wc, bias, g.window, dx);
+    ctx.run(kernels::conv2d_input, dy.contiguous(), w.contiguous(), bias, g.window, dx);
     ctx.save(dy, w);
     return dx;
   }
@@ -73,8 +71,7 @@ struct Conv2dWeight {  // (x, dy) -> dw
   static constexpr OpInfo info{"conv2d_weight", Precision::Low};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const Geometry& g) {
     Tensor dw = ctx.output(g.weight);
-    const Tensor xc = x.contiguous(), dyc = dy.contiguous();
-    ctx.run(kernels::conv2d_weight, xc, dyc, g.window, dw, Tensor());
+    ctx.run(kernels::conv2d_weight, x.contiguous(), dy.contiguous(), g.window, dw, Tensor());
     ctx.save(x, dy);
     return dw;
   }

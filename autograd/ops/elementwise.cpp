@@ -33,8 +33,7 @@ Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
   return ctx.result(shape, takes == Takes::All ? boolean : ctx.dtype());
 }
 
-// Code that all ops share is compiled once, with parameters for their differences: id, accepted
-// elements, saved tensors.
+// Compiled once for all ops, which differ in their ids, accepted elements and saved tensors.
 
 Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, const Tensor& x,
                  std::initializer_list<double> numbers) {
@@ -157,7 +156,6 @@ struct Binary {
   static constexpr OpInfo info = F::info;
   static constexpr bool broadcasts = true;
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
-
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     unsigned reads = 0;
     if constexpr (!kernels::Predicate<F>) reads = reads_da<F>() | reads_db<F>();
@@ -227,7 +225,6 @@ struct WithScalar {
                                : Swapped&& std::is_same_v<F, kernels::Div> ? Precision::Full
                                                                            : F::info.precision};
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
-
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
     unsigned kept = 0;
     if constexpr (!kernels::Predicate<F>) kept = reads();
@@ -259,7 +256,6 @@ struct PlusScaled {
   static constexpr OpInfo info{{joined<prefix, base>.data(), joined<prefix, base>.size()},
                                Precision::Widest};
   static constexpr bool broadcasts = true;
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& a, const Tensor& b, double value) {
     check_elements(takes<F>, x.dtype());
     check_number(x.dtype(), value);
@@ -303,7 +299,7 @@ struct Lerp {
 // Integers as f32, since their quotient is no integer.
 Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
 
-// The op of a predicate without its backward.
+// The op of a predicate, without its backward.
 template <class Op>
 struct Predicate : private Op {
   using Op::info, Op::forward;

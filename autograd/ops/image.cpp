@@ -20,15 +20,13 @@ using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
 template <class Name, bool transposed = false>
 struct Resample {  // x [n, c, h, w]
   static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
     check_real(x);
     check_counted("planes", {s[0].from, s[1].from});
     check_counted("planes", {s[0].to, s[1].to});
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
     Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::resample, xc, s[0], s[1], transposed, y);
+    ctx.run(kernels::resample, x.contiguous(), s[0], s[1], transposed, y);
     return y;
   }
   static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
@@ -47,8 +45,7 @@ struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static constexpr OpInfo info{"put_at"};
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
     Tensor x = ctx.output(shape);
-    const Tensor yc = y.contiguous();
-    ctx.run(kernels::put_at, yc, at.index, at.windows[0], at.windows[1], x);
+    ctx.run(kernels::put_at, y.contiguous(), at.index, at.windows[0], at.windows[1], x);
     return x;
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
@@ -60,8 +57,7 @@ struct TakeAt {
   static constexpr OpInfo info{"take_at"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Positions& at) {
     Tensor y = ctx.output(at.index.shape());
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::take_at, xc, at.index, y);
+    ctx.run(kernels::take_at, x.contiguous(), at.index, y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Positions& at) {
@@ -77,8 +73,7 @@ struct MaxPool {
     check_counted("planes", {s[0].from, s[1].from});
     Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
     Tensor index = ctx.output(y.shape(), i32);
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::max_pool2d, xc, s[0], s[1], y, index);
+    ctx.run(kernels::max_pool2d, x.contiguous(), s[0], s[1], y, index);
     ctx.save_extra(index);
     return y;
   }

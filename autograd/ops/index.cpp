@@ -124,8 +124,7 @@ struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
     Tensor y = ctx.output(x.shape());
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::dropout, at.seed, at.offset, at.p, xc, y);
+    ctx.run(kernels::dropout, at.seed, at.offset, at.p, x.contiguous(), y);
     return y;
   }
   static Grads backward(const Ctx&, const Tensor& dy, const DropoutMask& at) {
@@ -309,28 +308,24 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   check_elements(x, d, index);
   return call<Gather>(x, index, d);
 }
-
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope("index_select");
   const int d = wrap_dim(dim, x.rank());
   check_slices(x, d, index);
   return index_select_unchecked(x, d, index);
 }
-
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   const Scope scope(Scatter::info.name);
   const int d = wrap_dim(dim, x.rank());
   check_elements(x, d, index);
   return call<Scatter>(x, index, corner(source, index.shape()), d);
 }
-
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   const Scope scope(ScatterAdd::info.name);
   const int d = wrap_dim(dim, x.rank());
   check_elements(x, d, index);
   return call<ScatterAdd>(x, index, corner(source, index.shape()), Target{d, x.shape()});
 }
-
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   const Scope scope("index_add");
   const int d = wrap_dim(dim, x.rank());

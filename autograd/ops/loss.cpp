@@ -33,15 +33,13 @@ struct CrossEntropy {
       probabilities ? "cross_entropy_probabilities" : "cross_entropy",
       Precision::Full,
       {Role::Activation, probabilities ? Role::Parameter : Role::Index, Role::Parameter}};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassParams& params) {
     check_real(x);
     Tensor loss = ctx.output(without(x.shape(), 1)),
            lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
-    const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights);
-    ctx.run(kernels::cross_entropy, rows_of(xc), rows_of(tc), wc, params.ignore, params.smoothing,
-            loss, rows_of(lse));
+    ctx.run(kernels::cross_entropy, rows_of(x.contiguous()), rows_of(target.contiguous()),
+            dense(weights), params.ignore, params.smoothing, loss, rows_of(lse));
     ctx.save(x, target, weights);
     ctx.save_extra(lse);
     return loss;
@@ -62,10 +60,9 @@ struct CrossEntropy {
         return (softmax(counted(cast(x, dtype)), 1) * sum(q, {1}, true) - q) * counted(each());
       }
       Tensor dx = ctx.like(0);
-      const Tensor xc = x.contiguous(), tc = target.contiguous(), wc = dense(weights),
-                   dc = dloss.contiguous();
-      ctx.run(kernels::cross_entropy_grad, rows_of(xc), rows_of(tc), wc, rows_of(ctx.saved(3)), dc,
-              params.ignore, params.smoothing, rows_of(dx));
+      ctx.run(kernels::cross_entropy_grad, rows_of(x.contiguous()), rows_of(target.contiguous()),
+              dense(weights), rows_of(ctx.saved(3)), dloss.contiguous(), params.ignore,
+              params.smoothing, rows_of(dx));
       return dx;
     };
     const auto of_target = [&] {
@@ -100,8 +97,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
                         const ClassParams& params) {
     check_real(x);
     Tensor loss = ctx.output(target.shape());
-    const Tensor tc = target.contiguous(), wc = dense(weights);
-    ctx.run(kernels::nll_loss, x, tc, wc, params.ignore, loss);
+    ctx.run(kernels::nll_loss, x, target.contiguous(), dense(weights), params.ignore, loss);
     ctx.save(target, weights);
     return loss;
   }
@@ -115,8 +111,8 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
       return {without_ignored(-transpose(q) * unsqueeze(dloss, 1), target, params)};
     }
     Tensor dx = ctx.like(0);
-    const Tensor tc = target.contiguous(), wc = dense(weights), dc = dloss.contiguous();
-    ctx.run(kernels::nll_loss_grad, tc, wc, params.ignore, dc, dx);
+    ctx.run(kernels::nll_loss_grad, target.contiguous(), dense(weights), params.ignore,
+            dloss.contiguous(), dx);
     return {dx};
   }
 };
@@ -164,7 +160,6 @@ template <class F>
 struct Elementwise {
   static constexpr OpInfo info = F::info;
   static constexpr int id = kernels::index_in<F>(kernels::Losses{});
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s) {
     check_real(x);
     Tensor y = ctx.output(x.shape());
@@ -225,12 +220,10 @@ struct PositivesWeighted {
 
 struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static constexpr OpInfo info{"cosine_similarity", Precision::Full};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, double eps) {
     check_real(x);
-    const Tensor products = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype())),
-                 xc = x.contiguous(), yc = y.contiguous();
-    ctx.run(kernels::row_products, xc, yc, products);
+    const Tensor products = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype()));
+    ctx.run(kernels::row_products, x.contiguous(), y.contiguous(), products);
     ctx.save(x, y);
     ctx.save_extra(products);
     return cast(squeeze(Parts(products, eps).cosine, 1), ctx.dtype());
@@ -316,19 +309,16 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   const Scope scope(kernels::SquaredError::info.name);
   return reduce_losses(elementwise<kernels::SquaredError>(x, target), reduction);
 }
-
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   const Scope scope(kernels::AbsoluteError::info.name);
   return reduce_losses(elementwise<kernels::AbsoluteError>(x, target), reduction);
 }
-
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
   const Scope scope(kernels::SmoothL1::info.name);
   check(beta >= 0, "beta must be >= 0, got {}", beta);
   if (beta == 0) return l1_loss(x, target, reduction);
   return reduce_losses(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
 }
-
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
   const Scope scope(kernels::Huber::info.name);
   check(delta > 0, "delta must be > 0, got {}", delta);

@@ -23,7 +23,6 @@ void check_inner(const Tensor& a, const Tensor& b) {
 
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low};
-
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
     check_real(a);
     check_inner(a, b);
@@ -44,7 +43,6 @@ struct Matmul {  // leading dimensions are equal
 struct Linear {  // x [rows, in]
   static constexpr OpInfo info{
       "linear", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const LinearOptions& options, bool) {
     check_real(x);
@@ -114,7 +112,6 @@ struct Addmm {  // c [n] or [m, n], or none
 
 struct Dot {
   static constexpr OpInfo info{"dot", Precision::Widest};
-
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     ctx.save(a, b);
     return cast(sum(wide(a) * wide(b)), ctx.dtype());  // (A matrix product would use one lane.)

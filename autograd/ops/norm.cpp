@@ -45,15 +45,13 @@ struct RowNorm {  // x [rows, n]; weight and bias [n] or none
   static constexpr OpInfo info{centered ? "layer_norm" : "rms_norm",
                                centered ? Precision::Full : Precision::Native,
                                {Role::Activation, Role::Parameter, Role::Parameter}};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         double eps) {
     check_real(x);
     const DType stats = accumulate_dtype(x.dtype());
     Tensor y = ctx.output(x.shape()), rstd = ctx.output({x.size(0)}, stats);
     const Tensor mean = centered ? ctx.output({x.size(0)}, stats) : Tensor();
-    const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
-    ctx.run(kernels::layer_norm, xc, w, b, eps, y, mean, rstd);
+    ctx.run(kernels::layer_norm, x.contiguous(), dense(weight), dense(bias), eps, y, mean, rstd);
     ctx.save(x, weight);
     ctx.save_extra(rstd);
     if (centered) ctx.save_extra(mean);
@@ -76,15 +74,14 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
   static constexpr OpInfo info{instance ? "instance_norm" : "group_norm",
                                Precision::Full,
                                {Role::Activation, Role::Parameter, Role::Parameter}};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         int64_t groups, double eps) {
     check_real(x);
     const Shape rows{x.size(0) * groups};
     Tensor y = ctx.output(x.shape()), mean = ctx.output(rows, accumulate_dtype(x.dtype())),
            rstd = ctx.output(rows, mean.dtype());
-    const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
-    ctx.run(kernels::group_norm, xc, groups, w, b, eps, y, mean, rstd);
+    ctx.run(kernels::group_norm, x.contiguous(), groups, dense(weight), dense(bias), eps, y, mean,
+            rstd);
     ctx.save(x, weight);
     ctx.save_extra(mean);
     ctx.save_extra(rstd);
@@ -113,14 +110,13 @@ struct BatchNorm {  // x [n, c, inner]
       "batch_norm",
       Precision::Native,
       {Role::Activation, Role::Parameter, Role::Parameter, Role::Statistic, Role::Statistic}};
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& running_mean, const Tensor& running_var,
                         const BatchNormParams& params) {
     check_real(x);
     const DType stats = accumulate_dtype(x.dtype());
     Tensor y = ctx.output(x.shape()), mean, rstd;
-    const Tensor xc = x.contiguous(), w = dense(weight), b = dense(bias);
+    const Tensor xc = x.contiguous();
     if (params.training) {
       const Shape channels{x.size(1)};
       Tensor var = ctx.output(channels, stats);
@@ -136,7 +132,7 @@ struct BatchNorm {  // x [n, c, inner]
       mean = cast(running_mean, stats);
       rstd = rsqrt(cast(running_var, stats) + params.eps);
     }
-    ctx.run(kernels::batch_norm, xc, mean, rstd, w, b, y);
+    ctx.run(kernels::batch_norm, xc, mean, rstd, dense(weight), dense(bias), y);
     ctx.save(x, weight);
     ctx.save_extra(mean);
     ctx.save_extra(rstd);

@@ -46,7 +46,6 @@ Tensor argsort(const Tensor& x, int dim, bool descending) {
   const Scope scope(Argsort::info.name);
   return along<Argsort>(wrap_dim(dim, x.rank()), x, descending);
 }
-
 Sorted sort(const Tensor& x, int dim, bool descending) {
   const Scope scope("sort");
   const Tensor indices = argsort(x, dim, descending);

@@ -15,7 +15,6 @@ struct Prelu {  // weight of x's rank, broadcasts
   static constexpr OpInfo info{
       F::info.name, F::info.precision, {Role::Activation, Role::Parameter}};
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight) {
     check_real(x);
     ctx.save(x, weight);

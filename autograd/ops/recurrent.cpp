@@ -40,7 +40,6 @@ struct Recurrent {
       {Role::Activation, Role::Parameter, Role::Statistic, Role::Activation, Role::Statistic}};
   static constexpr bool has_c = C::id == Cell::Lstm, has_state = has_c || C::id == Cell::Gru;
   static constexpr bool splits = C::id == Cell::Gru;  // dx and dh differ
-
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& h0, const Tensor& c0, bool reverse) {
     check_real(x);

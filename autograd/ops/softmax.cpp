@@ -10,12 +10,10 @@ namespace {
 template <bool log>
 struct Softmax {  // over dimension 1 of lines
   static constexpr OpInfo info{log ? "log_softmax" : "softmax", Precision::Full};
-
   static Tensor forward(Ctx& ctx, const Tensor& x) {
     check_real(x);
     Tensor y = ctx.output(x.shape());
-    const Tensor xc = x.contiguous();
-    ctx.run(kernels::softmax, log, rows_of(xc), rows_of(y));
+    ctx.run(kernels::softmax, log, rows_of(x.contiguous()), rows_of(y));
     ctx.save_result(y);
     return y;
   }
@@ -25,8 +23,7 @@ struct Softmax {  // over dimension 1 of lines
     if (grad_enabled())
       return {log ? dy - exp(y) * sum(dy, {1}, true) : y * (dy - sum(dy * y, {1}, true))};
     Tensor dx = ctx.like(0);
-    const Tensor dyc = dy.contiguous();
-    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(dyc), rows_of(dx));
+    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(dy.contiguous()), rows_of(dx));
     return {dx};
   }
 };
