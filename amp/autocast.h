@@ -9,8 +9,7 @@
 
 namespace mixtape::amp {
 
-// A dtype or its name: f16, "fp16".
-struct DTypeOrName {
+struct DTypeOrName {  // f16 or "fp16"
   DType dtype;
   DTypeOrName(DType t) : dtype(t) {}
   template <std::convertible_to<std::string_view> S>
@@ -32,7 +31,6 @@ class CastCache {
  public:
   // t in f16 or bf16, with the history of a cast. `leaf` is t, or the leaf that t is a view of.
   Tensor to_half(const Tensor& t, const Tensor& leaf, DType to);
-
   struct Stats {
     int64_t casts = 0, hits = 0;
   };

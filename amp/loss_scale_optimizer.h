@@ -12,10 +12,8 @@
 
 namespace mixtape::amp {
 
-// "dynamic", a fixed number, or a GradScaler's options.
-struct LossScalePolicy {
+struct LossScalePolicy {  // "dynamic", a fixed number, or a GradScaler's options
   ScalerOptions options;
-
   LossScalePolicy(const ScalerOptions& o) : options(o) {}
   LossScalePolicy(double fixed);
   template <std::convertible_to<std::string_view> S>

@@ -60,8 +60,7 @@ struct Report::Watcher final : Observer {
     bool as_half = false, any = false;
     std::string product;
   };
-  // One version of a storage: the dtype it was cast from, and casts of parts (offset, count,
-  // dtype).
+  // One version of a storage: the dtype it was cast from, its casts as (offset, count, dtype).
   struct Casts {
     std::weak_ptr<const Storage> storage;
     uint64_t version;
@@ -71,10 +70,13 @@ struct Report::Watcher final : Observer {
   template <class Value, class... Key>
   using Table = std::map<std::tuple<Key...>, Value>;
 
-  explicit Watcher(ReportOptions o);
-  void before(const Call& call) override;
+  explicit Watcher(ReportOptions o) : options(std::move(o)) {
+    for (const auto& [name, t] : options.parameters)
+      if (t.dtype() == f32) uses[t.storage()->id()];
+  }
+  void before(const Call& call) override { begin(device_of(call)); }
   void after(const Call& call, const Tensor& result) override;
-  void before_rule(const Node& node, const Tensor& dy) override;
+  void before_rule(const Node&, const Tensor& dy) override { begin(dy.device()); }
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
 
   const ReportOptions options;
@@ -100,11 +102,6 @@ struct Report::Watcher final : Observer {
   const Observe watching_{*this};
 };
 
-Report::Watcher::Watcher(ReportOptions o) : options(std::move(o)) {
-  for (const auto& [name, t] : options.parameters)
-    if (t.dtype() == f32) uses[t.storage()->id()];
-}
-
 void Report::Watcher::begin(Device device) {
   if (!options.time) return;
   const auto is_open = [](const Scope* scope) {
@@ -129,9 +126,6 @@ double Report::Watcher::end(Device device, bool counted) {
   if (!frames_.empty()) frames_.back().within += counted ? all : f.within;
   return all - f.within;
 }
-
-void Report::Watcher::before(const Call& call) { begin(device_of(call)); }
-void Report::Watcher::before_rule(const Node&, const Tensor& dy) { begin(dy.device()); }
 
 Report::Row& Report::Watcher::row(std::string_view op, bool backward, std::vector<DType> inputs,
                                   std::vector<DType> outputs, std::string_view by) {

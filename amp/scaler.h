@@ -1,7 +1,6 @@
 #pragma once
-// GradScaler: keeps f16 gradients from underflowing by scaling the loss, by a factor that it
-// adjusts. Its state lives on the device, where the optimizer's kernel reads it: a step never
-// waits.
+// GradScaler: scales the loss, so that f16 gradients do not underflow, by a factor that it adjusts.
+// Its state lives on the device, where the optimizer's kernel reads it: a step never waits.
 
 #include <limits>
 #include <map>
@@ -53,7 +52,6 @@ class StepResult {
   enum class State { Stepped, Skipped, NoGrads };
   // The part that was not finite; Gradients also for a loss that may contain some: inverse_scale().
   enum class Cause { None, Gradients, Loss };
-
   State state() const;
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
@@ -74,8 +72,7 @@ namespace detail {
 
 bool is_scale(double value);  // positive and finite in f32
 
-// A loss scale and its counters, on the device of the last loss.
-struct ScaleState {
+struct ScaleState {   // a loss scale and its counters, on the device of the last loss
   struct Iteration {  // since update()
     bool used = false, inverse_taken = false;
     bool had_nonfinite_loss = false;  // before this was saved and loaded
@@ -108,16 +105,14 @@ struct ScaleState {
   Iteration iteration;
 };
 
-// An optimizer since the last update().
-struct OptimizerState {
+struct OptimizerState {  // since the last update()
   enum class Stage { Ready, Unscaled, Stepped };
   Stage stage = Stage::Ready;
   int loss = 0;
   Tensor found = {};  // f32 [parameters]: 1 if a gradient was not finite; none without gradients
 };
 
-// An optimizer from its first step on.
-struct OptimizerHistory {
+struct OptimizerHistory {  // from the optimizer's first step on
   std::string kind;
   std::vector<std::string> names;
   Tensor last;  // OptimizerState::found of the last step that was not finite
@@ -128,7 +123,6 @@ struct OptimizerHistory {
 // An iteration: scale(loss).backward(), step() for each optimizer, update(). To see or clip the
 // true gradients, unscale() before step(). Losses may have scales of their own: scale(loss, id),
 // then step(opt, {.loss = id}). Disabled, every call passes through.
-//
 // Without unscale(), grad() stays multiplied by S: the optimizer's kernel unscales what it reads. A
 // step with inf or NaN in its gradients is skipped: parameters and optimizer state keep their bits,
 // and update() lowers the scale. A loss that is not finite also skips the step, but the scale
@@ -171,10 +165,9 @@ class GradScaler {
     int64_t updates = 0, skipped = 0;
   };
   Counters counters(int id = 0) const;
-  // S and 1/S on the device, f32, 0-d; update() writes them. Throw Error if no loss was scaled. 1/S
-  // serves gradients of scale(loss) from grad(), as in a gradient penalty.
+  // S on the device, f32, 0-d, written by update(). Throws Error if no loss was scaled.
   Tensor scale_tensor(int id = 0) const;
-  Tensor inverse_scale(int id = 0);
+  Tensor inverse_scale(int id = 0);  // 1/S likewise, for gradients of scale(loss) from grad()
 
   struct Overflow {
     std::string optimizer, name;  // name: empty unless given

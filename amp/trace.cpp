@@ -160,8 +160,7 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
   else if (e.is_rule && given && !examined_.bad_gradient)
     // No rule made it: it is a sum of finite ones, or was given by the program.
     found = finding(BadOp::Kind::Sum, in[0]);
-  // NaN passed on that no op made, perhaps intended in data: NaN gradients are not the rules'
-  // fault.
+  // NaN that no op made, perhaps intended in data: NaN gradients are not the rules' fault.
   if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
       !examined_.found && !examined_.outside)
     examined_.outside = finding(BadOp::Kind::Input, *given_nan);

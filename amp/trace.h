@@ -28,7 +28,6 @@ struct BadOp {
   DType dtype = f32;               // of the result
   Shape shape = {};
   int64_t infinities = 0, nans = 0;
-
   // "backward of softmax in layer3.attn: 12 inf in f16 [8, 64], from f32 with absmax 6.1e+04"
   std::string text() const;
 };
@@ -46,8 +45,7 @@ class OverflowTrace final : public Observer {
   const std::vector<BadOp>& found();
   void next_iteration() { ++iteration_; }  // called by GradScaler::update()
 
-  // Elements of an op's f16 and bf16 gradients that were too small for the dtype.
-  struct Underflow {
+  struct Underflow {  // elements of an op's f16 or bf16 gradients that were too small for the dtype
     std::string op, module;
     DType dtype;
     int64_t elements = 0, zeros = 0, subnormals = 0;

@@ -1,6 +1,6 @@
-// Size classes with free lists. A block is at most an eighth larger than the request. On a device,
-// where system calls are slow, small blocks are cut from segments. A spin lock guards each pool: it
-// is held for tens of instructions, never during a system call.
+// Size classes with free lists: a block is at most an eighth larger than the request. Small blocks
+// of a device are cut from segments, since its system calls are slow. The spin lock of a pool is
+// held for tens of instructions, never during a system call.
 #include "core/allocator.h"
 
 #include <sys/mman.h>

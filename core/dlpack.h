@@ -1,8 +1,7 @@
 #pragma once
-// DLPack: exchanges tensors with other libraries without a copy. PyTorch, NumPy and JAX support it;
-// CuPy takes tensors of a CUDA device only. Both sides share the memory, so each sees the other's
-// writes; the tape does not notice writes from outside. The structs are in core/dlpack_abi.h and in
-// DLPack's own header.
+// DLPack: shares tensors with other libraries without a copy. PyTorch, NumPy and JAX support it;
+// CuPy takes tensors of a CUDA device only. Each side sees the other's writes, but the tape does
+// not notice those from outside. The structs are in core/dlpack_abi.h and in DLPack's own header.
 //
 // Neither side knows the other's streams: to_dlpack() and the deleter of its result wait for the
 // device; after writing to a shared tensor, synchronize before the other side reads it.

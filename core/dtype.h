@@ -34,8 +34,7 @@ constexpr double largest(DType t) {
                      : 0x1.fffffffffffffp1023;
 }
 
-// True if the dtype can represent the value: floats round any, bools are 0 or not, integers hold
-// whole numbers in their range.
+// True if the dtype can represent it: floats and bools always, integers whole numbers in range.
 bool holds(DType t, double value);
 
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",

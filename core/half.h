@@ -1,7 +1,6 @@
 #pragma once
-// f16 and bf16 as storage: two bytes that convert to and from float with correct rounding (nearest
-// even; subnormals, infinities and NaN kept). Arithmetic happens in float. Plain integer code, so
-// that every compiler and device gives the same bits.
+// f16 and bf16 as storage, for arithmetic in float: correctly rounded conversions (nearest even;
+// subnormals, infinities and NaN kept) in integer code, the same bits on every compiler and device.
 
 #include <bit>
 #include <cstdint>

@@ -92,14 +92,13 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-// All throw Error with both values when the arguments do not fit. Dimensions may be negative.
+// All throw Error with both values if arguments do not fit. Dimensions may be negative.
 int wrap_dim(int dim, int rank);  // -1 -> rank - 1
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);
-Layout slice(const Layout&, int dim, int64_t start, int64_t stop,
-             int64_t step = 1);                        // as Python clamps
-Layout select(const Layout&, int dim, int64_t index);  // drops dim
-Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
+Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);  // as Python
+Layout select(const Layout&, int dim, int64_t index);                                 // drops dim
+Layout expand(const Layout&, const Shape&);  // stride 0 where a size of 1 is repeated
 Layout unsqueeze(const Layout&, int dim);
 Layout squeeze(const Layout&, int dim);  // the size there must be 1
 Layout flip(const Layout&, int dim);     // reverses the order

@@ -1,7 +1,6 @@
 #pragma once
-// PooledAllocator<T>: an allocator for the small objects that every op makes and drops (handles,
-// storages, nodes). Freed blocks go to a list of the freeing thread, so that an allocation costs a
-// few instructions. For std::allocate_shared.
+// PooledAllocator<T>: for the small objects of every op (handles, storages, nodes). Freed blocks go
+// to a list of the freeing thread, so that an allocation costs a few instructions.
 
 #include <array>
 #include <cstddef>

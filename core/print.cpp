@@ -1,5 +1,4 @@
-// Printing as NumPy's array2string with precision 4: elements to show become words of equal width,
-// which are then laid out between brackets.
+// Printing as NumPy's array2string with precision 4: words of equal width between brackets.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

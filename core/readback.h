@@ -69,9 +69,9 @@ class Readback {
   PinnedBlocks::Block block_;  // on the CPU, without a mark
 };
 
-// A check of values on a device. `problem` describes what is wrong with them, or returns "". On the
-// CPU this throws Error at once. On a device the Error comes when this thread next polls or waits
-// for the device (another check, item(), synchronize()), and names the op and module of this call.
+// Checks values on a device: `problem` returns what is wrong, or "". The Error comes at once on the
+// CPU, else when this thread next polls or waits for the device (another check, item(),
+// synchronize()), and names the op and module of this call.
 void check_later(Readback values, std::function<std::string(const void*)> problem,
                  SourceLocation where = SourceLocation::here());
 

@@ -1,7 +1,6 @@
 #pragma once
-// Storage: bytes on a device, with a version that every in-place write bumps, so that the tape
-// notices changes of saved tensors. On the CPU, up to 64 bytes are inline: a scalar costs no
-// allocation, and is not counted as tensor memory.
+// Storage: bytes on a device, with a version that in-place writes bump, so that the tape notices
+// changes of saved tensors. On the CPU up to 64 bytes are inline, not allocated and not counted.
 
 #include <atomic>
 #include <cstdint>
@@ -36,8 +35,7 @@ class Storage : NoCopy {
   bool is_foreign() const { return foreign_ != nullptr; }
 
   uint64_t id() const { return id_; }  // unique in the process, unlike an address
-  // Called before this thread queues work on the bytes: if another stream used them last, this
-  // thread's waits for the work queued there so far.
+  // Called before this thread queues work on the bytes: waits for the stream that used them last.
   void touch() {
     if (!device_.is_host() && Stream::current(device_).number != last_.load()) [[unlikely]]
       hand_over();

@@ -30,7 +30,7 @@ void count_synchronization();      // for waits by other means
 int64_t orders_between_streams();  // waits of one stream for another
 
 // Copies bytes between or within devices, in the order of this thread's streams. A copy to the host
-// is complete on return; a source in host memory may change after the call.
+// is complete on return; host memory that is copied from may change then.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
 // A point in this thread's stream, for timing the work between two; on the CPU, a time stamp.

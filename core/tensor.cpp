@@ -1,5 +1,4 @@
-// Single elements, views, and replacement of a tensor's data. All computation is in ops, above
-// core.
+// Single elements, views, and replacement of data. All computation is in ops, above core.
 #include "core/tensor.h"
 
 #include <algorithm>

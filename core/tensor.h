@@ -19,8 +19,7 @@ struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd
 struct BackwardOptions;  // autograd/tape.h
 class Tensor;
 
-// AutogradMeta as core sees it.
-struct AutogradMetaInterface {
+struct AutogradMetaInterface {  // AutogradMeta as core sees it
   virtual ~AutogradMetaInterface() = default;
   virtual void on_set_data(const Tensor& data) = 0;  // the tensor is about to get this data
 };
@@ -29,8 +28,8 @@ class Tensor {
  public:
   // Undefined: `if (t)` is false, and every other use throws Error.
   Tensor() = default;
-  Tensor(const Shape& shape, DType dtype,
-         Device device = DefaultDevice::current());                   // uninitialised
+  // Uninitialised.
+  Tensor(const Shape& shape, DType dtype, Device device = DefaultDevice::current());
   Tensor(const std::shared_ptr<Storage>& storage, const View& view);  // `view` is within storage
 
   explicit operator bool() const { return impl_ != nullptr; }
@@ -89,13 +88,13 @@ class Tensor {
     return impl_.use_count() == 1 && impl_->storage.use_count() == 1 &&
            !impl_->storage->is_foreign();
   }
-  // Replaces data and dtype for every handle of the tensor, as Module::to and loading do.
+  // Replaces data and dtype for every handle, as Module::to and loading do.
   void set_data(const Tensor& other) const;
 
   // True for leaves, on which set_requires_grad() was called, and for results of recorded ops.
   bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->grad_fn); }
-  const Tensor& set_requires_grad(
-      bool on = true) const;  // throws Error on integers and on results of ops
+  // Throws Error on integers and on results of ops.
+  const Tensor& set_requires_grad(bool on = true) const;
   bool is_leaf() const { return impl().requires_grad; }
   const std::shared_ptr<Node>& grad_fn() const { return impl().grad_fn; }
   void set_grad_fn(std::shared_ptr<Node> grad_fn) const { impl().grad_fn = std::move(grad_fn); }

@@ -251,8 +251,8 @@ struct RAdam {
   };
 };
 
-// p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023, alg.
-// 2)
+// p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023,
+// algorithm 2)
 struct Lion {
   static constexpr std::string_view name = "lion", states[] = {"exp_avg"};
   double lr = 1e-4;
