@@ -1,11 +1,7 @@
 #pragma once
 // Tensors as bytes, for the formats that hold tensors. Little-endian, as the CPU.
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <optional>
-#include <span>
 
 #include "core/tensor.h"
 

@@ -27,8 +27,7 @@ namespace {
   fail("{}: cannot {}: {}", path, what, reason);
 }
 
-// Like ::open, but never returns 0, 1 or 2: in a daemon whose standard streams are closed, printed
-// text would end up in the file.
+// ::open that never returns 0, 1 or 2: with closed standard streams, prints would go to the file.
 int open_file(const std::string& path, int flags, mode_t mode = 0) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (fd < 0 || fd > STDERR_FILENO) return fd;
@@ -190,8 +189,7 @@ void AtomicFile::commit() {
   if (fd_ >= 0) sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
-  // Syncing the folder makes the rename durable. Not every file system can; the data is safe
-  // anyway.
+  // Syncing the folder makes the rename durable. Not every file system can; the data is safe.
   const auto parent = std::filesystem::path(path_).parent_path();
   const int folder =
       ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

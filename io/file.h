@@ -55,8 +55,7 @@ class InputBytes final : public Source {
 };
 
 // All bytes of a file; unpacks it if its name ends in .gz. Throws Error before allocating more than
-// `limit` bytes, packed or unpacked. (The default is twice EMNIST, the largest data set that is
-// read as a whole.)
+// `limit` bytes. (The default is twice EMNIST, the largest data set that is read as a whole.)
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint64_t(1) << 30);
 
 // A file that appears under its name only when complete: writes to a temporary file beside it,
@@ -70,8 +69,7 @@ class AtomicFile : NoCopy {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  // Flushes to the disk; commit() then only renames. If several files belong together, sync all of
-  // them before committing the first.
+  // Flushes to the disk; commit() then only renames. Of files that belong together, sync all first.
   void sync();
   void commit();
 

@@ -1,12 +1,7 @@
 #pragma once
-// JSON lines: a log for programs. One object per line, appended immediately, so a crash loses at
-// most the line being written.
+// JSON lines: a log of one object per line, appended at once: a crash loses at most the last line.
 
-#include <cstdint>
-#include <string>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "io/file.h"
 
@@ -15,8 +10,7 @@ namespace mixtape::io {
 using JsonValue = std::variant<double, int64_t, std::string, bool>;
 using JsonFields = std::vector<std::pair<std::string, JsonValue>>;
 
-// {"epoch":1,"loss":0.25}. Doubles read back to the same bits (whole ones as integers); non-finite
-// ones become null.
+// {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones as integers), or become null.
 std::string json_object(const JsonFields& fields);
 
 class JsonLines {

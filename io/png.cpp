@@ -4,12 +4,9 @@
 #include "io/png.h"
 
 #include <cstring>
-#include <string_view>
-#include <vector>
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/no_copy.h"
 #include "io/elements.h"
 #include "io/file.h"
 

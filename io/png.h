@@ -1,10 +1,6 @@
 #pragma once
 // PNG images as tensors, through libpng. In a build without libpng these functions throw Error.
 
-#include <cstddef>
-#include <span>
-#include <string>
-
 #include "core/tensor.h"
 
 namespace mixtape::io {

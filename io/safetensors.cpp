@@ -46,8 +46,7 @@ struct Header {
   Metadata metadata;
 };
 
-// A parser callback that limits depth and array lengths while parsing, and rejects duplicate keys,
-// which a JSON object would drop.
+// Limits depth and array lengths while parsing, and rejects duplicate keys, which JSON would drop.
 class Guard {
  public:
   explicit Guard(const std::string& where) : where_(where) {}  // "file: header"

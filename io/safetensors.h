@@ -1,16 +1,8 @@
 #pragma once
 // safetensors: named tensors in one file, compatible with Python (huggingface/safetensors): eight
-// bytes of header length, a JSON header, the data. Loading never executes code, and the reader
-// checks everything.
+// bytes of header length, a JSON header, the data. Everything is checked, nothing executed.
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "core/state_dict.h"
 

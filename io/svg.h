@@ -22,8 +22,7 @@ struct Chart {
 // Throws Error if a series has unequal numbers of x and y.
 std::string to_svg(const Chart& chart);
 
-// A table of counts, such as a confusion matrix, shaded by fraction of the row sum. Zeros are
-// blank.
+// A table of counts, such as a confusion matrix, shaded by fraction of the row sum; 0 is blank.
 struct HeatMap {
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<std::string> rows = {}, columns = {};

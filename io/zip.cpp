@@ -92,8 +92,7 @@ Directory find_directory(const Source& archive) {
   return d;
 }
 
-// Reads the values that did not fit 32 bits from the zip64 extra field, which has them in this
-// order.
+// Reads values that did not fit 32 bits from the zip64 extra field, which has them in this order.
 void read_zip64(const Record& directory, uint64_t at, uint64_t end,
                 std::span<uint64_t* const> values, const std::string& where) {
   while (at + 4 <= end) {

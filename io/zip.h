@@ -1,12 +1,9 @@
 #pragma once
-// Zip archives for .npz files: stored or deflated entries, not encrypted or split. The central
-// directory at the end locates them. Rejects entries that overlap, or that claim more bytes than
-// deflate can make from theirs.
+// Zip archives for .npz files: stored or deflated entries, not encrypted or split. Rejects entries
+// that overlap, or that claim more bytes than deflate can make from theirs.
 
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "io/file.h"
 
@@ -40,8 +37,7 @@ class ZipReader {
   std::unique_ptr<Inflater> inflater_;
 };
 
-// Writes stored entries; call finish() at the end. Plain zip: throws Error from 4 GiB or 65535
-// entries on.
+// Writes stored entries; finish() ends it. Plain zip: throws Error from 4 GiB or 65535 entries on.
 class ZipWriter {
  public:
   explicit ZipWriter(AtomicFile& file) : file_(file) {}
