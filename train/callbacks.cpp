@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "io/file.h"
 #include "io/jsonl.h"
 #include "train/charts.h"
 #include "train/learner.h"

@@ -3,10 +3,6 @@
 //
 //   learner.add(std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 5}));
 
-#include <memory>
-#include <optional>
-#include <string>
-
 #include "io/file.h"
 #include "optim/ema.h"
 #include "optim/plateau.h"
@@ -15,8 +11,7 @@
 
 namespace mixtape::train {
 
-// The best value so far of one column of the epoch table. The first value is an improvement; NaN
-// never is.
+// The best value so far of a column of the epoch table. The first value improves it, NaN never.
 class BestValue {
  public:
   explicit BestValue(std::string monitor, double min_delta = 0)
@@ -58,9 +53,8 @@ struct ModelCheckpointOptions {
   int64_t every_steps = 0;             // also writes last.ckpt every so many batches; 0: does not
 };
 // Writes last.ckpt after each epoch and when training ends early (by Ctrl-C, for example), and
-// best.ckpt after each epoch that is the best so far (never without validation data).
-// Learner::load and FitOptions::resume read them. When a fit begins, temporary files that a killed
-// process left are removed.
+// best.ckpt after each epoch that is the best so far (never without validation data), for
+// Learner::load and FitOptions::resume. A fit first removes temporary files of a killed process.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
@@ -78,8 +72,7 @@ class ModelCheckpoint : public Callback {
   bool is_best_ = false;  // the epoch that just ended
 };
 
-// A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. Replaces the file of an
-// earlier run, unless the fit resumes it.
+// A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. A new run begins it anew.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
@@ -111,8 +104,7 @@ class JsonlLogger : public HistoryWriter {
 };
 
 // One optimizer step per `batches` batches (fewer in an epoch's last group), with the gradients of
-// their mean loss. Skipped batches do not count: a group that an epoch leaves incomplete for that
-// reason is completed by the next one.
+// their mean loss. Skipped batches do not count; the next epoch completes a group that lacks them.
 class GradientAccumulation : public Callback {
  public:
   explicit GradientAccumulation(int64_t batches);
@@ -138,9 +130,8 @@ class GradientClip : public Callback {
   const double max_norm_;
 };
 
-// Lowers the learning rate when the monitored value stops improving; counts in epochs. Sets
-// options.better by the value's kind. Throws Error in a fit that has a schedule or lacks the
-// validation data.
+// Lowers the learning rate when the monitored value stops improving, counted in epochs. Sets
+// options.better. Throws Error in a fit that has a schedule or lacks the validation data.
 class ReduceLrOnPlateau : public Callback {
  public:
   explicit ReduceLrOnPlateau(const optim::PlateauOptions& options = {},

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 #include <set>
 
 #include "core/check.h"
 #include "core/format.h"
-#include "io/file.h"
-#include "io/jsonl.h"
 #include "train/learner.h"
 
 namespace mixtape::train {

@@ -11,13 +11,9 @@
 // Trainings that share a file have different "mode" strings.
 
 #include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "io/jsonl.h"
 #include "io/svg.h"
-#include "train/callback.h"
 #include "train/history.h"
 #include "train/run_folder.h"
 
@@ -37,24 +33,20 @@ struct RunLog {
 // as io::read_json_lines does, or if a line has no step.
 std::vector<RunLog> read_run(const std::string& folder, const std::string& name = {});
 
-// A curve of at most `most_points` points, each the mean of 2^k neighbours. A non-finite value
-// makes its point a gap.
+// At most `most_points` points, each the mean of 2^k neighbours, or a gap if one is not finite.
 io::Series thinned(const io::Series& s, size_t most_points);
 
-// A chart per quantity, with its file name: loss.svg, lr.svg, scale.svg, accuracy.svg, ... For one
-// run, loss.svg also has the validation loss; for several, each chart has a curve per run. Throws
-// Error if two runs have the same name.
+// A chart per quantity, with its file name (loss.svg, lr.svg, ...): of one run, with the validation
+// loss in loss.svg; of several, with a curve per run. Throws Error if two runs have the same name.
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs);
 // Writes the charts and returns the file names.
 std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunFolder& folder);
 
-// A confusion matrix as a chart: counts [classes, classes] with a row per label. Without names,
-// classes are numbered.
+// A chart of a confusion matrix: counts [classes, classes], a row per label. Default: numbers.
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
 // Draws charts of the learner's history when a fit ends, and given class names also confusion.svg,
-// for which it evaluates the validation data once more. Removes charts of an earlier run when a
-// training begins that does not continue it.
+// which costs one more validation. A training that continues no run removes charts of another.
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});

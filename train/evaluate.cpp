@@ -4,7 +4,6 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "core/no_copy.h"
 #include "nn/summary.h"
 #include "train/learner.h"
 
@@ -33,8 +32,7 @@ class Evaluating : NoCopy {
 
 }  // namespace
 
-// Runs the body between on_valid_begin and on_valid_end; without these events if a callback
-// evaluates within a validation.
+// Runs the body between on_valid_begin and on_valid_end, or without them within a validation.
 void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   const Evaluating evaluating(*this);
   state.batch = 0;

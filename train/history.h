@@ -2,11 +2,8 @@
 // History: the losses, rates and metrics of a training, by step and by epoch. Values of a step are
 // kept once they have arrived from the device, without waiting for it.
 
-#include <cstdint>
 #include <deque>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "amp/scaler.h"
 #include "core/readback.h"
@@ -74,8 +71,7 @@ class HistoryReader {
   size_t steps_ = 0, epochs_ = 0;
 };
 
-// Base of loggers: passes on each row of the history once, soon after it is known, and starts over
-// when an earlier history was loaded.
+// Base of loggers: passes on each row of the history once; starts over if an older one was loaded.
 class HistoryWriter : public Callback {
  public:
   int order() const override { return observer_order; }

@@ -6,13 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "optim/schedules.h"
 #include "optim/optimizers.h"
+#include "optim/schedules.h"
 #include "train/callbacks.h"
 #include "train/charts.h"
 #include "train/interrupt.h"

@@ -8,19 +8,12 @@
 #include <concepts>
 #include <cstdio>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "amp/autocast.h"
-#include "amp/scaler.h"
 #include "core/no_copy.h"
 #include "io/safetensors.h"
 #include "io/svg.h"
 #include "nn/sequential.h"
 #include "optim/schedule.h"
-#include "train/callback.h"
 #include "train/data/loader.h"
 #include "train/history.h"
 #include "train/metric.h"
@@ -108,9 +101,8 @@ struct LearnerOptions {
   std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
   std::vector<Metric> metrics = {};              // on the validation data
   std::vector<std::shared_ptr<Callback>> callbacks = {};
-  // The run folder; empty: none. Gets metrics.jsonl (see train/charts.h) with a line per step and
-  // epoch, last.ckpt and best.ckpt (see ModelCheckpoint), and SVG charts after each fit. Replaces
-  // the files of an earlier run.
+  // The run folder (empty: none), for metrics.jsonl (see train/charts.h) with a line per step and
+  // epoch, last.ckpt and best.ckpt (see ModelCheckpoint), and SVG charts. Replaces earlier ones.
   std::string folder = {};
   std::vector<std::string> classes = {};     // class names: draws confusion.svg
   Device device = DefaultDevice::current();  // of the model and batches
@@ -171,15 +163,12 @@ class Learner : NoCopy {
       : Learner({}, Model(std::forward<M>(model)), options) {}
   ~Learner();
 
-  // Replaces loss, optimizer, metrics and callbacks. Keeps the precision and the device; throws
-  // Error if options.device differs.
+  // Replaces loss, optimizer, metrics, callbacks; keeps the precision. The device must be the same.
   void compile(const LearnerOptions& options);
-  // Adds a callback, which gets all later events. A MixedPrecision replaces the precision, as
-  // to_fp16() does.
+  // Adds a callback, for all later events. A MixedPrecision sets the precision, as to_fp16() does.
   void add(std::shared_ptr<Callback> callback);
 
-  // Set the precision of further training, by Autocast, GradScaler and the model's dtype; each call
-  // replaces the last choice.
+  // Set the precision of further training; each call replaces the last choice.
   Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
   Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
   Learner& to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }  // f16, bf16, f32
@@ -258,8 +247,7 @@ class Learner : NoCopy {
     bool higher_is_better;
   };
   std::vector<Score> scores(const EpochRow& row) const;
-  // The last epoch's value. Throws Error if no epoch has ended, or that lists the names if there is
-  // no such column.
+  // The last epoch's value. Throws Error if no epoch has ended, or one with all names.
   Score score(std::string_view name) const;
   Score score(std::string_view name, const EpochRow& row) const;  // of that row
   void skip() { skipping_ = true; }
@@ -326,9 +314,7 @@ class Learner : NoCopy {
   Device device_;
   std::FILE* out_;
   std::optional<RunFolder> folder_;
-  bool progress_, skipping_ = false, stopping_ = false;
-  bool in_fit_ = false;
-  bool in_lr_find_ = false;
+  bool progress_, skipping_ = false, stopping_ = false, in_fit_ = false, in_lr_find_ = false;
   bool resumable_ = true;    // false within a batch, also after an exception
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   Tensor loss_sum_;          // of the running epoch

@@ -80,7 +80,6 @@ void add_history(StateDict& all, const History& history, size_t metrics) {
   all.emplace_back("history.steps", table(rows, 5));
 }
 
-// The inverse of add_history().
 History read_history(optim::StateReader& reader, size_t metrics) {
   const Tensor epochs = find(reader, "history.epochs", f64, 2),
                steps = find(reader, "history.steps", f64, 2);
@@ -156,14 +155,13 @@ void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
 
 void Learner::restore(const StateDict& dict, bool this_fit) {
   optim::StateReader reader(dict);
-  const auto number = [&](const char* name) { return reader.number(name); };
   History saved_history = read_history(reader, metrics.size());
   const StateDict of_schedule = dict.under("schedule.");
   if (this_fit) {
     check(
-        number("fit.epochs") == double(state.epochs),
+        reader.number("fit.epochs") == double(state.epochs),
         "saved in a fit of {} epochs, not {} (to train longer, load() it and fit without .resume)",
-        number("fit.epochs"), state.epochs);
+        reader.number("fit.epochs"), state.epochs);
     check(schedule || of_schedule.empty(), "saved in a fit with a schedule, but this one has none");
     check(!schedule || !of_schedule.empty(),
           "saved in a fit without a schedule, but this one has one");
@@ -202,7 +200,7 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
   if (!this_fit) return;
   state.epoch = reader.count("fit.epoch");
   state.batch = reader.count("fit.batch");
-  loss_sum_ = full({}, number("fit.loss_sum"), f64, device_);
+  loss_sum_ = full({}, reader.number("fit.loss_sum"), f64, device_);
   examples_ = reader.count("fit.examples");
 }
 

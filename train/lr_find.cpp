@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -16,9 +14,8 @@
 namespace mixtape::train {
 namespace {
 
-// The rate at which the loss falls fastest over log(rate). Leaves out the first tenth, whose means
-// cover too few batches to be smooth, and everything after the minimum, where a falling loss is
-// recovering from an explosion.
+// The rate at which the loss falls fastest over log(rate). Leaves out the first tenth, where means
+// are not smooth yet, and all after the minimum, where a falling loss recovers from an explosion.
 double steepest(const LrFind& f) {
   if (f.lr.empty()) return NAN;
   const auto first = f.loss.begin() + std::ssize(f.loss) / 10;

@@ -3,7 +3,6 @@
 // value is computed from the sum when it is read.
 
 #include <functional>
-#include <string>
 
 #include "core/tensor.h"
 

@@ -1,9 +1,5 @@
 #pragma once
-// MixedPrecision: the callback behind Learner::to_fp16, to_bf16 and to_fp32, with the same five
-// hooks as fastai's.
-
-#include <optional>
-#include <string>
+// MixedPrecision: the callback behind Learner::to_fp16, to_bf16 and to_fp32, with fastai's hooks.
 
 #include "amp/autocast.h"
 #include "amp/scaler.h"
@@ -19,8 +15,7 @@ struct AmpOptions {
   bool enabled = true;  // false: same as to_fp32
 };
 
-// The whole model in f16 except normalization layers, and f32 masters in the optimizer (as fastai
-// v1 and Apex O2 do).
+// The model in f16 except normalization layers, with f32 masters (as fastai v1 and Apex O2 do).
 struct MasterOptions {
   double loss_scale = 0;      // 0 means 65536 if dynamic, else 512
   int64_t max_noskip = 1000;  // steps without overflow before the scale doubles

@@ -50,10 +50,10 @@ std::string rate_text(double rate) {
 }
 
 std::string bar(double part, int width) {
-  const int filled = std::clamp(static_cast<int>(part * width), 0, width);
-  std::string text(static_cast<size_t>(filled), '=');
+  const int filled = std::clamp(int(part * width), 0, width);
+  std::string text(size_t(filled), '=');
   if (filled < width) text += '>';
-  text.resize(static_cast<size_t>(width), ' ');
+  text.resize(size_t(width), ' ');
   return "[" + text + "] ";
 }
 
@@ -63,23 +63,20 @@ std::string progress_line(const ProgressState& s, int width) {
   const bool known = s.total > 0;
   std::string right = known ? fmt::format("{}/{}", s.done, s.total) : fmt::format("{}", s.done);
   if (s.seconds > 0 && s.done > s.before) {
-    const double rate = static_cast<double>(s.done - s.before) / s.seconds;
+    const double rate = double(s.done - s.before) / s.seconds;
     right += "  " + rate_text(rate);
-    if (known && s.done < s.total)
-      right += "  eta " + clock_text(static_cast<double>(s.total - s.done) / rate);
-    else
-      right += "  in " + clock_text(s.seconds);
+    const bool running = known && s.done < s.total;
+    right += running ? "  eta " + clock_text(double(s.total - s.done) / rate)
+                     : "  in " + clock_text(s.seconds);
   }
   if (!s.suffix.empty()) right += "  " + s.suffix;
 
   std::string line = s.label.empty() ? "" : s.label + " ";
   constexpr int frame = 3, narrowest = 5, widest = 40;  // "[" "] ", and columns between them
   const int room = std::min(width - static_cast<int>(line.size() + right.size()) - frame, widest);
-  if (known && room >= narrowest)
-    line += bar(static_cast<double>(s.done) / static_cast<double>(s.total), room);
+  if (known && room >= narrowest) line += bar(double(s.done) / double(s.total), room);
   line += right;
-  if (width > 0 && line.size() > static_cast<size_t>(width))
-    line.resize(static_cast<size_t>(width));
+  if (width > 0 && line.size() > size_t(width)) line.resize(size_t(width));
   return line;
 }
 

@@ -11,7 +11,6 @@
 
 namespace mixtape::train {
 
-// The values that a bar shows.
 struct ProgressState {
   std::string label;
   int64_t done = 0, total = 0;  // total 0: unknown

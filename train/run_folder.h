@@ -7,8 +7,7 @@ namespace mixtape::train {
 
 class RunFolder {
  public:
-  // Creates the folder and its parents if needed; removes nothing. Throws Error if it cannot be
-  // created or is a file.
+  // Creates the folder and its parents if needed. Throws Error if it cannot be made or is a file.
   explicit RunFolder(std::string folder);
 
   const std::string& path() const { return folder_; }

@@ -3,11 +3,6 @@
 //
 //   learner.add(std::make_shared<TensorBoard>("runs/a"));      $ tensorboard --logdir runs
 
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "io/file.h"
 #include "train/history.h"
 
@@ -29,8 +24,7 @@ class EventFile {
   io::AppendFile file_;
 };
 
-// Writes "loss", "lr" and "scale" for each step, and "train_loss", "valid_loss" and the metrics for
-// each epoch.
+// Writes loss, lr and scale for each step; train_loss, valid_loss and the metrics for each epoch.
 class TensorBoard : public HistoryWriter {
  public:
   explicit TensorBoard(std::string folder) : folder_(std::move(folder)) {}

@@ -2,17 +2,12 @@
 // CIFAR-10 and CIFAR-100 in their binary form: records of one label byte (two in CIFAR-100: coarse
 // and fine) and 3 x 32 x 32 pixels (Krizhevsky 2009; cs.toronto.edu/~kriz/cifar.html).
 
-#include <cstddef>
-#include <span>
-#include <string>
-
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
 
-// Images u8 [n, 3, 32, 32] and labels i64 [n]: data_batch_1.bin to data_batch_5.bin for training,
-// test_batch.bin for validation. Throws Error that names the file if it ends within a record or a
-// label is out of range.
+// Images u8 [n, 3, 32, 32] and labels i64 [n], from data_batch_1.bin to data_batch_5.bin and from
+// test_batch.bin. Throws Error that names the file if it is cut off or a label is out of range.
 Split<TensorDataset> load_cifar10(const std::string& folder);
 // Reads train.bin and test.bin, with the 100 fine labels.
 Split<TensorDataset> load_cifar100(const std::string& folder);

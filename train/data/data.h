@@ -8,4 +8,3 @@
 #include "train/data/loader.h"
 #include "train/data/tables.h"
 #include "train/data/text.h"
-#include "train/data/transforms.h"

@@ -1,16 +1,8 @@
 #pragma once
-// Dataset: numbered examples, the interface between data sources (files, tensors, subsets) and
-// DataLoader.
+// Dataset: numbered examples, the interface between sources of data and DataLoader.
 
 #include <concepts>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "core/tensor.h"
 
@@ -37,9 +29,8 @@ class Dataset {
   virtual int64_t size() const = 0;
   // Returns example i. Several threads may call this and gather() at once.
   virtual Example get(int64_t i) const = 0;
-  // The examples of these numbers, in this order; at least one. Stacks the results of get(); throws
-  // Error that names an example with another shape or dtype than the first. Override it to be
-  // faster.
+  // The examples of these numbers, in this order; at least one. Stacks the results of get(), unless
+  // overridden; throws Error that names an example with another shape or dtype than the first.
   virtual Batch gather(std::span<const int64_t> indices) const;
 };
 
@@ -132,8 +123,7 @@ int64_t valid_count(int64_t n, double valid_fraction, const std::string& name);
 // A permutation of 0 to n - 1 that depends only on the seed and the epoch.
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch = 0);
 
-// The example numbers of an epoch, in order. Every epoch has the same length, and repeated calls
-// return the same numbers.
+// The example numbers of an epoch, in order: as many in each epoch, and the same in each call.
 using Sampler = std::function<std::vector<int64_t>(uint64_t epoch)>;
 // Draws n numbers with replacement, i with probability proportional to weights[i]. Throws Error if
 // a weight is negative or not finite, or all are 0.

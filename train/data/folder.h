@@ -2,16 +2,11 @@
 // ImageFolder: PNG files in one subfolder per class. The loader's threads read each file when they
 // need it, so a data set may be larger than memory.
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
 
-// Images u8 [channels, height, width] and labels i64 []. Images in a batch must have one size;
-// errors name the file.
+// Images u8 [channels, height, width], of one size per batch, and labels i64 []. Errors name files.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder() = default;  // empty
@@ -45,8 +40,7 @@ struct FolderOptions {
   uint64_t seed = 0;            // of the random split
 };
 
-// Reads the folders train and valid in `path`, which must have the same classes. Without them, a
-// random part of the images is for validation.
+// Reads the folders train and valid in `path`, with equal classes; without them, splits at random.
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options = {});
 
 }  // namespace mixtape::train

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 
 #include "core/check.h"

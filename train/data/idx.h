@@ -2,16 +2,11 @@
 // IDX, the format of MNIST and its relatives: two zero bytes, a type code, the rank, big-endian
 // sizes, the data (yann.lecun.com/exdb/mnist). Files may be gzipped.
 
-#include <cstddef>
-#include <span>
-#include <string>
-
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
 
-// Reads a u8 tensor of rank 1 to 4. Throws Error that names the file if the header is invalid or
-// the length of the file does not match it.
+// Reads a u8 tensor of rank 1 to 4. Throws Error that names the file if header or length is wrong.
 Tensor read_idx(const std::string& path);
 
 // Parses a file in memory; errors call it `name`.

@@ -1,6 +1,5 @@
-// Batch i of an epoch is a pure function of the options, the epoch and i, so any thread may make
-// it. Threads claim batch numbers in order and put batches into a ring, from which the loop takes
-// them in order.
+// Batch i of an epoch is a pure function of options, epoch and i, so any thread may make it.
+// Threads claim batch numbers in order; the loop takes batches from a ring, also in order.
 
 #include "train/data/loader.h"
 
@@ -14,7 +13,6 @@
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/no_copy.h"
 #include "core/philox.h"
 #include "core/thread_state.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -22,8 +20,7 @@
 namespace mixtape::train {
 namespace {
 
-// The seed of an epoch's random numbers for one purpose. Purposes are nonzero, since Generator
-// keeps the last word of the counter at 0.
+// The seed of an epoch's random numbers for a purpose: nonzero, since Generator has 0 in its place.
 enum class Purpose : uint32_t { transform = 1, dataset };
 uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
   const Philox::Block b =
@@ -31,8 +28,7 @@ uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
                    uint32_t(seed >> 32));
   return uint64_t(b[0]) << 32 | b[1];
 }
-// Start of the numbers for a position in the epoch, which has four million of them. (Not for an
-// example, which an epoch may repeat.)
+// Start of the four million numbers for a position in an epoch, in which an example may recur.
 uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
 
 using Order = std::vector<int64_t>;

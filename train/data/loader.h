@@ -2,13 +2,9 @@
 // DataLoader: makes batches from a data set, ahead of time in threads. Order and content depend
 // only on the seed and the epoch, not on the number of threads.
 
-#include <cstdint>
 #include <iterator>
-#include <memory>
-#include <vector>
 
 #include "optim/state.h"
-#include "train/data/dataset.h"
 #include "train/data/transforms.h"
 
 namespace mixtape::train {

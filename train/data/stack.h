@@ -1,10 +1,7 @@
 #pragma once
 // Helpers for assembling a batch: rows of one shape, and errors that name the example.
 
-#include <cstdint>
 #include <exception>
-#include <string>
-#include <utility>
 
 #include "core/tensor.h"
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
-#include <optional>
 #include <tuple>
 
 #include "core/check.h"

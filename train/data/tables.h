@@ -2,10 +2,6 @@
 // Data sets from tables: .csv text or .npy arrays.
 
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "train/data/dataset.h"
 

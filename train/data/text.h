@@ -1,11 +1,7 @@
 #pragma once
 // CharText: a text as character tokens, for models that predict the next one.
 
-#include <cstdint>
 #include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "train/data/dataset.h"
 

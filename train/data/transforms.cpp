@@ -32,8 +32,7 @@ Tensor affine(const Tensor& x, const std::vector<float>& scale, const std::vecto
   return out;
 }
 
-// Maps each image of x by f(row, from, to, lines, height, width). An image is `lines` lines of
-// `width` pixels; `height` lines are a plane.
+// Maps each image of x, planes of `height` lines, by f(row, from, to, lines, height, width).
 template <class F>
 Tensor map_images(const Tensor& x, std::span<RowContext> rows, const F& f) {
   check(x.rank() >= 3, "inputs must be images [n, ..., height, width], got {}", x.shape());

@@ -1,15 +1,8 @@
 #pragma once
 // Transforms: functions applied to the inputs of a batch. Random ones draw from a generator per
-// example, so results depend only on the loader's seed, the epoch and the example's position in it,
-// not on the batch or the thread.
-
-#include <cstdint>
-#include <functional>
-#include <span>
-#include <vector>
+// example: results depend on the loader's seed, the epoch and the position in it, not on the batch.
 
 #include "core/random.h"
-#include "core/tensor.h"
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
