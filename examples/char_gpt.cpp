@@ -2,15 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "amp/autocast.h"
-#include "autograd/ops.h"
 #include "core/check.h"
-#include "core/format.h"
-#include "core/random.h"
 #include "examples/command_line.h"
-#include "io/file.h"
-#include "nn/models/gpt.h"
-#include "optim/optimizers.h"
+#include "mixtape.h"
 #include "train/callbacks.h"
 #include "train/data/text.h"
 #include "train/learner.h"
@@ -29,31 +23,29 @@ struct Options {
 };
 
 void define(CommandLine& line, Options& o) {
-  line.add("--text", o.text, "FILE", "what to learn, in UTF-8; its last tenth validates")
+  line.add("--text", o.text, "FILE", "the text to learn, in UTF-8; its last tenth validates")
       .required();
   line.add("--layers", o.layers, "N", "blocks of the model").check(count());
-  line.add("--heads", o.heads, "N", "of attention, in each block").check(count());
-  line.add("--width", o.width, "N", "numbers per character inside the model").check(count());
+  line.add("--heads", o.heads, "N", "attention heads per block").check(count());
+  line.add("--width", o.width, "N", "size of the hidden vector per character").check(count());
   line.add("--context", o.context, "N", "characters that the model sees").check(count());
-  line.add("--dropout", o.dropout, "X", "part that is dropped in training").check(number(0., 0.9));
-  line.add("--steps", o.steps, "N", "of the optimizer; 0: only --load and sample").check(count(0));
-  line.add("--every", o.every, "N", "steps from one validation to the next").check(count());
+  line.add("--dropout", o.dropout, "X", "fraction dropped in training").check(number(0., 0.9));
+  line.add("--steps", o.steps, "N", "optimizer steps; 0: only --load and sample").check(count(0));
+  line.add("--every", o.every, "N", "steps between validations").check(count());
   line.add("--batch-size", o.batch_size, "N", "windows of the text per step").check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      .check(number(1e-12, 1e6));
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
-  line.add("--seed", o.seed, "N", "of weights, order and samples")
-      .check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--seed", o.seed, "N", "for weights, order and samples").check(any_seed());
   line.add("--sample", o.sample, "N", "characters to write at the end").check(count(0));
-  line.add("--prompt", o.prompt, "TEXT", "what they go on from (default: the text's last)")
+  line.add("--prompt", o.prompt, "TEXT", "text to continue (default: the last character)")
       .check(name_of("prompt"));
-  line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: as often as expected")
+  line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: by probability")
       .check(number(0., 100.));
-  line.add("--top-k", o.top_k, "N", "only of so many likeliest; 0: of all").check(count(0));
-  line.add("--load", o.load, "FILE", "weights to begin with").check(name_of("file"));
-  line.add("--save", o.save, "FILE", "where weights go, as safetensors").check(name_of("file"));
+  line.add("--top-k", o.top_k, "N", "sample from the k likeliest; 0: from all").check(count(0));
+  line.add("--load", o.load, "FILE", "initial weights").check(name_of("file"));
+  line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
 }
 
 // The input of a run. The constructor finds all mistakes of the user.
@@ -155,7 +147,7 @@ void Job::run() {
 int main(int argc, char** argv) {
   Options o;
   CommandLine line("char_gpt",
-                   "Trains a small GPT on a text, character by character, and lets it write.");
+                   "Trains a small GPT on a text, character by character, and samples from it.");
   define(line, o);
   return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
 }

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/device.h"
@@ -36,6 +35,8 @@ Check number(T low, T high) {
   };
 }
 inline Check count(int64_t low = 1) { return number<int64_t>(low, 1'000'000); }
+inline Check rate() { return number(1e-12, 1e6); }  // a learning rate
+inline Check any_seed() { return number<uint64_t>(0, UINT64_MAX); }
 
 Check one_of(std::vector<std::string> names);
 Check name_of(const char* what);  // "folder", "file": any non-empty text

@@ -9,25 +9,15 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "amp/autocast.h"
-#include "amp/scaler.h"
-#include "autograd/ops.h"
 #include "core/check.h"
-#include "core/tf32.h"
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "io/jsonl.h"
-#include "io/safetensors.h"
-#include "nn/nn.h"
-#include "optim/schedules.h"
-#include "optim/optimizers.h"
+#include "mixtape.h"
 #include "train/charts.h"
-#include "train/data/digits.h"
-#include "train/data/idx.h"
-#include "train/data/loader.h"
+#include "train/data/data.h"
 #include "train/interrupt.h"
 #include "train/progress.h"
-#include "train/run_folder.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -56,8 +46,7 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(conv1, conv2, fc1, fc2)
 };
 
-// The input and output of a run. The constructor finds all mistakes of the user before any file is
-// touched.
+// Input and output of a run; the constructor finds all mistakes of the user before touching a file.
 struct Job {
   explicit Job(const Options& o)
       : options(o),
@@ -277,10 +266,8 @@ void define(CommandLine& line, Options& o) {
       .excludes(data);
   line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      .check(number(1e-12, 1e6));
-  line.add("--seed", o.seed, "N", "of digits, weights and order")
-      .check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
+  line.add("--seed", o.seed, "N", "of digits, weights and order").check(any_seed());
   line.add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
       .delimiter(',')
       .check(one_of({"fp32", "tf32", "fp16", "bf16"}));

@@ -1,11 +1,8 @@
-// fastai's first example: threes and sevens from a folder of images, three convolutions, fp16, one
-// epoch of the one-cycle policy.
+// fastai's first example: threes and sevens from a folder, three convolutions, fp16, one cycle.
 
 #include "core/check.h"
-#include "core/random.h"
 #include "examples/command_line.h"
-#include "nn/models/cnn.h"
-#include "optim/optimizers.h"
+#include "mixtape.h"
 #include "train/data/folder.h"
 #include "train/learner.h"
 
@@ -69,8 +66,8 @@ int main(int argc, char** argv) {
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate").check(number(1e-12, 1e6));
-  line.add("--seed", o.seed, "N", "of weights and order").check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--lr", o.lr, "X", "highest learning rate").check(rate());
+  line.add("--seed", o.seed, "N", "of weights and order").check(any_seed());
   return line.run(argc, argv,
                   [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });
 }

@@ -1,10 +1,7 @@
 // The smallest training loop, without a Learner: fits the line y = 2 x - 1 to points.
 
-#include "autograd/ops.h"
-#include "core/random.h"
 #include "examples/command_line.h"
-#include "nn/linear.h"
-#include "optim/optimizers.h"
+#include "mixtape.h"
 
 using namespace mixtape;
 

@@ -1,10 +1,7 @@
 // The same line as in regression.cpp, fitted by a Learner.
 
-#include "autograd/ops.h"
-#include "core/random.h"
 #include "examples/command_line.h"
-#include "nn/linear.h"
-#include "optim/optimizers.h"
+#include "mixtape.h"
 #include "train/learner.h"
 
 using namespace mixtape;

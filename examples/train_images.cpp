@@ -1,25 +1,16 @@
-// Trains one of several networks on one of several image data sets, in any precision, from scratch
-// or from saved weights.
+// Trains a network of choice on an image data set, in any precision, from scratch or saved weights.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 
-#include "autograd/ops.h"
-#include "core/allocator.h"
 #include "core/check.h"
-#include "core/format.h"
-#include "core/random.h"
 #include "examples/command_line.h"
-#include "io/file.h"
-#include "nn/linear.h"
-#include "nn/models/cnn.h"
-#include "nn/models/resnet.h"
+#include "mixtape.h"
 #include "train/callbacks.h"
 #include "train/data/data.h"
 #include "train/learner.h"
-#include "train/run_folder.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -47,15 +38,12 @@ void define(CommandLine& line, Options& o) {
   line.flag("--masters", o.masters, "with float16: the whole model, and float32 master weights");
   line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule")
-      .check(number(1e-12, 1e6));
+  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
-  line.add("--seed", o.seed, "N", "of weights, order and drawn digits")
-      .check(number<uint64_t>(0, UINT64_MAX));
+  line.add("--seed", o.seed, "N", "of weights, order and drawn digits").check(any_seed());
   line.add("--fine-tune", o.fine_tune, "FILE",
-           "weights to begin with (.safetensors); the last layer\nstarts anew if there are other "
-           "classes")
+           "initial weights (.safetensors); the last layer\nstarts anew if the classes differ")
       .check(name_of("file"));
   line.add("--out", o.out, "DIR", "folder for weights.safetensors and metrics.jsonl")
       .check(name_of("folder"));
@@ -110,8 +98,7 @@ nn::Any make_model(const std::string& name, int64_t channels, int64_t classes) {
   return net;
 }
 
-// Loads weights of the same network and returns a message. If the last layer has other classes, it
-// keeps its initial weights.
+// Loads weights and returns a message. A last layer for other classes keeps its initial weights.
 std::string load_weights(nn::ModuleBase& model, const std::string& path) {
   auto weights = io::load(path).tensors;
   const std::string last = model.named_parameters().back().first;  // "fc.bias"
