@@ -8,8 +8,8 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
-#include "optim/schedules.h"
 #include "optim/optimizers.h"
+#include "optim/schedules.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
