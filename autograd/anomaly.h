@@ -1,6 +1,5 @@
 #pragma once
-// DetectAnomaly: checks each op's result and each gradient as it is made, and throws at the first
-// NaN.
+// DetectAnomaly: checks each op's result and each gradient as it is made; throws at the first NaN.
 
 #include <memory>
 #include <unordered_map>

@@ -1,6 +1,5 @@
 #pragma once
-// BackwardState: what this thread's backward passes and checkpoints are doing, for the ops that
-// they run.
+// BackwardState: what this thread's backward passes and checkpoints do, for the ops that they run.
 
 #include <unordered_set>
 

@@ -135,8 +135,7 @@ inline const bool listed_op = list_op(Op::info);
 
 namespace detail {
 
-// Calls forward with the arguments, but the tensors of `inputs`, which the policy may have
-// replaced.
+// Calls forward with the arguments, tensors taken from `inputs`: the policy may have replaced them.
 template <class Op, class... Args>
 Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
   // Ops called inside are helpers: not recorded, and under no policy.
@@ -208,9 +207,8 @@ template <class Op, class... Args>
 Tensor call(const Args&... args) {
   return detail::run_op<Op>(nullptr, args...);
 }
-// The same, written to `out` if the op can do that, `out` has the result's shape and dtype, and
-// nothing is recorded; else the result is a new tensor. `out` may be empty, or an input of an
-// elementwise op.
+// The same, written to `out` (empty, or an input of an elementwise op) if the op can do that, `out`
+// has the result's shape and dtype, and nothing is recorded; else the result is a new tensor.
 template <class Op, class... Args>
 Tensor call_out(const Tensor& out, const Args&... args) {
   return detail::run_op<Op>(out ? &out : nullptr, args...);

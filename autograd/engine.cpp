@@ -265,8 +265,7 @@ struct Engine {
     enqueue(node_of(y), std::move(g));
   }
 
-  // Finds the nodes that lead to a captured one: walks the graph once, oldest first, as far as it
-  // is newer than `known`.
+  // Finds the nodes that lead to a captured one, oldest first, among those newer than `known`.
   void mark_needed(std::vector<const Node*> open, uint64_t known = 0) {
     std::map<uint64_t, const Node*> all;
     while (!open.empty()) {

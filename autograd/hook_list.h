@@ -9,8 +9,7 @@
 
 namespace mixtape {
 
-// Removes a hook. May outlive the hook's owner, stays valid when that is moved, and need not be
-// kept.
+// Removes a hook. May outlive the hook's owner, follows it when moved, and need not be kept.
 class HookHandle {
  public:
   void remove() {
@@ -37,8 +36,7 @@ class HookList {
     return handle;
   }
   bool empty() const { return hooks_.empty(); }
-  // Calls f with each hook, in order of addition. Hooks added or removed meanwhile count from the
-  // next call on.
+  // Calls f with each hook, in order of addition; those added or removed meanwhile count next time.
   template <class Each>
   void for_each(const Each& f) const {
     const auto now = hooks_;

@@ -17,8 +17,7 @@ namespace mixtape {
 
 using Dims = std::vector<int>;  // dimensions; empty: all
 
-// The result of a comparison: a bool for each element. So `if (eq(a, b))` does not compile; write
-// `if (all(eq(a, b)).item())`.
+// A bool for each element. `if (eq(a, b))` does not compile; write `if (all(eq(a, b)).item())`.
 struct BoolTensor : Tensor {
   explicit BoolTensor(Tensor t) : Tensor(std::move(t)) {}
   explicit operator bool() const = delete;
@@ -59,14 +58,12 @@ Tensor randn(const Shape& shape, DType dtype = f32,
 Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
               Device device = DefaultDevice::current());
 Tensor randint(int64_t low, int64_t high, const Shape& shape,
-               Device device = DefaultDevice::current());  // i64 in [low, high)
-Tensor randperm(int64_t n,
-                Device device = DefaultDevice::current());  // i64: 0..n-1 in random order
+               Device device = DefaultDevice::current());              // i64 in [low, high)
+Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0..n-1, shuffled
 // Draws n classes with probabilities in proportion to the weights: [..., classes] -> i64 [..., n],
 // all different unless with replacement. Waits for the device. For logits use models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
-// 1 with probability p, else 0, in p's dtype. Throws Error if a p is outside [0, 1], on a device
-// late.
+// 1 with probability p, else 0, in p's dtype. Throws Error (on a device late) unless 0 <= p <= 1.
 Tensor bernoulli(const Tensor& p);
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
@@ -161,8 +158,7 @@ Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
 Tensor median(const Tensor& x);  // of all elements; ties: the gradient goes to the first
 Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
-// The value that a fraction q of the elements does not exceed, interpolated linearly between
-// elements; NaN if there is one.
+// The q-quantile, interpolated linearly between elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
 struct Unique {
@@ -283,8 +279,7 @@ BoolTensor logical_not(const Tensor& x);
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
-// |a - b| <= atol + rtol |b|, in f64 for any dtypes; an infinity is close only to itself, NaN to
-// nothing.
+// |a - b| <= atol + rtol |b|, in f64; an infinity is close only to itself, NaN to nothing.
 BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool equal(const Tensor& a, const Tensor& b);  // same dtype, shape and elements
@@ -328,8 +323,7 @@ Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // in
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
 Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
-Tensor max(const Tensor& x, const Dims& dims = {},
-           bool keepdim = false);  // ties share the gradient
+Tensor max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // ties share gradients
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; ties: the first
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
@@ -341,8 +335,7 @@ Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     /
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-// (sum |x|^p)^(1/p); p may be infinity (the largest |x|) or 0 (the number of nonzero elements).
-// Gradient 0 at a kink.
+// (sum |x|^p)^(1/p); p may be infinity (largest |x|) or 0 (nonzero count). Gradient 0 at a kink.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 // The 2-norm. (A list, since norm(x, {1}) would otherwise be the 1-norm over all dimensions.)
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
@@ -415,11 +408,10 @@ struct ConvTranspose1dOptions {
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
 
-// One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x is the
-// inputs' part of the gates, linear(inputs, weight_ih, bias_ih), of shape [t, b, gates n]. weight
-// [gates n, n] and bias [gates n], or none, are weight_hh and bias_hh; h0 and c0 are [b, n], or
-// none for zeros. Formulas and the order of gates are PyTorch's. The result has the hidden state
-// after each step, in the order of x.
+// One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x [t, b,
+// gates n] is the inputs' part of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
+// n] and bias [gates n] or none are weight_hh and bias_hh; h0 and c0 are [b, n] or none for zeros.
+// Formulas and gates are PyTorch's. Gives the hidden state after each step, in the order of x.
 struct RecurrentOptions {
   bool reverse = false;  // from the last step to the first
 };
@@ -475,8 +467,7 @@ struct GridSampleOptions {
 // -> [n, c, h', w'] in x's dtype. The grid's dtype may be wider, but f64 goes only with f64. Both
 // get gradients.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
-// The grid for images of size [n, c, h, w], transformed by theta [n, 2, 3]: [n, h, w, 2], at least
-// f32.
+// The grid for images [n, c, h, w], transformed by theta [n, 2, 3]: [n, h, w, 2], at least f32.
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
@@ -543,9 +534,8 @@ struct CrossEntropyOptions {
   double weight = 1;          // factor of the loss: static loss scaling
   Tensor class_weights = {};  // [classes], in the logits' dtype or f32; gets no gradient
 };
-// logits [n, classes, ...]; target i64 [n, ...], or probabilities of the logits' shape. The mean is
-// weighted by the class weights of the targets (NaN if all are ignored); for probabilities it is
-// over all rows.
+// logits [n, classes, ...]; target i64 [n, ...], with a mean weighted by class weights (NaN if all
+// are ignored), or probabilities of the logits' shape, with a mean over all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct NllOptions {
@@ -600,8 +590,7 @@ struct TripletMarginOptions {
 // max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& options = {});
-// x, y [n, size], target [n]: 1 - cosine where the target is positive, else max(0, cosine -
-// margin).
+// x, y [n, size], target [n]: 1 - cosine where target > 0, else max(0, cosine - margin).
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                              double margin = 0, Reduction reduction = Reduction::Mean);
 // max(0, margin - target (x - y)): target 1 where x should be larger, -1 where y should.

@@ -11,8 +11,7 @@
 namespace mixtape {
 namespace {
 
-// A leaf's node: sums the gradients of all its uses, which then go to grad(). Owned by the leaf and
-// used in one graph after another.
+// A leaf's node: sums the gradients of all uses, for grad(). The leaf owns it in all its graphs.
 class LeafNode final : public Node {
  public:
   LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {}

@@ -1,7 +1,6 @@
 #pragma once
 // The tape: the op that made a tensor, its inputs, and what it saved for backward. Nodes are
-// numbered as they are made; backward pops the newest first, so it needs neither recursion nor a
-// sort.
+// numbered as they are made; backward pops the newest first and needs neither recursion nor a sort.
 
 #include <atomic>
 #include <cstdint>
@@ -204,10 +203,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
                          const GradOptions& options = {});
 
 // Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
-// reaches x. A tensor that f returns replaces the gradient, for grad() as well. Hooks run in the
-// order of registration; adding or removing one during a run takes effect at the next. The hooks of
-// a result belong to the op that made it. Throws Error unless x.requires_grad(), and in backward if
-// shape, dtype or device differ.
+// reaches x. A tensor that f returns replaces it, for grad() as well. Hooks run in the order of
+// registration, as they were when the run began. A result's hooks belong to its op. Throws Error
+// unless x.requires_grad(), and in backward if shape, dtype or device differ.
 HookHandle register_hook(const Tensor& x, Node::Hook f);
 // From now on each backward() or grad() that reaches x, the result of an op, adds to x.grad().
 // Throws Error unless x.requires_grad().

@@ -1,6 +1,5 @@
 #pragma once
-// Embedding: a row of a table for each index; EmbeddingBag: the sum, mean or maximum of the rows of
-// each list of indices.
+// Embedding and EmbeddingBag: rows of a table, and their sums, means or maxima.
 
 #include <optional>
 #include <string_view>

@@ -33,8 +33,7 @@ struct Buffer : Tensor {
   Buffer() = default;
   Buffer(Tensor t) : Tensor(std::move(t)) {}
 };
-// A buffer that is moved and converted but neither saved nor loaded, such as a table of positions
-// that the module computes.
+// A buffer that is moved and converted but not saved, such as a computed table of positions.
 struct UnsavedBuffer : Buffer {
   using Buffer::Buffer;
 };
@@ -48,9 +47,8 @@ struct Field {
   bool is_saved = true;
 };
 
-// A module's fields by name. Elements of a vector or array are named "blocks.0", those of a map
-// "heads.image"; an optional has the name of its value. Empty tensors, optionals and Anys are left
-// out.
+// A module's fields by name: "blocks.0" in a vector or array, "heads.image" in a map; an optional
+// has the name of its value. Leaves out empty tensors, optionals and Anys.
 class Fields {
  public:
   // (Not inline, since every module instantiates their callers.)

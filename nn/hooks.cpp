@@ -169,8 +169,7 @@ void HookedCall::after_forward() {
       Tensors none(g->inputs);
       return g->run(none);
     }
-    // Skipped if grad() needs nothing before the module: they and this graph would keep each other
-    // alive.
+    // Skipped if grad() needs nothing before the module: else they would keep this graph alive.
     for (size_t i = 0; i < inputs->ctx.inputs(); ++i)
       if (inputs->ctx.wants(i)) return void(g->of_outputs = grads);
   });

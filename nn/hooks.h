@@ -1,6 +1,5 @@
 #pragma once
-// Hooks of a module: functions that see, and may replace, its input and output tensors and their
-// gradients.
+// Hooks of a module: they see, and may replace, its input and output tensors and their gradients.
 
 #include <concepts>
 #include <functional>
@@ -15,8 +14,7 @@ namespace mixtape::nn {
 class ModuleBase;
 using Tensors = std::vector<Tensor>;
 
-// Called before forward with the tensors among its arguments; forward uses `inputs` as the hook
-// leaves them.
+// Called before forward with the tensors among its arguments, which it may replace.
 using ForwardPreHook = std::function<void(const ModuleBase&, Tensors& inputs)>;
 // Called after forward; the call returns `outputs` as the hook leaves them.
 using ForwardHook = std::function<void(const ModuleBase&, const Tensors& inputs, Tensors& outputs)>;

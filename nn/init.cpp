@@ -83,8 +83,7 @@ Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   check(is_float(t.dtype()), "the tensor must be a float, got {}", t.dtype());
   check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
         o.low, o.high);
-  // In standard deviations from the mean, mirrored if both are above it: probabilities near 0 are
-  // exact.
+  // In deviations from the mean, mirrored if both are above it: probabilities near 0 are exact.
   double low = (o.low - o.mean) / o.std, high = (o.high - o.mean) / o.std;
   const double sign = low > 0 ? -1 : 1;
   if (low > 0) low = -std::exchange(high, -low);

@@ -1,6 +1,5 @@
 #pragma once
-// Initial values, written into existing tensors. Drawn from generator(); never recorded. All return
-// t.
+// Initial values, written into t, which is returned. Drawn from generator(), never recorded.
 
 #include "core/tensor.h"
 
@@ -21,15 +20,13 @@ Tensor eye_(const Tensor& t);
 // A convolution's weight [out, in / groups, ...] that passes its input through, channel by channel.
 Tensor dirac_(const Tensor& t, int64_t groups = 1);
 
-// The numbers of inputs of one output and of outputs of one input, for a weight [out, in, ...].
-// Throws Error below two dimensions.
+// Inputs of one output, outputs of one input of a weight [out, in, ...]. Throws Error below rank 2.
 struct Fan {
   int64_t in, out;
 };
 Fan fan(const Tensor& weight);
 
-// The factor for weights before a function that keeps the variance of activations; `slope` is leaky
-// ReLU's below zero.
+// The factor for weights that keeps the variance through f; `slope` is leaky ReLU's below zero.
 enum class Function { Linear, Sigmoid, Tanh, Relu, LeakyRelu, Selu };
 double calculate_gain(Function f, double slope = 0.01);
 
@@ -50,8 +47,7 @@ Tensor xavier_normal_(const Tensor& t, double gain = 1);
 // there are fewer, are orthogonal with length `gain`. All such matrices are equally likely.
 Tensor orthogonal_(const Tensor& t, double gain = 1);
 
-// Initial parameters of linear layers and convolutions, uniform within 1 / sqrt(fan in of the
-// weight); no bias unless `wanted`.
+// For linear layers and convolutions: uniform within 1 / sqrt(fan in); no bias unless `wanted`.
 Tensor starting_weight(const Shape& shape);
 Tensor starting_bias(const Tensor& weight, int64_t out, bool wanted);
 

@@ -2,6 +2,8 @@
 // Linear: y = x W^T + b, and an activation.
 
 #include "autograd/ops.h"
+#include "core/check.h"
+#include "nn/init.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -16,7 +18,12 @@ struct Linear : Module<Linear> {
   Tensor bias;    // [out], or none
 
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
-  Linear(int64_t in, int64_t out, const Options& options);
+  Linear(int64_t in, int64_t out, const Options& options) : activation_(options.activation) {
+    const Scope scope("Linear");
+    check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
+    weight = init::starting_weight({out, in});
+    bias = init::starting_bias(weight, out, options.bias);
+  }
   Tensor forward(const Tensor& x) const { return linear(x, weight, bias, {activation_}); }
   MIXTAPE_FIELDS(weight, bias)
 

@@ -30,14 +30,12 @@ struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };
 
-// The base of all modules, independent of their type. Names are paths such as
-// "blocks.3.attn.qkv.weight".
+// The base of all modules, whatever their type. Names are paths: "blocks.3.attn.qkv.weight".
 class ModuleBase {
  public:
   virtual ~ModuleBase();
   virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
-  // True if this module's own tensors, not those of modules inside, stay f32 in an f16 or bf16
-  // model.
+  // True if this module's own tensors, not those inside, stay f32 in an f16 or bf16 model.
   virtual bool keeps_f32() const { return false; }
 
   // Listed in the order of the fields, depth first; a tensor that is used twice once.
@@ -64,8 +62,7 @@ class ModuleBase {
   void train(bool on = true);
   void eval() { train(false); }
   void zero_grad();
-  // Freezes all parameters, or unfreezes them. Freezing drops their gradients, so that optimizers
-  // skip them.
+  // Freezes or unfreezes all parameters. Freezing drops gradients, so that optimizers skip them.
   void requires_grad_(bool on = true);
 
   // Hooks (nn/hooks.h) run in order of registration at each call of this module; without any, a
@@ -112,8 +109,7 @@ class ModuleBase {
   const std::string* find_path(const ModuleBase& root) const;
   const ModuleBase* omitted_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
-  // Stands for the path of a module that MIXTAPE_FIELDS leaves out, and that ran while nothing was
-  // recorded.
+  // The path of a module that MIXTAPE_FIELDS leaves out and that ran while nothing was recorded.
   static const std::string omitted;
 
   bool training_ = true;

@@ -18,7 +18,6 @@ struct LayerNormOptions {
   bool affine = true;  // false: neither weight nor bias
   bool bias = true;
 };
-
 // Normalises over the last dimensions, which have the given shape.
 struct LayerNorm : Module<LayerNorm> {
   Tensor weight, bias;  // [shape], or none
@@ -45,7 +44,6 @@ struct RMSNormOptions {
   std::optional<double> eps = {};  // none: the spacing of f32 (of f64 for f64) numbers at 1
   bool affine = true;              // false: no weight
 };
-
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have the given shape.
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [shape], or none
@@ -72,7 +70,6 @@ struct GroupNormOptions {
   double eps = 1e-5;
   bool affine = true;
 };
-
 // Normalises each of `groups` groups of channels of x [n, c, ...].
 struct GroupNorm : Module<GroupNorm> {
   Tensor weight, bias;  // [channels], or none
@@ -100,7 +97,6 @@ struct InstanceNormOptions {
   double eps = 1e-5;
   bool affine = false;
 };
-
 // Normalises each channel of each image of x [n, c, h, w], also in evaluation.
 struct InstanceNorm2d : Module<InstanceNorm2d> {
   Tensor weight, bias;  // [channels], or none

@@ -1,4 +1,3 @@
-// Weights as functions of other parameters.
 #include "nn/parametrize.h"
 
 #include "autograd/checkpoint.h"

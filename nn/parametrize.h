@@ -82,7 +82,6 @@ struct SpectralNormOptions {
   double eps = 1e-12;
   std::optional<int> dim = {};  // of the rows; default 0, for transposed convolutions 1
 };
-
 // W / (uT W v), with the weight as a matrix W of rows.
 struct SpectralWeight {
   Tensor original;

@@ -40,8 +40,7 @@ void check_complete(const LstmState& s) {
   check(bool(s.h) == bool(s.c), "a state of h and c lacks {}", s.h ? "c" : "h");
 }
 
-// Runs a cell as a sequence of one step. Returns the op's result [1, b, hidden], or [2, b, hidden]
-// for an LSTM.
+// One step of a cell, as the op gives it: [1, b, hidden], or [2, b, hidden] for an LSTM.
 Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state,
             const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),

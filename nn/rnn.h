@@ -74,9 +74,8 @@ class RecurrentLayers {
 // h = tanh(W x + b + V h + c), or relu. x [t, b, in], or [t, in] of one sequence; h_0 [layers, b,
 // hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
 // weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse. With
-// lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps, like a packed sequence in
-// PyTorch: its last state is taken there, the reverse direction starts there, and later outputs are
-// 0.
+// lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps, as if packed in PyTorch:
+// its last state is taken there, the reverse direction starts there, and later outputs are 0.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
@@ -88,8 +87,7 @@ struct RNN : Module<RNN>, RecurrentLayers {
   Nonlinearity f_;
 };
 
-// As RNN, with gates i, f, g, o: weights have 4 hidden rows. Takes {h_0, c_0}, returns {output,
-// h_n, c_n}.
+// As RNN, with gates i, f, g, o: 4 hidden rows. Takes {h_0, c_0}, returns {output, h_n, c_n}.
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers("LSTM", in, hidden, 4, o) {}
@@ -106,8 +104,8 @@ struct GRU : Module<GRU>, RecurrentLayers {
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
-// One step of an RNN: x [b, in] or [in]; h [b, hidden] or [hidden], or none: zeros. Returns the
-// next h.
+// One step of an RNN. x [b, in] or [in]; h [b, hidden], [hidden] or none: zeros. Returns the next
+// h.
 struct RNNCell : Module<RNNCell>, RecurrentWeights {
   RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
           Nonlinearity f = Nonlinearity::Tanh)

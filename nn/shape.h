@@ -61,7 +61,6 @@ struct UpsampleOptions {  // give one of the first two
   Interpolation mode = Interpolation::Nearest;
   bool align_corners = false;
 };
-
 // Resizes images [n, c, h, w] to a size, or by a factor.
 struct Upsample : Module<Upsample> {
   explicit Upsample(const UpsampleOptions& o) : options_(o) {

@@ -12,9 +12,8 @@
 
 namespace mixtape::nn {
 
-// Masks of keys that queries must not attend to. As in PyTorch's modules, and unlike
-// scaled_dot_product_attention, true in a bool mask hides a key; a float mask is added to the
-// scores.
+// Masks of keys that queries must not attend to: true in a bool mask hides a key, as in PyTorch's
+// modules but not in scaled_dot_product_attention; a float mask is added to the scores.
 struct AttentionMasks {
   Tensor attn_mask = {};         // [queries, keys], or [b heads, queries, keys]
   Tensor key_padding_mask = {};  // [b, keys], or [keys] of one sequence
@@ -34,7 +33,6 @@ struct MultiheadAttentionOptions {
   bool batch_first = false;                     // [b, t, size] instead of [t, b, size]
   std::optional<int64_t> kdim = {}, vdim = {};  // sizes of keys and values, by default `size`
 };
-
 // softmax(q kT / sqrt(size / heads)) v for each of `heads` parts of the projected inputs, followed
 // by an output projection. in_proj_weight starts Xavier uniform, biases start as zeros.
 struct MultiheadAttention : Module<MultiheadAttention> {
@@ -47,8 +45,7 @@ struct MultiheadAttention : Module<MultiheadAttention> {
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
-  // Queries [t, b, size], keys [s, b, kdim], values [s, b, vdim], or all without b for one
-  // sequence.
+  // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b: one sequence.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionMasks& masks = {},
                           AttentionWeights weights = AttentionWeights::None) const;
@@ -73,9 +70,7 @@ struct TransformerEncoderLayerOptions {
   bool batch_first = false;
   bool norm_first = false;  // normalise the inputs of attention and network, not the sums
 };
-
-// x [t, b, size], or [t, size] for one sequence, plus self-attention, plus a network of two linear
-// layers.
+// x [t, b, size] or [t, size], plus self-attention, plus a network of two linear layers.
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   MultiheadAttention self_attn;
   Linear linear1, linear2;

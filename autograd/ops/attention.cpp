@@ -56,8 +56,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
  private:
   // Swaps heads and positions.
   static Tensor swapped(const Tensor& x) { return x.rank() < 3 ? x : transpose(x, -3, -2); }
-  // The product [.., heads, t, features], stored as [.., t, heads, features], since the next step
-  // joins the heads.
+  // The product [.., heads, t, features] stored as [.., t, heads, features]: heads are joined next.
   static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
     if (grad_enabled()) return product(a, b, wanted);
     const Factors f(a, b);

@@ -19,8 +19,7 @@ Tensor floor_divide(const Tensor& a, double b) {
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
 
-// Compares, since maximum and minimum would share the gradient where x is at a bound. NaN in x or
-// in a bound stays.
+// Compares: maximum and minimum would share the gradient at a bound. NaN in x or in a bound stays.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   const Scope scope("clamp");
   check(low || high, "no bound is given");

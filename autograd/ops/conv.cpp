@@ -1,6 +1,5 @@
-// Convolutions. A convolution, its gradient for the input (the transposed convolution) and its
-// gradient for the weight are three ops. Each is linear in both operands and differentiates into
-// the other two, to any order.
+// A convolution and its gradients for the input (a transposed convolution) and for the weight:
+// three ops, each linear in both operands, that differentiate into each other, to any order.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -11,8 +10,7 @@ namespace {
 
 using kernels::Window;
 
-// The attributes of all three ops: the window, the shapes of the operands as Conv2d sees them, and
-// the dtype of the result.
+// The attributes of all three: window, shapes of operands as Conv2d sees them, the result's dtype.
 struct Geometry {
   Window window;
   Shape input, weight, output;

@@ -1,5 +1,4 @@
-// Norms, distances, and the losses that compare them, for networks that learn embeddings. All are
-// composed of other ops.
+// Norms, distances and losses of embeddings that compare them, all composed of other ops.
 
 #include <algorithm>
 

@@ -28,8 +28,7 @@ struct Expr {
   }
 };
 
-// f(a, b) for tensors and constants. (A select() of two constants is f64 until it meets a tensor of
-// another dtype.)
+// f(a, b). (A select() of two constants is f64 until it meets a tensor of another dtype.)
 template <class F>
 Expr combine(const Expr& a, const Expr& b, const F& f) {
   if (a.t && b.t) {

@@ -9,8 +9,7 @@
 namespace mixtape {
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Two factors in the wider of their dtypes: in a second backward a gradient may be wider than
-// what was saved.
+// Two factors in their wider dtype: in a second backward a gradient may be wider than its partner.
 struct Factors {
   Tensor a, b;
 

@@ -14,9 +14,8 @@ namespace {
 using kernels::Sampling;
 using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
 
-// An image of another size with weighted sums over rectangles as elements. It is linear; its
-// gradient is its transpose, the same op in the other direction. Name: a struct with the names of
-// both.
+// Weighted sums over rectangles of an image. Linear; the gradient is the transpose, the same op in
+// the other direction. Name: a struct with the names of both.
 template <class Name, bool transposed = false>
 struct Resample {  // x [n, c, h, w]
   static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};

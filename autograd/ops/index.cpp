@@ -1,6 +1,5 @@
 // Indexing: three ops along one dimension, and functions made of them. gather and scatter_add are
-// each other's gradient; an index shared by many elements is expanded, not copied. Also dropout,
-// which selects elements at random.
+// each other's gradient; an index that many elements share is expanded, not copied. Also dropout.
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,4 @@
-// A leaky ReLU with learned slopes: one op, so that the weight's gradient is summed in f32 and does
-// not pass through f16.
+// A leaky ReLU with learned slopes, as one op: the weight's gradient is summed in f32, not f16.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"

@@ -1,5 +1,4 @@
-// Rearranging: copies with elements in another order. Three ops (flip, tril and triu, pad) and
-// functions made of views and indexing.
+// Copies with elements in another order: three ops, and functions made of views and indexing.
 
 #include <algorithm>
 #include <numeric>
@@ -73,8 +72,7 @@ struct Pad {  // by a constant; no margin is negative
   }
 };
 
-// The source index of each element of a padded dimension of n, for modes that pad with its
-// elements.
+// The source index of each element of a padded dimension of n, for modes other than Constant.
 Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
   const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
   check(mode == PadMode::Replicate ? n > 0 : left <= most && right <= most,
@@ -98,8 +96,7 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
   return longer;
 }
 
-// y, made from x, with its own memory for each element: a clone if y is a view of x or repeats a
-// part.
+// y with memory of its own: a clone if y is a view of x or repeats a part.
 Tensor copied_of(const Tensor& x, const Tensor& y) {
   return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }

@@ -129,8 +129,7 @@ struct LogSumExp {
     ctx.save_result(y);
     return y;
   }
-  // dx = softmax(x) dy, and 0 where all x are -inf. (exp(x - y) would lose the digits that rounding
-  // took from y.)
+  // dx = softmax(x) dy, and 0 where all x are -inf. (y is rounded: exp(x - y) would lose digits.)
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
     const Tensor none = eq(ctx.saved(1), -infinity),
                  x = masked_fill(cast(ctx.saved(0), dy.dtype()), none, 0);
@@ -184,11 +183,9 @@ struct Norm {
 };
 
 // --- scans: y_i = a_i y_(i-1) + b_i ---
-//
-// With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product. The
-// gradient goes through the transposed recurrence, w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i and
-// da_i = w_i y_(i-1). So these ops are closed under differentiation, to any order, and nothing
-// divides.
+// With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product.
+// Gradients go through the transposed recurrence, w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i, da_i =
+// w_i y_(i-1). So these ops are closed under differentiation, to any order, and nothing divides.
 
 Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b) {
   const Tensor& x = a ? a : b;
@@ -365,8 +362,7 @@ DType dtype_of_sum(const Tensor& x) {
   const ScopedValue<&ThreadState::observer> unseen(nullptr);
   return sum(x.with_layout(Layout(Shape{0}))).dtype();
 }
-// A statistic of x, computed in f32 for half elements, whose squares may overflow, then rounded as
-// a sum is.
+// A statistic of x: computed in f32 for half x, whose squares may overflow, rounded as a sum is.
 template <class F>
 Tensor statistic(const Tensor& x, const F& f) {
   check_real(x);

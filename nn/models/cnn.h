@@ -12,7 +12,6 @@ struct SimpleCnnOptions {                  // one per convolution, or empty: the
   std::vector<int64_t> strides = {};       // 2
   bool batch_norm = false;                 // after each ReLU but the last
 };
-
 // images [n, channels.front(), h, w] -> logits [n, channels.back()]. A convolution and a ReLU from
 // each number of channels to the next, then the mean over the remaining image. Parameters are named
 // "0.0.weight", "0.0.bias", "1.0.weight", ... As in fastai's, a ReLU comes last, so no logit is

@@ -43,8 +43,7 @@ struct GptBlock : nn::Module<GptBlock> {
   struct Past {  // keys and values of earlier tokens, [b, heads, t, width / heads]
     Tensor k, v;
   };
-  struct Attention
-      : nn::Module<Attention> {  // causal: each position attends to itself and earlier ones
+  struct Attention : nn::Module<Attention> {  // causal
     Conv1D c_attn, c_proj;
     explicit Attention(const GptConfig& c);
     Tensor forward(const Tensor& x, Past* past = nullptr) const;

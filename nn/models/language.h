@@ -5,8 +5,7 @@
 
 namespace mixtape::models {
 
-// The mean cross-entropy in nats. logits [b, t, vocabulary], targets i64 [b, t]: the next tokens;
-// -100 is ignored.
+// The mean cross-entropy in nats: logits [b, t, vocabulary], targets i64 [b, t] (-100: ignored).
 Tensor next_token_loss(const Tensor& logits, const Tensor& targets);
 
 struct SampleOptions {

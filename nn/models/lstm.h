@@ -19,7 +19,6 @@ struct LstmClassifierOptions {
   double dropout = 0;                       // in training, between layers and before the last
   std::optional<int64_t> padding_idx = {};  // the padding token, if any
 };
-
 // tokens i64 [b, t] -> logits [b, classes], from the state after the last token (in reverse, the
 // first): pad texts on the left.
 struct LstmClassifier : nn::Module<LstmClassifier> {

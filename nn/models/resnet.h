@@ -56,7 +56,6 @@ struct ResNetOptions {
   int64_t in_channels = 3;          // of the images
   int64_t width = 64;               // channels after the first convolution
 };
-
 // images [n, in_channels, h, w] -> logits [n, num_classes], with `blocks` blocks in each of four
 // layers. Convolutions start Kaiming normal by their fan out.
 struct ResNet : nn::Module<ResNet> {
@@ -93,7 +92,6 @@ struct CifarResNetOptions {
   int64_t in_channels = 3;
   int64_t width = 16;
 };
-
 // images [n, in_channels, 32, 32] -> logits [n, num_classes]: three layers of n blocks, without an
 // initial pool. Initialised as ResNet.
 struct CifarResNet : nn::Module<CifarResNet> {
