@@ -107,8 +107,7 @@ Entry read_entry(const std::string& name, const json& info, uint64_t data_bytes,
   const json& dtype = info["dtype"];
   check(dtype.is_string(), "{}: dtype is not a string", at);
   const auto& spelled = dtype.get_ref<const std::string&>();
-  const auto found = std::find_if(std::begin(spellings), std::end(spellings),
-                                  [&](const auto& s) { return spelled == s.first; });
+  const auto* found = std::ranges::find(spellings, spelled, [](const auto& s) { return s.first; });
   check(found != std::end(spellings), "{}: dtype {} is not supported", at, quote(spelled));
   entry.dtype = found->second;
 
@@ -164,9 +163,7 @@ Header read_header(std::string_view text, uint64_t data_bytes, const std::string
       header.metadata.emplace(key, value);
     }
   }
-  std::sort(header.entries.begin(), header.entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::ranges::sort(header.entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
   check_tiling(header.entries, data_bytes, file);
   return header;
 }

@@ -175,8 +175,7 @@ std::vector<ZipEntry> read_zip_directory(const Source& archive) {
 
   std::vector<ZipEntry> entries;
   for (const auto& [begin, e] : found) entries.push_back(e);
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::sort(found, {}, [](const auto& f) { return f.first; });
   for (size_t i = 1; i < found.size(); ++i) {
     const ZipEntry& before = found[i - 1].second;
     check(before.offset + before.packed <= found[i].first, "{}: {} overlaps another at byte {}",

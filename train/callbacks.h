@@ -72,7 +72,7 @@ class ModelCheckpoint : public Callback {
   bool is_best_ = false;  // the epoch that just ended
 };
 
-// A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. A new run begins it anew.
+// A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. A new run rewrites it.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}

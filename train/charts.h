@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
 // Writes the charts and returns the file names.
 std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunFolder& folder);
 
-// A chart of a confusion matrix: counts [classes, classes], a row per label. Default: numbers.
+// Chart of a confusion matrix: counts [classes, classes], a row per label; default names 0, 1, ...
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
 // Draws charts of the learner's history when a fit ends, and given class names also confusion.svg,

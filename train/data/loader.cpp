@@ -20,7 +20,7 @@
 namespace mixtape::train {
 namespace {
 
-// The seed of an epoch's random numbers for a purpose: nonzero, since Generator has 0 in its place.
+// The seed of an epoch's random numbers. No purpose is 0, which Generator has in its place.
 enum class Purpose : uint32_t { transform = 1, dataset };
 uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
   const Philox::Block b =
