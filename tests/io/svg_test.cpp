@@ -61,7 +61,7 @@ TEST(Svg, DrawsSeriesWithRoundTicks) {
   EXPECT_TRUE(has(svg, "prefers-color-scheme: dark"));
 }
 
-TEST(Svg, LeavesGapsForWhatIsNotFinite) {
+TEST(Svg, LeavesGapsForNonFiniteValues) {
   const std::string svg = drawn({.series = {{"s", {0, 1, 2, 3, 4}, {1, NAN, 2, INFINITY, 3}}}});
   const size_t d = svg.find("d=\"M");
   const std::string path = svg.substr(d, svg.find('"', d + 3) - d);
@@ -76,7 +76,7 @@ TEST(Svg, LogAxisHasDecades) {
     EXPECT_TRUE(has(svg, label)) << label;
 }
 
-TEST(Svg, StandsExtremes) {
+TEST(Svg, HandlesExtremes) {
   const double big = std::numeric_limits<double>::max(),
                tiny = std::numeric_limits<double>::denorm_min();
   EXPECT_TRUE(has(drawn({}), "no data"));

@@ -60,7 +60,7 @@ TEST(JsonLines, AppendsLinesAtOnce) {
 }
 
 // The disk is full in the middle of a line, and later has space again.
-TEST(JsonLines, GoesOnAfterALineThatFailed) {
+TEST(JsonLines, ContinuesAfterAFailedLine) {
   const TempFolder folder;
   JsonLines log(folder / "log.jsonl");
   log.write({{"a", int64_t{1}}});
@@ -77,7 +77,7 @@ TEST(JsonLines, GoesOnAfterALineThatFailed) {
   EXPECT_EQ(slurp(folder / "log.jsonl"), "{\"a\":1}\n{\"a\":3}\n");
 }
 
-TEST(JsonLines, MissesAFileThatWasRemoved) {
+TEST(JsonLines, ReportsARemovedFile) {
   const TempFolder folder;
   JsonLines log(folder / "log.jsonl");
   log.write({{"a", 1.0}});

@@ -27,7 +27,7 @@ std::string events(const std::string& at, std::function<void(Learner&)> ask) {
   return spy->seen;
 }
 
-TEST(Callbacks, SeeEveryMomentAndMaySkip) {
+TEST(Callbacks, SeeEveryEventAndMaySkip) {
   const std::string batch = " batch loss backward backward. step step. batch.",
                     valid = " valid vbatch vloss vbatch. valid.";
   const auto skip = [](Learner& l) { l.skip(); };
@@ -234,7 +234,7 @@ TEST(Callbacks, GradientsAccumulateOverBatchesThatRan) {
   EXPECT_EQ(skipping->slopes, std::vector<double>(5, 1));
 }
 
-TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
+TEST(Callbacks, GradientsAccumulateInCustomLoops) {
   const TensorDataset points = clusters(32, 1);
   const auto weights_after = [&](int64_t batches) {
     const Seed seed(1);
@@ -253,7 +253,7 @@ TEST(Callbacks, GradientsAccumulateInLoopsOfOthers) {
 }
 
 // Shorter groups at the end of an epoch, and the schedule, apply only within a fit.
-TEST(Callbacks, AFitThatEndedHasNoPartInLoopsOfOthers) {
+TEST(Callbacks, AnEndedFitDoesNotAffectCustomLoops) {
   const Seed seed(1);
   std::vector<int64_t> steps;
   const auto spy = std::make_shared<Spy>();

@@ -77,7 +77,7 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
-TEST(Callbacks, SayWhatTheyWaitForInVain) {
+TEST(Callbacks, SayWhichMonitorNeedsValidationData) {
   const Seed seed(1);
   LearnerOptions o = quiet();
   const auto refused = [&](std::shared_ptr<Callback> callback, const std::string& why) {
@@ -98,7 +98,7 @@ TEST(Callbacks, SayWhatTheyWaitForInVain) {
 }
 
 // Throws before the first epoch.
-TEST(Callbacks, RefuseNumbersThatNobodyKnowsAtOnce) {
+TEST(Callbacks, RefuseUnknownMonitorsAtOnce) {
   const TempFolder folder;
   const std::shared_ptr<Callback> all[] = {
       std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "acuracy"}),
@@ -124,7 +124,7 @@ TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
   EXPECT_ERROR(thinned({}, 0), "most_points must be > 0");
 }
 
-TEST(Callbacks, GradientClipLimitsStepsInLoopsOfOthers) {
+TEST(Callbacks, GradientClipLimitsStepsInCustomLoops) {
   LearnerOptions o = quiet();
   o.loss = [](const Tensor& output, const Tensor&) { return mean(output); };
   o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1}); };

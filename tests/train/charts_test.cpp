@@ -115,7 +115,7 @@ TEST(RunFolder, HoldsNoChartsOfAnEarlierRun) {
   EXPECT_EQ(fit(false, ""), "best.ckpt last.ckpt loss.svg lr.svg metrics.jsonl mine.svg scale.svg");
 }
 
-TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
+TEST(RunFolder, ContinuesAfterAnInterruption) {
   const Seed seed(1);
   const TempFolder folder;
   struct Interrupting : Callback {
@@ -136,7 +136,7 @@ TEST(RunFolder, IsGoneOnWithAfterAnInterruption) {
 }
 
 // A chart that fails does not lose the epoch.
-TEST(RunFolder, HoldsTheWeightsBeforeThePictures) {
+TEST(RunFolder, HoldsTheWeightsBeforeTheCharts) {
   const Seed seed(1);
   const TempFolder folder;
   LearnerOptions o = recorded(folder.path());
@@ -167,7 +167,7 @@ TEST(RunFolder, IsWrittenEvenAfterAnException) {
 }
 
 // Without validation data, they have no charts.
-TEST(Charts, AreOfWhatTheLearnerKnows) {
+TEST(Charts, DrawTheHistoryOfTheLearner) {
   const Seed seed(1);
   const TempFolder folder;
   LearnerOptions o = quiet();

@@ -274,7 +274,7 @@ TEST(Progress, WhatWasDoneBeforeTookNoTime) {
   EXPECT_EQ(progress_line(s, 0), "epoch 2 300/400  50/s  eta 0:02");
 }
 
-TEST(Progress, LineStandsOddStates) {
+TEST(Progress, LineHandlesOddStates) {
   EXPECT_EQ(progress_line({"", 0, 0, 0, ""}, 80), "0");
   EXPECT_EQ(progress_line({"x", 5, 0, 10, ""}, 80), "x 5  0.5/s  in 0:10");
   EXPECT_EQ(progress_line({"x", 7, 5, 1, ""}, 0), "x 7/5  7.0/s  in 0:01");

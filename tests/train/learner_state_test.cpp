@@ -98,7 +98,7 @@ TEST(Checkpoints, ResumeAfterALossThatWasNotFinite) {
 }
 
 // Resuming from any other event would lose or repeat a batch or an epoch.
-TEST(Checkpoints, AreNoneOfAFitWithinABatchOrAValidation) {
+TEST(Checkpoints, CannotResumeWithinABatchOrAValidation) {
   const TempFolder folder;
   const std::string file = folder / "cut.ckpt";
   const auto fit = [&](const std::string& event, const std::string& resume) {
@@ -246,7 +246,7 @@ TEST(Checkpoints, ResumeOnAPlateau) {
 }
 
 // For example, a callback that returns to a better epoch.
-TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
+TEST(Checkpoints, RestoreThePlateauWithinAFit) {
   const Seed seed(1);
   const TempFolder folder;
   LearnerOptions o = quiet();
@@ -268,7 +268,7 @@ TEST(Checkpoints, LoadedInAFitBringThePlateauBack) {
 }
 
 // Saved after a fit that was stopped early.
-TEST(Checkpoints, OfAFitThatWasStoppedKnowThePlateau) {
+TEST(Checkpoints, OfAStoppedFitKnowThePlateau) {
   const Seed seed(1);
   const TempFolder folder;
   LearnerOptions o = quiet();

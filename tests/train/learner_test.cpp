@@ -54,7 +54,7 @@ TEST(Learner, TakesALossThatIsAModule) {
   EXPECT_ERROR(Learner(loaders(), Net(), o).fit(1), "mse_loss");
 }
 
-TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
+TEST(Learner, LeavesFrozenParametersAlone) {
   const auto each = {+[](Learner&) {}, +[](Learner& l) { l.to_fp16(); },
                      +[](Learner& l) { l.to_fp16(MasterOptions{}); }};
   for (const auto choose : each) {
@@ -75,7 +75,7 @@ TEST(Learner, LeavesWhatIsFrozenUntilItIsThawed) {
   }
 }
 
-TEST(Learner, FitsWithDefaultsWhereNothingIsSaid) {
+TEST(Learner, FitsWithDefaults) {
   const Seed seed(1);
   Learner learner(loaders(), Net(), quiet());
   learner.fit(1, {});
@@ -248,7 +248,7 @@ TEST(Keras, CompilesFitsAndEvaluates) {
 }
 
 // Each epoch has its own order, also in a second fit.
-TEST(Keras, GoesOnToShuffle) {
+TEST(Keras, KeepsShufflingInLaterFits) {
   const Seed seed(1);
   const TensorDataset points = clusters(96, 1);
   Learner model(Net(), quiet());
@@ -260,7 +260,7 @@ TEST(Keras, GoesOnToShuffle) {
   EXPECT_NE(order(), first);
 }
 
-TEST(Keras, ShufflesAsItIsTold) {
+TEST(Keras, ShufflesAsConfigured) {
   const Seed seed(1);
   const TensorDataset points = clusters(96, 1);
   const auto seen = [&](const FitArrays& options) {

@@ -118,7 +118,7 @@ TEST(DataLoader, DropsALastBatchThatIsSmaller) {
   EXPECT_TRUE(epoch(none).empty());
 }
 
-TEST(DataLoader, EndsAnEpochEarlyAndTheNextHasOthers) {
+TEST(DataLoader, LimitsAnEpochAndShufflesTheNext) {
   DataLoader loader(numbered(100), {.batch_size = 4, .shuffle = true, .max_batches = 3});
   EXPECT_EQ(loader.batches(), 3);
   const auto first = epoch(loader), second = epoch(loader);
@@ -162,7 +162,7 @@ TEST(DataLoader, LeavesTheGeneratorAlone) {
 }
 
 // Each image takes each of the 50 positions about equally often.
-TEST(DataLoader, ShufflesWithoutFavour) {
+TEST(DataLoader, ShufflesUniformly) {
   std::vector<int> at_front(50);
   constexpr int epochs = 5000;
   for (uint64_t i = 0; i < epochs; ++i) ++at_front[size_t(shuffled(50, 1, i)[0])];
@@ -204,7 +204,7 @@ TEST(DataLoader, BatchesMoreThanTwoTensors) {
                "tensors: inputs of shape [3] for more[0] of shape [2]");
 }
 
-TEST(DataLoader, ASamplerSaysWhichExamplesMakeAnEpoch) {
+TEST(DataLoader, ASamplerChoosesTheExamplesOfAnEpoch) {
   const Sampler sampler = [](uint64_t epoch) {
     return std::vector<int64_t>{4, 4, int64_t(epoch), 0, 9};
   };
@@ -217,7 +217,7 @@ TEST(DataLoader, ASamplerSaysWhichExamplesMakeAnEpoch) {
 }
 
 // A repeated example is transformed differently each time.
-TEST(DataLoader, ASampledExampleHasRandomNumbersForEachPlace) {
+TEST(DataLoader, ARepeatedExampleDrawsAnewAtEachPosition) {
   const Sampler sampler = [](uint64_t) { return std::vector<int64_t>{3, 3}; };
   DataLoader loader(numbered(10), {.sampler = sampler, .transform = random_transform});
   const Tensor x = loader.batch(0).x;
@@ -314,7 +314,7 @@ TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
   EXPECT_EQ(epoch(30), epoch(7));
 }
 
-TEST(DataLoader, DrawsAnewForEveryExampleAndEpoch) {
+TEST(DataLoader, DrawsAnewForEachExampleAndEpoch) {
   const auto draw = transforms::each(
       [](const Tensor&, Generator& random) { return full({}, random.uniform(), f64); });
   DataLoader loader(numbered(100), {.batch_size = 10, .workers = 2, .transform = draw});
@@ -325,7 +325,7 @@ TEST(DataLoader, DrawsAnewForEveryExampleAndEpoch) {
   EXPECT_EQ(drawn.size(), 200u);
 }
 
-TEST(DataLoader, WorksAheadAsFarAsItMay) {
+TEST(DataLoader, PrefetchesUpToItsLimit) {
   std::atomic<int> made = 0;
   const auto count = transforms::compose({[&](const Tensor& x, std::span<RowContext>) {
     ++made;
@@ -341,7 +341,7 @@ TEST(DataLoader, WorksAheadAsFarAsItMay) {
   EXPECT_EQ((*it).y.at(0), 0);
 }
 
-TEST(DataLoader, StandsLoopsThatAreLeft) {
+TEST(DataLoader, AllowsLoopsToBeLeftEarly) {
   for (const int workers : {0, 1, 3}) {
     const DataLoaderOptions options{.batch_size = 4, .shuffle = true, .workers = workers};
     DataLoader loader(Odd(60), options), whole(Odd(60), options);
@@ -362,7 +362,7 @@ TEST(DataLoader, StandsLoopsThatAreLeft) {
   }
 }
 
-TEST(DataLoader, RefusesToGoOnWithALoopThatHasEnded) {
+TEST(DataLoader, RefusesToContinueAnEndedLoop) {
   DataLoader loader(numbered(8), {.batch_size = 4});
   auto first = loader.begin();
   auto second = loader.begin();

@@ -27,7 +27,7 @@ TEST(LrFind, SaysWhatItNeeds) {
   EXPECT_ERROR(learner.lr_find({.stop_factor = 1}), "stop_factor must be > 1, got 1");
 }
 
-TEST(LrFind, LeavesAllAsItWas) {
+TEST(LrFind, LeavesNoTrace) {
   for (const Choose choose : precisions) {
     const Seed seed(1);
     Learner learner(loaders(), Net(), quiet());
@@ -133,7 +133,7 @@ TEST(LrFind, UndoesWhatIsNotSaved) {
   EXPECT_EQ(model.calls.item(), before);
 }
 
-TEST(LrFind, LeavesOutThoseThatOnlyLookOn) {
+TEST(LrFind, SkipsObservers) {
   const Seed seed(1);
   const TempFolder folder;
   LearnerOptions o = quiet();

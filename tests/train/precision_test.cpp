@@ -39,7 +39,7 @@ TEST(Precision, AllTrainAlike) {
   EXPECT_EQ(loss_of([](Learner& l) { l.to_fp16().to_fp32(); }), f32_loss);
 }
 
-TEST(Precision, IsWhatWasChosenLast) {
+TEST(Precision, IsTheLastChoice) {
   const Seed seed(1);
   Net net;
   Learner learner(loaders(), net, quiet());
@@ -85,7 +85,7 @@ TEST(Precision, MayBeChosenAmongTheCallbacks) {
   EXPECT_EQ(learner.callbacks().size(), 1u);
 }
 
-TEST(Precision, HasTheScaleThatWasAskedFor) {
+TEST(Precision, HasTheRequestedScale) {
   Learner learner(loaders(), Net(), quiet());
   const auto scale = [&](const auto& options) {
     learner.to_fp16(options);
@@ -108,7 +108,7 @@ TEST(Precision, HasTheScaleThatWasAskedFor) {
   EXPECT_ERROR(learner.to_fp16({.loss_scale = -1}), "loss_scale must be >= 0, got -1");
 }
 
-TEST(Precision, HasTheMastersThatWereAskedFor) {
+TEST(Precision, HasTheRequestedMasters) {
   const auto each = {std::tuple(MasterOptions{}, f32, false),
                      std::tuple(MasterOptions{.flat_master = true}, f32, true),
                      std::tuple(MasterOptions{.loss_fp32 = false}, f16, false)};
