@@ -170,7 +170,7 @@ void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& con
 
 template <class T>
 void run_step(Launch& launch, Updates updates, const Muon& o, const Control& control) {
-  launch_begin<T>(launch, updates, o, control, nullptr);
+  launch_begin<T, Muon>(launch, updates, o, control, nullptr);
   for (const Update& u : updates)
     if (is_computed_in<T>(u)) muon_step<T>(launch, u, o, control);
 }
