@@ -31,18 +31,16 @@ template <class A>
 inline constexpr bool is_tensor = std::is_base_of_v<Tensor, A>;  // BoolTensor too
 template <class A>
 inline constexpr bool is_list = std::is_same_v<A, std::vector<Tensor>>;
-template <class A>
-inline constexpr bool is_attribute = !is_tensor<A> && !is_list<A>;
 
 // The attributes among some arguments, as a tuple of values.
 template <class... Args>
 auto attributes(const Args&... args) {
   return std::tuple_cat([](const auto& a) {
     using A = std::remove_cvref_t<decltype(a)>;
-    if constexpr (is_attribute<A>)
-      return std::tuple<A>(a);
-    else
+    if constexpr (is_tensor<A> || is_list<A>)
       return std::tuple<>();
+    else
+      return std::tuple<A>(a);
   }(args)...);
 }
 

@@ -159,9 +159,8 @@ struct Engine {
       dy = std::move(changed);
     };
     for_each_hook(node, &Hooks::gradient, run);
-    if (capture) {
+    if (capture)
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
-    }
     return dy;
   }
 

@@ -113,15 +113,12 @@ WithProduct<Tensors, Tensors> jvp(const Several& f, const Tensors& inputs, const
   const EnableGrad on;
   const Tensors x = independent(inputs, options.create_graph);
   const Tensors y = f(x);
-  Tensors u;
+  Tensors u, wanted;
   for (const Tensor& t : y) {
     u.push_back(zeros_like(t));
-    if (t.requires_grad()) u.back().set_requires_grad();
+    if (t.requires_grad()) wanted.push_back(u.back().set_requires_grad());
   }
   const Tensors uJ = gradients(y, x, {.gradients = u, .create_graph = true});
-  Tensors wanted;
-  for (const Tensor& t : u)
-    if (t.requires_grad()) wanted.push_back(t);
   const Tensors found =
       gradients(uJ, wanted, {.gradients = v, .create_graph = options.create_graph});
   for (size_t i = 0, next = 0; i < u.size(); ++i)

@@ -1,6 +1,5 @@
 #pragma once
-// Convolutions over sequences [n, c, l] and images [n, c, h, w]. Weights and biases start uniform
-// within 1 / sqrt(fan in).
+// Convolutions of [n, c, l] and [n, c, h, w]. Parameters start uniform within 1 / sqrt(fan in).
 
 #include "autograd/ops.h"
 #include "core/check.h"

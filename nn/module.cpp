@@ -1,4 +1,3 @@
-// Functions that walk a tree of modules.
 #include "nn/module.h"
 
 #include <cxxabi.h>

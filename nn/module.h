@@ -65,9 +65,8 @@ class ModuleBase {
   // Freezes or unfreezes all parameters. Freezing drops gradients, so that optimizers skip them.
   void requires_grad_(bool on = true);
 
-  // Hooks (nn/hooks.h) run in order of registration at each call of this module; without any, a
-  // call only tests a pointer. They move with the module; clone() drops them, since they may refer
-  // to the original.
+  // Hooks (nn/hooks.h) run at each call, in order of registration; without any, a call only tests a
+  // pointer. They move with the module; clone() drops them, as they may refer to the original.
   HookHandle register_forward_pre_hook(ForwardPreHook f);
   HookHandle register_forward_hook(ForwardHook f);
   HookHandle register_full_backward_hook(BackwardHook f);

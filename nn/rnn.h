@@ -10,8 +10,7 @@
 
 namespace mixtape::nn {
 
-// Weights of one direction of one layer, or of a cell. Gates are i, f, g, o (LSTM) or r, z, n
-// (GRU); an RNN has one.
+// Weights of a direction of a layer, or of a cell. Gates: LSTM i, f, g, o; GRU r, z, n; RNN one.
 struct RecurrentWeights {
   Tensor weight_ih;         // [gates hidden, in]
   Tensor weight_hh;         // [gates hidden, hidden]
@@ -104,8 +103,7 @@ struct GRU : Module<GRU>, RecurrentLayers {
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
-// One step of an RNN. x [b, in] or [in]; h [b, hidden], [hidden] or none: zeros. Returns the next
-// h.
+// One step of an RNN. x [b, in] or [in]; h [b, hidden], [hidden] or none: zeros. Returns the next.
 struct RNNCell : Module<RNNCell>, RecurrentWeights {
   RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
           Nonlinearity f = Nonlinearity::Tanh)

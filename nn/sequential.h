@@ -1,6 +1,5 @@
 #pragma once
-// Models composed at run time: Any holds a module of any type by value; Sequential and ModuleList
-// are lists of them.
+// Models composed at run time: Any holds a module of any type; Sequential and ModuleList, several.
 
 #include <functional>
 #include <memory>

@@ -94,8 +94,7 @@ Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device
 
 Tensor eye(int64_t n, DType dtype, Device device) {
   Tensor y = zeros({n, n}, dtype, device);
-  const Tensor diagonal = y.with_layout(Layout(Shape{n}, Shape{n + 1}));
-  kernels::fill(device, 1, diagonal);
+  kernels::fill(device, 1, y.with_layout(Layout(Shape{n}, Shape{n + 1})));  // the diagonal
   return y;
 }
 

@@ -37,12 +37,8 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0);
 }
 
-namespace {
-
 // max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.
-Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
-
-}  // namespace
+static Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& o) {

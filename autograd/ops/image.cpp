@@ -114,19 +114,18 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
   return s;
 }
 
-Samplings windows(const Tensor& x, Size2 size, const PoolOptions& o) {
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
-  return {windows(x.size(2), size[0], o, 0), windows(x.size(3), size[1], o, 1)};
-}
-
 Sampling adaptive(int64_t length, int64_t size) {
   check(size > 0 && length > 0, "{} windows over {} elements", size, length);
   return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
 }
 
-Samplings adaptive(const Tensor& x, Size2 size) {
+// The op over along(length, d) of rows and columns; an image may come without n.
+template <class Op, class Windows>
+Tensor pool(const Tensor& x, const Windows& along) {
+  if (x.rank() == 3) return squeeze(pool<Op>(unsqueeze(x, 0), along), 0);
+  const Scope scope(Op::info.name);
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
-  return {adaptive(x.size(2), size[0]), adaptive(x.size(3), size[1])};
+  return call<Op>(x, Samplings{along(x.size(2), 0), along(x.size(3), 1)});
 }
 
 // A line as an image of one row, and the options of its windows.
@@ -163,26 +162,17 @@ Tensor pixels(const Tensor& at, int64_t n, const GridSampleOptions& o) {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
-  if (x.rank() == 3) return squeeze(max_pool2d(unsqueeze(x, 0), size, o), 0);
-  const Scope scope(MaxPool2d::info.name);
-  return call<MaxPool2d>(x, windows(x, size, o));
+  return pool<MaxPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
 }
 Tensor avg_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
-  if (x.rank() == 3) return squeeze(avg_pool2d(unsqueeze(x, 0), size, o), 0);
-  const Scope scope(AvgPool2d::info.name);
-  return call<AvgPool2d>(x, windows(x, size, o));
+  return pool<AvgPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
 }
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size) {
-  if (x.rank() == 3) return squeeze(adaptive_max_pool2d(unsqueeze(x, 0), size), 0);
-  const Scope scope(AdaptiveMaxPool2d::info.name);
-  return call<AdaptiveMaxPool2d>(x, adaptive(x, size));
+  return pool<AdaptiveMaxPool2d>(x, [&](int64_t n, int d) { return adaptive(n, size[d]); });
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size) {
-  if (x.rank() == 3) return squeeze(adaptive_avg_pool2d(unsqueeze(x, 0), size), 0);
-  const Scope scope(AdaptiveAvgPool2d::info.name);
-  return call<AdaptiveAvgPool2d>(x, adaptive(x, size));
+  return pool<AdaptiveAvgPool2d>(x, [&](int64_t n, int d) { return adaptive(n, size[d]); });
 }
-
 Tensor max_pool1d(const Tensor& x, int64_t size, const Pool1dOptions& o) {
   const Scope scope("max_pool1d");
   return squeeze(max_pool2d(image_of_line(x), {1, size}, in_one_row(o)), -2);

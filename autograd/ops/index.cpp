@@ -72,9 +72,10 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
 }
 
 Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o) {
-  return o.padding_idx ? Gather::backward(
-                             ctx, masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0), dim)
-                       : Gather::backward(ctx, dy, dim);
+  const auto unpadded = [&] {
+    return masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0);
+  };
+  return Gather::backward(ctx, o.padding_idx ? unpadded() : dy, dim);
 }
 
 // The index [k] expanded to a shape that has k elements in dimension dim.

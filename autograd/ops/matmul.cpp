@@ -161,14 +161,12 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
     return call<Addmm>(reshape(added, {b.size(1)}), a, b, o.alpha);
   return call<Addmm>(expand(added, {a.size(0), b.size(1)}), a, b, o.alpha);
 }
-
 Tensor outer(const Tensor& a, const Tensor& b) {
   const Scope scope("outer");
   check(a.rank() == 1 && b.rank() == 1, "operands have shapes {} and {}, not [m] and [n]",
         a.shape(), b.shape());
   return mul(unsqueeze(a, 1), b);
 }
-
 Tensor dot(const Tensor& a, const Tensor& b) {
   const Scope scope(Dot::info.name);
   check(a.rank() == 1 && b.rank() == 1 && a.size(0) == b.size(0),

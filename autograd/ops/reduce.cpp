@@ -286,6 +286,33 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
   return keepdim ? y : squeeze(y, d);
 }
 
+// The dtype that sum(x) has here: x's own, or the policy's.
+DType dtype_of_sum(const Tensor& x) {
+  const NoGrad off;
+  const ScopedValue<&ThreadState::observer> unseen(nullptr);
+  return sum(x.with_layout(Layout(Shape{0}))).dtype();
+}
+// A statistic of x: computed in f32 for half x, whose squares may overflow, rounded as a sum is.
+template <class F>
+Tensor statistic(const Tensor& x, const F& f) {
+  check_real(x);
+  const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
+  return is_half(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
+}
+// Two passes, so that a large mean costs no precision. The mean's rounding moves all by a constant,
+// which is subtracted again.
+Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
+  const Tensor apart = x - mean(x, dims, true);
+  Tensor total = sum(square(apart), dims, keepdim);
+  const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
+  const auto moved = [&] {
+    const NoGrad off;
+    return minimum(square(sum(apart, dims, keepdim)) / std::max(1.0, n), total);
+  };
+  total = total - moved();
+  return total / std::max(0.0, n - correction);
+}
+
 }  // namespace
 
 ReduceOptions ops::reduce_options(const Dims& dims, int rank) {
@@ -353,37 +380,6 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
   return norm(x, 2, dims, keepdim);
 }
-
-namespace {
-
-// The dtype that sum(x) has here: x's own, or the policy's.
-DType dtype_of_sum(const Tensor& x) {
-  const NoGrad off;
-  const ScopedValue<&ThreadState::observer> unseen(nullptr);
-  return sum(x.with_layout(Layout(Shape{0}))).dtype();
-}
-// A statistic of x: computed in f32 for half x, whose squares may overflow, rounded as a sum is.
-template <class F>
-Tensor statistic(const Tensor& x, const F& f) {
-  check_real(x);
-  const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
-  return is_half(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
-}
-// Two passes, so that a large mean costs no precision. The mean's rounding moves all by a constant,
-// which is subtracted again.
-Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
-  const Tensor apart = x - mean(x, dims, true);
-  Tensor total = sum(square(apart), dims, keepdim);
-  const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
-  const auto moved = [&] {
-    const NoGrad off;
-    return minimum(square(sum(apart, dims, keepdim)) / std::max(1.0, n), total);
-  };
-  total = total - moved();
-  return total / std::max(0.0, n - correction);
-}
-
-}  // namespace
 
 Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("var");
