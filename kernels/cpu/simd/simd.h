@@ -341,60 +341,29 @@ MIXTAPE_ALWAYS_INLINE Vec<float> atan(Vec<float> x) {
   return copysign(select(large, rest, p), x);
 }
 // double goes to the standard library, one lane at a time.
-MIXTAPE_ALWAYS_INLINE Vec<double> exp(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::exp(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> exp2(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::exp2(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> expm1(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::expm1(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> log(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::log(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> log2(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::log2(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> log10(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::log10(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> log1p(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::log1p(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> sinh(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::sinh(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> cosh(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::cosh(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> tanh(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::tanh(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> erf(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::erf(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> erfc(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::erfc(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> sin(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::sin(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> cos(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::cos(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> tan(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::tan(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> asin(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::asin(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> acos(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::acos(a); });
-}
-MIXTAPE_ALWAYS_INLINE Vec<double> atan(Vec<double> x) {
-  return detail::each(x, [](double a) { return std::atan(a); });
-}
+#define MIXTAPE_LANE_BY_LANE(f)                                 \
+  MIXTAPE_ALWAYS_INLINE Vec<double> f(Vec<double> x) {          \
+    return detail::each(x, [](double a) { return std::f(a); }); \
+  }
+MIXTAPE_LANE_BY_LANE(exp)
+MIXTAPE_LANE_BY_LANE(exp2)
+MIXTAPE_LANE_BY_LANE(expm1)
+MIXTAPE_LANE_BY_LANE(log)
+MIXTAPE_LANE_BY_LANE(log2)
+MIXTAPE_LANE_BY_LANE(log10)
+MIXTAPE_LANE_BY_LANE(log1p)
+MIXTAPE_LANE_BY_LANE(sinh)
+MIXTAPE_LANE_BY_LANE(cosh)
+MIXTAPE_LANE_BY_LANE(tanh)
+MIXTAPE_LANE_BY_LANE(erf)
+MIXTAPE_LANE_BY_LANE(erfc)
+MIXTAPE_LANE_BY_LANE(sin)
+MIXTAPE_LANE_BY_LANE(cos)
+MIXTAPE_LANE_BY_LANE(tan)
+MIXTAPE_LANE_BY_LANE(asin)
+MIXTAPE_LANE_BY_LANE(acos)
+MIXTAPE_LANE_BY_LANE(atan)
+#undef MIXTAPE_LANE_BY_LANE
 
 }  // namespace MIXTAPE_TARGET
 }  // namespace mixtape::kernels::cpu
