@@ -1,7 +1,6 @@
 #pragma once
-// AutogradMeta: what autograd keeps with a tensor from step to step: its gradient with the loss
-// scale that multiplies it, its hooks, its node in the graph and its 16-bit copy. Defines
-// Tensor::grad(), set_grad(), has_grad(), shadow(), set_shadow() and autograd_meta().
+// AutogradMeta: what autograd keeps with a tensor: its gradient with its loss scale, its hooks, its
+// node in the graph and its 16-bit copy. Also Tensor::grad(), shadow() and what sets them.
 
 #include <cstdint>
 #include <memory>

@@ -5,17 +5,15 @@
 //   static constexpr OpInfo info;
 //   static Tensor forward(Ctx&, tensors and attributes...);
 //   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
-// Tensors and lists of tensors are its inputs; all other arguments are attributes, kept in the
-// node. Optional facts, each a static constexpr bool:
-//   moves_only        its gradient is dy rearranged: a cast, a view. It takes dy in the dtype that
-//                     its input's gradient has.
-//   broadcasts        its inputs are expanded to their common shape, after any policy was applied
-//   first_order_only  its backward rule calls kernels, so it can't be differentiated again
+// Tensors and lists of tensors are its inputs; other arguments are attributes, kept in the node.
+// Optional facts, each a static constexpr bool:
+//   moves_only        its gradient is dy rearranged (a cast, a view), in the input's gradient's
+//   dtype broadcasts        its inputs are expanded to their common shape, after any policy was
+//   applied first_order_only  its backward rule calls kernels, so it can't be differentiated again
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x.
-// An attribute with a DType member `out` requests that result dtype; policies leave such a call
-// alone.
+// An attribute with a DType member `out` requests that result dtype, which no policy changes.
 
 #include <algorithm>
 #include <tuple>

@@ -1,6 +1,5 @@
 // Elementwise functions that are composed of other ops.
 
-#include <cmath>
 #include <limits>
 
 #include "autograd/ops/checks.h"

@@ -13,14 +13,13 @@ namespace [[gnu::visibility("hidden")]] ops {
 struct Factors {
   Tensor a, b;
 
-  Factors(const Tensor& x, const Tensor& y) : a(cast(x, wider(x, y))), b(cast(y, wider(x, y))) {}
+  Factors(const Tensor& x, const Tensor& y) {
+    const DType wider = is_half(x.dtype()) ? y.dtype() : x.dtype();
+    a = cast(x, wider);
+    b = cast(y, wider);
+  }
   // The dtype of their product: the wanted one if the factors are half, else theirs.
   DType product(DType wanted) const { return is_half(a.dtype()) ? wanted : a.dtype(); }
-
- private:
-  static DType wider(const Tensor& x, const Tensor& y) {
-    return is_half(x.dtype()) ? y.dtype() : x.dtype();
-  }
 };
 // a @ b, in the dtype that Factors::product() gives.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);

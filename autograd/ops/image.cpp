@@ -1,5 +1,4 @@
-// Images: pools (1-d ones over an image of one row), interpolation, sampling at points, and
-// channels rearranged into pixels.
+// Images: pools (1-d ones over an image of one row), interpolation, sampling, pixel shuffling.
 
 #include <algorithm>
 #include <array>

@@ -340,7 +340,6 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   const IndexedRows rows = indexed_rows(x, indices);
   return reshape(index_select_unchecked(reshape(x, rows.merged), 0, rows.index), rows.shape);
 }
-
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate) {
   const Scope scope("index_put");
@@ -353,7 +352,6 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
                               : call<Scatter>(whole, index, source, 0);
   return reshape(y, x.shape());
 }
-
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const Scope scope("masked_select");
   check(mask.dtype() == boolean, "the mask must be bool, got {}", mask.dtype());
@@ -361,7 +359,6 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
                                 flat_positions(expand(mask, shape)));
 }
-
 Tensor nonzero(const Tensor& x) { return true_positions(x.dtype() == boolean ? x : ne(x, 0)); }
 
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {

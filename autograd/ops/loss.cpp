@@ -335,7 +335,6 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
   check_probabilities(x, true);  // NaN passes into the loss
   return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
 }
-
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& o) {
   using Loss = kernels::BinaryCrossEntropyWithLogits;

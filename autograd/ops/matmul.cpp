@@ -65,21 +65,20 @@ struct Linear {  // x [rows, in]
     const Tensor dz = pre_activation_gradient(ctx, options.activation, dy, [&] {
       return call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false);
     });
+    const auto dx = [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); };
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
       const Factors f(dz.t(), ctx.saved(0));
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
           db(ctx.shape(2), accumulate_dtype(f.a.dtype()), dz.device());
       ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
-      return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
-                       [&] { return dw; }, [&] { return db; });
+      return ctx.grads(dx, [&] { return dw; }, [&] { return db; });
     }
-    return ctx.grads([&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); },
-                     [&] {
-                       const Tensor x = ctx.saved(0);
-                       return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
-                                         : product(dz.t(), x, ctx.grad_dtype(1));
-                     },
-                     [&] { return bias_gradient(ctx, 2, dz, 0b1); });
+    const auto dw = [&] {
+      const Tensor x = ctx.saved(0);
+      return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
+                        : product(dz.t(), x, ctx.grad_dtype(1));
+    };
+    return ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); });
   }
 };
 
@@ -181,12 +180,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
   const bool by_columns =
       weight.rank() == 2 && weight.strides()[0] == 1 && weight.strides()[1] != 1;
   if (x.rank() == 2) return call<Linear>(x, weight, bias, o, by_columns);
-  Shape shape = x.shape();
-  shape[-1] = 1;
-  const Tensor y =
-      call<Linear>(reshape(x, {shape.size(), x.size(-1)}), weight, bias, o, by_columns);
-  shape[-1] = y.size(-1);
-  return reshape(y, shape);
+  const Tensor rows = reshape(x, {with_size(x.shape(), -1, 1).size(), x.size(-1)});
+  const Tensor y = call<Linear>(rows, weight, bias, o, by_columns);
+  return reshape(y, with_size(x.shape(), -1, y.size(-1)));
 }
 
 }  // namespace mixtape

@@ -51,7 +51,6 @@ Sorted sort(const Tensor& x, int dim, bool descending) {
   const Tensor indices = argsort(x, dim, descending);
   return {gather_unchecked(x, dim, indices), indices};
 }
-
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const Scope scope(TopK::info.name);
   const int d = wrap_dim(dim, x.rank());

@@ -3,7 +3,6 @@
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
-#include "kernels/common/elementwise.h"
 
 namespace mixtape {
 using namespace ops;

@@ -133,7 +133,6 @@ Tensor repeat(const Tensor& x, const Shape& times) {
   }
   return copied_of(x, y);
 }
-
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
   const Scope scope("repeat_interleave");
   const int64_t n = repeated(x.shape(), dim, times)[dim];

@@ -171,7 +171,6 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   const Shape to = infer(shape, x.numel());
   return to == x.shape() ? unchanged(x) : call<Reshape>(x, to);
 }
-
 Tensor view(const Tensor& x, const Shape& shape) {
   const Scope scope("view");
   const Shape to = infer(shape, x.numel());
@@ -180,7 +179,6 @@ Tensor view(const Tensor& x, const Shape& shape) {
         x.strides(), to);
   return reshape(x, to);
 }
-
 Tensor flatten(const Tensor& x, int from, int to) {
   const Scope scope("flatten");
   if (x.rank() == 0) return reshape(x, {1});
@@ -291,14 +289,12 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   if (x.size(dim) == 0) return split(x, std::vector<int64_t>(size_t(chunks), 0), dim);
   return split(x, (x.size(dim) - 1) / chunks + 1, dim);
 }
-
 std::vector<Tensor> unbind(const Tensor& x, int dim) {
   const Scope scope("unbind");
   std::vector<Tensor> pieces;
   for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
   return pieces;
 }
-
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing) {
   const Scope scope("meshgrid");
   const bool turned = indexing == "xy";
