@@ -7,8 +7,8 @@
 //   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
 // Tensors and lists of tensors are its inputs; other arguments are attributes, kept in the node.
 // Optional facts, each a static constexpr bool:
-//   moves_only        its gradient is dy rearranged (a cast, a view), in the input's gradient's
-//   dtype broadcasts        its inputs are expanded to their common shape, after any policy was
+//   moves_only        its gradient is dy rearranged: a cast, a view. (dy has that gradient's
+//   dtype.) broadcasts        its inputs are expanded to their common shape, after any policy was
 //   applied first_order_only  its backward rule calls kernels, so it can't be differentiated again
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
