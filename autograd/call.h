@@ -7,9 +7,9 @@
 //   static Grads backward(const Ctx&, const Tensor& dy [, attributes...]);   // absent: no gradient
 // Tensors and lists of tensors are its inputs; other arguments are attributes, kept in the node.
 // Optional facts, each a static constexpr bool:
-//   moves_only        its gradient is dy rearranged: a cast, a view. (dy has that gradient's
-//   dtype.) broadcasts        its inputs are expanded to their common shape, after any policy was
-//   applied first_order_only  its backward rule calls kernels, so it can't be differentiated again
+//   moves_only        its gradient is dy, rearranged or cast, in the dtype of the input's gradient
+//   broadcasts        its inputs are expanded to their common shape, after any policy was applied
+//   first_order_only  its backward rule calls kernels, so it can't be differentiated again
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x.
