@@ -43,8 +43,7 @@ class Ctx {
   void save(const T&... inputs) {
     if (recording_) (keep(inputs), ...);
   }
-  // Saves the op's own result. Held without history, so that there is no cycle; saved() attaches it
-  // to its node again for second order.
+  // Saves the op's result, without history: no cycle. saved() attaches it to its node again.
   void save_result(const Tensor& y) {
     if (recording_) keep(y.detach(), Kept::Result);
   }

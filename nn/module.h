@@ -42,8 +42,7 @@ class ModuleBase {
   std::vector<Tensor> parameters() const;
   StateDict named_parameters() const;
   StateDict named_buffers() const;
-  // Parameters and buffers, without UnsavedBuffers; a tied tensor under each of its names. They
-  // share storage with the module.
+  // Parameters and saved buffers, sharing their storage; a tied tensor under each of its names.
   StateDict state_dict() const;
   // This module, named "", and all modules inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();
