@@ -1,14 +1,12 @@
 #pragma once
 // BackwardState: what this thread's backward passes and checkpoints do, for the ops that they run.
 
-#include <unordered_set>
-
 #include "core/thread_state.h"
 
 namespace mixtape {
 
-class Node;
 struct LossScaleTag;
+struct NeededNodes;  // the engine's
 
 struct BackwardState {
   bool running = false;        // in a backward pass, but not in a forward that it repeats
@@ -16,7 +14,7 @@ struct BackwardState {
   bool saves_nothing = false;  // ops record, but save nothing: a checkpoint's first call
   bool recomputing = false;    // a checkpoint's second call
   // In a rule, for grad(): the nodes whose gradients lead to one that is asked for.
-  const std::unordered_set<const Node*>* needed = nullptr;
+  const NeededNodes* needed = nullptr;
   LossScaleTag* loss_scale = nullptr;  // of the gradient that the innermost pass visits
   // The outermost module that runs, from which nn's paths start. Restored by checkpoints.
   const void* root_module = nullptr;

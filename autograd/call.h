@@ -15,7 +15,6 @@
 // and the engine adds its gradients straight into one buffer for the whole of x.
 // An attribute with a DType member `out` requests that result dtype, which no policy changes.
 
-#include <algorithm>
 #include <tuple>
 
 #include "autograd/tape.h"

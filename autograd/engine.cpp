@@ -64,6 +64,8 @@ void accumulate(Tensor& sum, Tensor g) {
 
 }  // namespace
 
+struct NeededNodes : std::unordered_set<const Node*> {};
+
 // One backward pass, newest node first: a node is newer than its inputs, so when it is popped, all
 // gradients that reach it have been added up.
 struct Engine {
@@ -73,12 +75,11 @@ struct Engine {
     LossScaleTag scale = {};  // of grad
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
-  using Needed = std::unordered_set<const Node*>;
 
   bool retain, record;
   LossScaleTag loss_scale = {};  // of the gradient being visited, and of those computed from it
   Capture* capture = nullptr;    // for grad(): the only gradients to compute
-  Needed needed = {};            // with capture: nodes that lead to one of those
+  NeededNodes needed = {};       // with capture: nodes that lead to one of those
   // By order, newest first.
   using Queue =
       std::map<uint64_t, Entry, std::greater<>, PooledAllocator<std::pair<const uint64_t, Entry>>>;

@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "core/op_info.h"
 #include "core/tensor.h"
 
@@ -13,7 +11,9 @@ namespace mixtape::detail {
 struct PlainFormatter {
   constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   static auto write(std::string_view text, fmt::format_context& ctx) {
-    return std::ranges::copy(text, ctx.out()).out;
+    auto out = ctx.out();
+    for (const char c : text) *out++ = c;
+    return out;
   }
 };
 inline std::string_view text_of(DType t) { return name(t); }

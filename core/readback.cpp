@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
+#include "core/pinned_blocks.h"
 #include "core/scope.h"
 
 namespace mixtape {
@@ -31,7 +33,7 @@ thread_local std::vector<Waiting> waiting;
 
 }  // namespace
 
-PinnedBlocks::Block PinnedBlocks::take(Device device) {
+PinnedBlock PinnedBlocks::take(Device device) {
   const runtime::Runtime& runtime = runtime::of(device.type);
   {
     std::unique_lock lock(mutex_);
@@ -53,7 +55,7 @@ PinnedBlocks::Block PinnedBlocks::take(Device device) {
   return {data, runtime.create_mark(device.index, false)};
 }
 
-void PinnedBlocks::give(const Block& block) {
+void PinnedBlocks::give(const PinnedBlock& block) {
   const std::lock_guard lock(mutex_);
   given_.push_back(block);
 }

@@ -3,9 +3,7 @@
 // and checks of such values, whose errors are raised later.
 
 #include <cstddef>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -15,25 +13,10 @@
 
 namespace mixtape {
 
-// Blocks of one size for one device, each reused once the device has passed its mark.
-class PinnedBlocks {
- public:
-  struct Block {
-    void* data = nullptr;
-    runtime::Mark mark = nullptr;  // recorded before the block is given back
-  };
-
-  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating.
-  PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
-  Block take(Device device);  // throws Error if no pinned memory is left
-  void give(const Block& block);
-
-  const size_t size;
-
- private:
-  const size_t enough_;
-  std::mutex mutex_;
-  std::deque<Block> given_;  // the oldest first
+// Pinned memory for a copy; data is null for none.
+struct PinnedBlock {
+  void* data = nullptr;
+  runtime::Mark mark = nullptr;  // recorded before the block is given back
 };
 
 // A copy of at most `most` bytes. On the CPU it is immediate.
@@ -66,7 +49,7 @@ class Readback {
   }
 
   Device device_;
-  PinnedBlocks::Block block_;  // on the CPU, without a mark
+  PinnedBlock block_;  // on the CPU, without a mark
 };
 
 // Checks values on a device: `problem` returns what is wrong, or "". The Error comes at once on the

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/pinned_blocks.h"
 #include "core/readback.h"
 
 namespace mixtape {
@@ -100,7 +101,7 @@ void upload(void* to, const void* from, size_t bytes, const Stream& stream, Devi
   PinnedBlocks& blocks = bytes > own.small.size ? own.large : own.small;
   for (size_t done = 0; done < bytes; done += blocks.size) {
     const size_t now = std::min(blocks.size, bytes - done);
-    const PinnedBlocks::Block block = blocks.take(device);
+    const PinnedBlock block = blocks.take(device);
     std::memcpy(block.data, static_cast<const char*>(from) + done, now);
     const runtime::Runtime& runtime = runtime::of(device.type);
     runtime.copy(static_cast<char*>(to) + done, block.data, now, stream.handle, device.index);

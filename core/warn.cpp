@@ -1,8 +1,10 @@
 // Delivery of warnings.
 #include "core/warn.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace mixtape {
@@ -18,7 +20,11 @@ OnWarning::~OnWarning() { innermost_listener = outer_; }
 
 void warn(const std::string& text) {
   if (innermost_listener) {
-    if (innermost_listener->told_.insert(text).second) innermost_listener->tell_(text);
+    std::vector<std::string>& told = innermost_listener->told_;
+    if (std::ranges::find(told, text) == told.end()) {
+      told.push_back(text);
+      innermost_listener->tell_(text);
+    }
     return;
   }
   static std::mutex mutex;

@@ -2,8 +2,8 @@
 // Warnings about usage that is allowed but probably a mistake.
 
 #include <functional>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "core/no_copy.h"
 
@@ -21,7 +21,7 @@ class OnWarning : NoCopy {
  private:
   friend void warn(const std::string& text);
   const std::function<void(const std::string&)> tell_;
-  std::set<std::string> told_;
+  std::vector<std::string> told_;
   OnWarning* const outer_;
 };
 

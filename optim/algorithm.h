@@ -24,7 +24,9 @@ struct State {
 };
 using States = InlineVector<State, kernels::Update::max_states>;
 inline bool uses_any(const States& states) {
-  return std::any_of(states.begin(), states.end(), [](const State& s) { return s.used; });
+  for (const State& state : states)
+    if (state.used) return true;
+  return false;
 }
 
 // The options of a group that are the same for every optimizer.
@@ -50,7 +52,7 @@ class Algorithm {
   CommonOptions common;
 
  protected:
-  explicit Algorithm(const CommonOptions& common) : common(common) {}
+  explicit Algorithm(const CommonOptions& options) : common(options) {}
   virtual Options own_options() = 0;
   virtual kernels::Requirements requirements() const = 0;
   static void run_kernel(Device device, const kernels::AnyOptimizer& optimizer, Updates updates,
@@ -61,7 +63,7 @@ class Algorithm {
 template <class O>
 class AlgorithmOf final : public Algorithm {
  public:
-  AlgorithmOf(const O& o, const CommonOptions& common) : Algorithm(common), o_(o) {}
+  AlgorithmOf(const O& o, const CommonOptions& options) : Algorithm(options), o_(o) {}
 
   int min_rank() const override {
     if constexpr (requires { O::min_rank; })
@@ -83,7 +85,7 @@ class AlgorithmOf final : public Algorithm {
     if constexpr (requires { o_.update(device, updates, control); })
       o_.update(device, updates, control);
     else
-      run_kernel(device, {o_}, updates, control);
+      run_kernel(device, o_, updates, control);
   }
 
  private:

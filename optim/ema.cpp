@@ -53,7 +53,7 @@ void Ema::update() {
     updates[i].param = average;
     updates[i].grad = t;
   }
-  const kernels::AnyOptimizer sgd{kernels::SGD{.lr = 1 - decay(), .weight_decay = 1}};
+  const kernels::SGD sgd{.lr = 1 - decay(), .weight_decay = 1};
   kernels::optimizer_step(averages_[0].device(), sgd, updates, kernels::StepControl{.rescale = -1});
   for (const Tensor& average : averages_) average.storage()->bump_version();
   ++updates_;

@@ -22,7 +22,7 @@ void Schedule::apply(int64_t step) {
 
 void Schedule::advance(int64_t by, size_t most) {
   int64_t steps = steps_ + by;
-  for (; pending_.size() > most; pending_.pop_front()) steps -= !pending_.front()();
+  for (; pending_.size() > most; pending_.erase(pending_.begin())) steps -= !pending_.front()();
   if (steps == steps_) return;
   try {
     apply(steps);

@@ -2,7 +2,6 @@
 // Learning-rate schedules: closed forms in the step, which set the rate of every group.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <vector>
 
@@ -55,7 +54,8 @@ class Schedule : NoCopy {
   // Advances by `by` steps, and takes back skipped ones until at most `most` are pending.
   void advance(int64_t by, size_t most);
 
-  std::deque<std::function<bool()>> pending_;  // true if the step happened; may wait for the device
+  std::vector<std::function<bool()>>
+      pending_;  // true if the step happened; may wait for the device
   Optimizer* optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;

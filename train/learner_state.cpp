@@ -1,4 +1,5 @@
 // Saving and loading a learner: one flat list of named tensors, a prefix for each part.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 

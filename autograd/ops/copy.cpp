@@ -1,5 +1,6 @@
 // Ops that choose, convert or copy elements: where, masked_fill, cast, clone.
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/checks.h"

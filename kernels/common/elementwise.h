@@ -11,15 +11,6 @@
 
 namespace mixtape::kernels {
 
-// The position of an op in its list, by which translation units refer to it.
-template <class Op, class... Ops>
-constexpr int index_in(OpList<Ops...>) {
-  static_assert((std::is_same_v<Op, Ops> || ...), "not in this list");
-  int i = 0;
-  (void)((std::is_same_v<Op, Ops> ? true : (++i, false)) || ...);
-  return i;
-}
-
 // The tensor that a unary op saves for its backward pass: x, y or none.
 template <class F>
 concept NeedsX = requires { F::template d_from_x<float>; };

@@ -4,10 +4,8 @@
 // depend on the options and the step count alone are computed once per parameter, in f64; the rest
 // is arithmetic on V: a T, or a SIMD vector of T.
 
-#include <algorithm>
 #include <limits>
 #include <string_view>
-#include <variant>
 
 #include "kernels/common/binary.h"
 #include "kernels/common/options.h"
@@ -476,16 +474,28 @@ struct Muon {
 
    private:
     static double factor(const Muon& o, double rows, double columns) {
-      return o.match_adam ? 0.2 * sqrt(std::max(rows, columns))
-                          : sqrt(std::max(1.0, rows / columns));
+      if (o.match_adam) return 0.2 * sqrt(rows > columns ? rows : columns);
+      return rows > columns ? sqrt(rows / columns) : 1;
     }
   };
 };
 
-// The list of optimizers that optimizer_step runs.
+// The optimizers that optimizer_step runs.
+using Optimizers =
+    OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>;
+
+// Refers to one of them, by its position in the list.
 struct AnyOptimizer {
-  std::variant<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>
-      options;
+  template <class O>
+  AnyOptimizer(const O& o) : which(index_in<O>(Optimizers())), options(&o) {}
+  // Calls run(o) with the optimizer.
+  template <class Run>
+  void visit(Run run) const {
+    visit_op(Optimizers(), which, [&]<class O>() { run(*static_cast<const O*>(options)); });
+  }
+
+  int which;
+  const void* options;
 };
 
 }  // namespace mixtape::kernels

@@ -10,9 +10,9 @@ namespace mixtape::kernels {
 enum class Bounds { AtLeast0, Below1, Any };  // [0, inf], [0, 1), all but NaN
 
 struct Option {
-  Option(std::string_view name, double& number, Bounds bounds = Bounds::AtLeast0)
-      : name(name), number(&number), bounds(bounds) {}
-  Option(std::string_view name, bool& flag) : name(name), flag(&flag) {}
+  Option(std::string_view n, double& value, Bounds b = Bounds::AtLeast0)
+      : name(n), number(&value), bounds(b) {}
+  Option(std::string_view n, bool& value) : name(n), flag(&value) {}
   double get() const { return flag ? *flag : *number; }
   void set(double value) const {
     if (flag)
@@ -38,7 +38,7 @@ using Requirements = InlineVector<Requirement, 2>;
 
 struct Betas {  // decay rates of the running means of the gradient and of its square
   double first, second;
-  constexpr Betas(double first, double second) : first(first), second(second) {}
+  constexpr Betas(double b1, double b2) : first(b1), second(b2) {}
 };
 
 }  // namespace mixtape::kernels

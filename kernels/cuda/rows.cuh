@@ -2,6 +2,8 @@
 // Rows of dense tensors, each read by a group of threads: unaligned ends element by element, the
 // rest in packs of 16 bytes, several in flight. A row that fits in registers is read once.
 
+#include <algorithm>
+
 #include "kernels/cuda/thread_group.cuh"
 #include "kernels/kernels.h"
 

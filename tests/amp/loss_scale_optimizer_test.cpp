@@ -313,7 +313,8 @@ TEST(Unscaled, NoOtherLossSilencesTheWarning) {
   const Net n = net(), other = net();
   Warnings warnings;
   const Tensor loss = loss_of(n);
-  std::thread([&] {
+  std::thread([&, device = DefaultDevice::current()] {
+    const DefaultDevice here(device);
     GradScaler scaler;
     scaler.scale(loss_of(other)).backward();
   }).join();

@@ -227,7 +227,7 @@ TEST(Devices, KernelsTakeMemoryOfTheirOwn) {
   EXPECT_ERROR(kernels::clip_value(device, list, 1.0),
                "kernel 'clip_value' on cuda:0 is given memory of cpu");
   const auto step = [&](const kernels::StepControl& control) {
-    kernels::optimizer_step(device, kernels::AnyOptimizer{kernels::SGD{}}, updates, control);
+    kernels::optimizer_step(device, kernels::SGD{}, updates, control);
   };
   EXPECT_ERROR(step({}), "kernel 'optimizer_step' on cuda:0 is given memory of cpu");
   updates[0].param = updates[0].grad = there;

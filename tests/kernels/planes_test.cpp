@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/kernel_compare.h"
 #include "tests/support/samplings.h"
 

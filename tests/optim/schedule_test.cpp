@@ -1,4 +1,7 @@
 // Schedules against PyTorch's numbers, resumed, and with steps that were skipped.
+#include <algorithm>
+#include <set>
+
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {

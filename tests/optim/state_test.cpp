@@ -1,4 +1,6 @@
 // State dicts of optimizers: masters, buffers, options, errors.
+#include <algorithm>
+
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {

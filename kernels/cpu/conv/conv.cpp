@@ -3,6 +3,7 @@
 // is a forward pass over dy for each phase of the stride; for the gradient of w, rows are columns
 // and channels of a window, and k is pixels. Measured in bench/worklog/060.
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/common/batch.h"

@@ -2,6 +2,7 @@
 // DirectConv: a convolution that reads a padded image in place; each result is a sum over taps. In
 // a depthwise convolution, lanes are channels that are multiplied one by one.
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/common/launch.h"

@@ -7,6 +7,7 @@
 #endif
 #define EIGEN_NO_DEBUG  // its assertions cost more than a small product
 #include <Eigen/Core>
+#include <algorithm>
 #include <optional>
 
 #include "kernels/common/activation.h"

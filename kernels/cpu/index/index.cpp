@@ -1,6 +1,7 @@
 // Elements by index along one dimension: gather reads at the index, scatter and scatter_add write
 // there. Writes to the same position happen in the order of the index, on one thread.
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>

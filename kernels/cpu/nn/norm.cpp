@@ -1,6 +1,7 @@
 // Layer, RMS and group norm over rows, batch norm over channels. Parameters and their gradients are
 // computed in f32 (or f64).
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/cpu/loops/buffer.h"

@@ -21,7 +21,7 @@ void take_step(Launch& launch, Updates updates, const O& o, const StepControl& c
 void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updates,
                     const StepControl& control) {
   if (read_scalar(control.skip, 0) != 0) return;
-  std::visit([&](const auto& o) { take_step(launch, updates, o, control); }, optimizer.options);
+  optimizer.visit([&](const auto& o) { take_step(launch, updates, o, control); });
   for (const Update& u : updates)
     if (u.steps) *u.steps.as<float>() += 1;
 }

@@ -3,6 +3,8 @@
 // Then y = w columns and dw = dy columns^T. dx is a convolution of dy or, with strides above 1,
 // gathers what w^T dy holds for each pixel, in the order of the taps.
 
+#include <algorithm>
+
 #include "kernels/common/batch.h"
 #include "kernels/cuda/conv/depthwise.cuh"
 

@@ -1,5 +1,7 @@
 // Conversions, copies, fill, arange, linspace, where, triangles and accumulation.
 
+#include <algorithm>
+
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {

@@ -29,12 +29,10 @@ void run_step(Launch& launch, Updates updates, const O& o, const Control& contro
 void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updates,
                     const StepControl& control) {
   const Control on_device(control);
-  std::visit(
-      [&](const auto& o) {
-        run_step<float>(launch, updates, o, on_device);
-        run_step<double>(launch, updates, o, on_device);
-      },
-      optimizer.options);
+  optimizer.visit([&](const auto& o) {
+    run_step<float>(launch, updates, o, on_device);
+    run_step<double>(launch, updates, o, on_device);
+  });
 }
 
 }  // namespace mixtape::kernels::cuda

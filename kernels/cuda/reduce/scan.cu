@@ -3,6 +3,8 @@
 // within threads, warps and the block, and carries the state on. A thread takes a line if lines are
 // short or neighbours in memory. Few long lines are cut into parts, which are composed first.
 
+#include <algorithm>
+
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {

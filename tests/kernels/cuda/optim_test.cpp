@@ -61,7 +61,7 @@ class Model {
 template <class O>
 void expect_same_step(const O& o, unsigned used, bool matrices = false, double slack = 1,
                       double rescale = 1) {
-  const AnyOptimizer optimizer{o};
+  const AnyOptimizer optimizer = o;
   Model got(matrices), want(matrices);
   for (Model* m : {&got, &want})
     for (Update& u : m->updates) {
@@ -146,8 +146,8 @@ TEST(CudaOptim, ManySmallParameters) {
       tensors.push_back(filled({}, f32, i % 5));
       u.steps = tensors.back();
     }
-    const AnyOptimizer both[] = {{AdamW{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}},
-                                 {lamb}};
+    const AdamW adamw{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1};
+    const AnyOptimizer both[] = {adamw, lamb};
     launch([&](Launch& l) {
       for (const AnyOptimizer& o : both)
         on_cuda ? cuda::optimizer_step(l, o, updates, {}) : cpu::optimizer_step(l, o, updates, {});

@@ -1,0 +1,28 @@
+#pragma once
+// PinnedBlocks: a pool of pinned memory for copies between host and device.
+
+#include <cstddef>
+#include <deque>
+#include <mutex>
+
+#include "core/readback.h"
+
+namespace mixtape {
+
+// Blocks of one size for one device, each reused once the device has passed its mark.
+class PinnedBlocks {
+ public:
+  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating.
+  PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
+  PinnedBlock take(Device device);  // throws Error if no pinned memory is left
+  void give(const PinnedBlock& block);
+
+  const size_t size;
+
+ private:
+  const size_t enough_;
+  std::mutex mutex_;
+  std::deque<PinnedBlock> given_;  // the oldest first
+};
+
+}  // namespace mixtape
