@@ -484,11 +484,10 @@ struct Muon {
 using Optimizers =
     OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>;
 
-// Refers to one of them, by its position in the list.
+// Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {
   template <class O>
   AnyOptimizer(const O& o) : which(index_in<O>(Optimizers())), options(&o) {}
-  // Calls run(o) with the optimizer.
   template <class Run>
   void visit(Run run) const {
     visit_op(Optimizers(), which, [&]<class O>() { run(*static_cast<const O*>(options)); });
