@@ -39,7 +39,7 @@ PinnedBlock PinnedBlocks::take(Device device) {
     std::unique_lock lock(mutex_);
     const bool passed = !given_.empty() && runtime.has_passed(given_.front().mark);
     if (passed || given_.size() >= enough_) {
-      const Block oldest = given_.front();
+      const PinnedBlock oldest = given_.front();
       given_.pop_front();
       lock.unlock();  // other threads need not wait
       if (!passed) {
