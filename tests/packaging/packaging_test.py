@@ -71,7 +71,7 @@ class Installed(unittest.TestCase):
         symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
         functions = re.findall(r"^\w+ T (mixtape::[\w:]+)\(", symbols, re.MULTILINE)
         self.assertIn("mixtape::matmul", functions)
-        self.assertIn("mixtape::nn::Linear::Linear", functions)
+        self.assertIn("mixtape::nn::Conv2d::Conv2d", functions)
         self.assertNotIn("mixtape::ops::", symbols)
         # (Kernels are exported for users' ops, and the emulator for kernels.)
         internal = "mixtape::kernels::", "mixtape::gpu::", "mixtape::simt::"
