@@ -73,9 +73,10 @@ Tensor reduce_losses(const Tensor& each, Reduction reduction);
 // Ops for their forms in place: they write to `out` as call_out() does. F is a struct of
 // kernels/common/binary.h: Add, Sub, Mul or Div (of floats).
 template <class F>
-Tensor binary_out(const Tensor& out, const Tensor& a, const Tensor& b);
+[[gnu::visibility("hidden")]] Tensor binary_out(const Tensor& out, const Tensor& a,
+                                                const Tensor& b);
 template <class F>
-Tensor binary_out(const Tensor& out, const Tensor& a, double b);
+[[gnu::visibility("hidden")]] Tensor binary_out(const Tensor& out, const Tensor& a, double b);
 Tensor clamp_out(const Tensor& out, const Tensor& x, std::optional<double> low,
                  std::optional<double> high);
 
