@@ -14,8 +14,6 @@ namespace {
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, const F& f) {
   const Scope scope(op);
-  check(op != "div_" || is_float(x.dtype()),
-        "of {} elements, which cannot hold quotients (convert with .to())", x.dtype());
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
           "in place on shape {} with strides {}, where elements share memory (clone() it first)",
@@ -64,6 +62,12 @@ Tensor combine(std::string_view op, const Tensor& x, double y) {
                  [&](const Tensor& out, const Tensor& t) { return binary_out<F>(out, t, y); });
 }
 
+void check_quotient(const Tensor& x) {
+  const Scope scope("div_");
+  check(is_float(x.dtype()), "of {} elements, which cannot hold quotients (convert with .to())",
+        x.dtype());
+}
+
 }  // namespace
 
 Tensor fill_(const Tensor& x, double value) {
@@ -83,11 +87,17 @@ Tensor copy_(const Tensor& x, const Tensor& from) {
 Tensor add_(const Tensor& x, const Tensor& y) { return combine<kernels::Add>("add_", x, y); }
 Tensor sub_(const Tensor& x, const Tensor& y) { return combine<kernels::Sub>("sub_", x, y); }
 Tensor mul_(const Tensor& x, const Tensor& y) { return combine<kernels::Mul>("mul_", x, y); }
-Tensor div_(const Tensor& x, const Tensor& y) { return combine<kernels::Div>("div_", x, y); }
+Tensor div_(const Tensor& x, const Tensor& y) {
+  check_quotient(x);
+  return combine<kernels::Div>("div_", x, y);
+}
 Tensor add_(const Tensor& x, double y) { return combine<kernels::Add>("add_", x, y); }
 Tensor sub_(const Tensor& x, double y) { return combine<kernels::Sub>("sub_", x, y); }
 Tensor mul_(const Tensor& x, double y) { return combine<kernels::Mul>("mul_", x, y); }
-Tensor div_(const Tensor& x, double y) { return combine<kernels::Div>("div_", x, y); }
+Tensor div_(const Tensor& x, double y) {
+  check_quotient(x);
+  return combine<kernels::Div>("div_", x, y);
+}
 Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return rewrite("clamp_", x, false, true,
                  [&](const Tensor& out, const Tensor& t) { return clamp_out(out, t, low, high); });
