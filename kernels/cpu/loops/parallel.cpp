@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/loops/parallel.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <atomic>
@@ -65,20 +66,22 @@ bool spin(F done, std::chrono::microseconds patience) {
 
 class Pool {
  public:
-  ~Pool() {
+  explicit Pool(Pool* inherited) : inherited_(inherited) {}
+
+  // Joins the workers; later regions run on their callers alone.
+  void stop() {
     stop_ = true;
     announce();
     for (std::thread& t : workers_) t.join();
   }
 
   void run(int threads, int64_t count, Body body, void* context) {
-    if (threads == 1 || in_region || !owner_.try_lock()) {
+    if (threads == 1 || in_region || stop_ || !owner_.try_lock()) {
       for (int64_t i = 0; i < count; ++i) body(context, i);
       return;
     }
     const std::lock_guard owner(owner_, std::adopt_lock);
-    while (static_cast<int>(workers_.size()) < threads - 1)
-      workers_.emplace_back([this, self = static_cast<int>(workers_.size()) + 1] { work(self); });
+    grow(threads - 1);
     if (static_cast<int>(shares_.size()) != threads) shares_ = std::vector<Share>(threads);
     body_ = body;
     context_ = context;
@@ -105,6 +108,14 @@ class Pool {
     std::atomic<int64_t> next = 0;
     int64_t end = 0;
   };
+
+  // Starts workers until there are `count`, or as many as the system allows: those that run take
+  // the shares of those that are missing.
+  void grow(int count) try {
+    while (static_cast<int>(workers_.size()) < count)
+      workers_.emplace_back([this, self = static_cast<int>(workers_.size()) + 1] { work(self); });
+  } catch (const std::exception&) {
+  }
 
   void announce() {
     epoch_.fetch_add(1);
@@ -165,11 +176,34 @@ class Pool {
   std::mutex sleep_;
   std::condition_variable wake_;
   std::vector<std::thread> workers_;
+  Pool* const inherited_;  // of a forked child: its parent's, whose workers and locks it cannot use
 };
 
+// Never destroyed, since destructors of other statics may open regions.
+std::atomic<Pool*> pool_of_process = nullptr, pool_of_parent = nullptr;
+
+struct StopsAtExit {
+  ~StopsAtExit() {
+    Pool* const pool = pool_of_process;
+    if (pool && !in_region) pool->stop();  // (a worker that calls exit() cannot join itself)
+  }
+};
+
+// A forked child has none of its parent's threads, which may have held locks: it makes a new pool.
+void leave_to_parent() {
+  if (Pool* const pool = pool_of_process.exchange(nullptr)) pool_of_parent = pool;
+}
+
 Pool& pool() {
-  static Pool pool;
-  return pool;
+  if (Pool* const made = pool_of_process) return *made;
+  static const int registered = pthread_atfork(nullptr, nullptr, leave_to_parent);
+  static const StopsAtExit at_exit;
+  (void)registered, (void)at_exit;
+  Pool* none = nullptr;
+  Pool* const mine = new Pool(pool_of_parent);
+  if (pool_of_process.compare_exchange_strong(none, mine)) return *mine;
+  delete mine;
+  return *none;
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+// The thread pool where processes fork, end, or cannot have another thread.
+#include "kernels/cpu/loops/parallel.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+
+using namespace mixtape;
+using kernels::cpu::parallel_for;
+using kernels::cpu::ThreadLimit;
+
+namespace {
+
+// True if a region runs every chunk exactly once.
+bool region_works(int threads) {
+  const ThreadLimit limit(threads);
+  std::atomic<int64_t> sum = 0;
+  parallel_for(1000, [&](int64_t i) { sum += i; });
+  return sum == 499500;
+}
+
+// Made before the pool, so destroyed after it has stopped.
+struct Late {
+  bool runs_region = false;
+  ~Late() {
+    if (runs_region && !region_works(4)) _exit(3);
+  }
+} late;
+
+// The wait status of a child that calls f and exits. A child that hangs gets SIGALRM.
+int status_of_child(const std::function<bool()>& f) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    std::exit(f() ? EXIT_SUCCESS : EXIT_FAILURE);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+// While one is alive, the system refuses every new thread, for want of memory for its stack.
+struct NoNewThreads {
+  pthread_attr_t before, impossible;
+  NoNewThreads() {
+    pthread_getattr_default_np(&before);
+    pthread_attr_init(&impossible);
+    pthread_attr_setstacksize(&impossible, size_t{1} << 48);
+    pthread_setattr_default_np(&impossible);
+  }
+  ~NoNewThreads() { pthread_setattr_default_np(&before); }
+};
+
+}  // namespace
+
+TEST(Pool, ChildrenOfAUsedPoolWorkAndEnd) {
+  for (const int threads : {2, 4, 8}) {
+    ASSERT_TRUE(region_works(threads));
+    for (int i = 0; i < 40; ++i) {
+      ASSERT_TRUE(region_works(threads));  // workers spin or fall asleep while the process forks
+      if (i % 2) usleep(100);
+      ASSERT_EQ(status_of_child([=] { return region_works(threads); }), 0) << threads << " " << i;
+      ASSERT_EQ(status_of_child([] { return true; }), 0) << "without an op";
+    }
+  }
+  EXPECT_TRUE(region_works(4));
+}
+
+TEST(Pool, ServesGrandchildren) {
+  ASSERT_TRUE(region_works(4));
+  const auto forks_again = [] {
+    return region_works(4) && status_of_child([] { return region_works(3); }) == 0 &&
+           region_works(8);
+  };
+  EXPECT_EQ(status_of_child(forks_again), 0);
+}
+
+TEST(Pool, WorksWhileStaticsAreDestroyed) {
+  const auto ends = [] {
+    late.runs_region = true;
+    return region_works(4);
+  };
+  EXPECT_EQ(status_of_child(ends), 0);
+}
+
+TEST(Pool, LetsAProgramExitWithinARegion) {
+  const auto exits = [] {
+    const ThreadLimit limit(4);
+    parallel_for(1000, [](int64_t i) {
+      if (i == 900) std::exit(7);
+    });
+    return true;
+  };
+  const int status = status_of_child(exits);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+TEST(Pool, WorksAloneWhereNoThreadCanStart) {
+  const auto alone = [] {
+    const NoNewThreads refused;
+    return region_works(8) && region_works(2);
+  };
+  EXPECT_EQ(status_of_child(alone), 0);
+  const auto later = [] {
+    {
+      const NoNewThreads refused;
+      if (!region_works(8)) return false;
+    }
+    return region_works(8);
+  };
+  EXPECT_EQ(status_of_child(later), 0);
+}
