@@ -3,6 +3,7 @@
 // held for tens of instructions, never during a system call.
 #include "core/allocator.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -148,6 +149,9 @@ class Pool {
     }
   }
 
+  void lock() noexcept { lock_.lock(); }
+  void unlock() noexcept { lock_.unlock(); }
+
   MemoryStats stats() {
     const std::lock_guard lock(lock_);
     return stats_;
@@ -279,11 +283,18 @@ class Pool {
 // Never destroyed, since tensors may outlive any static.
 constinit std::array<std::atomic<Pool*>, device_slots> pools{};
 
+Pool& host() { return *pools[Device::cpu().slot()]; }
+
 Pool& first_use(std::atomic<Pool*>& pool, Device device) {
   device.require();
   Pool* none = nullptr;
   Pool* const mine = new Pool(device);
-  if (pool.compare_exchange_strong(none, mine)) return *mine;
+  if (pool.compare_exchange_strong(none, mine)) {
+    // A forked child lacks the thread that would unlock. (Devices do not work in one anyway.)
+    const auto unlock = [] { host().unlock(); };
+    if (device.is_host()) pthread_atfork([] { host().lock(); }, unlock, unlock);
+    return *mine;
+  }
   delete mine;
   return *none;
 }

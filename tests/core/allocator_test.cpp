@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "core/error.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "tests/support/child.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -141,6 +143,24 @@ TEST(Allocator, FailureEmptiesTheCacheAndSaysWhatIsHeld) {
   }
   EXPECT_TRUE(kept.intact());
   kept.free();
+}
+
+TEST(Allocator, ServesChildrenForkedWhileItsLockIsHeld) {
+  std::atomic<bool> done = false;
+  const auto work = [&] {
+    while (!done) release(allocate(64, {}), 64, {});
+  };
+  std::thread busy(work), busy_too(work);
+  int failed = 0;
+  for (int i = 0; i < 200 && !failed; ++i)
+    failed = test::status_of_child([] {
+      release(allocate(64, {}), 64, {});
+      return true;
+    });
+  done = true;
+  busy.join();
+  busy_too.join();
+  EXPECT_EQ(failed, 0);
 }
 
 TEST(Allocator, BlocksMayBeFreedOnAnotherThread) {

@@ -2,15 +2,13 @@
 #include "kernels/cpu/loops/parallel.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <functional>
+
+#include "tests/support/child.h"
 
 using namespace mixtape;
+using namespace mixtape::test;
 using kernels::cpu::parallel_for;
 using kernels::cpu::ThreadLimit;
 
@@ -31,30 +29,6 @@ struct Late {
     if (runs_region && !region_works(4)) _exit(3);
   }
 } late;
-
-// The wait status of a child that calls f and exits. A child that hangs gets SIGALRM.
-int status_of_child(const std::function<bool()>& f) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(20);
-    std::exit(f() ? EXIT_SUCCESS : EXIT_FAILURE);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  return status;
-}
-
-// While one is alive, the system refuses every new thread, for want of memory for its stack.
-struct NoNewThreads {
-  pthread_attr_t before, impossible;
-  NoNewThreads() {
-    pthread_getattr_default_np(&before);
-    pthread_attr_init(&impossible);
-    pthread_attr_setstacksize(&impossible, size_t{1} << 48);
-    pthread_setattr_default_np(&impossible);
-  }
-  ~NoNewThreads() { pthread_setattr_default_np(&before); }
-};
 
 }  // namespace
 
