@@ -11,6 +11,7 @@
 #include "core/warn.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace {
 
 DType widest(DType a, DType b) { return a == b ? a : f32; }

@@ -60,7 +60,7 @@ class CastCache {
   size_t sweep_at_ = 64;  // entries; then those of freed storages are dropped
 };
 
-class Autocast final : public Policy {
+class Autocast final : public internal::Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, and for overrides as Rules::make does.
   [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
@@ -75,9 +75,9 @@ class Autocast final : public Policy {
   // The outermost region's: nested regions share its cache.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
-  void apply(Call& call) override;
+  void apply(internal::Call& call) override;
   // Has its own cast cache and resolved rules, so that it may act on another thread.
-  std::shared_ptr<Policy> snapshot() const override;
+  std::shared_ptr<internal::Policy> snapshot() const override;
 
  private:
   struct State {

@@ -12,6 +12,7 @@
 #include "optim/clip.h"
 
 namespace mixtape::amp {
+using namespace internal;
 
 constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
 

@@ -13,6 +13,7 @@
 #include "core/format.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace {
 
 // Matches `*` with any characters, `?` with one. After a mismatch the last `*` takes one more.

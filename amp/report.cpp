@@ -20,6 +20,7 @@
 #include "core/tf32.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace {
 
 std::string module_path() {

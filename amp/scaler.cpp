@@ -17,6 +17,7 @@
 #include "optim/clip.h"
 
 namespace mixtape::amp {
+using namespace internal;
 
 using detail::OptimizerState;
 using detail::ScaleState;

@@ -87,11 +87,12 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   explicit ScaleState(double value);
   void set(double value);
   void move_to(Device device);
-  void update(std::vector<View> found, const Iteration& ended, const ScalerOptions& options);
+  void update(std::vector<internal::View> found, const Iteration& ended,
+              const ScalerOptions& options);
 
   // S and 1/S, f32, 0-d: views that the kernel scaler_update writes.
-  Tensor value() const { return values.with_layout(Layout({}, {}, 0)); }
-  Tensor inverse() const { return values.with_layout(Layout({}, {}, 1)); }
+  Tensor value() const { return values.with_layout(internal::Layout({}, {}, 0)); }
+  Tensor inverse() const { return values.with_layout(internal::Layout({}, {}, 1)); }
 
   Tensor values;              // f32 [S, 1/S]
   Tensor counts, history;     // see the kernel scaler_update

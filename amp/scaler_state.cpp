@@ -16,6 +16,7 @@
 #include "optim/state.h"
 
 namespace mixtape::amp {
+using namespace internal;
 
 using detail::ScaleState;
 using kernels::ScalerCount;

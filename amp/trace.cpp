@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace {
 
 using kernels::stats_size;

@@ -36,7 +36,7 @@ struct BadOp {
 // occasional overflow is normal. An op costs three small kernels more; reading results, or every
 // thousand tensors, waits for the device. Infinities of masked_fill and pad do not count, nor do
 // steps inside a backward rule with finite gradients.
-class OverflowTrace final : public Observer {
+class OverflowTrace final : public internal::Observer {
  public:
   [[nodiscard]] OverflowTrace() = default;
   static OverflowTrace* innermost();  // of this thread, or null
@@ -69,9 +69,10 @@ class OverflowTrace final : public Observer {
     std::vector<Counted> tensors = {};
     int64_t row = 0;  // their first in stats_
   };
-  void after(const Call& call, const Tensor& result) override;
-  void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
-  void after_accumulate(const Node& leaf, const Tensor& grad) override;
+  void after(const internal::Call& call, const Tensor& result) override;
+  void after_rule(const internal::Node& node, const Tensor& dy,
+                  std::span<const Tensor> gradients) override;
+  void after_accumulate(const internal::Node& leaf, const Tensor& grad) override;
   void enter(Entry entry, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   void read();
   void examine(const Entry& entry, const kernels::TensorStats* rows);

@@ -8,6 +8,7 @@
 #include "core/format.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 struct Anomaly {

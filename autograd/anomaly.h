@@ -17,7 +17,7 @@ struct AnomalyOptions {
 // the op, the module's path, shapes, and the op's number since the scope opened; for a gradient
 // also the forward call, if that was under this scope. Source lines come from SourceScope: an op
 // does not know its caller's. Ops take several times as long.
-class DetectAnomaly final : Observer {
+class DetectAnomaly final : internal::Observer {
  public:
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
 
@@ -28,12 +28,13 @@ class DetectAnomaly final : Observer {
     int64_t number;
     std::string trail, inputs;
   };
-  void after(const Call& call, const Tensor& result) override;
-  void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
+  void after(const internal::Call& call, const Tensor& result) override;
+  void after_rule(const internal::Node& node, const Tensor& dy,
+                  std::span<const Tensor> gradients) override;
 
   const AnomalyOptions options_;
   int64_t count_ = 0;
-  std::unordered_map<const Node*, Made> made_;
+  std::unordered_map<const internal::Node*, Made> made_;
   const Observe watching_{*this};
 };
 

@@ -38,8 +38,8 @@ struct AutogradMeta final : AutogradMetaInterface {
   // The gradient. Added to in place, so it keeps its address. Tensor::set_grad() throws Error
   // unless it is a float tensor of the tensor's shape and device; an empty one clears it.
   Tensor grad;
-  std::shared_ptr<void> hooks;        // see register_hook
-  std::shared_ptr<Node> accumulator;  // a leaf's node in the graph that is being recorded
+  std::shared_ptr<void> hooks;                  // see register_hook
+  std::shared_ptr<internal::Node> accumulator;  // a leaf's node in the graph that is being recorded
   // The 16-bit copy. Tensor::shadow() gives it while it is up to date: writing to the tensor or the
   // copy invalidates it. An optimizer that updates both calls set_shadow() again.
   HalfCopy half;

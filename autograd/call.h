@@ -60,14 +60,15 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
 }
 
 // Applies policies, broadcasts and checks inputs before an op runs. True if it is to be recorded.
-bool prepare(Call& call, bool broadcasts, bool differentiable);
+bool prepare(internal::Call& call, bool broadcasts, bool differentiable);
 // Makes y the result of the node.
-void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only);
-Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of);
+void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node> node,
+            bool moves_only);
+Grads forbid_second_order(Grads grads, const Tensor& dy, const internal::Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
 template <class... P, class... A>
-void observe(void (Observer::*event)(P...), const A&... args) {
-  for (Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);
+void observe(void (internal::Observer::*event)(P...), const A&... args) {
+  for (internal::Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);
 }
 
 }  // namespace detail
@@ -100,10 +101,10 @@ template <class Op, class Attributes>
 inline constexpr OpRules<Attributes> op_rules = rules_of<Op, Attributes>();
 
 template <class Attributes>
-class OpNode final : public Node {
+class OpNode final : public internal::Node {
  public:
-  OpNode(const Call& call, const OpRules<Attributes>& rules, Attributes a)
-      : Node(call), rules_(rules), attributes_(std::move(a)) {}
+  OpNode(const internal::Call& call, const OpRules<Attributes>& rules, Attributes a)
+      : internal::Node(call), rules_(rules), attributes_(std::move(a)) {}
 
   std::string_view name() const override { return rules_.name; }
   Grads backward(const Tensor& dy) override {
@@ -158,7 +159,7 @@ Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
 template <class Op, class... Args>
 Tensor run_op(const Tensor* out, const Args&... args) {
   (void)listed_op<Op>;
-  const Scope scope(Op::info.name);
+  const internal::Scope scope(Op::info.name);
 
   InlineVector<const Tensor*, 6> inputs;
   std::optional<DType> dtype;  // asked for by an attribute
@@ -170,7 +171,7 @@ Tensor run_op(const Tensor* out, const Args&... args) {
   };
   (collect(args), ...);
 
-  Call call{Op::info, {inputs.begin(), inputs.size()}};
+  internal::Call call{Op::info, {inputs.begin(), inputs.size()}};
   call.out = dtype;
   call.backward = backward_state.running;
   call.composed = std::is_base_of_v<Function<Op>, Op>;
@@ -192,7 +193,7 @@ Tensor run_op(const Tensor* out, const Args&... args) {
     Ctx ctx(call, false);
     y = run_forward<Op>(ctx, inputs.begin(), args...);
   }
-  detail::observe(&Observer::after, call, y);
+  detail::observe(&internal::Observer::after, call, y);
   return y;
 }
 

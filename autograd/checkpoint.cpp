@@ -10,6 +10,7 @@
 #include "core/tf32.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 using Tensors = std::vector<Tensor>;

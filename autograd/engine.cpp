@@ -11,6 +11,7 @@
 #include "core/format.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 // A tensor's hooks: what Node::hooks and AutogradMeta::hooks point to.

@@ -5,6 +5,7 @@
 #include "core/format.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 using Tensors = std::vector<Tensor>;

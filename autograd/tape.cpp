@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 // A leaf's node: sums the gradients of all uses, for grad(). The leaf owns it in all its graphs.

@@ -24,7 +24,7 @@ using Grads = InlineVector<Tensor, 4>;
 // are needed. Lives in the op's node while the graph does.
 class Ctx {
  public:
-  Ctx(const Call& call, bool recording);
+  Ctx(const internal::Call& call, bool recording);
 
   // --- in forward ---
   // The result's dtype: the policy's choice, else that of the first activation.
@@ -82,7 +82,7 @@ class Ctx {
   }
 
  private:
-  friend class Node;
+  friend class internal::Node;
   friend struct Engine;
   friend Tensor leaf_of(const Tensor& t);
 
@@ -93,7 +93,7 @@ class Ctx {
     Between,   // computed by a Function's forward, so its history is lost to second order
   };
   struct Edge {  // one input: the node that its gradient goes to (null: none), and its properties
-    std::shared_ptr<Node> node = nullptr;
+    std::shared_ptr<internal::Node> node = nullptr;
     Shape shape = {};
     DType dtype = f32;
     Device device = {};
@@ -103,7 +103,7 @@ class Ctx {
     uint64_t storage, version;  // storage by id, since addresses are reused
     Kept as;
   };
-  static bool leads_to_needed(const Node& node);
+  static bool leads_to_needed(const internal::Node& node);
   void check_kept() const;
   void keep(const Tensor& t, Kept as = Kept::Input) {
     saved_.emplace_back(t, t ? t.storage()->id() : 0, t ? t.version() : 0, as);
@@ -112,7 +112,7 @@ class Ctx {
 
   InlineVector<Edge, 3> edges_;
   InlineVector<Saved, 3> saved_;
-  Node* node_ = nullptr;
+  internal::Node* node_ = nullptr;
   const Tensor* result_ = nullptr;  // see Call::result
   DType out_ = f32;
   Device device_;
@@ -126,10 +126,12 @@ class CheckpointGraph {
  public:
   virtual ~CheckpointGraph() = default;
   // The results with their history, one per element of `nodes`. `node` is one of those.
-  virtual std::vector<Tensor> make(const Node& node) = 0;
+  virtual std::vector<Tensor> make(const internal::Node& node) = 0;
 
-  std::vector<std::weak_ptr<Node>> nodes;
+  std::vector<std::weak_ptr<internal::Node>> nodes;
 };
+
+namespace internal {
 
 class Node : public std::enable_shared_from_this<Node>, NoCopy {
  public:
@@ -176,8 +178,10 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   static inline std::atomic<uint64_t> count_{0};
 };
 
+}  // namespace internal
+
 // The node that takes the gradient of `t`: the one that made it, its leaf's, or null.
-std::shared_ptr<Node> node_of(const Tensor& t);
+std::shared_ptr<internal::Node> node_of(const Tensor& t);
 // The leaf whose storage t shares: t itself or, for a recorded view, its base; else no tensor.
 Tensor leaf_of(const Tensor& t);
 
@@ -205,7 +209,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 // reaches x. A tensor that f returns replaces it, for grad() as well. Hooks run in the order of
 // registration, as they were when the run began. A result's hooks belong to its op. Throws Error
 // unless x.requires_grad(), and in backward if shape, dtype or device differ.
-HookHandle register_hook(const Tensor& x, Node::Hook f);
+HookHandle register_hook(const Tensor& x, internal::Node::Hook f);
 // From now on each backward() or grad() that reaches x, the result of an op, adds to x.grad().
 // Throws Error unless x.requires_grad().
 void retain_grad(const Tensor& x);

@@ -18,6 +18,8 @@ namespace mixtape {
 std::span<const OpInfo* const> all_ops();
 bool list_op(const OpInfo&);
 
+namespace internal {
+
 // One call of an op, before it runs.
 struct Call {
   const OpInfo& op;
@@ -82,21 +84,23 @@ class Observer : NoCopy {
   Observer* outer = nullptr;
 };
 
+}  // namespace internal
+
 // Adds an observer to this thread's chain while alive. Destruction may be in any order.
 class Observe : NoCopy {
  public:
-  explicit Observe(Observer& o) : observer_(o) {
+  explicit Observe(internal::Observer& o) : observer_(o) {
     o.outer = thread_state.observer;
     thread_state.observer = &o;
   }
   ~Observe() {
-    Observer** at = &thread_state.observer;
+    internal::Observer** at = &thread_state.observer;
     while (*at && *at != &observer_) at = &(*at)->outer;
     if (*at) *at = observer_.outer;
   }
 
  private:
-  Observer& observer_;
+  internal::Observer& observer_;
 };
 
 }  // namespace mixtape

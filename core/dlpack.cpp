@@ -12,6 +12,7 @@
 #include "core/stream.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 constexpr uint32_t major_version = 1;

@@ -58,6 +58,43 @@ void Shape::refuse(int i) const { fail("dimension {} is out of range for rank {}
 
 std::string Shape::to_string() const { return bracketed(std::span(begin(), end())); }
 
+int wrap_dim(int dim, int rank) {
+  check(-rank <= dim && dim < rank, "dimension {} is out of range for rank {}", dim, rank);
+  return dim < 0 ? dim + rank : dim;
+}
+
+Shape infer(const Shape& wanted, int64_t elements) {
+  Shape out = wanted;
+  int64_t known = 1;
+  int unknown = -1;
+  for (int d = 0; d < wanted.rank; ++d) {
+    if (wanted[d] == -1) {
+      check(unknown < 0, "only one size may be -1, got {}", wanted);
+      unknown = d;
+    } else {
+      check(wanted[d] >= 0, "sizes cannot be negative: {}", wanted);
+      check(!__builtin_mul_overflow(known, wanted[d], &known), "{} has too many elements", wanted);
+    }
+  }
+  const bool fits = unknown < 0 ? known == elements : known > 0 && elements % known == 0;
+  check(fits, "cannot reshape {} elements to {}", elements, wanted);
+  if (unknown >= 0) out[unknown] = elements / known;
+  return out;
+}
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  Shape out = a.rank >= b.rank ? a : b;
+  const Shape& shorter = a.rank >= b.rank ? b : a;
+  for (int d = 1; d <= shorter.rank; ++d) {
+    const int64_t other = shorter[-d];
+    if (out[-d] == 1) out[-d] = other;
+    check(other == 1 || other == out[-d], "shapes {} and {} do not broadcast", a, b);
+  }
+  return out;
+}
+
+namespace internal {
+
 Layout::Layout(const Shape& shape) : shape(shape) {
   strides.rank = shape.rank;
   int64_t stride = 1;
@@ -84,11 +121,6 @@ bool Layout::repeats() const {
     reach += (shape[d] - 1) * std::abs(strides[d]);
   }
   return false;
-}
-
-int wrap_dim(int dim, int rank) {
-  check(-rank <= dim && dim < rank, "dimension {} is out of range for rank {}", dim, rank);
-  return dim < 0 ? dim + rank : dim;
 }
 
 Layout permute(const Layout& l, std::span<const int> order) {
@@ -251,36 +283,6 @@ std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   return out;
 }
 
-Shape infer(const Shape& wanted, int64_t elements) {
-  Shape out = wanted;
-  int64_t known = 1;
-  int unknown = -1;
-  for (int d = 0; d < wanted.rank; ++d) {
-    if (wanted[d] == -1) {
-      check(unknown < 0, "only one size may be -1, got {}", wanted);
-      unknown = d;
-    } else {
-      check(wanted[d] >= 0, "sizes cannot be negative: {}", wanted);
-      check(!__builtin_mul_overflow(known, wanted[d], &known), "{} has too many elements", wanted);
-    }
-  }
-  const bool fits = unknown < 0 ? known == elements : known > 0 && elements % known == 0;
-  check(fits, "cannot reshape {} elements to {}", elements, wanted);
-  if (unknown >= 0) out[unknown] = elements / known;
-  return out;
-}
-
-Shape broadcast(const Shape& a, const Shape& b) {
-  Shape out = a.rank >= b.rank ? a : b;
-  const Shape& shorter = a.rank >= b.rank ? b : a;
-  for (int d = 1; d <= shorter.rank; ++d) {
-    const int64_t other = shorter[-d];
-    if (out[-d] == 1) out[-d] = other;
-    check(other == 1 || other == out[-d], "shapes {} and {} do not broadcast", a, b);
-  }
-  return out;
-}
-
 void collapse(std::span<Layout* const> layouts) {
   if (layouts.empty()) return;
   const Shape shape = layouts[0]->shape;
@@ -307,4 +309,5 @@ void collapse(std::span<Layout* const> layouts) {
   }
 }
 
+}  // namespace internal
 }  // namespace mixtape

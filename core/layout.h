@@ -56,6 +56,8 @@ struct Shape {
   [[noreturn]] void refuse(int i) const;
 };
 
+namespace internal {
+
 // Element (i, j, ...) is at offset + i * strides[0] + j * strides[1] + ...
 struct Layout {
   Shape shape, strides;
@@ -93,7 +95,6 @@ struct Layout {
 };
 
 // All throw Error with both values if arguments do not fit. Dimensions may be negative.
-int wrap_dim(int dim, int rank);  // -1 -> rank - 1
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);
 Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);  // as Python
@@ -109,10 +110,15 @@ Layout diagonal(const Layout&, int64_t offset, int a, int b);
 // The lowest and the highest position of an element; meaningless if there are none.
 std::pair<int64_t, int64_t> extent(const Layout&);
 std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs a copy
-Shape infer(const Shape& wanted, int64_t elements);          // fills in one -1
-Shape broadcast(const Shape& a, const Shape& b);             // NumPy's rule
 // Merges dimensions of several layouts of one shape, where all allow it, for the loops of a strided
 // kernel. Keeps the order of elements and at least one dimension.
 void collapse(std::span<Layout* const> layouts);
+
+}  // namespace internal
+
+// Throw Error as above.
+int wrap_dim(int dim, int rank);                     // -1 -> rank - 1
+Shape infer(const Shape& wanted, int64_t elements);  // fills in one -1
+Shape broadcast(const Shape& a, const Shape& b);     // NumPy's rule
 
 }  // namespace mixtape

@@ -7,20 +7,20 @@
 namespace mixtape {
 namespace {
 
-thread_local Generator* innermost_generator = nullptr;
+thread_local RandomGenerator* innermost_generator = nullptr;
 
 uint64_t join(uint32_t high, uint32_t low) { return uint64_t(high) << 32 | low; }
 
 }  // namespace
 
-uint32_t Generator::next() { return Philox::bits(seed_, reserve(1))[0]; }
+uint32_t RandomGenerator::next() { return Philox::bits(seed_, reserve(1))[0]; }
 
-double Generator::uniform() {
+double RandomGenerator::uniform() {
   const Philox::Block b = Philox::bits(seed_, reserve(2));
   return static_cast<double>(join(b[1], b[0]) >> 11) * 0x1p-53;
 }
 
-int64_t Generator::below(int64_t n) {
+int64_t RandomGenerator::below(int64_t n) {
   check(n > 0, "the bound must be > 0, got {}", n);
   const uint64_t bound = static_cast<uint64_t>(n);
   const uint64_t surplus = -bound % bound;  // 2^64 mod n: the number of rejected draws
@@ -31,8 +31,8 @@ int64_t Generator::below(int64_t n) {
   }
 }
 
-Generator& generator() {
-  static thread_local Generator fallback(0);
+RandomGenerator& generator() {
+  static thread_local RandomGenerator fallback(0);
   return innermost_generator ? *innermost_generator : fallback;
 }
 

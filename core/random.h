@@ -1,6 +1,6 @@
 #pragma once
-// Generator: random numbers from a seed and a position in its stream. Each draw reserves the blocks
-// that it needs, so the numbers depend on the order of draws alone.
+// RandomGenerator: random numbers from a seed and a position in its stream. Each draw reserves the
+// blocks that it needs, so the numbers depend on the order of draws alone.
 
 #include <cstdint>
 
@@ -8,9 +8,9 @@
 
 namespace mixtape {
 
-class Generator {
+class RandomGenerator {
  public:
-  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
+  explicit RandomGenerator(uint64_t seed = 0) : seed_(seed) {}
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_; }
   void set_offset(uint64_t offset) { offset_ = offset; }
@@ -30,18 +30,18 @@ class Generator {
 };
 
 // The generator of this thread's random ops: the innermost Seed's, else one of seed 0.
-Generator& generator();
+RandomGenerator& generator();
 
 // While one is alive, this thread draws from a fresh stream of the given seed.
 class Seed : NoCopy {
  public:
   [[nodiscard]] explicit Seed(uint64_t seed);
   ~Seed();
-  Generator& operator*() { return mine_; }
+  RandomGenerator& operator*() { return mine_; }
 
  private:
-  Generator mine_;
-  Generator* outer_;
+  RandomGenerator mine_;
+  RandomGenerator* outer_;
 };
 
 }  // namespace mixtape

@@ -13,6 +13,7 @@
 #include "core/scope.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 PinnedBlocks& blocks(Device device) {

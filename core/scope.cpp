@@ -7,6 +7,7 @@
 #include "core/format.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 struct Interned {

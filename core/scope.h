@@ -10,6 +10,8 @@
 
 namespace mixtape {
 
+namespace internal {
+
 // Opened by every module and op. Costs two stores.
 class Scope : NoCopy {
  public:
@@ -27,6 +29,8 @@ class Scope : NoCopy {
   const Scope* const outer;
 };
 
+}  // namespace internal
+
 // A pointer that lives as long as the process and is equal for equal text.
 const std::string* intern(std::string_view text);
 // All interned texts: the module paths of every root that ran. Unordered.
@@ -39,10 +43,10 @@ class SourceScope {
 
  private:
   const std::string text_;
-  const Scope scope_{text_};
+  const internal::Scope scope_{text_};
 };
 
-inline Scope::Scope(std::string_view name, const std::string* path)
+inline internal::Scope::Scope(std::string_view name, const std::string* path)
     : op(name),
       module(path                 ? path
              : thread_state.scope ? thread_state.scope->module
@@ -50,9 +54,9 @@ inline Scope::Scope(std::string_view name, const std::string* path)
       outer(thread_state.scope) {
   thread_state.scope = this;
 }
-inline Scope::~Scope() { thread_state.scope = outer; }
-inline const Scope* Scope::innermost() { return thread_state.scope; }
-inline const std::string* Scope::module_path() {
+inline internal::Scope::~Scope() { thread_state.scope = outer; }
+inline const internal::Scope* internal::Scope::innermost() { return thread_state.scope; }
+inline const std::string* internal::Scope::module_path() {
   return thread_state.scope ? thread_state.scope->module : nullptr;
 }
 

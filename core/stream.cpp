@@ -160,6 +160,8 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
   source.wait_for(stream);  // and stay until it is copied
 }
 
+namespace runtime {
+
 Event::Event(Device device) : device_(device) {
   if (!device.is_host()) mark_ = runtime::of(device.type).create_mark(device.index, true);
   record();
@@ -186,4 +188,5 @@ double Event::milliseconds_until(const Event& later) const {
   return runtime::of(device_.type).milliseconds_between(mark_, later.mark_);
 }
 
+}  // namespace runtime
 }  // namespace mixtape

@@ -33,6 +33,8 @@ int64_t orders_between_streams();  // waits of one stream for another
 // is complete on return; host memory that is copied from may change then.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
+namespace runtime {
+
 // A point in this thread's stream, for timing the work between two; on the CPU, a time stamp.
 class Event : NoCopy {
  public:
@@ -46,15 +48,17 @@ class Event : NoCopy {
 
  private:
   Device device_;
-  runtime::Mark mark_ = nullptr;
+  Mark mark_ = nullptr;
   int64_t nanoseconds_ = 0;
 };
 
 // A named range in a profiler's timeline, while alive.
 class Range : NoCopy {
  public:
-  [[nodiscard]] explicit Range(const char* name) { runtime::cuda().begin_range(name); }
-  ~Range() { runtime::cuda().end_range(); }
+  [[nodiscard]] explicit Range(const char* name) { cuda().begin_range(name); }
+  ~Range() { cuda().end_range(); }
 };
+
+}  // namespace runtime
 
 }  // namespace mixtape

@@ -13,6 +13,7 @@
 #include "core/thread_state.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 size_t bytes_of(const Shape& shape, DType dtype) {

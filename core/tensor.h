@@ -14,7 +14,10 @@
 
 namespace mixtape {
 
-class Node;              // how a tensor was made: autograd/tape.h
+namespace internal {
+class Node;  // how a tensor was made: autograd/tape.h
+}
+
 struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd_meta.h
 struct BackwardOptions;  // autograd/tape.h
 class Tensor;
@@ -30,12 +33,15 @@ class Tensor {
   Tensor() = default;
   // Uninitialised.
   Tensor(const Shape& shape, DType dtype, Device device = DefaultDevice::current());
-  Tensor(const std::shared_ptr<Storage>& storage, const View& view);  // `view` is within storage
+  Tensor(const std::shared_ptr<Storage>& storage,
+         const internal::View& view);  // `view` is within storage
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().view.layout.shape; }
   const Shape& strides() const { return impl().view.layout.strides; }
-  const Layout& layout() const { return impl().view.layout; }  // from the first element on
+  const internal::Layout& layout() const {
+    return impl().view.layout;
+  }  // from the first element on
   int rank() const { return shape().rank; }
   int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }
@@ -58,7 +64,7 @@ class Tensor {
            int64_t(size_of(dtype()));
   }
   // An undefined tensor converts to the View of an absent input.
-  operator const View&() const {
+  operator const internal::View&() const {
     if (!impl_) return absent;
     impl_->storage->touch();
     return impl_->view;
@@ -75,7 +81,7 @@ class Tensor {
 
   Tensor detach() const;  // the same data without history
   // A view of the same storage, relative to this tensor's first element, without history.
-  Tensor with_layout(const Layout&) const;
+  Tensor with_layout(const internal::Layout&) const;
   // A copy on another device, in the same layout, without history; itself if it is there already.
   Tensor copied_to(Device target) const;
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
@@ -96,8 +102,10 @@ class Tensor {
   // Throws Error on integers and on results of ops.
   const Tensor& set_requires_grad(bool on = true) const;
   bool is_leaf() const { return impl().requires_grad; }
-  const std::shared_ptr<Node>& grad_fn() const { return impl().grad_fn; }
-  void set_grad_fn(std::shared_ptr<Node> grad_fn) const { impl().grad_fn = std::move(grad_fn); }
+  const std::shared_ptr<internal::Node>& grad_fn() const { return impl().grad_fn; }
+  void set_grad_fn(std::shared_ptr<internal::Node> grad_fn) const {
+    impl().grad_fn = std::move(grad_fn);
+  }
 
   // Defined in autograd; see autograd/autograd_meta.h.
   Tensor grad() const;
@@ -121,15 +129,16 @@ class Tensor {
  private:
   struct Impl {
     Impl(const Shape& shape, DType dtype, Device device);
-    Impl(const std::shared_ptr<Storage>& of, void* data, DType dtype, const Layout& layout)
+    Impl(const std::shared_ptr<Storage>& of, void* data, DType dtype,
+         const internal::Layout& layout)
         : storage(of), view{data, dtype, layout} {}
     std::shared_ptr<Storage> storage;
-    View view;
+    internal::View view;
     bool requires_grad = false;
-    std::shared_ptr<Node> grad_fn;
+    std::shared_ptr<internal::Node> grad_fn;
     std::shared_ptr<AutogradMetaInterface> autograd_meta;
   };
-  static constexpr View absent = {};
+  static constexpr internal::View absent = {};
   friend class WeakTensor;
   Impl& impl() const {
     if (!impl_) [[unlikely]]

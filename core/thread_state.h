@@ -7,15 +7,19 @@
 
 namespace mixtape {
 
+// Names that programs seldom write are in namespace internal, so that programs may use them for
+// their own.
+namespace internal {
 class Scope;     // core/scope.h
 class Policy;    // core/dispatch.h
 class Observer;  // core/dispatch.h
+}  // namespace internal
 
 struct ThreadState {
-  const Scope* scope = nullptr;  // the innermost
-  Policy* policy = nullptr;
-  Observer* observer = nullptr;  // head of the chain
-  bool recording = true;         // ops on tensors with requires_grad() get a history
+  const internal::Scope* scope = nullptr;  // the innermost
+  internal::Policy* policy = nullptr;
+  internal::Observer* observer = nullptr;  // head of the chain
+  bool recording = true;                   // ops on tensors with requires_grad() get a history
 
   static ThreadState& current();
 };

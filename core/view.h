@@ -5,7 +5,7 @@
 #include "core/dtype.h"
 #include "core/layout.h"
 
-namespace mixtape {
+namespace mixtape::internal {
 
 struct View {
   void* data = nullptr;  // the first element; layout.offset is 0
@@ -22,4 +22,4 @@ struct View {
   }
 };
 
-}  // namespace mixtape
+}  // namespace mixtape::internal

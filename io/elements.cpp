@@ -5,6 +5,7 @@
 #include <cstring>
 
 namespace mixtape::io {
+using namespace internal;
 
 static_assert(std::endian::native == std::endian::little, "the formats are little-endian");
 

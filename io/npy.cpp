@@ -13,6 +13,7 @@
 #include "io/zip.h"
 
 namespace mixtape::io {
+using namespace internal;
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";

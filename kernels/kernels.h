@@ -20,6 +20,7 @@
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 using In = const View&;  // an absent optional input or output has no data
 using Out = const View&;

@@ -6,6 +6,7 @@
 #include "nn/init.h"
 
 namespace mixtape::nn {
+using namespace internal;
 namespace {
 
 Shape sizes(int64_t size) { return {size}; }

@@ -9,7 +9,7 @@
 namespace mixtape::nn {
 
 inline double checked_probability(std::string_view module, double p) {
-  const Scope scope(module);
+  const internal::Scope scope(module);
   check(0 <= p && p <= 1, "p must be from 0 to 1, got {}", p);
   return p;
 }

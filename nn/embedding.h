@@ -18,7 +18,7 @@ struct EmbeddingTable {
  protected:
   EmbeddingTable(std::string_view name, int64_t rows, int64_t size, std::optional<int64_t> padding)
       : padding_(padding) {
-    const Scope scope(name);
+    const internal::Scope scope(name);
     check(rows > 0 && size > 0, "sizes must be positive: rows {}, size {}", rows, size);
     weight = parameter(empty({rows, size}));
     init::normal_(weight);

@@ -7,6 +7,7 @@
 #include "nn/module.h"
 
 namespace mixtape::nn {
+using namespace internal;
 
 struct ModuleHooks {
   HookList<ForwardPreHook> before_forward;

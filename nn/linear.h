@@ -19,7 +19,7 @@ struct Linear : Module<Linear> {
 
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
   Linear(int64_t in, int64_t out, const Options& options) : activation_(options.activation) {
-    const Scope scope("Linear");
+    const internal::Scope scope("Linear");
     check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
     weight = init::starting_weight({out, in});
     bias = init::starting_bias(weight, out, options.bias);

@@ -134,7 +134,7 @@ class Running {
 
  private:
   const ScopedValue<&BackwardState::root_module> root_;
-  const Scope scope_;
+  const internal::Scope scope_;
 };
 
 // A guard that sets a module and all modules inside it to evaluation, and then restores each.

@@ -24,7 +24,7 @@ struct LayerNorm : Module<LayerNorm> {
 
   explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {})
       : shape_(shape), eps_(o.eps) {
-    const Scope scope("LayerNorm");
+    const internal::Scope scope("LayerNorm");
     check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
     check_eps(eps_);
     if (o.affine) weight = parameter(ones(shape));
@@ -49,7 +49,7 @@ struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [shape], or none
 
   explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {}) : shape_(shape), eps_(o.eps) {
-    const Scope scope("RMSNorm");
+    const internal::Scope scope("RMSNorm");
     check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
     check_eps(eps_.value_or(0));
     if (o.affine) weight = parameter(ones(shape));
@@ -76,7 +76,7 @@ struct GroupNorm : Module<GroupNorm> {
 
   GroupNorm(int64_t groups, int64_t channels, const GroupNormOptions& o = {})
       : groups_(groups), eps_(o.eps) {
-    const Scope scope("GroupNorm");
+    const internal::Scope scope("GroupNorm");
     check(channels > 0 && groups > 0 && channels % groups == 0,
           "{} channels do not divide into {} groups", channels, groups);
     check_eps(eps_);
@@ -103,7 +103,7 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
 
   explicit InstanceNorm2d(int64_t channels, const InstanceNormOptions& o = {})
       : channels_(channels), eps_(o.eps) {
-    const Scope scope("InstanceNorm2d");
+    const internal::Scope scope("InstanceNorm2d");
     check(channels > 0, "channels must be > 0, got {}", channels);
     check_eps(eps_);
     if (!o.affine) return;
@@ -137,7 +137,7 @@ struct BatchNorm : Module<Derived> {
   Buffer num_batches_tracked;        // i64
 
   explicit BatchNorm(int64_t channels, const Options& o = {}) : momentum_(o.momentum), eps_(o.eps) {
-    const Scope scope("BatchNorm");
+    const internal::Scope scope("BatchNorm");
     check(channels > 0, "channels must be > 0, got {}", channels);
     check_eps(eps_);
     check(0 <= momentum_ && momentum_ <= 1, "momentum must be from 0 to 1, got {}", momentum_);

@@ -6,6 +6,7 @@
 #include "core/format.h"
 
 namespace mixtape::nn {
+using namespace internal;
 namespace {
 
 std::string named(const char* what) { return std::string("parametrizations.weight.") + what; }

@@ -9,6 +9,7 @@
 #include "nn/init.h"
 
 namespace mixtape::nn {
+using namespace internal;
 
 struct RecurrentKind {
   // One direction of one layer, as in autograd/ops.h.

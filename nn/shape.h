@@ -64,7 +64,7 @@ struct UpsampleOptions {  // give one of the first two
 // Resizes images [n, c, h, w] to a size, or by a factor.
 struct Upsample : Module<Upsample> {
   explicit Upsample(const UpsampleOptions& o) : options_(o) {
-    const Scope scope("Upsample");
+    const internal::Scope scope("Upsample");
     check(o.size.has_value() != o.scale_factor.has_value(),
           "size is {} and scale_factor is {}: one of them has to be",
           o.size ? "given" : "not given", o.scale_factor ? "given" : "not given");

@@ -8,6 +8,7 @@
 #include "nn/init.h"
 
 namespace mixtape::nn {
+using namespace internal;
 namespace {
 
 // The masks of a call, combined.

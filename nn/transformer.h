@@ -94,7 +94,7 @@ struct TransformerStack : Module<Derived> {
   TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> final_norm = {})
       : norm(std::move(final_norm)) {
     const std::string name = type_name(typeid(Derived));
-    const Scope scope(name);
+    const internal::Scope scope(name);
     check(num_layers > 0, "num_layers must be > 0, got {}", num_layers);
     for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
   }

@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 Device device_of(const std::vector<Tensor>& params) {

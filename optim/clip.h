@@ -11,8 +11,8 @@ namespace mixtape::optim {
 Tensor dense_grad(const Tensor& param);
 
 // A view of the gradient, without elements if there is no gradient.
-inline View gradient_view(const Tensor& grad) {
-  return grad ? View(grad) : View{nullptr, f32, Layout(Shape{0})};
+inline internal::View gradient_view(const Tensor& grad) {
+  return grad ? internal::View(grad) : internal::View{nullptr, f32, internal::Layout(Shape{0})};
 }
 
 struct ClipOptions {

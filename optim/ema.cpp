@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 std::string average_name(size_t index) { return fmt::format("average.{}", index); }

@@ -17,6 +17,7 @@
 #include "optim/clip.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 void check_control(const View& v, std::string_view what) {

@@ -5,6 +5,7 @@
 #include "optim/optimizer.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 std::string state_prefix(size_t index) { return fmt::format("state.{}.", index); }

@@ -8,6 +8,7 @@
 #include "core/scope.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 std::string rate_name(size_t group) { return fmt::format("group.{}.lr", group); }

@@ -6,6 +6,7 @@
 #include "core/scope.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 std::string base_name(size_t group) { return fmt::format("group.{}.base_lr", group); }

@@ -68,7 +68,7 @@ class ClosedForm : public Schedule {
  public:
   ClosedForm(Optimizer& optimizer, const Options& options)
       : Schedule(optimizer), options_(options) {
-    const Scope scope(Options::name);
+    const internal::Scope scope(Options::name);
     options_.validate();
     Schedule::apply(0);
   }

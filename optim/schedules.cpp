@@ -9,6 +9,7 @@
 #include "core/scope.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 // The fraction of `total` steps that are done, at most 1.

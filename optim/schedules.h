@@ -144,7 +144,7 @@ class Curve {
     }
   Curve(const Options& options)
       : rate_([options](int64_t step, double base_lr) { return options.rate(step, base_lr); }) {
-    const Scope scope(Options::name);
+    const internal::Scope scope(Options::name);
     options.validate();
   }
   double rate(int64_t step, double base_lr) const { return rate_(step, base_lr); }

@@ -9,6 +9,7 @@
 #include "optim/optimizer.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace {
 
 class Translation {

@@ -58,8 +58,8 @@ FIRST_WORDS, MAY_BEGIN = re.compile(r'^\s*(?://+|\*|/\*|#+|""")\s*\(?(Of|What|Wh
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 3800, "kernels/common": 2350, "kernels/cpu": 8300, "kernels/cuda": 7100, "autograd": 7650, "nn": 3900,
-           "optim": 2100, "amp": 2500, "io": 2400, "train": 5150, "examples": 1200, "emulator": 4100}
+BUDGETS = {"core": 4400, "kernels/common": 2700, "kernels/cpu": 8900, "kernels/cuda": 7700, "autograd": 8700, "nn": 4300,
+           "optim": 2250, "amp": 2650, "io": 2900, "train": 5700, "examples": 1300, "emulator": 4150}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|io|train|examples)/")
 
 

@@ -194,7 +194,7 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
         g ? reader.copy_of(gradient_name(i), params[i].shape(), g->dtype(), params[i].device())
           : Tensor());
   }
-  generator() = Generator(seed);
+  generator() = RandomGenerator(seed);
   generator().set_offset(offset);
   history = std::move(saved_history);
   state.step = reader.count("fit.step");

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::ops {
+using namespace internal;
 
 void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "elements must be floats, got {} (convert them to a float dtype)",

@@ -6,6 +6,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 
 Tensor floor_divide(const Tensor& a, double b) {

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

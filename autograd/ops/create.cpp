@@ -9,6 +9,7 @@
 #include "kernels/common/draw.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 
@@ -26,7 +27,7 @@ Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType
              Device device) {
   check(is_float(dtype), "random real numbers of dtype {}", dtype);
   const Tensor y(shape, dtype, device);  // first: if it throws, nothing is drawn
-  Generator& g = generator();
+  RandomGenerator& g = generator();
   kernel(device, g.seed(), g.reserve(y.numel()), a, b, y);
   return y;
 }
@@ -119,7 +120,7 @@ Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "integers from {} to below {}", low, high);
   const Tensor y(shape, i64, device);
-  Generator& g = generator();
+  RandomGenerator& g = generator();
   const uint64_t first = g.reserve(y.numel());
   if (kernels::RandomInteger(low, high).is_wide()) g.reserve(y.numel());
   kernels::random_integer(device, g.seed(), first, low, high, y);

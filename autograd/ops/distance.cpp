@@ -7,6 +7,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {

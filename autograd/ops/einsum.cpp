@@ -12,6 +12,7 @@
 #include "core/format.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 using Axis = int;  // a letter, or a dimension of "...": -1 for its last, -2 for the one before, ...

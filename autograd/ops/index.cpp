@@ -12,6 +12,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 
@@ -391,7 +392,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
 DropoutMask ops::draw_mask(double p, int64_t elements) {
   check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
   if (p == 0) return {};
-  Generator& g = generator();
+  RandomGenerator& g = generator();
   return {g.seed(), g.reserve(elements), p};
 }
 Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {

@@ -6,6 +6,7 @@
 #include "kernels/common/binary.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

@@ -11,6 +11,7 @@
 #include "kernels/common/losses.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

@@ -6,6 +6,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 
 Tensor ops::product(const Tensor& a, const Tensor& b, DType wanted) {

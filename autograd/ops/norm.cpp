@@ -4,6 +4,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

@@ -5,6 +5,7 @@
 #include "autograd/ops/gradients.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

@@ -9,6 +9,7 @@
 #include "kernels/common/cells.h"
 
 namespace mixtape {
+using namespace internal;
 using namespace ops;
 namespace {
 

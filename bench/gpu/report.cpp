@@ -74,9 +74,9 @@ void Report::take(const std::string& name, const std::function<void(Figure&)>& m
 std::vector<Timing> Report::time(const std::vector<Call>& calls) const {
   std::vector<int64_t> done(calls.size()), count(calls.size(), 1);
   const auto stretch = [&](size_t which) {
-    auto first = std::make_unique<Event>(gpu);
+    auto first = std::make_unique<runtime::Event>(gpu);
     for (int64_t i = 0; i < count[which]; ++i) calls[which](done[which]++);
-    return std::pair(std::move(first), std::make_unique<Event>(gpu));
+    return std::pair(std::move(first), std::make_unique<runtime::Event>(gpu));
   };
   for (size_t c = 0; c < calls.size(); ++c) {
     stretch(c);

@@ -4,6 +4,7 @@
 #include "core/view.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 // Merges batch dimensions into rows if b is constant along them and rows of a and c stay evenly
 // spaced: x @ w over a batch of x is one tall product.

@@ -11,6 +11,7 @@
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 inline void check_memory(Device device, const char* kernel, const View& v) {
   if (!v.data || v.size() == 0) return;

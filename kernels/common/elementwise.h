@@ -10,6 +10,7 @@
 #include "kernels/common/unary.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 // The tensor that a unary op saves for its backward pass: x, y or none.
 template <class F>

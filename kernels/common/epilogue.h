@@ -5,6 +5,7 @@
 #include "core/view.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 enum class Activation : int { None, Relu, Gelu, GeluTanh };
 

@@ -8,6 +8,7 @@
 #include "kernels/common/optimizers.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 struct SquaredNorms {
   double param = 0, direction = 0;

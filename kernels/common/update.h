@@ -6,6 +6,7 @@
 #include "core/view.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 
 // All dense. `state` are the optimizer's buffers of the parameter's size, f32 (f64 for an f64
 // parameter); those without data are not used. `steps`, one f32 that the kernel advances, counts

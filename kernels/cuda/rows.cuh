@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 
 // a / b, in 32 bits if both fit.
 MIXTAPE_HD inline int64_t quotient(int64_t a, int64_t b) {

@@ -9,6 +9,7 @@
 #include "nn/shape.h"
 
 namespace mixtape::models {
+using namespace internal;
 
 nn::Sequential simple_cnn(const std::vector<int64_t>& channels, const SimpleCnnOptions& o) {
   const Scope scope("simple_cnn");

@@ -5,6 +5,7 @@
 #include "autograd/checkpoint.h"
 
 namespace mixtape::models {
+using namespace internal;
 namespace {
 
 constexpr double start_std = 0.02;

@@ -7,6 +7,7 @@
 #include "core/format.h"
 
 namespace mixtape::models {
+using namespace internal;
 
 Tensor next_token_loss(const Tensor& logits, const Tensor& targets) {
   const Scope scope("next_token_loss");

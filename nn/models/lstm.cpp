@@ -1,6 +1,7 @@
 #include "nn/models/lstm.h"
 
 namespace mixtape::models {
+using namespace internal;
 
 LstmClassifier::LstmClassifier(int64_t vocabulary, int64_t classes, const LstmClassifierOptions& o)
     : embedding(vocabulary, o.embedding, {.padding_idx = o.padding_idx}),

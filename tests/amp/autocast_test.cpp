@@ -4,6 +4,7 @@
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace amp_test {
 
 bool representable(const Tensor& x, DType narrow) {

@@ -9,6 +9,7 @@
 #include "tests/support/temp_folder.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace amp_override_test {
 
 TEST(Presets, DoWhatTheirNamesSay) {

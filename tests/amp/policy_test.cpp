@@ -9,6 +9,7 @@
 #include "tests/support/op_cases.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace amp_policy_test {
 
 using tests::OpCase;

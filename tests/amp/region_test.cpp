@@ -6,6 +6,7 @@
 #include "tests/support/amp.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace amp_region_test {
 
 TEST(Region, NestsAndTheInnermostWins) {

@@ -8,6 +8,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::amp {
+using namespace internal;
 namespace shadow_test {
 
 struct Mlp : nn::Module<Mlp> {

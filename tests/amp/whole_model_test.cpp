@@ -9,6 +9,7 @@
 #include "tests/support/temp_folder.h"
 
 namespace mixtape {
+using namespace internal;
 namespace whole_model_test {
 
 using optim::bits;

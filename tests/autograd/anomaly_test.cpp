@@ -13,6 +13,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace anomaly_test {
 
 using test::error;

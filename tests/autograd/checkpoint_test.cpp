@@ -14,6 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace checkpoint_test {
 
 using Tensors = std::vector<Tensor>;

@@ -14,6 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace losses_test {
 
 using enum Reduction;

@@ -11,6 +11,7 @@
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape {
+using namespace internal;
 namespace ops_test {
 
 using tests::Input;

@@ -10,6 +10,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace tape_test {
 
 Tensor leaf(std::initializer_list<double> v, const Shape& s, DType t = f64) {

@@ -14,6 +14,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace core_layout_test {
 
 using test::error;

@@ -19,6 +19,7 @@
 #include "tests/support/node.h"
 
 namespace mixtape {
+using namespace internal;
 
 namespace core_test {
 
@@ -132,8 +133,8 @@ TEST(Philox, UniformStaysBelowOne) {
   EXPECT_EQ(Philox::uniform(~0u), 1.0f - 0x1p-24f);
 }
 
-TEST(Generator, DrawsDependOnSeedAndPositionOnly) {
-  Generator a(7), b(7), other(8);
+TEST(RandomGenerator, DrawsDependOnSeedAndPositionOnly) {
+  RandomGenerator a(7), b(7), other(8);
   const uint32_t first = a.next(), second = a.next();
   EXPECT_EQ(first, Philox::bits(7, 0)[0]);
   EXPECT_EQ(second, Philox::bits(7, 1)[0]);
@@ -145,8 +146,8 @@ TEST(Generator, DrawsDependOnSeedAndPositionOnly) {
   EXPECT_EQ(b.offset(), 4u);
 }
 
-TEST(Generator, UniformHas53Bits) {
-  Generator g(1);
+TEST(RandomGenerator, UniformHas53Bits) {
+  RandomGenerator g(1);
   double sum = 0;
   bool fine = false;
   for (int i = 0; i < 10000; ++i) {
@@ -159,8 +160,8 @@ TEST(Generator, UniformHas53Bits) {
   EXPECT_NEAR(sum / 10000, 0.5, 0.015);  // five standard deviations
 }
 
-TEST(Generator, BelowCoversItsRangeEvenly) {
-  Generator g(3);
+TEST(RandomGenerator, BelowCoversItsRangeEvenly) {
+  RandomGenerator g(3);
   std::array<int, 6> counts{};
   for (int i = 0; i < 60000; ++i) ++counts[size_t(g.below(6))];
   for (int c : counts) EXPECT_NEAR(c, 10000, 500);
@@ -176,7 +177,7 @@ TEST(Generator, BelowCoversItsRangeEvenly) {
 // Assignment would leave the thread with the stream of a destroyed Seed.
 static_assert(!std::is_copy_assignable_v<Seed> && !std::is_move_assignable_v<Seed>);
 
-TEST(Generator, SeedsNestAndBelongToTheirThread) {
+TEST(RandomGenerator, SeedsNestAndBelongToTheirThread) {
   const uint64_t before = generator().offset();
   EXPECT_EQ(generator().seed(), 0u);
   {

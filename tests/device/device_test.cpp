@@ -21,6 +21,7 @@
 #include "tests/support/op_cases.h"
 
 namespace mixtape {
+using namespace internal;
 namespace device_test {
 
 using test::error;
@@ -323,9 +324,9 @@ TEST(Devices, AScalerStepsWhereTheLossIs) {
 
 TEST(Devices, EventsTellTheTimeBetweenThem) {
   for (const Device on : {Device::cpu(), device}) {
-    const Event first(on);
+    const runtime::Event first(on);
     const Tensor x = ones({1000}, f32, on) + 1;
-    const Event second(on);
+    const runtime::Event second(on);
     EXPECT_GT(first.milliseconds_until(second), 0);
     EXPECT_TRUE(first.has_passed());
   }

@@ -15,6 +15,7 @@
 #endif
 
 namespace mixtape::io {
+using namespace internal;
 namespace png_test {
 
 using test::slurp;

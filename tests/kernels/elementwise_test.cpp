@@ -12,6 +12,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_elementwise_test {
 
 // Views of every kind; uninitialised.

@@ -5,6 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_index_test {
 
 // Integers that every dtype holds.

@@ -11,6 +11,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_matrix_test {
 
 using cpu::Isa;

@@ -8,6 +8,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_order_test {
 
 // NaN is larger than all numbers, and both zeros are equal.

@@ -10,6 +10,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_reduce_test {
 
 struct Input {

@@ -7,6 +7,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_rows_test {
 
 double log_sum_exp(const Values& v) {

@@ -11,6 +11,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape {
+using namespace internal;
 namespace nn_test {
 
 using test::error;

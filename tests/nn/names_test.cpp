@@ -28,3 +28,32 @@ TEST(Names, OfOpsAndModulesDiffer) {
 }
 
 }  // namespace mixtape_names_test
+
+// A program's own names at top level, which a library's internals must not take.
+using namespace mixtape;
+
+struct Policy : nn::Module<Policy> {
+  nn::Linear actor{2, 3};
+  MIXTAPE_FIELDS(actor)
+};
+struct Generator : nn::Module<Generator> {
+  nn::Linear up{2, 4};
+  MIXTAPE_FIELDS(up)
+};
+template <class... T>
+struct Names {};
+struct Node;
+struct Event;
+struct Range;
+struct View;
+struct Layout;
+struct Scope;
+struct Call;
+struct Observer;
+using Own = Names<Node, Event, Range, View, Layout, Scope, Call, Observer>;
+
+TEST(Names, InternalOnesAreFreeForPrograms) {
+  EXPECT_EQ(Policy().parameters().size(), 2U);
+  EXPECT_EQ(Generator().parameters().size(), 2U);
+  [[maybe_unused]] const Own own;
+}

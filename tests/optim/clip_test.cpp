@@ -8,6 +8,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace optim_clip_test {
 
 TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {

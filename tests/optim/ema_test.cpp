@@ -2,6 +2,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace optim_ema_test {
 
 void set_all(const Params& params, uint32_t t) {

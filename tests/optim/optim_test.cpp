@@ -4,6 +4,7 @@
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace optim_test {
 
 // The largest difference of our parameters to PyTorch's after all steps.

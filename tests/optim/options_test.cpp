@@ -3,6 +3,7 @@
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
+using namespace internal;
 namespace optim_options_test {
 
 TEST(Optim, OptionsByGroupAndName) {

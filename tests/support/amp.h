@@ -13,6 +13,7 @@
 #include "tests/support/errors.h"
 
 namespace mixtape::amp {
+using namespace internal;
 
 // Counts the calls of each op, and keeps the dtype of its last result.
 struct Seen : Observer {

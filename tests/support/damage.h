@@ -18,7 +18,7 @@ namespace mixtape::test {
 template <class Parse>
 void survive_damage(const std::string& valid, std::string_view insert, const Parse& parse) {
   constexpr int files = 4000;
-  Generator random(7);
+  RandomGenerator random(7);
   int refused = 0;
   for (int i = 0; i < files; ++i) {
     std::string file = valid;

@@ -1,8 +1,8 @@
 #pragma once
 // A Node for tests of core, which only declares it.
 
-namespace mixtape {
+namespace mixtape::internal {
 
 class Node {};
 
-}  // namespace mixtape
+}  // namespace mixtape::internal

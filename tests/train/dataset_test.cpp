@@ -124,7 +124,7 @@ TEST(Split, DrawsWhatValidates) {
 // The transformed x, with rows numbered from 0 and a generator each.
 Tensor applied(const Transform& t, const Tensor& x, uint64_t seed = 1) {
   std::vector<RowContext> rows;
-  for (int64_t i = 0; i < x.size(0); ++i) rows.push_back({i, Generator(seed + uint64_t(i))});
+  for (int64_t i = 0; i < x.size(0); ++i) rows.push_back({i, RandomGenerator(seed + uint64_t(i))});
   return t(x, rows);
 }
 
@@ -227,7 +227,7 @@ TEST(Transforms, FlipMirrorsHalfOfTheImages) {
 }
 
 TEST(Transforms, EachSeesOneExample) {
-  const Transform t = transforms::each([](const Tensor& x, Generator& random) {
+  const Transform t = transforms::each([](const Tensor& x, RandomGenerator& random) {
     EXPECT_EQ(x.shape(), Shape({2}));
     return full({3}, x.at(0) + double(random.below(2)) * 0);
   });
@@ -236,7 +236,7 @@ TEST(Transforms, EachSeesOneExample) {
   EXPECT_EQ(to_vector(y), (Values{1, 1, 1, 3, 3, 3}));
   EXPECT_EQ(y.dtype(), f64);
   const Transform ragged =
-      transforms::each([](const Tensor& x, Generator&) { return zeros({int64_t(x.at(0))}); });
+      transforms::each([](const Tensor& x, RandomGenerator&) { return zeros({int64_t(x.at(0))}); });
   EXPECT_ERROR(applied(ragged, from({1, 2, 3, 4}, {2, 2})),
                "example 1: its transformed input is f32 [3], but the first");
 }

@@ -78,7 +78,7 @@ class Odd final : public Dataset {
 const Transform random_transform = transforms::compose(
     {transforms::random_crop(1), transforms::random_flip(), transforms::normalize(0.5, 0.25),
      transforms::each(
-         [](const Tensor& x, Generator& random) { return add(x, random.uniform()); })});
+         [](const Tensor& x, RandomGenerator& random) { return add(x, random.uniform()); })});
 
 // ---- order
 
@@ -317,7 +317,7 @@ TEST(DataLoader, TransformsAnExampleTheSameInAnyBatch) {
 
 TEST(DataLoader, DrawsAnewForEachExampleAndEpoch) {
   const auto draw = transforms::each(
-      [](const Tensor&, Generator& random) { return full({}, random.uniform(), f64); });
+      [](const Tensor&, RandomGenerator& random) { return full({}, random.uniform(), f64); });
   DataLoader loader(numbered(100), {.batch_size = 10, .workers = 2, .transform = draw});
   std::set<double> drawn;
   for (int i = 0; i < 2; ++i)
@@ -385,7 +385,7 @@ TEST(DataLoader, BringsErrorsOutOfTheLoop) {
     EXPECT_EQ(loader.epoch(), 0u);
     EXPECT_ERROR(bytes(loader), "odd: epoch 1, batch 5: example 22: bad luck");
 
-    const auto picky = transforms::each([](const Tensor& x, Generator&) {
+    const auto picky = transforms::each([](const Tensor& x, RandomGenerator&) {
       if (x.at(0) == 9) throw std::runtime_error("nine");
       return x;
     });

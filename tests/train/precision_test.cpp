@@ -16,6 +16,7 @@
 #include "train/learner.h"
 
 namespace mixtape::train {
+using namespace internal;
 namespace precision_test {
 
 using namespace test;

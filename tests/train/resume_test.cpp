@@ -79,7 +79,7 @@ std::vector<io::JsonFields> log_of(const std::string& folder) {
 }
 
 TEST(Killed, EndsAsIfNothingHadHappened) {
-  Generator random(5);
+  RandomGenerator random(5);
   int gone_on = 0;
   for (int precision = 0; precision < precisions; ++precision) {
     const TempFolder whole, broken;
@@ -122,7 +122,7 @@ TEST(Checkpoints, AreRefusedWhenDamaged) {
   const std::string before = state();
   for (const size_t size : {size_t{0}, size_t{4}, size_t{100}, good.size() / 2, good.size() - 1})
     EXPECT_TRUE(error(good.substr(0, size)).starts_with(file + ": ")) << size;
-  Generator random(3);
+  RandomGenerator random(3);
   for (int i = 0; i < 200; ++i) {
     std::string bad = good;
     bad[size_t(random.below(int64_t(bad.size())))] ^= char(1 << random.below(8));

@@ -34,8 +34,8 @@ Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
 }
 
 // The generator for the order of an epoch, which has its own part of the seed's stream.
-Generator epoch_generator(uint64_t seed, uint64_t epoch) {
-  Generator g(seed);
+RandomGenerator epoch_generator(uint64_t seed, uint64_t epoch) {
+  RandomGenerator g(seed);
   g.set_offset(epoch << 32);
   return g;
 }
@@ -173,7 +173,7 @@ Split<Subset> split(AnyDataset data, const SplitOptions& options) {
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  Generator g = epoch_generator(seed, epoch);
+  RandomGenerator g = epoch_generator(seed, epoch);
   for (int64_t i = n - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(g.below(i + 1))]);
   return order;
 }
@@ -190,7 +190,7 @@ Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed) {
   check(end > 0 && std::isfinite(end), "the {} weights must have a positive finite sum, got {}",
         weights.size(), end);
   return [ends = std::move(ends), n, seed](uint64_t epoch) {
-    Generator g = epoch_generator(seed, epoch);
+    RandomGenerator g = epoch_generator(seed, epoch);
     std::vector<int64_t> order;
     for (int64_t i = 0; i < n; ++i) {
       // (The product may round up to the end.)

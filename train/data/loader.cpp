@@ -20,7 +20,7 @@
 namespace mixtape::train {
 namespace {
 
-// The seed of an epoch's random numbers. No purpose is 0, which Generator has in its place.
+// The seed of an epoch's random numbers. No purpose is 0, which RandomGenerator has in its place.
 enum class Purpose : uint32_t { transform = 1, dataset };
 uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
   const Philox::Block b =
@@ -91,7 +91,8 @@ struct DataLoader::BatchMaker {
       std::vector<RowContext> rows;
       rows.reserve(examples.size());
       for (const int64_t example : examples) {
-        rows.push_back({example, Generator(epoch_seed(options.seed, epoch, Purpose::transform))});
+        rows.push_back(
+            {example, RandomGenerator(epoch_seed(options.seed, epoch, Purpose::transform))});
         rows.back().random.set_offset(offset_at(position++));
       }
       batch.x = options.transform(batch.x, rows);

@@ -61,7 +61,7 @@ Transform compose(std::vector<Transform> parts) {
   };
 }
 
-Transform each(std::function<Tensor(const Tensor&, Generator&)> f) {
+Transform each(std::function<Tensor(const Tensor&, RandomGenerator&)> f) {
   return [f = std::move(f)](const Tensor& x, std::span<RowContext> rows) {
     Stack done("transformed input", int64_t(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i)

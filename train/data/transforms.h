@@ -9,8 +9,8 @@ namespace mixtape::train {
 
 // The context of one row of a batch.
 struct RowContext {
-  int64_t example;   // number in the data set
-  Generator random;  // for this example and epoch
+  int64_t example;         // number in the data set
+  RandomGenerator random;  // for this example and epoch
 };
 // Maps [n, ...] on the CPU to [n, ...]; rows[i] belongs to x[i]. Must be thread-safe.
 using Transform = std::function<Tensor(const Tensor& x, std::span<RowContext> rows)>;
@@ -20,7 +20,7 @@ namespace transforms {
 // Applies transforms one after the other.
 Transform compose(std::vector<Transform> parts);
 // Applies f, which maps [...] to [...], to each example. Errors name the example.
-Transform each(std::function<Tensor(const Tensor& x, Generator& random)> f);
+Transform each(std::function<Tensor(const Tensor& x, RandomGenerator& random)> f);
 
 // Converts to f32; u8 is divided by 255, to be in [0, 1].
 Transform to_float();

@@ -12,6 +12,7 @@
 #include "kernels/cpu/simd/vec.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 template <class Word>

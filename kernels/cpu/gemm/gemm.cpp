@@ -16,6 +16,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 constexpr int64_t max_tile = 14 * 32;             // sums of the largest tile of any microkernel

@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // A matrix with dense rows (or columns, if not by_rows), `outer` elements apart.

@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // `count` elements: position index[i * index_stride] of the addressed operand, plus i * at_stride

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 
 class Chunks {
  public:

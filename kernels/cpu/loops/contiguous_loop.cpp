@@ -10,6 +10,7 @@
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 constexpr int64_t piece = 512;           // elements of a buffer

@@ -11,6 +11,7 @@
 #include "kernels/common/launch.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 
 // p[k]: n dense elements of operand k, or null if it is absent; n is a multiple of 16. Operands may
 // alias each other exactly.

@@ -8,6 +8,7 @@
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 
 // Iterates over the lines of one shape for several operands, each with its own strides.
 template <int n>

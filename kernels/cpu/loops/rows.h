@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 
 // Calls f(i, count) for i = 0, width, 2 width, ...; count is the width, or less for the last one.
 template <class T, class F>

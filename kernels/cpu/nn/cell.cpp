@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // Row r of a view [rows, k n]; null if the view is absent.

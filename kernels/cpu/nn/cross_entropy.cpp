@@ -5,6 +5,7 @@
 #include "kernels/cpu/nn/softmax.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // The weighted target distribution q = w ((1 - smoothing) p + smoothing / n) over classes. For a

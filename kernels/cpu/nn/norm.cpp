@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // k sums over a row, to which f(i, count, sums) adds; in pieces short enough for f32.

@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 template <class T>

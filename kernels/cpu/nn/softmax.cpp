@@ -3,6 +3,7 @@
 #include "kernels/cpu/nn/softmax.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 template <class S, class O>

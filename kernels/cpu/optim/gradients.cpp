@@ -8,6 +8,7 @@
 #include "kernels/cpu/loops/chunks.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,

@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 // LAMB's first pass: updates the moments and returns the squared norms.

@@ -5,6 +5,7 @@
 #include "kernels/common/scaling.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 bool any(In flags) {

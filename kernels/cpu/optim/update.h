@@ -7,6 +7,7 @@
 #include "kernels/cpu/loops/chunks.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 
 template <class P>
 void round_into(const View& shadow, int64_t begin, const P* param, int64_t n) {

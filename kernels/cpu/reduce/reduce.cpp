@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 constexpr int64_t chunk_elements = 4096;     // of one result, if lanes hold parts of it

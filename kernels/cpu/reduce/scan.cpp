@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
+using namespace internal;
 namespace {
 
 constexpr int64_t most_columns = 64, few = 4;  // lines side by side

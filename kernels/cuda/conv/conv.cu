@@ -9,6 +9,7 @@
 #include "kernels/cuda/conv/depthwise.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 constexpr int64_t slice_bytes = 256 << 10;  // of columns per multiprocessor: what caches hold

@@ -5,6 +5,7 @@
 #include "kernels/cuda/conv/windows.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 
 // y = activation(w x + bias). `outputs` channels of y belong to each channel of x.
 template <class S, class O>

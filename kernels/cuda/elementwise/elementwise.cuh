@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 
 // Calls f.operator()<S>() with the memory type of an operand that is computed as V: float covers
 // f32, f16 and bf16, double all numbers, Whole integers; other types cover themselves.

@@ -10,6 +10,7 @@
 #include "core/view.h"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 
 // Division of numbers below 2^63 by a constant of the launch: a product and a shift.
 struct Divisor {

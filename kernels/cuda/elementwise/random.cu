@@ -8,6 +8,7 @@
 #include "kernels/cuda/rows.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // y[4 i + k] = f(words of block i, k, 4 i + k, x[4 i + k]) for k < 4.

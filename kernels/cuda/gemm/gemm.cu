@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // A dense row-major copy of x in scratch memory.

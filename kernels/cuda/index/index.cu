@@ -6,6 +6,7 @@
 #include "kernels/cuda/index/sort.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // (The host reports an index out of range after these kernels ran (core/readback.h); here it

@@ -5,6 +5,7 @@
 #include "kernels/cuda/thread_group.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // Keys of 1 and 2 bytes are sorted as 4.

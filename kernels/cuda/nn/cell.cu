@@ -5,6 +5,7 @@
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 template <class C, class V>

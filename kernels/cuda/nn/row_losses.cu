@@ -3,6 +3,7 @@
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // (The host reports a target out of range after these kernels ran; they ignore it, so that they

@@ -4,6 +4,7 @@
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 template <class S, class O>

@@ -9,6 +9,7 @@
 #include "kernels/cuda/optim/multi.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 struct Gradient {

@@ -4,6 +4,7 @@
 #include "kernels/cuda/optim/update.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 // --- LAMB ---

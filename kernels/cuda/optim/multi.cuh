@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 
 constexpr int64_t chunk_length = 8192;
 constexpr int chunk_threads = 256;

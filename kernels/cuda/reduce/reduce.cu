@@ -7,6 +7,7 @@
 #include "kernels/cuda/thread_group.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 template <class T>

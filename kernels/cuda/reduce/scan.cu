@@ -8,6 +8,7 @@
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {
+using namespace internal;
 namespace {
 
 constexpr int scan_threads = 256, per_thread = 4, scan_tile = scan_threads * per_thread;

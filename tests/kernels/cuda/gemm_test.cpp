@@ -7,6 +7,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_gemm_test {
 
 using cuda::GemmPlan;

@@ -4,6 +4,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_index_test {
 
 Tensor numbered(const Shape& shape, DType t, int period) {

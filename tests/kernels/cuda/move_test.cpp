@@ -5,6 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_move_test {
 
 // The same elements transposed, at an odd offset, and with stride 2.

@@ -8,6 +8,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_optim_test {
 
 // The bytes of tensors.

@@ -5,6 +5,7 @@
 #include "tests/support/samplings.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_planes_test {
 
 // The same values at an address that is not a multiple of 16 bytes.

@@ -5,6 +5,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_reduce_test {
 
 void expect_same_reduction(Reduce op, const Tensor& x, const Shape& to, DType out, double tol) {

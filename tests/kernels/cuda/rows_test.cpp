@@ -6,6 +6,7 @@
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
+using namespace internal;
 namespace kernels_cuda_rows_test {
 
 const Shape row_shapes[] = {{3, 1},   {70, 7},   {9, 31},   {40, 33},  {9, 64},
