@@ -42,13 +42,16 @@ Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
 Tensor rand_like(const Tensor& x);
 Tensor randn_like(const Tensor& x);
-// A copy of shape.size() elements in row-major order, of T's dtype, on the default device.
-template <class T>
+// A copy of shape.size() elements in row-major order, of T's dtype, on the default device. Integers
+// without a dtype of their own become i32 where that holds them all, else i64: throws Error if one
+// is too large.
+template <detail::Number T>
 Tensor from_data(const T* data, const Shape& shape);
-template <class T>
+template <detail::Number T>
 Tensor from_data(const std::vector<T>& data) {  // 1-d
   return from_data(data.data(), {static_cast<int64_t>(data.size())});
 }
+Tensor from_data(const std::vector<bool>& data);
 Tensor rand(const Shape& shape, DType dtype = f32,
             Device device = DefaultDevice::current());  // [0, 1), in steps of 2^-24 or coarser
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,

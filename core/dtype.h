@@ -61,8 +61,29 @@ constexpr DType dtype_of() {
   else if constexpr (std::is_same_v<T, bool>)
     return boolean;
   else
-    static_assert(sizeof(T) == 0, "not an element type");
+    static_assert(sizeof(T) == 0,
+                  "not an element type: double, float, Half, BFloat16, int64_t, int32_t, uint8_t "
+                  "or bool");
 }
+
+namespace detail {
+// The types of numbers that elements convert to and from, for explicit instantiation.
+// clang-format off
+#define MIXTAPE_NUMBERS(F)                                             \
+  F(double) F(float) F(Half) F(BFloat16) F(bool)                       \
+  F(char) F(signed char) F(short) F(int) F(long) F(long long)          \
+  F(unsigned char) F(unsigned short) F(unsigned) F(unsigned long) F(unsigned long long)
+// clang-format on
+template <class T>
+inline constexpr bool is_number = false;
+#define MIXTAPE_IS_NUMBER(T) \
+  template <>                \
+  inline constexpr bool is_number<T> = true;
+MIXTAPE_NUMBERS(MIXTAPE_IS_NUMBER)
+#undef MIXTAPE_IS_NUMBER
+template <class T>
+concept Number = is_number<T>;
+}  // namespace detail
 
 // The arithmetic type of a storage type: float for f16 and bf16.
 template <class T>

@@ -24,11 +24,22 @@ size_t bytes_of(const Shape& shape, DType dtype) {
   return bytes;
 }
 
+template <class T>
+constexpr bool is_whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+// "i64", "u16": as a dtype of those bits is, or would be, named.
+template <class T>
+std::string name_of() {
+  return (std::is_signed_v<T> ? "i" : "u") + std::to_string(8 * sizeof(T));
+}
+
 // Rounds to floats, truncates to integers. Throws Error where an integer cannot hold the value.
 template <class T>
 T convert(double value) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
-    check(holds(dtype_of<T>(), std::trunc(value)), "{} does not fit {}", value, dtype_of<T>());
+  if constexpr (is_whole<T>) {
+    const double whole = std::trunc(value), end = std::ldexp(1, std::numeric_limits<T>::digits);
+    if (!(whole < end && whole >= (std::is_signed_v<T> ? -end : 0))) [[unlikely]]
+      fail("{} does not fit {}", value, name_of<T>());
+  }
   return static_cast<T>(value);
 }
 
@@ -37,10 +48,18 @@ template <class T, class E>
 T value_of(E element) {
   if constexpr (!std::is_integral_v<E>) {
     return convert<T>(static_cast<double>(element));
-  } else {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool> && sizeof(T) < sizeof(E))
-      check(std::in_range<T>(element), "{} does not fit {}", element, dtype_of<T>());
+  } else if constexpr (is_whole<T>) {
+    const auto value = static_cast<int64_t>(element);
+    const bool fits = sizeof(T) == sizeof value
+                          ? std::is_signed_v<T> || value >= 0
+                          : value == static_cast<int64_t>(static_cast<T>(value));
+    if (!fits) [[unlikely]]
+      fail("{} does not fit {}", value, name_of<T>());
     return static_cast<T>(element);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return static_cast<T>(element);
+  } else {
+    return static_cast<T>(static_cast<double>(element));
   }
 }
 
@@ -69,7 +88,7 @@ void Tensor::require_dtype(DType wanted) const {
   check(dtype() == wanted, "the tensor is {}, not {}", dtype(), wanted);
 }
 
-template <class T>
+template <detail::Number T>
 T Tensor::item() const {
   check(numel() == 1, "item() needs one element, but {} has {}", shape(), numel());
   return at<T>(0);
@@ -81,7 +100,7 @@ void* Tensor::host() const {
   return raw();
 }
 
-template <class T>
+template <detail::Number T>
 T Tensor::at(int64_t i) const {
   check_index(i, shape());
   return visit(dtype(), [&]<class E>() {
@@ -170,7 +189,7 @@ Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtyp
   return from(std::span(values.begin(), values.size()), shape, dtype);
 }
 
-template <class T>
+template <detail::Number T>
 std::vector<T> to_vector(const Tensor& x) {
   const Tensor here = x.copied_to(Device::cpu());
   std::vector<T> out(static_cast<size_t>(x.numel()));
@@ -186,12 +205,7 @@ std::vector<T> to_vector(const Tensor& x) {
   template T Tensor::item() const;      \
   template T Tensor::at(int64_t) const; \
   template std::vector<T> to_vector(const Tensor&);
-MIXTAPE_READ_AS(double)
-MIXTAPE_READ_AS(float)
-MIXTAPE_READ_AS(int64_t)
-MIXTAPE_READ_AS(int32_t)
-MIXTAPE_READ_AS(uint8_t)
-MIXTAPE_READ_AS(bool)
+MIXTAPE_NUMBERS(MIXTAPE_READ_AS)
 #undef MIXTAPE_READ_AS
 
 }  // namespace mixtape

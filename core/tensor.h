@@ -69,12 +69,12 @@ class Tensor {
     impl_->storage->touch();
     return impl_->view;
   }
-  // The only element; throws Error if there are more. T is a number type or bool. Conversion to an
-  // integer truncates, and throws Error if the value is out of range.
-  template <class T = double>
+  // The only element; throws Error if there are more. T is any number type or bool. Conversion to
+  // an integer truncates, and throws Error if the value is out of range.
+  template <detail::Number T = double>
   T item() const;
   // Element i in row-major order, converted as by item(). Slow: for tests and printing.
-  template <class T = double>
+  template <detail::Number T = double>
   T at(int64_t i) const;
   // Sets element i and bumps the version. Throws Error on a recorded op's result outside NoGrad.
   void set(int64_t i, double value) const;
@@ -168,7 +168,7 @@ class WeakTensor {
 // A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
-template <class T = double>
+template <detail::Number T = double>
 std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 
 // As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.

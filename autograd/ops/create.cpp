@@ -32,6 +32,20 @@ Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType
   return y;
 }
 
+// The element type for numbers of type T: T, or for other integers the narrowest that holds all of
+// them, or int64_t.
+template <class T>
+constexpr auto element_for() {
+  if constexpr (!std::is_integral_v<T> || std::is_same_v<T, bool>)
+    return T();
+  else if constexpr (sizeof(T) == 1 && std::is_unsigned_v<T>)
+    return uint8_t();
+  else if constexpr (sizeof(T) < 4 || (sizeof(T) == 4 && std::is_signed_v<T>))
+    return int32_t();
+  else
+    return int64_t();
+}
+
 // [0, 1), in f64 with 48 bits: with rand() events rarer than 2^-24 come too often, or never.
 Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
   const Tensor coarse = rand(shape, dtype, device);
@@ -60,21 +74,26 @@ Tensor full_like(const Tensor& x, double value) {
   return full(x.shape(), value, x.dtype(), x.device());
 }
 
-template <class T>
+template <detail::Number T>
 Tensor from_data(const T* data, const Shape& shape) {
-  Tensor y(shape, dtype_of<T>(), Device::cpu());
+  using E = decltype(element_for<T>());
+  Tensor y(shape, dtype_of<E>(), Device::cpu());
   check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
-  std::copy_n(data, y.numel(), y.data<T>());
+  std::transform(data, data + y.numel(), y.data<E>(), [](T value) {
+    if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
+      check(value >> 63 == 0, "{} does not fit i64", value);
+    return static_cast<E>(value);
+  });
   return y.copied_to(DefaultDevice::current());
 }
-template Tensor from_data(const double*, const Shape&);
-template Tensor from_data(const float*, const Shape&);
-template Tensor from_data(const Half*, const Shape&);
-template Tensor from_data(const BFloat16*, const Shape&);
-template Tensor from_data(const int64_t*, const Shape&);
-template Tensor from_data(const int32_t*, const Shape&);
-template Tensor from_data(const uint8_t*, const Shape&);
-template Tensor from_data(const bool*, const Shape&);
+#define MIXTAPE_FROM(T) template Tensor from_data(const T*, const Shape&);
+MIXTAPE_NUMBERS(MIXTAPE_FROM)
+#undef MIXTAPE_FROM
+Tensor from_data(const std::vector<bool>& data) {
+  const Tensor y({static_cast<int64_t>(data.size())}, boolean, Device::cpu());
+  std::ranges::copy(data, y.data<bool>());
+  return y.copied_to(DefaultDevice::current());
+}
 
 Tensor arange(double start, double stop, double step, DType dtype, Device device) {
   check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),

@@ -691,6 +691,35 @@ TEST(Create, FromAVector) {
   EXPECT_EQ(from_data(std::vector<float>()).shape(), Shape{0});
 }
 
+template <class T>
+DType dtype_of_numbers() {
+  const Tensor x = from_data(std::vector<T>{T(0.0f), T(1.0f)});
+  EXPECT_EQ(to_vector<T>(x), (std::vector<T>{T(0.0f), T(1.0f)}));
+  return x.dtype();
+}
+TEST(Create, FromNumbersOfAnyType) {
+  EXPECT_EQ(dtype_of_numbers<double>(), f64);
+  EXPECT_EQ(dtype_of_numbers<float>(), f32);
+  EXPECT_EQ(dtype_of_numbers<Half>(), f16);
+  EXPECT_EQ(dtype_of_numbers<BFloat16>(), bf16);
+  EXPECT_EQ(dtype_of_numbers<bool>(), boolean);
+  EXPECT_EQ(dtype_of_numbers<unsigned char>(), u8);
+  EXPECT_EQ(dtype_of_numbers<signed char>(), i32);
+  EXPECT_EQ(dtype_of_numbers<short>(), i32);
+  EXPECT_EQ(dtype_of_numbers<unsigned short>(), i32);
+  EXPECT_EQ(dtype_of_numbers<int>(), i32);
+  EXPECT_EQ(dtype_of_numbers<unsigned>(), i64);
+  EXPECT_EQ(dtype_of_numbers<long>(), sizeof(long) == 8 ? i64 : i32);
+  EXPECT_EQ(dtype_of_numbers<unsigned long>(), i64);
+  EXPECT_EQ(dtype_of_numbers<long long>(), i64);
+  EXPECT_EQ(dtype_of_numbers<size_t>(), i64);
+  EXPECT_EQ(from_data(std::vector<signed char>{-128}).at(0), -128);
+  EXPECT_EQ(from_data(std::vector<unsigned>{4000000000u}).at(0), 4e9);
+  EXPECT_EQ(from_data(std::vector<long long>{-1ll << 63}).at<long long>(0), -1ll << 63);
+  EXPECT_ERROR(from_data(std::vector<size_t>{1, ~size_t(0)}),
+               "18446744073709551615 does not fit i64");
+}
+
 TEST(Create, MultinomialDrawsByTheWeights) {
   const Seed seed(1);
   const Tensor weights = from({0, 1, 3, 0, 4, 0, 1, 1, 0, 0, 0, 0}, {2, 6}, f32);

@@ -272,6 +272,45 @@ TEST(Tensor, ReadsAsTheTypeAskedFor) {
   EXPECT_EQ(error([&] { whole.at<int32_t>(0); }), "9007199254740993 does not fit i32");
   EXPECT_EQ(error([&] { whole.at<uint8_t>(1); }), "-1 does not fit u8");
   EXPECT_EQ(error([] { from({NAN}, {1}).item<int64_t>(); }), "nan does not fit i64");
+  EXPECT_EQ(error([] { from({-1}, {}, i64).item<size_t>(); }), "-1 does not fit u64");
+  EXPECT_EQ(error([] { to_vector<char>(from({200}, {1}, u8)); }),
+            fmt::format("200 does not fit {}8", std::is_signed_v<char> ? 'i' : 'u'));
+  EXPECT_EQ(error([] { from({70000}, {1}).at<unsigned short>(0); }), "70000 does not fit u16");
+}
+
+template <class T>
+struct Numbers : testing::Test {};
+using NumberTypes = testing::Types<double, float, Half, BFloat16, bool, char, signed char, short,
+                                   int, long, long long, unsigned char, unsigned short, unsigned,
+                                   unsigned long, unsigned long long, size_t, int64_t, uint64_t>;
+TYPED_TEST_SUITE(Numbers, NumberTypes);
+
+TYPED_TEST(Numbers, AreReadFromEveryDtype) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
+    const Tensor x = from({0, 1}, {2}, t);
+    EXPECT_EQ(x.at<TypeParam>(0), TypeParam(0.0f));
+    EXPECT_EQ(from({1}, {}, t).item<TypeParam>(), TypeParam(1.0f));
+    EXPECT_EQ(to_vector<TypeParam>(x), (std::vector<TypeParam>{TypeParam(0.0f), TypeParam(1.0f)}));
+  }
+  using Limits = std::numeric_limits<TypeParam>;
+  if constexpr (std::is_integral_v<TypeParam> && !std::is_same_v<TypeParam, bool>) {
+    const auto refuses = [](double value, DType t) {
+      return error([&] { from({value}, {}, t).item<TypeParam>(); }).find("does not fit") !=
+             std::string::npos;
+    };
+    const double end = std::ldexp(1, Limits::digits);
+    EXPECT_TRUE(refuses(end, f64));
+    EXPECT_TRUE(refuses(NAN, f32));
+    EXPECT_EQ(from({double(Limits::min()) - 0.5}, {}, f64).item<TypeParam>(), Limits::min());
+    if (sizeof(TypeParam) < 8) {
+      EXPECT_TRUE(refuses(end, i64));
+      EXPECT_TRUE(refuses(double(Limits::min()) - 1, i64));
+      EXPECT_EQ(from({end - 1}, {}, i64).item<TypeParam>(), Limits::max());
+    }
+    if (std::is_unsigned_v<TypeParam>) {
+      EXPECT_TRUE(refuses(-1, i32));
+    }
+  }
 }
 
 TEST(Tensor, ErrorsNameBothValues) {
