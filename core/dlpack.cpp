@@ -7,7 +7,6 @@
 #include "core/check.h"
 #include "core/dlpack_abi.h"
 #include "core/format.h"
-#include "core/pooled.h"
 #include "core/scope.h"
 #include "core/stream.h"
 
@@ -97,32 +96,16 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   const auto rank = static_cast<size_t>(from.ndim);
   Layout layout(Shape(std::span(from.shape, rank)));
   if (from.strides) layout.strides = Shape(std::span(from.strides, rank));
-  if (layout.shape.size() == 0)
-    return Tensor(layout.shape, dtype, Device::cpu());  // nothing to share
-  check(from.data != nullptr, "data is a null pointer for {} of {}", layout.shape, dtype);
-  char* const data = static_cast<char*>(from.data) + from.byte_offset;
-  const auto size = static_cast<int64_t>(size_of(dtype));
-  const int64_t misfit = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % size;
-  check(misfit == 0, "{} elements must be aligned to {} bytes, got data {} bytes after a multiple",
-        dtype, size, misfit);
-
-  for (int64_t i = 0; dtype == boolean && i < layout.shape.size(); ++i) {
-    const int byte = reinterpret_cast<const unsigned char*>(data)[layout.at(i)];
-    check(byte <= 1, "bool elements must be 0 or 1, got {} (element {})", byte, i);
-  }
-
+  char* const data = from.data ? static_cast<char*>(from.data) + from.byte_offset : nullptr;
+  const Tensor x =
+      detail::from_memory(std::shared_ptr<void>(owner, data), layout, dtype, Device::cpu());
+  if (!read_only || x.numel() == 0) return x;
+  // A copy, in the same layout.
   const auto [first, last] = extent(layout);
-  char* const begin = data + first * size;
-  const auto bytes = static_cast<size_t>((last - first + 1) * size);
-  std::shared_ptr<Storage> storage;
-  if (read_only) {
-    storage = make_pooled<Storage>(bytes, Device::cpu());
-    std::memcpy(storage->data(), begin, bytes);
-  } else {
-    storage = make_pooled<Storage>(std::shared_ptr<void>(owner, begin), bytes, Device::cpu());
-  }
-  const View view{static_cast<char*>(storage->data()) - first * size, dtype, layout};
-  return Tensor(std::move(storage), view);
+  const Tensor copy({last - first + 1}, dtype, Device::cpu());
+  std::memcpy(copy.raw(), x.storage()->data(), x.storage()->bytes());
+  layout.offset = -first;
+  return copy.with_layout(layout);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/pooled.h"
+#include "core/runtime.h"
 #include "core/stream.h"
 #include "core/thread_state.h"
 
@@ -187,6 +188,39 @@ Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
 
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype) {
   return from(std::span(values.begin(), values.size()), shape, dtype);
+}
+
+Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layout, DType dtype,
+                           Device device) {
+  if (layout.shape.size() == 0) return Tensor(layout.shape, dtype, device);  // nothing to share
+  check(data != nullptr, "data is a null pointer for {} of {}", layout.shape, dtype);
+  const auto size = static_cast<int64_t>(size_of(dtype));
+  const auto misfit =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(data.get()) % uintptr_t(size));
+  check(misfit == 0, "{} elements must be aligned to {} bytes, got data {} bytes after a multiple",
+        dtype, size, misfit);
+  const auto* const bytes = static_cast<const unsigned char*>(data.get());
+  for (int64_t i = 0; dtype == boolean && device.is_host() && i < layout.shape.size(); ++i) {
+    const int byte = bytes[layout.at(i)];
+    check(byte <= 1, "bool elements must be 0 or 1, got {} (element {})", byte, i);
+  }
+  device.require();
+  const auto [first, last] = extent(layout);
+  char* const begin = static_cast<char*>(data.get()) + first * size;
+  std::shared_ptr<void> owner(data, begin);
+  if (!device.is_host())  // its streams are unknown to the owner
+    owner.reset(begin, [data, device](void*) {
+      try {
+        count_synchronization();
+        runtime::of(device.type).finish(device.index);
+      } catch (const Error&) {
+        // The device has failed: its next use throws.
+      }
+    });
+  const auto storage = make_pooled<Storage>(std::move(owner),
+                                            static_cast<size_t>((last - first + 1) * size), device);
+  return Tensor(storage, View{begin, dtype, Layout({last - first + 1})})
+      .with_layout(Layout(layout.shape, layout.strides, layout.offset - first));
 }
 
 template <detail::Number T>

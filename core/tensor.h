@@ -168,6 +168,36 @@ class WeakTensor {
 // A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
+namespace detail {
+// `data` is the element at offset 0 of the layout.
+Tensor from_memory(const std::shared_ptr<void>& data, const internal::Layout& layout, DType dtype,
+                   Device device);
+}  // namespace detail
+// A tensor on dense memory that others made, not copied. `deleter` frees it: after the last tensor
+// on it and the device's work, or where this throws Error, as it does for a null pointer,
+// misaligned data and bools but 0 and 1. Without a deleter, the memory must outlive the tensors.
+template <class Deleter>
+Tensor from_blob(void* data, const Shape& shape, DType dtype, Deleter deleter,
+                 Device device = Device::cpu()) {
+  const std::shared_ptr<void> owner(data, std::move(deleter));
+  return detail::from_memory(owner, internal::Layout(shape), dtype, device);
+}
+inline Tensor from_blob(void* data, const Shape& shape, DType dtype,
+                        Device device = Device::cpu()) {
+  return from_blob(data, shape, dtype, [](void*) {}, device);
+}
+template <class T, class Deleter>
+  requires(!std::is_void_v<T> && std::is_invocable_v<Deleter, T*>)
+Tensor from_blob(T* data, const Shape& shape, Deleter deleter) {  // of T's dtype
+  const std::shared_ptr<void> owner(data, std::move(deleter));
+  return detail::from_memory(owner, internal::Layout(shape), dtype_of<T>(), Device::cpu());
+}
+template <class T>
+  requires(!std::is_void_v<T>)
+Tensor from_blob(T* data, const Shape& shape) {
+  return from_blob(data, shape, dtype_of<T>());
+}
+
 template <detail::Number T = double>
 std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 

@@ -313,6 +313,47 @@ TYPED_TEST(Numbers, AreReadFromEveryDtype) {
   }
 }
 
+TEST(FromBlob, SharesAndFreesTheMemory) {
+  int freed = 0;
+  {
+    auto* const data = new float[6]{0, 1, 2, 3, 4, 5};
+    Tensor row;
+    {
+      const Tensor x = from_blob(data, {2, 3}, f32, [&](void* p) {
+        ++freed;
+        delete[] static_cast<float*>(p);
+      });
+      EXPECT_EQ(x.data<float>(), data);
+      EXPECT_TRUE(x.is_contiguous());
+      row = x.with_layout(select(x.layout(), 0, 1));
+      x.set(3, 7);
+    }
+    EXPECT_EQ(to_vector(row), (std::vector<double>{7, 4, 5}));
+    EXPECT_EQ(data[3], 7);
+    EXPECT_EQ(freed, 0);
+  }
+  EXPECT_EQ(freed, 1);
+
+  double whole[] = {1, 2};
+  const Tensor typed = from_blob(whole, {2}),
+               with = from_blob(whole, {2}, [&](double*) { ++freed; });
+  EXPECT_EQ(typed.dtype(), f64);
+  EXPECT_EQ(with.at(1), 2);
+}
+
+TEST(FromBlob, RefusesWhatItCannotRead) {
+  alignas(8) unsigned char bytes[24] = {1, 0, 2};
+  int freed = 0;
+  const auto count = [&](void*) { ++freed; };
+  EXPECT_ERROR(from_blob(nullptr, {2}, f32, count), "data is a null pointer for [2] of f32");
+  EXPECT_ERROR(from_blob(bytes + 2, {2}, f64, count),
+               "f64 elements must be aligned to 8 bytes, got data 2 bytes after a multiple");
+  EXPECT_ERROR(from_blob(bytes, {3}, boolean, count),
+               "bool elements must be 0 or 1, got 2 (element 2)");
+  EXPECT_EQ(freed, 3);
+  EXPECT_EQ(from_blob(nullptr, {0, 2}, i64).shape(), (Shape{0, 2}));
+}
+
 TEST(Tensor, ErrorsNameBothValues) {
   const Tensor x = from({1, 2}, {2});
   EXPECT_EQ(error([&] { x.data<double>(); }), "the tensor is f32, not f64");
