@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,7 @@ struct Device {
 
   friend bool operator==(const Device&, const Device&) = default;
 };
+std::ostream& operator<<(std::ostream& out, const Device& device);
 
 // A guard (the innermost counts) for this thread's device of new tensors; without one, the CPU.
 class DefaultDevice : NoCopy {

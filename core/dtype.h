@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string_view>
 #include <type_traits>
 
@@ -40,6 +41,7 @@ bool holds(DType t, double value);
 // Reads "f16", "fp16", "float16", "half", "bf16", "bfloat16", "f32", "fp32", "float32", "float",
 // ... Throws Error that lists the accepted names.
 DType parse_dtype(std::string_view text);
+std::ostream& operator<<(std::ostream& out, DType t);
 
 // C++ element type <-> DType.
 template <class T>

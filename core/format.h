@@ -1,6 +1,7 @@
 #pragma once
-// Formatters for the library's types: fmt::print("{} {}\n", x.shape(), x.dtype()). No width or
-// alignment: fmt 9's own parser of those, inlined here, draws a false warning from g++ 12 at -O3.
+// Formatters for the library's types: fmt::print("{} {:>8} {:.3f}\n", x.shape(), x.dtype(), x). A
+// specification is fmt's own, for text or for each element; a tensor then prints elements alone.
+// (It is read at run time: fmt 9's parser, inlined here, draws a false warning from g++ 12 at -O3.)
 
 #include <fmt/core.h>
 
@@ -8,8 +9,18 @@
 #include "core/tensor.h"
 
 namespace mixtape::detail {
+std::string to_string(std::string_view text, std::string_view spec);
+std::string to_string(const Tensor& x, std::string_view spec);
+
 struct PlainFormatter {
-  constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
+  std::string_view spec;
+
+  constexpr auto parse(fmt::format_parse_context& ctx) {
+    auto end = ctx.begin();
+    while (end != ctx.end() && *end != '}') ++end;
+    if (end != ctx.begin()) spec = {&*ctx.begin(), size_t(end - ctx.begin())};
+    return end;
+  }
   static auto write(std::string_view text, fmt::format_context& ctx) {
     auto out = ctx.out();
     for (const char c : text) *out++ = c;
@@ -23,7 +34,13 @@ inline std::string text_of(const Device& d) { return d.to_string(); }
 inline std::string text_of(const Tensor& x) { return to_string(x); }  // also BoolTensor
 template <class T>
 struct Formatter : PlainFormatter {
-  auto format(const T& t, fmt::format_context& ctx) const { return write(text_of(t), ctx); }
+  auto format(const T& t, fmt::format_context& ctx) const {
+    if (spec.empty()) return write(text_of(t), ctx);
+    if constexpr (std::is_base_of_v<Tensor, T>)
+      return write(to_string(t, spec), ctx);
+    else
+      return write(to_string(text_of(t), spec), ctx);
+  }
 };
 }  // namespace mixtape::detail
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,6 +56,7 @@ struct Shape {
   }
   [[noreturn]] void refuse(int i) const;
 };
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
 namespace internal {
 

@@ -10,17 +10,16 @@
 namespace mixtape {
 namespace {
 
-constexpr int precision = 4;               // digits after the point, at most
-constexpr int64_t longest_in_full = 1000;  // elements; beyond, long axes are shortened
-constexpr int64_t edge = 3;                // elements left at either end of a shortened axis
-constexpr size_t line_width = 75;
 constexpr int64_t ellipsis = -1;  // replaces an index
 
+thread_local constinit const PrintOptions* innermost = nullptr;
+
 // The indices to print along each dimension.
-std::vector<std::vector<int64_t>> shown(const Shape& shape) {
+std::vector<std::vector<int64_t>> shown(const Shape& shape, const PrintOptions& options) {
   std::vector<std::vector<int64_t>> out(static_cast<size_t>(shape.rank));
+  const int64_t edge = options.edge_items;
   for (int d = 0; d < shape.rank; ++d) {
-    const bool shorten = shape.size() > longest_in_full && shape[d] > 2 * edge;
+    const bool shorten = shape.size() > options.threshold && shape[d] > 2 * edge;
     for (int64_t i = 0; i < shape[d]; ++i) {
       if (shorten && i == edge) {
         out[d].push_back(ellipsis);
@@ -34,7 +33,7 @@ std::vector<std::vector<int64_t>> shown(const Shape& shape) {
 
 // The digits after the point that represent x, at most `precision`; `style` is 'f' or 'e'.
 template <class T>
-int digits_needed(T x, char style) {
+int digits_needed(T x, char style, int precision) {
   const double value = static_cast<double>(x);
   int longest = 0;  // without trailing zeros
   for (int digits = 0; digits <= precision; ++digits) {
@@ -72,13 +71,13 @@ bool wants_scientific(const std::vector<T>& values) {
 }
 
 template <class T>
-std::vector<std::string> float_words(const std::vector<T>& values) {
+std::vector<std::string> float_words(const std::vector<T>& values, const PrintOptions& options) {
   const auto is_finite = [](T v) { return std::isfinite(static_cast<double>(v)); };
-  const char style = wants_scientific(values) ? 'e' : 'f';
+  const char style = options.scientific.value_or(wants_scientific(values)) ? 'e' : 'f';
   std::vector<int> digits;
   int most_digits = 0;
   for (T v : values) {
-    digits.push_back(is_finite(v) ? digits_needed(v, style) : 0);
+    digits.push_back(is_finite(v) ? digits_needed(v, style, options.precision) : 0);
     most_digits = std::max(most_digits, digits.back());
   }
 
@@ -104,30 +103,53 @@ std::vector<std::string> float_words(const std::vector<T>& values) {
   return words;
 }
 
+// A specification of fmt, such as ".3f", for one value.
 template <class T>
-std::vector<std::string> words_of(const std::vector<T>& values, bool scalar) {
-  if constexpr (is_float(dtype_of<T>())) {
-    return float_words(values);
+std::string formatted(const T& value, std::string_view spec) {
+  const std::string format = fmt::format("{{:{}}}", spec);
+  return fmt::vformat(format, fmt::make_format_args(value));
+}
+// An integer as a floating-point number where the specification is for those.
+template <class T>
+std::string element(T v, std::string_view spec) {
+  if constexpr (is_float(dtype_of<T>()))
+    return formatted(static_cast<math_t<T>>(v), spec);
+  else if (spec.find_first_of(".aefgAEFG") == spec.npos)
+    return formatted(static_cast<int64_t>(v), spec);
+  else
+    return formatted(static_cast<double>(v), spec);
+}
+
+template <class T>
+std::vector<std::string> words_of(const std::vector<T>& values, const PrintOptions& options,
+                                  std::string_view spec, bool scalar) {
+  std::vector<std::string> words;
+  if (!spec.empty()) {
+    for (const T v : values) words.push_back(element(v, spec));
+  } else if constexpr (is_float(dtype_of<T>())) {
+    return float_words(values, options);
   } else {
-    std::vector<std::string> words;
-    for (T v : values) {
+    for (const T v : values) {
       if constexpr (std::is_same_v<T, bool>)
         words.push_back(v ? scalar ? "True" : " True" : "False");
       else
         words.push_back(fmt::format("{}", v));
     }
-    align_right(words);
-    return words;
   }
+  align_right(words);
+  return words;
 }
 
 class Page {
  public:
-  explicit Page(const Tensor& x) : x_(x), shown_(shown(x.shape())) {
+  Page(const Tensor& x, const PrintOptions& options, std::string_view spec)
+      : x_(x),
+        line_width_(static_cast<size_t>(options.line_width)),
+        shown_(shown(x.shape(), options)) {
     visit(x.dtype(), [&]<class T>() {
       std::vector<T> values;
       gather(0, 0, values);
-      words_ = words_of(values, x.rank() == 0);
+      words_ = words_of(values, options, spec, x.rank() == 0);
     });
   }
 
@@ -155,7 +177,7 @@ class Page {
     std::string out, line(indent, ' ');
     for (size_t k = 0; k < shown_[dim].size(); ++k) {
       const std::string word = shown_[dim][k] == ellipsis ? "..." : words_[next_++];
-      if (line.size() > indent && line.size() + word.size() > line_width - closing) {
+      if (line.size() > indent && line.size() + word.size() + closing > line_width_) {
         out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
         line.assign(indent, ' ');
       }
@@ -178,20 +200,49 @@ class Page {
   }
 
   const Tensor& x_;
+  const size_t line_width_;
   std::vector<std::vector<int64_t>> shown_;
   std::vector<std::string> words_;
   size_t next_ = 0;
 };
 
+std::string elements(const Tensor& x, const PrintOptions& options, std::string_view spec) {
+  return x.numel() == 0 ? "[]" : Page(x.copied_to(Device::cpu()), options, spec).text();
+}
+
 }  // namespace
+
+PrintWith::PrintWith(const PrintOptions& options) : options_(options), outer_(innermost) {
+  check(options.precision >= 0 && options.threshold >= 0 && options.edge_items > 0 &&
+            options.line_width > 0,
+        "precision {} and threshold {} must be >= 0, edge_items {} and line_width {} > 0",
+        options.precision, options.threshold, options.edge_items, options.line_width);
+  innermost = &options_;
+}
+PrintWith::~PrintWith() { innermost = outer_; }
 
 std::string to_string(const Tensor& x) {
   if (!x) return "no tensor";
-  const Tensor here = x.copied_to(Device::cpu());
-  return fmt::format("{}\n{} {}{}", x.numel() == 0 ? "[]" : Page(here).text(), x.dtype(), x.shape(),
+  return fmt::format("{}\n{} {}{}", elements(x, innermost ? *innermost : PrintOptions(), ""),
+                     x.dtype(), x.shape(),
                      x.device().is_host() ? "" : " on " + x.device().to_string());
 }
+std::string to_string(const Tensor& x, const PrintOptions& options) {
+  const PrintWith given(options);
+  return to_string(x);
+}
+std::string detail::to_string(const Tensor& x, std::string_view spec) {
+  return x ? elements(x, innermost ? *innermost : PrintOptions(), spec) : "no tensor";
+}
+std::string detail::to_string(std::string_view text, std::string_view spec) {
+  return formatted(text, spec);
+}
 
+std::ostream& operator<<(std::ostream& out, DType t) { return out << name(t); }
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.to_string(); }
+std::ostream& operator<<(std::ostream& out, const Device& device) {
+  return out << device.to_string();
+}
 std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
 
 }  // namespace mixtape

@@ -4,6 +4,7 @@
 
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -201,8 +202,27 @@ Tensor from_blob(T* data, const Shape& shape) {
 template <detail::Number T = double>
 std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 
+// How tensors are printed: PyTorch's and NumPy's options. Throws Error unless sizes are positive.
+struct PrintOptions {
+  int precision = 4;                         // digits after the point, at most
+  int64_t threshold = 1000, edge_items = 3;  // of more elements, so many at either end of an axis
+  int line_width = 75;
+  std::optional<bool> scientific = {};  // 1.5e+03; by default where magnitudes ask for it
+};
+// A guard: this thread prints tensors so.
+class PrintWith : NoCopy {
+ public:
+  [[nodiscard]] explicit PrintWith(const PrintOptions& options);
+  ~PrintWith();
+
+ private:
+  PrintOptions options_;
+  const PrintOptions* outer_;
+};
+
 // As NumPy prints: nested brackets, aligned columns, long axes shortened; then shape and dtype.
 std::string to_string(const Tensor& x);
+std::string to_string(const Tensor& x, const PrintOptions& options);
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
 }  // namespace mixtape

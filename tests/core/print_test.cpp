@@ -8,6 +8,7 @@
 
 #include "core/format.h"
 #include "core/tensor.h"
+#include "tests/support/errors.h"
 
 namespace mixtape {
 namespace core_print_test {
@@ -18,10 +19,63 @@ Tensor iota(const Shape& shape, DType dtype) {
   return from(values, shape, dtype);
 }
 
+Tensor zeros_of(const Shape& shape, DType dtype) {
+  return from(std::vector<double>(size_t(shape.size())), shape, dtype);
+}
+
 TEST(Print, GoesToStreams) {
   std::ostringstream out;
   out << from({1, 2.5}, {2}) << "; " << Tensor();
   EXPECT_EQ(out.str(), "[1.  2.5]\nf32 [2]; no tensor");
+}
+
+TEST(Print, ShapesDtypesAndDevicesGoToStreams) {
+  const Tensor x = zeros_of({2, 3}, bf16);
+  std::ostringstream out;
+  out << x.shape() << ' ' << x.strides() << ' ' << x.dtype() << ' ' << x.device() << ' '
+      << Device::cuda(1) << ' ' << Shape{};
+  EXPECT_EQ(out.str(), "[2, 3] [3, 1] bf16 cpu cuda:1 []");
+}
+
+// A specification is fmt's for each element; it replaces the line of dtype and shape.
+TEST(Print, TakesFormatSpecifications) {
+  const Tensor x = from({1, -2.5, 1000, 0.0625}, {2, 2});
+  EXPECT_EQ(fmt::format("{:.3f}", x), "[[   1.000   -2.500]\n [1000.000    0.062]]");
+  EXPECT_EQ(fmt::format("{:.1e}", x), "[[ 1.0e+00 -2.5e+00]\n [ 1.0e+03  6.2e-02]]");
+  EXPECT_EQ(fmt::format("loss {:.4f}", from({1.0 / 3}, {}, bf16)), "loss 0.3340");
+  EXPECT_EQ(fmt::format("{:8.2f}|{:+.1f}", from({3}, {}), from({3}, {}, i64)), "    3.00|+3.0");
+  EXPECT_EQ(fmt::format("{:g}", from({0.1, NAN}, {2})), "[0.1 nan]");
+  EXPECT_EQ(fmt::format("{:03}", from({7, 12}, {2}, i32)), "[007 012]");
+  EXPECT_EQ(fmt::format("{:d}", from({1, 0}, {2}, boolean)), "[1 0]");
+  EXPECT_EQ(fmt::format("{:.3f}", zeros_of({0}, f32)), "[]");
+  EXPECT_EQ(fmt::format("{:.3f}", Tensor()), "no tensor");
+  EXPECT_EQ(fmt::format("{:>8}|{:<6}|{:^7}|{:>6}", Shape{2, 3}, f16, Device::cpu(), i64),
+            "  [2, 3]|f16   |  cpu  |   i64");
+  EXPECT_THROW((void)fmt::format("{:.3q}", x), fmt::format_error);
+}
+
+TEST(Print, TakesOptions) {
+  const Tensor x = from({1.0 / 3, 200}, {2}, f64);
+  EXPECT_EQ(to_string(x, {.precision = 2}), "[  0.33 200.  ]\nf64 [2]");
+  EXPECT_EQ(to_string(x, {.precision = 0}), "[  0. 200.]\nf64 [2]");
+  EXPECT_EQ(to_string(x, {.scientific = true}), "[3.3333e-01 2.0000e+02]\nf64 [2]");
+  EXPECT_EQ(to_string(from({1e-9, 1}, {2}), {.precision = 3, .scientific = false}),
+            "[0. 1.]\nf32 [2]");
+  EXPECT_EQ(to_string(iota({8}, i64), {.threshold = 7, .edge_items = 1}), "[0 ... 7]\ni64 [8]");
+  EXPECT_EQ(to_string(iota({8}, i64), {.line_width = 10}), "[0 1 2 3\n 4 5 6 7]\ni64 [8]");
+  const PrintWith outer({.precision = 1});
+  {
+    const PrintWith inner({.line_width = 4});
+    EXPECT_EQ(fmt::format("{}", x), "[  0.3333\n 200.    ]\nf64 [2]");
+  }
+  EXPECT_EQ(fmt::format("{}", x), "[  0.3 200. ]\nf64 [2]");
+}
+
+TEST(Print, RefusesOptionsWithoutSense) {
+  const std::string must =
+      "precision {} and threshold 1000 must be >= 0, edge_items {} and line_width 75 > 0";
+  EXPECT_ERROR(to_string(Tensor(), {.precision = -1}), fmt::format(fmt::runtime(must), -1, 3));
+  EXPECT_ERROR(PrintWith({.edge_items = 0}), fmt::format(fmt::runtime(must), 4, 0));
 }
 
 TEST(Print, AlignsDecimalPoints) {
