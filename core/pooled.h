@@ -28,7 +28,7 @@ class Pool {
     return std::exchange(l->first, l->first->next);
   }
   static void give(void* block, size_t bytes) noexcept {
-    List* const l = list(bytes);
+    List* const l = lists ? list(bytes) : nullptr;  // making lists could fail
     if (!l || l->length == most) return ::operator delete(block, alignment);
     l->first = new (block) Block{l->first};
     ++l->length;

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/pooled.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "tests/support/child.h"
+#include "tests/support/out_of_memory.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -161,6 +163,15 @@ TEST(Allocator, ServesChildrenForkedWhileItsLockIsHeld) {
   busy.join();
   busy_too.join();
   EXPECT_EQ(failed, 0);
+}
+
+TEST(Pooled, AThreadWithoutMemoryMayFreeFirst) {
+  void* const block = detail::Pool::take(64);
+  std::thread([=] {
+    const test::OutOfMemory none;
+    detail::Pool::give(block, 64);
+    EXPECT_THROW((void)detail::Pool::take(64), std::bad_alloc);
+  }).join();
 }
 
 TEST(Allocator, BlocksMayBeFreedOnAnotherThread) {
