@@ -1,6 +1,10 @@
 // Draws for host code, each from its own blocks.
 #include "core/random.h"
 
+#include <unistd.h>
+
+#include <atomic>
+
 #include "core/check.h"
 #include "core/philox.h"
 
@@ -8,6 +12,13 @@ namespace mixtape {
 namespace {
 
 thread_local RandomGenerator* innermost_generator = nullptr;
+
+// 0 for the main thread; the n-th other thread that asks has another one for each n, far from the
+// small numbers that programs give to Seed.
+uint64_t seed_of_thread() {
+  static std::atomic<uint64_t> others = 0;
+  return gettid() == getpid() ? 0 : ++others * 0x9e3779b97f4a7c15u;
+}
 
 uint64_t join(uint32_t high, uint32_t low) { return uint64_t(high) << 32 | low; }
 
@@ -32,7 +43,7 @@ int64_t RandomGenerator::below(int64_t n) {
 }
 
 RandomGenerator& generator() {
-  static thread_local RandomGenerator fallback(0);
+  static thread_local RandomGenerator fallback(seed_of_thread());
   return innermost_generator ? *innermost_generator : fallback;
 }
 

@@ -29,7 +29,8 @@ class RandomGenerator {
   uint64_t offset_ = 0;
 };
 
-// The generator of this thread's random ops: the innermost Seed's, else one of seed 0.
+// The generator of this thread's random ops: the innermost Seed's, else the thread's own, of seed 0
+// on the main thread. Others have streams of their own, in the order in which they first draw.
 RandomGenerator& generator();
 
 // While one is alive, this thread draws from a fresh stream of the given seed.

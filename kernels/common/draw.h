@@ -1,9 +1,12 @@
 #pragma once
-// Random integers from random bits, the same on all devices.
+// Random numbers in a range from random bits, the same on all devices.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
-#include "core/half.h"  // MIXTAPE_HD
+#include "core/philox.h"
 
 namespace mixtape::kernels {
 
@@ -23,6 +26,40 @@ struct RandomInteger {
     const uint64_t half = 0xffffffffu, r1 = range >> 32, r0 = range & half;
     const uint64_t middle = word * r0 + (second * r0 >> 32), other = second * r1 + (middle & half);
     return static_cast<int64_t>(low + word * r1 + (middle >> 32) + (other >> 32));
+  }
+};
+
+// The largest T below x, which is finite.
+template <class T>
+T largest_below(double x) {
+  const T t(x);  // rounded
+  if (static_cast<double>(t) < x) return t;
+  if constexpr (sizeof(T) > 2) {
+    return std::nextafter(t, -std::numeric_limits<T>::infinity());
+  } else {
+    const int b = t.bits, below = (b & 0x7fff) == 0 ? 0x8001 : b & 0x8000 ? b + 1 : b - 1;
+    return T::from_bits(static_cast<uint16_t>(below));
+  }
+}
+
+// A number in [low, high), to be rounded to T: kept between the smallest and the largest T in that
+// range, since rounding could lead out of it. Where low is high, or no T is in between, the nearest
+// that is not above.
+template <class T>
+struct RandomReal {
+  double low, width, smallest, largest;
+
+  RandomReal(double from, double to) : low(from), width(to - from), smallest(T(from)) {
+    largest = from < to ? static_cast<double>(largest_below<T>(to)) : smallest;
+    if (smallest < from) smallest = -static_cast<double>(largest_below<T>(-from));
+    smallest = std::min(smallest, largest);
+  }
+  MIXTAPE_HD double operator()(uint32_t bits) const {
+    using std::fma;
+    // Rounded once, however the compiler contracts.
+    const double x = fma(width, static_cast<double>(Philox::uniform_of<T>(bits)), low);
+    const double above = x < smallest ? smallest : x;
+    return above > largest ? largest : above;
   }
 };
 

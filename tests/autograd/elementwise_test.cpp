@@ -956,6 +956,52 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   EXPECT_ERROR(randperm(-1), "a permutation of -1 elements");
 }
 
+TEST(Create, UniformNumbersStayInTheirRange) {
+  const Seed seed(1);
+  struct Range {
+    DType dtype;
+    double low, high;
+    int64_t n = 100000;
+  };
+  for (const auto& [t, low, high, n] : {Range{f32, 100, 101, 4'000'000},
+                                        {f32, -1, 1e-9},
+                                        {bf16, 1, 2},
+                                        {f16, 1, 2},
+                                        {f16, -1, 0},
+                                        {bf16, 100, 101},
+                                        {f16, -1e6, 1e6},
+                                        {f64, 1, 1 + 0x1p-51},
+                                        {f64, 1, 1 + 0x1p-52},
+                                        {f32, 0.1, 0.3},
+                                        {bf16, -0.3, -0.1}}) {
+    const Tensor x = uniform({n}, low, high, t);
+    EXPECT_LT(max(x).item(), high) << name(t) << low;
+    EXPECT_GE(min(x).item(), low) << name(t) << low;
+  }
+  // The numbers next to both ends occur.
+  EXPECT_EQ(max(uniform({4096}, 1, 1 + 0x1p-51, f64)).item(), 1 + 0x1p-52);
+  EXPECT_EQ(max(uniform({100000}, 1, 2, bf16)).item(), 2 - 0x1p-7);
+  EXPECT_EQ(min(uniform({100000}, 1, 2, bf16)).item(), 1);
+  EXPECT_EQ(to_vector(uniform({2}, 5, 5, f16)), (Values{5, 5}));
+  // No bf16 is in the range.
+  EXPECT_EQ(max(uniform({1000}, 1.001, 1.002, bf16)).item(), 1);
+  EXPECT_EQ(max(uniform({1000}, 1.005, 1.006, bf16)).item(), 1);
+}
+
+TEST(Create, EndsOfProbabilitiesAreExact) {
+  const Seed seed(1);
+  for (const DType t : {f64, f32, f16, bf16}) {
+    EXPECT_EQ(max(bernoulli(zeros({100000}, t))).item(), 0) << name(t);
+    EXPECT_EQ(min(bernoulli(ones({100000}, t))).item(), 1) << name(t);
+    EXPECT_EQ(min(dropout(ones({100000}, t), 0)).item(), 1) << name(t);
+    EXPECT_EQ(max(dropout(ones({100000}, t), 1)).item(), 0) << name(t);
+    const Tensor last = multinomial(from({1, 0, 1, 0}, {4}, t), 100000, true);
+    EXPECT_EQ(max(last).item(), 2) << name(t);
+    EXPECT_EQ(max(eq(last, 1)).item(), 0) << name(t);
+  }
+  EXPECT_EQ(max(randint(0, 1, {100000})).item(), 0);
+}
+
 TEST(Create, PermutationsComeEquallyOften) {
   const Seed seed(3);
   std::map<std::array<double, 3>, int> counts;

@@ -186,13 +186,30 @@ TEST(RandomGenerator, SeedsNestAndBelongToTheirThread) {
     {
       const Seed inner(6);
       EXPECT_EQ(generator().seed(), 6u);
-      std::thread([] { EXPECT_EQ(generator().seed(), 0u); }).join();
+      std::thread([] { EXPECT_NE(generator().seed(), 6u); }).join();
     }
     EXPECT_EQ(generator().seed(), 5u);
     EXPECT_EQ((*outer).offset(), 1u);
   }
   EXPECT_EQ(generator().seed(), 0u);
   EXPECT_EQ(generator().offset(), before);
+}
+
+TEST(Generator, ThreadsWithoutASeedHaveStreamsOfTheirOwn) {
+  const auto in_thread = [](auto f) {
+    double drawn = 0;
+    std::thread([&] { drawn = f(); }).join();
+    return drawn;
+  };
+  const auto draw = [] { return generator().uniform(); };
+  EXPECT_EQ(generator().seed(), 0u) << "the main thread";
+  const double first = in_thread(draw), second = in_thread(draw), third = in_thread(draw);
+  EXPECT_TRUE(first != second && second != third && first != third);
+  const auto seeded = [&] {
+    const Seed seed(7);
+    return draw();
+  };
+  EXPECT_EQ(in_thread(seeded), seeded());
 }
 
 TEST(InlineVector, GrowsMovesAndFrees) {

@@ -144,11 +144,11 @@ void normal_pair(const uint32_t* u_bits, const uint32_t* v_bits, M* z0, M* z1) {
 void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y) {
   visit_float(y.dtype, [&]<class T>() {
     generate<double>(
-        seed, offset, y.size(), y.as<T>(), [=](const Words& words, int64_t, int64_t, double* out) {
+        seed, offset, y.size(), y.as<T>(),
+        [draw = RandomReal<T>(low, high)](const Words& words, int64_t, int64_t, double* out) {
           uint32_t bits[batch];
           interleave(words.word, bits);
-          for (int k = 0; k < batch; ++k)  // rounded once, however the compiler contracts
-            out[k] = std::fma(high - low, static_cast<double>(Philox::uniform_of<T>(bits[k])), low);
+          for (int k = 0; k < batch; ++k) out[k] = draw(bits[k]);
         });
   });
 }

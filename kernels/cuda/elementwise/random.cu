@@ -47,9 +47,9 @@ void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const
 
 template <class T>
 struct Uniform {
-  double low, high;
+  RandomReal<T> draw;
   MIXTAPE_HD T operator()(const Philox::Block& words, int k, int64_t, T) const {
-    return T(fma(high - low, double(Philox::uniform_of<T>(words[size_t(k)])), low));
+    return T(draw(words[size_t(k)]));
   }
 };
 
@@ -93,7 +93,7 @@ struct Dropout {
 void random_uniform(Launch& launch, uint64_t seed, uint64_t offset, double low, double high,
                     Out y) {
   visit_float(y.dtype, [&]<class T>() {
-    run<T>(launch, "random_uniform", seed, offset, y, Uniform<T>{low, high});
+    run<T>(launch, "random_uniform", seed, offset, y, Uniform<T>{RandomReal<T>(low, high)});
   });
 }
 

@@ -73,7 +73,8 @@ void expect_same_numbers(const Kernel& on_cuda, const Kernel& on_cpu, DType t, d
 }
 TEST(CudaRandom, GivesTheNumbersOfTheCpu) {
   for (const DType t : {f64, f32, f16, bf16}) {
-    expect_same_numbers(cuda::random_uniform, cpu::random_uniform, t, 0, -2.0, 3.0);
+    for (const auto& [low, high] : {std::pair(-2.0, 3.0), {100.0, 100.0625}, {0.1, 0.1001}})
+      expect_same_numbers(cuda::random_uniform, cpu::random_uniform, t, 0, low, high);
     expect_same_numbers(cuda::random_normal, cpu::random_normal, t,
                         is_half(t) ? tolerance(t) : 1e-6, 1.0, 2.0);
   }
