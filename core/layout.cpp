@@ -23,6 +23,14 @@ int64_t checked_size(const Shape& shape) {
   return n;
 }
 
+// Wrap around: dimensions of 0 or 1 elements may have any stride, which is then never used.
+int64_t plus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+int64_t times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 void erase(Shape& s, int dim) {
   std::copy(s.dim + dim + 1, s.dim + s.rank, s.dim + dim);
   s.dim[--s.rank] = 0;
@@ -159,8 +167,8 @@ Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step
   step = std::min(step, std::max<int64_t>(size, 1));  // a longer step also takes one element
   Layout out = l;
   out.shape[dim] = stop > start ? (stop - start + step - 1) / step : 0;
-  out.strides[dim] *= step;
-  if (stop > start) out.offset += start * l.strides[dim];
+  out.strides[dim] = times(l.strides[dim], step);
+  if (stop > start) out.offset += times(start, l.strides[dim]);
   return out;
 }
 
@@ -192,7 +200,7 @@ Layout expand(const Layout& l, const Shape& shape) {
 Layout unsqueeze(const Layout& l, int dim) {
   dim = wrap_dim(dim, l.rank() + 1);
   Layout out = l;
-  insert(out.strides, dim, dim < l.rank() ? l.shape[dim] * l.strides[dim] : 1);
+  insert(out.strides, dim, dim < l.rank() ? times(l.shape[dim], l.strides[dim]) : 1);
   insert(out.shape, dim, 1);
   return out;
 }
@@ -206,8 +214,8 @@ Layout squeeze(const Layout& l, int dim) {
 Layout flip(const Layout& l, int dim) {
   dim = wrap_dim(dim, l.rank());
   Layout out = l;
-  if (l.shape[dim] > 0) out.offset += (l.shape[dim] - 1) * l.strides[dim];
-  out.strides[dim] = -l.strides[dim];
+  if (l.shape[dim] > 0) out.offset += times(l.shape[dim] - 1, l.strides[dim]);
+  out.strides[dim] = times(l.strides[dim], -1);
   return out;
 }
 
@@ -220,7 +228,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   step = std::min(step, n);  // a longer step also makes one window
   Layout out = l;
   out.shape[dim] = (n - size) / step + 1;
-  out.strides[dim] *= step;
+  out.strides[dim] = times(l.strides[dim], step);
   out.shape.push_back(size);
   out.strides.push_back(l.strides[dim]);
   checked_size(out.shape);
@@ -242,16 +250,23 @@ Layout diagonal(const Layout& l, int64_t offset, int a, int b) {
     erase(out.strides, d);
   }
   out.shape.push_back(size);
-  out.strides.push_back(l.strides[a] + l.strides[b]);
+  out.strides.push_back(plus(l.strides[a], l.strides[b]));
   return out;
 }
 
 std::pair<int64_t, int64_t> extent(const Layout& l) {
+  constexpr int64_t far = int64_t{1} << 62;  // so that a caller may add an offset
   int64_t first = l.offset, last = l.offset;
+  if (l.shape.size() == 0) return {first, last};
+  bool fits = true;
   for (int d = 0; d < l.rank(); ++d) {
-    const int64_t reach = (l.shape.dim[d] - 1) * l.strides.dim[d];
-    (reach < 0 ? first : last) += reach;
+    int64_t reach = 0;
+    fits = fits && !__builtin_mul_overflow(l.shape.dim[d] - 1, l.strides.dim[d], &reach);
+    int64_t& end = reach < 0 ? first : last;
+    fits = fits && !__builtin_add_overflow(end, reach, &end);
   }
+  check(fits && -far < first && last < far, "positions of {} with strides {} from {} overflow",
+        l.shape, l.strides, l.offset);
   return {first, last};
 }
 
@@ -295,7 +310,7 @@ void collapse(std::span<Layout* const> layouts) {
     if (size == 1) continue;
     const bool merges =
         rank > 0 && std::all_of(layouts.begin(), layouts.end(), [=](const Layout* l) {
-          return l->strides.dim[rank - 1] == size * l->strides.dim[d];
+          return l->strides.dim[rank - 1] == times(size, l->strides.dim[d]);
         });
     if (!merges) ++rank;
     for (Layout* l : layouts) {

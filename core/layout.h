@@ -109,7 +109,8 @@ Layout flip(const Layout&, int dim);     // reverses the order
 Layout unfold(const Layout&, int dim, int64_t size, int64_t step);
 // x[..., i, i + offset]: a new last dimension replaces a and b.
 Layout diagonal(const Layout&, int64_t offset, int a, int b);
-// The lowest and the highest position of an element; meaningless if there are none.
+// The lowest and the highest position of an element; meaningless if there are none. Throws Error
+// if they overflow.
 std::pair<int64_t, int64_t> extent(const Layout&);
 std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs a copy
 // Merges dimensions of several layouts of one shape, where all allow it, for the loops of a strided

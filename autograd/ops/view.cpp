@@ -250,8 +250,8 @@ Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
   const int64_t n = x.size(dim);
   check(start >= 0 && length >= 0 && start <= n - length,
-        "elements {} to {} are out of range for dimension {} of size {}", start, start + length,
-        dim, n);
+        "{} elements from {} on are out of range for dimension {} of size {}", length, start, dim,
+        n);
   return slice(x, dim, start, start + length);
 }
 Tensor select(const Tensor& x, int dim, int64_t index) {

@@ -40,16 +40,20 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(select(x, 0, -3), "select: index -3 is out of range for dimension 0 of size 2");
   EXPECT_ERROR(narrow(x, 1, 1, 3),
-               "narrow: elements 1 to 4 are out of range for dimension 1 of size 3");
+               "narrow: 3 elements from 1 on are out of range for dimension 1 of size 3");
+  constexpr int64_t highest = std::numeric_limits<int64_t>::max();
+  EXPECT_ERROR(narrow(x, 0, highest, highest),
+               "narrow: 9223372036854775807 elements from 9223372036854775807 on are out of range "
+               "for dimension 0 of size 2");
   EXPECT_ERROR(split(x, 0), "split: size must be > 0, got 0");
   EXPECT_ERROR(chunk(x, -1), "chunk: chunks must be > 0, got -1");
   EXPECT_ERROR(split(x, {1, 1}, 1), "split: pieces have 2 elements in all, but dimension 1 has 3");
   EXPECT_ERROR(split(x, {2, 2}, 1),
-               "split: narrow: elements 2 to 4 are out of range for dimension 1 of size 3");
+               "split: narrow: 2 elements from 2 on are out of range for dimension 1 of size 3");
   EXPECT_ERROR(split(x, {4, -1}, 1),
-               "split: narrow: elements 0 to 4 are out of range for dimension 1 of size 3");
+               "split: narrow: 4 elements from 0 on are out of range for dimension 1 of size 3");
   EXPECT_ERROR(split(x, {-1, 4}, 1),
-               "split: narrow: elements 0 to -1 are out of range for dimension 1 of size 3");
+               "split: narrow: -1 elements from 0 on are out of range for dimension 1 of size 3");
   EXPECT_ERROR(unfold(x, 1, 4, 1),
                "unfold: windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1),

@@ -362,6 +362,26 @@ TEST(Layout, SurvivesExtremeArguments) {
   EXPECT_EQ(unfold(Layout(Shape{5}), 0, 2, highest).shape, (Shape{1, 2}));
   EXPECT_EQ(diagonal(Layout(Shape{2, 3}), lowest, 0, 1).shape, Shape{0});
   EXPECT_EQ(diagonal(Layout(Shape{2, 3}), highest, 0, 1).shape, Shape{0});
+  // Single elements may have any stride.
+  for (const int64_t far : {highest, lowest}) {
+    const Layout one({1, 1}, {far, far});
+    EXPECT_EQ(positions(diagonal(one, 0, 0, 1)), std::vector<int64_t>{0});
+    EXPECT_EQ(positions(flip(one, 0)), std::vector<int64_t>{0});
+    EXPECT_EQ(positions(unfold(one, 0, 1, 1)), std::vector<int64_t>{0});
+    EXPECT_EQ(positions(unsqueeze(one, 1)), std::vector<int64_t>{0});
+    EXPECT_EQ(positions(slice(one, 0, 0, 1, highest)), std::vector<int64_t>{0});
+    EXPECT_EQ(positions(*reshape(one, {1})), std::vector<int64_t>{0});
+    EXPECT_EQ(slice(Layout({0, 3}, {far, far}), 1, 1, 3, 2).shape, (Shape{0, 1}));
+    EXPECT_EQ(flip(Layout({0, 3}, {far, far}), 1).shape, (Shape{0, 3}));
+  }
+  EXPECT_EQ(error([] { extent(Layout({5}, {int64_t(1) << 62})); }),
+            "positions of [5] with strides [4611686018427387904] from 0 overflow");
+  EXPECT_EQ(error([] { extent(Layout({2, 2}, {highest, highest})); }),
+            "positions of [2, 2] with strides [9223372036854775807, 9223372036854775807] from 0 "
+            "overflow");
+  EXPECT_EQ(error([] { extent(Layout({}, {}, highest)); }),
+            "positions of [] with strides [] from 9223372036854775807 overflow");
+  EXPECT_EQ(extent(Layout({0, 3}, {lowest, lowest})), std::pair(int64_t{0}, int64_t{0}));
 }
 
 }  // namespace core_layout_test
