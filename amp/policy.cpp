@@ -1,6 +1,6 @@
 #include "amp/policy.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>

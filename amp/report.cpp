@@ -1,7 +1,7 @@
 // Counts what it observes in tables by kind; the report's parts are derived from them on request.
 #include "amp/report.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,8 @@
 // The protocol: scale, unscale, step and update, in this order.
 #include "amp/scaler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>

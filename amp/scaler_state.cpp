@@ -1,4 +1,6 @@
 // What a GradScaler keeps: loss scales on their device, the diagnosis of overflow, state dicts.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>

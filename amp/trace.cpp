@@ -1,7 +1,7 @@
 // Stats stay on the device until they are read, and are then examined in the order of the ops.
 #include "amp/trace.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,5 +1,7 @@
 #include "autograd/anomaly.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <optional>
 

@@ -1,5 +1,7 @@
 // The engine: one backward pass, and the hooks that it calls.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>

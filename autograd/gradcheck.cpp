@@ -1,5 +1,7 @@
 #include "autograd/gradcheck.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "autograd/ops.h"

@@ -1,6 +1,8 @@
 // Matrix products of shapes from training, compared with Eigen and, if their libraries are found,
 // OpenBLAS and oneDNN (whose bf16 products are f32).
 
+#include <fmt/format.h>
+
 #include "bench/peers/blas.h"
 #include "core/random.h"
 #include "kernels/cpu/gemm/microkernel.h"

@@ -1,8 +1,14 @@
 #pragma once
 // check(): states a precondition in host code.
 
+#if __has_include(<fmt/base.h>)  // since fmt 11; neither has fmt::format in every version
+#include <fmt/base.h>
+#else
 #include <fmt/core.h>
+#endif
 
+#include <iterator>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -23,7 +29,9 @@ struct Located {
 // Unconditional failure with a formatted message.
 template <class... Args>
 [[noreturn, gnu::cold]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
-  raise(fmt::format(message.text, std::forward<Args>(args)...), message.where);
+  std::string text;
+  fmt::format_to(std::back_inserter(text), message.text, std::forward<Args>(args)...);
+  raise(text, message.where);
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);

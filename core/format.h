@@ -3,8 +3,7 @@
 // specification is fmt's own, for text or for each element; a tensor then prints elements alone.
 // (It is read at run time: fmt 9's parser, inlined here, draws a false warning from g++ 12 at -O3.)
 
-#include <fmt/core.h>
-
+#include "core/check.h"  // includes fmt
 #include "core/op_info.h"
 #include "core/tensor.h"
 

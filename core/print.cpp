@@ -1,4 +1,6 @@
 // Printing as NumPy's array2string with precision 4: words of equal width between brackets.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

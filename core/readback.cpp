@@ -1,6 +1,8 @@
 // Pinned blocks, copies into them, and the pending checks of a thread.
 #include "core/readback.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>

@@ -1,6 +1,8 @@
 // The CUDA runtime. Errors of the driver become Errors; without a driver there is no device.
 #include "core/runtime.h"
 
+#include <fmt/format.h>
+
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 

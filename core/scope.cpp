@@ -1,5 +1,7 @@
 #include "core/scope.h"
 
+#include <fmt/format.h>
+
 #include <mutex>
 #include <unordered_set>
 

@@ -1,6 +1,6 @@
 // Trains a GPT on a text, character by character, and samples from it.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/check.h"
 #include "examples/command_line.h"

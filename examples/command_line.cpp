@@ -1,6 +1,6 @@
 #include "examples/command_line.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 // Command lines of the examples: options with checks, mistakes as one line on stderr, exit codes.
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <functional>

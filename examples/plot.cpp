@@ -1,6 +1,6 @@
 // Draws charts from the metrics.jsonl of runs: one per quantity, with a curve per run.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // Trains a network of choice on an image data set, in any precision, from scratch or saved weights.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

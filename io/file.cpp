@@ -2,6 +2,8 @@
 
 #include "io/file.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

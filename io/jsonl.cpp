@@ -1,5 +1,7 @@
 #include "io/jsonl.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 

@@ -2,6 +2,8 @@
 
 #include "io/npy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 

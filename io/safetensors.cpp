@@ -3,6 +3,8 @@
 
 #include "io/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>

@@ -2,6 +2,8 @@
 
 #include "io/svg.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -2,6 +2,8 @@
 
 #include "io/zip.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 

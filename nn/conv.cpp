@@ -1,6 +1,6 @@
 #include "nn/conv.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/format.h"
 #include "nn/init.h"

@@ -1,7 +1,7 @@
 #include "nn/module.h"
 
 #include <cxxabi.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,5 +1,7 @@
 #include "nn/summary.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>

@@ -1,6 +1,8 @@
 // Averages of weights, updated by SGD's kernel.
 #include "optim/ema.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/check.h"

@@ -1,6 +1,8 @@
 // What optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
 #include "optim/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cmath>
 #include <optional>

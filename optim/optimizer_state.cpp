@@ -1,4 +1,6 @@
 // The state dict of an optimizer: state by parameter, options by group.
+#include <fmt/format.h>
+
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"

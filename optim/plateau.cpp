@@ -1,6 +1,8 @@
 // Plateau: the comparison of metrics, the count of bad steps, saving.
 #include "optim/plateau.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 

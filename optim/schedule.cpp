@@ -1,6 +1,8 @@
 // The position of a schedule: advancing, taking back skipped steps, saving.
 #include "optim/schedule.h"
 
+#include <fmt/format.h>
+
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"

@@ -1,4 +1,6 @@
 // The translation of PyTorch's names into ours.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes only point down the layers, and that headers seen by nvcc or a user's compiler stay light.
+"""Checks that includes only point down the layers, that headers seen by nvcc or a user's compiler stay light, and that
+files include the headers of fmt that they need with every version of it.
 
 usage: check_layers.py [ROOT]    prints "file:line: what is wrong" and exits 1 where something is"""
 import re
@@ -25,6 +26,8 @@ SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 UNPORTABLE = re.compile(r"fmt/|Eigen/|unsupported/Eigen/")  # nvcc rejects these, or warns for pages
 HEAVY = re.compile(r"Eigen/|unsupported/Eigen/|nlohmann/|CLI/")  # seconds of compile time for every user
+# fmt's functions that no other header has in every version since 9, and the headers with which each comes.
+FMT = {"fmt::format": ("format", "ranges", "chrono"), "fmt::to_string": ("format", "ranges", "chrono"), "fmt::join": ("ranges",)}
 OUTSIDE = re.compile(r"\.\./" + r"shared\b")
 MAY_LOOK_OUTSIDE = {"script/test"}  # real data beside the checkout, and its tests skip without
 UNREAD = re.compile(r"(build[^/]*/|runs/|subprojects/|\.git/|\.cache/|.*__pycache__/)")  # generated, or not ours
@@ -92,6 +95,14 @@ def check_includes(tree: Tree, path: Path) -> Iterator[tuple[int, str]]:
         yield hit[0], f"nvcc must see neither fmt nor Eigen: {hit[1]}"
 
 
+def check_fmt(tree: Tree, path: Path) -> Iterator[tuple[int, str]]:
+    included = {name for _, name, _ in tree.includes(path.as_posix())}
+    for number, line in enumerate((tree.root / path).read_text().splitlines(), 1):
+        for called in re.findall(r"\bfmt::\w+(?=\()", line.partition("//")[0]):
+            if called in FMT and not included & {f"fmt/{header}.h" for header in FMT[called]}:
+                yield number, f"{called} needs <fmt/{FMT[called][0]}.h> in this file: fmt's other headers lack it since version 11"
+
+
 def check_outside(root: Path, path: Path) -> Iterator[tuple[int, str]]:
     if path.as_posix() in MAY_LOOK_OUTSIDE:
         return
@@ -110,7 +121,7 @@ def main(root: Path) -> int:
     for path in tree.files():
         found = list(check_outside(root, path))
         if path.suffix in SOURCES:
-            found += check_includes(tree, path)
+            found += [*check_includes(tree, path), *check_fmt(tree, path)]
         for line, what in found:
             print(f"{path}:{line}: {what}")
         bad += len(found)

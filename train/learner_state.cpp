@@ -1,4 +1,6 @@
 // Saving and loading a learner: one flat list of named tensors, a prefix for each part.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "train/mixed_precision.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "amp/loss_scale_optimizer.h"

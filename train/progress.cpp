@@ -2,6 +2,8 @@
 
 #include "train/progress.h"
 
+#include <fmt/format.h>
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 

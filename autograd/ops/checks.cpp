@@ -1,6 +1,8 @@
 // Checks of dtypes, shapes and elements. Those of elements read back their extremes only.
 #include "autograd/ops/checks.h"
 
+#include <fmt/format.h>
+
 #include "core/readback.h"
 #include "kernels/kernels.h"
 

@@ -1,5 +1,7 @@
 // Creation: new tensors from numbers. Never recorded.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

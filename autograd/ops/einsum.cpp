@@ -2,6 +2,8 @@
 // pairs, the cheapest pair first, each as one batched matrix product with axes permuted into those
 // of the batch, of one operand, and summed ones.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>

@@ -1,6 +1,8 @@
 // Indexing: three ops along one dimension, and functions made of them. gather and scatter_add are
 // each other's gradient; an index that many elements share is expanded, not copied. Also dropout.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>

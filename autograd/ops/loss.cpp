@@ -1,6 +1,8 @@
 // Losses. Kernels read half predictions and write f32 losses; the reduction is an op of its own,
 // whose gradient is one number, expanded.
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
 

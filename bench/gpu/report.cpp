@@ -1,7 +1,7 @@
 #include "bench/gpu/report.h"
 
 #include <fmt/chrono.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

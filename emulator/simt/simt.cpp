@@ -1,6 +1,8 @@
 // The emulator of blocks: fibers, barriers, and a shadow of shared memory that finds races.
 #include "emulator/simt/simt.h"
 
+#include <fmt/format.h>
+
 #include <errno.h>  // program_invocation_short_name
 #include <sys/mman.h>
 #include <unistd.h>

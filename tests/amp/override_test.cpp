@@ -1,5 +1,7 @@
 // Presets and overrides: the precision in which an op runs.
 
+#include <fmt/format.h>
+
 #include <fstream>
 
 #include "core/check.h"

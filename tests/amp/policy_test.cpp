@@ -2,6 +2,8 @@
 // tape and its gradients. The policy is its OpInfo's; its meaning is defined here once, with the
 // exceptions.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 

@@ -2,6 +2,8 @@
 
 #include "amp/report.h"
 
+#include <fmt/format.h>
+
 #include <malloc.h>
 
 #include <memory>

@@ -2,6 +2,7 @@
 
 #include "autograd/anomaly.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

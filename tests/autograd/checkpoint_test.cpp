@@ -2,6 +2,7 @@
 
 #include "autograd/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Elementwise ops as users call them: PyTorch's edge cases, integers, errors, comparison operators,
 // creation, writing in place.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>

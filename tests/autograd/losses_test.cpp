@@ -1,6 +1,7 @@
 // Losses beyond op_rows: errors, extreme inputs, and dtypes that they read and write. Numbers are
 // PyTorch's unless another source is given.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

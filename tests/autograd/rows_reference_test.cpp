@@ -1,7 +1,7 @@
 // Every row and edge case against PyTorch: values and gradients, in f64 and f32.
 // rows_reference.json has PyTorch's results for the same inputs in f64.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // The tape and its engine: recording, the order of backward, ownership of gradients, hooks.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

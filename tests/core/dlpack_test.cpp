@@ -1,6 +1,7 @@
 // Exchange of tensors with another library, which is simulated by structs that the tests fill in.
 #include "core/dlpack.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>

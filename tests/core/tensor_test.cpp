@@ -1,4 +1,5 @@
 // core without the layers above it: tensors as handles, random numbers, errors, names.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

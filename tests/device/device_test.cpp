@@ -1,6 +1,7 @@
 // Every op gives the same values and gradients on a device as on the CPU; moving tensors, streams,
 // memory and errors of devices.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <barrier>

@@ -1,6 +1,7 @@
 // Training on a device: the losses of the CPU, without waits or allocations; and late results of a
 // device that is far behind.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

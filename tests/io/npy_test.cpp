@@ -2,6 +2,7 @@
 
 #include "io/npy.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,6 +2,7 @@
 
 #include "io/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

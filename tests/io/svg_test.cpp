@@ -2,6 +2,7 @@
 
 #include "io/svg.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 
 #include "kernels/common/elementwise.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,6 +2,7 @@
 // run on any device, full ones on the CPU.
 #include "nn/models/models.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,6 +1,8 @@
 // Averages of weights: their values, and guards that apply them.
 #include "tests/support/optim.h"
 
+#include <fmt/format.h>
+
 namespace mixtape::optim {
 using namespace internal;
 namespace optim_ema_test {

@@ -1,7 +1,9 @@
 // Steps against PyTorch's numbers, skipped and scaled steps, 16-bit dtypes, threads, memory.
-#include "tests/support/optim.h"
+#include <fmt/format.h>
+
 #include "autograd/ops.h"
 #include "kernels/cpu/loops/parallel.h"
+#include "tests/support/optim.h"
 
 namespace mixtape::optim {
 using namespace internal;

@@ -1,4 +1,6 @@
 // State dicts of optimizers: masters, buffers, options, errors.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tests/support/optim.h"

@@ -1,4 +1,6 @@
 // Trainings that PyTorch began: make_optim_reference.py saved them after half of the steps.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "io/safetensors.h"

@@ -437,6 +437,7 @@ class Layers(ScriptTest):
         self.write("core/check.h", "#include <fmt/core.h>\n")
         self.assertEqual(self.found("optim/sgd.cpp", '#include "autograd/tape.h"\n#include "core/tensor.h"\n'), "")
         self.assertEqual(self.found("kernels/cpu/gemm.h", "#include <Eigen/Core>\n"), "")
+        self.assertEqual(self.found("io/a.cpp", '#include <fmt/ranges.h>\nx = fmt::format("{}", fmt::join(y, ""));\n'), "")
         self.assertEqual(self.found("kernels/cuda/gpu.cuh", '#include "emulator/simt/simt.h"\n'), "")
         self.assertEqual(self.found("tests/a_test.cpp", '#include "train/learner.h"\n#include <mixtape.h>\n'), "")
 
@@ -457,6 +458,8 @@ class Layers(ScriptTest):
             ("kernels/cuda/a.cu", "#include <Eigen/Core>", "neither fmt nor Eigen: Eigen/Core"),
             ("bench/lab/a.cuh", "#include <fmt/core.h>", "neither fmt nor Eigen: fmt/core.h"),
             ("io/a.h", "#include <nlohmann/json.hpp>", "too heavy for a public header: nlohmann/json.hpp"),
+            ("io/a.cpp", '#include <fmt/core.h>\nx = fmt::format("");', "fmt::format needs <fmt/format.h> in this file"),
+            ("tests/a_test.cpp", '#include <fmt/format.h>\nx = fmt::join(y, "");', "fmt::join needs <fmt/ranges.h> in this file"),
             ("docs/a.md", f"see {outside}", "lies outside the project"),
         ]:
             with self.subTest(name=name, text=text):

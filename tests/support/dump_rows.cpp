@@ -2,7 +2,7 @@
 // gradient that is to arrive at its result: what rows_reference.py hands to PyTorch. What JSON has
 // no numbers for is text.
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // Prints a line per op with its precision and the rows that test it; script/docs writes tables from
 // them.
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "core/dispatch.h"
 #include "tests/support/op_cases.h"

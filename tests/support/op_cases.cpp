@@ -1,6 +1,6 @@
 #include "tests/support/op_cases.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <bit>
 #include <cmath>

@@ -1,6 +1,7 @@
 // The files of a run folder after a fit, and their charts.
 #include "train/charts.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

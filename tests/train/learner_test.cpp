@@ -2,6 +2,7 @@
 
 #include "train/learner.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Readers other than IDX: CIFAR, image folders, tables, text.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,7 @@
 // Training runs against an independent implementation: an MLP and a CNN, with the same initial
 // values and batch, 20 steps in f64, f32 and bf16. MIXTAPE_REFERENCE names the file of expected
 // values, which defines models, values and steps; without it the tests skip.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 
 #include "train/data/dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "train/data/folder.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

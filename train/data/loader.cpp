@@ -3,6 +3,8 @@
 
 #include "train/data/loader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>

@@ -2,6 +2,8 @@
 
 #include "train/data/transforms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,7 @@
 // CUDA convolutions under the emulator, compared with the CPU.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "tests/support/conv_cases.h"
 #include "tests/support/kernel_compare.h"

@@ -1,6 +1,8 @@
 // Elementwise CUDA kernels under the emulator, compared with the CPU; and their plans of memory
 // access.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "kernels/common/cells.h"
 #include "kernels/common/losses.h"

@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/gemm/gemm.h"
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "kernels/cuda/gpu.cuh"
 #include "tests/support/kernel_compare.h"

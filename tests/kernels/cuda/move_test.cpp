@@ -1,5 +1,7 @@
 // CUDA kernels that copy and convert, under the emulator, compared with the CPU.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "kernels/common/launch.h"
 #include "tests/support/kernel_compare.h"

@@ -1,5 +1,7 @@
 // CUDA optimizer steps, gradients and the loss scaler, under the emulator, beside those of the CPU.
 
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "core/format.h"

@@ -1,5 +1,7 @@
 // CUDA sort, top-k, argmax and scans under the emulator, compared with the CPU.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
 

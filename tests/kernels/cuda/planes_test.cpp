@@ -1,5 +1,7 @@
 // CUDA pooling and interpolation under the emulator, compared with the CPU.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
 #include "tests/support/samplings.h"

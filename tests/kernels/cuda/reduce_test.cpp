@@ -1,5 +1,7 @@
 // CUDA reductions and random numbers under the emulator, compared with the CPU.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "kernels/common/launch.h"
 #include "tests/support/kernel_compare.h"

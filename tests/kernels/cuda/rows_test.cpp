@@ -1,6 +1,8 @@
 // CUDA row kernels under the emulator, compared with the CPU: rows for part of a warp, a warp, a
 // block, and rows too long for its registers.
 
+#include <fmt/format.h>
+
 #include "core/format.h"
 #include "kernels/common/launch.h"
 #include "tests/support/kernel_compare.h"
