@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -49,15 +49,18 @@ struct Inflater : NoCopy {
   ~Inflater() { inflateEnd(&stream); }
 };
 
-std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit,
-                              const std::string& path) {
+std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit, const std::string& path,
+                              const char* way_out) {
+  const auto check_limit = [&](size_t bytes) {
+    check(bytes <= limit, "{}: unpacks to more than the {} bytes allowed{}", path, limit, way_out);
+  };
   Inflater z;
   std::vector<std::byte> out;
   size_t used = 0, made = 0;  // bytes consumed from packed, and written to out
   for (;;) {
     if (made == out.size()) {  // limit + 1 bytes distinguish a bomb from an exact fit
       const uint64_t wanted = std::max<uint64_t>(uint64_t(made) * 2, 1 << 16);
-      check(made <= limit, "{}: unpacks to more than the {} bytes allowed", path, limit);
+      check_limit(made);
       out.resize(std::min(wanted, limit + 1));
     }
     const size_t in = std::min(packed.size() - used, max_io_bytes);
@@ -79,12 +82,13 @@ std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit,
     check(status == Z_OK || status == Z_BUF_ERROR, "{}: bad gzip data near byte {}: {}", path, used,
           z.stream.msg ? z.stream.msg : zError(status));
   }
-  check(made <= limit, "{}: unpacks to more than the {} bytes allowed", path, limit);
+  check_limit(made);
   out.resize(made);
   return out;
 }
 #else
-std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string& path) {
+std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string& path,
+                              const char*) {
   fail("{}: cannot read .gz files: this build has no zlib (unpack it with gunzip)", path);
 }
 #endif
@@ -129,21 +133,51 @@ void InputBytes::read(uint64_t offset, std::span<std::byte> into) const {
   if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
 }
 
-std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
-  const InputFile file(path);
-  const bool packed = path.ends_with(".gz");
+// `way_out` ends the message about a file that is too large.
+static std::vector<std::byte> read_file(const InputFile& file, uint64_t limit,
+                                        const char* way_out) {
+  const bool packed = file.name().ends_with(".gz");
   limit = std::min(limit, uint64_t{1} << 62);  // so that limit + 1 does not overflow
   // gzip adds a frame, and slightly enlarges incompressible data.
   const uint64_t max_size = packed ? limit + limit / 1024 + 1024 : limit;
-  check(file.size() <= max_size, "{}: has {} bytes, more than the {} allowed", path, file.size(),
-        max_size);
+  check(file.size() <= max_size, "{}: has {} bytes, more than the {} allowed{}", file.name(),
+        file.size(), max_size, way_out);
   std::vector<std::byte> bytes(file.size());
   file.read(0, bytes);
-  return packed ? unpack(bytes, limit, path) : bytes;
+  return packed ? unpack(bytes, limit, file.name(), way_out) : bytes;
 }
 
+std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
+  return read_file(InputFile(path), limit, "");
+}
+
+uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory) {
+  constexpr uint64_t times = 20, least = uint64_t(32) << 20;
+  return max_memory > 0 ? max_memory : std::max(file_bytes * times, least);
+}
+
+void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
+                  uint64_t max_memory) {
+  const uint64_t limit = memory_limit(file_bytes, max_memory);
+  check(
+      needed <= limit,
+      "{}: needs {} bytes of memory, more than the {} allowed for a file of {} (raise max_memory)",
+      file, needed, limit, file_bytes);
+}
+
+std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth) {
+  constexpr uint64_t largest = uint64_t(1) << 30;  // of what is read as a whole
+  const InputFile file(path);
+  const uint64_t limit = path.ends_with(".gz")
+                             ? memory_limit(file.size(), max_memory) / (growth + 1)
+                             : std::max(largest, max_memory);
+  return read_file(file, limit, " (raise max_memory)");
+}
+
+namespace {
+
 // Follows symbolic links, so that the target is replaced or created instead of the link.
-static std::string target_of(std::filesystem::path path) {
+std::string target_of(std::filesystem::path path) {
   std::error_code error;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
     const auto next = std::filesystem::read_symlink(path, error);
@@ -153,22 +187,63 @@ static std::string target_of(std::filesystem::path path) {
   return path.string();
 }
 
+constexpr std::string_view temporary_suffix = ".mixtape-tmp";
+
+std::string temporary_of(const std::string& path, int number) {
+  return fmt::format("{}.{}{}", path, number, temporary_suffix);
+}
+
+// A writer holds a lock on its temporary file, which ends with its process, wherever it runs.
+bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
+
+// False if another file has this name by now, or none.
+bool is_named(int fd, const std::string& path) {
+  struct stat here{}, there{};
+  return ::fstat(fd, &here) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+}  // namespace
+
+void remove_abandoned(const std::string& path) {
+  const std::string target = target_of(path);
+  for (int number = 1, missing = 0; missing < 2; ++number) {
+    const std::string temporary = temporary_of(target, number);
+    constexpr int flags = O_NOFOLLOW | O_NONBLOCK;
+    int fd = open_file(temporary, O_WRONLY | flags);  // some file systems lock no others
+    if (fd < 0 && errno == EACCES) fd = open_file(temporary, O_RDONLY | flags);
+    missing += fd < 0 && errno == ENOENT;
+    if (fd < 0) continue;
+    if (lock(fd) && is_named(fd, temporary)) ::unlink(temporary.c_str());
+    ::close(fd);
+  }
+}
+
+std::string AtomicFile::target_of_temporary(const std::string& path) {
+  if (!path.ends_with(temporary_suffix)) return path;
+  return path.substr(0, path.rfind('.', path.size() - temporary_suffix.size() - 1));
+}
+
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   struct stat old{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;  // would destroy a device or pipe
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
-  static std::atomic<unsigned> count{0};
-  do {  // a killed process with this pid in another container may have left one
-    temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), count++);
+  remove_abandoned(path_);
+  for (int number = 1;; ++number) {  // another writer may have the first
+    temporary_ = temporary_of(path_, number);
     fd_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
-  } while (fd_ < 0 && errno == EEXIST);
-  if (fd_ < 0) fail_errno(path_, "create a file beside it");
+    if (fd_ < 0 && errno == EEXIST) continue;
+    if (fd_ < 0) fail_errno(path_, "create a file beside it");
+    // Before the lock, another writer may have taken it for abandoned.
+    if ((lock(fd_) || errno != EWOULDBLOCK) && is_named(fd_, temporary_)) break;
+    ::close(fd_);
+  }
   if (replaces) ::fchmod(fd_, old.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) ::close(fd_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (fd_ >= 0) ::close(fd_);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -180,17 +255,11 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void AtomicFile::sync() {
-  if (::fsync(fd_) != 0) fail_errno(path_, "sync");
-  const int closed = ::close(fd_);
-  fd_ = -1;
-  if (closed != 0) fail_errno(path_, "close");
-}
-
 void AtomicFile::commit() {
-  if (fd_ >= 0) sync();
+  if (::fsync(fd_) != 0) fail_errno(path_, "sync");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
+  ::close(std::exchange(fd_, -1));
   // Syncing the folder makes the rename durable. Not every file system can; the data is safe.
   const auto parent = std::filesystem::path(path_).parent_path();
   const int folder =

@@ -58,9 +58,20 @@ class InputBytes final : public Source {
 // `limit` bytes. (The default is twice EMNIST, the largest data set that is read as a whole.)
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint64_t(1) << 30);
 
+// Readers of files that unpack, or whose numbers take more room than their text, have an option
+// max_memory: the most bytes that they may take. By default (0) these are 20 times the file's size,
+// and at least 32 MiB.
+uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory);
+// Throws Error that names the file, the limit and max_memory if `needed` bytes are above it.
+void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
+                  uint64_t max_memory);
+// read_file for such a reader, which makes so many bytes of each byte of the content.
+std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth);
+
 // A file that appears under its name only when complete: writes to a temporary file beside it,
 // which commit() syncs and renames. Without commit(), the temporary file is removed and an old file
-// stays. Keeps the permissions of the file that it replaces, and symbolic links.
+// stays. Keeps the permissions of the file that it replaces, and symbolic links. The next writer of
+// the same file removes the temporary file that a killed process left.
 class AtomicFile : NoCopy {
  public:
   // Throws Error if the folder is not writable, or if the path exists and is not a regular file.
@@ -69,14 +80,18 @@ class AtomicFile : NoCopy {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  // Flushes to the disk; commit() then only renames. Of files that belong together, sync all first.
-  void sync();
   void commit();
+
+  // The path of the file whose temporary file has this one; this one if it is of no such file.
+  static std::string target_of_temporary(const std::string& path);
 
  private:
   std::string path_, temporary_;
-  int fd_;  // until synced
+  int fd_ = -1;  // locked, which says that the temporary file is in use
 };
+
+// Removes temporary files that killed processes left when they wrote a file of this path.
+void remove_abandoned(const std::string& path);
 
 // A file opened for appending. Each append is one write(), unless the system accepts only a part,
 // so several writers do not interleave and a crash loses at most the last append.

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -84,21 +86,63 @@ TEST(AtomicFile, ReplacesNothingButFiles) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-// A process with the same pid in another container may have left temporary files.
-TEST(AtomicFile, LeavesWhatAKilledProcessLeft) {
+std::vector<std::string> names_in(const TempFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+// The lock of a killed process is gone, in whatever container it ran.
+TEST(AtomicFile, RemovesWhatAKilledProcessLeft) {
   const TempFolder folder;
-  std::string left;
-  {
-    const AtomicFile first(folder / "a");
-    left = std::filesystem::directory_iterator(folder.path())->path().string();
-  }
-  const size_t number = left.rfind('-') + 1;
-  for (int next = 1; next < 4; ++next)
-    spit(left.substr(0, number) + std::to_string(std::stoi(left.substr(number)) + next) + ".tmp",
-         "half");
+  const auto kill_writer = [&](const char* name) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      AtomicFile first(folder / name), second(folder / name);
+      first.write("half");
+      ::raise(SIGKILL);
+    }
+    ::waitpid(child, nullptr, 0);
+  };
+  kill_writer("a");
+  kill_writer("b");
+  EXPECT_EQ(folder.count(), 4u);
   write_file(folder / "a", "whole");
   EXPECT_EQ(slurp(folder / "a"), "whole");
-  EXPECT_EQ(folder.count(), 4u);
+  remove_abandoned(folder / "b");
+  EXPECT_EQ(names_in(folder), std::vector<std::string>{"a"});
+
+  kill_writer("secret");  // may be read only, as the file that it would replace
+  const std::string left = folder / names_in(folder)[1];
+  std::filesystem::permissions(left, std::filesystem::perms::owner_read);
+  EXPECT_EQ(AtomicFile::target_of_temporary(left), folder / "secret");
+  EXPECT_EQ(AtomicFile::target_of_temporary(folder / "secret"), folder / "secret");
+  remove_abandoned(folder / "secret");
+  EXPECT_EQ(names_in(folder), std::vector<std::string>{"a"});
+}
+
+TEST(AtomicFile, LeavesWhatOthersWrite) {
+  const TempFolder folder;
+  AtomicFile first(folder / "a"), second(folder / "a");
+  first.write("first");
+  second.write("second");
+  remove_abandoned(folder / "a");
+  EXPECT_EQ(folder.count(), 2u);
+  second.commit();
+  first.commit();
+  EXPECT_EQ(slurp(folder / "a"), "first");
+  EXPECT_EQ(folder.count(), 1u);
+
+  // Neither a folder nor a link of that name is followed or removed.
+  const std::string temporary = folder / "a.1.mixtape-tmp";
+  std::filesystem::create_symlink("a", temporary);
+  std::filesystem::create_directory(folder / "a.2.mixtape-tmp");
+  write_file(folder / "a", "third");
+  EXPECT_EQ(slurp(folder / "a"), "third");
+  EXPECT_TRUE(std::filesystem::is_symlink(temporary));
+  EXPECT_EQ(folder.count(), 3u);
 }
 
 // A daemon with closed standard streams must not print into a file.
@@ -162,6 +206,23 @@ TEST(ReadFile, ChecksBeforeItAllocates) {
                "none: ends at byte 0, 4 bytes early");
 }
 
+TEST(MemoryLimit, FollowsTheFile) {
+  constexpr uint64_t mega = 1'000'000;
+  EXPECT_EQ(memory_limit(10 * mega, 0), 200 * mega);
+  EXPECT_EQ(memory_limit(10, 0), uint64_t(32) << 20) << "enough for a picture";
+  EXPECT_EQ(memory_limit(10 * mega, 5), 5u);
+  check_memory(200 * mega, "f", 10 * mega, 0);
+  EXPECT_ERROR(check_memory(200 * mega + 1, "f", 10 * mega, 0),
+               "f: needs 200000001 bytes of memory, more than the 200000000 allowed for a file of "
+               "10000000 (raise max_memory)");
+  EXPECT_ERROR(check_memory(6, "f", 10, 5), "more than the 5 allowed for a file of 10");
+  const TempFolder folder;
+  spit(folder / "sparse", "");
+  std::filesystem::resize_file(folder / "sparse", (uint64_t(1) << 30) + 1);
+  EXPECT_ERROR(read_whole(folder / "sparse", 0, 1),
+               "sparse: has 1073741825 bytes, more than the 1073741824 allowed (raise max_memory)");
+}
+
 #ifdef MIXTAPE_ZLIB
 std::string unpacked(const std::string& path, uint64_t limit) {
   const auto bytes = read_file(path, limit);
@@ -175,6 +236,10 @@ TEST(ReadFile, UnpacksGzip) {
   EXPECT_EQ(unpacked(folder / "x.gz", 300'000), text);
   EXPECT_ERROR(read_file(folder / "x.gz", 299'999), "unpacks to more than the 299999 bytes");
   EXPECT_ERROR(read_file(folder / "x.gz", 65'536), "unpacks to more than the 65536 bytes");
+
+  EXPECT_EQ(read_whole(folder / "x.gz", 0, 9).size(), 300'000u);
+  EXPECT_ERROR(read_whole(folder / "x.gz", 600'000, 2),
+               "x.gz: unpacks to more than the 200000 bytes allowed (raise max_memory)");
 
   spit(folder / "two.gz", test::gzip("one, ") + test::gzip("two"));
   EXPECT_EQ(unpacked(folder / "two.gz", 1000), "one, two");
