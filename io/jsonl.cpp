@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "io/json.h"
 #include "io/text.h"
 
 namespace mixtape::io {
@@ -20,26 +21,48 @@ struct ToJson {
   std::string operator()(bool x) const { return x ? "true" : "false"; }
 };
 
-using Json = nlohmann::ordered_json;
+// Takes the fields of a line, at most `most`.
+class LineReader final : public JsonEvents {
+ public:
+  LineReader(std::string_view line, const std::string& where, uint64_t most)
+      : line_(line), where_(where), most_(most) {}
 
-JsonValue value_of(const Json& j, const std::string& where) {
-  if (j.is_null()) return double(NAN);
-  if (j.is_boolean()) return j.get<bool>();
-  if (j.is_string()) return j.get<std::string>();
-  check(j.is_number(), "{}: values must be numbers, strings or bools, got an {}", where,
-        j.type_name());
-  const bool whole = j.is_number_integer() &&
-                     (!j.is_number_unsigned() || j.get<uint64_t>() <= uint64_t(INT64_MAX));
-  return whole ? JsonValue(j.get<int64_t>()) : JsonValue(j.get<double>());
-}
-
-JsonFields fields_of(std::string_view line, const std::string& where) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  check(object.is_object(), "{}: {} is not a JSON object", where, quote(line));
   JsonFields fields;
-  for (const auto& [key, value] : object.items()) fields.emplace_back(key, value_of(value, where));
-  return fields;
-}
+
+  void open(char bracket) override {
+    check(!is_open_, "{}: values must be numbers, strings or bools, got an {}", where_,
+          bracket == '{' ? "object" : "array");
+    if (bracket != '{') refuse();
+    is_open_ = true;
+  }
+  void close() override {}
+  void key(std::string& name) override {
+    check(fields.size() < most_, "{}: has more than {} fields (raise max_memory)", where_, most_);
+    fields.emplace_back(std::move(name), 0.0);
+  }
+  void scalar(JsonScalar& value) override {
+    if (!is_open_) refuse();
+    fields.back().second = std::visit(ToField{}, std::move(value));
+  }
+
+ private:
+  struct ToField {
+    JsonValue operator()(std::nullptr_t) const { return double(NAN); }
+    JsonValue operator()(uint64_t x) const {
+      return x <= uint64_t(INT64_MAX) ? JsonValue(int64_t(x)) : JsonValue(double(x));
+    }
+    template <class T>
+    JsonValue operator()(T&& x) const {
+      return JsonValue(std::forward<T>(x));
+    }
+  };
+  [[noreturn]] void refuse() const { fail("{}: {} is not a JSON object", where_, quote(line_)); }
+
+  const std::string_view line_;
+  const std::string& where_;
+  const uint64_t most_;
+  bool is_open_ = false;
+};
 
 }  // namespace
 
@@ -58,13 +81,32 @@ JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
 
 void JsonLines::write(const JsonFields& fields) { file_.append(json_object(fields) + '\n'); }
 
-std::vector<JsonFields> read_json_lines(const std::string& path) {
-  const std::vector<std::byte> bytes = read_file(path);
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+std::vector<JsonFields> parse_json_lines(std::string_view text, const std::string& name,
+                                         uint64_t max_memory) {
+  constexpr uint64_t field_bytes = sizeof(JsonFields::value_type);
+  const uint64_t size = text.size();
+  const auto lines = uint64_t(std::ranges::count(text, '\n'));
+  const uint64_t limit = memory_limit(size, max_memory);
+  uint64_t taken = size + lines * sizeof(JsonFields);
+  check_memory(taken, name, size, max_memory);
   std::vector<JsonFields> all;
-  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
-    all.push_back(fields_of(text.substr(0, end), fmt::format("{}: line {}", path, all.size() + 1)));
+  all.reserve(lines);
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
+    const std::string where = fmt::format("{}: line {}", name, all.size() + 1);
+    // (A list that grows takes up to three times its size.)
+    LineReader line(text.substr(0, end), where, (limit - taken) / (3 * field_bytes));
+    parse_json(text.substr(0, end), where, 0, line);
+    line.fields.shrink_to_fit();
+    taken += line.fields.size() * field_bytes;
+    all.push_back(std::move(line.fields));
+  }
   return all;
+}
+
+std::vector<JsonFields> read_json_lines(const std::string& path, uint64_t max_memory) {
+  const std::vector<std::byte> bytes = read_whole(path, max_memory, 1);
+  return parse_json_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path,
+                          max_memory);
 }
 
 }  // namespace mixtape::io

@@ -24,7 +24,11 @@ class JsonLines {
 };
 
 // The objects of such a file in order; null becomes NaN, and an incomplete last line is ignored.
-// Throws Error that names file and line if one is not an object of numbers, strings and bools.
-std::vector<JsonFields> read_json_lines(const std::string& path);
+// Throws Error that names file and line if one is not an object of numbers, strings and bools, or
+// if they take more memory than memory_limit of file and max_memory.
+std::vector<JsonFields> read_json_lines(const std::string& path, uint64_t max_memory = 0);
+// Parses such a text; errors call it `name`.
+std::vector<JsonFields> parse_json_lines(std::string_view text, const std::string& name,
+                                         uint64_t max_memory = 0);
 
 }  // namespace mixtape::io

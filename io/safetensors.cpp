@@ -1,36 +1,34 @@
-// Reads in three steps: parses JSON to entries, checks the entries against each other and the
-// file's size, reads the data into tensors. Tensors must tile the data without overlaps or holes.
+// Reads in three steps: the header to entries, as its JSON is parsed; the entries against each
+// other and the file's size; the data into tensors. Tensors must tile the data without overlaps or
+// holes.
 
 #include "io/safetensors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/formats.h"
+#include "io/json.h"
 #include "io/text.h"
 
 namespace mixtape::io {
 namespace {
 
-using nlohmann::json;
-
 constexpr uint64_t length_bytes = 8;
 constexpr uint64_t longest_header = 100'000'000;  // the reference implementation's limit
-constexpr const char* metadata_key = "__metadata__";
-constexpr std::string_view extension = ".safetensors", index_extension = ".index.json";
+constexpr std::string_view metadata_key = "__metadata__";
 
-constexpr std::pair<const char*, DType> spellings[] = {
+constexpr std::pair<std::string_view, DType> spellings[] = {
     {"F64", f64}, {"F32", f32}, {"F16", f16}, {"BF16", bf16},
     {"I64", i64}, {"I32", i32}, {"U8", u8},   {"BOOL", boolean}};
 
-const char* spelling(DType t) {
+std::string_view spelling(DType t) {
   for (const auto& [text, dtype] : spellings)
     if (dtype == t) return text;
   fail("safetensors has no dtype {}", t);
@@ -38,316 +36,318 @@ const char* spelling(DType t) {
 
 struct Entry {
   std::string name;
-  DType dtype = f32;
+  bool is_here = true;  // the dtype is one of ours
+  std::string other;    // else how the file spells it
+  DType dtype = u8;
   Shape shape;
   uint64_t begin = 0, end = 0;  // bytes from the start of the data
 };
 
-struct Header {
-  std::vector<Entry> entries;  // by begin
-  Metadata metadata;
-};
-
-// Limits depth and array lengths while parsing, and rejects duplicate keys, which JSON would drop.
-class Guard {
+// Takes a header as it is parsed, and throws Error at the first place that cannot be in one.
+class HeaderReader final : public JsonEvents {
  public:
-  explicit Guard(const std::string& where) : where_(where) {}  // "file: header"
+  HeaderReader(uint64_t data_bytes, const std::string& file)
+      : data_bytes_(data_bytes), file_(file) {}
 
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    constexpr int deepest = 3;  // {"name": {"shape": [2]}}
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys_.emplace_back();
-        [[fallthrough]];
-      case json::parse_event_t::array_start:
-        check(depth < deepest, "{}: nested deeper than {} levels", where_, deepest);
-        items_ = 0;
+  std::vector<Entry> entries;
+  Metadata metadata;
+
+  void open(char bracket) override {
+    switch (in_) {
+      case Nothing:
+        check(bracket == '{', "{}: header: not a JSON object", file_);
+        in_ = Names;
         break;
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
+      case Names:
+        if (bracket != '{') refuse_value();
+        in_ = is_metadata_ ? Strings : Fields;
         break;
-      case json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) fail("{}: duplicate key {}", where_, quote(key));
+      case Fields:
+        if (bracket != '[' || field_ == dtype) refuse_field();
+        in_ = Numbers;
         break;
-      }
-      case json::parse_event_t::value:
-        if (depth == deepest)
-          check(++items_ <= max_rank, "{}: a list has more than {} numbers", where_, max_rank);
-        break;
-      case json::parse_event_t::array_end:
-        break;
+      default:
+        refuse_value();
     }
-    return true;
+  }
+
+  void close() override {
+    switch (in_) {
+      case Numbers:
+        if (field_ == offsets && numbers_ != 2) refuse_field();
+        in_ = Fields;
+        break;
+      case Fields:
+        finish_entry();
+        [[fallthrough]];
+      case Strings:
+        in_ = Names;
+        break;
+      default:
+        in_ = Nothing;
+    }
+  }
+
+  void key(std::string& name) override {
+    if (in_ == Fields) return begin_field(name);
+    if (in_ == Strings) {
+      key_ = std::move(name);
+      if (metadata.contains(key_)) refuse_twice(key_);
+      return;
+    }
+    is_metadata_ = name == metadata_key;
+    if (is_metadata_) {
+      if (std::exchange(has_metadata_, true)) refuse_twice(name);
+      return;
+    }
+    seen_ = 0;
+    entries.emplace_back().name = std::move(name);
+  }
+
+  void scalar(JsonScalar& value) override {
+    check(in_ != Nothing, "{}: header: not a JSON object", file_);
+    auto* const text = std::get_if<std::string>(&value);
+    if (in_ == Numbers) return add_number(value);
+    if (in_ == Strings && text) {
+      metadata.emplace(std::move(key_), std::move(*text));
+      return;
+    }
+    if (in_ != Fields) refuse_value();
+    if (field_ != dtype || !text) refuse_field();
+    const auto* const found =
+        std::ranges::find(spellings, *text, [](const auto& s) { return s.first; });
+    if (found != std::end(spellings))
+      entries.back().dtype = found->second;
+    else
+      entries.back().other = std::move(*text);
+    entries.back().is_here = found != std::end(spellings);
   }
 
  private:
-  const std::string& where_;
-  std::vector<std::set<std::string>> keys_;  // of the open objects
-  int items_ = 0;
+  enum In { Nothing, Names, Strings, Fields, Numbers };
+  enum Field { dtype = 1, shape = 2, offsets = 4, all_fields = 7 };
+
+  std::string at() const { return fmt::format("{}: tensor {}", file_, quote(entries.back().name)); }
+
+  [[noreturn]] void refuse_twice(std::string_view key) const {
+    fail("{}: header: duplicate key {}", file_, quote(key));
+  }
+  [[noreturn]] void refuse_entry() const {
+    fail("{}: needs dtype, shape and data_offsets, and nothing else", at());
+  }
+  [[noreturn]] void refuse_value() const {
+    if (in_ == Numbers) refuse_field();
+    if (in_ == Strings) fail("{}: {}: {} is not a string", file_, metadata_key, quote(key_));
+    if (is_metadata_) fail("{}: {} is not an object", file_, metadata_key);
+    refuse_entry();
+  }
+  [[noreturn]] void refuse_field() const {
+    if (field_ == dtype) fail("{}: dtype is not a string", at());
+    if (field_ == shape) fail("{}: shape is not a list of numbers", at());
+    fail("{}: data_offsets must be two integers >= 0", at());
+  }
+
+  void begin_field(std::string_view name) {
+    field_ = name == "dtype" ? dtype : name == "shape" ? shape : offsets;
+    if (field_ == offsets && name != "data_offsets") refuse_entry();
+    if (seen_ & field_) refuse_twice(name);
+    seen_ |= field_;
+    numbers_ = 0;
+  }
+
+  void add_number(const JsonScalar& value) {
+    const auto* const number = std::get_if<uint64_t>(&value);
+    Entry& e = entries.back();
+    if (field_ == offsets) {
+      if (!number || numbers_ == 2) refuse_field();
+      (numbers_++ == 0 ? e.begin : e.end) = *number;
+      return;
+    }
+    if (!number || *number > INT64_MAX)
+      fail("{}: sizes must be integers >= 0, got {}", at(), quote(json_text(value)));
+    if (e.shape.rank == max_rank) fail("{}: shape has more than {} sizes", at(), max_rank);
+    e.shape.push_back(static_cast<int64_t>(*number));
+  }
+
+  void finish_entry() const {
+    if (seen_ != all_fields) refuse_entry();
+    const Entry& e = entries.back();
+    if (e.begin > e.end || e.end > data_bytes_)
+      fail("{}: data_offsets {} to {} are out of range for {} bytes of data", at(), e.begin, e.end,
+           data_bytes_);
+    if (!e.is_here) return;
+    const auto bytes = bytes_needed(e.shape, e.dtype);
+    if (!bytes) fail("{}: the size of {} {} overflows", at(), e.dtype, e.shape);
+    if (*bytes != e.end - e.begin)
+      fail("{}: {} {} needs {} bytes, but data_offsets span {}", at(), e.dtype, e.shape, *bytes,
+           e.end - e.begin);
+  }
+
+  const uint64_t data_bytes_;
+  const std::string& file_;
+  In in_ = Nothing;
+  std::string key_;  // of metadata
+  bool is_metadata_ = false, has_metadata_ = false;
+  Field field_ = dtype;
+  int seen_ = 0;     // fields of the last entry
+  int numbers_ = 0;  // of its data_offsets
 };
 
-// `begin` is the text's offset in the file.
-json parse_json(std::string_view text, const std::string& where, uint64_t begin) {
-  try {
-    return json::parse(text, Guard(where));
-  } catch (const json::parse_error& e) {
-    fail("{}: invalid JSON near byte {}", where, begin + e.byte);
-  } catch (const json::out_of_range&) {
-    fail("{}: invalid JSON: a number is too large", where);
-  }
-}
-
-Entry read_entry(const std::string& name, const json& info, uint64_t data_bytes,
-                 const std::string& file) {
-  const std::string at = fmt::format("{}: tensor {}", file, quote(name));
-  check(info.is_object() && info.size() == 3 && info.contains("dtype") && info.contains("shape") &&
-            info.contains("data_offsets"),
-        "{}: needs dtype, shape and data_offsets, and nothing else", at);
-
-  Entry entry{name, f32, {}, 0, 0};
-  const json& dtype = info["dtype"];
-  check(dtype.is_string(), "{}: dtype is not a string", at);
-  const auto& spelled = dtype.get_ref<const std::string&>();
-  const auto* found = std::ranges::find(spellings, spelled, [](const auto& s) { return s.first; });
-  check(found != std::end(spellings), "{}: dtype {} is not supported", at, quote(spelled));
-  entry.dtype = found->second;
-
-  const json& shape = info["shape"];
-  check(shape.is_array(), "{}: shape is not a list", at);
-  for (const json& size : shape) {
-    check(size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX,
-          "{}: sizes must be integers >= 0, got {}", at, quote(size.dump()));
-    entry.shape.push_back(size.get<int64_t>());
-  }
-
-  const json& offsets = info["data_offsets"];
-  check(offsets.is_array() && offsets.size() == 2 && offsets[0].is_number_unsigned() &&
-            offsets[1].is_number_unsigned(),
-        "{}: data_offsets must be two integers >= 0", at);
-  entry.begin = offsets[0];
-  entry.end = offsets[1];
-  check(entry.begin <= entry.end && entry.end <= data_bytes,
-        "{}: data_offsets {} to {} are out of range for {} bytes of data", at, entry.begin,
-        entry.end, data_bytes);
-
-  const auto bytes = bytes_needed(entry.shape, entry.dtype);
-  check(bytes.has_value(), "{}: the size of {} {} overflows", at, entry.dtype, entry.shape);
-  check(*bytes == entry.end - entry.begin, "{}: {} {} needs {} bytes, but data_offsets span {}", at,
-        entry.dtype, entry.shape, *bytes, entry.end - entry.begin);
-  return entry;
-}
-
-// Throws Error unless tensors are contiguous and cover all of the data.
-void check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
+// Throws Error unless names are unique, and tensors are contiguous and cover all of the data. Sorts
+// the entries by their place.
+void check_entries(std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
+  std::ranges::sort(entries, {}, &Entry::name);
+  const auto twice = std::ranges::adjacent_find(entries, {}, &Entry::name);
+  if (twice != entries.end()) fail("{}: header: duplicate key {}", file, quote(twice->name));
+  std::ranges::sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
   uint64_t end = 0;
   for (const Entry& e : entries) {
-    check(e.begin >= end, "{}: tensor {}: overlaps another at byte {} of the data", file,
-          quote(e.name), e.begin);
+    if (e.begin < end)
+      fail("{}: tensor {}: overlaps another at byte {} of the data", file, quote(e.name), e.begin);
     check(e.begin == end, "{}: bytes {} to {} of the data belong to no tensor", file, end, e.begin);
     end = e.end;
   }
   check(end == data_bytes, "{}: the last {} bytes belong to no tensor", file, data_bytes - end);
 }
 
-Header read_header(std::string_view text, uint64_t data_bytes, const std::string& file) {
-  const json root = parse_json(text, file + ": header", length_bytes);
-  check(root.is_object(), "{}: header: not a JSON object", file);
-  Header header;
-  for (const auto& [name, info] : root.items()) {
-    if (name != metadata_key) {
-      header.entries.push_back(read_entry(name, info, data_bytes, file));
-      continue;
-    }
-    check(info.is_object(), "{}: {} is not an object", file, metadata_key);
-    for (const auto& [key, value] : info.items()) {
-      check(value.is_string(), "{}: {}: {} is not a string", file, metadata_key, quote(key));
-      header.metadata.emplace(key, value);
-    }
+// Throws Error that names the first of several tensors.
+void check_dtypes(const std::vector<Entry>& entries, const std::string& file) {
+  constexpr int most = 5;
+  std::string all, first;
+  int count = 0;
+  for (const Entry& e : entries) {
+    if (e.is_here) continue;
+    if (count == 0) first = quote(e.name);
+    if (count++ < most)
+      all += fmt::format("{}{} ({})", count > 1 ? ", " : "", quote(e.name), quote(e.other));
   }
-  std::ranges::sort(header.entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
-  check_tiling(header.entries, data_bytes, file);
-  return header;
+  if (count == 0) return;
+  fail(
+      "{}: tensors of dtypes that are not here: {}{}; leave them out, {{.skip = {{{}, ...}}}}, or "
+      "load "
+      "their bytes, {{.keep_bytes = true}}",
+      file, all, count > most ? fmt::format(" and {} more", count - most) : "", first);
 }
 
-SafeTensors read_all(const Source& source) {
+std::string read_text(const Source& source) {
   const uint64_t size = source.size();
   const std::string& file = source.name();
   check(size >= length_bytes, "{}: has {} bytes, too few for a safetensors file", file, size);
   uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  const bool fits = length <= longest_header && length <= size - length_bytes;
+  std::string text(fits ? length : 0, ' ');
+  source.read(length_bytes, std::as_writable_bytes(std::span(text)));
+  if (!text.starts_with('{'))
+    if (const std::string other = but_is(source); !other.empty())
+      fail("{}: not a safetensors file{}", file, other);
   check(length <= longest_header,
         "{}: a header of {} bytes is above the limit of {}: not a safetensors file, or too many "
         "names",
         file, length, longest_header);
-  check(length <= size - length_bytes, "{}: a header of {} bytes does not fit a file of {}", file,
-        length, size);
-  std::string text(length, ' ');
-  source.read(length_bytes, std::as_writable_bytes(std::span(text)));
+  check(fits, "{}: a header of {} bytes does not fit a file of {}", file, length, size);
+  return text;
+}
 
-  const uint64_t data = length_bytes + length;
-  Header header = read_header(text, size - data, file);
-  SafeTensors result{{}, std::move(header.metadata)};
+Tensor read_tensor(const Source& source, const Entry& e, uint64_t data) {
+  const Tensor t(e.is_here ? e.shape : Shape{static_cast<int64_t>(e.end - e.begin)}, e.dtype,
+                 Device::cpu());
+  source.read(data + e.begin, bytes_in(t));
+  if (const auto bad = first_bad_bool(t))
+    fail("{}: tensor {}: byte {} of the file is not a bool", source.name(), quote(e.name),
+         data + e.begin + *bad);
+  return t;
+}
+
+std::string header_text(const StateDict& tensors, const Metadata& metadata) {
+  std::string text = "{";
+  const auto add_key = [&](std::string_view name) {
+    if (!text.ends_with('{')) text += ',';
+    text += json_string(name) + ":{";
+  };
+  if (!metadata.empty()) {
+    add_key(metadata_key);
+    for (const auto& [key, value] : metadata)
+      text += (text.ends_with('{') ? "" : ",") + json_string(key) + ':' + json_string(value);
+    text += '}';
+  }
+  uint64_t offset = 0;
+  for (const auto& [name, t] : tensors) {
+    const uint64_t end = offset + bytes_of(t);
+    add_key(name);
+    fmt::format_to(std::back_inserter(text),
+                   "\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", spelling(t.dtype()),
+                   t.shape(), offset, end);
+    offset = end;
+  }
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts aligned
+  return text;
+}
+
+// Throws Error unless all tensors are defined and have unique names, and all text is UTF-8.
+void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
+  std::set<std::string_view> names{metadata_key};
+  bool utf8 = true;
+  for (const auto& [name, t] : tensors) {
+    if (!names.insert(name).second) fail("{}: duplicate or reserved name {}", path, quote(name));
+    if (!t) fail("{}: {} is undefined", path, quote(name));
+    utf8 = utf8 && is_utf8(name);
+  }
+  for (const auto& [key, value] : metadata) utf8 = utf8 && is_utf8(key) && is_utf8(value);
+  check(utf8, "{}: a name or the metadata is not UTF-8", path);
+}
+
+}  // namespace
+
+bool ReadOptions::skips(std::string_view name) const {
+  return std::ranges::any_of(skip, [&](std::string_view s) {
+    return s.ends_with('*') ? name.starts_with(s.substr(0, s.size() - 1)) : name == s;
+  });
+}
+
+SafeTensors read_safetensors(const Source& source, const ReadOptions& options) {
+  const std::string& file = source.name();
+  const std::string text = read_text(source);
+  const uint64_t data = length_bytes + text.size();
+  HeaderReader header(source.size() - data, file);
+  parse_json(text, file + ": header", length_bytes, header);
+  check_entries(header.entries, source.size() - data, file);
+  std::erase_if(header.entries, [&](const Entry& e) { return options.skips(e.name); });
+  if (!options.keep_bytes) check_dtypes(header.entries, file);
+
+  SafeTensors result{{}, std::move(header.metadata), {}};
   for (const Entry& e : header.entries) {
-    const Tensor t(e.shape, e.dtype, Device::cpu());
-    source.read(data + e.begin, bytes_in(t));
-    if (const auto bad = first_bad_bool(t))
-      fail("{}: tensor {}: byte {} of the file is not a bool", file, quote(e.name),
-           data + e.begin + *bad);
-    result.tensors.emplace_back(e.name, t);
+    result.tensors.emplace_back(e.name, read_tensor(source, e, data));
+    if (!e.is_here) result.raw.emplace(e.name, RawTensor{e.other, e.shape});
   }
   std::ranges::sort(result.tensors, {}, &StateDict::value_type::first);
   return result;
 }
 
-std::string header_text(const StateDict& tensors, const Metadata& metadata) {
-  auto root = nlohmann::ordered_json::object();
-  if (!metadata.empty()) root[metadata_key] = metadata;
-  uint64_t offset = 0;
-  for (const auto& [name, t] : tensors) {
-    const uint64_t end = offset + bytes_of(t);
-    root[name] = {{"dtype", spelling(t.dtype())},
-                  {"shape", std::vector<int64_t>(t.shape().begin(), t.shape().end())},
-                  {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text = root.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts aligned
-  return text;
+SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name,
+                              const ReadOptions& options) {
+  return read_safetensors(InputBytes(file, name), options);
 }
 
-// Throws Error unless all tensors are defined and have unique names.
-void check_writable(const std::string& path, const StateDict& tensors) {
-  std::set<std::string> names{metadata_key};
-  for (const auto& [name, t] : tensors) {
-    check(names.insert(name).second, "{}: duplicate or reserved name {}", path, quote(name));
-    check(bool(t), "{}: {} is undefined", path, quote(name));
-  }
-}
-
-void write(AtomicFile& file, StateDict tensors, const Metadata& metadata, const std::string& path) {
+void save(const std::string& path, const StateDict& unsorted, const Metadata& metadata) {
+  check_writable(path, unsorted, metadata);
   // Sorts by element size, largest first, so that every tensor is aligned.
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+  StateDict tensors = unsorted;
+  std::ranges::sort(tensors, [](const auto& a, const auto& b) {
     const size_t wa = size_of(a.second.dtype()), wb = size_of(b.second.dtype());
     return wa != wb ? wa > wb : a.first < b.first;
   });
-  std::string header;
-  try {
-    header = header_text(tensors, metadata);
-  } catch (const json::type_error&) {
-    fail("{}: a name or the metadata is not UTF-8", path);
-  }
-  check(header.size() <= longest_header, "{}: a header of {} bytes is above the limit of {}", path,
-        header.size(), longest_header);
+  const std::string header = header_text(tensors, metadata);
   const uint64_t length = header.size();
+  check(length <= longest_header, "{}: a header of {} bytes is above the limit of {}", path, length,
+        longest_header);
+  AtomicFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
   for (const auto& [name, t] : tensors)
     for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
-}
-
-std::vector<StateDict> split(const StateDict& tensors, uint64_t max_bytes) {
-  std::vector<StateDict> shards(1);
-  uint64_t filled = 0;
-  for (const auto& [name, t] : tensors) {
-    if (!shards.back().empty() && bytes_of(t) > max_bytes - std::min(filled, max_bytes)) {
-      shards.emplace_back();
-      filled = 0;
-    }
-    shards.back().emplace_back(name, t);
-    filled += bytes_of(t);
-  }
-  return shards;
-}
-
-// Throws Error unless the file is beside the index.
-void check_shard_name(const std::string& shard, const std::string& where) {
-  check(
-      shard.ends_with(extension) && shard.find_first_of(std::string_view("/\\\0", 3)) == shard.npos,
-      "{}: {} is not the name of a {} file beside the index", where, quote(shard), extension);
-}
-
-SafeTensors load_shards(const std::string& path) {
-  const std::vector<std::byte> bytes = read_file(path, longest_header);
-  const auto file_of =
-      parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
-  std::map<std::string, size_t> shards;  // and the number of their tensors
-  for (const auto& [name, shard] : file_of) ++shards[shard];
-  SafeTensors all;
-  for (const auto& [shard, count] : shards) {
-    const std::string file = path.substr(0, path.find_last_of('/') + 1) + shard;
-    SafeTensors part = read_all(InputFile(file));
-    for (const auto& [name, t] : part.tensors) {
-      const auto found = file_of.find(name);
-      check(found != file_of.end() && found->second == shard,
-            "{}: holds tensor {}, which the index does not place there", file, quote(name));
-    }
-    if (part.tensors.size() < count)
-      for (const auto& [name, owner] : file_of)
-        check(owner != shard || part.tensors.contains(name), "{}: lacks tensor {} of the index",
-              file, quote(name));
-    all.tensors.add("", part.tensors);
-    all.metadata.merge(part.metadata);
-  }
-  std::ranges::sort(all.tensors, {}, &StateDict::value_type::first);
-  return all;
-}
-
-}  // namespace
-
-void save(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
-  check_writable(path, tensors);
-  AtomicFile file(path);
-  write(file, tensors, metadata, path);
   file.commit();
-}
-
-void save_sharded(const std::string& path, const StateDict& tensors, const ShardOptions& options) {
-  check(path.ends_with(extension), "{}: the name must end in {}", path, extension);
-  check(options.max_bytes > 0, "{}: max_bytes must be > 0", path);
-  check_writable(path, tensors);
-  const std::vector<StateDict> shards = split(tensors, options.max_bytes);
-  const std::string stem = path.substr(0, path.size() - extension.size());
-  auto weight_map = json::object();
-  uint64_t total = 0;
-  std::deque<AtomicFile> files;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file =
-        fmt::format("{}-{:05}-of-{:05}{}", stem, i + 1, shards.size(), extension);
-    write(files.emplace_back(file), shards[i], options.metadata, file);
-    files.back().sync();
-    for (const auto& [name, t] : shards[i]) {
-      weight_map[name] = file.substr(file.find_last_of('/') + 1);
-      total += bytes_of(t);
-    }
-  }
-  const json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
-  files.emplace_back(path + std::string(index_extension)).write(index.dump(2) + '\n');
-  files.back().sync();
-  for (AtomicFile& file : files) file.commit();
-}
-
-SafeTensors load(const std::string& path) {
-  return path.ends_with(index_extension) ? load_shards(path) : read_all(InputFile(path));
-}
-
-SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name) {
-  return read_all(InputBytes(file, name));
-}
-
-std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
-                                                           const std::string& name) {
-  const json root = parse_json(text, name, 0);
-  check(root.is_object() && root.contains("weight_map") && root["weight_map"].is_object(),
-        "{}: has no object weight_map", name);
-  std::map<std::string, std::string> file_of;
-  for (const auto& [tensor, shard] : root["weight_map"].items()) {
-    check(shard.is_string(), "{}: the file of {} is not a string", name, quote(tensor));
-    const auto& file = shard.get_ref<const std::string&>();
-    check_shard_name(file, name);
-    file_of.emplace(tensor, file);
-  }
-  return file_of;
 }
 
 }  // namespace mixtape::io

@@ -5,14 +5,29 @@
 #include <map>
 
 #include "core/state_dict.h"
+#include "io/file.h"
 
 namespace mixtape::io {
 
 using Metadata = std::map<std::string, std::string>;
 
+// A tensor of a dtype that is not here, loaded as bytes.
+struct RawTensor {
+  std::string dtype;  // as the file spells it: "F8_E4M3", "I16"
+  Shape shape;
+};
+
 struct SafeTensors {
   StateDict tensors;  // sorted by name
   Metadata metadata;
+  std::map<std::string, RawTensor> raw = {};  // tensors that are u8 [bytes] by .keep_bytes
+};
+
+struct ReadOptions {
+  std::vector<std::string> skip = {};  // names to leave out; a * at the end stands for any text
+  bool keep_bytes = false;  // tensors of dtypes that are not here become u8 [bytes]; else an error
+
+  bool skips(std::string_view name) const;
 };
 
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
@@ -25,17 +40,22 @@ struct ShardOptions {
 };
 // Writes several files: for path model.safetensors, model-00001-of-00003.safetensors and so on,
 // filled in the order of the tensors, and model.safetensors.index.json, which maps tensors to
-// files. Writes all of them before renaming the first, and renames the index last.
+// files. Over shards that are there, the names are model.save2-00001-of-00003.safetensors and so
+// on, by the number of the save, and the old ones are removed after the index is replaced: a crash
+// leaves an index with all the files that it names.
 void save_sharded(const std::string& path, const StateDict& tensors,
                   const ShardOptions& options = {});
 
 // Reads one file or, if its name ends in .index.json, all files that it names: they must be in its
 // folder and hold exactly the tensors listed. If metadata differ, the first file's are used. Throws
-// Error that names the file and the tensor or byte if a file is invalid, before allocating tensors.
-SafeTensors load(const std::string& path);
+// Error that names the file and the tensor or byte if a file is invalid, before allocating tensors,
+// and says what the file is if it is of another known format.
+SafeTensors load(const std::string& path, const ReadOptions& options = {});
 
-// Parses one file in memory; errors call it `name`.
-SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name);
+// Reads one file; errors call it by the source's name.
+SafeTensors read_safetensors(const Source& source, const ReadOptions& options = {});
+SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string& name,
+                              const ReadOptions& options = {});
 // Parses an index: the file of each tensor.
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
                                                            const std::string& name);

@@ -1,5 +1,6 @@
 // Escaped text, JSON lines, and checksums.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -97,13 +98,22 @@ TEST(JsonLines, ReadsBackWhatWasWritten) {
     spit(file, "{}\n" + text + "\n");
     return test::error([&] { read_json_lines(file); });
   };
-  EXPECT_EQ(wrong("{\"a\":"), file + ": line 2: \"{\\\"a\\\":\" is not a JSON object");
+  EXPECT_EQ(wrong("{\"a\":"), file + ": line 2: invalid JSON near byte 6");
   EXPECT_EQ(wrong("3"), file + ": line 2: \"3\" is not a JSON object");
   EXPECT_EQ(wrong("{\"a\":[1]}"),
             file + ": line 2: values must be numbers, strings or bools, got an array");
+  EXPECT_EQ(wrong("[1]"), file + ": line 2: \"[1]\" is not a JSON object");
   spit(file, "{\"a\":null,\"b\":18446744073709551615}\n");
   EXPECT_TRUE(std::isnan(std::get<double>(read_json_lines(file)[0][0].second)));
   EXPECT_EQ(std::get<double>(read_json_lines(file)[0][1].second), 0x1p64);
+}
+
+TEST(JsonLines, TakeNoMoreMemoryThanAllowed) {
+  std::string line = "{";
+  for (int i = 0; i < 300'000; ++i) line += fmt::format("{}\"{}\":0", i ? "," : "", i);
+  EXPECT_ERROR(parse_json_lines(line + "}\n", "f"), "f: line 1: has more than ");
+  EXPECT_EQ(parse_json_lines(line + "}\n", "f", 100'000'000)[0].size(), 300'000u);
+  EXPECT_ERROR(parse_json_lines("{}\n{}\n", "f", 50), "f: needs 54 bytes of memory");
 }
 
 TEST(Crc, HasTheKnownAnswers) {
