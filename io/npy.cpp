@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/formats.h"
 #include "io/text.h"
 #include "io/zip.h"
 
@@ -156,9 +157,10 @@ void swap_bytes(std::span<std::byte> bytes, size_t width) {
   for (size_t i = 0; i < bytes.size(); i += width) std::reverse(&bytes[i], &bytes[i] + width);
 }
 
-// Reads an array of `size` bytes; next(into) reads the next bytes.
-template <class Next>
-Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
+// Reads an array of `size` bytes; next(into) reads the next bytes, and other() is what the file is
+// if it is no array.
+template <class Next, class Other>
+Tensor read_array(uint64_t size, const std::string& file, const Next& next, const Other& other) {
   constexpr uint64_t fixed = 8;  // magic, version
   const auto too_few = [&](uint64_t wanted) {
     check(size >= wanted, "{}: has {} bytes, too few for a .npy file", file, size);
@@ -166,7 +168,8 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
   too_few(fixed);
   std::string text(fixed, ' ');
   next(std::as_writable_bytes(std::span(text)));
-  check(text.starts_with(magic), "{}: not a .npy file: it starts with other bytes", file);
+  if (!text.starts_with(magic))
+    fail("{}: not a .npy file: it starts with other bytes{}", file, other());
   const int major = text[6], minor = text[7];
   check(1 <= major && major <= 3 && minor == 0, "{}: version {}.{} is not supported", file,
         static_cast<uint8_t>(major), static_cast<uint8_t>(minor));
@@ -204,23 +207,28 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next) {
 
 Tensor read_npy(const Source& source) {
   uint64_t at = 0;
-  return read_array(source.size(), source.name(), [&](std::span<std::byte> into) {
+  const auto next = [&](std::span<std::byte> into) {
     source.read(at, into);
     at += into.size();
-  });
+  };
+  return read_array(source.size(), source.name(), next, [&] { return but_is(source); });
 }
 
-StateDict read_npz(const Source& source) {
+StateDict read_npz(const Source& source, uint64_t max_memory) {
+  const std::vector<ZipEntry> entries = read_zip_directory(source);
+  uint64_t bytes = 0;  // none overlap, and each is at most 1032 times as large
+  for (const ZipEntry& e : entries) bytes += e.size;
+  check_memory(bytes, source.name(), source.size(), max_memory);
   StateDict tensors;
   std::set<std::string> names;
-  for (const ZipEntry& e : read_zip_directory(source)) {
+  for (const ZipEntry& e : entries) {
     const std::string where = fmt::format("{}: {}", source.name(), quote(e.name));
     check(e.name.ends_with(suffix), "{}: is not a .npy file", where);
     const std::string name = e.name.substr(0, e.name.size() - suffix.size());
     check(names.insert(name).second, "{}: duplicate entry", where);
     ZipReader reader(source, e);
-    const Tensor t =
-        read_array(e.size, where, [&](std::span<std::byte> into) { reader.read(into); });
+    const auto next = [&](std::span<std::byte> into) { reader.read(into); };
+    const Tensor t = read_array(e.size, where, next, [] { return ""; });
     reader.finish();
     tensors.emplace_back(name, t);
   }
@@ -280,9 +288,11 @@ Tensor load_npy(const std::string& path) { return read_npy(InputFile(path)); }
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name) {
   return read_npy(InputBytes(file, name));
 }
-StateDict load_npz(const std::string& path) { return read_npz(InputFile(path)); }
-StateDict parse_npz(std::span<const std::byte> file, const std::string& name) {
-  return read_npz(InputBytes(file, name));
+StateDict load_npz(const std::string& path, uint64_t max_memory) {
+  return read_npz(InputFile(path), max_memory);
+}
+StateDict parse_npz(std::span<const std::byte> file, const std::string& name, uint64_t max_memory) {
+  return read_npz(InputBytes(file, name), max_memory);
 }
 
 }  // namespace mixtape::io

@@ -17,11 +17,13 @@ Tensor load_npy(const std::string& path);
 // Throws Error for a duplicate name, and at 4 GiB, the limit of plain zip.
 void save_npz(const std::string& path, const StateDict& tensors);
 // Reads archives of numpy.savez and savez_compressed (which needs zlib in this build), including
-// zip64. Throws Error if entries overlap or claim more bytes than they can unpack to.
-StateDict load_npz(const std::string& path);
+// zip64. Throws Error if entries overlap, claim more bytes than they can unpack to, or together
+// take more memory than memory_limit of file and max_memory.
+StateDict load_npz(const std::string& path, uint64_t max_memory = 0);
 
 // Parse a file in memory; errors call it `name`.
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name);
-StateDict parse_npz(std::span<const std::byte> file, const std::string& name);
+StateDict parse_npz(std::span<const std::byte> file, const std::string& name,
+                    uint64_t max_memory = 0);
 
 }  // namespace mixtape::io

@@ -9,6 +9,7 @@
 #include "core/format.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/formats.h"
 
 #ifdef MIXTAPE_PNG
 #include <png.h>
@@ -41,7 +42,9 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
     for (size_t i = 0; i < 4; ++i) n = n << 8 | uint8_t(file[at + i]);
     return uint64_t(n);
   };
-  check(file.starts_with(signature), "{}: not a PNG file: it starts with other bytes", name);
+  if (!file.starts_with(signature))
+    fail("{}: not a PNG file: it starts with other bytes{}", name,
+         but_is(InputBytes(std::as_bytes(std::span(file)), name)));
   constexpr uint64_t frame = 12;  // length, type and checksum
   std::string_view type;
   for (uint64_t at = signature.size(); type != "IEND";) {
@@ -82,7 +85,8 @@ void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t col
 
 }  // namespace
 
-Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels) {
+Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels,
+                 uint64_t max_memory) {
   check(0 <= channels && channels <= 4, "channels must be 0 to 4, got {}", channels);
   check(file.size() <= largest, "{}: has {} bytes, more than the {} allowed", name, file.size(),
         largest);
@@ -94,16 +98,20 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // otherwise libpng treats 16 bits as linear light
   if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
   image.format = formats[channels];
-  std::vector<uint8_t> pixels(PNG_IMAGE_SIZE(image));  // black
-  check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr) != 0, "{}: {}", name,
-        image.message);
+  const bool planar = channels == 1;  // already
+  check_memory(uint64_t(PNG_IMAGE_SIZE(image)) * (planar ? 1 : 2), name, file.size(), max_memory);
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
-  transpose_bytes(pixels.data(), t.data<uint8_t>(), t.size(1) * t.size(2), channels);
+  std::vector<uint8_t> interleaved(planar ? 0 : PNG_IMAGE_SIZE(image));
+  uint8_t* const pixels = planar ? t.data<uint8_t>() : interleaved.data();
+  std::memset(pixels, 0, PNG_IMAGE_SIZE(image));  // black, on which libpng blends
+  check(png_image_finish_read(&image, nullptr, pixels, 0, nullptr) != 0, "{}: {}", name,
+        image.message);
+  if (!planar) transpose_bytes(pixels, t.data<uint8_t>(), t.size(1) * t.size(2), channels);
   return t;
 }
 
-Tensor load_png(const std::string& path, int channels) {
-  return parse_png(read_file(path, largest), path, channels);
+Tensor load_png(const std::string& path, int channels, uint64_t max_memory) {
+  return parse_png(read_file(path, largest), path, channels, max_memory);
 }
 
 void save_png(const std::string& path, const Tensor& image) {
@@ -142,8 +150,10 @@ namespace {
 }
 }  // namespace
 
-Tensor load_png(const std::string& path, int) { refuse(path); }
-Tensor parse_png(std::span<const std::byte>, const std::string& name, int) { refuse(name); }
+Tensor load_png(const std::string& path, int, uint64_t) { refuse(path); }
+Tensor parse_png(std::span<const std::byte>, const std::string& name, int, uint64_t) {
+  refuse(name);
+}
 void save_png(const std::string& path, const Tensor&) { refuse(path); }
 
 #endif

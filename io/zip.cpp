@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "io/crc.h"
+#include "io/formats.h"
 #include "io/text.h"
 
 #ifdef MIXTAPE_ZLIB
@@ -50,11 +51,13 @@ class Record {
 };
 
 // Searches backwards for the end record, which a comment of any length may follow.
-uint64_t find_end(const Record& tail, const std::string& file) {
+uint64_t find_end(const Record& tail, const Source& archive) {
   for (uint64_t at = tail.size() - end_bytes + 1; at-- > 0;)
     if (tail.number(at, 4) == end_sign && tail.number(at + 20, 2) == tail.size() - at - end_bytes)
       return at;
-  fail("{}: not a zip archive, or truncated: no directory at its end", file);
+  const bool truncated = Record(archive, 0, 2).text(0, 2) == "PK";
+  fail("{}: not a zip archive, or truncated: no directory at its end{}", archive.name(),
+       truncated ? "" : but_is(archive));
 }
 
 struct Directory {
@@ -67,7 +70,7 @@ Directory find_directory(const Source& archive) {
         archive.size());
   const uint64_t reach = std::min(archive.size(), end_bytes + none16);
   const Record tail(archive, archive.size() - reach, reach);
-  const uint64_t at = find_end(tail, file);
+  const uint64_t at = find_end(tail, archive);
   check(tail.number(at + 4, 2) == tail.number(at + 6, 2) && tail.number(at + 6, 2) == 0 &&
             tail.number(at + 8, 2) == tail.number(at + 10, 2),
         "{}: archives in several parts are not supported", file);

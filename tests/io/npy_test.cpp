@@ -430,6 +430,10 @@ TEST(Npz, RefusesLiesAboutCompression) {
   EXPECT_EQ(npz_error(packed(two, deflated(two + "x"))).substr(0, 16), "f: \"a.npy\": its ");
   EXPECT_EQ(npz_error(packed(two, deflated(two).substr(0, deflated(two).size() - 1))).substr(0, 12),
             "f: \"a.npy\": ");
+  const std::string whole = packed(zeros, bytes);
+  EXPECT_ERROR(
+      parse_npz(std::as_bytes(std::span(whole)), "f", 100'000),
+      fmt::format("f: needs {} bytes of memory, more than the 100000 allowed", zeros.size()));
   std::string wrong = deflated(two);
   wrong[0] = 7;  // an invalid block type
   EXPECT_EQ(npz_error(packed(two, wrong)).substr(0, 34), "f: \"a.npy\": bad data near byte 36:");

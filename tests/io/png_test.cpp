@@ -113,7 +113,7 @@ TEST(Png, ReadsSixteenBits) {
 TEST(Png, RefusesHostileFiles) {
   const std::string good = written(image(3, 4, 4));
   EXPECT_ERROR(parse(""), "f: not a PNG file: it starts with other bytes");
-  EXPECT_ERROR(parse("GIF89a"), "f: not a PNG file");
+  EXPECT_ERROR(parse("GIF89a"), "f: not a PNG file: it starts with other bytes, but a GIF image");
   EXPECT_ERROR(parse(good.substr(0, 20)), "f: the chunk at byte 8 has 13 bytes, but 0 are left");
   EXPECT_ERROR(parse(good.substr(0, good.size() - 12)),
                "f: ends at byte " + std::to_string(good.size() - 12) + ", before IEND");
@@ -133,6 +133,20 @@ TEST(Png, RefusesHostileFiles) {
   EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // the checksum does not match the changed header
   EXPECT_ERROR(parse(good, 5), "channels must be 0 to 4, got 5");
   EXPECT_ERROR(load_png("/no/such.png"), "/no/such.png: cannot open");
+}
+
+// A plane of one colour packs to a thousandth.
+TEST(Png, TakesNoMoreMemoryThanAllowed) {
+  const Tensor black({1, 3000, 3000}, u8);
+  std::fill_n(black.data<uint8_t>(), black.numel(), uint8_t(0));
+  const std::string file = written(black);
+  ASSERT_LT(file.size(), 100'000u);
+  EXPECT_EQ(parse(file).numel(), 9'000'000);
+  EXPECT_ERROR(parse(file, 3), "f: needs 54000000 bytes of memory, more than the 33554432 allowed");
+  const auto bytes = std::as_bytes(std::span(file));
+  EXPECT_EQ(parse_png(bytes, "f", 3, 54'000'000).numel(), 27'000'000);
+  EXPECT_ERROR(parse_png(bytes, "f", 3, 53'999'999), "more than the 53999999 allowed");
+  EXPECT_ERROR(parse_png(bytes, "f", 0, 8'000'000), "f: needs 9000000 bytes of memory");
 }
 
 TEST(Png, SurvivesDamage) {

@@ -8,9 +8,11 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/format.h"
 #include "io/npy.h"
 #include "io/png.h"
 #include "tests/support/damage.h"
+#include "tests/support/deflate.h"
 #include "tests/support/temp_folder.h"
 #include "train/data/cifar.h"
 #include "train/data/folder.h"
@@ -283,6 +285,63 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
                "f: no column is named \"c\"; there are \"a\", \"b\"");
   EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are named \"a\"");
   EXPECT_ERROR(read_csv("/no/such.csv"), "/no/such.csv: cannot open");
+}
+
+// Untimed: what takes time quadratic in the columns takes minutes here.
+TEST(Csv, TakesTimeLinearInItsColumns) {
+  std::string text;
+  CsvOptions options;
+  constexpr int64_t columns = 40'000;
+  for (int64_t i = 0; i < columns; ++i) {
+    text += fmt::format("column{},", i);
+    options.columns.push_back(fmt::format("column{}", columns - 1 - i));
+    if (i % 2) options.categories.push_back(fmt::format("column{}", i));
+  }
+  text += "y\n";
+  for (const int64_t row : {1, 2}) {
+    for (int64_t i = 0; i < columns; ++i) text += fmt::format("{},", i % 2 ? i * row : i % 9);
+    text += "3\n";
+  }
+  const Csv known = parse_csv(text, "f", options);
+  EXPECT_EQ(known.categories.size(), size_t(columns / 2));
+  EXPECT_EQ(known.data.x().at(1), double((columns - 2) % 9)) << "in the order of .columns";
+  EXPECT_EQ(known.data.x().at(0), 0) << "the first of two names";
+  const Csv again = parse_csv(text, "f", {.like = &known});
+  EXPECT_TRUE(equal(again.data.x(), known.data.x()));
+
+  text = "x,kind\n";  // and in the classes
+  for (int i = 0; i < 100'000; ++i) text += fmt::format("1,k{}\n", i);
+  const Csv classes = parse_csv(text, "f");
+  EXPECT_EQ(classes.classes.size(), 100'000u);
+  EXPECT_TRUE(equal(parse_csv(text, "f", {.like = &classes}).data.y(), classes.data.y()));
+  EXPECT_ERROR(parse_csv("x,kind\n1,other\n", "f", {.like = &classes}),
+               "\"other\" is not among \"k0\", \"k1\", \"k10\"");
+}
+
+TEST(Csv, TakesNoMoreMemoryThanAllowed) {
+  EXPECT_ERROR(parse_csv(std::string(2'000'000, ','), "f"),
+               "f: line 1 has more than 200000 fields (raise max_memory)");
+  std::string rows = "a,b\n";
+  while (rows.size() < 1'000'000) rows += "1,2\n";
+  EXPECT_EQ(parse_csv(rows, "f").data.size(), 249'999);
+  EXPECT_ERROR(parse_csv(rows, "f", {.max_memory = 3'000'000}), "more than the 3000000 allowed");
+  const TempFolder folder;
+  std::string zeros = "a,b\n";
+  while (zeros.size() < 20'000'000) zeros += "0,0\n";
+#ifdef MIXTAPE_ZLIB
+  spit(folder / "zeros.csv.gz", test::gzip(zeros));
+  EXPECT_ERROR(read_csv(folder / "zeros.csv.gz"),
+               "zeros.csv.gz: unpacks to more than the 16777216 bytes allowed (raise max_memory)");
+  EXPECT_EQ(read_csv(folder / "zeros.csv.gz", {.max_memory = 1'000'000'000}).data.size(),
+            4'999'999);
+#endif
+}
+
+TEST(Csv, KeepsQuotesWithinFields) {
+  const Csv csv = parse_csv("x,kind\n\"1\",\"a \"\"b\"\"\"\n2,\"a\"\n3,\"\"\"\"\n\"4\",a\n", "f");
+  EXPECT_EQ(csv.classes, (std::vector<std::string>{"\"", "a", "a \"b\""}));
+  EXPECT_EQ(to_vector(csv.data.y()), (Values{2, 1, 0, 1}));
+  EXPECT_EQ(to_vector(csv.data.x()), (Values{1, 2, 3, 4}));
 }
 
 TEST(Csv, SurvivesDamage) {

@@ -41,8 +41,11 @@ bool is_folder(const std::string& path) {
 
 }  // namespace
 
-ImageFolder::ImageFolder(std::string folder, int channels)
-    : folder_(std::move(folder)), channels_(channels), classes_(names_in(folder_, true)) {
+ImageFolder::ImageFolder(std::string folder, int channels, uint64_t max_memory)
+    : folder_(std::move(folder)),
+      channels_(channels),
+      max_memory_(max_memory),
+      classes_(names_in(folder_, true)) {
   check(channels == 1 || channels == 3, "channels must be 1 or 3, got {}", channels);
   check(!classes_.empty(), "{}: has no folder for any class", folder_);
   for (size_t label = 0; label < classes_.size(); ++label) {
@@ -67,7 +70,7 @@ std::string ImageFolder::name_of(int64_t i) const {
 
 Example ImageFolder::get(int64_t i) const {
   const Tensor y({}, i64, Device::cpu());
-  const Tensor x = io::load_png(path(i), channels_);
+  const Tensor x = io::load_png(path(i), channels_, max_memory_);
   *y.data<int64_t>() = files_[size_t(i)].label;
   return {x, y};
 }
@@ -76,6 +79,7 @@ ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
   ImageFolder part;
   part.folder_ = folder_;
   part.channels_ = channels_;
+  part.max_memory_ = max_memory_;
   part.classes_ = classes_;
   for (const int64_t i : indices) {
     check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
@@ -86,13 +90,13 @@ ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
 
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options) {
   if (is_folder(path + "/train") && is_folder(path + "/valid")) {
-    const ImageFolder train(path + "/train", options.channels);
-    const ImageFolder valid(path + "/valid", options.channels);
+    const ImageFolder train(path + "/train", options.channels, options.max_memory);
+    const ImageFolder valid(path + "/valid", options.channels, options.max_memory);
     check(train.classes() == valid.classes(), "{}: train has classes {}, valid {}", path,
           fmt::join(train.classes(), ", "), fmt::join(valid.classes(), ", "));
     return {train, valid};
   }
-  const ImageFolder all(path, options.channels);
+  const ImageFolder all(path, options.channels, options.max_memory);
   const auto parts = split(all, {.valid_fraction = options.valid_fraction, .seed = options.seed});
   return {all.part(parts.train.indices()), all.part(parts.valid.indices())};
 }

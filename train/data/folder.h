@@ -11,8 +11,9 @@ class ImageFolder final : public Dataset {
  public:
   ImageFolder() = default;  // empty
   // Lists folder/CLASS/*.png in the order of names; ignores names that begin with a dot. Throws
-  // Error if there is no class, or if a class has no PNG files or other files.
-  explicit ImageFolder(std::string folder, int channels = 3);
+  // Error if there is no class, or if a class has no PNG files or other files. max_memory is that
+  // of io::load_png, for each image.
+  explicit ImageFolder(std::string folder, int channels = 3, uint64_t max_memory = 0);
 
   std::string name() const override { return folder_; }
   std::string name_of(int64_t i) const override;
@@ -30,6 +31,7 @@ class ImageFolder final : public Dataset {
   };
   std::string folder_;
   int channels_ = 3;
+  uint64_t max_memory_ = 0;
   std::vector<std::string> classes_;
   std::vector<File> files_;
 };
@@ -38,6 +40,7 @@ struct FolderOptions {
   int channels = 3;             // 1: grey, 3: colour; files are converted
   double valid_fraction = 0.1;  // unused with folders train and valid
   uint64_t seed = 0;            // of the random split
+  uint64_t max_memory = 0;      // of an image: bytes, see io::load_png
 };
 
 // Reads the folders train and valid in `path`, with equal classes; without them, splits at random.

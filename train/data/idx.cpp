@@ -10,9 +10,12 @@
 #include "core/format.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/formats.h"
 
 namespace mixtape::train {
 namespace {
+
+constexpr uint64_t label_growth = 9;  // a label becomes i64
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -27,14 +30,16 @@ std::optional<std::string> find(const std::string& folder, const std::string& na
 }
 
 // Reads both files with this prefix; nothing if neither exists.
-std::optional<TensorDataset> load_pair(const std::string& folder, const std::string& prefix) {
+std::optional<TensorDataset> load_pair(const std::string& folder, const std::string& prefix,
+                                       uint64_t max_memory) {
   const std::string names[] = {prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte"};
   const auto images = find(folder, names[0]), labels = find(folder, names[1]);
   if (!images && !labels) return std::nullopt;
   check(images && labels, "{}: has {} but neither {} nor {}.gz", folder,
         images ? names[0] : names[1], images ? names[1] : names[0], images ? names[1] : names[0]);
 
-  const Tensor pixels = read_idx(*images), raw = read_idx(*labels);
+  const Tensor pixels = read_idx(*images, max_memory);
+  const Tensor raw = parse_idx(io::read_whole(*labels, max_memory, label_growth), *labels);
   check(pixels.rank() == 3, "{}: images must have rank 3, got shape {}", *images, pixels.shape());
   check(raw.rank() == 1, "{}: labels must have rank 1, got shape {}", *labels, raw.shape());
   check(pixels.size(0) == raw.size(0), "{}: {} images for {} labels", *images, pixels.size(0),
@@ -55,8 +60,9 @@ std::optional<TensorDataset> load_pair(const std::string& folder, const std::str
 Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   const auto byte = [&](size_t i) { return std::to_integer<uint32_t>(file[i]); };
   check(file.size() >= 4, "{}: has {} bytes, too few for an IDX file", name, file.size());
-  check(byte(0) == 0 && byte(1) == 0,
-        "{}: not an IDX file: starts with bytes {:02x} {:02x}, not 00 00", name, byte(0), byte(1));
+  if (byte(0) != 0 || byte(1) != 0)
+    fail("{}: not an IDX file: starts with bytes {:02x} {:02x}, not 00 00{}", name, byte(0),
+         byte(1), io::but_is(io::InputBytes(file, name)));
   check(byte(2) == 8, "{}: element type {:#04x} is not supported, only 0x08 (unsigned bytes)", name,
         byte(2));
   const uint32_t rank = byte(3);
@@ -81,10 +87,14 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   return t;
 }
 
-Tensor read_idx(const std::string& path) { return parse_idx(io::read_file(path), path); }
+Tensor read_idx(const std::string& path, uint64_t max_memory) {
+  return parse_idx(io::read_whole(path, max_memory, 1), path);
+}
 
-Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction) {
-  const auto train = load_pair(folder, "train"), test = load_pair(folder, "t10k");
+Split<TensorDataset> load_mnist(const std::string& folder, double valid_fraction,
+                                uint64_t max_memory) {
+  const auto train = load_pair(folder, "train", max_memory),
+             test = load_pair(folder, "t10k", max_memory);
   if (train && test) {
     const Shape &a = train->x().shape(), &b = test->x().shape();
     check(a[0] > 0 && b[0] > 0, "{}: {} training and {} validation images", folder, a[0], b[0]);

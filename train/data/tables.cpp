@@ -1,9 +1,11 @@
 #include "train/data/tables.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <tuple>
+#include <deque>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -14,67 +16,84 @@
 namespace mixtape::train {
 namespace {
 
-struct Record {
-  int64_t line;  // its first line, from 1
-  std::vector<std::string> fields;
-};
-
-// Splits text into records.
+// Splits text into records of fields, which are raw: with their quotes, if they have any.
 class Reader {
  public:
-  Reader(std::string_view text, char separator, const std::string& name)
-      : text_(text), separator_(separator), name_(name) {
+  // A record of more than `most` fields is an error.
+  Reader(std::string_view text, char separator, const std::string& name, uint64_t most)
+      : text_(text), separator_(separator), name_(name), most_(most) {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a byte order mark
   }
-  // The next record, if any; skips empty lines.
-  std::optional<Record> next() {
+  // Reads the next record, if there is one; skips empty lines.
+  bool next() {
     while (at_ < text_.size() && take_line_end()) {
     }
-    if (at_ == text_.size()) return {};
-    Record record{line_, {field()}};
+    if (at_ == text_.size()) return false;
+    line_ = next_line_;
+    fields_.clear();
+    add_field();
     while (at_ < text_.size() && !take_line_end()) {
-      check(text_[at_] == separator_, "{}: line {}: {} follows a closing quote", name_, line_,
-            io::quote(text_.substr(at_, 1)));
+      if (text_[at_] != separator_)
+        fail("{}: line {}: {} follows a closing quote", name_, next_line_,
+             io::quote(text_.substr(at_, 1)));
       ++at_;
-      record.fields.push_back(field());
+      add_field();
     }
-    return record;
+    return true;
   }
+  int64_t line() const { return line_; }  // the record's first, from 1
+  const std::vector<std::string_view>& fields() const { return fields_; }
 
  private:
   static bool ends_line(char c) { return c == '\n' || c == '\r'; }
   bool take_line_end() {
     const size_t length = text_.substr(at_, 2) == "\r\n" ? 2 : ends_line(text_[at_]);
     at_ += length;
-    line_ += length > 0;
+    next_line_ += length > 0;
     return length > 0;
   }
-  std::string field() {
-    if (at_ < text_.size() && text_[at_] == '"') return quoted();
+  void add_field() {
+    check(fields_.size() < most_, "{}: line {} has more than {} fields (raise max_memory)", name_,
+          line_, most_);
     const size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] != separator_ && !ends_line(text_[at_])) ++at_;
-    return std::string(text_.substr(begin, at_ - begin));
+    if (at_ < text_.size() && text_[at_] == '"')
+      skip_quoted();
+    else
+      while (at_ < text_.size() && text_[at_] != separator_ && !ends_line(text_[at_])) ++at_;
+    fields_.push_back(text_.substr(begin, at_ - begin));
   }
-  std::string quoted() {
-    const int64_t first = line_;
-    std::string value;
-    for (;;) {
+  void skip_quoted() {
+    const int64_t first = next_line_;
+    do {  // a doubled quote does not end it
       const size_t begin = ++at_, end = text_.find('"', begin);
       check(end != text_.npos, "{}: the quote that line {} opens is never closed", name_, first);
-      value += text_.substr(begin, end - begin);
-      line_ += std::count(text_.begin() + int64_t(begin), text_.begin() + int64_t(end), '\n');
+      next_line_ += std::count(text_.begin() + int64_t(begin), text_.begin() + int64_t(end), '\n');
       at_ = end + 1;
-      if (at_ == text_.size() || text_[at_] != '"') return value;
-      value += '"';
-    }
+    } while (at_ < text_.size() && text_[at_] == '"');
   }
 
   const std::string_view text_;
   const char separator_;
   const std::string& name_;
+  const uint64_t most_;
+  std::vector<std::string_view> fields_;
   size_t at_ = 0;
-  int64_t line_ = 1;
+  int64_t line_ = 1, next_line_ = 1;
 };
+
+// A field without its quotes; uses `room` if there are some within.
+std::string_view unquoted(std::string_view raw, std::string& room) {
+  if (!raw.starts_with('"')) return raw;
+  raw = raw.substr(1, raw.size() - 2);
+  if (raw.find('"') == raw.npos) return raw;
+  room.clear();
+  for (size_t i = 0; i < raw.size(); i += raw[i] == '"' ? 2 : 1) room += raw[i];
+  return room;
+}
+std::string unquoted(std::string_view raw) {
+  std::string room;
+  return std::string(unquoted(raw, room));
+}
 
 std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
@@ -92,70 +111,108 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
-float number_at(const std::string& field, const std::string& name, int64_t line,
+float number_at(std::string_view raw, const std::string& name, int64_t line,
                 const std::string& column) {
+  std::string room;
+  const std::string_view field = unquoted(raw, room);
   const auto value = number(field);
-  check(value.has_value(), "{}: line {}, column {}: {} is not a number that f32 holds{}", name,
-        line, io::quote(column), io::quote(field),
-        trimmed(field).empty() ? " (write nan for a missing one, or set .missing)" : "");
+  if (!value)
+    fail("{}: line {}, column {}: {} is not a number that f32 holds{}", name, line,
+         io::quote(column), io::quote(field),
+         trimmed(field).empty() ? " (write nan for a missing one, or set .missing)" : "");
   return static_cast<float>(*value);
 }
 
+// The first names of a list.
 std::string quoted(const std::vector<std::string>& names) {
+  constexpr size_t most = 20;
   std::string all;
-  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + io::quote(n);
-  return all;
+  for (size_t i = 0; i < std::min(names.size(), most); ++i)
+    all += (i > 0 ? ", " : "") + io::quote(names[i]);
+  return names.size() > most ? fmt::format("{} and {} more", all, names.size() - most) : all;
 }
 
+// The places of names in a list.
+class Places {
+ public:
+  explicit Places(const std::vector<std::string>& names) {
+    sorted_.reserve(names.size());
+    for (size_t i = 0; i < names.size(); ++i) sorted_.emplace_back(names[i], i);
+    std::ranges::sort(sorted_);
+  }
+  // Of all with this name.
+  std::span<const std::pair<std::string_view, size_t>> find(std::string_view name) const {
+    const auto begin = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair(name, size_t{0}));
+    return {begin, std::lower_bound(begin, sorted_.end(), std::pair(name, SIZE_MAX))};
+  }
+
+ private:
+  std::vector<std::pair<std::string_view, size_t>> sorted_;
+};
+
 // The distinct values of a column, sorted, and the label of each. As numbers, 1 and 1.0 are the
-// same value and are named as in the first occurrence.
+// same value and are named as in the first occurrence; NaN comes last.
 class Labels {
  public:
-  explicit Labels(const std::vector<std::string>& values)
-      : numbers_(std::ranges::all_of(values, [](const auto& v) { return number(v).has_value(); })) {
-    std::map<Key, std::string> names;
-    for (const std::string& v : values) names.emplace(key_of(v), v);
-    for (const auto& [key, name] : names) {
-      label_.emplace(key, int64_t(all.size()));
-      all.push_back(name);
+  explicit Labels(const std::vector<std::string_view>& values)
+      : numbers_(std::ranges::all_of(values, [](auto v) { return number(v).has_value(); })) {
+    if (!numbers_) {
+      std::vector<std::string_view> sorted = values;
+      std::ranges::sort(sorted);
+      all.assign(sorted.begin(), std::unique(sorted.begin(), sorted.end()));
+      return;
+    }
+    std::vector<std::pair<double, size_t>> sorted;
+    sorted.reserve(values.size());
+    for (const std::string_view v : values) sorted.emplace_back(*number(v), sorted.size());
+    std::ranges::sort(sorted, [](const auto& a, const auto& b) {
+      return is_less(a.first, b.first) || (!is_less(b.first, a.first) && a.second < b.second);
+    });
+    for (const auto& [value, place] : sorted) {
+      if (!keys_.empty() && !is_less(keys_.back(), value)) continue;
+      keys_.push_back(value);
+      all.emplace_back(values[place]);
     }
   }
-  std::optional<int64_t> label(const std::string& value) const {
-    if (numbers_ && !number(value)) return {};
-    const auto found = label_.find(key_of(value));
-    return found == label_.end() ? std::nullopt : std::optional(found->second);
+  std::optional<int64_t> label(std::string_view value) const {
+    if (!numbers_) {
+      const auto found = std::ranges::lower_bound(all, value);
+      if (found == all.end() || *found != value) return {};
+      return found - all.begin();
+    }
+    const auto key = number(value);
+    if (!key) return {};
+    const auto found = std::ranges::lower_bound(keys_, *key, is_less);
+    if (found == keys_.end() || is_less(*key, *found)) return {};
+    return found - keys_.begin();
   }
 
   std::vector<std::string> all;
 
  private:
-  using Key = std::tuple<bool, double, std::string>;  // NaN comes last
-  Key key_of(const std::string& text) const {
-    if (!numbers_) return Key(false, 0, text);
-    const double value = *number(text);
-    return std::isnan(value) ? Key(true, 0, "") : Key(false, value, "");
-  }
+  static bool is_less(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
 
   bool numbers_;
-  std::map<Key, int64_t> label_;
+  std::vector<double> keys_;  // of numbers
 };
 
 // The columns to use, and their positions in the file.
 struct Selection {
   Csv csv;  // without data
   size_t target;
-  std::vector<size_t> columns;  // of x
+  std::vector<size_t> columns;               // of x
+  std::map<size_t, std::string> categories;  // the name of each that is one, by its place in x
 };
 
 Selection select_columns(const std::vector<std::string>& header, const std::string& name,
                          const CsvOptions& options) {
+  const Places places(header);
   const auto index_of = [&](const std::string& column) {
-    const auto found = std::ranges::find(header, column);
-    check(found != header.end(), "{}: no column is named {}; there are {}", name, io::quote(column),
-          quoted(header));
-    check(std::ranges::count(header, column) == 1, "{}: two columns are named {}", name,
-          io::quote(column));
-    return size_t(found - header.begin());
+    const auto found = places.find(column);
+    if (found.empty())
+      fail("{}: no column is named {}; there are {}", name, io::quote(column), quoted(header));
+    if (found.size() > 1) fail("{}: two columns are named {}", name, io::quote(column));
+    return found.front().second;
   };
   const Csv* const like = options.like;
   Selection selection;
@@ -172,109 +229,188 @@ Selection select_columns(const std::vector<std::string>& header, const std::stri
         selection.columns.push_back(i);
         csv.columns.push_back(header[i]);
       }
-  check(std::ranges::count(csv.columns, csv.target) == 0,
-        "{}: {} is both the target and in columns", name, io::quote(csv.target));
+  const Places in_x(csv.columns);
+  check(in_x.find(csv.target).empty(), "{}: {} is both the target and in columns", name,
+        io::quote(csv.target));
   for (const std::string& column : options.categories) csv.categories[column];
   if (like) csv.categories = like->categories;
-  for (const auto& [column, names] : csv.categories)
-    check(std::ranges::count(csv.columns, column) == 1, "{}: {} is not one of the columns {}", name,
-          io::quote(column), quoted(csv.columns));
+  for (const auto& [column, names] : csv.categories) {
+    const auto found = in_x.find(column);
+    if (found.size() != 1)
+      fail("{}: {} is not one of the columns {}", name, io::quote(column), quoted(csv.columns));
+    selection.categories.emplace(found.front().second, column);
+  }
   return selection;
 }
 
-// The fields of the selected columns.
-struct Table {
-  std::vector<int64_t> lines;                             // of the records
-  std::vector<float> x;                                   // 0 in categories
-  std::map<std::string, std::vector<std::string>> texts;  // of the target and of categories
-};
+// Reads a text twice: first counts records and looks at targets, then fills tensors of that size,
+// so that nothing grows and no number is kept as text.
+class CsvParser {
+ public:
+  CsvParser(std::string_view text, const std::string& name, const CsvOptions& options,
+            uint64_t file_bytes)
+      : text_(text), name_(name), options_(options), file_bytes_(file_bytes) {}
 
-Table read_table(Reader& reader, std::optional<Record> record, size_t fields_per_line,
-                 const std::string& name, const Selection& selection,
-                 const std::optional<float>& missing) {
-  const Csv& csv = selection.csv;
-  Table table;
-  for (; record; record = reader.next()) {
-    const auto& fields = record->fields;
-    check(fields.size() == fields_per_line, "{}: line {} has {} fields, but the first line has {}",
-          name, record->line, fields.size(), fields_per_line);
-    for (size_t k = 0; k < selection.columns.size(); ++k) {
-      const std::string& field = fields[selection.columns[k]];
-      if (csv.categories.contains(csv.columns[k])) {
-        table.texts[csv.columns[k]].push_back(field);
-        table.x.push_back(0);
-      } else if (missing && trimmed(field).empty()) {
-        table.x.push_back(*missing);
-      } else {
-        table.x.push_back(number_at(field, name, record->line, csv.columns[k]));
-      }
-    }
-    table.texts[csv.target].push_back(fields[selection.target]);
-    table.lines.push_back(record->line);
+  Csv parse() {
+    Reader reader = start();
+    check(reader.next(), "{}: has no lines", name_);
+    std::vector<std::string> header;
+    header.reserve(reader.fields().size());
+    for (const std::string_view field : reader.fields())
+      header.push_back(options_.header ? unquoted(field) : std::to_string(header.size()));
+    selection_ = select_columns(header, name_, options_);
+    fields_ = header.size();
+    look();
+    const Csv* const like = options_.like;
+    const bool known = like && !like->classes.empty();
+    if (!known && numbers_ && empty_ > 0)
+      fail("{}: line {} has no {}, but the others are numbers", name_, empty_,
+           io::quote(csv().target));
+    classes_ = known || (!like && (options_.classes || !numbers_));
+    if (known) csv().classes = like->classes;
+    const uint64_t width = csv().columns.size(), texts = selection_.categories.size() + classes_;
+    take(text_.size() + fields_ * column_bytes +
+         uint64_t(n_) * (width * sizeof(float) + sizeof(int64_t) +
+                         (texts > 0 ? texts + 1 : 0) * sizeof(std::string_view)));
+    x_ = Tensor({n_, int64_t(width)}, f32, Device::cpu());
+    y_ = Tensor({n_}, classes_ ? i64 : f32, Device::cpu());
+    fill();
+    label_texts();
+    csv().data = TensorDataset(x_, y_, name_);
+    return std::move(csv());
   }
-  return table;
-}
+
+ private:
+  static constexpr uint64_t column_bytes = 200;  // of a name, and its places
+
+  Csv& csv() { return selection_.csv; }
+  Reader start() const {
+    return Reader(text_, options_.separator, name_,
+                  io::memory_limit(file_bytes_, options_.max_memory) / column_bytes);
+  }
+  // A reader after the header.
+  Reader start_records() const {
+    Reader reader = start();
+    if (options_.header) reader.next();
+    return reader;
+  }
+
+  // Counts records, and sees what targets are.
+  void look() {
+    std::string room;
+    for (Reader reader = start_records(); reader.next(); ++n_) {
+      if (reader.fields().size() != fields_)
+        fail("{}: line {} has {} fields, but the first line has {}", name_, reader.line(),
+             reader.fields().size(), fields_);
+      const std::string_view target = unquoted(reader.fields()[selection_.target], room);
+      if (number(target)) continue;
+      if (!trimmed(target).empty())
+        numbers_ = false;
+      else if (empty_ == 0)
+        empty_ = reader.line();
+    }
+  }
+
+  // Adds to the memory that is needed.
+  void take(uint64_t bytes) {
+    taken_ += bytes;
+    io::check_memory(taken_, name_, file_bytes_, options_.max_memory);
+  }
+
+  // Fills x and y with numbers, and texts_ with the fields that are none.
+  void fill() {
+    std::vector<std::vector<std::string_view>*> text_of(csv().columns.size());
+    texts_.resize(selection_.categories.size() + classes_);
+    for (size_t i = 0; const auto& [k, column] : selection_.categories) text_of[k] = &texts_[i++];
+    for (auto& text : texts_) text.reserve(size_t(n_));
+    float* x = x_.data<float>();
+    float* y = classes_ ? nullptr : y_.data<float>();
+    std::string room;
+    for (Reader reader = start_records(); reader.next();) {
+      const auto& fields = reader.fields();
+      for (size_t k = 0; k < text_of.size(); ++k, ++x) {
+        const std::string_view field = fields[selection_.columns[k]];
+        if (text_of[k]) {
+          text_of[k]->push_back(field);
+          *x = 0;
+        } else if (options_.missing && trimmed(unquoted(field, room)).empty()) {
+          *x = *options_.missing;
+        } else {
+          *x = number_at(field, name_, reader.line(), csv().columns[k]);
+        }
+      }
+      const std::string_view target = fields[selection_.target];
+      if (classes_)
+        texts_.back().push_back(target);
+      else
+        *y++ = number_at(target, name_, reader.line(), csv().target);
+    }
+  }
+
+  void label_texts() {
+    const int64_t width = x_.size(1);
+    for (size_t i = 0; const auto& [k, column] : selection_.categories) {
+      float* const x = x_.data<float>() + k;
+      label(column, std::exchange(texts_[i++], {}), csv().categories[column],
+            [&](int64_t row, int64_t label) { x[row * width] = float(label); });
+    }
+    if (classes_)
+      label(csv().target, std::exchange(texts_.back(), {}), csv().classes,
+            [&](int64_t row, int64_t label) { y_.data<int64_t>()[row] = label; });
+  }
+
+  // Calls put(row, label) for each field of a column of names; sets `known`, or with .like uses it.
+  template <class Put>
+  void label(const std::string& column, std::vector<std::string_view> fields,
+             std::vector<std::string>& known, const Put& put) {
+    std::deque<std::string> rooms;  // of fields with quotes within
+    for (std::string_view& field : fields)
+      if (std::string room; field.starts_with('"')) {
+        field = unquoted(field, room);
+        if (!room.empty()) field = rooms.emplace_back(std::move(room));
+      }
+    Labels labels(options_.like ? std::vector<std::string_view>(known.begin(), known.end())
+                                : fields);
+    take(labels.all.size() * (sizeof(std::string) + 2 * sizeof(double)));
+    for (size_t row = 0; row < fields.size(); ++row) {
+      const auto found = labels.label(fields[row]);
+      if (!found)
+        fail("{}: line {}, column {}: {} is not among {}", name_, line_of(row), io::quote(column),
+             io::quote(fields[row]), quoted(known));
+      put(int64_t(row), *found);
+    }
+    known = std::move(labels.all);
+  }
+
+  int64_t line_of(size_t row) const {
+    Reader reader = start_records();
+    while (reader.next() && row > 0) --row;
+    return reader.line();
+  }
+
+  const std::string_view text_;
+  const std::string& name_;
+  const CsvOptions& options_;
+  const uint64_t file_bytes_;
+  Selection selection_ = {};
+  uint64_t fields_ = 0, taken_ = 0;
+  int64_t n_ = 0, empty_ = 0;              // records, and the line of the first without a target
+  bool numbers_ = true, classes_ = false;  // all targets are numbers; y has classes
+  Tensor x_, y_;
+  std::vector<std::vector<std::string_view>> texts_;  // of categories, then of classes
+};
 
 }  // namespace
 
 Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& options) {
-  Reader reader(text, options.separator, name);
-  std::optional<Record> record = reader.next();
-  check(record.has_value(), "{}: has no lines", name);
-  std::vector<std::string> header = record->fields;
-  if (options.header)
-    record = reader.next();
-  else
-    for (size_t i = 0; i < header.size(); ++i) header[i] = std::to_string(i);
-  Selection selection = select_columns(header, name, options);
-  Csv& csv = selection.csv;
-  const Csv* const like = options.like;
-  Table table =
-      read_table(reader, std::move(record), header.size(), name, selection, options.missing);
-
-  const size_t n = table.lines.size(), width = csv.columns.size();
-  // Calls put(i, label) for each field of a column of names; sets `known`, or uses it with `like`.
-  const auto label = [&](const std::string& column, std::vector<std::string>& known, auto put) {
-    const std::vector<std::string>& fields = table.texts[column];
-    const Labels labels(like ? known : fields);
-    for (size_t i = 0; i < n; ++i) {
-      const auto found = labels.label(fields[i]);
-      check(found.has_value(), "{}: line {}, column {}: {} is not among {}", name, table.lines[i],
-            io::quote(column), io::quote(fields[i]), quoted(known));
-      put(i, *found);
-    }
-    known = labels.all;
-  };
-  for (auto& [column, names] : csv.categories) {
-    const auto k = size_t(std::ranges::find(csv.columns, column) - csv.columns.begin());
-    label(column, names, [&](size_t i, int64_t which) { table.x[i * width + k] = float(which); });
-  }
-  const std::vector<std::string>& targets = table.texts[csv.target];
-  const bool known = like && !like->classes.empty();
-  const bool numbers = !known && std::ranges::none_of(targets, [](const std::string& field) {
-    return !number(field) && !trimmed(field).empty();
-  });
-  for (size_t i = 0; i < n && numbers; ++i)
-    check(!trimmed(targets[i]).empty(), "{}: line {} has no {}, but the others are numbers", name,
-          table.lines[i], io::quote(csv.target));
-  Tensor y({int64_t(n)}, f32, Device::cpu());
-  if (known || (!like && (options.classes || !numbers))) {
-    y = Tensor({int64_t(n)}, i64, Device::cpu());
-    if (known) csv.classes = like->classes;
-    label(csv.target, csv.classes, [&](size_t i, int64_t which) { y.data<int64_t>()[i] = which; });
-  } else {
-    for (size_t i = 0; i < n; ++i)
-      y.data<float>()[i] = number_at(targets[i], name, table.lines[i], csv.target);
-  }
-  const Tensor rows({int64_t(n), int64_t(width)}, f32, Device::cpu());
-  std::ranges::copy(table.x, rows.data<float>());
-  csv.data = TensorDataset(rows, y, name);
-  return std::move(csv);
+  return CsvParser(text, name, options, text.size()).parse();
 }
 
 Csv read_csv(const std::string& path, const CsvOptions& options) {
-  const std::vector<std::byte> file = io::read_file(path);
-  return parse_csv({reinterpret_cast<const char*>(file.data()), file.size()}, path, options);
+  const uint64_t packed = io::InputFile(path).size();
+  const std::vector<std::byte> file = io::read_whole(path, options.max_memory, 1);
+  return CsvParser({reinterpret_cast<const char*>(file.data()), file.size()}, path, options, packed)
+      .parse();
 }
 
 TensorDataset from_npy(const std::string& x_path, const std::string& y_path) {

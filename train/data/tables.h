@@ -20,6 +20,7 @@ struct CsvOptions {
   // A table read before, such as the training data: uses its target, columns, categories and
   // classes with the same numbers. A name that it does not have is an error.
   const Csv* like = nullptr;
+  uint64_t max_memory = 0;  // bytes that reading may take; 0: see io::memory_limit
 };
 
 struct Csv {
@@ -34,7 +35,8 @@ struct Csv {
 // line breaks inside. All columns are numbers except categories and a target with any other text,
 // whose values are classes. The file may be a .gz. Throws Error that names file, line and column if
 // a line has another number of fields than the first, a field is not a number, or a quote is not
-// closed; also if there is only one column, which suggests a wrong separator.
+// closed; also if there is only one column, which suggests a wrong separator, and before it takes
+// more memory than max_memory.
 Csv read_csv(const std::string& path, const CsvOptions& options = {});
 // Parses a file in memory; errors call it `name`.
 Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& options = {});

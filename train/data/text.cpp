@@ -1,6 +1,6 @@
 #include "train/data/text.h"
 
-#include <set>
+#include <algorithm>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -18,6 +18,22 @@ void each_character(std::string_view text, F f) {
     length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
     f(text.substr(at, length));
   }
+}
+
+size_t code_point(std::string_view c) {
+  size_t code = static_cast<unsigned char>(c[0]);
+  if (c.size() > 1) code &= 0x7fu >> c.size();
+  for (const char next : c.substr(1)) code = code << 6 | (static_cast<unsigned char>(next) & 0x3f);
+  return code;
+}
+
+std::string utf8(size_t code) {
+  if (code < 0x80) return {char(code)};
+  std::string c;
+  for (; code >= (size_t(0x40) >> c.size()); code >>= 6)
+    c.insert(c.begin(), char(0x80 | (code & 0x3f)));
+  c.insert(c.begin(), char(0xff80u >> c.size() | code));
+  return c;
 }
 
 }  // namespace
@@ -46,12 +62,11 @@ Example Windows::get(int64_t i) const {
 
 CharText::CharText(std::string_view text, const CharTextOptions& options, const std::string& name) {
   check(io::is_utf8(text), "{}: is not UTF-8", name);
-  std::set<std::string_view> distinct;  // bytes sort as code points
-  each_character(text, [&](std::string_view c) { distinct.insert(c); });
-  for (const std::string_view c : distinct) {
-    tokens_.emplace(c, int64_t(vocabulary_.size()));
-    vocabulary_.emplace_back(c);
-  }
+  std::vector<bool> seen(0x110000);
+  each_character(text, [&](std::string_view c) { seen[code_point(c)] = true; });
+  vocabulary_.reserve(size_t(std::ranges::count(seen, true)));
+  for (size_t code = 0; code < seen.size(); ++code)
+    if (seen[code]) vocabulary_.push_back(utf8(code));
   const Tensor tokens = encode(text);
   const int64_t n = tokens.size(0), valid = valid_count(n, options.valid_fraction, name);
   const auto part = [&](const char* what, int64_t begin, int64_t end) {
@@ -65,7 +80,8 @@ CharText::CharText(std::string_view text, const CharTextOptions& options, const 
 }
 
 CharText CharText::load(const std::string& path, const CharTextOptions& options) {
-  const std::vector<std::byte> file = io::read_file(path);
+  constexpr uint64_t growth = 9;  // tokens are i64
+  const std::vector<std::byte> file = io::read_whole(path, options.max_memory, growth);
   return CharText({reinterpret_cast<const char*>(file.data()), file.size()}, options, path);
 }
 
@@ -75,10 +91,10 @@ Tensor CharText::encode(std::string_view text) const {
   each_character(text, [&](std::string_view) { ++n; });
   const Tensor tokens({n}, i64, Device::cpu());
   each_character(text, [&, out = tokens.data<int64_t>()](std::string_view c) mutable {
-    const auto found = tokens_.find(c);
-    check(found != tokens_.end(), "character {} is not among the {} of the vocabulary",
-          io::quote(c), vocabulary_.size());
-    *out++ = found->second;
+    const auto found = std::ranges::lower_bound(vocabulary_, c);  // bytes sort as code points
+    if (found == vocabulary_.end() || *found != c)
+      fail("character {} is not among the {} of the vocabulary", io::quote(c), vocabulary_.size());
+    *out++ = found - vocabulary_.begin();
   });
   return tokens;
 }

@@ -1,8 +1,6 @@
 #pragma once
 // CharText: a text as character tokens, for models that predict the next one.
 
-#include <map>
-
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
@@ -31,6 +29,7 @@ struct CharTextOptions {
   int64_t context = 64;         // characters per window
   int64_t stride = 0;           // between starts of windows; 0: context, so they do not overlap
   double valid_fraction = 0.1;  // at the end of the text
+  uint64_t max_memory = 0;      // bytes that load() may take; 0: see io::memory_limit
 };
 
 class CharText {
@@ -51,7 +50,6 @@ class CharText {
 
  private:
   std::vector<std::string> vocabulary_;
-  std::map<std::string, int64_t, std::less<>> tokens_;
   Split<Windows> parts_;
 };
 
