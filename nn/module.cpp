@@ -53,6 +53,51 @@ StateDict named(const ModuleBase& m, bool buffers) {
   return result;
 }
 
+using Names = std::vector<std::string>;
+
+// What makes all names of `part` those of `all` if it is put before them; nothing if nothing does.
+std::string common_prefix(const Names& part, const Names& all) {
+  const std::unordered_set<std::string_view> known(all.begin(), all.end());
+  for (const std::string& name : part.empty() ? Names() : all) {
+    if (!name.ends_with("." + part[0])) continue;
+    std::string prefix = name.substr(0, name.size() - part[0].size());
+    if (std::ranges::all_of(part, [&](const auto& p) { return known.contains(prefix + p); }))
+      return prefix;
+  }
+  return {};
+}
+
+std::string without(std::string name, std::string_view word) {
+  for (size_t at; (at = name.find(word)) != name.npos;) name.erase(at, word.size());
+  return name;
+}
+
+// The way out where names differ by a wrapper's alone: of data parallelism, torch.compile, a model
+// within another. Nothing if they differ otherwise.
+std::string renaming(const Names& missing, const Names& unexpected) {
+  if (const std::string p = common_prefix(missing, unexpected); !p.empty())
+    return fmt::format("its names begin with \"{0}\": load state.under(\"{0}\")", p);
+  if (const std::string p = common_prefix(unexpected, missing); !p.empty())
+    return fmt::format(
+        "its names lack \"{0}\": load all, after StateDict all; all.add(\"{0}\", state)", p);
+  for (const char* word : {"_orig_mod.", "module.", "_fsdp_wrapped_module."}) {
+    std::unordered_set<std::string> bare;
+    for (const std::string& name : unexpected) bare.insert(without(name, word));
+    if (!missing.empty() &&
+        std::ranges::all_of(missing, [&](const auto& name) { return bare.contains(name); }))
+      return fmt::format("its names have \"{}\" in them: erase it from each", word);
+  }
+  return {};
+}
+
+// The first names of a list.
+std::string listed(const Names& names) {
+  constexpr size_t most = 10;
+  std::string all;
+  for (size_t i = 0; i < std::min(names.size(), most); ++i) all += (i > 0 ? ", " : "") + names[i];
+  return names.size() > most ? fmt::format("{} and {} more", all, names.size() - most) : all;
+}
+
 // Replaces the tensor's data, for all handles to it.
 void replace_data(const Tensor& t, const Tensor& data) {
   t.set_data(data);
@@ -157,10 +202,12 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     if (!loaded.contains(f.tensor->id())) report.missing.push_back(f.name);
   for (const auto& [name, t] : unread) report.unexpected.push_back(name);
 
-  if (options.strict && !report.missing.empty())
-    wrong.push_back(fmt::format("missing: {}", fmt::join(report.missing, ", ")));
-  if (options.strict && !report.unexpected.empty())
-    wrong.push_back(fmt::format("unexpected: {}", fmt::join(report.unexpected, ", ")));
+  const std::string hint = options.strict ? renaming(report.missing, report.unexpected) : "";
+  if (!hint.empty()) wrong.push_back(hint);
+  if (options.strict && hint.empty() && !report.missing.empty())
+    wrong.push_back("missing: " + listed(report.missing));
+  if (options.strict && hint.empty() && !report.unexpected.empty())
+    wrong.push_back("unexpected: " + listed(report.unexpected));
   check(wrong.empty(), "the state does not fit the module: {}", fmt::join(wrong, "; "));
 
   const NoGrad off;

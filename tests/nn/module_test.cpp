@@ -1,7 +1,9 @@
 // Modules: all that MIXTAPE_FIELDS provides, and that modules do not depend on their address.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "autograd/ops.h"
@@ -239,6 +241,35 @@ TEST(Module, LoadingSaysAllThatIsWrongAndWritesNothing) {
   EXPECT_EQ(report.missing, (Names{"up.weight", "down.weight", "down.bias"}));
   EXPECT_EQ(report.unexpected, Names{"more"});
   EXPECT_TRUE(equal(net.up.bias, ones({3})));
+}
+
+struct Holder : nn::Module<Holder> {
+  nn::Linear fc{2, 3};
+  MIXTAPE_FIELDS(fc)
+};
+TEST(Module, LoadingSaysHowNamesDiffer) {
+  Mlp net(2, 3);
+  const auto renamed = [&](const std::function<std::string(const std::string&)>& rename) {
+    StateDict state;
+    for (const auto& [name, t] : net.state_dict()) state.emplace_back(rename(name), t);
+    state.emplace_back("optimizer.lr", zeros({1}));
+    return error([&] { net.load_state_dict(state); });
+  };
+  const std::string begin = "the state does not fit the module: its names ";
+  EXPECT_EQ(renamed([](const auto& name) { return "module." + name; }),
+            begin + "begin with \"module.\": load state.under(\"module.\")");
+  EXPECT_EQ(renamed([](const auto& name) { return "module._orig_mod." + name; }),
+            begin + "begin with \"module._orig_mod.\": load state.under(\"module._orig_mod.\")");
+  EXPECT_EQ(renamed([](std::string name) { return name.insert(name.find('.') + 1, "_orig_mod."); }),
+            begin + "have \"_orig_mod.\" in them: erase it from each");
+  EXPECT_NE(renamed([](const auto& name) { return name + "_"; }).find("missing: up.weight, "),
+            std::string::npos);
+  StateDict inner{{"weight", zeros({3, 2})}, {"bias", zeros({3})}};
+  EXPECT_EQ(error([&] { Holder().load_state_dict(inner); }),
+            begin + "lack \"fc.\": load all, after StateDict all; all.add(\"fc.\", state)");
+  StateDict many;
+  for (int i = 0; i < 13; ++i) many.emplace_back(fmt::format("x{}", i), zeros({1}));
+  EXPECT_NE(error([&] { net.load_state_dict(many); }).find("x5, x6 and 3 more"), std::string::npos);
 }
 
 struct Positions : nn::Module<Positions> {
