@@ -515,7 +515,7 @@ struct EmbeddingOptions {
   // A row that gets no gradient (and starts as zeros in nn::Embedding); negative: from the end.
   std::optional<int64_t> padding_idx = {};
 };
-// table [rows, n], index i64 [...] -> [..., n]
+// table [rows, n], index i64 [...] -> [..., n]: the table comes first, unlike in F.embedding.
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
 enum class BagMode { Sum, Mean, Max };
 struct EmbeddingBagOptions {
@@ -529,7 +529,24 @@ Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& off
                      const EmbeddingBagOptions& options = {});
 
 // --- losses ---
-enum class Reduction { Mean, Sum, None };
+// Every loss takes it by name, {.reduction = Reduction::Sum}, or in place of its options.
+struct Reduction {
+  static const Reduction Mean, Sum, None;
+  template <class Options>
+    requires requires(Options& o) { o.reduction; }
+  operator Options() const {
+    Options o;
+    o.reduction = *this;
+    return o;
+  }
+  friend bool operator==(const Reduction&, const Reduction&) = default;
+
+  int kind = 0;
+};
+inline constexpr Reduction Reduction::Mean{0}, Reduction::Sum{1}, Reduction::None{2};
+struct LossOptions {
+  Reduction reduction = Reduction::Mean;
+};
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::Mean;
   double label_smoothing = 0;
@@ -550,14 +567,20 @@ struct NllOptions {
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
                 const NllOptions& options = {});
 // Input and target have one shape; both get gradients.
-Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
-Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean);
+Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
+Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
+struct SmoothL1Options {
+  Reduction reduction = Reduction::Mean;
+  double beta = 1;
+};
 // d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; l1_loss if beta is 0
-Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1,
-                      Reduction reduction = Reduction::Mean);
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1Options& options = {});
+struct HuberOptions {
+  Reduction reduction = Reduction::Mean;
+  double delta = 1;
+};
 // d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)
-Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1,
-                  Reduction reduction = Reduction::Mean);
+Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberOptions& options = {});
 struct BceOptions {
   Reduction reduction = Reduction::Mean;
   Tensor weight = {};      // for each element; broadcasts; in x's dtype or f32
@@ -593,12 +616,16 @@ struct TripletMarginOptions {
 // max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& options = {});
+struct MarginOptions {
+  Reduction reduction = Reduction::Mean;
+  double margin = 0;
+};
 // x, y [n, size], target [n]: 1 - cosine where target > 0, else max(0, cosine - margin).
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
-                             double margin = 0, Reduction reduction = Reduction::Mean);
+                             const MarginOptions& options = {});
 // max(0, margin - target (x - y)): target 1 where x should be larger, -1 where y should.
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
-                           double margin = 0, Reduction reduction = Reduction::Mean);
+                           const MarginOptions& options = {});
 
 struct GaussianNllOptions {
   Reduction reduction = Reduction::Mean;
@@ -618,12 +645,15 @@ struct PoissonNllOptions {
 // exp(x) - target x, or x - target log(x + eps), for targets that are counts.
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
                         const PoissonNllOptions& options = {});
+struct HingeEmbeddingOptions {
+  Reduction reduction = Reduction::Mean;
+  double margin = 1;
+};
 // For distances x: x where the target is 1, max(0, margin - x) where it is -1.
-Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin = 1,
-                            Reduction reduction = Reduction::Mean);
+Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target,
+                            const HingeEmbeddingOptions& options = {});
 // log(1 + exp(-target x)), target 1 or -1.
-Tensor soft_margin_loss(const Tensor& x, const Tensor& target,
-                        Reduction reduction = Reduction::Mean);
+Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
 
 // --- in place ---
 // Recorded if recording is on and x, or the value written, requires a gradient: then x must not be

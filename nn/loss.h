@@ -1,6 +1,7 @@
 #pragma once
-// Losses as modules, called as loss(x, target). Weights among the options become buffers, which
-// move with the module but stay f32 in an f16 or bf16 model.
+// Losses as modules, called as loss(x, target); Reduction::Sum may stand for {.reduction = ...}.
+// Weights among the options become buffers, which move with the module but stay f32 in an f16 or
+// bf16 model.
 
 #include <utility>
 
@@ -37,22 +38,20 @@ struct NLLLoss : WeightedLoss<NLLLoss, nll_loss, NllOptions, &NllOptions::class_
   explicit NLLLoss(NllOptions o = {}) : WeightedLoss(std::move(o)) {}
 };
 // (x - target)^2
-struct MSELoss : OpModule<MSELoss, mse_loss, Reduction> {
-  explicit MSELoss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
+struct MSELoss : OpModule<MSELoss, mse_loss, LossOptions> {
+  explicit MSELoss(const LossOptions& o = {}) : OpModule(o) {}
 };
 // |x - target|
-struct L1Loss : OpModule<L1Loss, l1_loss, Reduction> {
-  explicit L1Loss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
+struct L1Loss : OpModule<L1Loss, l1_loss, LossOptions> {
+  explicit L1Loss(const LossOptions& o = {}) : OpModule(o) {}
 };
 // d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2
-struct SmoothL1Loss : OpModule<SmoothL1Loss, smooth_l1_loss, double, Reduction> {
-  explicit SmoothL1Loss(double beta = 1, Reduction reduction = Reduction::Mean)
-      : OpModule(beta, reduction) {}
+struct SmoothL1Loss : OpModule<SmoothL1Loss, smooth_l1_loss, SmoothL1Options> {
+  explicit SmoothL1Loss(const SmoothL1Options& o = {}) : OpModule(o) {}
 };
 // d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)
-struct HuberLoss : OpModule<HuberLoss, huber_loss, double, Reduction> {
-  explicit HuberLoss(double delta = 1, Reduction reduction = Reduction::Mean)
-      : OpModule(delta, reduction) {}
+struct HuberLoss : OpModule<HuberLoss, huber_loss, HuberOptions> {
+  explicit HuberLoss(const HuberOptions& o = {}) : OpModule(o) {}
 };
 // x in [0, 1]
 struct BCELoss : WeightedLoss<BCELoss, binary_cross_entropy, BceOptions, &BceOptions::weight> {
@@ -88,15 +87,12 @@ struct TripletMarginLoss : OpModule<TripletMarginLoss, triplet_margin_loss, Trip
   explicit TripletMarginLoss(const TripletMarginOptions& o = {}) : OpModule(o) {}
 };
 // x and y [n, size], target [n]: 1 where they should be alike, -1 where not
-struct CosineEmbeddingLoss
-    : OpModule<CosineEmbeddingLoss, cosine_embedding_loss, double, Reduction> {
-  explicit CosineEmbeddingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
-      : OpModule(margin, reduction) {}
+struct CosineEmbeddingLoss : OpModule<CosineEmbeddingLoss, cosine_embedding_loss, MarginOptions> {
+  explicit CosineEmbeddingLoss(const MarginOptions& o = {}) : OpModule(o) {}
 };
 // target 1 where x should be larger than y, -1 where smaller
-struct MarginRankingLoss : OpModule<MarginRankingLoss, margin_ranking_loss, double, Reduction> {
-  explicit MarginRankingLoss(double margin = 0, Reduction reduction = Reduction::Mean)
-      : OpModule(margin, reduction) {}
+struct MarginRankingLoss : OpModule<MarginRankingLoss, margin_ranking_loss, MarginOptions> {
+  explicit MarginRankingLoss(const MarginOptions& o = {}) : OpModule(o) {}
 };
 // x and var the predicted mean and variance of the target
 struct GaussianNLLLoss : OpModule<GaussianNLLLoss, gaussian_nll_loss, GaussianNllOptions> {
@@ -107,13 +103,13 @@ struct PoissonNLLLoss : OpModule<PoissonNLLLoss, poisson_nll_loss, PoissonNllOpt
   explicit PoissonNLLLoss(const PoissonNllOptions& o = {}) : OpModule(o) {}
 };
 // x distances, target 1 where they should be small, -1 where large
-struct HingeEmbeddingLoss : OpModule<HingeEmbeddingLoss, hinge_embedding_loss, double, Reduction> {
-  explicit HingeEmbeddingLoss(double margin = 1, Reduction reduction = Reduction::Mean)
-      : OpModule(margin, reduction) {}
+struct HingeEmbeddingLoss
+    : OpModule<HingeEmbeddingLoss, hinge_embedding_loss, HingeEmbeddingOptions> {
+  explicit HingeEmbeddingLoss(const HingeEmbeddingOptions& o = {}) : OpModule(o) {}
 };
 // log(1 + exp(-target x)), target 1 or -1
-struct SoftMarginLoss : OpModule<SoftMarginLoss, soft_margin_loss, Reduction> {
-  explicit SoftMarginLoss(Reduction reduction = Reduction::Mean) : OpModule(reduction) {}
+struct SoftMarginLoss : OpModule<SoftMarginLoss, soft_margin_loss, LossOptions> {
+  explicit SoftMarginLoss(const LossOptions& o = {}) : OpModule(o) {}
 };
 // the similarity along dim, not a loss
 struct CosineSimilarity : OpModule<CosineSimilarity, cosine_similarity, int, double> {

@@ -55,29 +55,28 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   return reduce_losses(hinge(distance(anchor, positive) - apart + o.margin), o.reduction);
 }
 
-Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
-                             Reduction reduction) {
+Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
+                             const MarginOptions& o) {
   const Scope scope("cosine_embedding_loss");
   const Tensor cosine = cosine_similarity(x, y, -1);
   check(target.shape() == cosine.shape(), "pairs of shape {} and a target of shape {}",
         cosine.shape(), target.shape());
-  return reduce_losses(where(gt(target, 0), 1.0 - cosine, hinge(cosine - margin)), reduction);
+  return reduce_losses(where(gt(target, 0), 1.0 - cosine, hinge(cosine - o.margin)), o.reduction);
 }
 
-Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin,
-                            Reduction reduction) {
+Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, const HingeEmbeddingOptions& o) {
   const Scope scope("hinge_embedding_loss");
   check_shape(target, "the target", x.shape());
-  return reduce_losses(where(gt(target, 0), x, hinge(margin - x)), reduction);
+  return reduce_losses(where(gt(target, 0), x, hinge(o.margin - x)), o.reduction);
 }
 
-Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target, double margin,
-                           Reduction reduction) {
+Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
+                           const MarginOptions& o) {
   const Scope scope("margin_ranking_loss");
   check(x.shape() == y.shape() && x.shape() == target.shape(),
         "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
         target.shape());
-  return reduce_losses(hinge(cast(target, x.dtype()) * (y - x) + margin), reduction);
+  return reduce_losses(hinge(cast(target, x.dtype()) * (y - x) + o.margin), o.reduction);
 }
 
 }  // namespace mixtape

@@ -152,8 +152,10 @@ void check_classes(const Tensor& x, std::string_view what, const Tensor& weights
   check(!weights.requires_grad(), "class weights must not require a gradient");
 }
 void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
-  check(target.shape() == without(x.shape(), 1), "{} targets of shape {} for {} of shape {}",
-        target.numel(), target.shape(), what, x.shape());
+  if (const Shape wanted = without(x.shape(), 1); target.shape() != wanted)
+    fail("{} of shape {} need targets of shape {}, a class each, got {}{}", what, x.shape(), wanted,
+         target.shape(),
+         target.shape() == with_size(x.shape(), 1, 1) ? " (squeeze(target, 1))" : "");
   check(target.dtype() == i64, "the targets are {}, not i64", target.dtype());
 }
 
@@ -308,24 +310,24 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
   return targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
 }
 
-Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::SquaredError::info.name);
-  return reduce_losses(elementwise<kernels::SquaredError>(x, target), reduction);
+  return reduce_losses(elementwise<kernels::SquaredError>(x, target), o.reduction);
 }
-Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::AbsoluteError::info.name);
-  return reduce_losses(elementwise<kernels::AbsoluteError>(x, target), reduction);
+  return reduce_losses(elementwise<kernels::AbsoluteError>(x, target), o.reduction);
 }
-Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1Options& o) {
   const Scope scope(kernels::SmoothL1::info.name);
-  check(beta >= 0, "beta must be >= 0, got {}", beta);
-  if (beta == 0) return l1_loss(x, target, reduction);
-  return reduce_losses(elementwise<kernels::SmoothL1>(x, target, beta), reduction);
+  check(o.beta >= 0, "beta must be >= 0, got {}", o.beta);
+  if (o.beta == 0) return l1_loss(x, target, o.reduction);
+  return reduce_losses(elementwise<kernels::SmoothL1>(x, target, o.beta), o.reduction);
 }
-Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
+Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberOptions& o) {
   const Scope scope(kernels::Huber::info.name);
-  check(delta > 0, "delta must be > 0, got {}", delta);
-  return reduce_losses(elementwise<kernels::Huber>(x, target, delta), reduction);
+  check(o.delta > 0, "delta must be > 0, got {}", o.delta);
+  return reduce_losses(elementwise<kernels::Huber>(x, target, o.delta), o.reduction);
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
@@ -359,10 +361,10 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   return mean(each) * (double(x.numel()) / double(x.size(0)));  // the sum may be too large for f16
 }
 
-Tensor soft_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope("soft_margin_loss");
   check_shape(target, "the target", x.shape());
-  return reduce_losses(softplus(x * -cast(target, x.dtype())), reduction);
+  return reduce_losses(softplus(x * -cast(target, x.dtype())), o.reduction);
 }
 
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,

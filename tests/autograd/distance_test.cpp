@@ -12,7 +12,8 @@
 namespace mixtape {
 namespace distance_test {
 
-using enum Reduction;
+[[maybe_unused]] constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                None = Reduction::None;
 using Values = std::vector<double>;
 
 void expect_near(const Tensor& x, const Values& want) {
@@ -121,7 +122,7 @@ TEST_F(Distances, TripletMarginLoss) {
 
 TEST_F(Distances, CosineEmbeddingLoss) {
   const Tensor x = slice(a, 0, 0, 2), y = slice(n, 0, 0, 2), alike = from({1, -1}, {2}, i64);
-  expect_all(cosine_embedding_loss(x, y, alike, -0.5, None),
+  expect_all(cosine_embedding_loss(x, y, alike, {.reduction = None, .margin = -0.5}),
              {0.4522774424949343, 0.02542100212385523}, {x, y},
              {{0.09128709291749572, -0.18257418583505233, -0.2738612787525176, 0.21548451795457108,
                0.1898315991504579, -0.03591408632577894},
@@ -134,9 +135,9 @@ TEST_F(Distances, CosineEmbeddingLoss) {
 TEST_F(Distances, MarginRankingLoss) {
   const Tensor x = from({1, 2, 3}, {3}, f64).set_requires_grad(),
                y = from({2, 2, 1}, {3}, f64).set_requires_grad(), t = from({1, -1, 1}, {3}, i64);
-  expect_all(margin_ranking_loss(x, y, t, 0.5, None), {1.5, 0.5, 0}, {x, y},
-             {{-1, 1, 0}, {1, -1, 0}});
-  EXPECT_NEAR(margin_ranking_loss(x, y, t, 0.5).item(), 2. / 3, 1e-12);
+  expect_all(margin_ranking_loss(x, y, t, {.reduction = None, .margin = 0.5}), {1.5, 0.5, 0},
+             {x, y}, {{-1, 1, 0}, {1, -1, 0}});
+  EXPECT_NEAR(margin_ranking_loss(x, y, t, {.margin = 0.5}).item(), 2. / 3, 1e-12);
   EXPECT_ERROR(margin_ranking_loss(x, y, zeros({2})),
                "margin_ranking_loss: inputs of shapes [3] and [3] and a target of shape [2]");
 }
@@ -144,9 +145,11 @@ TEST_F(Distances, MarginRankingLoss) {
 // Gradients flow where a margin is just kept, as between equal points with a margin of 0.
 TEST_F(Distances, LossesMoveWhatIsAtTheMargin) {
   const Tensor x = from({1, 0}, {1, 2}, f64).set_requires_grad(), t = ones({1, 2}, f64);
-  expect_all(margin_ranking_loss(x, x.detach(), t, 0, None), {0, 0}, {x}, {{-1, -1}});
+  expect_all(margin_ranking_loss(x, x.detach(), t, {.reduction = None, .margin = 0}), {0, 0}, {x},
+             {{-1, -1}});
   const Tensor y = from({0, 1}, {1, 2}, f64);
-  expect_all(cosine_embedding_loss(x, y, -ones({1}, f64), 0, None), {0}, {x}, {{0, 1}});
+  expect_all(cosine_embedding_loss(x, y, -ones({1}, f64), {.reduction = None, .margin = 0}), {0},
+             {x}, {{0, 1}});
   expect_all(triplet_margin_loss(x, y, from({1, 2}, {1, 2}, f64), {.margin = 0, .p = 1, .eps = 0}),
              {0}, {x}, {{1, 0}});
 }

@@ -18,7 +18,8 @@ namespace mixtape {
 using namespace internal;
 namespace losses_test {
 
-using enum Reduction;
+[[maybe_unused]] constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                None = Reduction::None;
 using Values = std::vector<double>;
 const double inf = std::numeric_limits<double>::infinity();
 
@@ -41,6 +42,40 @@ Tensor slope(const Tensor& x, const F& f) {
   return grad({sum(f(x))}, {x})[0];
 }
 
+TEST(Losses, TakeTheReductionByNameOrAlone) {
+  const Tensor x = from({-1, 0.5, 2, 0.25}, {2, 2}, f64), y = from({0.5, 0.5, 1, 0}, {2, 2}, f64),
+               p = from({0.2, 0.5, 0.9, 0.25}, {2, 2}, f64), index = from({0, 1}, {2}, i64),
+               signs = from({1, -1}, {2}, f64), var = ones({2, 2}, f64);
+  for (const Reduction r : {Mean, Sum, None}) {
+    const auto expect_same = [](const Tensor& alone, const Tensor& by_name) {
+      EXPECT_EQ(alone.shape(), by_name.shape());
+      EXPECT_EQ(to_vector(alone), to_vector(by_name));
+    };
+    expect_same(mse_loss(x, y, r), mse_loss(x, y, {.reduction = r}));
+    expect_same(l1_loss(x, y, r), l1_loss(x, y, {.reduction = r}));
+    expect_same(smooth_l1_loss(x, y, r), smooth_l1_loss(x, y, {.reduction = r, .beta = 1}));
+    expect_same(huber_loss(x, y, r), huber_loss(x, y, {.reduction = r, .delta = 1}));
+    expect_same(cross_entropy(x, index, r), cross_entropy(x, index, {.reduction = r}));
+    expect_same(nll_loss(x, index, r), nll_loss(x, index, {.reduction = r}));
+    expect_same(binary_cross_entropy(p, y, r), binary_cross_entropy(p, y, {.reduction = r}));
+    expect_same(binary_cross_entropy_with_logits(x, y, r),
+                binary_cross_entropy_with_logits(x, y, {.reduction = r}));
+    expect_same(kl_div(x, p, r), kl_div(x, p, {.reduction = r}));
+    expect_same(triplet_margin_loss(x, y, p, r), triplet_margin_loss(x, y, p, {.reduction = r}));
+    expect_same(cosine_embedding_loss(x, y, signs, r),
+                cosine_embedding_loss(x, y, signs, {.reduction = r}));
+    expect_same(margin_ranking_loss(x, y, sign(x), r),
+                margin_ranking_loss(x, y, sign(x), {.reduction = r}));
+    expect_same(gaussian_nll_loss(x, y, var, r), gaussian_nll_loss(x, y, var, {.reduction = r}));
+    expect_same(poisson_nll_loss(x, y, r), poisson_nll_loss(x, y, {.reduction = r}));
+    expect_same(hinge_embedding_loss(x, sign(x), r),
+                hinge_embedding_loss(x, sign(x), {.reduction = r, .margin = 1}));
+    expect_same(soft_margin_loss(x, sign(x), r), soft_margin_loss(x, sign(x), {.reduction = r}));
+    EXPECT_EQ(mse_loss(x, y, r).rank(), r == None ? 2 : 0);
+  }
+  EXPECT_EQ(mse_loss(x, y, {}).item(), mse_loss(x, y).item());
+}
+
 // --- errors ---
 
 TEST(LossErrors, OfClasses) {
@@ -48,9 +83,11 @@ TEST(LossErrors, OfClasses) {
   EXPECT_ERROR(cross_entropy(zeros({3}), t),
                "cross_entropy: the logits have shape [3], not [n, classes, ...]");
   EXPECT_ERROR(cross_entropy(x, zeros({3}, i64)),
-               "3 targets of shape [3] for logits of shape [2, 3]");
+               "logits of shape [2, 3] need targets of shape [2], a class each, got [3]");
+  EXPECT_ERROR(cross_entropy(x, zeros({2, 1}, i64)),
+               "need targets of shape [2], a class each, got [2, 1] (squeeze(target, 1))");
   EXPECT_ERROR(cross_entropy(zeros({2, 3, 4}), zeros({2, 3}, i64)),
-               "6 targets of shape [2, 3] for logits of shape [2, 3, 4]");
+               "logits of shape [2, 3, 4] need targets of shape [2, 4], a class each, got [2, 3]");
   EXPECT_ERROR(cross_entropy(x, zeros({2})), "the targets are f32, not i64");
   EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
   EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)),
@@ -67,8 +104,9 @@ TEST(LossErrors, OfClasses) {
                "class weights must not require a gradient");
   EXPECT_ERROR(nll_loss(zeros({3}), t),
                "nll_loss: the log-probabilities have shape [3], not [n, classes, ...]");
-  EXPECT_ERROR(nll_loss(x, zeros({1}, i64)),
-               "1 targets of shape [1] for log-probabilities of shape [2, 3]");
+  EXPECT_ERROR(
+      nll_loss(x, zeros({1}, i64)),
+      "log-probabilities of shape [2, 3] need targets of shape [2], a class each, got [1]");
   EXPECT_ERROR(nll_loss(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
 }
 
@@ -85,10 +123,10 @@ TEST(LossErrors, OfElements) {
   EXPECT_ERROR(kl_div(x, y), shapes);
   EXPECT_ERROR(l1_loss(whole, whole),
                "elements must be floats, got i64 (convert them to a float dtype)");
-  EXPECT_ERROR(smooth_l1_loss(x, x, -0.5), "beta must be >= 0, got -0.5");
-  EXPECT_ERROR(smooth_l1_loss(x, x, NAN), "beta must be >= 0, got nan");
-  EXPECT_ERROR(huber_loss(x, x, 0), "delta must be > 0, got 0");
-  EXPECT_ERROR(huber_loss(x, x, NAN), "delta must be > 0, got nan");
+  EXPECT_ERROR(smooth_l1_loss(x, x, {.beta = -0.5}), "beta must be >= 0, got -0.5");
+  EXPECT_ERROR(smooth_l1_loss(x, x, {.beta = NAN}), "beta must be >= 0, got nan");
+  EXPECT_ERROR(huber_loss(x, x, {.delta = 0}), "delta must be > 0, got 0");
+  EXPECT_ERROR(huber_loss(x, x, {.delta = NAN}), "delta must be > 0, got nan");
   EXPECT_ERROR(kl_div(x, x, {.reduction = Sum, .batch_mean = true}),
                "kl_div: batch_mean needs Reduction::Mean");
   EXPECT_ERROR(binary_cross_entropy(x, x, {.pos_weight = ones({2})}),
@@ -210,8 +248,11 @@ TEST(ElementwiseLosses, KeepNan) {
 
 TEST(ElementwiseLosses, SmoothL1OfBetaZeroIsL1) {
   const Tensor x = leaf({-2, 0, 3}, {3}), zero = zeros({3});
-  EXPECT_EQ(to_vector(smooth_l1_loss(x, zero, 0, None)), (Values{2, 0, 3}));
-  EXPECT_EQ(to_vector(slope(x, [&](const Tensor& a) { return smooth_l1_loss(a, zero, 0, Sum); })),
+  EXPECT_EQ(to_vector(smooth_l1_loss(x, zero, {.reduction = None, .beta = 0})), (Values{2, 0, 3}));
+  EXPECT_EQ(to_vector(slope(x,
+                            [&](const Tensor& a) {
+                              return smooth_l1_loss(a, zero, {.reduction = Sum, .beta = 0});
+                            })),
             (Values{-1, 0, 1}));
 }
 

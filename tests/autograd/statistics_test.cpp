@@ -247,7 +247,8 @@ TEST(PoissonNll, IsThatOfACount) {
 
 TEST(Margins, OfHingeAndSoftMargin) {
   const Tensor x = row({0.2, 0.3, 2}, f64), t = row({1, -1, -1}, f64);
-  EXPECT_EQ(to_vector(hinge_embedding_loss(x, t, 1, Reduction::None)), (Values{0.2, 0.7, 0}));
+  EXPECT_EQ(to_vector(hinge_embedding_loss(x, t, {.reduction = Reduction::None, .margin = 1})),
+            (Values{0.2, 0.7, 0}));
   const Tensor soft = soft_margin_loss(x, t, Reduction::None);
   for (int64_t i = 0; i < 3; ++i)
     EXPECT_NEAR(soft.at(i), std::log1p(std::exp(-t.at(i) * x.at(i))), 1e-12);

@@ -141,15 +141,19 @@ TEST(Losses, AreTheirFunctions) {
   const auto expect_same = [](const Tensor& got, const Tensor& want) {
     EXPECT_EQ(to_vector(got), to_vector(want));
   };
-  using enum Reduction;
+  [[maybe_unused]] static constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                         None = Reduction::None;
   expect_same(CrossEntropyLoss({.label_smoothing = 0.1, .class_weights = weight})(x, target),
               cross_entropy(x, target, {.label_smoothing = 0.1, .class_weights = weight}));
   expect_same(NLLLoss({.class_weights = weight})(logs, target),
               nll_loss(logs, target, {.class_weights = weight}));
   expect_same(MSELoss(Sum)(x, y), mse_loss(x, y, Sum));
   expect_same(L1Loss()(x, y), l1_loss(x, y));
-  expect_same(SmoothL1Loss(0.5, None)(x, y), smooth_l1_loss(x, y, 0.5, None));
-  expect_same(HuberLoss(0.3)(x, y), huber_loss(x, y, 0.3));
+  expect_same(MSELoss({.reduction = Sum})(x, y), MSELoss(Sum)(x, y));
+  expect_same(CrossEntropyLoss(Sum)(x, target), cross_entropy(x, target, Sum));
+  expect_same(SmoothL1Loss({.reduction = None, .beta = 0.5})(x, y),
+              smooth_l1_loss(x, y, {.reduction = None, .beta = 0.5}));
+  expect_same(HuberLoss({.delta = 0.3})(x, y), huber_loss(x, y, {.delta = 0.3}));
   expect_same(BCELoss({.weight = weight})(p, y), binary_cross_entropy(p, y, {.weight = weight}));
   expect_same(BCEWithLogitsLoss({.pos_weight = weight})(x, y),
               binary_cross_entropy_with_logits(x, y, {.pos_weight = weight}));
@@ -158,13 +162,14 @@ TEST(Losses, AreTheirFunctions) {
   expect_same(TripletMarginLoss({.swap = true})(x, y, p),
               triplet_margin_loss(x, y, p, {.swap = true}));
   const Tensor alike = from({1, -1, 1, 1, -1}, {5});
-  expect_same(CosineEmbeddingLoss(0.2, Sum)(x, y, alike),
-              cosine_embedding_loss(x, y, alike, 0.2, Sum));
-  expect_same(MarginRankingLoss(0.3, None)(x, y, sign(x)),
-              margin_ranking_loss(x, y, sign(x), 0.3, None));
+  expect_same(CosineEmbeddingLoss({.reduction = Sum, .margin = 0.2})(x, y, alike),
+              cosine_embedding_loss(x, y, alike, {.reduction = Sum, .margin = 0.2}));
+  expect_same(MarginRankingLoss({.reduction = None, .margin = 0.3})(x, y, sign(x)),
+              margin_ranking_loss(x, y, sign(x), {.reduction = None, .margin = 0.3}));
   expect_same(GaussianNLLLoss({.full = true})(x, y, p), gaussian_nll_loss(x, y, p, {.full = true}));
   expect_same(PoissonNLLLoss({.reduction = Sum})(x, y), poisson_nll_loss(x, y, {.reduction = Sum}));
-  expect_same(HingeEmbeddingLoss(0.5)(x, sign(x)), hinge_embedding_loss(x, sign(x), 0.5));
+  expect_same(HingeEmbeddingLoss({.margin = 0.5})(x, sign(x)),
+              hinge_embedding_loss(x, sign(x), {.margin = 0.5}));
   expect_same(SoftMarginLoss(None)(x, sign(x)), soft_margin_loss(x, sign(x), None));
 }
 

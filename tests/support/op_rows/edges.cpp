@@ -154,7 +154,8 @@ std::vector<OpCase> norm_edges() {
 }
 
 std::vector<OpCase> loss_edges() {
-  using enum Reduction;
+  [[maybe_unused]] static constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                         None = Reduction::None;
   std::vector<OpCase> cases;
   const auto add = [&](std::string label, const CrossEntropyOptions& o) {
     cases.push_back({.op = "cross_entropy",
@@ -326,7 +327,7 @@ std::vector<OpCase> composed_edges() {
        .run =
            [](In x) {
              return soft_margin_loss(x[0], sign(x[0].detach())) +
-                    hinge_embedding_loss(x[0], sign(x[0].detach()), 0.7);
+                    hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
            },
        .label = "soft_margin"},
       {.op = "norm", .inputs = points, .run = to_all(2), .label = "cdist"},

@@ -234,7 +234,8 @@ std::vector<OpCase> view_extremes() {
 }
 
 std::vector<OpCase> loss_extremes() {
-  using enum Reduction;
+  [[maybe_unused]] static constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                         None = Reduction::None;
   const Input logits = of({3, 3}, {1, -inf, 2, 0, 0, 0, 30, -30, 5});
   const Input target = of({0, 1, 2}, Input::Index);
   const Input weights = of({0.5, 2, 0}, Input::Constant);
@@ -269,8 +270,9 @@ std::vector<OpCase> loss_extremes() {
       at("mse_loss", "special", {d, zero}, [](In x) { return mse_loss(x[0], x[1], None); }),
       at("l1_loss", "special", {d, zero}, [](In x) { return l1_loss(x[0], x[1], None); }),
       at("smooth_l1_loss", "special", {d, zero},
-         [](In x) { return smooth_l1_loss(x[0], x[1], 1, None); }),
-      at("huber_loss", "special", {d, zero}, [](In x) { return huber_loss(x[0], x[1], 1, None); }),
+         [](In x) { return smooth_l1_loss(x[0], x[1], {.reduction = None, .beta = 1}); }),
+      at("huber_loss", "special", {d, zero},
+         [](In x) { return huber_loss(x[0], x[1], {.reduction = None, .delta = 1}); }),
       at("cosine_similarity", "of_zeros", {of({2, 2}, {0, 0, 1, 2}), of({2, 2}, {1, 2, 3, 4})},
          [](In x) { return cosine_similarity(x[0], x[1]); }),
       at("mse_loss", "of_none", {{{0, 3}}, {{0, 3}}}, [](In x) { return mse_loss(x[0], x[1]); }),

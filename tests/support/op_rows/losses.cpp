@@ -4,7 +4,8 @@
 namespace mixtape::tests {
 namespace {
 
-using enum Reduction;
+[[maybe_unused]] constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
+                                None = Reduction::None;
 
 OpCase cross_entropy_case(std::string label, std::vector<Input> inputs, CrossEntropyOptions o) {
   const bool probabilities = inputs[1].real();
@@ -104,9 +105,13 @@ std::vector<OpCase> losses() {
            each("mse_loss", [](const Tensor& x, const Tensor& t) { return mse_loss(x, t, None); }),
            each("l1_loss", [](const Tensor& x, const Tensor& t) { return l1_loss(x, t, None); }),
            each("smooth_l1_loss",
-                [](const Tensor& x, const Tensor& t) { return smooth_l1_loss(x, t, 0.8, None); }),
+                [](const Tensor& x, const Tensor& t) {
+                  return smooth_l1_loss(x, t, {.reduction = None, .beta = 0.8});
+                }),
            each("huber_loss",
-                [](const Tensor& x, const Tensor& t) { return huber_loss(x, t, 0.8, None); }),
+                [](const Tensor& x, const Tensor& t) {
+                  return huber_loss(x, t, {.reduction = None, .delta = 0.8});
+                }),
            probabilities,
            with(probabilities, "weighted", {fixed_row},
                 [](In x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2]}); }),
