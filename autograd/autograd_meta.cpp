@@ -33,4 +33,35 @@ void Tensor::set_shadow(const Tensor& copy) const {
     autograd_meta().half = {copy, version(), copy ? copy.version() : 0};
 }
 
+namespace detail {
+namespace {
+
+struct Noted {
+  WeakTensor leaf;
+  const std::string* module;
+};
+thread_local std::vector<Noted> noted;
+
+}  // namespace
+
+void mark_listed(const Tensor& t) {
+  if (t && t.is_leaf()) t.autograd_meta().listing = AutogradMeta::Listing::Listed;
+}
+
+void note_forgotten(const Tensor& leaf, const std::string* module) {
+  leaf.autograd_meta().listing = AutogradMeta::Listing::Forgotten;
+  noted.push_back({WeakTensor(leaf), module});
+}
+
+std::vector<Forgotten> take_forgotten() {
+  std::vector<Forgotten> result;
+  for (const auto& [weak, module] : std::exchange(noted, {}))
+    if (const Tensor t = weak.lock();
+        t && t.is_leaf() && t.autograd_meta().listing == AutogradMeta::Listing::Forgotten)
+      result.push_back({t, module});
+  return result;
+}
+
+}  // namespace detail
+
 }  // namespace mixtape

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -65,6 +67,26 @@ struct AutogradMeta final : AutogradMetaInterface {
  private:
   LossScaleTag tag_;
   uint64_t tag_version_ = 0;  // of grad
+
+ public:
+  // A tensor of nn::parameter() is Unlisted until a module lists it or an optimizer has it, and
+  // Forgotten if it gets a gradient before. Others are Plain.
+  enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
+  Listing listing = Listing::Plain;
 };
+
+namespace detail {
+
+void mark_listed(const Tensor& t);
+// Tensors that became Forgotten on this thread, and still are, since the last call of this; each
+// with the path of the module that used it first, or null.
+struct Forgotten {
+  Tensor tensor;
+  const std::string* module;
+};
+std::vector<Forgotten> take_forgotten();
+void note_forgotten(const Tensor& leaf, const std::string* module);
+
+}  // namespace detail
 
 }  // namespace mixtape

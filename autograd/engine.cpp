@@ -132,6 +132,8 @@ struct Engine {
           dy.device(), leaf.device());
     if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
     accumulate_grad(leaf, std::move(dy), record, loss_scale);
+    if (leaf.autograd_meta().listing == AutogradMeta::Listing::Unlisted) [[unlikely]]
+      detail::note_forgotten(leaf, node.module);
     detail::observe(&Observer::after_accumulate, node, leaf.grad());
     for_each_hook(node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
   }

@@ -38,7 +38,9 @@ std::string Scope::trail() {
     if (!s->op.empty() && !(s->outer && s->outer->op == s->op))  // a function and its op count once
       ops = fmt::format("{}: {}", s->op, ops);
   const std::string* module = module_path();
-  return module && !module->empty() ? fmt::format("{}: {}", *module, ops) : ops;
+  if (!module) return ops;
+  const std::string name = module->empty() && name_of_root ? name_of_root() : *module;
+  return name.empty() ? ops : fmt::format("{}: {}", name, ops);
 }
 
 std::string_view Scope::caller() {

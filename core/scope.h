@@ -22,7 +22,9 @@ class Scope : NoCopy {
   static const Scope* innermost();
   static const std::string* module_path();  // of the innermost module, or null
   static std::string trail();               // "decoder.2: linear: matmul: ", as errors begin
-  static std::string_view caller();         // the op that called the innermost one, or ""
+  // Names the module whose path is empty, in trail(): the outermost one, by its type. Set by nn.
+  static inline std::string (*name_of_root)() = nullptr;
+  static std::string_view caller();  // the op that called the innermost one, or ""
 
   const std::string_view op;  // empty for a module's scope
   const std::string* const module;

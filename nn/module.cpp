@@ -24,6 +24,16 @@ std::vector<Field> fields_of(ModuleBase& m) {
   return std::move(fields.list());
 }
 
+[[maybe_unused]] const bool root_has_a_name = [] {
+  internal::Scope::name_of_root = [] {
+    const auto* const root = static_cast<const ModuleBase*>(backward_state.root_module);
+    if (!root) return std::string();
+    const ModuleBase& module = *root;
+    return type_name(typeid(module));
+  };
+  return true;
+}();
+
 // Every field below m, depth first, by its path.
 void collect(ModuleBase& m, const std::string& prefix, std::vector<Field>& into) {
   for (Field& f : fields_of(m)) {
@@ -47,9 +57,11 @@ std::vector<Field> saved(const ModuleBase& m) {
 StateDict named(const ModuleBase& m, bool buffers) {
   StateDict result;
   std::unordered_set<const void*> seen;
-  for (const Field& f : tree(m))
-    if (f.tensor && f.is_buffer == buffers && seen.insert(f.tensor->id()).second)
-      result.emplace_back(f.name, *f.tensor);
+  for (const Field& f : tree(m)) {
+    if (!f.tensor || f.is_buffer != buffers || !seen.insert(f.tensor->id()).second) continue;
+    if (!buffers) detail::mark_listed(*f.tensor);
+    result.emplace_back(f.name, *f.tensor);
+  }
   return result;
 }
 
@@ -127,6 +139,14 @@ std::string Fields::take_name(std::string_view& names) {
   return name;
 }
 
+Tensor parameter(const Tensor& t) {
+  const Tensor p = (t.is_contiguous() ? t : t.detach().contiguous()).set_requires_grad();
+  using Listing = AutogradMeta::Listing;
+  if (auto& listing = p.autograd_meta().listing; listing == Listing::Plain)
+    listing = Listing::Unlisted;
+  return p;
+}
+
 std::string type_name(const std::type_info& type) {
   const std::unique_ptr<char, void (*)(void*)> demangled(
       abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
@@ -164,6 +184,12 @@ std::vector<std::pair<std::string, ModuleBase*>> ModuleBase::named_modules() {
   std::vector<std::pair<std::string, ModuleBase*>> result{{"", this}};
   for (const Field& f : tree(*this))
     if (f.module) result.emplace_back(f.name, f.module);
+  return result;
+}
+
+std::vector<ModuleBase*> ModuleBase::modules() {
+  std::vector<ModuleBase*> result;
+  for (const auto& [name, m] : named_modules()) result.push_back(m);
   return result;
 }
 
@@ -304,8 +330,10 @@ const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   };
   set_path(root, intern(""));
   const std::vector<Field> fields = tree(root);
-  for (const Field& f : fields)
+  for (const Field& f : fields) {
     if (f.module) set_path(*f.module, intern(f.name));
+    if (f.tensor) detail::mark_listed(*f.tensor);
+  }
   if (const auto at = listed.find(this); at != listed.end()) return at->second;
 
   const ModuleBase* const holder = omitted_by(root, fields);

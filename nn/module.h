@@ -46,6 +46,7 @@ class ModuleBase {
   StateDict state_dict() const;
   // This module, named "", and all modules inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();
+  std::vector<ModuleBase*> modules();  // the same without names
   int64_t num_parameters() const;
 
   // Copies values into the module's tensors, converting dtypes. Before writing anything, throws
@@ -58,6 +59,7 @@ class ModuleBase {
   void to(Device device);
 
   bool is_training() const { return training_; }
+  bool training() const { return training_; }
   void train(bool on = true);
   void eval() { train(false); }
   void zero_grad();
@@ -202,9 +204,8 @@ class Module : public ModuleBase {
   }
 };
 
-// t as a parameter: a contiguous leaf that requires a gradient.
-inline Tensor parameter(const Tensor& t) {
-  return (t.is_contiguous() ? t : t.detach().contiguous()).set_requires_grad();
-}
+// t as a parameter: a contiguous leaf that requires a gradient. If one gets a gradient, and neither
+// a module lists it nor an optimizer has it, the next step of an optimizer on the thread warns.
+Tensor parameter(const Tensor& t);
 
 }  // namespace mixtape::nn

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <optional>
@@ -41,6 +42,22 @@ std::optional<DType> shadow_dtype(std::optional<DType> asked) {
   check(!asked || is_half(*asked) || asked == f32, "shadow must be f16, bf16 or f32, got {}",
         asked.value_or(f32));
   return asked == f32 ? std::nullopt : asked;
+}
+
+void warn_of_forgotten() {
+  const auto forgotten = mixtape::detail::take_forgotten();
+  if (forgotten.empty()) return;
+  constexpr size_t most = 4;
+  std::string list;
+  for (size_t i = 0; i < std::min(forgotten.size(), most); ++i) {
+    const auto& [t, module] = forgotten[i];
+    list += fmt::format("{}{} {}{}", i > 0 ? ", " : "", t.dtype(), t.shape(),
+                        module && !module->empty() ? " in " + *module : "");
+  }
+  warn(fmt::format(
+      "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: {}{}. They "
+      "are neither trained nor saved: list the fields that hold them, also vectors, or freeze them",
+      list, forgotten.size() > most ? fmt::format(" and {} more", forgotten.size() - most) : ""));
 }
 
 }  // namespace
@@ -146,6 +163,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
     group.slots.push_back({p});
   }
   groups_.push_back(std::move(group));
+  for (const Tensor& p : params) mixtape::detail::mark_listed(p);
 }
 
 std::vector<Tensor> Optimizer::params() const {
@@ -293,6 +311,7 @@ void Optimizer::flatten_masters(Group& group) {
 void Optimizer::step(const StepControl& control) {
   const Scope scope(name());
   require_groups();
+  warn_of_forgotten();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale");
   // All is checked and made before the first parameter is written: parameters may share a storage

@@ -475,11 +475,11 @@ TEST(Path, StartsAtTheOutermostModule) {
   EXPECT_EQ(error([&] { net(x, 3); }), "decoder.3.mlp: " + misfit);
   EXPECT_EQ(error([&] { net(x, 0); }), "decoder.0.mlp: " + misfit);
   EXPECT_EQ(error([&] { net.decoder[3](x); }), "mlp: " + misfit) << "now the layer is the root";
-  EXPECT_EQ(error([&] { net.decoder[3].mlp(x); }), misfit);
+  EXPECT_EQ(error([&] { net.decoder[3].mlp(x); }), "Probe: " + misfit) << "by its type";
   EXPECT_EQ(error([&] { net(x, 3); }), "decoder.3.mlp: " + misfit);
   {
     const NoGrad off;
-    EXPECT_EQ(error([&] { net(x, 9); }), misfit) << "no field, no path";
+    EXPECT_EQ(error([&] { net(x, 9); }), "Stack: " + misfit) << "no field, no path";
   }
   EXPECT_EQ(Scope::innermost(), nullptr) << "errors close their scopes";
 }

@@ -1,0 +1,134 @@
+// Parameters that no MIXTAPE_FIELDS lists: the first step of an optimizer after their gradients
+// warns.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "autograd/ops.h"
+#include "core/warn.h"
+#include "nn/nn.h"
+#include "optim/optimizers.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace forgotten_test {
+
+// The warnings of a step of one optimizer after a backward pass through f.
+template <class F>
+std::vector<std::string> warnings(const std::vector<Tensor>& trained, const F& f, int steps = 2) {
+  std::vector<std::string> all;
+  const OnWarning listen([&](const std::string& text) { all.push_back(text); });
+  optim::SGD opt(trained, {.lr = 0.01});
+  for (int i = 0; i < steps; ++i) {
+    opt.zero_grad();
+    sum(f()).backward();
+    opt.step();
+  }
+  return all;
+}
+
+std::string says(const std::string& list) {
+  return "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: " + list +
+         ". They are neither trained nor saved: list the fields that hold them, also vectors, or "
+         "freeze them";
+}
+using Warnings = std::vector<std::string>;
+
+struct Scale : nn::Module<Scale> {
+  nn::Linear out{2, 2};
+  Tensor scale = nn::parameter(ones({2}));
+  Tensor forward(const Tensor& x) const { return out(x) * scale; }
+  MIXTAPE_FIELDS(out)
+};
+struct Stack : nn::Module<Stack> {
+  nn::Linear out{2, 2};
+  std::vector<nn::Linear> layers;
+  Stack() {
+    for (int i = 0; i < 3; ++i) layers.emplace_back(2, 2);
+  }
+  Tensor forward(const Tensor& x) const {
+    Tensor h = x;
+    for (const auto& layer : layers) h = layer(h);
+    return out(h);
+  }
+  MIXTAPE_FIELDS(out)
+};
+struct Pointer : nn::Module<Pointer> {
+  nn::Linear out{2, 2};
+  std::unique_ptr<nn::Linear> hidden =
+      std::make_unique<nn::Linear>(2, 2, nn::Linear::Options{.bias = false});
+  Tensor forward(const Tensor& x) const { return out((*hidden)(x)); }
+  MIXTAPE_FIELDS(out)
+};
+template <class M>
+struct Outer : nn::Module<Outer<M>> {
+  M inner;
+  Tensor forward(const Tensor& x) const { return inner(x); }
+  MIXTAPE_FIELDS(inner)
+};
+
+TEST(Forgotten, ParametersAreToldOnce) {
+  const Tensor x = ones({1, 2});
+  const Scale scale;
+  EXPECT_EQ(warnings(scale.parameters(), [&] { return scale(x); }), Warnings{says("f32 [2]")});
+  const Outer<Scale> within;
+  EXPECT_EQ(warnings(within.parameters(), [&] { return within(x); }),
+            Warnings{says("f32 [2] in inner")});
+  const Stack stack;
+  const Warnings of_stack = warnings(stack.parameters(), [&] { return stack(x); });
+  ASSERT_EQ(of_stack.size(), 1u);
+  EXPECT_NE(of_stack[0].find("f32 [2, 2]"), std::string::npos);
+  EXPECT_NE(of_stack[0].find(" and 2 more. They"), std::string::npos);
+  const Outer<Pointer> pointer;
+  EXPECT_EQ(warnings(pointer.parameters(), [&] { return pointer(x); }),
+            Warnings{says("f32 [2, 2] in inner")});
+}
+
+TEST(Forgotten, WhatIsListedTrainedOrFrozenIsNot) {
+  const Tensor x = ones({1, 2});
+  // A part of a model is trained alone.
+  const Outer<Scale> model;
+  const Stack stack;
+  nn::Linear head(2, 1), body(2, 2), teacher(2, 2);
+  EXPECT_EQ(warnings(head.parameters(), [&] { return head(body(x)); }), Warnings());
+  // Another optimizer has it, or a module elsewhere lists it.
+  const Tensor own = nn::parameter(ones({2})), constant = nn::parameter(ones({2})),
+               plain = ones({2}).set_requires_grad();
+  optim::SGD other({own});
+  constant.set_requires_grad(false);
+  EXPECT_EQ(warnings(head.parameters(), [&] { return head(x * own * constant * plain); }),
+            Warnings());
+  struct Refers : nn::Module<Refers> {
+    nn::Linear out{2, 2};
+    const nn::Linear* shared = nullptr;
+    Tensor forward(const Tensor& t) const { return out((*shared)(t)); }
+    MIXTAPE_FIELDS(out)
+  };
+  Refers refers;
+  refers.shared = &teacher;
+  teacher.parameters();
+  EXPECT_EQ(warnings(refers.parameters(), [&] { return refers(x); }), Warnings());
+}
+
+TEST(Forgotten, ParametersListedLaterOrGoneAreNot) {
+  const Tensor x = ones({1, 2});
+  nn::Linear head(2, 1);
+  {
+    const Tensor brief = nn::parameter(ones({2}));
+    sum(x * brief).backward();
+  }
+  const Tensor later = nn::parameter(ones({2}));
+  sum(x * later).backward();
+  optim::SGD other({later});
+  EXPECT_EQ(warnings(head.parameters(), [&] { return head(x); }), Warnings());
+  // Without an optimizer nothing is told: gradients may be all that is wanted.
+  Warnings all;
+  const OnWarning listen([&](const std::string& text) { all.push_back(text); });
+  const Tensor alone = nn::parameter(ones({2}));
+  sum(x * alone).backward();
+  EXPECT_EQ(all, Warnings());
+}
+
+}  // namespace forgotten_test
+}  // namespace mixtape
