@@ -32,9 +32,10 @@ class LeafNode final : public Node {
 constexpr OpInfo leaf_info{"leaf"};
 
 // The remedy for activations of different dtypes besides a conversion: amp::Autocast, which casts
-// floats narrower than f64 for ops whose Precision asks for it.
+// floats narrower than f64 for ops whose Precision asks for it. Bytes are probably pixels.
 std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
   const auto castable = [](DType t) { return is_float(t) && t != f64; };
+  if (a == u8 || b == u8) return "; train::transforms::to_float() for images";
   if (!castable(a) || !castable(b)) return "";
   const bool ever_cast = op.precision != Precision::Any && op.precision != Precision::Native;
   return ever_cast ? ", or run under amp::Autocast"
@@ -188,8 +189,16 @@ Tensor Ctx::saved(size_t i) const {
   if (s.tensor.storage()->id() != s.storage) [[unlikely]]
     fail("a tensor that {} saved for backward was modified: its data was replaced", node_->name());
   if (s.tensor.version() != s.version) [[unlikely]]
-    fail("a tensor that {} saved for backward was modified in place: it is at version {}, not {}",
-         node_->name(), s.tensor.version(), s.version);
+    fail(
+        "a tensor that {} saved for backward was modified in place: it is at version {}, not {}: "
+        "{}, {} {} (call backward() first, or write to a clone())",
+        node_->name(), s.tensor.version(), s.version,
+        s.as == Kept::Result       ? "its result"
+        : s.as != Kept::Input      ? "computed in its forward"
+        : s.tensor.is_leaf()       ? "an input that is a leaf"
+        : s.tensor.requires_grad() ? "an input that an op made"
+                                   : "an input",
+        s.tensor.dtype(), s.tensor.shape());
   if (s.as == Kept::Between && grad_enabled())
     fail(
         "second order through {}: its backward() reads a tensor that forward() computed (save() "

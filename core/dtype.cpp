@@ -1,6 +1,8 @@
 // Ranges of the element types, and the names that parse_dtype() accepts.
 #include "core/dtype.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <string>
 
@@ -32,14 +34,18 @@ DType parse_dtype(std::string_view text) {
   };
   std::string accepted;
   for (const auto& n : names) {
-    if (n.name == text) return n.dtype;
+    if (std::ranges::equal(n.name, text, {}, {}, [](char c) { return std::tolower(c); }))
+      return n.dtype;
     accepted += accepted.empty() ? "" : ", ";
     accepted += n.name;
   }
   fail("unknown dtype '{}'; known are {}", text, accepted);
 }
 
-void detail::refuse(DType t) { fail("expected a float dtype, got {} (convert it)", name(t)); }
+void detail::refuse(DType t) {
+  fail("expected a float dtype, got {} (convert it{})", name(t),
+       t == u8 ? "; train::transforms::to_float() for images" : "");
+}
 void detail::refuse(DType in, DType out) {
   fail("from {} a kernel writes {}{}, not {} (convert the result)", name(in), name(in),
        is_half(in) ? " or f32" : "", name(out));

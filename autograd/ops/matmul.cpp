@@ -144,7 +144,8 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   const Scope scope("bmm");
   check(a.rank() == 3 && b.rank() == 3,
         "operands have shapes {} and {}, not [b, m, k] and [b, k, n]", a.shape(), b.shape());
-  check(a.size(0) == b.size(0), "batches of {} and {}", a.size(0), b.size(0));
+  check(a.size(0) == b.size(0), "{} matrices for {}: both operands need as many", a.size(0),
+        b.size(0));
   return call<Matmul>(a, b, MatmulOptions{});
 }
 

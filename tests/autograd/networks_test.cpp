@@ -42,7 +42,8 @@ TEST(Products, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(linear(ones({}), a), "linear: the input has no dimensions");
   EXPECT_ERROR(bmm(a, b),
                "bmm: operands have shapes [2, 3] and [3, 4], not [b, m, k] and [b, k, n]");
-  EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({5, 4, 3})), "bmm: batches of 2 and 5");
+  EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({5, 4, 3})),
+               "bmm: 2 matrices for 5: both operands need as many");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({2, 5, 3})), "inner dimensions differ: 4 and 5");
   EXPECT_ERROR(addmm(v, a, v), "addmm: operands have shapes [2, 3] and [3], not [m, k] and [k, n]");
   EXPECT_ERROR(addmm(v, b, b), "addmm: inner dimensions differ: 4 and 3 (of [3, 4] and [3, 4])");

@@ -108,6 +108,8 @@ TEST(Tape, RefusesWhatItCannotDo) {
                "f32 and f16 (convert one with .to(), or run under amp::Autocast)");
   EXPECT_ERROR(mul(from({1}, {1}, f32), from({1}, {1}, boolean)),
                "f32 and bool (convert one with .to())");  // which Autocast would leave as they are
+  EXPECT_ERROR(conv2d(zeros({1, 1, 4, 4}, u8), zeros({1, 1, 3, 3})),
+               "u8 and f32 (convert one with .to(); train::transforms::to_float() for images)");
   EXPECT_ERROR(matmul(ones({2, 3}), ones({2, 2})), "matmul: inner dimensions differ: 3 and 2");
   EXPECT_ERROR(ones({2}, i64).set_requires_grad(), "i64");
 }
@@ -145,14 +147,21 @@ TEST(Tape, DetectsWritesToSavedTensors) {
   add_(w, 1.0);
   EXPECT_ERROR(y.backward(),
                "mul: a tensor that mul saved for backward was modified in place: it is at "
-               "version 1, not 0");
+               "version 1, not 0: an input, f64 [2] (call backward() first, or write to a "
+               "clone())");
+  const Tensor v = sum(x * x);
+  {
+    const NoGrad off;
+    add_(x, 1.0);  // as an optimizer's step does
+  }
+  EXPECT_ERROR(v.backward(), "an input that is a leaf, f64 [2]");
   const Tensor e = exp(x);
   const Tensor s = sum(e);
   {
     const NoGrad off;
     mul_(e, 2.0);
   }
-  EXPECT_ERROR(s.backward(), "that exp saved");
+  EXPECT_ERROR(s.backward(), "not 0: its result, f64 [2]");
 }
 
 TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {

@@ -65,6 +65,9 @@ TEST(Format, KnowsOurTypes) {
 TEST(DType, KernelsOfFloatsRefuseOthers) {
   EXPECT_EQ(error([] { visit_float(i32, []<class T>() {}); }),
             "expected a float dtype, got i32 (convert it)");
+  EXPECT_EQ(
+      error([] { visit_float(u8, []<class T>() {}); }),
+      "expected a float dtype, got u8 (convert it; train::transforms::to_float() for images)");
   const auto pair = [](DType in, DType out) {
     return error([=] { visit_float(in, out, []<class In, class Out>() {}); });
   };
@@ -75,7 +78,8 @@ TEST(DType, KernelsOfFloatsRefuseOthers) {
 }
 
 TEST(DType, ParsesTheNamesPeopleUse) {
-  for (auto text : {"f16", "fp16", "float16", "half"}) EXPECT_EQ(parse_dtype(text), f16) << text;
+  for (auto text : {"f16", "fp16", "float16", "half", "FP16", "Half"})
+    EXPECT_EQ(parse_dtype(text), f16) << text;
   for (auto text : {"bf16", "bfloat16"}) EXPECT_EQ(parse_dtype(text), bf16) << text;
   for (auto text : {"f32", "fp32", "float32", "float"}) EXPECT_EQ(parse_dtype(text), f32) << text;
   for (auto text : {"f64", "fp64", "float64", "double"}) EXPECT_EQ(parse_dtype(text), f64) << text;

@@ -367,7 +367,7 @@ TEST(DataLoader, RefusesToContinueAnEndedLoop) {
   DataLoader loader(numbered(8), {.batch_size = 4});
   auto first = loader.begin();
   auto second = loader.begin();
-  EXPECT_ERROR(++first, "this loop over numbers has ended");
+  EXPECT_ERROR(++first, "this loop over numbers has ended: another one over the same loader began");
   EXPECT_TRUE(++second != loader.end());
   EXPECT_TRUE(++second == loader.end());
   EXPECT_ERROR(++second, "this loop over numbers has ended");

@@ -267,7 +267,10 @@ DataLoader::Iterator DataLoader::begin() {
 }
 
 bool DataLoader::advance(uint64_t loop) {
-  check(loop == loop_ && epoch_loop_, "this loop over {} has ended", batch_maker().data->name());
+  check(loop == loop_ && epoch_loop_,
+        "this loop over {} has ended: another one over the same loader began, or its epoch was set "
+        "(two at once need two loaders)",
+        batch_maker().data->name());
   current_ = {};  // free it before making the next
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);
