@@ -61,6 +61,14 @@ class Installed(unittest.TestCase):
         run(*compiler, "-std=c++20", here / "own_op.cpp", *self.flags("--cflags", "--libs"), "-o", program)
         self.check(program, shared=True)
 
+    def test_gdb_finds_its_printers(self) -> None:
+        [script] = self.folder.rglob("*-gdb.py")
+        library = (self.libraries / "libmixtape.so").resolve()
+        [folder] = self.folder.rglob("gdb/auto-load")
+        installed = library.relative_to(self.folder.resolve())  # as it will be called in /
+        self.assertEqual(script, folder / installed.parent / f"{library.name}-gdb.py")
+        self.assertEqual(script.read_text(), (here.parent.parent / "script/mixtape_gdb.py").read_text())
+
     def test_programs_need_nothing_that_only_building_does(self) -> None:
         [pc] = self.folder.rglob("mixtape.pc")
         self.assertNotRegex(pc.read_text(), "eigen|nlohmann|gtest|CLI11")
