@@ -15,10 +15,11 @@ using namespace mixtape::examples;
 namespace {
 
 struct Options {
-  std::string text, load, save, prompt, dtype = "float32", device = "cpu";
+  std::string text, load, save, out, prompt, dtype = "float32", device = "cpu";
   int64_t layers = 4, heads = 4, width = 128, context = 64;
   int64_t steps = 2000, every = 500, batch_size = 16, workers = 0, sample = 300, top_k = 0;
   double lr = 3e-3, dropout = 0, temperature = 0.8;
+  bool resume = false;
   uint64_t seed = 1;
 };
 
@@ -46,6 +47,9 @@ void define(CommandLine& line, Options& o) {
   line.add("--top-k", o.top_k, "N", "sample from the k likeliest; 0: from all").check(count(0));
   line.add("--load", o.load, "FILE", "initial weights").check(name_of("file"));
   line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
+  line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
+      .check(name_of("folder"));
+  line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
 }
 
 // The input of a run. The constructor finds all mistakes of the user.
@@ -53,6 +57,7 @@ struct Job {
   explicit Job(const Options& given)
       : o(given),
         device(usable(o.device)),
+        from(checkpoint(o.out, o.resume)),
         text(train::CharText::load(o.text, {.context = o.context, .stride = 1})),
         prompt(o.prompt.empty() ? slice(text.valid().tokens(), 0, -1, INT64_MAX)
                                 : text.encode(o.prompt)),
@@ -73,6 +78,7 @@ struct Job {
           "--top-k must be at most {1}, the number of characters, got {0}", o.top_k,
           text.vocabulary().size());
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
+    check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
     if (!o.load.empty()) load();
     if (!o.save.empty()) io::AtomicFile probe(o.save);
   }
@@ -84,6 +90,7 @@ struct Job {
 
   Options o;
   const Device device;
+  const std::string from;  // the checkpoint to continue from, or ""
   const train::CharText text;
   const Tensor prompt;
   Seed seed;
@@ -116,16 +123,18 @@ void Job::train() {
       .loss = models::next_token_loss,
       .optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
       .callbacks = {std::make_shared<train::GradientClip>(1.0)},
+      .folder = o.out,
       .device = device};
   train::Learner learner(std::move(data), model, options);
-  learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr);
+  learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr, {.resume = from});
   if (!o.save.empty()) {
     io::save(o.save, model.state_dict(), {{"characters", characters()}});
     fmt::print("wrote {}\n", o.save);
   }
   if (learner.is_stopping())
-    throw Interrupted(o.save.empty() ? "nothing was saved"
-                                     : o.save + " holds what was learned so far");
+    throw Interrupted(!o.out.empty()    ? o.out + " holds what was learned: --resume continues"
+                      : !o.save.empty() ? o.save + " holds what was learned so far"
+                                        : "nothing was saved");
 }
 
 void Job::run() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -55,6 +56,14 @@ Device usable(const std::string& name) {
   return device;
 }
 
+std::string checkpoint(const std::string& folder, bool resume) {
+  if (!resume) return {};
+  check(!folder.empty(), "--resume needs --out, the folder of the run to continue");
+  const std::string path = folder + "/last.ckpt";
+  check(std::filesystem::exists(path), "--resume: there is no {}", path);
+  return path;
+}
+
 std::string on_device(const Device& device) {
   if (device.is_host()) return {};
   return fmt::format(", on {} ({})", device,
@@ -99,6 +108,8 @@ template Option CommandLine::add(const char*, double&, const char*, const char*)
 void CommandLine::flag(const char* name, bool& value, const char* help) {
   app_->add_flag(name, value, help);
 }
+
+bool CommandLine::given(const char* name) const { return app_->count(name) > 0; }
 
 int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare) {
   try {

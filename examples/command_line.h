@@ -45,6 +45,9 @@ Check precision();                // the names that low() takes
 DType low(const std::string& name);           // dtype of float32, fp16, bf16, ...
 Device usable(const std::string& device);     // throws Error if it does not exist
 std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
+// The checkpoint in a run folder from which --resume continues, or "" without that option. Throws
+// Error if it is not there.
+std::string checkpoint(const std::string& folder, bool resume);
 
 // Runs f; prefixes its Error with the file's name.
 template <class F>
@@ -84,6 +87,7 @@ class CommandLine {
   template <class T>
   Option add(const char* name, T& value, const char* kind, const char* help);
   void flag(const char* name, bool& value, const char* help);
+  bool given(const char* name) const;  // an option that was given, after parsing
 
   // Parses, prepares and works; returns main()'s exit code: 2 for an exception from parsing or
   // preparing, a mistake of the user; 1 for one from the work, or 130 for Interrupted.

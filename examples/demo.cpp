@@ -24,6 +24,14 @@ using namespace mixtape::examples;
 
 namespace {
 
+// A mode's name in files and tables: "fp16" for float16, and so on. Empty if it is none.
+std::string mode_name(const std::string& text) {
+  if (text == "tf32") return text;
+  if (!precision()(text).empty()) return {};
+  const DType low = parse_dtype(text);
+  return low == f16 ? "fp16" : low == bf16 ? "bf16" : "fp32";
+}
+
 struct Options {
   std::string data, out = "runs/demo";
   double valid_fraction = 0.2, lr = 3e-3;
@@ -270,7 +278,10 @@ void define(CommandLine& line, Options& o) {
   line.add("--seed", o.seed, "N", "of digits, weights and order").check(any_seed());
   line.add("--modes", o.modes, "LIST", "precisions to train in, separated by commas")
       .delimiter(',')
-      .check(one_of({"fp32", "tf32", "fp16", "bf16"}));
+      .check([](const std::string& text) {
+        return mode_name(text).empty() ? fmt::format("\"{}\" is not fp32, tf32, fp16 or bf16", text)
+                                       : std::string();
+      });
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--out", o.out, "DIR",
            "folder for weights, metrics.jsonl and loss.svg;\nreplaces those of an earlier run")
@@ -286,6 +297,8 @@ int main(int argc, char** argv) {
       "Trains a small convolutional network on digits in fp32, fp16 and bf16, and compares them.");
   define(line, o);
   return line.run(argc, argv, [&] {
+    check(!line.given("--valid-fraction") || !o.data.empty(), "--valid-fraction needs --data");
+    for (std::string& mode : o.modes) mode = mode_name(mode);
     return [job = std::make_shared<Job>(o)] {
       const train::Interrupt interrupt;
       run(*job);

@@ -12,9 +12,10 @@ using namespace mixtape::examples;
 namespace {
 
 struct Options {
-  std::string data, dtype = "float16", device = "cpu";
+  std::string data, out, dtype = "float16", device = "cpu";
   int64_t epochs = 1, batch_size = 2;
   double lr = 8e-3;
+  bool resume = false;
   uint64_t seed = 1;
 };
 
@@ -22,6 +23,7 @@ struct Job {
   explicit Job(const Options& given)
       : o(given),
         device(usable(o.device)),
+        from(checkpoint(o.out, o.resume)),
         images(train::from_folder(o.data, {.valid_fraction = 0.14})) {
     check(images.train.classes().size() == 2, "{}: needs 2 classes, got {}", o.data,
           images.train.classes().size());
@@ -31,6 +33,7 @@ struct Job {
 
   const Options o;
   const Device device;
+  const std::string from;  // the checkpoint to continue from, or ""
   const train::Split<train::ImageFolder> images;
   train::PixelStats stats;
 };
@@ -51,9 +54,12 @@ void Job::run() const {
       std::move(data), models::simple_cnn({3, 16, 16, 2}),
       {.optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
        .metrics = {train::accuracy},
+       .folder = o.out,
        .device = device});
-  learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr);
-  if (learner.is_stopping()) throw Interrupted("nothing was saved");
+  learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr, {.resume = from});
+  if (learner.is_stopping())
+    throw Interrupted(o.out.empty() ? "nothing was saved"
+                                    : o.out + " holds what was learned: --resume continues");
 }
 
 }  // namespace
@@ -68,6 +74,9 @@ int main(int argc, char** argv) {
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate").check(rate());
   line.add("--seed", o.seed, "N", "of weights and order").check(any_seed());
+  line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
+      .check(name_of("folder"));
+  line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   return line.run(argc, argv,
                   [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });
 }

@@ -24,7 +24,7 @@ struct Options {
               out = "runs/train_images";
   int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20;
   double lr = 1e-2;
-  bool masters = false, benchmark = false;
+  bool masters = false, benchmark = false, resume = false;
   uint64_t seed = 1;
 };
 
@@ -45,8 +45,9 @@ void define(CommandLine& line, Options& o) {
   line.add("--fine-tune", o.fine_tune, "FILE",
            "initial weights (.safetensors); the last layer\nstarts anew if the classes differ")
       .check(name_of("file"));
-  line.add("--out", o.out, "DIR", "folder for weights.safetensors and metrics.jsonl")
+  line.add("--out", o.out, "DIR", "folder for weights, metrics.jsonl and last.ckpt")
       .check(name_of("folder"));
+  line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
@@ -136,7 +137,11 @@ std::string description(const Options& o, const nn::ModuleBase& model, Device de
 class Training {
  public:
   explicit Training(const Options& given)
-      : o(given), device(usable(o.device)), seed(o.seed), images(open(o.dataset, o.seed)) {
+      : o(given),
+        device(usable(o.device)),
+        from(checkpoint(o.out, o.resume)),
+        seed(o.seed),
+        images(open(o.dataset, o.seed)) {
     const train::PixelStats stats = train::pixel_stats(images.train);
     const auto normalize = train::transforms::normalize(stats.mean, stats.std);
     data.train.emplace(images.train,
@@ -157,21 +162,24 @@ class Training {
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
     io::AtomicFile probe(weights());
-    log = std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl"));
+    callbacks = {std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl")),
+                 std::make_shared<train::ModelCheckpoint>(
+                     train::ModelCheckpointOptions{.folder = folder->path(), .monitor = ""})};
   }
 
   void run() {
     nn::ModuleBase& net = *model.module();
     fmt::print("{} training and {} validation images, {} classes\n{}\n{}", images.train->size(),
                images.valid->size(), images.classes, description(o, net, device), loaded);
-    train::Learner learner(std::move(data), std::move(model),
-                           {.metrics = {train::accuracy}, .callbacks = {log}, .device = device});
+    train::Learner learner(
+        std::move(data), std::move(model),
+        {.metrics = {train::accuracy}, .callbacks = callbacks, .device = device});
     choose_precision(learner, o);
-    learner.fit_one_cycle(o.epochs, o.lr);
+    learner.fit_one_cycle(o.epochs, o.lr, {.resume = from});
     io::save(weights(), net.state_dict(), {{"model", o.model}});
     if (learner.is_stopping())
-      throw Interrupted(folder->path() + " holds the weights as they were");
-    fmt::print("wrote {}/: weights.safetensors and metrics.jsonl\n", folder->path());
+      throw Interrupted(folder->path() + " holds what was learned: --resume continues");
+    fmt::print("wrote {}/: weights.safetensors, metrics.jsonl and last.ckpt\n", folder->path());
   }
 
  private:
@@ -191,13 +199,14 @@ class Training {
 
   const Options o;
   const Device device;
+  const std::string from;  // the checkpoint to continue from, or ""
   Seed seed;
   const Images images;
   train::Loaders data;
   nn::Any model;
   std::string loaded;
   std::optional<train::RunFolder> folder;
-  std::shared_ptr<train::JsonlLogger> log;
+  std::vector<std::shared_ptr<train::Callback>> callbacks;
 };
 
 // Measures steps on random images of the size that the network expects.
@@ -239,6 +248,11 @@ int main(int argc, char** argv) {
   define(line, o);
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
+    check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
+    for (const char* name :
+         {"--dataset", "--epochs", "--lr", "--workers", "--fine-tune", "--out", "--resume"})
+      check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
+    check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
     return [training = std::make_shared<Training>(o)] { training->run(); };
   });

@@ -116,7 +116,7 @@ class Quick(DemoTest):
 
     def test_a_mode_trains_the_same_alone(self) -> None:
         self.trained(*SMALL, "--out", "all")
-        [row] = self.trained(*SMALL, "--out", "one", "--modes", "bf16", modes=["bf16"])
+        [row] = self.trained(*SMALL, "--out", "one", "--modes", "bfloat16", modes=["bf16"])  # any of its names
         self.assertEqual(self.log("one"), self.log("all")[4:])
         self.assertEqual(row["speed"], "-")  # there is no fp32 to compare with
         self.assertEqual(self.files("one"), ["bf16.safetensors", "loss.svg", "metrics.jsonl"])
@@ -197,6 +197,9 @@ class Mistakes(DemoTest):
         for value in "0", "1", "nan":
             self.refused(f'--valid-fraction: "{value}" is not a number from 0.01 to 0.9', f"--valid-fraction={value}")
         self.refused('--modes: "fp8" is not fp32, tf32, fp16 or bf16', "--modes", "fp32,fp8")
+        self.refused('--modes: "float64" is not fp32, tf32, fp16 or bf16', "--modes", "float64")
+        self.refused("--modes: fp16 is listed twice", "--modes", "float16,bf16,FP16")
+        self.refused("--valid-fraction needs --data", "--valid-fraction", 0.2)
         self.refused('--modes: "" is not fp32, tf32, fp16 or bf16', "--modes", "")
         self.refused("unknown device 'gpu'; known are cpu, cuda, cuda:0, cuda:1, ...", "--device", "gpu")
         self.refused("there is no device cuda:9: ", "--device", "cuda:9")

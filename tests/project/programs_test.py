@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -45,8 +46,11 @@ class ProgramTest(unittest.TestCase):
 
     def last_row(self, name: str, *arguments) -> list[float]:
         """The rows of the table of epochs: epoch, training loss, validation loss, accuracy."""
-        rows = re.findall(r"^(\d+(?: +\d+\.\d+)+) +\d\d:\d\d$", self.output(name, *arguments), re.M)
-        return [float(number) for number in rows[-1].split()]
+        return [float(number) for number in self.last_values(name, *arguments).split()]
+
+    def last_values(self, name: str, *arguments) -> str:
+        """The last row of the table of epochs, without its time."""
+        return re.findall(r"^(\d+(?: +\d+\.\d+)+) +\d\d:\d\d$", self.output(name, *arguments), re.M)[-1]
 
     def refused(self, name: str, message: str, *arguments) -> None:
         """Expects a one-line message, exit code 2, and no file written."""
@@ -62,6 +66,12 @@ class ProgramTest(unittest.TestCase):
         """The header of a safetensors file: dtype and shape of each tensor."""
         data = (self.folder / path).read_bytes()
         return json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
+
+    def finished_run(self) -> str:
+        """A folder with what counts as a checkpoint until it is read."""
+        (self.folder / "run").mkdir()
+        (self.folder / "run/last.ckpt").touch()
+        return "run"
 
     def digits(self, folder: str, digits: str, mnist: str | None = None) -> None:
         """Images of MNIST in a folder for each digit."""
@@ -168,6 +178,34 @@ class Quick(ProgramTest):
         self.assertIn("wte.weight", self.weights("gpt.safetensors"))
 
 
+    def test_resumes_after_ctrl_c(self) -> None:
+        self.two_classes()
+        weights = {"train_images": "{}/weights.safetensors", "char_gpt": "{}.safetensors", "one_cycle": None}
+        for name, arguments in {
+            "train_images": ["--dataset", "digits:256", "--epochs", 12, "--batch-size", 8],
+            "char_gpt": [*SMALL_GPT, "--steps", 2400, "--every", 200, "--sample", 0],
+            "one_cycle": ["--data", "images", "--epochs", 60],
+        }.items():
+            def command(out: str) -> list:
+                return [name, *arguments, "--out", out, *(["--save", out + ".safetensors"] if name == "char_gpt" else [])]
+
+            whole = self.last_values(*command("whole"))
+            run = subprocess.Popen([self.program(name), *map(str, command("cut")[1:])], cwd=self.folder, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            while not (line := run.stdout.readline()).startswith("0 "):  # the first epoch's row
+                self.assertTrue(line, "it ended early")
+            run.send_signal(signal.SIGINT)
+            _, error = run.communicate()
+            self.assertEqual(run.returncode, 130, error)
+            self.assertEqual(error.splitlines()[-1], f"{name}: interrupted: cut holds what was learned: --resume continues")
+            self.assertEqual(self.last_values(*command("cut"), "--resume"), whole, name)
+            if file := weights[name]:
+                one, two = ((self.folder / file.format(out)).read_bytes() for out in ("whole", "cut"))
+                self.assertEqual(one, two, name)
+            for out in "whole", "cut":
+                shutil.rmtree(self.folder / out)
+
+
 class Parity(ProgramTest):
     """bench/train_parity, which has the same command line."""
 
@@ -222,6 +260,12 @@ class Mistakes(ProgramTest):
             self.refused("train_images", "none", "--dataset", f"{kind}:none")
         self.refused("train_images", "--masters needs --dtype float16, not bf16", "--masters", "--dtype", "bf16")
         self.refused("train_images", "none: cannot open", "--dataset", "digits:8", "--fine-tune", "none")
+        self.refused("train_images", "--steps needs --benchmark", "--steps", 3)
+        for ignored in "--dataset=digits", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume":
+            self.refused("train_images", f"--benchmark and {ignored.split('=')[0]} exclude each other", "--benchmark", ignored)
+        self.refused("train_images", "--resume: there is no runs/train_images/last.ckpt", "--resume")
+        self.refused("train_images", "--resume and --fine-tune exclude each other", "--resume", "--fine-tune", "x", "--out",
+                     self.finished_run())
         (self.folder / "taken/weights.safetensors").mkdir(parents=True)
         self.refused("train_images", "taken/weights.safetensors: not a regular file", "--dataset", "digits:8", "--out",
                      "taken")
@@ -232,6 +276,10 @@ class Mistakes(ProgramTest):
     def test_texts(self) -> None:
         self.refused("char_gpt", "none: cannot open", "--text", "none")
         self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
+        self.refused("char_gpt", "--resume needs --out", *SMALL_GPT, "--resume")
+        self.refused("char_gpt", "--resume: there is no x/last.ckpt", *SMALL_GPT, "--resume", "--out", "x")
+        self.refused("char_gpt", "--resume and --load exclude each other", *SMALL_GPT, "--resume", "--load", "x", "--out",
+                     self.finished_run())
         self.refused("char_gpt", "--save gpt with --steps 0", *SMALL_GPT, "--save", "gpt", "--steps", 0)
         self.refused("char_gpt", "--steps 5 is not a multiple of --every 2", "--text", "song.txt", "--steps", 5, "--every", 2)
         self.refused("char_gpt", 'character "é" is not among the', "--text", "song.txt", "--prompt", "é")
