@@ -4,7 +4,7 @@ libmixtape.so; otherwise: (gdb) source script/mixtape_gdb.py
     (gdb) print x
     $1 = f32 [2, 3] [[1 2 3] [4 5 6]]
     (gdb) print net
-    $2 = Mlp in training = {up = Linear in training = {...}, down = ...}
+    $2 = Mlp = {up = Linear = {weight = f32 [8, 4] requires_grad [...], ...}, down = ...}
 
 Values are read from memory: nothing of the program runs, so it also works on a core file."""
 import struct
@@ -107,7 +107,7 @@ class Tensor:
 
 
 class Module:
-    """A module by its own fields; what all modules have is in one word."""
+    """A module by its own fields, and its mode if the library was compiled with -g."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
@@ -120,7 +120,10 @@ class Module:
             plain += c
             if plain.endswith("::") and depth == 0:
                 plain = ""
-        return f"{plain} in {'training' if self.value['training_'] else 'evaluation'}"
+        try:
+            return f"{plain} in {'training' if self.value['training_'] else 'evaluation'}"
+        except gdb.error:  # g++ describes ModuleBase where its virtual functions are, in a library without -g
+            return plain
 
     def children(self):
         yield from self.fields(self.value)

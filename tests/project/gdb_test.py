@@ -39,7 +39,7 @@ class Gdb(unittest.TestCase):
         self.shows("mask", "bool [2, 3] [[false false true] [true true true]]")
         self.shows("index", "i64 [2] [-1 7]")
         self.shows("bytes", "u8 [2, 0] [[] []]")
-        self.shows("wide", "f32 [100] [0 1 2 ... 97 98 99]")
+        self.shows("wide", "i64 [100] [0 1 2 ... 97 98 99]")
         self.assertRegex(self.values["y"], r"^f32 \[2, 2\] of an op \[\[\S+ \S+\] \[\S+ \S+\]\]$")
         self.shows("net.mean", "f32 [2] [0.5 0.5]")
         self.assertRegex(self.values["net.up.weight"], r"^f32 \[2, 3\] requires_grad \[\[")
@@ -50,8 +50,8 @@ class Gdb(unittest.TestCase):
 
     def test_modules(self) -> None:
         net = self.values["net"]
-        self.assertRegex(net, r"^Mlp in evaluation = \{up = Linear in evaluation = \{weight = f32 \[2, 3\] requires_grad ")
-        self.assertRegex(net, r"table = Embedding in evaluation = \{weight = f32 \[2, 2\] requires_grad .* mean = f32 \[2\] \[0.5 0.5\], width = 7\}$")
+        self.assertRegex(net, r"^Mlp(?: in evaluation)? = \{up = Linear(?: in evaluation)? = \{weight = f32 \[2, 3\] requires_grad ")
+        self.assertRegex(net, r"table = Embedding(?: in evaluation)? = \{.*weight = f32 \[2, 2\] requires_grad .* mean = f32 \[2\] \[0.5 0.5\], width = 7\}$")
         self.assertNotIn("hooks_", net)
 
 
