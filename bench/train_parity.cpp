@@ -86,8 +86,7 @@ Run cnn(const std::string& mode, uint64_t seed, const Options& o) {
                                                              .transform = normalize});
   loaders.valid.emplace(data.valid,
                         train::DataLoaderOptions{.batch_size = 256, .transform = normalize});
-  return train_one(mode, o, bench::Cnn(bench::demo_cnn), std::move(loaders), train::default_loss,
-                   3e-3, 3);
+  return train_one(mode, o, bench::Cnn(bench::demo_cnn), std::move(loaders), {}, 3e-3, 3);
 }
 
 const train::CharText& text(const Options& o) {

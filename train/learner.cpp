@@ -18,9 +18,6 @@
 #include "train/progress.h"
 
 namespace mixtape::train {
-Tensor default_loss(const Tensor& output, const Tensor& target) {
-  return is_float(target.dtype()) ? mse_loss(output, target) : cross_entropy(output, target);
-}
 
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
     : data(std::move(loaders)),
@@ -32,6 +29,8 @@ Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
   compile(options);
 }
 
+Learner::Learner(Learner&&) noexcept = default;
+Learner& Learner::operator=(Learner&&) noexcept = default;
 Learner::~Learner() = default;
 
 void Learner::compile(const LearnerOptions& options) {
@@ -61,7 +60,7 @@ void Learner::compile(const LearnerOptions& options) {
   }
   const OptimizerMaker& maker = options.optimizer ? *options.optimizer : make_optimizer_;
   const std::vector<Tensor> parameters = model_.module->parameters();
-  auto made = maker(parameters);
+  auto [made, loss_scale] = maker(parameters);
   const auto is_ours = [&](const Tensor& p) {
     return std::ranges::any_of(parameters, [&](const Tensor& own) { return own.is_same(p); });
   };
@@ -83,7 +82,11 @@ void Learner::compile(const LearnerOptions& options) {
   folder_ = std::move(folder);
   out_ = options.out;
   progress_ = options.progress;
-  if (before && !precision_) use_precision(before);
+  if (precision_) return;  // a callback
+  if (loss_scale && options.optimizer)
+    use_precision(std::make_shared<MixedPrecision>(*loss_scale));
+  else if (before)
+    use_precision(before);
 }
 
 void Learner::add(std::shared_ptr<Callback> callback) {
@@ -111,10 +114,10 @@ Learner& Learner::use_precision(std::shared_ptr<MixedPrecision> precision) {
   return *this;
 }
 
-Learner& Learner::to_fp16(const AmpOptions& o) {
+Learner& Learner::to_fp16(const AmpOptions& o) & {
   return use_precision(std::make_shared<MixedPrecision>(o));
 }
-Learner& Learner::to_fp16(const MasterOptions& o) {
+Learner& Learner::to_fp16(const MasterOptions& o) & {
   return use_precision(std::make_shared<MixedPrecision>(o));
 }
 
@@ -200,8 +203,11 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "validation_split must be in [0, 1), got {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
-  DataLoader loader(all.rows(0, train),
-                    {.batch_size = o.batch_size, .shuffle = o.shuffle, .seed = o.seed});
+  const bool leaves_one = train > o.batch_size && o.batch_size > 1 && train % o.batch_size == 1;
+  DataLoader loader(all.rows(0, train), {.batch_size = o.batch_size,
+                                         .shuffle = o.shuffle,
+                                         .drop_last = o.drop_last.value_or(leaves_one),
+                                         .seed = o.seed});
   if (data.train)  // continue its epochs, for another order
     loader.set_epoch(data.train->epoch() + (data.train->position() > 0));
   data.train = std::move(loader);
@@ -276,7 +282,11 @@ bool Learner::forward(const Batch& batch, bool predicts) {
         nn::type_name(typeid(module)));
   state.output = model_.call(state.x);
   if (!notify(&Callback::on_loss_begin)) return false;
-  if (state.y && !predicts) state.loss = loss(state.output, state.y);
+  if (!state.y || predicts) return true;
+  const Tensor& given = batch.y ? batch.y : state.y;
+  state.loss = loss                      ? loss(state.output, state.y)
+               : is_float(given.dtype()) ? mse_loss(state.output, state.y)
+                                         : cross_entropy(state.output, state.y);
   return true;
 }
 
@@ -300,6 +310,11 @@ void Learner::train_batch(const Batch& batch) {
 }
 
 void Learner::learn(const Batch& batch) {
+  // Errors name a smaller last batch, since few examples may be the reason.
+  std::string smaller;
+  if (in_fit_ && data.train && batch.x.size(0) < data.train->batch_size())
+    smaller = fmt::format("smaller last batch of {} (.drop_last omits it)", batch.x.size(0));
+  const internal::Scope scope(smaller);
   if (!forward(batch)) return;
   check(bool(state.loss),
         "a batch has no targets to train on (LearnerOptions::pass can train without)");

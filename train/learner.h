@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "core/no_copy.h"
+#include "amp/loss_scale_optimizer.h"
 #include "io/safetensors.h"
 #include "io/svg.h"
 #include "nn/sequential.h"
@@ -28,21 +28,29 @@ struct Loaders {
 
 // Makes an optimizer for parameters, by value: [](auto params) { return optim::SGD(params); }
 // (A Learner passes all of them; the optimizer leaves frozen ones alone until they are unfrozen.)
+// An amp::LossScaleOptimizer also chooses the precision: to_fp16() with its loss scale.
 class OptimizerMaker {
  public:
-  template <class F>
-    requires std::derived_from<std::invoke_result_t<F&, std::vector<Tensor>>, optim::Optimizer>
+  struct Made {
+    std::unique_ptr<optim::Optimizer> optimizer;
+    std::optional<amp::ScalerOptions> loss_scale = {};  // of a LossScaleOptimizer
+  };
+  template <class F, class O = std::invoke_result_t<F&, std::vector<Tensor>>>
+    requires std::derived_from<O, optim::Optimizer> || std::same_as<O, amp::LossScaleOptimizer>
   OptimizerMaker(F make)
-      : make_([make = std::move(make)](std::vector<Tensor> params) mutable {
-          using O = std::invoke_result_t<F&, std::vector<Tensor>>;
-          return std::unique_ptr<optim::Optimizer>(std::make_unique<O>(make(std::move(params))));
+      : make_([make = std::move(make)](std::vector<Tensor> params) mutable -> Made {
+          O made = make(std::move(params));
+          if constexpr (std::same_as<O, amp::LossScaleOptimizer>) {
+            const amp::ScalerOptions scale = made.scaler().options();
+            return {amp::disable_mixed_precision(std::move(made)), scale};
+          } else {
+            return {std::make_unique<O>(std::move(made))};
+          }
         }) {}
-  std::unique_ptr<optim::Optimizer> operator()(std::vector<Tensor> params) const {
-    return make_(std::move(params));
-  }
+  Made operator()(std::vector<Tensor> params) const { return make_(std::move(params)); }
 
  private:
-  std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)> make_;
+  std::function<Made(std::vector<Tensor>)> make_;
 };
 
 // Refers to an lvalue module; takes ownership of an rvalue.
@@ -58,7 +66,7 @@ std::shared_ptr<std::remove_reference_t<M>> held(M&& module) {
 // nn::CrossEntropyLoss, which is held like a model.
 class LossFunction {
  public:
-  LossFunction() = default;
+  LossFunction() = default;  // none: the learner's default
   template <class F>
     requires(!std::same_as<std::decay_t<F>, LossFunction>)
   LossFunction(F&& f) {
@@ -76,12 +84,11 @@ class LossFunction {
   Tensor operator()(const Tensor& output, const Tensor& target) const {
     return loss_(output, target);
   }
+  explicit operator bool() const { return bool(loss_); }
 
  private:
   std::function<Tensor(const Tensor&, const Tensor&)> loss_;
 };
-// Cross entropy for integer targets, mean squared error for others.
-Tensor default_loss(const Tensor& output, const Tensor& target);
 
 struct StepOutput {
   Tensor loss;
@@ -96,7 +103,9 @@ using ScheduleMaker =
     std::function<std::unique_ptr<optim::Schedule>(optim::Optimizer&, int64_t total_steps)>;
 
 struct LearnerOptions {
-  LossFunction loss = default_loss;
+  // Default: cross entropy if the data's targets are integers (also where a callback makes
+  // probabilities of them), else the mean squared error.
+  LossFunction loss = {};
   PassFunction pass = {};                        // replaces the model's call and the loss
   std::optional<OptimizerMaker> optimizer = {};  // AdamW by default
   std::vector<Metric> metrics = {};              // on the validation data
@@ -122,6 +131,9 @@ struct FitArrays {
   double validation_split = 0;  // fraction at the end that validates
   bool shuffle = true;
   uint64_t seed = 0;
+  // Omits a smaller last batch. By default only one of a single example, on which a batch norm
+  // cannot train.
+  std::optional<bool> drop_last = {};
 };
 
 struct Scores {
@@ -141,11 +153,15 @@ struct LrFindOptions {
 };
 struct LrFind {
   std::vector<double> lr, loss;  // per step; the loss is smoothed
-  double suggested;              // where the loss falls fastest before its minimum
+  std::vector<double> raw;       // per step, the loss of its batch alone
+  // Where the loss falls before its minimum, as far as a single rate can say: raw losses up to it
+  // differ most from those after it, for the noise in them.
+  double suggested;
 };
 io::Chart chart(const LrFind& found);
 
-class Learner : NoCopy {
+// May be moved, except by its own callbacks. A moved-from one may only be assigned to.
+class Learner {
  public:
   // A model that maps a tensor to a tensor, or any other with options.pass. The learner refers to
   // an lvalue, which must outlive it, and takes ownership of an rvalue.
@@ -161,6 +177,8 @@ class Learner : NoCopy {
     requires std::derived_from<std::remove_cvref_t<M>, nn::ModuleBase>
   explicit Learner(M&& model, const LearnerOptions& options = {})
       : Learner({}, Model(std::forward<M>(model)), options) {}
+  Learner(Learner&&) noexcept;
+  Learner& operator=(Learner&&) noexcept;
   ~Learner();
 
   // Replaces loss, optimizer, metrics, callbacks; keeps the precision. The device must be the same.
@@ -168,12 +186,18 @@ class Learner : NoCopy {
   // Adds a callback, for all later events. A MixedPrecision sets the precision, as to_fp16() does.
   void add(std::shared_ptr<Callback> callback);
 
-  // Set the precision of further training; each call replaces the last choice.
-  Learner& to_fp16(const AmpOptions& options = {});  // Autocast and GradScaler
-  Learner& to_fp16(const MasterOptions& options);    // the whole model in f16, with f32 masters
-  Learner& to(DType dtype) { return to_fp16(AmpOptions{.amp_mode = dtype}); }  // f16, bf16, f32
-  Learner& to_bf16() { return to(bf16); }
-  Learner& to_fp32() { return to(f32); }
+  // Set the precision of further training; each call replaces the last choice. Called on a
+  // temporary they return it: auto learner = Learner(...).to_fp16();
+  Learner& to_fp16(const AmpOptions& options = {}) &;  // Autocast and GradScaler
+  Learner& to_fp16(const MasterOptions& options) &;    // the whole model in f16, with f32 masters
+  Learner& to(DType dtype) & { return to_fp16(AmpOptions{.amp_mode = dtype}); }  // f16, bf16, f32
+  Learner& to_bf16() & { return to(bf16); }
+  Learner& to_fp32() & { return to(f32); }
+  Learner to_fp16(const AmpOptions& options = {}) && { return std::move(to_fp16(options)); }
+  Learner to_fp16(const MasterOptions& options) && { return std::move(to_fp16(options)); }
+  Learner to(DType dtype) && { return std::move(to(dtype)); }
+  Learner to_bf16() && { return std::move(to(bf16)); }
+  Learner to_fp32() && { return std::move(to(f32)); }
 
   // Trains and prints a row per epoch. Throws Error without training data.
   void fit(int64_t epochs, const FitOptions& options = {});

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <tuple>
 
 #include "autograd/ops.h"
@@ -14,26 +16,65 @@
 namespace mixtape::train {
 namespace {
 
-// The rate at which the loss falls fastest over log(rate). Leaves out the first tenth, where means
-// are not smooth yet, and all after the minimum, where a falling loss recovers from an explosion.
-double steepest(const LrFind& f) {
-  if (f.lr.empty()) return NAN;
-  const auto first = f.loss.begin() + std::ssize(f.loss) / 10;
-  const auto lowest = size_t(std::min_element(first, f.loss.end()) - f.loss.begin());
-  double slope = 0, lr = f.lr[lowest];
-  for (size_t i = std::max<size_t>(f.lr.size() / 10, 1); i < lowest; ++i)
-    if (f.loss[i + 1] - f.loss[i - 1] < slope) {
-      slope = f.loss[i + 1] - f.loss[i - 1];
-      lr = f.lr[i];
-    }
-  return lr;
+double mean(std::span<const double> x) {
+  return std::reduce(x.begin(), x.end()) / double(x.size());
+}
+
+// The losses before the explosion: up to two in a row that lie farther above all earlier ones than
+// those spread. (The first third only shows how much that is.)
+std::span<const double> before_explosion(std::span<const double> loss) {
+  double low = INFINITY, high = -INFINITY;
+  for (size_t i = 0; i < loss.size(); ++i) {
+    const double lower_of_two = std::min(loss[i], loss[std::min(i + 1, loss.size() - 1)]);
+    if (i >= std::max<size_t>(loss.size() / 3, 2) && lower_of_two > high + (high - low))
+      return loss.first(i);
+    low = std::min(low, loss[i]);
+    high = std::max(high, loss[i]);
+  }
+  return loss;
+}
+
+// The number of losses up to the end of the run of `width` with the lowest mean.
+size_t end_of_lowest(std::span<const double> loss, size_t width) {
+  size_t end = width;
+  double lowest = INFINITY;
+  for (size_t i = width; i <= loss.size(); ++i)
+    if (const double m = mean(loss.subspan(i - width, width)); m < lowest) lowest = m, end = i;
+  return end;
+}
+
+// The index at which the losses fall, if they fall once from one level to another: the best split
+// into two parts for their t-test, which noise in single batches hardly moves. The last index if
+// they do not fall.
+size_t fall(std::span<const double> loss, size_t first) {
+  const double n = double(loss.size());
+  size_t at = loss.size() - 1;
+  double most = 0, before = 0, after = std::reduce(loss.begin(), loss.end());
+  for (size_t i = 0; i < loss.size(); ++i) {
+    const double left = double(i), right = n - left;
+    const double t = i > 0 ? (before / left - after / right) * std::sqrt(left * right) : 0;
+    if (i >= first && t > most) most = t, at = i;
+    before += loss[i];
+    after -= loss[i];
+  }
+  return at;
+}
+
+// Leaves out what follows the minimum, where a falling loss recovers from an explosion.
+double suggestion(const LrFind& found) {
+  if (found.lr.empty()) return NAN;
+  const size_t tenth = std::max<size_t>(found.lr.size() / 10, 1);
+  const auto calm = before_explosion(found.raw);
+  return found.lr[fall(calm.first(end_of_lowest(calm, std::min(tenth, calm.size()))), tenth)];
 }
 
 }  // namespace
 
 void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
-  double average = 0, best = 0;
+  double average = 0, best = INFINITY, first = 0;
   constexpr double decay = 0.98;
+  // Single batches decide the first means, so those can be lower than the loss ever is.
+  const int64_t settled = o.steps / 10;
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
     state.batch = 0;
@@ -42,12 +83,20 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
       optimizer->set_lr(lr);
       train_batch(batch);
       check(bool(state.loss), "a callback skipped a batch of lr_find");
-      average = decay * average + (1 - decay) * state.loss.item();
+      const double loss = state.loss.item();
+      average = decay * average + (1 - decay) * loss;
       const double smooth = average / (1 - std::pow(decay, double(++i)));
-      if (i == 1 || smooth < best) best = smooth;
-      if (!std::isfinite(smooth) || smooth > o.stop_factor * best || stopping_) return;
+      if (!std::isfinite(smooth) || stopping_) return;
+      if (i > settled) {
+        if (best == INFINITY) first = smooth;
+        best = std::min(best, smooth);
+        // A loss that may be negative is measured against how far it has fallen.
+        const double unit = best > 0 ? best : std::max(-best, first - best);
+        if (smooth > best + (o.stop_factor - 1) * unit) return;
+      }
       found.lr.push_back(lr);
       found.loss.push_back(smooth);
+      found.raw.push_back(loss);
       if (i == o.steps) return;
     }
   }
@@ -96,7 +145,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   }
   undo();
   if (Interrupt::requested()) stop();
-  found.suggested = steepest(found);
+  found.suggested = suggestion(found);
   if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
   return found;
 }
@@ -109,7 +158,7 @@ io::Chart chart(const LrFind& found) {
                   .log_x = true};
   const auto at = std::ranges::find(found.lr, found.suggested);
   if (at != found.lr.end())
-    chart.series.push_back({fmt::format("falls fastest at {:.2g}", found.suggested),
+    chart.series.push_back({fmt::format("falls at {:.2g}", found.suggested),
                             {found.suggested},
                             {found.loss[size_t(at - found.lr.begin())]},
                             true});

@@ -46,6 +46,10 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) 
   (void)amp::GradScaler(scaler_);
 }
 
+MixedPrecision::MixedPrecision(const amp::ScalerOptions& o) : low_(f16), scaler_(o) {
+  (void)amp::GradScaler(scaler_);
+}
+
 void MixedPrecision::begin(Learner& learner) {
   optim::Optimizer& optimizer = *learner.optimizer;
   learner.scaler = amp::GradScaler(scaler_);

@@ -30,6 +30,7 @@ class MixedPrecision : public Callback {
  public:
   explicit MixedPrecision(const AmpOptions& options);
   explicit MixedPrecision(const MasterOptions& options);
+  explicit MixedPrecision(const amp::ScalerOptions& options);  // Autocast in f16 with this scaler
 
   int order() const override { return -10; }
   void begin(Learner& learner);  // when chosen, and after a new optimizer was

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "autograd/ops.h"
 #include "core/random.h"
@@ -80,6 +81,45 @@ TEST(LrFind, SuggestsWhereTheLossFallsAndNotWhereItIsNoisy) {
   });
   EXPECT_GT(exploded.suggested, 1e-3);
   EXPECT_LT(exploded.suggested, 0.1);
+}
+
+// Losses of single batches spread by a tenth to a sixth of the fall, or by a third with 300 steps.
+TEST(LrFind, SuggestsWhereNoisyLossesFall) {
+  struct Case {
+    int64_t steps;
+    double noise, at;
+  };
+  for (const auto& [steps, noise, at] :
+       {Case{20, 0.1, 0.01}, Case{40, 0.3, 0.1}, Case{40, 0.1, 1e-3}, Case{100, 0.3, 0.1},
+        Case{100, 0.3, 1e-3}, Case{300, 0.6, 0.01}})
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      std::mt19937_64 random(seed);
+      std::normal_distribution<> spread(0, noise);
+      const LrFind found = found_with(
+          [&](int64_t, double lr) {
+            const double falls = 2.3 - 1.8 / (1 + at / lr), end = 10 * at;
+            return (lr < end ? falls : 2.3 * lr * lr / (end * end)) + spread(random);
+          },
+          {.steps = steps});
+      EXPECT_GT(found.suggested, 0.05 * at) << steps << " steps, seed " << seed;
+      EXPECT_LT(found.suggested, 8 * at) << steps << " steps, seed " << seed;
+      EXPECT_EQ(found.raw.size(), found.lr.size());
+    }
+}
+
+TEST(LrFind, AFewBatchesThatAreLuckyDoNotEndIt) {
+  const auto lucky = [](int64_t i, double) { return i < 3 ? 0.05 : 1; };
+  EXPECT_EQ(found_with(lucky).lr.size(), 100u);
+}
+
+TEST(LrFind, AcceptsLossesBelowZero) {
+  const auto falls = [](int64_t, double lr) { return lr < 1 ? 0.5 - 2 / (1 + 0.01 / lr) : 50; };
+  const LrFind found = found_with(falls);
+  EXPECT_EQ(found.lr.size(), 89u);  // below 1, and one more
+  EXPECT_GT(found.suggested, 1e-3);
+  EXPECT_LT(found.suggested, 0.1);
+  const auto negative = [](int64_t, double lr) { return lr < 1 ? -5 - 2 / (1 + 0.01 / lr) : 500; };
+  EXPECT_GT(found_with(negative).lr.size(), 80u);
 }
 
 TEST(LrFind, IsNoPartOfAFitThatStoppedEarly) {
