@@ -72,7 +72,9 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
 }
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
-  const DType low = o.low ? o.low->dtype : around ? around->low() : bf16;
+  const DType low = o.low ? o.low->dtype : o.dtype ? o.dtype->dtype : around ? around->low() : bf16;
+  check(!o.dtype || o.dtype->dtype == low, "autocast: low is {} and dtype {}: give one", low,
+        o.dtype.value_or(low).dtype);
   check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;

@@ -17,11 +17,12 @@ struct DTypeOrName {  // f16 or "fp16"
 };
 
 struct AutocastOptions {
-  std::optional<DTypeOrName> low = {};  // f16, bf16 or f32; default: the outer region's, or bf16
-  std::optional<Preset> preset = {};    // default: the outer region's, or Torch
-  Overrides overrides = {};             // take precedence over the outer region's
-  bool cache = true;                    // casts an f32 leaf once for all its uses
-  bool enabled = true;                  // false: ops run as called
+  std::optional<DTypeOrName> low = {};    // f16, bf16 or f32; default: the outer region's, or bf16
+  std::optional<DTypeOrName> dtype = {};  // PyTorch's name for it; Error if both differ
+  std::optional<Preset> preset = {};      // default: the outer region's, or Torch
+  Overrides overrides = {};               // take precedence over the outer region's
+  bool cache = true;                      // casts an f32 leaf once for all its uses
+  bool enabled = true;                    // false: ops run as called
 };
 
 // 16-bit copies of f32 leaves, each valid for one version of the leaf and dropped once written to.
@@ -64,12 +65,16 @@ class Autocast final : public internal::Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, and for overrides as Rules::make does.
   [[nodiscard]] explicit Autocast(const AutocastOptions& options = {});
+  // Autocast on(f16); or with a dtype's name.
+  template <std::convertible_to<DTypeOrName> T>
+  [[nodiscard]] explicit Autocast(const T& low) : Autocast(AutocastOptions{.low = low}) {}
   ~Autocast() override;  // aborts if it is not the innermost of its thread
   Autocast& operator=(const Autocast&) = delete;
 
   static const Autocast* innermost();  // of this thread, or null
   bool enabled() const { return state_.enabled; }
   DType low() const { return state_.low; }
+  DType dtype() const { return low(); }
   Preset preset() const { return state_.rules->preset(); }
   const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
   // The outermost region's: nested regions share its cache.

@@ -138,6 +138,7 @@ class GradScaler {
   GradScaler& operator=(GradScaler&&) = default;
 
   bool enabled() const { return options_.enabled; }
+  bool is_enabled() const { return enabled(); }
   const ScalerOptions& options() const { return options_; }
 
   // loss * S, in f32 (f64 if the loss is).
@@ -148,6 +149,7 @@ class GradScaler {
   // carries another scale, or for f16 parameters without f32 copies in the optimizer. Warns if a
   // gradient contains an unscaled loss, or losses from before and after an update().
   void unscale(optim::Optimizer& opt, int id = 0);
+  void unscale_(optim::Optimizer& opt) { unscale(opt); }
   // Throws Error as unscale() does, or if a scaled loss has added to a gradient since unscale().
   StepResult step(optim::Optimizer& opt, const StepOptions& options = {}) {
     return step(opt, options, Tensor());
@@ -160,7 +162,8 @@ class GradScaler {
   void abandon();
 
   // These wait for the device.
-  double scale_value(int id = 0) const;      // 1 if disabled
+  double scale_value(int id = 0) const;  // 1 if disabled
+  double get_scale() const { return scale_value(); }
   int64_t growth_tracker(int id = 0) const;  // updates without overflow since the scale moved
   struct Counters {
     int64_t updates = 0, skipped = 0;

@@ -229,6 +229,7 @@ inline bool grad_enabled() { return thread_state.recording; }
 struct NoGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] NoGrad() : ScopedValue(false) {}
 };
+using InferenceMode = NoGrad;  // torch.inference_mode
 // While one is alive, this thread records, also inside a NoGrad.
 struct EnableGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] EnableGrad() : ScopedValue(true) {}

@@ -2,6 +2,7 @@
 // safetensors: named tensors in one file, compatible with Python (huggingface/safetensors): eight
 // bytes of header length, a JSON header, the data. Everything is checked, nothing executed.
 
+#include <concepts>
 #include <map>
 
 #include "core/state_dict.h"
@@ -33,6 +34,15 @@ struct ReadOptions {
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
 // the new file. Throws Error for a duplicate name and if writing fails.
 void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
+
+// The same of anything with a state_dict(): a module, an optimizer, a schedule.
+template <class M>
+  requires requires(const M& m) {
+    { m.state_dict() } -> std::convertible_to<StateDict>;
+  }
+void save(const std::string& path, const M& m, const Metadata& metadata = {}) {
+  save(path, StateDict(m.state_dict()), metadata);
+}
 
 struct ShardOptions {
   uint64_t max_bytes = 5'000'000'000;  // of tensors per file, unless one alone is larger

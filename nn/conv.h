@@ -1,5 +1,8 @@
 #pragma once
 // Convolutions of [n, c, l] and [n, c, h, w]. Parameters start uniform within 1 / sqrt(fan in).
+// Conv2d(1, 16, 3, {.stride = 2, .padding = 1}) by name; stride and padding may also be numbers.
+
+#include <concepts>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -22,6 +25,8 @@ struct Conv1d : Module<Conv1d> {
   Tensor bias;    // [out], or none
 
   Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
+  Conv1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride, int64_t padding = 0)
+      : Conv1d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
   Tensor forward(const Tensor& x) const { return conv1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -36,6 +41,8 @@ struct Conv2d : Module<Conv2d> {
   Tensor bias;    // [out], or none
 
   Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
+  Conv2d(int64_t in, int64_t out, Size2 kernel, std::integral auto stride, Size2 padding = 0)
+      : Conv2d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
   Tensor forward(const Tensor& x) const { return conv2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -58,6 +65,9 @@ struct ConvTranspose1d : Module<ConvTranspose1d> {
   Tensor bias;    // [out], or none
 
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
+  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride,
+                  int64_t padding = 0)
+      : ConvTranspose1d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
   Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -73,6 +83,9 @@ struct ConvTranspose2d : Module<ConvTranspose2d> {
   Tensor bias;    // [out], or none
 
   ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
+  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, std::integral auto stride,
+                  Size2 padding = 0)
+      : ConvTranspose2d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
   Tensor forward(const Tensor& x) const { return conv_transpose2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 

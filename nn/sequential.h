@@ -94,6 +94,7 @@ class ModuleSequence : public Module<Derived> {
     (layers_.emplace_back(std::move(modules)), ...);
   }
   void push_back(Any module) { layers_.push_back(std::move(module)); }
+  void append(Any module) { push_back(std::move(module)); }
   size_t size() const { return layers_.size(); }
   Any& operator[](size_t i) {
     check(i < size(), "module {} is out of range for {} modules", i, size());
@@ -109,7 +110,7 @@ class ModuleSequence : public Module<Derived> {
 };
 
 // A function of a tensor as a module, for example between the layers of a Sequential:
-//   nn::Functional([](const Tensor& x) { return x.flatten(1); })
+//   `nn::Functional([](const Tensor& x) { return x.flatten(1); })`
 // Tensors that it captures are not its parameters.
 struct Functional : Module<Functional> {
   explicit Functional(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {

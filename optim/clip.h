@@ -28,4 +28,13 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
 // Clamps gradients to [-limit, limit], as torch.nn.utils.clip_grad_value_.
 void clip_grad_value(const std::vector<Tensor>& params, double limit);
 
+// PyTorch's names.
+inline Tensor clip_grad_norm_(const std::vector<Tensor>& params, double max_norm,
+                              const ClipOptions& options = {}) {
+  return clip_grad_norm(params, max_norm, options);
+}
+inline void clip_grad_value_(const std::vector<Tensor>& params, double limit) {
+  clip_grad_value(params, limit);
+}
+
 }  // namespace mixtape::optim

@@ -4,6 +4,7 @@
 // gradients, so a step never waits for the device.
 
 #include <array>
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,10 +121,20 @@ class OptimizerOf : public Optimizer {
                        const CommonOptions& common = {}) {
     add_group(std::move(params), options, common);
   }
+  OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr)
+    requires requires(O& o) { o.lr; }
+      : OptimizerOf(std::move(params), with_lr(double(lr))) {}
   void add_group(std::vector<Tensor> params, const O& options, const CommonOptions& common = {}) {
     append_group(std::move(params), std::make_unique<AlgorithmOf<O>>(options, common));
   }
   std::string_view name() const override { return O::name; }
+
+ private:
+  static O with_lr(double lr) {
+    O options;
+    options.lr = lr;
+    return options;
+  }
 };
 
 // Loads torch's optimizer.state_dict(), flattened to names: "state.0.exp_avg", with parameters

@@ -55,4 +55,6 @@ class Plateau : NoCopy {
   int64_t steps_ = 0, bad_steps_ = 0, cooldown_ = 0;
 };
 
+using ReduceLROnPlateau = Plateau;  // PyTorch's name
+
 }  // namespace mixtape::optim

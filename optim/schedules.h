@@ -174,4 +174,18 @@ struct ChainedOptions {
 };
 using Chained = ClosedForm<ChainedOptions>;
 
+// PyTorch's names. Options are those above: StepLR(opt, {.step_size = 30, .gamma = 0.1}), and
+// CosineAnnealingLR(opt, {.total_steps = T_max, .min_lr = eta_min}).
+using StepLR = StepLr;
+using MultiStepLR = MultiStep;
+using ExponentialLR = Exponential;
+using LinearLR = LinearWarmup;
+using PolynomialLR = Polynomial;
+using LambdaLR = Lambda;
+using CosineAnnealingLR = Cosine;
+using CosineAnnealingWarmRestarts = CosineRestarts;
+using OneCycleLR = OneCycle;
+using SequentialLR = Sequential;
+using ChainedScheduler = Chained;
+
 }  // namespace mixtape::optim

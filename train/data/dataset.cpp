@@ -163,6 +163,48 @@ int64_t valid_count(int64_t n, double valid_fraction, const std::string& name) {
   return valid;
 }
 
+ConcatDataset::ConcatDataset(std::vector<AnyDataset> parts) : parts_(std::move(parts)) {
+  check(!parts_.empty(), "a ConcatDataset needs data sets");
+  for (const AnyDataset& part : parts_)
+    ends_.push_back(part->size() + (ends_.empty() ? 0 : ends_.back()));
+}
+std::string ConcatDataset::name() const {
+  std::string all;
+  for (const AnyDataset& part : parts_) all += (all.empty() ? "" : " + ") + part->name();
+  return all;
+}
+std::pair<const Dataset*, int64_t> ConcatDataset::find(int64_t i) const {
+  check(0 <= i && i < size(), "{}: example {} of {}", name(), i, size());
+  const size_t part = size_t(std::ranges::upper_bound(ends_, i) - ends_.begin());
+  return {&*parts_[part], i - (part > 0 ? ends_[part - 1] : 0)};
+}
+std::string ConcatDataset::name_of(int64_t i) const {
+  const auto [part, at] = find(i);
+  return part->name_of(at) + " of " + part->name();
+}
+Example ConcatDataset::get(int64_t i) const {
+  const auto [part, at] = find(i);
+  return part->get(at);
+}
+
+std::vector<Subset> random_split(AnyDataset data, const std::vector<int64_t>& sizes,
+                                 uint64_t seed) {
+  int64_t total = 0;
+  for (const int64_t size : sizes) {
+    check(0 <= size && size <= data->size(), "{}: a part of {} examples", data->name(), size);
+    total += size;
+  }
+  check(total == data->size(), "{}: parts of {} examples for {}", data->name(), total,
+        data->size());
+  const std::vector<int64_t> order = shuffled(total, seed);
+  std::vector<Subset> parts;
+  for (auto from = order.begin(); const int64_t size : sizes) {
+    parts.emplace_back(data, std::vector(from, from + size));
+    from += size;
+  }
+  return parts;
+}
+
 Split<Subset> split(AnyDataset data, const SplitOptions& options) {
   const int64_t n = data->size(), valid = valid_count(n, options.valid_fraction, data->name());
   std::vector<int64_t> order = shuffled(n, options.seed);

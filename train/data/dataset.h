@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -102,6 +104,23 @@ class Subset final : public Dataset {
   std::vector<int64_t> indices_;
 };
 
+// Data sets one after the other.
+class ConcatDataset final : public Dataset {
+ public:
+  explicit ConcatDataset(std::vector<AnyDataset> parts);  // throws Error if there are none
+
+  std::string name() const override;
+  std::string name_of(int64_t i) const override;
+  int64_t size() const override { return ends_.back(); }
+  Example get(int64_t i) const override;
+
+ private:
+  std::pair<const Dataset*, int64_t> find(int64_t i) const;  // the part, and the number in it
+
+  std::vector<AnyDataset> parts_;
+  std::vector<int64_t> ends_;  // of each part, in numbers of the whole
+};
+
 // Training and validation data.
 template <std::derived_from<Dataset> D>
 struct Split {
@@ -116,6 +135,11 @@ struct SplitOptions {
 // Draws examples for validation and keeps the others for training, both in their order. Throws
 // Error unless the fraction is between 0 and 1 and both parts have examples.
 Split<Subset> split(AnyDataset data, const SplitOptions& options = {});
+
+// Draws parts of these sizes, as torch.utils.data.random_split. Throws Error unless they add up to
+// the size of the data.
+std::vector<Subset> random_split(AnyDataset data, const std::vector<int64_t>& sizes,
+                                 uint64_t seed = 0);
 
 // The size of that validation part of n examples. Throws the same Errors, which call it `name`.
 int64_t valid_count(int64_t n, double valid_fraction, const std::string& name);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "train/data/stack.h"
@@ -138,6 +139,25 @@ Transform random_flip(double probability) {
 }
 
 }  // namespace transforms
+
+Tensor make_grid(const Tensor& images, const GridOptions& o) {
+  check(images.rank() == 4 && images.size(0) > 0,
+        "a grid is made of images [n, channels, height, width], got {}", images.shape());
+  check(o.nrow > 0 && 0 <= o.padding && o.padding <= 65536,
+        "nrow must be > 0 and padding from 0 to 65536, got {} and {}", o.nrow, o.padding);
+  const int64_t n = images.size(0), columns = std::min(o.nrow, n),
+                rows = (n + columns - 1) / columns, height = images.size(2), width = images.size(3);
+  const NoGrad off;
+  const Tensor grid = full({images.size(1), rows * (height + o.padding) + o.padding,
+                            columns * (width + o.padding) + o.padding},
+                           o.pad_value, images.dtype(), images.device());
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t top = o.padding + i / columns * (height + o.padding),
+                  left = o.padding + i % columns * (width + o.padding);
+    copy_(narrow(narrow(grid, 1, top, height), 2, left, width), select(images, 0, i));
+  }
+  return grid;
+}
 
 PixelStats pixel_stats(const Tensor& x) {
   check(x.rank() == 4 && x.dtype() == u8,

@@ -39,6 +39,14 @@ Transform random_flip(double probability = 0.5);
 
 }  // namespace transforms
 
+struct GridOptions {
+  int64_t nrow = 8, padding = 2;  // images per row, and pixels between and around them
+  double pad_value = 0;
+};
+// Images [n, channels, height, width] side by side, as torchvision's make_grid: [channels, ...].
+// Throws Error without images.
+Tensor make_grid(const Tensor& images, const GridOptions& options = {});
+
 // Mean and standard deviation of to_float(x) per channel, for normalize.
 struct PixelStats {
   std::vector<double> mean, std;

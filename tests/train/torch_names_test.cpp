@@ -1,0 +1,181 @@
+// PyTorch's names for what has a name of its own here, as people type them first.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "amp/autocast.h"
+#include "amp/scaler.h"
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "io/safetensors.h"
+#include "nn/nn.h"
+#include "optim/clip.h"
+#include "optim/optimizers.h"
+#include "optim/plateau.h"
+#include "optim/schedules.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
+#include "train/data/dataset.h"
+#include "train/data/transforms.h"
+
+namespace mixtape {
+namespace torch_names_test {
+
+using namespace test;
+
+TEST(TorchNames, OfConvolutions) {
+  EXPECT_EQ(nn::Conv2d(1, 2, 3, 2, 1)(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 4, 4}));
+  EXPECT_EQ(nn::Conv2d(1, 2, {3, 1}, 1, {1, 0})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 8, 8}));
+  EXPECT_EQ(nn::Conv2d(1, 2, 3, 2)(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 3, 3}));
+  EXPECT_EQ(nn::Conv1d(1, 2, 3, 2, 1)(zeros({1, 1, 8})).shape(), (Shape{1, 2, 4}));
+  EXPECT_EQ(nn::ConvTranspose1d(1, 2, 4, 2, 1)(zeros({1, 1, 8})).shape(), (Shape{1, 2, 16}));
+  EXPECT_EQ(nn::ConvTranspose2d(1, 2, 4, 2, 1)(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 16, 16}));
+  EXPECT_EQ(nn::Conv2d(1, 2, 3, {.padding = 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 8, 8}));
+  EXPECT_EQ(nn::Conv2d(1, 2, 3, {2, 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 4, 4}));
+}
+
+TEST(TorchNames, OfModules) {
+  nn::Sequential net(nn::Linear(2, 3));
+  net.append(nn::ReLU());
+  EXPECT_EQ(net.size(), 2u);
+  const auto modules = net.modules();
+  ASSERT_EQ(modules.size(), 3u);
+  EXPECT_EQ(modules[0], &net);
+  EXPECT_EQ(modules[1], net[0].module());
+  EXPECT_TRUE(net.training());
+  net.eval();
+  EXPECT_FALSE(net.training());
+  EXPECT_FALSE(modules[1]->training());
+}
+
+TEST(TorchNames, OfOptimizers) {
+  const Tensor p = ones({2}).set_requires_grad();
+  EXPECT_EQ(optim::Adam({p}, 0.5).lr(), 0.5);
+  EXPECT_EQ(optim::SGD({p}, 1).lr(), 1);
+  EXPECT_EQ(optim::AdamW({p}, 2e-3f).lr(), double(2e-3f));
+  EXPECT_EQ(optim::Adam({p}, {.lr = 0.25}).lr(), 0.25);
+  EXPECT_EQ(optim::Adam({p}).lr(), 1e-3);
+  EXPECT_ERROR(optim::Adam({p}, -1), "lr must be >= 0, got -1");
+
+  optim::SGD opt({p}, 1.0);
+  const auto after = [&](auto& schedule, int steps) {
+    for (int i = 0; i < steps; ++i) schedule.step();
+    return opt.lr();
+  };
+  optim::StepLR by_step(opt, {.step_size = 2, .gamma = 0.5});
+  EXPECT_EQ(after(by_step, 2), 0.5);
+  opt.set_lr(1);
+  optim::CosineAnnealingLR cosine(opt, {.total_steps = 4});
+  EXPECT_NEAR(after(cosine, 2), 0.5, 1e-12);
+  opt.set_lr(1);
+  optim::MultiStepLR at(opt, {.milestones = {1}});
+  EXPECT_NEAR(after(at, 1), 0.1, 1e-12);
+  opt.set_lr(1);
+  optim::LinearLR linear(opt, {});
+  EXPECT_NEAR(after(linear, 5), 1, 1e-12);
+  opt.set_lr(1);
+  optim::OneCycleLR cycle(opt, {.max_lr = 1, .total_steps = 10, .cycle_momentum = false});
+  EXPECT_NEAR(opt.lr(), 1 / 25.0, 1e-12);
+  opt.set_lr(1);
+  optim::ReduceLROnPlateau plateau(opt, {.patience = 0});
+  plateau.step(1);
+  plateau.step(1);
+  EXPECT_NEAR(opt.lr(), 0.1, 1e-12);
+
+  p.set_grad(from({3, 4}, {2}));
+  EXPECT_NEAR(optim::clip_grad_norm_({p}, 1).item(), 5, 1e-6);
+  EXPECT_NEAR(p.grad().at(0), 0.6, 1e-5);
+  optim::clip_grad_value_({p}, 0.5);
+  EXPECT_EQ(p.grad().at(0), 0.5);
+}
+
+TEST(TorchNames, OfMixedPrecision) {
+  {
+    const amp::Autocast on(f16);
+    EXPECT_EQ(on.dtype(), f16);
+    EXPECT_EQ(matmul(ones({2, 2}), ones({2, 2})).dtype(), f16);
+  }
+  EXPECT_EQ(amp::Autocast("bf16").low(), bf16);
+  EXPECT_EQ(amp::Autocast(std::string("float16")).low(), f16);
+  EXPECT_EQ(amp::Autocast({.dtype = f16}).low(), f16);
+  EXPECT_EQ(amp::Autocast({.dtype = "fp16", .cache = false}).low(), f16);
+  EXPECT_EQ(amp::Autocast({.low = f16, .dtype = f16}).low(), f16);
+  EXPECT_ERROR(amp::Autocast({.low = f16, .dtype = bf16}),
+               "autocast: low is f16 and dtype bf16: give one");
+  EXPECT_ERROR(amp::Autocast(f64), "autocast: low must be f16, bf16 or f32, got f64");
+
+  const Tensor p = ones({2}).set_requires_grad();
+  optim::SGD opt({p}, 1.0);
+  amp::GradScaler scaler({.init_scale = 8});
+  EXPECT_TRUE(scaler.is_enabled());
+  EXPECT_EQ(scaler.get_scale(), 8);
+  scaler.scale(sum(p)).backward();
+  scaler.unscale_(opt);
+  EXPECT_EQ(p.grad().at(0), 1);
+}
+
+TEST(TorchNames, OfSavingAndInference) {
+  const TempFolder folder;
+  nn::Linear net(2, 3);
+  optim::SGD opt(net.parameters(), 0.5);
+  io::save(folder / "net.safetensors", net, {{"note", "here"}});
+  io::save(folder / "opt.safetensors", opt);
+  const io::SafeTensors file = io::load(folder / "net.safetensors");
+  EXPECT_EQ(file.metadata.at("note"), "here");
+  nn::Linear other(2, 3);
+  other.load_state_dict(file.tensors);
+  EXPECT_EQ(to_vector(other.weight), to_vector(net.weight));
+  EXPECT_EQ(io::load(folder / "opt.safetensors").tensors.at("group.0.lr").item(), 0.5);
+  const InferenceMode off;
+  EXPECT_FALSE(net(ones({1, 2})).requires_grad());
+}
+
+TEST(TorchNames, OfDataSets) {
+  const DefaultDevice on_cpu(Device::cpu());
+  const train::TensorDataset a(arange(0, 6, 1), arange(0, 6, 1), "a"),
+      b(arange(6, 10, 1), arange(6, 10, 1), "b");
+  const train::ConcatDataset both({a, b});
+  EXPECT_EQ(both.size(), 10);
+  EXPECT_EQ(both.name(), "a + b");
+  EXPECT_EQ(both.name_of(7), "example 1 of b");
+  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(both.get(i).x.item(), double(i));
+  const std::vector<int64_t> some{9, 0, 6, 5};
+  EXPECT_EQ(to_vector(both.gather(some).x), (std::vector<double>{9, 0, 6, 5}));
+  EXPECT_ERROR(both.get(10), "a + b: example 10 of 10");
+  EXPECT_ERROR(both.get(-1), "a + b: example -1 of 10");
+  EXPECT_ERROR(train::ConcatDataset({}), "a ConcatDataset needs data sets");
+
+  const auto parts = train::random_split(both, {7, 0, 3}, 5);
+  ASSERT_EQ(parts.size(), 3u);
+  std::vector<int64_t> seen;
+  for (const train::Subset& part : parts)
+    seen.insert(seen.end(), part.indices().begin(), part.indices().end());
+  EXPECT_EQ(parts[0].size(), 7);
+  EXPECT_NE(parts[0].indices(), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
+  std::ranges::sort(seen);
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_ERROR(train::random_split(a, {2, 3}), "a: parts of 5 examples for 6");
+  EXPECT_ERROR(train::random_split(a, {7, -1}), "a: a part of 7 examples");
+}
+
+TEST(TorchNames, OfImageGrids) {
+  const Tensor images = cat({full({1, 1, 2, 3}, 1), full({1, 1, 2, 3}, 2), full({1, 1, 2, 3}, 3)});
+  const Tensor grid = train::make_grid(images, {.nrow = 2, .padding = 1, .pad_value = 9});
+  EXPECT_EQ(grid.shape(), (Shape{1, 7, 9}));
+  EXPECT_EQ(to_vector(grid), (std::vector<double>{9, 9, 9, 9, 9, 9, 9, 9, 9,  //
+                                                  9, 1, 1, 1, 9, 2, 2, 2, 9,  //
+                                                  9, 1, 1, 1, 9, 2, 2, 2, 9,  //
+                                                  9, 9, 9, 9, 9, 9, 9, 9, 9,  //
+                                                  9, 3, 3, 3, 9, 9, 9, 9, 9,  //
+                                                  9, 3, 3, 3, 9, 9, 9, 9, 9,  //
+                                                  9, 9, 9, 9, 9, 9, 9, 9, 9}));
+  EXPECT_EQ(train::make_grid(zeros({9, 3, 4, 4}, u8)).shape(), (Shape{3, 14, 50}));
+  EXPECT_EQ(train::make_grid(zeros({9, 3, 4, 4}, u8)).dtype(), u8);
+  EXPECT_ERROR(train::make_grid(zeros({3, 4, 4})),
+               "a grid is made of images [n, channels, height, width], got [3, 4, 4]");
+  EXPECT_ERROR(train::make_grid(images, {.nrow = 0}), "nrow must be > 0");
+}
+
+}  // namespace torch_names_test
+}  // namespace mixtape
