@@ -122,7 +122,6 @@ class OptimizerOf : public Optimizer {
     add_group(std::move(params), options, common);
   }
   OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr)
-    requires requires(O& o) { o.lr; }
       : OptimizerOf(std::move(params), with_lr(double(lr))) {}
   void add_group(std::vector<Tensor> params, const O& options, const CommonOptions& common = {}) {
     append_group(std::move(params), std::make_unique<AlgorithmOf<O>>(options, common));

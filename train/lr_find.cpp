@@ -21,12 +21,13 @@ double mean(std::span<const double> x) {
 }
 
 // The losses before the explosion: up to two in a row that lie farther above all earlier ones than
-// those spread. (The first third only shows how much that is.)
+// those spread, and than a tenth. (The first third only shows how much they spread.)
 std::span<const double> before_explosion(std::span<const double> loss) {
   double low = INFINITY, high = -INFINITY;
   for (size_t i = 0; i < loss.size(); ++i) {
     const double lower_of_two = std::min(loss[i], loss[std::min(i + 1, loss.size() - 1)]);
-    if (i >= std::max<size_t>(loss.size() / 3, 2) && lower_of_two > high + (high - low))
+    if (i >= std::max<size_t>(loss.size() / 3, 2) &&
+        lower_of_two > high + std::max(high - low, std::abs(high) / 10))
       return loss.first(i);
     low = std::min(low, loss[i]);
     high = std::max(high, loss[i]);

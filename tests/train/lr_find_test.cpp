@@ -107,6 +107,15 @@ TEST(LrFind, SuggestsWhereNoisyLossesFall) {
     }
 }
 
+// One batch an epoch: losses hardly spread, and rise a little before they fall.
+TEST(LrFind, SmallRisesAreNoExplosion) {
+  const LrFind found = found_with([](int64_t i, double lr) {
+    return lr < 1e-3 ? 2.3 + 1e-6 * double(i * i) : 2.3 - 1.8 / (1 + 0.03 / lr);
+  });
+  EXPECT_GT(found.suggested, 3e-3);
+  EXPECT_LT(found.suggested, 0.3);
+}
+
 TEST(LrFind, AFewBatchesThatAreLuckyDoNotEndIt) {
   const auto lucky = [](int64_t i, double) { return i < 3 ? 0.05 : 1; };
   EXPECT_EQ(found_with(lucky).lr.size(), 100u);
