@@ -308,15 +308,16 @@ bool ReadOptions::skips(std::string_view name) const {
 
 SafeTensors read_safetensors(const Source& source, const ReadOptions& options) {
   const std::string& file = source.name();
-  const std::string text = read_text(source);
+  std::string text = read_text(source);
   const uint64_t data = length_bytes + text.size();
   HeaderReader header(source.size() - data, file);
-  parse_json(text, file + ": header", length_bytes, header);
+  parse_json(std::exchange(text, {}), file + ": header", length_bytes, header);
   check_entries(header.entries, source.size() - data, file);
   std::erase_if(header.entries, [&](const Entry& e) { return options.skips(e.name); });
   if (!options.keep_bytes) check_dtypes(header.entries, file);
 
   SafeTensors result{{}, std::move(header.metadata), {}};
+  result.tensors.reserve(header.entries.size());
   for (const Entry& e : header.entries) {
     result.tensors.emplace_back(e.name, read_tensor(source, e, data));
     if (!e.is_here) result.raw.emplace(e.name, RawTensor{e.other, e.shape});
