@@ -147,7 +147,7 @@ class Training {
 
   Result run(io::Chart& chart) {
     for (int64_t epoch = 1; epoch <= job_.options.epochs; ++epoch) run_epoch(epoch);
-    chart.series.push_back(train::thinned(curve_, curve_points));
+    chart.series.push_back(curve_);
     std::ranges::nth_element(step_ms_, step_ms_.begin() + step_ms_.size() / 2);
     result_.ms_per_step = step_ms_[step_ms_.size() / 2];
     if (scaler_.enabled()) result_.scale = fmt::format("{:g}", scaler_.scale_value());
@@ -252,6 +252,7 @@ void run(Job& job) {
   io::Chart chart{.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true};
   std::vector<Result> results;
   for (const std::string& mode : o.modes) results.push_back(Training(mode, job).run(chart));
+  train::thin(chart, curve_points);
   io::write_file(job.folder.path("loss.svg"), io::to_svg(chart));
   fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
              job.folder.path());

@@ -102,16 +102,27 @@ std::string title_of(const std::string& quantity) {
   return title;
 }
 
-// Drops points inside constant stretches first: means would smooth the few changes of the scale.
-io::Series drawn_curve(const std::string& name, const io::Series& s, bool steps) {
-  io::Series kept{name, {}, {}};
+// Without points inside constant stretches: means would smooth the few changes of the scale.
+io::Series steps_of(const io::Series& s) {
+  io::Series kept;
   for (size_t i = 0; i < s.x.size(); ++i) {
     const bool inside = i > 0 && i + 1 < s.x.size();
-    if (steps && inside && s.y[i - 1] == s.y[i] && s.y[i] == s.y[i + 1]) continue;
+    if (inside && s.y[i - 1] == s.y[i] && s.y[i] == s.y[i + 1]) continue;
     kept.x.push_back(s.x[i]);
     kept.y.push_back(s.y[i]);
   }
-  return thinned(kept, curve_points);
+  return kept;
+}
+
+double mean(std::span<const double> v) {
+  return std::accumulate(v.begin(), v.end(), 0.0) / double(v.size());
+}
+
+// A run without a scaler logs a scale of 1.
+bool is_drawn(const RunLog& run, const io::Series& s) {
+  const auto is_one = [](double y) { return y == 1; };
+  return has_numbers(s) &&
+         (s.name != "scale" || !run.skipped_x.empty() || !std::ranges::all_of(s.y, is_one));
 }
 
 }  // namespace
@@ -146,20 +157,27 @@ std::vector<RunLog> read_run(const std::string& folder, const std::string& name)
   return runs;
 }
 
-io::Series thinned(const io::Series& s, size_t most_points) {
+void thin(io::Chart& chart, size_t most_points) {
   check(most_points > 0, "most_points must be > 0");
-  size_t per_point = 1;
-  while (per_point * most_points < s.x.size()) per_point *= 2;
-  io::Series result{s.name, {}, {}, s.dots};
-  for (size_t i = 0; i < s.x.size(); i += per_point) {
-    const size_t n = std::min(per_point, s.x.size() - i);
-    const auto mean = [&](const std::vector<double>& v) {
-      return std::accumulate(&v[i], &v[i] + n, 0.0) / double(n);
-    };
-    result.x.push_back(mean(s.x));
-    result.y.push_back(mean(s.y));
+  double range = 0;
+  for (const io::Series& s : chart.series)
+    if (!s.dots && s.x.size() > most_points) {
+      const auto [low, high] = std::ranges::minmax(s.x);
+      range = std::max(range, high - low);
+    }
+  if (!(range > 0) || !std::isfinite(range)) return;
+  const double stretch = std::exp2(std::ceil(std::log2(range / double(most_points))));
+  for (io::Series& s : chart.series) {
+    if (s.dots) continue;
+    const std::vector<double> x = std::exchange(s.x, {}), y = std::exchange(s.y, {});
+    for (size_t i = 0, end = 0; i < x.size(); i = end) {
+      const double place = std::floor(x[i] / stretch);
+      while (++end < x.size() && std::floor(x[end] / stretch) == place) {
+      }
+      s.x.push_back(mean(std::span(x).subspan(i, end - i)));
+      s.y.push_back(mean(std::span(y).subspan(i, end - i)));
+    }
   }
-  return result;
 }
 
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs) {
@@ -169,7 +187,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
   std::vector<std::string> quantities;
   for (const RunLog& run : runs)
     for (const io::Series& q : run.quantities)
-      if (has_numbers(q) && std::ranges::find(quantities, q.name) == quantities.end())
+      if (is_drawn(run, q) && std::ranges::find(quantities, q.name) == quantities.end())
         quantities.push_back(q.name);
 
   const bool alone = runs.size() == 1;
@@ -190,13 +208,15 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
         .y_label = is_loss(name) ? "loss" : name,
         .log_y = is_logarithmic(runs, name) && (!joint || is_logarithmic(runs, "valid_loss"))};
     const auto add = [&](const std::string& title, const io::Series& q) {
-      chart.series.push_back(drawn_curve(title, q, name == "scale"));
+      chart.series.push_back(name == "scale" ? steps_of(q) : q);
+      chart.series.back().name = title;
     };
     for (const RunLog& run : runs) {
-      if (const auto* const q = quantity(run, name))
+      if (const auto* const q = quantity(run, name); q && is_drawn(run, *q))
         add(joint ? "training" : alone ? "" : run.name, *q);
       if (joint) add("validation", *quantity(run, "valid_loss"));
     }
+    thin(chart, curve_points);
     if (name == "scale") {
       io::Series skipped{"skipped steps", {}, {}, true};
       for (const RunLog& run : runs) {

@@ -33,11 +33,14 @@ struct RunLog {
 // as io::read_json_lines does, or if a line has no step.
 std::vector<RunLog> read_run(const std::string& folder, const std::string& name = {});
 
-// At most `most_points` points, each the mean of 2^k neighbours, or a gap if one is not finite.
-io::Series thinned(const io::Series& s, size_t most_points);
+// Thins the lines of a chart, all by the same stretches of x, of which the longest line has about
+// most_points: a point becomes the mean of those in its stretch, or a gap if one is not finite. (By
+// numbers of points, longer runs would look smoother than shorter ones.)
+void thin(io::Chart& chart, size_t most_points);
 
 // A chart per quantity, with its file name (loss.svg, lr.svg, ...): of one run, with the validation
-// loss in loss.svg; of several, with a curve per run. Throws Error if two runs have the same name.
+// loss in loss.svg; of several, with a curve per run, but no loss scale of runs that have none.
+// Throws Error if two runs have the same name.
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs);
 // Writes the charts and returns the file names.
 std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunFolder& folder);

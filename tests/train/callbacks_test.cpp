@@ -121,7 +121,8 @@ TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
                "every_steps must be >= 0, got -1");
   EXPECT_ERROR(GradientAccumulation(0), "batches must be >= 1, got 0");
   EXPECT_ERROR(GradientClip(0), "max_norm must be > 0, got 0");
-  EXPECT_ERROR(thinned({}, 0), "most_points must be > 0");
+  io::Chart chart;
+  EXPECT_ERROR(thin(chart, 0), "most_points must be > 0");
 }
 
 TEST(Callbacks, GradientClipLimitsStepsInCustomLoops) {

@@ -110,10 +110,10 @@ TEST(RunFolder, HoldsNoChartsOfAnEarlierRun) {
     return names(folder.path());
   };
   EXPECT_EQ(fit(true, ""),
-            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg scale.svg");
+            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg");
   EXPECT_EQ(fit(false, folder / "last.ckpt"),
-            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg scale.svg");
-  EXPECT_EQ(fit(false, ""), "best.ckpt last.ckpt loss.svg lr.svg metrics.jsonl mine.svg scale.svg");
+            "best.ckpt last.ckpt loss.svg lr.svg lr_find.svg metrics.jsonl mine.svg");
+  EXPECT_EQ(fit(false, ""), "best.ckpt last.ckpt loss.svg lr.svg metrics.jsonl mine.svg");
 }
 
 TEST(RunFolder, ContinuesAfterAnInterruption) {
@@ -125,15 +125,25 @@ TEST(RunFolder, ContinuesAfterAnInterruption) {
     }
   };
   LearnerOptions o = recorded(folder.path());
-  o.callbacks = {std::make_shared<Interrupting>()};
+  o.callbacks = {std::make_shared<Interrupting>(), std::make_shared<CsvLogger>(folder / "log.csv")};
   Learner(loaders(48, 16), Net(), o).fit(3);
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4");
+  const io::JsonFields first = io::read_json_lines(folder / "metrics.jsonl")[3];
+  const std::string row = slurp(folder / "log.csv");
   EXPECT_TRUE(std::filesystem::exists(folder / "loss.svg"));
 
   io::JsonLines(folder / "metrics.jsonl").write({{"step", int64_t{5}}, {"loss", 9.0}});
-  o.callbacks = {std::make_shared<Interrupting>()};
+  o.callbacks = {std::make_shared<CsvLogger>(folder / "log.csv")};
   Learner(loaders(48, 16), Net(), o).fit(3, {.resume = folder / "last.ckpt"});
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0 3 4 5 e1 6 7 8 e2");
+  EXPECT_EQ(io::read_json_lines(folder / "metrics.jsonl")[3], first) << "with its seconds";
+  EXPECT_TRUE(slurp(folder / "log.csv").starts_with(row)) << slurp(folder / "log.csv");
+
+  spit(folder / "log.csv", "epoch,\n,\nno numbers,at all\n0,1,2,3,4\n");  // of something else
+  spit(folder / "metrics.jsonl", "{\"epoch\":0,\"train_loss\":1,\"seconds\":5}\nno JSON\n");
+  Learner last(loaders(48, 16), Net(), o);
+  last.fit(3, {.resume = folder / "last.ckpt"});
+  EXPECT_TRUE(std::isnan(last.history.epochs[0].seconds));
 }
 
 // A chart that fails does not lose the epoch.
@@ -175,7 +185,7 @@ TEST(Charts, DrawTheHistoryOfTheLearner) {
   o.callbacks = {std::make_shared<Charts>(folder.path())};
   Learner learner({loaders().train, {}}, Net(), o);
   learner.fit(1);
-  EXPECT_EQ(names(folder.path()), "loss.svg lr.svg scale.svg");
+  EXPECT_EQ(names(folder.path()), "loss.svg lr.svg") << "a scale of 1 says nothing";
 }
 
 RunLog run(const std::string& text, const TempFolder& folder) {
@@ -191,7 +201,7 @@ TEST(Charts, HaveACurvePerRun) {
       "{\"step\":2,\"epoch\":0,\"train_loss\":2,\"valid_loss\":3,\"f1\":0.5,\"seconds\":7}\n";
   const RunLog a = run(log, folder);
   const auto alone = charts({a});
-  const auto about = [](const auto& charts) {
+  const auto about = [](const std::vector<std::pair<std::string, io::Chart>>& charts) {
     std::string all;
     for (const auto& [file, chart] : charts) {
       all += file + ":";
@@ -210,6 +220,10 @@ TEST(Charts, HaveACurvePerRun) {
   EXPECT_EQ(about(charts({a, b})),
             "loss.svg: 'a' 2 'b' 2; scale.svg: 'a' 2 'b' 2 'skipped steps' 2; "
             "valid_loss.svg: 'a' 1 'b' 1; f1.svg: 'a' 1 'b' 1; ");
+  for (io::Series& q : b.quantities)  // as without a scaler
+    if (q.name == "scale") q.y = {1, 1};
+  b.skipped_x = b.skipped_y = {};
+  EXPECT_EQ(about({charts({a, b})[1]}), "scale.svg: 'a' 2 'skipped steps' 1; ");
   b.quantities.back().name = "../a, b";
   EXPECT_EQ(charts({b}).back().first, ".._a__b.svg");
   EXPECT_ERROR(charts({a, a}), "two runs are named \"a\"");

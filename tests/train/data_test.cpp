@@ -88,6 +88,13 @@ TEST(Idx, ReadsGzip) {
   EXPECT_EQ(to_vector(read_idx(pack("ok.gz", idx({2}, "\x07\x09")))), (std::vector<double>{7, 9}));
   EXPECT_ERROR(read_idx(pack("lies.gz", idx({4000, 28, 28}, "ab"))),
                "lies.gz: shape [4000, 28, 28] needs a file of 3136016 bytes, this one has 18");
+
+  // Zeros pack to a thousandth.
+  constexpr uint32_t count = 20'000'000;
+  const std::string bomb = pack("bomb.gz", idx({count}, std::string(count, '\0')));
+  EXPECT_ERROR(read_idx(bomb),
+               "bomb.gz: unpacks to more than the 16777216 bytes allowed (raise max_memory)");
+  EXPECT_EQ(read_idx(bomb, 50'000'000).numel(), count);
 }
 #endif
 
@@ -359,13 +366,29 @@ TEST(Progress, RedrawsInPlaceOnATerminal) {
 // ---- plot and run folder
 
 TEST(Plot, AveragesLongCurves) {
-  io::Series all{"train", {}, {}};
-  for (int i = 0; i < 5000; ++i) all.x.push_back(i), all.y.push_back(2 * i);
-  const io::Series s = thinned(all, 1024);
+  io::Chart chart{.series = {{"train", {}, {}}, {"short", {}, {}}, {"valid", {999, 1999}, {5, 6}}}};
+  for (int i = 0; i < 5000; ++i) {
+    io::Series& all = chart.series[0];
+    all.x.push_back(i), all.y.push_back(2 * i);
+    if (i < 320) chart.series[1].x.push_back(i), chart.series[1].y.push_back(i);
+  }
+  chart.series.push_back({"marks", {1, 2, 3}, {1, 2, 3}, true});
+  thin(chart, 1024);
+  const io::Series& s = chart.series[0];
   EXPECT_EQ(s.x.size(), 625u);  // of 8 each
   EXPECT_DOUBLE_EQ(s.x[0], 3.5);
   EXPECT_DOUBLE_EQ(s.y[100], 2 * 803.5);
   EXPECT_DOUBLE_EQ(s.x.back(), 4995.5);
+  EXPECT_EQ(chart.series[1].x.size(), 40u) << "as smooth as the longer one";
+  EXPECT_EQ(chart.series[2].x, (std::vector<double>{999, 1999})) << "in stretches of their own";
+  EXPECT_EQ(chart.series[3].x.size(), 3u) << "marks stay";
+
+  chart.series = {{"few", {0, 1, 1e6}, {1, NAN, 3}}};
+  thin(chart, 3);
+  EXPECT_EQ(chart.series[0].x, (std::vector<double>{0, 1, 1e6}));
+  thin(chart, 2);
+  EXPECT_EQ(chart.series[0].x, (std::vector<double>{0.5, 1e6}));
+  EXPECT_TRUE(std::isnan(chart.series[0].y[0])) << "a gap stays one";
 }
 
 TEST(RunFolder, MakesFoldersAndRemovesNothing) {
