@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 
@@ -94,13 +95,8 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
 
 void ModelCheckpoint::on_train_begin(Learner& learner) {
   if (!options_.monitor.empty()) learner.score(options_.monitor, {});
-  std::error_code ignored;  // save() creates the folder again
-  for (const auto& file : std::filesystem::directory_iterator(folder_.path(), ignored)) {
-    const std::string name = file.path().filename().string();
-    if (name.ends_with(".tmp") &&
-        (name.starts_with("last.ckpt.") || name.starts_with("best.ckpt.")))
-      std::filesystem::remove(file.path(), ignored);
-  }
+  for (const char* name : {"last.ckpt", "best.ckpt"})
+    io::remove_abandoned(folder_.path() + "/" + name);
 }
 
 void ModelCheckpoint::on_epoch_end(Learner& learner) {
@@ -113,6 +109,72 @@ void ModelCheckpoint::on_checkpoint(Learner& learner) {
   const bool due = options_.every_steps > 0 && learner.state.step % options_.every_steps == 0;
   if (epoch && is_best_) learner.save(folder_.path("best.ckpt"));
   if (epoch || due || learner.is_stopping()) learner.save(folder_.path("last.ckpt"));
+}
+
+namespace {
+
+struct LoggedEpoch {
+  double epoch, train_loss, seconds;
+};
+
+// Takes the seconds of epochs from a log of the same training, which may have them `rounded`.
+// Checkpoints leave them out, to have the same bits however often a training was interrupted.
+void recall_seconds(History& history, const std::vector<LoggedEpoch>& logged, bool rounded) {
+  for (size_t i = 0; i < std::min(history.epochs.size(), logged.size()); ++i) {
+    EpochRow& row = history.epochs[i];
+    if ((std::isnan(row.seconds) || !rounded) && logged[i].epoch == double(row.epoch) &&
+        logged[i].train_loss == row.train_loss)
+      row.seconds = logged[i].seconds;
+  }
+}
+
+double number_in(std::string_view text) {
+  double x = NAN;
+  std::from_chars(text.data(), text.data() + text.size(), x);
+  return x;
+}
+
+// The rows of a CsvLogger; none if it is no such file.
+std::vector<LoggedEpoch> logged_rows(const std::string& path) try {
+  const std::vector<std::byte> bytes = io::read_file(path);
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<LoggedEpoch> rows;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
+    const std::string_view line = text.substr(0, end);
+    const size_t loss = line.find(',') + 1, seconds = line.rfind(',') + 1;
+    if (!line.starts_with("epoch,"))
+      rows.push_back(
+          {number_in(line), number_in(line.substr(loss)), number_in(line.substr(seconds))});
+  }
+  return rows;
+} catch (const Error&) {
+  return {};
+}
+
+// The epochs of a JsonlLogger.
+std::vector<LoggedEpoch> logged_lines(const std::string& path) try {
+  std::vector<LoggedEpoch> rows;
+  for (const io::JsonFields& line : io::read_json_lines(path)) {
+    const auto number = [&](std::string_view key) {
+      for (const auto& [name, value] : line)
+        if (const auto* const whole = std::get_if<int64_t>(&value); whole && name == key)
+          return double(*whole);
+        else if (const auto* const real = std::get_if<double>(&value); real && name == key)
+          return *real;
+      return double(NAN);
+    };
+    if (!std::isnan(number("epoch")))
+      rows.push_back({number("epoch"), number("train_loss"), number("seconds")});
+  }
+  return rows;
+} catch (const Error&) {
+  return {};
+}
+
+}  // namespace
+
+void CsvLogger::on_train_begin(Learner& learner) {
+  recall_seconds(learner.history, logged_rows(path_), /*rounded=*/true);
 }
 
 void CsvLogger::on_epoch_end(Learner& learner) {
@@ -129,6 +191,7 @@ void CsvLogger::on_epoch_end(Learner& learner) {
 }
 
 void JsonlLogger::on_train_begin(Learner& learner) {
+  recall_seconds(learner.history, logged_lines(path_), /*rounded=*/false);
   start_over();
   HistoryWriter::on_train_begin(learner);
 }

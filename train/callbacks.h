@@ -77,6 +77,7 @@ class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
   int order() const override { return observer_order; }
+  void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
 
  private:

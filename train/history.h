@@ -23,7 +23,7 @@ struct EpochRow {
   int64_t step;                   // batches since the training began, at the epoch's end
   double train_loss, valid_loss;  // means over examples; NaN without validation data
   std::vector<double> metrics;    // on the validation data, in the learner's order
-  double seconds;                 // NaN if loaded from a checkpoint
+  double seconds;                 // of a resumed training, what its log said; else NaN
 };
 
 class History {

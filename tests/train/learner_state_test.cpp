@@ -411,8 +411,8 @@ TEST(Checkpoints, KnowCallbacksByTheirType) {
 TEST(Checkpoints, TidyUpAfterAKill) {
   const Seed seed(1);
   const TempFolder folder;
-  spit(folder / "last.ckpt.123-4.tmp", "half");
-  spit(folder / "best.ckpt.123-5.tmp", "half");
+  spit(folder / "last.ckpt.1.mixtape-tmp", "half");
+  spit(folder / "best.ckpt.1.mixtape-tmp", "half");
   spit(folder / "mine.tmp", "whole");
   LearnerOptions o = quiet();
   o.callbacks = {
