@@ -23,6 +23,12 @@ int class_dim(std::string_view metric, const Tensor& output, const Tensor& targe
       metric, output.shape(), target.shape());
 }
 
+// Labels, in the dtype of argmax.
+Tensor labels(const Tensor& target) {
+  check(is_integer(target.dtype()), "labels must be integers, got {}", target.dtype());
+  return target.to(i64);
+}
+
 double mean_of(const Tensor& total, int64_t) { return total.at(0) / total.at(1); }
 
 // [sum, count].
@@ -41,7 +47,8 @@ Tensor squared_error(const Tensor& output, const Tensor& target) {
 const Metric accuracy{"accuracy",
                       [](const Tensor& output, const Tensor& target) {
                         const int dim = class_dim("accuracy", output, target);
-                        return sum_and_count(sum(eq(argmax(output, dim), target)), target.numel());
+                        return sum_and_count(sum(eq(argmax(output, dim), labels(target))),
+                                             target.numel());
                       },
                       mean_of};
 
@@ -50,7 +57,7 @@ Metric top_k(int64_t k) {
   const auto statistic = [k](const Tensor& output, const Tensor& target) {
     const int dim = class_dim("top_k", output, target);
     check(k <= output.size(dim), "top_k: k is {}, but there are {} classes", k, output.size(dim));
-    return sum_and_count(sum(eq(topk(output, k, dim).indices, unsqueeze(target, dim))),
+    return sum_and_count(sum(eq(topk(output, k, dim).indices, unsqueeze(labels(target), dim))),
                          target.numel());
   };
   return {"top_" + std::to_string(k), statistic, mean_of};

@@ -29,6 +29,10 @@ void check_fits(DType t, double value) {
   check(holds(t, value), "{} does not fit elements of {}", value, t);
 }
 
+Tensor as_index(const Tensor& t, std::string_view what) {
+  check(is_integer(t.dtype()), "{} must be integers, got {}", what, t.dtype());
+  return cast(t, i64);
+}
 void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t)>& problem, SourceLocation where) {
   if (index.numel() == 0) return;
@@ -41,6 +45,12 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
   Readback values(bounds.raw(), 16, index.device());
   if (end <= low) values.wait();  // kernels have no valid element to use instead
   check_later(std::move(values), verdict, where);
+}
+
+void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
+  check_range(index, low, size, [=](int64_t i) {
+    return fmt::format("index {} is out of range for dimension {} of size {}", i, dim, size);
+  });
 }
 
 void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where) {

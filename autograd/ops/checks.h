@@ -28,11 +28,15 @@ inline bool countable(std::initializer_list<int64_t> numbers) {
 // No more elements than kernels can count: 32 bits, up to eight elements at a time.
 void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
 
+// Integers as indices of kernels, i64. Throws Error for other dtypes.
+Tensor as_index(const Tensor& t, std::string_view what = "indices");
 // low <= i < end for all elements of an i64 tensor; on a device the Error comes late, see
 // core/readback.h. `problem` makes the message from an element out of range.
 void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t)>& problem,
                  SourceLocation where = SourceLocation::here());
+// The same for indices of a dimension, which has that size.
+void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size);
 // 0 <= p <= 1 for all elements; on a device the Error comes late.
 void check_probabilities(const Tensor& p, bool nan_passes,
                          SourceLocation where = SourceLocation::here());

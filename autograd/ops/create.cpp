@@ -210,9 +210,9 @@ Tensor ops::one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) 
                  arange(0, static_cast<double>(classes), 1, i64, index.device())),
               dtype);
 }
-Tensor one_hot(const Tensor& index, int64_t classes, DType dtype) {
+Tensor one_hot(const Tensor& given, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
-  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
+  const Tensor index = as_index(given);
   check_range(index, 0, classes, [classes](int64_t i) {
     return fmt::format("index {} is out of range for {} classes", i, classes);
   });

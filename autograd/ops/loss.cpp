@@ -156,7 +156,6 @@ void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
     fail("{} of shape {} need targets of shape {}, a class each, got {}{}", what, x.shape(), wanted,
          target.shape(),
          target.shape() == with_size(x.shape(), 1, 1) ? " (squeeze(target, 1))" : "");
-  check(target.dtype() == i64, "the targets are {}, not i64", target.dtype());
 }
 
 // --- elementwise ---
@@ -287,7 +286,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
     loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, params), o.reduction);
   } else {
     check_named(logits, "logits", target);
-    const Tensor t = reshape(target, without(x.shape(), 1));
+    const Tensor t = reshape(as_index(target, "targets"), without(x.shape(), 1));
     const ClassTargets targets(t, o.ignore_index, x.size(1));
     loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, params),
                            o.class_weights, o.reduction);
@@ -303,7 +302,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
   check_named(x, "log-probabilities", target);
   int64_t inner = 1;
   for (int d = 2; d < x.rank(); ++d) inner *= x.size(d);
-  const Tensor t = reshape(target, {x.size(0), inner});
+  const Tensor t = reshape(as_index(target, "targets"), {x.size(0), inner});
   const ClassTargets targets(t, o.ignore_index, x.size(1));
   const Tensor each = call<Nll>(reshape(x, {x.size(0), x.size(1), inner}), t, o.class_weights,
                                 ClassParams{o.ignore_index});

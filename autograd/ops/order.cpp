@@ -106,9 +106,10 @@ Unique unique(const Tensor& x) {
           reshape(scatter(zeros_like(group), 0, all.indices, group), x.shape()), ends - starts};
 }
 
-Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
+Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {
   const Scope scope("bincount");
-  check(x.dtype() == i64 && x.rank() == 1, "the input is {} {}, not i64 [n]", x.dtype(), x.shape());
+  const Tensor x = as_index(given, "numbers");
+  check(x.rank() == 1, "the numbers have shape {}, not [n]", x.shape());
   check(least >= 0, "least must be >= 0, got {}", least);
   if (weights) check_shape(weights, "weights", x.shape());
   const bool none = x.numel() == 0;

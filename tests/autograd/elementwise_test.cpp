@@ -891,7 +891,7 @@ TEST(Create, OneHotChecksItsIndices) {
   EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));
   EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: index 2 is out of range for 2 classes");
   EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: index -1 is out of range for 2 classes");
-  EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices must be i64, got f32");
+  EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices must be integers, got f32");
 }
 
 TEST(Create, LikeAnother) {

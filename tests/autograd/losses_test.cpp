@@ -88,7 +88,7 @@ TEST(LossErrors, OfClasses) {
                "need targets of shape [2], a class each, got [2, 1] (squeeze(target, 1))");
   EXPECT_ERROR(cross_entropy(zeros({2, 3, 4}), zeros({2, 3}, i64)),
                "logits of shape [2, 3, 4] need targets of shape [2, 4], a class each, got [2, 3]");
-  EXPECT_ERROR(cross_entropy(x, zeros({2})), "the targets are f32, not i64");
+  EXPECT_ERROR(cross_entropy(x, zeros({2})), "targets must be integers, got f32");
   EXPECT_ERROR(cross_entropy(x, from({0, 3}, {2}, i64)), "target 3 is out of range for 3 classes");
   EXPECT_ERROR(cross_entropy(x, from({-1, 2}, {2}, i64)),
                "target -1 is out of range for 3 classes");

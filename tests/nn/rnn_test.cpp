@@ -189,9 +189,9 @@ TEST(Recurrent, LengthsMustFit) {
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({0, 1}, {2}, i64)); }),
             "lengths must be from 1 to 4, got 0 to 1");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1, 1}, {2})); }),
-            "lengths are f32 [2], not i64 [2]");
+            "lengths are f32 [2], not integers [2]");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
-            "lengths are i64 [1], not i64 [2]");
+            "lengths are i64 [1], not integers [2]");
   EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
             "lengths, but one sequence of shape [4, 3]");
 }

@@ -398,7 +398,7 @@ TEST(CharText, SaysWhatIsWrong) {
   EXPECT_ERROR(text.encode("\xff"), "is not UTF-8");
   EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is out of range for 3 characters");
   EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is out of range for 3 characters");
-  EXPECT_ERROR(text.decode(from({1}, {1})), "tokens must be i64, got f32");
+  EXPECT_ERROR(text.decode(from({1}, {1})), "tokens must be integers, got f32");
   EXPECT_ERROR(text.train().get(5), "text: example 5 of 2");
   EXPECT_ERROR(CharText("ab\xc3"), "text: is not UTF-8");
   EXPECT_ERROR(CharText("abcabc", {.context = 4, .valid_fraction = 0.5}),
@@ -408,7 +408,8 @@ TEST(CharText, SaysWhatIsWrong) {
   EXPECT_ERROR(CharText("abcabc", {.context = 0, .valid_fraction = 0.5}),
                "text: context and stride must be > 0, got 0 and 0");
   EXPECT_ERROR(CharText(""), "text: 0 examples cannot be split");
-  EXPECT_ERROR(Windows(zeros({3}), 1, 1), "tokens: tokens must be i64 [n] on the CPU, got f32 [3]");
+  EXPECT_ERROR(Windows(zeros({3}), 1, 1),
+               "tokens: tokens must be integers [n] on the CPU, got f32 [3]");
   EXPECT_ERROR(CharText::load("/no/such.txt"), "/no/such.txt: cannot open");
 }
 

@@ -40,9 +40,10 @@ std::string utf8(size_t code) {
 
 Windows::Windows(Tensor tokens, int64_t context, int64_t stride, std::string name)
     : tokens_(std::move(tokens)), context_(context), stride_(stride), name_(std::move(name)) {
-  check(tokens_.rank() == 1 && tokens_.dtype() == i64 && tokens_.device().is_host(),
-        "{}: tokens must be i64 [n] on the CPU, got {} {} on {}", name_, tokens_.dtype(),
+  check(tokens_.rank() == 1 && is_integer(tokens_.dtype()) && tokens_.device().is_host(),
+        "{}: tokens must be integers [n] on the CPU, got {} {} on {}", name_, tokens_.dtype(),
         tokens_.shape(), tokens_.device());
+  tokens_ = tokens_.to(i64);
   check(context > 0 && stride > 0, "{}: context and stride must be > 0, got {} and {}", name_,
         context, stride);
 }
@@ -100,7 +101,7 @@ Tensor CharText::encode(std::string_view text) const {
 }
 
 std::string CharText::decode(const Tensor& tokens) const {
-  check(tokens.dtype() == i64, "tokens must be i64, got {}", tokens.dtype());
+  check(is_integer(tokens.dtype()), "tokens must be integers, got {}", tokens.dtype());
   std::string text;
   for (const int64_t token : to_vector<int64_t>(tokens)) {
     check(token >= 0 && size_t(token) < vocabulary_.size(),

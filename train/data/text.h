@@ -10,7 +10,7 @@ namespace mixtape::train {
 class Windows final : public Dataset {
  public:
   Windows() = default;  // empty
-  // Throws Error unless tokens are i64 [n] on the CPU and both sizes are positive.
+  // Throws Error unless tokens are integers [n] on the CPU and both sizes are positive.
   Windows(Tensor tokens, int64_t context, int64_t stride, std::string name = "tokens");
 
   std::string name() const override { return name_; }
